@@ -1,0 +1,1 @@
+//! The commit pipeline: data before metadata, group commit, checkpoints.

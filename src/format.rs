@@ -1,0 +1,1 @@
+//! Every structure that lies on disk: encoders and decoders that never panic.

@@ -1,0 +1,1 @@
+//! The POSIX filesystem: knows files, directories and permissions, and nothing of FUSE.

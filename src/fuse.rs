@@ -1,0 +1,1 @@
+//! A thin adapter from FUSE requests to [`crate::fs`].

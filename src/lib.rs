@@ -1,0 +1,23 @@
+//! CauchyFS: a POSIX filesystem over k+m directories, any m of which may die.
+//!
+//! The layers, top to bottom; a module uses only those below it (`tests/tidy.rs` enforces it):
+//!
+//! ```text
+//! cli ─► fuse ─► fs ──────► commit ─► meta ───► members ─► store ─► (files)
+//!                 ╲          ▲  ╲                 ▲
+//!                  maintain ─┘   └──► volume ─────┤
+//!                                        ╲        │
+//!                                        codec  format    (pure: no files, no clock, no threads)
+//! ```
+
+pub mod cli;
+pub mod codec;
+pub mod commit;
+pub mod format;
+pub mod fs;
+pub mod fuse;
+pub mod maintain;
+pub mod members;
+pub mod meta;
+pub mod store;
+pub mod volume;

@@ -1,0 +1,3 @@
+//! The `cauchyfs` binary.
+
+fn main() {}

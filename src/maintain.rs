@@ -1,0 +1,1 @@
+//! Background work: freeing dead stripes, compaction, periodic commits.

@@ -1,0 +1,1 @@
+//! The members of one volume: superblocks, epochs, liveness, parallel I/O over all of them.

@@ -1,0 +1,1 @@
+//! Metadata: a replicated journal before an ordered index.

@@ -1,0 +1,1 @@
+//! Backing directories: the one layer that touches files.

@@ -1,0 +1,1 @@
+//! Segments and stripes on the members of one volume.
