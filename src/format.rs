@@ -1,18 +1,27 @@
-//! Every structure that lies on disk: encoders and decoders that never panic.
-//!
-//! Pure: no files, no clock, no threads. Numbers in values are little-endian; numbers in keys are
-//! big-endian, so that the order of the bytes is the order of the numbers.
+#![doc = include_str!("format/FORMAT.md")]
 
+mod error;
+pub mod files;
+pub mod frame;
 pub mod id;
+pub mod journal;
+pub mod key;
 pub mod record;
+pub mod superblock;
+pub mod wire;
 
+pub use error::FormatError;
 pub use id::{
     Cookie, Epoch, Generation, Ino, Lsn, MemberId, MemberIndex, SegmentId, ShardIndex, StripeId,
     VolumeId,
 };
+pub use record::Record;
 
 /// Bytes in a block: the unit of checksums and of alignment.
 pub const BLOCK_SIZE: usize = 4096;
 
 /// Version of the on-disk format that this build writes.
 pub const FORMAT_VERSION: u16 = 1;
+
+/// Longest name of a directory entry or an extended attribute, in bytes.
+pub const NAME_MAX: usize = 255;

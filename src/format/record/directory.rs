@@ -1,0 +1,77 @@
+//! Directory entries: once by name, once by position.
+
+use bytes::{BufMut, Bytes};
+
+use super::{FileKind, Record, VERSION};
+use crate::format::{Cookie, FormatError, Ino, NAME_MAX, wire::Reader};
+
+/// A directory entry by name: `b'd' parent name`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dirent {
+    /// The inode it names.
+    pub ino: Ino,
+    /// What that inode is.
+    pub kind: FileKind,
+    /// Its position for readdir.
+    pub cookie: Cookie,
+}
+
+impl Record for Dirent {
+    fn encode(&self) -> Bytes {
+        let mut value = Vec::with_capacity(18);
+        value.put_u8(VERSION);
+        value.put_u8(self.kind.number());
+        value.put_u64_le(self.ino.0);
+        value.put_u64_le(self.cookie.0);
+        value.into()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut reader = Reader::new("dirent", bytes);
+        reader.version(VERSION)?;
+        let dirent = Self {
+            kind: FileKind::take(&mut reader)?,
+            ino: Ino(reader.u64()?),
+            cookie: Cookie(reader.u64()?),
+        };
+        reader.finish()?;
+        Ok(dirent)
+    }
+}
+
+/// A directory entry by position: `b'c' parent cookie`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The inode it names.
+    pub ino: Ino,
+    /// What that inode is.
+    pub kind: FileKind,
+    /// The name: 1 to 255 bytes without `/` and NUL.
+    pub name: Vec<u8>,
+}
+
+impl Record for Position {
+    fn encode(&self) -> Bytes {
+        let mut value = Vec::with_capacity(10 + self.name.len());
+        value.put_u8(VERSION);
+        value.put_u8(self.kind.number());
+        value.put_u64_le(self.ino.0);
+        value.put_slice(&self.name);
+        value.into()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut reader = Reader::new("position", bytes);
+        reader.version(VERSION)?;
+        let kind = FileKind::take(&mut reader)?;
+        let ino = Ino(reader.u64()?);
+        let name = reader.rest().to_vec();
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Err(reader.bad("name of length", name.len() as u64));
+        }
+        if let Some(byte) = name.iter().find(|byte| matches!(byte, b'/' | 0)) {
+            return Err(reader.bad("name with byte", *byte));
+        }
+        Ok(Self { ino, kind, name })
+    }
+}

@@ -1,0 +1,79 @@
+//! Extents, and the way back from a stripe to them.
+
+use bytes::{BufMut, Bytes};
+
+use super::{Record, VERSION};
+use crate::format::{FormatError, StripeId, wire::Reader};
+
+/// A run of a file's bytes inside a stripe: `b'e' ino end`, keyed by where it *ends*, so that the
+/// extent covering byte `o`, or the next one after it, is the first with `end > o`: one forward seek.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Length in bytes, never 0; the run starts at `end - len`.
+    pub len: u64,
+    /// The stripe that holds it.
+    pub stripe: StripeId,
+    /// Where in the stripe's payload it starts.
+    pub stripe_offset: u32,
+}
+
+impl Record for Extent {
+    fn encode(&self) -> Bytes {
+        let mut value = Vec::with_capacity(21);
+        value.put_u8(VERSION);
+        value.put_u64_le(self.len);
+        value.put_u64_le(self.stripe.0);
+        value.put_u32_le(self.stripe_offset);
+        value.into()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut reader = Reader::new("extent", bytes);
+        reader.version(VERSION)?;
+        let extent = Self {
+            len: take_len(&mut reader)?,
+            stripe: StripeId(reader.u64()?),
+            stripe_offset: reader.u32()?,
+        };
+        reader.finish()?;
+        Ok(extent)
+    }
+}
+
+/// Stripe → extent, for compaction and for naming the files hit by a loss: `b'r' stripe ino end`.
+/// Written and removed in the same batch as its extent. A stripe without any is dead, and stays so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backref {
+    /// Length of the extent in bytes.
+    pub len: u64,
+    /// Where in the stripe's payload it starts.
+    pub stripe_offset: u32,
+}
+
+impl Record for Backref {
+    fn encode(&self) -> Bytes {
+        let mut value = Vec::with_capacity(13);
+        value.put_u8(VERSION);
+        value.put_u64_le(self.len);
+        value.put_u32_le(self.stripe_offset);
+        value.into()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut reader = Reader::new("backref", bytes);
+        reader.version(VERSION)?;
+        let backref = Self {
+            len: take_len(&mut reader)?,
+            stripe_offset: reader.u32()?,
+        };
+        reader.finish()?;
+        Ok(backref)
+    }
+}
+
+fn take_len(reader: &mut Reader<'_>) -> Result<u64, FormatError> {
+    match reader.u64()? {
+        0 => Err(reader.bad("length", 0_u64)),
+        len => Ok(len),
+    }
+}

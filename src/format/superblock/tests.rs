@@ -1,0 +1,165 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn mark() -> impl Strategy<Value = EpochMark> {
+    any::<(u64, u64)>().prop_map(|(epoch, nonce)| EpochMark {
+        epoch: Epoch(epoch),
+        nonce,
+    })
+}
+
+prop_compose! {
+    fn entry()(id: u128, current: bool, path in prop::collection::vec(any::<u8>(), 0..=MAX_PATH)) -> MemberEntry {
+        MemberEntry { id: MemberId(Uuid::from_u128(id)), current, path }
+    }
+}
+
+prop_compose! {
+    fn superblock()(
+        (volume, member, code, unit_bytes, segment_bytes) in any::<(u128, u128, u16, u32, u64)>(),
+        (data_shards, parity_shards, compat, generation) in any::<(u8, u8, u64, u64)>(),
+        label in "\\PC{0,60}",
+        history in prop::collection::vec(mark(), 1..20),
+        proposed in prop::option::of(mark()),
+        members in prop::collection::vec(entry(), 1..9),
+        index: prop::sample::Index,
+    ) -> Superblock {
+        Superblock {
+            volume: VolumeId(Uuid::from_u128(volume)),
+            member: MemberId(Uuid::from_u128(member)),
+            index: MemberIndex(u16::try_from(index.index(members.len())).expect("few members")),
+            data_shards, parity_shards, code, unit_bytes, segment_bytes, label, compat,
+            generation: Generation(generation), history, proposed, members,
+        }
+    }
+}
+
+/// The largest superblock there can be.
+fn largest() -> Superblock {
+    let mark = |epoch| EpochMark {
+        epoch: Epoch(epoch),
+        nonce: u64::MAX,
+    };
+    let entry = MemberEntry {
+        id: MemberId(Uuid::max()),
+        current: true,
+        path: vec![b'p'; MAX_PATH],
+    };
+    Superblock {
+        volume: VolumeId(Uuid::max()),
+        member: MemberId(Uuid::max()),
+        index: MemberIndex(255),
+        data_shards: 200,
+        parity_shards: 55,
+        code: 1,
+        unit_bytes: 1 << 20,
+        segment_bytes: 1 << 30,
+        label: "l".repeat(MAX_LABEL),
+        compat: 0,
+        generation: Generation(3),
+        history: (0..MAX_HISTORY as u64).map(mark).collect(),
+        proposed: Some(mark(u64::MAX)),
+        members: vec![entry; MAX_MEMBERS],
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn superblocks_round_trip_and_ignore_the_rest_of_the_slot(superblock in superblock()) {
+        let mut slot = superblock.encode();
+        prop_assert_eq!(Superblock::decode(&slot), Ok(superblock.clone()));
+        slot.resize(SLOT_BYTES, 0xa5);
+        prop_assert_eq!(Superblock::decode(&slot), Ok(superblock));
+    }
+
+    #[test]
+    fn every_truncation_is_refused(superblock in superblock()) {
+        let slot = superblock.encode();
+        for len in 0..slot.len() {
+            prop_assert!(Superblock::decode(&slot[..len]).is_err(), "{} bytes", len);
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_refused(superblock in superblock(), place: prop::sample::Index, bit in 0..8_u8) {
+        let mut slot = superblock.encode();
+        let place = place.index(slot.len());
+        slot[place] ^= 1 << bit;
+        prop_assert!(Superblock::decode(&slot).is_err(), "byte {} bit {}", place, bit);
+    }
+
+    #[test]
+    fn bytes_with_a_right_checksum_never_panic(superblock in superblock(), place: prop::sample::Index, byte: u8) {
+        let mut slot = superblock.encode();
+        let body = slot.len() - CHECKSUM_LEN;
+        slot[place.index(body)] = byte;
+        let checksum = crc32c::crc32c(&slot[..body]);
+        slot[body..].copy_from_slice(&checksum.to_le_bytes());
+        let _ = Superblock::decode(&slot);
+    }
+
+    #[test]
+    fn any_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), magic: bool) {
+        let mut slot = if magic { MAGIC.to_vec() } else { Vec::new() };
+        slot.extend(bytes);
+        prop_assert!(Superblock::decode(&slot).is_err());
+    }
+}
+
+#[test]
+fn the_largest_superblock_fits_its_slot() {
+    let largest = largest();
+    let slot = largest.encode();
+    assert!(slot.len() <= SLOT_BYTES, "{} bytes", slot.len());
+    assert_eq!(Superblock::decode(&slot), Ok(largest));
+}
+
+/// Writes a field into a whole superblock and sets the checksum right again.
+fn with_field<const N: usize>(offset: usize, field: [u8; N]) -> Vec<u8> {
+    let mut slot = largest().encode();
+    put(&mut slot, offset, field);
+    let body = slot.len() - CHECKSUM_LEN;
+    let checksum = crc32c::crc32c(&slot[..body]);
+    slot[body..].copy_from_slice(&checksum.to_le_bytes());
+    slot
+}
+
+#[test]
+fn newer_versions_and_unknown_incompatible_features_are_told_from_damage() {
+    let newer = Superblock::decode(&with_field(at::VERSION, 2_u16.to_le_bytes()));
+    assert!(
+        matches!(
+            newer,
+            Err(FormatError::Version {
+                found: 2,
+                known: 1,
+                ..
+            })
+        ),
+        "{newer:?}"
+    );
+    let features = Superblock::decode(&with_field(at::INCOMPAT, 4_u64.to_le_bytes()));
+    assert!(
+        matches!(features, Err(FormatError::Features { unknown: 4, .. })),
+        "{features:?}"
+    );
+    let compatible = Superblock::decode(&with_field(at::COMPAT, 4_u64.to_le_bytes()));
+    assert_eq!(compatible.map(|superblock| superblock.compat), Ok(4));
+}
+
+#[test]
+fn slots_are_used_in_turn() {
+    let mut superblock = largest();
+    for (generation, offset) in [
+        (0, 0),
+        (1, SLOT_BYTES as u64),
+        (2, 0),
+        (3, SLOT_BYTES as u64),
+    ] {
+        superblock.generation = Generation(generation);
+        assert_eq!(superblock.slot_offset(), offset);
+    }
+}
