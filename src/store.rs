@@ -1,1 +1,224 @@
 //! Backing directories: the one layer that touches files.
+//!
+//! A [`Store`] is one backing directory seen as a flat set of files that are read and written at
+//! offsets. It knows nothing of segments, journals or members; the names of files are the only
+//! thing that it takes from the layers above. [`DirStore`] is a real directory, [`MemStore`] one in
+//! memory that can lose what was not synced, [`FaultStore`] wraps any store and makes chosen calls
+//! fail. The [`Executor`] runs many operations on many stores at once, each bounded in time;
+//! [`Pool`] lends the page-aligned memory that they work from.
+//!
+//! # Invariants
+//!
+//! - [`Store::create`] and [`Store::rename`] are durable when they return; bytes are durable when
+//!   [`Store::sync`] of their file returned; [`Store::remove`] becomes durable with the next create
+//!   or rename in the same directory, or on its own some time later.
+//! - Nothing outside the directory is ever touched: symbolic links below it are not followed.
+//! - A call interrupted by a signal is repeated inside; callers never see `EINTR`.
+
+use std::any::Any;
+use std::fmt::{self, Debug};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+pub mod buffer;
+pub mod dir;
+mod error;
+pub mod executor;
+pub mod fault;
+pub mod memory;
+mod name;
+
+pub use buffer::{Buffer, Pool};
+pub use dir::DirStore;
+pub use error::{StoreError, StoreErrorKind};
+pub use executor::{Executor, ExecutorKind, Op, Outcome, Request};
+pub use fault::{Call, CallKind, Effect, Fault, FaultPlan, FaultStore, Scope};
+pub use memory::{CutPolicy, MemDisk, MemStore};
+
+/// Alignment, in bytes, of offsets, lengths and memory for I/O past the page cache; also the size
+/// of a page of [`Buffer`].
+pub const ALIGNMENT: usize = 4096;
+
+/// A shared handle on a backing directory.
+pub type StoreRef = Arc<dyn Store>;
+
+/// Room on the filesystem that holds a backing directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Size of the filesystem in bytes.
+    pub total_bytes: u64,
+    /// Bytes that the daemon's user can still write.
+    pub free_bytes: u64,
+    /// The same number for backing directories that share one filesystem, and so its room.
+    pub filesystem: u64,
+}
+
+/// What a raw descriptor is wanted for; see [`Store::raw`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RawUse {
+    /// Reading or writing with offset, length and memory aligned to [`ALIGNMENT`].
+    Aligned,
+    /// Reading or writing of any other shape.
+    Unaligned,
+    /// Syncing the file.
+    Sync,
+}
+
+/// Exclusive use of a backing directory, until it is dropped or the process ends.
+pub struct StoreLock {
+    _held: Box<dyn Any + Send + Sync>,
+}
+
+impl StoreLock {
+    /// Wraps whatever frees the lock when it is dropped.
+    pub(crate) fn new(held: impl Any + Send + Sync) -> Self {
+        Self {
+            _held: Box::new(held),
+        }
+    }
+}
+
+impl Debug for StoreLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StoreLock")
+    }
+}
+
+/// One backing directory.
+///
+/// File names are relative paths of printable ASCII, at most one directory deep: `"journal.0"`,
+/// `"segments/00000000000000af"`. Any other name fails with [`StoreErrorKind::InvalidName`].
+/// Calls may come from many threads at once and block for as long as the backing filesystem does;
+/// [`Executor`] bounds that.
+///
+/// # Errors
+///
+/// Every method returns a [`StoreError`] whose [`kind`](StoreError::kind) is one of those named
+/// with the method, or one that says the directory itself failed.
+pub trait Store: Send + Sync + Debug {
+    /// Returns the name for messages: the path of the directory.
+    fn label(&self) -> String;
+
+    /// Makes a file of `len` bytes, reading as zeros, with its space reserved where the filesystem
+    /// can do that. A missing subdirectory is made. File and name are durable on return; a crash
+    /// before that may leave a shorter file.
+    ///
+    /// # Errors
+    ///
+    /// `AlreadyExists` if the file is there; `NoSpace`, and then no file is left behind.
+    fn create(&self, name: &str, len: u64) -> Result<(), StoreError>;
+
+    /// Returns the length of a file in bytes.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`.
+    fn open_len(&self, name: &str) -> Result<u64, StoreError>;
+
+    /// Sets the length of a file; what is added reads as zeros and has no space reserved. Durable
+    /// with the next [`Store::sync`].
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `NoSpace`.
+    fn truncate(&self, name: &str, len: u64) -> Result<(), StoreError>;
+
+    /// Reserves space for a range of a file, which grows if the range ends beyond it. Durable with
+    /// the next [`Store::sync`]. Where the filesystem cannot reserve, the file still grows.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `NoSpace`.
+    fn reserve(&self, name: &str, offset: u64, len: u64) -> Result<(), StoreError>;
+
+    /// Removes a file; one that is absent is fine. Not durable by itself: after a crash the file
+    /// may be back.
+    ///
+    /// # Errors
+    ///
+    /// Only those of a failing directory.
+    fn remove(&self, name: &str) -> Result<(), StoreError>;
+
+    /// Gives a file another name, replacing what had it. Durable on return; the file's bytes are so
+    /// only if they were synced.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if `from` is absent.
+    fn rename(&self, from: &str, to: &str) -> Result<(), StoreError>;
+
+    /// Returns names and lengths in bytes of the files at the top (`dir` is `""`) or in one
+    /// subdirectory, in order of name. The names are complete, so that other methods take them.
+    /// An absent subdirectory has no files.
+    ///
+    /// # Errors
+    ///
+    /// Only those of a failing directory.
+    fn list(&self, dir: &str) -> Result<Vec<(String, u64)>, StoreError>;
+
+    /// Gives back the space of a range. What is read there afterwards is zeros or the old bytes:
+    /// where the filesystem has no holes, this does nothing and succeeds. The length stays.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`.
+    fn punch(&self, name: &str, offset: u64, len: u64) -> Result<(), StoreError>;
+
+    /// Fills `buf` from a file.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`; `ShortRead` if the file ends before `buf` is full, whose content is then
+    /// unspecified.
+    fn read_at(&self, name: &str, offset: u64, buf: &mut [u8]) -> Result<(), StoreError>;
+
+    /// Writes all of `data`, growing the file if needed. Durable with the next [`Store::sync`].
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `NoSpace`; part of the bytes may then have been written.
+    fn write_at(&self, name: &str, offset: u64, data: &[u8]) -> Result<(), StoreError>;
+
+    /// Makes everything written to the file so far durable. After a failure, nothing written since
+    /// the last success can be trusted to be, and asking again does not change that.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `NoSpace`.
+    fn sync(&self, name: &str) -> Result<(), StoreError>;
+
+    /// Returns the room on the backing filesystem.
+    ///
+    /// # Errors
+    ///
+    /// Only those of a failing directory.
+    fn space(&self) -> Result<Space, StoreError>;
+
+    /// Checks that the directory is still the very one that was opened, by its path, and that no
+    /// file in use was deleted behind the daemon's back. Open files of a deleted directory still
+    /// answer, so nothing but this call tells.
+    ///
+    /// # Errors
+    ///
+    /// `Gone` if it is not.
+    fn probe(&self) -> Result<(), StoreError>;
+
+    /// Takes the directory for this process alone. Where the backing filesystem has no locks or is
+    /// read-only, the returned lock holds nothing.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` if someone else has it.
+    fn lock(&self) -> Result<StoreLock, StoreError>;
+
+    /// Returns a descriptor of the file fit for `usage`, if one is at hand without blocking, so
+    /// that [`Executor`] can give the operation to the kernel itself. Stores that are not files
+    /// never have one.
+    fn raw(&self, name: &str, usage: RawUse) -> Option<Arc<OwnedFd>> {
+        let _ = (name, usage);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;

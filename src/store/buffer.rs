@@ -1,0 +1,276 @@
+//! Page-aligned memory for I/O, lent from a pool and returned on drop.
+//!
+//! The first touch of fresh memory costs more than the I/O that it is for, so buffers are kept and
+//! lent again. Sizes come in classes, four to each doubling, so that a returned buffer fits many
+//! later requests and at most a fifth of it lies idle.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use super::ALIGNMENT;
+use pages::Pages;
+
+mod pages;
+
+/// A source of [`Buffer`]s that keeps a bounded amount of returned memory.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    limit_bytes: usize,
+    idle: Mutex<Shelf>,
+}
+
+/// Idle memory, one list per size class, the last returned lent first since it is warmest.
+#[derive(Debug, Default)]
+struct Shelf {
+    retained_bytes: usize,
+    classes: Vec<(usize, Vec<Pages>)>,
+}
+
+impl Pool {
+    /// Makes a pool that keeps at most `limit_bytes` of memory that nobody uses. What is lent out
+    /// is not counted: bounding that is up to the borrowers.
+    #[must_use]
+    pub fn new(limit_bytes: usize) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                limit_bytes,
+                idle: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Lends a buffer of `len` bytes. Its content is unspecified: zeros, or what an earlier
+    /// borrower left.
+    #[must_use]
+    pub fn buffer(&self, len: usize) -> Buffer {
+        let class = class_of(len);
+        let pages = self.shared.take(class).unwrap_or_else(|| Pages::map(class));
+        Buffer {
+            pages: Some(pages),
+            len,
+            pool: Arc::clone(&self.shared),
+        }
+    }
+
+    /// Lends a buffer of `len` zeros.
+    #[must_use]
+    pub fn zeroed(&self, len: usize) -> Buffer {
+        let class = class_of(len);
+        // Fresh pages are zeros already; only lent ones cost a pass.
+        let lent = self.shared.take(class);
+        let reused = lent.is_some();
+        let pages = lent.unwrap_or_else(|| Pages::map(class));
+        let mut buffer = Buffer {
+            pages: Some(pages),
+            len,
+            pool: Arc::clone(&self.shared),
+        };
+        if reused {
+            buffer.fill(0);
+        }
+        buffer
+    }
+
+    /// Lends a buffer with a copy of `bytes`.
+    #[must_use]
+    pub fn copy_of(&self, bytes: &[u8]) -> Buffer {
+        let mut buffer = self.buffer(bytes.len());
+        buffer.copy_from_slice(bytes);
+        buffer
+    }
+
+    /// Returns how many bytes lie idle in the pool.
+    #[must_use]
+    pub fn retained_bytes(&self) -> usize {
+        self.shared.idle.lock().retained_bytes
+    }
+}
+
+impl Shared {
+    fn take(&self, class: usize) -> Option<Pages> {
+        let mut idle = self.idle.lock();
+        let at = idle
+            .classes
+            .binary_search_by_key(&class, |entry| entry.0)
+            .ok()?;
+        let pages = idle.classes[at].1.pop()?;
+        idle.retained_bytes -= class;
+        Some(pages)
+    }
+
+    fn give_back(&self, pages: Pages) {
+        let class = pages.len();
+        let mut idle = self.idle.lock();
+        if idle.retained_bytes + class > self.limit_bytes {
+            drop(idle); // unmapping is slow, and others wait for the idle
+            drop(pages);
+            return;
+        }
+        idle.retained_bytes += class;
+        match idle.classes.binary_search_by_key(&class, |entry| entry.0) {
+            Ok(at) => idle.classes[at].1.push(pages),
+            Err(at) => idle.classes.insert(at, (class, vec![pages])),
+        }
+    }
+}
+
+/// Returns the size of the class that serves `len` bytes: a multiple of [`ALIGNMENT`], and at
+/// least one page.
+fn class_of(len: usize) -> usize {
+    let len = len.max(1).next_multiple_of(ALIGNMENT);
+    let step = (len.next_power_of_two() / 8).max(ALIGNMENT);
+    len.next_multiple_of(step)
+}
+
+/// Page-aligned memory on loan from a [`Pool`]: a `[u8]` of fixed length.
+pub struct Buffer {
+    /// `None` only while the buffer is dropped.
+    pages: Option<Pages>,
+    len: usize,
+    pool: Arc<Shared>,
+}
+
+impl Buffer {
+    /// Returns how far [`Buffer::set_len`] can go, in bytes.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.pages().len()
+    }
+
+    /// Changes the length; bytes that come into view are unspecified.
+    ///
+    /// # Panics
+    ///
+    /// If `len` exceeds the capacity.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(
+            len <= self.capacity(),
+            "length {len} of a buffer of {}",
+            self.capacity()
+        );
+        self.len = len;
+    }
+
+    /// Makes the buffer immutable and shareable, without a copy. The memory returns to its pool
+    /// when the last slice of it is dropped.
+    #[must_use]
+    pub fn freeze(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+
+    fn pages(&self) -> &Pages {
+        self.pages
+            .as_ref()
+            .expect("a buffer has pages until it is dropped")
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.pages().bytes()[..self.len]
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let pages = self
+            .pages
+            .as_mut()
+            .expect("a buffer has pages until it is dropped");
+        &mut pages.bytes_mut()[..self.len]
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} of {} bytes)", self.len, self.capacity())
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(pages) = self.pages.take() {
+            self.pool.give_back(pages);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_class_holds_its_length_and_wastes_at_most_a_fifth_beyond_a_page() {
+        for len in (0..(8 << 20)).step_by(997) {
+            let class = class_of(len);
+            assert!(
+                class >= len && class.is_multiple_of(ALIGNMENT),
+                "{len}: {class}"
+            );
+            assert!(class - len <= (class / 5).max(ALIGNMENT), "{len}: {class}");
+            assert_eq!(class_of(class), class, "{len}: a class serves itself");
+        }
+    }
+
+    #[test]
+    fn buffers_are_page_aligned_and_have_the_length_asked_for() {
+        let pool = Pool::new(1 << 20);
+        for len in [0, 1, 4095, 4096, 4097, 1 << 20] {
+            let buffer = pool.buffer(len);
+            assert_eq!(buffer.len(), len);
+            assert!(buffer.as_ptr().addr().is_multiple_of(ALIGNMENT));
+        }
+    }
+
+    #[test]
+    fn a_dropped_buffer_is_lent_again_and_zeroed_only_when_asked() {
+        let pool = Pool::new(1 << 20);
+        let mut first = pool.buffer(5000);
+        first.fill(7);
+        let at = first.as_ptr();
+        drop(first);
+        assert_eq!(pool.retained_bytes(), 8192);
+        let second = pool.buffer(6000);
+        assert_eq!(second.as_ptr(), at);
+        assert_eq!(pool.retained_bytes(), 0);
+        drop(second);
+        assert!(pool.zeroed(5000).iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn a_pool_never_keeps_more_than_its_limit() {
+        let pool = Pool::new(3 * ALIGNMENT);
+        let lent: Vec<Buffer> = (0..10).map(|_| pool.buffer(1)).collect();
+        drop(lent);
+        assert_eq!(pool.retained_bytes(), 3 * ALIGNMENT);
+    }
+
+    #[test]
+    fn frozen_bytes_return_their_memory_with_the_last_slice() {
+        let pool = Pool::new(1 << 20);
+        let bytes = pool.copy_of(b"0123456789").freeze();
+        let slice = bytes.slice(3..5);
+        drop(bytes);
+        assert_eq!(pool.retained_bytes(), 0);
+        assert_eq!(&slice[..], b"34");
+        drop(slice);
+        assert_eq!(pool.retained_bytes(), ALIGNMENT);
+    }
+}

@@ -1,0 +1,482 @@
+//! A real directory as a store: ext4, xfs, btrfs, tmpfs, or a network mount.
+//!
+//! Everything is opened relative to a descriptor of the directory, component by component, without
+//! following symbolic links, so that nothing outside can be reached and a directory that took the
+//! place of ours is never written to. Segments and journals bypass the page cache (`O_DIRECT`) for
+//! aligned I/O where the filesystem takes it: their bytes are cached once already, above. All other
+//! files, the index before all, want the page cache.
+//!
+//! What a filesystem lacks is made up for: without `fallocate` files just grow, without holes
+//! [`Store::punch`] does nothing, without `O_DIRECT` or locks it goes on without them.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rustix::fs::{self as sys, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::name::{Name, invalid, is_dir};
+use super::{ALIGNMENT, RawUse, Space, Store, StoreError, StoreErrorKind, StoreLock};
+use handles::Handles;
+use tree::Tree;
+
+mod handles;
+mod tree;
+
+/// How many files a directory keeps open, each with up to two descriptors.
+const OPEN_FILES: usize = 96;
+
+/// The file whose lock stands for the whole directory.
+const LOCK_FILE: &str = "lock";
+
+/// A backing directory of the running system.
+#[derive(Debug)]
+pub struct DirStore {
+    path: PathBuf,
+    label: String,
+    tree: Tree,
+    handles: Handles,
+    /// Cleared for good when the filesystem refuses `O_DIRECT`.
+    takes_direct: AtomicBool,
+    /// Held while names disappear, so that [`Store::probe`] can tell our removals from others'.
+    removing: Mutex<()>,
+}
+
+impl DirStore {
+    /// Opens an existing directory.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if there is nothing at `path`, `Gone` if it is no directory, `Denied`.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, StoreError> {
+        let path = path.into();
+        let label = path.display().to_string();
+        let tree = Tree::open(&path)
+            .map_err(|errno| StoreError::from_io(&label, "open", "directory", errno.into()))?;
+        Ok(Self {
+            path,
+            label,
+            tree,
+            handles: Handles::new(OPEN_FILES),
+            takes_direct: AtomicBool::new(true),
+            removing: Mutex::new(()),
+        })
+    }
+
+    /// Opens a directory, after making it and its parents if they are absent.
+    ///
+    /// # Errors
+    ///
+    /// As [`DirStore::open`], and those of making directories.
+    pub fn open_or_make(path: impl Into<PathBuf>) -> Result<Self, StoreError> {
+        let path = path.into();
+        std::fs::create_dir_all(&path).map_err(|error| {
+            StoreError::from_io(path.display().to_string(), "make", "directory", error)
+        })?;
+        Self::open(path)
+    }
+
+    /// Returns the path that was opened.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns device and inode number: equal for two stores exactly if they are one directory.
+    #[must_use]
+    pub fn identity(&self) -> (u64, u64) {
+        self.tree.identity()
+    }
+
+    /// Returns whether the directory holds nothing at all, of whatever type.
+    ///
+    /// # Errors
+    ///
+    /// Only those of a failing directory.
+    pub fn is_empty(&self) -> Result<bool, StoreError> {
+        self.tree
+            .is_empty()
+            .map_err(self.failed("list", "directory"))
+    }
+
+    fn failed<'a>(
+        &'a self,
+        action: &'static str,
+        name: &'a str,
+    ) -> impl Fn(Errno) -> StoreError + 'a {
+        move |errno| StoreError::from_io(&self.label, action, name, errno.into())
+    }
+
+    fn check<'a>(&self, name: &'a str, action: &'static str) -> Result<Name<'a>, StoreError> {
+        Name::check(name, &self.label, action)
+    }
+
+    /// Returns a descriptor for the page cache way, opening the file if it is not open.
+    fn buffered(&self, name: &str, action: &'static str) -> Result<Arc<OwnedFd>, StoreError> {
+        if let Some(file) = self.handles.get(name).buffered {
+            return Ok(file);
+        }
+        let parts = self.check(name, action)?;
+        let epoch = self.handles.epoch();
+        let file = self
+            .tree
+            .open_existing(parts, OFlags::empty())
+            .map_err(self.failed(action, name))?;
+        let file = Arc::new(file);
+        self.handles.insert_buffered(name, &file, epoch);
+        Ok(file)
+    }
+
+    /// Returns a descriptor past the page cache, or `None` if this file is not for that, or the
+    /// filesystem takes none.
+    fn direct(&self, name: &str, action: &'static str) -> Result<Option<Arc<OwnedFd>>, StoreError> {
+        if !wants_direct(name) || !self.takes_direct.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        if let Some(file) = self.handles.get(name).direct {
+            return Ok(Some(file));
+        }
+        let parts = self.check(name, action)?;
+        let epoch = self.handles.epoch();
+        match self.tree.open_existing(parts, OFlags::DIRECT) {
+            Ok(file) => {
+                let file = Arc::new(file);
+                self.handles.insert_direct(name, &file, epoch);
+                Ok(Some(file))
+            }
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => {
+                self.give_up_direct();
+                Ok(None)
+            }
+            Err(errno) => Err(self.failed(action, name)(errno)),
+        }
+    }
+
+    fn give_up_direct(&self) {
+        if self.takes_direct.swap(false, Ordering::Relaxed) {
+            log::info!(
+                "{}: no O_DIRECT here, going through the page cache",
+                self.label
+            );
+        }
+    }
+
+    /// Repeats `step`, which gets a descriptor and the bytes done so far, until `wanted` bytes are
+    /// done or it does none. Goes past the page cache if `aligned`, else, or where that is
+    /// refused, through it. Returns how many bytes were done.
+    fn transfer(
+        &self,
+        name: &str,
+        action: &'static str,
+        aligned: bool,
+        wanted: usize,
+        mut step: impl FnMut(&OwnedFd, usize) -> Result<usize, Errno>,
+    ) -> Result<usize, StoreError> {
+        let mut done = 0;
+        let mut repeat = |file: &OwnedFd| {
+            while done < wanted {
+                match retry(|| step(file, done)) {
+                    Ok(0) => break,
+                    Ok(count) => done += count,
+                    Err(errno) => return (done, Err(errno)),
+                }
+            }
+            (done, Ok(()))
+        };
+        if aligned && let Some(file) = self.direct(name, action)? {
+            match repeat(&file) {
+                (0, Err(Errno::INVAL)) => self.give_up_direct(),
+                // A tail shorter than a block cannot be had past the page cache.
+                (_, Err(Errno::INVAL)) => {}
+                (done, ended) => return ended.map(|()| done).map_err(self.failed(action, name)),
+            }
+        }
+        let (done, ended) = repeat(&*self.buffered(name, action)?);
+        ended.map(|()| done).map_err(self.failed(action, name))
+    }
+
+    /// Makes the file and its space, and both durable; the caller removes what is left on failure.
+    fn fill_new(&self, parts: Name<'_>, file: &OwnedFd, len: u64) -> Result<(), Errno> {
+        grow(file, 0, len)?;
+        retry(|| sys::fsync(file))?;
+        self.tree.sync_dir(parts.dir)
+    }
+
+    /// A deleted directory takes no new files: that tells it apart from a file that is absent.
+    fn gone_if_not_found(error: StoreError) -> StoreError {
+        match error.kind() {
+            StoreErrorKind::NotFound => error.with_kind(StoreErrorKind::Gone),
+            _ => error,
+        }
+    }
+
+    fn gone(&self, what: &str) -> StoreError {
+        let source = io::Error::new(io::ErrorKind::NotFound, what.to_owned());
+        StoreError::new(
+            StoreErrorKind::Gone,
+            &self.label,
+            "find",
+            "directory",
+            source,
+        )
+    }
+
+    /// Fails if an open file was deleted by someone else.
+    fn probe_open_files(&self) -> Result<(), StoreError> {
+        let deleted = |file: &Arc<OwnedFd>| sys::fstat(file).is_ok_and(|stat| stat.st_nlink == 0);
+        for (name, file) in self.handles.all() {
+            if !deleted(&file) {
+                continue;
+            }
+            // Our own removals forget the file before they let go of this lock.
+            let _no_removal = self.removing.lock();
+            if self.handles.holds(&name, &file) {
+                return Err(self.gone(&format!("{name} was deleted by someone else")));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Store for DirStore {
+    fn label(&self) -> String {
+        self.label.clone()
+    }
+
+    fn create(&self, name: &str, len: u64) -> Result<(), StoreError> {
+        let parts = self.check(name, "create")?;
+        let failed = |errno| Self::gone_if_not_found(self.failed("create", name)(errno));
+        self.tree.make_dir(parts.dir).map_err(failed)?;
+        let epoch = self.handles.epoch();
+        let new = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        let file = Arc::new(self.tree.open_file(parts, new).map_err(failed)?);
+        if let Err(errno) = self.fill_new(parts, &file, len) {
+            // The first failure is the one worth telling; the next create meets what is left.
+            if let Err(second) = self.tree.unlink(parts) {
+                log::warn!("{}: cannot remove half-made {name}: {second}", self.label);
+            }
+            return Err(failed(errno));
+        }
+        self.handles.insert_buffered(name, &file, epoch);
+        Ok(())
+    }
+
+    fn open_len(&self, name: &str) -> Result<u64, StoreError> {
+        let parts = self.check(name, "open")?;
+        let stat = self.tree.stat(parts).map_err(self.failed("open", name))?;
+        if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
+            return Ok(length_of(&stat));
+        }
+        let source = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
+        Err(StoreError::new(
+            StoreErrorKind::Io,
+            &self.label,
+            "open",
+            name,
+            source,
+        ))
+    }
+
+    fn truncate(&self, name: &str, len: u64) -> Result<(), StoreError> {
+        let file = self.buffered(name, "truncate")?;
+        retry(|| sys::ftruncate(&file, len)).map_err(self.failed("truncate", name))
+    }
+
+    fn reserve(&self, name: &str, offset: u64, len: u64) -> Result<(), StoreError> {
+        let file = self.buffered(name, "reserve")?;
+        grow(&file, offset, len).map_err(self.failed("reserve", name))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), StoreError> {
+        let parts = self.check(name, "remove")?;
+        let _removing = self.removing.lock();
+        let removed = self.tree.unlink(parts);
+        self.handles.forget(name);
+        match removed {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(self.failed("remove", name)(errno)),
+        }
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), StoreError> {
+        let (source, target) = (self.check(from, "rename")?, self.check(to, "rename")?);
+        let failed = self.failed("rename", from);
+        self.tree.make_dir(target.dir).map_err(&failed)?;
+        {
+            let _removing = self.removing.lock();
+            let renamed = self.tree.rename(source, target);
+            self.handles.forget(from);
+            self.handles.forget(to);
+            renamed.map_err(&failed)?;
+        }
+        self.tree.sync_dir(target.dir).map_err(&failed)?;
+        if source.dir != target.dir {
+            self.tree.sync_dir(source.dir).map_err(&failed)?;
+        }
+        Ok(())
+    }
+
+    fn list(&self, dir: &str) -> Result<Vec<(String, u64)>, StoreError> {
+        if !is_dir(dir) {
+            return Err(invalid(dir, &self.label, "list"));
+        }
+        self.tree
+            .list(dir)
+            .map_err(self.failed("list", if dir.is_empty() { "directory" } else { dir }))
+    }
+
+    fn punch(&self, name: &str, offset: u64, len: u64) -> Result<(), StoreError> {
+        let file = self.buffered(name, "punch")?;
+        if len == 0 {
+            return Ok(());
+        }
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match retry(|| sys::fallocate(&file, hole, offset, len)) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(errno) => Err(self.failed("punch", name)(errno)),
+        }
+    }
+
+    fn read_at(&self, name: &str, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+        let (wanted, aligned) = (buf.len(), is_aligned(offset, buf));
+        let done = self.transfer(name, "read", aligned, wanted, |file, done| {
+            rustix::io::pread(file, &mut buf[done..], offset + done as u64)
+        })?;
+        if done < wanted {
+            return Err(StoreError::short_read(&self.label, name, offset, wanted));
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, name: &str, offset: u64, data: &[u8]) -> Result<(), StoreError> {
+        let (wanted, aligned) = (data.len(), is_aligned(offset, data));
+        let done = self.transfer(name, "write", aligned, wanted, |file, done| {
+            rustix::io::pwrite(file, &data[done..], offset + done as u64)
+        })?;
+        if done < wanted {
+            return Err(self.failed("write", name)(Errno::IO));
+        }
+        Ok(())
+    }
+
+    fn sync(&self, name: &str) -> Result<(), StoreError> {
+        let file = match self.handles.get(name).any() {
+            Some(file) => file,
+            None => self.buffered(name, "sync")?,
+        };
+        retry(|| sys::fdatasync(&file)).map_err(self.failed("sync", name))
+    }
+
+    fn space(&self) -> Result<Space, StoreError> {
+        let stat = retry(|| sys::fstatvfs(self.tree.top()))
+            .map_err(self.failed("measure", "directory"))?;
+        let identity =
+            retry(|| sys::fstat(self.tree.top())).map_err(self.failed("measure", "directory"))?;
+        Ok(Space {
+            total_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+            free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+            filesystem: identity.st_dev,
+        })
+    }
+
+    fn probe(&self) -> Result<(), StoreError> {
+        match self.tree.is_in_place(&self.path) {
+            Ok(true) => self.probe_open_files(),
+            Ok(false) => Err(self.gone("another directory is in its place")),
+            Err(errno) => Err(Self::gone_if_not_found(self.failed("find", "directory")(
+                errno,
+            ))),
+        }
+    }
+
+    fn lock(&self) -> Result<StoreLock, StoreError> {
+        let failed = self.failed("lock", "directory");
+        let name = Name {
+            dir: "",
+            base: LOCK_FILE,
+        };
+        let file = match self.tree.open_file(name, OFlags::RDWR | OFlags::CREATE) {
+            // Where nobody can write, there is nothing to keep others from.
+            Err(Errno::ROFS) => return Ok(StoreLock::new(())),
+            other => other.map_err(&failed)?,
+        };
+        match retry(|| sys::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
+            Ok(()) => {}
+            Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                log::warn!(
+                    "{}: no file locks here, a second daemon is not kept out",
+                    self.label
+                );
+            }
+            Err(errno) => return Err(failed(errno)),
+        }
+        Ok(StoreLock::new(file))
+    }
+
+    fn raw(&self, name: &str, usage: RawUse) -> Option<Arc<OwnedFd>> {
+        let open = self.handles.get(name);
+        match usage {
+            RawUse::Sync => open.any(),
+            RawUse::Aligned if wants_direct(name) && self.takes_direct.load(Ordering::Relaxed) => {
+                open.direct
+            }
+            RawUse::Aligned | RawUse::Unaligned => open.buffered,
+        }
+    }
+}
+
+/// Returns whether a file is one whose bytes should bypass the page cache.
+fn wants_direct(name: &str) -> bool {
+    name.starts_with("segments/") || name.starts_with("journal")
+}
+
+/// Returns whether an operation may bypass the page cache. An empty one gains nothing from it.
+pub(super) fn is_aligned(offset: u64, memory: &[u8]) -> bool {
+    let block = ALIGNMENT as u64;
+    !memory.is_empty()
+        && offset.is_multiple_of(block)
+        && memory.len().is_multiple_of(ALIGNMENT)
+        && memory.as_ptr().addr().is_multiple_of(ALIGNMENT)
+}
+
+/// Reserves a range of a file, or just grows it where nothing can be reserved.
+fn grow(file: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
+    if len == 0 {
+        return Ok(());
+    }
+    match retry(|| sys::fallocate(&file, FallocateFlags::empty(), offset, len)) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+            let end = offset.checked_add(len).ok_or(Errno::FBIG)?;
+            if length_of(&sys::fstat(&file)?) < end {
+                retry(|| sys::ftruncate(&file, end))?;
+            }
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+fn length_of(stat: &sys::Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(0)
+}
+
+/// Repeats a system call for as long as signals interrupt it.
+fn retry<T>(call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    rustix::io::retry_on_intr(call)
+}
+
+/// Mode bits of new files: the volume's daemon alone.
+const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
+
+/// Mode bits of new subdirectories.
+const DIR_MODE: Mode = Mode::from_raw_mode(0o700);
+
+/// `statat` and others never follow a link in the last component.
+const NO_FOLLOW: AtFlags = AtFlags::SYMLINK_NOFOLLOW;
+
+#[cfg(test)]
+mod tests;

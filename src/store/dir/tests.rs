@@ -1,0 +1,270 @@
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use super::*;
+use crate::store::Pool;
+
+fn temporary() -> (tempfile::TempDir, DirStore) {
+    let parent = tempfile::tempdir().expect("a temporary directory");
+    let store = DirStore::open_or_make(parent.path().join("member")).expect("a new directory");
+    (parent, store)
+}
+
+fn kind_of<T: std::fmt::Debug>(result: Result<T, StoreError>) -> StoreErrorKind {
+    result.expect_err("this must fail").kind()
+}
+
+#[test]
+fn a_deleted_directory_is_gone_though_its_open_files_still_answer() {
+    let (_parent, store) = temporary();
+    store.create("segments/01", 4096).expect("a new file");
+    store.probe().expect("in place");
+    fs::remove_dir_all(store.path()).expect("removable");
+    store
+        .read_at("segments/01", 0, &mut [0; 10])
+        .expect("an open file answers");
+    assert_eq!(kind_of(store.probe()), StoreErrorKind::Gone);
+    assert_eq!(kind_of(store.create("journal.0", 1)), StoreErrorKind::Gone);
+}
+
+#[test]
+fn a_directory_replaced_by_another_is_gone_and_the_other_untouched() {
+    let (_parent, store) = temporary();
+    store.create("index", 10).expect("a new file");
+    fs::rename(store.path(), store.path().with_extension("old")).expect("renamable");
+    fs::create_dir(store.path()).expect("the name is free");
+    assert_eq!(kind_of(store.probe()), StoreErrorKind::Gone);
+    store
+        .write_at("index", 0, b"x")
+        .expect("the old directory still works");
+    assert_eq!(fs::read_dir(store.path()).expect("readable").count(), 0);
+}
+
+#[test]
+fn a_replaced_subdirectory_or_a_file_deleted_by_others_is_noticed() {
+    let (_parent, store) = temporary();
+    store.create("segments/01", 10).expect("a new file");
+    fs::remove_dir_all(store.path().join("segments")).expect("removable");
+    assert_eq!(kind_of(store.probe()), StoreErrorKind::Gone);
+    fs::create_dir(store.path().join("segments")).expect("the name is free");
+    assert_eq!(kind_of(store.probe()), StoreErrorKind::Gone);
+
+    let (_parent, store) = temporary();
+    store.create("index", 10).expect("a new file");
+    store.create("journal.0", 10).expect("a new file");
+    store.probe().expect("in place");
+    fs::remove_file(store.path().join("index")).expect("removable");
+    assert_eq!(kind_of(store.probe()), StoreErrorKind::Gone);
+}
+
+#[test]
+fn removals_and_renames_of_our_own_are_no_reason_to_call_a_directory_gone() {
+    let (_parent, store) = temporary();
+    for round in 0..10 {
+        store.create("a", 10).expect("a new file");
+        store.create("b", 10).expect("a new file");
+        store.rename("a", "b").expect("a file to rename");
+        store
+            .probe()
+            .unwrap_or_else(|error| panic!("round {round}: {error}"));
+        store.remove("b").expect("a file to remove");
+        store
+            .probe()
+            .unwrap_or_else(|error| panic!("round {round}: {error}"));
+    }
+}
+
+#[test]
+fn probing_while_files_come_and_go_never_cries_wolf() {
+    let (_parent, store) = temporary();
+    std::thread::scope(|scope| {
+        let coming_and_going = scope.spawn(|| {
+            for _ in 0..200 {
+                store.create("segments/01", 1).expect("a new file");
+                store.remove("segments/01").expect("a file to remove");
+            }
+        });
+        let store = &store;
+        let reading = scope.spawn(move || {
+            while !coming_and_going.is_finished() {
+                if let Err(error) = store.read_at("segments/01", 0, &mut [0]) {
+                    // Absent, or seen before it has its length.
+                    let kinds = [StoreErrorKind::NotFound, StoreErrorKind::ShortRead];
+                    assert!(kinds.contains(&error.kind()), "{error}");
+                }
+            }
+        });
+        while !reading.is_finished() {
+            store.probe().expect("in place");
+        }
+    });
+}
+
+#[test]
+fn symbolic_links_inside_are_never_followed() {
+    let (parent, store) = temporary();
+    let outside = parent.path().join("outside");
+    fs::create_dir(&outside).expect("the name is free");
+    fs::write(outside.join("secret"), b"secret").expect("writable");
+    symlink(outside.join("secret"), store.path().join("index")).expect("the name is free");
+    symlink(&outside, store.path().join("segments")).expect("the name is free");
+    assert!(store.read_at("index", 0, &mut [0; 6]).is_err());
+    assert!(store.write_at("index", 0, b"x").is_err());
+    assert!(store.read_at("segments/secret", 0, &mut [0; 6]).is_err());
+    assert!(store.create("segments/new", 1).is_err());
+    assert!(store.remove("segments/secret").is_err());
+    assert!(store.open_len("index").is_err());
+    assert_eq!(store.list("").expect("names"), []);
+    assert_eq!(
+        fs::read(outside.join("secret")).expect("readable"),
+        b"secret"
+    );
+    assert_eq!(fs::read_dir(outside).expect("readable").count(), 1);
+}
+
+#[test]
+fn a_directory_is_in_use_for_every_other_opener() {
+    let (_parent, store) = temporary();
+    let other = DirStore::open(store.path()).expect("the same directory");
+    assert_eq!(store.identity(), other.identity());
+    let held = store.lock().expect("nobody has it");
+    assert_eq!(kind_of(other.lock()), StoreErrorKind::InUse);
+    drop(held);
+    drop(other.lock().expect("free again"));
+}
+
+#[test]
+fn what_is_no_directory_cannot_be_opened() {
+    let (parent, store) = temporary();
+    assert!(store.is_empty().expect("readable"));
+    store.create("index", 1).expect("a new file");
+    assert!(!store.is_empty().expect("readable"));
+    assert_eq!(
+        kind_of(DirStore::open(parent.path().join("none"))),
+        StoreErrorKind::NotFound
+    );
+    assert_eq!(
+        kind_of(DirStore::open(store.path().join("index"))),
+        StoreErrorKind::Gone
+    );
+}
+
+/// Bytes written one way are read the other way, whatever the filesystem takes.
+#[test]
+fn ways_past_and_through_the_page_cache_see_the_same_bytes() {
+    let pool = Pool::new(1 << 20);
+    let (_parent, store) = temporary();
+    store
+        .create("segments/01", 16_384 + 100)
+        .expect("a new file");
+    for (round, direct) in [true, false, true].into_iter().enumerate() {
+        store.takes_direct.store(direct, Ordering::Relaxed);
+        let mut data = pool.buffer(8192);
+        data.fill(u8::try_from(round + 1).expect("small"));
+        store.write_at("segments/01", 4096, &data).expect("room");
+        store
+            .write_at("segments/01", 5000, b"unaligned")
+            .expect("room");
+        data[904..913].copy_from_slice(b"unaligned");
+        for takes_direct in [true, false] {
+            store.takes_direct.store(takes_direct, Ordering::Relaxed);
+            let mut seen = pool.buffer(8192);
+            store
+                .read_at("segments/01", 4096, &mut seen)
+                .expect("bytes");
+            assert_eq!(seen[..], data[..], "round {round}");
+            // The last 100 bytes cannot be had past the page cache.
+            let short = store.read_at("segments/01", 16_384, &mut seen[..4096]);
+            assert_eq!(kind_of(short), StoreErrorKind::ShortRead);
+            store
+                .read_at("segments/01", 16_384, &mut seen[..100])
+                .expect("the tail");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_filled_is_not_left_behind() {
+    let (_parent, store) = temporary();
+    assert!(store.create("segments/01", u64::MAX).is_err());
+    assert_eq!(store.list("segments").expect("names"), []);
+}
+
+#[test]
+fn more_files_than_are_kept_open_stay_usable() {
+    let (_parent, store) = temporary();
+    let names: Vec<String> = (0..OPEN_FILES + 20)
+        .map(|n| format!("segments/{n:03}"))
+        .collect();
+    for name in &names {
+        store.create(name, 0).expect("a new file");
+        store.write_at(name, 0, name.as_bytes()).expect("room");
+    }
+    for name in &names {
+        let mut seen = vec![0; name.len()];
+        store.read_at(name, 0, &mut seen).expect("bytes");
+        assert_eq!(seen, name.as_bytes());
+        store.sync(name).expect("durable");
+    }
+    assert_eq!(store.handles.all().len(), OPEN_FILES);
+}
+
+/// A member on a filesystem that was mounted read-only can still give up its data.
+#[test]
+fn a_file_that_may_only_be_read_is_read_and_not_written() {
+    let (_parent, store) = temporary();
+    store.create("index", 4).expect("a new file");
+    let file = store.tree.open_file(
+        Name {
+            dir: "",
+            base: "index",
+        },
+        OFlags::RDONLY,
+    );
+    let file = Arc::new(file.expect("a file"));
+    store.handles.forget("index");
+    store
+        .handles
+        .insert_buffered("index", &file, store.handles.epoch());
+    store.read_at("index", 0, &mut [0; 4]).expect("readable");
+    assert_eq!(
+        kind_of(store.write_at("index", 0, b"x")),
+        StoreErrorKind::ReadOnly
+    );
+}
+
+#[test]
+fn a_filesystem_that_refuses_aligned_io_past_the_page_cache_is_not_asked_again() {
+    let (_parent, store) = temporary();
+    store.create("segments/01", 8192).expect("a new file");
+    let steps = |refuse: bool| {
+        let mut first = refuse;
+        store.transfer("segments/01", "read", true, 2, |_, done| {
+            if std::mem::take(&mut first) {
+                Err(Errno::INVAL)
+            } else {
+                Ok(usize::from(done < 2))
+            }
+        })
+    };
+    if store
+        .direct("segments/01", "open")
+        .expect("a file")
+        .is_none()
+    {
+        return; // this filesystem takes no O_DIRECT at all
+    }
+    assert_eq!(steps(false).expect("steps"), 2);
+    assert!(store.takes_direct.load(Ordering::Relaxed));
+    assert_eq!(steps(true).expect("the other way"), 2);
+    assert!(!store.takes_direct.load(Ordering::Relaxed));
+    let aligned = store
+        .raw("segments/01", RawUse::Aligned)
+        .expect("an open file");
+    let buffered = store
+        .handles
+        .get("segments/01")
+        .buffered
+        .expect("an open file");
+    assert!(Arc::ptr_eq(&aligned, &buffered));
+}

@@ -1,0 +1,196 @@
+//! Names below one directory: opening, making, renaming and removing without following links.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{self as sys, AtFlags, Dir, FileType, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::{DIR_MODE, FILE_MODE, NO_FOLLOW, length_of, retry};
+use crate::store::name::Name;
+
+/// A directory held open, with its subdirectories as they are used.
+#[derive(Debug)]
+pub(super) struct Tree {
+    top: Arc<OwnedFd>,
+    identity: (u64, u64),
+    subdirs: Mutex<HashMap<String, Arc<OwnedFd>>>,
+    /// Subdirectories whose own names are known to be durable.
+    durable: Mutex<HashSet<String>>,
+}
+
+impl Tree {
+    /// Opens the directory at `path`; the path itself may lead over symbolic links.
+    pub(super) fn open(path: &Path) -> Result<Self, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let top = retry(|| sys::open(path, flags, sys::Mode::empty()))?;
+        let stat = sys::fstat(&top)?;
+        let identity = (stat.st_dev, stat.st_ino);
+        Ok(Self {
+            top: Arc::new(top),
+            identity,
+            subdirs: Mutex::default(),
+            durable: Mutex::default(),
+        })
+    }
+
+    /// Returns the descriptor of the directory itself.
+    pub(super) fn top(&self) -> &OwnedFd {
+        &self.top
+    }
+
+    /// Returns device and inode number.
+    pub(super) fn identity(&self) -> (u64, u64) {
+        self.identity
+    }
+
+    /// Returns whether `path`, and the names of the subdirectories in use, still lead to the
+    /// directories that are held open.
+    pub(super) fn is_in_place(&self, path: &Path) -> Result<bool, Errno> {
+        let now = retry(|| sys::stat(path))?;
+        if (now.st_dev, now.st_ino) != self.identity {
+            return Ok(false);
+        }
+        let subdirs: Vec<_> = self
+            .subdirs
+            .lock()
+            .iter()
+            .map(|(dir, held)| (dir.clone(), Arc::clone(held)))
+            .collect();
+        for (dir, held) in subdirs {
+            let held = sys::fstat(&held)?;
+            let now = retry(|| sys::statat(&self.top, dir.as_str(), NO_FOLLOW))?;
+            if (now.st_dev, now.st_ino) != (held.st_dev, held.st_ino) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Opens a file; `flags` add to those that every file gets.
+    pub(super) fn open_file(&self, name: Name<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let parent = self.dir(name.dir)?;
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOATIME;
+        match retry(|| sys::openat(&parent, name.base, flags, FILE_MODE)) {
+            // Only the owner of a file may leave its access time alone.
+            Err(Errno::PERM) => {
+                let flags = flags - OFlags::NOATIME;
+                retry(|| sys::openat(&parent, name.base, flags, FILE_MODE))
+            }
+            other => other,
+        }
+    }
+
+    /// Opens a file for reading and writing, or for reading alone where nothing else is allowed.
+    pub(super) fn open_existing(&self, name: Name<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+        match self.open_file(name, flags | OFlags::RDWR) {
+            Err(Errno::ROFS | Errno::ACCESS) => self.open_file(name, flags | OFlags::RDONLY),
+            other => other,
+        }
+    }
+
+    /// Looks at what a name leads to.
+    pub(super) fn stat(&self, name: Name<'_>) -> Result<Stat, Errno> {
+        let parent = self.dir(name.dir)?;
+        retry(|| sys::statat(&parent, name.base, NO_FOLLOW))
+    }
+
+    /// Removes a file.
+    pub(super) fn unlink(&self, name: Name<'_>) -> Result<(), Errno> {
+        let parent = self.dir(name.dir)?;
+        retry(|| sys::unlinkat(&parent, name.base, AtFlags::empty()))
+    }
+
+    /// Renames a file over whatever has the new name.
+    pub(super) fn rename(&self, from: Name<'_>, to: Name<'_>) -> Result<(), Errno> {
+        let (source, target) = (self.dir(from.dir)?, self.dir(to.dir)?);
+        retry(|| sys::renameat(&source, from.base, &target, to.base))
+    }
+
+    /// Makes a subdirectory, durably, unless it is there.
+    pub(super) fn make_dir(&self, dir: &str) -> Result<(), Errno> {
+        if dir.is_empty() || self.durable.lock().contains(dir) {
+            return Ok(());
+        }
+        match retry(|| sys::mkdirat(&self.top, dir, DIR_MODE)) {
+            // One that is there may have been made by a daemon that was killed before it synced.
+            Ok(()) | Err(Errno::EXIST) => self.sync_dir("")?,
+            Err(errno) => return Err(errno),
+        }
+        self.durable.lock().insert(dir.to_owned());
+        Ok(())
+    }
+
+    /// Makes the names in a directory durable. Filesystems that cannot sync a directory have no
+    /// names in flight.
+    pub(super) fn sync_dir(&self, dir: &str) -> Result<(), Errno> {
+        let held = self.dir(dir)?;
+        match retry(|| sys::fsync(&held)) {
+            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Returns names and lengths of the regular files in a directory, in order of name; names that
+    /// no store takes are not ours and left out.
+    pub(super) fn list(&self, dir: &str) -> Result<Vec<(String, u64)>, Errno> {
+        let held = match self.dir(dir) {
+            Err(Errno::NOENT) if !dir.is_empty() => return Ok(Vec::new()),
+            other => other?,
+        };
+        let mut files = Vec::new();
+        for entry in Dir::read_from(&held)? {
+            let entry = entry?;
+            let Ok(base) = entry.file_name().to_str() else {
+                continue;
+            };
+            if Name::parse(base).is_none() {
+                continue;
+            }
+            match retry(|| sys::statat(&held, base, NO_FOLLOW)) {
+                Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
+                    let name = if dir.is_empty() {
+                        base.to_owned()
+                    } else {
+                        format!("{dir}/{base}")
+                    };
+                    files.push((name, length_of(&stat)));
+                }
+                Ok(_) | Err(Errno::NOENT) => {} // no file of ours, or removed meanwhile
+                Err(errno) => return Err(errno),
+            }
+        }
+        files.sort_unstable();
+        Ok(files)
+    }
+
+    /// Returns whether there is no entry at all.
+    pub(super) fn is_empty(&self) -> Result<bool, Errno> {
+        for entry in Dir::read_from(&*self.top)? {
+            if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the descriptor of a subdirectory, or of the top for `""`.
+    fn dir(&self, dir: &str) -> Result<Arc<OwnedFd>, Errno> {
+        if dir.is_empty() {
+            return Ok(Arc::clone(&self.top));
+        }
+        if let Some(held) = self.subdirs.lock().get(dir) {
+            return Ok(Arc::clone(held));
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let held = Arc::new(retry(|| {
+            sys::openat(&self.top, dir, flags, sys::Mode::empty())
+        })?);
+        Ok(Arc::clone(
+            self.subdirs.lock().entry(dir.to_owned()).or_insert(held),
+        ))
+    }
+}

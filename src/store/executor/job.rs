@@ -1,0 +1,88 @@
+//! One request on its way, with how far it has come.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Op, Outcome, Request};
+use crate::store::dir::is_aligned;
+use crate::store::{RawUse, StoreError, StoreRef};
+
+/// A request of a batch.
+#[derive(Debug)]
+pub(super) struct Job {
+    /// Its place in the batch.
+    pub(super) index: usize,
+    pub(super) store: StoreRef,
+    pub(super) op: Op,
+    /// Bytes of a read or write that are done already.
+    pub(super) done: usize,
+}
+
+impl Job {
+    pub(super) fn new(index: usize, request: Request) -> Self {
+        Self {
+            index,
+            store: request.store,
+            op: request.op,
+            done: 0,
+        }
+    }
+
+    /// Does what is left of the request on this thread, for as long as it takes.
+    pub(super) fn run(self) -> Outcome {
+        let Self {
+            store, op, done, ..
+        } = self;
+        match op {
+            Op::Read {
+                name,
+                offset,
+                mut buf,
+            } => {
+                store.read_at(&name, offset + done as u64, &mut buf[done..])?;
+                return Ok(Some(buf));
+            }
+            Op::Write { name, offset, data } => {
+                store.write_at(&name, offset + done as u64, &data[done..])?;
+            }
+            Op::Sync { name } => store.sync(&name)?,
+            Op::Create { name, len } => store.create(&name, len)?,
+            Op::Remove { name } => store.remove(&name)?,
+            Op::Punch { name, offset, len } => store.punch(&name, offset, len)?,
+            Op::Probe => store.probe()?,
+        }
+        Ok(None)
+    }
+
+    /// Returns the descriptor with which the kernel can do the request itself, if there is one.
+    pub(super) fn raw(&self) -> Option<Arc<OwnedFd>> {
+        let shape = |aligned| {
+            if aligned {
+                RawUse::Aligned
+            } else {
+                RawUse::Unaligned
+            }
+        };
+        match &self.op {
+            Op::Read { name, offset, buf } if !buf.is_empty() => {
+                self.store.raw(name, shape(is_aligned(*offset, buf)))
+            }
+            Op::Write { name, offset, data } if !data.is_empty() => {
+                self.store.raw(name, shape(is_aligned(*offset, data)))
+            }
+            Op::Sync { name } => self.store.raw(name, RawUse::Sync),
+            Op::Read { .. }
+            | Op::Write { .. }
+            | Op::Create { .. }
+            | Op::Remove { .. }
+            | Op::Punch { .. }
+            | Op::Probe => None,
+        }
+    }
+
+    /// The error for a request that did not answer within `timeout`.
+    pub(super) fn hung(&self, timeout: Duration) -> StoreError {
+        Request::hung(&self.store, &self.op, timeout)
+    }
+}

@@ -1,0 +1,348 @@
+//! Worker threads, a lane of them for each store.
+//!
+//! A lane has at most [`WORKERS`] threads that work, and as many again as hang: a hung worker is
+//! replaced until [`MAX_ABANDONED`](super::MAX_ABANDONED) hang. Idle workers end after a while.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::job::Job;
+use super::watch::{Watch, key};
+use super::{MAX_ABANDONED, Outcome};
+use crate::store::{Store, StoreError, StoreRef};
+
+/// Threads of a lane that may work at the same time.
+const WORKERS: usize = 8;
+
+/// How long a worker waits for more before it ends.
+const IDLE: Duration = Duration::from_secs(20);
+
+/// The lanes of all stores that an executor has met.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    timeout: Duration,
+    lanes: Mutex<HashMap<usize, Arc<Lane>>>,
+}
+
+/// The queue and the workers of one store.
+#[derive(Debug)]
+struct Lane {
+    /// Keeps the address of the store, which is its key, from being used again.
+    store: Weak<dyn Store>,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Task>,
+    next_task: u64,
+    /// The numbers of the tasks that workers are at.
+    running: Vec<u64>,
+    /// Those of them that nobody waits for any more.
+    abandoned: Vec<u64>,
+    workers: usize,
+    idle: usize,
+    /// Set when the executor is dropped: workers end once the queue is empty.
+    closed: bool,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("queued", &self.queue.len())
+            .field("running", &self.running.len())
+            .field("abandoned", &self.abandoned.len())
+            .field("workers", &self.workers)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Work for one worker; the closure tells whoever waits.
+struct Task {
+    number: u64,
+    work: Box<dyn FnOnce() + Send>,
+}
+
+/// A batch whose jobs are in their lanes.
+pub(super) struct Started {
+    watch: Watch,
+    waiting: Vec<Waiting>,
+    answers: Receiver<Answer>,
+    /// Keeps the channel open, so that waiting on it waits even if a worker panicked.
+    _sender: Sender<Answer>,
+}
+
+struct Waiting {
+    index: usize,
+    key: usize,
+    lane: Arc<Lane>,
+    task: u64,
+    hung: StoreError,
+}
+
+struct Answer {
+    index: usize,
+    when: Instant,
+    outcome: Outcome,
+}
+
+impl Lanes {
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self {
+            timeout,
+            lanes: Mutex::default(),
+        }
+    }
+
+    /// Runs jobs and waits for them.
+    pub(super) fn run(&self, jobs: Vec<Job>, outcomes: &mut [Option<Outcome>]) {
+        let mut batch = self.start(jobs, outcomes);
+        self.finish(&mut batch, outcomes);
+    }
+
+    /// Puts jobs into their lanes; those that no lane takes come to their error here.
+    pub(super) fn start(&self, jobs: Vec<Job>, outcomes: &mut [Option<Outcome>]) -> Started {
+        let (sender, answers) = mpsc::channel();
+        let watch = Watch::new(self.timeout);
+        let mut batch = Started {
+            watch,
+            waiting: Vec::new(),
+            answers,
+            _sender: sender.clone(),
+        };
+        for job in jobs {
+            let (index, key, lane) = (job.index, key(&job.store), self.lane(&job.store));
+            let hung = job.hung(self.timeout);
+            match lane.submit(answering(job, sender.clone())) {
+                Ok(task) => {
+                    batch.watch.begin(key);
+                    batch.waiting.push(Waiting {
+                        index,
+                        key,
+                        lane,
+                        task,
+                        hung,
+                    });
+                }
+                Err(Refused::Hung) => outcomes[index] = Some(Err(hung)),
+                Err(Refused::NoThread(error)) => {
+                    outcomes[index] = Some(Err(StoreError::from_io(
+                        hung.label(),
+                        "start a thread for",
+                        hung.name(),
+                        error,
+                    )));
+                }
+            }
+        }
+        batch
+    }
+
+    /// Waits until each job of the batch answered or its store is overdue.
+    pub(super) fn finish(&self, batch: &mut Started, outcomes: &mut [Option<Outcome>]) {
+        while !batch.waiting.is_empty() {
+            let patience = batch.watch.patience(Instant::now()).unwrap_or(self.timeout);
+            if let Ok(answer) = batch.answers.recv_timeout(patience) {
+                batch.take(answer, outcomes);
+                continue;
+            }
+            // A store is judged only after everything that it said was heard.
+            while let Ok(answer) = batch.answers.try_recv() {
+                batch.take(answer, outcomes);
+            }
+            for key in batch.watch.overdue(Instant::now()) {
+                batch.abandon(key, outcomes);
+            }
+        }
+    }
+
+    /// Runs any work in the lane of `store`.
+    pub(super) fn call<T: Send + 'static>(
+        &self,
+        store: &StoreRef,
+        action: &'static str,
+        work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let hung = || StoreError::hung(store.label(), action, "directory", self.timeout);
+        let lane = self.lane(store);
+        let (sender, answer) = mpsc::channel();
+        let held = Arc::clone(store);
+        let submitted = lane.submit(Box::new(move || {
+            // Nobody listens any more if this took too long.
+            let _ = sender.send(work(&*held));
+        }));
+        let task = match submitted {
+            Ok(task) => task,
+            Err(Refused::Hung) => return Err(hung()),
+            Err(Refused::NoThread(error)) => {
+                return Err(StoreError::from_io(
+                    store.label(),
+                    "start a thread for",
+                    action,
+                    error,
+                ));
+            }
+        };
+        answer.recv_timeout(self.timeout).unwrap_or_else(|_| {
+            lane.abandon(task);
+            Err(hung())
+        })
+    }
+
+    /// Returns the lane of a store, and forgets those of stores that are no more.
+    fn lane(&self, store: &StoreRef) -> Arc<Lane> {
+        let mut lanes = self.lanes.lock();
+        if let Some(lane) = lanes.get(&key(store)) {
+            return Arc::clone(lane);
+        }
+        lanes.retain(|_, lane| lane.store.strong_count() > 0);
+        let lane = Arc::new(Lane {
+            store: Arc::downgrade(store),
+            state: Mutex::default(),
+            wake: Condvar::new(),
+        });
+        lanes.insert(key(store), Arc::clone(&lane));
+        lane
+    }
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        for lane in self.lanes.get_mut().values() {
+            lane.state.lock().closed = true;
+            lane.wake.notify_all();
+        }
+    }
+}
+
+/// Wraps a job so that its outcome reaches the batch, if that still waits.
+fn answering(job: Job, sender: Sender<Answer>) -> Box<dyn FnOnce() + Send> {
+    Box::new(move || {
+        let index = job.index;
+        let outcome = job.run();
+        // A batch that gave the job up is gone; the outcome frees its buffer here.
+        let _ = sender.send(Answer {
+            index,
+            when: Instant::now(),
+            outcome,
+        });
+    })
+}
+
+impl Started {
+    fn take(&mut self, answer: Answer, outcomes: &mut [Option<Outcome>]) {
+        // A job given up can answer in the last moment: its outcome is settled already.
+        if let Some(at) = self
+            .waiting
+            .iter()
+            .position(|waiting| waiting.index == answer.index)
+        {
+            let waiting = self.waiting.swap_remove(at);
+            self.watch.answered(waiting.key, answer.when);
+            outcomes[answer.index] = Some(answer.outcome);
+        }
+    }
+
+    fn abandon(&mut self, key: usize, outcomes: &mut [Option<Outcome>]) {
+        let (overdue, waiting): (Vec<_>, Vec<_>) = self
+            .waiting
+            .drain(..)
+            .partition(|waiting| waiting.key == key);
+        self.waiting = waiting;
+        for Waiting {
+            index,
+            lane,
+            task,
+            hung,
+            ..
+        } in overdue
+        {
+            lane.abandon(task);
+            outcomes[index] = Some(Err(hung));
+        }
+    }
+}
+
+/// Why a lane takes no task.
+enum Refused {
+    /// Too many operations hang already.
+    Hung,
+    /// There is no worker, and the system gives no thread for one.
+    NoThread(std::io::Error),
+}
+
+impl Lane {
+    /// Queues a task, with a thread for it if none is free, and returns its number.
+    fn submit(self: &Arc<Self>, work: Box<dyn FnOnce() + Send>) -> Result<u64, Refused> {
+        let mut state = self.state.lock();
+        if state.abandoned.len() >= MAX_ABANDONED {
+            return Err(Refused::Hung);
+        }
+        let working = state.workers - state.abandoned.len();
+        if state.idle <= state.queue.len() && working < WORKERS {
+            match self.start_worker() {
+                Ok(()) => state.workers += 1,
+                Err(error) if working == 0 => return Err(Refused::NoThread(error)),
+                Err(error) => log::debug!("no further thread for a store: {error}"),
+            }
+        }
+        let number = state.next_task;
+        state.next_task += 1;
+        state.queue.push_back(Task { number, work });
+        drop(state);
+        self.wake.notify_one();
+        Ok(number)
+    }
+
+    /// Gives a task up: takes it from the queue, or writes its worker off until it answers.
+    fn abandon(&self, number: u64) {
+        let mut state = self.state.lock();
+        if let Some(at) = state.queue.iter().position(|task| task.number == number) {
+            let task = state.queue.remove(at);
+            drop(state);
+            drop(task);
+        } else if state.running.contains(&number) {
+            state.abandoned.push(number);
+        }
+    }
+
+    fn start_worker(self: &Arc<Self>) -> std::io::Result<()> {
+        let lane = Arc::clone(self);
+        thread::Builder::new()
+            .name("store".into())
+            .spawn(move || lane.work())
+            .map(drop)
+    }
+
+    /// The life of a worker.
+    fn work(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(task) = state.queue.pop_front() {
+                state.running.push(task.number);
+                drop(state);
+                (task.work)();
+                state = self.state.lock();
+                state.running.retain(|&number| number != task.number);
+                state.abandoned.retain(|&number| number != task.number);
+                continue;
+            }
+            if state.closed {
+                return;
+            }
+            state.idle += 1;
+            let waited = self.wake.wait_for(&mut state, IDLE);
+            state.idle -= 1;
+            if waited.timed_out() && state.queue.is_empty() {
+                state.workers -= 1;
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! A pool of `io_uring` queues: the calling thread takes one, submits its batch and waits by itself.
+//!
+//! A ring on which operations hang is parked and looked at again later; the batches after it use
+//! other rings.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::job::Job;
+use super::ring::{DEPTH, Flight, Ring};
+use super::watch::{Watch, key};
+use super::{MAX_ABANDONED, Op, Outcome};
+use crate::store::StoreError;
+
+/// How many idle rings are kept.
+const IDLE_RINGS: usize = 32;
+
+/// The rings of an executor.
+pub(super) struct Rings {
+    timeout: Duration,
+    idle: Mutex<Vec<Ring>>,
+    /// Rings with operations that were given up.
+    parked: Mutex<Vec<Ring>>,
+    /// How many those are, to be asked without a lock.
+    parked_count: AtomicUsize,
+}
+
+impl Rings {
+    /// Makes a pool, or tells why the kernel gives no ring.
+    pub(super) fn new(timeout: Duration) -> io::Result<Self> {
+        Ok(Self {
+            timeout,
+            idle: Mutex::new(vec![Ring::new()?]),
+            parked: Mutex::default(),
+            parked_count: AtomicUsize::new(0),
+        })
+    }
+
+    /// Runs jobs on files and waits for them. Returns those that the kernel did not do in one go,
+    /// which are to be finished in another way.
+    pub(super) fn run(
+        &self,
+        mut jobs: Vec<(Job, Arc<OwnedFd>)>,
+        outcomes: &mut [Option<Outcome>],
+    ) -> Vec<Job> {
+        if self.parked_count.load(Ordering::Relaxed) > 0 {
+            self.reap();
+            jobs.retain(|(job, _)| {
+                let refused = self.hanging_on(key(&job.store)) >= MAX_ABANDONED;
+                if refused {
+                    outcomes[job.index] = Some(Err(job.hung(self.timeout)));
+                }
+                !refused
+            });
+        }
+        let idle = self.idle.lock().pop();
+        let ring = match idle.map_or_else(Ring::new, Ok) {
+            Ok(ring) => ring,
+            Err(error) => {
+                log::debug!("no further io_uring: {error}");
+                return jobs.into_iter().map(|(job, _)| job).collect();
+            }
+        };
+        let mut batch = Batch {
+            ring,
+            queue: jobs.into(),
+            flying: 0,
+            watch: Watch::new(self.timeout),
+            unfinished: Vec::new(),
+            outcomes,
+        };
+        batch.run(self.timeout);
+        let Batch {
+            ring, unfinished, ..
+        } = batch;
+        self.put_back(ring);
+        unfinished
+    }
+
+    fn put_back(&self, ring: Ring) {
+        if ring.is_idle() {
+            let mut idle = self.idle.lock();
+            if idle.len() < IDLE_RINGS {
+                idle.push(ring);
+            }
+            return;
+        }
+        let mut parked = self.parked.lock();
+        parked.push(ring);
+        self.parked_count.store(parked.len(), Ordering::Relaxed);
+    }
+
+    /// Lets go of what answered after it was given up.
+    fn reap(&self) {
+        let mut parked = self.parked.lock();
+        for ring in &mut *parked {
+            while ring.pop().is_some() {}
+        }
+        let landed: Vec<Ring> = parked.extract_if(.., |ring| ring.is_idle()).collect();
+        self.parked_count.store(parked.len(), Ordering::Relaxed);
+        drop(parked);
+        for ring in landed {
+            self.put_back(ring);
+        }
+    }
+
+    /// Returns how many operations hang on a store.
+    fn hanging_on(&self, key: usize) -> usize {
+        let parked = self.parked.lock();
+        parked
+            .iter()
+            .flat_map(Ring::flights)
+            .filter(|flight| flight.key == key)
+            .count()
+    }
+}
+
+/// A batch on its ring.
+struct Batch<'a> {
+    ring: Ring,
+    queue: VecDeque<(Job, Arc<OwnedFd>)>,
+    /// Operations with the kernel that were not given up.
+    flying: usize,
+    watch: Watch,
+    unfinished: Vec<Job>,
+    outcomes: &'a mut [Option<Outcome>],
+}
+
+impl Batch<'_> {
+    fn run(&mut self, timeout: Duration) {
+        loop {
+            self.launch();
+            if self.flying == 0 {
+                break;
+            }
+            // With more to launch, half of what flies is enough to go on.
+            let want = if self.queue.is_empty() {
+                self.flying
+            } else {
+                self.flying.div_ceil(2)
+            };
+            let patience = self.watch.patience(Instant::now()).unwrap_or(timeout);
+            if let Err(error) = self.ring.wait(want, patience) {
+                self.fail_all(&error);
+                break;
+            }
+            self.land();
+            for key in self.watch.overdue(Instant::now()) {
+                self.give_up(key, timeout);
+            }
+        }
+    }
+
+    fn launch(&mut self) {
+        while self.ring.room() > 0
+            && let Some((job, file)) = self.queue.pop_front()
+        {
+            let key = key(&job.store);
+            self.watch.begin(key);
+            self.flying += 1;
+            self.ring.push(Flight { job, file, key });
+        }
+        debug_assert!(self.flying <= DEPTH);
+    }
+
+    fn land(&mut self) {
+        let now = Instant::now();
+        while let Some((flight, answer)) = self.ring.pop() {
+            let index = flight.job.index;
+            if self.outcomes[index].is_some() {
+                continue; // given up, and answered before the batch ended
+            }
+            self.flying -= 1;
+            self.watch.answered(flight.key, now);
+            match judge(flight.job, answer) {
+                Verdict::Done(outcome) => self.outcomes[index] = Some(outcome),
+                Verdict::Partly(job) => self.unfinished.push(job),
+            }
+        }
+    }
+
+    /// Settles everything that a store still owes; its memory stays with the ring.
+    fn give_up(&mut self, key_of_store: usize, timeout: Duration) {
+        for flight in self
+            .ring
+            .flights()
+            .filter(|flight| flight.key == key_of_store)
+        {
+            let outcome = &mut self.outcomes[flight.job.index];
+            if outcome.is_none() {
+                *outcome = Some(Err(flight.job.hung(timeout)));
+                self.flying -= 1;
+            }
+        }
+        let outcomes = &mut *self.outcomes;
+        self.queue.retain(|(job, _)| {
+            let overdue = key(&job.store) == key_of_store;
+            if overdue {
+                outcomes[job.index] = Some(Err(job.hung(timeout)));
+            }
+            !overdue
+        });
+    }
+
+    /// The ring itself is broken: nothing more can be learnt from it.
+    fn fail_all(&mut self, error: &io::Error) {
+        log::error!("io_uring failed: {error}");
+        let fail = |job: &Job, outcomes: &mut [Option<Outcome>]| {
+            let (name, action) = job.op.describe();
+            let again = error
+                .raw_os_error()
+                .map_or_else(|| error.kind().into(), io::Error::from_raw_os_error);
+            outcomes[job.index].get_or_insert(Err(StoreError::from_io(
+                job.store.label(),
+                action,
+                name,
+                again,
+            )));
+        };
+        for flight in self.ring.flights() {
+            fail(&flight.job, self.outcomes);
+        }
+        for (job, _) in self.queue.drain(..) {
+            fail(&job, self.outcomes);
+        }
+    }
+}
+
+/// What an answer of the kernel means for a job.
+enum Verdict {
+    Done(Outcome),
+    /// Not refused and not whole: whoever goes on gets the same refusal, or the rest.
+    Partly(Job),
+}
+
+fn judge(mut job: Job, answer: i32) -> Verdict {
+    let count = match usize::try_from(answer) {
+        Ok(count) => count,
+        // Refused past the page cache, or interrupted: the other way round decides.
+        Err(_) if is_tried_again(answer) => return Verdict::Partly(job),
+        Err(_) => {
+            let (name, action) = job.op.describe();
+            let source = io::Error::from_raw_os_error(-answer);
+            return Verdict::Done(Err(StoreError::from_io(
+                job.store.label(),
+                action,
+                name,
+                source,
+            )));
+        }
+    };
+    job.done += count;
+    let wanted = match &job.op {
+        Op::Read { buf, .. } => buf.len(),
+        Op::Write { data, .. } => data.len(),
+        Op::Sync { .. } | Op::Create { .. } | Op::Remove { .. } | Op::Punch { .. } | Op::Probe => 0,
+    };
+    if job.done < wanted {
+        return Verdict::Partly(job);
+    }
+    Verdict::Done(Ok(match job.op {
+        Op::Read { buf, .. } => Some(buf),
+        _ => None,
+    }))
+}
+
+/// Returns whether an answer says: not this way, or not now.
+fn is_tried_again(answer: i32) -> bool {
+    matches!(
+        Errno::from_raw_os_error(-answer),
+        Errno::INVAL | Errno::AGAIN | Errno::INTR
+    )
+}

@@ -1,0 +1,257 @@
+use std::io::{Write as _, pipe};
+use std::os::fd::OwnedFd;
+
+use super::*;
+use crate::store::{
+    DirStore, Effect, Fault, FaultPlan, FaultStore, MemStore, Pool, RawUse, Scope, Space,
+    StoreErrorKind, StoreLock,
+};
+
+/// Short enough to wait for, long enough for a healthy store on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+const CONCURRENT: [ExecutorKind; 2] = [ExecutorKind::Uring, ExecutorKind::Threads];
+
+fn kind_of(outcome: &Outcome) -> Option<StoreErrorKind> {
+    outcome.as_ref().err().map(StoreError::kind)
+}
+
+/// A healthy store and one on which every call to come hangs until the plan releases it.
+fn healthy_and_hanging() -> (StoreRef, StoreRef, FaultPlan) {
+    let plan = FaultPlan::new();
+    let inner: StoreRef = Arc::new(MemStore::new("hanging"));
+    inner.create("f", 4096).expect("a new file");
+    let hanging: StoreRef = Arc::new(FaultStore::new(inner, 0, &plan));
+    plan.add(Fault::at(1, Effect::Hang).of(Scope::Any).lasting());
+    let healthy: StoreRef = Arc::new(MemStore::new("healthy"));
+    healthy.create("f", 4096).expect("a new file");
+    (healthy, hanging, plan)
+}
+
+#[test]
+fn a_hanging_store_is_given_up_and_the_others_of_the_batch_answer() {
+    for kind in CONCURRENT {
+        let executor = Executor::new(kind, TIMEOUT);
+        let pool = Pool::new(1 << 20);
+        let (healthy, hanging, plan) = healthy_and_hanging();
+        let outcomes = executor.run(vec![
+            Request::read(&healthy, "f", 0, pool.buffer(4096)),
+            Request::read(&hanging, "f", 0, pool.buffer(4096)),
+            Request::sync(&hanging, "f"),
+            Request::write(&healthy, "f", 0, Bytes::from_static(b"x")),
+        ]);
+        let kinds: Vec<_> = outcomes.iter().map(kind_of).collect();
+        let hung = Some(StoreErrorKind::Hung);
+        assert_eq!(kinds, [None, hung, hung, None], "{kind:?}");
+        assert_eq!(
+            pool.retained_bytes(),
+            0,
+            "the memory of what hangs is still lent"
+        );
+        plan.clear();
+        plan.release();
+    }
+}
+
+#[test]
+fn memory_of_a_request_that_was_given_up_returns_when_it_answers() {
+    let executor = Executor::new(ExecutorKind::Threads, TIMEOUT);
+    let pool = Pool::new(1 << 20);
+    let (_, hanging, plan) = healthy_and_hanging();
+    let outcome = executor.run_one(Request::read(&hanging, "f", 0, pool.buffer(4096)));
+    assert_eq!(kind_of(&outcome), Some(StoreErrorKind::Hung));
+    assert_eq!(pool.retained_bytes(), 0);
+    plan.clear();
+    plan.release();
+    while pool.retained_bytes() == 0 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_store_on_which_many_operations_hang_gets_no_more_until_they_answer() {
+    for kind in CONCURRENT {
+        let executor = Executor::new(kind, TIMEOUT);
+        let (_, hanging, plan) = healthy_and_hanging();
+        let syncs = |count| {
+            (0..count)
+                .map(|_| Request::sync(&hanging, "f"))
+                .collect::<Vec<_>>()
+        };
+        let outcomes = executor.run(syncs(3 * MAX_ABANDONED));
+        assert!(
+            outcomes
+                .iter()
+                .all(|one| kind_of(one) == Some(StoreErrorKind::Hung)),
+            "{kind:?}"
+        );
+        let before = plan.calls();
+        assert_eq!(
+            before, MAX_ABANDONED as u64,
+            "what was queued behind never began"
+        );
+        let outcomes = executor.run(syncs(5));
+        assert!(
+            outcomes
+                .iter()
+                .all(|one| kind_of(one) == Some(StoreErrorKind::Hung))
+        );
+        let called = executor.call(&hanging, "measure", |store| store.space());
+        assert_eq!(called.expect_err("refused").kind(), StoreErrorKind::Hung);
+        assert_eq!(plan.calls(), before, "{kind:?}: nothing reached the store");
+        plan.clear();
+        plan.release();
+        while kind_of(&executor.run_one(Request::sync(&hanging, "f"))).is_some() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn workers_that_hang_are_replaced() {
+    let executor = Executor::new(ExecutorKind::Threads, TIMEOUT);
+    let (_, hanging, plan) = healthy_and_hanging();
+    let syncs = |count| {
+        (0..count)
+            .map(|_| Request::sync(&hanging, "f"))
+            .collect::<Vec<_>>()
+    };
+    for (more, begun) in [(3, 3), (8, 11)] {
+        assert!(executor.run(syncs(more)).iter().all(Result::is_err));
+        assert_eq!(plan.calls(), begun);
+    }
+    plan.clear();
+    plan.release();
+}
+
+#[test]
+fn work_that_hangs_is_left_to_itself() {
+    let executor = Executor::new(ExecutorKind::Threads, TIMEOUT);
+    let (healthy, hanging, plan) = healthy_and_hanging();
+    let outcome = executor.call(&hanging, "list", |store| store.list(""));
+    assert_eq!(outcome.expect_err("no answer").kind(), StoreErrorKind::Hung);
+    let listed = executor.call(&healthy, "list", |store| store.list(""));
+    assert_eq!(listed.expect("names"), [("f".to_owned(), 4096)]);
+    plan.clear();
+    plan.release();
+}
+
+#[test]
+fn many_threads_share_an_executor() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let store: StoreRef = Arc::new(DirStore::open(dir.path()).expect("a directory"));
+    let pool = Pool::new(1 << 20);
+    for kind in CONCURRENT {
+        let executor = Executor::new(kind, Duration::from_secs(120));
+        std::thread::scope(|scope| {
+            for thread in 0..8_u8 {
+                let (executor, store, pool) = (&executor, &store, &pool);
+                scope.spawn(move || {
+                    let name = format!("segments/{kind:?}{thread}");
+                    store.create(&name, 1 << 20).expect("a new file");
+                    for round in 0..50_u64 {
+                        let mut data = pool.buffer(4096);
+                        data.fill(thread);
+                        let write = Request::write(store, &*name, round * 4096, data.freeze());
+                        executor.run_one(write).expect("room");
+                        let read = Request::read(store, &*name, round * 4096, pool.buffer(4096));
+                        let seen = executor.run_one(read).expect("bytes").expect("a buffer");
+                        assert!(seen.iter().all(|&byte| byte == thread));
+                    }
+                });
+            }
+        });
+    }
+}
+
+/// A store whose files are one pipe: what reads it waits for the other end.
+#[derive(Debug)]
+struct Pipe {
+    end: Arc<OwnedFd>,
+}
+
+/// Everything but `raw` and `label` is out of use here.
+macro_rules! out_of_use {
+    ($($method:ident($($argument:ident: $type:ty),*) -> $output:ty;)*) => {$(
+        fn $method(&self, $($argument: $type),*) -> Result<$output, StoreError> {
+            $(let _ = $argument;)*
+            unreachable!(concat!(stringify!($method), " of a pipe"))
+        }
+    )*};
+}
+
+impl Store for Pipe {
+    fn label(&self) -> String {
+        "pipe".to_owned()
+    }
+
+    out_of_use! {
+        create(name: &str, len: u64) -> ();
+        open_len(name: &str) -> u64;
+        truncate(name: &str, len: u64) -> ();
+        reserve(name: &str, offset: u64, len: u64) -> ();
+        remove(name: &str) -> ();
+        rename(from: &str, to: &str) -> ();
+        list(dir: &str) -> Vec<(String, u64)>;
+        punch(name: &str, offset: u64, len: u64) -> ();
+        read_at(name: &str, offset: u64, buf: &mut [u8]) -> ();
+        write_at(name: &str, offset: u64, data: &[u8]) -> ();
+        sync(name: &str) -> ();
+        space() -> Space;
+        probe() -> ();
+        lock() -> StoreLock;
+    }
+
+    fn raw(&self, _name: &str, _usage: RawUse) -> Option<Arc<OwnedFd>> {
+        Some(Arc::clone(&self.end))
+    }
+}
+
+/// The kernel itself hangs here, not a thread.
+#[test]
+fn an_operation_that_the_kernel_does_not_finish_keeps_its_memory_until_it_answers() {
+    let executor = Executor::new(ExecutorKind::Auto, TIMEOUT);
+    if executor.kind() != ExecutorKind::Uring {
+        return; // this kernel has no io_uring, and the threads are tried above
+    }
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let healthy: StoreRef = Arc::new(DirStore::open(dir.path()).expect("a directory"));
+    healthy.create("index", 100).expect("a new file");
+    let (reader, mut writer) = pipe().expect("a pipe");
+    let hanging: StoreRef = Arc::new(Pipe {
+        end: Arc::new(reader.into()),
+    });
+    let (pool, other) = (Pool::new(1 << 20), Pool::new(1 << 20));
+    let read = |store: &StoreRef, pool: &Pool| Request::read(store, "index", 0, pool.buffer(100));
+
+    let mut batch: Vec<_> = (0..MAX_ABANDONED).map(|_| read(&hanging, &pool)).collect();
+    batch.push(read(&healthy, &other));
+    let outcomes = executor.run(batch);
+    let (last, hung) = outcomes.split_last().expect("a batch");
+    assert!(
+        hung.iter()
+            .all(|one| kind_of(one) == Some(StoreErrorKind::Hung))
+    );
+    assert_eq!(kind_of(last), None);
+    assert_eq!(pool.retained_bytes(), 0, "the kernel may still write there");
+
+    let refused = executor.run_one(read(&hanging, &other));
+    assert_eq!(
+        kind_of(&refused),
+        Some(StoreErrorKind::Hung),
+        "no more for this store"
+    );
+    writer
+        .write_all(&[7; 100 * MAX_ABANDONED])
+        .expect("the pipe takes it");
+    while pool.retained_bytes() < MAX_ABANDONED * 4096 {
+        executor
+            .run_one(read(&healthy, &other))
+            .expect("the healthy store answers");
+    }
+    writer.write_all(&[8; 100]).expect("the pipe takes it");
+    let seen = executor
+        .run_one(read(&hanging, &other))
+        .expect("it answers again");
+    assert_eq!(seen.expect("a buffer")[..], [8; 100]);
+}

@@ -1,0 +1,302 @@
+//! The contract: every store keeps it, through every executor.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::*;
+
+/// Long enough that no test of something working ever meets it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const KINDS: [ExecutorKind; 4] = [
+    ExecutorKind::Auto,
+    ExecutorKind::Uring,
+    ExecutorKind::Threads,
+    ExecutorKind::Inline,
+];
+
+/// A store of each make, with whatever keeps it alive.
+fn stores() -> Vec<(StoreRef, Option<tempfile::TempDir>)> {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let on_disk = DirStore::open(dir.path()).expect("the directory that was just made");
+    let in_memory = || Arc::new(MemStore::new("memory")) as StoreRef;
+    let faultless = FaultStore::new(in_memory(), 0, &FaultPlan::new());
+    vec![
+        (Arc::new(on_disk), Some(dir)),
+        (in_memory(), None),
+        (Arc::new(faultless), None),
+    ]
+}
+
+fn kind_of<T: Debug>(result: Result<T, StoreError>) -> StoreErrorKind {
+    result.expect_err("this must fail").kind()
+}
+
+fn read(store: &dyn Store, name: &str, offset: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0xee; len];
+    store
+        .read_at(name, offset, &mut bytes)
+        .expect("a file that covers the range");
+    bytes
+}
+
+#[test]
+fn a_new_file_is_zeros_of_its_length_and_is_made_once() {
+    for (store, _dir) in stores() {
+        for name in ["index", "journal.0", "segments/01"] {
+            assert_eq!(kind_of(store.open_len(name)), StoreErrorKind::NotFound);
+            store.create(name, 10_000).expect("a new file");
+            assert_eq!(store.open_len(name).expect("its length"), 10_000);
+            assert_eq!(read(&*store, name, 0, 10_000), [0; 10_000]);
+            assert_eq!(
+                kind_of(store.create(name, 1)),
+                StoreErrorKind::AlreadyExists
+            );
+        }
+    }
+}
+
+#[test]
+fn bytes_are_read_back_at_every_alignment() {
+    let pool = Pool::new(1 << 20);
+    for (store, _dir) in stores() {
+        store.create("segments/01", 64 << 10).expect("a new file");
+        let mut model = vec![0_u8; 64 << 10];
+        for (step, (offset, len)) in [
+            (0, 4096),
+            (4096, 8192),
+            (1, 3),
+            (4095, 2),
+            (12_288, 4097),
+            (511, 20_000),
+            (0, 1),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let mut data = pool.buffer(len);
+            data.fill(u8::try_from(step + 1).expect("few steps"));
+            store
+                .write_at("segments/01", offset as u64, &data)
+                .expect("room");
+            model[offset..offset + len].copy_from_slice(&data);
+            for (offset, len) in [(0, 64 << 10), (4096, 4096), (4097, 4096), (0, 100)] {
+                let mut seen = pool.buffer(len);
+                store
+                    .read_at("segments/01", offset as u64, &mut seen)
+                    .expect("bytes");
+                assert_eq!(
+                    seen[..],
+                    model[offset..offset + len],
+                    "{store:?} step {step}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_read_past_the_end_is_short_and_a_write_past_it_grows_the_file() {
+    let pool = Pool::new(1 << 20);
+    for (store, _dir) in stores() {
+        store.create("segments/01", 5000).expect("a new file");
+        for len in [5001, 8192] {
+            let short = store.read_at("segments/01", 0, &mut pool.buffer(len));
+            assert_eq!(kind_of(short), StoreErrorKind::ShortRead, "{len}");
+        }
+        store
+            .write_at("segments/01", 8192, &pool.zeroed(4096))
+            .expect("room");
+        assert_eq!(store.open_len("segments/01").expect("its length"), 12_288);
+        store.sync("segments/01").expect("durable");
+        store.truncate("segments/01", 100).expect("shorter");
+        store.truncate("segments/01", 200).expect("longer");
+        assert_eq!(store.open_len("segments/01").expect("its length"), 200);
+        store.reserve("segments/01", 100, 1000).expect("room");
+        assert_eq!(store.open_len("segments/01").expect("its length"), 1100);
+        store
+            .punch("segments/01", 0, 4096)
+            .expect("a hole or nothing");
+        assert_eq!(store.open_len("segments/01").expect("its length"), 1100);
+    }
+}
+
+#[test]
+fn names_are_listed_renamed_and_removed() {
+    for (store, _dir) in stores() {
+        assert_eq!(store.list("segments").expect("an absent directory"), []);
+        for (name, len) in [("segments/02", 2), ("segments/01", 1), ("b", 4), ("a", 3)] {
+            store.create(name, len).expect("a new file");
+        }
+        let pairs = |names: &[(&str, u64)]| -> Vec<(String, u64)> {
+            names
+                .iter()
+                .map(|&(name, len)| (name.to_owned(), len))
+                .collect()
+        };
+        assert_eq!(store.list("").expect("names"), pairs(&[("a", 3), ("b", 4)]));
+        let both = pairs(&[("segments/01", 1), ("segments/02", 2)]);
+        assert_eq!(store.list("segments").expect("names"), both);
+        store.write_at("a", 0, b"new").expect("room");
+        store.rename("a", "b").expect("a file to rename");
+        assert_eq!(read(&*store, "b", 0, 3), b"new");
+        assert_eq!(kind_of(store.rename("a", "b")), StoreErrorKind::NotFound);
+        store.remove("b").expect("a file to remove");
+        store.remove("b").expect("removing what is absent is fine");
+        assert_eq!(store.list("").expect("names"), []);
+        store.create("b", 1).expect("the name is free");
+        assert_eq!(read(&*store, "b", 0, 1), [0]);
+    }
+}
+
+#[test]
+fn names_that_lead_elsewhere_are_refused_by_every_method() {
+    for (store, _dir) in stores() {
+        for name in ["../x", "/etc/passwd", "a/b/c", ""] {
+            let kinds = [
+                kind_of(store.create(name, 1)),
+                kind_of(store.open_len(name)),
+                kind_of(store.truncate(name, 1)),
+                kind_of(store.reserve(name, 0, 1)),
+                kind_of(store.remove(name)),
+                kind_of(store.rename(name, "a")),
+                kind_of(store.punch(name, 0, 1)),
+                kind_of(store.read_at(name, 0, &mut [0])),
+                kind_of(store.write_at(name, 0, &[0])),
+                kind_of(store.sync(name)),
+            ];
+            assert_eq!(kinds, [StoreErrorKind::InvalidName; 10], "{name:?}");
+        }
+    }
+}
+
+#[test]
+fn a_directory_is_locked_once_until_the_lock_is_dropped() {
+    for (store, _dir) in stores() {
+        let held = store.lock().expect("nobody has it");
+        assert_eq!(kind_of(store.lock()), StoreErrorKind::InUse);
+        drop(held);
+        drop(store.lock().expect("free again"));
+    }
+}
+
+#[test]
+fn space_and_probe_answer_for_a_healthy_directory() {
+    for (store, _dir) in stores() {
+        let space = store.space().expect("room");
+        assert!(
+            space.total_bytes >= space.free_bytes && space.free_bytes > 0,
+            "{space:?}"
+        );
+        store.probe().expect("in place");
+    }
+}
+
+/// Writes, syncs and reads back through batches longer than a ring, aligned and not.
+#[test]
+fn every_executor_does_every_request_of_a_batch_and_answers_in_order() {
+    let pool = Pool::new(16 << 20);
+    for kind in KINDS {
+        let executor = Executor::new(kind, PATIENCE);
+        let stores = stores();
+        for (store, _) in &stores {
+            store.create("segments/01", 4 << 20).expect("a new file");
+            store.create("index", 0).expect("a new file");
+        }
+        for round in 0..3_u8 {
+            let mut writes = Vec::new();
+            for at in 0..100_u64 {
+                for (store, _) in &stores {
+                    let mut data = pool.buffer(4096);
+                    data.fill(round ^ u8::try_from(at).expect("small"));
+                    let data = data.freeze();
+                    writes.push(Request::write(store, "segments/01", at * 4096, data));
+                    let text = Bytes::from(format!("{round} {at:08}"));
+                    writes.push(Request::write(store, "index", at * 10, text));
+                }
+            }
+            assert!(
+                executor
+                    .run(writes)
+                    .into_iter()
+                    .all(|outcome| outcome.is_ok()),
+                "{kind:?}"
+            );
+            let syncs = stores
+                .iter()
+                .map(|(store, _)| Request::sync(store, "segments/01"));
+            assert!(
+                executor
+                    .run(syncs.collect())
+                    .into_iter()
+                    .all(|outcome| outcome.is_ok())
+            );
+            let mut reads = Vec::new();
+            for at in 0..100_u64 {
+                for (store, _) in &stores {
+                    reads.push(Request::read(
+                        store,
+                        "segments/01",
+                        at * 4096,
+                        pool.buffer(4096),
+                    ));
+                    reads.push(Request::read(store, "index", at * 10, pool.buffer(10)));
+                }
+            }
+            let seen = executor.run(reads);
+            for (place, outcome) in seen.into_iter().enumerate() {
+                let at = place / (2 * stores.len());
+                let bytes = outcome.expect("bytes").expect("a read has a buffer");
+                if place % 2 == 0 {
+                    let fill = round ^ u8::try_from(at).expect("small");
+                    assert!(bytes.iter().all(|&byte| byte == fill), "{kind:?} {at}");
+                } else {
+                    assert_eq!(
+                        &bytes[..],
+                        format!("{round} {at:08}").as_bytes(),
+                        "{kind:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_executor_passes_errors_on_in_their_place() {
+    let pool = Pool::new(1 << 20);
+    for kind in KINDS {
+        let executor = Executor::new(kind, PATIENCE);
+        for (store, _dir) in stores() {
+            store.create("segments/01", 4096).expect("a new file");
+            for _ in 0..2 {
+                let outcomes = executor.run(vec![
+                    Request::read(&store, "segments/01", 0, pool.buffer(4096)),
+                    Request::read(&store, "segments/01", 0, pool.buffer(8192)),
+                    Request::read(&store, "segments/02", 0, pool.buffer(4096)),
+                    Request::create(&store, "segments/01", 1),
+                    Request::remove(&store, "segments/03"),
+                    Request::punch(&store, "segments/01", 0, 4096),
+                    Request::probe(&store),
+                    Request::read(&store, "segments/01", 4096, pool.buffer(0)),
+                ]);
+                let kinds: Vec<_> = outcomes
+                    .iter()
+                    .map(|one| one.as_ref().err().map(StoreError::kind))
+                    .collect();
+                let [short, absent, there] = [
+                    StoreErrorKind::ShortRead,
+                    StoreErrorKind::NotFound,
+                    StoreErrorKind::AlreadyExists,
+                ]
+                .map(Some);
+                let expected = [None, short, absent, there, None, None, None, None];
+                assert_eq!(kinds, expected, "{kind:?} {store:?}");
+            }
+            let listed = executor.call(&store, "list", |store| store.list("segments"));
+            assert_eq!(listed.expect("names").len(), 1);
+        }
+    }
+}
