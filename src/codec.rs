@@ -1,1 +1,35 @@
-//! Erasure coding: pure arithmetic over GF(2⁸), no files, no clock, no threads.
+#![doc = include_str!("codec/CODING.md")]
+
+mod bitmatrix;
+mod bitset;
+mod code;
+mod coder;
+mod crew;
+mod decode;
+mod engine;
+mod error;
+pub mod field;
+mod geometry;
+mod horner;
+mod matrix;
+mod packets;
+mod pass;
+mod piece;
+mod plan;
+mod points;
+mod schedule;
+mod search;
+
+pub use self::{
+    code::CodeId,
+    coder::Codec,
+    crew::Crew,
+    engine::{Candidate, Engine, candidates, engines, select},
+    error::CodecError,
+    geometry::Geometry,
+    matrix::Matrix,
+    pass::Pass,
+    piece::BLOCK_BYTES,
+    plan::{Job, Mode, Plan, Stores},
+    search::{Found, search},
+};

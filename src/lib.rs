@@ -9,7 +9,10 @@
 //!                                        ╲        │
 //!                                        codec  format    (pure: no files, no clock, no threads)
 //! ```
+//!
+//! Beside them stand [`bench`], which measures the codec, and [`workers`], the threads it may use.
 
+pub mod bench;
 pub mod cli;
 pub mod codec;
 pub mod commit;
@@ -21,3 +24,4 @@ pub mod members;
 pub mod meta;
 pub mod store;
 pub mod volume;
+pub mod workers;

@@ -1,0 +1,293 @@
+//! Measuring codecs: every engine and code on this machine, next to the limits of its memory.
+//!
+//! A row is one engine doing one thing. Beside it, in turns within the same row so that both see
+//! the same machine, run the plain XOR of the same shards and, where it can be loaded, ISA-L.
+
+mod isal;
+mod lane;
+mod machine;
+mod report;
+mod row;
+
+pub use self::{
+    isal::{Isal, IsalError, IsalTables},
+    machine::Machine,
+    report::Report,
+    row::{Operation, Row, Setting, WorkingSet},
+};
+
+use std::time::Duration;
+
+use lane::Arena;
+
+use crate::codec::{CodeId, Codec, CodecError, Engine, Geometry, engines, select};
+
+/// What to measure. An empty list stands for the usual choice.
+#[derive(Debug, Clone, Default)]
+pub struct Wishes {
+    /// Geometries, all with every code asked for.
+    pub geometries: Vec<Geometry>,
+    /// Lengths of a shard, in bytes.
+    pub shard_bytes: Vec<usize>,
+    /// Numbers of threads, each with stripes of its own.
+    pub threads: Vec<usize>,
+    /// Engines by name; usually the one that `auto` picks, and in one setting all others.
+    pub engines: Vec<String>,
+    /// Codes; usually the default, and in one setting all others.
+    pub codes: Vec<CodeId>,
+    /// What is done to stripes.
+    pub operations: Vec<Operation>,
+    /// Where stripes lie.
+    pub working_sets: Vec<WorkingSet>,
+    /// How long a row may take altogether; 0 for the usual time.
+    pub seconds: f64,
+}
+
+/// How long a row takes unless told otherwise.
+const USUAL_SECONDS: f64 = 0.3;
+
+/// Length of a shard in the setting in which all engines and codes are compared, in bytes.
+const COMPARED_SHARD_BYTES: usize = 64 << 10;
+
+/// Why nothing could be measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// What was asked for cannot be coded.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+
+    /// The plan has no row of that kind.
+    #[error("shards of {seen} bytes asked for; between 1 byte and 256 MiB can be measured")]
+    ShardBytes {
+        /// The length asked for.
+        seen: usize,
+    },
+
+    /// Rows need at least one thread.
+    #[error("0 threads asked for, at least 1 needed")]
+    NoThreads,
+}
+
+/// Measures all rows asked for; `progress` is told of each as soon as it is there.
+///
+/// # Errors
+///
+/// [`BenchError`] if an engine, a code or a length cannot be measured. Nothing was measured then.
+pub fn run(wishes: &Wishes, mut progress: impl FnMut(&Row)) -> Result<Report, BenchError> {
+    let plans = plans(wishes)?;
+    let seconds = if wishes.seconds > 0.0 {
+        wishes.seconds
+    } else {
+        USUAL_SECONDS
+    };
+    let isal = Isal::load().ok();
+    let machine = Machine::measure();
+    let mut arena = Arena::default();
+    let mut rows = Vec::new();
+    for plan in &plans {
+        let row = plan.measure(isal.as_ref(), &mut arena, Duration::from_secs_f64(seconds));
+        progress(&row);
+        rows.push(row);
+    }
+    let chosen_engine = select("auto")?.name();
+    let isal = isal.as_ref().map(|isal| isal.library().to_owned());
+    Ok(Report {
+        machine,
+        chosen_engine,
+        isal,
+        rows,
+    })
+}
+
+/// Returns the rows to measure, grouped so that those to compare stand together.
+fn plans(wishes: &Wishes) -> Result<Vec<row::Plan>, BenchError> {
+    let usual = [(4, 2), (6, 3), (10, 4), (16, 4)];
+    let usual: Result<Vec<_>, _> = usual
+        .into_iter()
+        .map(|(k, m)| Geometry::new(k, m))
+        .collect();
+    let geometries = or(&wishes.geometries, &usual?);
+    let settings = settings(wishes)?;
+    let mut plans = Vec::new();
+    for &geometry in &geometries {
+        for &setting in &settings {
+            for code in codes_for(wishes, geometry, setting)? {
+                for engine in engines_for(wishes, code, setting)? {
+                    plans.push(row::Plan::new(Codec::new(code, geometry, engine)?, setting));
+                }
+            }
+        }
+    }
+    Ok(plans)
+}
+
+/// Returns the settings to measure each codec in.
+fn settings(wishes: &Wishes) -> Result<Vec<Setting>, BenchError> {
+    let lengths = or(&wishes.shard_bytes, &[4 << 10, 64 << 10, 1 << 20]);
+    if let Some(&seen) = lengths
+        .iter()
+        .find(|length| !(1..=256 << 20).contains(*length))
+    {
+        return Err(BenchError::ShardBytes { seen });
+    }
+    let all = std::thread::available_parallelism().map_or(1, usize::from);
+    let usual_threads: &[usize] = if all > 1 { &[1, all] } else { &[1] };
+    let threads = or(&wishes.threads, usual_threads);
+    if threads.contains(&0) {
+        return Err(BenchError::NoThreads);
+    }
+    let operations = or(&wishes.operations, &Operation::ALL);
+    let mut settings = Vec::new();
+    for &shard_bytes in &lengths {
+        for &threads in &threads {
+            for working_set in or(&wishes.working_sets, &WorkingSet::ALL) {
+                let setting = |&operation| Setting {
+                    shard_bytes,
+                    threads,
+                    working_set,
+                    operation,
+                };
+                settings.extend(operations.iter().map(setting));
+            }
+        }
+    }
+    Ok(settings)
+}
+
+/// Returns whether a setting is the one in which engines and codes are compared.
+fn is_compared(setting: Setting) -> bool {
+    setting.shard_bytes == COMPARED_SHARD_BYTES
+        && setting.threads == 1
+        && setting.working_set == WorkingSet::Warm
+        && setting.operation == Operation::Encode
+}
+
+/// Returns the codes to measure in one setting: usually the default, and where codes are compared,
+/// all that can have this geometry.
+fn codes_for(
+    wishes: &Wishes,
+    geometry: Geometry,
+    setting: Setting,
+) -> Result<Vec<CodeId>, CodecError> {
+    let mut codes = or(&wishes.codes, &[CodeId::RS_CAUCHY]);
+    if wishes.codes.is_empty() && is_compared(setting) {
+        for code in CodeId::all().filter(|&code| code != CodeId::RS_CAUCHY) {
+            if geometry.total_shards() <= code.max_shards()? {
+                codes.push(code);
+            }
+        }
+    }
+    Ok(codes)
+}
+
+/// Returns the engines to measure in one setting: usually the one that `auto` picks, and where
+/// engines are compared, all that this machine can run.
+fn engines_for(
+    wishes: &Wishes,
+    code: CodeId,
+    setting: Setting,
+) -> Result<Vec<&'static dyn Engine>, CodecError> {
+    match &wishes.engines[..] {
+        [] if is_compared(setting) && code == CodeId::RS_CAUCHY => Ok(engines().collect()),
+        [] => Ok(vec![select("auto")?]),
+        names => names.iter().map(|name| select(name)).collect(),
+    }
+}
+
+/// Returns the list, or the usual one if it is empty.
+fn or<T: Clone>(list: &[T], usual: &[T]) -> Vec<T> {
+    if list.is_empty() {
+        usual.to_vec()
+    } else {
+        list.to_vec()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quick() -> Wishes {
+        Wishes {
+            geometries: vec![Geometry::new(3, 2).expect("valid")],
+            shard_bytes: vec![4096],
+            threads: vec![1, 2],
+            seconds: 0.002,
+            ..Wishes::default()
+        }
+    }
+
+    #[test]
+    fn every_operation_and_working_set_gives_a_row_with_a_limit() {
+        let mut told = 0;
+        let report = run(&quick(), |_| told += 1).expect("can be measured");
+        assert_eq!(report.rows.len(), 2 * 2 * 3);
+        assert_eq!(told, report.rows.len());
+        for row in &report.rows {
+            assert!(row.gb_per_s > 0.0 && row.limit_gb_per_s > 0.0, "{row:?}");
+            assert_eq!(row.engine, report.chosen_engine);
+        }
+    }
+
+    #[test]
+    fn json_names_what_the_contract_names() {
+        let wishes = Wishes {
+            operations: vec![Operation::Encode],
+            ..quick()
+        };
+        let report = run(&wishes, |_| ()).expect("can be measured");
+        let json = serde_json::to_value(&report).expect("plain data");
+        let row = &json["rows"][0];
+        assert_eq!((&row["op"], &row["data"]), (&"encode".into(), &3.into()));
+        assert_eq!(row["working_set"], "warm");
+        for key in [
+            "engine",
+            "code",
+            "parity",
+            "shard_bytes",
+            "threads",
+            "gb_per_s",
+        ] {
+            assert!(!row[key].is_null(), "{key}");
+        }
+        assert!(json["machine"]["memory_read_gb_per_s"].as_f64() > Some(0.0));
+        assert!(json["machine"]["gpu"].is_null());
+    }
+
+    #[test]
+    fn all_engines_and_codes_are_compared_in_one_setting() {
+        let wishes = Wishes {
+            shard_bytes: vec![COMPARED_SHARD_BYTES],
+            threads: vec![1],
+            operations: vec![Operation::Encode],
+            ..quick()
+        };
+        let plans = plans(&wishes).expect("can be measured");
+        // Warm, every engine with the default code and every other code; cold, just one.
+        assert_eq!(
+            plans.len(),
+            engines().count() + CodeId::all().count() - 1 + 1
+        );
+    }
+
+    #[test]
+    fn wishes_that_cannot_be_measured_are_refused() {
+        let refused = |wishes| run(&wishes, |_| ()).expect_err("refused").to_string();
+        let none = refused(Wishes {
+            threads: vec![0],
+            ..quick()
+        });
+        assert!(none.contains("at least 1"), "{none}");
+        let length = refused(Wishes {
+            shard_bytes: vec![0],
+            ..quick()
+        });
+        assert!(length.contains("between 1 byte"), "{length}");
+        let engine = refused(Wishes {
+            engines: vec!["abacus".into()],
+            ..quick()
+        });
+        assert!(engine.contains("abacus"), "{engine}");
+    }
+}

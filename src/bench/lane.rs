@@ -1,0 +1,120 @@
+//! The stripes that one thread works on.
+
+use crate::codec::Geometry;
+
+/// Alignment of stripes: that of the filesystem's own buffers.
+const PAGE_BYTES: usize = 4096;
+
+/// Memory for stripes, kept from row to row: touching pages for the first time takes longer than
+/// measuring does.
+#[derive(Debug, Default)]
+pub(super) struct Arena(Vec<Vec<u8>>);
+
+impl Arena {
+    /// Returns so many lanes of so many stripes each, filled with noise.
+    pub(super) fn lanes(
+        &mut self,
+        count: usize,
+        geometry: Geometry,
+        shard_bytes: usize,
+        stripes: usize,
+    ) -> Vec<Lane<'_>> {
+        self.0.resize_with(count.max(self.0.len()), Vec::new);
+        let buffers = self.0.iter_mut().take(count);
+        buffers
+            .map(|buffer| Lane::new(buffer, geometry, shard_bytes, stripes))
+            .collect()
+    }
+}
+
+/// Lengthens a buffer with noise.
+fn grow(buffer: &mut Vec<u8>, bytes: usize) {
+    let mut state = 0x9E37_79B9_7F4A_7C15 ^ u64::try_from(buffer.len()).unwrap_or(0);
+    while buffer.len() < bytes {
+        // xorshift64: any bytes that are not all alike will do.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        buffer.extend_from_slice(&state.to_le_bytes());
+    }
+}
+
+/// Stripes in one buffer, each as the filesystem lays them out: shard after shard.
+#[derive(Debug)]
+pub(super) struct Lane<'a> {
+    geometry: Geometry,
+    shard_bytes: usize,
+    buffer: &'a mut [u8],
+    stripes: usize,
+    next: usize,
+    /// A shard to write to where the operation itself writes to none.
+    scratch: Vec<u8>,
+}
+
+impl<'a> Lane<'a> {
+    fn new(
+        buffer: &'a mut Vec<u8>,
+        geometry: Geometry,
+        shard_bytes: usize,
+        stripes: usize,
+    ) -> Self {
+        let bytes = geometry.total_shards() * shard_bytes * stripes;
+        grow(buffer, bytes + PAGE_BYTES);
+        let start = buffer.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES);
+        let (buffer, scratch) = (&mut buffer[start..start + bytes], vec![0; shard_bytes]);
+        Self {
+            geometry,
+            shard_bytes,
+            buffer,
+            stripes,
+            next: 0,
+            scratch,
+        }
+    }
+
+    /// Returns how many stripes the lane rotates over.
+    pub(super) fn stripes(&self) -> usize {
+        self.stripes
+    }
+
+    /// Hands out data and parity of the next stripe.
+    pub(super) fn encode<R>(&mut self, work: impl FnOnce(&[&[u8]], &mut [&mut [u8]]) -> R) -> R {
+        let k = self.geometry.data_shards();
+        let mut shards = self.shards();
+        let (data, parity) = shards.split_at_mut(k);
+        let data: Vec<&[u8]> = data.iter().map(|shard| &**shard).collect();
+        work(&data, parity)
+    }
+
+    /// Hands out k present and as many lost shards of the next stripe as can be: the first ones.
+    pub(super) fn decode<R>(
+        &mut self,
+        work: impl FnOnce(&[(usize, &[u8])], &mut [(usize, &mut [u8])]) -> R,
+    ) -> R {
+        let (k, m) = (self.geometry.data_shards(), self.geometry.parity_shards());
+        let mut lost: Vec<(usize, &mut [u8])> = self.shards().into_iter().enumerate().collect();
+        let present = lost.split_off(k.min(m)).into_iter().take(k);
+        let present: Vec<(usize, &[u8])> = present.map(|(index, shard)| (index, &*shard)).collect();
+        work(&present, &mut lost)
+    }
+
+    /// Hands out all shards of the next stripe, and one that holds nothing.
+    pub(super) fn verify<R>(&mut self, work: impl FnOnce(&[&[u8]], &mut [u8]) -> R) -> R {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let shards = self.shards();
+        let shards: Vec<&[u8]> = shards.into_iter().map(|shard| &*shard).collect();
+        let result = work(&shards, &mut scratch);
+        self.scratch = scratch;
+        result
+    }
+
+    /// Returns all shards of the next stripe, data first.
+    fn shards(&mut self) -> Vec<&mut [u8]> {
+        let stripe_bytes = self.geometry.total_shards() * self.shard_bytes;
+        let start = self.next * stripe_bytes;
+        self.next = (self.next + 1) % self.stripes;
+        self.buffer[start..start + stripe_bytes]
+            .chunks_exact_mut(self.shard_bytes)
+            .collect()
+    }
+}

@@ -1,0 +1,86 @@
+//! What was measured, for machines (serde) and for people (Display).
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::bench::{Machine, Operation, Row, WorkingSet};
+
+/// Everything that one run measured. Serialized, it is what `bench codec --json` prints.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// The machine, and what its memory can do.
+    pub machine: Machine,
+    /// The engine that `auto` picks.
+    pub chosen_engine: &'static str,
+    /// Where ISA-L was loaded from, if it could be.
+    pub isal: Option<String>,
+    /// One entry per engine, code, geometry and setting.
+    pub rows: Vec<Row>,
+}
+
+/// A table, the chosen engine marked by a star.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let machine = &self.machine;
+        writeln!(f, "{}, {} threads", machine.cpu, machine.threads)?;
+        writeln!(
+            f,
+            "memory, one thread: read {:.1} GB/s, copy {:.1} GB/s",
+            machine.memory_read_gb_per_s, machine.memory_copy_gb_per_s
+        )?;
+        match &self.isal {
+            Some(library) => writeln!(f, "ISA-L: {library}")?,
+            None => writeln!(f, "ISA-L: not found, so not compared")?,
+        }
+        writeln!(f, "\n{HEADING}")?;
+        for row in &self.rows {
+            write_row(f, row, row.engine == self.chosen_engine)?;
+        }
+        writeln!(
+            f,
+            "\nGB/s of data; limit: plain XOR of the same shards; * the engine of `auto`"
+        )
+    }
+}
+
+const HEADING: &str =
+    "engine   code       k+m    shard    threads  set   op      GB/s   limit  of it  ISA-L  ratio";
+
+fn write_row(f: &mut fmt::Formatter<'_>, row: &Row, chosen: bool) -> fmt::Result {
+    let set = match row.working_set {
+        WorkingSet::Warm => "warm",
+        WorkingSet::Cold => "cold",
+    };
+    let operation = match row.operation {
+        Operation::Encode => "encode",
+        Operation::Decode => "decode",
+        Operation::Verify => "verify",
+    };
+    write!(
+        f,
+        "{:<7}{} {:<10} {:<6} {:<8} {:>7}  {set:<5} {operation:<6} {:>5.1}  {:>6.1}  {:>4.0}%",
+        row.engine,
+        if chosen { '*' } else { ' ' },
+        row.code,
+        format!("{}+{}", row.data, row.parity),
+        shard_size(row.shard_bytes),
+        row.threads,
+        row.gb_per_s,
+        row.limit_gb_per_s,
+        100.0 * row.gb_per_s / row.limit_gb_per_s,
+    )?;
+    match row.isal_gb_per_s {
+        Some(isal) => writeln!(f, "  {isal:>5.1}  {:>5.2}", row.gb_per_s / isal),
+        None => writeln!(f, "      –      –"),
+    }
+}
+
+/// Returns a length in the largest unit that it is a multiple of.
+fn shard_size(bytes: usize) -> String {
+    match bytes {
+        _ if bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
+        _ if bytes.is_multiple_of(1 << 10) => format!("{} KiB", bytes >> 10),
+        _ => format!("{bytes} B"),
+    }
+}

@@ -1,0 +1,294 @@
+//! One row: an engine, the limit and ISA-L, doing the same in turns.
+
+use std::{
+    sync::Barrier,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+
+use crate::{
+    bench::{
+        Isal,
+        isal::Rival,
+        lane::{Arena, Lane},
+    },
+    codec::{self, Codec, Job, Matrix, Mode, Stores},
+};
+
+/// What is done to stripes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Operation {
+    /// All parity from all data.
+    Encode,
+    /// As many data shards as there are parities, from all others: the worst case.
+    Decode,
+    /// All parity compared with what the data calls for.
+    Verify,
+}
+
+impl Operation {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Encode, Self::Decode, Self::Verify];
+}
+
+/// Where stripes lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkingSet {
+    /// One stripe over and over, in the nearest cache that it fits.
+    Warm,
+    /// Stripes in turn, 256 MiB of them, so that each comes from memory.
+    Cold,
+}
+
+impl WorkingSet {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Warm, Self::Cold];
+
+    /// Bytes of all stripes of a cold run.
+    const COLD_BYTES: usize = 256 << 20;
+
+    /// Returns how many stripes of that size each of so many threads rotates over.
+    fn stripes(self, stripe_bytes: usize, threads: usize) -> usize {
+        match self {
+            Self::Warm => 1,
+            Self::Cold => (Self::COLD_BYTES / threads / stripe_bytes).max(2),
+        }
+    }
+
+    fn stores(self) -> Stores {
+        match self {
+            Self::Warm => Stores::Cached,
+            Self::Cold => Stores::Streaming,
+        }
+    }
+}
+
+/// How stripes are measured, whatever the codec.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    /// Length of a shard, in bytes.
+    pub shard_bytes: usize,
+    /// Threads, each with stripes of its own.
+    pub threads: usize,
+    /// Where stripes lie.
+    pub working_set: WorkingSet,
+    /// What is done to them.
+    pub operation: Operation,
+}
+
+/// What one codec reached in one setting. Rates count data bytes, k shards a stripe.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// Name of the engine.
+    pub engine: &'static str,
+    /// Name of the code.
+    pub code: String,
+    /// Data shards.
+    pub data: usize,
+    /// Parity shards.
+    pub parity: usize,
+    /// Length of a shard, in bytes.
+    pub shard_bytes: usize,
+    /// Threads.
+    pub threads: usize,
+    /// Where stripes lay.
+    pub working_set: WorkingSet,
+    /// What was done to them.
+    #[serde(rename = "op")]
+    pub operation: Operation,
+    /// Median rate, in 10⁹ bytes a second.
+    pub gb_per_s: f64,
+    /// The same for a plain XOR that reads and writes the same shards.
+    pub limit_gb_per_s: f64,
+    /// The same for ISA-L, where it could be loaded and does this.
+    pub isal_gb_per_s: Option<f64>,
+}
+
+/// A row to be measured.
+#[derive(Debug)]
+pub(super) struct Plan {
+    codec: Codec,
+    /// Reads and writes as many shards as the operation does.
+    plain: codec::Plan,
+    setting: Setting,
+}
+
+/// How often each contender gets its turn.
+const TURNS: u32 = 5;
+
+/// One thing to measure: what to do to the next stripe of a lane.
+type Contender<'c> = Box<dyn Fn(&mut Lane<'_>) + Sync + 'c>;
+
+impl Plan {
+    pub(super) fn new(codec: Codec, setting: Setting) -> Self {
+        let (k, m) = (
+            codec.geometry().data_shards(),
+            codec.geometry().parity_shards(),
+        );
+        let (targets, sources) = match setting.operation {
+            Operation::Encode => (m, k),
+            Operation::Decode => (m.min(k), k),
+            Operation::Verify => (1, k + m),
+        };
+        let plain = codec::Plan::new(Matrix::from_fn(targets, sources, |_, _| 1));
+        Self {
+            codec,
+            plain,
+            setting,
+        }
+    }
+
+    /// Measures for about as long as `time`.
+    pub(super) fn measure(&self, isal: Option<&Isal>, arena: &mut Arena, time: Duration) -> Row {
+        let Setting {
+            shard_bytes,
+            threads,
+            working_set,
+            operation,
+        } = self.setting;
+        let geometry = self.codec.geometry();
+        let stripes = working_set.stripes(geometry.total_shards() * shard_bytes, threads);
+        let mut lanes = arena.lanes(threads, geometry, shard_bytes, stripes);
+        if operation == Operation::Verify {
+            // A comparison stops at the first difference, so there must be none.
+            for lane in &mut lanes {
+                self.make_sound(lane);
+            }
+        }
+        let rival = isal.and_then(|isal| Rival::new(isal, &self.codec, operation));
+        let mut contenders: Vec<Contender> = vec![
+            Box::new(|lane| self.work(lane)),
+            Box::new(|lane| self.work_plain(lane)),
+        ];
+        if let Some(rival) = &rival {
+            contenders.push(Box::new(|lane| rival.work(lane)));
+        }
+        let turn = time / TURNS / u32::try_from(contenders.len()).unwrap_or(1);
+        let mut rates = vec![Vec::new(); contenders.len()];
+        for _ in 0..TURNS {
+            for (contender, rates) in contenders.iter().zip(&mut rates) {
+                rates.push(stripes_per_second(&mut lanes, contender, turn));
+            }
+        }
+        let data_bytes = geometry.data_shards() * shard_bytes;
+        let mut rates = rates
+            .into_iter()
+            .map(|rates| median(rates) * to_f64(data_bytes) / 1e9);
+        Row {
+            engine: self.codec.engine().name(),
+            code: self.codec.code().to_string(),
+            data: geometry.data_shards(),
+            parity: geometry.parity_shards(),
+            shard_bytes,
+            threads,
+            working_set,
+            operation,
+            gb_per_s: rates.next().unwrap_or_default(),
+            limit_gb_per_s: rates.next().unwrap_or_default(),
+            isal_gb_per_s: rates.next(),
+        }
+    }
+
+    /// Encodes all stripes of a lane.
+    fn make_sound(&self, lane: &mut Lane<'_>) {
+        for _ in 0..lane.stripes() {
+            let encoded = lane.encode(|data, parity| self.codec.encode(data, parity));
+            encoded.expect(LANES_FIT);
+        }
+    }
+
+    /// Does the operation to the lane's next stripe.
+    fn work(&self, lane: &mut Lane<'_>) {
+        let pass = self.codec.pass().stores(self.setting.working_set.stores());
+        let done = match self.setting.operation {
+            Operation::Encode => lane.encode(|data, parity| pass.encode(data, parity)),
+            Operation::Decode => lane.decode(|present, lost| pass.reconstruct(present, lost)),
+            Operation::Verify => lane.verify(|shards, _| pass.verify(shards).map(drop)),
+        };
+        done.expect(LANES_FIT);
+    }
+
+    /// Reads and writes the same shards of the lane's next stripe, with nothing but XOR.
+    fn work_plain(&self, lane: &mut Lane<'_>) {
+        let stores = self.setting.working_set.stores();
+        match self.setting.operation {
+            Operation::Encode => {
+                lane.encode(|data, parity| self.run_plain(data, parity, stores));
+            }
+            Operation::Decode => lane.decode(|present, lost| {
+                let sources: Vec<&[u8]> = present.iter().map(|shard| shard.1).collect();
+                let mut targets: Vec<&mut [u8]> =
+                    lost.iter_mut().map(|shard| &mut *shard.1).collect();
+                self.run_plain(&sources, &mut targets, stores);
+            }),
+            Operation::Verify => lane.verify(|shards, scratch| {
+                self.run_plain(shards, &mut [scratch], Stores::Cached);
+            }),
+        }
+    }
+
+    fn run_plain(&self, sources: &[&[u8]], targets: &mut [&mut [u8]], stores: Stores) {
+        let job = Job::new(&self.plain, sources, targets, Mode::Assign).expect(LANES_FIT);
+        self.codec.engine().run_plain(&mut job.with_stores(stores));
+    }
+}
+
+/// Why calls on a lane's shards cannot fail.
+const LANES_FIT: &str = "a lane's shards fit its geometry";
+
+/// Lets every lane work on a thread of its own, all at once; returns the sum of their rates.
+fn stripes_per_second(lanes: &mut [Lane<'_>], contender: &Contender<'_>, time: Duration) -> f64 {
+    let start = Barrier::new(lanes.len());
+    std::thread::scope(|scope| {
+        let start = &start;
+        let worker = |lane: &mut Lane<'_>| {
+            contender(lane);
+            start.wait();
+            rate(lane, contender, time)
+        };
+        let workers: Vec<_> = lanes
+            .iter_mut()
+            .map(|lane| scope.spawn(move || worker(lane)))
+            .collect();
+        workers
+            .into_iter()
+            .map(|w| w.join().expect("a lane's work does not panic"))
+            .sum()
+    })
+}
+
+/// Returns how many stripes a second one lane gets done.
+fn rate(lane: &mut Lane<'_>, contender: &Contender<'_>, time: Duration) -> f64 {
+    let start = Instant::now();
+    let (mut stripes, mut batch) = (0, 1);
+    loop {
+        for _ in 0..batch {
+            contender(lane);
+        }
+        stripes += batch;
+        let elapsed = start.elapsed();
+        if elapsed >= time {
+            return to_f64(stripes) / elapsed.as_secs_f64();
+        }
+        // The clock is asked rarely enough not to matter, and often enough to stop in time.
+        if elapsed < time / 20 {
+            batch *= 2;
+        }
+    }
+}
+
+fn median(mut rates: Vec<f64>) -> f64 {
+    rates.sort_by(f64::total_cmp);
+    rates[rates.len() / 2]
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "counts of stripes and bytes lie far below 2^52"
+)]
+fn to_f64(count: usize) -> f64 {
+    count as f64
+}

@@ -1,0 +1,196 @@
+//! However a pass goes about it, the bytes are the same.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cauchyfs::{
+    codec::{
+        BLOCK_BYTES, CodeId, Codec, CodecError, Crew, Geometry, Pass, Stores, engines, select,
+    },
+    workers::Workers,
+};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+const SEED: u64 = 0xBA55;
+
+fn codec(k: usize, m: usize) -> Codec {
+    let geometry = Geometry::new(k, m).expect("valid");
+    Codec::new(
+        CodeId::RS_CAUCHY,
+        geometry,
+        select("auto").expect("always there"),
+    )
+    .expect("known")
+}
+
+fn random_shards(count: usize, length: usize) -> Vec<Vec<u8>> {
+    let mut rng = StdRng::seed_from_u64(SEED);
+    let mut shards = vec![vec![0; length]; count];
+    for shard in &mut shards {
+        rng.fill(&mut shard[..]);
+    }
+    shards
+}
+
+fn slices(shards: &[Vec<u8>]) -> Vec<&[u8]> {
+    shards.iter().map(|shard| &shard[..]).collect()
+}
+
+fn slices_mut(shards: &mut [Vec<u8>]) -> Vec<&mut [u8]> {
+    shards.iter_mut().map(|shard| &mut shard[..]).collect()
+}
+
+fn encoded(pass: Pass<'_>, data: &[Vec<u8>], m: usize) -> Vec<Vec<u8>> {
+    let mut parity = vec![vec![0xEE; data[0].len()]; m];
+    pass.encode(&slices(data), &mut slices_mut(&mut parity))
+        .expect("shards fit");
+    parity
+}
+
+/// Runs pieces in reverse on the caller's thread, and counts them.
+#[derive(Debug, Default)]
+struct Backwards(AtomicUsize);
+
+impl Crew for Backwards {
+    fn width(&self) -> usize {
+        7
+    }
+
+    fn run(&self, pieces: usize, work: &(dyn Fn(usize) + Sync)) {
+        self.0.fetch_add(pieces, Ordering::Relaxed);
+        (0..pieces).rev().for_each(work);
+    }
+}
+
+/// Lengths around those where passes are split, which is every 256 KiB of all shards together.
+fn lengths() -> impl Iterator<Item = usize> {
+    let around = |length: usize| [length - 1, length, length + 1];
+    [
+        BLOCK_BYTES,
+        5 * BLOCK_BYTES,
+        (256 << 10) / 3,
+        256 << 10,
+        700_000,
+    ]
+    .into_iter()
+    .flat_map(around)
+}
+
+#[test]
+fn crews_and_stores_change_no_byte() {
+    let codec = codec(4, 2);
+    let workers = Workers::new(3).expect("threads");
+    let backwards = Backwards::default();
+    for length in lengths() {
+        let data = random_shards(4, length);
+        let expected = encoded(codec.pass().stores(Stores::Cached), &data, 2);
+        assert!(encoded(codec.pass(), &data, 2) == expected, "{length}");
+        for crew in [&workers as &dyn Crew, &backwards] {
+            let pass = codec.pass().crew(crew);
+            assert!(encoded(pass, &data, 2) == expected, "{length} {crew:?}");
+            let pass = pass.stores(Stores::Streaming);
+            assert!(encoded(pass, &data, 2) == expected, "{length} {crew:?}");
+        }
+    }
+    assert!(
+        backwards.0.into_inner() > 0,
+        "no pass was long enough to be split"
+    );
+}
+
+#[test]
+fn small_passes_stay_on_the_callers_thread() {
+    let codec = codec(4, 2);
+    let backwards = Backwards::default();
+    let data = random_shards(4, 16 << 10);
+    encoded(codec.pass().crew(&backwards), &data, 2);
+    assert_eq!(backwards.0.into_inner(), 0);
+}
+
+#[test]
+fn crews_reconstruct_and_verify_as_one_thread_does() {
+    let codec = codec(3, 2);
+    let backwards = Backwards::default();
+    let data = random_shards(3, 300_000);
+    let mut shards = data.clone();
+    shards.extend(encoded(codec.pass(), &data, 2));
+    let pass = codec.pass().crew(&backwards);
+
+    let mut lost = vec![vec![0; 300_000]; 2];
+    let (first, second) = lost.split_at_mut(1);
+    let present = [(1, &shards[1][..]), (4, &shards[4]), (2, &shards[2])];
+    pass.reconstruct(&present, &mut [(3, &mut first[0]), (0, &mut second[0])])
+        .expect("3 shards");
+    assert!(lost[0] == shards[3] && lost[1] == shards[0]);
+
+    assert_eq!(pass.verify(&slices(&shards)), Ok(vec![]));
+    for at in [0, 99_999, 299_999] {
+        shards[4][at] ^= 1;
+        assert_eq!(pass.verify(&slices(&shards)), Ok(vec![4]), "byte {at}");
+        shards[4][at] ^= 1;
+    }
+}
+
+#[test]
+fn checksums_of_every_block_come_with_the_same_parity_on_every_engine() {
+    let backwards = Backwards::default();
+    for engine in engines() {
+        let geometry = Geometry::new(5, 3).expect("valid");
+        let codec = Codec::new(CodeId::RS_CAUCHY, geometry, engine).expect("known");
+        for length in [
+            0,
+            1,
+            BLOCK_BYTES - 1,
+            BLOCK_BYTES,
+            3 * BLOCK_BYTES + 77,
+            500_000,
+        ] {
+            let data = random_shards(5, length);
+            let expected = encoded(codec.pass(), &data, 3);
+            for pass in [codec.pass(), codec.pass().crew(&backwards)] {
+                let mut parity = vec![vec![0; length]; 3];
+                let mut sums = vec![vec![0; length.div_ceil(BLOCK_BYTES)]; 8];
+                let mut lists: Vec<&mut [u32]> = sums.iter_mut().map(|l| &mut l[..]).collect();
+                pass.encode_with_checksums(
+                    &slices(&data),
+                    &mut slices_mut(&mut parity),
+                    &mut lists,
+                )
+                .expect("shards fit");
+                assert!(parity == expected, "{} {length}", engine.name());
+                for (shard, sums) in data.iter().chain(&parity).zip(&sums) {
+                    let blocks = shard.chunks(BLOCK_BYTES).map(crc32c::crc32c);
+                    assert!(
+                        blocks.eq(sums.iter().copied()),
+                        "{} {length}",
+                        engine.name()
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn checksum_lists_that_do_not_fit_are_refused() {
+    let codec = codec(1, 1);
+    let mut parity = vec![0; BLOCK_BYTES + 1];
+    let data = vec![1; BLOCK_BYTES + 1];
+    let mut encode = |lists: &mut [&mut [u32]]| {
+        codec
+            .pass()
+            .encode_with_checksums(&[&data], &mut [&mut parity], lists)
+    };
+    assert_eq!(
+        encode(&mut [&mut [0; 2]]),
+        Err(CodecError::ShardCount {
+            kind: "total",
+            seen: 1,
+            needed: 2
+        })
+    );
+    assert_eq!(
+        encode(&mut [&mut [0; 2], &mut [0; 1]]),
+        Err(CodecError::ShardLength { seen: 1, needed: 2 })
+    );
+    assert_eq!(encode(&mut [&mut [0; 2], &mut [0; 2]]), Ok(()));
+}
