@@ -1,1 +1,280 @@
 //! The members of one volume: superblocks, epochs, liveness, parallel I/O over all of them.
+//!
+//! A volume is made of directories, each with a superblock that says which member it is and what it
+//! knows of the others. This module finds out which of the directories at hand belong together and
+//! are up to date, keeps a record of who is there, and routes operations to members by index. It knows
+//! nothing of what the files hold, the superblock and the lock apart.
+//!
+//! # Invariants
+//!
+//! - A member that fails is left behind for good: no operation reaches it again, and before anyone
+//!   hears of the failure an epoch without it is durable on all others (P7). Whoever sees an operation
+//!   fail may go on as soon as the call returns.
+//! - Members with an older epoch than others are stale: they take part, but nothing on them is taken
+//!   for the newest until [`Members::admit_stale`].
+//! - Opened with [`Access::ReadOnly`], nothing is written, not even a lock.
+//!
+//! # Lock order
+//!
+//! `roster`, then one member's health or `live`. No lock but `roster` is held across I/O; only those
+//! who have to do with a failing member wait for it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::codec::{CodeId, Geometry};
+use crate::format::{Epoch, MemberIndex, VolumeId};
+use crate::store::{Executor, StoreLock, StoreRef};
+
+mod create;
+mod epoch;
+mod error;
+mod health;
+mod io;
+mod lineage;
+mod open;
+mod slots;
+
+pub use create::CreateOptions;
+pub use error::{Absent, Half, MembersError};
+pub use health::{ErrorClass, ErrorCounts, MemberState, MemberStatus, Unusable};
+
+use epoch::Roster;
+use health::Member;
+
+/// What a volume may be opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing is written to any member, and none is locked.
+    ReadOnly,
+    /// Members are locked; superblocks are written when membership changes.
+    ReadWrite,
+}
+
+/// What never changes while a volume is open.
+#[derive(Debug)]
+struct Shape {
+    volume: VolumeId,
+    label: String,
+    geometry: Geometry,
+    code: CodeId,
+    unit_bytes: u32,
+    segment_bytes: u64,
+}
+
+/// The members of an open volume.
+pub struct Members {
+    shape: Shape,
+    access: Access,
+    executor: Arc<Executor>,
+    /// All members, by index, whether they are there or not.
+    all: Vec<Member>,
+    /// Held while an epoch is begun.
+    roster: Mutex<Roster>,
+    /// The members that are up, as of the last epoch that was begun.
+    live: RwLock<Arc<[MemberIndex]>>,
+    epoch: AtomicU64,
+    failed: AtomicBool,
+    current_at_open: Vec<MemberIndex>,
+    unusable: Vec<Unusable>,
+    _locks: Vec<StoreLock>,
+}
+
+impl Members {
+    /// Makes a volume of empty directories; `stores[i]` becomes member `i`. It is durable on return.
+    ///
+    /// Each store gets a superblock and nothing else.
+    ///
+    /// # Errors
+    ///
+    /// [`MembersError`] if the options or the directories do not do; they are left as they were found,
+    /// as far as that still goes.
+    pub fn create(stores: &[StoreRef], options: &CreateOptions) -> Result<VolumeId, MembersError> {
+        create::create(stores, options)
+    }
+
+    /// Opens the volume that `stores` are members of, in whatever order they come.
+    ///
+    /// Members may be missing, as long as enough are there: of those in the newest epoch all but
+    /// `parity_shards`, and at least `data_shards`; to be read only, one of the newest epoch and
+    /// `data_shards` of any age, though some files may then be lost. Directories that are empty or damaged count as
+    /// missing ([`Members::unusable`]). If others are there than the superblocks say, those that are up
+    /// to date begin a new epoch before this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`MembersError`] if members of several volumes are mixed, one is given twice, in use, or newer than
+    /// this build, if a directory is none of ours, if too few are left, or if members were mounted apart.
+    pub fn open(
+        stores: Vec<StoreRef>,
+        access: Access,
+        executor: Arc<Executor>,
+    ) -> Result<Arc<Self>, MembersError> {
+        open::open(stores, access, executor).map(Arc::new)
+    }
+
+    /// Takes the members that were stale into the epoch: to be called once what they missed, journal
+    /// and superblock apart, is known to the index, and their journals were written anew. Durable on
+    /// return. Does nothing if there are none, or nothing may be written.
+    ///
+    /// # Errors
+    ///
+    /// [`MembersError::Failed`] if so many members fail on the way that the volume cannot go on.
+    pub fn admit_stale(&self) -> Result<(), MembersError> {
+        let mut roster = self.roster.lock();
+        let up: Vec<_> = self.indices().filter(|index| self.is_up(*index)).collect();
+        if self.access == Access::ReadOnly || up.iter().all(|index| roster.admitted.contains(index))
+        {
+            return Ok(());
+        }
+        let raised = self.raise_epoch(&mut roster, up.into_iter().collect());
+        self.publish(&roster);
+        raised
+    }
+
+    /// Returns the volume's identity.
+    #[must_use]
+    pub fn volume_id(&self) -> VolumeId {
+        self.shape.volume
+    }
+
+    /// Returns the volume's name for people; may be empty.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        &self.shape.label
+    }
+
+    /// Returns the geometry of new stripes.
+    #[must_use]
+    pub fn geometry(&self) -> Geometry {
+        self.shape.geometry
+    }
+
+    /// Returns the code of new stripes.
+    #[must_use]
+    pub fn code(&self) -> CodeId {
+        self.shape.code
+    }
+
+    /// Returns the most bytes of one shard of a new stripe.
+    #[must_use]
+    pub fn unit_bytes(&self) -> u32 {
+        self.shape.unit_bytes
+    }
+
+    /// Returns the length of a full-sized segment's files in bytes.
+    #[must_use]
+    pub fn segment_bytes(&self) -> u64 {
+        self.shape.segment_bytes
+    }
+
+    /// Returns the current epoch.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        Epoch(self.epoch.load(Ordering::Acquire))
+    }
+
+    /// Returns what the volume was opened for.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Returns the executor that runs the members' operations.
+    #[must_use]
+    pub fn executor(&self) -> &Arc<Executor> {
+        &self.executor
+    }
+
+    /// Returns how many members the volume has, missing ones included.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Returns the members that take part, stale ones included.
+    #[must_use]
+    pub fn live(&self) -> Vec<MemberIndex> {
+        self.live.read().to_vec()
+    }
+
+    /// Returns the members that were up to date when the volume was opened: what recovery may trust
+    /// to have the newest index and journal.
+    #[must_use]
+    pub fn current_at_open(&self) -> Vec<MemberIndex> {
+        self.current_at_open.clone()
+    }
+
+    /// Returns the members that take part, but wait for [`Members::admit_stale`].
+    #[must_use]
+    pub fn stale(&self) -> Vec<MemberIndex> {
+        let roster = self.roster.lock();
+        let live = self.live();
+        live.into_iter()
+            .filter(|index| !roster.admitted.contains(index))
+            .collect()
+    }
+
+    /// Returns a member's directory, or `None` if the member is not up.
+    #[must_use]
+    pub fn store(&self, member: MemberIndex) -> Option<StoreRef> {
+        self.member(member)?.store()
+    }
+
+    /// Returns where a member is, or was last seen; empty if that is not known, or there is no such
+    /// member.
+    #[must_use]
+    pub fn path(&self, member: MemberIndex) -> String {
+        self.member(member)
+            .map_or(String::new(), |member| member.path.clone())
+    }
+
+    /// Returns the directories that were given to [`Members::open`], but are left out.
+    #[must_use]
+    pub fn unusable(&self) -> &[Unusable] {
+        &self.unusable
+    }
+
+    /// Says whether so many members failed that the volume cannot go on.
+    #[must_use]
+    pub fn is_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    fn member(&self, index: MemberIndex) -> Option<&Member> {
+        self.all.get(usize::from(index.0))
+    }
+
+    fn is_up(&self, index: MemberIndex) -> bool {
+        self.member(index).is_some_and(Member::is_up)
+    }
+
+    fn indices(&self) -> impl Iterator<Item = MemberIndex> + use<'_> {
+        (0..).map(MemberIndex).take(self.all.len())
+    }
+
+    /// Lets everybody see who is up and which epoch it is.
+    fn publish(&self, roster: &Roster) {
+        let live = self.indices().filter(|index| self.is_up(*index)).collect();
+        *self.live.write() = live;
+        self.epoch.store(roster.epoch().0, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Members")
+            .field("shape", &self.shape)
+            .field("access", &self.access)
+            .field("epoch", &self.epoch())
+            .field("live", &self.live())
+            .field("failed", &self.is_failed())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! Making a volume.
+
+use uuid::Uuid;
+
+use super::MembersError;
+use super::slots::{SUPERBLOCK_LEN, padded};
+use crate::codec::{CodeId, Geometry};
+use crate::format::superblock::{
+    COMPAT_KNOWN, EpochMark, MAX_LABEL, MAX_MEMBERS, MemberEntry, Superblock,
+};
+use crate::format::{BLOCK_SIZE, Epoch, Generation, MemberId, MemberIndex, VolumeId, files};
+use crate::store::{StoreErrorKind, StoreRef};
+
+/// What a new volume is to be like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreateOptions {
+    /// Shards of each stripe.
+    pub geometry: Geometry,
+    /// The code that makes parity.
+    pub code: CodeId,
+    /// Most bytes of one shard: a multiple of the block size.
+    pub unit_bytes: u32,
+    /// Bytes of each file of a segment: a multiple of the stripe unit.
+    pub segment_bytes: u64,
+    /// A name for people, at most 255 bytes; may be empty.
+    pub label: String,
+}
+
+impl CreateOptions {
+    /// The usual choices: `rs-cauchy`, shards of up to 1 MiB, segment files of 256 MiB, no label.
+    #[must_use]
+    pub fn new(geometry: Geometry) -> Self {
+        Self {
+            geometry,
+            code: CodeId::RS_CAUCHY,
+            unit_bytes: 1 << 20,
+            segment_bytes: 256 << 20,
+            label: String::new(),
+        }
+    }
+
+    fn check(&self, given: usize) -> Result<(), MembersError> {
+        if given == 0 {
+            return Err(MembersError::NoDirectory);
+        }
+        if given < self.geometry.total_shards() {
+            let geometry = self.geometry;
+            return Err(MembersError::TooFewDirectories { given, geometry });
+        }
+        if given > MAX_MEMBERS {
+            let most = MAX_MEMBERS;
+            return Err(MembersError::TooManyDirectories { given, most });
+        }
+        self.code.name()?;
+        let unit = u64::from(self.unit_bytes);
+        let payload = unit * self.geometry.data_shards() as u64;
+        if unit == 0 || !unit.is_multiple_of(BLOCK_SIZE as u64) {
+            return Err(refused(
+                "stripe unit",
+                &unit,
+                "not a multiple of 4096 bytes",
+            ));
+        }
+        if u32::try_from(payload).is_err() {
+            return Err(refused(
+                "stripe unit",
+                &unit,
+                "a stripe's data would exceed 4 GiB",
+            ));
+        }
+        let segment = self.segment_bytes;
+        if segment == 0 || !segment.is_multiple_of(unit) {
+            let problem = format!("not a multiple of the stripe unit, {unit}");
+            return Err(refused("segment size", &segment, &problem));
+        }
+        if self.label.len() > MAX_LABEL || self.label.chars().any(char::is_control) {
+            let problem = format!("over {MAX_LABEL} bytes long, or with control characters");
+            return Err(refused("label", &self.label.escape_debug(), &problem));
+        }
+        Ok(())
+    }
+}
+
+fn refused(option: &'static str, value: &impl ToString, problem: &str) -> MembersError {
+    MembersError::Option {
+        option,
+        value: value.to_string(),
+        problem: problem.to_owned(),
+    }
+}
+
+/// Makes a volume; see [`Members::create`](super::Members::create).
+pub(super) fn create(
+    stores: &[StoreRef],
+    options: &CreateOptions,
+) -> Result<VolumeId, MembersError> {
+    options.check(stores.len())?;
+    for store in stores {
+        check_empty(store)?;
+    }
+    let mut locks = Vec::with_capacity(stores.len());
+    let blocks = first_superblocks(stores, options);
+    let result = stores
+        .iter()
+        .try_for_each(|store| {
+            locks.push(store.lock().map_err(|error| match error.kind() {
+                StoreErrorKind::InUse => MembersError::InUse {
+                    path: store.label(),
+                },
+                _ => error.into(),
+            })?);
+            Ok(())
+        })
+        .and_then(|()| write_all(stores, &blocks));
+    if result.is_err() {
+        // Only those that were locked here: the next one may be another volume's.
+        clear(&stores[..locks.len()]);
+    }
+    result.map(|()| blocks[0].volume)
+}
+
+fn check_empty(store: &StoreRef) -> Result<(), MembersError> {
+    let mut names = store.list("")?;
+    names.extend(store.list(files::SEGMENTS)?);
+    let path = store.label();
+    if names.iter().any(|(name, _)| name == files::SUPERBLOCK) {
+        return Err(MembersError::AlreadyMember { path });
+    }
+    // A lock may be left of an attempt that was cut off.
+    match names.into_iter().find(|(name, _)| name != files::LOCK) {
+        Some((found, _)) => Err(MembersError::NotEmpty { path, found }),
+        None => Ok(()),
+    }
+}
+
+fn first_superblocks(stores: &[StoreRef], options: &CreateOptions) -> Vec<Superblock> {
+    let volume = VolumeId(Uuid::new_v4());
+    let members: Vec<_> = stores
+        .iter()
+        .map(|store| MemberEntry {
+            id: MemberId(Uuid::new_v4()),
+            current: true,
+            path: super::epoch::noted_path(&store.label()),
+        })
+        .collect();
+    let mark = EpochMark {
+        epoch: Epoch(1),
+        nonce: super::epoch::nonce(),
+    };
+    let block = |(index, entry): (u16, &MemberEntry)| Superblock {
+        volume,
+        member: entry.id,
+        index: MemberIndex(index),
+        data_shards: narrow(options.geometry.data_shards()),
+        parity_shards: narrow(options.geometry.parity_shards()),
+        code: options.code.0,
+        unit_bytes: options.unit_bytes,
+        segment_bytes: options.segment_bytes,
+        label: options.label.clone(),
+        compat: COMPAT_KNOWN,
+        generation: Generation(0),
+        history: vec![mark],
+        proposed: None,
+        members: members.clone(),
+    };
+    (0..).zip(&members).map(block).collect()
+}
+
+fn narrow(shards: usize) -> u8 {
+    u8::try_from(shards).expect("a geometry has at most 255 shards")
+}
+
+/// Makes all files before it writes the first superblock: most of what can fail fails earlier.
+fn write_all(stores: &[StoreRef], blocks: &[Superblock]) -> Result<(), MembersError> {
+    for store in stores {
+        store.create(files::SUPERBLOCK, SUPERBLOCK_LEN)?;
+    }
+    for (store, block) in stores.iter().zip(blocks) {
+        store.write_at(files::SUPERBLOCK, block.slot_offset(), &padded(block))?;
+        store.sync(files::SUPERBLOCK)?;
+    }
+    Ok(())
+}
+
+/// Leaves directories as they were found, as far as that still goes.
+fn clear(stores: &[StoreRef]) {
+    for store in stores {
+        for name in [files::SUPERBLOCK, files::LOCK] {
+            if let Err(error) = store.remove(name) {
+                log::warn!("{error}; remove it by hand before the next attempt");
+            }
+        }
+    }
+}

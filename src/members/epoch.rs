@@ -1,0 +1,198 @@
+//! Beginning an epoch: the members that are left agree, durably, that they go on without the others.
+//!
+//! Two steps, so that a power cut between two superblocks is never taken for two halves mounted apart:
+//!
+//! 1. *propose*: every member of the coming epoch notes its mark next to the current one; written to
+//!    all in parallel, **synced** on all.
+//! 2. *begin*: the mark is the current epoch, with the new table of members; written to all in
+//!    parallel, **synced** on all.
+//!
+//! A member that fails on the way is left out of a further attempt, under a further mark. Nothing else
+//! is written in an epoch before its second step is through. FORMAT.md, "Epochs", says how a volume
+//! that was cut off in between is read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use uuid::Uuid;
+
+use super::lineage::Lineage;
+use super::{Members, MembersError, slots};
+use crate::format::superblock::{EpochMark, MAX_HISTORY, MAX_PATH, MemberEntry, Superblock};
+use crate::format::{Epoch, Generation, MemberIndex};
+use crate::store::{Op, Request};
+
+/// What the superblocks say, and who belongs to the current epoch.
+#[derive(Debug)]
+pub(super) struct Roster {
+    /// The superblock last written to each member that was found.
+    blocks: BTreeMap<MemberIndex, Superblock>,
+    /// The members of the current epoch, as far as they were found.
+    pub(super) admitted: BTreeSet<MemberIndex>,
+    /// Epochs that led here; the last is the current one.
+    history: Vec<EpochMark>,
+    /// Marks that were proposed since, or elsewhere, and that the next history is to know.
+    proposed: Vec<EpochMark>,
+    /// All members, as of the current epoch.
+    table: Vec<MemberEntry>,
+}
+
+impl Roster {
+    pub(super) fn new(lineage: &Lineage) -> Self {
+        let present = lineage.present.iter();
+        Self {
+            blocks: present
+                .map(|(index, found)| (*index, found.block.clone()))
+                .collect(),
+            admitted: lineage.current.clone(),
+            history: lineage.tip.history.clone(),
+            proposed: lineage.proposed.clone(),
+            table: lineage.tip.members.clone(),
+        }
+    }
+
+    pub(super) fn epoch(&self) -> Epoch {
+        self.history.last().map_or(Epoch(0), |mark| mark.epoch)
+    }
+
+    /// Whether the members on disk are exactly those admitted, and all of them have begun the epoch.
+    pub(super) fn is_settled(&self) -> bool {
+        let listed = self.table.iter().filter(|entry| entry.current).count();
+        let begun = |index: &MemberIndex| {
+            let block = self.blocks.get(index);
+            block.is_some_and(|block| Some(&block.head()) == self.history.last())
+        };
+        listed == self.admitted.len() && self.admitted.iter().all(begun)
+    }
+
+    /// Returns a mark above all that were ever seen.
+    fn next_mark(&self) -> EpochMark {
+        let seen = self.history.iter().chain(&self.proposed);
+        let highest = seen.map(|mark| mark.epoch.0).max().unwrap_or(0);
+        EpochMark {
+            epoch: Epoch(highest + 1),
+            nonce: nonce(),
+        }
+    }
+
+    fn next_block(&self, index: MemberIndex) -> Option<Superblock> {
+        let mut block = self.blocks.get(&index)?.clone();
+        block.generation = Generation(block.generation.0 + 1);
+        Some(block)
+    }
+
+    /// What the first step writes.
+    fn proposals(&mut self, mark: EpochMark, target: &BTreeSet<MemberIndex>) -> Vec<Superblock> {
+        self.proposed.push(mark);
+        let blocks = target.iter().filter_map(|index| self.next_block(*index));
+        blocks
+            .map(|block| Superblock {
+                proposed: Some(mark),
+                ..block
+            })
+            .collect()
+    }
+
+    /// What the second step writes.
+    fn begin(&mut self, target: &BTreeSet<MemberIndex>, members: &Members) -> Vec<Superblock> {
+        // The mark proposed last is the highest, and so ends the history.
+        self.history.append(&mut self.proposed);
+        let surplus = self.history.len().saturating_sub(MAX_HISTORY);
+        self.history.drain(..surplus);
+        self.admitted.clone_from(target);
+        for (index, entry) in (0..).map(MemberIndex).zip(&mut self.table) {
+            entry.current = target.contains(&index);
+            if self.blocks.contains_key(&index) {
+                entry.path = noted_path(&members.path(index));
+            }
+        }
+        let blocks = target.iter().filter_map(|index| self.next_block(*index));
+        blocks
+            .map(|block| Superblock {
+                history: self.history.clone(),
+                proposed: None,
+                members: self.table.clone(),
+                ..block
+            })
+            .collect()
+    }
+}
+
+impl Members {
+    /// Begins an epoch with those of `target` that are up, and with fewer as they fail on the way.
+    ///
+    /// # Errors
+    ///
+    /// [`MembersError::Failed`] if too few are left; the volume is then failed for good.
+    pub(super) fn raise_epoch(
+        &self,
+        roster: &mut Roster,
+        mut target: BTreeSet<MemberIndex>,
+    ) -> Result<(), MembersError> {
+        loop {
+            target.retain(|index| self.is_up(*index));
+            self.check_alive(&target)?;
+            let mark = roster.next_mark();
+            let proposals = roster.proposals(mark, &target);
+            if !self.write_superblocks(roster, proposals) {
+                continue;
+            }
+            let beginnings = roster.begin(&target, self);
+            if self.write_superblocks(roster, beginnings) {
+                log::info!("epoch {} with {} members", mark.epoch, target.len());
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes superblocks in parallel, then syncs them in parallel; returns false if a member failed,
+    /// which is then down.
+    fn write_superblocks(&self, roster: &mut Roster, blocks: Vec<Superblock>) -> bool {
+        let write = self.run_on_each(&blocks, slots::write_op);
+        let sync = self.run_on_each(&blocks, |_| slots::sync_op());
+        for block in blocks {
+            roster.blocks.insert(block.index, block);
+        }
+        write && sync
+    }
+
+    /// Runs one operation for each superblock's member that is up; returns whether all of them were,
+    /// and are.
+    fn run_on_each(&self, blocks: &[Superblock], op: impl Fn(&Superblock) -> Op) -> bool {
+        let (indices, requests): (Vec<_>, Vec<_>) = blocks
+            .iter()
+            .filter_map(|block| {
+                let store = self.store(block.index)?;
+                Some((
+                    block.index,
+                    Request {
+                        store,
+                        op: op(block),
+                    },
+                ))
+            })
+            .unzip();
+        let mut all = indices.len() == blocks.len();
+        for (index, outcome) in indices.into_iter().zip(self.executor.run(requests)) {
+            if let Err(error) = outcome {
+                self.mark_down(index, &error);
+                all = false;
+            }
+        }
+        all
+    }
+}
+
+/// Draws a nonce. Both halves of a random UUID have a few fixed bits, but not in the same places.
+pub(super) fn nonce() -> u64 {
+    let (high, low) = Uuid::new_v4().as_u64_pair();
+    high ^ low
+}
+
+/// Returns a path as superblocks note it: empty if it is too long.
+pub(super) fn noted_path(path: &str) -> Vec<u8> {
+    if path.len() <= MAX_PATH {
+        path.as_bytes().to_vec()
+    } else {
+        Vec::new()
+    }
+}

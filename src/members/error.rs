@@ -1,0 +1,265 @@
+//! Why a volume could not be made or opened, and what its owner can do about it.
+
+use std::fmt;
+
+use crate::codec::{CodecError, Geometry};
+use crate::format::{Epoch, FormatError, MemberIndex, VolumeId};
+use crate::store::StoreError;
+
+/// A member that was not found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Absent {
+    /// Its index.
+    pub index: MemberIndex,
+    /// Where it was last seen; empty if that is not known.
+    pub path: String,
+}
+
+impl fmt::Display for Absent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.path.as_str() {
+            "" => write!(f, "member {}", self.index),
+            path => write!(f, "member {} (last seen at {path})", self.index),
+        }
+    }
+}
+
+/// Members that went on together, without the others, after an epoch they all share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Half {
+    /// The epoch that they have come to.
+    pub epoch: Epoch,
+    /// Where they are.
+    pub paths: Vec<String>,
+}
+
+impl fmt::Display for Half {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (epoch {})", self.paths.join(", "), self.epoch)
+    }
+}
+
+/// Why a volume could not be made, opened or used. Unless said otherwise, nothing was changed, and
+/// trying again helps only once the cause is gone.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MembersError {
+    /// No directory was given.
+    #[error("no directory given")]
+    NoDirectory,
+
+    /// Fewer directories than a stripe has shards.
+    #[error("{given} directories given, {} needed for {geometry}", geometry.total_shards())]
+    TooFewDirectories {
+        /// How many were given.
+        given: usize,
+        /// The geometry asked for.
+        geometry: Geometry,
+    },
+
+    /// More directories than a volume can have.
+    #[error("{given} directories given, a volume has at most {most}")]
+    TooManyDirectories {
+        /// How many were given.
+        given: usize,
+        /// How many are possible.
+        most: usize,
+    },
+
+    /// A size or label that a volume cannot have.
+    #[error("{option} {value}: {problem}")]
+    Option {
+        /// Which option.
+        option: &'static str,
+        /// What was asked for.
+        value: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+
+    /// A directory for a new volume has something in it.
+    #[error("{path} is not empty: it has {found}")]
+    NotEmpty {
+        /// The directory.
+        path: String,
+        /// A file in it.
+        found: String,
+    },
+
+    /// A directory for a new volume belongs to a volume already.
+    #[error("{path} is a member of a volume already")]
+    AlreadyMember {
+        /// The directory.
+        path: String,
+    },
+
+    /// Another process has the member, or, for a new volume, it was given twice.
+    #[error("{path} is in use")]
+    InUse {
+        /// The directory.
+        path: String,
+    },
+
+    /// A directory has files, but none of a volume.
+    #[error("{path} is not a member of a volume: it has {found}, but no superblock")]
+    Foreign {
+        /// The directory.
+        path: String,
+        /// A file in it.
+        found: String,
+    },
+
+    /// None of the directories is a usable member.
+    #[error("no member of a volume found: {}", reasons.join("; "))]
+    NoMember {
+        /// What is wrong with each.
+        reasons: Vec<String>,
+    },
+
+    /// Members of two volumes were given.
+    #[error("{path} belongs to volume {volume}, but {other_path} to volume {other_volume}")]
+    MixedVolumes {
+        /// A directory.
+        path: String,
+        /// Its volume.
+        volume: VolumeId,
+        /// A directory of another volume.
+        other_path: String,
+        /// That volume.
+        other_volume: VolumeId,
+    },
+
+    /// The same directory, or a copy of it, was given twice.
+    #[error("{path} and {other_path} are both member {index}")]
+    SameMember {
+        /// The member.
+        index: MemberIndex,
+        /// One directory.
+        path: String,
+        /// The other.
+        other_path: String,
+    },
+
+    /// A superblock was written by a newer build.
+    #[error("{path}: {source}")]
+    Newer {
+        /// The directory.
+        path: String,
+        /// What is new.
+        source: FormatError,
+    },
+
+    /// Fewer members than the volume needs.
+    #[error("{found} members {kind}, {needed} needed; missing: {}", list(missing))]
+    TooFew {
+        /// How many were found.
+        found: usize,
+        /// Of what kind: `"found"`, or `"up to date"`.
+        kind: &'static str,
+        /// How many it takes.
+        needed: usize,
+        /// Those that were not found.
+        missing: Vec<Absent>,
+        /// Whether they are enough to read what is on them.
+        readable: bool,
+    },
+
+    /// Parts of the volume were mounted without each other, and each has what the others lack.
+    #[error("members were mounted apart: {}", list(halves))]
+    SplitBrain {
+        /// The parts.
+        halves: Vec<Half>,
+    },
+
+    /// The geometry or the code is impossible or unknown.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+
+    /// So many members failed that the volume cannot go on. What was acknowledged is on those that
+    /// failed; nothing more is accepted.
+    #[error("{live} members left, {needed} needed")]
+    Failed {
+        /// How many are left.
+        live: usize,
+        /// How many it takes.
+        needed: usize,
+    },
+
+    /// A directory failed while the volume was being made. The new volume's superblocks are
+    /// removed again as far as possible.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+fn list<T: fmt::Display>(items: &[T]) -> String {
+    let texts: Vec<_> = items.iter().map(ToString::to_string).collect();
+    texts.join("; ")
+}
+
+impl MembersError {
+    /// Returns what to do about it, in one line, where there is something.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::NoDirectory => Some("name the directories that make up the volume".into()),
+            Self::TooFewDirectories { given, geometry } => Some(format!(
+                "each of the {} shards of a stripe goes to a directory of its own: name {} more, or choose fewer shards",
+                geometry.total_shards(),
+                geometry.total_shards() - given,
+            )),
+            Self::TooManyDirectories { most, .. } => Some(format!("name at most {most}")),
+            Self::Option { .. } | Self::Store(_) | Self::Codec(_) => None,
+            Self::NotEmpty { path, .. } => Some(format!(
+                "a volume is made in empty directories only: make one below it, such as {path}/member"
+            )),
+            Self::AlreadyMember { path } => Some(format!(
+                "`cauchyfs status {path}` says which; if it is to be given up, empty {path} first"
+            )),
+            Self::InUse { path } => Some(format!(
+                "a volume with {path} is mounted already, or {path} was given twice"
+            )),
+            Self::Foreign { path, .. } => Some(format!(
+                "leave {path} out, or give the directory that is a member"
+            )),
+            Self::NoMember { .. } => Some(
+                "check the paths, and that the disks are mounted; a new volume is made with `cauchyfs create`"
+                    .into(),
+            ),
+            Self::MixedVolumes { volume, other_volume, .. } => Some(format!(
+                "give directories of {volume} or of {other_volume}, not of both"
+            )),
+            Self::SameMember { path, other_path, .. } => Some(format!(
+                "leave out {other_path} or {path}; if one is a copy of the other, leave out the older one"
+            )),
+            Self::Newer { .. } => Some("use the version of cauchyfs that wrote it, or a newer one".into()),
+            Self::TooFew { readable, .. } => Some(format!(
+                "give all directories of the volume, and check that their disks are mounted{}",
+                if *readable {
+                    "; if the rest is lost for good, save what is left with `cauchyfs extract`"
+                } else {
+                    ""
+                }
+            )),
+            Self::SplitBrain { halves } => Some(way_out(halves)),
+            Self::Failed { .. } => Some(
+                "unmount, bring the failed members back, and mount again".into(),
+            ),
+        }
+    }
+}
+
+fn way_out(halves: &[Half]) -> String {
+    let first = halves
+        .first()
+        .map_or(String::new(), |half| half.paths.join(" "));
+    let others: Vec<_> = halves
+        .iter()
+        .skip(1)
+        .flat_map(|half| half.paths.clone())
+        .collect();
+    let others = others.join(" ");
+    format!(
+        "each half has writes that the other lacks; choose which to keep and mount it alone, say {first}; \
+         copy what is missing out of the other with `cauchyfs extract {others} --to DIR`, then empty it"
+    )
+}

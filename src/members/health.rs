@@ -1,0 +1,171 @@
+//! How each member does: up or down, why, and how often it erred.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+
+use crate::format::{MemberId, MemberIndex};
+use crate::store::{StoreError, StoreErrorKind, StoreRef};
+
+use super::slots::chain;
+
+/// Whether a member takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberState {
+    /// It does.
+    Online,
+    /// Its directory is not there, or is not the one it was.
+    Missing,
+    /// Its directory is there, but answered with an error, or not at all.
+    Faulted,
+}
+
+/// What kind of error to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorClass {
+    /// Reading failed.
+    Read,
+    /// Writing, syncing or any other change failed.
+    Write,
+    /// Bytes were read, but are not those that were written.
+    Checksum,
+}
+
+/// Errors of a member since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ErrorCounts {
+    /// Reads that failed.
+    pub read: u64,
+    /// Writes, syncs and other changes that failed.
+    pub write: u64,
+    /// Blocks whose checksum was wrong.
+    pub checksum: u64,
+}
+
+/// One member, as `status` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberStatus {
+    /// Its place in the volume.
+    pub index: MemberIndex,
+    /// Its identity.
+    pub id: MemberId,
+    /// Its directory, or where it was last seen; empty if that is not known.
+    pub path: String,
+    /// Whether it takes part.
+    pub state: MemberState,
+    /// Why it does not, or not yet fully.
+    pub reason: Option<String>,
+    /// Bytes of its files; 0 if it is not online.
+    pub bytes_used: u64,
+    /// Bytes that its filesystem has left; 0 if it is not online.
+    pub bytes_free: u64,
+    /// Errors since it was opened.
+    pub errors: ErrorCounts,
+}
+
+/// A directory that was given, but is left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unusable {
+    /// The directory.
+    pub path: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.reason)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Health {
+    pub(super) state: MemberState,
+    pub(super) reason: Option<String>,
+}
+
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) id: MemberId,
+    pub(super) path: String,
+    store: Option<StoreRef>,
+    health: RwLock<Health>,
+    read_errors: AtomicU64,
+    write_errors: AtomicU64,
+    checksum_errors: AtomicU64,
+}
+
+impl Member {
+    pub(super) fn present(id: MemberId, store: StoreRef) -> Self {
+        let health = Health {
+            state: MemberState::Online,
+            reason: None,
+        };
+        Self::new(id, store.label(), Some(store), health)
+    }
+
+    pub(super) fn missing(id: MemberId, path: String, reason: String) -> Self {
+        let health = Health {
+            state: MemberState::Missing,
+            reason: Some(reason),
+        };
+        Self::new(id, path, None, health)
+    }
+
+    fn new(id: MemberId, path: String, store: Option<StoreRef>, health: Health) -> Self {
+        Self {
+            id,
+            path,
+            store,
+            health: RwLock::new(health),
+            read_errors: AtomicU64::new(0),
+            write_errors: AtomicU64::new(0),
+            checksum_errors: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.health.read().state == MemberState::Online
+    }
+
+    pub(super) fn health(&self) -> Health {
+        self.health.read().clone()
+    }
+
+    /// Returns the store, as long as the member is up.
+    pub(super) fn store(&self) -> Option<StoreRef> {
+        self.store.clone().filter(|_| self.is_up())
+    }
+
+    /// Takes the member down; returns false if it was down.
+    pub(super) fn mark_down(&self, error: &StoreError) -> bool {
+        let mut health = self.health.write();
+        if health.state != MemberState::Online {
+            return false;
+        }
+        health.state = match error.kind() {
+            StoreErrorKind::Gone | StoreErrorKind::NotFound => MemberState::Missing,
+            _ => MemberState::Faulted,
+        };
+        health.reason = Some(chain(error));
+        true
+    }
+
+    pub(super) fn count_error(&self, class: ErrorClass) {
+        let counter = match class {
+            ErrorClass::Read => &self.read_errors,
+            ErrorClass::Write => &self.write_errors,
+            ErrorClass::Checksum => &self.checksum_errors,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn errors(&self) -> ErrorCounts {
+        ErrorCounts {
+            read: self.read_errors.load(Ordering::Relaxed),
+            write: self.write_errors.load(Ordering::Relaxed),
+            checksum: self.checksum_errors.load(Ordering::Relaxed),
+        }
+    }
+}

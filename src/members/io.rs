@@ -1,0 +1,222 @@
+//! Operations on members, and what follows when they fail.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::atomic::Ordering;
+
+use super::epoch::Roster;
+use super::health::Member;
+use super::{Access, ErrorClass, MemberStatus, Members, MembersError};
+use crate::format::{MemberIndex, files};
+use crate::store::{Op, Outcome, Request, Space, Store, StoreError, StoreErrorKind};
+
+impl Members {
+    /// Runs operations on members in parallel, and returns what each came to, in their order.
+    ///
+    /// An operation on a member that is not up comes to [`StoreErrorKind::Gone`] without being tried. A
+    /// member that fails one is left behind, as with [`Members::fail`], before this returns.
+    #[must_use]
+    pub fn run(&self, ops: Vec<(MemberIndex, Op)>) -> Vec<Outcome> {
+        let mut seats = Vec::with_capacity(ops.len());
+        let mut requests = Vec::with_capacity(ops.len());
+        for (index, op) in ops {
+            let class = match op {
+                Op::Read { .. } => ErrorClass::Read,
+                _ => ErrorClass::Write,
+            };
+            let store = self.store(index);
+            seats.push((index, class, store.is_some()));
+            requests.extend(store.map(|store| Request { store, op }));
+        }
+        let mut answers = self.executor.run(requests).into_iter();
+        let mut disturbed = false;
+        let mut outcomes = Vec::with_capacity(seats.len());
+        for (index, class, asked) in seats {
+            let answer = if asked { answers.next() } else { None };
+            let outcome = answer.unwrap_or_else(|| Err(self.gone(index, "reach")));
+            if let Err(error) = &outcome {
+                disturbed |= !asked || self.note(index, class, error);
+            }
+            outcomes.push(outcome);
+        }
+        if disturbed {
+            self.settle();
+        }
+        outcomes
+    }
+
+    /// Runs any work on one member's store, bounded in time; `action` is a verb for messages. The member
+    /// is left behind if it fails, as with [`Members::run`].
+    ///
+    /// # Errors
+    ///
+    /// Those of `work`; [`StoreErrorKind::Hung`] if it does not return in time;
+    /// [`StoreErrorKind::Gone`] if the member is not up.
+    pub fn call<T: Send + 'static>(
+        &self,
+        member: MemberIndex,
+        action: &'static str,
+        work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let Some(store) = self.store(member) else {
+            self.settle();
+            return Err(self.gone(member, action));
+        };
+        let result = self.executor.call(&store, action, work);
+        if let Err(error) = &result
+            && error.is_member_failure()
+        {
+            self.fail(member, error);
+        }
+        result
+    }
+
+    /// Leaves a member behind because of `error`: nothing reaches it from now on, and when this returns
+    /// an epoch without it is durable on the others. A member that is down already stays so. If fewer than
+    /// `data_shards` are left, the volume is failed instead, and no epoch is begun.
+    pub fn fail(&self, member: MemberIndex, error: &StoreError) {
+        self.mark_down(member, error);
+        self.settle();
+    }
+
+    /// Asks every live member whether its directory is still there, and leaves behind those whose
+    /// is not.
+    pub fn probe(&self) {
+        let probes = self.live().into_iter().map(|index| (index, Op::Probe));
+        // What fails is left behind by `run`; there is nothing else to do about it.
+        let _ = self.run(probes.collect());
+    }
+
+    /// Counts an error of a member. [`Members::run`] counts failed reads and writes itself.
+    pub fn count_error(&self, member: MemberIndex, class: ErrorClass) {
+        if let Some(member) = self.member(member) {
+            member.count_error(class);
+        }
+    }
+
+    /// Returns the room on each live member's filesystem. Members may share one.
+    #[must_use]
+    pub fn spaces(&self) -> Vec<(MemberIndex, Space)> {
+        let live = self.live().into_iter();
+        live.filter_map(|index| {
+            let space = self.call(index, "measure", |store| store.space());
+            Some((index, space.ok()?))
+        })
+        .collect()
+    }
+
+    /// Returns how each member does, by index.
+    #[must_use]
+    pub fn status(&self) -> Vec<MemberStatus> {
+        let stale: BTreeSet<_> = self.stale().into_iter().collect();
+        let members = self.indices().zip(&self.all);
+        members
+            .map(|(index, member)| {
+                let (bytes_used, bytes_free) = self.usage(index);
+                let health = member.health();
+                let waiting = stale.contains(&index).then(|| {
+                    "it was away while the volume was written to; it is being brought up to date".to_owned()
+                });
+                MemberStatus {
+                    index,
+                    id: member.id,
+                    path: member.path.clone(),
+                    state: health.state,
+                    reason: health.reason.or(waiting),
+                    bytes_used,
+                    bytes_free,
+                    errors: member.errors(),
+                }
+            })
+            .collect()
+    }
+
+    /// Bytes used and free, 0 where the member cannot say: its state then tells why.
+    fn usage(&self, index: MemberIndex) -> (u64, u64) {
+        if !self.is_up(index) {
+            return (0, 0);
+        }
+        self.call(index, "measure", |store| {
+            let free = store.space()?.free_bytes;
+            let mut files = store.list("")?;
+            files.extend(store.list(files::SEGMENTS)?);
+            Ok((files.iter().map(|(_, len)| len).sum(), free))
+        })
+        .unwrap_or_default()
+    }
+
+    /// Counts an error, and takes the member down if that is what it means; returns whether it does.
+    fn note(&self, index: MemberIndex, class: ErrorClass, error: &StoreError) -> bool {
+        match error.kind() {
+            // What a full or mistaken request gets says nothing of the member.
+            StoreErrorKind::NoSpace
+            | StoreErrorKind::AlreadyExists
+            | StoreErrorKind::InvalidName => {}
+            _ => self.count_error(index, class),
+        }
+        let failed = error.is_member_failure();
+        if failed {
+            self.mark_down(index, error);
+        }
+        failed
+    }
+
+    pub(super) fn mark_down(&self, index: MemberIndex, error: &StoreError) {
+        if self
+            .member(index)
+            .is_some_and(|member| member.mark_down(error))
+        {
+            log::warn!(
+                "member {index} is left behind: {}",
+                super::slots::chain(error)
+            );
+        }
+    }
+
+    /// Waits until an epoch without the members that are down is durable, or begins it.
+    fn settle(&self) {
+        let mut roster = self.roster.lock();
+        if let Err(error) = self.leave_behind(&mut roster) {
+            log::error!("the volume has failed: {error}");
+        }
+        self.publish(&roster);
+    }
+
+    fn leave_behind(&self, roster: &mut Roster) -> Result<(), MembersError> {
+        let up: BTreeSet<_> = self.indices().filter(|index| self.is_up(*index)).collect();
+        if self.is_failed() {
+            return Ok(());
+        }
+        if self.access == Access::ReadOnly || roster.admitted.is_subset(&up) {
+            return self.check_alive(&roster.admitted.intersection(&up).copied().collect());
+        }
+        self.raise_epoch(roster, roster.admitted.clone())
+    }
+
+    /// Checks that the volume can go on with `admitted` in its epoch; if not, it has failed.
+    pub(super) fn check_alive(&self, admitted: &BTreeSet<MemberIndex>) -> Result<(), MembersError> {
+        let live = self.all.iter().filter(|member| member.is_up()).count();
+        let needed = self.shape.geometry.data_shards();
+        if live >= needed && !admitted.is_empty() {
+            return Ok(());
+        }
+        self.failed.store(true, Ordering::Release);
+        Err(MembersError::Failed { live, needed })
+    }
+
+    /// The error for an operation on a member that is not up.
+    fn gone(&self, index: MemberIndex, action: &'static str) -> StoreError {
+        let reason = match self.member(index).map(Member::health) {
+            Some(health) => health.reason.unwrap_or_default(),
+            None => format!("there is no member {index}"),
+        };
+        let path = self.path(index);
+        StoreError::new(
+            StoreErrorKind::Gone,
+            path,
+            action,
+            "directory",
+            io::Error::other(reason),
+        )
+    }
+}

@@ -1,0 +1,202 @@
+//! Which members belong together, and which of them are up to date: decided from superblocks alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Absent, Access, Half, MembersError, Unusable};
+use crate::format::superblock::{EpochMark, MAX_HISTORY, Superblock};
+use crate::format::{MemberId, MemberIndex};
+use crate::store::StoreRef;
+
+/// A directory and the superblock in it.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) store: StoreRef,
+    pub(super) block: Superblock,
+}
+
+/// What a set of superblocks comes to.
+#[derive(Debug)]
+pub(super) struct Lineage {
+    /// The newest of them.
+    pub(super) tip: Superblock,
+    /// The members that were found, by index.
+    pub(super) present: BTreeMap<MemberIndex, Found>,
+    /// Those that belong to the newest epoch.
+    pub(super) current: BTreeSet<MemberIndex>,
+    /// Marks that were proposed and are in no history.
+    pub(super) proposed: Vec<EpochMark>,
+}
+
+/// Sorts members by how new they are; what does not fit in goes to `unusable`.
+///
+/// # Errors
+///
+/// [`MembersError::MixedVolumes`], [`MembersError::SameMember`], [`MembersError::SplitBrain`], and
+/// [`MembersError::NoMember`] if none is left.
+pub(super) fn trace(
+    found: Vec<Found>,
+    unusable: &mut Vec<Unusable>,
+) -> Result<Lineage, MembersError> {
+    check_one_volume(&found)?;
+    check_distinct(&found)?;
+    let Some(tip) = found.iter().max_by_key(|found| found.block.head().epoch) else {
+        let reasons = unusable.iter().map(ToString::to_string).collect();
+        return Err(MembersError::NoMember { reasons });
+    };
+    let tip = tip.block.clone();
+    let forgotten = |block: &Superblock| {
+        tip.history.len() == MAX_HISTORY && block.head().epoch < tip.history[0].epoch
+    };
+    let listed = |block: &Superblock| {
+        let entry = tip.members.get(usize::from(block.index.0));
+        entry.is_some_and(|entry| entry.id == block.member)
+    };
+    let mut present = BTreeMap::new();
+    for found in found {
+        let reason = if forgotten(&found.block) {
+            "it has been away for too long to be told from one mounted apart; empty it and replace it"
+        } else if !listed(&found.block) {
+            "it is no longer a member of the volume"
+        } else {
+            present.insert(found.block.index, found);
+            continue;
+        };
+        let path = found.store.label();
+        let reason = reason.to_owned();
+        unusable.push(Unusable { path, reason });
+    }
+    check_one_line(&present)?;
+    let current = present
+        .values()
+        .map(|found| &found.block)
+        .filter(|block| belongs(block, &tip))
+        .map(|block| block.index)
+        .collect();
+    let mut proposed: Vec<_> = present
+        .values()
+        .filter_map(|found| found.block.proposed)
+        .filter(|mark| !tip.history.contains(mark))
+        .collect();
+    proposed.sort_unstable();
+    proposed.dedup();
+    Ok(Lineage {
+        tip,
+        present,
+        current,
+        proposed,
+    })
+}
+
+/// Whether a member belongs to the newest epoch. One that knows of it from the proposal does: had
+/// anything been written in it since, the member would have begun it too, or been left behind by yet
+/// another epoch.
+fn belongs(block: &Superblock, tip: &Superblock) -> bool {
+    let entry = &tip.members[usize::from(block.index.0)];
+    let head = tip.head();
+    entry.current && (block.head() == head || block.proposed == Some(head))
+}
+
+fn check_one_volume(found: &[Found]) -> Result<(), MembersError> {
+    let Some(first) = found.first() else {
+        return Ok(());
+    };
+    match found
+        .iter()
+        .find(|other| other.block.volume != first.block.volume)
+    {
+        None => Ok(()),
+        Some(other) => Err(MembersError::MixedVolumes {
+            path: first.store.label(),
+            volume: first.block.volume,
+            other_path: other.store.label(),
+            other_volume: other.block.volume,
+        }),
+    }
+}
+
+fn check_distinct(found: &[Found]) -> Result<(), MembersError> {
+    let mut seen: BTreeMap<MemberId, &Found> = BTreeMap::new();
+    for other in found {
+        if let Some(first) = seen.insert(other.block.member, other) {
+            return Err(MembersError::SameMember {
+                index: other.block.index,
+                path: first.store.label(),
+                other_path: other.store.label(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Checks that one history has everybody's epoch in it.
+fn check_one_line(present: &BTreeMap<MemberIndex, Found>) -> Result<(), MembersError> {
+    let blocks = || present.values().map(|found| &found.block);
+    let overtaken = |mark: EpochMark| {
+        blocks().any(|block| block.head() != mark && block.history.contains(&mark))
+    };
+    let ends: BTreeSet<_> = blocks()
+        .map(Superblock::head)
+        .filter(|mark| !overtaken(*mark))
+        .collect();
+    if ends.len() <= 1 {
+        return Ok(());
+    }
+    let halves = ends.into_iter().map(|end| {
+        let of_half = present.values().filter(|found| found.block.head() == end);
+        Half {
+            epoch: end.epoch,
+            paths: of_half.map(|found| found.store.label()).collect(),
+        }
+    });
+    Err(MembersError::SplitBrain {
+        halves: halves.collect(),
+    })
+}
+
+impl Lineage {
+    /// Checks that enough members were found to go on.
+    ///
+    /// To be written to, of the newest epoch's members all but `parity_shards` must be here, and at least
+    /// `data_shards`: then every stripe made by them has its data, and index and journal have a copy
+    /// among them. To save what can be saved, one of them and `data_shards` of any age are enough.
+    pub(super) fn check_sufficient(&self, access: Access) -> Result<(), MembersError> {
+        let data = usize::from(self.tip.data_shards);
+        let parity = usize::from(self.tip.parity_shards);
+        let members = self.tip.members.iter();
+        let in_epoch = members.filter(|entry| entry.current).count();
+        let to_write = in_epoch.saturating_sub(parity).max(data.min(in_epoch));
+        let needed = match access {
+            Access::ReadWrite => to_write,
+            Access::ReadOnly => 1,
+        };
+        let (current, present) = (self.current.len(), self.present.len());
+        let readable = current >= 1 && present >= data;
+        let (found, kind, needed) = if current < needed && current < present {
+            (current, "up to date", needed)
+        } else if current < needed {
+            (current, "found", to_write)
+        } else if present < data {
+            (present, "found", data)
+        } else {
+            return Ok(());
+        };
+        Err(MembersError::TooFew {
+            found,
+            kind,
+            needed,
+            missing: self.missing(),
+            readable,
+        })
+    }
+
+    fn missing(&self) -> Vec<Absent> {
+        let entries = (0..).map(MemberIndex).zip(&self.tip.members);
+        entries
+            .filter(|(index, _)| !self.present.contains_key(index))
+            .map(|(index, entry)| Absent {
+                index,
+                path: String::from_utf8_lossy(&entry.path).into_owned(),
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,162 @@
+//! Opening a volume: looking, locking, deciding, and agreeing on an epoch before anything else.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::epoch::Roster;
+use super::health::Member;
+use super::lineage::{Found, Lineage, trace};
+use super::slots::{Look, chain, look};
+use super::{Access, Members, MembersError, Shape, Unusable};
+use crate::codec::{CodeId, Geometry};
+use crate::format::superblock::Superblock;
+use crate::format::{MemberId, MemberIndex};
+use crate::store::{Executor, StoreErrorKind, StoreLock, StoreRef};
+
+/// Opens a volume; see [`Members::open`].
+///
+/// 1. Look into all directories. Those that are no members are set aside, or refused.
+/// 2. Lock the members, and look again: another process may have changed them until then.
+/// 3. Trace the epochs; refuse what does not belong together or is too little.
+/// 4. If others belong to the volume now than its superblocks say, begin an epoch: **synced** on all
+///    of them before the volume is handed out.
+pub(super) fn open(
+    stores: Vec<StoreRef>,
+    access: Access,
+    executor: Arc<Executor>,
+) -> Result<Members, MembersError> {
+    if stores.is_empty() {
+        return Err(MembersError::NoDirectory);
+    }
+    let mut unusable = Vec::new();
+    let mut found = find(stores, &executor, &mut unusable)?;
+    let mut locks = Vec::new();
+    if access == Access::ReadWrite {
+        // Before locking: one directory given twice would be locked out by itself.
+        trace(found.clone(), &mut unusable.clone())?;
+        let stores = lock(found, &executor, &mut locks, &mut unusable)?;
+        found = find(stores, &executor, &mut unusable)?;
+    }
+    let lineage = trace(found, &mut unusable)?;
+    lineage.check_sufficient(access)?;
+    let mut members = build(&lineage, access, executor, unusable, locks)?;
+    let mut roster = members.roster.lock();
+    if access == Access::ReadWrite && !roster.is_settled() {
+        let target = roster.admitted.clone();
+        members.raise_epoch(&mut roster, target)?;
+    }
+    members.publish(&roster);
+    let current = roster.admitted.iter().copied().collect();
+    drop(roster);
+    members.current_at_open = current;
+    Ok(members)
+}
+
+fn find(
+    stores: Vec<StoreRef>,
+    executor: &Executor,
+    unusable: &mut Vec<Unusable>,
+) -> Result<Vec<Found>, MembersError> {
+    let looks = look(&stores, executor)?;
+    let mut found = Vec::with_capacity(stores.len());
+    for (store, look) in stores.into_iter().zip(looks) {
+        match look {
+            Look::Member(block) => found.push(Found {
+                store,
+                block: *block,
+            }),
+            Look::Unusable(reason) => unusable.push(Unusable {
+                path: store.label(),
+                reason,
+            }),
+        }
+    }
+    Ok(found)
+}
+
+fn lock(
+    found: Vec<Found>,
+    executor: &Executor,
+    locks: &mut Vec<StoreLock>,
+    unusable: &mut Vec<Unusable>,
+) -> Result<Vec<StoreRef>, MembersError> {
+    let mut stores = Vec::with_capacity(found.len());
+    for Found { store, .. } in found {
+        match executor.call(&store, "lock", |store| store.lock()) {
+            Ok(lock) => {
+                locks.push(lock);
+                stores.push(store);
+            }
+            Err(error) if error.kind() == StoreErrorKind::InUse => {
+                let path = store.label();
+                return Err(MembersError::InUse { path });
+            }
+            Err(error) => unusable.push(Unusable {
+                path: store.label(),
+                reason: chain(&error),
+            }),
+        }
+    }
+    Ok(stores)
+}
+
+fn build(
+    lineage: &Lineage,
+    access: Access,
+    executor: Arc<Executor>,
+    unusable: Vec<Unusable>,
+    locks: Vec<StoreLock>,
+) -> Result<Members, MembersError> {
+    let shape = shape(&lineage.tip)?;
+    let entries = (0..).map(MemberIndex).zip(&lineage.tip.members);
+    let all = entries
+        .map(|(index, entry)| match lineage.present.get(&index) {
+            Some(found) => Member::present(entry.id, Arc::clone(&found.store)),
+            None => absent(entry.id, &entry.path, &unusable),
+        })
+        .collect();
+    let roster = Roster::new(lineage);
+    Ok(Members {
+        shape,
+        access,
+        executor,
+        all,
+        epoch: AtomicU64::new(roster.epoch().0),
+        roster: Mutex::new(roster),
+        live: RwLock::default(),
+        failed: AtomicBool::new(false),
+        current_at_open: Vec::new(),
+        unusable,
+        _locks: locks,
+    })
+}
+
+fn shape(tip: &Superblock) -> Result<Shape, MembersError> {
+    let code = CodeId(tip.code);
+    code.name()?;
+    Ok(Shape {
+        volume: tip.volume,
+        label: tip.label.clone(),
+        geometry: Geometry::new(tip.data_shards.into(), tip.parity_shards.into())?,
+        code,
+        unit_bytes: tip.unit_bytes,
+        segment_bytes: tip.segment_bytes,
+    })
+}
+
+/// A member that was not found; if its old place was looked into, what was seen there is the reason.
+fn absent(id: MemberId, path: &[u8], unusable: &[Unusable]) -> Member {
+    let path = String::from_utf8_lossy(path).into_owned();
+    let reasons: BTreeMap<_, _> = unusable
+        .iter()
+        .map(|unusable| (&unusable.path, &unusable.reason))
+        .collect();
+    let reason = match reasons.get(&path) {
+        Some(reason) => (*reason).clone(),
+        None => "not among the directories given".to_owned(),
+    };
+    Member::missing(id, path, reason)
+}

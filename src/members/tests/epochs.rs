@@ -1,0 +1,204 @@
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::*;
+use crate::format::superblock::MAX_HISTORY;
+
+#[test]
+fn a_returned_member_is_stale_until_it_is_admitted() {
+    let disks = Disks::volume(2, 1, 3);
+    drop(disks.open([0, 1]).expect("enough members"));
+    for _ in 0..2 {
+        // Not admitted the first time, as after a crash: still stale the second time.
+        let members = disks.open(0..3).expect("all members are there");
+        assert_eq!(members.epoch(), Epoch(2));
+        assert_eq!(members.live(), indices(0..3));
+        assert_eq!(members.current_at_open(), indices([0, 1]));
+        assert_eq!(members.stale(), indices([2]));
+        let status = &members.status()[2];
+        assert_eq!(status.state, MemberState::Online);
+        assert!(
+            status
+                .reason
+                .as_ref()
+                .is_some_and(|reason| reason.contains("up to date"))
+        );
+    }
+    let members = disks.open(0..3).expect("all members are there");
+    members.admit_stale().expect("nothing fails");
+    assert_eq!(members.epoch(), Epoch(3));
+    assert_eq!(members.stale(), []);
+    members.admit_stale().expect("nothing is left to do");
+    assert_eq!(members.epoch(), Epoch(3));
+    drop(members);
+    disks.cut(CutPolicy::Drop); // it was durable
+    let members = disks.open(0..3).expect("all members are there");
+    assert_eq!(members.epoch(), Epoch(3));
+    assert_eq!(members.current_at_open(), indices(0..3));
+}
+
+#[test]
+fn two_halves_mounted_apart_are_refused_together_and_open_alone() {
+    let disks = Disks::volume(1, 1, 2);
+    drop(disks.open([0]).expect("one is enough"));
+    drop(disks.open([1]).expect("one is enough"));
+    for order in [[0, 1], [1, 0]] {
+        for access in [Access::ReadOnly, Access::ReadWrite] {
+            let opened = Members::open(disks.stores(order), access, inline());
+            let error = opened.expect_err("both were written to");
+            let MembersError::SplitBrain { halves } = &error else {
+                panic!("{error}");
+            };
+            let paths: Vec<_> = halves.iter().flat_map(|half| half.paths.clone()).collect();
+            assert_eq!(
+                paths.iter().map(String::as_str).collect::<BTreeSet<_>>(),
+                ["/d0", "/d1"].into()
+            );
+            let hint = error.hint().expect("a way out");
+            for word in ["mount it alone", "cauchyfs extract", "/d0", "/d1"] {
+                assert!(hint.contains(word), "{hint}");
+            }
+        }
+    }
+    for alone in [0, 1] {
+        disks.open([alone]).expect("either half is whole");
+    }
+    // The way out: one half is emptied, and the other goes on.
+    disks.directories[1].wipe();
+    let members = disks
+        .open([0, 1])
+        .expect("the empty half counts as missing");
+    assert_eq!(members.live(), indices([0]));
+    assert_eq!(members.unusable()[0].path, "/d1");
+}
+
+#[test]
+fn halves_of_several_members_are_named_in_full() {
+    let disks = Disks::volume(1, 3, 4);
+    drop(disks.open([0, 2]).expect("enough members"));
+    drop(disks.open([1, 3]).expect("enough members"));
+    let error = disks.open(0..4).expect_err("both halves were written to");
+    let MembersError::SplitBrain { halves } = error else {
+        panic!("{error}");
+    };
+    let paths: BTreeSet<_> = halves.into_iter().map(|half| half.paths).collect();
+    let expected = [["/d0", "/d2"], ["/d1", "/d3"]].map(|half| half.map(String::from).to_vec());
+    assert_eq!(paths, expected.into());
+}
+
+#[test]
+fn a_member_that_missed_more_epochs_than_are_kept_is_left_out() {
+    let disks = Disks::volume(1, 2, 3);
+    for missed in 1..=MAX_HISTORY + 1 {
+        // Each time member 1 is left behind or comes back, an epoch begins; member 2 stays away.
+        let members = if missed % 2 == 1 {
+            disks.open([0]).expect("one is enough")
+        } else {
+            disks.open([0, 1]).expect("two are enough")
+        };
+        members.admit_stale().expect("nothing fails");
+        assert_eq!(members.epoch(), Epoch(1 + missed as u64));
+        drop(members);
+        let members = Members::open(disks.stores(0..3), Access::ReadOnly, inline());
+        let members = members.expect("two are enough");
+        // The history has the current epoch and 255 before it.
+        let forgotten = missed >= MAX_HISTORY;
+        assert_eq!(
+            members.live().contains(&MemberIndex(2)),
+            !forgotten,
+            "{missed} missed"
+        );
+        assert_eq!(
+            members.unusable().len(),
+            usize::from(forgotten),
+            "{missed} missed"
+        );
+    }
+    assert_eq!(disks.block(0).history.len(), MAX_HISTORY);
+}
+
+/// Opens random sets of members, admits the stale ones or not, and compares with a model in which each
+/// member carries the set of all epochs that it has been in or has learned of.
+#[test]
+fn members_are_split_stale_or_current_as_their_past_says() {
+    for seed in 0..300 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let count = random.random_range(2..6);
+        let disks = Disks::volume(1, count - 1, count);
+        let mut model = Model::new(count);
+        for step in 0..8 {
+            let set: BTreeSet<_> = (0..count).filter(|_| random.random_bool(0.6)).collect();
+            if set.is_empty() {
+                continue;
+            }
+            let text = format!("seed {seed}, step {step}, members {set:?}");
+            let opened = disks.open(set.clone());
+            let Some(current) = model.open(&set) else {
+                let error = opened.expect_err(&text);
+                assert!(
+                    matches!(error, MembersError::SplitBrain { .. }),
+                    "{text}: {error}"
+                );
+                continue;
+            };
+            let members = opened.expect(&text);
+            assert_eq!(
+                members.current_at_open(),
+                indices(current.clone()),
+                "{text}"
+            );
+            let stale = set.difference(&current).copied();
+            assert_eq!(members.stale(), indices(stale), "{text}");
+            if current != set && random.random() {
+                members.admit_stale().expect(&text);
+                model.begin(&set, &current);
+            }
+        }
+    }
+}
+
+/// Epochs are numbered in the order they began anywhere, so that none has the number of another.
+struct Model {
+    known: Vec<BTreeSet<usize>>,
+    rosters: Vec<BTreeSet<usize>>,
+}
+
+impl Model {
+    fn new(count: usize) -> Self {
+        Self {
+            known: vec![BTreeSet::from([0]); count],
+            rosters: vec![(0..count).collect()],
+        }
+    }
+
+    /// Opens a set of members; returns those that are up to date, or `None` if they do not go together.
+    fn open(&mut self, set: &BTreeSet<usize>) -> Option<BTreeSet<usize>> {
+        let known = |index: &usize| &self.known[*index];
+        let tip = set
+            .iter()
+            .map(known)
+            .max_by_key(|known| known.len())?
+            .clone();
+        if !set.iter().all(|index| known(index).is_subset(&tip)) {
+            return None;
+        }
+        let current: BTreeSet<_> = set.iter().copied().filter(|i| *known(i) == tip).collect();
+        let epoch = tip.last().copied()?;
+        if current != self.rosters[epoch] {
+            self.begin(&current, &current);
+        }
+        Some(current)
+    }
+
+    /// Begins an epoch of `roster`, after the one that `current` are in.
+    fn begin(&mut self, roster: &BTreeSet<usize>, current: &BTreeSet<usize>) {
+        let mut known = current
+            .first()
+            .map_or(BTreeSet::new(), |i| self.known[*i].clone());
+        known.insert(self.rosters.len());
+        self.rosters.push(roster.clone());
+        for index in roster {
+            self.known[*index].clone_from(&known);
+        }
+    }
+}

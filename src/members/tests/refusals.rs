@@ -1,0 +1,284 @@
+use super::*;
+use crate::store::{Effect, Fault};
+
+fn refused(result: Result<impl std::fmt::Debug, MembersError>) -> MembersError {
+    let error = result.expect_err("it must be refused");
+    assert!(!error.to_string().contains('\n'), "one line: {error}");
+    if let Some(hint) = error.hint() {
+        assert!(!hint.contains('\n'), "one line: {hint}");
+    }
+    error
+}
+
+#[test]
+fn create_refuses_too_few_and_too_many_directories() {
+    let error = refused(Disks::blank(4, 2, 0).create());
+    assert!(matches!(error, MembersError::NoDirectory), "{error}");
+    for count in 1..6 {
+        let error = refused(Disks::blank(4, 2, count).create());
+        assert_eq!(
+            error.to_string(),
+            format!("{count} directories given, 6 needed for 4+2")
+        );
+        assert!(
+            error
+                .hint()
+                .is_some_and(|hint| hint.contains(&format!("name {} more", 6 - count)))
+        );
+    }
+    let error = refused(Disks::blank(1, 1, 257).create());
+    assert!(
+        matches!(
+            error,
+            MembersError::TooManyDirectories {
+                given: 257,
+                most: 256
+            }
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn create_refuses_sizes_and_labels_that_a_volume_cannot_have() {
+    let disks = Disks::blank(4, 2, 6);
+    let good = disks.options();
+    let bad = [
+        CreateOptions {
+            unit_bytes: 0,
+            ..good.clone()
+        },
+        CreateOptions {
+            unit_bytes: 1000,
+            ..good.clone()
+        },
+        CreateOptions {
+            unit_bytes: 1 << 30,
+            segment_bytes: 1 << 30,
+            ..good.clone()
+        },
+        CreateOptions {
+            segment_bytes: 0,
+            ..good.clone()
+        },
+        CreateOptions {
+            segment_bytes: (1 << 20) + 4096,
+            ..good.clone()
+        },
+        CreateOptions {
+            label: "l".repeat(256),
+            ..good.clone()
+        },
+        CreateOptions {
+            label: "a\nb".into(),
+            ..good.clone()
+        },
+    ];
+    for options in bad {
+        let error = refused(Members::create(&disks.stores(0..6), &options));
+        assert!(
+            matches!(error, MembersError::Option { .. }),
+            "{options:?}: {error}"
+        );
+    }
+    let options = CreateOptions {
+        code: CodeId(999),
+        ..good
+    };
+    let error = refused(Members::create(&disks.stores(0..6), &options));
+    assert!(matches!(error, MembersError::Codec(_)), "{error}");
+    disks.create().expect("nothing was left behind");
+}
+
+#[test]
+fn create_refuses_directories_that_are_not_empty() {
+    for index in 0..3 {
+        for name in ["notes.txt", "segments/0000000000000000"] {
+            let disks = Disks::blank(2, 1, 3);
+            disks.directories[index]
+                .open()
+                .create(name, 1)
+                .expect("a blank disk");
+            let error = refused(disks.create());
+            assert_eq!(
+                error.to_string(),
+                format!("/d{index} is not empty: it has {name}")
+            );
+            let others = disks.all().into_iter().filter(|other| *other != index);
+            for store in disks.stores(others) {
+                assert_eq!(store.list("").expect("it works"), [], "untouched");
+            }
+        }
+    }
+    let disks = Disks::volume(2, 1, 3);
+    let error = refused(disks.create());
+    assert!(
+        matches!(error, MembersError::AlreadyMember { .. }),
+        "{error}"
+    );
+    disks.open(0..3).expect("the volume is unharmed");
+}
+
+#[test]
+fn create_refuses_a_directory_given_twice() {
+    let disks = Disks::blank(2, 1, 3);
+    let error = refused(Members::create(&disks.stores([0, 1, 0]), &disks.options()));
+    assert!(
+        matches!(&error, MembersError::InUse { path } if path == "/d0"),
+        "{error}"
+    );
+    assert!(
+        error
+            .hint()
+            .is_some_and(|hint| hint.contains("given twice"))
+    );
+    disks.create().expect("nothing was left behind");
+}
+
+#[test]
+fn create_leaves_directories_empty_if_any_call_fails() {
+    for nth in 1.. {
+        let disks = Disks::blank(2, 1, 3);
+        let plan = FaultPlan::new();
+        plan.add(Fault::at(nth, Effect::Eio));
+        let created = Members::create(&disks.faulty(0..3, &plan), &disks.options());
+        if plan.triggered() == 0 {
+            created.expect("nothing failed");
+            return;
+        }
+        refused(created);
+        for store in disks.stores(0..3) {
+            assert_eq!(store.list("").expect("it works"), [], "call {nth}");
+        }
+        disks
+            .create()
+            .unwrap_or_else(|error| panic!("call {nth}: {error}"));
+    }
+}
+
+#[test]
+fn open_refuses_no_directory_and_directories_without_any_member() {
+    let error = refused(open(Vec::new()));
+    assert!(matches!(error, MembersError::NoDirectory), "{error}");
+    let error = refused(Disks::blank(1, 1, 2).open(0..2));
+    let MembersError::NoMember { reasons } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(reasons[0], "/d0: it is empty; is its disk mounted?");
+    assert_eq!(reasons.len(), 2);
+    assert!(error.hint().is_some());
+}
+
+#[test]
+fn open_refuses_a_directory_of_something_else() {
+    let disks = Disks::volume(1, 1, 2);
+    let foreign = Disks::blank(1, 1, 1);
+    foreign.directories[0]
+        .open()
+        .create("notes.txt", 1)
+        .expect("a blank disk");
+    let error = refused(open([disks.stores(0..2), foreign.stores([0])].concat()));
+    assert_eq!(
+        error.to_string(),
+        "/d0 is not a member of a volume: it has notes.txt, but no superblock"
+    );
+    assert!(error.hint().is_some());
+    assert_eq!(
+        foreign.directories[0]
+            .open()
+            .list("")
+            .expect("it works")
+            .len(),
+        1,
+        "untouched"
+    );
+}
+
+#[test]
+fn open_refuses_members_of_two_volumes() {
+    let (one, other) = (Disks::volume(1, 1, 2), Disks::volume(1, 1, 2));
+    let error = refused(open([one.stores([0]), other.stores([1])].concat()));
+    assert!(
+        matches!(error, MembersError::MixedVolumes { .. }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("/d0") && error.to_string().contains("/d1"));
+    let hint = error.hint().expect("a way out");
+    assert!(hint.contains(&one.block(0).volume.to_string()), "{hint}");
+}
+
+#[test]
+fn open_refuses_a_member_given_twice_or_copied() {
+    let disks = Disks::volume(2, 1, 3);
+    let error = refused(disks.open([0, 1, 0]));
+    assert_eq!(error.to_string(), "/d0 and /d0 are both member 0");
+    let copy = disks.fork();
+    let error = refused(open([disks.stores(0..3), copy.stores([1])].concat()));
+    assert_eq!(error.to_string(), "/d1 and /d1 are both member 1");
+    assert!(error.hint().is_some());
+    disks.open(0..3).expect("nothing is locked");
+}
+
+#[test]
+fn open_refuses_members_in_use_until_they_are_free() {
+    let disks = Disks::volume(1, 1, 3);
+    let first = disks.open(0..2).expect("enough members");
+    let error = refused(disks.open(1..3));
+    assert!(
+        matches!(&error, MembersError::InUse { path } if path == "/d1"),
+        "{error}"
+    );
+    drop(first);
+    disks.open(1..3).expect("the first is gone");
+}
+
+#[test]
+fn open_refuses_volumes_of_newer_builds_by_version_and_by_feature() {
+    for (offset, value) in [(8, 2_u8), (24, 1)] {
+        let disks = Disks::volume(1, 1, 2);
+        let len = disks.block(0).encode().len();
+        let changed = disks.directories[0].corrupt(
+            files::SUPERBLOCK,
+            0,
+            |slot| {
+                slot[offset] = value;
+                let checksum = crc32c::crc32c(&slot[..len - 4]);
+                slot[len - 4..].copy_from_slice(&checksum.to_le_bytes());
+            },
+            len,
+        );
+        assert!(changed);
+        let error = refused(disks.open(0..2));
+        assert!(
+            matches!(&error, MembersError::Newer { path, .. } if path == "/d0"),
+            "{error}"
+        );
+        assert!(error.hint().is_some());
+    }
+}
+
+#[test]
+fn open_names_what_is_missing_and_how_many_are_needed() {
+    let disks = Disks::volume(4, 2, 6);
+    let error = refused(disks.open([1, 3, 4]));
+    assert_eq!(
+        error.to_string(),
+        "3 members found, 4 needed; missing: member 0 (last seen at /d0); \
+         member 2 (last seen at /d2); member 5 (last seen at /d5)"
+    );
+    assert!(error.hint().is_some());
+}
+
+#[test]
+fn open_does_not_take_stale_members_for_the_newest() {
+    // Epoch 2 is without member 5 of 6, so that of its five members three must be there.
+    let disks = Disks::volume(2, 2, 6);
+    drop(disks.open(0..5).expect("enough members"));
+    let error = refused(disks.open([0, 1, 5]));
+    assert_eq!(
+        error.to_string(),
+        "2 members up to date, 3 needed; missing: member 2 (last seen at /d2); \
+         member 3 (last seen at /d3); member 4 (last seen at /d4)"
+    );
+    disks.open([0, 1, 2]).expect("three of five");
+}
