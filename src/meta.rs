@@ -1,1 +1,519 @@
-//! Metadata: a replicated journal before an ordered index.
+//! The metadata: one ordered key-value map that survives crashes and the loss of members.
+//!
+//! Keys and values are opaque bytes here; what they mean is up to the layers above. Changes are
+//! visible as soon as they are applied, durable once they are appended to the journal, and cheap to
+//! find after a crash once a checkpoint has brought them into the index:
+//!
+//! 1. [`Meta::apply`] puts a batch into the overlay, where readers see it.
+//! 2. [`Meta::rotate`] takes everything applied since the last time as one unit.
+//! 3. [`Meta::append`] writes units as one journal record to every live member, and **syncs**.
+//! 4. [`Meta::checkpoint`] commits everything appended so far to the index, with the LSN that it has
+//!    reached, on `parity_shards + 1` members, **syncing** twice: the pages, then the head that
+//!    makes them count. The journal file that held these records is then used again.
+//!
+//! Recovery, in [`Meta::open`]:
+//!
+//! 1. Of the members whose epoch is the newest, take the newest copy of the index, and every copy
+//!    that its head vouches for. All others are made useless. The head is written anew, **synced**.
+//! 2. Read the journal after the index's position, from all these members as one: contiguous LSNs,
+//!    good checksums, the life that the index names.
+//! 3. Commit all of that to the index in one transaction, with a new life, **synced**. From here on
+//!    the records just read are void, on whatever member they lie. Stripe data that they held stays
+//!    in the index until the next checkpoint.
+//! 4. Make journal files where a member lacks them, and begin the new life.
+//!
+//! A crash before the commit of step 3 leaves everything as it was; after it, nothing is left to do.
+//!
+//! # Invariants
+//!
+//! - A record is acknowledged only once it is durable on every live member; members that failed
+//!   have been left behind by a higher epoch before that, and are no source for recovery.
+//! - The index never holds a change that is not in the journal: a batch is recovered wholly or not.
+//! - After a failure that leaves journal or index in doubt nothing is written any more.
+//!
+//! Locks, in order: `checkpointing`, `appending`, then the journal's tail, the index's, the overlay.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::format::Lsn;
+use crate::format::journal::{Change, Life};
+use crate::members::{Access, Members};
+use disk::Disk;
+use index::{Commit, Index, Position};
+use journal::Journal;
+use mirror::Mirror;
+use overlay::{Entry, Frozen, Layer, Origin, Overlay};
+use redb_index::RedbIndex;
+
+mod batch;
+mod disk;
+mod error;
+mod index;
+mod journal;
+mod mirror;
+mod overlay;
+mod redb_index;
+mod replay;
+mod view;
+
+pub use crate::format::journal::StripeData;
+pub use batch::{Batch, Key, Value};
+pub use error::MetaError;
+pub use overlay::Pending;
+
+/// Changes that go from one layer to another under one hold of the overlay's lock.
+const CHUNK: usize = 1024;
+
+/// Longest time that [`Meta::apply`] waits for a checkpoint to make room.
+const APPLY_WAIT: Duration = Duration::from_secs(5);
+
+/// Memory for the index's first commit, in bytes.
+const FORMAT_CACHE_BYTES: usize = 1 << 20;
+
+/// How the metadata uses memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetaOptions {
+    /// Memory for pages of the index, in bytes.
+    pub cache_bytes: usize,
+    /// Memory for changes that are not in the index yet, in bytes. Beyond it, changes wait while a
+    /// checkpoint is under way.
+    pub overlay_bytes: usize,
+}
+
+impl Default for MetaOptions {
+    fn default() -> Self {
+        Self {
+            cache_bytes: 64 << 20,
+            overlay_bytes: 64 << 20,
+        }
+    }
+}
+
+/// What was found in the journal when the metadata was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Bytes of stripes that may never have been flushed, in the order in which they were
+    /// journaled.
+    pub data: Vec<StripeData>,
+    /// Journal records that the index lacked.
+    pub replayed_records: u64,
+}
+
+/// The metadata of a mounted volume.
+pub struct Meta {
+    overlay: RwLock<Overlay>,
+    index: Box<dyn Index>,
+    /// `None` if the volume is open for reading only.
+    journal: Option<Journal>,
+    overlay_bytes: usize,
+    /// Held while a record is appended, and while the overlay is frozen between two of them.
+    appending: Mutex<()>,
+    /// Held during a checkpoint. Says whether the index carries stripe data.
+    checkpointing: Mutex<bool>,
+    /// Whether a checkpoint is making room in the overlay just now.
+    making_room: Mutex<bool>,
+    room_made: Condvar,
+    closed: AtomicBool,
+    /// The first failure that left journal or index in doubt.
+    poison: Mutex<Option<String>>,
+}
+
+impl Meta {
+    /// Makes the journal and the index of a new volume, whose content is `first`.
+    ///
+    /// # Errors
+    ///
+    /// Any failure of a member.
+    pub fn format(members: &Arc<Members>, first: &Batch) -> Result<(), MetaError> {
+        let disk = Arc::new(Disk::new(Arc::clone(members)));
+        journal::create(&disk)?;
+        let index = RedbIndex::open(Mirror::create(&disk)?, FORMAT_CACHE_BYTES)?;
+        let position = Position {
+            lsn: Lsn(0),
+            life: next_life(Life::default()),
+        };
+        index.commit(&mut Commit {
+            changes: Box::new(first.iter()),
+            position,
+            carried: &[],
+        })?;
+        index.close();
+        if disk.members().live().len() == disk.members().count() {
+            return Ok(());
+        }
+        Err(MetaError::poisoned(
+            "a member failed while the volume was made",
+        ))
+    }
+
+    /// Opens the metadata and recovers what the last mount left behind. With
+    /// [`Access::ReadOnly`], nothing is written to any member.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::NoIndex`], [`MetaError::OldIndex`] or [`MetaError::LostRecords`] if more is
+    /// lost than the volume was made to bear; [`MetaError::NoSpace`]; failures of too many members.
+    pub fn open(
+        members: Arc<Members>,
+        options: &MetaOptions,
+    ) -> Result<(Self, Recovered), MetaError> {
+        let access = members.access();
+        let disk = Arc::new(Disk::new(members));
+        let index = RedbIndex::open(Mirror::open(&disk)?, options.cache_bytes)?;
+        let mut carried = index.carried()?;
+        let replayed = replay::replay(&disk, index.position())?;
+        carried.extend(replayed.data);
+        let recovered = Recovered {
+            data: carried,
+            replayed_records: replayed.records,
+        };
+        let (journal, overlay) = match access {
+            Access::ReadOnly => (
+                None,
+                Overlay::with_logged(replayed.changes, replayed.last.0),
+            ),
+            Access::ReadWrite => {
+                let life = next_life(index.position().life);
+                adopt(
+                    &index,
+                    &replayed.changes,
+                    Position {
+                        lsn: replayed.last,
+                        life,
+                    },
+                    &recovered,
+                )?;
+                let journal = Journal::start(&disk, life, replayed.last)?;
+                (Some(journal), Overlay::default())
+            }
+        };
+        let meta = Self {
+            overlay: RwLock::new(overlay),
+            index: Box::new(index),
+            journal,
+            overlay_bytes: options.overlay_bytes,
+            appending: Mutex::default(),
+            checkpointing: Mutex::new(!recovered.data.is_empty()),
+            making_room: Mutex::default(),
+            room_made: Condvar::new(),
+            closed: AtomicBool::new(false),
+            poison: Mutex::default(),
+        };
+        Ok((meta, recovered))
+    }
+
+    /// Returns a key's newest value.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::Poisoned`] if a page of the index is damaged on every copy.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Value>, MetaError> {
+        view::get(&self.overlay, &*self.index, key)
+    }
+
+    /// Returns the first `limit` keys from `from` to before `end`, in order, with their newest
+    /// values. Each stretch of some thousand keys is a consistent view.
+    ///
+    /// # Errors
+    ///
+    /// As [`Meta::get`].
+    pub fn scan(
+        &self,
+        from: &[u8],
+        end: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(Key, Value)>, MetaError> {
+        view::scan(&self.overlay, &*self.index, from, end, limit)
+    }
+
+    /// Applies a batch: visible at once and as a whole, durable with the record that
+    /// [`Meta::rotate`] takes it for. While a checkpoint runs and memory is short this waits, at
+    /// most some seconds.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::ReadOnly`], [`MetaError::Poisoned`], [`MetaError::Closed`].
+    pub fn apply(&self, batch: Batch) -> Result<(), MetaError> {
+        self.wait_for_room();
+        self.put(batch, Origin::Applied)
+    }
+
+    /// Like [`Meta::apply`], for records made by flushing stripes, which [`Meta::take_stripes`]
+    /// takes. Never waits: a checkpoint may be waiting for that very flush.
+    ///
+    /// # Errors
+    ///
+    /// As [`Meta::apply`].
+    pub fn apply_stripes(&self, batch: Batch) -> Result<(), MetaError> {
+        self.put(batch, Origin::Stripes)
+    }
+
+    fn put(&self, batch: Batch, origin: Origin) -> Result<(), MetaError> {
+        self.journal()?;
+        self.overlay.write().apply(batch, origin);
+        Ok(())
+    }
+
+    /// Returns the journal, if something may be written.
+    fn journal(&self) -> Result<&Journal, MetaError> {
+        if let Some(reason) = &*self.poison.lock() {
+            return Err(MetaError::Poisoned {
+                reason: reason.clone(),
+            });
+        }
+        if self.closed.load(Ordering::Acquire) {
+            return Err(MetaError::Closed);
+        }
+        self.journal.as_ref().ok_or(MetaError::ReadOnly)
+    }
+
+    fn wait_for_room(&self) {
+        if self.overlay.read().bytes() <= self.overlay_bytes {
+            return;
+        }
+        let mut making_room = self.making_room.lock();
+        if *making_room {
+            self.room_made.wait_for(&mut making_room, APPLY_WAIT);
+        }
+    }
+
+    /// Takes all changes applied since the last time, in their final values, as one unit.
+    pub fn rotate(&self) -> Pending {
+        self.overlay.write().take(Origin::Applied)
+    }
+
+    /// Takes all changes given to [`Meta::apply_stripes`] since the last time, as one unit.
+    pub fn take_stripes(&self) -> Pending {
+        self.overlay.write().take(Origin::Stripes)
+    }
+
+    /// Makes units and stripe data durable as one journal record, all of it or nothing. Units that
+    /// were taken are appended before others are taken.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::NoSpace`] or [`MetaError::TooLarge`]: nothing is durable, the units are back
+    /// where they were taken from. [`MetaError::Poisoned`]: whether it is durable is unknown, and
+    /// nothing can be written any more.
+    pub fn append(&self, parts: Vec<Pending>, data: &[StripeData]) -> Result<Lsn, MetaError> {
+        let _appending = self.appending.lock();
+        let journal = self.journal()?;
+        let changes = self.newest(&parts);
+        let entries: Vec<Change> = changes
+            .iter()
+            .map(|(key, entry)| (key.clone(), entry.value.clone()))
+            .collect();
+        let appended = match journal.append(&entries, data) {
+            Ok(lsn) => Ok(self.log(&changes, lsn)),
+            Err(error @ (MetaError::NoSpace | MetaError::TooLarge { .. })) => {
+                self.put_back(&parts);
+                Err(error)
+            }
+            Err(error) => return Err(self.poisoned_by(error)),
+        };
+        let mut overlay = self.overlay.write();
+        for part in parts {
+            overlay.forget(&part.layer);
+        }
+        appended
+    }
+
+    /// Merges units into one, without what the journal has newer already.
+    fn newest(&self, parts: &[Pending]) -> Vec<(Key, Entry)> {
+        let mut merged: BTreeMap<&Key, &Entry> = BTreeMap::new();
+        for (key, entry) in parts.iter().flat_map(|part| part.layer.iter()) {
+            let newest = merged.entry(key).or_insert(entry);
+            if entry.number > newest.number {
+                *newest = entry;
+            }
+        }
+        let all: Vec<_> = merged.into_iter().collect();
+        let mut newest = Vec::with_capacity(all.len());
+        for chunk in all.chunks(CHUNK) {
+            let overlay = self.overlay.read();
+            let current = chunk
+                .iter()
+                .filter(|(key, entry)| !overlay.is_outdated(key, entry.number));
+            newest.extend(current.map(|(key, entry)| ((*key).clone(), (*entry).clone())));
+        }
+        newest
+    }
+
+    fn log(&self, changes: &[(Key, Entry)], lsn: Lsn) -> Lsn {
+        for chunk in changes.chunks(CHUNK) {
+            self.overlay.write().log(chunk);
+        }
+        lsn
+    }
+
+    fn put_back(&self, parts: &[Pending]) {
+        for part in parts {
+            let changes: Vec<_> = part
+                .layer
+                .iter()
+                .map(|(key, entry)| (key.clone(), entry.clone()))
+                .collect();
+            for chunk in changes.chunks(CHUNK) {
+                self.overlay.write().put_back(part.origin, chunk);
+            }
+        }
+    }
+
+    /// Remembers the first failure after which nothing may be written, and returns it.
+    fn poisoned_by(&self, error: MetaError) -> MetaError {
+        let mut poison = self.poison.lock();
+        let reason = poison.get_or_insert_with(|| match error {
+            MetaError::Poisoned { reason } => reason,
+            other => other.to_string(),
+        });
+        MetaError::Poisoned {
+            reason: reason.clone(),
+        }
+    }
+
+    /// Returns about how many bytes of changes have been applied and not taken.
+    #[must_use]
+    pub fn pending_bytes(&self) -> usize {
+        self.overlay.read().pending_bytes()
+    }
+
+    /// Returns how full the journal is; at 1.0 its files begin to grow.
+    #[must_use]
+    pub fn journal_fill(&self) -> f32 {
+        self.journal.as_ref().map_or(0.0, Journal::fill)
+    }
+
+    /// Brings everything appended before the call into the index, and lets the journal be used
+    /// again. Others read, apply and append meanwhile.
+    ///
+    /// The caller guarantees that no stripe data appended so far, nor any that recovery returned,
+    /// is needed any more: its stripes are flushed, and their records are appended.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::NoSpace`]: nothing is lost, and a later checkpoint may succeed.
+    /// [`MetaError::Poisoned`]: nothing can be written any more; what was appended is safe.
+    pub fn checkpoint(&self) -> Result<(), MetaError> {
+        let mut carries = self.checkpointing.lock();
+        let journal = self.journal()?;
+        // One for which there was no space has its turn first.
+        let unfinished = self.overlay.read().frozen();
+        if let Some(frozen) = unfinished {
+            self.commit(journal, &frozen)?;
+        }
+        let frozen = {
+            let _appending = self.appending.lock();
+            let position = journal.position();
+            if position == self.index.position() && !*carries {
+                return Ok(());
+            }
+            journal.turn();
+            self.overlay.write().freeze(position)
+        };
+        self.commit(journal, &frozen)?;
+        *carries = false;
+        Ok(())
+    }
+
+    fn commit(&self, journal: &Journal, frozen: &Frozen) -> Result<(), MetaError> {
+        *self.making_room.lock() = true;
+        let committed = commit_layer(&*self.index, &frozen.layer, frozen.position, &[]);
+        if committed.is_ok() {
+            // Bound first: its memory is freed after the lock.
+            let thawed = self.overlay.write().thaw();
+            drop(thawed);
+            journal.covered(frozen.position.lsn);
+        }
+        *self.making_room.lock() = false;
+        self.room_made.notify_all();
+        match committed {
+            Ok(()) | Err(MetaError::NoSpace) => committed,
+            Err(error) => Err(self.poisoned_by(error)),
+        }
+    }
+
+    /// Does a bounded piece of work, some megabytes, if a member failed that held a copy of the
+    /// index: another member gets one. Says whether there may be more to do.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::Poisoned`] if no copy is left.
+    pub fn mend_index(&self) -> Result<bool, MetaError> {
+        self.journal()?;
+        self.index.refill().map_err(|error| self.poisoned_by(error))
+    }
+
+    /// Makes a last checkpoint, under the same guarantee as [`Meta::checkpoint`], and lets go of the
+    /// members. Everything else fails afterwards. Changes that were never appended are lost.
+    ///
+    /// # Errors
+    ///
+    /// As [`Meta::checkpoint`]; it is closed nevertheless.
+    pub fn close(&self) -> Result<(), MetaError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let last = match self.checkpoint() {
+            Err(MetaError::ReadOnly) => Ok(()),
+            other => other,
+        };
+        self.closed.store(true, Ordering::Release);
+        self.index.close();
+        last
+    }
+}
+
+impl std::fmt::Debug for Meta {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Meta")
+            .field("journal", &self.journal)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Makes what recovery found durable, and begins a new life.
+fn adopt(
+    index: &RedbIndex,
+    changes: &Layer,
+    position: Position,
+    recovered: &Recovered,
+) -> Result<(), MetaError> {
+    if recovered.replayed_records > 0 {
+        log::info!(
+            "recovered {} journal records, up to {}",
+            recovered.replayed_records,
+            position.lsn
+        );
+    }
+    commit_layer(index, changes, position, &recovered.data)
+}
+
+fn commit_layer(
+    index: &dyn Index,
+    layer: &Layer,
+    position: Position,
+    carried: &[StripeData],
+) -> Result<(), MetaError> {
+    let changes = layer.iter().map(|(key, entry)| (key, entry.value.as_ref()));
+    index.commit(&mut Commit {
+        changes: Box::new(changes),
+        position,
+        carried,
+    })
+}
+
+fn next_life(life: Life) -> Life {
+    let (nonce, _) = uuid::Uuid::new_v4().as_u64_pair();
+    Life {
+        number: life.number + 1,
+        nonce,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,81 @@
+//! Why an operation on the metadata failed.
+
+use crate::format::Lsn;
+use crate::members::MembersError;
+use crate::store::StoreError;
+
+/// Why an operation on the metadata failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetaError {
+    /// Journal or index can no longer be trusted, so nothing is written any more. Mounting the
+    /// volume again recovers everything that was acknowledged.
+    #[error(
+        "metadata is read-only since a failure ({reason}); unmount the volume and mount it again"
+    )]
+    Poisoned {
+        /// The first failure.
+        reason: String,
+    },
+
+    /// The members have no room for more metadata. Nothing is lost; deleting files helps.
+    #[error("no space for metadata")]
+    NoSpace,
+
+    /// The volume was opened for reading only.
+    #[error("the volume is open for reading only")]
+    ReadOnly,
+
+    /// [`Meta::close`](super::Meta::close) was called.
+    #[error("the metadata is closed")]
+    Closed,
+
+    /// No member that may be trusted holds a copy of the index.
+    #[error("no up-to-date member of {members} holds a copy of the index")]
+    NoIndex {
+        /// Members that were asked.
+        members: usize,
+    },
+
+    /// Every copy of the index that is left is older than the journal: the newer ones are lost.
+    #[error("the newest index left is of life {index}, the journal is of life {journal}")]
+    OldIndex {
+        /// The index's life.
+        index: u64,
+        /// The journal's life.
+        journal: u64,
+    },
+
+    /// Records are missing in the middle of the journal on all members.
+    #[error("journal record {missing} is lost on all members, {found} is there")]
+    LostRecords {
+        /// The first record that is missing.
+        missing: Lsn,
+        /// A later one that was found.
+        found: Lsn,
+    },
+
+    /// One journal record cannot hold this much.
+    #[error("a journal record of {bytes} bytes is too long")]
+    TooLarge {
+        /// Bytes that were to be written at once.
+        bytes: usize,
+    },
+
+    /// The membership does not allow the operation.
+    #[error(transparent)]
+    Members(#[from] MembersError),
+
+    /// A member failed while the metadata was being created.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl MetaError {
+    /// Returns the error for everything after `reason`.
+    pub(super) fn poisoned(reason: impl std::fmt::Display) -> Self {
+        Self::Poisoned {
+            reason: reason.to_string(),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The ordered store that the journal stands in front of.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::{Key, MetaError, Value};
+use crate::format::Lsn;
+use crate::format::journal::{Life, StripeData};
+
+/// How far an index has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Position {
+    /// The last journal record whose changes it holds.
+    pub(super) lsn: Lsn,
+    /// The life that the records after that one belong to.
+    pub(super) life: Life,
+}
+
+/// What an index takes in at once.
+pub(super) struct Commit<'a> {
+    /// Changes in order of key; `None` is a deletion.
+    pub(super) changes: Box<dyn Iterator<Item = (&'a Key, Option<&'a Value>)> + 'a>,
+    /// What the index has reached with them.
+    pub(super) position: Position,
+    /// Stripe data to keep until the next commit.
+    pub(super) carried: &'a [StripeData],
+}
+
+/// An ordered key-value store that is changed by whole commits.
+///
+/// # Errors
+///
+/// Every method fails with [`MetaError::Poisoned`] if the store can no longer be trusted, and then
+/// keeps failing.
+pub(super) trait Index: Send + Sync {
+    /// Returns a view of the state after the last commit, which later commits do not change.
+    fn snapshot(&self) -> Result<Arc<dyn Snapshot>, MetaError>;
+
+    /// Makes a commit durable, all of it or nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::NoSpace`] if it does not fit. Nothing is lost then; another try may succeed.
+    /// Views taken before may fail to read.
+    fn commit(&self, commit: &mut Commit<'_>) -> Result<(), MetaError>;
+
+    /// Waits until no commit is being made. A view that failed to read did so for good if a new one
+    /// taken after this fails as well.
+    fn settle(&self);
+
+    /// Returns the position given with the last commit.
+    fn position(&self) -> Position;
+
+    /// Returns the stripe data given with the last commit.
+    fn carried(&self) -> Result<Vec<StripeData>, MetaError>;
+
+    /// Does a bounded piece of what redundancy lacks, and says whether there may be more to do.
+    fn refill(&self) -> Result<bool, MetaError>;
+
+    /// Frees what it holds open. Every later call fails.
+    fn close(&self);
+}
+
+/// A view of an [`Index`].
+pub(super) trait Snapshot: Send + Sync {
+    /// Returns a key's value.
+    fn get(&self, key: &[u8]) -> Result<Option<Value>, MetaError>;
+
+    /// Returns the first `limit` keys within `range` and their values, in order of key.
+    fn range(&self, range: KeyRange<'_>, limit: usize) -> Result<Vec<(Key, Value)>, MetaError>;
+}
+
+/// A range of keys.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeyRange<'a> {
+    /// Where it starts.
+    pub(super) from: Bound<&'a [u8]>,
+    /// Where it ends.
+    pub(super) end: Bound<&'a [u8]>,
+}
+
+impl KeyRange<'_> {
+    /// Says whether no key is in it; ordered maps refuse to be asked for such a range.
+    #[must_use]
+    pub(super) fn is_empty(&self) -> bool {
+        match (self.from, self.end) {
+            (Bound::Included(from), Bound::Included(end)) => from > end,
+            (
+                Bound::Included(from) | Bound::Excluded(from),
+                Bound::Included(end) | Bound::Excluded(end),
+            ) => from >= end,
+            (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+        }
+    }
+}

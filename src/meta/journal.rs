@@ -1,0 +1,283 @@
+//! Writing the journal: two files in every live member, used in turn.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+
+use super::MetaError;
+use super::disk::Disk;
+use super::index::Position;
+use crate::format::journal::{self, Change, Life, RecordHeader, StripeData};
+use crate::format::{BLOCK_SIZE, Lsn, MemberIndex, files};
+use crate::store::StoreErrorKind;
+
+/// Smallest and largest size that a journal file is made with, in bytes.
+const FILE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=32 << 20;
+
+/// A journal file is this part of the smallest member.
+const MEMBER_PART: u64 = 64;
+
+/// Returns the names of the two files.
+pub(super) fn names() -> [Arc<str>; 2] {
+    files::JOURNALS.map(Into::into)
+}
+
+/// Returns how long each file is to be when a volume is made.
+pub(super) fn size_for(disk: &Disk) -> Result<u64, MetaError> {
+    let mut smallest = u64::MAX;
+    for member in disk.members().live() {
+        smallest = smallest.min(disk.free_bytes(member)?);
+    }
+    let size = (smallest / MEMBER_PART).clamp(*FILE_BYTES.start(), *FILE_BYTES.end());
+    Ok(size.next_multiple_of(BLOCK_SIZE as u64))
+}
+
+/// Makes the files of a new volume.
+pub(super) fn create(disk: &Disk) -> Result<(), MetaError> {
+    let size = size_for(disk)?;
+    for name in &names() {
+        for member in disk.members().live() {
+            disk.create(member, name, size)?;
+        }
+    }
+    Ok(())
+}
+
+/// The end of the journal, where records are added.
+#[derive(Debug)]
+pub(super) struct Journal {
+    disk: Arc<Disk>,
+    names: [Arc<str>; 2],
+    life: Life,
+    /// Bytes each file is meant to have. One that took more keeps what it has.
+    size: u64,
+    tail: Mutex<Tail>,
+    /// The bits of an `f32`, so that asking does not wait for an append.
+    fill: AtomicU32,
+}
+
+#[derive(Debug)]
+struct Tail {
+    /// The file that takes the next record.
+    current: usize,
+    files: [File; 2],
+    last: Lsn,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct File {
+    /// Bytes of records that the index may lack.
+    used: u64,
+    /// Bytes that it can take without growing.
+    len: u64,
+    /// Its newest record.
+    last: Lsn,
+}
+
+impl Journal {
+    /// Starts a life after record `last`. The files are made, or made longer, where a member lacks
+    /// them; what they hold belongs to other lives.
+    pub(super) fn start(disk: &Arc<Disk>, life: Life, last: Lsn) -> Result<Self, MetaError> {
+        let names = names();
+        let size = Self::existing_size(disk, &names)?;
+        for member in disk.members().live() {
+            for name in &names {
+                prepare(disk, member, name, size);
+            }
+        }
+        if disk.members().is_failed() {
+            return Err(MetaError::poisoned(
+                "too few members are left for a journal",
+            ));
+        }
+        let file = File {
+            used: 0,
+            len: size,
+            last: Lsn(0),
+        };
+        let tail = Mutex::new(Tail {
+            current: 0,
+            files: [file; 2],
+            last,
+        });
+        Ok(Self {
+            disk: Arc::clone(disk),
+            names,
+            life,
+            size,
+            tail,
+            fill: AtomicU32::new(0),
+        })
+    }
+
+    fn existing_size(disk: &Disk, names: &[Arc<str>; 2]) -> Result<u64, MetaError> {
+        let lens = disk.members().live().into_iter().flat_map(|member| {
+            names
+                .iter()
+                .filter_map(move |name| disk.len(member, name).ok().flatten())
+        });
+        let block = BLOCK_SIZE as u64;
+        match lens.map(|len| len / block * block).max() {
+            Some(len) if len >= *FILE_BYTES.start() => Ok(len.min(*FILE_BYTES.end())),
+            _ => size_for(disk),
+        }
+    }
+
+    /// Returns what an index will have reached that takes in everything appended so far.
+    pub(super) fn position(&self) -> Position {
+        Position {
+            lsn: self.tail.lock().last,
+            life: self.life,
+        }
+    }
+
+    /// Returns how full the files are: 1.0 if both are. More is possible.
+    pub(super) fn fill(&self) -> f32 {
+        f32::from_bits(self.fill.load(Ordering::Relaxed))
+    }
+
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a trigger for checkpoints need not be exact"
+    )]
+    fn note_fill(&self, tail: &Tail) {
+        let used = (tail.files[0].used + tail.files[1].used) as f32;
+        self.fill
+            .store((used / (2 * self.size) as f32).to_bits(), Ordering::Relaxed);
+    }
+
+    /// Adds a record, durable on every member that is live when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::NoSpace`] and [`MetaError::TooLarge`] if nothing has changed; after anything
+    /// else nothing more may be appended.
+    pub(super) fn append(&self, entries: &[Change], data: &[StripeData]) -> Result<Lsn, MetaError> {
+        let mut tail = self.tail.lock();
+        let body = entries
+            .iter()
+            .map(|(key, value)| journal::entry_bytes(key, value.as_deref()))
+            .sum::<usize>()
+            + data.iter().map(journal::stripe_bytes).sum::<usize>();
+        let len = journal::padded_bytes(body);
+        if len > journal::MAX_RECORD_BYTES {
+            return Err(MetaError::TooLarge { bytes: len });
+        }
+        let offset = self.find_place(&mut tail, len as u64)?;
+        let lsn = Lsn(tail.last.0 + 1);
+        let members = self.disk.members();
+        let header = RecordHeader {
+            volume: members.volume_id(),
+            epoch: members.epoch(),
+            lsn,
+            life: self.life,
+        };
+        let mut record = self.disk.buffer(len);
+        journal::encode(&header, entries, data, &mut record);
+        self.write(&self.names[tail.current], offset, &record.freeze())?;
+        let current = tail.current;
+        tail.files[current].used = offset + len as u64;
+        tail.files[current].last = lsn;
+        tail.last = lsn;
+        self.note_fill(&tail);
+        Ok(lsn)
+    }
+
+    /// Returns where in the current file a record of `len` bytes goes, after making room for it.
+    fn find_place(&self, tail: &mut Tail, len: u64) -> Result<u64, MetaError> {
+        let file = tail.files[tail.current];
+        if file.used + len > file.len && file.used > 0 && tail.files[1 - tail.current].used == 0 {
+            tail.current = 1 - tail.current;
+        }
+        let file = &mut tail.files[tail.current];
+        let end = file.used + len;
+        if end > file.len {
+            self.grow(tail.current, file.len..end)?;
+            file.len = end;
+        }
+        Ok(file.used)
+    }
+
+    /// Lets a file take more than it was made for. Rare: a single record that is longer than the
+    /// file, or no checkpoint for long.
+    fn grow(&self, file: usize, range: std::ops::Range<u64>) -> Result<(), MetaError> {
+        for member in self.disk.members().live() {
+            match self.disk.reserve(member, &self.names[file], range.clone()) {
+                Err(error) if error.kind() == StoreErrorKind::NoSpace => {
+                    return Err(MetaError::NoSpace);
+                }
+                Err(error) if !error.is_member_failure() => self.disk.fail(member, &error),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes and syncs on all live members. One that fails is left behind.
+    fn write(&self, name: &Arc<str>, offset: u64, record: &bytes::Bytes) -> Result<(), MetaError> {
+        let live = self.disk.members().live();
+        let mut full = Vec::new();
+        let mut written = Vec::new();
+        for (member, answer) in self.disk.write(&live, name, offset, record) {
+            match answer {
+                Ok(()) => written.push(member),
+                Err(error) if error.kind() == StoreErrorKind::NoSpace => full.push((member, error)),
+                Err(error) if !error.is_member_failure() => self.disk.fail(member, &error),
+                Err(_) => {}
+            }
+        }
+        if written.is_empty() && !full.is_empty() {
+            // Nobody has it, so it can be written again when there is space.
+            return Err(MetaError::NoSpace);
+        }
+        let mut synced = 0;
+        for (member, answer) in self.disk.sync(&written, name) {
+            match answer {
+                Ok(()) => synced += 1,
+                Err(error) if !error.is_member_failure() => self.disk.fail(member, &error),
+                Err(_) => {}
+            }
+        }
+        for (member, error) in full {
+            self.disk.fail(member, &error);
+        }
+        if synced == 0 || self.disk.members().is_failed() {
+            return Err(MetaError::poisoned("too few members took a journal record"));
+        }
+        Ok(())
+    }
+
+    /// Lets the next record go to the other file, if the index has all of that one.
+    pub(super) fn turn(&self) {
+        let mut tail = self.tail.lock();
+        let (current, other) = (tail.current, 1 - tail.current);
+        if tail.files[current].used > 0 && tail.files[other].used == 0 {
+            tail.current = other;
+        }
+    }
+
+    /// Notes that the index has every record up to `lsn`, so that files may be used again.
+    pub(super) fn covered(&self, lsn: Lsn) {
+        let mut tail = self.tail.lock();
+        for file in tail.files.iter_mut().filter(|file| file.last <= lsn) {
+            file.used = 0;
+        }
+        self.note_fill(&tail);
+    }
+}
+
+/// Makes sure that a member has a journal file of at least `size` bytes, or fails the member.
+fn prepare(disk: &Disk, member: MemberIndex, name: &Arc<str>, size: u64) {
+    let prepared = match disk.len(member, name) {
+        Ok(Some(len)) if len >= size => Ok(()),
+        Ok(Some(len)) => disk.reserve(member, name, len..size),
+        Ok(None) => disk.create(member, name, size),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = prepared
+        && !error.is_member_failure()
+    {
+        disk.fail(member, &error);
+    }
+}

@@ -1,0 +1,508 @@
+//! The index database's storage: equal copies on several members.
+//!
+//! The database sees one file. Every write goes to all copies, every sync waits for all of them; a
+//! read is served by any copy, and by another if a frame is damaged. A copy that fails is left
+//! behind, and [`refill`] makes another in the background.
+//!
+//! # Invariants
+//!
+//! - A head is written only after everything it refers to is durable on every copy that it names:
+//!   whichever of these copies is left, it is as good as the one whose head is the newest.
+//! - A copy that missed a write loses its heads, durably, or its member is failed, before the next
+//!   sync succeeds. So the newest head among members that may be trusted is never out of date.
+//! - The last durable head of a copy is not overwritten: there are two slots.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::{Mutex, RwLock};
+use redb::StorageBackend;
+
+use super::MetaError;
+use super::disk::{Answer, Disk, write_op};
+use crate::format::frame::{self, DB_HEADER_BYTES, FRAME_BYTES, Head, PAGE_BYTES};
+use crate::format::{MemberIndex, VolumeId};
+use crate::store::StoreErrorKind;
+
+mod open;
+mod read;
+pub(super) mod refill;
+
+/// Pages that wait in memory before they are written even without a sync.
+const MAX_BUFFERED_PAGES: usize = 2048;
+
+/// Frames written in one operation.
+const MAX_RUN_FRAMES: usize = 256;
+
+/// Bytes that a file may grow by with its space reserved. The database doubles its length up to
+/// 4 GiB, and then grows by as much at a time; reserving all of that would take space from data.
+const MAX_RESERVED_GROWTH: u64 = 256 << 20;
+
+/// Pages of a new index file.
+const FIRST_PAGES: u64 = 512;
+
+const PAGE: u64 = PAGE_BYTES as u64;
+
+type Page = Arc<[u8; PAGE_BYTES]>;
+
+/// The copies of the index.
+#[derive(Debug)]
+pub(super) struct Mirror {
+    disk: Arc<Disk>,
+    name: Arc<str>,
+    volume: VolumeId,
+    tag: u32,
+    /// How many copies there are to be.
+    wanted: usize,
+    writable: bool,
+    /// A copy had no space since the last reset, so nothing more is written for this commit.
+    out_of_space: AtomicBool,
+    /// Not even the reset had space: nothing is written until one has. The database is read, and
+    /// what it writes on being opened stays in memory.
+    suspended: AtomicBool,
+    front: Mutex<Front>,
+    /// Written by the database, not yet by us. A page stays here until every copy has it.
+    buffered: Mutex<BTreeMap<u64, Page>>,
+    /// Copies that hold every page. Changed only under `io`.
+    copies: RwLock<Vec<Copied>>,
+    /// Held while anything is written. Lock order: `io`, then any one of the others.
+    io: Mutex<Io>,
+}
+
+/// What the heads hold of the database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Front {
+    db_header: [u8; DB_HEADER_BYTES],
+    db_bytes: u64,
+}
+
+/// A copy of the index.
+#[derive(Clone, Copy, Debug)]
+struct Copied {
+    member: MemberIndex,
+    file_bytes: u64,
+    /// The slot of its last durable head.
+    slot: u8,
+}
+
+/// What is needed to write.
+#[derive(Debug)]
+struct Io {
+    /// Of the last head written.
+    sequence: u64,
+    /// The last front that is durable on all copies.
+    durable: Front,
+    /// A newer head was written, but is not durable on all copies.
+    head_in_doubt: bool,
+    /// A member that is being given a copy.
+    arriving: Option<refill::Arriving>,
+    /// Members that had no room for a copy.
+    refused: Vec<MemberIndex>,
+    /// Copies whose members had no space lately, to be moved elsewhere.
+    cramped: Vec<MemberIndex>,
+}
+
+impl Mirror {
+    /// Returns the storage to give to the database.
+    pub(super) fn backend(self: &Arc<Self>) -> Backend {
+        Backend(Arc::clone(self))
+    }
+
+    fn members(&self) -> Vec<MemberIndex> {
+        self.copies.read().iter().map(|copy| copy.member).collect()
+    }
+
+    fn note_len(&self, member: MemberIndex, len: u64) {
+        for copy in self
+            .copies
+            .write()
+            .iter_mut()
+            .filter(|copy| copy.member == member)
+        {
+            copy.file_bytes = copy.file_bytes.max(len);
+        }
+    }
+
+    /// Makes every copy's file long enough for the whole database, so that no read of a page meets
+    /// the file's end. The space is reserved, unless the database grows by too much at once.
+    fn extend(&self, io: &mut Io, db_bytes: u64) -> io::Result<()> {
+        let len = frame::frame_offset(db_bytes.div_ceil(PAGE));
+        let short: Vec<_> = self
+            .copies
+            .read()
+            .iter()
+            .filter(|copy| copy.file_bytes < len)
+            .copied()
+            .collect();
+        let grow = |copy: Copied| {
+            let reserved = len - copy.file_bytes <= MAX_RESERVED_GROWTH
+                && self
+                    .disk
+                    .reserve(copy.member, &self.name, copy.file_bytes..len)
+                    .is_ok();
+            // Much of a longer database may never be written: let the writes decide.
+            let grown = if reserved {
+                Ok(())
+            } else {
+                self.disk.truncate(copy.member, &self.name, len)
+            };
+            if grown.is_ok() {
+                self.note_len(copy.member, len);
+            }
+            (copy.member, grown)
+        };
+        self.settle(io, short.into_iter().map(grow).collect())
+    }
+
+    /// Says whether a copy had no space since the last [`Mirror::reset`]. The database need not pass
+    /// on the error that it met first.
+    pub(super) fn ran_out_of_space(&self) -> bool {
+        self.out_of_space.load(Ordering::Acquire)
+    }
+
+    /// Goes back to what is durable, after the members had no space for what the database wrote
+    /// since, and writes nothing more. The database has been closed before; opened anew, it can be
+    /// read.
+    pub(super) fn suspend(&self) {
+        self.suspend_under(&self.io.lock());
+    }
+
+    fn suspend_under(&self, io: &Io) {
+        self.suspended.store(true, Ordering::Release);
+        self.buffered.lock().clear();
+        *self.front.lock() = io.durable.clone();
+    }
+
+    /// Like [`Mirror::suspend`], and then begins to write again, unless there is no space even for
+    /// undoing what was written.
+    pub(super) fn reset(&self) -> io::Result<()> {
+        let mut io = self.io.lock();
+        self.suspend_under(&io);
+        if io.head_in_doubt {
+            // It must be gone before pages that it names are used again.
+            let durable = io.durable.clone();
+            match self.write_heads(&mut io, durable) {
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => return Ok(()),
+                undone => undone?,
+            }
+        }
+        self.out_of_space.store(false, Ordering::Release);
+        self.suspended.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Returns whether what the database writes goes to the members.
+    ///
+    /// # Errors
+    ///
+    /// If a copy had no space.
+    fn writes_through(&self) -> io::Result<bool> {
+        if !self.writable || self.suspended.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        if self.ran_out_of_space() {
+            Err(io::ErrorKind::StorageFull.into())
+        } else {
+            Ok(true)
+        }
+    }
+
+    /// Writes every buffered page to all copies. Nothing is durable yet.
+    fn flush(&self, io: &mut Io) -> io::Result<()> {
+        self.forget_dead(io)?;
+        let pages: Vec<(u64, Page)> = self
+            .buffered
+            .lock()
+            .iter()
+            .map(|(page, bytes)| (*page, Arc::clone(bytes)))
+            .collect();
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let db_bytes = self.front.lock().db_bytes;
+        self.extend(io, db_bytes)?;
+        let mut targets = self.members();
+        targets.extend(io.arriving.as_ref().map(|arriving| arriving.member));
+        let mut ops = Vec::new();
+        for run in pages.chunk_by(|(page, _), (next, _)| page + 1 == *next) {
+            for run in run.chunks(MAX_RUN_FRAMES) {
+                let data = self.frames(run);
+                let offset = frame::frame_offset(run[0].0);
+                ops.extend(
+                    targets
+                        .iter()
+                        .map(|member| (*member, write_op(&self.name, offset, &data))),
+                );
+            }
+        }
+        let answers = self.disk.run(ops);
+        self.settle(io, answers)?;
+        let mut buffered = self.buffered.lock();
+        for (page, bytes) in pages {
+            if buffered
+                .get(&page)
+                .is_some_and(|now| Arc::ptr_eq(now, &bytes))
+            {
+                buffered.remove(&page);
+            }
+        }
+        Ok(())
+    }
+
+    fn frames(&self, run: &[(u64, Page)]) -> Bytes {
+        let mut data = BytesMut::with_capacity(run.len() * FRAME_BYTES);
+        for (page, bytes) in run {
+            frame::put_frame(*page, bytes, self.tag, &mut data);
+        }
+        data.freeze()
+    }
+
+    /// Makes everything written so far durable on all copies.
+    fn sync(&self, io: &mut Io) -> io::Result<()> {
+        self.flush(io)?;
+        let front = self.front.lock().clone();
+        if front == io.durable {
+            let answers = self.disk.sync(&self.members(), &self.name);
+            return self.settle(io, answers);
+        }
+        self.extend(io, front.db_bytes)?;
+        self.write_heads(io, front)
+    }
+
+    /// Writes `front` into the heads of all copies and makes it durable, with all pages before it.
+    fn write_heads(&self, io: &mut Io, front: Front) -> io::Result<()> {
+        io.sequence += 1;
+        io.head_in_doubt = true;
+        let head = Head {
+            volume: self.volume,
+            sequence: io.sequence,
+            db_bytes: front.db_bytes,
+            copies: self.members(),
+            db_header: front.db_header,
+        };
+        let data = Bytes::copy_from_slice(&head.encode());
+        let write = |copy: &Copied| {
+            (
+                copy.member,
+                write_op(&self.name, frame::head_offset(1 - copy.slot), &data),
+            )
+        };
+        let ops = self.copies.read().iter().map(write).collect();
+        let answers = self.disk.run(ops);
+        self.settle(io, answers)?;
+        let answers = self.disk.sync(&self.members(), &self.name);
+        self.settle(io, answers)?;
+        for copy in self.copies.write().iter_mut() {
+            copy.slot = 1 - copy.slot;
+        }
+        io.cramped.clear();
+        io.head_in_doubt = false;
+        io.durable = front;
+        Ok(())
+    }
+
+    /// Leaves copies behind whose members have failed.
+    fn forget_dead(&self, io: &mut Io) -> io::Result<()> {
+        let live = self.disk.members().live();
+        if io
+            .arriving
+            .as_ref()
+            .is_some_and(|arriving| !live.contains(&arriving.member))
+        {
+            io.arriving = None;
+        }
+        let mut copies = self.copies.write();
+        copies.retain(|copy| live.contains(&copy.member));
+        if copies.is_empty() {
+            Err(none_left())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Leaves copies behind whose members failed an operation.
+    ///
+    /// # Errors
+    ///
+    /// If no copy would be left; or if a copy had no space, with
+    /// [`StorageFull`](io::ErrorKind::StorageFull): the copy is good, but the database must go back
+    /// to what is durable ([`Mirror::reset`]).
+    fn settle(&self, io: &mut Io, answers: Vec<Answer>) -> io::Result<()> {
+        let mut full = false;
+        for (member, answer) in answers {
+            let Err(error) = answer else { continue };
+            if io
+                .arriving
+                .as_ref()
+                .is_some_and(|arriving| arriving.member == member)
+            {
+                log::warn!("member {member} gets no copy of the index: {error}");
+                io.arriving = None;
+                io.refused.push(member);
+            } else if error.kind() == StoreErrorKind::NoSpace {
+                full = true;
+                if !io.cramped.contains(&member) {
+                    io.cramped.push(member);
+                }
+            } else if !error.is_member_failure() {
+                // The file is gone from under us.
+                self.disk.fail(member, &error);
+            }
+        }
+        self.forget_dead(io)?;
+        if full {
+            self.out_of_space.store(true, Ordering::Release);
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+
+    /// Makes sure that nobody ever takes what lies on a member for a copy.
+    fn wipe(&self, member: MemberIndex) {
+        let heads = Bytes::from_static(&[0; 2 * frame::HEAD_BYTES]);
+        let write = self.disk.write(&[member], &self.name, 0, &heads);
+        let sync = self.disk.sync(&[member], &self.name);
+        for (_, answer) in write.into_iter().chain(sync) {
+            if let Err(error) = answer
+                && error.kind() != StoreErrorKind::NotFound
+            {
+                self.disk.fail(member, &error);
+                return;
+            }
+        }
+        if let Err(error) = self.disk.remove(member, &self.name) {
+            log::warn!("member {member} keeps an index file that is of no use: {error}");
+        }
+    }
+
+    fn buffer_page(&self, page: u64, bytes: Page) -> io::Result<()> {
+        let full = {
+            let mut buffered = self.buffered.lock();
+            buffered.insert(page, bytes);
+            buffered.len() >= MAX_BUFFERED_PAGES
+        };
+        if full && self.writes_through()? {
+            return self.flush(&mut self.io.lock());
+        }
+        Ok(())
+    }
+
+    /// Takes a write that lies within one page.
+    fn write_in_page(&self, page: u64, skip: usize, data: &[u8]) -> io::Result<()> {
+        if page == 0 {
+            let mut front = self.front.lock();
+            let Some(target) = front.db_header.get_mut(skip..skip + data.len()) else {
+                return Err(io::Error::other(
+                    "the database's header has outgrown the index head",
+                ));
+            };
+            target.copy_from_slice(data);
+            return Ok(());
+        }
+        let mut bytes = [0; PAGE_BYTES];
+        if data.len() < PAGE_BYTES {
+            self.read_pages(page, &mut bytes)?;
+        }
+        bytes[skip..skip + data.len()].copy_from_slice(data);
+        self.buffer_page(page, Arc::new(bytes))
+    }
+
+    fn check_range(&self, offset: u64, len: usize) -> io::Result<()> {
+        let end = offset.checked_add(len as u64);
+        if end.is_some_and(|end| end <= self.front.lock().db_bytes) {
+            return Ok(());
+        }
+        Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "beyond the end of the index",
+        ))
+    }
+}
+
+/// Tells a want of space, which passes, from failures that do not.
+pub(super) fn meta_error(error: io::Error) -> MetaError {
+    match error.kind() {
+        io::ErrorKind::StorageFull => MetaError::NoSpace,
+        _ => MetaError::poisoned(error),
+    }
+}
+
+fn none_left() -> io::Error {
+    io::Error::other("no copy of the index is left")
+}
+
+/// Returns the page of a byte and the byte's place in it.
+fn split(offset: u64) -> (u64, usize) {
+    let skip = usize::try_from(offset % PAGE).expect("a remainder is below the page size");
+    (offset / PAGE, skip)
+}
+
+/// A [`Mirror`] as the database sees it.
+#[derive(Debug)]
+pub(super) struct Backend(Arc<Mirror>);
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.front.lock().db_bytes)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.check_range(offset, out.len())?;
+        let (mut at, mut rest) = (offset, out);
+        while !rest.is_empty() {
+            let (page, skip) = split(at);
+            let whole = if page == 0 || skip > 0 {
+                0
+            } else {
+                rest.len() / PAGE_BYTES * PAGE_BYTES
+            };
+            let len = if whole > 0 {
+                whole
+            } else {
+                rest.len().min(PAGE_BYTES - skip)
+            };
+            let (head, tail) = rest.split_at_mut(len);
+            if whole > 0 {
+                self.0.read_pages(page, head)?;
+            } else {
+                self.0.read_in_page(page, skip, head)?;
+            }
+            at += len as u64;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        if len > frame::MAX_DB_BYTES {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.0.front.lock().db_bytes = len;
+        self.0.buffered.lock().split_off(&len.div_ceil(PAGE));
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        if self.0.writes_through()? {
+            self.0.sync(&mut self.0.io.lock())
+        } else {
+            Ok(())
+        }
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.check_range(offset, data.len())?;
+        let (mut at, mut rest) = (offset, data);
+        while !rest.is_empty() {
+            let (page, skip) = split(at);
+            let (head, tail) = rest.split_at(rest.len().min(PAGE_BYTES - skip));
+            self.0.write_in_page(page, skip, head)?;
+            at += head.len() as u64;
+            rest = tail;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,155 @@
+//! Finding the copies of the index that count.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use parking_lot::{Mutex, RwLock};
+
+use super::{Copied, FIRST_PAGES, Front, Io, Mirror, meta_error};
+use crate::format::frame::{self, DB_HEADER_BYTES, HEAD_BYTES, Head};
+use crate::format::{MemberIndex, files};
+use crate::members::Access;
+use crate::meta::MetaError;
+use crate::meta::disk::Disk;
+
+/// The file in each member that has a copy.
+const NAME: &str = files::INDEX;
+
+/// A copy that was found, with its newest head.
+struct Found {
+    copy: Copied,
+    head: Head,
+}
+
+impl Mirror {
+    /// Makes empty copies on the members with most room.
+    pub(in crate::meta) fn create(disk: &Arc<Disk>) -> Result<Arc<Self>, MetaError> {
+        let mut members = Vec::new();
+        for member in disk.members().live() {
+            members.push((Reverse(disk.free_bytes(member)?), member));
+        }
+        members.sort_unstable();
+        let mut copies = Vec::new();
+        let len = frame::frame_offset(FIRST_PAGES);
+        for (_, member) in members.into_iter().take(wanted_copies(disk)) {
+            disk.create(member, &NAME.into(), len)?;
+            copies.push(Copied {
+                member,
+                file_bytes: len,
+                slot: 1,
+            });
+        }
+        let front = Front {
+            db_header: [0; DB_HEADER_BYTES],
+            db_bytes: 0,
+        };
+        Ok(Arc::new(Self::assemble(disk, copies, front, 0)))
+    }
+
+    /// Opens the newest copies among the members that may be trusted, and makes all others useless.
+    pub(in crate::meta) fn open(disk: &Arc<Disk>) -> Result<Arc<Self>, MetaError> {
+        let live = disk.members().live();
+        let current = disk.members().current_at_open();
+        let sources: Vec<_> = current
+            .into_iter()
+            .filter(|member| live.contains(member))
+            .collect();
+        let mut found: Vec<Found> = sources
+            .iter()
+            .filter_map(|member| find(disk, *member))
+            .collect();
+        found.sort_by_key(|found| Reverse(found.head.sequence));
+        let Some(newest) = found.first().map(|found| found.head.clone()) else {
+            return Err(MetaError::NoIndex {
+                members: sources.len(),
+            });
+        };
+        // The newest head vouches for the copies that it names, whatever their own heads say.
+        found.retain(|found| newest.copies.contains(&found.copy.member));
+        let copies = found.into_iter().map(|found| found.copy).collect();
+        let front = Front {
+            db_header: newest.db_header,
+            db_bytes: newest.db_bytes,
+        };
+        let mirror = Self::assemble(disk, copies, front, newest.sequence);
+        if mirror.writable {
+            mirror.make_uniform(&live)?;
+        }
+        Ok(Arc::new(mirror))
+    }
+
+    fn assemble(disk: &Arc<Disk>, copies: Vec<Copied>, front: Front, sequence: u64) -> Self {
+        let members = disk.members();
+        let io = Io {
+            sequence,
+            durable: front.clone(),
+            head_in_doubt: false,
+            arriving: None,
+            refused: Vec::new(),
+            cramped: Vec::new(),
+        };
+        Self {
+            disk: Arc::clone(disk),
+            name: NAME.into(),
+            volume: members.volume_id(),
+            tag: frame::volume_tag(members.volume_id()),
+            wanted: wanted_copies(disk),
+            writable: members.access() == Access::ReadWrite,
+            out_of_space: AtomicBool::new(false),
+            suspended: AtomicBool::new(false),
+            front: Mutex::new(front),
+            buffered: Mutex::default(),
+            copies: RwLock::new(copies),
+            io: Mutex::new(io),
+        }
+    }
+
+    /// Makes what lies on other members useless, and the same head durable on all copies.
+    fn make_uniform(&self, live: &[MemberIndex]) -> Result<(), MetaError> {
+        let members = self.members();
+        for member in live.iter().filter(|member| !members.contains(member)) {
+            if let Ok(Some(_)) = self.disk.len(*member, &self.name) {
+                self.wipe(*member);
+            }
+        }
+        let mut io = self.io.lock();
+        let front = io.durable.clone();
+        self.extend(&mut io, front.db_bytes).map_err(meta_error)?;
+        self.write_heads(&mut io, front).map_err(meta_error)
+    }
+}
+
+fn wanted_copies(disk: &Disk) -> usize {
+    disk.members().geometry().parity_shards() + 1
+}
+
+/// Looks for a copy on a member.
+fn find(disk: &Disk, member: MemberIndex) -> Option<Found> {
+    let name = NAME.into();
+    let file_bytes = disk.len(member, &name).ok()??;
+    if file_bytes < frame::FRAMES_START {
+        return None;
+    }
+    let bytes = disk.read(member, &name, 0, 2 * HEAD_BYTES).ok()?;
+    let volume = disk.members().volume_id();
+    let heads = bytes
+        .as_chunks::<HEAD_BYTES>()
+        .0
+        .iter()
+        .zip(0u8..)
+        .filter_map(|(slot, number)| {
+            let head = Head::decode(slot)
+                .ok()
+                .filter(|head| head.volume == volume)?;
+            Some(Found {
+                copy: Copied {
+                    member,
+                    file_bytes,
+                    slot: number,
+                },
+                head,
+            })
+        });
+    heads.max_by_key(|found| found.head.sequence)
+}

@@ -1,0 +1,167 @@
+//! Reading pages of the index from whichever copy has them intact.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use bytes::BytesMut;
+
+use super::{Mirror, Page};
+use crate::format::MemberIndex;
+use crate::format::frame::{self, FRAME_BYTES, PAGE_BYTES};
+use crate::store::Buffer;
+
+impl Mirror {
+    /// Fills `out` with whole pages from `first` on; page 0 is not among them.
+    pub(super) fn read_pages(&self, first: u64, out: &mut [u8]) -> io::Result<()> {
+        let mut missing = self.take_buffered(first, out);
+        let mut damaged: Vec<(MemberIndex, u64)> = Vec::new();
+        for (member, file_bytes) in self.reading_order(first) {
+            let (Some(&start), Some(&last)) = (missing.first(), missing.last()) else {
+                break;
+            };
+            let Some(frames) = self.read_frames(member, file_bytes, start, last - start + 1) else {
+                continue;
+            };
+            missing.retain(|page| {
+                let intact = self.intact(&frames, start, *page);
+                match intact {
+                    Some(bytes) => page_mut(out, first, *page).copy_from_slice(bytes),
+                    None => damaged.push((member, *page)),
+                }
+                intact.is_none()
+            });
+        }
+        if let Some(page) = missing.first() {
+            let text = format!("page {page} of the index is damaged on every copy");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        for (member, page) in damaged {
+            self.mend(member, page, page_mut(out, first, page));
+        }
+        Ok(())
+    }
+
+    /// Fills `out` from a place within one page.
+    pub(super) fn read_in_page(&self, page: u64, skip: usize, out: &mut [u8]) -> io::Result<()> {
+        if page > 0 {
+            let mut whole = [0; PAGE_BYTES];
+            self.read_pages(page, &mut whole)?;
+            out.copy_from_slice(&whole[skip..skip + out.len()]);
+            return Ok(());
+        }
+        let front = self.front.lock();
+        let known = front.db_header.get(skip..).unwrap_or_default();
+        let len = known.len().min(out.len());
+        out[..len].copy_from_slice(&known[..len]);
+        out[len..].fill(0);
+        Ok(())
+    }
+
+    /// Serves what it can from memory, and returns the pages that are left, in order.
+    fn take_buffered(&self, first: u64, out: &mut [u8]) -> Vec<u64> {
+        let buffered = self.buffered.lock();
+        let mut missing = Vec::new();
+        for (page, target) in (first..).zip(out.chunks_exact_mut(PAGE_BYTES)) {
+            match buffered.get(&page) {
+                Some(bytes) => target.copy_from_slice(&**bytes),
+                None => missing.push(page),
+            }
+        }
+        missing
+    }
+
+    /// Returns all copies and the lengths of their files, a different one first for different pages.
+    fn reading_order(&self, page: u64) -> Vec<(MemberIndex, u64)> {
+        let mut order: Vec<_> = self
+            .copies
+            .read()
+            .iter()
+            .map(|copy| (copy.member, copy.file_bytes))
+            .collect();
+        let start = page.checked_rem(order.len() as u64).unwrap_or(0);
+        order.rotate_left(usize::try_from(start).expect("a remainder is below a count"));
+        order
+    }
+
+    /// Reads the frames of `count` pages, or as many as the file has.
+    fn read_frames(
+        &self,
+        member: MemberIndex,
+        file_bytes: u64,
+        start: u64,
+        count: u64,
+    ) -> Option<Buffer> {
+        let offset = frame::frame_offset(start);
+        let end = frame::frame_offset(start + count).min(file_bytes);
+        let len = usize::try_from(end.checked_sub(offset)?).ok()?;
+        match self.disk.read(member, &self.name, offset, len) {
+            Ok(frames) => Some(frames),
+            Err(error) => {
+                if !error.is_member_failure() {
+                    // The file is gone from under us.
+                    self.disk.fail(member, &error);
+                }
+                None
+            }
+        }
+    }
+
+    fn intact<'a>(&self, frames: &'a [u8], start: u64, page: u64) -> Option<&'a [u8; PAGE_BYTES]> {
+        let at = usize::try_from(page - start)
+            .ok()?
+            .checked_mul(FRAME_BYTES)?;
+        let frame = frames.get(at..)?.first_chunk()?;
+        frame::open_frame(page, self.tag, frame).ok()
+    }
+
+    /// Writes a page over its damaged frame on one member, if nobody else is writing just now; if
+    /// somebody is, the next reader will.
+    fn mend(&self, member: MemberIndex, page: u64, bytes: &[u8; PAGE_BYTES]) {
+        if !matches!(self.writes_through(), Ok(true)) {
+            return;
+        }
+        let Some(mut io) = self.io.try_lock() else {
+            return;
+        };
+        if !self.members().contains(&member) {
+            return;
+        }
+        log::warn!("mending page {page} of the index copy on member {member}");
+        let mut data = BytesMut::with_capacity(FRAME_BYTES);
+        frame::put_frame(page, bytes, self.tag, &mut data);
+        let offset = frame::frame_offset(page);
+        let answers = self
+            .disk
+            .write(&[member], &self.name, offset, &data.freeze());
+        if let Err(error) = self.settle(&mut io, answers) {
+            log::warn!("cannot mend page {page} of the index: {error}");
+        }
+    }
+
+    /// Reads pages for a new copy, as far as any copy has them intact. Pages that the database does
+    /// not use may be intact nowhere.
+    pub(super) fn read_for_copy(&self, first: u64, count: u64) -> Vec<(u64, Page)> {
+        let mut found = BTreeMap::new();
+        for (member, file_bytes) in self.reading_order(first) {
+            if found.len() as u64 == count {
+                break;
+            }
+            let Some(frames) = self.read_frames(member, file_bytes, first, count) else {
+                continue;
+            };
+            for page in first..first + count {
+                if let Some(bytes) = self.intact(&frames, first, page) {
+                    found.entry(page).or_insert_with(|| Page::new(*bytes));
+                }
+            }
+        }
+        found.into_iter().collect()
+    }
+}
+
+fn page_mut(out: &mut [u8], first: u64, page: u64) -> &mut [u8; PAGE_BYTES] {
+    let at = usize::try_from(page - first).expect("the page lies in memory") * PAGE_BYTES;
+    out[at..]
+        .first_chunk_mut()
+        .expect("whole pages were asked for")
+}

@@ -1,0 +1,146 @@
+//! Giving another member a copy of the index, a piece at a time, while work goes on.
+
+use std::io;
+
+use super::{Copied, Io, Mirror, PAGE, Page};
+use crate::format::MemberIndex;
+use crate::format::frame::{self, PAGE_BYTES};
+use crate::meta::disk::write_op;
+use crate::store::StoreError;
+
+/// Pages copied in one go: 2 MiB.
+const PIECE_PAGES: u64 = (2 << 20) / PAGE_BYTES as u64;
+
+/// A member that is being given a copy. Pages written meanwhile go to it as well.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arriving {
+    pub(super) member: MemberIndex,
+    next_page: u64,
+}
+
+impl Mirror {
+    /// Copies a piece of the index to a member that is to get a copy, if one is to. Says whether
+    /// there may be more to do.
+    pub(in crate::meta) fn refill(&self) -> io::Result<bool> {
+        if !self.writes_through()? {
+            return Ok(false);
+        }
+        let mut io = self.io.lock();
+        self.forget_dead(&mut io)?;
+        let Some(arriving) = io.arriving else {
+            return Ok(self.start(&mut io));
+        };
+        let db_bytes = io.durable.db_bytes.max(self.front.lock().db_bytes);
+        let end = db_bytes.div_ceil(PAGE);
+        if arriving.next_page < end {
+            self.copy_piece(&mut io, arriving, PIECE_PAGES.min(end - arriving.next_page))?;
+        } else {
+            self.admit(&mut io, arriving.member, end)?;
+        }
+        Ok(true)
+    }
+
+    /// Chooses a member and makes its file, if copies are lacking.
+    fn start(&self, io: &mut Io) -> bool {
+        let Some(member) = self.next_member(io) else {
+            return false;
+        };
+        match self.welcome(member) {
+            Ok(()) => {
+                log::info!("copying the index to member {member}");
+                io.arriving = Some(Arriving {
+                    member,
+                    next_page: 1,
+                });
+            }
+            Err(error) => {
+                log::warn!("member {member} gets no copy of the index: {error}");
+                io.refused.push(member);
+            }
+        }
+        true
+    }
+
+    /// Chooses the member with most room among those that have no copy, if copies are lacking.
+    fn next_member(&self, io: &Io) -> Option<MemberIndex> {
+        let members = self.members();
+        let roomy = members
+            .iter()
+            .filter(|member| !io.cramped.contains(member))
+            .count();
+        if roomy >= self.wanted {
+            return None;
+        }
+        let live = self.disk.members().live().into_iter();
+        let without =
+            live.filter(|member| !members.contains(member) && !io.refused.contains(member));
+        let sized = without.filter_map(|member| Some((self.disk.free_bytes(member).ok()?, member)));
+        sized
+            .max_by_key(|(free, _)| *free)
+            .map(|(_, member)| member)
+    }
+
+    /// Makes an empty file, without a head, on a member.
+    fn welcome(&self, member: MemberIndex) -> Result<(), StoreError> {
+        let db_bytes = self.front.lock().db_bytes;
+        self.disk.create(member, &self.name, frame::FRAMES_START)?;
+        self.disk.truncate(
+            member,
+            &self.name,
+            frame::frame_offset(db_bytes.div_ceil(PAGE)),
+        )
+    }
+
+    fn copy_piece(&self, io: &mut Io, arriving: Arriving, count: u64) -> io::Result<()> {
+        let pages = self.read_for_copy(arriving.next_page, count);
+        let runs = pages.chunk_by(|(page, _), (next, _)| page + 1 == *next);
+        let write = |run: &[(u64, Page)]| {
+            let data = self.frames(run);
+            (
+                arriving.member,
+                write_op(&self.name, frame::frame_offset(run[0].0), &data),
+            )
+        };
+        let answers = self.disk.run(runs.map(write).collect());
+        self.settle(io, answers)?;
+        if let Some(arriving) = &mut io.arriving {
+            arriving.next_page += count;
+        }
+        Ok(())
+    }
+
+    /// Counts a copy that is complete, and names it in all heads.
+    fn admit(&self, io: &mut Io, member: MemberIndex, end: u64) -> io::Result<()> {
+        let file_bytes = frame::frame_offset(end);
+        let grown = self.disk.truncate(member, &self.name, file_bytes);
+        let mut answers = vec![(member, grown)];
+        answers.extend(self.disk.sync(&[member], &self.name));
+        self.settle(io, answers)?;
+        if io.arriving.take().is_none() {
+            return Ok(());
+        }
+        let cramped = io.cramped.clone();
+        self.copies.write().push(Copied {
+            member,
+            file_bytes,
+            slot: 1,
+        });
+        let durable = io.durable.clone();
+        self.write_heads(io, durable)?;
+        log::info!("member {member} has a copy of the index");
+        self.leave_one(&cramped);
+        Ok(())
+    }
+
+    /// Gives up one of the copies that have no space, if there is one too many.
+    fn leave_one(&self, cramped: &[MemberIndex]) {
+        let members = self.members();
+        let leaving = cramped.iter().find(|member| members.contains(member));
+        if members.len() > self.wanted
+            && let Some(member) = leaving
+        {
+            self.copies.write().retain(|copy| copy.member != *member);
+            self.wipe(*member);
+        }
+    }
+}

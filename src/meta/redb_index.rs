@@ -1,0 +1,294 @@
+//! The index in a redb database on mirrored copies.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes};
+use parking_lot::{Mutex, RwLock};
+use redb::{
+    Builder, Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition,
+    WriteTransaction,
+};
+
+use super::index::{Commit, Index, KeyRange, Position, Snapshot};
+use super::mirror::Mirror;
+use super::{Key, MetaError, Value};
+use crate::format::journal::{Life, StripeData};
+use crate::format::wire::Reader;
+use crate::format::{FormatError, Lsn, StripeId};
+
+/// What the index is for.
+const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
+
+/// The position, under [`POSITION_KEY`].
+const STATE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state");
+const POSITION_KEY: &str = "position";
+
+/// Stripe data that recovery took out of the journal, by its place in order; the value is stripe
+/// `u64`, offset `u32` and the bytes.
+const CARRIED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("carried");
+
+/// An [`Index`] on the members.
+pub(super) struct RedbIndex {
+    mirror: Arc<Mirror>,
+    cache_bytes: usize,
+    /// Held during a commit. Whoever meets an error while reading takes it to wait for the database
+    /// to be opened anew.
+    committing: Mutex<()>,
+    db: RwLock<Option<Database>>,
+    /// A view of the last commit, made when it is first asked for. Lock order: `db` before it.
+    view: RwLock<Option<Arc<dyn Snapshot>>>,
+    position: Mutex<Position>,
+}
+
+impl RedbIndex {
+    /// Opens the database on copies that may be empty.
+    pub(super) fn open(mirror: Arc<Mirror>, cache_bytes: usize) -> Result<Self, MetaError> {
+        let index = Self {
+            db: RwLock::new(Some(open_db(&mirror, cache_bytes)?)),
+            mirror,
+            cache_bytes,
+            committing: Mutex::default(),
+            view: RwLock::default(),
+            position: Mutex::default(),
+        };
+        *index.position.lock() = index.read_position()?;
+        Ok(index)
+    }
+
+    fn read_position(&self) -> Result<Position, MetaError> {
+        let Some(state) = table(self.db.read().as_ref(), STATE)? else {
+            return Ok(Position::default());
+        };
+        let Some(value) = state.get(POSITION_KEY).map_err(poisoned)? else {
+            return Ok(Position::default());
+        };
+        decode_position(value.value()).map_err(MetaError::poisoned)
+    }
+
+    fn try_commit(&self, commit: &mut Commit<'_>) -> Result<(), redb::Error> {
+        let db = self.db.read();
+        let Some(db) = db.as_ref() else {
+            return Err(redb::Error::DatabaseClosed);
+        };
+        let mut transaction = db.begin_write()?;
+        transaction.set_durability(Durability::Immediate)?;
+        transaction.set_quick_repair(true);
+        put_all(&transaction, commit)?;
+        transaction.commit()?;
+        Ok(())
+    }
+
+    /// Goes back to the last commit, after one for which there was no space.
+    fn reopen(&self) -> Result<(), MetaError> {
+        let mut db = self.db.write();
+        // The old one is gone before anything is undone beneath it.
+        self.view.write().take();
+        *db = None;
+        self.mirror.reset().map_err(MetaError::poisoned)?;
+        *db = match open_db(&self.mirror, self.cache_bytes) {
+            Err(MetaError::NoSpace) => {
+                self.mirror.suspend();
+                Some(open_db(&self.mirror, self.cache_bytes)?)
+            }
+            opened => Some(opened?),
+        };
+        Ok(())
+    }
+}
+
+/// Opens a table of the last commit, if it exists.
+fn table<K: redb::Key + 'static, V: redb::Value + 'static>(
+    db: Option<&Database>,
+    table: TableDefinition<'_, K, V>,
+) -> Result<Option<ReadOnlyTable<K, V>>, MetaError> {
+    let transaction = db
+        .ok_or(MetaError::Closed)?
+        .begin_read()
+        .map_err(poisoned)?;
+    match transaction.open_table(table) {
+        Ok(table) => Ok(Some(table)),
+        Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
+        Err(error) => Err(poisoned(error)),
+    }
+}
+
+fn open_db(mirror: &Arc<Mirror>, cache_bytes: usize) -> Result<Database, MetaError> {
+    let opened = Builder::new()
+        .set_cache_size(cache_bytes)
+        .create_with_backend(mirror.backend());
+    opened.map_err(|error| {
+        if mirror.ran_out_of_space() {
+            MetaError::NoSpace
+        } else {
+            poisoned(error)
+        }
+    })
+}
+
+fn put_all(transaction: &WriteTransaction, commit: &mut Commit<'_>) -> Result<(), redb::Error> {
+    let mut records = transaction.open_table(RECORDS)?;
+    for (key, value) in commit.changes.by_ref() {
+        match value {
+            Some(value) => records.insert(&**key, &**value)?,
+            None => records.remove(&**key)?,
+        };
+    }
+    let mut carried = transaction.open_table(CARRIED)?;
+    carried.retain(|_, _| false)?;
+    for (number, data) in (0..).zip(commit.carried) {
+        carried.insert(number, &*encode_carried(data))?;
+    }
+    let position = encode_position(commit.position);
+    transaction
+        .open_table(STATE)?
+        .insert(POSITION_KEY, &*position)?;
+    Ok(())
+}
+
+impl Index for RedbIndex {
+    fn snapshot(&self) -> Result<Arc<dyn Snapshot>, MetaError> {
+        if let Some(view) = &*self.view.read() {
+            return Ok(Arc::clone(view));
+        }
+        let db = self.db.read();
+        let mut view = self.view.write();
+        if let Some(view) = &*view {
+            return Ok(Arc::clone(view));
+        }
+        let made: Arc<dyn Snapshot> = Arc::new(table(db.as_ref(), RECORDS)?);
+        Ok(Arc::clone(view.insert(made)))
+    }
+
+    fn commit(&self, commit: &mut Commit<'_>) -> Result<(), MetaError> {
+        let _committing = self.committing.lock();
+        if self.mirror.ran_out_of_space() {
+            self.reopen()?;
+        }
+        match self.try_commit(commit) {
+            Ok(()) => {
+                *self.position.lock() = commit.position;
+                // Until here the view of the commit before was as good: its changes are still in
+                // the overlay.
+                self.view.write().take();
+                Ok(())
+            }
+            Err(_) if self.mirror.ran_out_of_space() => {
+                self.reopen()?;
+                Err(MetaError::NoSpace)
+            }
+            Err(error) => Err(poisoned(error)),
+        }
+    }
+
+    fn settle(&self) {
+        drop(self.committing.lock());
+    }
+
+    fn position(&self) -> Position {
+        *self.position.lock()
+    }
+
+    fn carried(&self) -> Result<Vec<StripeData>, MetaError> {
+        let Some(table) = table(self.db.read().as_ref(), CARRIED)? else {
+            return Ok(Vec::new());
+        };
+        let mut carried = Vec::new();
+        for entry in table.iter().map_err(poisoned)? {
+            let (_, value) = entry.map_err(poisoned)?;
+            carried.push(decode_carried(value.value()).map_err(MetaError::poisoned)?);
+        }
+        Ok(carried)
+    }
+
+    fn refill(&self) -> Result<bool, MetaError> {
+        // Between commits no page is half of a commit that there is no space for.
+        let Some(_committing) = self.committing.try_lock() else {
+            return Ok(true);
+        };
+        match self.mirror.refill() {
+            Ok(more) => Ok(more),
+            Err(_) if self.mirror.ran_out_of_space() => {
+                self.reopen()?;
+                Ok(false)
+            }
+            Err(error) => Err(MetaError::poisoned(error)),
+        }
+    }
+
+    fn close(&self) {
+        let _committing = self.committing.lock();
+        let mut db = self.db.write();
+        self.view.write().take();
+        *db = None;
+    }
+}
+
+impl Snapshot for Option<ReadOnlyTable<&'static [u8], &'static [u8]>> {
+    fn get(&self, key: &[u8]) -> Result<Option<Value>, MetaError> {
+        let Some(table) = self else { return Ok(None) };
+        let value = table.get(key).map_err(poisoned)?;
+        Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
+    }
+
+    fn range(&self, range: KeyRange<'_>, limit: usize) -> Result<Vec<(Key, Value)>, MetaError> {
+        let Some(table) = self else {
+            return Ok(Vec::new());
+        };
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        let bounds: (Bound<&[u8]>, Bound<&[u8]>) = (range.from, range.end);
+        let found = table.range::<&[u8]>(bounds).map_err(poisoned)?;
+        let mut entries = Vec::new();
+        for entry in found.take(limit) {
+            let (key, value) = entry.map_err(poisoned)?;
+            entries.push((
+                Bytes::copy_from_slice(key.value()),
+                Bytes::copy_from_slice(value.value()),
+            ));
+        }
+        Ok(entries)
+    }
+}
+
+fn poisoned(error: impl Into<redb::Error>) -> MetaError {
+    MetaError::poisoned(error.into())
+}
+
+fn encode_position(position: Position) -> Vec<u8> {
+    let mut out = Vec::with_capacity(24);
+    out.put_u64_le(position.lsn.0);
+    out.put_u64_le(position.life.number);
+    out.put_u64_le(position.life.nonce);
+    out
+}
+
+fn decode_position(bytes: &[u8]) -> Result<Position, FormatError> {
+    let mut reader = Reader::new("index position", bytes);
+    let lsn = Lsn(reader.u64()?);
+    let life = Life {
+        number: reader.u64()?,
+        nonce: reader.u64()?,
+    };
+    reader.finish()?;
+    Ok(Position { lsn, life })
+}
+
+fn encode_carried(data: &StripeData) -> Vec<u8> {
+    let mut out = Vec::with_capacity(12 + data.bytes.len());
+    out.put_u64_le(data.stripe.0);
+    out.put_u32_le(data.offset);
+    out.put_slice(&data.bytes);
+    out
+}
+
+fn decode_carried(bytes: &[u8]) -> Result<StripeData, FormatError> {
+    let mut reader = Reader::new("carried stripe data", bytes);
+    let (stripe, offset) = (StripeId(reader.u64()?), reader.u32()?);
+    Ok(StripeData {
+        stripe,
+        offset,
+        bytes: Bytes::copy_from_slice(reader.rest()),
+    })
+}

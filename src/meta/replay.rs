@@ -1,0 +1,190 @@
+//! Reading the journal after a crash.
+//!
+//! All members that may be trusted hold the same records at the same places, except for damage and
+//! for the newest one, which a crash may have left on some of them only. So the files are read as
+//! one: at each place, the record of any member that is intact.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+
+use super::MetaError;
+use super::disk::Disk;
+use super::index::Position;
+use super::journal;
+use super::overlay::{Entry, Layer};
+use crate::format::journal::{JournalRecord, Preview, StripeData, decode};
+use crate::format::{BLOCK_SIZE, Epoch, Lsn, MemberIndex};
+use crate::members::Access;
+
+/// What the journal holds beyond the index.
+#[derive(Debug, Default)]
+pub(super) struct Replayed {
+    pub(super) changes: Layer,
+    pub(super) data: Vec<StripeData>,
+    /// The last record.
+    pub(super) last: Lsn,
+    pub(super) records: u64,
+}
+
+/// Reads every record after `position`, from members that may be trusted.
+///
+/// # Errors
+///
+/// [`MetaError::OldIndex`] or, if the volume is to be written, [`MetaError::LostRecords`].
+pub(super) fn replay(disk: &Arc<Disk>, position: Position) -> Result<Replayed, MetaError> {
+    let live = disk.members().live();
+    let mut sources = disk.members().current_at_open();
+    sources.retain(|member| live.contains(member));
+    let mut runs = Vec::new();
+    for name in journal::names() {
+        let tape = Tape::open(disk, name, &sources, position);
+        if let Some(first) = tape.first_record()? {
+            runs.push((first, tape));
+        }
+    }
+    runs.sort_by_key(|(first, _)| first.record.header.lsn);
+    let mut replayed = Replayed {
+        last: position.lsn,
+        ..Replayed::default()
+    };
+    for (first, tape) in runs {
+        let mut next = Some(first);
+        while let Some(placed) = next {
+            let lsn = placed.record.header.lsn;
+            if lsn.0 > replayed.last.0 + 1 {
+                lost(disk, Lsn(replayed.last.0 + 1), lsn)?;
+                return Ok(replayed);
+            }
+            next = tape.record(placed.end, Lsn(lsn.0 + 1));
+            if lsn > replayed.last {
+                replayed.take(placed.record);
+            }
+        }
+    }
+    Ok(replayed)
+}
+
+/// Refuses to write to a volume that lost records; reading what was before them does no harm.
+fn lost(disk: &Disk, missing: Lsn, found: Lsn) -> Result<(), MetaError> {
+    let error = MetaError::LostRecords { missing, found };
+    match disk.members().access() {
+        Access::ReadWrite => Err(error),
+        Access::ReadOnly => {
+            log::error!("{error}; showing the state before it");
+            Ok(())
+        }
+    }
+}
+
+impl Replayed {
+    fn take(&mut self, record: JournalRecord) {
+        self.last = record.header.lsn;
+        self.records += 1;
+        for (key, value) in record.entries {
+            self.changes.insert(
+                key,
+                Entry {
+                    number: record.header.lsn.0,
+                    value,
+                },
+            );
+        }
+        self.data.extend(record.data);
+    }
+}
+
+/// A record, and where the next one begins.
+struct Placed {
+    record: JournalRecord,
+    end: u64,
+}
+
+/// One journal file, on all members that may be trusted.
+struct Tape {
+    disk: Arc<Disk>,
+    name: Arc<str>,
+    copies: Vec<(MemberIndex, u64)>,
+    position: Position,
+    epoch: Epoch,
+}
+
+impl Tape {
+    fn open(disk: &Arc<Disk>, name: Arc<str>, sources: &[MemberIndex], position: Position) -> Self {
+        let with_len = |member: &MemberIndex| Some((*member, disk.len(*member, &name).ok()??));
+        let copies = sources.iter().filter_map(with_len).collect();
+        Self {
+            disk: Arc::clone(disk),
+            name,
+            copies,
+            position,
+            epoch: disk.members().epoch(),
+        }
+    }
+
+    /// Returns the record at the file's start. Where members differ, the newest was being written
+    /// when the crash came, over one that the index has.
+    fn first_record(&self) -> Result<Option<Placed>, MetaError> {
+        let mut newest: Option<Placed> = None;
+        for (member, len) in &self.copies {
+            let Some(placed) = self.read(*member, *len, 0) else {
+                continue;
+            };
+            let header = placed.record.header;
+            if header.life.number > self.position.life.number {
+                let (index, journal) = (self.position.life.number, header.life.number);
+                return Err(MetaError::OldIndex { index, journal });
+            }
+            let is_newer = |old: &Placed| header.lsn > old.record.header.lsn;
+            if header.life == self.position.life && newest.as_ref().is_none_or(is_newer) {
+                newest = Some(placed);
+            }
+        }
+        Ok(newest)
+    }
+
+    /// Returns the record at `offset` if it is number `lsn`.
+    fn record(&self, offset: u64, lsn: Lsn) -> Option<Placed> {
+        self.copies.iter().find_map(|(member, len)| {
+            let placed = self.read(*member, *len, offset)?;
+            let header = placed.record.header;
+            (header.life == self.position.life && header.lsn == lsn).then_some(placed)
+        })
+    }
+
+    /// Reads a record of this volume from one member, of whatever life and number.
+    fn read(&self, member: MemberIndex, len: u64, offset: u64) -> Option<Placed> {
+        let room = usize::try_from(len.checked_sub(offset)?).ok()?;
+        if room < BLOCK_SIZE {
+            return None;
+        }
+        let front = self
+            .disk
+            .read(member, &self.name, offset, BLOCK_SIZE)
+            .ok()?;
+        let preview = Preview::decode(&front).ok()?;
+        let header = preview.header;
+        let ours = header.volume == self.disk.members().volume_id() && header.epoch <= self.epoch;
+        if !ours || preview.padded_bytes > room {
+            return None;
+        }
+        let whole = if preview.padded_bytes == BLOCK_SIZE {
+            Bytes::copy_from_slice(&front)
+        } else {
+            let mut whole = BytesMut::with_capacity(preview.padded_bytes);
+            whole.extend_from_slice(&front);
+            let rest = preview.padded_bytes - BLOCK_SIZE;
+            let body = self
+                .disk
+                .read(member, &self.name, offset + BLOCK_SIZE as u64, rest)
+                .ok()?;
+            whole.extend_from_slice(&body);
+            whole.freeze()
+        };
+        let record = decode(&whole).ok()?;
+        Some(Placed {
+            record,
+            end: offset + preview.padded_bytes as u64,
+        })
+    }
+}

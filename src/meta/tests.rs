@@ -1,0 +1,11 @@
+//! The metadata on members in memory, with faults and power cuts.
+
+mod crash;
+mod damage;
+mod faults;
+mod memory;
+mod model;
+mod refill;
+mod rig;
+mod trust;
+mod view;

@@ -1,0 +1,116 @@
+//! Damaged bytes in journals and copies of the index.
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::rig::{Rig, Script, content, inline, play, verify};
+use crate::members::Access;
+use crate::store::{MemDisk, Store};
+
+const SEED: u64 = 31;
+const FILES: [&str; 3] = ["journal.0", "journal.1", "index"];
+
+/// Damages a file at a few random places near its used part; says whether the disk has it.
+fn damage(disk: &MemDisk, name: &str, random: &mut StdRng) -> bool {
+    let Ok(len) = disk.open().open_len(name) else {
+        return false;
+    };
+    for _ in 0..random.random_range(1..30) {
+        let upto = if random.random_bool(0.7) {
+            len.min(200_000)
+        } else {
+            len
+        };
+        let offset = random.random_range(0..upto);
+        let bit = 1 << random.random_range(0..8);
+        disk.corrupt(
+            name,
+            offset,
+            |bytes| bytes.iter_mut().for_each(|byte| *byte ^= bit),
+            1,
+        );
+    }
+    true
+}
+
+#[test]
+fn damage_on_one_member_costs_nothing_wherever_it_is() {
+    let origin = Rig::new(1, 1, 3);
+    let script = Script::new(SEED, 10);
+    let (progress, outcome) = play(&origin, None, &script, 4, &inline());
+    outcome.expect("nothing fails");
+    for seed in 0..150 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let rig = origin.fork();
+        let member = random.random_range(0..3);
+        for name in FILES {
+            damage(&rig.disks[member], name, &mut random);
+        }
+        verify(
+            &rig,
+            &[],
+            &script,
+            progress,
+            &format!("seed {seed}, member {member}"),
+        );
+    }
+}
+
+#[test]
+fn damage_on_all_members_never_panics_and_never_shows_a_state_that_did_not_exist() {
+    let origin = Rig::new(1, 1, 3);
+    let script = Script::new(SEED + 1, 10);
+    play(&origin, None, &script, 4, &inline())
+        .1
+        .expect("nothing fails");
+    for seed in 0..300 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let rig = origin.fork();
+        for disk in &rig.disks {
+            for name in FILES {
+                if random.random_bool(0.7) {
+                    damage(disk, name, &mut random);
+                }
+            }
+        }
+        for access in [Access::ReadOnly, Access::ReadWrite] {
+            let Ok((meta, _, _members)) = rig.open(&[], None, access) else {
+                continue;
+            };
+            let Ok(found) = content(&meta) else { continue };
+            assert!(script.states.contains(&found), "seed {seed}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn a_damaged_page_is_served_by_another_copy_and_mended() {
+    let rig = Rig::new(1, 1, 2);
+    let script = Script::new(SEED + 2, 10);
+    let (progress, outcome) = play(&rig, None, &script, 1, &inline());
+    outcome.expect("nothing fails");
+    let len = rig.disks[0]
+        .open()
+        .open_len("index")
+        .expect("member 0 has a copy");
+    let whole = |disk: &MemDisk| {
+        let mut bytes = vec![0; usize::try_from(len).expect("small")];
+        disk.open()
+            .read_at("index", 0, &mut bytes)
+            .map(|()| bytes)
+            .expect("the copy is read")
+    };
+    // Every frame of one copy, except for the heads.
+    let size = usize::try_from(len).expect("small") - 8192;
+    rig.disks[0].corrupt("index", 8192, |bytes| bytes.fill(0xa5), size);
+    let reached = verify(&rig, &[], &script, progress, "copy 0 is garbage");
+    assert_eq!(reached, 10);
+    let (mended, intact) = (whole(&rig.disks[0]), whole(&rig.disks[1]));
+    let frames = mended[8192..]
+        .chunks_exact(4112)
+        .zip(intact[8192..].chunks_exact(4112));
+    let good = frames.filter(|(frame, _)| frame.iter().any(|byte| *byte != 0xa5));
+    let good =
+        good.inspect(|(frame, intact)| assert_eq!(frame, intact, "mended with something else"));
+    assert!(good.count() > 1, "what was met has been mended");
+}

@@ -1,0 +1,75 @@
+//! An index in memory, for tests of what lies above.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::meta::index::{Commit, Index, KeyRange, Position, Snapshot};
+use crate::meta::{Key, MetaError, StripeData, Value};
+
+/// A map, shared with the views of it until the next commit.
+#[derive(Debug, Default)]
+pub(super) struct MemIndex {
+    state: Mutex<MemState>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct MemState {
+    records: Arc<BTreeMap<Key, Value>>,
+    position: Position,
+    carried: Vec<StripeData>,
+}
+
+impl Index for MemIndex {
+    fn snapshot(&self) -> Result<Arc<dyn Snapshot>, MetaError> {
+        Ok(Arc::new(Arc::clone(&self.state.lock().records)))
+    }
+
+    fn commit(&self, commit: &mut Commit<'_>) -> Result<(), MetaError> {
+        let mut state = self.state.lock();
+        let records = Arc::make_mut(&mut state.records);
+        for (key, value) in commit.changes.by_ref() {
+            match value {
+                Some(value) => records.insert(key.clone(), value.clone()),
+                None => records.remove(key),
+            };
+        }
+        state.position = commit.position;
+        state.carried = commit.carried.to_vec();
+        Ok(())
+    }
+
+    fn settle(&self) {}
+
+    fn position(&self) -> Position {
+        self.state.lock().position
+    }
+
+    fn carried(&self) -> Result<Vec<StripeData>, MetaError> {
+        Ok(self.state.lock().carried.clone())
+    }
+
+    fn refill(&self) -> Result<bool, MetaError> {
+        Ok(false)
+    }
+
+    fn close(&self) {}
+}
+
+impl Snapshot for Arc<BTreeMap<Key, Value>> {
+    fn get(&self, key: &[u8]) -> Result<Option<Value>, MetaError> {
+        Ok(BTreeMap::get(self, key).cloned())
+    }
+
+    fn range(&self, range: KeyRange<'_>, limit: usize) -> Result<Vec<(Key, Value)>, MetaError> {
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        let found = BTreeMap::range::<[u8], _>(self, (range.from, range.end));
+        Ok(found
+            .take(limit)
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect())
+    }
+}

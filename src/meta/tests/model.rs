@@ -1,0 +1,203 @@
+//! Random operations, compared with an ordered map.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::rig::{Rig, State, content};
+use crate::members::Access;
+use crate::meta::{Batch, Key, Meta, Pending};
+
+/// What the metadata must hold: now, and after a crash.
+#[derive(Default)]
+struct Model {
+    visible: State,
+    durable: State,
+    /// Batches since the last append, in order; whether each is of a stripe flush.
+    waiting: Vec<(Batch, bool)>,
+    /// Those of them that were taken.
+    taken: Vec<(Batch, bool)>,
+}
+
+fn change(state: &mut State, batch: &Batch) {
+    for (key, value) in batch.iter() {
+        match value {
+            Some(value) => state.insert(key.clone(), value.clone()),
+            None => state.remove(key),
+        };
+    }
+}
+
+fn random_batch(random: &mut StdRng, prefix: char) -> Batch {
+    let mut batch = Batch::default();
+    for _ in 0..random.random_range(1..30) {
+        let key = format!("{prefix}{:04}", random.random_range(0..300));
+        if random.random_bool(0.4) {
+            batch.delete(key);
+        } else {
+            let len = if random.random_bool(0.05) { 9000 } else { 100 };
+            batch.put(
+                key,
+                vec![random.random::<u8>(); random.random_range(0..len)],
+            );
+        }
+    }
+    batch
+}
+
+impl Model {
+    fn apply(&mut self, meta: &Meta, random: &mut StdRng, stripes: bool) {
+        let batch = random_batch(random, if stripes { 's' } else { 'a' });
+        change(&mut self.visible, &batch);
+        self.waiting.push((batch.clone(), stripes));
+        let applied = if stripes {
+            meta.apply_stripes(batch)
+        } else {
+            meta.apply(batch)
+        };
+        applied.expect("apply");
+    }
+
+    fn take(&mut self, meta: &Meta, stripes: bool) -> Pending {
+        let mine = |entry: &mut (Batch, bool)| entry.1 == stripes;
+        self.taken.extend(self.waiting.extract_if(.., mine));
+        if stripes {
+            meta.take_stripes()
+        } else {
+            meta.rotate()
+        }
+    }
+
+    fn append(&mut self, meta: &Meta, parts: Vec<Pending>) {
+        meta.append(parts, &[]).expect("append");
+        for (batch, _) in self.taken.drain(..) {
+            change(&mut self.durable, &batch);
+        }
+    }
+
+    fn crash(&mut self) {
+        self.visible = self.durable.clone();
+        self.waiting.clear();
+    }
+
+    fn check(&self, meta: &Meta, random: &mut StdRng, case: &str) {
+        let key = |random: &mut StdRng| {
+            let prefix = if random.random() { 'a' } else { 's' };
+            Key::from(format!("{prefix}{:04}", random.random_range(0..301)))
+        };
+        for _ in 0..20 {
+            let key = key(random);
+            assert_eq!(
+                meta.get(&key).expect("get"),
+                self.visible.get(&key).cloned(),
+                "{case}: {key:?}"
+            );
+        }
+        let (from, end) = (key(random), key(random));
+        let limit = random.random_range(0..40);
+        let scanned = meta.scan(&from, &end, limit).expect("scan");
+        let expected: Vec<_> = self
+            .visible
+            .iter()
+            .filter(|(key, _)| **key >= from && **key < end)
+            .take(limit)
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        assert_eq!(
+            scanned, expected,
+            "{case}: {from:?}..{end:?}, at most {limit}"
+        );
+    }
+}
+
+fn run(seed: u64) {
+    let mut random = StdRng::seed_from_u64(seed);
+    let rig = Rig::new(2, 1, 4);
+    let open = || rig.open(&[], None, Access::ReadWrite).expect("open");
+    let (mut meta, _, mut members) = open();
+    let mut model = Model::default();
+    model.visible = content(&meta).expect("content");
+    model.durable = model.visible.clone();
+    for step in 0..150 {
+        let case = format!("seed {seed}, step {step}");
+        match random.random_range(0..20) {
+            0..8 => model.apply(&meta, &mut random, false),
+            8..10 => model.apply(&meta, &mut random, true),
+            10..14 => {
+                let mut parts = vec![model.take(&meta, false)];
+                model.apply(&meta, &mut random, false);
+                model.check(&meta, &mut random, &case);
+                if random.random() {
+                    parts.push(model.take(&meta, true));
+                }
+                model.append(&meta, parts);
+            }
+            14..16 => meta.checkpoint().expect("checkpoint"),
+            16 => drop(meta.mend_index().expect("mend")),
+            17 => {
+                if random.random() {
+                    meta.close().expect("close");
+                }
+                drop((meta, members));
+                (meta, _, members) = open();
+                model.crash();
+            }
+            _ => model.check(&meta, &mut random, &case),
+        }
+    }
+    assert_eq!(
+        content(&meta).expect("content"),
+        model.visible,
+        "seed {seed}"
+    );
+    drop(members);
+}
+
+#[test]
+fn random_operations_agree_with_an_ordered_map() {
+    for seed in 0..30 {
+        run(seed);
+    }
+}
+
+#[test]
+fn others_read_whole_batches_while_changes_move_through_all_layers() {
+    let rig = Rig::new(1, 1, 2);
+    let (meta, _, _members) = rig.open(&[], None, Access::ReadWrite).expect("open");
+    let put = |round: u32| {
+        let mut batch = Batch::default();
+        for key in 0..50u32 {
+            batch.put(format!("k{key:02}"), round.to_le_bytes().to_vec());
+        }
+        meta.apply(batch).expect("apply");
+    };
+    put(0);
+    let (done, meta) = (&AtomicBool::new(false), &meta);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(move || {
+                let mut last = 0;
+                while !done.load(Ordering::Relaxed) {
+                    let entries = meta.scan(b"k", b"l", 100).expect("scan");
+                    assert_eq!(entries.len(), 50);
+                    assert!(
+                        entries.iter().all(|(_, value)| *value == entries[0].1),
+                        "a batch in two"
+                    );
+                    let round = u32::from_le_bytes((*entries[0].1).try_into().expect("4 bytes"));
+                    assert!(round >= last, "went back from {last} to {round}");
+                    last = round;
+                }
+            });
+        }
+        for round in 1..200 {
+            put(round);
+            meta.append(vec![meta.rotate()], &[]).expect("append");
+            if round % 3 == 0 {
+                meta.checkpoint().expect("checkpoint");
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}

@@ -1,0 +1,109 @@
+//! Copies of the index that are made anew on other members.
+
+use super::rig::{Rig, State, content};
+use crate::members::Access;
+use crate::meta::{Batch, Meta};
+use crate::store::{Effect, Fault, FaultPlan, Scope, Store};
+
+const KEYS: u32 = 20_000;
+
+fn has_copy(rig: &Rig, disk: usize) -> bool {
+    rig.disks[disk].open().open_len("index").is_ok()
+}
+
+fn write(meta: &Meta, state: &mut State, keys: impl Iterator<Item = u32>, fill: u8) {
+    let mut batch = Batch::default();
+    for key in keys {
+        let (key, value) = (format!("key {key:06}"), vec![fill; 400]);
+        state.insert(key.clone().into(), value.clone().into());
+        batch.put(key, value);
+    }
+    meta.apply(batch).expect("apply");
+    meta.append(vec![meta.rotate()], &[]).expect("append");
+    meta.checkpoint().expect("checkpoint");
+}
+
+/// The volume tolerates the loss of the last copy's member only if the new copy is whole, commits
+/// made while it was copied included.
+#[test]
+fn a_lost_copy_is_replaced_piece_by_piece_while_commits_go_on() {
+    let rig = Rig::new(1, 1, 4);
+    let plan = FaultPlan::new();
+    let (meta, _, members) = rig.open(&[], Some(&plan), Access::ReadWrite).expect("open");
+    let mut state = content(&meta).expect("content");
+    write(&meta, &mut state, 0..KEYS, 1);
+    let holders: Vec<_> = (0..4).filter(|disk| has_copy(&rig, *disk)).collect();
+    assert_eq!(holders.len(), 2, "parity shards + 1 copies");
+    plan.add(
+        Fault::at(1, Effect::Eio)
+            .of(Scope::Member(holders[0]))
+            .lasting(),
+    );
+    write(&meta, &mut state, 0..10, 2);
+    let mut pieces = 0;
+    while meta.mend_index().expect("mend") {
+        write(
+            &meta,
+            &mut state,
+            (pieces * 37 % KEYS..KEYS).step_by(501),
+            3,
+        );
+        write(
+            &meta,
+            &mut state,
+            KEYS + pieces * 100..KEYS + pieces * 100 + 100,
+            4,
+        );
+        pieces += 1;
+        assert!(pieces < 100, "it comes to an end");
+    }
+    assert!(pieces > 4, "{pieces} pieces");
+    write(&meta, &mut state, 5..15, 5);
+    drop((meta, members));
+    let (meta, _, _members) = rig
+        .open(&holders, None, Access::ReadWrite)
+        .expect("the new copy opens");
+    assert!(
+        content(&meta).expect("content") == state,
+        "the new copy differs"
+    );
+}
+
+/// A member that is full gives its copy to one that is not.
+#[test]
+fn a_copy_without_space_moves_to_another_member() {
+    let rig = Rig::new(1, 1, 3);
+    let (meta, _, members) = rig.open(&[], None, Access::ReadWrite).expect("open");
+    let mut state = content(&meta).expect("content");
+    write(&meta, &mut state, 0..1000, 1);
+    let full = (0..3).find(|disk| has_copy(&rig, *disk)).expect("a holder");
+    rig.disks[full].set_capacity(0);
+    for key in 1000..6000 {
+        let mut batch = Batch::default();
+        let (key, value) = (format!("key {key:06}"), vec![7; 400]);
+        state.insert(key.clone().into(), value.clone().into());
+        batch.put(key, value);
+        meta.apply(batch).expect("apply");
+        if state.len().is_multiple_of(500) {
+            match meta.append(vec![meta.rotate()], &[]) {
+                Ok(_) | Err(crate::meta::MetaError::NoSpace) => {}
+                Err(error) => panic!("{error}"),
+            }
+            match meta.checkpoint() {
+                Ok(()) | Err(crate::meta::MetaError::NoSpace) => {}
+                Err(error) => panic!("{error}"),
+            }
+            while meta.mend_index().expect("mend") {}
+        }
+    }
+    meta.append(vec![meta.rotate()], &[]).expect("append");
+    meta.checkpoint().expect("there is space on the others");
+    assert!(!has_copy(&rig, full), "the full member still has a copy");
+    assert!(content(&meta).expect("content") == state);
+    meta.close().expect("close");
+    drop((meta, members));
+    let (meta, _, _members) = rig
+        .open(&[full], None, Access::ReadOnly)
+        .expect("open again");
+    assert!(content(&meta).expect("content") == state);
+}

@@ -1,0 +1,344 @@
+//! A volume's metadata on disks in memory, and a scripted life of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::codec::Geometry;
+use crate::format::StripeId;
+use crate::members::{Access, CreateOptions, Members};
+use crate::meta::{Batch, Key, Meta, MetaError, MetaOptions, Recovered, StripeData, Value};
+use crate::store::{Executor, ExecutorKind, FaultPlan, FaultStore, MemDisk, StoreRef};
+
+pub(super) type State = BTreeMap<Key, Value>;
+
+/// Disks that hold a volume.
+pub(super) struct Rig {
+    pub(super) disks: Vec<MemDisk>,
+}
+
+/// Why a volume did not open.
+#[derive(Debug)]
+#[expect(dead_code, reason = "shown when a test fails")]
+pub(super) enum Refused {
+    Members(String),
+    Meta(MetaError),
+}
+
+pub(super) fn inline() -> Arc<Executor> {
+    Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(1)))
+}
+
+impl Rig {
+    /// Makes a volume of `k + m` shards on `members` disks, with one key in it.
+    pub(super) fn new(k: usize, m: usize, members: usize) -> Self {
+        let disks: Vec<_> = (0..members)
+            .map(|index| MemDisk::new(&format!("disk {index}"), 96 << 20))
+            .collect();
+        let rig = Self { disks };
+        let geometry = Geometry::new(k, m).expect("the geometry is valid");
+        Members::create(&rig.stores(&[], None), &CreateOptions::new(geometry)).expect("create");
+        let members =
+            Members::open(rig.stores(&[], None), Access::ReadWrite, inline()).expect("members");
+        Meta::format(&members, &first()).expect("format");
+        rig
+    }
+
+    /// Returns the same disks, on which nothing is open.
+    pub(super) fn fork(&self) -> Self {
+        Self {
+            disks: self.disks.iter().map(MemDisk::fork).collect(),
+        }
+    }
+
+    pub(super) fn stores(&self, without: &[usize], plan: Option<&FaultPlan>) -> Vec<StoreRef> {
+        let stores: Vec<StoreRef> = self
+            .disks
+            .iter()
+            .map(|disk| Arc::new(disk.open()) as StoreRef)
+            .collect();
+        let stores = match plan {
+            Some(plan) => FaultStore::wrap_all(stores, plan),
+            None => stores,
+        };
+        let numbered = stores.into_iter().enumerate();
+        numbered
+            .filter(|(index, _)| !without.contains(index))
+            .map(|(_, store)| store)
+            .collect()
+    }
+
+    /// Opens the volume as the layer above does.
+    pub(super) fn open(
+        &self,
+        without: &[usize],
+        plan: Option<&FaultPlan>,
+        access: Access,
+    ) -> Result<(Meta, Recovered, Arc<Members>), Refused> {
+        self.open_with(without, plan, access, inline())
+    }
+
+    pub(super) fn open_with(
+        &self,
+        without: &[usize],
+        plan: Option<&FaultPlan>,
+        access: Access,
+        executor: Arc<Executor>,
+    ) -> Result<(Meta, Recovered, Arc<Members>), Refused> {
+        let members = Members::open(self.stores(without, plan), access, executor)
+            .map_err(|error| Refused::Members(error.to_string()))?;
+        let options = MetaOptions {
+            cache_bytes: 1 << 20,
+            ..MetaOptions::default()
+        };
+        let (meta, recovered) =
+            Meta::open(Arc::clone(&members), &options).map_err(Refused::Meta)?;
+        members
+            .admit_stale()
+            .map_err(|error| Refused::Members(error.to_string()))?;
+        Ok((meta, recovered, members))
+    }
+}
+
+fn first() -> Batch {
+    let mut batch = Batch::default();
+    batch.put("first", "value");
+    batch
+}
+
+/// Returns everything that the metadata holds.
+pub(super) fn content(meta: &Meta) -> Result<State, MetaError> {
+    Ok(meta
+        .scan(b"", &[0xff; 4], usize::MAX)?
+        .into_iter()
+        .collect())
+}
+
+/// Says what is different, shortly.
+pub(super) fn difference(left: &State, right: &State) -> String {
+    let keys = left
+        .keys()
+        .chain(right.keys())
+        .filter(|key| left.get(*key) != right.get(*key));
+    let first: Vec<_> = keys
+        .take(3)
+        .map(|key| (key, left.get(key), right.get(key)))
+        .collect();
+    format!("{first:?}")
+}
+
+/// One batch of a script.
+pub(super) struct Unit {
+    pub(super) applied: Batch,
+    pub(super) stripes: Batch,
+    pub(super) data: Vec<StripeData>,
+}
+
+/// What is written to a volume, unit by unit, and what it must hold after each.
+pub(super) struct Script {
+    pub(super) units: Vec<Unit>,
+    pub(super) states: Vec<State>,
+}
+
+impl Script {
+    pub(super) fn new(seed: u64, units: usize) -> Self {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut state: State = first()
+            .into_iter()
+            .filter_map(|(key, value)| Some((key, value?)))
+            .collect();
+        let mut script = Self {
+            units: Vec::new(),
+            states: vec![state.clone()],
+        };
+        for number in 0..units {
+            let unit = Unit::random(number, &mut random);
+            for (key, value) in unit.applied.iter().chain(unit.stripes.iter()) {
+                match value {
+                    Some(value) => state.insert(key.clone(), value.clone()),
+                    None => state.remove(key),
+                };
+            }
+            script.units.push(unit);
+            script.states.push(state.clone());
+        }
+        script
+    }
+}
+
+impl Unit {
+    fn random(number: usize, random: &mut StdRng) -> Self {
+        let mut applied = Batch::default();
+        for _ in 0..random.random_range(1..20) {
+            let key = format!("a{:03}", random.random_range(0..60));
+            if random.random_bool(0.3) {
+                applied.delete(key);
+            } else {
+                applied.put(key, value(number, random));
+            }
+        }
+        let mut stripes = Batch::default();
+        stripes.put(format!("s{number:03}"), value(number, random));
+        let data = if number.is_multiple_of(3) {
+            let bytes = vec![fill(number); random.random_range(1..6000)].into();
+            vec![StripeData {
+                stripe: StripeId(number as u64),
+                offset: 64,
+                bytes,
+            }]
+        } else {
+            Vec::new()
+        };
+        Self {
+            applied,
+            stripes,
+            data,
+        }
+    }
+}
+
+fn fill(number: usize) -> u8 {
+    u8::try_from(number).expect("a script has few units")
+}
+
+fn value(number: usize, random: &mut StdRng) -> Vec<u8> {
+    let len = if random.random_bool(0.1) {
+        5000
+    } else {
+        random.random_range(1..200)
+    };
+    vec![fill(number); len]
+}
+
+/// How far a script came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Progress {
+    /// Units given to `append`.
+    pub(super) started: usize,
+    /// Units that `append` acknowledged.
+    pub(super) acknowledged: usize,
+    /// Units before this one were checkpointed, or may have been: their data is not needed.
+    pub(super) checkpointed: usize,
+}
+
+/// Writes all units, with checkpoints after every `every`, and a mount anew half way. Stops at the
+/// first error that is not for want of space.
+pub(super) fn play(
+    rig: &Rig,
+    plan: Option<&FaultPlan>,
+    script: &Script,
+    every: usize,
+    executor: &Arc<Executor>,
+) -> (Progress, Result<(), String>) {
+    let mut progress = Progress::default();
+    let outcome = play_on(rig, plan, script, every, executor, &mut progress);
+    (progress, outcome)
+}
+
+fn play_on(
+    rig: &Rig,
+    plan: Option<&FaultPlan>,
+    script: &Script,
+    every: usize,
+    executor: &Arc<Executor>,
+    progress: &mut Progress,
+) -> Result<(), String> {
+    let open = || {
+        let opened = || rig.open_with(&[], plan, Access::ReadWrite, Arc::clone(executor));
+        match opened() {
+            Err(Refused::Meta(MetaError::NoSpace)) => opened(),
+            other => other,
+        }
+        .map_err(|error| format!("{error:?}"))
+    };
+    let (mut meta, _, mut members) = open()?;
+    for (number, unit) in script.units.iter().enumerate() {
+        progress.started = number + 1;
+        patiently(|| meta.apply(unit.applied.clone()))?;
+        patiently(|| meta.apply_stripes(unit.stripes.clone()))?;
+        patiently(|| meta.append(vec![meta.rotate(), meta.take_stripes()], &unit.data))?;
+        progress.acknowledged = number + 1;
+        if (number + 1) % every == 0 {
+            progress.checkpointed = number + 1;
+            patiently(|| meta.checkpoint())?;
+        }
+        while patiently(|| meta.mend_index())? {}
+        if number == script.units.len() / 2 {
+            // A daemon that was killed: nothing is closed.
+            drop((meta, members));
+            (meta, _, members) = open()?;
+        }
+    }
+    drop(members);
+    Ok(())
+}
+
+/// Tries a second time where there was no space.
+fn patiently<T>(act: impl Fn() -> Result<T, MetaError>) -> Result<T, String> {
+    match act() {
+        Err(MetaError::NoSpace) => act(),
+        other => other,
+    }
+    .map_err(|error| error.to_string())
+}
+
+/// Checks that a volume holds all that was acknowledged and is in one of the states that existed,
+/// and that it can be written to.
+pub(super) fn verify(
+    rig: &Rig,
+    without: &[usize],
+    script: &Script,
+    progress: Progress,
+    case: &str,
+) -> usize {
+    let (meta, recovered, members) = rig
+        .open(without, None, Access::ReadWrite)
+        .unwrap_or_else(|error| panic!("{case}: does not open: {error:?}"));
+    let found = content(&meta).unwrap_or_else(|error| panic!("{case}: does not read: {error}"));
+    let mut range = progress.acknowledged..=progress.started;
+    let reached = range
+        .find(|count| script.states[*count] == found)
+        .unwrap_or_else(|| {
+            let expected = &script.states[progress.acknowledged];
+            panic!("{case}: {progress:?}: {}", difference(expected, &found))
+        });
+    let needed = script.units[progress.checkpointed..progress.acknowledged]
+        .iter()
+        .flat_map(|unit| &unit.data);
+    for data in needed {
+        assert!(
+            recovered.data.contains(data),
+            "{case}: {progress:?}: lost data of stripe {}",
+            data.stripe
+        );
+    }
+    let mut batch = Batch::default();
+    batch.put("afterwards", case.to_owned());
+    meta.apply(batch)
+        .unwrap_or_else(|error| panic!("{case}: {error}"));
+    meta.append(vec![meta.rotate()], &[])
+        .unwrap_or_else(|error| panic!("{case}: {error}"));
+    drop((meta, members));
+    let (meta, _, _members) = rig
+        .open(without, None, Access::ReadOnly)
+        .unwrap_or_else(|error| panic!("{case}: does not open again: {error:?}"));
+    let mut expected = found;
+    expected.insert("afterwards".into(), case.to_owned().into());
+    let found =
+        content(&meta).unwrap_or_else(|error| panic!("{case}: does not read again: {error}"));
+    assert!(
+        found == expected,
+        "{case}: again: {}",
+        difference(&expected, &found)
+    );
+    reached
+}
+
+/// Returns all sets of at most `most` of `count` members.
+pub(super) fn losses(count: usize, most: usize) -> Vec<Vec<usize>> {
+    let sets = (0..1usize << count).map(|bits| (0..count).filter(|i| bits >> i & 1 == 1).collect());
+    sets.filter(|set: &Vec<usize>| set.len() <= most).collect()
+}
