@@ -1,1 +1,382 @@
 //! Segments and stripes on the members of one volume.
+//!
+//! Bytes of any files are appended to stripe buffers, flushed as `data_shards + parity_shards` shards
+//! to a segment's members, and read back from whichever of them are left. This module knows nothing
+//! of files or names ([`crate::fs`]), nor where its own records are kept: it hands them to a
+//! [`Catalog`], which [`crate::commit`] puts before [`crate::meta`].
+//!
+//! # Invariants
+//!
+//! - Nothing live is overwritten in place: an offset of a segment is allocated once (P4). The one
+//!   exception is a block that failed its checksum, which is overwritten with what was right.
+//! - A byte is accepted only when room for its whole stripe is reserved (P8).
+//! - A block is used only after its checksum matched (P2).
+//! - Shards on a member that failed before they were synced are reported by [`Volume::sync`], and are
+//!   taken out of their records before anything that names them is acknowledged (P1).
+//!
+//! # Locks
+//!
+//! In this order, none held across I/O but the last: the open stripe (`buffers::open`), the buffers'
+//! state, the segment writer, the table of segments, the files to sync; pins, cache and prefetch
+//! queue are taken alone. `dirty::syncing` is held through a sync and by syncs only.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::Mutex;
+
+use crate::codec::{CodecError, Engine};
+use crate::format::record::{Segment, ShardSums, Stripe};
+use crate::format::{SegmentId, ShardIndex, StripeId};
+use crate::members::Members;
+
+mod buffers;
+mod cache;
+mod core;
+mod count;
+mod dirty;
+mod error;
+mod flush;
+mod layout;
+mod pins;
+mod placement;
+mod prefetch;
+mod read;
+mod segments;
+mod space;
+mod tidy;
+
+pub use buffers::{Fresh, Hold, Placed, Unjournaled};
+pub use count::Census;
+pub use dirty::LostShard;
+pub use error::{CatalogError, VolumeError};
+pub use pins::Pin;
+pub use space::Space;
+
+pub(crate) use layout::Tally;
+pub(crate) use pins::Moment;
+
+use self::core::Core;
+
+/// Where the records of stripes and segments are kept, and what numbers them.
+pub trait Catalog: Send + Sync {
+    /// Returns a stripe's record, in its newest state.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    fn stripe(&self, stripe: StripeId) -> Result<Option<Stripe>, CatalogError>;
+
+    /// Returns the checksums of one shard.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    fn sums(&self, stripe: StripeId, shard: ShardIndex) -> Result<Option<ShardSums>, CatalogError>;
+
+    /// Returns a number that no stripe had before, not even before a crash.
+    ///
+    /// # Errors
+    ///
+    /// If the counter cannot be moved on.
+    fn next_stripe(&self) -> Result<StripeId, CatalogError>;
+
+    /// Returns a number that no segment had before, not even before a crash.
+    ///
+    /// # Errors
+    ///
+    /// If the counter cannot be moved on.
+    fn next_segment(&self) -> Result<SegmentId, CatalogError>;
+
+    /// Takes the records of a stripe that was just written, not synced. They are visible through
+    /// [`Catalog::stripe`] when this returns.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be taken; the stripe's bytes then exist in memory only.
+    fn flushed(&self, flushed: FlushedStripe) -> Result<(), CatalogError>;
+
+    /// Takes the final record of a segment to which no stripe is added any more.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be taken.
+    fn finished(&self, segment: SegmentId, record: &Segment) -> Result<(), CatalogError>;
+}
+
+/// The records of a stripe that was just written.
+#[derive(Clone, Debug)]
+pub struct FlushedStripe {
+    /// Its number.
+    pub stripe: StripeId,
+    /// Its record.
+    pub record: Stripe,
+    /// The checksums of its shards, of those that could not be written too.
+    pub sums: Vec<(ShardIndex, ShardSums)>,
+    /// Its segment.
+    pub segment: Segment,
+    /// Whether the segment may not be in the catalog yet.
+    pub fresh: bool,
+}
+
+/// How a volume is run.
+#[derive(Clone, Copy, Debug)]
+pub struct VolumeOptions {
+    /// What computes parity.
+    pub engine: &'static dyn Engine,
+    /// Bytes that stripe buffers may take together; at least two of them are had in any case.
+    pub buffer_bytes: usize,
+    /// Bytes of shards read ahead or decoded that are kept.
+    pub cache_bytes: usize,
+    /// Threads that flush, and as many that read ahead. With 0 there are none: stripes are flushed by
+    /// whoever fills or syncs them, in the same order in every run, and nothing is read ahead.
+    pub threads: usize,
+}
+
+/// The stripes of one volume.
+pub struct Volume {
+    core: Arc<Core>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Volume {
+    /// Starts from the segments in the index. Reads and writes nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// [`CodecError`] if the volume's code is not known.
+    pub fn open(
+        members: Arc<Members>,
+        catalog: Arc<dyn Catalog>,
+        segments: Vec<(SegmentId, Segment)>,
+        options: &VolumeOptions,
+    ) -> Result<Self, CodecError> {
+        let core = Arc::new(Core::new(members, catalog, segments, options)?);
+        let threads = core::spawn(&core, options.threads);
+        Ok(Self {
+            core,
+            threads: Mutex::new(threads),
+        })
+    }
+
+    /// Copies as much of `data` as fits into the open stripe, at least a byte; call again with the
+    /// rest. The bytes can be read at once, and are on members after [`Volume::wait_flushed`].
+    ///
+    /// Blocks while all buffers are on their way to the members.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeError::NoSpace`] if there is no room for another stripe; anything else means that the
+    /// volume takes no more bytes.
+    pub fn append(&self, data: &[u8]) -> Result<(Placed, Hold), VolumeError> {
+        self.core.append(data)
+    }
+
+    /// Puts `payload` into a stripe of its own, which goes on its way to the members at once; it may
+    /// use the room that is kept back for compaction.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Volume::append`].
+    ///
+    /// # Panics
+    ///
+    /// If `payload` is longer than [`Volume::stripe_capacity`].
+    pub fn append_stripe(&self, payload: &[u8]) -> Result<(StripeId, Hold), VolumeError> {
+        assert!(
+            payload.len() <= self.stripe_capacity(),
+            "a payload longer than a stripe"
+        );
+        self.core.append_stripe(payload)
+    }
+
+    /// Sends the open stripe, however short, on its way to the members.
+    pub fn seal(&self) {
+        self.core.buffers.seal();
+    }
+
+    /// Waits until all stripes sealed before the call are written and recorded; not synced.
+    ///
+    /// # Errors
+    ///
+    /// What kept one of them, or an earlier one, from being so.
+    pub fn wait_flushed(&self) -> Result<(), VolumeError> {
+        self.core.flush_here();
+        self.core.buffers.wait_flushed()
+    }
+
+    /// Returns the bytes of the open stripe that no earlier call returned, if they are at most
+    /// `limit`. The caller puts them into the journal.
+    #[must_use]
+    pub fn unjournaled(&self, limit: usize) -> Fresh {
+        self.core.buffers.unjournaled(limit)
+    }
+
+    /// Takes the bytes of a stripe that were in the journal only. They can be read at once; unless
+    /// the volume is read-only they are flushed, under the stripe's old number.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeError::NoSpace`] if there is no room for the stripe.
+    pub fn restore(&self, stripe: StripeId, payload: &[u8]) -> Result<(), VolumeError> {
+        self.core.restore(stripe, payload)
+    }
+
+    /// Makes all shards durable that were written before the call, on all members at once.
+    ///
+    /// Returns those that did not become so, because their member failed: the caller takes them out
+    /// of their records and syncs again before it acknowledges anything.
+    #[must_use = "shards that were lost must not be recorded as written"]
+    pub fn sync(&self) -> Vec<LostShard> {
+        self.core.dirty.sync(&self.core.members)
+    }
+
+    /// Fills `out` with the bytes at `offset` of a stripe, from memory or from members; blocks that
+    /// are lost or wrong are reconstructed, wrong ones also mended on their member.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeError::TooFewShards`] if more is lost than parity replaces; `out` is unspecified then.
+    pub fn read(&self, stripe: StripeId, offset: u32, out: &mut [u8]) -> Result<(), VolumeError> {
+        self.core.read(stripe, offset, out)
+    }
+
+    /// Asks for a whole stripe to be read into the cache. Never blocks, and may do nothing.
+    pub fn prefetch(&self, stripe: StripeId) {
+        self.core.ask_ahead(stripe);
+    }
+
+    /// Returns a pin: see [`Pin`].
+    pub fn pin(&self) -> Pin {
+        self.core.pins.pin()
+    }
+
+    /// Returns a moment between the pins taken so far and those to come.
+    pub(crate) fn moment(&self) -> Moment {
+        self.core.pins.moment()
+    }
+
+    /// Returns whether no pin from before `moment` is held.
+    pub(crate) fn has_passed(&self, moment: Moment) -> bool {
+        self.core.pins.passed(moment)
+    }
+
+    /// Returns whether bytes or references may still be added to a stripe.
+    #[must_use]
+    pub fn is_busy(&self, stripe: StripeId) -> bool {
+        self.core.buffers.is_busy(stripe)
+    }
+
+    /// Returns whether stripes may still be added to a segment.
+    #[must_use]
+    pub fn is_writing(&self, segment: SegmentId) -> bool {
+        self.core.segments.is_writing(segment)
+    }
+
+    /// Gives back the space of a stripe whose records are gone for good.
+    pub fn free_stripe(&self, record: &Stripe) {
+        self.core
+            .segments
+            .punch(record.segment, record.offset, record.height);
+    }
+
+    /// Removes the files of a segment whose record is gone for good.
+    pub fn remove_segment(&self, segment: SegmentId) {
+        self.core.segments.remove(segment);
+    }
+
+    /// Removes segment files that nothing names. To be called once everything that a crash left to
+    /// recover is in the index, and before anything else is written.
+    pub fn remove_strays(&self) {
+        self.core.remove_strays();
+    }
+
+    /// Cuts a segment that was being written when the volume was last used to its `used` bytes.
+    ///
+    /// # Errors
+    ///
+    /// If its new record cannot be taken.
+    pub fn cut_segment(&self, segment: SegmentId, used: u64) -> Result<(), VolumeError> {
+        self.core.cut(segment, used)
+    }
+
+    /// Returns a segment that the index names.
+    #[must_use]
+    pub fn segment(&self, segment: SegmentId) -> Option<Segment> {
+        self.core
+            .segments
+            .get(segment)
+            .map(|handle| handle.record.clone())
+    }
+
+    /// Returns all segments, in no order.
+    #[must_use]
+    pub fn segments(&self) -> Vec<(SegmentId, Segment)> {
+        let segments = self.core.segments.all();
+        segments
+            .into_iter()
+            .map(|handle| (handle.id, handle.record.clone()))
+            .collect()
+    }
+
+    /// Lists the segment files of all members at hand.
+    #[must_use]
+    pub fn census(&self) -> Census {
+        self.core.census()
+    }
+
+    /// Measures the members at hand; asks each of them.
+    #[must_use]
+    pub fn space(&self) -> Space {
+        self.core.space()
+    }
+
+    /// Returns whether there is room for another stripe of ordinary data.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.space().usable_free >= self.stripe_capacity() as u64
+    }
+
+    /// Returns the payload bytes of a full stripe.
+    #[must_use]
+    pub fn stripe_capacity(&self) -> usize {
+        self.core.buffers.capacity()
+    }
+
+    /// Returns how many wrong ranges of blocks were mended since the volume was opened.
+    #[must_use]
+    pub fn mended(&self) -> u64 {
+        self.core.mended.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Returns the name of the coding engine.
+    #[must_use]
+    pub fn engine_name(&self) -> &'static str {
+        self.core.codec.engine().name()
+    }
+
+    /// Writes out what was accepted, and cuts the segments being written to what is used of them.
+    /// Nothing is accepted afterwards. The records that this makes are the caller's to commit.
+    ///
+    /// # Errors
+    ///
+    /// What kept a stripe from being flushed.
+    pub fn finish(&self) -> Result<(), VolumeError> {
+        self.seal();
+        let flushed = self.wait_flushed();
+        self.core.buffers.close();
+        flushed.and(self.core.segments.retire_all())
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        self.core.buffers.close();
+        self.core.prefetch.close();
+        for thread in self.threads.lock().drain(..) {
+            if thread.join().is_err() {
+                log::error!("a thread of the volume panicked");
+            }
+        }
+    }
+}

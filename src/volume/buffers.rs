@@ -1,0 +1,408 @@
+//! Stripe buffers: the one being filled, those on their way to the members, and who waits for what.
+//!
+//! ```text
+//! append ─► open ──full, or seal()──► sealed (queued) ─► flushed ─► recorded: buffer goes back
+//!            │                          │
+//!            └─ read under its lock     └─ read without a lock: sealed bytes never change
+//! ```
+//!
+//! Lock order: `open`, then `state`. Neither is held across I/O. A stripe is in the table from the
+//! moment it gets its number until its record is in the catalog, so that a reader who finds it in
+//! neither place knows that it does not exist.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::{VolumeError, layout, segments::Reservation};
+use crate::format::StripeId;
+use crate::store::Pool;
+
+mod open;
+
+pub use open::{Fresh, Unjournaled};
+
+use open::OpenStripe;
+
+/// A stripe whose bytes are fixed and on their way to the members.
+#[derive(Debug)]
+pub(crate) struct Sealed {
+    pub(crate) stripe: StripeId,
+    /// The payload, padded with zeros to whole data shards.
+    pub(crate) data: Bytes,
+    pub(crate) payload_len: usize,
+    /// Counts stripes in the order of their sealing.
+    sequence: u64,
+    reservation: Mutex<Option<Reservation>>,
+}
+
+impl Sealed {
+    /// Takes the room that was reserved for the stripe.
+    pub(crate) fn take_reservation(&self) -> Option<Reservation> {
+        self.reservation.lock().take()
+    }
+}
+
+#[derive(Debug)]
+enum Entry {
+    Open,
+    Sealed(Arc<Sealed>),
+}
+
+#[derive(Debug, Default)]
+struct State {
+    table: HashMap<StripeId, Entry>,
+    queue: VecDeque<Arc<Sealed>>,
+    /// Buffers between their opening and their stripe's record.
+    in_use: usize,
+    /// The baton of whoever opens the next stripe.
+    opening: bool,
+    last_sequence: u64,
+    unflushed: BTreeSet<u64>,
+    holds: HashMap<StripeId, usize>,
+    failed: Option<VolumeError>,
+    closed: bool,
+}
+
+/// Where bytes of one write went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// The stripe.
+    pub stripe: StripeId,
+    /// Where in its payload, in bytes.
+    pub offset: u32,
+    /// How many bytes.
+    pub len: u32,
+}
+
+/// Keeps stripes from being taken for dead while extents that name them are not applied yet.
+#[derive(Debug)]
+#[must_use = "a stripe is held only while this is kept"]
+pub struct Hold {
+    buffers: Arc<Buffers>,
+    stripe: StripeId,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut state = self.buffers.state.lock();
+        if let Some(count) = state.holds.get_mut(&self.stripe) {
+            *count -= 1;
+            if *count == 0 {
+                state.holds.remove(&self.stripe);
+            }
+        }
+    }
+}
+
+/// What a stripe is opened with.
+pub(crate) struct Opening {
+    pub(crate) stripe: StripeId,
+    pub(crate) reservation: Reservation,
+}
+
+/// The stripe buffers of a volume.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    pool: Pool,
+    data_shards: usize,
+    /// Payload bytes of a full stripe.
+    capacity: usize,
+    limit: usize,
+    open: Mutex<Option<OpenStripe>>,
+    state: Mutex<State>,
+    /// A stripe was opened, or a buffer went back, or the buffers failed or were closed.
+    room: Condvar,
+    /// Something was queued, or the buffers were closed.
+    work: Condvar,
+    /// A stripe was recorded, or the buffers failed.
+    flushed: Condvar,
+}
+
+impl Buffers {
+    /// Makes room for `limit` stripes of at most `capacity` bytes.
+    pub(crate) fn new(pool: Pool, data_shards: usize, capacity: usize, limit: usize) -> Arc<Self> {
+        Arc::new(Self {
+            pool,
+            data_shards,
+            capacity,
+            limit,
+            open: Mutex::default(),
+            state: Mutex::default(),
+            room: Condvar::new(),
+            work: Condvar::new(),
+            flushed: Condvar::new(),
+        })
+    }
+
+    /// Returns the payload bytes of a full stripe.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Copies as much of `data` as fits into the open stripe; `None` if there is none that has
+    /// room, and then one must be opened.
+    pub(crate) fn append(self: &Arc<Self>, data: &[u8]) -> Option<(Placed, Hold)> {
+        let mut open = self.open.lock();
+        let placed = open.as_mut().and_then(|stripe| stripe.append(data));
+        let Some(placed) = placed else {
+            self.seal_locked(&mut open);
+            return None;
+        };
+        let hold = self.hold(placed.stripe);
+        if open.as_ref().is_some_and(OpenStripe::is_full) {
+            self.seal_locked(&mut open);
+        }
+        Some((placed, hold))
+    }
+
+    /// Keeps a stripe from being taken for dead.
+    pub(crate) fn hold(self: &Arc<Self>, stripe: StripeId) -> Hold {
+        *self.state.lock().holds.entry(stripe).or_default() += 1;
+        Hold {
+            buffers: Arc::clone(self),
+            stripe,
+        }
+    }
+
+    /// Opens a stripe, unless someone else just did; `prepare` runs without a lock, in one thread at
+    /// a time, once a buffer is free. `help` is called while none is; it returns whether it flushed
+    /// something itself.
+    pub(crate) fn open_stripe(
+        &self,
+        mut help: impl FnMut() -> bool,
+        prepare: impl FnOnce() -> Result<Opening, VolumeError>,
+    ) -> Result<(), VolumeError> {
+        let mut state = self.state.lock();
+        loop {
+            state.check()?;
+            if state.opening {
+                self.room.wait(&mut state);
+                // Whoever had the baton opened a stripe or met an error that is ours as well to see.
+                return state.check();
+            }
+            if state.in_use < self.limit {
+                break;
+            }
+            let helped = MutexGuard::unlocked(&mut state, &mut help);
+            if !helped && state.in_use >= self.limit && state.failed.is_none() {
+                self.room.wait(&mut state);
+            }
+        }
+        state.opening = true;
+        state.in_use += 1;
+        drop(state);
+        // Since this caller looked, someone may have opened one. From here on only we can.
+        if self.open.lock().is_some() {
+            let mut state = self.state.lock();
+            state.opening = false;
+            state.in_use -= 1;
+            self.room.notify_all();
+            return Ok(());
+        }
+        let opening = prepare();
+        self.install(opening)
+    }
+
+    fn install(&self, opening: Result<Opening, VolumeError>) -> Result<(), VolumeError> {
+        let mut open = self.open.lock();
+        let mut state = self.state.lock();
+        state.opening = false;
+        self.room.notify_all();
+        match opening {
+            Ok(Opening {
+                stripe,
+                reservation,
+            }) => {
+                debug_assert!(
+                    open.is_none(),
+                    "only the holder of the baton opens a stripe"
+                );
+                state.table.insert(stripe, Entry::Open);
+                let buffer = self.pool.buffer(self.capacity);
+                *open = Some(OpenStripe::new(stripe, reservation, buffer));
+                Ok(())
+            }
+            Err(error) => {
+                state.in_use -= 1;
+                Err(error)
+            }
+        }
+    }
+
+    /// Seals the open stripe, if it has any bytes.
+    pub(crate) fn seal(&self) {
+        let mut open = self.open.lock();
+        if open.as_ref().is_some_and(|stripe| !stripe.is_empty()) {
+            self.seal_locked(&mut open);
+        }
+    }
+
+    fn seal_locked(&self, open: &mut MutexGuard<'_, Option<OpenStripe>>) {
+        let Some(stripe) = open.take() else {
+            return;
+        };
+        let mut state = self.state.lock();
+        state.last_sequence += 1;
+        let sealed = Arc::new(stripe.seal(self.data_shards, state.last_sequence));
+        state.enqueue(sealed);
+        self.work.notify_one();
+    }
+
+    /// Takes the bytes of a stripe that a crash kept from being flushed: they are readable at
+    /// once, and flushed if there is a place for them.
+    pub(crate) fn restore(&self, stripe: StripeId, data: &[u8], reservation: Option<Reservation>) {
+        let padded = layout::height(data.len(), self.data_shards) * self.data_shards;
+        let mut buffer = self.pool.buffer(padded);
+        buffer[..data.len()].copy_from_slice(data);
+        let flushes = reservation.is_some();
+        let mut state = self.state.lock();
+        state.last_sequence += 1;
+        let restored = OpenStripe::restored(stripe, reservation, buffer, data.len());
+        let sealed = Arc::new(restored.seal(self.data_shards, state.last_sequence));
+        if flushes {
+            state.in_use += 1;
+            state.enqueue(sealed);
+            self.work.notify_one();
+        } else {
+            state.table.insert(stripe, Entry::Sealed(sealed));
+        }
+    }
+
+    /// Returns what was appended to the open stripe since the last call, if that is at most `limit`
+    /// bytes, and takes it for journaled.
+    pub(crate) fn unjournaled(&self, limit: usize) -> Fresh {
+        match self.open.lock().as_mut() {
+            Some(stripe) => stripe.unjournaled(limit),
+            None => Fresh::Nothing,
+        }
+    }
+
+    /// Fills `out` from a stripe that is still in memory; says whether it is.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeError::BadRecord`] if the range ends beyond the stripe.
+    pub(crate) fn read(
+        &self,
+        stripe: StripeId,
+        offset: usize,
+        out: &mut [u8],
+    ) -> Result<bool, VolumeError> {
+        let beyond = VolumeError::BadRecord {
+            stripe,
+            what: "an extent ends beyond the payload",
+        };
+        loop {
+            let state = self.state.lock();
+            match state.table.get(&stripe) {
+                None => return Ok(false),
+                Some(Entry::Sealed(sealed)) => {
+                    let sealed = Arc::clone(sealed);
+                    drop(state);
+                    let bytes = sealed.data.get(offset..offset + out.len()).ok_or(beyond)?;
+                    out.copy_from_slice(bytes);
+                    return Ok(true);
+                }
+                Some(Entry::Open) => drop(state),
+            }
+            // It may be sealed before the lock is ours; then the table knows by the next round.
+            if let Some(open) = self
+                .open
+                .lock()
+                .as_ref()
+                .filter(|open| open.stripe() == stripe)
+            {
+                out.copy_from_slice(open.get(offset, out.len()).ok_or(beyond)?);
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Returns whether bytes or references may still be added to a stripe.
+    pub(crate) fn is_busy(&self, stripe: StripeId) -> bool {
+        let state = self.state.lock();
+        state.table.contains_key(&stripe) || state.holds.contains_key(&stripe)
+    }
+
+    /// Takes the next stripe to flush; waits for one if `wait`. `None` when there is none, or the
+    /// buffers are closed or failed.
+    pub(crate) fn next(&self, wait: bool) -> Option<Arc<Sealed>> {
+        let mut state = self.state.lock();
+        loop {
+            if state.failed.is_some() {
+                return None;
+            }
+            if let Some(sealed) = state.queue.pop_front() {
+                return Some(sealed);
+            }
+            if !wait || state.closed {
+                return None;
+            }
+            self.work.wait(&mut state);
+        }
+    }
+
+    /// A stripe is recorded, or can never be: its buffer goes back, or everyone learns of it.
+    pub(crate) fn done(&self, sealed: &Sealed, outcome: Result<(), VolumeError>) {
+        let mut state = self.state.lock();
+        match outcome {
+            Ok(()) => {
+                state.table.remove(&sealed.stripe);
+                state.unflushed.remove(&sealed.sequence);
+                state.in_use -= 1;
+            }
+            Err(error) => {
+                state.failed.get_or_insert(error);
+                self.work.notify_all();
+            }
+        }
+        self.room.notify_all();
+        self.flushed.notify_all();
+    }
+
+    /// Waits until all stripes sealed before the call are recorded.
+    ///
+    /// # Errors
+    ///
+    /// What kept one of them, or an earlier one, from being so.
+    pub(crate) fn wait_flushed(&self) -> Result<(), VolumeError> {
+        let mut state = self.state.lock();
+        let last = state.last_sequence;
+        loop {
+            if let Some(error) = &state.failed {
+                return Err(error.clone());
+            }
+            if state.unflushed.first().is_none_or(|&first| first > last) {
+                return Ok(());
+            }
+            self.flushed.wait(&mut state);
+        }
+    }
+
+    /// Accepts nothing more; whoever waits for room or work wakes up.
+    pub(crate) fn close(&self) {
+        self.state.lock().closed = true;
+        self.room.notify_all();
+        self.work.notify_all();
+    }
+}
+
+impl State {
+    fn check(&self) -> Result<(), VolumeError> {
+        match &self.failed {
+            Some(error) => Err(error.clone()),
+            None if self.closed => Err(VolumeError::Closed),
+            None => Ok(()),
+        }
+    }
+
+    fn enqueue(&mut self, sealed: Arc<Sealed>) {
+        self.unflushed.insert(sealed.sequence);
+        self.table
+            .insert(sealed.stripe, Entry::Sealed(Arc::clone(&sealed)));
+        self.queue.push_back(sealed);
+    }
+}

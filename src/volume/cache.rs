@@ -1,0 +1,88 @@
+//! Shards in memory that were read ahead or decoded, those used last kept.
+
+use bytes::Bytes;
+use lru::LruCache;
+use parking_lot::Mutex;
+
+use crate::format::{ShardIndex, StripeId};
+
+/// Verified data shards, bounded by the bytes they take together.
+#[derive(Debug)]
+pub(crate) struct ShardCache {
+    limit_bytes: usize,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    bytes: usize,
+    shards: LruCache<(StripeId, ShardIndex), Bytes>,
+}
+
+impl ShardCache {
+    /// Makes a cache that holds at most `limit_bytes`.
+    pub(crate) fn new(limit_bytes: usize) -> Self {
+        Self {
+            limit_bytes,
+            held: Mutex::new(Held {
+                bytes: 0,
+                shards: LruCache::unbounded(),
+            }),
+        }
+    }
+
+    /// Returns how many bytes the cache may hold.
+    pub(crate) fn limit_bytes(&self) -> usize {
+        self.limit_bytes
+    }
+
+    /// Returns a shard's bytes, and counts that as a use.
+    pub(crate) fn get(&self, stripe: StripeId, shard: ShardIndex) -> Option<Bytes> {
+        self.held.lock().shards.get(&(stripe, shard)).cloned()
+    }
+
+    /// Returns whether a shard is held.
+    pub(crate) fn contains(&self, stripe: StripeId, shard: ShardIndex) -> bool {
+        self.held.lock().shards.contains(&(stripe, shard))
+    }
+
+    /// Takes a whole data shard. It must have been verified: what is in here is not checked again.
+    pub(crate) fn put(&self, stripe: StripeId, shard: ShardIndex, bytes: Bytes) {
+        if bytes.len() > self.limit_bytes {
+            return;
+        }
+        let mut held = self.held.lock();
+        held.bytes += bytes.len();
+        if let Some(old) = held.shards.put((stripe, shard), bytes) {
+            held.bytes -= old.len();
+        }
+        while held.bytes > self.limit_bytes
+            && let Some((_, oldest)) = held.shards.pop_lru()
+        {
+            held.bytes -= oldest.len();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cache_never_holds_more_than_its_limit_and_drops_what_was_used_least_recently() {
+        let cache = ShardCache::new(10);
+        let put = |stripe, len| cache.put(StripeId(stripe), ShardIndex(0), vec![1; len].into());
+        let has = |stripe| cache.contains(StripeId(stripe), ShardIndex(0));
+        put(1, 4);
+        put(2, 4);
+        assert!(cache.get(StripeId(1), ShardIndex(0)).is_some());
+        put(3, 4);
+        assert_eq!((has(1), has(2), has(3)), (true, false, true));
+        put(1, 2);
+        put(4, 4);
+        assert_eq!((has(1), has(3), has(4)), (true, true, true));
+        put(5, 11);
+        assert!(!has(5));
+        assert_eq!(cache.held.lock().bytes, 10);
+    }
+}

@@ -1,0 +1,238 @@
+//! What the threads of a volume share.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::thread::{self, JoinHandle};
+
+use parking_lot::Mutex;
+
+use super::buffers::{Buffers, Hold, Opening, Placed};
+use super::cache::ShardCache;
+use super::dirty::Dirty;
+use super::pins::Pins;
+use super::prefetch::Prefetch;
+use super::segments::{Reservation, Segments};
+use super::{Catalog, VolumeError, VolumeOptions};
+use crate::codec::{CodeId, Codec, CodecError, Geometry};
+use crate::format::record::Segment;
+use crate::format::{BLOCK_SIZE, SegmentId, StripeId};
+use crate::members::{Access, Members};
+use crate::store::Pool;
+
+/// The most that a stripe holds, however wide it is: it bounds the memory of a buffer. Part of the
+/// format only in so far as a journaled stripe must fit a buffer.
+const MAX_STRIPE_BYTES: usize = 64 << 20;
+
+/// The most stripes that are in memory at a time.
+const MAX_BUFFERS: usize = 16;
+
+/// What the threads of a volume share.
+pub(crate) struct Core {
+    pub(super) members: Arc<Members>,
+    pub(super) catalog: Arc<dyn Catalog>,
+    pub(super) codec: Arc<Codec>,
+    /// Codecs of segments that were written with another geometry or code.
+    codecs: Mutex<HashMap<(CodeId, Geometry), Arc<Codec>>>,
+    pub(super) pool: Pool,
+    pub(super) segments: Segments,
+    pub(super) buffers: Arc<Buffers>,
+    pub(super) dirty: Dirty,
+    pub(super) cache: ShardCache,
+    pub(super) prefetch: Prefetch,
+    pub(super) pins: Pins,
+    pub(super) mended: AtomicU64,
+    threads: usize,
+}
+
+/// Returns the greatest height of a stripe: the stripe unit, or less where stripes are so wide that
+/// one of full height would take too much memory.
+fn greatest_height(unit_bytes: usize, data_shards: usize) -> usize {
+    let affordable = MAX_STRIPE_BYTES / data_shards / BLOCK_SIZE * BLOCK_SIZE;
+    unit_bytes.min(affordable).max(BLOCK_SIZE)
+}
+
+impl Core {
+    pub(super) fn new(
+        members: Arc<Members>,
+        catalog: Arc<dyn Catalog>,
+        segments: Vec<(SegmentId, Segment)>,
+        options: &VolumeOptions,
+    ) -> Result<Self, CodecError> {
+        let geometry = members.geometry();
+        let codec = Arc::new(Codec::new(members.code(), geometry, options.engine)?);
+        let height = greatest_height(members.unit_bytes() as usize, geometry.data_shards());
+        let capacity = height * geometry.data_shards();
+        let limit = options.buffer_bytes / (height * geometry.total_shards());
+        let pool = Pool::new(options.buffer_bytes);
+        let segments = Segments::new(
+            Arc::clone(&members),
+            Arc::clone(&catalog),
+            height as u64,
+            segments,
+        );
+        Ok(Self {
+            buffers: Buffers::new(
+                pool.clone(),
+                geometry.data_shards(),
+                capacity,
+                limit.clamp(2, MAX_BUFFERS),
+            ),
+            members,
+            catalog,
+            codec,
+            codecs: Mutex::default(),
+            pool,
+            segments,
+            dirty: Dirty::default(),
+            cache: ShardCache::new(options.cache_bytes),
+            prefetch: Prefetch::default(),
+            pins: Pins::default(),
+            mended: AtomicU64::new(0),
+            threads: options.threads,
+        })
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        self.members.access() == Access::ReadWrite
+    }
+
+    /// Returns the codec of a segment's stripes.
+    pub(super) fn codec_of(&self, segment: &Segment) -> Result<Arc<Codec>, CodecError> {
+        let (data, parity) = (segment.data_shards, segment.parity_shards);
+        let geometry = Geometry::new(usize::from(data), usize::from(parity))?;
+        let code = CodeId(segment.code);
+        if (code, geometry) == (self.codec.code(), self.codec.geometry()) {
+            return Ok(Arc::clone(&self.codec));
+        }
+        if let Some(codec) = self.codecs.lock().get(&(code, geometry)) {
+            return Ok(Arc::clone(codec));
+        }
+        let codec = Arc::new(Codec::new(code, geometry, self.codec.engine())?);
+        self.codecs
+            .lock()
+            .insert((code, geometry), Arc::clone(&codec));
+        Ok(codec)
+    }
+
+    pub(super) fn append(&self, data: &[u8]) -> Result<(Placed, Hold), VolumeError> {
+        if !self.is_writable() {
+            return Err(VolumeError::ReadOnly);
+        }
+        loop {
+            if let Some(placed) = self.buffers.append(data) {
+                return Ok(placed);
+            }
+            let prepare = || self.number(self.segments.reserve(false)?);
+            self.buffers
+                .open_stripe(|| self.flush_one_here(), prepare)?;
+        }
+    }
+
+    pub(super) fn append_stripe(&self, payload: &[u8]) -> Result<(StripeId, Hold), VolumeError> {
+        if !self.is_writable() {
+            return Err(VolumeError::ReadOnly);
+        }
+        let Opening {
+            stripe,
+            reservation,
+        } = self.number(self.segments.reserve(true)?)?;
+        let hold = self.buffers.hold(stripe);
+        self.buffers.restore(stripe, payload, Some(reservation));
+        Ok((stripe, hold))
+    }
+
+    fn number(&self, reservation: Reservation) -> Result<Opening, VolumeError> {
+        match self.catalog.next_stripe() {
+            Ok(stripe) => Ok(Opening {
+                stripe,
+                reservation,
+            }),
+            Err(source) => {
+                self.segments.release(reservation)?;
+                Err(VolumeError::NoNumber(source))
+            }
+        }
+    }
+
+    pub(super) fn restore(&self, stripe: StripeId, payload: &[u8]) -> Result<(), VolumeError> {
+        let reservation = if self.is_writable() {
+            Some(self.segments.reserve(true)?)
+        } else {
+            None
+        };
+        self.buffers.restore(stripe, payload, reservation);
+        Ok(())
+    }
+
+    /// Flushes what is queued if there are no threads to do so.
+    pub(super) fn flush_here(&self) {
+        while self.flush_one_here() {}
+    }
+
+    fn flush_one_here(&self) -> bool {
+        let sealed = if self.threads == 0 {
+            self.buffers.next(false)
+        } else {
+            None
+        };
+        let found = sealed.is_some();
+        if let Some(sealed) = sealed {
+            self.flush(&sealed);
+        }
+        found
+    }
+
+    /// See [`Volume::prefetch`](super::Volume::prefetch).
+    pub(super) fn ask_ahead(&self, stripe: StripeId) {
+        if self.threads > 0 && self.cache.limit_bytes() > 0 {
+            self.prefetch.ask(stripe);
+        }
+    }
+
+    fn flush_forever(&self) {
+        while let Some(sealed) = self.buffers.next(true) {
+            self.flush(&sealed);
+            self.segments.open_ahead();
+        }
+    }
+
+    fn read_ahead_forever(&self) {
+        while let Some(stripe) = self.prefetch.next() {
+            if let Err(error) = self.read_ahead(stripe) {
+                log::debug!("stripe {stripe}: not read ahead: {error}");
+            }
+            self.prefetch.done(stripe);
+        }
+    }
+}
+
+/// Starts the threads that flush and those that read ahead.
+pub(super) fn spawn(core: &Arc<Core>, count: usize) -> Vec<JoinHandle<()>> {
+    let start = |work: fn(&Core)| {
+        let core = Arc::clone(core);
+        thread::spawn(move || work(&core))
+    };
+    let flushers = (0..count).map(|_| start(Core::flush_forever));
+    flushers
+        .chain((0..count).map(|_| start(Core::read_ahead_forever)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stripe_never_takes_more_memory_than_allowed_and_is_at_least_a_block_high() {
+        assert_eq!(greatest_height(1 << 20, 4), 1 << 20);
+        assert_eq!(greatest_height(1 << 20, 64), 1 << 20);
+        for data_shards in 1..255 {
+            for unit in [4096, 1 << 20, 16 << 20, 1 << 30] {
+                let height = greatest_height(unit, data_shards);
+                assert!(height.is_multiple_of(BLOCK_SIZE) && height >= BLOCK_SIZE);
+                assert!(height * data_shards <= MAX_STRIPE_BYTES);
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Shards that were written and are not durable yet.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::segments::SegmentHandle;
+use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};
+use crate::members::Members;
+use crate::store::Op;
+
+/// A shard that was written but did not become durable: to whoever records stripes, it is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostShard {
+    /// The stripe.
+    pub stripe: StripeId,
+    /// The shard of it.
+    pub shard: ShardIndex,
+}
+
+#[derive(Debug)]
+struct DirtyFile {
+    name: Arc<str>,
+    shards: Vec<LostShard>,
+}
+
+type DirtyFiles = BTreeMap<(MemberIndex, SegmentId), DirtyFile>;
+
+/// The segment files with bytes that are not durable.
+#[derive(Debug, Default)]
+pub(crate) struct Dirty {
+    files: Mutex<DirtyFiles>,
+    /// Held through a sync: a second one must not return while files that it would have found are
+    /// still being synced by the first. Nobody else ever waits for it.
+    syncing: Mutex<()>,
+}
+
+impl Dirty {
+    /// Notes shards that were written to a segment: each with its member.
+    pub(crate) fn add(
+        &self,
+        segment: &SegmentHandle,
+        written: impl Iterator<Item = (MemberIndex, LostShard)>,
+    ) {
+        let mut files = self.files.lock();
+        for (member, shard) in written {
+            files.touch(member, segment).push(shard);
+        }
+    }
+
+    /// Notes that a block was mended, which must become durable but whose loss loses nothing.
+    pub(crate) fn touch(&self, segment: &SegmentHandle, member: MemberIndex) {
+        self.files.lock().touch(member, segment);
+    }
+
+    /// Makes everything durable that was noted before the call, on all members at once.
+    ///
+    /// Returns the shards that did not become so: those on members that failed, now or since they
+    /// were written.
+    pub(crate) fn sync(&self, members: &Members) -> Vec<LostShard> {
+        let _syncing = self.syncing.lock();
+        let files = std::mem::take(&mut *self.files.lock());
+        let live = members.live();
+        let (reachable, gone): (Vec<_>, Vec<_>) = files
+            .into_iter()
+            .partition(|((member, _), _)| live.contains(member));
+        let sync = |((member, _), file): &((MemberIndex, SegmentId), DirtyFile)| {
+            (
+                *member,
+                Op::Sync {
+                    name: Arc::clone(&file.name),
+                },
+            )
+        };
+        let outcomes = members.run(reachable.iter().map(sync).collect());
+        let failed = reachable
+            .into_iter()
+            .zip(outcomes)
+            .filter(|(_, outcome)| outcome.is_err());
+        let unsynced = failed.map(|(file, _)| file);
+        gone.into_iter()
+            .chain(unsynced)
+            .flat_map(|(_, file)| file.shards)
+            .collect()
+    }
+}
+
+trait Touch {
+    fn touch(&mut self, member: MemberIndex, segment: &SegmentHandle) -> &mut Vec<LostShard>;
+}
+
+impl Touch for DirtyFiles {
+    fn touch(&mut self, member: MemberIndex, segment: &SegmentHandle) -> &mut Vec<LostShard> {
+        let fresh = || DirtyFile {
+            name: Arc::clone(&segment.name),
+            shards: Vec::new(),
+        };
+        &mut self
+            .entry((member, segment.id))
+            .or_insert_with(fresh)
+            .shards
+    }
+}

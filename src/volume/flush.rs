@@ -1,0 +1,296 @@
+//! From a sealed stripe to shards on members and records in the catalog.
+//!
+//! 1. Cut the payload into data shards, encode parity, take the checksums of all blocks.
+//! 2. Take the reserved place; write all shards to their members at once.
+//! 3. If members failed meanwhile and others can take their place, write the stripe again elsewhere:
+//!    a place is never written twice, so nothing of the first attempt can be mistaken for it.
+//! 4. Note what is to be synced, then hand the records to the catalog: in this order, so that
+//!    whoever takes the records finds the shards among what is to be synced.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::buffers::Sealed;
+use super::segments::{Allocated, Reservation, SegmentHandle};
+use super::{Core, FlushedStripe, LostShard, VolumeError, layout};
+use crate::format::record::{ShardSet, ShardSums, Stripe};
+use crate::format::{BLOCK_SIZE, MemberIndex, ShardIndex, StripeId};
+use crate::store::{Op, StoreError, StoreErrorKind};
+
+/// A stripe ready to be written: all its shards, parity included.
+struct Encoded {
+    stripe: StripeId,
+    payload_len: usize,
+    height: usize,
+    /// The shards that exist: all but the implied ones.
+    shards: Vec<(ShardIndex, Bytes)>,
+}
+
+/// What became of one attempt to write a stripe.
+struct Attempt {
+    place: Allocated,
+    rotation: u8,
+    written: Vec<(ShardIndex, MemberIndex)>,
+    last_error: Option<StoreError>,
+}
+
+/// Returns the checksums of a shard's blocks.
+pub(crate) fn block_sums(shard: &[u8]) -> Vec<u32> {
+    shard.chunks(BLOCK_SIZE).map(crc32c::crc32c).collect()
+}
+
+impl Core {
+    /// Flushes one stripe, and tells everyone who waits what became of it.
+    pub(crate) fn flush(&self, sealed: &Sealed) {
+        let outcome = self.write_and_record(sealed);
+        if let Err(error) = &outcome {
+            log::error!("stripe {}: cannot be flushed: {error}", sealed.stripe);
+        }
+        self.buffers.done(sealed, outcome);
+    }
+
+    fn write_and_record(&self, sealed: &Sealed) -> Result<(), VolumeError> {
+        let encoded = self.encode(sealed)?;
+        let attempt = self.write(&encoded, sealed.take_reservation())?;
+        let segment = attempt.place.segment.id;
+        let recorded = self.record(&encoded, &attempt);
+        let completed = self.segments.complete(segment);
+        recorded.and(completed)
+    }
+
+    fn encode(&self, sealed: &Sealed) -> Result<Encoded, VolumeError> {
+        let geometry = self.codec.geometry();
+        let (k, m) = (geometry.data_shards(), geometry.parity_shards());
+        let height = layout::height(sealed.payload_len, k);
+        let mut parity = self.pool.buffer(height * m);
+        let data: Vec<&[u8]> = sealed.data.chunks_exact(height).collect();
+        let mut rows: Vec<&mut [u8]> = parity.chunks_exact_mut(height).collect();
+        self.codec
+            .encode(&data, &mut rows)
+            .map_err(|source| VolumeError::Codec {
+                stripe: sealed.stripe,
+                source,
+            })?;
+        let parity = parity.freeze();
+        let slice = |index: usize| {
+            let (of, row) = if index < k {
+                (&sealed.data, index)
+            } else {
+                (&parity, index - k)
+            };
+            (
+                layout::shard(index),
+                of.slice(row * height..(row + 1) * height),
+            )
+        };
+        let implied = |index: usize| index < k && index * height >= sealed.payload_len;
+        let shards = (0..k + m)
+            .filter(|&index| !implied(index))
+            .map(slice)
+            .collect();
+        Ok(Encoded {
+            stripe: sealed.stripe,
+            payload_len: sealed.payload_len,
+            height,
+            shards,
+        })
+    }
+
+    /// Writes the shards, again and elsewhere as long as that promises more of them on members.
+    fn write(
+        &self,
+        encoded: &Encoded,
+        mut reservation: Option<Reservation>,
+    ) -> Result<Attempt, VolumeError> {
+        let mut best: Option<Attempt> = None;
+        // Every further try follows the failure or the filling up of at least one member.
+        for _ in 0..=2 * self.members.count() {
+            let place = match self.place(encoded, reservation.take()) {
+                Ok(place) => place,
+                Err(error) => return self.settle(encoded, best).map_err(|_| error),
+            };
+            let attempt = self.write_at(encoded, place);
+            let failed = attempt.last_error.is_some();
+            let better = best
+                .as_ref()
+                .is_none_or(|b| attempt.written.len() > b.written.len());
+            let worse = if better {
+                best.replace(attempt)
+            } else {
+                Some(attempt)
+            };
+            if let Some(worse) = worse {
+                self.give_up(encoded, &worse)?;
+            }
+            if !failed {
+                break;
+            }
+        }
+        self.settle(encoded, best)
+    }
+
+    /// Takes the best attempt there was, if the stripe can be read back from it.
+    fn settle(&self, encoded: &Encoded, best: Option<Attempt>) -> Result<Attempt, VolumeError> {
+        let implied = self.codec.geometry().total_shards() - encoded.shards.len();
+        let needed = self.codec.geometry().data_shards() - implied;
+        match best {
+            Some(attempt) if attempt.written.len() >= needed => Ok(attempt),
+            other => {
+                if let Some(attempt) = &other {
+                    self.give_up(encoded, attempt)?;
+                }
+                let written = other.as_ref().map_or(0, |attempt| attempt.written.len());
+                let source = other.and_then(|attempt| attempt.last_error);
+                Err(VolumeError::NotWritten {
+                    stripe: encoded.stripe,
+                    written,
+                    needed,
+                    source,
+                })
+            }
+        }
+    }
+
+    /// Finds the place that keeps most shards; a reserved one, if no better is to be had.
+    fn place(
+        &self,
+        encoded: &Encoded,
+        reservation: Option<Reservation>,
+    ) -> Result<Allocated, VolumeError> {
+        let height = encoded.height as u64;
+        let reserved = match reservation {
+            Some(reserved) if self.segments.is_fit(&reserved) => reserved,
+            Some(reserved) => match self.segments.reserve(true) {
+                Ok(better) => {
+                    self.segments.release(reserved)?;
+                    better
+                }
+                Err(_) => reserved,
+            },
+            None => self.segments.reserve(true)?,
+        };
+        Ok(self.segments.allocate(reserved, height))
+    }
+
+    fn write_at(&self, encoded: &Encoded, place: Allocated) -> Attempt {
+        let live = self.members.live();
+        let rotation = self.rotation(encoded, &place.segment, &live);
+        let stripe = encoded.record(&place, rotation, ShardSet::default());
+        let target = |(shard, bytes): &(ShardIndex, Bytes)| {
+            let member = place.segment.member_of(&stripe, *shard)?;
+            live.contains(&member)
+                .then(|| (*shard, member, bytes.clone()))
+        };
+        let targets: Vec<_> = encoded.shards.iter().filter_map(target).collect();
+        let write = |(_, member, data): &(ShardIndex, MemberIndex, Bytes)| {
+            let name = Arc::clone(&place.segment.name);
+            (
+                *member,
+                Op::Write {
+                    name,
+                    offset: place.offset,
+                    data: data.clone(),
+                },
+            )
+        };
+        let outcomes = self.members.run(targets.iter().map(write).collect());
+        let mut attempt = Attempt {
+            place,
+            rotation,
+            written: Vec::new(),
+            last_error: None,
+        };
+        for ((shard, member, _), outcome) in targets.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(_) => attempt.written.push((shard, member)),
+                Err(error) => {
+                    if error.kind() == StoreErrorKind::NoSpace {
+                        self.segments.set_full(member);
+                    }
+                    attempt.last_error = Some(error);
+                }
+            }
+        }
+        attempt
+    }
+
+    /// Leaves a place that a better one was found for.
+    fn give_up(&self, encoded: &Encoded, attempt: &Attempt) -> Result<(), VolumeError> {
+        let place = &attempt.place;
+        self.segments.punch(
+            place.segment.id,
+            place.offset,
+            layout::stripe_bytes(encoded.height),
+        );
+        self.segments.complete(place.segment.id)
+    }
+
+    fn record(&self, encoded: &Encoded, attempt: &Attempt) -> Result<(), VolumeError> {
+        let place = &attempt.place;
+        let segment = place.segment.id;
+        let stripe = encoded.stripe;
+        let lost =
+            |&(shard, member): &(ShardIndex, MemberIndex)| (member, LostShard { stripe, shard });
+        self.dirty
+            .add(&place.segment, attempt.written.iter().map(lost));
+
+        let mut written = ShardSet::default();
+        attempt
+            .written
+            .iter()
+            .for_each(|&(shard, _)| written.insert(shard));
+        let sums = |(shard, bytes): &(ShardIndex, Bytes)| (*shard, ShardSums(block_sums(bytes)));
+        let flushed = FlushedStripe {
+            stripe,
+            record: encoded.record(place, attempt.rotation, written),
+            sums: encoded.shards.iter().map(sums).collect(),
+            segment: place.segment.record.clone(),
+            fresh: !self.segments.is_recorded(segment),
+        };
+        let recorded = self.catalog.flushed(flushed);
+        recorded.map_err(|source| VolumeError::NotRecorded { stripe, source })?;
+        self.segments.set_recorded(segment);
+        Ok(())
+    }
+
+    /// Returns how far to rotate a stripe: by one slot more than the stripe before, so that parity is
+    /// spread evenly, but where slots cannot be written, so that implied shards fall on them.
+    fn rotation(&self, encoded: &Encoded, segment: &SegmentHandle, live: &[MemberIndex]) -> u8 {
+        let total = self.codec.geometry().total_shards();
+        let usual = usize::try_from(encoded.stripe.0 % total as u64).unwrap_or(0);
+        let writable = |slot: &Option<MemberIndex>| slot.is_some_and(|m| live.contains(&m));
+        let writable: Vec<bool> = segment.record.slots.iter().map(writable).collect();
+        let rotation = |turn: usize| layout::shard((usual + turn) % total).0;
+        let reached = |&rotation: &u8| {
+            let slots = encoded
+                .shards
+                .iter()
+                .map(|(s, _)| layout::slot_of(*s, rotation, total));
+            slots.filter(|&slot| writable[slot]).count()
+        };
+        let mut best = rotation(0);
+        if writable.iter().all(|&writable| writable) {
+            return best;
+        }
+        for turn in 1..total {
+            if reached(&rotation(turn)) > reached(&best) {
+                best = rotation(turn);
+            }
+        }
+        best
+    }
+}
+
+impl Encoded {
+    fn record(&self, place: &Allocated, rotation: u8, written: ShardSet) -> Stripe {
+        Stripe {
+            segment: place.segment.id,
+            offset: place.offset,
+            height: layout::stripe_bytes(self.height),
+            payload_len: layout::stripe_bytes(self.payload_len),
+            rotation,
+            written,
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Where a byte of a stripe lies: heights, slots and rows. Arithmetic only.
+
+use std::ops::Range;
+
+use crate::format::record::{Segment, Stripe};
+use crate::format::{BLOCK_SIZE, MemberIndex, ShardIndex};
+
+/// Returns the shard with this index.
+///
+/// # Panics
+///
+/// If the index is above 255; no stripe that a codec can be made for has such a shard.
+#[must_use]
+pub(crate) fn shard(index: usize) -> ShardIndex {
+    ShardIndex(u8::try_from(index).expect("a stripe has at most 255 shards"))
+}
+
+/// Returns an offset in a stripe, or a length of part of one, as records hold it.
+///
+/// # Panics
+///
+/// If it is 4 GiB or more; stripes are smaller by far.
+#[must_use]
+pub(crate) fn stripe_bytes(bytes: usize) -> u32 {
+    u32::try_from(bytes).expect("a stripe is smaller than 4 GiB")
+}
+
+/// Returns the height of a stripe of `payload` bytes: what each of `data_shards` shards holds,
+/// rounded up to a block.
+///
+/// ```text
+/// 4+2, payload 20,000      |<- 8,192 ->|
+///                          |  shard 0  |  shard 1  | shard 2 (3,616 used) | shard 3: implied |
+/// ```
+#[must_use]
+pub(crate) fn height(payload: usize, data_shards: usize) -> usize {
+    payload.div_ceil(data_shards).next_multiple_of(BLOCK_SIZE)
+}
+
+/// Returns the slot of a segment that holds `shard` of a stripe rotated by `rotation`.
+#[must_use]
+pub(crate) fn slot_of(shard: ShardIndex, rotation: u8, total_shards: usize) -> usize {
+    (usize::from(shard.0) + usize::from(rotation)) % total_shards
+}
+
+/// Returns the member that holds a shard, unless its slot is vacant or its number makes no sense.
+#[must_use]
+pub(crate) fn member_of(
+    segment: &Segment,
+    stripe: &Stripe,
+    shard: ShardIndex,
+) -> Option<MemberIndex> {
+    let total = total_shards(segment);
+    let slot = slot_of(shard, stripe.rotation, total.max(1));
+    segment.slots.get(slot).copied().flatten()
+}
+
+/// Returns data and parity shards of a segment's stripes together.
+#[must_use]
+pub(crate) fn total_shards(segment: &Segment) -> usize {
+    usize::from(segment.data_shards) + usize::from(segment.parity_shards)
+}
+
+/// Returns all shards of a segment's stripes, data first.
+pub(crate) fn shards(segment: &Segment) -> impl Iterator<Item = ShardIndex> + use<> {
+    (0..segment.data_shards.saturating_add(segment.parity_shards)).map(ShardIndex)
+}
+
+/// How many of a stripe's shards exist and how many of them can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Shards that exist: all but the implied ones.
+    pub(crate) existing: usize,
+    /// Shards that can be read.
+    pub(crate) present: usize,
+    /// Shards that can be lost while all data remains readable.
+    pub(crate) parity: usize,
+}
+
+impl Tally {
+    /// Counts the shards of a stripe, those being present that `is_present` says so of.
+    pub(crate) fn of(
+        segment: &Segment,
+        stripe: &Stripe,
+        mut is_present: impl FnMut(ShardIndex) -> bool,
+    ) -> Self {
+        let data_shards = usize::from(segment.data_shards);
+        let mut tally = Self {
+            existing: 0,
+            present: 0,
+            parity: usize::from(segment.parity_shards),
+        };
+        for shard in shards(segment).filter(|&shard| !stripe.is_implied(shard, data_shards)) {
+            tally.existing += 1;
+            tally.present += usize::from(is_present(shard));
+        }
+        tally
+    }
+
+    /// Returns how many more shards can be lost; negative if data is lost.
+    pub(crate) fn losses_tolerated(self) -> i16 {
+        let count = |shards: usize| i16::try_from(shards).expect("a stripe has at most 255 shards");
+        count(self.parity) - count(self.existing - self.present)
+    }
+}
+
+/// A run of bytes within one data shard that a read wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// The shard.
+    pub(crate) shard: ShardIndex,
+    /// The bytes wanted, within the shard.
+    pub(crate) within: Range<usize>,
+    /// Where in the output they go.
+    pub(crate) out: Range<usize>,
+}
+
+impl Piece {
+    /// Returns the whole blocks of the shard that cover the bytes wanted.
+    pub(crate) fn blocks(&self) -> Range<usize> {
+        let start = self.within.start / BLOCK_SIZE * BLOCK_SIZE;
+        start..self.within.end.next_multiple_of(BLOCK_SIZE)
+    }
+}
+
+/// Splits `len` bytes at `offset` of a stripe of shards of `height` bytes into runs, one for each
+/// data shard that is touched.
+#[must_use]
+pub(crate) fn pieces(height: usize, offset: usize, len: usize) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let mut done = 0;
+    while done < len {
+        let at = offset + done;
+        let (index, start) = (at / height, at % height);
+        let take = (height - start).min(len - done);
+        pieces.push(Piece {
+            shard: shard(index),
+            within: start..start + take,
+            out: done..done + take,
+        });
+        done += take;
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::SegmentId;
+    use crate::format::record::ShardSet;
+
+    #[test]
+    fn a_height_is_the_least_multiple_of_a_block_that_holds_the_payload() {
+        for data_shards in [1, 2, 3, 4, 10, 64] {
+            for payload in (1..600_000).step_by(997) {
+                let height = height(payload, data_shards);
+                assert!(height.is_multiple_of(BLOCK_SIZE));
+                assert!(height * data_shards >= payload);
+                assert!((height - BLOCK_SIZE) * data_shards < payload);
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_cover_the_range_once_and_in_order() {
+        let height = 3 * BLOCK_SIZE;
+        for offset in (0..40_000).step_by(1_021) {
+            for len in [0, 1, 4_095, 4_096, 12_288, 30_001] {
+                let mut at = offset;
+                let mut done = 0;
+                for piece in pieces(height, offset, len) {
+                    let start = usize::from(piece.shard.0) * height + piece.within.start;
+                    assert_eq!((start, piece.out.start), (at, done));
+                    assert!(piece.blocks().start <= piece.within.start);
+                    assert!(piece.blocks().end <= height);
+                    at += piece.within.len();
+                    done = piece.out.end;
+                }
+                assert_eq!(done, len, "offset {offset}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_rotation_puts_the_shards_of_a_stripe_into_different_slots() {
+        for total in [2, 3, 6, 14, 80, 255] {
+            for rotation in 0..total {
+                let slots: std::collections::BTreeSet<usize> = (0..total)
+                    .map(|index| slot_of(shard(index), shard(rotation).0, total))
+                    .collect();
+                assert_eq!(slots.len(), total);
+            }
+        }
+    }
+
+    #[test]
+    fn implied_shards_are_neither_counted_nor_missed() {
+        let segment = Segment {
+            data_shards: 4,
+            parity_shards: 2,
+            code: 1,
+            len: 1 << 20,
+            slots: (0..6).map(|slot| Some(MemberIndex(slot))).collect(),
+        };
+        let mut stripe = Stripe {
+            segment: SegmentId(1),
+            offset: 0,
+            height: 4096,
+            payload_len: 5000,
+            rotation: 0,
+            written: ShardSet::default(),
+        };
+        let tally = Tally::of(&segment, &stripe, |shard| shard != ShardIndex(0));
+        assert_eq!(
+            (tally.existing, tally.present, tally.losses_tolerated()),
+            (4, 3, 1)
+        );
+        stripe.payload_len = 4 * 4096;
+        let tally = Tally::of(&segment, &stripe, |shard| shard.0 > 2);
+        assert_eq!(
+            (tally.existing, tally.present, tally.losses_tolerated()),
+            (6, 3, -1)
+        );
+    }
+}

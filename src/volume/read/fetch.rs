@@ -1,0 +1,167 @@
+//! Reading blocks of shards and checking them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::decode::Loss;
+use super::{Located, Rows};
+use crate::format::{BLOCK_SIZE, MemberIndex, ShardIndex};
+use crate::members::ErrorClass;
+use crate::store::{Buffer, Op};
+use crate::volume::{Core, VolumeError};
+
+/// What reading some rows came to.
+pub(super) enum Fetched {
+    /// All blocks are right.
+    Good(Buffer),
+    /// Some blocks are wrong: the ranges of bytes in the shard that must be decoded.
+    Bad(Buffer, Vec<Range<usize>>),
+    /// The shard was never written, its member is gone, or it cannot be read or verified.
+    Absent,
+}
+
+impl Core {
+    /// Returns the bytes of `wanted`, read or reconstructed, all of them verified.
+    pub(in crate::volume) fn fetch(
+        &self,
+        located: &Located,
+        wanted: &[Rows],
+    ) -> Result<Vec<Bytes>, VolumeError> {
+        let fetched = self.fetch_directly(located, wanted)?;
+        let mut losses = Vec::with_capacity(wanted.len());
+        let mut buffers = Vec::with_capacity(wanted.len());
+        for (rows, fetched) in wanted.iter().zip(fetched) {
+            let (buffer, loss) = match fetched {
+                Fetched::Good(buffer) => (buffer, Loss::default()),
+                Fetched::Bad(buffer, ranges) => (
+                    buffer,
+                    Loss {
+                        ranges,
+                        wrong: true,
+                    },
+                ),
+                Fetched::Absent => {
+                    let ranges = vec![rows.range.clone()];
+                    (
+                        self.pool.buffer(rows.range.len()),
+                        Loss {
+                            ranges,
+                            wrong: false,
+                        },
+                    )
+                }
+            };
+            buffers.push(buffer);
+            losses.push(loss);
+        }
+        if losses.iter().any(|loss| !loss.ranges.is_empty()) {
+            self.decode_into(located, wanted, &losses, &mut buffers)?;
+        }
+        Ok(buffers.into_iter().map(Buffer::freeze).collect())
+    }
+
+    /// Reads rows from the members that hold them, all at once, and verifies them.
+    pub(super) fn fetch_directly(
+        &self,
+        located: &Located,
+        wanted: &[Rows],
+    ) -> Result<Vec<Fetched>, VolumeError> {
+        let mut fetched: Vec<Fetched> = wanted.iter().map(|_| Fetched::Absent).collect();
+        let mut asked = Vec::new();
+        let mut ops = Vec::new();
+        for (index, rows) in wanted.iter().enumerate() {
+            if located.is_implied(rows.shard) {
+                fetched[index] = Fetched::Good(self.pool.zeroed(rows.range.len()));
+            } else if let Some(member) = self.reachable(located, rows.shard) {
+                asked.push((index, member));
+                ops.push((member, self.read_op(located, rows)));
+            }
+        }
+        for ((index, member), outcome) in asked.into_iter().zip(self.members.run(ops)) {
+            match outcome {
+                Ok(Some(buffer)) => {
+                    fetched[index] = self.verify(located, &wanted[index], member, buffer)?;
+                }
+                Ok(None) => {}
+                Err(error) => log::debug!("stripe {}: {error}", located.id),
+            }
+        }
+        Ok(fetched)
+    }
+
+    /// Returns the member to read a shard from, if it was written and its member is there.
+    pub(super) fn reachable(&self, located: &Located, shard: ShardIndex) -> Option<MemberIndex> {
+        if !located.record.written.contains(shard) {
+            return None;
+        }
+        let member = located.segment.member_of(&located.record, shard)?;
+        self.members.live().contains(&member).then_some(member)
+    }
+
+    fn read_op(&self, located: &Located, rows: &Rows) -> Op {
+        Op::Read {
+            name: Arc::clone(&located.segment.name),
+            offset: located.record.offset + rows.range.start as u64,
+            buf: self.pool.buffer(rows.range.len()),
+        }
+    }
+
+    fn verify(
+        &self,
+        located: &Located,
+        rows: &Rows,
+        member: MemberIndex,
+        buffer: Buffer,
+    ) -> Result<Fetched, VolumeError> {
+        let Some(sums) = self.sums_of(located, rows)? else {
+            log::warn!(
+                "stripe {}: no checksums of shard {}",
+                located.id,
+                rows.shard
+            );
+            return Ok(Fetched::Absent);
+        };
+        let bad = mismatches(rows, &buffer, &sums);
+        if bad.is_empty() {
+            return Ok(Fetched::Good(buffer));
+        }
+        self.members.count_error(member, ErrorClass::Checksum);
+        log::warn!(
+            "stripe {} shard {}: wrong bytes on member {member} at {bad:?}",
+            located.id,
+            rows.shard
+        );
+        Ok(Fetched::Bad(buffer, bad))
+    }
+
+    /// Returns the checksums of the blocks in `rows`, if the catalog has them.
+    pub(super) fn sums_of(
+        &self,
+        located: &Located,
+        rows: &Rows,
+    ) -> Result<Option<Vec<u32>>, VolumeError> {
+        let stripe = located.id;
+        let found = self.catalog.sums(stripe, rows.shard);
+        let sums = found.map_err(|source| VolumeError::Catalog { stripe, source })?;
+        let blocks = rows.range.start / BLOCK_SIZE..rows.range.end / BLOCK_SIZE;
+        Ok(sums.and_then(|sums| sums.0.get(blocks).map(<[u32]>::to_vec)))
+    }
+}
+
+/// Returns the ranges of the shard whose blocks do not match their checksums, neighbours joined.
+pub(super) fn mismatches(rows: &Rows, bytes: &[u8], sums: &[u32]) -> Vec<Range<usize>> {
+    let mut bad: Vec<Range<usize>> = Vec::new();
+    for (index, (block, &sum)) in bytes.chunks(BLOCK_SIZE).zip(sums).enumerate() {
+        if crc32c::crc32c(block) == sum {
+            continue;
+        }
+        let start = rows.range.start + index * BLOCK_SIZE;
+        match bad.last_mut() {
+            Some(last) if last.end == start => last.end += BLOCK_SIZE,
+            _ => bad.push(start..start + BLOCK_SIZE),
+        }
+    }
+    bad
+}

@@ -1,0 +1,441 @@
+//! Segments: which there are, which are being written, and where the next stripe goes.
+//!
+//! Room for a whole stripe is reserved before the first byte of it is accepted, in a segment whose
+//! files were reserved on their members: so "no space" comes before anything is at risk. A segment
+//! is written until no further stripe fits, or until a member of it fails while others could take
+//! its place; then it is finished: cut to its used length, and that length recorded.
+//!
+//! # Invariants
+//!
+//! - Offsets only grow: no byte of a segment file is allocated twice in the segment's life.
+//! - A segment that is being written is never taken for dead ([`Segments::is_writing`]).
+//! - No lock is held while files are made, cut or removed; `opening` and `finishing` are batons.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use super::{Catalog, VolumeError, layout};
+use crate::codec::{CodeId, Geometry};
+use crate::format::record::{Segment, Stripe};
+use crate::format::{MemberIndex, SegmentId, ShardIndex, files as file_names};
+use crate::members::Members;
+
+mod files;
+
+pub(crate) use files::kept_back;
+
+/// Parts of a member's room that a new segment may take at most one of, so that segments stay
+/// small against the room that is left and all of it can be used.
+const ROOM_PARTS: u64 = 8;
+
+/// A segment, and the name of its files.
+#[derive(Debug)]
+pub(crate) struct SegmentHandle {
+    pub(crate) id: SegmentId,
+    pub(crate) name: Arc<str>,
+    pub(crate) record: Segment,
+}
+
+/// Room for one stripe of the greatest height, in this segment.
+#[derive(Debug)]
+#[must_use = "room that is neither used nor released is lost until the next mount"]
+pub(crate) struct Reservation {
+    segment: SegmentId,
+}
+
+/// Where a stripe's shards go.
+#[derive(Clone, Debug)]
+pub(crate) struct Allocated {
+    pub(crate) segment: Arc<SegmentHandle>,
+    pub(crate) offset: u64,
+}
+
+/// A segment that is being written.
+#[derive(Debug)]
+struct Writing {
+    handle: Arc<SegmentHandle>,
+    /// Where the next stripe goes.
+    next: u64,
+    /// Bytes that reservations hold, behind `next`.
+    reserved: u64,
+    /// Stripes that are being written.
+    in_flight: usize,
+    /// Whether its record is in the catalog.
+    recorded: bool,
+    /// Takes no more reservations.
+    retired: bool,
+    finishing: bool,
+}
+
+impl Writing {
+    fn is_done(&self) -> bool {
+        self.retired && self.reserved == 0 && self.in_flight == 0 && !self.finishing
+    }
+}
+
+#[derive(Debug, Default)]
+struct Writer {
+    current: Option<SegmentId>,
+    ahead: Option<SegmentId>,
+    writing: BTreeMap<SegmentId, Writing>,
+    opening: bool,
+    /// Members that had no space for a write although it was reserved, until something is freed.
+    full: Vec<MemberIndex>,
+}
+
+/// All segments of a volume.
+pub(crate) struct Segments {
+    members: Arc<Members>,
+    catalog: Arc<dyn Catalog>,
+    geometry: Geometry,
+    code: CodeId,
+    /// The greatest length of a segment file.
+    max_len: u64,
+    /// The greatest height of a stripe.
+    step: u64,
+    known: RwLock<HashMap<SegmentId, Arc<SegmentHandle>>>,
+    writer: Mutex<Writer>,
+    opened: Condvar,
+}
+
+impl Segments {
+    /// Starts from the segments in the index; `step` is the greatest height of a stripe.
+    pub(crate) fn new(
+        members: Arc<Members>,
+        catalog: Arc<dyn Catalog>,
+        step: u64,
+        known: Vec<(SegmentId, Segment)>,
+    ) -> Self {
+        let handle = |(id, record)| (id, Arc::new(SegmentHandle::new(id, record)));
+        Self {
+            geometry: members.geometry(),
+            code: members.code(),
+            max_len: (members.segment_bytes() / step).max(1) * step,
+            step,
+            known: RwLock::new(known.into_iter().map(handle).collect()),
+            members,
+            catalog,
+            writer: Mutex::default(),
+            opened: Condvar::new(),
+        }
+    }
+
+    /// Returns the greatest height of a stripe.
+    pub(crate) fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Returns a segment that the index names.
+    pub(crate) fn get(&self, segment: SegmentId) -> Option<Arc<SegmentHandle>> {
+        self.known.read().get(&segment).cloned()
+    }
+
+    /// Returns all segments, in no order.
+    pub(crate) fn all(&self) -> Vec<Arc<SegmentHandle>> {
+        self.known.read().values().cloned().collect()
+    }
+
+    /// Returns whether stripes may still be added to a segment.
+    pub(crate) fn is_writing(&self, segment: SegmentId) -> bool {
+        self.writer.lock().writing.contains_key(&segment)
+    }
+
+    /// Reserves room for a stripe. `urgent` may use what is kept back for compaction.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeError::NoSpace`], [`VolumeError::Failed`], or what the catalog answered.
+    pub(crate) fn reserve(&self, urgent: bool) -> Result<Reservation, VolumeError> {
+        loop {
+            let mut writer = self.writer.lock();
+            if let Some(reservation) = self.reserve_in_current(&mut writer) {
+                return Ok(reservation);
+            }
+            let outgrown = writer.current;
+            if let Some(ahead) = writer.ahead.take() {
+                writer.current = Some(ahead);
+                drop(writer);
+            } else if writer.opening {
+                self.opened.wait(&mut writer);
+                continue;
+            } else {
+                writer.opening = true;
+                drop(writer);
+                self.finish_opening(self.open_segment(urgent))?;
+            }
+            if let Some(outgrown) = outgrown {
+                self.retire(outgrown)?;
+            }
+        }
+    }
+
+    /// Makes a segment that was just opened the current one.
+    fn finish_opening(
+        &self,
+        opened: Result<Arc<SegmentHandle>, VolumeError>,
+    ) -> Result<(), VolumeError> {
+        let mut writer = self.writer.lock();
+        writer.opening = false;
+        self.opened.notify_all();
+        writer.current = Some(self.admit(&mut writer, opened?));
+        Ok(())
+    }
+
+    fn reserve_in_current(&self, writer: &mut Writer) -> Option<Reservation> {
+        let segment = writer.current?;
+        let Writer { writing, full, .. } = writer;
+        let writing = writing.get_mut(&segment)?;
+        let end = writing.next + writing.reserved + self.step;
+        if writing.retired || end > writing.handle.record.len || !self.is_good(writing, full) {
+            return None;
+        }
+        writing.reserved += self.step;
+        Some(Reservation { segment })
+    }
+
+    /// Returns whether no other placement would bring more of a stripe's shards onto members.
+    fn is_good(&self, writing: &Writing, full: &[MemberIndex]) -> bool {
+        let live = self.members.live();
+        let slots = || writing.handle.record.slots.iter().flatten();
+        let reachable = slots().filter(|member| live.contains(member)).count();
+        reachable >= live.len().min(self.geometry.total_shards())
+            && !slots().any(|member| full.contains(member))
+    }
+
+    fn admit(&self, writer: &mut Writer, handle: Arc<SegmentHandle>) -> SegmentId {
+        let id = handle.id;
+        self.known.write().insert(id, Arc::clone(&handle));
+        let fresh = Writing {
+            handle,
+            next: 0,
+            reserved: 0,
+            in_flight: 0,
+            recorded: false,
+            retired: false,
+            finishing: false,
+        };
+        writer.writing.insert(id, fresh);
+        id
+    }
+
+    /// Opens the next segment if the current one is nearly full, so that writers need not wait.
+    pub(crate) fn open_ahead(&self) {
+        {
+            let mut writer = self.writer.lock();
+            let current = writer.current.and_then(|id| writer.writing.get(&id));
+            let nearly_full = current.is_some_and(|current| {
+                let left = current.handle.record.len - current.next - current.reserved;
+                left < current.handle.record.len / 4
+            });
+            if !nearly_full || writer.ahead.is_some() || writer.opening {
+                return;
+            }
+            writer.opening = true;
+        }
+        let opened = self.open_segment(false);
+        let mut writer = self.writer.lock();
+        writer.opening = false;
+        self.opened.notify_all();
+        // Whoever needs the segment will meet the same error, and can report it.
+        if let Ok(handle) = opened {
+            writer.ahead = Some(self.admit(&mut writer, handle));
+        }
+    }
+
+    /// Gives reserved room back.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "whoever calls this gives the room up"
+    )]
+    pub(crate) fn release(&self, reservation: Reservation) -> Result<(), VolumeError> {
+        let id = reservation.segment;
+        if let Some(writing) = self.writer.lock().writing.get_mut(&id) {
+            writing.reserved -= self.step;
+        }
+        self.finish_if_done(id)
+    }
+
+    /// Returns whether no other segment would keep more of a stripe's shards.
+    pub(crate) fn is_fit(&self, reservation: &Reservation) -> bool {
+        let writer = self.writer.lock();
+        let writing = writer.writing.get(&reservation.segment);
+        writing.is_some_and(|writing| self.is_good(writing, &writer.full))
+    }
+
+    /// Turns a reservation into a place of `height` bytes.
+    ///
+    /// # Panics
+    ///
+    /// If the segment is gone, which no segment is that has reservations.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "whoever calls this gives the room up"
+    )]
+    pub(crate) fn allocate(&self, reservation: Reservation, height: u64) -> Allocated {
+        let mut writer = self.writer.lock();
+        let writing = writer.writing.get_mut(&reservation.segment);
+        let writing = writing.expect("a segment stays while room in it is reserved");
+        writing.reserved -= self.step;
+        writing.in_flight += 1;
+        let offset = writing.next;
+        writing.next += height;
+        Allocated {
+            segment: Arc::clone(&writing.handle),
+            offset,
+        }
+    }
+
+    /// A stripe at an allocated place is written and recorded, or given up.
+    pub(crate) fn complete(&self, segment: SegmentId) -> Result<(), VolumeError> {
+        if let Some(writing) = self.writer.lock().writing.get_mut(&segment) {
+            writing.in_flight -= 1;
+        }
+        self.finish_if_done(segment)
+    }
+
+    /// Returns whether the catalog has the segment's record.
+    pub(crate) fn is_recorded(&self, segment: SegmentId) -> bool {
+        let writer = self.writer.lock();
+        writer
+            .writing
+            .get(&segment)
+            .is_none_or(|writing| writing.recorded)
+    }
+
+    /// The catalog has the segment's record.
+    pub(crate) fn set_recorded(&self, segment: SegmentId) {
+        if let Some(writing) = self.writer.lock().writing.get_mut(&segment) {
+            writing.recorded = true;
+        }
+    }
+
+    /// Notes that a member had no space where it had been reserved.
+    pub(crate) fn set_full(&self, member: MemberIndex) {
+        let mut writer = self.writer.lock();
+        if !writer.full.contains(&member) {
+            writer.full.push(member);
+        }
+    }
+
+    /// Something was freed: every member is worth another try.
+    pub(crate) fn forget_full(&self) {
+        self.writer.lock().full.clear();
+    }
+
+    /// Adds no more stripes to a segment; finishes it once nothing is on its way into it.
+    pub(crate) fn retire(&self, segment: SegmentId) -> Result<(), VolumeError> {
+        self.stop_writing(segment);
+        self.finish_if_done(segment)
+    }
+
+    /// Retires all segments that are being written.
+    pub(crate) fn retire_all(&self) -> Result<(), VolumeError> {
+        let writing: Vec<SegmentId> = {
+            let mut writer = self.writer.lock();
+            writer.current = None;
+            writer.ahead = None;
+            writer.writing.keys().copied().collect()
+        };
+        writing
+            .into_iter()
+            .try_for_each(|segment| self.retire(segment))
+    }
+
+    /// Adds no more stripes to a segment; whoever completes the last one finishes it.
+    pub(crate) fn stop_writing(&self, segment: SegmentId) {
+        if let Some(writing) = self.writer.lock().writing.get_mut(&segment) {
+            writing.retired = true;
+        }
+    }
+
+    /// Forgets a segment, and removes its files from the members that are left.
+    pub(crate) fn remove(&self, segment: SegmentId) {
+        let Some(handle) = self.known.write().remove(&segment) else {
+            return;
+        };
+        self.remove_files(&handle, handle.record.slots.iter().flatten().copied());
+        self.forget_full();
+    }
+
+    /// Gives back the space of a stripe's shards.
+    pub(crate) fn punch(&self, segment: SegmentId, offset: u64, height: u32) {
+        let Some(handle) = self.get(segment) else {
+            return;
+        };
+        self.punch_files(&handle, offset, u64::from(height));
+        self.forget_full();
+    }
+
+    fn finish_if_done(&self, segment: SegmentId) -> Result<(), VolumeError> {
+        let (handle, used, recorded) = {
+            let mut writer = self.writer.lock();
+            let Some(writing) = writer.writing.get_mut(&segment).filter(|w| w.is_done()) else {
+                return Ok(());
+            };
+            writing.finishing = true;
+            (Arc::clone(&writing.handle), writing.next, writing.recorded)
+        };
+        let finished = self.finish(&handle, used, recorded);
+        self.writer.lock().writing.remove(&segment);
+        finished
+    }
+
+    /// Cuts a segment to what is used of it, or removes one that was never used.
+    fn finish(&self, handle: &SegmentHandle, used: u64, recorded: bool) -> Result<(), VolumeError> {
+        if !recorded {
+            self.known.write().remove(&handle.id);
+            self.remove_files(handle, handle.record.slots.iter().flatten().copied());
+            return Ok(());
+        }
+        if used == handle.record.len {
+            return Ok(());
+        }
+        self.cut(handle, used)
+    }
+
+    /// Cuts a segment's files to `used` bytes and records that.
+    pub(crate) fn cut(&self, handle: &SegmentHandle, used: u64) -> Result<(), VolumeError> {
+        let record = Segment {
+            len: used,
+            ..handle.record.clone()
+        };
+        self.catalog
+            .finished(handle.id, &record)
+            .map_err(|source| VolumeError::SegmentNotRecorded {
+                segment: handle.id,
+                source,
+            })?;
+        self.truncate_files(handle, used);
+        let shorter = Arc::new(SegmentHandle::new(handle.id, record));
+        self.known.write().insert(handle.id, shorter);
+        Ok(())
+    }
+
+    /// Returns how a new segment is to look like: see [`super::placement::place`].
+    fn wanted(&self, urgent: bool) -> super::placement::Wanted {
+        super::placement::Wanted {
+            total_shards: self.geometry.total_shards(),
+            data_shards: self.geometry.data_shards(),
+            max_len: if urgent { self.step } else { self.max_len },
+            step: self.step,
+            room_parts: ROOM_PARTS,
+        }
+    }
+}
+
+impl SegmentHandle {
+    fn new(id: SegmentId, record: Segment) -> Self {
+        Self {
+            id,
+            name: file_names::segment(id).into(),
+            record,
+        }
+    }
+
+    /// Returns the member that holds a shard of a stripe.
+    pub(crate) fn member_of(&self, stripe: &Stripe, shard: ShardIndex) -> Option<MemberIndex> {
+        layout::member_of(&self.record, stripe, shard)
+    }
+}

@@ -1,0 +1,194 @@
+//! The files of segments: made, cut, punched and removed on all their members at once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{SegmentHandle, Segments};
+use crate::format::MemberIndex;
+use crate::format::record::Segment;
+use crate::store::{Op, Space, StoreErrorKind};
+use crate::volume::placement::{Candidate, Place, place};
+use crate::volume::{VolumeError, layout};
+
+/// Tries at opening one segment, before members that keep failing or filling up are given in to.
+const MAX_TRIES: usize = 80;
+
+/// A part of each member that segments leave alone, for the index and for whatever else grows.
+const KEPT_BACK_PARTS: u64 = 64;
+
+/// The most that is kept back on a member.
+const MAX_KEPT_BACK: u64 = 1 << 30;
+
+/// Segments of one stripe that are kept free for compaction.
+const COMPACTION_STEPS: u64 = 4;
+
+/// Returns how much of a member segments may not take.
+pub(crate) fn kept_back(space: Space, step: u64, urgent: bool) -> u64 {
+    let for_index = (space.total_bytes / KEPT_BACK_PARTS).min(MAX_KEPT_BACK);
+    if urgent {
+        for_index / 2
+    } else {
+        for_index + COMPACTION_STEPS * step
+    }
+}
+
+impl Segments {
+    /// Makes the files of a new segment on the members with the most room.
+    pub(super) fn open_segment(&self, urgent: bool) -> Result<Arc<SegmentHandle>, VolumeError> {
+        // What members turned down although they seemed to have room for it.
+        let mut refused: HashMap<MemberIndex, u64> = HashMap::new();
+        for _ in 0..MAX_TRIES {
+            let place = self.find_place(urgent, &refused)?;
+            let id = self.catalog.next_segment().map_err(VolumeError::NoNumber)?;
+            let record = Segment {
+                data_shards: layout::shard(self.geometry.data_shards()).0,
+                parity_shards: layout::shard(self.geometry.parity_shards()).0,
+                code: self.code.0,
+                len: place.len,
+                slots: place.slots,
+            };
+            let handle = SegmentHandle::new(id, record);
+            if self.create_files(&handle, &mut refused) {
+                return Ok(Arc::new(handle));
+            }
+        }
+        Err(self.no_space())
+    }
+
+    fn find_place(
+        &self,
+        urgent: bool,
+        refused: &HashMap<MemberIndex, u64>,
+    ) -> Result<Place, VolumeError> {
+        let mut candidates = self.candidates(urgent);
+        for candidate in &mut candidates {
+            if let Some(&len) = refused.get(&candidate.member) {
+                candidate.available = candidate.available.min(len / 2);
+            }
+        }
+        let wanted = self.wanted(urgent);
+        if candidates.len() < wanted.data_shards {
+            return Err(VolumeError::Failed {
+                live: candidates.len(),
+                needed: wanted.data_shards,
+            });
+        }
+        place(&candidates, &wanted).ok_or_else(|| self.no_space())
+    }
+
+    /// Makes a segment's files; on failure none is left, and what could not be had is noted.
+    fn create_files(
+        &self,
+        handle: &SegmentHandle,
+        refused: &mut HashMap<MemberIndex, u64>,
+    ) -> bool {
+        let members: Vec<MemberIndex> = handle.record.slots.iter().flatten().copied().collect();
+        let create = |&member| {
+            (
+                member,
+                Op::Create {
+                    name: Arc::clone(&handle.name),
+                    len: handle.record.len,
+                },
+            )
+        };
+        let outcomes = self.members.run(members.iter().map(create).collect());
+        let mut made = Vec::new();
+        for (&member, outcome) in members.iter().zip(&outcomes) {
+            match outcome {
+                Ok(_) => made.push(member),
+                Err(error) if error.kind() == StoreErrorKind::NoSpace => {
+                    refused.insert(member, handle.record.len);
+                }
+                // A member that failed is out by now; a name that is taken gets another number.
+                Err(_) => {}
+            }
+        }
+        let complete = made.len() == members.len();
+        if !complete {
+            self.remove_files(handle, made.into_iter());
+        }
+        complete
+    }
+
+    /// Returns the members that are left, with the room that a new segment may take on each.
+    fn candidates(&self, urgent: bool) -> Vec<Candidate> {
+        let full = self.writer.lock().full.clone();
+        let spaces = self.members.spaces();
+        let share = |(member, space): (MemberIndex, Space)| {
+            let sharing = spaces
+                .iter()
+                .filter(|(_, other)| other.filesystem == space.filesystem);
+            let room = space
+                .free_bytes
+                .saturating_sub(kept_back(space, self.step, urgent));
+            let available = if full.contains(&member) {
+                0
+            } else {
+                room / sharing.count() as u64
+            };
+            Candidate { member, available }
+        };
+        spaces.iter().copied().map(share).collect()
+    }
+
+    fn no_space(&self) -> VolumeError {
+        VolumeError::NoSpace {
+            needed: self.geometry.total_shards(),
+        }
+    }
+
+    pub(super) fn remove_files(
+        &self,
+        handle: &SegmentHandle,
+        members: impl Iterator<Item = MemberIndex>,
+    ) {
+        let remove = |member| {
+            (
+                member,
+                Op::Remove {
+                    name: Arc::clone(&handle.name),
+                },
+            )
+        };
+        self.run_all(members.map(remove).collect());
+    }
+
+    pub(super) fn punch_files(&self, handle: &SegmentHandle, offset: u64, len: u64) {
+        let members = handle.record.slots.iter().flatten();
+        let punch = |&member| {
+            (
+                member,
+                Op::Punch {
+                    name: Arc::clone(&handle.name),
+                    offset,
+                    len,
+                },
+            )
+        };
+        self.run_all(members.map(punch).collect());
+    }
+
+    pub(super) fn truncate_files(&self, handle: &SegmentHandle, len: u64) {
+        for &member in handle.record.slots.iter().flatten() {
+            let name = Arc::clone(&handle.name);
+            let cut = move |store: &dyn crate::store::Store| store.truncate(&name, len);
+            if let Err(error) = self.members.call(member, "truncate", cut) {
+                log::debug!("{error}: the unused end of the file stays");
+            }
+        }
+    }
+
+    /// Runs operations that only give space back: a member that fails one is out of the volume by
+    /// then, and what it keeps is found again when it returns.
+    fn run_all(&self, ops: Vec<(MemberIndex, Op)>) {
+        let live = self.members.live();
+        let ops = ops
+            .into_iter()
+            .filter(|(member, _)| live.contains(member))
+            .collect();
+        for error in self.members.run(ops).into_iter().filter_map(Result::err) {
+            log::debug!("{error}: its space comes back with the rest of the segment");
+        }
+    }
+}
