@@ -1,1 +1,331 @@
-//! The commit pipeline: data before metadata, group commit, checkpoints.
+//! The commit pipeline: data before metadata, group commit, checkpoints, and the way back from a crash.
+//!
+//! [`Pipeline`] joins [`crate::meta`] and [`crate::volume`], which know nothing of each other. Bytes go
+//! to stripes ([`Pipeline::write`]), changes of records to the index ([`Pipeline::apply`]); both are
+//! visible at once, and durable with the next [`Pipeline::sync`]. It also gives back the space of what
+//! died ([`Pipeline::reap`], [`Pipeline::make_room`]) and counts what is left of redundancy.
+//!
+//! # Invariants
+//!
+//! - A record that names a stripe is appended to the journal after the shards of that stripe are
+//!   durable, or together with the stripe's bytes (P1, P4).
+//! - Bytes in the journal are forgotten only once their stripe is durable in the index.
+//! - The space of a stripe comes free only after a commit that covers the loss of its records, which
+//!   go only after a commit that covers the loss of its last extent.
+//! - After a commit failed, nothing more is accepted.
+//!
+//! # Locks
+//!
+//! `making_room`, `checkpointing` and `reaper` are batons, taken in this order and held through I/O:
+//! those who wait for one want what its holder is doing. The commit group is left while a commit
+//! runs. All others are leaves.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::format::record::{Marker, Stripe};
+use crate::format::{Ino, Record, StripeId, key};
+use crate::members::{Access, Members};
+use crate::meta::{Batch, Key, Meta, Value};
+use crate::volume::{Hold, Pin, Placed, Space, Volume};
+
+mod compact;
+mod error;
+mod group;
+mod reap;
+mod records;
+mod recover;
+mod redundancy;
+mod sync;
+
+pub use crate::members::CreateOptions;
+pub use compact::InodeLocks;
+pub use error::CommitError;
+pub use redundancy::{Redundancy, RedundancyRow};
+
+use group::Group;
+use reap::Reaper;
+use records::Records;
+use redundancy::Counted;
+use sync::Clockwork;
+
+/// Pieces of missing copies of the index that are made up for before a volume is let go.
+const MAX_MENDED_AT_CLOSE: usize = 4096;
+
+/// How a volume is opened.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Whether anything may be written.
+    pub access: Access,
+    /// The coding engine, by name: `auto`, or one of [`crate::codec::engines`].
+    pub engine: String,
+    /// Bytes of shards that are kept after being read ahead or decoded.
+    pub cache_bytes: usize,
+    /// Bytes of the index that are kept in memory.
+    pub index_cache_bytes: usize,
+    /// Threads that flush stripes, and as many that read ahead. With 0 there are none, and everything
+    /// is done by the caller in the same order in every run.
+    pub threads: usize,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            access: Access::ReadWrite,
+            engine: "auto".to_owned(),
+            cache_bytes: 128 << 20,
+            index_cache_bytes: 64 << 20,
+            threads: 2,
+        }
+    }
+}
+
+/// Where the bytes of one write went.
+///
+/// To be kept until the extents that name `placed` have been applied: until then its stripes cannot
+/// be taken for dead.
+#[derive(Debug)]
+#[must_use = "dropping it before its extents are applied may lose the bytes"]
+pub struct Written {
+    /// The places, in the order of the bytes.
+    pub placed: Vec<Placed>,
+    holds: Vec<Hold>,
+}
+
+/// A volume that is open.
+pub struct Pipeline {
+    members: Arc<Members>,
+    meta: Arc<Meta>,
+    volume: Volume,
+    records: Arc<Records>,
+    group: Group,
+    /// Why nothing more is accepted.
+    poison: OnceLock<Arc<str>>,
+    closed: AtomicBool,
+    making_room: Mutex<()>,
+    checkpointing: Mutex<()>,
+    reaper: Mutex<Reaper>,
+    /// Where compaction goes on looking when it has no hints.
+    candidates_from: Mutex<Option<Bytes>>,
+    clockwork: Mutex<Clockwork>,
+    /// Whether the journal may hold bytes that are nowhere else.
+    data_in_journal: AtomicBool,
+    /// Whether something was committed since the last checkpoint.
+    to_checkpoint: AtomicBool,
+    counted: Mutex<Option<Counted>>,
+}
+
+impl Pipeline {
+    fn new(members: Arc<Members>, meta: Arc<Meta>, volume: Volume, records: Arc<Records>) -> Self {
+        Self {
+            members,
+            meta,
+            volume,
+            records,
+            group: Group::new(),
+            poison: OnceLock::new(),
+            closed: AtomicBool::new(false),
+            making_room: Mutex::default(),
+            checkpointing: Mutex::default(),
+            reaper: Mutex::new(Reaper::new()),
+            candidates_from: Mutex::default(),
+            clockwork: Mutex::new(Clockwork::new()),
+            data_in_journal: AtomicBool::new(false),
+            to_checkpoint: AtomicBool::new(false),
+            counted: Mutex::default(),
+        }
+    }
+
+    /// Returns the newest value of a key.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Value>, CommitError> {
+        Ok(self.meta.get(key)?)
+    }
+
+    /// Returns the newest records from `from` on and before `end`, in order, at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn scan(
+        &self,
+        from: &[u8],
+        end: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(Key, Value)>, CommitError> {
+        Ok(self.meta.scan(from, end, limit)?)
+    }
+
+    /// Changes records, all at once: visible to everyone when this returns, durable with the next
+    /// [`Pipeline::sync`]. May wait while too many changes are not in the index yet.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError::ReadOnly`], [`CommitError::Poisoned`] or [`CommitError::Closed`].
+    pub fn apply(&self, batch: Batch) -> Result<(), CommitError> {
+        self.check_writable()?;
+        Ok(self.meta.apply(batch)?)
+    }
+
+    /// Takes bytes of a file. They can be read at once at the places returned.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError::NoSpace`] if not all of them can be taken: nothing refers to those that were,
+    /// and they are given back in time. [`Pipeline::make_room`] may help.
+    pub fn write(&self, data: &[u8]) -> Result<Written, CommitError> {
+        self.check_writable()?;
+        let mut written = Written {
+            placed: Vec::new(),
+            holds: Vec::new(),
+        };
+        let mut rest = data;
+        while !rest.is_empty() {
+            match self.volume.append(rest) {
+                Ok((placed, hold)) => {
+                    rest = &rest[placed.len as usize..];
+                    written.placed.push(placed);
+                    written.holds.push(hold);
+                }
+                Err(error) => {
+                    self.abandon(&written)?;
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(written)
+    }
+
+    /// Marks the stripes of bytes that nothing will refer to.
+    fn abandon(&self, written: &Written) -> Result<(), CommitError> {
+        let mut batch = Batch::default();
+        for placed in &written.placed {
+            batch.put(key::perhaps_dead(placed.stripe), Marker.encode());
+        }
+        Ok(self.meta.apply(batch)?)
+    }
+
+    /// Fills `out` with the bytes at `offset` of a stripe.
+    ///
+    /// The caller holds a [`Pin`] from before it looked up the extent that names the stripe.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError::Volume`] if the bytes cannot be had; `out` is unspecified then.
+    pub fn read(&self, stripe: StripeId, offset: u32, out: &mut [u8]) -> Result<(), CommitError> {
+        Ok(self.volume.read(stripe, offset, out)?)
+    }
+
+    /// Asks for a stripe to be read ahead. Never blocks, and may do nothing.
+    pub fn prefetch(&self, stripe: StripeId) {
+        self.volume.prefetch(stripe);
+    }
+
+    /// Returns a pin: what is looked up in the index while it is held stays readable.
+    pub fn pin(&self) -> Pin {
+        self.volume.pin()
+    }
+
+    /// Returns a number that no inode had before.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::apply`].
+    pub fn next_ino(&self) -> Result<Ino, CommitError> {
+        self.check_writable()?;
+        self.records.next_ino()
+    }
+
+    /// Returns the record of a stripe that is on members.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn stripe(&self, stripe: StripeId) -> Result<Option<Stripe>, CommitError> {
+        self.records.stripe(stripe)
+    }
+
+    /// Returns the payload bytes of a full stripe.
+    #[must_use]
+    pub fn stripe_capacity(&self) -> u32 {
+        u32::try_from(self.volume.stripe_capacity()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns whether anything may be written.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.members.access()
+    }
+
+    /// Returns the members.
+    #[must_use]
+    pub fn members(&self) -> &Arc<Members> {
+        &self.members
+    }
+
+    /// Measures how much the members at hand can hold; asks each of them.
+    #[must_use]
+    pub fn space(&self) -> Space {
+        self.volume.space()
+    }
+
+    /// Returns how many wrong ranges of blocks were mended since the volume was opened.
+    #[must_use]
+    pub fn mended(&self) -> u64 {
+        self.volume.mended()
+    }
+
+    /// Returns the name of the coding engine.
+    #[must_use]
+    pub fn engine_name(&self) -> &'static str {
+        self.volume.engine_name()
+    }
+
+    /// Makes everything durable, moves it into the index, and gives back what was reserved and not
+    /// used. Nothing is accepted afterwards. A pipeline that is dropped without this leaves the
+    /// volume as a crash would.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::sync`].
+    pub fn close(&self) -> Result<(), CommitError> {
+        if self.closed.swap(true, std::sync::atomic::Ordering::SeqCst) {
+            return Ok(());
+        }
+        if !self.is_read_only() {
+            self.sync()?;
+            self.volume.finish()?;
+            self.checkpoint()?;
+            // A copy that a returned or new member lacks would be missed if another member is lost
+            // before the next mount.
+            let mut pieces = 0;
+            while pieces < MAX_MENDED_AT_CLOSE && self.meta.mend_index()? {
+                pieces += 1;
+            }
+        }
+        Ok(self.meta.close()?)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.access() == Access::ReadOnly
+    }
+
+    fn check_writable(&self) -> Result<(), CommitError> {
+        if self.is_read_only() {
+            return Err(CommitError::ReadOnly);
+        }
+        if self.closed.load(std::sync::atomic::Ordering::SeqCst) {
+            return Err(CommitError::Closed);
+        }
+        self.check_poison()
+    }
+}
+
+#[cfg(test)]
+mod tests;

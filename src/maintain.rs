@@ -1,1 +1,105 @@
-//! Background work: freeing dead stripes, compaction, periodic commits.
+//! Background work: periodic commits and checkpoints, watching the members, freeing what is dead.
+//!
+//! Every kind of work has a thread of its own, so that one that waits for a hung member does not
+//! keep the others from their work.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::commit::{CommitError, Pipeline};
+
+/// How often commits and checkpoints are looked after.
+const TICK: Duration = Duration::from_millis(100);
+
+/// How often members are asked whether they are still there: `status` names a lost one within three
+/// seconds.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often dead stripes are looked for.
+const REAP_INTERVAL: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+struct Stop {
+    stopped: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Stop {
+    /// Waits; returns whether to go on.
+    fn sleep(&self, time: Duration) -> bool {
+        let mut stopped = self.stopped.lock();
+        if !*stopped {
+            self.changed.wait_for(&mut stopped, time);
+        }
+        !*stopped
+    }
+}
+
+/// The threads that look after one open volume, until this is stopped or dropped.
+#[derive(Debug)]
+pub struct Maintain {
+    stop: Arc<Stop>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Maintain {
+    /// Starts them.
+    #[must_use]
+    pub fn start(pipeline: &Arc<Pipeline>) -> Self {
+        let stop = Arc::new(Stop::default());
+        let start = |every, work: fn(&Pipeline) -> Result<(), CommitError>| {
+            let (pipeline, stop) = (Arc::clone(pipeline), Arc::clone(&stop));
+            thread::spawn(move || repeat(&pipeline, &stop, every, work))
+        };
+        let threads = vec![
+            start(TICK, Pipeline::tick),
+            start(REAP_INTERVAL, Pipeline::reap),
+            start(PROBE_INTERVAL, |pipeline| {
+                pipeline.members().probe();
+                Ok(())
+            }),
+        ];
+        Self { stop, threads }
+    }
+
+    /// Stops all background work, and returns when what was under way is done.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Maintain {
+    fn drop(&mut self) {
+        *self.stop.stopped.lock() = true;
+        self.stop.changed.notify_all();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                log::error!("a background thread panicked");
+            }
+        }
+    }
+}
+
+/// Does a kind of work again and again. What fails is said once, until something else fails or the
+/// work succeeds again.
+fn repeat(
+    pipeline: &Pipeline,
+    stop: &Stop,
+    every: Duration,
+    work: fn(&Pipeline) -> Result<(), CommitError>,
+) {
+    let mut said = String::new();
+    while stop.sleep(every) {
+        let failure = work(pipeline)
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default();
+        if failure != said && !failure.is_empty() {
+            log::warn!("background work: {failure}");
+        }
+        said = failure;
+    }
+}

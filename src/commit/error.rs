@@ -1,0 +1,90 @@
+//! Why something could not be read, written or made durable.
+
+use std::sync::Arc;
+
+use crate::codec::CodecError;
+use crate::format::FormatError;
+use crate::members::MembersError;
+use crate::meta::MetaError;
+use crate::volume::{CatalogError, VolumeError};
+
+/// Why something could not be read, written or made durable.
+///
+/// Cheap to clone, so that everyone who shared a commit learns what became of it.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CommitError {
+    /// The members have no room. Nothing that was accepted is at risk; deleting makes room.
+    #[error("no space left on the members")]
+    NoSpace,
+
+    /// The volume was opened for reading.
+    #[error("the volume is open for reading only")]
+    ReadOnly,
+
+    /// Making things durable failed, so that nothing written since the last success can be trusted
+    /// to survive. The volume stays readable.
+    #[error("the volume is read-only since a failed commit: {reason}")]
+    Poisoned {
+        /// What failed.
+        reason: Arc<str>,
+    },
+
+    /// The volume was closed.
+    #[error("the volume is closed")]
+    Closed,
+
+    /// A record of the index does not decode.
+    #[error("a record of the index is damaged")]
+    Format(#[from] FormatError),
+
+    /// An operation on stripes failed.
+    #[error(transparent)]
+    Volume(VolumeError),
+
+    /// An operation on the index or the journal failed.
+    #[error(transparent)]
+    Meta(Arc<MetaError>),
+
+    /// An operation on the members as a whole failed.
+    #[error(transparent)]
+    Members(Arc<MembersError>),
+
+    /// The volume's code or the engine asked for is not to be had.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+}
+
+impl From<VolumeError> for CommitError {
+    fn from(error: VolumeError) -> Self {
+        match error {
+            VolumeError::NoSpace { .. } => Self::NoSpace,
+            VolumeError::ReadOnly => Self::ReadOnly,
+            VolumeError::Closed => Self::Closed,
+            other => Self::Volume(other),
+        }
+    }
+}
+
+impl From<MetaError> for CommitError {
+    fn from(error: MetaError) -> Self {
+        match error {
+            MetaError::NoSpace => Self::NoSpace,
+            MetaError::ReadOnly => Self::ReadOnly,
+            MetaError::Closed => Self::Closed,
+            other => Self::Meta(Arc::new(other)),
+        }
+    }
+}
+
+impl From<MembersError> for CommitError {
+    fn from(error: MembersError) -> Self {
+        Self::Members(Arc::new(error))
+    }
+}
+
+impl CommitError {
+    /// Tells the volume, which knows nothing of the index, what the index answered.
+    pub(super) fn for_catalog(&self) -> CatalogError {
+        CatalogError(self.to_string())
+    }
+}

@@ -1,0 +1,138 @@
+//! One at a time, many share: who asks for a commit while one runs is served by the next.
+
+use parking_lot::{Condvar, Mutex};
+
+use super::CommitError;
+
+#[derive(Debug)]
+struct State {
+    /// Commits begun so far.
+    begun: u64,
+    /// The last commit that ended.
+    ended: u64,
+    running: bool,
+    outcome: Result<(), CommitError>,
+}
+
+/// Makes callers who want the same thing done share the doing of it.
+#[derive(Debug)]
+pub(super) struct Group {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+/// A commit, by the order in which they begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct CommitNumber(u64);
+
+impl Group {
+    pub(super) fn new() -> Self {
+        let state = State {
+            begun: 0,
+            ended: 0,
+            running: false,
+            outcome: Ok(()),
+        };
+        Self {
+            state: Mutex::new(state),
+            ended: Condvar::new(),
+        }
+    }
+
+    /// Returns once a commit that began after this call has ended, with what became of it or of a
+    /// later one. Whoever finds none running leads: `commit` runs without a lock.
+    pub(super) fn join(
+        &self,
+        commit: impl FnOnce() -> Result<(), CommitError>,
+    ) -> Result<(), CommitError> {
+        let mut state = self.state.lock();
+        let mine = state.begun + 1;
+        loop {
+            if state.ended >= mine {
+                return state.outcome.clone();
+            }
+            if !state.running {
+                break;
+            }
+            self.ended.wait(&mut state);
+        }
+        state.running = true;
+        state.begun += 1;
+        let number = state.begun;
+        drop(state);
+        let outcome = commit();
+        let mut state = self.state.lock();
+        state.running = false;
+        state.ended = number;
+        state.outcome.clone_from(&outcome);
+        self.ended.notify_all();
+        outcome
+    }
+
+    /// Returns the first commit that will cover what was done before this call.
+    pub(super) fn next(&self) -> CommitNumber {
+        CommitNumber(self.state.lock().begun + 1)
+    }
+
+    /// Returns whether a commit, or a later one, ended well.
+    pub(super) fn has_ended(&self, number: CommitNumber) -> bool {
+        let state = self.state.lock();
+        state.ended >= number.0 && state.outcome.is_ok()
+    }
+
+    /// Returns how many commits ended.
+    pub(super) fn count(&self) -> u64 {
+        self.state.lock().ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn everything_done_before_joining_is_covered_by_the_commit_that_is_waited_for() {
+        let group = Arc::new(Group::new());
+        let done = Arc::new(AtomicU64::new(0));
+        let covered = Arc::new(AtomicU64::new(0));
+        let commits = Arc::new(AtomicU64::new(0));
+        let worker = |_| {
+            let (group, done) = (Arc::clone(&group), Arc::clone(&done));
+            let (covered, commits) = (Arc::clone(&covered), Arc::clone(&commits));
+            thread::spawn(move || {
+                for _ in 0..200 {
+                    let mine = done.fetch_add(1, Ordering::SeqCst) + 1;
+                    let commit = || {
+                        let seen = done.load(Ordering::SeqCst);
+                        thread::yield_now();
+                        covered.store(seen, Ordering::SeqCst);
+                        commits.fetch_add(1, Ordering::SeqCst);
+                        Ok(())
+                    };
+                    group.join(commit).unwrap();
+                    assert!(covered.load(Ordering::SeqCst) >= mine);
+                }
+            })
+        };
+        let workers: Vec<_> = (0..8).map(worker).collect();
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        assert!(commits.load(Ordering::SeqCst) <= 1600);
+        assert_eq!(group.count(), commits.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn a_failed_commit_does_not_count_as_ended_well_but_a_later_one_does() {
+        let group = Group::new();
+        let number = group.next();
+        assert!(group.join(|| Err(CommitError::NoSpace)).is_err());
+        assert!(!group.has_ended(number));
+        group.join(|| Ok(())).unwrap();
+        assert!(group.has_ended(number));
+    }
+}

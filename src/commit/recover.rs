@@ -1,0 +1,159 @@
+//! Making and opening a volume; what a crash left behind is put in order before anyone is let in.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{CommitError, OpenOptions, Pipeline, records::Records};
+use crate::codec;
+use crate::format::record::{Segment, SegmentStripe, Stripe};
+use crate::format::{Record, SegmentId, StripeId, VolumeId, key};
+use crate::members::{Access, CreateOptions, Members};
+use crate::meta::{Batch, Meta, MetaOptions, StripeData};
+use crate::store::{Executor, StoreRef};
+use crate::volume::{Catalog, Volume, VolumeOptions};
+
+/// Records read at once.
+const RECORDS_AT_ONCE: usize = 1024;
+
+/// The newest segments, among which are those that were being written when the volume was last used.
+const NEWEST_SEGMENTS: usize = 8;
+
+/// Bytes that stripe buffers take together, unless stripes are so wide that two take more.
+const BUFFER_BYTES: usize = 192 << 20;
+
+impl Pipeline {
+    /// Makes a volume in empty directories: superblocks, journals and an empty index.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError::Members`] if the directories are refused, or what kept them from being written.
+    pub fn create(
+        stores: &[StoreRef],
+        options: &CreateOptions,
+        executor: Arc<Executor>,
+    ) -> Result<VolumeId, CommitError> {
+        let volume = Members::create(stores, options)?;
+        let members = Members::open(stores.to_vec(), Access::ReadWrite, executor)?;
+        Meta::format(&members, &Batch::default())?;
+        Ok(volume)
+    }
+
+    /// Opens a volume, in whatever state it was left. Read-only, nothing is written on any member.
+    ///
+    /// 1. Members: enough of them, of one volume and one history; a change raises the epoch.
+    /// 2. Index and journal: everything that was acknowledged is in the records from here on.
+    /// 3. Segment files that no record names are removed, unfinished ones cut.
+    /// 4. Bytes that were in the journal only go back into a stripe under its old number, and with it
+    ///    to the members; a checkpoint then lets the journal forget them.
+    /// 5. Members that were away and are up to date by now are taken back.
+    ///
+    /// A crash in any of these leaves all that the next open needs.
+    ///
+    /// # Errors
+    ///
+    /// What keeps the volume from being opened, in the words of the layer that met it.
+    pub fn open(
+        stores: Vec<StoreRef>,
+        options: &OpenOptions,
+        executor: Arc<Executor>,
+    ) -> Result<Arc<Self>, CommitError> {
+        let engine = codec::select(&options.engine)?;
+        let members = Members::open(stores, options.access, executor)?; // step 1
+        let meta_options = MetaOptions {
+            cache_bytes: options.index_cache_bytes,
+            ..MetaOptions::default()
+        };
+        let (meta, recovered) = Meta::open(Arc::clone(&members), &meta_options)?; // step 2
+        let meta = Arc::new(meta);
+        let records = Arc::new(Records::open(Arc::clone(&meta))?);
+        let volume_options = VolumeOptions {
+            engine,
+            buffer_bytes: BUFFER_BYTES,
+            cache_bytes: options.cache_bytes,
+            threads: options.threads,
+        };
+        let catalog: Arc<dyn Catalog> = Arc::clone(&records) as _;
+        let segments = all_segments(&meta)?;
+        let newest: Vec<SegmentId> = segments
+            .iter()
+            .rev()
+            .take(NEWEST_SEGMENTS)
+            .map(|(segment, _)| *segment)
+            .collect();
+        let volume = Volume::open(Arc::clone(&members), catalog, segments, &volume_options)?;
+        let pipeline = Arc::new(Self::new(members, meta, volume, records));
+        if options.access == Access::ReadWrite {
+            pipeline.volume.remove_strays(); // step 3
+            newest
+                .into_iter()
+                .try_for_each(|segment| pipeline.cut_unfinished(segment))?;
+        }
+        pipeline.restore(recovered.data)?; // step 4
+        if options.access == Access::ReadWrite {
+            pipeline.checkpoint()?;
+            pipeline.members.admit_stale()?; // step 5
+        }
+        Ok(pipeline)
+    }
+
+    fn cut_unfinished(&self, segment: SegmentId) -> Result<(), CommitError> {
+        let (mut from, end) = key::segment_stripes(segment);
+        let mut used = 0;
+        loop {
+            let found = self.meta.scan(&from, &end, RECORDS_AT_ONCE)?;
+            for (_, value) in &found {
+                let SegmentStripe(stripe) = SegmentStripe::decode(value)?;
+                if let Some(Stripe { offset, height, .. }) = self.records.stripe(stripe)? {
+                    used = used.max(offset + u64::from(height));
+                }
+            }
+            match found.last() {
+                Some((last, _)) if found.len() == RECORDS_AT_ONCE => {
+                    from = super::reap::successor(last);
+                }
+                _ => break,
+            }
+        }
+        Ok(self.volume.cut_segment(segment, used)?)
+    }
+
+    /// Puts journaled bytes back into their stripes: those that never were flushed.
+    fn restore(&self, data: Vec<StripeData>) -> Result<(), CommitError> {
+        let mut stripes: BTreeMap<StripeId, Vec<u8>> = BTreeMap::new();
+        for piece in data {
+            if self.records.stripe(piece.stripe)?.is_some() {
+                continue;
+            }
+            self.data_in_journal
+                .store(true, std::sync::atomic::Ordering::SeqCst);
+            let payload = stripes.entry(piece.stripe).or_default();
+            let start = piece.offset as usize;
+            let end = start + piece.bytes.len();
+            if payload.len() < end {
+                payload.resize(end, 0);
+            }
+            payload[start..end].copy_from_slice(&piece.bytes);
+        }
+        for (stripe, payload) in stripes {
+            self.volume.restore(stripe, &payload)?;
+        }
+        Ok(())
+    }
+}
+
+fn all_segments(meta: &Meta) -> Result<Vec<(SegmentId, Segment)>, CommitError> {
+    let (mut from, end) = key::segments();
+    let mut segments = Vec::new();
+    loop {
+        let found = meta.scan(&from, &end, RECORDS_AT_ONCE)?;
+        for (found, value) in &found {
+            segments.push((key::parse_segment(found)?, Segment::decode(value)?));
+        }
+        match found.last() {
+            Some((last, _)) if found.len() == RECORDS_AT_ONCE => {
+                from = super::reap::successor(last);
+            }
+            _ => return Ok(segments),
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Making things durable, in numbered steps.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::{CommitError, Pipeline};
+use crate::meta::{Pending, StripeData};
+use crate::volume::{Fresh, Unjournaled, VolumeError};
+
+/// Bytes of the open stripe that are put into the journal rather than flushed as a short stripe.
+const JOURNALED_BYTES: usize = 128 << 10;
+
+/// Changes wait at most so long for a commit that nobody asks for.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Changes of so many bytes are committed at once.
+const COMMIT_BYTES: usize = 8 << 20;
+
+/// What was committed goes into the index at least so often, if anything was.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(30);
+
+/// A journal fuller than this is emptied by a checkpoint.
+const JOURNAL_FILL: f32 = 0.5;
+
+/// A journal fuller than this takes no more data: a checkpoint is overdue.
+const JOURNAL_FILL_WITH_DATA: f32 = 0.7;
+
+/// When background work was last done.
+#[derive(Debug)]
+pub(super) struct Clockwork {
+    committed: Instant,
+    checkpointed: Instant,
+    mended_index: Instant,
+}
+
+impl Clockwork {
+    pub(super) fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            committed: now,
+            checkpointed: now,
+            mended_index: now,
+        }
+    }
+}
+
+impl Pipeline {
+    /// Makes everything that was applied and written before the call durable (P1). Callers share
+    /// commits: whoever arrives while one runs waits for the next, which is one for all of them.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError::NoSpace`] if the journal cannot grow; nothing is lost then. Any other failure
+    /// poisons the pipeline: it stays readable, and takes nothing more.
+    pub fn sync(&self) -> Result<(), CommitError> {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        self.check_poison()?;
+        self.group.join(|| self.commit())
+    }
+
+    /// The commit itself; one at a time.
+    ///
+    /// 1. Take the changes applied so far. Whatever stripe they name was numbered before, and its
+    ///    bytes are in a buffer or on their way: the order of steps 1 and 2 is what makes this true.
+    /// 2. Take the few bytes that the open stripe got since the last commit, to be put into the
+    ///    journal record; if they are many, seal the stripe instead.
+    /// 3. Wait until every sealed stripe is written.
+    /// 4. Take the records of all stripes written so far.
+    /// 5. **Sync** the segment files, all members at once. Shards that did not make it are taken out
+    ///    of their records, and those records join the others.
+    /// 6. Append one journal record with all of this, and **sync** it on all members. Only now is it
+    ///    acknowledged.
+    fn commit(&self) -> Result<(), CommitError> {
+        let journal_data = self.takes_data();
+        match self.commit_with(journal_data) {
+            // The changes are pending again. Without data the record is smaller, and what the
+            // journal holds can be moved into the index.
+            Err(CommitError::NoSpace) => self
+                .commit_with(false)
+                .or_else(|error| self.commit_after_checkpoint(error)),
+            outcome => outcome,
+        }
+        .inspect_err(|error| self.poison_unless_harmless(error))
+    }
+
+    fn commit_with(&self, journal_data: bool) -> Result<(), CommitError> {
+        let mut parts = vec![self.meta.rotate()]; // step 1
+        let data = self.take_data(journal_data); // step 2
+        let flushed = self.volume.wait_flushed().map_err(CommitError::from); // step 3
+        if let Err(error) = flushed.and_then(|()| self.sync_stripes(&mut parts)) {
+            // Steps 4 and 5. What was taken will never be appended, whatever the error is.
+            return Err(self.poison_with(&error));
+        }
+        if parts.iter().all(Pending::is_empty) && data.is_empty() {
+            return Ok(());
+        }
+        let with_data = !data.is_empty();
+        if with_data {
+            // Set first: a record may be in the journal although appending it failed.
+            self.data_in_journal.store(true, Ordering::SeqCst);
+        }
+        self.meta.append(parts, &data)?; // step 6
+        self.to_checkpoint.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Returns the bytes to be journaled. Where they are too many or may not be journaled, the open
+    /// stripe is sealed, also if all its bytes are in the journal already.
+    fn take_data(&self, journal_data: bool) -> Vec<StripeData> {
+        let fresh = if journal_data {
+            self.volume.unjournaled(JOURNALED_BYTES)
+        } else {
+            Fresh::TooMany
+        };
+        match fresh {
+            Fresh::Nothing => Vec::new(),
+            Fresh::Bytes(Unjournaled {
+                stripe,
+                offset,
+                bytes,
+            }) => {
+                vec![StripeData {
+                    stripe,
+                    offset,
+                    bytes,
+                }]
+            }
+            Fresh::TooMany => {
+                self.volume.seal();
+                Vec::new()
+            }
+        }
+    }
+
+    /// Steps 4 and 5, again until no shard is lost on the way: each round but the last costs a member.
+    fn sync_stripes(&self, parts: &mut Vec<Pending>) -> Result<(), CommitError> {
+        loop {
+            parts.push(self.meta.take_stripes());
+            let lost = self.volume.sync();
+            if lost.is_empty() {
+                return Ok(());
+            }
+            log::warn!("{} shards were lost before they were durable", lost.len());
+            let segment_of = |segment| self.volume.segment(segment);
+            if let Some(stripe) = self.records.forget_shards(&lost, segment_of)? {
+                let needed = self.members.geometry().data_shards();
+                return Err(VolumeError::TooFewShards {
+                    stripe,
+                    present: 0,
+                    needed,
+                }
+                .into());
+            }
+        }
+    }
+
+    /// Makes room in the journal, where nothing in it is needed but what the index can take.
+    fn commit_after_checkpoint(&self, error: CommitError) -> Result<(), CommitError> {
+        if !matches!(error, CommitError::NoSpace) || self.data_in_journal.load(Ordering::SeqCst) {
+            return Err(error);
+        }
+        self.meta.checkpoint()?;
+        self.commit_with(false)
+    }
+
+    fn takes_data(&self) -> bool {
+        !self.checkpointing.is_locked() && self.meta.journal_fill() < JOURNAL_FILL_WITH_DATA
+    }
+
+    /// Moves what is durable in the journal into the index.
+    ///
+    /// The journal may be cut only when no data in it is needed any more: from the commit that
+    /// flushes the open stripe until the index is written, no commit puts data into it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::sync`].
+    pub fn checkpoint(&self) -> Result<(), CommitError> {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        self.check_poison()?;
+        // Held through I/O, by checkpoints only.
+        let _one_at_a_time = self.checkpointing.lock();
+        self.group.join(|| self.commit())?;
+        self.to_checkpoint.store(false, Ordering::SeqCst);
+        match self.meta.checkpoint() {
+            Ok(()) => {
+                self.data_in_journal.store(false, Ordering::SeqCst);
+                Ok(())
+            }
+            Err(error) => {
+                self.to_checkpoint.store(true, Ordering::SeqCst);
+                let error = error.into();
+                self.poison_unless_harmless(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Does what is due of commits and checkpoints; to be called several times a second.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::sync`].
+    pub fn tick(&self) -> Result<(), CommitError> {
+        if self.is_read_only() || self.poison.get().is_some() {
+            return Ok(());
+        }
+        let (commit_due, checkpoint_due, mend_due) = {
+            let clock = self.clockwork.lock();
+            (
+                clock.committed.elapsed() >= COMMIT_INTERVAL,
+                clock.checkpointed.elapsed() >= CHECKPOINT_INTERVAL,
+                clock.mended_index.elapsed() >= Duration::from_secs(1),
+            )
+        };
+        let unsaved = self.to_checkpoint.load(Ordering::SeqCst);
+        if self.meta.journal_fill() >= JOURNAL_FILL || (checkpoint_due && unsaved) {
+            self.clockwork.lock().checkpointed = Instant::now();
+            self.clockwork.lock().committed = Instant::now();
+            self.checkpoint()?;
+        } else if commit_due || self.meta.pending_bytes() >= COMMIT_BYTES {
+            self.clockwork.lock().committed = Instant::now();
+            self.sync()?;
+        }
+        if mend_due {
+            // Called again at once while there is more to do, else in a second.
+            let more = self.meta.mend_index()?;
+            if !more {
+                self.clockwork.lock().mended_index = Instant::now();
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_poison(&self) -> Result<(), CommitError> {
+        match self.poison.get() {
+            Some(reason) => Err(CommitError::Poisoned {
+                reason: reason.clone(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// A commit that failed half way is never retried: what was written since the last one may or may
+    /// not be durable. Only "no space", which comes before anything is written, changes nothing.
+    fn poison_unless_harmless(&self, error: &CommitError) {
+        if !matches!(error, CommitError::NoSpace | CommitError::Closed) {
+            self.poison_with(error);
+        }
+    }
+
+    /// Accepts nothing more; returns the error that says so.
+    fn poison_with(&self, error: &CommitError) -> CommitError {
+        if self.poison.set(error.to_string().into()).is_ok() {
+            log::error!("the volume is read-only from now on: {error}");
+        }
+        self.check_poison().err().unwrap_or(CommitError::Closed)
+    }
+}

@@ -1,0 +1,326 @@
+//! The pipeline over disks in memory: losses, crashes, failures, full disks.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "numbers in these tests are small"
+)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{CommitError, CreateOptions, InodeLocks, OpenOptions, Pipeline};
+use crate::codec::Geometry;
+use crate::format::record::{Backref, Extent, Marker};
+use crate::format::{BLOCK_SIZE, Ino, Record, ShardIndex, StripeId, files, key};
+use crate::members::Access;
+use crate::meta::Batch;
+use crate::store::{
+    CutPolicy, Executor, ExecutorKind, FaultPlan, FaultStore, MemDisk, Store, StoreRef,
+};
+use crate::volume::Catalog;
+
+mod crash;
+mod degraded;
+mod faults;
+mod full;
+mod repair;
+
+/// Bytes of a shard of a full stripe.
+const UNIT: usize = 8 << 10;
+
+/// Room on each disk, unless a test says otherwise.
+const DISK: u64 = 32 << 20;
+
+/// Makes bytes that differ at every offset and for every seed.
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Returns all sets of at most `most` of the numbers below `count`.
+fn subsets(count: usize, most: usize) -> Vec<Vec<usize>> {
+    let members = |bits: u32| {
+        (0..count)
+            .filter(|i| bits >> i & 1 == 1)
+            .collect::<Vec<_>>()
+    };
+    (0..1 << count)
+        .map(members)
+        .filter(|set| set.len() <= most)
+        .collect()
+}
+
+struct NoLocks;
+
+impl InodeLocks for NoLocks {
+    fn with_locked(&self, _: Ino, work: &mut dyn FnMut()) {
+        work();
+    }
+}
+
+/// The disks of a volume.
+#[derive(Clone)]
+struct Rig {
+    disks: Vec<MemDisk>,
+}
+
+impl Rig {
+    /// Makes a volume of `data` + `parity` over as many disks as there are sizes.
+    fn with_disks(data: usize, parity: usize, sizes: &[u64]) -> Self {
+        let disk = |(i, &size): (usize, &u64)| MemDisk::new(&format!("disk{i}"), size);
+        let rig = Self {
+            disks: sizes.iter().enumerate().map(disk).collect(),
+        };
+        let mut options = CreateOptions::new(Geometry::new(data, parity).unwrap());
+        options.unit_bytes = UNIT as u32;
+        options.segment_bytes = 8 * UNIT as u64;
+        Pipeline::create(&rig.stores(&[]), &options, executor()).unwrap();
+        // Making a volume ends with a process that exits: its locks go.
+        Self {
+            disks: rig.disks.iter().map(MemDisk::fork).collect(),
+        }
+    }
+
+    fn new(data: usize, parity: usize, count: usize) -> Self {
+        Self::with_disks(data, parity, &vec![DISK; count])
+    }
+
+    /// Copies the disks as they are, synced and unsynced.
+    fn fork(&self) -> Self {
+        Self {
+            disks: self.disks.iter().map(MemDisk::fork).collect(),
+        }
+    }
+
+    /// Cuts the power of all disks.
+    fn cut(&self, policy: CutPolicy) {
+        for (index, disk) in self.disks.iter().enumerate() {
+            disk.cut(match policy {
+                CutPolicy::Reorder(seed) => CutPolicy::Reorder(seed.wrapping_add(index as u64)),
+                other => other,
+            });
+        }
+    }
+
+    fn stores(&self, lost: &[usize]) -> Vec<StoreRef> {
+        let left = self
+            .disks
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| !lost.contains(index));
+        left.map(|(_, disk)| Arc::new(disk.open()) as StoreRef)
+            .collect()
+    }
+
+    fn open(&self, lost: &[usize]) -> TestFs {
+        TestFs::open(self.stores(lost), Access::ReadWrite).unwrap()
+    }
+
+    fn bytes_of(&self, written: &WrittenShard) -> Vec<u8> {
+        let mut bytes = vec![0; written.height];
+        let disk = self.disks[written.disk].open();
+        disk.read_at(&written.name, written.offset, &mut bytes)
+            .unwrap();
+        bytes
+    }
+
+    fn open_with_faults(&self, plan: &FaultPlan) -> Result<TestFs, CommitError> {
+        TestFs::open(
+            FaultStore::wrap_all(self.stores(&[]), plan),
+            Access::ReadWrite,
+        )
+    }
+}
+
+fn executor() -> Arc<Executor> {
+    Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(5)))
+}
+
+/// What a filesystem does with a pipeline, in its barest form: numbered files, written whole.
+struct TestFs {
+    pipeline: Arc<Pipeline>,
+}
+
+impl TestFs {
+    fn open(stores: Vec<StoreRef>, access: Access) -> Result<Self, CommitError> {
+        let options = OpenOptions {
+            access,
+            cache_bytes: 1 << 20,
+            index_cache_bytes: 1 << 20,
+            threads: 0,
+            ..OpenOptions::default()
+        };
+        Pipeline::open(stores, &options, executor()).map(|pipeline| Self { pipeline })
+    }
+
+    /// Replaces a file's bytes.
+    fn write(&self, file: u64, data: &[u8]) -> Result<(), CommitError> {
+        let written = self.pipeline.write(data)?;
+        let mut batch = self.removal(file)?;
+        let mut end = 0;
+        for placed in &written.placed {
+            end += u64::from(placed.len);
+            let len = u64::from(placed.len);
+            let extent = Extent {
+                len,
+                stripe: placed.stripe,
+                stripe_offset: placed.offset,
+            };
+            let backref = Backref {
+                len,
+                stripe_offset: placed.offset,
+            };
+            batch.put(key::extent(Ino(file), end), extent.encode());
+            batch.put(
+                key::backref(placed.stripe, Ino(file), end),
+                backref.encode(),
+            );
+        }
+        self.pipeline.apply(batch)
+    }
+
+    fn extents(&self, file: u64) -> Result<Vec<(u64, Extent)>, CommitError> {
+        let (from, end) = key::extents_from(Ino(file), 0);
+        let found = self.pipeline.scan(&from, &end, usize::MAX)?;
+        let parse = |(key, value): &(bytes::Bytes, bytes::Bytes)| {
+            (
+                key::parse_extent(key).unwrap().1,
+                Extent::decode(value).unwrap(),
+            )
+        };
+        Ok(found.iter().map(parse).collect())
+    }
+
+    fn removal(&self, file: u64) -> Result<Batch, CommitError> {
+        let mut batch = Batch::default();
+        for (end, extent) in self.extents(file)? {
+            batch.delete(key::extent(Ino(file), end));
+            batch.delete(key::backref(extent.stripe, Ino(file), end));
+            batch.put(key::perhaps_dead(extent.stripe), Marker.encode());
+        }
+        Ok(batch)
+    }
+
+    fn remove(&self, file: u64) -> Result<(), CommitError> {
+        self.pipeline.apply(self.removal(file)?)
+    }
+
+    /// Reads a file; one that does not exist is empty.
+    fn read(&self, file: u64) -> Result<Vec<u8>, CommitError> {
+        let _pin = self.pipeline.pin();
+        let mut bytes = Vec::new();
+        for (end, extent) in self.extents(file)? {
+            assert_eq!(end, bytes.len() as u64 + extent.len);
+            let start = bytes.len();
+            bytes.resize(start + extent.len as usize, 0);
+            self.pipeline
+                .read(extent.stripe, extent.stripe_offset, &mut bytes[start..])?;
+        }
+        Ok(bytes)
+    }
+
+    fn sync(&self) -> Result<(), CommitError> {
+        self.pipeline.sync()
+    }
+
+    fn close(self) {
+        self.pipeline.close().unwrap();
+    }
+
+    /// Returns (losses tolerated, stripes) of every row that `status` would show.
+    fn redundancy(&self) -> Vec<(i16, u64)> {
+        let rows = self.pipeline.redundancy().unwrap().rows;
+        rows.iter()
+            .map(|row| (row.losses_tolerated, row.stripes))
+            .collect()
+    }
+
+    fn stripes(&self) -> Vec<StripeId> {
+        let (from, end) = key::stripes();
+        let found = self.pipeline.scan(&from, &end, usize::MAX).unwrap();
+        found
+            .iter()
+            .map(|(key, _)| key::parse_stripe(key).unwrap())
+            .collect()
+    }
+}
+
+/// Where a shard lies that a record calls written.
+struct WrittenShard {
+    stripe: StripeId,
+    shard: ShardIndex,
+    disk: usize,
+    name: String,
+    offset: u64,
+    height: usize,
+}
+
+impl TestFs {
+    fn written_shards(&self) -> Vec<WrittenShard> {
+        let mut found = Vec::new();
+        for stripe in self.stripes() {
+            let record = self.pipeline.stripe(stripe).unwrap().unwrap();
+            let segment = self.pipeline.volume.segment(record.segment).unwrap();
+            for shard in record.written.iter() {
+                let slot = usize::from(shard.0) + usize::from(record.rotation);
+                let member = segment.slots[slot % segment.slots.len()].unwrap();
+                found.push(WrittenShard {
+                    stripe,
+                    shard,
+                    disk: usize::from(member.0),
+                    name: files::segment(record.segment),
+                    offset: record.offset,
+                    height: record.height as usize,
+                });
+            }
+        }
+        found
+    }
+
+    /// Looks on the disks whether every shard that a record calls written is there and right.
+    fn assert_shards_lie_on(&self, rig: &Rig, lost: &[usize], context: &str) {
+        for written in self
+            .written_shards()
+            .iter()
+            .filter(|w| !lost.contains(&w.disk))
+        {
+            let WrittenShard {
+                stripe,
+                shard,
+                disk,
+                ..
+            } = *written;
+            let bytes = rig.bytes_of(written);
+            let sums = Catalog::sums(&*self.pipeline.records, stripe, shard)
+                .unwrap()
+                .unwrap();
+            let right = bytes
+                .chunks(BLOCK_SIZE)
+                .map(crc32c::crc32c)
+                .eq(sums.0.iter().copied());
+            assert!(
+                right,
+                "{context}: shard {shard} of stripe {stripe} is not on disk {disk}"
+            );
+        }
+    }
+}
+
+/// Files and their bytes.
+type Model = BTreeMap<u64, Vec<u8>>;
+
+fn assert_holds(fs: &TestFs, model: &Model, context: &str) {
+    for (&file, expected) in model {
+        let read = fs.read(file);
+        let read = read.unwrap_or_else(|error| panic!("{context}: file {file}: {error}"));
+        assert!(read == *expected, "{context}: file {file} has other bytes");
+    }
+}

@@ -1,0 +1,225 @@
+//! Power cuts after every store call, with members lost at the cut.
+
+use super::*;
+use crate::store::{CallKind, Effect, Fault, Scope};
+
+/// What a workload promised by the time the power went.
+#[derive(Clone, Default)]
+struct Promises {
+    /// What each file held, oldest first, since the last sync that was acknowledged: the first is what
+    /// was acknowledged, any later one may have become durable as well.
+    allowed: BTreeMap<u64, Vec<Vec<u8>>>,
+}
+
+impl Promises {
+    fn wrote(&mut self, file: u64, bytes: Vec<u8>) {
+        self.allowed
+            .entry(file)
+            .or_insert_with(|| vec![Vec::new()])
+            .push(bytes);
+    }
+
+    fn synced(&mut self) {
+        for states in self.allowed.values_mut() {
+            states.drain(..states.len() - 1);
+        }
+    }
+
+    fn check(&self, fs: &TestFs, context: &str) {
+        for (&file, allowed) in &self.allowed {
+            let read = fs.read(file);
+            let read = read.unwrap_or_else(|error| panic!("{context}: file {file}: {error}"));
+            let which = allowed.iter().position(|state| *state == read);
+            assert!(
+                which.is_some(),
+                "{context}: file {file} holds {} other bytes",
+                read.len()
+            );
+        }
+    }
+}
+
+/// Writes, syncs, overwrites, removes, reaps, checkpoints; stops at the first error.
+fn work(fs: &TestFs, promises: &mut Promises) -> Result<(), CommitError> {
+    for round in 0..3_u64 {
+        for (file, len) in [(1, 700), (2, 40_000), (3, 5_000), (4, 90)] {
+            let bytes = pattern(10 * round + file, len + 13 * round as usize);
+            // Noted first: a failing call may have had its effect.
+            promises.wrote(file, bytes.clone());
+            fs.write(file, &bytes)?;
+            if file != 2 {
+                fs.sync()?;
+                promises.synced();
+            }
+        }
+        promises.wrote(3, Vec::new());
+        fs.remove(3)?;
+        fs.pipeline.reap()?;
+        fs.sync()?;
+        promises.synced();
+        fs.pipeline.reap()?;
+        if round == 1 {
+            fs.pipeline.checkpoint()?;
+        }
+        fs.sync()?;
+        fs.pipeline.reap()?;
+    }
+    fs.pipeline.close()
+}
+
+fn set_up(data: usize, parity: usize, count: usize) -> (Rig, Promises) {
+    let rig = Rig::new(data, parity, count);
+    let fs = rig.open(&[]);
+    let mut promises = Promises::default();
+    for file in 1..4 {
+        let bytes = pattern(100 + file, 9_000);
+        fs.write(file, &bytes).unwrap();
+        promises.wrote(file, bytes);
+    }
+    fs.close();
+    promises.synced();
+    (rig, promises)
+}
+
+/// Cuts the power at every `stride`-th call of the work, and checks what is left in every way.
+fn every_cut_keeps_the_promises(data: usize, parity: usize, count: usize, stride: usize) {
+    let (base, kept_before) = set_up(data, parity, count);
+    let losses = subsets(count, parity);
+    let mut cuts = 0;
+    for call in (1..).step_by(stride) {
+        let rig = base.fork();
+        let plan = FaultPlan::new();
+        plan.add(
+            Fault::at(call, Effect::PowerCut)
+                .of(Scope::Changing)
+                .lasting(),
+        );
+        let mut promises = kept_before.clone();
+        let outcome = rig
+            .open_with_faults(&plan)
+            .and_then(|fs| work(&fs, &mut promises));
+        if plan.triggered() == 0 {
+            outcome.unwrap();
+            break;
+        }
+        cuts += 1;
+        let seed = call * 1_000;
+        for (turn, policy) in [CutPolicy::Drop, CutPolicy::Keep, CutPolicy::Reorder(seed)]
+            .into_iter()
+            .enumerate()
+        {
+            let left = rig.fork();
+            left.cut(policy);
+            // Every set of lost members comes up, in turn.
+            let lost = &losses[(call as usize + 7 * turn) % losses.len()];
+            let context =
+                format!("{data}+{parity} of {count}, cut {call}, {policy:?}, lost {lost:?}");
+            check_after_cut(&left, lost, &promises, &context);
+        }
+    }
+    assert!(cuts > 20, "only {cuts} cuts were tried");
+}
+
+fn check_after_cut(rig: &Rig, lost: &[usize], promises: &Promises, context: &str) {
+    let fs = TestFs::open(rig.stores(lost), Access::ReadWrite)
+        .unwrap_or_else(|error| panic!("{context}: {error}"));
+    promises.check(&fs, context);
+    fs.assert_shards_lie_on(rig, lost, context);
+    assert!(
+        fs.redundancy().first().is_none_or(|row| row.0 >= 0),
+        "{context}: {:?}",
+        fs.redundancy()
+    );
+    // It goes on working, and what it does now survives the next, clean, open.
+    fs.write(9, &pattern(9, 20_000))
+        .unwrap_or_else(|error| panic!("{context}: {error}"));
+    fs.sync()
+        .unwrap_or_else(|error| panic!("{context}: {error}"));
+    rig.cut(CutPolicy::Drop);
+    let fs = TestFs::open(rig.stores(lost), Access::ReadWrite)
+        .unwrap_or_else(|error| panic!("{context}, second open: {error}"));
+    promises.check(&fs, context);
+    assert_eq!(fs.read(9).unwrap(), pattern(9, 20_000), "{context}");
+}
+
+#[test]
+fn a_power_cut_after_any_call_keeps_what_was_synced_2_plus_1() {
+    every_cut_keeps_the_promises(2, 1, 3, 1);
+}
+
+#[test]
+fn a_power_cut_after_any_call_keeps_what_was_synced_2_plus_2_of_5() {
+    every_cut_keeps_the_promises(2, 2, 5, 3);
+}
+
+#[test]
+fn a_power_cut_in_the_middle_of_recovery_loses_nothing_either() {
+    let (base, kept_before) = set_up(2, 1, 3);
+    // A crash with bytes in the journal only.
+    let mut promises = kept_before;
+    let fs = base.open(&[]);
+    for file in 1..6 {
+        let bytes = pattern(200 + file, 300);
+        fs.write(file, &bytes).unwrap();
+        promises.wrote(file, bytes);
+        fs.sync().unwrap();
+        promises.synced();
+    }
+    base.cut(CutPolicy::Drop);
+    for call in 1.. {
+        let rig = base.fork();
+        let plan = FaultPlan::new();
+        plan.add(
+            Fault::at(call, Effect::PowerCut)
+                .of(Scope::Changing)
+                .lasting(),
+        );
+        let opened = rig.open_with_faults(&plan);
+        if plan.triggered() == 0 {
+            opened.map(drop).unwrap();
+            assert!(call > 10, "recovery made only {call} calls");
+            break;
+        }
+        drop(opened);
+        for policy in [CutPolicy::Drop, CutPolicy::Reorder(call)] {
+            let left = rig.fork();
+            left.cut(policy);
+            let lost = [call as usize % 3];
+            check_after_cut(
+                &left,
+                &lost,
+                &promises,
+                &format!("recovery cut {call}, {policy:?}"),
+            );
+        }
+    }
+}
+
+#[test]
+fn shards_that_a_failing_sync_left_behind_are_not_called_written() {
+    let base = Rig::new(2, 2, 4);
+    for call in 1.. {
+        let rig = base.fork();
+        let plan = FaultPlan::new();
+        let fs = rig.open_with_faults(&plan).unwrap();
+        let fails = Fault::at(call, Effect::Eio).of(Scope::Kind(CallKind::Sync));
+        plan.clear();
+        plan.add(fails);
+        let bytes = pattern(call, 100_000);
+        fs.write(1, &bytes).unwrap();
+        fs.sync().unwrap();
+        if plan.triggered() == 0 {
+            assert!(call > 8, "only {call} syncs");
+            break;
+        }
+        let context = format!("sync {call} failed");
+        assert!(fs.redundancy()[0].0 >= 1, "{context}");
+        rig.cut(CutPolicy::Drop);
+        for lost in subsets(4, 1) {
+            let rig = rig.fork();
+            let fs = TestFs::open(rig.stores(&lost), Access::ReadWrite).unwrap();
+            fs.assert_shards_lie_on(&rig, &lost, &context);
+            assert!(fs.read(1).unwrap() == bytes, "{context}, lost {lost:?}");
+        }
+    }
+}

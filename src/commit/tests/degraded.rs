@@ -1,0 +1,195 @@
+//! Reading with members missing.
+
+use super::*;
+
+/// Files of every kind of length, in an order that leaves short stripes between full ones.
+fn fill(fs: &TestFs) -> Model {
+    let mut model = Model::new();
+    for (file, len) in [1, 63, 4_096, 5_000, 100, 70_000, 3, 16_384, 120_001]
+        .into_iter()
+        .enumerate()
+    {
+        let data = pattern(file as u64, len);
+        fs.write(file as u64, &data).unwrap();
+        model.insert(file as u64, data);
+        if file % 3 == 2 {
+            fs.sync().unwrap();
+        }
+    }
+    model
+}
+
+fn every_loss_reads_back(data: usize, parity: usize, count: usize) {
+    let rig = Rig::new(data, parity, count);
+    let fs = rig.open(&[]);
+    let model = fill(&fs);
+    assert_holds(&fs, &model, "before closing");
+    fs.close();
+    for lost in subsets(count, parity) {
+        let fs = rig.fork().open(&lost);
+        assert_holds(
+            &fs,
+            &model,
+            &format!("{data}+{parity} of {count}, lost {lost:?}"),
+        );
+        let worst = fs.redundancy()[0].0;
+        assert!(
+            worst >= (parity - lost.len()) as i16,
+            "lost {lost:?}: {worst}"
+        );
+        // And it still takes new files.
+        fs.write(100, &pattern(100, 50_000)).unwrap();
+        fs.sync().unwrap();
+        assert_eq!(fs.read(100).unwrap(), pattern(100, 50_000), "lost {lost:?}");
+    }
+}
+
+#[test]
+fn any_parity_count_of_members_may_be_missing_1_plus_1() {
+    every_loss_reads_back(1, 1, 2);
+}
+
+#[test]
+fn any_parity_count_of_members_may_be_missing_4_plus_2() {
+    every_loss_reads_back(4, 2, 6);
+}
+
+#[test]
+fn any_parity_count_of_members_may_be_missing_2_plus_3() {
+    every_loss_reads_back(2, 3, 5);
+}
+
+#[test]
+fn any_parity_count_of_members_may_be_missing_where_there_are_more_than_a_stripe_needs() {
+    every_loss_reads_back(3, 1, 6);
+    every_loss_reads_back(2, 2, 7);
+}
+
+#[test]
+fn a_healthy_volume_counts_full_redundancy_only() {
+    for (data, parity, count) in [(1, 1, 2), (4, 2, 6), (2, 3, 5), (3, 2, 9)] {
+        let fs = Rig::new(data, parity, count).open(&[]);
+        fill(&fs);
+        fs.pipeline.checkpoint().unwrap();
+        let rows = fs.pipeline.redundancy().unwrap().rows;
+        assert_eq!(rows.len(), 1, "{rows:?}");
+        assert_eq!(rows[0].losses_tolerated, parity as i16);
+        assert_eq!(rows[0].stripes, fs.stripes().len() as u64);
+    }
+}
+
+#[test]
+fn one_loss_too_many_is_an_error_and_never_wrong_bytes() {
+    let rig = Rig::new(2, 1, 5);
+    let fs = rig.open(&[]);
+    let model = fill(&fs);
+    fs.close();
+    let fs = rig.open(&[]);
+    // The first two also hold the index, and so get segments last.
+    rig.disks[3].delete();
+    rig.disks[4].delete();
+    let mut lost = 0;
+    for (&file, expected) in &model {
+        match fs.read(file) {
+            Ok(bytes) => assert!(bytes == *expected, "file {file}"),
+            Err(_) => lost += 1,
+        }
+    }
+    assert!(
+        lost > 0,
+        "two of five members held no two shards of any stripe"
+    );
+    let counted = fs.pipeline.redundancy().unwrap();
+    assert_eq!(counted.rows[0].losses_tolerated, -1);
+    assert_eq!(counted.rows[0].stripes, counted.unrecoverable.len() as u64);
+    assert!(!fs.pipeline.lost_inodes().unwrap().is_empty());
+}
+
+#[test]
+fn members_deleted_while_writing_are_left_behind_without_an_error() {
+    for (data, parity, count) in [(4, 2, 6), (4, 2, 9), (1, 1, 2)] {
+        let rig = Rig::new(data, parity, count);
+        let fs = rig.open(&[]);
+        let mut model = fill(&fs);
+        for lost in 0..parity {
+            rig.disks[lost].delete();
+            for file in 0..4 {
+                let file = 1000 + 10 * lost as u64 + file;
+                let bytes = pattern(file, 30_000);
+                fs.write(file, &bytes).unwrap();
+                model.insert(file, bytes);
+            }
+            fs.sync().unwrap();
+            assert_holds(
+                &fs,
+                &model,
+                &format!("{data}+{parity} of {count}, {lost} lost"),
+            );
+        }
+        fs.pipeline.checkpoint().unwrap();
+        // New stripes are at full redundancy where there are members enough.
+        let newest = *fs.stripes().last().unwrap();
+        let record = fs.pipeline.stripe(newest).unwrap().unwrap();
+        let full = Some(record.written.len()).filter(|_| count - parity >= data + parity);
+        assert!(
+            full.is_none_or(|written| written + data > data + parity),
+            "{record:?}"
+        );
+        fs.close();
+        let lost: Vec<usize> = (0..parity).collect();
+        assert_holds(&rig.open(&lost), &model, "reopened without the lost");
+    }
+}
+
+#[test]
+fn a_member_that_was_away_comes_back_and_no_stale_byte_is_read() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    let mut model = fill(&fs);
+    fs.close();
+    let fs = rig.open(&[1]);
+    for file in 0..5 {
+        let bytes = pattern(500 + file, 20_000);
+        fs.write(file, &bytes).unwrap();
+        model.insert(file, bytes);
+    }
+    fs.remove(7).unwrap();
+    model.insert(7, Vec::new());
+    for _ in 0..4 {
+        fs.sync().unwrap();
+        fs.pipeline.reap().unwrap();
+    }
+    fs.close();
+    let fs = rig.open(&[]);
+    assert_holds(&fs, &model, "all members back");
+    fs.close();
+    // What was written meanwhile lacks a shard until it is rebuilt, and is counted so.
+    let fs = rig.open(&[]);
+    assert_eq!(fs.redundancy()[0].0, 0);
+    let (from, end) = key::repairs();
+    let noted = fs.pipeline.scan(&from, &end, usize::MAX).unwrap().len() as u64;
+    assert_eq!(noted, fs.redundancy()[0].1);
+}
+
+#[test]
+fn a_read_only_volume_reads_everything_and_changes_no_disk() {
+    let rig = Rig::new(2, 1, 4);
+    let fs = rig.open(&[]);
+    let model = fill(&fs);
+    fs.sync().unwrap();
+    // No close: the last bytes are in the journal only.
+    rig.cut(CutPolicy::Drop);
+    for lost in subsets(4, 1) {
+        let rig = rig.fork();
+        let plan = FaultPlan::new();
+        plan.record();
+        let stores = FaultStore::wrap_all(rig.stores(&lost), &plan);
+        let fs = TestFs::open(stores, Access::ReadOnly).unwrap();
+        assert_holds(&fs, &model, &format!("lost {lost:?}"));
+        assert!(matches!(fs.write(1, b"x"), Err(CommitError::ReadOnly)));
+        fs.sync().unwrap();
+        fs.close();
+        let changing = plan.take_log().into_iter().find(|call| call.kind.changes());
+        assert_eq!(changing, None, "lost {lost:?}");
+    }
+}

@@ -1,0 +1,205 @@
+//! Disks that fill up, and room that comes back.
+
+use super::*;
+
+/// Writes files of `len` bytes until there is no room; returns how many fitted.
+fn fill_up(fs: &TestFs, model: &mut Model, first: u64, len: usize) -> u64 {
+    for file in first.. {
+        let bytes = pattern(file, len);
+        match fs.write(file, &bytes) {
+            Ok(()) => model.insert(file, bytes),
+            Err(CommitError::NoSpace) => return file - first,
+            Err(error) => panic!("file {file}: {error}"),
+        };
+        if file % 16 == 0 {
+            fs.sync().unwrap();
+        }
+    }
+    unreachable!("no volume takes that many files");
+}
+
+#[test]
+fn a_full_volume_keeps_everything_and_takes_files_again_after_deleting() {
+    let rig = Rig::with_disks(2, 1, &[8 << 20; 3]);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    let count = fill_up(&fs, &mut model, 0, 60_000);
+    fs.sync().unwrap();
+    assert_holds(&fs, &model, "full");
+    let space = fs.pipeline.space();
+    assert!(
+        space.usable_free < space.usable_total / 10,
+        "{space:?} after {count} files"
+    );
+    for file in 0..count / 2 {
+        fs.remove(file).unwrap();
+        model.insert(file, Vec::new());
+    }
+    assert!(fs.pipeline.make_room(&NoLocks).unwrap());
+    let again = fill_up(&fs, &mut model, 10_000, 60_000);
+    assert!(
+        again * 10 >= count / 2 * 8,
+        "{again} files fitted where {} were deleted",
+        count / 2
+    );
+    fs.sync().unwrap();
+    assert_holds(&fs, &model, "full again");
+    fs.close();
+    assert_holds(&rig.open(&[0]), &model, "reopened with a member missing");
+}
+
+#[test]
+fn compaction_makes_room_where_every_stripe_is_half_dead() {
+    let rig = Rig::with_disks(2, 1, &[8 << 20; 3]);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    let count = fill_up(&fs, &mut model, 0, 4_096);
+    fs.sync().unwrap();
+    for file in (0..count).filter(|file| file % 4 != 0) {
+        fs.remove(file).unwrap();
+        model.insert(file, Vec::new());
+    }
+    let mut again = 0;
+    for round in 0..200 {
+        again += fill_up(&fs, &mut model, 100_000 + again, 4_096);
+        if !fs.pipeline.make_room(&NoLocks).unwrap() {
+            assert!(round > 0);
+            break;
+        }
+    }
+    assert!(
+        again * 10 >= count * 6,
+        "{again} files fitted where {} of {count} were deleted",
+        count * 3 / 4
+    );
+    fs.sync().unwrap();
+    assert_holds(&fs, &model, "after compaction");
+    fs.close();
+    assert_holds(&rig.open(&[2]), &model, "reopened");
+}
+
+#[test]
+fn members_of_mixed_sizes_are_filled_as_far_as_stripes_can() {
+    let sizes = [9, 16, 12, 9, 24].map(|mib: u64| mib << 20);
+    let rig = Rig::with_disks(2, 1, &sizes);
+    let fs = rig.open(&[]);
+    let promised = fs.pipeline.space();
+    let mut model = Model::new();
+    let count = fill_up(&fs, &mut model, 0, 50_000);
+    fs.sync().unwrap();
+    let stored = count * 50_000;
+    assert!(
+        stored * 100 >= promised.usable_free * 93,
+        "{stored} bytes stored of {promised:?}"
+    );
+    assert!(stored <= promised.usable_total);
+    assert_holds(&fs, &model, "full");
+    assert_eq!(fs.redundancy().len(), 1);
+    fs.close();
+    for lost in subsets(5, 1) {
+        assert_holds(&rig.fork().open(&lost), &model, &format!("lost {lost:?}"));
+    }
+}
+
+#[test]
+fn a_deleted_file_gives_its_room_back_to_the_disks() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    let free = |fs: &TestFs| {
+        fs.pipeline
+            .members()
+            .spaces()
+            .iter()
+            .map(|s| s.1.free_bytes)
+            .sum::<u64>()
+    };
+    fs.write(1, &pattern(1, 600)).unwrap();
+    fs.pipeline.checkpoint().unwrap();
+    let before = free(&fs);
+    fs.write(2, &pattern(2, 2_000_000)).unwrap();
+    fs.sync().unwrap();
+    assert!(free(&fs) + 2_500_000 < before);
+    fs.remove(2).unwrap();
+    for _ in 0..4 {
+        fs.sync().unwrap();
+        fs.pipeline.reap().unwrap();
+    }
+    // What stays is a segment or two that are still being written.
+    assert!(
+        free(&fs) + 600_000 > before,
+        "{} of {before} free",
+        free(&fs)
+    );
+    assert!(fs.stripes().len() < 4);
+}
+
+#[test]
+fn stripes_whose_extents_a_crash_swallowed_are_found_and_freed() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    // Taken, flushed and recorded, but never named by an extent.
+    let written = fs.pipeline.write(&pattern(1, 200_000)).unwrap();
+    fs.sync().unwrap();
+    let stripes = fs.stripes().len();
+    assert!(stripes > 5);
+    drop(written);
+    rig.cut(CutPolicy::Keep);
+    let fs = rig.open(&[]);
+    for _ in 0..5 {
+        fs.pipeline.reap().unwrap();
+        fs.sync().unwrap();
+    }
+    assert_eq!(fs.stripes(), []);
+}
+
+#[test]
+fn a_stripe_lives_while_its_writer_has_not_applied_its_extents() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    let written = fs.pipeline.write(&pattern(1, 16_384)).unwrap();
+    let stripe = written.placed[0].stripe;
+    let mut batch = Batch::default();
+    batch.put(key::perhaps_dead(stripe), Marker.encode());
+    fs.pipeline.apply(batch).unwrap();
+    for _ in 0..5 {
+        fs.sync().unwrap();
+        fs.pipeline.reap().unwrap();
+    }
+    assert!(fs.pipeline.stripe(stripe).unwrap().is_some());
+    drop(written);
+    for _ in 0..5 {
+        fs.sync().unwrap();
+        fs.pipeline.reap().unwrap();
+    }
+    assert!(fs.pipeline.stripe(stripe).unwrap().is_none());
+}
+
+#[test]
+fn a_reader_with_a_pin_can_read_what_was_deleted_meanwhile() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    let bytes = pattern(1, 100_000);
+    fs.write(1, &bytes).unwrap();
+    fs.sync().unwrap();
+    let pin = fs.pipeline.pin();
+    let extents = fs.extents(1).unwrap();
+    fs.remove(1).unwrap();
+    let go_round = || {
+        for _ in 0..5 {
+            fs.sync().unwrap();
+            fs.pipeline.reap().unwrap();
+        }
+    };
+    go_round();
+    for (end, extent) in &extents {
+        let mut out = vec![0; extent.len as usize];
+        fs.pipeline
+            .read(extent.stripe, extent.stripe_offset, &mut out)
+            .unwrap();
+        assert!(out == bytes[(end - extent.len) as usize..*end as usize]);
+    }
+    drop(pin);
+    go_round();
+    let mut out = [0];
+    assert!(fs.pipeline.read(extents[0].1.stripe, 0, &mut out).is_err());
+}
