@@ -1,1 +1,278 @@
-//! The POSIX filesystem: knows files, directories and permissions, and nothing of FUSE.
+//! POSIX: names, inodes, files, directories, attributes, and the rules between them.
+//!
+//! [`Fs`] turns calls of a filesystem into reads and atomic changes of the index, and into writes and
+//! reads of bytes in stripes, both through [`Pipeline`]. It knows nothing of FUSE, of members or of
+//! codes. Whether a caller may do what it asks is the business of whoever hands its calls on (a kernel
+//! that checks permissions, or nobody, for a tool that runs offline); what follows *from* a call, such
+//! as a cleared setuid bit or an inherited ACL, is decided here.
+//!
+//! # Invariants
+//!
+//! - Every call changes the index in one batch, so that it happens wholly or not at all (P3). Only
+//!   cutting off or removing a file of very many extents takes several; the first one leaves a mark
+//!   that lets the next mount finish, and what lies between is never seen.
+//! - A file's bytes are in its inode record or in extents, never in both: an inode has extents exactly
+//!   if its `allocated_bytes` are not 0.
+//! - No byte is overwritten in place. A write places its bytes first and points the file at them then.
+//! - An inode without a name has an orphan record from the moment its last name goes.
+//! - Locks are taken in the order that [`locks`] gives, and none is held while bytes are read.
+
+mod acl;
+mod attributes;
+pub mod check;
+mod create;
+mod directory;
+mod edit;
+mod error;
+mod extents;
+mod file;
+mod handles;
+mod locks;
+mod names;
+mod nodes;
+mod read;
+mod read_ahead;
+mod removal;
+mod remove;
+mod rename;
+mod share;
+mod sparse;
+pub mod tree;
+mod truncate;
+mod types;
+mod write;
+mod xattr;
+
+use std::sync::Arc;
+
+use crate::commit::{InodeLocks, Pipeline};
+use crate::format::record::{FileKind, Inline, Inode, Timestamp};
+use crate::format::{BLOCK_SIZE, Ino, NAME_MAX, Record, key};
+
+use edit::Edit;
+use handles::Handles;
+use locks::Locks;
+use nodes::Nodes;
+use removal::Removal;
+
+pub use error::FsError;
+pub use types::{
+    Allocation, AtimePolicy, Attr, Caller, Changes, Clock, DirItem, FsOptions, GroupLookup, Handle,
+    OpenFlags, RenameMode, SpaceReport, TimeOrNow, Whence, WriteFlags, XattrMode,
+};
+
+/// Largest size of a file, in bytes.
+pub const SIZE_MAX: u64 = i64::MAX as u64;
+
+/// Most bytes of a regular file that are kept in its inode record.
+pub const INLINE_MAX: usize = 2048;
+
+/// Most links of an inode.
+pub const LINKS_MAX: u32 = i32::MAX as u32;
+
+/// Longest target of a symbolic link, in bytes.
+pub const TARGET_MAX: usize = 4095;
+
+/// [`BLOCK_SIZE`] and [`NAME_MAX`] as they are reported.
+const BLOCK_BYTES: u32 = 4096;
+const NAME_BYTES: u32 = 255;
+const _: () = assert!(BLOCK_BYTES as usize == BLOCK_SIZE && NAME_BYTES as usize == NAME_MAX);
+
+/// Times that making room is tried for one call before it fails for lack of space.
+const ROOM_ATTEMPTS: usize = 2;
+
+/// A mounted filesystem. All calls may come from any number of threads.
+pub struct Fs {
+    pipeline: Arc<Pipeline>,
+    options: FsOptions,
+    locks: Arc<Locks>,
+    nodes: Nodes,
+    handles: Handles,
+    removal: Removal,
+}
+
+impl Fs {
+    /// Opens the filesystem on a recovered volume, and makes the root directory of one that was never
+    /// opened before.
+    ///
+    /// Unless it is read-only, this finishes what a crash cut off: files that were being truncated are
+    /// cut at once, inodes that had lost their last name are removed in the background.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::Corrupt`] or [`FsError::Format`] if the root directory is lost or an orphan cannot be
+    /// read, [`FsError::ReadOnly`] if it would have to be made, [`FsError::Storage`] from below.
+    pub fn open(pipeline: Arc<Pipeline>, options: FsOptions) -> Result<Arc<Self>, FsError> {
+        let locks = Arc::new(Locks::new());
+        let removal = Removal::start(Arc::clone(&pipeline), Arc::clone(&locks));
+        let fs = Self {
+            pipeline,
+            options,
+            locks,
+            nodes: Nodes::new(),
+            handles: Handles::new(),
+            removal,
+        };
+        fs.find_root()?;
+        if !fs.options.read_only {
+            fs.take_up_orphans()?;
+        }
+        Ok(Arc::new(fs))
+    }
+
+    /// Ends all work of this filesystem: removes inodes that only open handles kept, waits for the
+    /// background, and makes everything durable. The pipeline stays open.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::Storage`] from below. What was acknowledged is safe even then.
+    pub fn close(&self) -> Result<(), FsError> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        for ino in self.nodes.drain_unlinked() {
+            self.removal.remove(ino)?;
+        }
+        self.removal.settle();
+        self.syncfs()
+    }
+
+    /// Waits until everything that was handed to the background so far is removed.
+    pub fn settle(&self) {
+        self.removal.settle();
+    }
+
+    /// Returns the layer below.
+    #[must_use]
+    pub fn pipeline(&self) -> &Arc<Pipeline> {
+        &self.pipeline
+    }
+
+    /// Makes everything that was done before this call durable (P1).
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::Storage`] if it could not be; nothing since the last success can be trusted then.
+    pub fn syncfs(&self) -> Result<(), FsError> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        Ok(self.pipeline.sync()?)
+    }
+
+    /// Makes a file or directory durable (P1). One commit covers the whole volume, and callers share
+    /// it; `datasync` asks for less but costs the same.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::syncfs`].
+    pub fn fsync(&self, _ino: Ino, _datasync: bool) -> Result<(), FsError> {
+        self.syncfs()
+    }
+
+    /// Reports how full the volume is. There is no limit on inodes but space, so their numbers are 0.
+    ///
+    /// # Errors
+    ///
+    /// None at present; an index that counts inodes may fail.
+    pub fn statfs(&self) -> Result<SpaceReport, FsError> {
+        let space = self.pipeline.space();
+        let blocks = |bytes: u64| bytes / BLOCK_SIZE as u64;
+        Ok(SpaceReport {
+            block_size: BLOCK_BYTES,
+            blocks: blocks(space.usable_total),
+            blocks_free: blocks(space.usable_free),
+            blocks_available: blocks(space.usable_free),
+            files: 0,
+            files_free: 0,
+            name_max: NAME_BYTES,
+        })
+    }
+
+    fn find_root(&self) -> Result<(), FsError> {
+        match read_inode(&self.pipeline, Ino::ROOT)? {
+            Some(root) if root.kind == FileKind::Directory => return Ok(()),
+            Some(_) => return Err(corrupt(Ino::ROOT, "the root is not a directory")),
+            None => {}
+        }
+        let (from, end) = key::inodes();
+        if !self.pipeline.scan(&from, &end, 1)?.is_empty() {
+            return Err(corrupt(Ino::ROOT, "the root is missing"));
+        }
+        self.writable()?;
+        let mut edit = Edit::default();
+        let (uid, gid) = self.options.root_owner;
+        edit.put_inode(Ino::ROOT, &root_inode(uid, gid, self.now()));
+        self.apply(edit)?;
+        self.syncfs()
+    }
+
+    fn now(&self) -> Timestamp {
+        (self.options.clock)()
+    }
+
+    fn writable(&self) -> Result<(), FsError> {
+        if self.options.read_only {
+            return Err(FsError::ReadOnly);
+        }
+        Ok(())
+    }
+
+    fn inode(&self, ino: Ino) -> Result<Inode, FsError> {
+        read_inode(&self.pipeline, ino)?.ok_or(FsError::NotFound)
+    }
+
+    fn apply(&self, edit: Edit) -> Result<(), FsError> {
+        Ok(self.pipeline.apply(edit.into_batch())?)
+    }
+
+    /// Runs `attempt`, which holds no lock when it returns; if it finds no space, makes room and tries
+    /// again.
+    fn with_room<T>(&self, mut attempt: impl FnMut() -> Result<T, FsError>) -> Result<T, FsError> {
+        for _ in 0..ROOM_ATTEMPTS {
+            match attempt() {
+                Err(FsError::NoSpace) if self.pipeline.make_room(self)? => {}
+                done => return done,
+            }
+        }
+        attempt()
+    }
+}
+
+impl InodeLocks for Fs {
+    fn with_locked(&self, ino: Ino, work: &mut dyn FnMut()) {
+        let _lock = self.locks.exclusive(&[ino]);
+        work();
+    }
+}
+
+fn root_inode(uid: u32, gid: u32, now: Timestamp) -> Inode {
+    Inode {
+        kind: FileKind::Directory,
+        permissions: 0o755,
+        uid,
+        gid,
+        links: 2,
+        rdev: 0,
+        size: 0,
+        allocated_bytes: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        parent: Ino::ROOT,
+        next_cookie: names::FIRST_COOKIE,
+        inline: Inline::None,
+    }
+}
+
+fn read_inode(pipeline: &Pipeline, ino: Ino) -> Result<Option<Inode>, FsError> {
+    match pipeline.get(&key::inode(ino))? {
+        Some(value) => Ok(Some(Inode::decode(&value)?)),
+        None => Ok(None),
+    }
+}
+
+fn corrupt(ino: Ino, what: &'static str) -> FsError {
+    FsError::Corrupt { ino: ino.0, what }
+}

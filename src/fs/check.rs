@@ -1,0 +1,314 @@
+//! Checking that the records of a volume agree with each other, and mending them where they do not.
+//!
+//! Works on the index of a volume that is not mounted. Names are checked against inodes, counts against
+//! what is counted, extents against the way back to them, stripes against segments. Bytes are not read:
+//! that is a scrub's business.
+//!
+//! Memory grows with the number of directories, and by some 16 bytes for every other inode.
+
+mod names;
+mod paths;
+mod storage;
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::commit::Pipeline;
+use crate::format::{FormatError, Ino, StripeId};
+
+use super::FsError;
+use super::edit::Edit;
+
+/// Records that are read at once.
+const PAGE: usize = 1024;
+
+/// Findings that are kept; of more, only the number.
+const FINDINGS_MAX: usize = 10_000;
+
+/// What two records disagree about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FindingKind {
+    /// A record does not decode.
+    Damaged(FormatError),
+    /// A name leads to no inode.
+    NameWithoutInode,
+    /// A name says something else of its inode's kind than the inode.
+    NameOfOtherKind,
+    /// A name has no position in the listing of its directory, or another name's.
+    NameWithoutPosition,
+    /// A position in a listing has no name.
+    PositionWithoutName,
+    /// Names lie in something that is no directory.
+    NamesOutsideDirectory,
+    /// A directory does not know the directory it lies in.
+    WrongParent,
+    /// The links are not as many as the names (for a directory: as its subdirectories say).
+    WrongLinks {
+        /// Links in the record.
+        recorded: u32,
+        /// Links counted.
+        counted: u32,
+    },
+    /// A directory's size is not the number of its entries, or its next cookie is in use.
+    WrongEntries,
+    /// An inode has links but no name.
+    Nameless,
+    /// There is no root directory.
+    NoRoot,
+    /// A directory is not below the root.
+    Unreachable,
+    /// An inode has no name and is not marked to be removed.
+    Unmarked,
+    /// Attributes of an inode that is not there.
+    AttributeWithoutInode,
+    /// Extents of an inode that is not there or is no regular file.
+    ExtentWithoutFile,
+    /// Extents overlap.
+    Overlap,
+    /// Extents behind the end of a file that is not marked to be cut off there.
+    BehindEnd,
+    /// The bytes in extents are not as many as the inode says.
+    WrongAllocation {
+        /// Bytes in the record.
+        recorded: u64,
+        /// Bytes counted.
+        counted: u64,
+    },
+    /// A file has bytes in its record and in extents.
+    InlineAndExtents,
+    /// An extent whose stripe does not know of it.
+    ExtentWithoutBackref(StripeId),
+    /// A stripe that knows of an extent which is not there.
+    BackrefWithoutExtent(StripeId),
+    /// An extent in a stripe that is not there, or does not reach so far: the bytes are lost.
+    ExtentWithoutStripe(StripeId),
+    /// A stripe that holds nothing and is not marked to be freed.
+    LeakedStripe(StripeId),
+    /// A stripe in a segment that is not there, does not know of it, or does not reach so far.
+    StripeWithoutPlace(StripeId),
+    /// A stripe without the checksums of a shard that was written.
+    StripeWithoutSums(StripeId),
+    /// A segment that knows of a stripe which is not there or lies elsewhere.
+    PlaceWithoutStripe(StripeId),
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What.
+    pub kind: FindingKind,
+    /// The inode concerned, if one is.
+    pub ino: Option<Ino>,
+    /// A path to it from the root on, without a leading slash, if it has one.
+    pub path: Option<Vec<u8>>,
+    /// Whether it has been mended.
+    pub mended: bool,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.path, self.ino) {
+            (Some(path), _) => write!(f, "/{}: ", String::from_utf8_lossy(path))?,
+            (None, Some(ino)) => write!(f, "inode {ino}: ")?,
+            (None, None) => {}
+        }
+        write!(f, "{}", self.kind)?;
+        if self.mended {
+            write!(f, " (mended)")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for FindingKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Damaged(error) => write!(f, "{error}"),
+            Self::NameWithoutInode => f.write_str("a name leads to no inode"),
+            Self::NameOfOtherKind => f.write_str("a name is wrong about the inode's kind"),
+            Self::NameWithoutPosition => f.write_str("a name is not in its directory's listing"),
+            Self::PositionWithoutName => f.write_str("a listing has an entry without a name"),
+            Self::NamesOutsideDirectory => f.write_str("names lie in what is no directory"),
+            Self::WrongParent => f.write_str("the directory has a wrong parent"),
+            Self::WrongLinks { recorded, counted } => {
+                write!(f, "{recorded} links recorded, {counted} counted")
+            }
+            Self::WrongEntries => f.write_str("the directory miscounts its entries"),
+            Self::Nameless => f.write_str("the inode has no name"),
+            Self::NoRoot => f.write_str("there is no root directory"),
+            Self::Unreachable => f.write_str("the directory is not below the root"),
+            Self::Unmarked => f.write_str("the inode has no name and is not marked for removal"),
+            Self::AttributeWithoutInode => f.write_str("attributes of an inode that is not there"),
+            Self::ExtentWithoutFile => f.write_str("extents of what is no file"),
+            Self::Overlap => f.write_str("extents overlap"),
+            Self::BehindEnd => f.write_str("extents lie behind the end of the file"),
+            Self::WrongAllocation { recorded, counted } => {
+                write!(f, "{recorded} bytes recorded, {counted} in extents")
+            }
+            Self::InlineAndExtents => f.write_str("bytes lie in the record and in extents"),
+            Self::ExtentWithoutBackref(stripe) => {
+                write!(f, "stripe {stripe} does not know of an extent")
+            }
+            Self::BackrefWithoutExtent(stripe) => {
+                write!(f, "stripe {stripe} knows of an extent that is not there")
+            }
+            Self::ExtentWithoutStripe(stripe) => {
+                write!(f, "bytes in stripe {stripe} are lost: it is not there")
+            }
+            Self::LeakedStripe(stripe) => write!(f, "stripe {stripe} is neither used nor freed"),
+            Self::StripeWithoutPlace(stripe) => write!(f, "stripe {stripe} lies in no segment"),
+            Self::StripeWithoutSums(stripe) => write!(f, "stripe {stripe} lacks checksums"),
+            Self::PlaceWithoutStripe(stripe) => {
+                write!(f, "a segment holds stripe {stripe}, which is not there")
+            }
+        }
+    }
+}
+
+/// What a check came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What is wrong, in the order in which it was found; the first ten thousand.
+    pub findings: Vec<Finding>,
+    /// Findings in all.
+    pub found: u64,
+    /// Findings that were mended.
+    pub mended: u64,
+    /// Inodes, directories included.
+    pub inodes: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Extents.
+    pub extents: u64,
+    /// Bytes in extents; what files share counts for each.
+    pub bytes: u64,
+    /// Stripes.
+    pub stripes: u64,
+}
+
+/// Checks all records of a volume that nobody has mounted, and with `repair` mends what can be mended
+/// without guessing: counts, marks, and records that lead nowhere. Inodes that lost their name get one
+/// in the root directory.
+///
+/// # Errors
+///
+/// [`FsError::Storage`] if the index cannot be read, or written with `repair`.
+pub fn check(pipeline: &Pipeline, repair: bool) -> Result<Report, FsError> {
+    let mut check = Check {
+        pipeline,
+        repair,
+        report: Report::default(),
+    };
+    let names = names::check_entries(&mut check)?;
+    names::check_positions(&mut check)?;
+    names::check_inodes(&mut check, &names)?;
+    names::check_attributes(&mut check)?;
+    storage::check_extents(&mut check)?;
+    storage::check_backrefs(&mut check)?;
+    storage::check_stripes(&mut check)?;
+    storage::check_segments(&mut check)?;
+    let mut report = check.report;
+    paths::find(pipeline, &mut report.findings)?;
+    if repair {
+        pipeline.sync()?;
+    }
+    Ok(report)
+}
+
+/// A check under way.
+struct Check<'a> {
+    pipeline: &'a Pipeline,
+    repair: bool,
+    report: Report,
+}
+
+impl Check<'_> {
+    /// Takes note of something wrong that `mend` would mend.
+    fn mendable(&mut self, kind: FindingKind, ino: Option<Ino>, mend: Edit) -> Result<(), FsError> {
+        if self.repair {
+            self.pipeline.apply(mend.into_batch())?;
+        }
+        self.note(kind, ino, self.repair);
+        Ok(())
+    }
+
+    /// Takes note of something wrong that cannot be mended.
+    fn lost(&mut self, kind: FindingKind, ino: Option<Ino>) {
+        self.note(kind, ino, false);
+    }
+
+    fn note(&mut self, kind: FindingKind, ino: Option<Ino>, mended: bool) {
+        self.report.found += 1;
+        self.report.mended += u64::from(mended);
+        if self.report.findings.len() < FINDINGS_MAX {
+            self.report.findings.push(Finding {
+                kind,
+                ino,
+                path: None,
+                mended,
+            });
+        }
+    }
+
+    /// Returns what was decoded; a failure is a finding.
+    fn decoded<T>(&mut self, decoded: Result<T, FormatError>, ino: Option<Ino>) -> Option<T> {
+        match decoded {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.lost(FindingKind::Damaged(error), ino);
+                None
+            }
+        }
+    }
+
+    /// Calls `visit` for each record of a range, in order.
+    fn each(
+        &mut self,
+        (from, end): (Bytes, Bytes),
+        mut visit: impl FnMut(&mut Self, &[u8], &[u8]) -> Result<(), FsError>,
+    ) -> Result<(), FsError> {
+        let mut cursor = Cursor::new(from, end);
+        while let Some((key, value)) = cursor.next(self.pipeline)? {
+            visit(self, &key, &value)?;
+        }
+        Ok(())
+    }
+
+    fn is_there(&self, key: &[u8]) -> Result<bool, FsError> {
+        Ok(self.pipeline.get(key)?.is_some())
+    }
+}
+
+/// A place in a range of records.
+struct Cursor {
+    from: Bytes,
+    end: Bytes,
+    page: std::vec::IntoIter<(Bytes, Bytes)>,
+    is_last: bool,
+}
+
+impl Cursor {
+    fn new(from: Bytes, end: Bytes) -> Self {
+        Self {
+            from,
+            end,
+            page: Vec::new().into_iter(),
+            is_last: false,
+        }
+    }
+
+    fn next(&mut self, pipeline: &Pipeline) -> Result<Option<(Bytes, Bytes)>, FsError> {
+        if self.page.as_slice().is_empty() && !self.is_last {
+            let page = pipeline.scan(&self.from, &self.end, PAGE)?;
+            self.is_last = page.len() < PAGE;
+            if let Some((last, _)) = page.last() {
+                // The next key after this one is this one with a zero behind it.
+                self.from = [last, &[0][..]].concat().into();
+            }
+            self.page = page.into_iter();
+        }
+        Ok(self.page.next())
+    }
+}

@@ -1,0 +1,314 @@
+//! Making inodes and names.
+
+use crate::format::Ino;
+use crate::format::record::{FileKind, Inline, Inode};
+
+use super::edit::Edit;
+use super::names::{Directory, FIRST_COOKIE, add_link, check_name, is_dot};
+use super::{Attr, Caller, Fs, FsError, Handle, OpenFlags, TARGET_MAX, acl};
+
+const SETGID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o010;
+
+/// What a new inode is to be.
+struct Fresh {
+    kind: FileKind,
+    permissions: u16,
+    rdev: u32,
+    inline: Inline,
+}
+
+impl Fresh {
+    fn new(kind: FileKind, mode: u32) -> Self {
+        Self {
+            kind,
+            permissions: permission_bits(mode),
+            rdev: 0,
+            inline: Inline::None,
+        }
+    }
+}
+
+impl Fs {
+    /// Makes a file, fifo, socket or device; `mode` says which (`S_IFMT`; none: a regular file).
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::Exists`], [`FsError::Invalid`] for a mode that is none of these,
+    /// [`FsError::NameTooLong`], [`FsError::NotFound`] if the directory was removed.
+    pub fn mknod(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Attr, FsError> {
+        let kind = match mode & libc::S_IFMT {
+            0 | libc::S_IFREG => FileKind::Regular,
+            libc::S_IFIFO => FileKind::Fifo,
+            libc::S_IFSOCK => FileKind::Socket,
+            libc::S_IFCHR => FileKind::CharDevice,
+            libc::S_IFBLK => FileKind::BlockDevice,
+            _ => return Err(FsError::Invalid),
+        };
+        let mut fresh = Fresh::new(kind, mode);
+        if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) {
+            fresh.rdev = rdev;
+        }
+        self.make(caller, parent, name, fresh)
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::mknod`], and [`FsError::TooManyLinks`] if the parent has no place for another.
+    pub fn mkdir(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Attr, FsError> {
+        let fresh = Fresh::new(FileKind::Directory, mode);
+        self.make(caller, parent, name, fresh)
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::mknod`], and [`FsError::NameTooLong`] for a target of 4096 bytes or more.
+    pub fn symlink(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Attr, FsError> {
+        if target.is_empty() {
+            return Err(FsError::NotFound);
+        }
+        if target.len() > TARGET_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        let mut fresh = Fresh::new(FileKind::Symlink, 0o777);
+        fresh.inline = Inline::Target(target.to_vec());
+        self.make(caller, parent, name, fresh)
+    }
+
+    /// Gives an inode another name.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::Exists`], [`FsError::NotPermitted`] for a directory, [`FsError::TooManyLinks`],
+    /// [`FsError::NotFound`] for an inode that lost its last name.
+    pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr, FsError> {
+        self.writable()?;
+        check_new_name(name)?;
+        let _lock = self.locks.exclusive(&[ino, parent]);
+        let mut inode = self.inode(ino)?;
+        if inode.kind == FileKind::Directory {
+            return Err(FsError::NotPermitted);
+        }
+        let mut directory = self.directory_for(parent, name)?;
+        let was_nameless = inode.links == 0;
+        if was_nameless && !self.nodes.is_linkable(ino) {
+            return Err(FsError::NotFound);
+        }
+        add_link(&mut inode)?;
+        let now = self.now();
+        inode.ctime = now;
+        let mut edit = Edit::default();
+        if was_nameless {
+            edit.delete_orphan(ino);
+        }
+        edit.put_inode(ino, &inode);
+        directory.add(&mut edit, name, (ino, inode.kind), None);
+        directory.put(&mut edit, now);
+        self.apply(edit)?;
+        if was_nameless {
+            self.nodes.named(ino);
+        }
+        self.nodes.look_up(ino);
+        Ok(Attr::new(ino, &inode))
+    }
+
+    /// Makes a regular file and opens it; opens the one that is there unless `flags.exclusive`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::mknod`] and [`Self::open_file`].
+    pub fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle), FsError> {
+        loop {
+            match self.make(caller, parent, name, Fresh::new(FileKind::Regular, mode)) {
+                Ok(attr) => return Ok((attr, self.hold_file(attr.ino, flags))),
+                Err(FsError::Exists) if !flags.exclusive => {}
+                Err(error) => return Err(error),
+            }
+            match self.lookup(parent, name) {
+                Ok(attr) => return self.open_found(caller, &attr, flags),
+                // Removed since: make it after all.
+                Err(FsError::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Makes a regular file without a name. It can be linked unless `flags.exclusive`, and is gone
+    /// with its last handle or at the next mount if it was not.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NotDirectory`], [`FsError::NotFound`] if the directory was removed.
+    pub fn tmpfile(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle), FsError> {
+        self.writable()?;
+        let _lock = self.locks.shared(parent);
+        let directory = self.directory_to_change(parent)?;
+        let ino = self.pipeline.next_ino()?;
+        let mut edit = Edit::default();
+        let fresh = Fresh::new(FileKind::Regular, mode);
+        let mut inode = self.fresh_inode(&mut edit, caller, &directory, ino, fresh)?;
+        inode.links = 0;
+        edit.put_inode(ino, &inode);
+        edit.put_orphan(ino);
+        self.apply(edit)?;
+        self.nodes.look_up(ino);
+        let handle = self.hold_file(ino, flags);
+        self.nodes.nameless(ino, !flags.exclusive);
+        Ok((Attr::new(ino, &inode), handle))
+    }
+
+    fn open_found(
+        &self,
+        caller: &Caller,
+        attr: &Attr,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle), FsError> {
+        let opened = self.open_file(caller, attr.ino, flags);
+        let result = opened.and_then(|handle| Ok((self.getattr(attr.ino)?, handle)));
+        if result.is_err() {
+            self.forget(attr.ino, 1);
+        }
+        result
+    }
+
+    fn make(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        fresh: Fresh,
+    ) -> Result<Attr, FsError> {
+        self.writable()?;
+        check_new_name(name)?;
+        let _lock = self.locks.exclusive(&[parent]);
+        let mut directory = self.directory_for(parent, name)?;
+        if fresh.kind == FileKind::Directory {
+            directory.add_child()?;
+        }
+        let ino = self.pipeline.next_ino()?;
+        let mut edit = Edit::default();
+        let inode = self.fresh_inode(&mut edit, caller, &directory, ino, fresh)?;
+        edit.put_inode(ino, &inode);
+        directory.add(&mut edit, name, (ino, inode.kind), None);
+        directory.put(&mut edit, inode.btime);
+        self.apply(edit)?;
+        self.nodes.look_up(ino);
+        Ok(Attr::new(ino, &inode))
+    }
+
+    /// Reads the directory that is to get an entry `name`, and sees that it has none.
+    fn directory_for(&self, parent: Ino, name: &[u8]) -> Result<Directory, FsError> {
+        let directory = self.directory_to_change(parent)?;
+        match self.entry(parent, name)? {
+            Some(_) => Err(FsError::Exists),
+            None => Ok(directory),
+        }
+    }
+
+    /// Returns a new inode with what it inherits from its directory, and puts its ACLs into `edit`.
+    fn fresh_inode(
+        &self,
+        edit: &mut Edit,
+        caller: &Caller,
+        directory: &Directory,
+        ino: Ino,
+        fresh: Fresh,
+    ) -> Result<Inode, FsError> {
+        let now = self.now();
+        let is_dir = fresh.kind == FileKind::Directory;
+        let hands_down_group = directory.inode.permissions & SETGID != 0;
+        let gid = if hands_down_group {
+            directory.inode.gid
+        } else {
+            caller.gid
+        };
+        let mut permissions = fresh.permissions;
+        if hands_down_group && is_dir {
+            permissions |= SETGID;
+        } else if hands_down_group
+            && permissions & (SETGID | GROUP_EXECUTE) == (SETGID | GROUP_EXECUTE)
+            && !caller.may_set_gid_of(gid)
+        {
+            permissions &= !SETGID;
+        }
+        let symlink = fresh.kind == FileKind::Symlink;
+        let size = match &fresh.inline {
+            Inline::Target(target) => target.len() as u64,
+            Inline::None | Inline::Data(_) => 0,
+        };
+        if !symlink {
+            permissions = match self.xattr_value(directory.ino, acl::DEFAULT)? {
+                Some(default) => acl::inherit(edit, ino, is_dir, &default, permissions)?,
+                None => permissions & !permission_bits(caller.umask & 0o777),
+            };
+        }
+        Ok(Inode {
+            kind: fresh.kind,
+            permissions,
+            uid: caller.uid,
+            gid,
+            links: if is_dir { 2 } else { 1 },
+            rdev: fresh.rdev,
+            size,
+            allocated_bytes: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            parent: if is_dir { directory.ino } else { Ino(0) },
+            next_cookie: if is_dir {
+                FIRST_COOKIE
+            } else {
+                crate::format::Cookie(0)
+            },
+            inline: fresh.inline,
+        })
+    }
+}
+
+fn check_new_name(name: &[u8]) -> Result<(), FsError> {
+    if is_dot(name) {
+        return Err(FsError::Exists);
+    }
+    check_name(name)
+}
+
+fn permission_bits(mode: u32) -> u16 {
+    u16::try_from(mode & 0o7777).expect("12 bits fit")
+}

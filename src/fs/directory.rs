@@ -1,0 +1,145 @@
+//! Listing directories.
+//!
+//! An entry's place in the listing is its cookie, which it keeps as long as it stays in its directory.
+//! Listing goes on behind a cookie, whether or not its entry is still there, so entries that stay are
+//! listed exactly once whatever others come and go.
+
+use std::sync::atomic::Ordering;
+
+use crate::format::record::{FileKind, Position};
+use crate::format::{Cookie, Ino, Record, key};
+
+use super::handles::OpenDir;
+use super::{DirItem, Fs, FsError, Handle};
+
+/// Entries that are read at once.
+const PAGE: usize = 256;
+
+/// Offset behind `.`.
+const AFTER_DOT: u64 = 1;
+
+/// Offset behind `..`, and what is added to a cookie to make it the offset behind its entry.
+const AFTER_DOTS: u64 = 2;
+
+/// A piece of a listing, in order.
+pub(super) type Listing = Vec<(Cookie, Position)>;
+
+impl Fs {
+    /// Opens a directory.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NotFound`], [`FsError::NotDirectory`].
+    pub fn opendir(&self, ino: Ino) -> Result<Handle, FsError> {
+        // Counted before it is looked at: it cannot vanish in between.
+        self.nodes.hold(ino);
+        let opened = self.directory(ino);
+        if opened.is_err() && self.nodes.let_go(ino) {
+            self.remove_inode(ino);
+        }
+        Ok(self.handles.add_dir(ino, opened?.next_cookie.0))
+    }
+
+    /// Hands out the entries of a directory from `offset` on, which is 0 or the `next` of an entry.
+    ///
+    /// `emit` returns false for an entry that it cannot take, and that is the last it sees. With
+    /// `with_attr`, a look-up is counted for each entry taken but `.` and `..`. Entries that were made
+    /// since the directory was opened, or read from 0, are left out.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::BadHandle`], [`FsError::NotDirectory`], or a failure of the index.
+    pub fn readdir(
+        &self,
+        handle: Handle,
+        offset: u64,
+        with_attr: bool,
+        emit: &mut dyn FnMut(DirItem<'_>) -> bool,
+    ) -> Result<(), FsError> {
+        let dir = self.handles.dir(handle)?;
+        let inode = self.directory(dir.ino)?;
+        if offset == 0 {
+            dir.first_unseen
+                .store(inode.next_cookie.0, Ordering::Relaxed);
+        }
+        let dots = [
+            (0, dir.ino, &b"."[..], AFTER_DOT),
+            (AFTER_DOT, inode.parent, b"..", AFTER_DOTS),
+        ];
+        for (at, ino, name, next) in dots {
+            let item = DirItem {
+                ino,
+                kind: FileKind::Directory,
+                next,
+                name,
+                attr: None,
+            };
+            if offset <= at && !emit(item) {
+                return Ok(());
+            }
+        }
+        let mut after = Cookie(offset.saturating_sub(AFTER_DOTS));
+        while let Some(last) = self.emit_page(&dir, after, with_attr, emit)? {
+            after = last;
+        }
+        self.accessed(dir.ino, &inode)
+    }
+
+    /// Closes a directory.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::BadHandle`].
+    pub fn releasedir(&self, handle: Handle) -> Result<(), FsError> {
+        self.release(handle)
+    }
+
+    /// Hands out some entries; returns the last cookie if there may be more, and they are wanted.
+    fn emit_page(
+        &self,
+        dir: &OpenDir,
+        after: Cookie,
+        with_attr: bool,
+        emit: &mut dyn FnMut(DirItem<'_>) -> bool,
+    ) -> Result<Option<Cookie>, FsError> {
+        // Names, and so the inodes behind them, stay until their look-ups are counted.
+        let _lock = self.locks.shared(dir.ino);
+        let first_unseen = dir.first_unseen.load(Ordering::Relaxed);
+        let page = self.listing(dir.ino, after)?;
+        for (cookie, position) in &page {
+            if cookie.0 >= first_unseen {
+                return Ok(None);
+            }
+            let attr = if with_attr {
+                Some(self.getattr(position.ino)?)
+            } else {
+                None
+            };
+            let item = DirItem {
+                ino: position.ino,
+                kind: position.kind,
+                next: cookie.0.saturating_add(AFTER_DOTS),
+                name: &position.name,
+                attr,
+            };
+            if !emit(item) {
+                return Ok(None);
+            }
+            if with_attr {
+                self.nodes.look_up(position.ino);
+            }
+        }
+        Ok(page.last().map(|(cookie, _)| *cookie))
+    }
+
+    /// Reads some entries behind a cookie; none if there are no more.
+    pub(super) fn listing(&self, ino: Ino, after: Cookie) -> Result<Listing, FsError> {
+        let (from, end) = key::positions_after(ino, after);
+        let found = self.pipeline.scan(&from, &end, PAGE)?;
+        let entries = found.iter().map(|(key, value)| {
+            let (_, cookie) = key::parse_position(key)?;
+            Ok((cookie, Position::decode(value)?))
+        });
+        entries.collect()
+    }
+}

@@ -1,0 +1,101 @@
+//! One atomic change of the index, in the terms of a filesystem.
+
+use crate::format::record::{Backref, Dirent, Extent, Inode, Marker, Position, Xattr};
+use crate::format::{Cookie, Ino, Record, StripeId, key};
+use crate::meta::Batch;
+
+use super::extents::Run;
+
+/// Changes that become visible, and durable, all at once or not at all.
+#[derive(Default)]
+pub(super) struct Edit {
+    batch: Batch,
+}
+
+impl Edit {
+    /// Returns the changes as the layer below takes them.
+    pub(super) fn into_batch(self) -> Batch {
+        self.batch
+    }
+
+    pub(super) fn put_inode(&mut self, ino: Ino, inode: &Inode) {
+        self.batch.put(key::inode(ino), inode.encode());
+    }
+
+    pub(super) fn delete_inode(&mut self, ino: Ino) {
+        self.batch.delete(key::inode(ino));
+    }
+
+    /// Puts both records of a directory entry.
+    pub(super) fn put_entry(&mut self, parent: Ino, name: &[u8], entry: &Dirent) {
+        let position = Position {
+            ino: entry.ino,
+            kind: entry.kind,
+            name: name.to_vec(),
+        };
+        self.batch.put(key::dirent(parent, name), entry.encode());
+        self.batch
+            .put(key::position(parent, entry.cookie), position.encode());
+    }
+
+    /// Deletes both records of a directory entry.
+    pub(super) fn delete_entry(&mut self, parent: Ino, name: &[u8], cookie: Cookie) {
+        self.batch.delete(key::dirent(parent, name));
+        self.batch.delete(key::position(parent, cookie));
+    }
+
+    /// Deletes a place in a listing that stands for no name.
+    pub(super) fn delete_position(&mut self, parent: Ino, cookie: Cookie) {
+        self.batch.delete(key::position(parent, cookie));
+    }
+
+    pub(super) fn put_xattr(&mut self, ino: Ino, name: &[u8], value: Vec<u8>) {
+        self.batch.put(key::xattr(ino, name), Xattr(value).encode());
+    }
+
+    pub(super) fn delete_xattr(&mut self, ino: Ino, name: &[u8]) {
+        self.batch.delete(key::xattr(ino, name));
+    }
+
+    /// Marks an inode as one to be removed, or one whose extents behind its end are to be removed,
+    /// by the next mount if not before.
+    pub(super) fn put_orphan(&mut self, ino: Ino) {
+        self.batch.put(key::orphan(ino), Marker.encode());
+    }
+
+    pub(super) fn delete_orphan(&mut self, ino: Ino) {
+        self.batch.delete(key::orphan(ino));
+    }
+
+    /// Puts an extent and the way back to it.
+    pub(super) fn put_run(&mut self, ino: Ino, run: &Run) {
+        let extent = Extent {
+            len: run.len,
+            stripe: run.stripe,
+            stripe_offset: run.stripe_offset,
+        };
+        let backref = Backref {
+            len: run.len,
+            stripe_offset: run.stripe_offset,
+        };
+        self.batch.put(key::extent(ino, run.end()), extent.encode());
+        self.batch
+            .put(key::backref(run.stripe, ino, run.end()), backref.encode());
+    }
+
+    /// Deletes an extent and the way back to it.
+    pub(super) fn delete_run(&mut self, ino: Ino, run: &Run) {
+        self.batch.delete(key::extent(ino, run.end()));
+        self.batch.delete(key::backref(run.stripe, ino, run.end()));
+    }
+
+    /// Deletes a way back that leads to no extent.
+    pub(super) fn delete_backref(&mut self, stripe: StripeId, ino: Ino, end: u64) {
+        self.batch.delete(key::backref(stripe, ino, end));
+    }
+
+    /// Notes that bytes of a stripe are no longer needed.
+    pub(super) fn put_perhaps_dead(&mut self, stripe: StripeId) {
+        self.batch.put(key::perhaps_dead(stripe), Marker.encode());
+    }
+}

@@ -1,0 +1,141 @@
+//! Who may touch which inode when.
+//!
+//! # Lock order
+//!
+//! Whoever takes several locks takes them in this order, and none while holding a later one:
+//!
+//! 1. [`RenameLock`]: at most one directory changes its parent at a time, so that the chain of parents
+//!    stands still while a rename looks for cycles in it.
+//! 2. Inode locks, all that a call needs at once, in the order of their slots.
+//! 3. The tables of handles and of nodes ([`super::handles`], [`super::nodes`]): held for a few
+//!    instructions, never across a call of the pipeline.
+//! 4. Whatever the pipeline locks inside.
+//!
+//! Nobody makes room ([`crate::commit::Pipeline::make_room`]) while holding a lock of 1 or 2, since
+//! compaction locks inodes itself.
+//!
+//! Inodes share a fixed number of locks: two inodes wait for one another without need once in
+//! thousands of times, and in return locks take a bounded amount of memory and need no bookkeeping.
+
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::format::Ino;
+
+/// Locks that inodes share; a power of two.
+const SLOTS: usize = 1 << 13;
+
+/// Most inodes that one call locks: a rename's two parents and two children.
+const MOST_AT_ONCE: usize = 4;
+
+/// The inode locks.
+pub(super) struct Locks {
+    slots: Box<[RwLock<()>]>,
+    rename: Mutex<()>,
+}
+
+/// Proof that nobody moves a directory meanwhile.
+pub(super) struct RenameLock<'a>(#[expect(dead_code, reason = "held")] MutexGuard<'a, ()>);
+
+/// Proof that nobody changes the inode meanwhile.
+pub(super) struct Shared<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
+
+/// Proof that nobody else reads or changes the inodes it was asked for.
+pub(super) struct Exclusive<'a> {
+    inos: [Option<Ino>; MOST_AT_ONCE],
+    #[expect(dead_code, reason = "held until dropped")]
+    guards: [Option<RwLockWriteGuard<'a, ()>>; MOST_AT_ONCE],
+}
+
+impl Exclusive<'_> {
+    /// Says whether the lock covers `ino`, for assertions.
+    pub(super) fn covers(&self, ino: Ino) -> bool {
+        self.inos.contains(&Some(ino))
+    }
+}
+
+impl Locks {
+    pub(super) fn new() -> Self {
+        Self {
+            slots: (0..SLOTS).map(|_| RwLock::new(())).collect(),
+            rename: Mutex::new(()),
+        }
+    }
+
+    /// Waits until no directory is being moved.
+    pub(super) fn rename(&self) -> RenameLock<'_> {
+        RenameLock(self.rename.lock())
+    }
+
+    /// Waits until nobody changes `ino`.
+    pub(super) fn shared(&self, ino: Ino) -> Shared<'_> {
+        Shared(self.slots[slot(ino)].read())
+    }
+
+    /// Waits until nobody uses any of `inos`.
+    ///
+    /// # Panics
+    ///
+    /// If there are more than four.
+    pub(super) fn exclusive(&self, inos: &[Ino]) -> Exclusive<'_> {
+        assert!(
+            inos.len() <= MOST_AT_ONCE,
+            "a call locks at most four inodes"
+        );
+        let mut covered = [None; MOST_AT_ONCE];
+        let mut slots = [usize::MAX; MOST_AT_ONCE];
+        for (index, ino) in inos.iter().enumerate() {
+            covered[index] = Some(*ino);
+            slots[index] = slot(*ino);
+        }
+        slots.sort_unstable();
+        let mut guards = [const { None }; MOST_AT_ONCE];
+        for index in 0..inos.len() {
+            // The same slot twice would wait for itself.
+            if index == 0 || slots[index] != slots[index - 1] {
+                guards[index] = Some(self.slots[slots[index]].write());
+            }
+        }
+        Exclusive {
+            inos: covered,
+            guards,
+        }
+    }
+}
+
+/// Neighbouring numbers get slots far apart: files made together are used together.
+fn slot(ino: Ino) -> usize {
+    let mixed = ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    usize::try_from(mixed).expect("32 bits fit") & (SLOTS - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locking_inodes_that_share_a_slot_does_not_wait_for_itself() {
+        let locks = Locks::new();
+        let first = Ino(1);
+        let twin = (2..1 << 20).map(Ino).find(|ino| slot(*ino) == slot(first));
+        let twin = twin.expect("slots are fewer than these numbers");
+        let guard = locks.exclusive(&[twin, first, first]);
+        assert!(guard.covers(first) && guard.covers(twin));
+        drop(guard);
+        drop(locks.exclusive(&[first]));
+    }
+
+    #[test]
+    fn two_threads_that_lock_the_same_pair_in_either_order_both_finish() {
+        let locks = Locks::new();
+        std::thread::scope(|scope| {
+            for pair in [[Ino(7), Ino(8)], [Ino(8), Ino(7)]] {
+                let locks = &locks;
+                scope.spawn(move || {
+                    for _ in 0..10_000 {
+                        drop(locks.exclusive(&pair));
+                    }
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,137 @@
+//! Reading bytes.
+
+use std::ops::Range;
+
+use crate::format::Ino;
+use crate::format::record::{Inline, Inode};
+
+use super::attributes::check_regular;
+use super::extents::{self, PAGE, Run};
+use super::handles::OpenFile;
+use super::{Fs, FsError, Handle, SIZE_MAX};
+
+/// Stripes that are fetched ahead of a sequential reader.
+const STRIPES_AHEAD: u64 = 3;
+
+/// What a file held at one moment: its inode, and where the bytes of the range asked for are.
+struct Snapshot {
+    inode: Inode,
+    range: Range<u64>,
+    runs: Vec<Run>,
+}
+
+impl Fs {
+    /// Reads from `offset` on into `out` and returns how many bytes there were: fewer than `out`
+    /// takes only at the end of the file. Holes read as zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::BadHandle`], [`FsError::IsDirectory`], [`FsError::Storage`] if the bytes cannot be
+    /// had: never wrong ones (P2).
+    pub fn read(&self, handle: Handle, offset: u64, out: &mut [u8]) -> Result<usize, FsError> {
+        let file = self.handles.file(handle)?;
+        let (inode, len) = self.read_at(file.ino, offset, out)?;
+        if len > 0 {
+            self.read_ahead(&file, offset..offset + len as u64);
+        }
+        if !file.flags.no_atime {
+            self.accessed(file.ino, &inode)?;
+        }
+        Ok(len)
+    }
+
+    /// Reads without a handle; returns the inode as it was, too.
+    pub(super) fn read_at(
+        &self,
+        ino: Ino,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(Inode, usize), FsError> {
+        let mut failed: Option<Snapshot> = None;
+        loop {
+            // Before extents are looked up: what they name stays readable while the pin is held.
+            let _pin = self.pipeline.pin();
+            let snapshot = self.snapshot(ino, offset, out.len())?;
+            let len = index(snapshot.range.end - snapshot.range.start);
+            match self.fill(&snapshot, &mut out[..len]) {
+                Ok(()) => return Ok((snapshot.inode, len)),
+                // Compaction may have moved the bytes; if they are where they were, they are lost.
+                Err(error) if failed.is_some_and(|last| last.runs == snapshot.runs) => {
+                    return Err(error);
+                }
+                Err(_) => failed = Some(snapshot),
+            }
+        }
+    }
+
+    fn snapshot(&self, ino: Ino, offset: u64, len: usize) -> Result<Snapshot, FsError> {
+        let _lock = self.locks.shared(ino);
+        let inode = self.inode(ino)?;
+        check_regular(&inode)?;
+        let end = offset.saturating_add(len as u64).min(inode.size);
+        let range = offset.min(end)..end;
+        let mut runs = Vec::new();
+        let mut rest = range.clone();
+        while inode.allocated_bytes > 0 && !rest.is_empty() {
+            let page = extents::page(&self.pipeline, ino, &rest)?;
+            runs.extend_from_slice(&page);
+            match page.last() {
+                Some(last) if page.len() == PAGE => rest.start = last.end(),
+                _ => break,
+            }
+        }
+        Ok(Snapshot { inode, range, runs })
+    }
+
+    fn fill(&self, snapshot: &Snapshot, out: &mut [u8]) -> Result<(), FsError> {
+        let range = &snapshot.range;
+        if let Inline::Data(data) = &snapshot.inode.inline {
+            copy_inline(data, range.start, out);
+            return Ok(());
+        }
+        let mut filled = 0;
+        for run in snapshot.runs.iter().filter_map(|run| run.clip(range)) {
+            let (from, to) = (
+                index(run.start - range.start),
+                index(run.end() - range.start),
+            );
+            out[filled..from].fill(0);
+            self.pipeline
+                .read(run.stripe, run.stripe_offset, &mut out[from..to])?;
+            filled = to;
+        }
+        out[filled..].fill(0);
+        Ok(())
+    }
+
+    /// Fetches what a sequential reader will want next. Nothing fails if this does.
+    fn read_ahead(&self, file: &OpenFile, range: Range<u64>) {
+        let window = u64::from(self.pipeline.stripe_capacity()) * STRIPES_AHEAD;
+        let wanted = file.read_ahead.lock().note(&range, window);
+        let Some(wanted) = wanted else { return };
+        let end = wanted.end.min(SIZE_MAX);
+        let Ok(runs) = extents::page(&self.pipeline, file.ino, &(wanted.start..end)) else {
+            return;
+        };
+        let mut last = None;
+        for run in runs {
+            if last != Some(run.stripe) {
+                self.pipeline.prefetch(run.stripe);
+                last = Some(run.stripe);
+            }
+        }
+    }
+}
+
+/// Copies what a record holds from `start` on; zeros follow it.
+fn copy_inline(data: &[u8], start: u64, out: &mut [u8]) {
+    let start = index(start.min(data.len() as u64));
+    let held = data[start..].len().min(out.len());
+    out[..held].copy_from_slice(&data[start..start + held]);
+    out[held..].fill(0);
+}
+
+/// An offset that lies within a buffer.
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("lies within a buffer")
+}

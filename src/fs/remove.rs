@@ -1,0 +1,133 @@
+//! Taking names away.
+
+use crate::format::record::{Dirent, FileKind, Inode, Timestamp};
+use crate::format::{Ino, key};
+
+use super::edit::Edit;
+use super::locks::Exclusive;
+use super::names::{check_name, is_dot};
+use super::{Fs, FsError};
+
+impl Fs {
+    /// Takes a name away from anything but a directory. The inode goes with its last name, look-up and
+    /// handle.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NotFound`], [`FsError::IsDirectory`], [`FsError::NameTooLong`].
+    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
+        self.writable()?;
+        if is_dot(name) {
+            return Err(FsError::IsDirectory);
+        }
+        check_name(name)?;
+        let (lock, entry) = self.lock_entry(parent, name)?;
+        if entry.kind == FileKind::Directory {
+            return Err(FsError::IsDirectory);
+        }
+        let mut inode = self.named_inode(&entry)?;
+        let now = self.now();
+        let mut edit = Edit::default();
+        let mut directory = self.directory_to_change(parent)?;
+        directory.remove(&mut edit, name, &entry);
+        directory.put(&mut edit, now);
+        drop_link(&mut edit, entry.ino, &mut inode, now);
+        self.apply(edit)?;
+        self.after_drop(lock, &[(entry.ino, &inode)]);
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NotFound`], [`FsError::NotDirectory`], [`FsError::NotEmpty`], and
+    /// [`FsError::Invalid`] for `.`.
+    pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
+        self.writable()?;
+        match name {
+            b"." => return Err(FsError::Invalid),
+            b".." => return Err(FsError::NotEmpty),
+            _ => check_name(name)?,
+        }
+        let (lock, entry) = self.lock_entry(parent, name)?;
+        if entry.kind != FileKind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        self.check_empty(entry.ino)?;
+        let mut inode = self.named_inode(&entry)?;
+        let now = self.now();
+        let mut edit = Edit::default();
+        let mut directory = self.directory_to_change(parent)?;
+        directory.remove(&mut edit, name, &entry);
+        directory.remove_child();
+        directory.put(&mut edit, now);
+        drop_directory(&mut edit, entry.ino, &mut inode, now);
+        self.apply(edit)?;
+        self.after_drop(lock, &[(entry.ino, &inode)]);
+        Ok(())
+    }
+
+    /// Finds an entry and locks it together with its directory.
+    fn lock_entry(&self, parent: Ino, name: &[u8]) -> Result<(Exclusive<'_>, Dirent), FsError> {
+        self.directory(parent)?;
+        loop {
+            let entry = self.entry(parent, name)?.ok_or(FsError::NotFound)?;
+            let lock = self.locks.exclusive(&[parent, entry.ino]);
+            // The name may have come to mean something else before both were locked.
+            if self.entry(parent, name)? == Some(entry) {
+                return Ok((lock, entry));
+            }
+        }
+    }
+
+    pub(super) fn check_empty(&self, ino: Ino) -> Result<(), FsError> {
+        let (from, end) = key::dirents(ino);
+        if self.pipeline.scan(&from, &end, 1)?.is_empty() {
+            Ok(())
+        } else {
+            Err(FsError::NotEmpty)
+        }
+    }
+
+    /// Removes those of `dropped`, inodes that just lost a name, of which nothing is left.
+    pub(super) fn after_drop(&self, lock: Exclusive<'_>, dropped: &[(Ino, &Inode)]) {
+        let mut idle = Vec::new();
+        for (ino, _) in dropped.iter().filter(|(_, inode)| inode.links == 0) {
+            debug_assert!(lock.covers(*ino));
+            if self.nodes.unlinked(*ino) {
+                idle.push(*ino);
+            }
+        }
+        drop(lock);
+        for ino in idle {
+            self.remove_inode(ino);
+        }
+    }
+
+    /// Removes an inode without a name. Its orphan record stays if that fails, and the next mount
+    /// tries again.
+    pub(super) fn remove_inode(&self, ino: Ino) {
+        if let Err(error) = self.removal.remove(ino) {
+            log::warn!("inode {ino} is to be removed at the next mount: {error}");
+        }
+    }
+}
+
+/// Counts a name out; the last one leaves an orphan.
+pub(super) fn drop_link(edit: &mut Edit, ino: Ino, inode: &mut Inode, now: Timestamp) {
+    inode.links = inode.links.saturating_sub(1);
+    inode.ctime = now;
+    if inode.links == 0 {
+        edit.put_orphan(ino);
+    }
+    edit.put_inode(ino, inode);
+}
+
+/// Turns an empty directory into an orphan.
+pub(super) fn drop_directory(edit: &mut Edit, ino: Ino, inode: &mut Inode, now: Timestamp) {
+    inode.links = 0;
+    inode.ctime = now;
+    edit.put_orphan(ino);
+    edit.put_inode(ino, inode);
+}

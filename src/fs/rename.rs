@@ -1,0 +1,236 @@
+//! Moving names.
+
+use crate::format::record::{Dirent, FileKind, Inode, Timestamp};
+use crate::format::{Cookie, Ino};
+
+use super::edit::Edit;
+use super::names::{Directory, check_name, is_dot};
+use super::remove::{drop_directory, drop_link};
+use super::{Fs, FsError, RenameMode};
+
+/// A name in a directory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place<'a> {
+    parent: Ino,
+    name: &'a [u8],
+}
+
+/// One or two directories that a rename changes.
+struct Parents {
+    first: Directory,
+    second: Option<Directory>,
+}
+
+impl Parents {
+    fn at(&mut self, ino: Ino) -> &mut Directory {
+        match &mut self.second {
+            Some(second) if second.ino == ino => second,
+            _ => &mut self.first,
+        }
+    }
+
+    fn put(self, edit: &mut Edit, now: Timestamp) {
+        self.first.put(edit, now);
+        if let Some(second) = self.second {
+            second.put(edit, now);
+        }
+    }
+}
+
+impl Fs {
+    /// Moves a name to another, in the same directory or another one, wholly or not at all (P3).
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NotFound`]; [`FsError::Exists`] with [`RenameMode::NoReplace`]; [`FsError::Invalid`]
+    /// for a directory that would come to lie in itself; [`FsError::NotDirectory`],
+    /// [`FsError::IsDirectory`] and [`FsError::NotEmpty`] for what cannot be replaced;
+    /// [`FsError::TooManyLinks`], [`FsError::NameTooLong`].
+    pub fn rename(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<(), FsError> {
+        self.writable()?;
+        if is_dot(name) || is_dot(new_name) {
+            return Err(FsError::Invalid);
+        }
+        check_name(name)?;
+        check_name(new_name)?;
+        let from = Place { parent, name };
+        let to = Place {
+            parent: new_parent,
+            name: new_name,
+        };
+        self.directory(parent)?;
+        self.directory(new_parent)?;
+        loop {
+            let source = self.entry(parent, name)?.ok_or(FsError::NotFound)?;
+            let target = self.entry(new_parent, new_name)?;
+            let is_dir = |entry: Dirent| entry.kind == FileKind::Directory;
+            let may_nest = is_dir(source) || target.is_some_and(is_dir);
+            let _rename = (parent != new_parent && may_nest).then(|| self.locks.rename());
+            let mut inos = vec![parent, new_parent, source.ino];
+            inos.extend(target.map(|target| target.ino));
+            let lock = self.locks.exclusive(&inos);
+            // The names may have come to mean something else before all were locked.
+            if self.entry(parent, name)? != Some(source)
+                || self.entry(new_parent, new_name)? != target
+            {
+                continue;
+            }
+            let replaced = match (mode, target) {
+                (RenameMode::Exchange, None) => return Err(FsError::NotFound),
+                (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists),
+                (_, Some(target)) if target.ino == source.ino => return Ok(()),
+                (RenameMode::Exchange, Some(target)) => {
+                    return self.exchange((from, source), (to, target));
+                }
+                (RenameMode::Replace | RenameMode::NoReplace, target) => {
+                    self.replace((from, source), to, target)?
+                }
+            };
+            if let Some((ino, inode)) = replaced {
+                self.after_drop(lock, &[(ino, &inode)]);
+            }
+            return Ok(());
+        }
+    }
+
+    /// Moves `source` to `to`, where `target` is now; returns the inode that lost its name there.
+    fn replace(
+        &self,
+        (from, source): (Place<'_>, Dirent),
+        to: Place<'_>,
+        target: Option<Dirent>,
+    ) -> Result<Option<(Ino, Inode)>, FsError> {
+        let is_dir = source.kind == FileKind::Directory;
+        if let Some(target) = target {
+            match (is_dir, target.kind == FileKind::Directory) {
+                (true, false) => return Err(FsError::NotDirectory),
+                (false, true) => return Err(FsError::IsDirectory),
+                (true, true) => self.check_empty(target.ino)?,
+                (false, false) => {}
+            }
+        }
+        if is_dir {
+            self.check_not_within(source.ino, to.parent)?;
+        }
+        let mut parents = self.parents(from.parent, to.parent)?;
+        let mut moved = self.named_inode(&source)?;
+        let now = self.now();
+        let mut edit = Edit::default();
+        let mut dropped = None;
+        parents
+            .at(from.parent)
+            .remove(&mut edit, from.name, &source);
+        if let Some(target) = target {
+            let mut inode = self.named_inode(&target)?;
+            parents.at(to.parent).remove(&mut edit, to.name, &target);
+            if is_dir {
+                parents.at(to.parent).remove_child();
+                drop_directory(&mut edit, target.ino, &mut inode, now);
+            } else {
+                drop_link(&mut edit, target.ino, &mut inode, now);
+            }
+            dropped = Some((target.ino, inode));
+        }
+        // Within a directory the entry keeps its position: a program that renames all entries as it
+        // reads them must come to an end.
+        let cookie = (from.parent == to.parent).then_some(source.cookie);
+        let child = (source.ino, source.kind);
+        parents.at(to.parent).add(&mut edit, to.name, child, cookie);
+        if is_dir {
+            move_child(&mut parents, from.parent, to.parent)?;
+            moved.parent = to.parent;
+        }
+        moved.ctime = now;
+        edit.put_inode(source.ino, &moved);
+        parents.put(&mut edit, now);
+        self.apply(edit)?;
+        Ok(dropped)
+    }
+
+    /// Exchanges two names; each keeps its position.
+    fn exchange(
+        &self,
+        (from, source): (Place<'_>, Dirent),
+        (to, target): (Place<'_>, Dirent),
+    ) -> Result<(), FsError> {
+        let source_is_dir = source.kind == FileKind::Directory;
+        let target_is_dir = target.kind == FileKind::Directory;
+        if source_is_dir {
+            self.check_not_within(source.ino, to.parent)?;
+        }
+        if target_is_dir {
+            self.check_not_within(target.ino, from.parent)?;
+        }
+        let mut parents = self.parents(from.parent, to.parent)?;
+        let mut moved = self.named_inode(&source)?;
+        let mut other = self.named_inode(&target)?;
+        if source_is_dir != target_is_dir {
+            let (giver, taker) = if source_is_dir {
+                (from.parent, to.parent)
+            } else {
+                (to.parent, from.parent)
+            };
+            move_child(&mut parents, giver, taker)?;
+        }
+        let now = self.now();
+        let mut edit = Edit::default();
+        edit.put_entry(to.parent, to.name, &at(source, target.cookie));
+        edit.put_entry(from.parent, from.name, &at(target, source.cookie));
+        if source_is_dir {
+            moved.parent = to.parent;
+        }
+        if target_is_dir {
+            other.parent = from.parent;
+        }
+        moved.ctime = now;
+        other.ctime = now;
+        edit.put_inode(source.ino, &moved);
+        edit.put_inode(target.ino, &other);
+        parents.put(&mut edit, now);
+        self.apply(edit)
+    }
+
+    fn parents(&self, first: Ino, second: Ino) -> Result<Parents, FsError> {
+        Ok(Parents {
+            first: self.directory_to_change(first)?,
+            second: if first == second {
+                None
+            } else {
+                Some(self.directory_to_change(second)?)
+            },
+        })
+    }
+
+    /// Sees that `directory` is not `inner` and does not contain it. The caller keeps directories from
+    /// being moved.
+    fn check_not_within(&self, directory: Ino, inner: Ino) -> Result<(), FsError> {
+        let mut ino = inner;
+        while ino != Ino::ROOT {
+            if ino == directory {
+                return Err(FsError::Invalid);
+            }
+            ino = self.directory(ino)?.parent;
+        }
+        Ok(())
+    }
+}
+
+/// Counts a subdirectory out of one directory and into another.
+fn move_child(parents: &mut Parents, from: Ino, to: Ino) -> Result<(), FsError> {
+    if from != to {
+        parents.at(from).remove_child();
+        parents.at(to).add_child()?;
+    }
+    Ok(())
+}
+
+fn at(entry: Dirent, cookie: Cookie) -> Dirent {
+    Dirent { cookie, ..entry }
+}

@@ -1,0 +1,141 @@
+//! Copying ranges between files by pointing both at the same bytes.
+
+use std::ops::Range;
+
+use crate::format::record::Inline;
+use crate::format::{BLOCK_SIZE, Ino};
+
+use super::attributes::{check_regular, clear_privileges};
+use super::edit::Edit;
+use super::extents::{self, PAGE, Run};
+use super::handles::OpenFile;
+use super::write::{end_of, fits_inline};
+use super::{Caller, Fs, FsError, Handle, WriteFlags};
+
+impl Fs {
+    /// Copies up to `len` bytes from one place to another and returns how many: fewer where the source
+    /// ends, or where a great many extents were involved (call again for the rest).
+    ///
+    /// The target points at the same bytes in the same stripes, holes included, so no data moves.
+    /// What fits into an inode's record, or is less than a block, is copied.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::BadHandle`] if the target is not open for writing, or is open to append;
+    /// [`FsError::Invalid`] if source and target overlap in one file; [`FsError::FileTooBig`];
+    /// [`FsError::NoSpace`].
+    pub fn copy_range(
+        &self,
+        caller: &Caller,
+        source: Handle,
+        source_offset: u64,
+        target: Handle,
+        target_offset: u64,
+        len: u64,
+    ) -> Result<u64, FsError> {
+        self.writable()?;
+        let from = self.handles.file(source)?;
+        let to = self.handles.file(target)?;
+        if !to.flags.write || to.flags.append {
+            return Err(FsError::BadHandle);
+        }
+        let source_end = source_offset.saturating_add(len);
+        let target_end = target_offset.saturating_add(len);
+        if from.ino == to.ino && source_offset < target_end && target_offset < source_end {
+            return Err(FsError::Invalid);
+        }
+        let wanted = source_offset..source_end;
+        let shared = self.with_room(|| self.share(caller, &from, &to, &wanted, target_offset))?;
+        let copied = match shared {
+            Some(copied) => copied,
+            None => self.copy_little(caller, &from, target, &wanted, target_offset)?,
+        };
+        if to.flags.sync {
+            self.pipeline.sync()?;
+        }
+        Ok(copied)
+    }
+
+    /// Points the target at the source's bytes; `None` if they are better copied.
+    fn share(
+        &self,
+        caller: &Caller,
+        from: &OpenFile,
+        to: &OpenFile,
+        wanted: &Range<u64>,
+        target_offset: u64,
+    ) -> Result<Option<u64>, FsError> {
+        let lock = self.locks.exclusive(&[from.ino, to.ino]);
+        let source = self.inode(from.ino)?;
+        let mut inode = self.inode(to.ino)?;
+        check_regular(&source)?;
+        check_regular(&inode)?;
+        let end = wanted.end.min(source.size);
+        if wanted.start >= end {
+            return Ok(Some(0));
+        }
+        let whole = wanted.start..end;
+        let target_end = end_of(target_offset, end - wanted.start)?;
+        let little = end - wanted.start < BLOCK_SIZE as u64 || fits_inline(&inode, target_end);
+        let in_record =
+            matches!(&source.inline, Inline::Data(data) if whole.start < data.len() as u64);
+        if little || in_record {
+            return Ok(None);
+        }
+        let (part, runs) = self.first_runs(from.ino, &whole)?;
+        let moved: Vec<Run> = runs
+            .iter()
+            .map(|run| Run {
+                start: run.start - part.start + target_offset,
+                ..*run
+            })
+            .collect();
+        let copied = part.end - part.start;
+        let range = target_offset..target_offset + copied;
+        let mut edit = Edit::default();
+        let _spilled = self.put_runs(&lock, &mut edit, to.ino, &mut inode, &range, &moved)?;
+        inode.size = inode.size.max(range.end);
+        if !caller.is_root() {
+            clear_privileges(&mut inode);
+        }
+        self.drop_capability(&mut edit, to.ino, &inode)?;
+        inode.mtime = self.now();
+        inode.ctime = inode.mtime;
+        edit.put_inode(to.ino, &inode);
+        // With the source still locked: until now its extents alone keep the bytes.
+        self.apply(edit)?;
+        Ok(Some(copied))
+    }
+
+    /// Returns as much of `range` as one batch should take, and the runs in it.
+    fn first_runs(&self, ino: Ino, range: &Range<u64>) -> Result<(Range<u64>, Vec<Run>), FsError> {
+        let page = extents::page(&self.pipeline, ino, range)?;
+        let end = match page.last() {
+            Some(last) if page.len() == PAGE => last.end().min(range.end),
+            _ => range.end,
+        };
+        let part = range.start..end;
+        let runs = page.iter().filter_map(|run| run.clip(&part)).collect();
+        Ok((part, runs))
+    }
+
+    /// Reads a bounded part of the range and writes it.
+    fn copy_little(
+        &self,
+        caller: &Caller,
+        from: &OpenFile,
+        target: Handle,
+        wanted: &Range<u64>,
+        target_offset: u64,
+    ) -> Result<u64, FsError> {
+        let len = (wanted.end - wanted.start).min(BLOCK_SIZE as u64);
+        let mut bytes = vec![0; usize::try_from(len).expect("at most a block")];
+        let (_, len) = self.read_at(from.ino, wanted.start, &mut bytes)?;
+        let flags = WriteFlags {
+            from_page_cache: false,
+            kill_suid_sgid: !caller.is_root(),
+        };
+        self.write(caller, target, target_offset, &bytes[..len], flags)
+            .map(|written| written as u64)
+    }
+}

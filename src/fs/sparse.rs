@@ -1,0 +1,178 @@
+//! Holes: making them, finding them, and promising to fill them.
+
+use std::ops::Range;
+
+use crate::format::Ino;
+use crate::format::record::{Inline, Inode};
+
+use super::attributes::{check_regular, clear_privileges};
+use super::edit::Edit;
+use super::extents::{self, PAGE};
+use super::locks::Exclusive;
+use super::write::end_of;
+use super::{Allocation, Caller, Fs, FsError, Handle, Whence};
+
+impl Fs {
+    /// Allocates, punches out or zeroes a range of a file, as `fallocate(2)`.
+    ///
+    /// Every write goes to a new place, so nothing is reserved: allocating checks that the volume has
+    /// room for the holes of the range, and makes the file longer. Zeroing is punching.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::BadHandle`] if the handle is not open for writing, [`FsError::Invalid`] for an empty
+    /// range, [`FsError::FileTooBig`], [`FsError::NoSpace`].
+    pub fn fallocate(
+        &self,
+        caller: &Caller,
+        handle: Handle,
+        mode: Allocation,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), FsError> {
+        self.writable()?;
+        let file = self.handles.file(handle)?;
+        if !file.flags.write {
+            return Err(FsError::BadHandle);
+        }
+        if len == 0 {
+            return Err(FsError::Invalid);
+        }
+        let range = offset..end_of(offset, len)?;
+        let allocate = matches!(mode, Allocation::Allocate | Allocation::AllocateKeepSize);
+        let grow = matches!(mode, Allocation::Allocate | Allocation::ZeroRange);
+        if allocate {
+            self.with_room(|| self.check_room(file.ino, &range))?;
+        }
+        let lock = self.locks.exclusive(&[file.ino]);
+        let mut inode = self.inode(file.ino)?;
+        check_regular(&inode)?;
+        let mut edit = Edit::default();
+        if !caller.is_root() {
+            clear_privileges(&mut inode);
+        }
+        self.drop_capability(&mut edit, file.ino, &inode)?;
+        let now = self.now();
+        let grown = grow && range.end > inode.size;
+        if grown || !allocate {
+            inode.mtime = now;
+        }
+        inode.ctime = now;
+        if grown {
+            inode.size = range.end;
+        }
+        if allocate {
+            edit.put_inode(file.ino, &inode);
+            return self.apply(edit);
+        }
+        self.punch(&lock, edit, file.ino, inode, range)
+    }
+
+    /// Finds the next data or the next hole at `offset` or behind it.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NoSuchOffset`] at or behind the end of the file, or if no data follows.
+    pub fn seek(&self, handle: Handle, offset: u64, whence: Whence) -> Result<u64, FsError> {
+        let ino = self.handles.file(handle)?.ino;
+        let _lock = self.locks.shared(ino);
+        let inode = self.inode(ino)?;
+        check_regular(&inode)?;
+        if offset >= inode.size {
+            return Err(FsError::NoSuchOffset);
+        }
+        let found = match (&inode.inline, whence) {
+            (Inline::Data(data), Whence::Data) => {
+                Some(offset).filter(|offset| *offset < data.len() as u64)
+            }
+            (Inline::Data(data), Whence::Hole) => Some(offset.max(data.len() as u64)),
+            (_, Whence::Data) => self.next_data(ino, offset)?,
+            (_, Whence::Hole) => Some(self.next_hole(ino, offset)?),
+        };
+        match (found.filter(|found| *found < inode.size), whence) {
+            (Some(found), _) => Ok(found),
+            (None, Whence::Data) => Err(FsError::NoSuchOffset),
+            // Every file ends in a hole.
+            (None, Whence::Hole) => Ok(inode.size),
+        }
+    }
+
+    fn next_data(&self, ino: Ino, offset: u64) -> Result<Option<u64>, FsError> {
+        let runs = extents::page_of(&self.pipeline, ino, &(offset..u64::MAX), 1)?;
+        Ok(runs.first().map(|run| run.start.max(offset)))
+    }
+
+    fn next_hole(&self, ino: Ino, offset: u64) -> Result<u64, FsError> {
+        let mut at = offset;
+        loop {
+            let page = extents::page(&self.pipeline, ino, &(at..u64::MAX))?;
+            for run in &page {
+                if run.start > at {
+                    return Ok(at);
+                }
+                at = run.end();
+            }
+            if page.len() < PAGE {
+                return Ok(at);
+            }
+        }
+    }
+
+    /// Sees that the volume has room for the holes in `range`.
+    fn check_room(&self, ino: Ino, range: &Range<u64>) -> Result<(), FsError> {
+        let free = self.pipeline.space().usable_free;
+        let mut missing = range.end - range.start;
+        let mut rest = range.clone();
+        while missing > free {
+            let page = extents::page(&self.pipeline, ino, &rest)?;
+            for run in page.iter().filter_map(|run| run.clip(range)) {
+                missing -= run.len;
+            }
+            match page.last() {
+                Some(last) if page.len() == PAGE => rest.start = last.end(),
+                _ if missing > free => return Err(FsError::NoSpace),
+                _ => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the bytes of `range` out, in batches of bounded size: whatever a crash leaves of that is
+    /// a file with a smaller hole. The first batch has what is in `edit`, too.
+    fn punch(
+        &self,
+        lock: &Exclusive<'_>,
+        mut edit: Edit,
+        ino: Ino,
+        mut inode: Inode,
+        mut range: Range<u64>,
+    ) -> Result<(), FsError> {
+        debug_assert!(lock.covers(ino));
+        if let Inline::Data(data) = &mut inode.inline {
+            let index = |offset: u64| {
+                usize::try_from(offset)
+                    .unwrap_or(usize::MAX)
+                    .min(data.len())
+            };
+            let (start, end) = (index(range.start), index(range.end));
+            data[start..end].fill(0);
+        }
+        loop {
+            let page = extents::page(&self.pipeline, ino, &range)?;
+            let complete = page.len() < PAGE;
+            let part_end = match page.last() {
+                Some(last) if !complete => last.end().min(range.end),
+                _ => range.end,
+            };
+            let kept = extents::splice(&page, &(range.start..part_end), &[]);
+            let growth = extents::replace(&mut edit, ino, &page, &kept);
+            inode.allocated_bytes = inode.allocated_bytes.saturating_add_signed(growth);
+            edit.put_inode(ino, &inode);
+            self.apply(std::mem::take(&mut edit))?;
+            if complete {
+                return Ok(());
+            }
+            range.start = part_end;
+        }
+    }
+}

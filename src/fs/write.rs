@@ -1,0 +1,169 @@
+//! Writing bytes.
+
+use std::ops::Range;
+
+use crate::commit::Written;
+use crate::format::Ino;
+use crate::format::record::{Inline, Inode};
+
+use super::attributes::{check_regular, clear_privileges};
+use super::edit::Edit;
+use super::extents::{self, Run};
+use super::handles::OpenFile;
+use super::locks::Exclusive;
+use super::{Caller, Fs, FsError, Handle, INLINE_MAX, SIZE_MAX, WriteFlags};
+
+impl Fs {
+    /// Writes `data` at `offset`, or at the end of a file that was opened to append, and returns its
+    /// length: all of it is written or nothing.
+    ///
+    /// The bytes are copied into a stripe, and the file points at them then, in one batch; with
+    /// `O_SYNC` they are durable when this returns. A write from a page cache leaves the times alone
+    /// and goes where it says.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::BadHandle`] if the handle is not open for writing, [`FsError::FileTooBig`],
+    /// [`FsError::NoSpace`] with nothing changed.
+    pub fn write(
+        &self,
+        _caller: &Caller,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize, FsError> {
+        self.writable()?;
+        let file = self.handles.file(handle)?;
+        if !file.flags.write {
+            return Err(FsError::BadHandle);
+        }
+        if data.is_empty() {
+            return Ok(0);
+        }
+        self.with_room(|| self.write_once(&file, offset, data, flags))?;
+        if file.flags.sync && !flags.from_page_cache {
+            self.pipeline.sync()?;
+        }
+        Ok(data.len())
+    }
+
+    fn write_once(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<(), FsError> {
+        // Much is placed before the file is locked; little may yet fit into its record.
+        let early = if data.len() > INLINE_MAX {
+            Some(self.pipeline.write(data)?)
+        } else {
+            None
+        };
+        let lock = self.locks.exclusive(&[file.ino]);
+        let mut inode = self.inode(file.ino)?;
+        check_regular(&inode)?;
+        let start = if file.flags.append && !flags.from_page_cache {
+            inode.size
+        } else {
+            offset
+        };
+        let end = end_of(start, data.len() as u64)?;
+        let mut edit = Edit::default();
+        // Until the batch is applied, nothing but these says that the bytes are needed.
+        let _holds = if fits_inline(&inode, end) {
+            write_inline(&mut inode, start, data);
+            [early, None]
+        } else {
+            let written = match early {
+                Some(written) => written,
+                None => self.pipeline.write(data)?,
+            };
+            let runs = extents::placed_at(start, &written);
+            let spilled =
+                self.put_runs(&lock, &mut edit, file.ino, &mut inode, &(start..end), &runs)?;
+            [Some(written), spilled]
+        };
+        inode.size = inode.size.max(end);
+        if flags.kill_suid_sgid {
+            clear_privileges(&mut inode);
+        }
+        self.drop_capability(&mut edit, file.ino, &inode)?;
+        if !flags.from_page_cache {
+            inode.mtime = self.now();
+            inode.ctime = inode.mtime;
+        }
+        edit.put_inode(file.ino, &inode);
+        self.apply(edit)
+    }
+
+    /// Puts into `edit` that `range` of a file holds `runs` and else nothing. What its record held
+    /// moves into a stripe; the caller keeps what is returned until the edit is applied.
+    pub(super) fn put_runs(
+        &self,
+        lock: &Exclusive<'_>,
+        edit: &mut Edit,
+        ino: Ino,
+        inode: &mut Inode,
+        range: &Range<u64>,
+        runs: &[Run],
+    ) -> Result<Option<Written>, FsError> {
+        debug_assert!(lock.covers(ino));
+        let (spilled, held) = self.spill(inode, range)?;
+        let old = if inode.allocated_bytes > 0 {
+            extents::around(&self.pipeline, ino, range)?
+        } else {
+            Vec::new()
+        };
+        let current = if held.is_empty() { &old } else { &held };
+        let new = extents::splice(current, range, runs);
+        let growth = extents::replace(edit, ino, &old, &new);
+        inode.allocated_bytes = inode.allocated_bytes.saturating_add_signed(growth);
+        inode.inline = Inline::None;
+        Ok(spilled)
+    }
+
+    /// Places the bytes that an inode's record holds, unless all lie in `range` and are replaced.
+    fn spill(
+        &self,
+        inode: &Inode,
+        range: &Range<u64>,
+    ) -> Result<(Option<Written>, Vec<Run>), FsError> {
+        match &inode.inline {
+            Inline::Data(data) if range.start > 0 || range.end < data.len() as u64 => {
+                let written = self.pipeline.write(data)?;
+                let runs = extents::placed_at(0, &written);
+                Ok((Some(written), runs))
+            }
+            Inline::Data(_) | Inline::None | Inline::Target(_) => Ok((None, Vec::new())),
+        }
+    }
+}
+
+/// Returns where a range ends, if a file can be so long.
+pub(super) fn end_of(start: u64, len: u64) -> Result<u64, FsError> {
+    match start.checked_add(len) {
+        Some(end) if end <= SIZE_MAX => Ok(end),
+        _ => Err(FsError::FileTooBig),
+    }
+}
+
+/// Says whether the record can hold the file's bytes up to `end`.
+pub(super) fn fits_inline(inode: &Inode, end: u64) -> bool {
+    inode.allocated_bytes == 0 && end <= INLINE_MAX as u64
+}
+
+fn write_inline(inode: &mut Inode, start: u64, data: &[u8]) {
+    let start = usize::try_from(start).expect("the record holds it");
+    let end = start + data.len();
+    let mut bytes = match std::mem::replace(&mut inode.inline, Inline::None) {
+        Inline::Data(bytes) => bytes,
+        Inline::None | Inline::Target(_) => Vec::new(),
+    };
+    if bytes.len() < end {
+        bytes.resize(end, 0);
+    }
+    bytes[start..end].copy_from_slice(data);
+    inode.inline = Inline::Data(bytes);
+}

@@ -1,0 +1,170 @@
+//! Extended attributes.
+
+use crate::format::record::{FileKind, Inode, Xattr};
+use crate::format::{Ino, NAME_MAX, Record, key};
+
+use super::edit::Edit;
+use super::extents::PAGE;
+use super::{Caller, Fs, FsError, XattrMode, acl};
+
+/// The attribute that holds the capabilities of a program.
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
+
+/// Longest value, in bytes.
+const VALUE_MAX: usize = 64 << 10;
+
+/// Longest list of the names of one inode, in bytes: what `listxattr(2)` can return.
+const LIST_MAX: usize = 64 << 10;
+
+impl Fs {
+    /// Returns the value of an attribute.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NoData`], [`FsError::NotFound`], [`FsError::Unsupported`] for a name in no known
+    /// namespace, [`FsError::Range`] for one of more than 255 bytes.
+    pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        check_name(name)?;
+        match self.xattr_value(ino, name)? {
+            Some(value) => Ok(value),
+            // Only now: most are asked for in vain, of inodes that are there.
+            None => self.inode(ino).and(Err(FsError::NoData)),
+        }
+    }
+
+    /// Sets an attribute. Setting an ACL changes the permission bits with it.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::Exists`] and [`FsError::NoData`] as `mode` has it; [`FsError::Unsupported`] and
+    /// [`FsError::Range`] for names; [`FsError::TooBig`] for a value of more than 64 KiB;
+    /// [`FsError::NoSpace`] if the names were more than can be listed; [`FsError::NotPermitted`] for
+    /// `user.` on what is neither file nor directory; for ACLs [`FsError::Invalid`], and
+    /// [`FsError::PermissionDenied`] for a default ACL on what is no directory.
+    pub fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<(), FsError> {
+        self.writable()?;
+        check_name(name)?;
+        if value.len() > VALUE_MAX {
+            return Err(FsError::TooBig);
+        }
+        let _lock = self.locks.exclusive(&[ino]);
+        let mut inode = self.inode(ino)?;
+        check_kind(&inode, name)?;
+        let present = self.xattr_value(ino, name)?.is_some();
+        match mode {
+            XattrMode::Create if present => return Err(FsError::Exists),
+            XattrMode::Replace if !present => return Err(FsError::NoData),
+            XattrMode::Set | XattrMode::Create | XattrMode::Replace => {}
+        }
+        if !present {
+            self.check_list_with(ino, name)?;
+        }
+        let mut edit = Edit::default();
+        match name {
+            acl::ACCESS => acl::set_access(&mut edit, caller, ino, &mut inode, value)?,
+            acl::DEFAULT => acl::set_default(&mut edit, ino, &inode, value)?,
+            _ => edit.put_xattr(ino, name, value.to_vec()),
+        }
+        self.changed(edit, ino, inode)
+    }
+
+    /// Returns the names of all attributes, each with a NUL behind it.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NotFound`], or a failure of the index.
+    pub fn listxattr(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
+        self.inode(ino)?;
+        let mut list = Vec::new();
+        let (mut from, end) = key::xattrs(ino);
+        loop {
+            let page = self.pipeline.scan(&from, &end, PAGE)?;
+            for (key, _) in &page {
+                list.extend_from_slice(key::parse_xattr(key)?.1);
+                list.push(0);
+            }
+            match page.last() {
+                // The next key after this one is this one with a zero behind it.
+                Some((key, _)) if page.len() == PAGE => from = [key, &[0][..]].concat().into(),
+                _ => return Ok(list),
+            }
+        }
+    }
+
+    /// Removes an attribute.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NoData`] if it is not there, and as for [`Self::setxattr`].
+    pub fn removexattr(&self, _caller: &Caller, ino: Ino, name: &[u8]) -> Result<(), FsError> {
+        self.writable()?;
+        check_name(name)?;
+        let _lock = self.locks.exclusive(&[ino]);
+        let inode = self.inode(ino)?;
+        check_kind(&inode, name)?;
+        if self.xattr_value(ino, name)?.is_none() {
+            return Err(FsError::NoData);
+        }
+        let mut edit = Edit::default();
+        edit.delete_xattr(ino, name);
+        self.changed(edit, ino, inode)
+    }
+
+    pub(super) fn xattr_value(&self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>, FsError> {
+        match self.pipeline.get(&key::xattr(ino, name))? {
+            Some(value) => Ok(Some(Xattr::decode(&value)?.0)),
+            None => Ok(None),
+        }
+    }
+
+    fn changed(&self, mut edit: Edit, ino: Ino, mut inode: Inode) -> Result<(), FsError> {
+        inode.ctime = self.now();
+        edit.put_inode(ino, &inode);
+        self.apply(edit)
+    }
+
+    fn check_list_with(&self, ino: Ino, name: &[u8]) -> Result<(), FsError> {
+        if self.listxattr(ino)?.len() + name.len() < LIST_MAX {
+            Ok(())
+        } else {
+            Err(FsError::NoSpace)
+        }
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<(), FsError> {
+    const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+    if name.is_empty() || name.len() > NAME_MAX {
+        return Err(FsError::Range);
+    }
+    if matches!(name, acl::ACCESS | acl::DEFAULT) {
+        return Ok(());
+    }
+    let Some(namespace) = NAMESPACES.iter().find(|space| name.starts_with(space)) else {
+        return Err(FsError::Unsupported);
+    };
+    if name.len() == namespace.len() {
+        return Err(FsError::Invalid);
+    }
+    Ok(())
+}
+
+/// Anybody may write to some fifos and devices, and follows some symbolic links: they carry no
+/// attributes that anybody may set.
+fn check_kind(inode: &Inode, name: &[u8]) -> Result<(), FsError> {
+    let plain = matches!(inode.kind, FileKind::Regular | FileKind::Directory);
+    if name.starts_with(b"user.") && !plain {
+        return Err(FsError::NotPermitted);
+    }
+    if matches!(name, acl::ACCESS | acl::DEFAULT) && inode.kind == FileKind::Symlink {
+        return Err(FsError::Unsupported);
+    }
+    Ok(())
+}

@@ -1,0 +1,395 @@
+//! Every kind of disagreement between records is found, and mended where that is possible.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+#[path = "fs_model/volume.rs"]
+#[expect(dead_code, reason = "these tests need a part of it")]
+mod volume;
+
+use std::sync::Arc;
+
+use cauchyfs::commit::Pipeline;
+use cauchyfs::format::record::{Backref, Dirent, Extent, FileKind, Inode, Marker, Position, Xattr};
+use cauchyfs::format::{Cookie, Ino, Record, StripeId, key};
+use cauchyfs::fs::check::{FindingKind, Report, check};
+use cauchyfs::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
+use cauchyfs::meta::Batch;
+
+const ROOT: &Caller = &Caller::ROOT;
+
+/// A volume with a directory `dir`, in it a file `file` of three extents.
+struct Volume {
+    pipeline: Arc<Pipeline>,
+    dir: Ino,
+    file: Ino,
+}
+
+impl Volume {
+    fn new() -> Self {
+        let pipeline = volume::pipeline();
+        let fs = Fs::open(Arc::clone(&pipeline), FsOptions::default()).unwrap();
+        let dir = fs.mkdir(ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+        let flags = OpenFlags::read_write();
+        let (attr, handle) = fs.create(ROOT, dir, b"file", 0o644, flags).unwrap();
+        for index in 0..3 {
+            let offset = index * 10_000;
+            fs.write(ROOT, handle, offset, &[1; 5_000], WriteFlags::default())
+                .unwrap();
+        }
+        fs.release(handle).unwrap();
+        Self {
+            pipeline,
+            dir,
+            file: attr.ino,
+        }
+    }
+
+    fn inode(&self, ino: Ino) -> Inode {
+        let value = self.pipeline.get(&key::inode(ino)).unwrap().unwrap();
+        Inode::decode(&value).unwrap()
+    }
+
+    fn last_extent(&self) -> Extent {
+        let key = key::extent(self.file, 25_000);
+        Extent::decode(&self.pipeline.get(&key).unwrap().unwrap()).unwrap()
+    }
+
+    fn check(&self, repair: bool) -> Report {
+        check(&self.pipeline, repair).unwrap()
+    }
+}
+
+/// Breaks a volume, and sees that the first thing found is `kind` of `path`; if it can be mended, that
+/// nothing is left of it then.
+fn found(
+    what: &str,
+    damage: impl FnOnce(&Volume, &mut Batch),
+    kind: impl FnOnce(&Volume) -> FindingKind,
+    path: Option<&str>,
+    mendable: bool,
+) {
+    let volume = Volume::new();
+    assert_eq!(volume.check(false).findings, [], "{what}: sound before");
+    let mut batch = Batch::default();
+    damage(&volume, &mut batch);
+    volume.pipeline.apply(batch).unwrap();
+    let report = volume.check(false);
+    let first = report.findings.first().expect(what);
+    assert_eq!(first.kind, kind(&volume), "{what}");
+    let found_path = first.path.as_deref().map(String::from_utf8_lossy);
+    assert_eq!(found_path.as_deref(), path, "{what}");
+    assert!(!first.mended);
+    assert_eq!(
+        volume.check(false),
+        report,
+        "{what}: looking changes nothing"
+    );
+    let mended = volume.check(true);
+    assert_eq!(mended.findings[0].mended, mendable, "{what}");
+    assert_eq!(
+        volume.check(false).findings.is_empty(),
+        mendable,
+        "{what}: mended"
+    );
+}
+
+#[test]
+fn what_is_wrong_with_names_is_found_and_mended() {
+    found(
+        "a name without an inode",
+        |_, batch| {
+            let entry = Dirent {
+                ino: Ino(99),
+                kind: FileKind::Regular,
+                cookie: Cookie(9),
+            };
+            batch.put(key::dirent(Ino::ROOT, b"stray"), entry.encode());
+        },
+        |_| FindingKind::NameWithoutInode,
+        Some(""),
+        true,
+    );
+    found(
+        "a name of another kind",
+        |volume, batch| {
+            let cookie = Cookie(1);
+            let entry = Dirent {
+                ino: volume.file,
+                kind: FileKind::Fifo,
+                cookie,
+            };
+            batch.put(key::dirent(volume.dir, b"file"), entry.encode());
+        },
+        |_| FindingKind::NameOfOtherKind,
+        Some("dir/file"),
+        true,
+    );
+    found(
+        "a name without a position",
+        |volume, batch| batch.delete(key::position(volume.dir, Cookie(1))),
+        |_| FindingKind::NameWithoutPosition,
+        Some("dir/file"),
+        true,
+    );
+    found(
+        "a position without a name",
+        |volume, batch| {
+            let name = b"ghost".to_vec();
+            let position = Position {
+                ino: volume.file,
+                kind: FileKind::Regular,
+                name,
+            };
+            batch.put(key::position(volume.dir, Cookie(7)), position.encode());
+        },
+        |_| FindingKind::PositionWithoutName,
+        Some("dir"),
+        true,
+    );
+    found(
+        "a file that lost its name",
+        |volume, batch| {
+            batch.delete(key::dirent(volume.dir, b"file"));
+            batch.delete(key::position(volume.dir, Cookie(1)));
+            let dir = Inode {
+                size: 0,
+                ..volume.inode(volume.dir)
+            };
+            batch.put(key::inode(volume.dir), dir.encode());
+        },
+        |_| FindingKind::Nameless,
+        None,
+        true,
+    );
+}
+
+#[test]
+fn what_is_wrong_with_inodes_is_found_and_mended() {
+    found(
+        "wrong links",
+        |volume, batch| {
+            let file = Inode {
+                links: 3,
+                ..volume.inode(volume.file)
+            };
+            batch.put(key::inode(volume.file), file.encode());
+        },
+        |_| FindingKind::WrongLinks {
+            recorded: 3,
+            counted: 1,
+        },
+        Some("dir/file"),
+        true,
+    );
+    found(
+        "wrong entries",
+        |volume, batch| {
+            let dir = Inode {
+                size: 5,
+                ..volume.inode(volume.dir)
+            };
+            batch.put(key::inode(volume.dir), dir.encode());
+        },
+        |_| FindingKind::WrongEntries,
+        Some("dir"),
+        true,
+    );
+    found(
+        "a cookie that will be used twice",
+        |volume, batch| {
+            let next_cookie = Cookie(1);
+            let dir = Inode {
+                next_cookie,
+                ..volume.inode(volume.dir)
+            };
+            batch.put(key::inode(volume.dir), dir.encode());
+        },
+        |_| FindingKind::WrongEntries,
+        Some("dir"),
+        true,
+    );
+    found(
+        "a wrong parent",
+        |volume, batch| {
+            let parent = volume.file;
+            let dir = Inode {
+                parent,
+                ..volume.inode(volume.dir)
+            };
+            batch.put(key::inode(volume.dir), dir.encode());
+        },
+        |_| FindingKind::WrongParent,
+        Some("dir"),
+        true,
+    );
+    found(
+        "an orphan without a mark",
+        |volume, batch| {
+            let inode = Inode {
+                links: 0,
+                allocated_bytes: 0,
+                ..volume.inode(volume.file)
+            };
+            batch.put(key::inode(Ino(99)), inode.encode());
+        },
+        |_| FindingKind::Unmarked,
+        None,
+        true,
+    );
+    found(
+        "attributes of nothing",
+        |_, batch| batch.put(key::xattr(Ino(99), b"user.a"), Xattr(Vec::new()).encode()),
+        |_| FindingKind::AttributeWithoutInode,
+        None,
+        true,
+    );
+    found(
+        "an inode that does not decode",
+        |volume, batch| batch.put(key::inode(volume.file), Marker.encode()),
+        |_| FindingKind::Damaged(Inode::decode(&Marker.encode()).unwrap_err()),
+        Some("dir/file"),
+        false,
+    );
+}
+
+#[test]
+fn what_is_wrong_with_extents_is_found_and_mended() {
+    found(
+        "wrong allocation",
+        |volume, batch| {
+            let file = Inode {
+                allocated_bytes: 1,
+                ..volume.inode(volume.file)
+            };
+            batch.put(key::inode(volume.file), file.encode());
+        },
+        |_| FindingKind::WrongAllocation {
+            recorded: 1,
+            counted: 15_000,
+        },
+        Some("dir/file"),
+        true,
+    );
+    found(
+        "an extent its stripe does not know of",
+        |volume, batch| {
+            let stripe = volume.last_extent().stripe;
+            batch.delete(key::backref(stripe, volume.file, 25_000));
+        },
+        |volume| FindingKind::ExtentWithoutBackref(volume.last_extent().stripe),
+        Some("dir/file"),
+        true,
+    );
+    found(
+        "a stripe that knows of no extent",
+        |volume, batch| {
+            let stripe = volume.last_extent().stripe;
+            let backref = Backref {
+                len: 5,
+                stripe_offset: 0,
+            };
+            batch.put(key::backref(stripe, volume.file, 77_777), backref.encode());
+        },
+        |volume| FindingKind::BackrefWithoutExtent(volume.last_extent().stripe),
+        Some("dir/file"),
+        true,
+    );
+    found(
+        "an extent of nothing",
+        |volume, batch| {
+            let extent = volume.last_extent();
+            let backref = Backref {
+                len: extent.len,
+                stripe_offset: extent.stripe_offset,
+            };
+            batch.put(key::extent(Ino(99), 5_000), extent.encode());
+            batch.put(
+                key::backref(extent.stripe, Ino(99), 5_000),
+                backref.encode(),
+            );
+        },
+        |_| FindingKind::ExtentWithoutFile,
+        None,
+        true,
+    );
+    found(
+        "an extent behind the end",
+        |volume, batch| {
+            let file = Inode {
+                size: 24_000,
+                ..volume.inode(volume.file)
+            };
+            batch.put(key::inode(volume.file), file.encode());
+        },
+        |_| FindingKind::BehindEnd,
+        Some("dir/file"),
+        true,
+    );
+    found(
+        "bytes in a stripe that is not there",
+        |volume, batch| {
+            let mut extent = volume.last_extent();
+            let backref = Backref {
+                len: extent.len,
+                stripe_offset: 0,
+            };
+            batch.delete(key::backref(extent.stripe, volume.file, 25_000));
+            extent.stripe = StripeId(999);
+            extent.stripe_offset = 0;
+            batch.put(key::extent(volume.file, 25_000), extent.encode());
+            batch.put(
+                key::backref(extent.stripe, volume.file, 25_000),
+                backref.encode(),
+            );
+        },
+        |_| FindingKind::ExtentWithoutStripe(StripeId(999)),
+        Some("dir/file"),
+        false,
+    );
+}
+
+#[test]
+fn a_file_whose_cutting_a_crash_interrupted_is_cut_at_the_next_mount() {
+    let volume = Volume::new();
+    let file = Inode {
+        size: 2_000,
+        ..volume.inode(volume.file)
+    };
+    let mut batch = Batch::default();
+    batch.put(key::inode(volume.file), file.encode());
+    batch.put(key::orphan(volume.file), Marker.encode());
+    volume.pipeline.apply(batch).unwrap();
+    assert_eq!(volume.check(false).findings, [], "a mark explains it");
+    let fs = Fs::open(Arc::clone(&volume.pipeline), FsOptions::default()).unwrap();
+    assert_eq!(fs.getattr(volume.file).unwrap().blocks_512, 4);
+    let report = volume.check(false);
+    assert_eq!((report.findings, report.extents), (vec![], 1));
+    assert!(
+        volume
+            .pipeline
+            .get(&key::orphan(volume.file))
+            .unwrap()
+            .is_none()
+    );
+}
+
+#[test]
+fn an_inode_whose_removal_a_crash_interrupted_is_removed_at_the_next_mount() {
+    let volume = Volume::new();
+    let fs = Fs::open(Arc::clone(&volume.pipeline), FsOptions::default()).unwrap();
+    let handle = fs
+        .open_file(ROOT, volume.file, OpenFlags::read_write())
+        .unwrap();
+    fs.unlink(volume.dir, b"file").unwrap();
+    assert_eq!(volume.check(false).inodes, 3);
+    // Not closed, and not unmounted.
+    assert!(fs.flush(handle).is_ok());
+    drop(fs);
+    let fs = Fs::open(Arc::clone(&volume.pipeline), FsOptions::default()).unwrap();
+    fs.settle();
+    let report = volume.check(false);
+    assert_eq!(
+        (report.findings, report.inodes, report.extents),
+        (vec![], 2, 0)
+    );
+}
