@@ -1,1 +1,21 @@
 //! A thin adapter from FUSE requests to [`crate::fs`].
+//!
+//! [`Fs`](crate::fs::Fs) knows no FUSE types and fills buffers of its caller's, so another transport
+//! (FUSE over `io_uring`, say) can stand beside `adapter` and share everything else here: mounting,
+//! the errno table, the translation of values, and the pool for what waits.
+//!
+//! [`serve()`] mounts and starts the threads; unmounting ends them, whoever does it. Afterwards the
+//! caller closes the filesystem: that, and not unmounting, makes the last changes durable.
+
+mod adapter;
+mod convert;
+mod errno;
+pub mod mount;
+pub mod mountinfo;
+mod negotiate;
+mod pool;
+mod request;
+mod serve;
+
+pub use request::one_line;
+pub use serve::{ServeOptions, Serving, serve, sync_mount};

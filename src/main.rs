@@ -1,3 +1,7 @@
 //! The `cauchyfs` binary.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cauchyfs::cli::run()
+}

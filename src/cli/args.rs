@@ -1,0 +1,197 @@
+//! What can be typed: commands, arguments, help.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+
+use super::size::parse_size;
+
+/// A POSIX filesystem over K+M directories, any M of which may die.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cauchyfs",
+    version,
+    max_term_width = 100,
+    disable_help_subcommand = true,
+    after_help = "Examples:
+  cauchyfs create --data 4 --parity 2 /srv/d0 /srv/d1 /srv/d2 /srv/d3 /srv/d4 /srv/d5
+  cauchyfs mount /srv/d* /mnt/photos
+  cauchyfs status /mnt/photos
+  cauchyfs unmount /mnt/photos
+
+Exit codes: 0 done, 1 wrong usage, 2 the environment or I/O failed,
+3 done or running but degraded or incomplete, 4 data is lost."
+)]
+pub(super) struct Arguments {
+    /// Log more; twice for everything.
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(super) verbose: u8,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    Create(CreateArguments),
+    Mount(Box<MountArguments>),
+    Unmount(UnmountArguments),
+    Status(StatusArguments),
+    Check(CheckArguments),
+    Extract(ExtractArguments),
+    /// Read and verify every shard and repair what is wrong (in a later release).
+    #[command(after_help = "Examples:\n  cauchyfs scrub /mnt/photos")]
+    Scrub(LaterArguments),
+    /// Bring every stripe back to full redundancy (in a later release).
+    #[command(after_help = "Examples:\n  cauchyfs rebuild /mnt/photos")]
+    Rebuild(LaterArguments),
+    /// Add, replace or remove a directory (in a later release).
+    #[command(after_help = "Examples:
+  cauchyfs member add /mnt/photos /srv/d6
+  cauchyfs member replace /mnt/photos /srv/d2 /srv/e2
+  cauchyfs member remove /mnt/photos /srv/d3")]
+    Member(LaterArguments),
+    /// Measure what this machine can do (in a later release).
+    #[command(after_help = "Examples:\n  cauchyfs bench codec")]
+    Bench(LaterArguments),
+}
+
+/// Make a volume over N ≥ K+M directories, which are created if absent and refused unless empty.
+/// Prints the volume's id.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs create --data 4 --parity 2 d0 d1 d2 d3 d4 d5
+  cauchyfs create --data 4 --parity 2 --label photos /srv/disk{0..7}    # more than K+M is fine")]
+pub(super) struct CreateArguments {
+    /// Data shards of a stripe.
+    #[arg(long, value_name = "K")]
+    pub(super) data: u16,
+    /// Parity shards of a stripe: how many directories may be lost.
+    #[arg(long, value_name = "M")]
+    pub(super) parity: u16,
+    /// Bytes that a segment takes in each of its directories.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(super) segment_size: Option<u64>,
+    /// Bytes of a full stripe in each of its directories.
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = parse_size)]
+    pub(super) stripe_unit: u64,
+    /// The erasure code.
+    #[arg(long, default_value = "rs-cauchy")]
+    pub(super) code: String,
+    /// A name of your choice, shown by `status` and `df`.
+    #[arg(long, default_value = "")]
+    pub(super) label: String,
+    /// The directories, each best on a disk of its own.
+    #[arg(value_name = "DIR", required = true)]
+    pub(super) directories: Vec<PathBuf>,
+}
+
+/// Mount a volume: any order of its directories, any subset that suffices. Returns when the mount is
+/// usable and leaves a daemon behind; exits with 3 if directories are missing.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs mount d0 d1 d2 d3 d4 d5 /mnt/photos
+  cauchyfs mount -o ro,noatime d0 d1 d2 d3 /mnt/photos                  # two of six are gone
+  mount -t fuse.cauchyfs /srv/d0:/srv/d1:/srv/d2 /mnt/photos            # as fstab does
+
+Options for -o: ro, rw, allow_other, nosuid, nodev, noexec, suid, dev, exec, noatime, relatime,
+strictatime, sync, dirsync, no_writeback, fsname=NAME; default_permissions is always on;
+_netdev, nofail, user and x-* are for others and ignored.")]
+pub(super) struct MountArguments {
+    /// Mount options, separated by commas.
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
+    pub(super) options: Vec<String>,
+    /// Coding engine: auto, cpu, or one by name.
+    #[arg(long, default_value = "auto", value_name = "ENGINE")]
+    pub(super) engine: String,
+    /// Memory for caches and buffers.
+    #[arg(long, default_value = "256MiB", value_name = "SIZE", value_parser = parse_size)]
+    pub(super) cache_size: u64,
+    /// Threads that serve requests; 0 for one per CPU and two more.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub(super) threads: usize,
+    /// Address to serve metrics on (in a later release).
+    #[arg(long, value_name = "ADDR")]
+    pub(super) metrics: Option<String>,
+    /// Stay in the foreground.
+    #[arg(long)]
+    pub(super) foreground: bool,
+    /// Write the log to this file; without it a daemon logs to syslog.
+    #[arg(long, value_name = "FILE")]
+    pub(super) log_file: Option<PathBuf>,
+    /// Started by mount(8): degraded is no failure.
+    #[arg(long, hide = true)]
+    pub(super) fstab: bool,
+    /// This is the daemon; standard output is where its parent waits for news.
+    #[arg(long, hide = true)]
+    pub(super) report: bool,
+    /// The directories, then where to mount.
+    #[arg(value_name = "DIR... MOUNTPOINT", required = true, num_args = 2..)]
+    pub(super) paths: Vec<PathBuf>,
+}
+
+/// Flush, stop the daemon, and return once everything is durable. Also clears away a mount whose
+/// daemon is dead.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs unmount /mnt/photos
+  cauchyfs unmount --lazy /mnt/photos        # although something below is in use")]
+pub(super) struct UnmountArguments {
+    /// Do it although files below are in use; their users get errors.
+    #[arg(long)]
+    pub(super) lazy: bool,
+    /// Where it is mounted.
+    pub(super) mountpoint: PathBuf,
+}
+
+/// Show state, members and what to do next, of a mount or of unmounted directories. Exits with 3 if
+/// the volume is degraded, with 4 if data is lost.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs status /mnt/photos
+  cauchyfs status --json d0 d1 d2 d3 d4 d5")]
+pub(super) struct StatusArguments {
+    /// Print one JSON document.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// A mountpoint, or the directories of an unmounted volume.
+    #[arg(value_name = "MOUNTPOINT | DIR", required = true)]
+    pub(super) paths: Vec<PathBuf>,
+}
+
+/// Check the structure of an unmounted volume: metadata against shards. Exits with 3 if something is
+/// missing or wrong but no data is lost, with 4 if data is lost.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs check d0 d1 d2 d3 d4 d5
+  cauchyfs check --repair d0 d1 d2 d3 d4 d5")]
+pub(super) struct CheckArguments {
+    /// Mend what can be mended.
+    #[arg(long)]
+    pub(super) repair: bool,
+    /// The volume's directories.
+    #[arg(value_name = "DIR", required = true)]
+    pub(super) directories: Vec<PathBuf>,
+}
+
+/// Copy files out of the directories with no mount, no daemon and no superuser. Writes nothing to
+/// the directories.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs extract d0 d1 d3 d5 --to /tmp/out
+  cauchyfs extract d0 d1 d3 d5 --to /tmp/out albums/2024 notes.txt")]
+pub(super) struct ExtractArguments {
+    /// The volume's directories, as many as it takes.
+    #[arg(value_name = "DIR", required = true)]
+    pub(super) directories: Vec<PathBuf>,
+    /// Where the files go, and after it which ones; all if none is named.
+    #[arg(long, value_names = ["OUT", "PATH"], num_args = 1.., required = true)]
+    pub(super) to: Vec<PathBuf>,
+}
+
+/// Whatever is typed after a command that a later release has.
+#[derive(Debug, Args)]
+pub(super) struct LaterArguments {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    pub(super) rest: Vec<String>,
+}

@@ -1,0 +1,357 @@
+//! The control socket: how commands talk to the daemon behind a mountpoint.
+//!
+//! One Unix socket for each mount, named after the mountpoint, in the runtime directory of the user
+//! who mounted it. A connection carries one request and one answer, each a line of JSON. Members stay
+//! locked until the daemon's process is gone, so whoever unmounts waits for that too.
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, pidfd_open};
+use serde::{Deserialize, Serialize};
+
+use super::failure::Failure;
+use super::report::Report;
+use crate::fuse::mountinfo::{self, MountEntry};
+
+/// How long a daemon may take for an answer that needs no disk.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The longest request that is read.
+const MAX_REQUEST_BYTES: u64 = 4096;
+
+/// What a daemon can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Request {
+    /// How is the volume?
+    Status,
+    /// Unmount, make everything durable, answer, exit.
+    Unmount {
+        /// Although something below the mountpoint is in use.
+        lazy: bool,
+    },
+}
+
+/// What it answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Answer {
+    /// How the volume is.
+    Status(Box<Report>),
+    /// Unmounted; everything is durable.
+    Unmounted,
+    /// It could not be done.
+    Failed(Failure),
+}
+
+/// Returns the directory for the sockets of `user`.
+fn runtime_directory(user: u32) -> PathBuf {
+    let mine = rustix::process::geteuid().as_raw() == user;
+    if user == 0 {
+        return PathBuf::from("/run/cauchyfs");
+    }
+    let from_session = mine
+        .then(|| std::env::var_os("XDG_RUNTIME_DIR"))
+        .flatten()
+        .map_or_else(|| PathBuf::from(format!("/run/user/{user}")), PathBuf::from);
+    if from_session.is_dir() {
+        from_session.join("cauchyfs")
+    } else {
+        PathBuf::from(format!("/tmp/cauchyfs-{user}"))
+    }
+}
+
+/// Makes and returns our own directory for sockets, which nobody else can write to.
+///
+/// # Errors
+///
+/// If it cannot be made, or if it belongs to someone else.
+pub(super) fn own_directory() -> io::Result<PathBuf> {
+    let user = rustix::process::geteuid().as_raw();
+    let directory = runtime_directory(user);
+    match DirBuilder::new().mode(0o700).create(&directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let meta = fs::symlink_metadata(&directory)?;
+    if !meta.is_dir() || meta.uid() != user || meta.mode() & 0o022 != 0 {
+        return Err(io::Error::other(format!(
+            "{} is not a directory of ours alone",
+            directory.display()
+        )));
+    }
+    Ok(directory)
+}
+
+/// Returns the name under which files about `mountpoint` go into a runtime directory.
+pub(super) fn file_stem(mountpoint: &Path) -> String {
+    // FNV-1a, 64 bits: stable over builds, and short enough for a socket's path.
+    let hash = mountpoint
+        .as_os_str()
+        .as_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    format!("{hash:016x}")
+}
+
+/// The daemon's end: the socket of one mount.
+#[derive(Debug)]
+pub(super) struct ControlSocket(UnixListener);
+
+/// The name under which commands find a daemon; removed when dropped.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    /// Tells our socket from one that a later daemon put in its place.
+    inode: u64,
+}
+
+/// Opens the socket of `mountpoint` for commands of the same user.
+///
+/// # Errors
+///
+/// If the runtime directory cannot be used.
+pub(super) fn open(mountpoint: &Path) -> io::Result<(ControlSocket, SocketFile)> {
+    let path = own_directory()?
+        .join(file_stem(mountpoint))
+        .with_extension("sock");
+    // What is there belongs to a daemon that is gone: this one has the mountpoint.
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&path)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+    let inode = fs::symlink_metadata(&path)?.ino();
+    Ok((ControlSocket(listener), SocketFile { path, inode }))
+}
+
+impl ControlSocket {
+    /// Waits for a connection and reads its request.
+    ///
+    /// # Errors
+    ///
+    /// If the client said nothing in time, or nothing that makes sense.
+    pub(super) fn next(&self) -> io::Result<(Request, UnixStream)> {
+        let (stream, _) = self.0.accept()?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        stream.set_write_timeout(Some(Duration::from_secs(2)))?;
+        let mut line = String::new();
+        BufReader::new((&stream).take(MAX_REQUEST_BYTES)).read_line(&mut line)?;
+        Ok((serde_json::from_str(&line)?, stream))
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() != self.inode) {
+            return;
+        }
+        if let Err(error) = fs::remove_file(&self.path) {
+            log::warn!("{} stays behind: {error}", self.path.display());
+        }
+    }
+}
+
+/// Sends an answer and logs if nobody took it.
+pub(super) fn answer(mut stream: &UnixStream, answer: &Answer) {
+    let sent = serde_json::to_vec(answer)
+        .map_err(io::Error::from)
+        .and_then(|mut line| {
+            line.push(b'\n');
+            stream.write_all(&line)
+        });
+    if let Err(error) = sent {
+        log::info!("an answer on the control socket was not taken: {error}");
+    }
+}
+
+/// Connects to the daemon behind `mountpoint`; `None` if there is none.
+///
+/// # Errors
+///
+/// If there is one and this user may not talk to it.
+pub(super) fn connect(
+    mountpoint: &Path,
+    entry: Option<&MountEntry>,
+) -> Result<Option<UnixStream>, Failure> {
+    let own = rustix::process::geteuid().as_raw();
+    let user = entry.and_then(MountEntry::user).unwrap_or(own);
+    let stem = file_stem(mountpoint);
+    let mut directories = vec![runtime_directory(user), runtime_directory(own)];
+    directories.dedup();
+    for directory in directories {
+        let path = directory.join(&stem).with_extension("sock");
+        match UnixStream::connect(&path) {
+            Ok(stream) => return Ok(Some(stream)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(Failure::environment(format!(
+                    "{} was mounted by user {user}, who alone may control it",
+                    mountpoint.display()
+                ))
+                .advise("run this command as that user or as the superuser"));
+            }
+            // Refused: the socket is there and its daemon is not.
+            Err(_) => {}
+        }
+    }
+    Ok(None)
+}
+
+/// Asks a daemon, and waits for its answer for as long as `request` may take.
+///
+/// # Errors
+///
+/// If the daemon does not answer, or answers with a failure.
+pub(super) fn ask(stream: UnixStream, request: Request) -> Result<Answer, Failure> {
+    let silent = |error: io::Error| {
+        Failure::environment(format!("the daemon does not answer: {error}"))
+            .advise("look at its log; `kill -TERM` of its process unmounts in good order")
+    };
+    match exchange(stream, request).map_err(silent)? {
+        Answer::Failed(failure) => Err(failure),
+        answer => Ok(answer),
+    }
+}
+
+fn exchange(mut stream: UnixStream, request: Request) -> io::Result<Answer> {
+    let patience = match request {
+        Request::Status => Some(ANSWER_TIMEOUT),
+        // Flushing takes as long as there is to flush.
+        Request::Unmount { .. } => None,
+    };
+    stream.set_read_timeout(patience)?;
+    let mut line = serde_json::to_vec(&request)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    let mut text = Vec::new();
+    stream.read_to_end(&mut text)?;
+    if text.is_empty() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// Waits until the process at the other end of a connection is gone, once it has said that it ends.
+///
+/// Taken before the request is sent, so that the process is the right one.
+pub(super) struct Departure(Option<OwnedFd>);
+
+impl Departure {
+    /// Remembers the process behind `stream`; nothing to wait for if it cannot be told.
+    pub(super) fn of(stream: &UnixStream) -> Self {
+        let process = rustix::net::sockopt::socket_peercred(stream)
+            .and_then(|peer| pidfd_open(peer.pid, PidfdFlags::empty()));
+        Self(process.ok())
+    }
+
+    /// Waits for at most [`ANSWER_TIMEOUT`].
+    ///
+    /// # Errors
+    ///
+    /// If it is still there then.
+    pub(super) fn wait(self) -> Result<(), Failure> {
+        let Some(process) = self.0 else {
+            return Ok(());
+        };
+        let timeout = Timespec::try_from(ANSWER_TIMEOUT).map_err(Failure::environment)?;
+        match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => Err(Failure::environment(
+                "everything is durable, but the daemon's process does not end",
+            )),
+            Ok(_) => Ok(()),
+            Err(error) => Err(Failure::environment(io::Error::from(error))),
+        }
+    }
+}
+
+/// Returns how the volume mounted at `mountpoint` is, from its daemon.
+///
+/// # Errors
+///
+/// If there is no daemon, or it does not answer.
+pub(super) fn live_report(mountpoint: &Path, entry: &MountEntry) -> Result<Report, Failure> {
+    let shown = mountpoint.display();
+    let Some(stream) = connect(mountpoint, Some(entry))? else {
+        return Err(
+            Failure::environment(format!("the daemon that served {shown} is gone")).advise(
+                format!("`cauchyfs unmount {shown}` clears the mountpoint; then mount it again"),
+            ),
+        );
+    };
+    match ask(stream, Request::Status)? {
+        Answer::Status(report) => Ok(*report),
+        other => Err(Failure::environment(format!(
+            "the daemon of {shown} answered beside the point: {other:?}"
+        ))),
+    }
+}
+
+/// Returns mountpoint and report of the running mount that uses one of `directories`, if any.
+pub(super) fn mount_using(directories: &[PathBuf]) -> Option<(PathBuf, Report)> {
+    let mounts = mountinfo::mounts().ok()?;
+    mounts
+        .into_iter()
+        .filter(MountEntry::is_ours)
+        .find_map(|entry| {
+            let report = live_report(&entry.mountpoint, &entry).ok()?;
+            report
+                .uses_any_of(directories)
+                .then_some((entry.mountpoint, report))
+        })
+}
+
+/// Refuses to work on directories that a running mount uses.
+///
+/// # Errors
+///
+/// If one does.
+pub(super) fn refuse_mounted(directories: &[PathBuf]) -> Result<(), Failure> {
+    let Some((mountpoint, _)) = mount_using(directories) else {
+        return Ok(());
+    };
+    let shown = mountpoint.display();
+    Err(Failure::usage(format!(
+        "these directories are in use: they are mounted at {shown}"
+    ))
+    .advise(format!(
+        "`cauchyfs unmount {shown}` first, or use the files there"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_sockets_are_short_and_differ_with_the_mountpoint() {
+        let (one, other) = (
+            file_stem(Path::new("/mnt/a")),
+            file_stem(Path::new("/mnt/b")),
+        );
+        assert_ne!(one, other);
+        assert_eq!(one.len(), 16);
+        // Stable over builds: commands of a newer version find older daemons.
+        assert_eq!(file_stem(Path::new("")), "cbf29ce484222325");
+    }
+
+    #[test]
+    fn a_request_and_its_answer_are_a_line_of_json_each() {
+        let request = serde_json::to_string(&Request::Unmount { lazy: true }).unwrap();
+        assert_eq!(request, r#"{"unmount":{"lazy":true}}"#);
+        assert_eq!(
+            serde_json::to_string(&Request::Status).unwrap(),
+            r#""status""#
+        );
+    }
+}

@@ -1,0 +1,168 @@
+//! `cauchyfs create`.
+
+use std::sync::Arc;
+
+use super::args::CreateArguments;
+use super::directories::Directories;
+use super::failure::{Failure, Outcome};
+use super::size::format_size;
+use super::volume::{executor, fs_failure, storage_failure, stores};
+use crate::codec::{CodeId, Geometry};
+use crate::commit::{CreateOptions, OpenOptions, Pipeline};
+use crate::fs::{Fs, FsOptions};
+use crate::store::StoreRef;
+
+/// The longest label, in bytes.
+const MAX_LABEL: usize = 64;
+
+/// Makes a volume and prints its id.
+///
+/// # Errors
+///
+/// If the numbers make no sense, or the directories cannot be used.
+pub(super) fn run(arguments: &CreateArguments) -> Result<Outcome, Failure> {
+    let options = options(arguments)?;
+    let directories = Directories::make(&arguments.directories)?;
+    let stores = stores(&directories)?;
+    let volume =
+        Pipeline::create(&stores, &options, executor()).map_err(|error| storage_failure(&error))?;
+    make_root(stores)?;
+    println!("{volume}");
+    Ok(Outcome::Done)
+}
+
+/// Gives a new volume its root directory, which belongs to whoever creates it.
+fn make_root(stores: Vec<StoreRef>) -> Result<(), Failure> {
+    let pipeline = Pipeline::open(stores, &OpenOptions::default(), executor())
+        .map_err(|error| storage_failure(&error))?;
+    let fs = Fs::open(Arc::clone(&pipeline), FsOptions::default())
+        .map_err(|error| fs_failure(&error))?;
+    fs.close().map_err(|error| fs_failure(&error))?;
+    pipeline.close().map_err(|error| storage_failure(&error))
+}
+
+fn options(arguments: &CreateArguments) -> Result<CreateOptions, Failure> {
+    let CreateArguments { data, parity, .. } = *arguments;
+    let count = arguments.directories.len();
+    let needed = usize::from(data) + usize::from(parity);
+    if data == 0 {
+        return Err(Failure::usage(
+            "--data must be at least 1: without data shards nothing is stored",
+        ));
+    }
+    if parity == 0 {
+        return Err(Failure::usage(
+            "--parity must be at least 1: it is how many directories may be lost",
+        ));
+    }
+    if needed > count {
+        return Err(Failure::usage(format!(
+            "{data}+{parity} needs {needed} directories or more, and {count} are given"
+        ))
+        .advise("name more directories, or choose a smaller --data or --parity"));
+    }
+    if arguments.label.len() > MAX_LABEL || arguments.label.chars().any(char::is_control) {
+        return Err(Failure::usage(format!(
+            "--label takes at most {MAX_LABEL} bytes and no control characters"
+        )));
+    }
+    let geometry = Geometry::new(usize::from(data), usize::from(parity)).map_err(Failure::usage)?;
+    let unit_bytes = stripe_unit(arguments.stripe_unit)?;
+    let defaults = CreateOptions::new(geometry);
+    Ok(CreateOptions {
+        geometry,
+        code: CodeId::from_name(&arguments.code).map_err(Failure::usage)?,
+        unit_bytes,
+        segment_bytes: segment_size(
+            arguments.segment_size.unwrap_or(defaults.segment_bytes),
+            u64::from(unit_bytes),
+        )?,
+        label: arguments.label.clone(),
+    })
+}
+
+fn stripe_unit(bytes: u64) -> Result<u32, Failure> {
+    const LEAST: u64 = 4 << 10;
+    const MOST: u64 = 16 << 20;
+    if !(LEAST..=MOST).contains(&bytes) || !bytes.is_power_of_two() {
+        return Err(Failure::usage(format!(
+            "--stripe-unit must be a power of two from {} to {}",
+            format_size(LEAST),
+            format_size(MOST)
+        )));
+    }
+    u32::try_from(bytes).map_err(Failure::usage)
+}
+
+fn segment_size(bytes: u64, unit_bytes: u64) -> Result<u64, Failure> {
+    const MOST: u64 = 4 << 30;
+    let least = 4 * unit_bytes;
+    if !(least..=MOST).contains(&bytes) || !bytes.is_multiple_of(unit_bytes) {
+        return Err(Failure::usage(format!(
+            "--segment-size must be a multiple of the stripe unit, from {} to {}",
+            format_size(least),
+            format_size(MOST)
+        )));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(data: u16, parity: u16, count: usize) -> CreateArguments {
+        CreateArguments {
+            data,
+            parity,
+            segment_size: None,
+            stripe_unit: 1 << 20,
+            code: "rs-cauchy".to_owned(),
+            label: String::new(),
+            directories: vec!["d".into(); count],
+        }
+    }
+
+    #[test]
+    fn impossible_geometries_are_refused_with_a_sentence() {
+        for (data, parity, count) in [
+            (0, 2, 6),
+            (4, 0, 6),
+            (4, 2, 5),
+            (254, 2, 300),
+            (1000, 1, 2000),
+        ] {
+            assert!(
+                options(&arguments(data, parity, count)).is_err(),
+                "{data}+{parity} over {count}"
+            );
+        }
+        let failure = options(&arguments(4, 2, 5)).unwrap_err();
+        assert_eq!(
+            failure.message,
+            "4+2 needs 6 directories or more, and 5 are given"
+        );
+    }
+
+    #[test]
+    fn the_smallest_and_a_large_geometry_are_taken() {
+        assert!(options(&arguments(1, 1, 2)).is_ok());
+        assert!(options(&arguments(64, 16, 80)).is_ok());
+        assert!(options(&arguments(4, 2, 20)).is_ok());
+    }
+
+    #[test]
+    fn sizes_that_would_not_fit_each_other_are_refused() {
+        assert!(stripe_unit(3 << 20).is_err());
+        assert!(stripe_unit(2048).is_err());
+        assert!(segment_size(1 << 20, 1 << 20).is_err());
+        assert_eq!(segment_size(8 << 20, 1 << 20).unwrap(), 8 << 20);
+    }
+
+    #[test]
+    fn a_code_that_does_not_exist_is_named() {
+        let mut wrong = arguments(4, 2, 6);
+        wrong.code = "rot13".to_owned();
+        assert!(options(&wrong).unwrap_err().message.contains("rot13"));
+    }
+}

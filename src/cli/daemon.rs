@@ -1,0 +1,433 @@
+//! The daemon: starting it, what it does, and how it ends.
+//!
+//! `cauchyfs mount` starts itself again with `--report`; the child leaves the terminal's session,
+//! mounts, and says over its standard output, a pipe, that the mount is usable or why not. Until
+//! then the parent waits, so a script can use the mount in its next line.
+//!
+//! The daemon ends when its mount is gone, for whatever reason: `cauchyfs unmount`, `umount`,
+//! `fusermount3 -u`, SIGTERM or SIGINT. Every way passes through [`Volume::close`].
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::control::{self, Answer, ControlSocket, Request, SocketFile};
+use super::directories::Directories;
+use super::failure::{Failure, Outcome, warn};
+use super::options::{Atime, MountOptions};
+use super::report::State;
+use super::volume::{Volume, VolumeOptions, report};
+use crate::fs::{AtimePolicy, Fs, FsOptions};
+use crate::fuse::mount::{self, MountError, MountFlavor, Unmount};
+use crate::fuse::{ServeOptions, Serving, serve, sync_mount};
+use crate::members::Access;
+
+/// How long what is open below a mount may stay open after the mount was taken away by a signal.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What to mount, checked.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) directories: Directories,
+    pub(super) mountpoint: PathBuf,
+    pub(super) options: MountOptions,
+    /// The source as fstab spells it, if it came from there.
+    pub(super) source: Option<OsString>,
+    pub(super) engine: String,
+    pub(super) cache_bytes: usize,
+    pub(super) threads: usize,
+}
+
+/// What a daemon tells the process that started it, as one line of JSON.
+#[derive(Debug, Serialize, Deserialize)]
+enum News {
+    /// The mount is usable; the strings are warnings, the members that are missing among them.
+    Ready(Vec<String>),
+    /// It is not going to be.
+    Failed(Failure),
+}
+
+/// What can happen to a daemon.
+enum Event {
+    /// The mount is gone and all requests are answered.
+    Over(io::Result<()>),
+    /// A signal asks it to end.
+    Signal(i32),
+    /// A command asks it to unmount, and waits on this connection.
+    Unmount { lazy: bool, client: UnixStream },
+}
+
+/// Starts a daemon with `arguments` and waits until its mount is usable.
+///
+/// # Errors
+///
+/// The daemon's own failure, or that it died without a word.
+pub(super) fn spawn(arguments: &[OsString]) -> Result<Outcome, Failure> {
+    // By its name, so that `ps` shows it.
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| Failure::environment(format!("cannot start the daemon: {error}")))?;
+    let mut line = String::new();
+    if let Some(pipe) = child.stdout.take() {
+        BufReader::new(pipe)
+            .read_line(&mut line)
+            .map_err(|error| Failure::environment(format!("lost the daemon: {error}")))?;
+    }
+    match serde_json::from_str(&line) {
+        Ok(News::Ready(warnings)) => {
+            warnings.iter().for_each(warn);
+            Ok(if warnings.is_empty() {
+                Outcome::Done
+            } else {
+                Outcome::Degraded
+            })
+        }
+        Ok(News::Failed(failure)) => Err(failure),
+        Err(_) => Err(
+            Failure::environment("the daemon died before the mount was usable")
+                .advise("run the same command with --foreground to see why"),
+        ),
+    }
+}
+
+/// Runs as the daemon that [`spawn`] waits for.
+pub(super) fn run_reporting(prepare: impl FnOnce() -> Result<Plan, Failure>) -> Outcome {
+    let ended = detach()
+        .and_then(|()| prepare())
+        .and_then(|plan| run(&plan, |warnings| tell(&News::Ready(warnings))));
+    match ended {
+        Ok(outcome) => outcome,
+        Err(failure) => {
+            log::error!("{}", failure.message);
+            // If the mount was usable before, nobody listens any more; the log has it.
+            tell(&News::Failed(failure));
+            Outcome::Degraded
+        }
+    }
+}
+
+/// Runs with the mount until it is gone.
+///
+/// # Errors
+///
+/// If it could not be mounted, or not be closed in good order.
+pub(super) fn run_in_foreground(plan: &Plan) -> Result<Outcome, Failure> {
+    run(plan, |warnings| warnings.iter().for_each(warn))
+}
+
+/// Leaves the terminal, and the directory that it was started in.
+fn detach() -> Result<(), Failure> {
+    rustix::process::setsid()
+        .map_err(io::Error::from)
+        .and_then(|_| std::env::set_current_dir("/"))
+        .map_err(|error| Failure::environment(format!("cannot leave the terminal: {error}")))
+}
+
+fn tell(news: &News) {
+    let mut out = io::stdout().lock();
+    let told = serde_json::to_string(news)
+        .map_err(io::Error::from)
+        .and_then(|line| writeln!(out, "{line}"))
+        .and_then(|()| out.flush());
+    if let Err(error) = told {
+        log::info!("the process that started the daemon is gone: {error}");
+    }
+}
+
+/// Opens, mounts, serves, closes. `ready` gets the warnings.
+fn run(plan: &Plan, ready: impl FnOnce(Vec<String>)) -> Result<Outcome, Failure> {
+    let volume = open(plan)?;
+    let (events, inbox) = mpsc::channel();
+    let started = warnings(&volume).and_then(|warnings| {
+        let socket = start(plan, &volume, &events)?;
+        log::info!("{} is mounted", plan.mountpoint.display());
+        ready(warnings);
+        Ok(socket)
+    });
+    match started {
+        Ok(socket) => {
+            let waiting = serve_events(plan, &inbox);
+            finish(volume, socket, waiting, &inbox)
+        }
+        Err(failure) => volume.close().and(Err(failure)),
+    }
+}
+
+/// Says what whoever mounts a degraded volume must know: which members are missing, with the reason
+/// where there is one, and which directories were of no use.
+fn warnings(volume: &Volume) -> Result<Vec<String>, Failure> {
+    let mut notes = volume.notes.clone();
+    let report = report(&volume.fs, true)?;
+    let mut warnings = Vec::new();
+    for member in report.absentees() {
+        let note = notes.iter().position(|note| {
+            member
+                .path
+                .as_ref()
+                .is_some_and(|path| is_about(note, path))
+        });
+        let reason = note.map_or_else(String::new, |at| format!(": {}", notes.remove(at)));
+        warnings.push(format!("{} is missing{reason}", member.name()));
+    }
+    warnings.append(&mut notes);
+    if report.state != State::Healthy && warnings.is_empty() {
+        warnings.push("some stripes lack shards".to_owned());
+    }
+    Ok(warnings)
+}
+
+/// Says whether a note begins with a path, and not with a longer one.
+fn is_about(note: &str, path: &str) -> bool {
+    note.strip_prefix(path)
+        .is_some_and(|rest| rest.starts_with([' ', ':']))
+}
+
+fn open(plan: &Plan) -> Result<Volume, Failure> {
+    let volume_options = VolumeOptions {
+        access: if plan.options.read_only {
+            Access::ReadOnly
+        } else {
+            Access::ReadWrite
+        },
+        engine: plan.engine.clone(),
+        cache_bytes: plan.cache_bytes,
+        threads: std::thread::available_parallelism().map_or(2, usize::from),
+    };
+    let fs_options = FsOptions {
+        atime: match plan.options.atime {
+            Atime::Relative => AtimePolicy::Relatime,
+            Atime::Never => AtimePolicy::NoAtime,
+            Atime::Strict => AtimePolicy::Strict,
+        },
+        read_only: plan.options.read_only,
+        ..FsOptions::default()
+    };
+    Volume::open(&plan.directories, &volume_options, fs_options)
+}
+
+/// Mounts, and starts everything that can send an event. The mount comes last but one, since from
+/// then on there is something to take away.
+fn start(plan: &Plan, volume: &Volume, events: &Sender<Event>) -> Result<SocketFile, Failure> {
+    let environment =
+        |error: io::Error| Failure::environment(format!("cannot start the daemon: {error}"));
+    let (control, socket) = control::open(&plan.mountpoint).map_err(|error| {
+        Failure::environment(format!("cannot open the control socket: {error}"))
+    })?;
+    Signals::new([SIGTERM, SIGINT, SIGHUP])
+        .and_then(|signals| watch_signals(signals, events.clone()))
+        .and_then(|()| watch_control(control, Arc::clone(&volume.fs), events.clone()))
+        .map_err(environment)?;
+    let serving = serve(
+        Arc::clone(&volume.fs),
+        &plan.mountpoint,
+        &serve_options(plan, volume),
+    )
+    .map_err(|error| mount_failure(&error))?;
+    watch_session(serving, events.clone()).map_err(|error| {
+        take_away(plan);
+        environment(error)
+    })?;
+    Ok(socket)
+}
+
+fn serve_options(plan: &Plan, volume: &Volume) -> ServeOptions {
+    let options = &plan.options;
+    let label = volume.pipeline.members().label().to_owned();
+    let source = options.fsname.clone().unwrap_or(if label.is_empty() {
+        "cauchyfs".to_owned()
+    } else {
+        label
+    });
+    ServeOptions {
+        flavor: MountFlavor {
+            source: source.into(),
+            allow_other: options.allow_other,
+            read_only: options.read_only,
+            suid: options.suid,
+            dev: options.dev,
+            exec: options.exec,
+            sync: options.sync,
+            dirsync: options.dirsync,
+        },
+        threads: plan.threads,
+        writeback: options.writeback,
+    }
+}
+
+fn mount_failure(error: &MountError) -> Failure {
+    let failure = Failure::environment(error);
+    match error {
+        MountError::Device(_) => failure
+            .advise("load the module with `modprobe fuse`, and see that you may open /dev/fuse"),
+        MountError::NoHelper(_) => {
+            failure.advise("install the package fuse3, or mount as the superuser")
+        }
+        MountError::Helper(said) if said.contains("user_allow_other") => failure
+            .advise("add the line `user_allow_other` to /etc/fuse.conf, or leave out allow_other"),
+        _ => failure,
+    }
+}
+
+fn watch_session(serving: Serving, events: Sender<Event>) -> io::Result<()> {
+    spawn_thread("session-end", move || {
+        let ended = serving.wait();
+        send(&events, Event::Over(ended));
+    })
+}
+
+fn watch_signals(mut signals: Signals, events: Sender<Event>) -> io::Result<()> {
+    spawn_thread("signals", move || {
+        for signal in signals.forever() {
+            send(&events, Event::Signal(signal));
+        }
+    })
+}
+
+/// Answers commands: what is asked for on the spot, what ends the daemon as an event.
+fn watch_control(control: ControlSocket, fs: Arc<Fs>, events: Sender<Event>) -> io::Result<()> {
+    spawn_thread("control", move || {
+        loop {
+            match control.next() {
+                Ok((Request::Status, client)) => {
+                    let answer = match report(&fs, true) {
+                        Ok(report) => Answer::Status(Box::new(report)),
+                        Err(failure) => Answer::Failed(failure),
+                    };
+                    control::answer(&client, &answer);
+                }
+                Ok((Request::Unmount { lazy }, client)) => {
+                    send(&events, Event::Unmount { lazy, client });
+                }
+                Err(error) => log::info!("a request on the control socket was dropped: {error}"),
+            }
+        }
+    })
+}
+
+fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work)
+        .map(drop)
+}
+
+fn send(events: &Sender<Event>, event: Event) {
+    if events.send(event).is_err() {
+        log::debug!("an event came after the end");
+    }
+}
+
+/// Works until the mount is gone; returns the connections that wait for the end.
+fn serve_events(plan: &Plan, inbox: &Receiver<Event>) -> Vec<UnixStream> {
+    let mut waiting = Vec::new();
+    let mut patience = None;
+    loop {
+        let event = match patience {
+            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(patience) => inbox.recv_timeout(patience),
+        };
+        match event {
+            Ok(Event::Over(Ok(()))) | Err(RecvTimeoutError::Disconnected) => return waiting,
+            Ok(Event::Over(Err(error))) => {
+                log::error!("the connection to the kernel broke: {error}");
+                return waiting;
+            }
+            Ok(Event::Signal(SIGHUP)) => log::info!("SIGHUP: nothing to read again"),
+            Ok(Event::Signal(signal)) => {
+                log::info!("signal {signal}: unmounting");
+                patience = Some(GRACE);
+                take_away(plan);
+            }
+            Ok(Event::Unmount { lazy, client }) => match unmount(plan, lazy) {
+                Ok(()) => {
+                    waiting.push(client);
+                    patience = lazy.then_some(GRACE);
+                }
+                Err(error) => control::answer(&client, &Answer::Failed(mount_failure(&error))),
+            },
+            Err(RecvTimeoutError::Timeout) => {
+                log::warn!(
+                    "files are still open in the mount that was taken away; they get errors"
+                );
+                return waiting;
+            }
+        }
+    }
+}
+
+fn unmount(plan: &Plan, lazy: bool) -> Result<(), MountError> {
+    if lazy {
+        write_back(plan);
+        mount::unmount(&plan.mountpoint, Unmount::Lazily)
+    } else {
+        mount::unmount(&plan.mountpoint, Unmount::WhenIdle)
+    }
+}
+
+/// Unmounts although something may be in use: a signal leaves no choice.
+fn take_away(plan: &Plan) {
+    let gone = mount::unmount(&plan.mountpoint, Unmount::WhenIdle).or_else(|error| {
+        log::info!("{error}, so it is taken away from under its users");
+        write_back(plan);
+        mount::unmount(&plan.mountpoint, Unmount::Lazily)
+    });
+    if let Err(error) = gone {
+        log::error!("{error}");
+    }
+}
+
+/// Has the kernel write what it holds, since a lazy unmount does not.
+fn write_back(plan: &Plan) {
+    if let Err(error) = sync_mount(&plan.mountpoint) {
+        log::error!("cannot write back {}: {error}", plan.mountpoint.display());
+    }
+}
+
+/// Makes everything durable and answers everyone who waited for that.
+fn finish(
+    volume: Volume,
+    socket: SocketFile,
+    mut waiting: Vec<UnixStream>,
+    inbox: &Receiver<Event>,
+) -> Result<Outcome, Failure> {
+    let closed = volume.close();
+    waiting.extend(inbox.try_iter().filter_map(|event| match event {
+        Event::Unmount { client, .. } => Some(client),
+        Event::Over(_) | Event::Signal(_) => None,
+    }));
+    let answer = match &closed {
+        Ok(()) => Answer::Unmounted,
+        Err(failure) => Answer::Failed(failure.clone()),
+    };
+    drop(socket);
+    for client in &waiting {
+        control::answer(client, &answer);
+    }
+    closed.map(|()| Outcome::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_on_one_directory_is_not_taken_for_one_on_another() {
+        assert!(is_about("/srv/d1 does not exist", "/srv/d1"));
+        assert!(is_about("/srv/d1: no superblock", "/srv/d1"));
+        assert!(!is_about("/srv/d10 does not exist", "/srv/d1"));
+    }
+}

@@ -1,0 +1,330 @@
+//! Which directories a command is to work on: spelled once, checked before anything is touched.
+
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::failure::Failure;
+
+/// The directories of a volume that is to be opened.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Directories {
+    /// Those that exist: absolute and free of symlinks.
+    pub(super) present: Vec<PathBuf>,
+    /// Those that do not, as they were typed.
+    pub(super) absent: Vec<PathBuf>,
+}
+
+impl Directories {
+    /// Sorts out which of `typed` exist.
+    ///
+    /// # Errors
+    ///
+    /// If one is no directory, or is given twice in whatever spelling, or lies inside another.
+    pub(super) fn find(typed: &[PathBuf]) -> Result<Self, Failure> {
+        let mut present = Vec::new();
+        let mut absent = Vec::new();
+        for path in typed {
+            match fs::canonicalize(path) {
+                Ok(found) if found.is_dir() => present.push(found),
+                Ok(_) => {
+                    return Err(Failure::usage(format!(
+                        "{} is no directory",
+                        path.display()
+                    )));
+                }
+                Err(error) if is_absence(&error) => absent.push(path.clone()),
+                Err(error) => {
+                    return Err(Failure::environment(format!(
+                        "cannot look at {}: {error}",
+                        path.display()
+                    )));
+                }
+            }
+        }
+        refuse_overlaps(&present)?;
+        Ok(Self { present, absent })
+    }
+
+    /// Makes and checks the directories of a volume that is to be created.
+    ///
+    /// # Errors
+    ///
+    /// If one cannot be made, is not empty, is given twice, or lies inside another. Directories made
+    /// here are gone again then.
+    pub(super) fn make(typed: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+        let mut made = Vec::new();
+        let checked = Self::make_and_check(typed, &mut made);
+        if checked.is_err() {
+            for path in made.iter().rev() {
+                if let Err(error) = fs::remove_dir(path) {
+                    log::warn!("{} was made and stays behind: {error}", path.display());
+                }
+            }
+        }
+        checked
+    }
+
+    fn make_and_check(typed: &[PathBuf], made: &mut Vec<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
+        for path in typed {
+            make_directory(path, made).map_err(|error| {
+                Failure::environment(format!("cannot make {}: {error}", path.display()))
+            })?;
+        }
+        let found = Self::find(typed)?;
+        found
+            .present
+            .iter()
+            .try_for_each(|path| refuse_content(path))?;
+        Ok(found.present)
+    }
+}
+
+/// Says that nothing is there, or nothing that answers: a member that counts as gone.
+fn is_absence(error: &io::Error) -> bool {
+    let gone = [
+        libc::ENOENT,
+        libc::ENOTCONN,
+        libc::EIO,
+        libc::ESTALE,
+        libc::ENODEV,
+        libc::ETIMEDOUT,
+        libc::EHOSTDOWN,
+    ];
+    error
+        .raw_os_error()
+        .is_some_and(|errno| gone.contains(&errno))
+}
+
+fn make_directory(path: &Path, made: &mut Vec<PathBuf>) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+    {
+        make_directory(parent, made)?;
+    }
+    match fs::create_dir(path) {
+        Ok(()) => {
+            made.push(path.to_owned());
+            Ok(())
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn refuse_content(path: &Path) -> Result<(), Failure> {
+    let unreadable =
+        |error| Failure::environment(format!("cannot list {}: {error}", path.display()));
+    if path.join("superblock").exists() {
+        return Err(
+            Failure::usage(format!("{} belongs to a volume already", path.display())).advise(
+                format!("`cauchyfs status {}` says to which", path.display()),
+            ),
+        );
+    }
+    for entry in fs::read_dir(path).map_err(unreadable)? {
+        let name = entry.map_err(unreadable)?.file_name();
+        if name != "lost+found" {
+            return Err(Failure::usage(format!(
+                "{} is not empty: it holds {}",
+                path.display(),
+                Path::new(&name).display()
+            ))
+            .advise("a member is a directory of its own; name an empty or a new one"));
+        }
+    }
+    Ok(())
+}
+
+fn refuse_overlaps(paths: &[PathBuf]) -> Result<(), Failure> {
+    for (index, one) in paths.iter().enumerate() {
+        for other in &paths[..index] {
+            if is_same(one, other) {
+                return Err(
+                    Failure::usage(format!("{} is given twice", other.display())).advise(
+                        "every member needs a directory of its own, best on a disk of its own",
+                    ),
+                );
+            }
+            for (inner, outer) in [(one, other), (other, one)] {
+                if inner.starts_with(outer) {
+                    return Err(Failure::usage(format!(
+                        "{} lies inside {}",
+                        inner.display(),
+                        outer.display()
+                    ))
+                    .advise("members must lie side by side, not in one another"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
+    one == other || matches!((identity(one), identity(other)), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Checks a mountpoint against the directories that will back it, and returns its one spelling.
+///
+/// # Errors
+///
+/// If it is absent or no directory, lies inside a member, holds one, or has a volume mounted on it.
+pub(super) fn check_mountpoint(typed: &Path, members: &[PathBuf]) -> Result<PathBuf, Failure> {
+    let shown = typed.display();
+    let mountpoint = crate::fuse::mountinfo::locate(typed).map_err(|error| {
+        Failure::usage(format!("cannot mount on {shown}: {error}"))
+            .advise(format!("make it first: `mkdir -p {shown}`"))
+    })?;
+    let mounted = crate::fuse::mountinfo::mount_at(&mountpoint)
+        .map_err(|error| Failure::environment(format!("cannot read the mount table: {error}")))?;
+    if mounted.is_some_and(|entry| entry.is_ours()) {
+        return Err(Failure::usage(format!(
+            "{shown} has a CauchyFS volume mounted on it already"
+        ))
+        .advise(format!(
+            "`cauchyfs status {shown}` shows it, `cauchyfs unmount {shown}` takes it away"
+        )));
+    }
+    if !mountpoint.is_dir() {
+        return Err(Failure::usage(format!("{shown} is no directory")));
+    }
+    for member in members {
+        if mountpoint.starts_with(member) {
+            return Err(Failure::usage(format!(
+                "the mountpoint {shown} lies inside the member {}",
+                member.display()
+            ))
+            .advise("mount it somewhere outside all members"));
+        }
+        if member.starts_with(&mountpoint) {
+            return Err(Failure::usage(format!(
+                "the member {} lies inside the mountpoint {shown}, which would hide it",
+                member.display()
+            ))
+            .advise("mount it somewhere that holds no member"));
+        }
+    }
+    Ok(mountpoint)
+}
+
+/// Splits `DIR:DIR:...` as fstab has it; `\:` is a colon and `\\` a backslash in a name.
+pub(super) fn split_source(source: &Path) -> Vec<PathBuf> {
+    let mut names = vec![Vec::new()];
+    let mut bytes = source.as_os_str().as_bytes().iter();
+    while let Some(&byte) = bytes.next() {
+        let last = names.len() - 1;
+        match byte {
+            b'\\' => names[last].extend(bytes.next()),
+            b':' => names.push(Vec::new()),
+            _ => names[last].push(byte),
+        }
+    }
+    names
+        .into_iter()
+        .filter(|name| !name.is_empty())
+        .map(|name| PathBuf::from(std::ffi::OsString::from_vec(name)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn one_directory_in_two_spellings_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let (a, b) = (home.path().join("a"), home.path().join("b"));
+        fs::create_dir(&a).unwrap();
+        symlink(&a, &b).unwrap();
+        let dotted = a.join("..").join("a");
+        for twin in [a.clone(), b, dotted] {
+            let failure = Directories::find(&[a.clone(), twin.clone()]).unwrap_err();
+            assert!(
+                failure.message.contains("given twice"),
+                "{}",
+                twin.display()
+            );
+        }
+    }
+
+    #[test]
+    fn a_directory_inside_another_is_refused_in_either_order() {
+        let home = tempfile::tempdir().unwrap();
+        let inner = home.path().join("a/b");
+        fs::create_dir_all(&inner).unwrap();
+        for order in [
+            [home.path().into(), inner.clone()],
+            [inner.clone(), home.path().into()],
+        ] {
+            let failure = Directories::find(&order).unwrap_err();
+            assert!(
+                failure.message.contains("lies inside"),
+                "{}",
+                failure.message
+            );
+        }
+    }
+
+    #[test]
+    fn a_refused_create_leaves_no_directory_behind() {
+        let home = tempfile::tempdir().unwrap();
+        let full = home.path().join("full");
+        fs::create_dir(&full).unwrap();
+        fs::write(full.join("note"), "mine").unwrap();
+        let fresh = home.path().join("new/deep");
+        let failure = Directories::make(&[fresh.clone(), full.clone()]).unwrap_err();
+        assert!(
+            failure.message.contains("it holds note"),
+            "{}",
+            failure.message
+        );
+        assert!(!home.path().join("new").exists());
+        assert!(full.join("note").exists());
+    }
+
+    #[test]
+    fn what_mkfs_leaves_is_as_good_as_empty() {
+        let home = tempfile::tempdir().unwrap();
+        fs::create_dir(home.path().join("lost+found")).unwrap();
+        assert!(Directories::make(&[home.path().into()]).is_ok());
+    }
+
+    #[test]
+    fn missing_directories_are_named_as_they_were_typed() {
+        let home = tempfile::tempdir().unwrap();
+        let gone = home.path().join("gone");
+        let found = Directories::find(&[home.path().into(), gone.clone()]).unwrap();
+        assert_eq!(found.absent, [gone]);
+        assert_eq!(found.present.len(), 1);
+    }
+
+    #[test]
+    fn a_mountpoint_may_neither_hold_a_member_nor_lie_in_one() {
+        let home = tempfile::tempdir().unwrap();
+        let base = fs::canonicalize(home.path()).unwrap();
+        let inner = base.join("in");
+        fs::create_dir(&inner).unwrap();
+        assert!(check_mountpoint(&inner, std::slice::from_ref(&base)).is_err());
+        assert!(check_mountpoint(&base, std::slice::from_ref(&inner)).is_err());
+        assert!(check_mountpoint(&base.join("none"), &[]).is_err());
+        assert_eq!(check_mountpoint(&inner, &[]).unwrap(), inner);
+    }
+
+    #[test]
+    fn a_source_splits_at_colons_that_are_not_escaped() {
+        assert_eq!(
+            split_source(Path::new("/a:/b\\:c::/d\\\\e")),
+            [Path::new("/a"), Path::new("/b:c"), Path::new("/d\\e")]
+        );
+    }
+}

@@ -1,0 +1,398 @@
+//! `cauchyfs extract`: files out of the directories, with no mount, no daemon and no superuser.
+//!
+//! Nothing is written to the members. What an ordinary user may not set (owners, devices, trusted
+//! attributes) is left out; everything else of a file comes along: bytes, holes, hard links,
+//! symlinks, permissions, times, `user.` attributes.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::{Component, Path, PathBuf};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
+
+use super::args::ExtractArguments;
+use super::control;
+use super::directories::Directories;
+use super::failure::{Failure, Outcome, warn};
+use super::size::format_size;
+use super::volume::{Volume, fs_failure};
+use crate::format::Ino;
+use crate::format::record::{FileKind, Timestamp};
+use crate::fs::tree::{self, Entry};
+use crate::fs::{Attr, Caller, Fs, FsError, Handle, OpenFlags, Whence};
+use crate::fuse::one_line;
+
+/// Bytes that are read at once: enough for a whole stripe of usual geometries.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// Copies files out of a volume.
+///
+/// # Errors
+///
+/// If the volume cannot be opened, or the target cannot be written.
+pub(super) fn run(arguments: &ExtractArguments) -> Result<Outcome, Failure> {
+    let (out, wanted) = arguments
+        .to
+        .split_first()
+        .ok_or_else(|| Failure::usage("--to needs a directory"))?;
+    let directories = Directories::find(&arguments.directories)?;
+    control::refuse_mounted(&directories.present)?;
+    let out = std::path::absolute(out).map_err(Failure::environment)?;
+    if let Some(member) = directories
+        .present
+        .iter()
+        .find(|member| out.starts_with(member))
+    {
+        return Err(Failure::usage(format!(
+            "{} lies inside the member {}, which must stay as it is",
+            out.display(),
+            member.display()
+        )));
+    }
+    let volume = Volume::open_to_look(&directories)?;
+    let outcome = Extraction::new(&volume.fs, out).run(wanted);
+    volume.close()?;
+    outcome
+}
+
+struct Extraction<'a> {
+    fs: &'a Fs,
+    out: PathBuf,
+    superuser: bool,
+    /// Where an inode with several names was written first.
+    linked: HashMap<Ino, PathBuf>,
+    /// Directories, whose times and permissions are set when they are full.
+    unfinished: Vec<(PathBuf, Attr)>,
+    files: u64,
+    bytes: u64,
+    lost: u64,
+    incomplete: u64,
+    progress: ProgressBar,
+    piece: Vec<u8>,
+}
+
+impl<'a> Extraction<'a> {
+    fn new(fs: &'a Fs, out: PathBuf) -> Self {
+        let style = ProgressStyle::with_template("{spinner} {bytes} ({bytes_per_sec}) {wide_msg}")
+            .expect("the template is well formed");
+        Self {
+            fs,
+            out,
+            superuser: rustix::process::geteuid().is_root(),
+            linked: HashMap::new(),
+            unfinished: Vec::new(),
+            files: 0,
+            bytes: 0,
+            lost: 0,
+            incomplete: 0,
+            // Goes to standard error, and is hidden unless that is a terminal.
+            progress: ProgressBar::new_spinner().with_style(style),
+            piece: vec![0; PIECE_BYTES],
+        }
+    }
+
+    fn run(mut self, wanted: &[PathBuf]) -> Result<Outcome, Failure> {
+        fs::create_dir_all(&self.out).map_err(|error| self.unwritable(&self.out, &error))?;
+        if wanted.is_empty() {
+            self.subtree(b"")?;
+        }
+        for path in wanted {
+            let inside = normalized(path);
+            tree::resolve(self.fs, &inside).map_err(|error| match error {
+                FsError::NotFound | FsError::NotDirectory => {
+                    Failure::usage(format!("there is no {} in the volume", path.display()))
+                        .advise("name paths from the root of the volume, without the mountpoint")
+                }
+                error => fs_failure(&error),
+            })?;
+            self.parents(&inside)?;
+            self.subtree(&inside)?;
+        }
+        for (path, attr) in std::mem::take(&mut self.unfinished).into_iter().rev() {
+            self.finish(&path, &attr)?;
+        }
+        self.progress.finish_and_clear();
+        println!("{} files, {}", self.files, format_size(self.bytes));
+        Ok(if self.lost > 0 {
+            Outcome::Lost
+        } else if self.incomplete > 0 {
+            Outcome::Degraded
+        } else {
+            Outcome::Done
+        })
+    }
+
+    /// Makes the directories above a path that was asked for.
+    fn parents(&mut self, inside: &[u8]) -> Result<(), Failure> {
+        for end in (0..inside.len()).filter(|&at| inside[at] == b'/') {
+            let parent = inside[..end].to_vec();
+            let attr = tree::resolve(self.fs, &parent).map_err(|error| fs_failure(&error))?;
+            self.entry(&Entry { path: parent, attr })?;
+        }
+        Ok(())
+    }
+
+    fn subtree(&mut self, inside: &[u8]) -> Result<(), Failure> {
+        for entry in tree::walk(self.fs, inside).map_err(|error| fs_failure(&error))? {
+            let entry = entry.map_err(|error| fs_failure(&error))?;
+            self.entry(&entry)?;
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, entry: &Entry) -> Result<(), Failure> {
+        let target = self.out.join(OsStr::from_bytes(&entry.path));
+        self.progress
+            .set_message(String::from_utf8_lossy(&entry.path).into_owned());
+        let is_directory = entry.attr.kind == FileKind::Directory;
+        if !is_directory && let Some(first) = self.linked.get(&entry.attr.ino) {
+            return fs::hard_link(first, &target).map_err(|error| self.unwritable(&target, &error));
+        }
+        self.make(&target, &entry.attr)?;
+        if is_directory {
+            self.unfinished.push((target, entry.attr));
+            return Ok(());
+        }
+        self.files += 1;
+        self.finish(&target, &entry.attr)?;
+        if entry.attr.links > 1 {
+            self.linked.insert(entry.attr.ino, target);
+        }
+        Ok(())
+    }
+
+    fn make(&mut self, target: &Path, attr: &Attr) -> Result<(), Failure> {
+        let made = match attr.kind {
+            FileKind::Directory => match fs::create_dir(target) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && target.is_dir() => {
+                    Ok(())
+                }
+                made => made,
+            },
+            FileKind::Symlink => {
+                let link = self
+                    .fs
+                    .readlink(attr.ino)
+                    .map_err(|error| fs_failure(&error))?;
+                symlink(OsStr::from_bytes(&link), target)
+            }
+            FileKind::Regular => return self.regular(target, attr),
+            FileKind::Fifo => make_node(target, FileType::Fifo, 0),
+            FileKind::Socket => make_node(target, FileType::Socket, 0),
+            FileKind::CharDevice | FileKind::BlockDevice if !self.superuser => {
+                self.incomplete += 1;
+                warn(format_args!(
+                    "{} is a device; only the superuser can make it",
+                    target.display()
+                ));
+                return Ok(());
+            }
+            FileKind::CharDevice => make_node(target, FileType::CharacterDevice, attr.rdev),
+            FileKind::BlockDevice => make_node(target, FileType::BlockDevice, attr.rdev),
+        };
+        made.map_err(|error| self.unwritable(target, &error))
+    }
+
+    fn regular(&mut self, target: &Path, attr: &Attr) -> Result<(), Failure> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(target)
+            .map_err(|error| self.unwritable(target, &error))?;
+        let flags = OpenFlags {
+            read: true,
+            ..OpenFlags::default()
+        };
+        let handle = self
+            .fs
+            .open_file(&Caller::ROOT, attr.ino, flags)
+            .map_err(|error| fs_failure(&error))?;
+        let copied = self.copy(&file, handle, target, attr.size);
+        self.fs
+            .release(handle)
+            .map_err(|error| fs_failure(&error))?;
+        copied?;
+        file.set_len(attr.size)
+            .map_err(|error| self.unwritable(target, &error))
+    }
+
+    /// Copies data and leaves holes; what cannot be read becomes a hole, and is counted and named.
+    fn copy(
+        &mut self,
+        file: &File,
+        handle: Handle,
+        target: &Path,
+        size: u64,
+    ) -> Result<(), Failure> {
+        let mut offset = 0;
+        let mut is_whole = true;
+        while offset < size {
+            offset = match self.fs.seek(handle, offset, Whence::Data) {
+                Ok(data) => data,
+                Err(FsError::NoSuchOffset) => break,
+                Err(error) => return Err(fs_failure(&error)),
+            };
+            let end = self
+                .fs
+                .seek(handle, offset, Whence::Hole)
+                .map_err(|error| fs_failure(&error))?;
+            while offset < end {
+                let len =
+                    usize::try_from(end - offset).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
+                match self.fs.read(handle, offset, &mut self.piece[..len]) {
+                    Ok(0) => return Ok(()),
+                    Ok(read) => {
+                        file.write_all_at(&self.piece[..read], offset)
+                            .map_err(|error| self.unwritable(target, &error))?;
+                        self.bytes += read as u64;
+                        self.progress.inc(read as u64);
+                        offset += read as u64;
+                    }
+                    Err(error) => {
+                        if is_whole {
+                            warn(format_args!(
+                                "{} is incomplete: {}",
+                                target.display(),
+                                one_line(&error)
+                            ));
+                            self.lost += 1;
+                            is_whole = false;
+                        }
+                        offset += len as u64;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets what a finished file carries besides its bytes.
+    fn finish(&self, target: &Path, attr: &Attr) -> Result<(), Failure> {
+        // A device that was left out.
+        if target.symlink_metadata().is_err() {
+            return Ok(());
+        }
+        let result = self
+            .own(target, attr)
+            .and_then(|()| self.attributes(target, attr))
+            .and_then(|()| permit(target, attr))
+            .and_then(|()| stamp(target, attr));
+        result.map_err(|error| self.unwritable(target, &error))
+    }
+
+    fn own(&self, target: &Path, attr: &Attr) -> io::Result<()> {
+        if self.superuser {
+            std::os::unix::fs::lchown(target, Some(attr.uid), Some(attr.gid))?;
+        }
+        Ok(())
+    }
+
+    fn attributes(&self, target: &Path, attr: &Attr) -> io::Result<()> {
+        let names = self.fs.listxattr(attr.ino).map_err(io::Error::other)?;
+        for name in names
+            .split(|&byte| byte == 0)
+            .filter(|name| !name.is_empty())
+        {
+            if !self.superuser && !name.starts_with(b"user.") {
+                continue;
+            }
+            let value = self.fs.getxattr(attr.ino, name).map_err(io::Error::other)?;
+            let set = rustix::fs::lsetxattr(target, name, &value, XattrFlags::empty());
+            if let Err(error) = set {
+                warn(format_args!(
+                    "{} goes without its attribute {}: {error}",
+                    target.display(),
+                    String::from_utf8_lossy(name)
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn unwritable(&self, path: &Path, error: &io::Error) -> Failure {
+        let failure = Failure::environment(format!("cannot write {}: {error}", path.display()));
+        if error.kind() == io::ErrorKind::AlreadyExists {
+            failure.advise(format!(
+                "nothing is overwritten; choose an empty directory instead of {}",
+                self.out.display()
+            ))
+        } else {
+            failure
+        }
+    }
+}
+
+fn make_node(target: &Path, kind: FileType, device: u32) -> io::Result<()> {
+    let mode = Mode::RUSR | Mode::WUSR;
+    Ok(rustix::fs::mknodat(
+        CWD,
+        target,
+        kind,
+        mode,
+        u64::from(device),
+    )?)
+}
+
+fn permit(target: &Path, attr: &Attr) -> io::Result<()> {
+    if attr.kind == FileKind::Symlink {
+        return Ok(());
+    }
+    let mode = Mode::from_raw_mode(u32::from(attr.permissions));
+    Ok(rustix::fs::chmodat(CWD, target, mode, AtFlags::empty())?)
+}
+
+fn stamp(target: &Path, attr: &Attr) -> io::Result<()> {
+    let times = Timestamps {
+        last_access: timespec(attr.atime),
+        last_modification: timespec(attr.mtime),
+    };
+    Ok(rustix::fs::utimensat(
+        CWD,
+        target,
+        &times,
+        AtFlags::SYMLINK_NOFOLLOW,
+    )?)
+}
+
+fn timespec(time: Timestamp) -> Timespec {
+    Timespec {
+        tv_sec: time.seconds,
+        tv_nsec: time.nanos.into(),
+    }
+}
+
+/// Returns a path as the volume spells it: from its root, without dots.
+fn normalized(path: &Path) -> Vec<u8> {
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => parts.push(name.as_bytes()),
+            Component::ParentDir => drop(parts.pop()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    parts.join(&b'/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_spelled_from_the_root_of_the_volume() {
+        for (typed, inside) in [
+            ("/", ""),
+            ("a/b", "a/b"),
+            ("/a/./b/", "a/b"),
+            ("a/../b", "b"),
+            ("../../x", "x"),
+        ] {
+            assert_eq!(normalized(Path::new(typed)), inside.as_bytes(), "{typed}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! How a command ends: exit codes, and errors of one line with a second that says what to do.
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+use serde::{Deserialize, Serialize};
+
+/// How a command that did its work ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Exit code 0.
+    Done,
+    /// Exit code 3: done or running, but degraded or incomplete.
+    Degraded,
+    /// Exit code 4: data is lost.
+    Lost,
+}
+
+/// Whose fault it is that a command did not do its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Fault {
+    /// Exit code 1: wrong usage.
+    Usage,
+    /// Exit code 2: the environment or I/O failed.
+    Environment,
+    /// Exit code 4: data is lost.
+    Loss,
+}
+
+/// Why a command did not do its work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Failure {
+    /// Whose fault it is.
+    pub(super) fault: Fault,
+    /// What went wrong, in one line.
+    pub(super) message: String,
+    /// What to do about it, in one line.
+    pub(super) advice: Option<String>,
+}
+
+impl Failure {
+    /// The caller asked for something that cannot be.
+    pub(super) fn usage(message: impl Display) -> Self {
+        Self::new(Fault::Usage, message)
+    }
+
+    /// The system around us failed.
+    pub(super) fn environment(message: impl Display) -> Self {
+        Self::new(Fault::Environment, message)
+    }
+
+    fn new(fault: Fault, message: impl Display) -> Self {
+        Self {
+            fault,
+            message: message.to_string(),
+            advice: None,
+        }
+    }
+
+    /// Adds what to do about it.
+    pub(super) fn advise(mut self, advice: impl Display) -> Self {
+        self.advice = Some(advice.to_string());
+        self
+    }
+
+    /// Prints it on standard error.
+    pub(super) fn print(&self) {
+        eprintln!("cauchyfs: {}", self.message);
+        if let Some(advice) = &self.advice {
+            eprintln!("  {advice}");
+        }
+    }
+}
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Done => Self::SUCCESS,
+            Outcome::Degraded => Self::from(3),
+            Outcome::Lost => Self::from(4),
+        }
+    }
+}
+
+impl From<Fault> for ExitCode {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Usage => Self::from(1),
+            Fault::Environment => Self::from(2),
+            Fault::Loss => Self::from(4),
+        }
+    }
+}
+
+/// Prints a warning on standard error.
+pub(super) fn warn(text: impl Display) {
+    eprintln!("cauchyfs: warning: {text}");
+}

@@ -1,0 +1,77 @@
+//! Where the log goes: standard error, a file, or the system's log.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::path::Path;
+
+use env_logger::{Builder, Target};
+use log::LevelFilter;
+use syslog::{BasicLogger, Facility, Formatter3164};
+
+/// Logs to standard error.
+pub(super) fn to_stderr(verbosity: u8) {
+    let mut builder = Builder::new();
+    builder.target(Target::Stderr);
+    start(builder, verbosity);
+}
+
+/// Logs to the end of a file, which is made if absent.
+///
+/// # Errors
+///
+/// If the file cannot be opened.
+pub(super) fn to_file(path: &Path, verbosity: u8) -> io::Result<()> {
+    let file = OpenOptions::new().create(true).append(true).open(path)?;
+    let mut builder = Builder::new();
+    builder.target(Target::Pipe(Box::new(file)));
+    start(builder, verbosity);
+    Ok(())
+}
+
+/// Logs to the system's log, whether syslog or journald listens there.
+///
+/// # Errors
+///
+/// If nothing listens.
+pub(super) fn to_syslog(verbosity: u8) -> Result<(), syslog::Error> {
+    let formatter = Formatter3164 {
+        facility: Facility::LOG_DAEMON,
+        hostname: None,
+        process: "cauchyfs".to_owned(),
+        pid: std::process::id(),
+    };
+    let logger = BasicLogger::new(syslog::unix(formatter)?);
+    if log::set_boxed_logger(Box::new(logger)).is_ok() {
+        log::set_max_level(level(verbosity));
+    }
+    log_panics();
+    Ok(())
+}
+
+fn start(mut builder: Builder, verbosity: u8) {
+    builder
+        .filter_level(level(verbosity))
+        // Its own lines name every request and its missing replies; ours do that in context.
+        .filter_module("fuser", LevelFilter::Warn)
+        .format_timestamp_millis();
+    if builder.try_init().is_ok() {
+        log_panics();
+    }
+}
+
+fn level(verbosity: u8) -> LevelFilter {
+    match verbosity {
+        0 => LevelFilter::Warn,
+        1 => LevelFilter::Info,
+        _ => LevelFilter::Debug,
+    }
+}
+
+/// Makes a panic a line of the log, with its place.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("unnamed");
+        log::error!("thread {name} panicked: {panic}");
+    }));
+}

@@ -1,0 +1,175 @@
+//! `cauchyfs mount`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::args::MountArguments;
+use super::daemon::{self, Plan};
+use super::directories::{Directories, check_mountpoint, split_source};
+use super::failure::{Failure, Outcome, warn};
+use super::logging;
+use super::options::MountOptions;
+use crate::codec;
+
+/// The least memory for caches that leaves room to work.
+const LEAST_CACHE: u64 = 16 << 20;
+
+/// Mounts a volume; in the background unless it is to stay in the foreground.
+///
+/// # Errors
+///
+/// If the directories or the mountpoint cannot be used.
+pub(super) fn run(arguments: &MountArguments, verbosity: u8) -> Result<Outcome, Failure> {
+    if arguments.report {
+        return Ok(daemon::run_reporting(|| {
+            start_log(arguments, verbosity)?;
+            plan(arguments)
+        }));
+    }
+    if arguments.foreground {
+        start_foreground_log(arguments, verbosity)?;
+        return daemon::run_in_foreground(&plan(arguments)?);
+    }
+    logging::to_stderr(verbosity);
+    let plan = plan(arguments)?;
+    let outcome = daemon::spawn(&command_line(arguments, &plan, verbosity))?;
+    // For mount(8) every exit code but 0 means that nothing is mounted.
+    Ok(if arguments.fstab {
+        Outcome::Done
+    } else {
+        outcome
+    })
+}
+
+/// Checks everything that can be checked before the volume is touched.
+fn plan(arguments: &MountArguments) -> Result<Plan, Failure> {
+    if arguments.metrics.is_some() {
+        return Err(Failure::usage("--metrics comes with a later release")
+            .advise("leave it out; `cauchyfs status --json` has the numbers"));
+    }
+    if arguments.cache_size < LEAST_CACHE {
+        return Err(Failure::usage("--cache-size must be at least 16MiB"));
+    }
+    codec::select(&arguments.engine).map_err(|error| {
+        let names: Vec<&str> = codec::engines().map(codec::Engine::name).collect();
+        Failure::usage(error).advise(format!("this machine has auto, cpu, {}", names.join(", ")))
+    })?;
+    let mut options = MountOptions::new(rustix::process::geteuid().is_root());
+    for list in &arguments.options {
+        options.apply(list)?;
+    }
+    let (typed, mountpoint, source) = split_paths(arguments)?;
+    let directories = Directories::find(&typed)?;
+    let mountpoint = check_mountpoint(&mountpoint, &directories.present)?;
+    if !arguments.report
+        && std::fs::read_dir(&mountpoint).is_ok_and(|mut entries| entries.next().is_some())
+    {
+        warn(format_args!(
+            "{} is not empty; what is in it is hidden while the volume is mounted",
+            mountpoint.display()
+        ));
+    }
+    Ok(Plan {
+        directories,
+        mountpoint,
+        options,
+        source,
+        engine: arguments.engine.clone(),
+        cache_bytes: usize::try_from(arguments.cache_size).map_err(Failure::usage)?,
+        threads: arguments.threads,
+    })
+}
+
+/// Tells directories, mountpoint, and a source as fstab spells it apart.
+fn split_paths(
+    arguments: &MountArguments,
+) -> Result<(Vec<PathBuf>, PathBuf, Option<OsString>), Failure> {
+    let (mountpoint, directories) = arguments
+        .paths
+        .split_last()
+        .filter(|(_, directories)| !directories.is_empty())
+        .ok_or_else(|| {
+            Failure::usage("a mount needs directories and a mountpoint")
+                .advise("`cauchyfs mount DIR... MOUNTPOINT`")
+        })?;
+    if let [source] = directories
+        && (arguments.fstab || !source.exists())
+        && source.to_string_lossy().contains(':')
+    {
+        let source_text = source.clone().into_os_string();
+        return Ok((split_source(source), mountpoint.clone(), Some(source_text)));
+    }
+    Ok((directories.to_vec(), mountpoint.clone(), None))
+}
+
+/// Returns the arguments with which the daemon does what `arguments` ask for: paths absolute, since
+/// it works in the root directory.
+fn command_line(arguments: &MountArguments, plan: &Plan, verbosity: u8) -> Vec<OsString> {
+    let mut line: Vec<OsString> = vec!["mount".into(), "--report".into()];
+    line.extend((0..verbosity).map(|_| "-v".into()));
+    for list in &arguments.options {
+        line.extend(["-o".into(), list.into()]);
+    }
+    if let Some(source) = &plan.source {
+        // Shown as the source, so that mount(8) recognises its own line of fstab.
+        let escaped = source
+            .to_string_lossy()
+            .replace('\\', "\\\\")
+            .replace(',', "\\,");
+        line.extend(["-o".into(), format!("fsname={escaped}").into()]);
+    }
+    line.extend(["--engine".into(), arguments.engine.clone().into()]);
+    line.extend([
+        "--cache-size".into(),
+        arguments.cache_size.to_string().into(),
+    ]);
+    line.extend(["--threads".into(), arguments.threads.to_string().into()]);
+    if let Some(file) = &arguments.log_file {
+        let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+        line.extend(["--log-file".into(), file.into()]);
+    }
+    line.push("--".into());
+    line.extend(plan.directories.present.iter().map(Into::into));
+    line.extend(plan.directories.absent.iter().map(|path| {
+        std::path::absolute(path)
+            .unwrap_or_else(|_| path.clone())
+            .into()
+    }));
+    line.push((&plan.mountpoint).into());
+    line
+}
+
+fn start_foreground_log(arguments: &MountArguments, verbosity: u8) -> Result<(), Failure> {
+    if arguments.log_file.is_some() {
+        return start_log(arguments, verbosity);
+    }
+    logging::to_stderr(verbosity);
+    Ok(())
+}
+
+/// Starts a daemon's log: the file that was named, else syslog, else a file beside the control
+/// socket.
+fn start_log(arguments: &MountArguments, verbosity: u8) -> Result<(), Failure> {
+    if let Some(path) = &arguments.log_file {
+        return logging::to_file(path, verbosity).map_err(|error| {
+            Failure::environment(format!(
+                "cannot open the log file {}: {error}",
+                path.display()
+            ))
+        });
+    }
+    if logging::to_syslog(verbosity).is_ok() {
+        return Ok(());
+    }
+    let mountpoint = arguments.paths.last().cloned().unwrap_or_default();
+    let beside = super::control::own_directory().and_then(|directory| {
+        let name = super::control::file_stem(&mountpoint);
+        logging::to_file(&directory.join(name).with_extension("log"), verbosity)
+    });
+    beside.map_err(|error| {
+        Failure::environment(format!(
+            "there is no syslog, and no place for a log file: {error}"
+        ))
+        .advise("name one with --log-file")
+    })
+}

@@ -1,0 +1,476 @@
+//! How a volume is: what `status` shows, for people and for machines.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::failure::Outcome;
+use super::size::format_size;
+
+/// The document that `status --json` prints; its shape is a contract.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Report {
+    pub(super) volume: String,
+    pub(super) label: String,
+    pub(super) state: State,
+    pub(super) mounted: bool,
+    pub(super) geometry: GeometryReport,
+    pub(super) engine: String,
+    pub(super) members: Vec<MemberReport>,
+    pub(super) redundancy: Vec<RedundancyReport>,
+    pub(super) unrecoverable_files: Vec<String>,
+    pub(super) capacity: CapacityReport,
+    pub(super) scrub: ScrubReport,
+    pub(super) rebuild: RebuildReport,
+}
+
+/// How a volume is, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum State {
+    /// All members are there and every stripe has all its shards.
+    Healthy,
+    /// Everything is readable, with less redundancy than promised.
+    Degraded,
+    /// Not everything is readable.
+    Failed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct GeometryReport {
+    pub(super) data: usize,
+    pub(super) parity: usize,
+    pub(super) code: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct MemberReport {
+    pub(super) index: u16,
+    pub(super) id: String,
+    pub(super) path: Option<String>,
+    pub(super) state: MemberState,
+    pub(super) reason: Option<String>,
+    pub(super) bytes_used: u64,
+    pub(super) bytes_free: u64,
+    pub(super) errors: ErrorCounts,
+}
+
+/// How a member is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum MemberState {
+    /// In use.
+    Online,
+    /// Its directory is gone.
+    Missing,
+    /// Its directory is there and failed.
+    Faulted,
+    /// It is being brought up to date.
+    Rebuilding,
+    /// It is being emptied.
+    Removing,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ErrorCounts {
+    pub(super) read: u64,
+    pub(super) write: u64,
+    pub(super) checksum: u64,
+}
+
+/// Live data that survives the loss of so many more members; negative: is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RedundancyReport {
+    pub(super) losses_tolerated: i64,
+    pub(super) stripes: u64,
+    pub(super) bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct CapacityReport {
+    pub(super) bytes_usable: u64,
+    pub(super) bytes_used: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct ScrubReport {
+    pub(super) state: ScrubState,
+    pub(super) progress: f64,
+    pub(super) repaired: u64,
+    pub(super) finished_at: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum ScrubState {
+    Never,
+    Running,
+    Finished,
+    Stopped,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct RebuildReport {
+    pub(super) state: RebuildState,
+    pub(super) progress: f64,
+    pub(super) bytes_left: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RebuildState {
+    Idle,
+    Running,
+    Finished,
+    Stopped,
+}
+
+impl MemberReport {
+    /// Names it for a sentence: `member 2 (/srv/d2)`.
+    pub(super) fn name(&self) -> String {
+        match &self.path {
+            Some(path) => format!("member {} ({path})", self.index),
+            None => format!("member {}", self.index),
+        }
+    }
+}
+
+impl Report {
+    /// Judges the parts: the one place that says what `healthy` means.
+    pub(super) fn judge(
+        members: &[MemberReport],
+        redundancy: &[RedundancyReport],
+        geometry: &GeometryReport,
+    ) -> State {
+        let online = members
+            .iter()
+            .filter(|member| member.state == MemberState::Online)
+            .count();
+        let full = i64::try_from(geometry.parity).unwrap_or(i64::MAX);
+        let is_lost = redundancy
+            .iter()
+            .any(|row| row.losses_tolerated < 0 && row.stripes > 0);
+        if online < geometry.data || is_lost {
+            State::Failed
+        } else if online < members.len()
+            || redundancy
+                .iter()
+                .any(|row| row.losses_tolerated < full && row.stripes > 0)
+        {
+            State::Degraded
+        } else {
+            State::Healthy
+        }
+    }
+
+    /// Returns how a command that shows this report ends.
+    pub(super) fn outcome(&self) -> Outcome {
+        match self.state {
+            State::Healthy => Outcome::Done,
+            State::Degraded => Outcome::Degraded,
+            State::Failed => Outcome::Lost,
+        }
+    }
+
+    /// Says whether one of its members lies in one of `directories`.
+    pub(super) fn uses_any_of(&self, directories: &[PathBuf]) -> bool {
+        self.members
+            .iter()
+            .filter_map(|member| member.path.as_deref())
+            .any(|path| {
+                directories
+                    .iter()
+                    .any(|directory| directory == Path::new(path))
+            })
+    }
+
+    /// Returns the members that are not online.
+    pub(super) fn absentees(&self) -> impl Iterator<Item = &MemberReport> {
+        self.members
+            .iter()
+            .filter(|member| member.state != MemberState::Online)
+    }
+
+    /// Writes it for people: state first, then members, then what to do next.
+    pub(super) fn for_people(&self) -> String {
+        let mut text = String::new();
+        let name = if self.label.is_empty() {
+            &self.volume
+        } else {
+            &self.label
+        };
+        push(&mut text, format_args!("{name}: {}", self.headline()));
+        push(
+            &mut text,
+            format_args!(
+                "volume {}, {}+{} {}, engine {}, {}",
+                self.volume,
+                self.geometry.data,
+                self.geometry.parity,
+                self.geometry.code,
+                self.engine,
+                if self.mounted {
+                    "mounted"
+                } else {
+                    "not mounted"
+                },
+            ),
+        );
+        push(
+            &mut text,
+            format_args!(
+                "{} of {} used",
+                format_size(self.capacity.bytes_used),
+                format_size(self.capacity.bytes_usable),
+            ),
+        );
+        text.push('\n');
+        self.push_members(&mut text);
+        self.push_redundancy(&mut text);
+        push(&mut text, format_args!("\nnext: {}", self.next_step()));
+        text
+    }
+
+    fn headline(&self) -> String {
+        let gone = self.absentees().count();
+        let members = self.members.len();
+        match self.state {
+            State::Healthy => "healthy".to_owned(),
+            State::Degraded if gone == 0 => "degraded, some stripes lack shards".to_owned(),
+            State::Degraded => format!("degraded, {gone} of {members} members are away"),
+            State::Failed if gone == 0 => "failed, some data is lost".to_owned(),
+            State::Failed => format!("failed, {gone} of {members} members are away"),
+        }
+    }
+
+    fn push_members(&self, text: &mut String) {
+        push(
+            text,
+            format_args!("member  state    used        free        errors  directory"),
+        );
+        for member in &self.members {
+            let errors = member.errors.read + member.errors.write + member.errors.checksum;
+            let reason = member
+                .reason
+                .as_ref()
+                .map_or_else(String::new, |reason| format!("  ({reason})"));
+            push(
+                text,
+                format_args!(
+                    "{:<7} {:<8} {:<11} {:<11} {errors:<7} {}{reason}",
+                    member.index,
+                    member.state.word(),
+                    format_size(member.bytes_used),
+                    format_size(member.bytes_free),
+                    member.path.as_deref().unwrap_or("(unknown)"),
+                ),
+            );
+        }
+    }
+
+    fn push_redundancy(&self, text: &mut String) {
+        text.push('\n');
+        for row in &self.redundancy {
+            let amount = format_size(row.bytes);
+            match row.losses_tolerated {
+                ..0 => push(
+                    text,
+                    format_args!("{amount} in {} stripes cannot be read", row.stripes),
+                ),
+                0 => push(
+                    text,
+                    format_args!(
+                        "{amount} in {} stripes would not survive another loss",
+                        row.stripes
+                    ),
+                ),
+                1 => push(
+                    text,
+                    format_args!(
+                        "{amount} in {} stripes survive the loss of 1 more member",
+                        row.stripes
+                    ),
+                ),
+                losses => push(
+                    text,
+                    format_args!(
+                        "{amount} in {} stripes survive the loss of {losses} more members",
+                        row.stripes
+                    ),
+                ),
+            }
+        }
+        if self.redundancy.is_empty() {
+            push(text, format_args!("no stripes yet"));
+        }
+        for path in &self.unrecoverable_files {
+            push(text, format_args!("cannot be read in full: {path}"));
+        }
+    }
+
+    fn next_step(&self) -> String {
+        let away: Vec<String> = self.absentees().map(MemberReport::name).collect();
+        match self.state {
+            State::Healthy => "nothing to do".to_owned(),
+            State::Degraded if away.is_empty() => {
+                "nothing for now; `cauchyfs rebuild` of a later release restores what is missing"
+                    .to_owned()
+            }
+            State::Degraded => format!(
+                "bring back {} (are the disks mounted?), then unmount and mount with all directories",
+                away.join(", "),
+            ),
+            State::Failed if away.is_empty() => {
+                "restore the files listed above from a backup".to_owned()
+            }
+            State::Failed => format!(
+                "bring back {}; {} of {} members are needed",
+                away.join(", "),
+                self.geometry.data,
+                self.members.len(),
+            ),
+        }
+    }
+}
+
+impl MemberState {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Online => "online",
+            Self::Missing => "missing",
+            Self::Faulted => "faulted",
+            Self::Rebuilding => "rebuilding",
+            Self::Removing => "removing",
+        }
+    }
+}
+
+fn push(text: &mut String, line: std::fmt::Arguments<'_>) {
+    writeln!(text, "{line}").expect("writing to a string cannot fail");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(index: u16, state: MemberState) -> MemberReport {
+        MemberReport {
+            index,
+            id: format!("id-{index}"),
+            path: Some(format!("/srv/d{index}")),
+            state,
+            reason: None,
+            bytes_used: 0,
+            bytes_free: 0,
+            errors: ErrorCounts::default(),
+        }
+    }
+
+    fn report(away: &[u16], rows: &[(i64, u64)]) -> Report {
+        let members: Vec<_> = (0..6)
+            .map(|index| {
+                let gone = away.contains(&index);
+                member(
+                    index,
+                    if gone {
+                        MemberState::Missing
+                    } else {
+                        MemberState::Online
+                    },
+                )
+            })
+            .collect();
+        let geometry = GeometryReport {
+            data: 4,
+            parity: 2,
+            code: "rs-cauchy".to_owned(),
+        };
+        let redundancy: Vec<_> = rows
+            .iter()
+            .map(|&(losses_tolerated, stripes)| RedundancyReport {
+                losses_tolerated,
+                stripes,
+                bytes: 1,
+            })
+            .collect();
+        Report {
+            volume: "v".to_owned(),
+            label: "photos".to_owned(),
+            state: Report::judge(&members, &redundancy, &geometry),
+            mounted: true,
+            geometry,
+            engine: "scalar".to_owned(),
+            members,
+            redundancy,
+            unrecoverable_files: Vec::new(),
+            capacity: CapacityReport {
+                bytes_usable: 0,
+                bytes_used: 0,
+            },
+            scrub: ScrubReport {
+                state: ScrubState::Never,
+                progress: 0.0,
+                repaired: 0,
+                finished_at: None,
+            },
+            rebuild: RebuildReport {
+                state: RebuildState::Idle,
+                progress: 0.0,
+                bytes_left: 0,
+            },
+        }
+    }
+
+    #[test]
+    fn healthy_means_that_no_member_and_no_shard_is_missing() {
+        assert_eq!(report(&[], &[(2, 9)]).state, State::Healthy);
+        assert_eq!(report(&[], &[]).state, State::Healthy);
+        assert_eq!(report(&[], &[(2, 9), (1, 1)]).state, State::Degraded);
+        assert_eq!(report(&[3], &[(2, 9)]).state, State::Degraded);
+        assert_eq!(report(&[1, 3], &[(0, 9)]).state, State::Degraded);
+        assert_eq!(report(&[1, 3, 5], &[(-1, 9)]).state, State::Failed);
+        assert_eq!(report(&[1, 3, 5], &[]).state, State::Failed);
+        assert_eq!(report(&[], &[(-1, 1)]).state, State::Failed);
+    }
+
+    #[test]
+    fn people_read_the_state_first_and_what_to_do_last() {
+        let text = report(&[2, 4], &[(0, 7)]).for_people();
+        let first = text.lines().next().unwrap();
+        assert_eq!(first, "photos: degraded, 2 of 6 members are away");
+        let last = text.lines().last().unwrap();
+        assert!(
+            last.starts_with("next: bring back member 2 (/srv/d2), member 4 (/srv/d4)"),
+            "{last}"
+        );
+        assert!(text.contains("would not survive another loss"), "{text}");
+    }
+
+    #[test]
+    fn the_document_has_the_keys_of_the_contract() {
+        let value = serde_json::to_value(report(&[2], &[(1, 7)])).unwrap();
+        for key in [
+            "volume",
+            "label",
+            "state",
+            "mounted",
+            "geometry",
+            "engine",
+            "members",
+            "redundancy",
+            "unrecoverable_files",
+            "capacity",
+            "scrub",
+            "rebuild",
+        ] {
+            assert!(value.get(key).is_some(), "{key}");
+        }
+        assert_eq!(value["state"], "degraded");
+        assert_eq!(value["members"][2]["state"], "missing");
+        assert_eq!(value["members"][0]["reason"], serde_json::Value::Null);
+        assert_eq!(value["scrub"]["state"], "never");
+        assert_eq!(value["rebuild"]["state"], "idle");
+        assert_eq!(value["redundancy"][0]["losses_tolerated"], 1);
+    }
+}

@@ -1,0 +1,56 @@
+//! `cauchyfs status`.
+
+use std::path::Path;
+
+use super::args::StatusArguments;
+use super::control;
+use super::directories::Directories;
+use super::failure::{Failure, Outcome};
+use super::report::Report;
+use super::volume::{Volume, report};
+use crate::fuse::mountinfo;
+
+/// Shows how a volume is, mounted or not.
+///
+/// # Errors
+///
+/// If there is no volume where it was looked for, or it does not answer.
+pub(super) fn run(arguments: &StatusArguments) -> Result<Outcome, Failure> {
+    let report = find(arguments)?;
+    if arguments.json {
+        let document = serde_json::to_string_pretty(&report).map_err(Failure::environment)?;
+        println!("{document}");
+    } else {
+        print!("{}", report.for_people());
+    }
+    Ok(report.outcome())
+}
+
+fn find(arguments: &StatusArguments) -> Result<Report, Failure> {
+    if let [path] = arguments.paths.as_slice()
+        && let Some(report) = of_mount(path)?
+    {
+        return Ok(report);
+    }
+    let directories = Directories::find(&arguments.paths)?;
+    if let Some((_, report)) = control::mount_using(&directories.present) {
+        return Ok(report);
+    }
+    let volume = Volume::open_to_look(&directories)?;
+    let report = report(&volume.fs, false);
+    volume.close()?;
+    report
+}
+
+/// Returns the report of the mount at `path`, or `None` if nothing of ours is mounted there.
+fn of_mount(path: &Path) -> Result<Option<Report>, Failure> {
+    let Ok(mountpoint) = mountinfo::locate(path) else {
+        return Ok(None);
+    };
+    let entry = mountinfo::mount_at(&mountpoint)
+        .map_err(|error| Failure::environment(format!("cannot read the mount table: {error}")))?;
+    match entry {
+        Some(entry) if entry.is_ours() => control::live_report(&mountpoint, &entry).map(Some),
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,147 @@
+//! `cauchyfs unmount`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use super::args::UnmountArguments;
+use super::control::{self, Answer, Departure, Request};
+use super::failure::{Failure, Outcome, warn};
+use crate::fuse::mount::{self, MountError, Unmount};
+use crate::fuse::mountinfo;
+
+/// How many processes that keep a mount busy are named.
+const NAMED_USERS: usize = 5;
+
+/// Unmounts, and returns once the daemon is gone and everything is durable.
+///
+/// # Errors
+///
+/// If nothing of ours is mounted there, or it is in use.
+pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
+    let shown = arguments.mountpoint.display();
+    let mountpoint = mountinfo::locate(&arguments.mountpoint)
+        .map_err(|error| Failure::usage(format!("cannot find {shown}: {error}")))?;
+    let entry = mountinfo::mount_at(&mountpoint)
+        .map_err(|error| Failure::environment(format!("cannot read the mount table: {error}")))?;
+    if let Some(entry) = &entry
+        && !entry.is_ours()
+    {
+        return Err(Failure::usage(format!(
+            "{shown} is a mount of type {}, not of CauchyFS",
+            entry.fs_type
+        )));
+    }
+    // A daemon may be flushing still although its mount was taken away with umount(8).
+    let Some(daemon) = control::connect(&mountpoint, entry.as_ref())? else {
+        return match entry {
+            Some(_) => clear(&mountpoint, arguments.lazy),
+            None => Err(Failure::usage(format!("nothing is mounted at {shown}"))),
+        };
+    };
+    let request = Request::Unmount {
+        lazy: arguments.lazy,
+    };
+    let departure = Departure::of(&daemon);
+    match control::ask(daemon, request) {
+        Ok(Answer::Unmounted) => departure.wait().map(|()| Outcome::Done),
+        Ok(other) => Err(Failure::environment(format!(
+            "the daemon answered beside the point: {other:?}"
+        ))),
+        Err(failure) if failure.message.ends_with("is busy") => Err(busy(&mountpoint)),
+        // It died over the question.
+        Err(_) if entry.is_some() && is_dead(&mountpoint) => clear(&mountpoint, arguments.lazy),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Says whether nobody serves the mount any more.
+fn is_dead(mountpoint: &Path) -> bool {
+    // Other calls may be answered from the kernel's caches.
+    rustix::fs::statfs(mountpoint)
+        .is_err_and(|error| matches!(error, Errno::NOTCONN | Errno::CONNABORTED))
+}
+
+/// Takes away a mount whose daemon cannot be asked.
+fn clear(mountpoint: &Path, lazy: bool) -> Result<Outcome, Failure> {
+    let is_dead =
+        fs::metadata(mountpoint).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN));
+    let how = if is_dead || lazy {
+        Unmount::Lazily
+    } else {
+        Unmount::WhenIdle
+    };
+    mount::unmount(mountpoint, how).map_err(|error| match error {
+        MountError::Busy(_) => busy(mountpoint),
+        other => Failure::environment(other),
+    })?;
+    if is_dead {
+        warn(format_args!(
+            "the daemon of {} was gone; what it had not made durable is recovered or lost as after a crash",
+            mountpoint.display()
+        ));
+    } else {
+        warn("the daemon could not be asked and may still be writing");
+    }
+    Ok(Outcome::Done)
+}
+
+fn busy(mountpoint: &Path) -> Failure {
+    let users = users_of(mountpoint);
+    let shown = mountpoint.display();
+    let message = if users.is_empty() {
+        format!("{shown} is in use")
+    } else {
+        format!("{shown} is in use by {}", users.join(", "))
+    };
+    Failure::environment(message).advise(
+        "close what is open there and leave its directories, or use `cauchyfs unmount --lazy`",
+    )
+}
+
+/// Names processes that have a file open, or their working directory, below `mountpoint`.
+fn users_of(mountpoint: &Path) -> Vec<String> {
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    processes
+        .filter_map(Result::ok)
+        .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
+        .filter(|(_, process): &(u32, PathBuf)| is_below(process, mountpoint))
+        .take(NAMED_USERS)
+        .map(|(pid, process)| {
+            let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+            format!("{} (process {pid})", name.trim())
+        })
+        .collect()
+}
+
+/// Says whether a process, by its directory in `/proc`, uses something below `mountpoint`. Reads
+/// links alone, so that a mount that does not answer cannot hold us up.
+fn is_below(process: &Path, mountpoint: &Path) -> bool {
+    let descriptors = fs::read_dir(process.join("fd"))
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()));
+    ["cwd", "root", "exe"]
+        .into_iter()
+        .map(|link| process.join(link))
+        .chain(descriptors)
+        .filter_map(|link| fs::read_link(link).ok())
+        .any(|target| target.starts_with(mountpoint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_an_open_file_is_named() {
+        let home = tempfile::tempdir().unwrap();
+        let base = fs::canonicalize(home.path()).unwrap();
+        let _open = fs::File::create(base.join("f")).unwrap();
+        let me = format!("(process {})", std::process::id());
+        assert!(users_of(&base).iter().any(|user| user.ends_with(&me)));
+    }
+}

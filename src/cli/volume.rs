@@ -1,0 +1,321 @@
+//! Opening a volume from directories, and saying how it is.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::control;
+use super::directories::Directories;
+use super::failure::{Failure, Fault, warn};
+use super::report::{
+    CapacityReport, ErrorCounts, GeometryReport, MemberReport, MemberState, RebuildReport,
+    RebuildState, RedundancyReport, Report, ScrubReport, ScrubState,
+};
+use crate::commit::{CommitError, OpenOptions, Pipeline};
+use crate::fs::{Fs, FsError, FsOptions, tree};
+use crate::fuse::one_line;
+use crate::maintain::Maintain;
+use crate::members::{self, Access, MembersError};
+use crate::store::{DirStore, Executor, ExecutorKind, StoreError, StoreRef};
+use crate::volume::VolumeError;
+
+/// How long a member may take for one operation before it counts as hung.
+const MEMBER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How to open a volume.
+#[derive(Clone, Debug)]
+pub(super) struct VolumeOptions {
+    /// Read-only writes nothing on any member.
+    pub(super) access: Access,
+    /// The coding engine by name.
+    pub(super) engine: String,
+    /// Bytes for caches, of shards and of the index in equal parts.
+    pub(super) cache_bytes: usize,
+    /// Workers for flushing and prefetching.
+    pub(super) threads: usize,
+}
+
+impl VolumeOptions {
+    /// Returns what suits a command that looks at a volume and goes.
+    pub(super) fn looking() -> Self {
+        Self {
+            access: Access::ReadOnly,
+            engine: "auto".to_owned(),
+            cache_bytes: 64 << 20,
+            threads: 2,
+        }
+    }
+}
+
+/// Returns the executor over which all I/O of members goes.
+pub(super) fn executor() -> Arc<Executor> {
+    Arc::new(Executor::new(ExecutorKind::Auto, MEMBER_TIMEOUT))
+}
+
+/// Opens directories as stores.
+///
+/// # Errors
+///
+/// If one cannot be opened.
+pub(super) fn stores(directories: &[PathBuf]) -> Result<Vec<StoreRef>, Failure> {
+    directories
+        .iter()
+        .map(|path| {
+            let store = DirStore::open(path).map_err(|error| store_failure(&error))?;
+            Ok(Arc::new(store) as StoreRef)
+        })
+        .collect()
+}
+
+/// Opens directories as stores and leaves out those that cannot be, with a note each.
+fn usable_stores(directories: &Directories) -> (Vec<StoreRef>, Vec<String>) {
+    let mut notes: Vec<String> = directories
+        .absent
+        .iter()
+        .map(|path| format!("{} does not exist", path.display()))
+        .collect();
+    let mut stores: Vec<StoreRef> = Vec::new();
+    for path in &directories.present {
+        match DirStore::open(path) {
+            Ok(store) => stores.push(Arc::new(store)),
+            Err(error) => notes.push(one_line(&error)),
+        }
+    }
+    (stores, notes)
+}
+
+/// Opens the pipeline of the volume that the directories belong to; the strings say which
+/// directories could not be used, and why.
+///
+/// # Errors
+///
+/// If they are not enough, or do not belong together, or are in use.
+pub(super) fn open_pipeline(
+    directories: &Directories,
+    options: &VolumeOptions,
+) -> Result<(Arc<Pipeline>, Vec<String>), Failure> {
+    let (stores, mut notes) = usable_stores(directories);
+    let open = OpenOptions {
+        access: options.access,
+        engine: options.engine.clone(),
+        cache_bytes: options.cache_bytes / 2,
+        index_cache_bytes: options.cache_bytes / 2,
+        threads: options.threads,
+    };
+    let pipeline = Pipeline::open(stores, &open, executor())
+        .map_err(|error| add_notes(storage_failure(&error), &notes, directories))?;
+    let unusable = pipeline.members().unusable().iter();
+    notes.extend(unusable.map(|left_out| format!("{}: {}", left_out.path, left_out.reason)));
+    Ok((pipeline, notes))
+}
+
+/// Adds what is known about the directories to a failure that has no advice of its own.
+fn add_notes(failure: Failure, notes: &[String], directories: &Directories) -> Failure {
+    if failure.advice.is_some() {
+        return failure;
+    }
+    // Whoever has the members locked is usually a mount that can be named.
+    if let Some((mountpoint, _)) = control::mount_using(&directories.present) {
+        return failure.advise(format!("the volume is mounted at {}", mountpoint.display()));
+    }
+    if notes.is_empty() {
+        failure
+    } else {
+        failure.advise(notes.join("; "))
+    }
+}
+
+/// A volume that is open for use.
+pub(super) struct Volume {
+    pub(super) pipeline: Arc<Pipeline>,
+    pub(super) fs: Arc<Fs>,
+    /// Which directories could not be used, and why.
+    pub(super) notes: Vec<String>,
+    maintain: Option<Maintain>,
+}
+
+impl Volume {
+    /// Opens the volume that the directories belong to, background work included.
+    ///
+    /// # Errors
+    ///
+    /// As [`open_pipeline`], and if recovery fails.
+    pub(super) fn open(
+        directories: &Directories,
+        options: &VolumeOptions,
+        fs_options: FsOptions,
+    ) -> Result<Self, Failure> {
+        let (pipeline, notes) = open_pipeline(directories, options)?;
+        let fs = Fs::open(Arc::clone(&pipeline), fs_options).map_err(|error| fs_failure(&error))?;
+        let maintain = (options.access == Access::ReadWrite).then(|| Maintain::start(&pipeline));
+        Ok(Self {
+            pipeline,
+            fs,
+            notes,
+            maintain,
+        })
+    }
+
+    /// Opens it to look at, writing nothing, and warns of directories that could not be used.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::open`].
+    pub(super) fn open_to_look(directories: &Directories) -> Result<Self, Failure> {
+        let fs_options = FsOptions {
+            read_only: true,
+            ..FsOptions::default()
+        };
+        let volume = Self::open(directories, &VolumeOptions::looking(), fs_options)?;
+        volume.notes.iter().for_each(warn);
+        Ok(volume)
+    }
+
+    /// Makes everything durable and lets go of the directories.
+    ///
+    /// # Errors
+    ///
+    /// If the last changes could not be made durable.
+    pub(super) fn close(mut self) -> Result<(), Failure> {
+        if let Some(maintain) = self.maintain.take() {
+            maintain.stop();
+        }
+        let files = self.fs.close().map_err(|error| fs_failure(&error));
+        let storage = self
+            .pipeline
+            .close()
+            .map_err(|error| storage_failure(&error));
+        files.and(storage)
+    }
+}
+
+/// Says how an open volume is, counted and not remembered.
+///
+/// # Errors
+///
+/// If its records cannot be read.
+pub(super) fn report(fs: &Fs, mounted: bool) -> Result<Report, Failure> {
+    let pipeline = fs.pipeline();
+    let members = pipeline.members();
+    let counted = pipeline
+        .redundancy()
+        .map_err(|error| storage_failure(&error))?;
+    let redundancy: Vec<RedundancyReport> = counted
+        .rows
+        .iter()
+        .map(|row| RedundancyReport {
+            losses_tolerated: i64::from(row.losses_tolerated),
+            stripes: row.stripes,
+            bytes: row.bytes,
+        })
+        .collect();
+    let geometry = GeometryReport {
+        data: members.geometry().data_shards(),
+        parity: members.geometry().parity_shards(),
+        code: members.code().to_string(),
+    };
+    let member_reports: Vec<MemberReport> =
+        members.status().into_iter().map(member_report).collect();
+    let unrecoverable_files = if counted.unrecoverable.is_empty() {
+        Vec::new()
+    } else {
+        lost_files(fs)?
+    };
+    let space = pipeline.space();
+    Ok(Report {
+        volume: members.volume_id().to_string(),
+        label: members.label().to_owned(),
+        state: Report::judge(&member_reports, &redundancy, &geometry),
+        mounted,
+        geometry,
+        engine: pipeline.engine_name().to_owned(),
+        members: member_reports,
+        redundancy,
+        unrecoverable_files,
+        capacity: CapacityReport {
+            bytes_usable: space.usable_total,
+            bytes_used: space.usable_used,
+        },
+        scrub: ScrubReport {
+            state: ScrubState::Never,
+            progress: 0.0,
+            repaired: 0,
+            finished_at: None,
+        },
+        rebuild: RebuildReport {
+            state: RebuildState::Idle,
+            progress: 0.0,
+            bytes_left: 0,
+        },
+    })
+}
+
+fn member_report(status: members::MemberStatus) -> MemberReport {
+    MemberReport {
+        index: status.index.0,
+        id: status.id.to_string(),
+        path: Some(status.path).filter(|path| !path.is_empty()),
+        state: match status.state {
+            members::MemberState::Online => MemberState::Online,
+            members::MemberState::Missing => MemberState::Missing,
+            members::MemberState::Faulted => MemberState::Faulted,
+        },
+        reason: status.reason,
+        bytes_used: status.bytes_used,
+        bytes_free: status.bytes_free,
+        errors: ErrorCounts {
+            read: status.errors.read,
+            write: status.errors.write,
+            checksum: status.errors.checksum,
+        },
+    }
+}
+
+/// Names the files that have bytes in stripes that cannot be read.
+fn lost_files(fs: &Fs) -> Result<Vec<String>, Failure> {
+    let lost = fs
+        .pipeline()
+        .lost_inodes()
+        .map_err(|error| storage_failure(&error))?;
+    let mut paths = Vec::new();
+    for entry in tree::walk(fs, b"").map_err(|error| fs_failure(&error))? {
+        let entry = entry.map_err(|error| fs_failure(&error))?;
+        if lost.contains(&entry.attr.ino) {
+            paths.push(String::from_utf8_lossy(&entry.path).into_owned());
+        }
+    }
+    Ok(paths)
+}
+
+/// Puts an error of a backing directory into words.
+pub(super) fn store_failure(error: &StoreError) -> Failure {
+    Failure::environment(one_line(error))
+}
+
+/// Puts an error of the filesystem into words.
+pub(super) fn fs_failure(error: &FsError) -> Failure {
+    match error {
+        FsError::Storage(error) => storage_failure(error),
+        error => Failure::environment(one_line(error)),
+    }
+}
+
+/// Puts an error of the storage below the filesystem into words.
+pub(super) fn storage_failure(error: &CommitError) -> Failure {
+    match error {
+        CommitError::Members(error) => members_failure(error),
+        CommitError::Volume(VolumeError::TooFewShards { .. }) => Failure {
+            fault: Fault::Loss,
+            ..Failure::environment(one_line(error))
+        },
+        error => Failure::environment(one_line(error)),
+    }
+}
+
+fn members_failure(error: &MembersError) -> Failure {
+    let failure = Failure::environment(one_line(error));
+    match error.hint() {
+        Some(hint) => failure.advise(hint),
+        None => failure,
+    }
+}

@@ -1,0 +1,349 @@
+//! Mounting and unmounting, by ourselves.
+//!
+//! The superuser calls `mount(2)`; anyone else goes through `fusermount3`, the setuid helper of
+//! libfuse. Either way the result is a descriptor of `/dev/fuse`, and nothing here unmounts anything
+//! behind the caller's back (a FUSE library that does so hits whatever is mounted there next).
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::{self, OpenOptions};
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+};
+
+use super::mountinfo::{self, FS_TYPE};
+
+/// Bytes that the kernel reads ahead on a sequential read, in KiB. One request is at most 1 MiB.
+const READ_AHEAD_KIB: u32 = 4096;
+
+/// How to mount, apart from what the filesystem does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a mount option of its own, independent of the others"
+)]
+pub struct MountFlavor {
+    /// What `df` and `mount` show as the source.
+    pub source: OsString,
+    /// Let other users in; permissions are checked by the kernel in any case.
+    pub allow_other: bool,
+    /// Refuse changes.
+    pub read_only: bool,
+    /// Honour set-user-id bits.
+    pub suid: bool,
+    /// Honour device nodes.
+    pub dev: bool,
+    /// Allow programs to be run.
+    pub exec: bool,
+    /// Make every write wait until it is durable.
+    pub sync: bool,
+    /// Make every change of a directory wait until it is durable.
+    pub dirsync: bool,
+}
+
+/// Why mounting or unmounting failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// The kernel has no FUSE, or this user may not use it.
+    #[error("cannot open /dev/fuse: {0}")]
+    Device(#[source] io::Error),
+    /// The mountpoint is no directory that can be mounted on.
+    #[error("cannot mount on {mountpoint}: {source}")]
+    Refused {
+        /// Where.
+        mountpoint: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The setuid helper could not be run.
+    #[error("cannot run fusermount3: {0}")]
+    NoHelper(#[source] io::Error),
+    /// The setuid helper said no.
+    #[error("{0}")]
+    Helper(String),
+    /// Something is open below the mountpoint.
+    #[error("{0} is busy")]
+    Busy(PathBuf),
+    /// It could not be unmounted for another reason.
+    #[error("cannot unmount {mountpoint}: {source}")]
+    Stuck {
+        /// Where.
+        mountpoint: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Mounts on `mountpoint` and returns the descriptor over which the kernel sends its requests.
+///
+/// The first request, INIT, waits on it; until it is answered every access to the mount blocks.
+///
+/// # Errors
+///
+/// If there is no `/dev/fuse`, or if the kernel or `fusermount3` refuses.
+pub fn mount(mountpoint: &Path, flavor: &MountFlavor) -> Result<OwnedFd, MountError> {
+    if rustix::process::geteuid().is_root() {
+        mount_directly(mountpoint, flavor)
+    } else {
+        mount_through_helper(mountpoint, flavor)
+    }
+}
+
+fn mount_directly(mountpoint: &Path, flavor: &MountFlavor) -> Result<OwnedFd, MountError> {
+    let device = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .map_err(MountError::Device)?;
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    if flavor.allow_other {
+        data.push_str(",allow_other");
+    }
+    let data = CString::new(data).expect("numbers and words hold no NUL");
+    rustix::mount::mount(
+        flavor.source.as_os_str(),
+        mountpoint,
+        FS_TYPE,
+        flavor.flags(),
+        data.as_c_str(),
+    )
+    .map_err(|errno| MountError::Refused {
+        mountpoint: mountpoint.to_owned(),
+        source: errno.into(),
+    })?;
+    Ok(device.into())
+}
+
+/// Runs `fusermount3` with one end of a socket pair as its standard input; it mounts, and sends
+/// the descriptor of `/dev/fuse` back over that socket.
+fn mount_through_helper(mountpoint: &Path, flavor: &MountFlavor) -> Result<OwnedFd, MountError> {
+    let (ours, theirs) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(|errno| MountError::NoHelper(errno.into()))?;
+    let output = Command::new("fusermount3")
+        .arg("-o")
+        .arg(flavor.helper_options())
+        .arg("--")
+        .arg(mountpoint)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(Stdio::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(MountError::NoHelper)?;
+    if !output.status.success() {
+        return Err(MountError::Helper(helper_message(&output.stderr)));
+    }
+    receive_descriptor(&ours).map_err(MountError::NoHelper)
+}
+
+fn helper_message(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    match text.trim() {
+        "" => "fusermount3 failed without saying why".to_owned(),
+        said => said.lines().collect::<Vec<_>>().join("; "),
+    }
+}
+
+fn receive_descriptor(socket: &OwnedFd) -> io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0; 1];
+    rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut byte)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut descriptors) = message
+            && let Some(descriptor) = descriptors.next()
+        {
+            return Ok(descriptor);
+        }
+    }
+    Err(io::Error::other("it passed no descriptor"))
+}
+
+impl MountFlavor {
+    fn flags(&self) -> MountFlags {
+        [
+            (self.read_only, MountFlags::RDONLY),
+            (!self.suid, MountFlags::NOSUID),
+            (!self.dev, MountFlags::NODEV),
+            (!self.exec, MountFlags::NOEXEC),
+            (self.sync, MountFlags::SYNCHRONOUS),
+            (self.dirsync, MountFlags::DIRSYNC),
+        ]
+        .into_iter()
+        .filter(|(wanted, _)| *wanted)
+        .fold(MountFlags::empty(), |flags, (_, flag)| flags | flag)
+    }
+
+    /// The same for `fusermount3`, which allows an ordinary user neither `suid` nor `dev`.
+    fn helper_options(&self) -> OsString {
+        let mut options = OsString::from("subtype=cauchyfs,default_permissions");
+        for (wanted, name) in [
+            (self.allow_other, ",allow_other"),
+            (self.read_only, ",ro"),
+            (!self.exec, ",noexec"),
+            (self.sync, ",sync"),
+            (self.dirsync, ",dirsync"),
+        ] {
+            if wanted {
+                options.push(name);
+            }
+        }
+        options.push(",fsname=");
+        for &byte in self.source.as_bytes() {
+            if matches!(byte, b',' | b'\\') {
+                options.push("\\");
+            }
+            options.push(OsStr::from_bytes(&[byte]));
+        }
+        options
+    }
+}
+
+/// Raises the kernel's read-ahead for the mount at `mountpoint`, which only the superuser may;
+/// says whether that was done.
+#[must_use]
+pub fn raise_read_ahead(mountpoint: &Path) -> bool {
+    let Ok(Some(entry)) = mountinfo::mount_at(mountpoint) else {
+        return false;
+    };
+    let knob = format!("/sys/class/bdi/{}/read_ahead_kb", entry.device);
+    fs::write(knob, READ_AHEAD_KIB.to_string()).is_ok()
+}
+
+/// How to unmount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmount {
+    /// Refuse while anything below is in use.
+    WhenIdle,
+    /// Take it out of the tree at once; what is open stays usable until it is closed.
+    Lazily,
+}
+
+/// Unmounts what is on top at `mountpoint`.
+///
+/// The kernel writes its dirty pages first, so the daemon must still be serving.
+///
+/// # Errors
+///
+/// If something below is in use ([`MountError::Busy`], never with [`Unmount::Lazily`]), or if
+/// nothing is mounted there, or if this user may not.
+pub fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
+    if rustix::process::geteuid().is_root() {
+        unmount_directly(mountpoint, how)
+    } else {
+        unmount_through_helper(mountpoint, how)
+    }
+}
+
+fn unmount_directly(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
+    let flags = match how {
+        Unmount::WhenIdle => UnmountFlags::NOFOLLOW,
+        Unmount::Lazily => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+    };
+    rustix::mount::unmount(mountpoint, flags).map_err(|errno| match errno {
+        rustix::io::Errno::BUSY => MountError::Busy(mountpoint.to_owned()),
+        other => MountError::Stuck {
+            mountpoint: mountpoint.to_owned(),
+            source: other.into(),
+        },
+    })
+}
+
+fn unmount_through_helper(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
+    let output = Command::new("fusermount3")
+        .arg(match how {
+            Unmount::WhenIdle => "-u",
+            Unmount::Lazily => "-uz",
+        })
+        .arg("--")
+        .arg(mountpoint)
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .output()
+        .map_err(MountError::NoHelper)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = helper_message(&output.stderr);
+    if said.contains("busy") {
+        return Err(MountError::Busy(mountpoint.to_owned()));
+    }
+    Err(MountError::Helper(said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flavor() -> MountFlavor {
+        MountFlavor {
+            source: OsString::from("photos"),
+            allow_other: false,
+            read_only: false,
+            suid: false,
+            dev: false,
+            exec: true,
+            sync: false,
+            dirsync: false,
+        }
+    }
+
+    #[test]
+    fn helper_options_escape_commas_and_backslashes_of_the_source() {
+        let mut flavor = flavor();
+        flavor.source = OsString::from("a,b\\c");
+        assert_eq!(
+            flavor.helper_options(),
+            OsString::from("subtype=cauchyfs,default_permissions,fsname=a\\,b\\\\c")
+        );
+    }
+
+    #[test]
+    fn every_denied_right_becomes_a_flag_of_its_own() {
+        assert_eq!(flavor().flags(), MountFlags::NOSUID | MountFlags::NODEV);
+        let open = MountFlavor {
+            suid: true,
+            dev: true,
+            ..flavor()
+        };
+        assert_eq!(open.flags(), MountFlags::empty());
+        let closed = MountFlavor {
+            read_only: true,
+            exec: false,
+            ..open
+        };
+        assert_eq!(closed.flags(), MountFlags::RDONLY | MountFlags::NOEXEC);
+    }
+
+    #[test]
+    fn a_silent_helper_is_reported_as_silent() {
+        assert_eq!(
+            helper_message(b" \n"),
+            "fusermount3 failed without saying why"
+        );
+        assert_eq!(helper_message(b"a\nb\n"), "a; b");
+    }
+}

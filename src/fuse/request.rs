@@ -1,0 +1,123 @@
+//! From a request to its one reply, whatever happens in between.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fuser::{
+    Errno, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+};
+
+use super::errno::errno;
+use crate::fs::FsError;
+
+/// Names a request in the log: `read{req=981 ino=4711}`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Context {
+    operation: &'static str,
+    request: u64,
+    ino: u64,
+}
+
+impl Context {
+    /// Names request `request` for `operation` on inode `ino`.
+    pub(super) fn new(operation: &'static str, request: &Request, ino: fuser::INodeNo) -> Self {
+        Self {
+            operation,
+            request: request.unique().0,
+            ino: ino.0,
+        }
+    }
+
+    /// Runs `work` and sends its value, or the errno of its error, as the reply.
+    ///
+    /// A panic in `work` is answered with EIO, so the caller never hangs, and is logged.
+    pub(super) fn answer<T, R: Refuse>(
+        self,
+        reply: R,
+        work: impl FnOnce() -> Result<T, FsError>,
+        send: impl FnOnce(R, T),
+    ) {
+        match self.attempt(work) {
+            Ok(value) => send(reply, value),
+            Err(errno) => reply.refuse(errno),
+        }
+    }
+
+    /// Runs `work` and returns its value, or the errno to reply; errors and panics are logged.
+    pub(super) fn attempt<T>(self, work: impl FnOnce() -> Result<T, FsError>) -> Result<T, Errno> {
+        let Ok(result) = catch_unwind(AssertUnwindSafe(work)) else {
+            // The panic hook has logged message and place.
+            log::error!("{self}: EIO: panicked");
+            return Err(Errno::EIO);
+        };
+        result.map_err(|error| self.report(&error))
+    }
+
+    /// Logs an error that says something about the volume, once; a caller's mistake is no news.
+    fn report(self, error: &FsError) -> Errno {
+        let errno = errno(error);
+        match i32::from(errno) {
+            libc::EIO | libc::EUCLEAN => log::warn!("{self}: {}", one_line(error)),
+            libc::ENOSPC | libc::EROFS => log::info!("{self}: {}", one_line(error)),
+            _ => log::debug!("{self}: {}", one_line(error)),
+        }
+        errno
+    }
+}
+
+impl fmt::Display for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}{{req={} ino={}}}",
+            self.operation, self.request, self.ino
+        )
+    }
+}
+
+/// Returns an error and what caused it in one line, nothing twice.
+#[must_use]
+pub fn one_line(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        // Many errors quote their source already.
+        if !line.ends_with(&text) {
+            line.push_str(": ");
+            line.push_str(&text);
+        }
+        cause = error.source();
+    }
+    line
+}
+
+/// A reply that can be an error.
+pub(super) trait Refuse {
+    /// Sends `errno`.
+    fn refuse(self, errno: Errno);
+}
+
+macro_rules! refuse {
+    ($($reply:ty),* $(,)?) => {$(
+        impl Refuse for $reply {
+            fn refuse(self, errno: Errno) {
+                self.error(errno);
+            }
+        }
+    )*};
+}
+
+refuse!(
+    ReplyAttr,
+    ReplyCreate,
+    ReplyData,
+    ReplyEmpty,
+    ReplyEntry,
+    ReplyLseek,
+    ReplyOpen,
+    ReplyStatfs,
+    ReplyWrite,
+    ReplyXattr,
+);

@@ -1,0 +1,108 @@
+//! A mount and the threads that serve it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use fuser::{Config, Session, SessionACL};
+
+use super::adapter::Adapter;
+use super::mount::{self, MountError, MountFlavor, Unmount};
+use crate::fs::Fs;
+
+/// How to serve a mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServeOptions {
+    /// How to mount.
+    pub flavor: MountFlavor,
+    /// Threads that read requests; 0 for one per CPU and two more.
+    pub threads: usize,
+    /// Let the kernel collect small writes.
+    pub writeback: bool,
+}
+
+/// A mount that is being served.
+#[derive(Debug)]
+pub struct Serving {
+    session: JoinHandle<io::Result<()>>,
+}
+
+/// Mounts `fs` on `mountpoint` and serves it until it is unmounted, by whomever.
+///
+/// # Errors
+///
+/// If it cannot be mounted, or if the kernel and we do not agree on how to talk.
+pub fn serve(
+    fs: Arc<Fs>,
+    mountpoint: &Path,
+    options: &ServeOptions,
+) -> Result<Serving, MountError> {
+    let refused = |source| MountError::Refused {
+        mountpoint: mountpoint.to_owned(),
+        source,
+    };
+    let adapter = Adapter::new(fs, options.writeback).map_err(refused)?;
+    let device = mount::mount(mountpoint, &options.flavor)?;
+    let session = start(adapter, device, options).map_err(|error| {
+        let lazily = mount::unmount(mountpoint, Unmount::Lazily);
+        if let Err(stuck) = lazily {
+            log::error!("the mount that could not be served stays: {stuck}");
+        }
+        refused(error)
+    })?;
+    if !mount::raise_read_ahead(mountpoint) {
+        log::debug!("read-ahead stays at the kernel's default");
+    }
+    Ok(Serving { session })
+}
+
+/// Greets the kernel and starts the threads.
+fn start(
+    adapter: Adapter,
+    device: OwnedFd,
+    options: &ServeOptions,
+) -> io::Result<JoinHandle<io::Result<()>>> {
+    let mut config = Config::default();
+    config.n_threads = Some(match options.threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from) + 2,
+        threads => threads,
+    });
+    // The kernel lets in whom the mount allows. fuser's own check would turn away what the kernel
+    // sends on its own account, such as the times of pages that it writes back.
+    let session = Session::from_fd(adapter, device, SessionACL::All, config)?;
+    std::thread::Builder::new()
+        .name("session".to_owned())
+        .spawn(move || session.run())
+}
+
+impl Serving {
+    /// Says whether the mount is gone and all requests are answered.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.session.is_finished()
+    }
+
+    /// Waits until the mount is gone and all requests are answered.
+    ///
+    /// # Errors
+    ///
+    /// If the connection to the kernel broke, or a thread panicked.
+    pub fn wait(self) -> io::Result<()> {
+        self.session
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the session's thread panicked")))
+    }
+}
+
+/// Writes back what the kernel still holds for the mount at `mountpoint`, and what we hold.
+///
+/// # Errors
+///
+/// If the mountpoint cannot be opened, or writing failed.
+pub fn sync_mount(mountpoint: &Path) -> io::Result<()> {
+    let root = std::fs::File::open(mountpoint)?;
+    rustix::fs::syncfs(&root)?;
+    root.sync_all()
+}
