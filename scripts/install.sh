@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Installs cauchyfs for everyone: the program, and the helper by which mount(8) and fstab find it.
+#
+#   scripts/install.sh [PREFIX]         PREFIX is /usr/local unless given
+
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+case "${1:-}" in
+-h | --help)
+    sed -n '2,/^$/s/^# \{0,1\}//p' "$ROOT/scripts/install.sh"
+    exit 0
+    ;;
+esac
+
+PREFIX=${1:-/usr/local}
+need_cargo
+need_fuse
+say "building"
+cargo build --release --locked
+say "installing to $PREFIX/bin and /sbin"
+as_root install -D -m 755 target/release/cauchyfs "$PREFIX/bin/cauchyfs"
+as_root ln -sf "$PREFIX/bin/cauchyfs" /sbin/mount.fuse.cauchyfs
+"$PREFIX/bin/cauchyfs" --version

@@ -1,0 +1,213 @@
+//! The daemon is killed in the middle of things, and everything acknowledged is there afterwards.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::support::{Shape, TestVolume, must, pattern, skip_mounts};
+
+/// Writes and syncs files until the daemon dies; returns those that were acknowledged, as seeds.
+fn write_until_killed(directory: PathBuf, first: u64) -> mpsc::Receiver<u64> {
+    let (acknowledged, inbox) = mpsc::channel();
+    std::thread::spawn(move || {
+        for seed in first.. {
+            if write_synced(&directory, seed).is_err() || acknowledged.send(seed).is_err() {
+                return;
+            }
+        }
+    });
+    inbox
+}
+
+/// Sizes go from nothing over inline and journaled to several stripes.
+fn content(seed: u64) -> Vec<u8> {
+    let sizes = [0, 1, 100, 2048, 4096, 5000, 70_000, 300_000, 3 << 20];
+    let nth = usize::try_from(seed).expect("seeds are small");
+    pattern(seed, sizes[nth % sizes.len()])
+}
+
+fn write_synced(directory: &Path, seed: u64) -> std::io::Result<()> {
+    let (draft, name) = (
+        directory.join(format!("draft{seed}")),
+        directory.join(format!("f{seed}")),
+    );
+    let mut file = File::create(&draft)?;
+    file.write_all(&content(seed))?;
+    file.sync_all()?;
+    fs::rename(&draft, &name)?;
+    File::open(directory)?.sync_all()
+}
+
+#[track_caller]
+fn check(directory: &Path, acknowledged: &[u64]) {
+    for &seed in acknowledged {
+        let found = fs::read(directory.join(format!("f{seed}")))
+            .unwrap_or_else(|error| panic!("file {seed} was acknowledged: {error}"));
+        assert!(found == content(seed), "file {seed} has other bytes");
+    }
+}
+
+#[test]
+fn everything_synced_survives_kill_9_with_all_members_and_with_any_two_lost() {
+    if skip_mounts() {
+        return;
+    }
+    for lost in [&[][..], &[0, 1], &[2, 5]] {
+        let volume = TestVolume::create(Shape::FOUR_TWO, 4096);
+        let kept: Vec<usize> = (0..6).filter(|index| !lost.contains(index)).collect();
+        let directory = volume.path("synced");
+        let mut acknowledged = Vec::new();
+        for round in 0..3 {
+            if round == 0 || lost.is_empty() {
+                volume.mount();
+                fs::create_dir_all(&directory).unwrap();
+            } else {
+                volume.mount_degraded(&kept);
+            }
+            check(&directory, &acknowledged);
+            let writer = write_until_killed(directory.clone(), 1000 * round);
+            std::thread::sleep(Duration::from_millis(1500 + 170 * round));
+            volume.crash();
+            let now: Vec<u64> = writer.iter().collect();
+            assert!(
+                !now.is_empty(),
+                "a round that acknowledged nothing proves nothing"
+            );
+            acknowledged.extend(now);
+            if round == 0 {
+                for &index in lost {
+                    volume.delete_member(index);
+                }
+            }
+        }
+        if lost.is_empty() {
+            volume.mount();
+        } else {
+            volume.mount_degraded(&kept);
+        }
+        check(&directory, &acknowledged);
+        volume.unmount();
+    }
+}
+
+fn sqlite(database: &Path, statement: &str) -> Output {
+    Command::new("sqlite3")
+        .arg(database)
+        .arg(statement)
+        .output()
+        .expect("sqlite3 is installed")
+}
+
+#[test]
+fn a_database_is_whole_and_keeps_every_commit_after_kill_9() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    let database = volume.path("rows.db");
+    for (round, journal) in ["delete", "wal"].into_iter().enumerate() {
+        let setup = format!(
+            "pragma journal_mode={journal}; create table if not exists rows(n integer primary key, text);"
+        );
+        assert!(sqlite(&database, &setup).status.success());
+        let counted = sqlite(&database, "select count(*) from rows");
+        let start: u64 = String::from_utf8(counted.stdout)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        let (committed, inbox) = mpsc::channel();
+        let writer = std::thread::spawn({
+            let database = database.clone();
+            move || {
+                for row in start.. {
+                    let insert = format!(
+                        "pragma synchronous=extra; insert into rows values({row}, hex(randomblob(500)));"
+                    );
+                    if !sqlite(&database, &insert).status.success() || committed.send(row).is_err()
+                    {
+                        return;
+                    }
+                }
+            }
+        });
+        std::thread::sleep(Duration::from_millis(2500));
+        volume.crash();
+        let last = inbox.iter().last().expect("some rows were committed");
+        writer.join().expect("the writer does not panic");
+        volume.mount();
+        let whole = sqlite(&database, "pragma integrity_check");
+        assert_eq!(
+            String::from_utf8_lossy(&whole.stdout).trim(),
+            "ok",
+            "round {round}"
+        );
+        let there = sqlite(
+            &database,
+            &format!("select count(*) from rows where n <= {last}"),
+        );
+        assert_eq!(
+            String::from_utf8_lossy(&there.stdout).trim(),
+            (last + 1).to_string()
+        );
+    }
+    volume.unmount();
+}
+
+#[test]
+fn files_unlinked_while_open_leave_no_space_behind_after_a_crash() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    let mut file = File::create(volume.path("ghost")).unwrap();
+    file.write_all(&pattern(1, 20 << 20)).unwrap();
+    file.sync_all().unwrap();
+    fs::remove_file(volume.path("ghost")).unwrap();
+    File::open(&volume.mountpoint).unwrap().sync_all().unwrap();
+    let full = volume.status().0["redundancy"].to_string();
+    volume.crash();
+    drop(file);
+    volume.mount();
+    crate::support::eventually("the space of the unlinked file is given back", || {
+        let (status, _) = volume.status();
+        let live: u64 = status["redundancy"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row["bytes"].as_u64().unwrap())
+            .sum();
+        live < 1 << 20
+    });
+    assert!(full.contains("bytes"));
+    must("ls", &[volume.mountpoint.to_str().unwrap()]);
+    volume.unmount();
+}
+
+#[test]
+fn a_full_volume_mounts_again_after_kill_9_and_keeps_what_was_synced() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 300);
+    volume.mount();
+    let full = (0..10_000)
+        .find(|&seed| write_synced(&volume.mountpoint, seed).is_err())
+        .expect("300 MiB of backing cannot hold this");
+    volume.crash();
+    volume.mount();
+    let acknowledged: Vec<u64> = (0..full).collect();
+    check(&volume.mountpoint, &acknowledged);
+    for seed in acknowledged {
+        fs::remove_file(volume.path(&format!("f{seed}"))).expect("deleting always works");
+    }
+    crate::support::eventually("the freed space can be used again", || {
+        write_synced(&volume.mountpoint, 8).is_ok()
+    });
+    volume.unmount();
+}

@@ -1,0 +1,10 @@
+//! The real binary, on real mounts over real directories.
+//!
+//! Mounting needs the superuser and `/dev/fuse`; set `CAUCHYFS_SKIP_MOUNTS=1` to leave those tests
+//! out, as `scripts/test.sh` does aloud where they cannot run.
+
+mod crash;
+mod misuse;
+mod posix;
+mod session;
+mod support;

@@ -1,0 +1,269 @@
+//! What cannot be is refused with a sentence that says why, and a second one that helps.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::support::{CAUCHYFS, Shape, TestVolume, skip_mounts};
+use tempfile::TempDir;
+
+fn cauchyfs<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Output {
+    Command::new(CAUCHYFS)
+        .args(arguments)
+        .output()
+        .expect("the binary runs")
+}
+
+/// Fails unless the command ended with `code` after one line on standard error, or two, of which
+/// the first contains `needle`.
+#[track_caller]
+fn refused(output: &Output, code: i32, needle: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    let lines: Vec<&str> = said.lines().collect();
+    assert!((1..=2).contains(&lines.len()), "one line, or two: {said}");
+    assert!(lines[0].starts_with("cauchyfs: "), "{said}");
+    assert!(said.contains(needle), "no `{needle}` in: {said}");
+    assert!(
+        lines.iter().skip(1).all(|line| line.starts_with("  ")),
+        "{said}"
+    );
+}
+
+fn home() -> (TempDir, impl Fn(&str) -> PathBuf) {
+    let home = tempfile::tempdir().expect("there is room for a temporary directory");
+    let path = home.path().to_owned();
+    (home, move |name: &str| path.join(name))
+}
+
+/// Makes a 2+1 volume in `d0`, `d1`, `d2` of a directory.
+fn create(base: &Path) -> [PathBuf; 3] {
+    let members = [0, 1, 2].map(|index| base.join(format!("d{index}")));
+    let mut arguments = [
+        "create",
+        "--data",
+        "2",
+        "--parity",
+        "1",
+        "--segment-size",
+        "8MiB",
+    ]
+    .map(PathBuf::from)
+    .to_vec();
+    arguments.extend(members.clone());
+    let output = cauchyfs(&arguments);
+    assert!(output.status.success(), "{output:?}");
+    members
+}
+
+#[test]
+fn create_prints_an_id_and_refuses_the_same_directories_again() {
+    let (home, _at) = home();
+    let members = [0, 1].map(|index| home.path().join(format!("d{index}")));
+    let mut arguments = [
+        "create",
+        "--data",
+        "1",
+        "--parity",
+        "1",
+        "--segment-size",
+        "8MiB",
+    ]
+    .map(PathBuf::from)
+    .to_vec();
+    arguments.extend(members);
+    let output = cauchyfs(&arguments);
+    let id = String::from_utf8(output.stdout).expect("the id is text");
+    assert!(uuid::Uuid::parse_str(id.trim()).is_ok(), "{id}");
+    refused(&cauchyfs(&arguments), 1, "belongs to a volume already");
+}
+
+#[test]
+fn create_refuses_what_cannot_be_a_volume() {
+    let (_home, at) = home();
+    fs::create_dir(at("full")).unwrap();
+    fs::write(at("full/note"), "mine").unwrap();
+    symlink(at("a"), at("alias")).unwrap();
+    let name = |name: &str| at(name).to_str().unwrap().to_owned();
+    let cases: [(&[&str], &str); 8] = [
+        (
+            &["--data", "0", "--parity", "1", &name("a"), &name("b")],
+            "--data must be at least 1",
+        ),
+        (
+            &["--data", "1", "--parity", "0", &name("a"), &name("b")],
+            "--parity must be at least 1",
+        ),
+        (
+            &["--data", "4", "--parity", "2", &name("a"), &name("b")],
+            "needs 6 directories",
+        ),
+        (
+            &["--data", "1", "--parity", "1", &name("a"), &name("full")],
+            "is not empty",
+        ),
+        (
+            &["--data", "1", "--parity", "1", &name("a"), &name("a")],
+            "given twice",
+        ),
+        (
+            &["--data", "1", "--parity", "1", &name("a"), &name("a/b")],
+            "lies inside",
+        ),
+        (
+            &[
+                "--data",
+                "1",
+                "--parity",
+                "1",
+                "--code",
+                "rot13",
+                &name("a"),
+                &name("b"),
+            ],
+            "rot13",
+        ),
+        (
+            &["--data", "x", "--parity", "1", &name("a"), &name("b")],
+            "invalid value 'x'",
+        ),
+    ];
+    for (arguments, needle) in cases {
+        let all: Vec<&str> = ["create"].iter().chain(arguments).copied().collect();
+        refused(&cauchyfs(&all), 1, needle);
+        assert!(
+            !at("a").exists(),
+            "a refused create leaves nothing behind: {arguments:?}"
+        );
+    }
+    assert_eq!(fs::read(at("full/note")).unwrap(), b"mine");
+}
+
+#[test]
+fn nonsense_is_refused_and_help_is_not() {
+    refused(&cauchyfs(&["frobnicate"]), 1, "frobnicate");
+    refused(&cauchyfs::<&str>(&[]), 1, "no command");
+    refused(&cauchyfs(&["mount", "--frob", "a", "b"]), 1, "--frob");
+    for command in ["scrub", "rebuild", "member"] {
+        refused(&cauchyfs(&[command, "/mnt"]), 1, "later release");
+    }
+    for command in [
+        "create", "mount", "unmount", "status", "check", "extract", "scrub",
+    ] {
+        let help = cauchyfs(&[command, "--help"]);
+        assert!(help.status.success());
+        assert!(
+            String::from_utf8_lossy(&help.stdout).contains("Examples:"),
+            "{command}"
+        );
+    }
+}
+
+#[test]
+fn mount_refuses_bad_options_places_and_members() {
+    let (home, at) = home();
+    let members = create(home.path());
+    fs::create_dir(at("mnt")).unwrap();
+    fs::create_dir(at("blank")).unwrap();
+    let base = home.path().to_str().unwrap();
+    let d = members.each_ref().map(|path| path.to_str().unwrap());
+    let name = |name: &str| at(name).to_str().unwrap().to_owned();
+    let cases: [(&[&str], i32, &str); 10] = [
+        (
+            &["-o", "frob", d[0], d[1], d[2], &name("mnt")],
+            1,
+            "unknown mount option `frob`",
+        ),
+        (
+            &["--metrics", "x:1", d[0], d[1], d[2], &name("mnt")],
+            1,
+            "later release",
+        ),
+        (
+            &["--engine", "abacus", d[0], d[1], d[2], &name("mnt")],
+            1,
+            "abacus",
+        ),
+        (&[d[0], d[1], d[2], &name("none")], 1, "cannot mount on"),
+        (
+            &[d[0], d[1], d[2], &format!("{}/segments", d[0])],
+            1,
+            "cannot mount on",
+        ),
+        (&[d[0], d[1], d[2], d[0]], 1, "lies inside the member"),
+        (&[d[0], d[1], d[2], base], 1, "lies inside the mountpoint"),
+        (&[d[0], d[1], d[0], &name("mnt")], 1, "given twice"),
+        (&[d[0], &name("mnt")], 2, "cauchyfs: "),
+        (&[&name("blank"), &name("mnt")], 2, "cauchyfs: "),
+    ];
+    for (arguments, code, needle) in cases {
+        let all: Vec<&str> = ["mount"].iter().chain(arguments).copied().collect();
+        refused(&cauchyfs(&all), code, needle);
+    }
+}
+
+#[test]
+fn members_of_two_volumes_are_not_mixed() {
+    let (home, at) = home();
+    fs::create_dir(at("one")).unwrap();
+    fs::create_dir(at("two")).unwrap();
+    fs::create_dir(at("mnt")).unwrap();
+    let (one, two) = (
+        create(&home.path().join("one")),
+        create(&home.path().join("two")),
+    );
+    let mixed = [Path::new("mount"), &one[0], &one[1], &two[2], &at("mnt")].map(Path::to_owned);
+    refused(&cauchyfs(&mixed), 2, "volume");
+}
+
+#[test]
+fn what_is_not_there_is_said_so() {
+    let (_home, at) = home();
+    fs::create_dir(at("blank")).unwrap();
+    let blank = at("blank");
+    refused(&cauchyfs(&[Path::new("status"), &blank]), 2, "cauchyfs: ");
+    refused(
+        &cauchyfs(&[Path::new("unmount"), &blank]),
+        1,
+        "nothing is mounted",
+    );
+    refused(
+        &cauchyfs(&[Path::new("check"), &at("gone")]),
+        2,
+        "cauchyfs: ",
+    );
+}
+
+#[test]
+fn a_mounted_volume_is_neither_mounted_nor_checked_nor_extracted_again() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    let all: Vec<usize> = (0..6).collect();
+    refused(&volume.try_mount(&all, &[]), 1, "mounted on it already");
+    let other = volume.home.join("other");
+    fs::create_dir(&other).unwrap();
+    let with = |command: &[&str], tail: &[&str]| {
+        let mut arguments: Vec<PathBuf> = command.iter().map(PathBuf::from).collect();
+        arguments.extend(volume.members.clone());
+        arguments.extend(tail.iter().map(PathBuf::from));
+        cauchyfs(&arguments)
+    };
+    refused(&with(&["mount"], &[other.to_str().unwrap()]), 2, "in use");
+    refused(&with(&["check"], &[]), 1, "in use");
+    refused(
+        &with(&["extract"], &["--to", other.to_str().unwrap()]),
+        1,
+        "in use",
+    );
+    // Status finds the mount behind the directories.
+    let members: Vec<&PathBuf> = volume.members.iter().collect();
+    let (status, code) = volume.status_of(&members);
+    assert_eq!((status["mounted"].as_bool(), code), (Some(true), 0));
+    volume.unmount();
+    let (status, code) = volume.status_of(&members);
+    assert_eq!((status["mounted"].as_bool(), code), (Some(false), 0));
+}

@@ -1,0 +1,290 @@
+//! The main job on real mounts: data in, directories lost, data out.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::{
+    CAUCHYFS, Disk, DiskKind, Shape, TestVolume, check_large, compare_trees, drop_caches, must,
+    pattern, skip_mounts, text, write_large,
+};
+
+/// Bytes of the large file: many stripes, more than the caches hold.
+const LARGE: u64 = 300 << 20;
+
+/// Our own source: a real tree of real files.
+const SOURCE: &str = env!("CARGO_MANIFEST_DIR");
+
+fn copy_source(target: &Path) {
+    fs::create_dir(target).expect("the mount is writable");
+    for part in ["src", "tests", "Cargo.toml", "Cargo.lock"] {
+        let from = Path::new(SOURCE).join(part);
+        must("cp", &["-a", text(&from), text(target)]);
+    }
+}
+
+/// Writes and reads back small files until told to stop; returns how many. Any error panics.
+fn load(directory: &Path, stop: &AtomicBool) -> u64 {
+    fs::create_dir(directory).expect("the mount is writable");
+    let mut rounds = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let path = directory.join(format!("f{}", rounds % 50));
+        let bytes = pattern(
+            rounds,
+            1000 + 37 * usize::try_from(rounds % 900).expect("it is small"),
+        );
+        fs::write(&path, &bytes).expect("writing goes on");
+        assert_eq!(
+            fs::read(&path).expect("reading goes on"),
+            bytes,
+            "round {rounds}"
+        );
+        rounds += 1;
+    }
+    rounds
+}
+
+/// The first paragraph of the project's first issue.
+#[test]
+fn two_of_six_directories_are_deleted_under_load_and_no_byte_is_lost() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 2048);
+    volume.mount();
+    assert_eq!(volume.status().1, 0, "a fresh volume is healthy");
+    copy_source(&volume.path("source"));
+    write_large(&volume.path("large"), 1, LARGE).expect("there is room");
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let loader = std::thread::spawn({
+        let (directory, stop) = (volume.path("load"), Arc::clone(&stop));
+        move || load(&directory, &stop)
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    volume.delete_member(1);
+    volume.delete_member(4);
+    let deleted = Instant::now();
+    while volume.members_in("missing") < 2 {
+        assert!(
+            deleted.elapsed() < Duration::from_secs(3),
+            "status must say so within 3 s"
+        );
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    stop.store(true, Ordering::Relaxed);
+    assert!(loader.join().expect("no operation failed") > 0);
+
+    let (status, code) = volume.status();
+    assert_eq!((status["state"].as_str(), code), (Some("degraded"), 3));
+    drop_caches();
+    check_large(&volume.path("large"), 1, LARGE);
+    copy_source(&volume.path("copy"));
+    compare_trees(&volume.path("copy"), &volume.path("source"));
+    write_large(&volume.path("new"), 2, 20 << 20).expect("new files can be written");
+    volume.unmount();
+
+    // Any order will do.
+    volume.mount_degraded(&[5, 0, 3, 2]);
+    check_large(&volume.path("large"), 1, LARGE);
+    check_large(&volume.path("new"), 2, 20 << 20);
+    compare_trees(&volume.path("copy"), &volume.path("source"));
+    volume.unmount();
+}
+
+#[test]
+fn a_volume_works_alike_on_tmpfs_ext4_xfs_and_btrfs() {
+    if skip_mounts() {
+        return;
+    }
+    let shape = Shape {
+        data: 2,
+        parity: 1,
+        members: 3,
+        ..Shape::FOUR_TWO
+    };
+    for kind in DiskKind::ALL {
+        let volume = TestVolume::create_on(shape, Disk::new(kind, 768));
+        volume.mount();
+        write_large(&volume.path("large"), 3, 40 << 20)
+            .unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+        fs::write(volume.path("small"), "small").expect("there is room");
+        volume.remount();
+        check_large(&volume.path("large"), 3, 40 << 20);
+        volume.delete_member(2);
+        drop_caches();
+        check_large(&volume.path("large"), 3, 40 << 20);
+        fs::remove_file(volume.path("large")).expect("deleting works degraded");
+        volume.unmount();
+        volume.mount_degraded(&[0, 1]);
+        assert_eq!(
+            fs::read(volume.path("small")).unwrap(),
+            b"small",
+            "{kind:?}"
+        );
+        assert!(!volume.path("large").exists(), "{kind:?}");
+        volume.unmount();
+    }
+}
+
+#[test]
+fn a_full_volume_still_reads_deletes_and_unmounts() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 600);
+    volume.mount();
+    write_large(&volume.path("first"), 4, 10 << 20).expect("there is room for this one");
+    let mut written = 0;
+    let error = loop {
+        let path = volume.path(&format!("fill{written}"));
+        let outcome =
+            write_large(&path, written, 16 << 20).and_then(|()| fs::File::open(&path)?.sync_all());
+        match outcome {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+        assert!(written < 100, "600 MiB of backing cannot hold this");
+    };
+    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+    assert!(
+        written > 2,
+        "most of the space must be usable, {written} files of 16 MiB were"
+    );
+    drop_caches();
+    check_large(&volume.path("first"), 4, 10 << 20);
+    for index in 0..=written {
+        fs::remove_file(volume.path(&format!("fill{index}"))).expect("deleting always works");
+    }
+    crate::support::eventually("the freed space can be used again", || {
+        let path = volume.path("again");
+        write_large(&path, 5, 20 << 20)
+            .and_then(|()| fs::File::open(&path)?.sync_all())
+            .is_ok()
+    });
+    volume.remount();
+    check_large(&volume.path("first"), 4, 10 << 20);
+    check_large(&volume.path("again"), 5, 20 << 20);
+    volume.unmount();
+}
+
+#[test]
+fn umount_and_sigterm_lose_nothing() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    let end = |volume: &TestVolume, way: &str| match way {
+        "SIGTERM" => {
+            let daemon = volume.daemon().expect("a daemon serves the mount");
+            must("kill", &["-TERM", &daemon.to_string()])
+        }
+        "fusermount3" => must("fusermount3", &["-u", text(&volume.mountpoint)]),
+        program => must(program, &[text(&volume.mountpoint)]),
+    };
+    for (seed, way) in (0..).zip(["umount", "fusermount3", "SIGTERM"]) {
+        volume.mount();
+        let name = format!("by {way}");
+        write_large(&volume.path(&name), seed, 5 << 20).expect("there is room");
+        end(&volume, way);
+        crate::support::eventually("the daemon ended", || volume.daemon().is_none());
+        volume.mount();
+        check_large(&volume.path(&name), seed, 5 << 20);
+        volume.unmount();
+    }
+}
+
+#[test]
+fn a_busy_mount_stays_and_names_its_user_until_it_is_taken_away_lazily() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    let open = fs::File::create(volume.path("open")).expect("the mount is writable");
+    let unmount = |options: &[&str]| {
+        let mut command = Command::new(CAUCHYFS);
+        command.arg("unmount").args(options).arg(&volume.mountpoint);
+        command.output().expect("the binary runs")
+    };
+    let refused = unmount(&[]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains(&format!("(process {})", std::process::id())),
+        "{said}"
+    );
+    assert!(unmount(&["--lazy"]).status.success());
+    drop(open);
+    assert!(
+        volume.daemon().is_none(),
+        "unmount returns when the daemon is gone"
+    );
+    volume.mount();
+    assert!(volume.path("open").exists());
+    volume.unmount();
+}
+
+#[test]
+fn files_come_out_of_four_directories_without_root_and_nothing_is_written_there() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    fs::create_dir_all(volume.path("a/b")).unwrap();
+    write_large(&volume.path("a/b/large"), 6, 12 << 20).unwrap();
+    fs::write(volume.path("a/small"), "small").unwrap();
+    fs::hard_link(volume.path("a/small"), volume.path("a/twin")).unwrap();
+    std::os::unix::fs::symlink("small", volume.path("a/link")).unwrap();
+    fs::write(volume.path("other"), "not asked for").unwrap();
+    volume.unmount();
+    volume.delete_member(0);
+    volume.delete_member(3);
+    let sources: Vec<&str> = [1, 2, 4, 5]
+        .map(|index| volume.members[index].to_str().unwrap())
+        .into();
+    for source in &sources {
+        must("chmod", &["-R", "a+rX", source]);
+    }
+    let before: Vec<_> = sources
+        .iter()
+        .map(|source| stamps(Path::new(source)))
+        .collect();
+
+    let home = tempfile::tempdir().unwrap();
+    must("chmod", &["777", home.path().to_str().unwrap()]);
+    let out = home.path().join("out");
+    let binary = home.path().join("cauchyfs");
+    fs::copy(CAUCHYFS, &binary).unwrap();
+    let output = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(&binary)
+        .arg("extract")
+        .args(&sources)
+        .arg("--to")
+        .args([out.to_str().unwrap(), "/a"])
+        .output()
+        .expect("setpriv runs");
+    assert!(output.status.success(), "{output:?}");
+    check_large(&out.join("a/b/large"), 6, 12 << 20);
+    assert_eq!(fs::read(out.join("a/twin")).unwrap(), b"small");
+    assert_eq!(
+        fs::read_link(out.join("a/link")).unwrap(),
+        Path::new("small")
+    );
+    assert!(!out.join("other").exists());
+    let after: Vec<_> = sources
+        .iter()
+        .map(|source| stamps(Path::new(source)))
+        .collect();
+    assert_eq!(before, after, "extract writes nothing to the members");
+}
+
+/// Lists a directory's files with their lengths and times of change.
+fn stamps(directory: &Path) -> String {
+    must("find", &[text(directory), "-printf", "%P %s %T@ %C@\n"])
+}

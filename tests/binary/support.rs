@@ -1,0 +1,286 @@
+//! Volumes on real directories, mounted by the real binary, gone without a trace afterwards, also
+//! when a test panics.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+mod disk;
+mod tree;
+
+pub(crate) use disk::{Disk, DiskKind};
+pub(crate) use tree::{check_large, compare_trees, pattern, write_large};
+
+/// The binary under test.
+pub(crate) const CAUCHYFS: &str = env!("CARGO_BIN_EXE_cauchyfs");
+
+/// Set to 1 where tests cannot mount; `scripts/test.sh` says so aloud.
+const SKIP: &str = "CAUCHYFS_SKIP_MOUNTS";
+
+/// How long anything that should happen soon may take on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Says whether this test is to be left out; fails where it could not run and nobody said to skip.
+pub(crate) fn skip_mounts() -> bool {
+    if std::env::var_os(SKIP).is_some_and(|value| value == "1") {
+        eprintln!("skipped: {SKIP}=1");
+        return true;
+    }
+    assert!(
+        rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists(),
+        "this test mounts: run it as root where /dev/fuse is, or set {SKIP}=1"
+    );
+    false
+}
+
+/// Runs a command and returns what it said, whatever the exit code.
+pub(crate) fn run(program: &str, arguments: &[&str]) -> Output {
+    Command::new(program)
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|error| panic!("cannot run {program}: {error}"))
+}
+
+/// Runs a command that must succeed and returns its standard output.
+#[track_caller]
+pub(crate) fn must(program: &str, arguments: &[&str]) -> String {
+    let output = run(program, arguments);
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).expect("the output is text")
+}
+
+/// Returns a path as text, which those of tests always are.
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().expect("test paths are text")
+}
+
+/// Polls until `is_true`, or fails after [`PATIENCE`].
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_true() {
+        assert!(start.elapsed() < PATIENCE, "still not so: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Empties the kernel's caches, so that reads reach the daemon.
+pub(crate) fn drop_caches() {
+    rustix::fs::sync();
+    fs::write("/proc/sys/vm/drop_caches", "3").expect("root may drop caches");
+}
+
+/// How to make a volume.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) data: usize,
+    pub(crate) parity: usize,
+    pub(crate) members: usize,
+    pub(crate) segment: &'static str,
+    pub(crate) unit: &'static str,
+}
+
+impl Shape {
+    /// Four data and two parity shards over six directories, with segments small enough for tests.
+    pub(crate) const FOUR_TWO: Self = Self {
+        data: 4,
+        parity: 2,
+        members: 6,
+        segment: "16MiB",
+        unit: "256KiB",
+    };
+}
+
+/// A volume with its directories, and at most one mount.
+pub(crate) struct TestVolume {
+    pub(crate) mountpoint: PathBuf,
+    pub(crate) members: Vec<PathBuf>,
+    pub(crate) home: PathBuf,
+    // In this order: what lies on a disk goes before it.
+    _home: Option<TempDir>,
+    _disk: Option<Disk>,
+}
+
+impl TestVolume {
+    /// Makes a volume in fresh directories on a memory filesystem of `mebibytes`.
+    pub(crate) fn create(shape: Shape, mebibytes: u64) -> Self {
+        Self::create_on(shape, Disk::new(DiskKind::Tmpfs, mebibytes))
+    }
+
+    /// Makes a volume in fresh directories of `disk`.
+    pub(crate) fn create_on(shape: Shape, disk: Disk) -> Self {
+        let home = tempfile::Builder::new()
+            .prefix("cauchyfs-test-")
+            .tempdir()
+            .expect("there is room for a temporary directory");
+        let members: Vec<PathBuf> = (0..shape.members)
+            .map(|number| disk.path().join(format!("d{number}")))
+            .collect();
+        let volume = Self {
+            mountpoint: home.path().join("mnt"),
+            members,
+            home: home.path().to_owned(),
+            _home: Some(home),
+            _disk: Some(disk),
+        };
+        fs::create_dir(&volume.mountpoint).expect("the home is empty");
+        volume.run_create(shape);
+        volume
+    }
+
+    fn run_create(&self, shape: Shape) {
+        let output = Command::new(CAUCHYFS)
+            .args(["create", "--label", "test"])
+            .args(["--data", &shape.data.to_string()])
+            .args(["--parity", &shape.parity.to_string()])
+            .args(["--segment-size", shape.segment, "--stripe-unit", shape.unit])
+            .args(&self.members)
+            .output()
+            .expect("the binary runs");
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// Mounts with all directories.
+    #[track_caller]
+    pub(crate) fn mount(&self) {
+        let all: Vec<usize> = (0..self.members.len()).collect();
+        let output = self.try_mount(&all, &[]);
+        assert!(output.status.success(), "{output:?}\n{}", self.log());
+    }
+
+    /// Mounts with some of the directories, in the order given.
+    pub(crate) fn try_mount(&self, members: &[usize], options: &[&str]) -> Output {
+        Command::new(CAUCHYFS)
+            .arg("mount")
+            .arg("--log-file")
+            .arg(self.home.join("log"))
+            .args(options)
+            .args(members.iter().map(|&index| &self.members[index]))
+            .arg(&self.mountpoint)
+            .output()
+            .expect("the binary runs")
+    }
+
+    /// Mounts with some of the directories; the exit code says that it is degraded.
+    #[track_caller]
+    pub(crate) fn mount_degraded(&self, members: &[usize]) {
+        let output = self.try_mount(members, &[]);
+        assert_eq!(output.status.code(), Some(3), "{output:?}\n{}", self.log());
+    }
+
+    /// Unmounts in good order.
+    #[track_caller]
+    pub(crate) fn unmount(&self) {
+        let output = Command::new(CAUCHYFS)
+            .arg("unmount")
+            .arg(&self.mountpoint)
+            .output()
+            .expect("the binary runs");
+        assert!(output.status.success(), "{output:?}\n{}", self.log());
+    }
+
+    /// Unmounts and mounts again with all directories.
+    #[track_caller]
+    pub(crate) fn remount(&self) {
+        self.unmount();
+        self.mount();
+    }
+
+    /// Kills the daemon as a crash does, and clears the mountpoint.
+    #[track_caller]
+    pub(crate) fn crash(&self) {
+        let daemon = self.daemon().expect("a daemon serves the mount");
+        must("kill", &["-KILL", &daemon.to_string()]);
+        eventually("the daemon is dead", || self.daemon().is_none());
+        let output = Command::new(CAUCHYFS)
+            .arg("unmount")
+            .arg(&self.mountpoint)
+            .output()
+            .expect("the binary runs");
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// Returns the process that serves the mount.
+    pub(crate) fn daemon(&self) -> Option<u32> {
+        let mountpoint = self.mountpoint.to_str().expect("test paths are text");
+        fs::read_dir("/proc")
+            .expect("/proc is there")
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .find(|pid: &u32| {
+                let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                let words: Vec<&[u8]> = line.split(|&byte| byte == 0).collect();
+                words.contains(&b"--report".as_slice()) && words.contains(&mountpoint.as_bytes())
+            })
+    }
+
+    /// Returns what `status --json` says of the mount, and its exit code.
+    #[track_caller]
+    pub(crate) fn status(&self) -> (Value, i32) {
+        self.status_of(&[&self.mountpoint])
+    }
+
+    /// Returns what `status --json` says of paths, and its exit code.
+    #[track_caller]
+    pub(crate) fn status_of(&self, paths: &[&PathBuf]) -> (Value, i32) {
+        let output = Command::new(CAUCHYFS)
+            .args(["status", "--json"])
+            .args(paths)
+            .output()
+            .expect("the binary runs");
+        let value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {output:?}\n{}", self.log()));
+        (value, output.status.code().expect("it was not killed"))
+    }
+
+    /// Returns how many members `status` holds for `state`.
+    pub(crate) fn members_in(&self, state: &str) -> usize {
+        let (status, _) = self.status();
+        let members = status["members"].as_array().expect("members are listed");
+        members
+            .iter()
+            .filter(|member| member["state"] == state)
+            .count()
+    }
+
+    /// Deletes a member's directory, with everything in it.
+    pub(crate) fn delete_member(&self, index: usize) {
+        // The daemon may add a file while the directory is being emptied.
+        eventually("the directory is deleted", || {
+            fs::remove_dir_all(&self.members[index]).is_ok() || !self.members[index].exists()
+        });
+    }
+
+    /// Returns a path on the mount.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.mountpoint.join(name)
+    }
+
+    /// Returns the daemons' log.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.home.join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for TestVolume {
+    fn drop(&mut self) {
+        if let Some(daemon) = self.daemon() {
+            run("kill", &["-KILL", &daemon.to_string()]);
+        }
+        let mountpoint = self.mountpoint.to_str().expect("test paths are text");
+        // Until nothing is mounted there any more.
+        while run("umount", &["-l", mountpoint]).status.success() {}
+        if std::thread::panicking() {
+            eprintln!("--- the daemon's log\n{}", self.log());
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The house rules that a compiler does not check.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Modules from the top down; one uses those of lower tiers, and not those beside it.
+const TIERS: [&[&str]; 8] = [
+    &["cli"],
+    &["fuse"],
+    &["fs", "maintain", "bench"],
+    &["commit"],
+    &["meta", "volume"],
+    &["members", "workers"],
+    &["codec", "store"],
+    &["format"],
+];
+
+/// The longest source file, in lines.
+const MAX_LINES: usize = 700;
+
+/// The longest README, in lines.
+const MAX_README_LINES: usize = 200;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn sources(directory: &str) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    let mut directories = vec![root().join(directory)];
+    while let Some(directory) = directories.pop() {
+        let Ok(entries) = fs::read_dir(&directory) else {
+            continue;
+        };
+        for path in entries.map(|entry| entry.expect("the entry can be read").path()) {
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).expect("sources are text");
+                found.push((path, text));
+            }
+        }
+    }
+    found
+}
+
+fn tier(module: &str) -> Option<usize> {
+    TIERS.iter().position(|tier| tier.contains(&module))
+}
+
+/// Returns the top-level module that a source file belongs to; none for `lib.rs` and `main.rs`.
+fn module_of(path: &Path) -> Option<String> {
+    let inside = path.strip_prefix(root().join("src")).ok()?;
+    let first = Path::new(inside.components().next()?.as_os_str()).with_extension("");
+    Some(first.to_str()?.to_owned()).filter(|name| name != "lib" && name != "main")
+}
+
+/// Returns the modules that `text` names as `crate::module`, outside comments.
+fn used_modules(text: &str) -> Vec<String> {
+    let code: String = text
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or_default())
+        .collect::<Vec<_>>()
+        .join("\n");
+    let mut used = Vec::new();
+    for (at, _) in code.match_indices("crate::") {
+        let rest = &code[at + "crate::".len()..];
+        if let Some(group) = rest.strip_prefix('{') {
+            let mut depth = 0;
+            let mut name = String::new();
+            for character in group.chars() {
+                match character {
+                    '{' => depth += 1,
+                    '}' if depth == 0 => break,
+                    '}' => depth -= 1,
+                    ',' if depth == 0 => used.push(std::mem::take(&mut name)),
+                    character if depth == 0 && !character.is_whitespace() => name.push(character),
+                    _ => {}
+                }
+            }
+            used.push(name);
+        } else {
+            let word = |c: &char| c.is_alphanumeric() || *c == '_';
+            used.push(rest.chars().take_while(word).collect());
+        }
+    }
+    for name in &mut used {
+        if let Some(end) = name.find("::") {
+            name.truncate(end);
+        }
+    }
+    used.retain(|name| !name.is_empty());
+    used
+}
+
+#[test]
+fn modules_use_only_what_lies_below_them() {
+    let mut wrong = Vec::new();
+    for (path, text) in sources("src") {
+        let Some(module) = module_of(&path) else {
+            continue;
+        };
+        let Some(own) = tier(&module) else {
+            wrong.push(format!("{}: `{module}` is in no tier", path.display()));
+            continue;
+        };
+        for used in used_modules(&text)
+            .into_iter()
+            .filter(|used| *used != module)
+        {
+            match tier(&used) {
+                Some(other) if other > own => {}
+                Some(_) => wrong.push(format!("{}: `{module}` uses `{used}`", path.display())),
+                None => wrong.push(format!("{}: `{used}` is in no tier", path.display())),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_layer_test_sees_single_grouped_and_nested_uses() {
+    let text =
+        "use crate::a::B;\nuse crate::{c, d::{E, F}, g::H};\n// crate::not\nlet x = crate::i::j();";
+    assert_eq!(used_modules(text), ["a", "c", "d", "g", "i"]);
+}
+
+#[test]
+fn files_are_short_enough_to_be_read() {
+    for (path, text) in sources("src") {
+        let lines = text.lines().count();
+        assert!(lines <= MAX_LINES, "{}: {lines} lines", path.display());
+    }
+}
+
+#[test]
+fn nothing_is_marked_as_unfinished() {
+    let markers = [
+        concat!("TO", "DO"),
+        concat!("FIX", "ME"),
+        concat!("XX", "X:"),
+        concat!("HA", "CK"),
+    ];
+    for directory in ["src", "tests"] {
+        for (path, text) in sources(directory) {
+            for (number, line) in text.lines().enumerate() {
+                for marker in markers {
+                    assert!(
+                        !line.contains(marker),
+                        "{}:{}: {line}",
+                        path.display(),
+                        number + 1
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_module_is_spelled_mod_rs() {
+    for (path, _) in sources("src") {
+        assert!(!path.ends_with("mod.rs"), "{}", path.display());
+    }
+}
+
+#[test]
+fn the_readme_is_short_and_names_every_command() {
+    let readme = fs::read_to_string(root().join("README.md")).expect("there is a README");
+    let lines = readme.lines().count();
+    assert!(lines <= MAX_README_LINES, "{lines} lines");
+    let help = Command::new(env!("CARGO_BIN_EXE_cauchyfs"))
+        .arg("--help")
+        .output()
+        .expect("the binary runs");
+    let help = String::from_utf8(help.stdout).expect("help is text");
+    let commands: Vec<&str> = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert!(commands.len() >= 8, "help lists commands: {help}");
+    for command in commands {
+        assert!(
+            readme.contains(&format!("cauchyfs {command}")),
+            "README lacks `cauchyfs {command}`"
+        );
+    }
+}
