@@ -65,8 +65,7 @@ fn is_dead(mountpoint: &Path) -> bool {
 
 /// Takes away a mount whose daemon cannot be asked.
 fn clear(mountpoint: &Path, lazy: bool) -> Result<Outcome, Failure> {
-    let is_dead =
-        fs::metadata(mountpoint).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN));
+    let is_dead = is_dead(mountpoint);
     let how = if is_dead || lazy {
         Unmount::Lazily
     } else {
