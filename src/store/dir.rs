@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::fs::{self as sys, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
@@ -32,6 +33,12 @@ const OPEN_FILES: usize = 96;
 
 /// The file whose lock stands for the whole directory.
 const LOCK_FILE: &str = "lock";
+
+/// How long to wait for a lock: a killed process keeps its locks until all of it is cleared away.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long to wait between two tries to take a lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// A backing directory of the running system.
 #[derive(Debug)]
@@ -404,7 +411,7 @@ impl Store for DirStore {
             Err(Errno::ROFS) => return Ok(StoreLock::new(())),
             other => other.map_err(&failed)?,
         };
-        match retry(|| sys::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
+        match lock_patiently(&file) {
             Ok(()) => {}
             Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {
                 log::warn!(
@@ -462,6 +469,17 @@ fn grow(file: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
 
 fn length_of(stat: &sys::Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or(0)
+}
+
+/// Locks a file that a process about to be gone may still have locked.
+fn lock_patiently(file: &OwnedFd) -> Result<(), Errno> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match retry(|| sys::flock(file, FlockOperation::NonBlockingLockExclusive)) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_PAUSE),
+            done => return done,
+        }
+    }
 }
 
 /// Repeats a system call for as long as signals interrupt it.

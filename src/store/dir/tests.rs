@@ -134,6 +134,19 @@ fn a_directory_is_in_use_for_every_other_opener() {
 }
 
 #[test]
+fn a_lock_that_is_about_to_be_released_is_waited_for() {
+    let home = tempfile::tempdir().unwrap();
+    let store = DirStore::open(home.path()).unwrap();
+    let held = store.lock().expect("nobody has it");
+    let release = std::thread::spawn(move || {
+        std::thread::sleep(2 * LOCK_PAUSE);
+        drop(held);
+    });
+    drop(store.lock().expect("it is released while we wait"));
+    release.join().expect("nothing panics");
+}
+
+#[test]
 fn what_is_no_directory_cannot_be_opened() {
     let (parent, store) = temporary();
     assert!(store.is_empty().expect("readable"));
