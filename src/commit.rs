@@ -44,7 +44,7 @@ mod sync;
 pub use crate::members::CreateOptions;
 pub use compact::InodeLocks;
 pub use error::CommitError;
-pub use redundancy::{Redundancy, RedundancyRow};
+pub use redundancy::{MissingShards, Redundancy, RedundancyRow};
 
 use group::Group;
 use reap::Reaper;

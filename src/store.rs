@@ -196,11 +196,12 @@ pub trait Store: Send + Sync + Debug {
 
     /// Checks that the directory is still the very one that was opened, by its path, and that no
     /// file in use was deleted behind the daemon's back. Open files of a deleted directory still
-    /// answer, so nothing but this call tells.
+    /// answer, so nothing but this call tells. A deleted file in a subdirectory, of which there are
+    /// many, answers `NotFound` from here on.
     ///
     /// # Errors
     ///
-    /// `Gone` if it is not.
+    /// `Gone` if it is not the same directory, or if a file at its top was deleted.
     fn probe(&self) -> Result<(), StoreError>;
 
     /// Takes the directory for this process alone. Where the backing filesystem has no locks or is

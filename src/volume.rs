@@ -53,7 +53,7 @@ pub use error::{CatalogError, VolumeError};
 pub use pins::Pin;
 pub use space::Space;
 
-pub(crate) use layout::Tally;
+pub(crate) use layout::{Tally, member_of};
 pub(crate) use pins::Moment;
 
 use self::core::Core;

@@ -14,6 +14,7 @@ use cauchyfs::format::{Cookie, Ino, Record, StripeId, key};
 use cauchyfs::fs::check::{FindingKind, Report, check};
 use cauchyfs::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
 use cauchyfs::meta::Batch;
+use cauchyfs::store::Store;
 
 const ROOT: &Caller = &Caller::ROOT;
 
@@ -392,4 +393,40 @@ fn an_inode_whose_removal_a_crash_interrupted_is_removed_at_the_next_mount() {
         (report.findings, report.inodes, report.extents),
         (vec![], 2, 0)
     );
+}
+
+#[test]
+fn a_segment_file_that_is_gone_or_cut_short_is_named_with_the_shards_it_lacks() {
+    let disks = volume::disks(3, 2, 1);
+    let pipeline = volume::open(&disks, 0);
+    let fs = Fs::open(Arc::clone(&pipeline), FsOptions::default()).unwrap();
+    let flags = OpenFlags::read_write();
+    let (_, handle) = fs.create(ROOT, Ino::ROOT, b"file", 0o644, flags).unwrap();
+    fs.write(ROOT, handle, 0, &vec![1; 500_000], WriteFlags::default())
+        .unwrap();
+    fs.release(handle).unwrap();
+    fs.close().unwrap();
+    pipeline.checkpoint().unwrap();
+    assert_eq!(check(&pipeline, false).unwrap().findings, []);
+    let store = disks[1].open();
+    let (name, _) = store.list("segments").unwrap().remove(0);
+    let findings = || -> Vec<(FindingKind, bool)> {
+        let report = check(&pipeline, true).unwrap();
+        let findings = report.findings.into_iter();
+        findings.map(|it| (it.kind, it.mended)).collect()
+    };
+    let missing = |found, shards| {
+        let file = format!("d1/{name}");
+        let kind = FindingKind::ShardsMissing {
+            file,
+            found,
+            shards,
+        };
+        vec![(kind, false)]
+    };
+    // Four stripes of two data shards of 64 KiB.
+    store.truncate(&name, 100_000).unwrap();
+    assert_eq!(findings(), missing(Some(100_000), 3));
+    store.remove(&name).unwrap();
+    assert_eq!(findings(), missing(None, 4));
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use super::reap::successor;
 use super::{CommitError, Pipeline};
 use crate::format::record::{Segment, Stripe};
-use crate::format::{Epoch, Ino, Record, SegmentId, StripeId, key};
+use crate::format::{Epoch, Ino, MemberIndex, Record, SegmentId, StripeId, key};
+use crate::volume::member_of;
 
 /// How long a count is good while no member comes or goes and nothing is committed: files may vanish
 /// behind the daemon's back.
@@ -36,6 +37,19 @@ pub struct Redundancy {
     pub rows: Vec<RedundancyRow>,
     /// The first stripes whose data is lost, at most 1000.
     pub unrecoverable: Vec<StripeId>,
+}
+
+/// Shards that were written to a file of a member at hand, but are not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MissingShards {
+    /// The member.
+    pub member: MemberIndex,
+    /// The segment whose file it is.
+    pub segment: SegmentId,
+    /// The length of the file in bytes, or `None` if there is none.
+    pub found: Option<u64>,
+    /// How many shards lie beyond that.
+    pub shards: u64,
 }
 
 /// A count and what it was true for.
@@ -101,6 +115,40 @@ impl Pipeline {
             rows: rows.into_values().collect(),
             unrecoverable,
         })
+    }
+
+    /// Lists the segment files that are gone, or too short for the shards that were written to them, on
+    /// members at hand; by member and segment.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn missing_shards(&self) -> Result<Vec<MissingShards>, CommitError> {
+        let census = self.volume.census();
+        let live = self.members.live();
+        let segments: HashMap<SegmentId, Segment> = self.volume.segments().into_iter().collect();
+        let mut missing: BTreeMap<(MemberIndex, SegmentId), u64> = BTreeMap::new();
+        self.for_each_stripe(|_, record| {
+            let Some(segment) = segments.get(&record.segment) else {
+                return;
+            };
+            let holders = record
+                .written
+                .iter()
+                .filter_map(|shard| member_of(segment, &record, shard));
+            for member in holders.filter(|member| live.contains(member)) {
+                if !census.holds(member, &record) {
+                    *missing.entry((member, record.segment)).or_default() += 1;
+                }
+            }
+        })?;
+        let list = |((member, segment), shards)| MissingShards {
+            member,
+            segment,
+            found: census.len(member, segment),
+            shards,
+        };
+        Ok(missing.into_iter().map(list).collect())
     }
 
     fn for_each_stripe(&self, mut visit: impl FnMut(StripeId, Stripe)) -> Result<(), CommitError> {

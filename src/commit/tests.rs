@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{CommitError, CreateOptions, InodeLocks, OpenOptions, Pipeline};
+use super::{CommitError, CreateOptions, InodeLocks, MissingShards, OpenOptions, Pipeline};
 use crate::codec::Geometry;
 use crate::format::record::{Backref, Extent, Marker};
 use crate::format::{BLOCK_SIZE, Ino, Record, ShardIndex, StripeId, files, key};
@@ -25,6 +25,7 @@ mod crash;
 mod degraded;
 mod faults;
 mod full;
+mod lost_files;
 mod repair;
 
 /// Bytes of a shard of a full stripe.

@@ -1,8 +1,8 @@
 //! Checking that the records of a volume agree with each other, and mending them where they do not.
 //!
 //! Works on the index of a volume that is not mounted. Names are checked against inodes, counts against
-//! what is counted, extents against the way back to them, stripes against segments. Bytes are not read:
-//! that is a scrub's business.
+//! what is counted, extents against the way back to them, stripes against segments, segments against
+//! the files there are. Bytes are not read: that is a scrub's business.
 //!
 //! Memory grows with the number of directories, and by some 16 bytes for every other inode.
 
@@ -92,6 +92,15 @@ pub enum FindingKind {
     StripeWithoutSums(StripeId),
     /// A segment that knows of a stripe which is not there or lies elsewhere.
     PlaceWithoutStripe(StripeId),
+    /// A segment file that is gone, or too short for the shards that were written to it.
+    ShardsMissing {
+        /// The directory and the file in it.
+        file: String,
+        /// The length of the file in bytes, or `None` if there is none.
+        found: Option<u64>,
+        /// How many shards are missing.
+        shards: u64,
+    },
 }
 
 /// Something that is wrong.
@@ -163,6 +172,19 @@ impl fmt::Display for FindingKind {
             Self::PlaceWithoutStripe(stripe) => {
                 write!(f, "a segment holds stripe {stripe}, which is not there")
             }
+            Self::ShardsMissing {
+                file,
+                found: None,
+                shards,
+            } => write!(f, "{file} is not there: {shards} shards are missing"),
+            Self::ShardsMissing {
+                file,
+                found: Some(len),
+                shards,
+            } => write!(
+                f,
+                "{file} ends after {len} bytes: {shards} shards are missing"
+            ),
         }
     }
 }
@@ -209,6 +231,7 @@ pub fn check(pipeline: &Pipeline, repair: bool) -> Result<Report, FsError> {
     storage::check_backrefs(&mut check)?;
     storage::check_stripes(&mut check)?;
     storage::check_segments(&mut check)?;
+    storage::check_files(&mut check)?;
     let mut report = check.report;
     paths::find(pipeline, &mut report.findings)?;
     if repair {

@@ -232,7 +232,8 @@ impl DirStore {
         )
     }
 
-    /// Fails if an open file was deleted by someone else.
+    /// Looks for open files that were deleted by someone else: fails if one was that a member cannot
+    /// do without, and lets go of the others, so that whoever asks for them learns that they are gone.
     fn probe_open_files(&self) -> Result<(), StoreError> {
         let deleted = |file: &Arc<OwnedFd>| sys::fstat(file).is_ok_and(|stat| stat.st_nlink == 0);
         for (name, file) in self.handles.all() {
@@ -241,9 +242,14 @@ impl DirStore {
             }
             // Our own removals forget the file before they let go of this lock.
             let _no_removal = self.removing.lock();
-            if self.handles.holds(&name, &file) {
+            if !self.handles.holds(&name, &file) {
+                continue;
+            }
+            if !is_one_of_many(&name) {
                 return Err(self.gone(&format!("{name} was deleted by someone else")));
             }
+            log::warn!("{}: {name} was deleted by someone else", self.label);
+            self.handles.forget(&name);
         }
         Ok(())
     }
@@ -439,6 +445,11 @@ impl Store for DirStore {
 /// Returns whether a file is one whose bytes should bypass the page cache.
 fn wants_direct(name: &str) -> bool {
     name.starts_with("segments/") || name.starts_with("journal")
+}
+
+/// Returns whether a member can lose a file and still be of use: what it held is lost, and no more.
+fn is_one_of_many(name: &str) -> bool {
+    name.starts_with("segments/")
 }
 
 /// Returns whether an operation may bypass the page cache. An empty one gains nothing from it.

@@ -132,8 +132,8 @@ impl StoreError {
 
     /// Returns whether the member itself must be held to have failed.
     ///
-    /// False for what a healthy directory answers too: a file that is absent or there already, no
-    /// space, a lock held elsewhere, and a name that no store takes.
+    /// False for what a healthy directory answers too: a file that is absent, too short or there
+    /// already, no space, a lock held elsewhere, and a name that no store takes.
     #[must_use]
     pub fn is_member_failure(&self) -> bool {
         match self.kind {
@@ -141,10 +141,10 @@ impl StoreError {
             | StoreErrorKind::AlreadyExists
             | StoreErrorKind::NoSpace
             | StoreErrorKind::InUse
+            | StoreErrorKind::ShortRead
             | StoreErrorKind::InvalidName => false,
             StoreErrorKind::ReadOnly
             | StoreErrorKind::Denied
-            | StoreErrorKind::ShortRead
             | StoreErrorKind::Gone
             | StoreErrorKind::Hung
             | StoreErrorKind::PowerCut
@@ -198,6 +198,7 @@ mod tests {
         ] {
             assert!(!of(errno).is_member_failure(), "{errno}");
         }
+        assert!(!StoreError::short_read("/srv/d2", "segments/0a", 0, 1).is_member_failure());
         for errno in [
             Errno::IO,
             Errno::ROFS,

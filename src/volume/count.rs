@@ -1,50 +1,66 @@
 //! Counting what is really on the members (P6).
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
-use super::{Core, Tally};
+use super::{Core, Tally, layout};
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, files};
 use crate::store::Store;
 
-/// Which segment files there are on the members at hand, as their directories list them.
+/// Which segment files there are on the members at hand, and how long they are, as their directories
+/// list them.
 #[derive(Clone, Debug, Default)]
 pub struct Census {
-    files: HashSet<(MemberIndex, SegmentId)>,
+    files: HashMap<(MemberIndex, SegmentId), u64>,
 }
 
 impl Census {
     /// Returns how many more shards a stripe can lose before its data is lost; negative if it is.
     ///
-    /// A shard counts if it was written and the file that should hold it is on a member at hand.
+    /// A shard counts if it was written and the file that should hold it is on a member at hand, and
+    /// long enough.
     #[must_use]
     pub fn losses_tolerated(&self, segment: &Segment, stripe: &Stripe) -> i16 {
         let is_there = |shard| {
-            let member = super::layout::member_of(segment, stripe, shard);
+            let member = layout::member_of(segment, stripe, shard);
             stripe.written.contains(shard)
-                && member.is_some_and(|member| self.files.contains(&(member, stripe.segment)))
+                && member.is_some_and(|member| self.holds(member, stripe))
         };
         Tally::of(segment, stripe, is_there).losses_tolerated()
     }
 
+    /// Returns whether a member's segment file reaches as far as a shard of the stripe.
+    #[must_use]
+    pub fn holds(&self, member: MemberIndex, stripe: &Stripe) -> bool {
+        let end = stripe.offset.saturating_add(u64::from(stripe.height));
+        self.len(member, stripe.segment)
+            .is_some_and(|len| len >= end)
+    }
+
+    /// Returns the length of a member's file of a segment, or `None` if there is none at hand.
+    #[must_use]
+    pub fn len(&self, member: MemberIndex, segment: SegmentId) -> Option<u64> {
+        self.files.get(&(member, segment)).copied()
+    }
+
     /// Returns the segments with a file on some member.
     pub(super) fn files(&self) -> impl Iterator<Item = (MemberIndex, SegmentId)> + '_ {
-        self.files.iter().copied()
+        self.files.keys().copied()
     }
 }
 
 impl Core {
     /// Lists the segment files of all members at hand: one call to each.
     pub(super) fn census(&self) -> Census {
-        let mut found = HashSet::new();
+        let mut found = HashMap::new();
         for member in self.members.live() {
             let list = |store: &dyn Store| store.list(files::SEGMENTS);
             match self.members.call(member, "list", list) {
                 Ok(listed) => {
                     let segments = listed
                         .iter()
-                        .filter_map(|(name, _)| files::parse_segment(name));
-                    found.extend(segments.map(|segment| (member, segment)));
+                        .filter_map(|(name, len)| Some((files::parse_segment(name)?, *len)));
+                    found.extend(segments.map(|(segment, len)| ((member, segment), len)));
                 }
                 // It is out of the volume by now, and counts for nothing.
                 Err(error) => log::debug!("{error}"),

@@ -205,8 +205,13 @@ impl Core {
             match outcome {
                 Ok(_) => attempt.written.push((shard, member)),
                 Err(error) => {
-                    if error.kind() == StoreErrorKind::NoSpace {
-                        self.segments.set_full(member);
+                    match error.kind() {
+                        StoreErrorKind::NoSpace => self.segments.set_full(member),
+                        StoreErrorKind::NotFound => {
+                            self.segments.set_damaged(attempt.place.segment.id);
+                        }
+                        // Any other error took the member out.
+                        _ => {}
                     }
                     attempt.last_error = Some(error);
                 }

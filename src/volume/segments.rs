@@ -64,14 +64,25 @@ struct Writing {
     in_flight: usize,
     /// Whether its record is in the catalog.
     recorded: bool,
-    /// Takes no more reservations.
-    retired: bool,
-    finishing: bool,
+    /// A file of it is not there any more.
+    damaged: bool,
+    stage: Stage,
+}
+
+/// How far the writing of a segment has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It takes reservations.
+    Open,
+    /// It takes no more; what is reserved and in flight is yet to come.
+    Retired,
+    /// Its final length is being recorded.
+    Finishing,
 }
 
 impl Writing {
     fn is_done(&self) -> bool {
-        self.retired && self.reserved == 0 && self.in_flight == 0 && !self.finishing
+        self.stage == Stage::Retired && self.reserved == 0 && self.in_flight == 0
     }
 }
 
@@ -188,7 +199,10 @@ impl Segments {
         let Writer { writing, full, .. } = writer;
         let writing = writing.get_mut(&segment)?;
         let end = writing.next + writing.reserved + self.step;
-        if writing.retired || end > writing.handle.record.len || !self.is_good(writing, full) {
+        if writing.stage != Stage::Open
+            || end > writing.handle.record.len
+            || !self.is_good(writing, full)
+        {
             return None;
         }
         writing.reserved += self.step;
@@ -200,7 +214,8 @@ impl Segments {
         let live = self.members.live();
         let slots = || writing.handle.record.slots.iter().flatten();
         let reachable = slots().filter(|member| live.contains(member)).count();
-        reachable >= live.len().min(self.geometry.total_shards())
+        !writing.damaged
+            && reachable >= live.len().min(self.geometry.total_shards())
             && !slots().any(|member| full.contains(member))
     }
 
@@ -213,8 +228,8 @@ impl Segments {
             reserved: 0,
             in_flight: 0,
             recorded: false,
-            retired: false,
-            finishing: false,
+            damaged: false,
+            stage: Stage::Open,
         };
         writer.writing.insert(id, fresh);
         id
@@ -311,6 +326,13 @@ impl Segments {
         }
     }
 
+    /// Notes that a file of a segment is not there any more: no further stripe goes to the segment.
+    pub(crate) fn set_damaged(&self, segment: SegmentId) {
+        if let Some(writing) = self.writer.lock().writing.get_mut(&segment) {
+            writing.damaged = true;
+        }
+    }
+
     /// Notes that a member had no space where it had been reserved.
     pub(crate) fn set_full(&self, member: MemberIndex) {
         let mut writer = self.writer.lock();
@@ -345,8 +367,10 @@ impl Segments {
 
     /// Adds no more stripes to a segment; whoever completes the last one finishes it.
     pub(crate) fn stop_writing(&self, segment: SegmentId) {
-        if let Some(writing) = self.writer.lock().writing.get_mut(&segment) {
-            writing.retired = true;
+        if let Some(writing) = self.writer.lock().writing.get_mut(&segment)
+            && writing.stage == Stage::Open
+        {
+            writing.stage = Stage::Retired;
         }
     }
 
@@ -374,7 +398,7 @@ impl Segments {
             let Some(writing) = writer.writing.get_mut(&segment).filter(|w| w.is_done()) else {
                 return Ok(());
             };
-            writing.finishing = true;
+            writing.stage = Stage::Finishing;
             (Arc::clone(&writing.handle), writing.next, writing.recorded)
         };
         let finished = self.finish(&handle, used, recorded);

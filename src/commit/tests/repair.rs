@@ -72,23 +72,6 @@ fn different_blocks_wrong_on_every_member_are_still_all_reconstructed() {
 }
 
 #[test]
-fn a_segment_file_deleted_behind_the_back_is_counted_as_lost_and_read_around() {
-    let rig = Rig::new(2, 1, 3);
-    let fs = rig.open(&[]);
-    let bytes = pattern(1, 100_000);
-    fs.write(1, &bytes).unwrap();
-    fs.pipeline.checkpoint().unwrap();
-    assert_eq!(fs.redundancy().len(), 1);
-    fs.close();
-    let name = files::segment(crate::format::SegmentId(1));
-    rig.disks[1].open().remove(&name).unwrap();
-    let fs = rig.open(&[]);
-    assert!(fs.read(1).unwrap() == bytes);
-    let rows = fs.redundancy();
-    assert_eq!(rows[0].0, 0, "{rows:?}");
-}
-
-#[test]
 fn read_ahead_fills_the_cache_with_what_is_right_even_with_a_member_missing() {
     let rig = Rig::new(3, 2, 5);
     let fs = rig.open(&[]);

@@ -1,9 +1,9 @@
-//! Extents against stripes, stripes against segments.
+//! Extents against stripes, stripes against segments, segments against files.
 
 use crate::format::record::{
     Backref, Extent, FileKind, Inline, Inode, Segment, SegmentStripe, Stripe,
 };
-use crate::format::{FormatError, Ino, Record, ShardIndex, StripeId, key};
+use crate::format::{FormatError, Ino, Record, ShardIndex, StripeId, files, key};
 
 use super::super::edit::Edit;
 use super::super::extents::Run;
@@ -247,6 +247,20 @@ pub(super) fn check_segments(check: &mut Check<'_>) -> Result<(), FsError> {
             Ok(())
         })
     })
+}
+
+/// Checks that the segment files on the members at hand reach as far as the shards written to them.
+pub(super) fn check_files(check: &mut Check<'_>) -> Result<(), FsError> {
+    for missing in check.pipeline.missing_shards()? {
+        let directory = check.pipeline.members().path(missing.member);
+        let kind = FindingKind::ShardsMissing {
+            file: format!("{directory}/{}", files::segment(missing.segment)),
+            found: missing.found,
+            shards: missing.shards,
+        };
+        check.lost(kind, None);
+    }
+    Ok(())
 }
 
 /// Reads a stripe's record for others' sake: whether it decodes is found out when its turn comes.

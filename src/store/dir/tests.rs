@@ -58,6 +58,26 @@ fn a_replaced_subdirectory_or_a_file_deleted_by_others_is_noticed() {
 }
 
 #[test]
+fn a_segment_file_deleted_by_others_is_absent_and_the_directory_still_there() {
+    let (_parent, store) = temporary();
+    store.create("segments/01", 4096).expect("a new file");
+    store.create("segments/02", 4096).expect("a new file");
+    fs::remove_file(store.path().join("segments/01")).expect("removable");
+    store
+        .read_at("segments/01", 0, &mut [0; 10])
+        .expect("an open file answers");
+    store.probe().expect("one file of many");
+    let read = store.read_at("segments/01", 0, &mut [0; 10]);
+    assert_eq!(kind_of(read), StoreErrorKind::NotFound);
+    let written = store.write_at("segments/01", 0, &[1; 10]);
+    assert_eq!(kind_of(written), StoreErrorKind::NotFound);
+    assert_eq!(kind_of(store.sync("segments/01")), StoreErrorKind::NotFound);
+    store
+        .read_at("segments/02", 0, &mut [0; 10])
+        .expect("the other file is untouched");
+}
+
+#[test]
 fn removals_and_renames_of_our_own_are_no_reason_to_call_a_directory_gone() {
     let (_parent, store) = temporary();
     for round in 0..10 {
