@@ -69,12 +69,21 @@ pub enum BenchError {
     NoThreads,
 }
 
-/// Measures all rows asked for; `progress` is told of each as soon as it is there.
+/// Returns the geometries that are measured unless others are asked for.
+pub fn usual_geometries() -> impl Iterator<Item = Geometry> {
+    let usual = [(4, 2), (6, 3), (10, 4), (16, 4)];
+    usual
+        .into_iter()
+        .filter_map(|(data, parity)| Geometry::new(data, parity).ok())
+}
+
+/// Measures all rows asked for; `progress` is told of each as soon as it is there, and how many there
+/// will be.
 ///
 /// # Errors
 ///
 /// [`BenchError`] if an engine, a code or a length cannot be measured. Nothing was measured then.
-pub fn run(wishes: &Wishes, mut progress: impl FnMut(&Row)) -> Result<Report, BenchError> {
+pub fn run(wishes: &Wishes, mut progress: impl FnMut(&Row, usize)) -> Result<Report, BenchError> {
     let plans = plans(wishes)?;
     let seconds = if wishes.seconds > 0.0 {
         wishes.seconds
@@ -87,7 +96,7 @@ pub fn run(wishes: &Wishes, mut progress: impl FnMut(&Row)) -> Result<Report, Be
     let mut rows = Vec::new();
     for plan in &plans {
         let row = plan.measure(isal.as_ref(), &mut arena, Duration::from_secs_f64(seconds));
-        progress(&row);
+        progress(&row, plans.len());
         rows.push(row);
     }
     let chosen_engine = select("auto")?.name();
@@ -102,12 +111,8 @@ pub fn run(wishes: &Wishes, mut progress: impl FnMut(&Row)) -> Result<Report, Be
 
 /// Returns the rows to measure, grouped so that those to compare stand together.
 fn plans(wishes: &Wishes) -> Result<Vec<row::Plan>, BenchError> {
-    let usual = [(4, 2), (6, 3), (10, 4), (16, 4)];
-    let usual: Result<Vec<_>, _> = usual
-        .into_iter()
-        .map(|(k, m)| Geometry::new(k, m))
-        .collect();
-    let geometries = or(&wishes.geometries, &usual?);
+    let usual: Vec<Geometry> = usual_geometries().collect();
+    let geometries = or(&wishes.geometries, &usual);
     let settings = settings(wishes)?;
     let mut plans = Vec::new();
     for &geometry in &geometries {
@@ -221,7 +226,11 @@ mod tests {
     #[test]
     fn every_operation_and_working_set_gives_a_row_with_a_limit() {
         let mut told = 0;
-        let report = run(&quick(), |_| told += 1).expect("can be measured");
+        let report = run(&quick(), |_, total| {
+            told += 1;
+            assert!(told <= total);
+        })
+        .expect("can be measured");
         assert_eq!(report.rows.len(), 2 * 2 * 3);
         assert_eq!(told, report.rows.len());
         for row in &report.rows {
@@ -236,7 +245,7 @@ mod tests {
             operations: vec![Operation::Encode],
             ..quick()
         };
-        let report = run(&wishes, |_| ()).expect("can be measured");
+        let report = run(&wishes, |_, _| ()).expect("can be measured");
         let json = serde_json::to_value(&report).expect("plain data");
         let row = &json["rows"][0];
         assert_eq!((&row["op"], &row["data"]), (&"encode".into(), &3.into()));
@@ -273,7 +282,7 @@ mod tests {
 
     #[test]
     fn wishes_that_cannot_be_measured_are_refused() {
-        let refused = |wishes| run(&wishes, |_| ()).expect_err("refused").to_string();
+        let refused = |wishes| run(&wishes, |_, _| ()).expect_err("refused").to_string();
         let none = refused(Wishes {
             threads: vec![0],
             ..quick()

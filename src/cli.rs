@@ -4,6 +4,7 @@
 //! [`Failure`](failure::Failure); only [`run`] turns those into exit codes and text on standard error.
 
 mod args;
+mod bench;
 mod check;
 mod control;
 mod create;
@@ -67,7 +68,7 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
                 Command::Scrub(_) => Err(later("scrub")),
                 Command::Rebuild(_) => Err(later("rebuild")),
                 Command::Member(_) => Err(later("member")),
-                Command::Bench(_) => Err(later("bench")),
+                Command::Bench(bench) => bench::run(&bench),
                 Command::Mount(_) => unreachable!("handled above"),
             }
         }
@@ -76,7 +77,7 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
 
 fn later(command: &str) -> Failure {
     Failure::usage(format!("`cauchyfs {command}` comes with a later release"))
-        .advise("this one has create, mount, unmount, status, check and extract")
+        .advise("this one has create, mount, unmount, status, check, extract and bench")
 }
 
 /// Turns what mount(8) calls us with into a `mount` command.
@@ -128,8 +129,9 @@ fn explain(error: &clap::Error) -> ExitCode {
             ExitCode::SUCCESS
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            Failure::usage("no command given")
-                .advise("`cauchyfs --help` lists the commands")
+            let given = given_command().map_or_else(String::new, |name| format!(" after `{name}`"));
+            Failure::usage(format!("no command given{given}"))
+                .advise(format!("`{}` lists the commands", help_command()))
                 .print();
             failure::Fault::Usage.into()
         }
@@ -148,15 +150,24 @@ fn complaint(text: &str) -> Failure {
         .take_while(|line| !line.is_empty())
         .collect::<Vec<_>>()
         .join(" ");
-    let command = std::env::args()
-        .nth(1)
-        .filter(|first| COMMANDS.contains(&first.as_str()));
-    let help = command.map_or_else(
+    Failure::usage(said.trim_start_matches("error: ")).advise(format!(
+        "`{}` shows how it is used, with examples",
+        help_command()
+    ))
+}
+
+/// Returns the command that we were called with, if it is one.
+fn given_command() -> Option<String> {
+    let first = std::env::args().nth(1);
+    first.filter(|first| COMMANDS.contains(&first.as_str()))
+}
+
+/// Returns what to type for help on the command that we were called with.
+fn help_command() -> String {
+    given_command().map_or_else(
         || "cauchyfs --help".to_owned(),
         |command| format!("cauchyfs {command} --help"),
-    );
-    Failure::usage(said.trim_start_matches("error: "))
-        .advise(format!("`{help}` shows how it is used, with examples"))
+    )
 }
 
 #[cfg(test)]

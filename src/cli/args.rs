@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use super::bench::BenchArguments;
 use super::size::parse_size;
 
 /// A POSIX filesystem over K+M directories, any M of which may die.
@@ -51,9 +52,7 @@ pub(super) enum Command {
   cauchyfs member replace /mnt/photos /srv/d2 /srv/e2
   cauchyfs member remove /mnt/photos /srv/d3")]
     Member(LaterArguments),
-    /// Measure what this machine can do (in a later release).
-    #[command(after_help = "Examples:\n  cauchyfs bench codec")]
-    Bench(LaterArguments),
+    Bench(BenchArguments),
 }
 
 /// Make a volume over N ≥ K+M directories, which are created if absent and refused unless empty.

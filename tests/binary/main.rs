@@ -3,6 +3,7 @@
 //! Mounting needs the superuser and `/dev/fuse`; set `CAUCHYFS_SKIP_MOUNTS=1` to leave those tests
 //! out, as `scripts/test.sh` does aloud where they cannot run.
 
+mod bench;
 mod crash;
 mod misuse;
 mod posix;

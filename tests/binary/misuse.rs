@@ -204,6 +204,29 @@ fn mount_refuses_bad_options_places_and_members() {
 }
 
 #[test]
+fn bench_refuses_what_cannot_be_measured() {
+    let cases: [(&[&str], &str); 11] = [
+        (&["bench"], "no command given after `bench`"),
+        (&["bench", "disk"], "disk"),
+        (&["bench", "codec", "--data", "3"], "these shards"),
+        (
+            &["bench", "codec", "--data", "200", "--parity", "100"],
+            "200+100",
+        ),
+        (&["bench", "codec", "--engine", "abacus"], "abacus"),
+        (&["bench", "codec", "--code", "rot13"], "rot13"),
+        (&["bench", "codec", "--op", "guess"], "guess"),
+        (&["bench", "codec", "--working-set", "tepid"], "tepid"),
+        (&["bench", "codec", "--threads", "0"], "0 threads"),
+        (&["bench", "codec", "--shard-bytes", "0"], "0 bytes"),
+        (&["bench", "codec", "--seconds", "0"], "no time"),
+    ];
+    for (arguments, needle) in cases {
+        refused(&cauchyfs(arguments), 1, needle);
+    }
+}
+
+#[test]
 fn members_of_two_volumes_are_not_mixed() {
     let (home, at) = home();
     fs::create_dir(at("one")).unwrap();

@@ -1,0 +1,121 @@
+//! `cauchyfs bench`.
+
+mod arguments;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+pub(super) use arguments::BenchArguments;
+use arguments::{CodecArguments, What};
+
+use super::failure::{Failure, Outcome};
+use crate::bench::{self, Wishes};
+use crate::codec::{CodeId, Geometry};
+
+/// Measures what was asked for.
+///
+/// # Errors
+///
+/// If it cannot be measured on this machine, or not at all.
+pub(super) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
+    match &arguments.what {
+        What::Codec(arguments) => codec(arguments),
+    }
+}
+
+fn codec(arguments: &CodecArguments) -> Result<Outcome, Failure> {
+    let wishes = wishes(arguments)?;
+    let bar = progress_bar();
+    let told = |row: &bench::Row, total: usize| {
+        bar.set_length(total as u64);
+        bar.set_message(format!("{} {}", row.engine, row.code));
+        bar.inc(1);
+    };
+    let report = bench::run(&wishes, told).map_err(Failure::usage)?;
+    bar.finish_and_clear();
+    if arguments.json {
+        let document = serde_json::to_string_pretty(&report).map_err(Failure::environment)?;
+        println!("{document}");
+    } else {
+        print!("{report}");
+    }
+    Ok(Outcome::Done)
+}
+
+/// Returns a bar that shows itself only on a terminal.
+fn progress_bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} rows, {msg}");
+    let bar = ProgressBar::new(0);
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+fn wishes(arguments: &CodecArguments) -> Result<Wishes, Failure> {
+    let codes: Result<Vec<CodeId>, _> = arguments
+        .codes
+        .iter()
+        .map(|name| CodeId::from_name(name))
+        .collect();
+    Ok(Wishes {
+        geometries: geometries(&arguments.data, &arguments.parity)?,
+        shard_bytes: arguments.shard_bytes.clone(),
+        threads: arguments.threads.clone(),
+        engines: arguments.engines.clone(),
+        codes: codes.map_err(Failure::usage)?,
+        operations: arguments
+            .operations
+            .iter()
+            .map(|&name| name.into())
+            .collect(),
+        working_sets: arguments
+            .working_sets
+            .iter()
+            .map(|&name| name.into())
+            .collect(),
+        seconds: arguments.seconds.unwrap_or_default(),
+    })
+}
+
+/// Returns all combinations of the numbers given; where only one sort is, the usual geometries that
+/// have them. Empty if nothing narrows the choice.
+fn geometries(data: &[usize], parity: &[usize]) -> Result<Vec<Geometry>, Failure> {
+    if data.is_empty() || parity.is_empty() {
+        let fits = |list: &[usize], count| list.is_empty() || list.contains(&count);
+        let found: Vec<Geometry> = bench::usual_geometries()
+            .filter(|g| fits(data, g.data_shards()) && fits(parity, g.parity_shards()))
+            .collect();
+        if found.is_empty() {
+            return Err(
+                Failure::usage("no geometry that is usually measured has these shards")
+                    .advise("give both --data and --parity for any other"),
+            );
+        }
+        return Ok(found);
+    }
+    let pairs = data
+        .iter()
+        .flat_map(|&k| parity.iter().map(move |&m| (k, m)));
+    let geometries: Result<_, _> = pairs.map(|(k, m)| Geometry::new(k, m)).collect();
+    geometries.map_err(Failure::usage)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(data: &[usize], parity: &[usize]) -> Vec<String> {
+        let geometries = geometries(data, parity).expect("there are some");
+        geometries.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn one_number_narrows_the_usual_geometries_and_two_make_their_own() {
+        assert_eq!(names(&[], &[]).len(), bench::usual_geometries().count());
+        assert_eq!(names(&[10], &[]), ["10+4"]);
+        assert_eq!(names(&[], &[4]), ["10+4", "16+4"]);
+        assert_eq!(names(&[7, 8], &[1, 2]), ["7+1", "7+2", "8+1", "8+2"]);
+        assert!(geometries(&[7], &[]).is_err());
+        assert!(geometries(&[200], &[100]).is_err());
+    }
+}

@@ -1,0 +1,122 @@
+//! What can be typed after `cauchyfs bench`.
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::bench::{Operation, WorkingSet};
+use crate::cli::size::parse_size;
+
+/// Measure what this machine can do.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs bench codec                       # everything: about two minutes
+  cauchyfs bench codec --json --data 10 --parity 4 --shard-bytes 64KiB")]
+pub(in crate::cli) struct BenchArguments {
+    #[command(subcommand)]
+    pub(super) what: What,
+}
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub(super) enum What {
+    Codec(CodecArguments),
+}
+
+/// Measure every engine and code: GB/s of data, next to what plain XOR of the same shards reaches in
+/// the same seconds, and next to ISA-L where libisal.so.2 can be loaded. The engine that `auto` picks is
+/// marked. Lists are separated by commas; what is not given is measured in the usual ways.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs bench codec
+  cauchyfs bench codec --data 10 --parity 4 --op encode,decode --working-set warm
+  cauchyfs bench codec --engine avx2,gfni512 --shard-bytes 64KiB --threads 1
+  cauchyfs bench codec --code crs-w8 --json --seconds 0.1
+  LD_LIBRARY_PATH=~/isa-l/lib cauchyfs bench codec      # next to an ISA-L of your own")]
+pub(super) struct CodecArguments {
+    /// Print one JSON document.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Data shards of a stripe.
+    #[arg(long, value_name = "K", value_delimiter = ',')]
+    pub(super) data: Vec<usize>,
+    /// Parity shards of a stripe.
+    #[arg(long, value_name = "M", value_delimiter = ',')]
+    pub(super) parity: Vec<usize>,
+    /// Length of a shard.
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = shard_size)]
+    pub(super) shard_bytes: Vec<usize>,
+    /// Threads that code at once, each stripes of its own.
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    pub(super) threads: Vec<usize>,
+    /// Engines: auto, cpu, or by name.
+    #[arg(long = "engine", value_name = "ENGINE", value_delimiter = ',')]
+    pub(super) engines: Vec<String>,
+    /// Codes.
+    #[arg(long = "code", value_name = "CODE", value_delimiter = ',')]
+    pub(super) codes: Vec<String>,
+    /// What to do to stripes; decode loses as many data shards as there are parities.
+    #[arg(long = "op", value_name = "OP", value_delimiter = ',')]
+    pub(super) operations: Vec<OperationName>,
+    /// Where stripes lie: one stripe in the cache, or 256 MiB of them in turn.
+    #[arg(long = "working-set", value_name = "SET", value_delimiter = ',')]
+    pub(super) working_sets: Vec<WorkingSetName>,
+    /// How long to measure each row.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(super) seconds: Option<f64>,
+}
+
+/// The names of [`Operation`]s.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum OperationName {
+    Encode,
+    Decode,
+    Verify,
+}
+
+impl From<OperationName> for Operation {
+    fn from(name: OperationName) -> Self {
+        match name {
+            OperationName::Encode => Self::Encode,
+            OperationName::Decode => Self::Decode,
+            OperationName::Verify => Self::Verify,
+        }
+    }
+}
+
+/// The names of [`WorkingSet`]s.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum WorkingSetName {
+    Warm,
+    Cold,
+}
+
+impl From<WorkingSetName> for WorkingSet {
+    fn from(name: WorkingSetName) -> Self {
+        match name {
+            WorkingSetName::Warm => Self::Warm,
+            WorkingSetName::Cold => Self::Cold,
+        }
+    }
+}
+
+fn shard_size(text: &str) -> Result<usize, String> {
+    usize::try_from(parse_size(text)?).map_err(|_| format!("`{text}` is too large"))
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let range = f64::MIN_POSITIVE..=3600.0;
+    let parsed = text.parse().ok().filter(|seconds| range.contains(seconds));
+    parsed.ok_or_else(|| format!("`{text}` is no time; write seconds, above 0 and up to 3600"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_that_cannot_be_waited_for_are_refused() {
+        assert_eq!(seconds("0.01"), Ok(0.01));
+        for text in ["0", "-1", "inf", "nan", "x", "1e9"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+}
