@@ -17,7 +17,7 @@ use super::FormatError;
 pub use directory::{Dirent, Position};
 pub use extent::{Backref, Extent};
 pub use inode::{FileKind, Inline, Inode, Timestamp};
-pub use segment::{Segment, SegmentStripe};
+pub use segment::{MAX_SEGMENT_BYTES, Segment, SegmentStripe};
 pub use small::{Counter, Marker, Xattr};
 pub use stripe::{RepairNote, ShardSet, ShardSums, Stripe};
 

@@ -5,6 +5,7 @@ use uuid::Uuid;
 use super::MembersError;
 use super::slots::{SUPERBLOCK_LEN, padded};
 use crate::codec::{CodeId, Geometry};
+use crate::format::record::MAX_SEGMENT_BYTES;
 use crate::format::superblock::{
     COMPAT_KNOWN, EpochMark, MAX_LABEL, MAX_MEMBERS, MemberEntry, Superblock,
 };
@@ -71,6 +72,10 @@ impl CreateOptions {
         let segment = self.segment_bytes;
         if segment == 0 || !segment.is_multiple_of(unit) {
             let problem = format!("not a multiple of the stripe unit, {unit}");
+            return Err(refused("segment size", &segment, &problem));
+        }
+        if segment > MAX_SEGMENT_BYTES {
+            let problem = format!("over {MAX_SEGMENT_BYTES} bytes");
             return Err(refused("segment size", &segment, &problem));
         }
         if self.label.len() > MAX_LABEL || self.label.chars().any(char::is_control) {

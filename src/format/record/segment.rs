@@ -21,6 +21,10 @@ pub struct Segment {
     pub slots: Vec<Option<MemberIndex>>,
 }
 
+/// The greatest length of a segment's files in bytes (256 TiB): sums of lengths and offsets in it stay
+/// far from the end of what 64 bits hold.
+pub const MAX_SEGMENT_BYTES: u64 = 1 << 48;
+
 /// On disk, the member of a slot that no member holds.
 const VACANT: u16 = u16::MAX;
 
@@ -54,6 +58,9 @@ impl Record for Segment {
             return Err(reader.bad("parity shards", parity_shards));
         };
         let (code, len) = (reader.u16()?, reader.u64()?);
+        if len > MAX_SEGMENT_BYTES {
+            return Err(reader.bad("length", len));
+        }
         let slots = (0..total_shards)
             .map(|_| {
                 let member = reader.u16()?;

@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, Bytes};
 
-use super::{Record, VERSION};
+use super::{MAX_SEGMENT_BYTES, Record, VERSION};
 use crate::format::{BLOCK_SIZE, FormatError, SegmentId, ShardIndex, wire::Reader};
 
 /// A set of shards of one stripe, a bit each.
@@ -93,7 +93,8 @@ impl FromIterator<ShardIndex> for ShardSet {
 pub struct Stripe {
     /// Where it lies now.
     pub segment: SegmentId,
-    /// Offset of every one of its shards in the segment's files; a multiple of the block size.
+    /// Offset of every one of its shards in the segment's files; a multiple of the block size, and at
+    /// most [`MAX_SEGMENT_BYTES`].
     pub offset: u64,
     /// Bytes of each shard; a multiple of the block size, never 0.
     pub height: u32,
@@ -140,7 +141,7 @@ impl Record for Stripe {
             rotation: reader.u8()?,
             written: ShardSet::take(&mut reader)?,
         };
-        if !stripe.offset.is_multiple_of(BLOCK_SIZE as u64) {
+        if !stripe.offset.is_multiple_of(BLOCK_SIZE as u64) || stripe.offset > MAX_SEGMENT_BYTES {
             return Err(reader.bad("offset", stripe.offset));
         }
         if stripe.height == 0 || !u64::from(stripe.height).is_multiple_of(BLOCK_SIZE as u64) {

@@ -73,7 +73,7 @@ prop_compose! {
 prop_compose! {
     fn stripe()(
         (segment, payload_len, rotation) in any::<(u64, u32, u8)>(),
-        offset in 0..u64::MAX / 4096,
+        offset in 0..=MAX_SEGMENT_BYTES / 4096,
         height in 1..u32::MAX / 4096,
         written in shards(),
     ) -> Stripe {
@@ -87,7 +87,8 @@ prop_compose! {
 prop_compose! {
     fn segment()(
         (data_shards, parity_shards) in (1..=255_u8).prop_flat_map(|data| (Just(data), 0..=255 - data)),
-        (code, len) in any::<(u16, u64)>(),
+        code: u16,
+        len in 0..=MAX_SEGMENT_BYTES,
         members in prop::collection::vec(prop::option::of(0..u16::MAX), 255),
     ) -> Segment {
         let total = usize::from(data_shards) + usize::from(parity_shards);
@@ -237,4 +238,29 @@ fn only_data_shards_beyond_the_payload_are_implied() {
             );
         }
     }
+}
+
+#[test]
+fn places_that_no_segment_can_have_are_refused() {
+    let segment = |len| Segment {
+        data_shards: 1,
+        parity_shards: 0,
+        code: 1,
+        len,
+        slots: vec![Some(MemberIndex(0))],
+    };
+    let stripe = |offset| Stripe {
+        segment: SegmentId(0),
+        offset,
+        height: 4096,
+        payload_len: 1,
+        rotation: 0,
+        written: ShardSet::default(),
+    };
+    let beyond = MAX_SEGMENT_BYTES + 4096;
+    assert!(Segment::decode(&segment(MAX_SEGMENT_BYTES).encode()).is_ok());
+    assert!(Segment::decode(&segment(beyond).encode()).is_err());
+    assert!(Stripe::decode(&stripe(MAX_SEGMENT_BYTES).encode()).is_ok());
+    assert!(Stripe::decode(&stripe(beyond).encode()).is_err());
+    assert!(Stripe::decode(&stripe(u64::MAX - 4095).encode()).is_err());
 }
