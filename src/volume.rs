@@ -225,10 +225,14 @@ impl Volume {
     /// Makes all shards durable that were written before the call, on all members at once.
     ///
     /// Returns those that did not become so, because their member failed: the caller takes them out
-    /// of their records and syncs again before it acknowledges anything.
-    #[must_use = "shards that were lost must not be recorded as written"]
-    pub fn sync(&self) -> Vec<LostShard> {
-        self.core.dirty.sync(&self.core.members)
+    /// of their records and syncs again before it acknowledges anything. A stripe that is not in the
+    /// catalog yet has its lost shards reported once it is.
+    ///
+    /// # Errors
+    ///
+    /// If the catalog cannot be read.
+    pub fn sync(&self) -> Result<Vec<LostShard>, VolumeError> {
+        self.core.sync()
     }
 
     /// Fills `out` with the bytes at `offset` of a stripe, from memory or from members; blocks that
@@ -380,3 +384,6 @@ impl Drop for Volume {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -138,7 +138,7 @@ impl Pipeline {
     fn sync_stripes(&self, parts: &mut Vec<Pending>) -> Result<(), CommitError> {
         loop {
             parts.push(self.meta.take_stripes());
-            let lost = self.volume.sync();
+            let lost = self.volume.sync()?;
             if lost.is_empty() {
                 return Ok(());
             }

@@ -327,6 +327,11 @@ impl Buffers {
         state.table.contains_key(&stripe) || state.holds.contains_key(&stripe)
     }
 
+    /// Returns whether a stripe is in memory: open, or not yet recorded.
+    pub(crate) fn has(&self, stripe: StripeId) -> bool {
+        self.state.lock().table.contains_key(&stripe)
+    }
+
     /// Takes the next stripe to flush; waits for one if `wait`. `None` when there is none, or the
     /// buffers are closed or failed.
     pub(crate) fn next(&self, wait: bool) -> Option<Arc<Sealed>> {

@@ -9,13 +9,13 @@ use parking_lot::Mutex;
 
 use super::buffers::{Buffers, Hold, Opening, Placed};
 use super::cache::ShardCache;
-use super::dirty::Dirty;
+use super::dirty::{Dirty, LostShard};
 use super::pins::Pins;
 use super::prefetch::Prefetch;
 use super::segments::{Reservation, Segments};
 use super::{Catalog, VolumeError, VolumeOptions};
 use crate::codec::{CodeId, Codec, CodecError, Geometry};
-use crate::format::record::Segment;
+use crate::format::record::{Segment, Stripe};
 use crate::format::{BLOCK_SIZE, SegmentId, StripeId};
 use crate::members::{Access, Members};
 use crate::store::Pool;
@@ -163,6 +163,32 @@ impl Core {
         };
         self.buffers.restore(stripe, payload, reservation);
         Ok(())
+    }
+
+    /// See [`Volume::sync`](super::Volume::sync).
+    ///
+    /// # Errors
+    ///
+    /// If the catalog cannot be read.
+    pub(super) fn sync(&self) -> Result<Vec<LostShard>, VolumeError> {
+        let mut lost = Vec::new();
+        let mut early = Vec::new();
+        for shard in self.dirty.sync(&self.members) {
+            // Asked first: once a stripe has left the buffers, its record is in the catalog.
+            let in_memory = self.buffers.has(shard.stripe);
+            if in_memory && self.record_of(shard.stripe)?.is_none() {
+                early.push(shard);
+            } else {
+                lost.push(shard);
+            }
+        }
+        self.dirty.put_back(early);
+        Ok(lost)
+    }
+
+    pub(super) fn record_of(&self, stripe: StripeId) -> Result<Option<Stripe>, VolumeError> {
+        let found = self.catalog.stripe(stripe);
+        found.map_err(|source| VolumeError::Catalog { stripe, source })
     }
 
     /// Flushes what is queued if there are no threads to do so.

@@ -31,6 +31,8 @@ type DirtyFiles = BTreeMap<(MemberIndex, SegmentId), DirtyFile>;
 #[derive(Debug, Default)]
 pub(crate) struct Dirty {
     files: Mutex<DirtyFiles>,
+    /// Shards that are lost, but are to be reported by a later sync.
+    lost: Mutex<Vec<LostShard>>,
     /// Held through a sync: a second one must not return while files that it would have found are
     /// still being synced by the first. Nobody else ever waits for it.
     syncing: Mutex<()>,
@@ -54,10 +56,15 @@ impl Dirty {
         self.files.lock().touch(member, segment);
     }
 
+    /// Keeps lost shards for the next sync to report.
+    pub(crate) fn put_back(&self, lost: Vec<LostShard>) {
+        self.lost.lock().extend(lost);
+    }
+
     /// Makes everything durable that was noted before the call, on all members at once.
     ///
     /// Returns the shards that did not become so: those on members that failed, now or since they
-    /// were written.
+    /// were written, and those that were put back.
     pub(crate) fn sync(&self, members: &Members) -> Vec<LostShard> {
         let _syncing = self.syncing.lock();
         let files = std::mem::take(&mut *self.files.lock());
@@ -79,10 +86,10 @@ impl Dirty {
             .zip(outcomes)
             .filter(|(_, outcome)| outcome.is_err());
         let unsynced = failed.map(|(file, _)| file);
-        gone.into_iter()
-            .chain(unsynced)
-            .flat_map(|(_, file)| file.shards)
-            .collect()
+        let mut lost = std::mem::take(&mut *self.lost.lock());
+        let files = gone.into_iter().chain(unsynced);
+        lost.extend(files.flat_map(|(_, file)| file.shards));
+        lost
     }
 }
 

@@ -5,7 +5,8 @@
 //! 3. If members failed meanwhile and others can take their place, write the stripe again elsewhere:
 //!    a place is never written twice, so nothing of the first attempt can be mistaken for it.
 //! 4. Note what is to be synced, then hand the records to the catalog: in this order, so that
-//!    whoever takes the records finds the shards among what is to be synced.
+//!    whoever takes the records finds the shards among what is to be synced. What a sync in between
+//!    finds lost waits for the records, and is reported by the next sync.
 
 use std::sync::Arc;
 
@@ -235,11 +236,6 @@ impl Core {
         let place = &attempt.place;
         let segment = place.segment.id;
         let stripe = encoded.stripe;
-        let lost =
-            |&(shard, member): &(ShardIndex, MemberIndex)| (member, LostShard { stripe, shard });
-        self.dirty
-            .add(&place.segment, attempt.written.iter().map(lost));
-
         let mut written = ShardSet::default();
         attempt
             .written
@@ -253,6 +249,10 @@ impl Core {
             segment: place.segment.record.clone(),
             fresh: !self.segments.is_recorded(segment),
         };
+        let lost =
+            |&(shard, member): &(ShardIndex, MemberIndex)| (member, LostShard { stripe, shard });
+        self.dirty
+            .add(&place.segment, attempt.written.iter().map(lost));
         let recorded = self.catalog.flushed(flushed);
         recorded.map_err(|source| VolumeError::NotRecorded { stripe, source })?;
         self.segments.set_recorded(segment);

@@ -121,9 +121,8 @@ impl Core {
     }
 
     fn locate(&self, stripe: StripeId) -> Result<Located, VolumeError> {
-        let found = self.catalog.stripe(stripe);
-        let record = found
-            .map_err(|source| VolumeError::Catalog { stripe, source })?
+        let record = self
+            .record_of(stripe)?
             .ok_or(VolumeError::UnknownStripe { stripe })?;
         let bad = |what| VolumeError::BadRecord { stripe, what };
         let segment = self

@@ -413,13 +413,11 @@ impl Segments {
             self.remove_files(handle, handle.record.slots.iter().flatten().copied());
             return Ok(());
         }
-        if used == handle.record.len {
-            return Ok(());
-        }
         self.cut(handle, used)
     }
 
-    /// Cuts a segment's files to `used` bytes and records that.
+    /// Cuts a segment's files to `used` bytes and records that, also where nothing is to be cut: the
+    /// catalog learns that no further stripe comes.
     pub(crate) fn cut(&self, handle: &SegmentHandle, used: u64) -> Result<(), VolumeError> {
         let record = Segment {
             len: used,
@@ -431,6 +429,9 @@ impl Segments {
                 segment: handle.id,
                 source,
             })?;
+        if used == handle.record.len {
+            return Ok(());
+        }
         self.truncate_files(handle, used);
         let shorter = Arc::new(SegmentHandle::new(handle.id, record));
         self.known.write().insert(handle.id, shorter);
