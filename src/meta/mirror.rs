@@ -30,6 +30,7 @@ use crate::store::StoreErrorKind;
 mod open;
 mod read;
 pub(super) mod refill;
+mod undo;
 
 /// Pages that wait in memory before they are written even without a sync.
 const MAX_BUFFERED_PAGES: usize = 2048;
@@ -161,37 +162,6 @@ impl Mirror {
     /// on the error that it met first.
     pub(super) fn ran_out_of_space(&self) -> bool {
         self.out_of_space.load(Ordering::Acquire)
-    }
-
-    /// Goes back to what is durable, after the members had no space for what the database wrote
-    /// since, and writes nothing more. The database has been closed before; opened anew, it can be
-    /// read.
-    pub(super) fn suspend(&self) {
-        self.suspend_under(&self.io.lock());
-    }
-
-    fn suspend_under(&self, io: &Io) {
-        self.suspended.store(true, Ordering::Release);
-        self.buffered.lock().clear();
-        *self.front.lock() = io.durable.clone();
-    }
-
-    /// Like [`Mirror::suspend`], and then begins to write again, unless there is no space even for
-    /// undoing what was written.
-    pub(super) fn reset(&self) -> io::Result<()> {
-        let mut io = self.io.lock();
-        self.suspend_under(&io);
-        if io.head_in_doubt {
-            // It must be gone before pages that it names are used again.
-            let durable = io.durable.clone();
-            match self.write_heads(&mut io, durable) {
-                Err(error) if error.kind() == io::ErrorKind::StorageFull => return Ok(()),
-                undone => undone?,
-            }
-        }
-        self.out_of_space.store(false, Ordering::Release);
-        self.suspended.store(false, Ordering::Release);
-        Ok(())
     }
 
     /// Returns whether what the database writes goes to the members.
@@ -358,24 +328,6 @@ impl Mirror {
             return Err(io::ErrorKind::StorageFull.into());
         }
         Ok(())
-    }
-
-    /// Makes sure that nobody ever takes what lies on a member for a copy.
-    fn wipe(&self, member: MemberIndex) {
-        let heads = Bytes::from_static(&[0; 2 * frame::HEAD_BYTES]);
-        let write = self.disk.write(&[member], &self.name, 0, &heads);
-        let sync = self.disk.sync(&[member], &self.name);
-        for (_, answer) in write.into_iter().chain(sync) {
-            if let Err(error) = answer
-                && error.kind() != StoreErrorKind::NotFound
-            {
-                self.disk.fail(member, &error);
-                return;
-            }
-        }
-        if let Err(error) = self.disk.remove(member, &self.name) {
-            log::warn!("member {member} keeps an index file that is of no use: {error}");
-        }
     }
 
     fn buffer_page(&self, page: u64, bytes: Page) -> io::Result<()> {

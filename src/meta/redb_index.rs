@@ -164,6 +164,10 @@ impl Index for RedbIndex {
         let _committing = self.committing.lock();
         if self.mirror.ran_out_of_space() {
             self.reopen()?;
+            if self.mirror.ran_out_of_space() {
+                // The database would take the commit, and only the database.
+                return Err(MetaError::NoSpace);
+            }
         }
         match self.try_commit(commit) {
             Ok(()) => {

@@ -3,6 +3,7 @@
 mod crash;
 mod damage;
 mod faults;
+mod full;
 mod memory;
 mod model;
 mod refill;

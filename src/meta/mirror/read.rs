@@ -97,7 +97,8 @@ impl Mirror {
         match self.disk.read(member, &self.name, offset, len) {
             Ok(frames) => Some(frames),
             Err(error) => {
-                if !error.is_member_failure() {
+                // A copy that was given up meanwhile has no file any more.
+                if !error.is_member_failure() && self.members().contains(&member) {
                     // The file is gone from under us.
                     self.disk.fail(member, &error);
                 }

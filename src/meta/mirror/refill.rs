@@ -22,10 +22,14 @@ impl Mirror {
     /// Copies a piece of the index to a member that is to get a copy, if one is to. Says whether
     /// there may be more to do.
     pub(in crate::meta) fn refill(&self) -> io::Result<bool> {
-        if !self.writes_through()? {
+        if !self.writable {
             return Ok(false);
         }
         let mut io = self.io.lock();
+        if io.head_in_doubt {
+            // No copy has space for a head, and only a commit tries that again.
+            return Ok(false);
+        }
         self.forget_dead(&mut io)?;
         let Some(arriving) = io.arriving else {
             return Ok(self.start(&mut io));
@@ -139,8 +143,7 @@ impl Mirror {
         if members.len() > self.wanted
             && let Some(member) = leaving
         {
-            self.copies.write().retain(|copy| copy.member != *member);
-            self.wipe(*member);
+            self.give_up(*member);
         }
     }
 }
