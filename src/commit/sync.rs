@@ -72,7 +72,10 @@ impl Pipeline {
     ///    of their records, and those records join the others.
     /// 6. Append one journal record with all of this, and **sync** it on all members. Only now is it
     ///    acknowledged.
-    fn commit(&self) -> Result<(), CommitError> {
+    pub(super) fn commit(&self) -> Result<(), CommitError> {
+        // Whoever waited for a commit that failed leads the next one, and must not make it: what the
+        // failed one took is in no journal, and what came after may build upon it.
+        self.check_poison()?;
         let journal_data = self.takes_data();
         match self.commit_with(journal_data) {
             // The changes are pending again. Without data the record is smaller, and what the

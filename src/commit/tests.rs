@@ -26,6 +26,7 @@ mod degraded;
 mod faults;
 mod full;
 mod lost_files;
+mod poison;
 mod repair;
 
 /// Bytes of a shard of a full stripe.
