@@ -305,9 +305,9 @@ pub struct SpaceReport {
     pub blocks_free: u64,
     /// Blocks that an ordinary user can have.
     pub blocks_available: u64,
-    /// Inodes there can be; 0: only space limits them.
+    /// Inodes there can be beside those there are, which are not counted.
     pub files: u64,
-    /// Inodes that can still be made; 0: only space limits them.
+    /// Inodes that can still be made: an estimate, since only space limits them.
     pub files_free: u64,
     /// Longest name, in bytes.
     pub name_max: u32,
