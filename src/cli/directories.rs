@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
+use crate::format::files::SUPERBLOCK;
 
 /// The directories of a volume that is to be opened.
 #[derive(Debug, PartialEq, Eq)]
@@ -121,7 +122,7 @@ fn make_directory(path: &Path, made: &mut Vec<PathBuf>) -> io::Result<()> {
 fn refuse_content(path: &Path) -> Result<(), Failure> {
     let unreadable =
         |error| Failure::environment(format!("cannot list {}: {error}", path.display()));
-    if path.join("superblock").exists() {
+    if path.join(SUPERBLOCK).exists() {
         return Err(
             Failure::usage(format!("{} belongs to a volume already", path.display())).advise(
                 format!("`cauchyfs status {}` says to which", path.display()),
@@ -176,7 +177,8 @@ fn is_same(one: &Path, other: &Path) -> bool {
 ///
 /// # Errors
 ///
-/// If it is absent or no directory, lies inside a member, holds one, or has a volume mounted on it.
+/// If it is absent or no directory, is a member, lies inside one, holds one, or has a volume mounted
+/// on it.
 pub(super) fn check_mountpoint(typed: &Path, members: &[PathBuf]) -> Result<PathBuf, Failure> {
     let shown = typed.display();
     let mountpoint = crate::fuse::mountinfo::locate(typed).map_err(|error| {
@@ -224,6 +226,12 @@ pub(super) fn split_source(source: &Path) -> Vec<PathBuf> {
         match byte {
             b'\\' => names[last].extend(bytes.next()),
             b':' => names.push(Vec::new()),
+    if mountpoint.join(SUPERBLOCK).exists() {
+        return Err(Failure::usage(format!(
+            "{shown} is a member of a volume, and a mount would hide it"
+        ))
+        .advise("the last path is where to mount: a directory that is no member"));
+    }
             _ => names[last].push(byte),
         }
     }
@@ -328,3 +336,15 @@ mod tests {
         );
     }
 }
+    #[test]
+    fn a_member_is_no_mountpoint_although_it_was_not_meant_to_be_a_member_here() {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join(SUPERBLOCK), "").unwrap();
+        let failure = check_mountpoint(home.path(), &[]).unwrap_err();
+        assert!(
+            failure.message.contains("is a member of a volume"),
+            "{}",
+            failure.message
+        );
+    }
+

@@ -112,6 +112,10 @@ impl MountOptions {
     }
 
     fn apply_with_value(&mut self, option: &str) -> Result<(), Failure> {
+        if option == "remount" {
+            return Err(Failure::usage("a mount cannot be changed while it is there")
+                .advise("unmount it and mount it with the new options; `mount -i -o remount,ro` stops all writing"));
+        }
         match option.split_once('=') {
             Some(("fsname", name)) => self.fsname = Some(name.to_owned()),
             Some(("subtype" | "comment" | "uhelper" | "helper", _)) => {}

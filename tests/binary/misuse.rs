@@ -169,7 +169,13 @@ fn mount_refuses_bad_options_places_and_members() {
     let base = home.path().to_str().unwrap();
     let d = members.each_ref().map(|path| path.to_str().unwrap());
     let name = |name: &str| at(name).to_str().unwrap().to_owned();
-    let cases: [(&[&str], i32, &str); 10] = [
+    let cases: [(&[&str], i32, &str); 12] = [
+        (&[d[0], d[1], d[2]], 1, "is a member of a volume"),
+        (
+            &["-o", "remount,ro", d[0], d[1], d[2], &name("mnt")],
+            1,
+            "cannot be changed while it is there",
+        ),
         (
             &["-o", "frob", d[0], d[1], d[2], &name("mnt")],
             1,
