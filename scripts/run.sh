@@ -90,6 +90,8 @@ if "$BINARY" status "$MOUNTPOINT" >/dev/null && [ ${#lost[@]} = 2 ]; then
     rm -rf "${lost[@]}" || rm -rf "${lost[@]}"
     sleep 3
     [ "$(id -u)" != 0 ] || echo 3 >/proc/sys/vm/drop_caches
+else
+    say "directories are gone already: none is deleted now"
 fi
 
 say "reading everything back, and writing a new file"

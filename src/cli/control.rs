@@ -163,6 +163,22 @@ impl Drop for SocketFile {
     }
 }
 
+/// Takes away the socket that the daemon of `entry` left at `mountpoint` when it died.
+pub(super) fn clear(mountpoint: &Path, entry: &MountEntry) {
+    let user = entry
+        .user()
+        .unwrap_or_else(|| rustix::process::geteuid().as_raw());
+    let path = runtime_directory(user)
+        .join(file_stem(mountpoint))
+        .with_extension("sock");
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            log::warn!("{} stays behind: {error}", path.display());
+        }
+        _ => {}
+    }
+}
+
 /// Sends an answer and logs if nobody took it.
 pub(super) fn answer(mut stream: &UnixStream, answer: &Answer) {
     let sent = serde_json::to_vec(answer)

@@ -256,6 +256,7 @@ fn serve_options(plan: &Plan, volume: &Volume) -> ServeOptions {
         flavor: MountFlavor {
             source: source.into(),
             allow_other: options.allow_other,
+            no_atime: options.atime == Atime::Never,
             read_only: options.read_only,
             suid: options.suid,
             dev: options.dev,

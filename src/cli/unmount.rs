@@ -9,7 +9,7 @@ use super::args::UnmountArguments;
 use super::control::{self, Answer, Departure, Request};
 use super::failure::{Failure, Outcome, warn};
 use crate::fuse::mount::{self, MountError, Unmount};
-use crate::fuse::mountinfo;
+use crate::fuse::mountinfo::{self, MountEntry};
 
 /// How many processes that keep a mount busy are named.
 const NAMED_USERS: usize = 5;
@@ -36,7 +36,7 @@ pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
     // A daemon may be flushing still although its mount was taken away with umount(8).
     let Some(daemon) = control::connect(&mountpoint, entry.as_ref())? else {
         return match entry {
-            Some(_) => clear(&mountpoint, arguments.lazy),
+            Some(entry) => clear(&mountpoint, &entry, arguments.lazy),
             None => Err(Failure::usage(format!("nothing is mounted at {shown}"))),
         };
     };
@@ -51,8 +51,10 @@ pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
         ))),
         Err(failure) if failure.message.ends_with("is busy") => Err(busy(&mountpoint)),
         // It died over the question.
-        Err(_) if entry.is_some() && is_dead(&mountpoint) => clear(&mountpoint, arguments.lazy),
-        Err(failure) => Err(failure),
+        Err(failure) => match entry {
+            Some(entry) if is_dead(&mountpoint) => clear(&mountpoint, &entry, arguments.lazy),
+            _ => Err(failure),
+        },
     }
 }
 
@@ -64,7 +66,7 @@ fn is_dead(mountpoint: &Path) -> bool {
 }
 
 /// Takes away a mount whose daemon cannot be asked.
-fn clear(mountpoint: &Path, lazy: bool) -> Result<Outcome, Failure> {
+fn clear(mountpoint: &Path, entry: &MountEntry, lazy: bool) -> Result<Outcome, Failure> {
     let is_dead = is_dead(mountpoint);
     let how = if is_dead || lazy {
         Unmount::Lazily
@@ -76,6 +78,7 @@ fn clear(mountpoint: &Path, lazy: bool) -> Result<Outcome, Failure> {
         other => Failure::environment(other),
     })?;
     if is_dead {
+        control::clear(mountpoint, entry);
         warn(format_args!(
             "the daemon of {} was gone; what it had not made durable is recovered or lost as after a crash",
             mountpoint.display()

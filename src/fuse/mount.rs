@@ -46,6 +46,8 @@ pub struct MountFlavor {
     pub sync: bool,
     /// Make every change of a directory wait until it is durable.
     pub dirsync: bool,
+    /// Show that reading leaves access times alone.
+    pub no_atime: bool,
 }
 
 /// Why mounting or unmounting failed.
@@ -191,6 +193,7 @@ impl MountFlavor {
             (!self.exec, MountFlags::NOEXEC),
             (self.sync, MountFlags::SYNCHRONOUS),
             (self.dirsync, MountFlags::DIRSYNC),
+            (self.no_atime, MountFlags::NOATIME),
         ]
         .into_iter()
         .filter(|(wanted, _)| *wanted)
@@ -206,6 +209,7 @@ impl MountFlavor {
             (!self.exec, ",noexec"),
             (self.sync, ",sync"),
             (self.dirsync, ",dirsync"),
+            (self.no_atime, ",noatime"),
         ] {
             if wanted {
                 options.push(name);
@@ -308,6 +312,7 @@ mod tests {
             exec: true,
             sync: false,
             dirsync: false,
+            no_atime: false,
         }
     }
 
