@@ -6,7 +6,7 @@ use super::directories::Directories;
 use super::failure::{Failure, Outcome, warn};
 use super::report::{MemberReport, State};
 use super::size::format_size;
-use super::volume::{Volume, VolumeOptions, fs_failure, report};
+use super::volume::{Volume, VolumeOptions, fs_failure};
 use crate::fs::{FsOptions, check};
 use crate::members::Access;
 
@@ -39,7 +39,7 @@ fn open(directories: &Directories, repair: bool) -> Result<Volume, Failure> {
 
 fn examine(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
     let checked = check::check(&volume.pipeline, repair).map_err(|error| fs_failure(&error))?;
-    let report = report(&volume.fs, false)?;
+    let report = volume.report(false)?;
     for finding in &checked.findings {
         println!("{finding}");
     }

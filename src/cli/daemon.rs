@@ -26,10 +26,10 @@ use super::failure::{Failure, Outcome, warn};
 use super::options::{Atime, MountOptions};
 use super::report::State;
 use super::volume::{Volume, VolumeOptions, report};
-use crate::fs::{AtimePolicy, Fs, FsOptions};
+use crate::fs::{AtimePolicy, FsOptions};
 use crate::fuse::mount::{self, MountError, MountFlavor, Unmount};
 use crate::fuse::{ServeOptions, Serving, serve, sync_mount};
-use crate::members::Access;
+use crate::members::{Access, Unusable};
 
 /// How long what is open below a mount may stay open after the mount was taken away by a signal.
 const GRACE: Duration = Duration::from_secs(5);
@@ -167,33 +167,27 @@ fn run(plan: &Plan, ready: impl FnOnce(Vec<String>)) -> Result<Outcome, Failure>
     }
 }
 
-/// Says what whoever mounts a degraded volume must know: which members are missing, with the reason
-/// where there is one, and which directories were of no use.
+/// Says what whoever mounts a degraded volume must know: which members are missing and why, and which
+/// other directories were of no use.
 fn warnings(volume: &Volume) -> Result<Vec<String>, Failure> {
-    let mut notes = volume.notes.clone();
-    let report = report(&volume.fs, true)?;
-    let mut warnings = Vec::new();
-    for member in report.absentees() {
-        let note = notes.iter().position(|note| {
-            member
-                .path
-                .as_ref()
-                .is_some_and(|path| is_about(note, path))
-        });
-        let reason = note.map_or_else(String::new, |at| format!(": {}", notes.remove(at)));
-        warnings.push(format!("{} is missing{reason}", member.name()));
-    }
-    warnings.append(&mut notes);
+    let report = volume.report(true)?;
+    let mut warnings: Vec<String> = report
+        .absentees()
+        .map(|member| match &member.reason {
+            Some(reason) => format!("{} is missing: {reason}", member.name()),
+            None => format!("{} is missing", member.name()),
+        })
+        .collect();
+    let is_of_a_member = |note: &&Unusable| {
+        let mut absentees = report.absentees();
+        absentees.any(|member| member.path.as_deref() == Some(&note.path))
+    };
+    let others = volume.notes.iter().filter(|note| !is_of_a_member(note));
+    warnings.extend(others.map(ToString::to_string));
     if report.state != State::Healthy && warnings.is_empty() {
         warnings.push("some stripes lack shards".to_owned());
     }
     Ok(warnings)
-}
-
-/// Says whether a note begins with a path, and not with a longer one.
-fn is_about(note: &str, path: &str) -> bool {
-    note.strip_prefix(path)
-        .is_some_and(|rest| rest.starts_with([' ', ':']))
 }
 
 fn open(plan: &Plan) -> Result<Volume, Failure> {
@@ -229,7 +223,7 @@ fn start(plan: &Plan, volume: &Volume, events: &Sender<Event>) -> Result<SocketF
     })?;
     Signals::new([SIGTERM, SIGINT, SIGHUP])
         .and_then(|signals| watch_signals(signals, events.clone()))
-        .and_then(|()| watch_control(control, Arc::clone(&volume.fs), events.clone()))
+        .and_then(|()| watch_control(control, volume, events.clone()))
         .map_err(environment)?;
     let serving = serve(
         Arc::clone(&volume.fs),
@@ -256,13 +250,13 @@ fn serve_options(plan: &Plan, volume: &Volume) -> ServeOptions {
         flavor: MountFlavor {
             source: source.into(),
             allow_other: options.allow_other,
-            no_atime: options.atime == Atime::Never,
             read_only: options.read_only,
             suid: options.suid,
             dev: options.dev,
             exec: options.exec,
             sync: options.sync,
             dirsync: options.dirsync,
+            no_atime: options.atime == Atime::Never,
         },
         threads: plan.threads,
         writeback: options.writeback,
@@ -299,12 +293,13 @@ fn watch_signals(mut signals: Signals, events: Sender<Event>) -> io::Result<()> 
 }
 
 /// Answers commands: what is asked for on the spot, what ends the daemon as an event.
-fn watch_control(control: ControlSocket, fs: Arc<Fs>, events: Sender<Event>) -> io::Result<()> {
+fn watch_control(control: ControlSocket, volume: &Volume, events: Sender<Event>) -> io::Result<()> {
+    let (fs, notes) = (Arc::clone(&volume.fs), volume.notes.clone());
     spawn_thread("control", move || {
         loop {
             match control.next() {
                 Ok((Request::Status, client)) => {
-                    let answer = match report(&fs, true) {
+                    let answer = match report(&fs, &notes, true) {
                         Ok(report) => Answer::Status(Box::new(report)),
                         Err(failure) => Answer::Failed(failure),
                     };
@@ -419,16 +414,4 @@ fn finish(
         control::answer(client, &answer);
     }
     closed.map(|()| Outcome::Done)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_note_on_one_directory_is_not_taken_for_one_on_another() {
-        assert!(is_about("/srv/d1 does not exist", "/srv/d1"));
-        assert!(is_about("/srv/d1: no superblock", "/srv/d1"));
-        assert!(!is_about("/srv/d10 does not exist", "/srv/d1"));
-    }
 }

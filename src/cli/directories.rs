@@ -14,7 +14,7 @@ use crate::format::files::SUPERBLOCK;
 pub(super) struct Directories {
     /// Those that exist: absolute and free of symlinks.
     pub(super) present: Vec<PathBuf>,
-    /// Those that do not, as they were typed.
+    /// Those that do not: absolute, and free of symlinks as far as they can be followed.
     pub(super) absent: Vec<PathBuf>,
 }
 
@@ -36,7 +36,7 @@ impl Directories {
                         path.display()
                     )));
                 }
-                Err(error) if is_absence(&error) => absent.push(path.clone()),
+                Err(error) if is_absence(&error) => absent.push(spell(path)),
                 Err(error) => {
                     return Err(Failure::environment(format!(
                         "cannot look at {}: {error}",
@@ -97,6 +97,18 @@ fn is_absence(error: &io::Error) -> bool {
     error
         .raw_os_error()
         .is_some_and(|errno| gone.contains(&errno))
+}
+
+/// Spells a path that does not exist as it would be if it did.
+fn spell(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    match (
+        absolute.parent().map(fs::canonicalize),
+        absolute.file_name(),
+    ) {
+        (Some(Ok(parent)), Some(name)) => parent.join(name),
+        _ => absolute,
+    }
 }
 
 fn make_directory(path: &Path, made: &mut Vec<PathBuf>) -> io::Result<()> {
@@ -214,6 +226,12 @@ pub(super) fn check_mountpoint(typed: &Path, members: &[PathBuf]) -> Result<Path
             .advise("mount it somewhere that holds no member"));
         }
     }
+    if mountpoint.join(SUPERBLOCK).exists() {
+        return Err(Failure::usage(format!(
+            "{shown} is a member of a volume, and a mount would hide it"
+        ))
+        .advise("the last path is where to mount: a directory that is no member"));
+    }
     Ok(mountpoint)
 }
 
@@ -226,12 +244,6 @@ pub(super) fn split_source(source: &Path) -> Vec<PathBuf> {
         match byte {
             b'\\' => names[last].extend(bytes.next()),
             b':' => names.push(Vec::new()),
-    if mountpoint.join(SUPERBLOCK).exists() {
-        return Err(Failure::usage(format!(
-            "{shown} is a member of a volume, and a mount would hide it"
-        ))
-        .advise("the last path is where to mount: a directory that is no member"));
-    }
             _ => names[last].push(byte),
         }
     }
@@ -308,11 +320,14 @@ mod tests {
     }
 
     #[test]
-    fn missing_directories_are_named_as_they_were_typed() {
+    fn missing_directories_are_spelled_as_if_they_were_there() {
         let home = tempfile::tempdir().unwrap();
-        let gone = home.path().join("gone");
-        let found = Directories::find(&[home.path().into(), gone.clone()]).unwrap();
-        assert_eq!(found.absent, [gone]);
+        let base = fs::canonicalize(home.path()).unwrap();
+        let here = base.join("here");
+        fs::create_dir(&here).unwrap();
+        let gone = here.join("..").join("gone");
+        let found = Directories::find(&[here, gone]).unwrap();
+        assert_eq!(found.absent, [base.join("gone")]);
         assert_eq!(found.present.len(), 1);
     }
 
@@ -329,14 +344,6 @@ mod tests {
     }
 
     #[test]
-    fn a_source_splits_at_colons_that_are_not_escaped() {
-        assert_eq!(
-            split_source(Path::new("/a:/b\\:c::/d\\\\e")),
-            [Path::new("/a"), Path::new("/b:c"), Path::new("/d\\e")]
-        );
-    }
-}
-    #[test]
     fn a_member_is_no_mountpoint_although_it_was_not_meant_to_be_a_member_here() {
         let home = tempfile::tempdir().unwrap();
         fs::write(home.path().join(SUPERBLOCK), "").unwrap();
@@ -348,3 +355,11 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_source_splits_at_colons_that_are_not_escaped() {
+        assert_eq!(
+            split_source(Path::new("/a:/b\\:c::/d\\\\e")),
+            [Path::new("/a"), Path::new("/b:c"), Path::new("/d\\e")]
+        );
+    }
+}

@@ -130,11 +130,7 @@ fn command_line(arguments: &MountArguments, plan: &Plan, verbosity: u8) -> Vec<O
     }
     line.push("--".into());
     line.extend(plan.directories.present.iter().map(Into::into));
-    line.extend(plan.directories.absent.iter().map(|path| {
-        std::path::absolute(path)
-            .unwrap_or_else(|_| path.clone())
-            .into()
-    }));
+    line.extend(plan.directories.absent.iter().map(Into::into));
     line.push((&plan.mountpoint).into());
     line
 }

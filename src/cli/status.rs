@@ -7,7 +7,7 @@ use super::control;
 use super::directories::Directories;
 use super::failure::{Failure, Outcome};
 use super::report::Report;
-use super::volume::{Volume, report};
+use super::volume::Volume;
 use crate::fuse::mountinfo;
 
 /// Shows how a volume is, mounted or not.
@@ -37,7 +37,7 @@ fn find(arguments: &StatusArguments) -> Result<Report, Failure> {
         return Ok(report);
     }
     let volume = Volume::open_to_look(&directories)?;
-    let report = report(&volume.fs, false);
+    let report = volume.report(false);
     volume.close()?;
     report
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::control;
 use super::directories::Directories;
@@ -15,12 +15,19 @@ use crate::commit::{CommitError, OpenOptions, Pipeline};
 use crate::fs::{Fs, FsError, FsOptions, tree};
 use crate::fuse::one_line;
 use crate::maintain::Maintain;
-use crate::members::{self, Access, MembersError};
+use crate::members::{self, Access, MembersError, Unusable};
 use crate::store::{DirStore, Executor, ExecutorKind, StoreError, StoreRef};
 use crate::volume::VolumeError;
 
 /// How long a member may take for one operation before it counts as hung.
 const MEMBER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long directories that nothing mounted uses may stay in use: by a daemon that is flushing what
+/// `umount` left to it, or by a command that looks at them.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often they are tried.
+const LEAVE_POLL: Duration = Duration::from_millis(100);
 
 /// How to open a volume.
 #[derive(Clone, Debug)]
@@ -68,61 +75,86 @@ pub(super) fn stores(directories: &[PathBuf]) -> Result<Vec<StoreRef>, Failure> 
 }
 
 /// Opens directories as stores and leaves out those that cannot be, with a note each.
-fn usable_stores(directories: &Directories) -> (Vec<StoreRef>, Vec<String>) {
-    let mut notes: Vec<String> = directories
+fn usable_stores(directories: &Directories) -> (Vec<StoreRef>, Vec<Unusable>) {
+    let mut notes: Vec<Unusable> = directories
         .absent
         .iter()
-        .map(|path| format!("{} does not exist", path.display()))
+        .map(|path| unusable(path.display().to_string(), "does not exist"))
         .collect();
     let mut stores: Vec<StoreRef> = Vec::new();
     for path in &directories.present {
         match DirStore::open(path) {
             Ok(store) => stores.push(Arc::new(store)),
-            Err(error) => notes.push(one_line(&error)),
+            Err(error) => notes.push(unusable(path.display().to_string(), &one_line(&error))),
         }
     }
     (stores, notes)
 }
 
-/// Opens the pipeline of the volume that the directories belong to; the strings say which
-/// directories could not be used, and why.
+/// Notes why a directory is left out, its path not twice.
+fn unusable(path: String, reason: &str) -> Unusable {
+    let reason = without_path(reason, &path);
+    Unusable { path, reason }
+}
+
+fn without_path(reason: &str, path: &str) -> String {
+    let rest = reason
+        .strip_prefix(path)
+        .and_then(|rest| rest.strip_prefix(": "));
+    rest.unwrap_or(reason).to_owned()
+}
+
+/// Opens the pipeline of the volume that the directories belong to, and says which directories could
+/// not be used.
+///
+/// A daemon whose mount is gone may be flushing yet; that is waited for.
 ///
 /// # Errors
 ///
-/// If they are not enough, or do not belong together, or are in use.
-pub(super) fn open_pipeline(
+/// If they are not enough, or do not belong together, or stay in use.
+fn open_pipeline(
     directories: &Directories,
     options: &VolumeOptions,
-) -> Result<(Arc<Pipeline>, Vec<String>), Failure> {
-    let (stores, mut notes) = usable_stores(directories);
-    let open = OpenOptions {
-        access: options.access,
-        engine: options.engine.clone(),
-        cache_bytes: options.cache_bytes / 2,
-        index_cache_bytes: options.cache_bytes / 2,
-        threads: options.threads,
-    };
-    let pipeline = Pipeline::open(stores, &open, executor())
-        .map_err(|error| add_notes(storage_failure(&error), &notes, directories))?;
-    let unusable = pipeline.members().unusable().iter();
-    notes.extend(unusable.map(|left_out| format!("{}: {}", left_out.path, left_out.reason)));
-    Ok((pipeline, notes))
+) -> Result<(Arc<Pipeline>, Vec<Unusable>), Failure> {
+    let started = Instant::now();
+    loop {
+        let (stores, mut notes) = usable_stores(directories);
+        let open = OpenOptions {
+            access: options.access,
+            engine: options.engine.clone(),
+            cache_bytes: options.cache_bytes / 2,
+            index_cache_bytes: options.cache_bytes / 2,
+            threads: options.threads,
+        };
+        match Pipeline::open(stores, &open, executor()) {
+            Ok(pipeline) => {
+                notes.extend(pipeline.members().unusable().iter().cloned());
+                return Ok((pipeline, notes));
+            }
+            Err(CommitError::Members(error)) if matches!(*error, MembersError::InUse { .. }) => {
+                let failure = members_failure(&error);
+                if let Some((mountpoint, _)) = control::mount_using(&directories.present) {
+                    let shown = mountpoint.display();
+                    return Err(failure.advise(format!("the volume is mounted at {shown}")));
+                }
+                if started.elapsed() >= LEAVE_TIMEOUT {
+                    return Err(failure);
+                }
+                log::info!("{error}; waiting");
+                std::thread::sleep(LEAVE_POLL);
+            }
+            Err(error) => return Err(add_notes(storage_failure(&error), &notes)),
+        }
+    }
 }
 
 /// Adds what is known about the directories to a failure that has no advice of its own.
-fn add_notes(failure: Failure, notes: &[String], directories: &Directories) -> Failure {
-    if failure.advice.is_some() {
+fn add_notes(failure: Failure, notes: &[Unusable]) -> Failure {
+    if failure.advice.is_some() || notes.is_empty() {
         return failure;
     }
-    // Whoever has the members locked is usually a mount that can be named.
-    if let Some((mountpoint, _)) = control::mount_using(&directories.present) {
-        return failure.advise(format!("the volume is mounted at {}", mountpoint.display()));
-    }
-    if notes.is_empty() {
-        failure
-    } else {
-        failure.advise(notes.join("; "))
-    }
+    let notes: Vec<String> = notes.iter().map(ToString::to_string).collect();
+    failure.advise(notes.join("; "))
 }
 
 /// A volume that is open for use.
@@ -130,7 +162,7 @@ pub(super) struct Volume {
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) fs: Arc<Fs>,
     /// Which directories could not be used, and why.
-    pub(super) notes: Vec<String>,
+    pub(super) notes: Vec<Unusable>,
     maintain: Option<Maintain>,
 }
 
@@ -154,6 +186,15 @@ impl Volume {
             notes,
             maintain,
         })
+    }
+
+    /// Says how it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`report`].
+    pub(super) fn report(&self, mounted: bool) -> Result<Report, Failure> {
+        report(&self.fs, &self.notes, mounted)
     }
 
     /// Opens it to look at, writing nothing, and warns of directories that could not be used.
@@ -189,12 +230,12 @@ impl Volume {
     }
 }
 
-/// Says how an open volume is, counted and not remembered.
+/// Says how an open volume is, counted and not remembered; `notes` say why directories were left out.
 ///
 /// # Errors
 ///
 /// If its records cannot be read.
-pub(super) fn report(fs: &Fs, mounted: bool) -> Result<Report, Failure> {
+pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Report, Failure> {
     let pipeline = fs.pipeline();
     let members = pipeline.members();
     let counted = pipeline
@@ -214,8 +255,11 @@ pub(super) fn report(fs: &Fs, mounted: bool) -> Result<Report, Failure> {
         parity: members.geometry().parity_shards(),
         code: members.code().to_string(),
     };
-    let member_reports: Vec<MemberReport> =
-        members.status().into_iter().map(member_report).collect();
+    let member_reports: Vec<MemberReport> = members
+        .status()
+        .into_iter()
+        .map(|status| member_report(status, notes))
+        .collect();
     let unrecoverable_files = if counted.unrecoverable.is_empty() {
         Vec::new()
     } else {
@@ -250,7 +294,14 @@ pub(super) fn report(fs: &Fs, mounted: bool) -> Result<Report, Failure> {
     })
 }
 
-fn member_report(status: members::MemberStatus) -> MemberReport {
+fn member_report(status: members::MemberStatus, notes: &[Unusable]) -> MemberReport {
+    let known = notes.iter().find(|note| note.path == status.path);
+    let reason = match (status.state, known) {
+        (members::MemberState::Missing, Some(note)) => Some(note.reason.clone()),
+        (_, _) => status
+            .reason
+            .map(|reason| without_path(&reason, &status.path)),
+    };
     MemberReport {
         index: status.index.0,
         id: status.id.to_string(),
@@ -260,7 +311,7 @@ fn member_report(status: members::MemberStatus) -> MemberReport {
             members::MemberState::Missing => MemberState::Missing,
             members::MemberState::Faulted => MemberState::Faulted,
         },
-        reason: status.reason,
+        reason,
         bytes_used: status.bytes_used,
         bytes_free: status.bytes_free,
         errors: ErrorCounts {

@@ -281,7 +281,10 @@ fn a_mounted_volume_is_neither_mounted_nor_checked_nor_extracted_again() {
         arguments.extend(tail.iter().map(PathBuf::from));
         cauchyfs(&arguments)
     };
-    refused(&with(&["mount"], &[other.to_str().unwrap()]), 2, "in use");
+    let taken = with(&["mount"], &[other.to_str().unwrap()]);
+    refused(&taken, 2, "in use");
+    let place = format!("mounted at {}", volume.mountpoint.display());
+    refused(&taken, 2, &place);
     refused(&with(&["check"], &[]), 1, "in use");
     refused(
         &with(&["extract"], &["--to", other.to_str().unwrap()]),

@@ -1,7 +1,7 @@
 //! The main job on real mounts: data in, directories lost, data out.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,6 +92,12 @@ fn two_of_six_directories_are_deleted_under_load_and_no_byte_is_lost() {
     check_large(&volume.path("large"), 1, LARGE);
     check_large(&volume.path("new"), 2, 20 << 20);
     compare_trees(&volume.path("copy"), &volume.path("source"));
+    volume.unmount();
+
+    // So will the paths of directories that are gone; they are named as such.
+    volume.mount_degraded(&[0, 1, 2, 3, 4, 5]);
+    let (status, _) = volume.status();
+    assert_eq!(status["members"][1]["reason"], "does not exist");
     volume.unmount();
 }
 
@@ -194,6 +200,30 @@ fn umount_and_sigterm_lose_nothing() {
         volume.mount();
         check_large(&volume.path(&name), seed, 5 << 20);
         volume.unmount();
+    }
+}
+
+/// `umount` returns before the daemon has flushed; whoever opens the members next waits for that.
+#[test]
+fn members_that_a_daemon_is_flushing_to_are_waited_for() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 1024);
+    for (seed, program) in (0..).zip(["umount", "fusermount3"]) {
+        let name = format!("by {program}");
+        volume.mount();
+        write_large(&volume.path(&name), seed, 100 << 20).expect("there is room");
+        match program {
+            "umount" => must("umount", &[text(&volume.mountpoint)]),
+            _ => must("fusermount3", &["-u", text(&volume.mountpoint)]),
+        };
+        volume.mount();
+        check_large(&volume.path(&name), seed, 100 << 20);
+        must("umount", &[text(&volume.mountpoint)]);
+        let members: Vec<&PathBuf> = volume.members.iter().collect();
+        let (status, code) = volume.status_of(&members);
+        assert_eq!((status["mounted"].as_bool(), code), (Some(false), 0));
     }
 }
 
