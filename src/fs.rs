@@ -15,7 +15,7 @@
 //!   if its `allocated_bytes` are not 0.
 //! - No byte is overwritten in place. A write places its bytes first and points the file at them then.
 //! - An inode without a name has an orphan record from the moment its last name goes.
-//! - Locks are taken in the order that [`locks`] gives, and none is held while bytes are read.
+//! - Locks are taken in the order that `fs/locks.rs` gives, and none is held while bytes are read.
 
 mod acl;
 mod attributes;

@@ -10,7 +10,7 @@
 //!                                        codec  format    (pure: no files, no clock, no threads)
 //! ```
 //!
-//! Beside them stand [`bench`], which measures the codec, and [`workers`], the threads it may use.
+//! Beside them stand [`mod@bench`], which measures the codec, and [`workers`], the threads it may use.
 
 pub mod bench;
 pub mod cli;

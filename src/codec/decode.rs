@@ -100,8 +100,8 @@ impl Decoder {
 /// Returns the matrix whose rows give the `lost` shards as sums over the `used` ones.
 ///
 /// Only as many equations are solved as data shards are missing: with P the present data, D the
-/// missing data and Q the parities used, parity Q = C[Q,P]·P + C[Q,D]·D. So
-/// D = C[Q,D]⁻¹·(Q + C[Q,P]·P), and a lost parity is its generator row with D put in.
+/// missing data and Q the parities used, parity `Q = C[Q,P]·P + C[Q,D]·D`. So
+/// `D = C[Q,D]⁻¹·(Q + C[Q,P]·P)`, and a lost parity is its generator row with D put in.
 pub(super) fn decode_matrix(generator: &Matrix, used: &[usize], lost: &[usize]) -> Matrix {
     let k = generator.columns();
     assert_eq!(used.len(), k, "a decode matrix needs k shards");

@@ -1,7 +1,7 @@
 //! Records of the journal.
 //!
 //! A journal file is a run of records from offset 0 on; each begins at a multiple of
-//! [`BLOCK_SIZE`](super::BLOCK_SIZE) and is padded to one with zeros. What follows the newest record
+//! [`BLOCK_SIZE`] and is padded to one with zeros. What follows the newest record
 //! is whatever was there before: a reader tells it apart by the record's life and its LSN, never by
 //! where it lies.
 //!

@@ -1,7 +1,7 @@
 //! Worker threads, a lane of them for each store.
 //!
 //! A lane has at most [`WORKERS`] threads that work, and as many again as hang: a hung worker is
-//! replaced until [`MAX_ABANDONED`](super::MAX_ABANDONED) hang. Idle workers end after a while.
+//! replaced until [`MAX_ABANDONED`] hang. Idle workers end after a while.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::{self, Receiver, Sender};
