@@ -29,6 +29,7 @@ use crate::codec::{CodecError, Engine};
 use crate::format::record::{Segment, ShardSums, Stripe};
 use crate::format::{SegmentId, ShardIndex, StripeId};
 use crate::members::Members;
+use crate::workers::Workers;
 
 mod buffers;
 mod cache;
@@ -120,7 +121,7 @@ pub struct FlushedStripe {
 }
 
 /// How a volume is run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct VolumeOptions {
     /// What computes parity.
     pub engine: &'static dyn Engine,
@@ -131,6 +132,8 @@ pub struct VolumeOptions {
     /// Threads that flush, and as many that read ahead. With 0 there are none: stripes are flushed by
     /// whoever fills or syncs them, in the same order in every run, and nothing is read ahead.
     pub threads: usize,
+    /// The threads on which stripes are encoded and decoded, shared by all who do so.
+    pub workers: Arc<Workers>,
 }
 
 /// The stripes of one volume.

@@ -1,32 +1,52 @@
 //! The threads that the whole process shares for computing: as many as asked for, never more.
 
+use std::sync::Arc;
+
 use crate::codec::Crew;
+
+/// Why there are no workers: the system gives no more threads.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("cannot start {width} threads for computing")]
+pub struct WorkersError {
+    width: usize,
+    source: Arc<rayon::ThreadPoolBuildError>,
+}
 
 /// A bounded pool of threads. Work that is handed in while all are busy waits its turn, except for
 /// the share that the calling thread does itself.
 #[derive(Debug)]
 pub struct Workers {
-    pool: rayon::ThreadPool,
+    /// None where the caller is the only one to work.
+    pool: Option<rayon::ThreadPool>,
     width: usize,
 }
 
 impl Workers {
-    /// Starts the threads: one fewer than `width`, since the caller of [`Crew::run`] works too.
+    /// Starts the threads: one fewer than `width`, since the caller of [`Crew::run`] works too. A width
+    /// of 0 counts as 1.
     ///
     /// # Errors
     ///
-    /// If the system gives no more threads.
-    ///
-    /// # Panics
-    ///
-    /// If `width` is 0.
-    pub fn new(width: usize) -> Result<Self, rayon::ThreadPoolBuildError> {
-        assert!(width > 0, "a caller is always one thread");
-        let builder = rayon::ThreadPoolBuilder::new().num_threads((width - 1).max(1));
+    /// [`WorkersError`] if the system gives no more threads.
+    pub fn new(width: usize) -> Result<Self, WorkersError> {
+        if width <= 1 {
+            return Ok(Self {
+                pool: None,
+                width: 1,
+            });
+        }
+        let builder = rayon::ThreadPoolBuilder::new().num_threads(width - 1);
         let pool = builder
             .thread_name(|index| format!("worker-{index}"))
-            .build()?;
-        Ok(Self { pool, width })
+            .build();
+        let pool = pool.map_err(|source| WorkersError {
+            width,
+            source: Arc::new(source),
+        })?;
+        Ok(Self {
+            pool: Some(pool),
+            width,
+        })
     }
 }
 
@@ -36,11 +56,11 @@ impl Crew for Workers {
     }
 
     fn run(&self, pieces: usize, work: &(dyn Fn(usize) + Sync)) {
-        if self.width == 1 || pieces <= 1 {
+        let Some(pool) = self.pool.as_ref().filter(|_| pieces > 1) else {
             (0..pieces).for_each(work);
             return;
-        }
-        self.pool.in_place_scope(|scope| {
+        };
+        pool.in_place_scope(|scope| {
             for piece in 1..pieces {
                 scope.spawn(move |_| work(piece));
             }
@@ -57,7 +77,7 @@ mod tests {
 
     #[test]
     fn every_piece_runs_exactly_once_for_every_width_and_count() {
-        for width in 1..=5 {
+        for width in 0..=5 {
             let workers = Workers::new(width).expect("threads");
             for pieces in 0..20 {
                 let calls: Vec<AtomicUsize> = (0..pieces).map(|_| AtomicUsize::new(0)).collect();

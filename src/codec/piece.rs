@@ -8,6 +8,10 @@ use crate::codec::{
 /// Bytes that one checksum covers, and that pieces are aligned to.
 pub const BLOCK_BYTES: usize = 4096;
 
+/// Bytes of all shards together that are checksummed and computed before the next: so many that
+/// starting over costs little, and so few that they stay in the L2 cache in between.
+const CHECKED_BYTES: usize = 256 << 10;
+
 /// Shards, or the same columns of all of them, with a plan that they fit.
 pub(super) struct Piece<'a, 't> {
     plan: &'a Plan,
@@ -112,12 +116,13 @@ impl<'a, 't> Piece<'a, 't> {
             self.compute(engine, stores);
             return;
         }
-        // One block of every shard at a time: it is checksummed while it is in the cache, where
-        // targets must therefore stay.
-        for mut block in self.split(BLOCK_BYTES) {
-            block.checksum_sources();
-            block.compute(engine, Stores::Cached);
-            block.checksum_targets();
+        // A few blocks of every shard at a time: they are checksummed while they are in the cache,
+        // where targets must therefore stay.
+        let blocks = CHECKED_BYTES / self.shard_count() / BLOCK_BYTES;
+        for mut tile in self.split(blocks.max(1) * BLOCK_BYTES) {
+            tile.checksum_sources();
+            tile.compute(engine, Stores::Cached);
+            tile.checksum_targets();
         }
     }
 
@@ -129,18 +134,21 @@ impl<'a, 't> Piece<'a, 't> {
 
     fn checksum_sources(&mut self) {
         for (source, list) in self.sources.iter().zip(&mut self.checksums) {
-            if let [sum] = &mut **list {
-                *sum = crc32c::crc32c(source);
-            }
+            checksum(source, list);
         }
     }
 
     fn checksum_targets(&mut self) {
         let lists = self.checksums.iter_mut().skip(self.sources.len());
         for (target, list) in self.targets.iter().zip(lists) {
-            if let [sum] = &mut **list {
-                *sum = crc32c::crc32c(target);
-            }
+            checksum(target, list);
         }
+    }
+}
+
+/// Puts the checksum of every block of a shard into its list.
+fn checksum(shard: &[u8], list: &mut [u32]) {
+    for (block, sum) in shard.chunks(BLOCK_BYTES).zip(list) {
+        *sum = crc32c::crc32c(block);
     }
 }

@@ -7,6 +7,7 @@ use crate::format::FormatError;
 use crate::members::MembersError;
 use crate::meta::MetaError;
 use crate::volume::{CatalogError, VolumeError};
+use crate::workers::WorkersError;
 
 /// Why something could not be read, written or made durable.
 ///
@@ -52,6 +53,10 @@ pub enum CommitError {
     /// The volume's code or the engine asked for is not to be had.
     #[error(transparent)]
     Codec(#[from] CodecError),
+
+    /// The system has no threads left to compute parity on.
+    #[error(transparent)]
+    Workers(#[from] WorkersError),
 }
 
 impl From<VolumeError> for CommitError {

@@ -11,6 +11,7 @@ use crate::members::{Access, CreateOptions, Members};
 use crate::meta::{Batch, Meta, MetaOptions, StripeData};
 use crate::store::{Executor, StoreRef};
 use crate::volume::{Catalog, Volume, VolumeOptions};
+use crate::workers::Workers;
 
 /// Records read at once.
 const RECORDS_AT_ONCE: usize = 1024;
@@ -71,6 +72,7 @@ impl Pipeline {
             buffer_bytes: BUFFER_BYTES,
             cache_bytes: options.cache_bytes,
             threads: options.threads,
+            workers: Arc::new(Workers::new(options.threads)?),
         };
         let catalog: Arc<dyn Catalog> = Arc::clone(&records) as _;
         let segments = all_segments(&meta)?;

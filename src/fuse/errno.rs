@@ -43,7 +43,8 @@ fn storage_errno(error: &CommitError) -> Errno {
         | CommitError::Volume(_)
         | CommitError::Meta(_)
         | CommitError::Members(_)
-        | CommitError::Codec(_) => Errno::EIO,
+        | CommitError::Codec(_)
+        | CommitError::Workers(_) => Errno::EIO,
     }
 }
 

@@ -19,6 +19,7 @@ use crate::format::record::{Segment, Stripe};
 use crate::format::{BLOCK_SIZE, SegmentId, StripeId};
 use crate::members::{Access, Members};
 use crate::store::Pool;
+use crate::workers::Workers;
 
 /// The most that a stripe holds, however wide it is: it bounds the memory of a buffer. Part of the
 /// format only in so far as a journaled stripe must fit a buffer.
@@ -34,6 +35,7 @@ pub(crate) struct Core {
     pub(super) codec: Arc<Codec>,
     /// Codecs of segments that were written with another geometry or code.
     codecs: Mutex<HashMap<(CodeId, Geometry), Arc<Codec>>>,
+    pub(super) workers: Arc<Workers>,
     pub(super) pool: Pool,
     pub(super) segments: Segments,
     pub(super) buffers: Arc<Buffers>,
@@ -82,6 +84,7 @@ impl Core {
             catalog,
             codec,
             codecs: Mutex::default(),
+            workers: Arc::clone(&options.workers),
             pool,
             segments,
             dirty: Dirty::default(),

@@ -1,6 +1,7 @@
 //! From a sealed stripe to shards on members and records in the catalog.
 //!
-//! 1. Cut the payload into data shards, encode parity, take the checksums of all blocks.
+//! 1. Cut the payload into data shards; encode parity and take the checksums of all blocks in one pass
+//!    over them, on the threads that the whole daemon shares for computing.
 //! 2. Take the reserved place; write all shards to their members at once.
 //! 3. If members failed meanwhile and others can take their place, write the stripe again elsewhere:
 //!    a place is never written twice, so nothing of the first attempt can be mistaken for it.
@@ -26,6 +27,8 @@ struct Encoded {
     height: usize,
     /// The shards that exist: all but the implied ones.
     shards: Vec<(ShardIndex, Bytes)>,
+    /// The checksums of their blocks, in the same order.
+    sums: Vec<(ShardIndex, ShardSums)>,
 }
 
 /// What became of one attempt to write a stripe.
@@ -34,11 +37,6 @@ struct Attempt {
     rotation: u8,
     written: Vec<(ShardIndex, MemberIndex)>,
     last_error: Option<StoreError>,
-}
-
-/// Returns the checksums of a shard's blocks.
-pub(crate) fn block_sums(shard: &[u8]) -> Vec<u32> {
-    shard.chunks(BLOCK_SIZE).map(crc32c::crc32c).collect()
 }
 
 impl Core {
@@ -67,8 +65,12 @@ impl Core {
         let mut parity = self.pool.buffer(height * m);
         let data: Vec<&[u8]> = sealed.data.chunks_exact(height).collect();
         let mut rows: Vec<&mut [u8]> = parity.chunks_exact_mut(height).collect();
+        let mut sums = vec![vec![0; height.div_ceil(BLOCK_SIZE)]; k + m];
+        let mut lists: Vec<&mut [u32]> = sums.iter_mut().map(|list| &mut list[..]).collect();
         self.codec
-            .encode(&data, &mut rows)
+            .pass()
+            .crew(&*self.workers)
+            .encode_with_checksums(&data, &mut rows, &mut lists)
             .map_err(|source| VolumeError::Codec {
                 stripe: sealed.stripe,
                 source,
@@ -86,15 +88,17 @@ impl Core {
             )
         };
         let implied = |index: usize| index < k && index * height >= sealed.payload_len;
-        let shards = (0..k + m)
-            .filter(|&index| !implied(index))
-            .map(slice)
-            .collect();
+        let written = (0..k + m).filter(|&index| !implied(index));
+        let sums_of = |index: usize| {
+            let sums = std::mem::take(&mut sums[index]);
+            (layout::shard(index), ShardSums(sums))
+        };
         Ok(Encoded {
             stripe: sealed.stripe,
             payload_len: sealed.payload_len,
             height,
-            shards,
+            shards: written.clone().map(slice).collect(),
+            sums: written.map(sums_of).collect(),
         })
     }
 
@@ -241,11 +245,10 @@ impl Core {
             .written
             .iter()
             .for_each(|&(shard, _)| written.insert(shard));
-        let sums = |(shard, bytes): &(ShardIndex, Bytes)| (*shard, ShardSums(block_sums(bytes)));
         let flushed = FlushedStripe {
             stripe,
             record: encoded.record(place, attempt.rotation, written),
-            sums: encoded.shards.iter().map(sums).collect(),
+            sums: encoded.sums.clone(),
             segment: place.segment.record.clone(),
             fresh: !self.segments.is_recorded(segment),
         };

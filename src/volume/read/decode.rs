@@ -119,6 +119,8 @@ impl Core {
             .collect();
         located
             .codec
+            .pass()
+            .crew(&*self.workers)
             .reconstruct(&present, &mut outputs)
             .map_err(|source| VolumeError::Codec {
                 stripe: located.id,
