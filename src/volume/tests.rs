@@ -97,6 +97,7 @@ impl Rig {
             buffer_bytes: 16 << 20,
             cache_bytes: 16 << 20,
             threads: 0,
+            workers: Arc::new(Workers::new(2).unwrap()),
         };
         let shared: Arc<dyn Catalog> = Arc::clone(&catalog) as _;
         let volume = Arc::new(Volume::open(members, shared, Vec::new(), &options).unwrap());
