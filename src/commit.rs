@@ -304,10 +304,7 @@ impl Pipeline {
             self.checkpoint()?;
             // A copy that a returned or new member lacks would be missed if another member is lost
             // before the next mount.
-            let mut pieces = 0;
-            while pieces < MAX_MENDED_AT_CLOSE && self.meta.mend_index()? {
-                pieces += 1;
-            }
+            self.mend_index(MAX_MENDED_AT_CLOSE)?;
         }
         Ok(self.meta.close()?)
     }

@@ -19,6 +19,9 @@ const RECORDS_AT_ONCE: usize = 1024;
 /// The newest segments, among which are those that were being written when the volume was last used.
 const NEWEST_SEGMENTS: usize = 8;
 
+/// Pieces of missing copies of the index that are made up for before anyone is let in.
+const MAX_MENDED_AT_OPEN: usize = 32;
+
 /// Bytes that stripe buffers take together, unless stripes are so wide that two take more.
 const BUFFER_BYTES: usize = 192 << 20;
 
@@ -46,7 +49,9 @@ impl Pipeline {
     /// 3. Segment files that no record names are removed, unfinished ones cut.
     /// 4. Bytes that were in the journal only go back into a stripe under its old number, and with it
     ///    to the members; a checkpoint then lets the journal forget them.
-    /// 5. Members that were away and are up to date by now are taken back.
+    /// 5. Copies of the index that are missing are made, and members that were away are taken back:
+    ///    they are up to date by now. If the index is so large that this would take long,
+    ///    [`Pipeline::tick`] goes on with it.
     ///
     /// A crash in any of these leaves all that the next open needs.
     ///
@@ -93,7 +98,7 @@ impl Pipeline {
         pipeline.restore(recovered.data)?; // step 4
         if options.access == Access::ReadWrite {
             pipeline.checkpoint()?;
-            pipeline.members.admit_stale()?; // step 5
+            pipeline.mend_index(MAX_MENDED_AT_OPEN)?; // step 5
         }
         Ok(pipeline)
     }

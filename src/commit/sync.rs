@@ -231,12 +231,24 @@ impl Pipeline {
         }
         if mend_due {
             // Called again at once while there is more to do, else in a second.
-            let more = self.meta.mend_index()?;
-            if !more {
+            if !self.mend_index(1)? {
                 self.clockwork.lock().mended_index = Instant::now();
             }
         }
         Ok(())
+    }
+
+    /// Does at most so many pieces of what copies of the index lack. Once nothing is left to do, takes
+    /// back members that were away: while there are too few copies they cannot stand in for others.
+    /// Returns whether there may be more to do.
+    pub(super) fn mend_index(&self, pieces: usize) -> Result<bool, CommitError> {
+        for _ in 0..pieces {
+            if !self.meta.mend_index()? {
+                self.members.admit_stale()?;
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     pub(super) fn check_poison(&self) -> Result<(), CommitError> {

@@ -1,6 +1,7 @@
 //! Reading with members missing.
 
 use super::*;
+use crate::store::{Effect, Fault, Scope};
 
 /// Files of every kind of length, in an order that leaves short stripes between full ones.
 fn fill(fs: &TestFs) -> Model {
@@ -191,5 +192,44 @@ fn a_read_only_volume_reads_everything_and_changes_no_disk() {
         fs.close();
         let changing = plan.take_log().into_iter().find(|call| call.kind.changes());
         assert_eq!(changing, None, "lost {lost:?}");
+    }
+}
+
+/// A member comes back to a volume that was killed before it had made up for the copy of the index
+/// that it lost with this member.
+#[test]
+fn a_member_that_is_back_can_stand_in_for_any_other_at_once() {
+    for away in 0..3 {
+        let rig = Rig::new(2, 1, 3);
+        let plan = FaultPlan::new();
+        let fs = rig.open_with_faults(&plan).unwrap();
+        let mut model = fill(&fs);
+        fs.pipeline.checkpoint().unwrap();
+        let failing = Fault::at(1, Effect::Eio).of(Scope::Member(away));
+        plan.add(failing.lasting());
+        let bytes = pattern(50, 40_000);
+        fs.write(50, &bytes).unwrap();
+        model.insert(50, bytes);
+        fs.pipeline.checkpoint().unwrap();
+        drop(fs);
+        rig.cut(CutPolicy::Drop);
+        let fs = rig.open(&[]);
+        assert_eq!(fs.pipeline.members().stale(), []);
+        drop(fs);
+        rig.cut(CutPolicy::Drop);
+        for lost in 0..3 {
+            let stores = rig.fork().stores(&[lost]);
+            let fs = TestFs::open(stores, Access::ReadWrite)
+                .unwrap_or_else(|error| panic!("{away} was away, {lost} is lost: {error}"));
+            for (&file, expected) in &model {
+                // What was written without the member has no redundancy.
+                let lacks = file == 50 && lost != away;
+                let read = fs.read(file);
+                assert!(
+                    read.as_ref().is_ok_and(|read| read == expected) || lacks && read.is_err(),
+                    "{away} was away, {lost} is lost, file {file}: {read:?}"
+                );
+            }
+        }
     }
 }

@@ -96,6 +96,7 @@ impl Rig {
         };
         let (meta, recovered) =
             Meta::open(Arc::clone(&members), &options).map_err(Refused::Meta)?;
+        while access == Access::ReadWrite && meta.mend_index().map_err(Refused::Meta)? {}
         members
             .admit_stale()
             .map_err(|error| Refused::Members(error.to_string()))?;
