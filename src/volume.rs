@@ -356,6 +356,12 @@ impl Volume {
         self.core.mended.load(std::sync::atomic::Ordering::Relaxed)
     }
 
+    /// Returns how often rows of a stripe were reconstructed since the volume was opened.
+    #[must_use]
+    pub fn decodes(&self) -> u64 {
+        self.core.decodes.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     /// Returns the name of the coding engine.
     #[must_use]
     pub fn engine_name(&self) -> &'static str {

@@ -12,6 +12,7 @@ use super::cache::ShardCache;
 use super::dirty::{Dirty, LostShard};
 use super::pins::Pins;
 use super::prefetch::Prefetch;
+use super::read::PartlyDecoded;
 use super::segments::{Reservation, Segments};
 use super::{Catalog, VolumeError, VolumeOptions};
 use crate::codec::{CodeId, Codec, CodecError, Geometry};
@@ -43,7 +44,10 @@ pub(crate) struct Core {
     pub(super) cache: ShardCache,
     pub(super) prefetch: Prefetch,
     pub(super) pins: Pins,
+    /// Stripes of which a part was decoded, and may be again.
+    pub(super) partly_decoded: PartlyDecoded,
     pub(super) mended: AtomicU64,
+    pub(super) decodes: AtomicU64,
     threads: usize,
 }
 
@@ -91,7 +95,9 @@ impl Core {
             cache: ShardCache::new(options.cache_bytes),
             prefetch: Prefetch::default(),
             pins: Pins::default(),
+            partly_decoded: PartlyDecoded::default(),
             mended: AtomicU64::new(0),
+            decodes: AtomicU64::new(0),
             threads: options.threads,
         })
     }
@@ -228,10 +234,7 @@ impl Core {
 
     fn read_ahead_forever(&self) {
         while let Some(stripe) = self.prefetch.next() {
-            if let Err(error) = self.read_ahead(stripe) {
-                log::debug!("stripe {stripe}: not read ahead: {error}");
-            }
-            self.prefetch.done(stripe);
+            self.read_ahead(&stripe);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Reading ahead: whole stripes into the cache, on threads of its own.
 //!
-//! A reader who meets a stripe that is being read ahead waits for it instead of reading it twice.
+//! A stripe is read whole by one thread at a time. A reader who meets a stripe that is being read waits
+//! for it, and one who meets a stripe that is still to be read does it himself.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -17,6 +18,40 @@ struct State {
     queue: VecDeque<StripeId>,
     running: HashSet<StripeId>,
     closed: bool,
+}
+
+/// The right to read a stripe whole; when it is dropped, the stripe is in the cache, or could not be
+/// read.
+#[derive(Debug)]
+#[must_use = "others wait for the stripe while this is kept"]
+pub(crate) struct Claim<'a> {
+    prefetch: &'a Prefetch,
+    stripe: StripeId,
+}
+
+impl Claim<'_> {
+    /// Returns the stripe.
+    pub(crate) fn stripe(&self) -> StripeId {
+        self.stripe
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.prefetch.state.lock().running.remove(&self.stripe);
+        self.prefetch.finished.notify_all();
+    }
+}
+
+/// Whose turn it is to read a stripe whole.
+#[derive(Debug)]
+pub(crate) enum Turn<'a> {
+    /// Somebody just did.
+    Past,
+    /// The caller's.
+    Yours(Claim<'a>),
+    /// Nobody wants it whole.
+    Nobodys,
 }
 
 /// What is to be read ahead, and what is being so.
@@ -38,18 +73,30 @@ impl Prefetch {
         }
     }
 
-    /// Waits while the stripe is being read ahead; says whether it was.
-    pub(crate) fn wait_for(&self, stripe: StripeId) -> bool {
+    /// Waits while somebody else reads the stripe. Whose turn it is to read it, if nobody did: the
+    /// caller's, if it was waiting to be read ahead or `wanted` whole.
+    pub(crate) fn join(&self, stripe: StripeId, wanted: bool) -> Turn<'_> {
         let mut state = self.state.lock();
-        let running = state.running.contains(&stripe);
-        while state.running.contains(&stripe) {
-            self.finished.wait(&mut state);
+        if state.running.contains(&stripe) {
+            while state.running.contains(&stripe) {
+                self.finished.wait(&mut state);
+            }
+            return Turn::Past;
         }
-        running
+        let waiting = state.queue.len();
+        state.queue.retain(|queued| *queued != stripe);
+        if waiting == state.queue.len() && !wanted {
+            return Turn::Nobodys;
+        }
+        state.running.insert(stripe);
+        Turn::Yours(Claim {
+            prefetch: self,
+            stripe,
+        })
     }
 
     /// Waits for the next stripe to read; `None` once closed.
-    pub(crate) fn next(&self) -> Option<StripeId> {
+    pub(crate) fn next(&self) -> Option<Claim<'_>> {
         let mut state = self.state.lock();
         loop {
             if state.closed {
@@ -57,16 +104,13 @@ impl Prefetch {
             }
             if let Some(stripe) = state.queue.pop_front() {
                 state.running.insert(stripe);
-                return Some(stripe);
+                return Some(Claim {
+                    prefetch: self,
+                    stripe,
+                });
             }
             self.work.wait(&mut state);
         }
-    }
-
-    /// The stripe is in the cache, or could not be read.
-    pub(crate) fn done(&self, stripe: StripeId) {
-        self.state.lock().running.remove(&stripe);
-        self.finished.notify_all();
     }
 
     /// Ends all waiting for work.

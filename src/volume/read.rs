@@ -5,12 +5,15 @@
 //! - A block is used only after its checksum matched: corruption becomes an erasure right here.
 //! - What was reconstructed is checked as well before it leaves.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use super::layout::{self, Piece};
+use super::prefetch::{Claim, Turn};
 use super::segments::SegmentHandle;
 use super::{Core, VolumeError};
 use crate::codec::Codec;
@@ -49,6 +52,28 @@ impl Located {
     }
 }
 
+/// Stripes of which a part was decoded lately.
+#[derive(Debug, Default)]
+pub(super) struct PartlyDecoded(Mutex<VecDeque<StripeId>>);
+
+/// Partly decoded stripes that are remembered.
+const MAX_PARTLY_DECODED: usize = 64;
+
+impl PartlyDecoded {
+    /// Takes note of a stripe; returns whether it was noted lately.
+    fn note(&self, stripe: StripeId) -> bool {
+        let mut noted = self.0.lock();
+        if noted.contains(&stripe) {
+            return true;
+        }
+        noted.push_back(stripe);
+        if noted.len() > MAX_PARTLY_DECODED {
+            noted.pop_front();
+        }
+        false
+    }
+}
+
 impl Core {
     /// Fills `out` with the bytes at `offset` of a stripe.
     pub(crate) fn read(
@@ -70,14 +95,25 @@ impl Core {
         if self.fill_from_cache(stripe, &pieces, out) {
             return Ok(());
         }
-        if self.prefetch.wait_for(stripe) && self.fill_from_cache(stripe, &pieces, out) {
-            return Ok(());
-        }
         let rows = |piece: &Piece| Rows {
             shard: piece.shard,
             range: piece.blocks(),
         };
         let wanted: Vec<Rows> = pieces.iter().map(rows).collect();
+        let whole = match self
+            .prefetch
+            .join(stripe, self.is_worth_decoding(&located, &wanted))
+        {
+            Turn::Past => true,
+            Turn::Yours(claim) => {
+                self.read_ahead(&claim);
+                true
+            }
+            Turn::Nobodys => false,
+        };
+        if whole && self.fill_from_cache(stripe, &pieces, out) {
+            return Ok(());
+        }
         let fetched = self.fetch(&located, &wanted)?;
         for (piece, bytes) in pieces.iter().zip(fetched) {
             let skip = piece.within.start - piece.blocks().start;
@@ -100,8 +136,34 @@ impl Core {
         true
     }
 
-    /// Reads all data shards of a stripe into the cache, from all members at once.
-    pub(super) fn read_ahead(&self, stripe: StripeId) -> Result<(), VolumeError> {
+    /// Returns whether the whole of a stripe should be decoded for some rows of it: some of them are
+    /// lost, and the reader seems to be on his way through the stripe.
+    ///
+    /// He is if he enters a lost shard at its start, takes much of it, or has been here before; decoding
+    /// for him piece by piece would read each of the other shards as often as the lost one.
+    fn is_worth_decoding(&self, located: &Located, wanted: &[Rows]) -> bool {
+        let is_lost = |rows: &&Rows| {
+            !located.is_implied(rows.shard) && self.reachable(located, rows.shard).is_none()
+        };
+        let mut lost = wanted.iter().filter(is_lost).peekable();
+        if lost.peek().is_none() {
+            return false;
+        }
+        let is_telling =
+            |rows: &Rows| rows.range.start == 0 || rows.range.len() * 2 >= located.height();
+        lost.any(is_telling) || self.partly_decoded.note(located.id)
+    }
+
+    /// Reads all data shards of a stripe into the cache, from all members at once. Nothing fails if this
+    /// does.
+    pub(super) fn read_ahead(&self, claim: &Claim<'_>) {
+        let stripe = claim.stripe();
+        if let Err(error) = self.read_whole(stripe) {
+            log::debug!("stripe {stripe}: not read ahead: {error}");
+        }
+    }
+
+    fn read_whole(&self, stripe: StripeId) -> Result<(), VolumeError> {
         let located = self.locate(stripe)?;
         let data = layout::shards(&located.segment.record).take(located.data_shards());
         let wanted: Vec<Rows> = data

@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
 
 use super::fetch::{Fetched, mismatches};
 use super::{Located, Rows};
@@ -9,14 +12,62 @@ use crate::format::{BLOCK_SIZE, ShardIndex};
 use crate::store::{Buffer, Op};
 use crate::volume::{Core, VolumeError, layout};
 
-/// What is lost of some rows of a shard.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Loss {
-    /// The ranges of bytes in the shard.
-    pub(super) ranges: Vec<Range<usize>>,
+/// Rows of a shard of which something is lost.
+#[derive(Debug)]
+pub(super) struct Lost<'a> {
+    /// Their place among the rows that were asked for.
+    pub(super) index: usize,
+    rows: &'a Rows,
+    /// The bytes, right but for what is lost.
+    pub(super) buffer: Buffer,
+    /// The ranges of bytes in the shard that are lost.
+    ranges: Vec<Range<usize>>,
     /// Whether they were read and are wrong, so that they can be mended; else they are absent.
-    pub(super) wrong: bool,
+    wrong: bool,
 }
+
+impl<'a> Lost<'a> {
+    /// Rows that were read, and are wrong in these ranges of the shard.
+    pub(super) fn wrong(
+        index: usize,
+        rows: &'a Rows,
+        buffer: Buffer,
+        ranges: Vec<Range<usize>>,
+    ) -> Self {
+        Self {
+            index,
+            rows,
+            buffer,
+            ranges,
+            wrong: true,
+        }
+    }
+
+    /// Rows that could not be read at all; `buffer` is to take them.
+    pub(super) fn absent(index: usize, rows: &'a Rows, buffer: Buffer) -> Self {
+        Self {
+            index,
+            rows,
+            buffer,
+            ranges: vec![rows.range.clone()],
+            wrong: false,
+        }
+    }
+
+    /// Takes what was decoded of `rows`.
+    fn take(&mut self, rows: &Range<usize>, decoded: Buffer) {
+        let have = &self.rows.range;
+        if rows == have {
+            self.buffer = decoded;
+            return;
+        }
+        let both = have.start.max(rows.start)..have.end.min(rows.end);
+        self.buffer[shift(&both, have.start)].copy_from_slice(&decoded[shift(&both, rows.start)]);
+    }
+}
+
+/// Rows of shards that were read and are right.
+pub(super) type Have<'a> = [(&'a Rows, Bytes)];
 
 /// Rows of a shard that were read and are wrong.
 #[derive(Clone, Debug)]
@@ -27,37 +78,33 @@ struct Wrong {
 
 /// The shards of some rows that are right, as many as decoding needs, and those found wrong.
 struct Gathered {
-    present: Vec<(ShardIndex, Buffer)>,
+    present: Vec<(ShardIndex, Bytes)>,
     wrong: Vec<Wrong>,
 }
 
 impl Core {
-    /// Puts what is lost of each of `wanted` into its buffer.
+    /// Reconstructs what is lost, with the help of what is there.
     pub(super) fn decode_into(
         &self,
         located: &Located,
-        wanted: &[Rows],
-        losses: &[Loss],
-        buffers: &mut [Buffer],
+        have: &Have<'_>,
+        lost: &mut [Lost<'_>],
     ) -> Result<(), VolumeError> {
-        for rows in union(losses.iter().flat_map(|loss| &loss.ranges)) {
-            let is_hit = |loss: &Loss| loss.ranges.iter().any(|range| overlaps(range, &rows));
-            let hit: Vec<usize> = (0..wanted.len()).filter(|&i| is_hit(&losses[i])).collect();
-            let lost: Vec<ShardIndex> = hit.iter().map(|&i| wanted[i].shard).collect();
+        for rows in union(lost.iter().flat_map(|lost| &lost.ranges)) {
+            let is_hit = |lost: &Lost<'_>| lost.ranges.iter().any(|range| overlaps(range, &rows));
+            let mut hit: Vec<_> = lost.iter_mut().filter(|lost| is_hit(lost)).collect();
+            let shards: Vec<ShardIndex> = hit.iter().map(|lost| lost.rows.shard).collect();
             let wrong: Vec<Wrong> = hit
                 .iter()
-                .filter(|&&i| losses[i].wrong)
-                .map(|&i| Wrong {
-                    shard: wanted[i].shard,
-                    ranges: losses[i].ranges.clone(),
+                .filter(|lost| lost.wrong)
+                .map(|lost| Wrong {
+                    shard: lost.rows.shard,
+                    ranges: lost.ranges.clone(),
                 })
                 .collect();
-            let decoded = self.decode(located, &rows, &lost, &wrong)?;
-            for (&i, bytes) in hit.iter().zip(&decoded) {
-                let have = &wanted[i].range;
-                let both = have.start.max(rows.start)..have.end.min(rows.end);
-                buffers[i][shift(&both, have.start)]
-                    .copy_from_slice(&bytes[shift(&both, rows.start)]);
+            let decoded = self.decode(located, &rows, &shards, &wrong, have)?;
+            for (lost, decoded) in hit.iter_mut().zip(decoded) {
+                lost.take(&rows, decoded);
             }
         }
         Ok(())
@@ -73,8 +120,9 @@ impl Core {
         rows: &Range<usize>,
         lost: &[ShardIndex],
         wrong: &[Wrong],
+        have: &Have<'_>,
     ) -> Result<Vec<Buffer>, VolumeError> {
-        match self.decode_at_once(located, rows, lost, wrong) {
+        match self.decode_at_once(located, rows, lost, wrong, have) {
             Err(VolumeError::TooFewShards { .. }) if rows.len() > BLOCK_SIZE => {}
             other => return other,
         }
@@ -85,7 +133,7 @@ impl Core {
                 .iter()
                 .filter_map(|wrong| wrong.within(&block))
                 .collect();
-            let decoded = self.decode_at_once(located, &block, lost, &wrong)?;
+            let decoded = self.decode_at_once(located, &block, lost, &wrong, have)?;
             for (whole, decoded) in whole.iter_mut().zip(decoded) {
                 whole[shift(&block, rows.start)].copy_from_slice(&decoded);
             }
@@ -99,8 +147,9 @@ impl Core {
         rows: &Range<usize>,
         lost: &[ShardIndex],
         wrong: &[Wrong],
+        have: &Have<'_>,
     ) -> Result<Vec<Buffer>, VolumeError> {
-        let gathered = self.gather(located, rows, lost)?;
+        let gathered = self.gather(located, rows, lost, have)?;
         let found_wrong = gathered.wrong.iter().map(|wrong| wrong.shard);
         let targets: Vec<ShardIndex> = lost.iter().copied().chain(found_wrong).collect();
         let mut decoded: Vec<Buffer> = targets
@@ -117,6 +166,7 @@ impl Core {
             .zip(&mut decoded)
             .map(|(shard, bytes)| (usize::from(shard.0), &mut **bytes))
             .collect();
+        self.decodes.fetch_add(1, Ordering::Relaxed);
         located
             .codec
             .pass()
@@ -145,12 +195,14 @@ impl Core {
         Ok(decoded)
     }
 
-    /// Reads as many shards as decoding needs, and others for those that turn out to be wrong.
+    /// Takes what was read already, reads as many more shards as decoding needs, all at once, and others
+    /// for those that turn out to be wrong.
     fn gather(
         &self,
         located: &Located,
         rows: &Range<usize>,
         lost: &[ShardIndex],
+        have: &Have<'_>,
     ) -> Result<Gathered, VolumeError> {
         let needed = located.data_shards();
         let mut gathered = Gathered {
@@ -158,7 +210,16 @@ impl Core {
             wrong: Vec::new(),
         };
         let shards = layout::shards(&located.segment.record);
-        let mut untried: Vec<ShardIndex> = shards.filter(|shard| !lost.contains(shard)).collect();
+        let mut untried = Vec::new();
+        for shard in shards.filter(|shard| !lost.contains(shard)) {
+            match self.at_hand(located, rows, shard, have) {
+                Some(bytes) if gathered.present.len() < needed => {
+                    gathered.present.push((shard, bytes));
+                }
+                Some(_) => {}
+                None => untried.push(shard),
+            }
+        }
         while gathered.present.len() < needed && !untried.is_empty() {
             let missing = needed - gathered.present.len();
             let batch = untried.drain(..missing.min(untried.len()));
@@ -171,7 +232,7 @@ impl Core {
             for (rows, fetched) in wanted.iter().zip(self.fetch_directly(located, &wanted)?) {
                 let shard = rows.shard;
                 match fetched {
-                    Fetched::Good(bytes) => gathered.present.push((shard, bytes)),
+                    Fetched::Good(bytes) => gathered.present.push((shard, bytes.freeze())),
                     Fetched::Bad(_, ranges) => gathered.wrong.push(Wrong { shard, ranges }),
                     Fetched::Absent => {}
                 }
@@ -186,6 +247,24 @@ impl Core {
             });
         }
         Ok(gathered)
+    }
+
+    /// Returns rows of a shard that need not be read, because they just were, or are in the cache.
+    fn at_hand(
+        &self,
+        located: &Located,
+        rows: &Range<usize>,
+        shard: ShardIndex,
+        have: &Have<'_>,
+    ) -> Option<Bytes> {
+        let covers = |held: &Rows| {
+            held.shard == shard && held.range.start <= rows.start && rows.end <= held.range.end
+        };
+        if let Some((held, bytes)) = have.iter().find(|(held, _)| covers(held)) {
+            return Some(bytes.slice(shift(rows, held.range.start)));
+        }
+        let cached = self.cache.get(located.id, shard)?;
+        Some(cached.slice(rows.clone()))
     }
 
     /// Checks reconstructed rows like any others: wrong ones mean that shards were taken for right
@@ -241,8 +320,7 @@ impl Core {
         let outcomes = self.members.run(wrong.ranges.iter().map(write).collect());
         let mended = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         self.dirty.touch(&located.segment, member);
-        self.mended
-            .fetch_add(mended as u64, std::sync::atomic::Ordering::Relaxed);
+        self.mended.fetch_add(mended as u64, Ordering::Relaxed);
         log::warn!(
             "stripe {} shard {}: mended {mended} of {} ranges on member {member}",
             located.id,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::decode::Loss;
+use super::decode::Lost;
 use super::{Located, Rows};
 use crate::format::{BLOCK_SIZE, MemberIndex, ShardIndex};
 use crate::members::ErrorClass;
@@ -30,36 +30,30 @@ impl Core {
         wanted: &[Rows],
     ) -> Result<Vec<Bytes>, VolumeError> {
         let fetched = self.fetch_directly(located, wanted)?;
-        let mut losses = Vec::with_capacity(wanted.len());
-        let mut buffers = Vec::with_capacity(wanted.len());
-        for (rows, fetched) in wanted.iter().zip(fetched) {
-            let (buffer, loss) = match fetched {
-                Fetched::Good(buffer) => (buffer, Loss::default()),
-                Fetched::Bad(buffer, ranges) => (
-                    buffer,
-                    Loss {
-                        ranges,
-                        wrong: true,
-                    },
-                ),
-                Fetched::Absent => {
-                    let ranges = vec![rows.range.clone()];
-                    (
-                        self.pool.buffer(rows.range.len()),
-                        Loss {
-                            ranges,
-                            wrong: false,
-                        },
-                    )
+        let mut whole: Vec<Option<Bytes>> = wanted.iter().map(|_| None).collect();
+        let mut have = Vec::with_capacity(wanted.len());
+        let mut lost = Vec::new();
+        for (index, (rows, fetched)) in wanted.iter().zip(fetched).enumerate() {
+            match fetched {
+                Fetched::Good(buffer) => {
+                    let bytes = buffer.freeze();
+                    whole[index] = Some(bytes.clone());
+                    have.push((rows, bytes));
                 }
-            };
-            buffers.push(buffer);
-            losses.push(loss);
+                Fetched::Bad(buffer, ranges) => lost.push(Lost::wrong(index, rows, buffer, ranges)),
+                Fetched::Absent => {
+                    let buffer = self.pool.buffer(rows.range.len());
+                    lost.push(Lost::absent(index, rows, buffer));
+                }
+            }
         }
-        if losses.iter().any(|loss| !loss.ranges.is_empty()) {
-            self.decode_into(located, wanted, &losses, &mut buffers)?;
+        if !lost.is_empty() {
+            self.decode_into(located, &have, &mut lost)?;
         }
-        Ok(buffers.into_iter().map(Buffer::freeze).collect())
+        for Lost { index, buffer, .. } in lost {
+            whole[index] = Some(buffer.freeze());
+        }
+        Ok(whole.into_iter().flatten().collect())
     }
 
     /// Reads rows from the members that hold them, all at once, and verifies them.
