@@ -64,7 +64,16 @@ pub enum RawUse {
     Sync,
 }
 
-/// Exclusive use of a backing directory, until it is dropped or the process ends.
+/// How a directory is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// For this process alone.
+    Exclusive,
+    /// Together with others who only read. Writes nothing to the directory.
+    Shared,
+}
+
+/// The use of a backing directory, until it is dropped or the process ends.
 pub struct StoreLock {
     _held: Box<dyn Any + Send + Sync>,
 }
@@ -204,13 +213,13 @@ pub trait Store: Send + Sync + Debug {
     /// `Gone` if it is not the same directory, or if a file at its top was deleted.
     fn probe(&self) -> Result<(), StoreError>;
 
-    /// Takes the directory for this process alone. Where the backing filesystem has no locks or is
-    /// read-only, the returned lock holds nothing.
+    /// Takes the directory. Where the backing filesystem has no locks, or is read-only, the
+    /// returned lock holds nothing.
     ///
     /// # Errors
     ///
-    /// `InUse` if someone else has it.
-    fn lock(&self) -> Result<StoreLock, StoreError>;
+    /// `InUse` if someone else has it in a way that does not go with `hold`.
+    fn lock(&self, hold: Hold) -> Result<StoreLock, StoreError>;
 
     /// Returns a descriptor of the file fit for `usage`, if one is at hand without blocking, so
     /// that [`Executor`] can give the operation to the kernel itself. Stores that are not files

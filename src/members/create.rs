@@ -10,7 +10,7 @@ use crate::format::superblock::{
     COMPAT_KNOWN, EpochMark, MAX_LABEL, MAX_MEMBERS, MemberEntry, Superblock,
 };
 use crate::format::{BLOCK_SIZE, Epoch, Generation, MemberId, MemberIndex, VolumeId, files};
-use crate::store::{StoreErrorKind, StoreRef};
+use crate::store::{Hold, StoreErrorKind, StoreRef};
 
 /// What a new volume is to be like.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,12 +108,16 @@ pub(super) fn create(
     let result = stores
         .iter()
         .try_for_each(|store| {
-            locks.push(store.lock().map_err(|error| match error.kind() {
-                StoreErrorKind::InUse => MembersError::InUse {
-                    path: store.label(),
-                },
-                _ => error.into(),
-            })?);
+            locks.push(
+                store
+                    .lock(Hold::Exclusive)
+                    .map_err(|error| match error.kind() {
+                        StoreErrorKind::InUse => MembersError::InUse {
+                            path: store.label(),
+                        },
+                        _ => error.into(),
+                    })?,
+            );
             Ok(())
         })
         .and_then(|()| write_all(stores, &blocks));

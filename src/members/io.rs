@@ -151,7 +151,8 @@ impl Members {
             // What a full or mistaken request gets says nothing of the member.
             StoreErrorKind::NoSpace
             | StoreErrorKind::AlreadyExists
-            | StoreErrorKind::InvalidName => {}
+            | StoreErrorKind::InvalidName
+            | StoreErrorKind::Exhausted => {}
             _ => self.count_error(index, class),
         }
         let failed = error.is_member_failure();

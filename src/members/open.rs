@@ -14,7 +14,7 @@ use super::{Access, Members, MembersError, Shape, Unusable};
 use crate::codec::{CodeId, Geometry};
 use crate::format::superblock::Superblock;
 use crate::format::{MemberId, MemberIndex};
-use crate::store::{Executor, StoreErrorKind, StoreLock, StoreRef};
+use crate::store::{Executor, Hold, StoreErrorKind, StoreLock, StoreRef};
 
 /// Opens a volume; see [`Members::open`].
 ///
@@ -34,12 +34,14 @@ pub(super) fn open(
     let mut unusable = Vec::new();
     let mut found = find(stores, &executor, &mut unusable)?;
     let mut locks = Vec::new();
-    if access == Access::ReadWrite {
-        // Before locking: one directory given twice would be locked out by itself.
-        trace(found.clone(), &mut unusable.clone())?;
-        let stores = lock(found, &executor, &mut locks, &mut unusable)?;
-        found = find(stores, &executor, &mut unusable)?;
-    }
+    // Before locking: one directory given twice would be locked out by itself.
+    trace(found.clone(), &mut unusable.clone())?;
+    let hold = match access {
+        Access::ReadWrite => Hold::Exclusive,
+        Access::ReadOnly => Hold::Shared,
+    };
+    let stores = lock(found, hold, &executor, &mut locks, &mut unusable)?;
+    found = find(stores, &executor, &mut unusable)?;
     let lineage = trace(found, &mut unusable)?;
     lineage.check_sufficient(access)?;
     let mut members = build(&lineage, access, executor, unusable, locks)?;
@@ -79,13 +81,14 @@ fn find(
 
 fn lock(
     found: Vec<Found>,
+    hold: Hold,
     executor: &Executor,
     locks: &mut Vec<StoreLock>,
     unusable: &mut Vec<Unusable>,
 ) -> Result<Vec<StoreRef>, MembersError> {
     let mut stores = Vec::with_capacity(found.len());
     for Found { store, .. } in found {
-        match executor.call(&store, "lock", |store| store.lock()) {
+        match executor.call(&store, "lock", move |store| store.lock(hold)) {
             Ok(lock) => {
                 locks.push(lock);
                 stores.push(store);

@@ -21,15 +21,12 @@ use rustix::fs::{self as sys, AtFlags, FallocateFlags, FileType, FlockOperation,
 use rustix::io::Errno;
 
 use super::name::{Name, invalid, is_dir};
-use super::{ALIGNMENT, RawUse, Space, Store, StoreError, StoreErrorKind, StoreLock};
+use super::{ALIGNMENT, Hold, RawUse, Space, Store, StoreError, StoreErrorKind, StoreLock};
 use handles::Handles;
 use tree::Tree;
 
 mod handles;
 mod tree;
-
-/// How many files a directory keeps open, each with up to two descriptors.
-const OPEN_FILES: usize = 96;
 
 /// The file whose lock stands for the whole directory.
 const LOCK_FILE: &str = "lock";
@@ -68,7 +65,7 @@ impl DirStore {
             path,
             label,
             tree,
-            handles: Handles::new(OPEN_FILES),
+            handles: Handles::new(),
             takes_direct: AtomicBool::new(true),
             removing: Mutex::new(()),
         })
@@ -122,6 +119,17 @@ impl DirStore {
         Name::check(name, &self.label, action)
     }
 
+    /// Opens a file, and closes others first if the process has no descriptor left.
+    fn open_existing(&self, name: Name<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+        match self.tree.open_existing(name, flags) {
+            Err(Errno::MFILE | Errno::NFILE) => {
+                self.handles.clear();
+                self.tree.open_existing(name, flags)
+            }
+            other => other,
+        }
+    }
+
     /// Returns a descriptor for the page cache way, opening the file if it is not open.
     fn buffered(&self, name: &str, action: &'static str) -> Result<Arc<OwnedFd>, StoreError> {
         if let Some(file) = self.handles.get(name).buffered {
@@ -130,7 +138,6 @@ impl DirStore {
         let parts = self.check(name, action)?;
         let epoch = self.handles.epoch();
         let file = self
-            .tree
             .open_existing(parts, OFlags::empty())
             .map_err(self.failed(action, name))?;
         let file = Arc::new(file);
@@ -149,7 +156,7 @@ impl DirStore {
         }
         let parts = self.check(name, action)?;
         let epoch = self.handles.epoch();
-        match self.tree.open_existing(parts, OFlags::DIRECT) {
+        match self.open_existing(parts, OFlags::DIRECT) {
             Ok(file) => {
                 let file = Arc::new(file);
                 self.handles.insert_direct(name, &file, epoch);
@@ -406,28 +413,38 @@ impl Store for DirStore {
         }
     }
 
-    fn lock(&self) -> Result<StoreLock, StoreError> {
+    fn lock(&self, hold: Hold) -> Result<StoreLock, StoreError> {
         let failed = self.failed("lock", "directory");
         let name = Name {
             dir: "",
             base: LOCK_FILE,
         };
-        let file = match self.tree.open_file(name, OFlags::RDWR | OFlags::CREATE) {
-            // Where nobody can write, there is nothing to keep others from.
-            Err(Errno::ROFS) => return Ok(StoreLock::new(())),
-            other => other.map_err(&failed)?,
-        };
-        match lock_patiently(&file) {
-            Ok(()) => {}
-            Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {
-                log::warn!(
-                    "{}: no file locks here, a second daemon is not kept out",
-                    self.label
-                );
+        // The directory itself is locked, since a file can be deleted. Network filesystems give
+        // exclusive locks of files alone.
+        let mut held = vec![self.tree.reopen().map_err(&failed)?];
+        if hold == Hold::Exclusive {
+            match self.tree.open_file(name, OFlags::RDWR | OFlags::CREATE) {
+                Ok(file) => held.push(file),
+                // Where nobody can write, there is nothing to keep others from.
+                Err(Errno::ROFS) => return Ok(StoreLock::new(())),
+                Err(errno) => return Err(failed(errno)),
             }
-            Err(errno) => return Err(failed(errno)),
         }
-        Ok(StoreLock::new(file))
+        let mut locked = 0;
+        for file in &held {
+            match lock_patiently(file, hold) {
+                Ok(()) => locked += 1,
+                Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::BADF) => {}
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+        if locked == 0 {
+            log::warn!(
+                "{}: no file locks here, a second daemon is not kept out",
+                self.label
+            );
+        }
+        Ok(StoreLock::new(held))
     }
 
     fn raw(&self, name: &str, usage: RawUse) -> Option<Arc<OwnedFd>> {
@@ -483,10 +500,14 @@ fn length_of(stat: &sys::Stat) -> u64 {
 }
 
 /// Locks a file that a process about to be gone may still have locked.
-fn lock_patiently(file: &OwnedFd) -> Result<(), Errno> {
+fn lock_patiently(file: &OwnedFd, hold: Hold) -> Result<(), Errno> {
+    let operation = match hold {
+        Hold::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        Hold::Shared => FlockOperation::NonBlockingLockShared,
+    };
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
-        match retry(|| sys::flock(file, FlockOperation::NonBlockingLockExclusive)) {
+        match retry(|| sys::flock(file, operation)) {
             Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_PAUSE),
             done => return done,
         }

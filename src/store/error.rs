@@ -33,6 +33,8 @@ pub enum StoreErrorKind {
     Unsupported,
     /// The name is not one that a store takes; a mistake of the caller.
     InvalidName,
+    /// This process, or the whole system, is out of descriptors, memory or threads.
+    Exhausted,
     /// Any other failure of the backing filesystem.
     Io,
 }
@@ -133,7 +135,7 @@ impl StoreError {
     /// Returns whether the member itself must be held to have failed.
     ///
     /// False for what a healthy directory answers too: a file that is absent, too short or there
-    /// already, no space, a lock held elsewhere, and a name that no store takes.
+    /// already, no space, a lock held elsewhere, a name that no store takes, and want on our side.
     #[must_use]
     pub fn is_member_failure(&self) -> bool {
         match self.kind {
@@ -142,7 +144,8 @@ impl StoreError {
             | StoreErrorKind::NoSpace
             | StoreErrorKind::InUse
             | StoreErrorKind::ShortRead
-            | StoreErrorKind::InvalidName => false,
+            | StoreErrorKind::InvalidName
+            | StoreErrorKind::Exhausted => false,
             StoreErrorKind::ReadOnly
             | StoreErrorKind::Denied
             | StoreErrorKind::Gone
@@ -170,6 +173,7 @@ fn classify(error: &io::Error) -> StoreErrorKind {
         Some(Errno::ROFS | Errno::BADF) => StoreErrorKind::ReadOnly,
         Some(Errno::ACCESS | Errno::PERM) => StoreErrorKind::Denied,
         Some(Errno::AGAIN) => StoreErrorKind::InUse,
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => StoreErrorKind::Exhausted,
         Some(Errno::STALE | Errno::NOTCONN | Errno::NODEV | Errno::NXIO | Errno::NOTDIR) => {
             StoreErrorKind::Gone
         }
@@ -195,6 +199,8 @@ mod tests {
             Errno::NOSPC,
             Errno::DQUOT,
             Errno::AGAIN,
+            Errno::MFILE,
+            Errno::NOMEM,
         ] {
             assert!(!of(errno).is_member_failure(), "{errno}");
         }

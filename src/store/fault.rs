@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{Space, Store, StoreError, StoreErrorKind, StoreLock, StoreRef};
+use super::{Hold, Space, Store, StoreError, StoreErrorKind, StoreLock, StoreRef};
 
 pub use plan::{Call, CallKind, Effect, Fault, FaultPlan, Scope};
 
@@ -205,9 +205,9 @@ impl Store for FaultStore {
         self.inner.probe()
     }
 
-    fn lock(&self) -> Result<StoreLock, StoreError> {
+    fn lock(&self, hold: Hold) -> Result<StoreLock, StoreError> {
         self.gate(CallKind::Lock, "lock", "directory")?;
-        self.inner.lock()
+        self.inner.lock(hold)
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::name::{Name, invalid, is_dir};
-use super::{Space, Store, StoreError, StoreErrorKind, StoreLock};
+use super::{Hold, Space, Store, StoreError, StoreErrorKind, StoreLock};
 use file::File;
 
 mod content;
@@ -50,7 +50,8 @@ struct State {
     generation: u64,
     /// What dead stores answer.
     dead: StoreErrorKind,
-    locked: bool,
+    /// Who holds the lock.
+    locks: Vec<Hold>,
     failing: Option<StoreErrorKind>,
 }
 
@@ -79,7 +80,7 @@ impl State {
     fn end_generation(&mut self, dead: StoreErrorKind) {
         self.generation += 1;
         self.dead = dead;
-        self.locked = false;
+        self.locks.clear();
     }
 }
 
@@ -93,7 +94,7 @@ impl MemDisk {
             capacity_bytes,
             generation: 0,
             dead: StoreErrorKind::Gone,
-            locked: false,
+            locks: Vec::new(),
             failing: None,
         };
         Self {
@@ -116,7 +117,7 @@ impl MemDisk {
     #[must_use]
     pub fn fork(&self) -> Self {
         let mut state = self.shared.lock().clone();
-        state.locked = false;
+        state.locks.clear();
         Self {
             shared: Arc::new(Mutex::new(state)),
             label: Arc::clone(&self.label),
@@ -359,12 +360,16 @@ impl Store for MemStore {
         self.state("find", "directory").map(drop)
     }
 
-    fn lock(&self) -> Result<StoreLock, StoreError> {
+    fn lock(&self, hold: Hold) -> Result<StoreLock, StoreError> {
         let mut state = self.state("lock", "directory")?;
-        if state.locked {
+        let is_free = match hold {
+            Hold::Exclusive => state.locks.is_empty(),
+            Hold::Shared => !state.locks.contains(&Hold::Exclusive),
+        };
+        if !is_free {
             return Err(self.error(StoreErrorKind::InUse, "lock", "directory"));
         }
-        state.locked = true;
+        state.locks.push(hold);
         Ok(StoreLock::new(Held(self.clone())))
     }
 }
@@ -376,7 +381,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         let mut state = self.0.disk.shared.lock();
         if state.generation == self.0.generation {
-            state.locked = false;
+            state.locks.pop();
         }
     }
 }

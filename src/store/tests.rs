@@ -175,10 +175,25 @@ fn names_that_lead_elsewhere_are_refused_by_every_method() {
 #[test]
 fn a_directory_is_locked_once_until_the_lock_is_dropped() {
     for (store, _dir) in stores() {
-        let held = store.lock().expect("nobody has it");
-        assert_eq!(kind_of(store.lock()), StoreErrorKind::InUse);
+        let held = store.lock(Hold::Exclusive).expect("nobody has it");
+        assert_eq!(kind_of(store.lock(Hold::Exclusive)), StoreErrorKind::InUse);
+        assert_eq!(kind_of(store.lock(Hold::Shared)), StoreErrorKind::InUse);
         drop(held);
-        drop(store.lock().expect("free again"));
+        drop(store.lock(Hold::Exclusive).expect("free again"));
+    }
+}
+
+#[test]
+fn those_who_only_read_share_a_directory_and_keep_writers_out() {
+    for (store, _dir) in stores() {
+        let before = store.list("").expect("names");
+        let first = store.lock(Hold::Shared).expect("nobody has it");
+        let second = store.lock(Hold::Shared).expect("only readers have it");
+        assert_eq!(store.list("").expect("names"), before);
+        drop(first);
+        assert_eq!(kind_of(store.lock(Hold::Exclusive)), StoreErrorKind::InUse);
+        drop(second);
+        drop(store.lock(Hold::Exclusive).expect("free again"));
     }
 }
 

@@ -1,11 +1,12 @@
 //! The files of a directory that are open: a bounded cache of descriptors.
 
-use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lru::LruCache;
 use parking_lot::Mutex;
+use rustix::process::{Resource, getrlimit};
 
 /// The descriptors of one file that are open.
 #[derive(Clone, Debug, Default)]
@@ -23,8 +24,17 @@ impl Open {
     }
 }
 
+/// Most files that one directory keeps open.
+pub(super) const MOST: usize = 96;
+
+/// Fewest files that one directory keeps open, however many directories there are.
+const FEWEST: usize = 4;
+
+/// How many directories share the descriptors that this process may have.
+static SHARERS: AtomicUsize = AtomicUsize::new(0);
+
 /// Descriptors by file name, the least recently used closed first. A descriptor in use stays open
-/// until its last user is done.
+/// until its last user is done. All caches together keep to half of what the process may open.
 #[derive(Debug)]
 pub(super) struct Handles {
     state: Mutex<State>,
@@ -38,16 +48,12 @@ struct State {
 }
 
 impl Handles {
-    /// Makes a cache for `limit` files.
-    ///
-    /// # Panics
-    ///
-    /// If `limit` is zero.
-    pub(super) fn new(limit: usize) -> Self {
-        let limit = NonZeroUsize::new(limit).expect("a cache of at least one file");
+    /// Makes a cache.
+    pub(super) fn new() -> Self {
+        SHARERS.fetch_add(1, Ordering::Relaxed);
         Self {
             state: Mutex::new(State {
-                files: LruCache::new(limit),
+                files: LruCache::unbounded(),
                 epoch: 0,
             }),
         }
@@ -88,9 +94,22 @@ impl Handles {
         }
         let mut open = Open::default();
         put(&mut open);
-        let displaced = state.files.push(name.into(), open);
+        state.files.push(name.into(), open);
+        let limit = room_for(descriptor_limit(), SHARERS.load(Ordering::Relaxed));
+        let mut displaced = Vec::new();
+        while state.files.len() > limit {
+            displaced.extend(state.files.pop_lru());
+        }
         drop(state); // closing a file can block, and nobody may wait for that
         drop(displaced);
+    }
+
+    /// Closes everything that nobody uses.
+    pub(super) fn clear(&self) {
+        let mut state = self.state.lock();
+        let files = std::mem::replace(&mut state.files, LruCache::unbounded());
+        drop(state); // closing a file can block, and nobody may wait for that
+        drop(files);
     }
 
     /// Forgets a file whose name now means another one, or none.
@@ -120,5 +139,37 @@ impl Handles {
             .files
             .peek(name)
             .is_some_and(|open| same(&open.direct) || same(&open.buffered))
+    }
+}
+
+impl Drop for Handles {
+    fn drop(&mut self) {
+        SHARERS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Returns how many descriptors this process may have open.
+fn descriptor_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Returns how many files, of up to two descriptors each, one of `sharers` directories keeps open.
+fn room_for(descriptors: u64, sharers: usize) -> usize {
+    let files = usize::try_from(descriptors / 4).unwrap_or(usize::MAX);
+    (files / sharers.max(1)).clamp(FEWEST, MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_directories_together_keep_to_half_of_the_descriptors() {
+        for (descriptors, sharers) in [(1024, 6), (1024, 20), (4096, 80), (1 << 20, 80)] {
+            let open = 2 * room_for(descriptors, sharers) * sharers;
+            assert!(open as u64 <= descriptors / 2, "{descriptors} {sharers}");
+        }
+        assert_eq!(room_for(u64::MAX, 6), MOST);
+        assert_eq!(room_for(64, 80), FEWEST);
     }
 }

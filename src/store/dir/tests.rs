@@ -147,22 +147,28 @@ fn a_directory_is_in_use_for_every_other_opener() {
     let (_parent, store) = temporary();
     let other = DirStore::open(store.path()).expect("the same directory");
     assert_eq!(store.identity(), other.identity());
-    let held = store.lock().expect("nobody has it");
-    assert_eq!(kind_of(other.lock()), StoreErrorKind::InUse);
+    let held = store.lock(Hold::Exclusive).expect("nobody has it");
+    assert_eq!(kind_of(other.lock(Hold::Exclusive)), StoreErrorKind::InUse);
+    std::fs::remove_file(store.path().join(LOCK_FILE)).expect("it can be deleted");
+    assert_eq!(kind_of(other.lock(Hold::Exclusive)), StoreErrorKind::InUse);
     drop(held);
-    drop(other.lock().expect("free again"));
+    drop(other.lock(Hold::Exclusive).expect("free again"));
 }
 
 #[test]
 fn a_lock_that_is_about_to_be_released_is_waited_for() {
     let home = tempfile::tempdir().unwrap();
     let store = DirStore::open(home.path()).unwrap();
-    let held = store.lock().expect("nobody has it");
+    let held = store.lock(Hold::Exclusive).expect("nobody has it");
     let release = std::thread::spawn(move || {
         std::thread::sleep(2 * LOCK_PAUSE);
         drop(held);
     });
-    drop(store.lock().expect("it is released while we wait"));
+    drop(
+        store
+            .lock(Hold::Exclusive)
+            .expect("it is released while we wait"),
+    );
     release.join().expect("nothing panics");
 }
 
@@ -226,7 +232,7 @@ fn a_file_that_cannot_be_filled_is_not_left_behind() {
 #[test]
 fn more_files_than_are_kept_open_stay_usable() {
     let (_parent, store) = temporary();
-    let names: Vec<String> = (0..OPEN_FILES + 20)
+    let names: Vec<String> = (0..super::handles::MOST + 20)
         .map(|n| format!("segments/{n:03}"))
         .collect();
     for name in &names {
@@ -239,7 +245,7 @@ fn more_files_than_are_kept_open_stay_usable() {
         assert_eq!(seen, name.as_bytes());
         store.sync(name).expect("durable");
     }
-    assert_eq!(store.handles.all().len(), OPEN_FILES);
+    assert_eq!(store.handles.all().len(), super::handles::MOST);
 }
 
 /// A member on a filesystem that was mounted read-only can still give up its data.

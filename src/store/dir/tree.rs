@@ -42,6 +42,12 @@ impl Tree {
         &self.top
     }
 
+    /// Opens the directory itself once more.
+    pub(super) fn reopen(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        retry(|| sys::openat(&self.top, ".", flags, sys::Mode::empty()))
+    }
+
     /// Returns device and inode number.
     pub(super) fn identity(&self) -> (u64, u64) {
         self.identity

@@ -106,7 +106,7 @@ impl Ring {
         {
             Ok(_) => Ok(()),
             Err(error) => match Errno::from_io_error(&error) {
-                Some(Errno::TIME | Errno::INTR | Errno::BUSY) => Ok(()),
+                Some(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN) => Ok(()),
                 _ => Err(error),
             },
         }

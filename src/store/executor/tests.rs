@@ -3,7 +3,7 @@ use std::os::fd::OwnedFd;
 
 use super::*;
 use crate::store::{
-    DirStore, Effect, Fault, FaultPlan, FaultStore, MemStore, Pool, RawUse, Scope, Space,
+    DirStore, Effect, Fault, FaultPlan, FaultStore, Hold, MemStore, Pool, RawUse, Scope, Space,
     StoreErrorKind, StoreLock,
 };
 
@@ -199,7 +199,7 @@ impl Store for Pipe {
         sync(name: &str) -> ();
         space() -> Space;
         probe() -> ();
-        lock() -> StoreLock;
+        lock(hold: Hold) -> StoreLock;
     }
 
     fn raw(&self, _name: &str, _usage: RawUse) -> Option<Arc<OwnedFd>> {

@@ -85,15 +85,15 @@ fn what_was_synced_survives_every_cut() {
 fn stores_opened_before_a_cut_have_no_power_and_hold_no_lock() {
     let disk = MemDisk::new("disk", 1 << 20);
     let store = disk.open();
-    let held = store.lock().expect("nobody has it");
+    let held = store.lock(Hold::Exclusive).expect("nobody has it");
     disk.cut(CutPolicy::Keep);
     assert_eq!(kind_of(store.create("f", 1)), StoreErrorKind::PowerCut);
     assert_eq!(kind_of(store.probe()), StoreErrorKind::PowerCut);
     let again = disk.open();
-    let held_again = again.lock().expect("the cut freed it");
+    let held_again = again.lock(Hold::Exclusive).expect("the cut freed it");
     drop(held);
     assert_eq!(
-        kind_of(again.lock()),
+        kind_of(again.lock(Hold::Exclusive)),
         StoreErrorKind::InUse,
         "the old lock frees nothing now"
     );
