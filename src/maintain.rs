@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use crate::commit::{CommitError, Pipeline};
+use crate::members::Access;
 
 /// How often commits and checkpoints are looked after.
 const TICK: Duration = Duration::from_millis(100);
@@ -46,7 +47,7 @@ pub struct Maintain {
 }
 
 impl Maintain {
-    /// Starts them.
+    /// Starts those that the volume's access calls for: one that is only read is only watched.
     #[must_use]
     pub fn start(pipeline: &Arc<Pipeline>) -> Self {
         let stop = Arc::new(Stop::default());
@@ -54,14 +55,14 @@ impl Maintain {
             let (pipeline, stop) = (Arc::clone(pipeline), Arc::clone(&stop));
             thread::spawn(move || repeat(&pipeline, &stop, every, work))
         };
-        let threads = vec![
-            start(TICK, Pipeline::tick),
-            start(REAP_INTERVAL, Pipeline::reap),
-            start(PROBE_INTERVAL, |pipeline| {
-                pipeline.members().probe();
-                Ok(())
-            }),
-        ];
+        let mut threads = vec![start(PROBE_INTERVAL, |pipeline| {
+            pipeline.members().probe();
+            Ok(())
+        })];
+        if pipeline.members().access() == Access::ReadWrite {
+            threads.push(start(TICK, Pipeline::tick));
+            threads.push(start(REAP_INTERVAL, Pipeline::reap));
+        }
         Self { stop, threads }
     }
 

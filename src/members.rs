@@ -48,7 +48,7 @@ use health::Member;
 /// What a volume may be opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Nothing is written to any member, and none is locked.
+    /// Nothing is written to any member; writers are locked out.
     ReadOnly,
     /// Members are locked; superblocks are written when membership changes.
     ReadWrite,
@@ -114,6 +114,19 @@ impl Members {
         executor: Arc<Executor>,
     ) -> Result<Arc<Self>, MembersError> {
         open::open(stores, access, executor).map(Arc::new)
+    }
+
+    /// Looks at the members however few they are, to say how they are: [`Members::status`]. There may be
+    /// too few to read anything from them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Members::open`], but for too few.
+    pub fn survey(
+        stores: Vec<StoreRef>,
+        executor: Arc<Executor>,
+    ) -> Result<Arc<Self>, MembersError> {
+        open::survey(stores, executor).map(Arc::new)
     }
 
     /// Takes the members that were stale into the epoch: to be called once what they missed, journal

@@ -57,25 +57,22 @@ fn examine(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
         checked.extents,
         format_size(checked.bytes),
         checked.stripes,
-        verdict(
-            checked.findings.len(),
-            checked
-                .findings
-                .iter()
-                .filter(|finding| finding.mended)
-                .count()
-        ),
+        verdict(checked.found, checked.mended),
     );
-    let unmended = checked.findings.iter().any(|finding| !finding.mended);
+    let listed = checked.findings.len() as u64;
+    if checked.found > listed {
+        println!("{} more faults are not listed", checked.found - listed);
+    }
     Ok(match report.state {
         State::Failed => Outcome::Lost,
+        _ if checked.lost > 0 => Outcome::Lost,
         State::Degraded => Outcome::Degraded,
-        State::Healthy if unmended => Outcome::Degraded,
+        State::Healthy if checked.mended < checked.found => Outcome::Degraded,
         State::Healthy => Outcome::Done,
     })
 }
 
-fn verdict(findings: usize, mended: usize) -> String {
+fn verdict(findings: u64, mended: u64) -> String {
     match (findings, findings - mended) {
         (0, _) => "nothing is wrong".to_owned(),
         (_, 0) => format!("{mended} faults, all mended"),

@@ -52,21 +52,25 @@ pub(super) enum Answer {
     Failed(Failure),
 }
 
-/// Returns the directory for the sockets of `user`.
-fn runtime_directory(user: u32) -> PathBuf {
-    let mine = rustix::process::geteuid().as_raw() == user;
+/// Returns the directories in which the sockets of `user` may be, the best one first. Which one a
+/// daemon took depends on the session that started it.
+fn runtime_directories(user: u32) -> Vec<PathBuf> {
     if user == 0 {
-        return PathBuf::from("/run/cauchyfs");
+        return vec![PathBuf::from("/run/cauchyfs")];
     }
-    let from_session = mine
-        .then(|| std::env::var_os("XDG_RUNTIME_DIR"))
-        .flatten()
-        .map_or_else(|| PathBuf::from(format!("/run/user/{user}")), PathBuf::from);
-    if from_session.is_dir() {
-        from_session.join("cauchyfs")
-    } else {
-        PathBuf::from(format!("/tmp/cauchyfs-{user}"))
-    }
+    let mine = rustix::process::geteuid().as_raw() == user;
+    let from_session = mine.then(|| std::env::var_os("XDG_RUNTIME_DIR")).flatten();
+    let sessions = from_session
+        .map(PathBuf::from)
+        .into_iter()
+        .chain([PathBuf::from(format!("/run/user/{user}"))]);
+    let mut directories: Vec<PathBuf> = sessions
+        .filter(|directory| directory.is_dir())
+        .map(|directory| directory.join("cauchyfs"))
+        .collect();
+    directories.push(PathBuf::from(format!("/tmp/cauchyfs-{user}")));
+    directories.dedup();
+    directories
 }
 
 /// Makes and returns our own directory for sockets, which nobody else can write to.
@@ -76,7 +80,7 @@ fn runtime_directory(user: u32) -> PathBuf {
 /// If it cannot be made, or if it belongs to someone else.
 pub(super) fn own_directory() -> io::Result<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
-    let directory = runtime_directory(user);
+    let directory = runtime_directories(user).swap_remove(0);
     match DirBuilder::new().mode(0o700).create(&directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
@@ -168,14 +172,14 @@ pub(super) fn clear(mountpoint: &Path, entry: &MountEntry) {
     let user = entry
         .user()
         .unwrap_or_else(|| rustix::process::geteuid().as_raw());
-    let path = runtime_directory(user)
-        .join(file_stem(mountpoint))
-        .with_extension("sock");
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            log::warn!("{} stays behind: {error}", path.display());
+    for directory in runtime_directories(user) {
+        let path = directory.join(file_stem(mountpoint)).with_extension("sock");
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                log::warn!("{} stays behind: {error}", path.display());
+            }
+            _ => {}
         }
-        _ => {}
     }
 }
 
@@ -204,12 +208,14 @@ pub(super) fn connect(
     let own = rustix::process::geteuid().as_raw();
     let user = entry.and_then(MountEntry::user).unwrap_or(own);
     let stem = file_stem(mountpoint);
-    let mut directories = vec![runtime_directory(user), runtime_directory(own)];
-    directories.dedup();
+    let mut directories = runtime_directories(user);
+    directories.extend(runtime_directories(own));
     for directory in directories {
         let path = directory.join(&stem).with_extension("sock");
         match UnixStream::connect(&path) {
-            Ok(stream) => return Ok(Some(stream)),
+            Ok(stream) if serves(&stream, &[user, own]) => return Ok(Some(stream)),
+            // Anybody can put a socket where anybody can write.
+            Ok(_) => log::warn!("{} is not a daemon of user {user}", path.display()),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Err(Failure::environment(format!(
                     "{} was mounted by user {user}, who alone may control it",
@@ -222,6 +228,12 @@ pub(super) fn connect(
         }
     }
     Ok(None)
+}
+
+/// Says whether the process at the other end runs as one of `users`.
+fn serves(stream: &UnixStream, users: &[u32]) -> bool {
+    rustix::net::sockopt::socket_peercred(stream)
+        .is_ok_and(|peer| users.contains(&peer.uid.as_raw()))
 }
 
 /// Asks a daemon, and waits for its answer for as long as `request` may take.

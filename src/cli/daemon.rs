@@ -27,7 +27,7 @@ use super::options::{Atime, MountOptions};
 use super::report::State;
 use super::volume::{Volume, VolumeOptions, report};
 use crate::fs::{AtimePolicy, FsOptions};
-use crate::fuse::mount::{self, MountError, MountFlavor, Unmount};
+use crate::fuse::mount::{MountError, MountFlavor, Place, Unmount};
 use crate::fuse::{ServeOptions, Serving, serve, sync_mount};
 use crate::members::{Access, Unusable};
 
@@ -72,6 +72,7 @@ enum Event {
 ///
 /// The daemon's own failure, or that it died without a word.
 pub(super) fn spawn(arguments: &[OsString]) -> Result<Outcome, Failure> {
+    keep_descriptors_to_ourselves();
     // By its name, so that `ps` shows it.
     let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
     let mut child = Command::new(program)
@@ -101,6 +102,18 @@ pub(super) fn spawn(arguments: &[OsString]) -> Result<Outcome, Failure> {
             Failure::environment("the daemon died before the mount was usable")
                 .advise("run the same command with --foreground to see why"),
         ),
+    }
+}
+
+/// Keeps what our caller had open, a lock or the end of a pipe, from staying open with the daemon.
+#[expect(unsafe_code, reason = "no safe wrapper of close_range is at hand")]
+fn keep_descriptors_to_ourselves() {
+    const FIRST: libc::c_uint = 3;
+    let flags = libc::CLOSE_RANGE_CLOEXEC.cast_signed();
+    // SAFETY: marks descriptors to be closed by a later exec, and closes none.
+    let failed = unsafe { libc::close_range(FIRST, libc::c_uint::MAX, flags) } != 0;
+    if failed {
+        log::debug!("descriptors stay open: {}", io::Error::last_os_error());
     }
 }
 
@@ -153,14 +166,14 @@ fn run(plan: &Plan, ready: impl FnOnce(Vec<String>)) -> Result<Outcome, Failure>
     let volume = open(plan)?;
     let (events, inbox) = mpsc::channel();
     let started = warnings(&volume).and_then(|warnings| {
-        let socket = start(plan, &volume, &events)?;
+        let (socket, place) = start(plan, &volume, &events)?;
         log::info!("{} is mounted", plan.mountpoint.display());
         ready(warnings);
-        Ok(socket)
+        Ok((socket, place))
     });
     match started {
-        Ok(socket) => {
-            let waiting = serve_events(plan, &inbox);
+        Ok((socket, place)) => {
+            let waiting = serve_events(&place, &inbox);
             finish(volume, socket, waiting, &inbox)
         }
         Err(failure) => volume.close().and(Err(failure)),
@@ -215,7 +228,11 @@ fn open(plan: &Plan) -> Result<Volume, Failure> {
 
 /// Mounts, and starts everything that can send an event. The mount comes last but one, since from
 /// then on there is something to take away.
-fn start(plan: &Plan, volume: &Volume, events: &Sender<Event>) -> Result<SocketFile, Failure> {
+fn start(
+    plan: &Plan,
+    volume: &Volume,
+    events: &Sender<Event>,
+) -> Result<(SocketFile, Place), Failure> {
     let environment =
         |error: io::Error| Failure::environment(format!("cannot start the daemon: {error}"));
     let (control, socket) = control::open(&plan.mountpoint).map_err(|error| {
@@ -231,11 +248,12 @@ fn start(plan: &Plan, volume: &Volume, events: &Sender<Event>) -> Result<SocketF
         &serve_options(plan, volume),
     )
     .map_err(|error| mount_failure(&error))?;
+    let place = serving.place().clone();
     watch_session(serving, events.clone()).map_err(|error| {
-        take_away(plan);
+        take_away(&place);
         environment(error)
     })?;
-    Ok(socket)
+    Ok((socket, place))
 }
 
 fn serve_options(plan: &Plan, volume: &Volume) -> ServeOptions {
@@ -328,7 +346,7 @@ fn send(events: &Sender<Event>, event: Event) {
 }
 
 /// Works until the mount is gone; returns the connections that wait for the end.
-fn serve_events(plan: &Plan, inbox: &Receiver<Event>) -> Vec<UnixStream> {
+fn serve_events(place: &Place, inbox: &Receiver<Event>) -> Vec<UnixStream> {
     let mut waiting = Vec::new();
     let mut patience = None;
     loop {
@@ -346,9 +364,9 @@ fn serve_events(plan: &Plan, inbox: &Receiver<Event>) -> Vec<UnixStream> {
             Ok(Event::Signal(signal)) => {
                 log::info!("signal {signal}: unmounting");
                 patience = Some(GRACE);
-                take_away(plan);
+                take_away(place);
             }
-            Ok(Event::Unmount { lazy, client }) => match unmount(plan, lazy) {
+            Ok(Event::Unmount { lazy, client }) => match unmount(place, lazy) {
                 Ok(()) => {
                     waiting.push(client);
                     patience = lazy.then_some(GRACE);
@@ -365,31 +383,37 @@ fn serve_events(plan: &Plan, inbox: &Receiver<Event>) -> Vec<UnixStream> {
     }
 }
 
-fn unmount(plan: &Plan, lazy: bool) -> Result<(), MountError> {
+fn unmount(place: &Place, lazy: bool) -> Result<(), MountError> {
     if lazy {
-        write_back(plan);
-        mount::unmount(&plan.mountpoint, Unmount::Lazily)
+        write_back(place);
+        place.unmount(Unmount::Lazily)
     } else {
-        mount::unmount(&plan.mountpoint, Unmount::WhenIdle)
+        place.unmount(Unmount::WhenIdle)
     }
 }
 
 /// Unmounts although something may be in use: a signal leaves no choice.
-fn take_away(plan: &Plan) {
-    let gone = mount::unmount(&plan.mountpoint, Unmount::WhenIdle).or_else(|error| {
-        log::info!("{error}, so it is taken away from under its users");
-        write_back(plan);
-        mount::unmount(&plan.mountpoint, Unmount::Lazily)
-    });
+fn take_away(place: &Place) {
+    let gone = match place.unmount(Unmount::WhenIdle) {
+        Err(error) if !matches!(error, MountError::NotOurs(_)) => {
+            log::info!("{error}, so it is taken away from under its users");
+            write_back(place);
+            place.unmount(Unmount::Lazily)
+        }
+        done => done,
+    };
     if let Err(error) = gone {
         log::error!("{error}");
     }
 }
 
 /// Has the kernel write what it holds, since a lazy unmount does not.
-fn write_back(plan: &Plan) {
-    if let Err(error) = sync_mount(&plan.mountpoint) {
-        log::error!("cannot write back {}: {error}", plan.mountpoint.display());
+fn write_back(place: &Place) {
+    if let Err(error) = sync_mount(place) {
+        log::error!(
+            "cannot write back {}: {error}",
+            place.mountpoint().display()
+        );
     }
 }
 

@@ -21,14 +21,37 @@ use super::directories::Directories;
 use super::failure::{Failure, Outcome, warn};
 use super::size::format_size;
 use super::volume::{Volume, fs_failure};
-use crate::format::Ino;
 use crate::format::record::{FileKind, Timestamp};
+use crate::format::{BLOCK_SIZE, Ino};
 use crate::fs::tree::{self, Entry};
 use crate::fs::{Attr, Caller, Fs, FsError, Handle, OpenFlags, Whence};
 use crate::fuse::one_line;
 
 /// Bytes that are read at once: enough for a whole stripe of usual geometries.
 const PIECE_BYTES: usize = 4 << 20;
+
+/// Bytes that are read at once where more could not be read: one bad block costs no more.
+const CAREFUL_BYTES: usize = BLOCK_SIZE;
+
+/// Why something was not copied.
+enum Trouble {
+    /// It cannot be read from the volume: what else there is still can be.
+    Volume(FsError),
+    /// It cannot be written, and what follows could not be either.
+    Target(Failure),
+}
+
+impl From<FsError> for Trouble {
+    fn from(error: FsError) -> Self {
+        Self::Volume(error)
+    }
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Self {
+        Self::Target(failure)
+    }
+}
 
 /// Copies files out of a volume.
 ///
@@ -114,7 +137,8 @@ impl<'a> Extraction<'a> {
             self.subtree(&inside)?;
         }
         for (path, attr) in std::mem::take(&mut self.unfinished).into_iter().rev() {
-            self.finish(&path, &attr)?;
+            let finished = self.finish(&path, &attr);
+            self.go_on(&path, finished)?;
         }
         self.progress.finish_and_clear();
         println!("{} files, {}", self.files, format_size(self.bytes));
@@ -132,41 +156,75 @@ impl<'a> Extraction<'a> {
         for end in (0..inside.len()).filter(|&at| inside[at] == b'/') {
             let parent = inside[..end].to_vec();
             let attr = tree::resolve(self.fs, &parent).map_err(|error| fs_failure(&error))?;
-            self.entry(&Entry { path: parent, attr })?;
+            let entry = Entry { path: parent, attr };
+            let done = self.entry(&entry);
+            self.go_on(&self.target(&entry), done)?;
         }
         Ok(())
     }
 
     fn subtree(&mut self, inside: &[u8]) -> Result<(), Failure> {
         for entry in tree::walk(self.fs, inside).map_err(|error| fs_failure(&error))? {
-            let entry = entry.map_err(|error| fs_failure(&error))?;
-            self.entry(&entry)?;
+            match entry {
+                Ok(entry) => {
+                    let done = self.entry(&entry);
+                    self.go_on(&self.target(&entry), done)?;
+                }
+                // The walk knows only below what it was.
+                Err(error) => {
+                    let below = self.out.join(OsStr::from_bytes(inside));
+                    self.go_on(&below, Err(error.into()))?;
+                }
+            }
         }
         Ok(())
     }
 
-    fn entry(&mut self, entry: &Entry) -> Result<(), Failure> {
-        let target = self.out.join(OsStr::from_bytes(&entry.path));
+    /// Counts and names what cannot be read, and ends only at what cannot be written.
+    fn go_on(&mut self, target: &Path, done: Result<(), Trouble>) -> Result<(), Failure> {
+        match done {
+            Ok(()) => Ok(()),
+            Err(Trouble::Target(failure)) => Err(failure),
+            Err(Trouble::Volume(error)) => {
+                self.lost += 1;
+                let shown = target.display();
+                warn(format_args!("{shown} is incomplete: {}", one_line(&error)));
+                Ok(())
+            }
+        }
+    }
+
+    fn target(&self, entry: &Entry) -> PathBuf {
+        self.out.join(OsStr::from_bytes(&entry.path))
+    }
+
+    fn entry(&mut self, entry: &Entry) -> Result<(), Trouble> {
+        let target = self.target(entry);
         self.progress
             .set_message(String::from_utf8_lossy(&entry.path).into_owned());
         let is_directory = entry.attr.kind == FileKind::Directory;
         if !is_directory && let Some(first) = self.linked.get(&entry.attr.ino) {
-            return fs::hard_link(first, &target).map_err(|error| self.unwritable(&target, &error));
+            return fs::hard_link(first, &target)
+                .map_err(|error| self.unwritable(&target, &error).into());
         }
         self.make(&target, &entry.attr)?;
         if is_directory {
             self.unfinished.push((target, entry.attr));
             return Ok(());
         }
-        self.files += 1;
-        self.finish(&target, &entry.attr)?;
-        if entry.attr.links > 1 {
-            self.linked.insert(entry.attr.ino, target);
+        // A device may have been left out.
+        if target.symlink_metadata().is_err() {
+            return Ok(());
         }
+        self.files += 1;
+        if entry.attr.links > 1 {
+            self.linked.insert(entry.attr.ino, target.clone());
+        }
+        self.finish(&target, &entry.attr)?;
         Ok(())
     }
 
-    fn make(&mut self, target: &Path, attr: &Attr) -> Result<(), Failure> {
+    fn make(&mut self, target: &Path, attr: &Attr) -> Result<(), Trouble> {
         let made = match attr.kind {
             FileKind::Directory => match fs::create_dir(target) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && target.is_dir() => {
@@ -175,10 +233,7 @@ impl<'a> Extraction<'a> {
                 made => made,
             },
             FileKind::Symlink => {
-                let link = self
-                    .fs
-                    .readlink(attr.ino)
-                    .map_err(|error| fs_failure(&error))?;
+                let link = self.fs.readlink(attr.ino)?;
                 symlink(OsStr::from_bytes(&link), target)
             }
             FileKind::Regular => return self.regular(target, attr),
@@ -195,10 +250,10 @@ impl<'a> Extraction<'a> {
             FileKind::CharDevice => make_node(target, FileType::CharacterDevice, attr.rdev),
             FileKind::BlockDevice => make_node(target, FileType::BlockDevice, attr.rdev),
         };
-        made.map_err(|error| self.unwritable(target, &error))
+        made.map_err(|error| self.unwritable(target, &error).into())
     }
 
-    fn regular(&mut self, target: &Path, attr: &Attr) -> Result<(), Failure> {
+    fn regular(&mut self, target: &Path, attr: &Attr) -> Result<(), Trouble> {
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -208,17 +263,12 @@ impl<'a> Extraction<'a> {
             read: true,
             ..OpenFlags::default()
         };
-        let handle = self
-            .fs
-            .open_file(&Caller::ROOT, attr.ino, flags)
-            .map_err(|error| fs_failure(&error))?;
+        let handle = self.fs.open_file(&Caller::ROOT, attr.ino, flags)?;
         let copied = self.copy(&file, handle, target, attr.size);
-        self.fs
-            .release(handle)
-            .map_err(|error| fs_failure(&error))?;
-        copied?;
+        self.fs.release(handle)?;
         file.set_len(attr.size)
-            .map_err(|error| self.unwritable(target, &error))
+            .map_err(|error| self.unwritable(target, &error))?;
+        copied
     }
 
     /// Copies data and leaves holes; what cannot be read becomes a hole, and is counted and named.
@@ -228,24 +278,25 @@ impl<'a> Extraction<'a> {
         handle: Handle,
         target: &Path,
         size: u64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Trouble> {
         let mut offset = 0;
-        let mut is_whole = true;
+        let mut first_error = None;
         while offset < size {
             offset = match self.fs.seek(handle, offset, Whence::Data) {
-                Ok(data) => data,
                 Err(FsError::NoSuchOffset) => break,
-                Err(error) => return Err(fs_failure(&error)),
+                found => found?,
             };
-            let end = self
-                .fs
-                .seek(handle, offset, Whence::Hole)
-                .map_err(|error| fs_failure(&error))?;
+            let end = self.fs.seek(handle, offset, Whence::Hole)?;
+            let mut careful_until = 0;
             while offset < end {
-                let len =
-                    usize::try_from(end - offset).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
+                let most = if offset < careful_until {
+                    CAREFUL_BYTES
+                } else {
+                    PIECE_BYTES
+                };
+                let len = usize::try_from(end - offset).map_or(most, |left| left.min(most));
                 match self.fs.read(handle, offset, &mut self.piece[..len]) {
-                    Ok(0) => return Ok(()),
+                    Ok(0) => break,
                     Ok(read) => {
                         file.write_all_at(&self.piece[..read], offset)
                             .map_err(|error| self.unwritable(target, &error))?;
@@ -253,36 +304,31 @@ impl<'a> Extraction<'a> {
                         self.progress.inc(read as u64);
                         offset += read as u64;
                     }
+                    Err(_) if len > CAREFUL_BYTES => careful_until = offset + len as u64,
                     Err(error) => {
-                        if is_whole {
-                            warn(format_args!(
-                                "{} is incomplete: {}",
-                                target.display(),
-                                one_line(&error)
-                            ));
-                            self.lost += 1;
-                            is_whole = false;
-                        }
+                        first_error.get_or_insert(error);
                         offset += len as u64;
                     }
                 }
             }
+            // The file ends before its size says.
+            if offset < end {
+                break;
+            }
         }
-        Ok(())
+        first_error.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Sets what a finished file carries besides its bytes.
-    fn finish(&self, target: &Path, attr: &Attr) -> Result<(), Failure> {
-        // A device that was left out.
-        if target.symlink_metadata().is_err() {
-            return Ok(());
-        }
-        let result = self
-            .own(target, attr)
-            .and_then(|()| self.attributes(target, attr))
-            .and_then(|()| permit(target, attr))
-            .and_then(|()| stamp(target, attr));
-        result.map_err(|error| self.unwritable(target, &error))
+    fn finish(&self, target: &Path, attr: &Attr) -> Result<(), Trouble> {
+        let unwritable = |error: io::Error| self.unwritable(target, &error);
+        // A change of owner takes capabilities away, one of permissions fits the ACL to them.
+        self.own(target, attr).map_err(unwritable)?;
+        let attributes = self.attributes(target, attr);
+        permit(target, attr)
+            .and_then(|()| stamp(target, attr))
+            .map_err(unwritable)?;
+        Ok(attributes?)
     }
 
     fn own(&self, target: &Path, attr: &Attr) -> io::Result<()> {
@@ -292,8 +338,8 @@ impl<'a> Extraction<'a> {
         Ok(())
     }
 
-    fn attributes(&self, target: &Path, attr: &Attr) -> io::Result<()> {
-        let names = self.fs.listxattr(attr.ino).map_err(io::Error::other)?;
+    fn attributes(&self, target: &Path, attr: &Attr) -> Result<(), FsError> {
+        let names = self.fs.listxattr(attr.ino)?;
         for name in names
             .split(|&byte| byte == 0)
             .filter(|name| !name.is_empty())
@@ -301,7 +347,7 @@ impl<'a> Extraction<'a> {
             if !self.superuser && !name.starts_with(b"user.") {
                 continue;
             }
-            let value = self.fs.getxattr(attr.ino, name).map_err(io::Error::other)?;
+            let value = self.fs.getxattr(attr.ino, name)?;
             let set = rustix::fs::lsetxattr(target, name, &value, XattrFlags::empty());
             if let Err(error) = set {
                 warn(format_args!(

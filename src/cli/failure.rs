@@ -23,6 +23,8 @@ pub(super) enum Fault {
     Usage,
     /// Exit code 2: the environment or I/O failed.
     Environment,
+    /// Exit code 2: there are too few members to read anything, which may be a matter of paths.
+    TooFew,
     /// Exit code 4: data is lost.
     Loss,
 }
@@ -86,7 +88,7 @@ impl From<Fault> for ExitCode {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Usage => Self::from(1),
-            Fault::Environment => Self::from(2),
+            Fault::Environment | Fault::TooFew => Self::from(2),
             Fault::Loss => Self::from(4),
         }
     }

@@ -5,9 +5,9 @@ use std::path::Path;
 use super::args::StatusArguments;
 use super::control;
 use super::directories::Directories;
-use super::failure::{Failure, Outcome};
+use super::failure::{Failure, Fault, Outcome};
 use super::report::Report;
-use super::volume::Volume;
+use super::volume::{Volume, survey};
 use crate::fuse::mountinfo;
 
 /// Shows how a volume is, mounted or not.
@@ -36,7 +36,14 @@ fn find(arguments: &StatusArguments) -> Result<Report, Failure> {
     if let Some((_, report)) = control::mount_using(&directories.present) {
         return Ok(report);
     }
-    let volume = Volume::open_to_look(&directories)?;
+    let volume = match Volume::open_to_look(&directories) {
+        Ok(volume) => volume,
+        Err(failure) if failure.fault == Fault::TooFew => {
+            failure.print();
+            return survey(&directories);
+        }
+        Err(failure) => return Err(failure),
+    };
     let report = volume.report(false);
     volume.close()?;
     report

@@ -53,9 +53,16 @@ pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
         // It died over the question.
         Err(failure) => match entry {
             Some(entry) if is_dead(&mountpoint) => clear(&mountpoint, &entry, arguments.lazy),
+            // Unmounted, and not closed in good order: it ends all the same.
+            entry if is_gone(&mountpoint, entry.as_ref()) => departure.wait().and(Err(failure)),
             _ => Err(failure),
         },
     }
+}
+
+/// Says whether a mount is no longer in the table.
+fn is_gone(mountpoint: &Path, entry: Option<&MountEntry>) -> bool {
+    mountinfo::mount_at(mountpoint).is_ok_and(|now| now.as_ref() != entry || now.is_none())
 }
 
 /// Says whether nobody serves the mount any more.
@@ -83,10 +90,10 @@ fn clear(mountpoint: &Path, entry: &MountEntry, lazy: bool) -> Result<Outcome, F
             "the daemon of {} was gone; what it had not made durable is recovered or lost as after a crash",
             mountpoint.display()
         ));
-    } else {
-        warn("the daemon could not be asked and may still be writing");
+        return Ok(Outcome::Done);
     }
-    Ok(Outcome::Done)
+    warn("the daemon could not be asked, and may still be making the last changes durable");
+    Ok(Outcome::Degraded)
 }
 
 fn busy(mountpoint: &Path) -> Failure {

@@ -9,13 +9,13 @@ use super::directories::Directories;
 use super::failure::{Failure, Fault, warn};
 use super::report::{
     CapacityReport, ErrorCounts, GeometryReport, MemberReport, MemberState, RebuildReport,
-    RebuildState, RedundancyReport, Report, ScrubReport, ScrubState,
+    RebuildState, RedundancyReport, Report, ScrubReport, ScrubState, State,
 };
 use crate::commit::{CommitError, OpenOptions, Pipeline};
 use crate::fs::{Fs, FsError, FsOptions, tree};
 use crate::fuse::one_line;
 use crate::maintain::Maintain;
-use crate::members::{self, Access, MembersError, Unusable};
+use crate::members::{self, Access, Members, MembersError, Unusable};
 use crate::store::{DirStore, Executor, ExecutorKind, StoreError, StoreRef};
 use crate::volume::VolumeError;
 
@@ -179,7 +179,7 @@ impl Volume {
     ) -> Result<Self, Failure> {
         let (pipeline, notes) = open_pipeline(directories, options)?;
         let fs = Fs::open(Arc::clone(&pipeline), fs_options).map_err(|error| fs_failure(&error))?;
-        let maintain = (options.access == Access::ReadWrite).then(|| Maintain::start(&pipeline));
+        let maintain = Some(Maintain::start(&pipeline));
         Ok(Self {
             pipeline,
             fs,
@@ -250,16 +250,7 @@ pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Repor
             bytes: row.bytes,
         })
         .collect();
-    let geometry = GeometryReport {
-        data: members.geometry().data_shards(),
-        parity: members.geometry().parity_shards(),
-        code: members.code().to_string(),
-    };
-    let member_reports: Vec<MemberReport> = members
-        .status()
-        .into_iter()
-        .map(|status| member_report(status, notes))
-        .collect();
+    let blank = blank_report(members, notes);
     let unrecoverable_files = if counted.unrecoverable.is_empty() {
         Vec::new()
     } else {
@@ -267,18 +258,54 @@ pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Repor
     };
     let space = pipeline.space();
     Ok(Report {
-        volume: members.volume_id().to_string(),
-        label: members.label().to_owned(),
-        state: Report::judge(&member_reports, &redundancy, &geometry),
+        state: Report::judge(&blank.members, &redundancy, &blank.geometry),
         mounted,
-        geometry,
         engine: pipeline.engine_name().to_owned(),
-        members: member_reports,
         redundancy,
         unrecoverable_files,
         capacity: CapacityReport {
             bytes_usable: space.usable_total,
             bytes_used: space.usable_used,
+        },
+        ..blank
+    })
+}
+
+/// Says how a volume is of which too few members are there to read anything.
+///
+/// # Errors
+///
+/// If the directories do not belong together.
+pub(super) fn survey(directories: &Directories) -> Result<Report, Failure> {
+    let (stores, mut notes) = usable_stores(directories);
+    let members = Members::survey(stores, executor()).map_err(|error| members_failure(&error))?;
+    notes.extend(members.unusable().iter().cloned());
+    Ok(blank_report(&members, &notes))
+}
+
+/// What the members alone tell.
+fn blank_report(members: &Members, notes: &[Unusable]) -> Report {
+    Report {
+        volume: members.volume_id().to_string(),
+        label: members.label().to_owned(),
+        state: State::Failed,
+        mounted: false,
+        geometry: GeometryReport {
+            data: members.geometry().data_shards(),
+            parity: members.geometry().parity_shards(),
+            code: members.code().to_string(),
+        },
+        engine: "none".to_owned(),
+        members: members
+            .status()
+            .into_iter()
+            .map(|status| member_report(status, notes))
+            .collect(),
+        redundancy: Vec::new(),
+        unrecoverable_files: Vec::new(),
+        capacity: CapacityReport {
+            bytes_usable: 0,
+            bytes_used: 0,
         },
         scrub: ScrubReport {
             state: ScrubState::Never,
@@ -291,7 +318,7 @@ pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Repor
             progress: 0.0,
             bytes_left: 0,
         },
-    })
+    }
 }
 
 fn member_report(status: members::MemberStatus, notes: &[Unusable]) -> MemberReport {
@@ -364,7 +391,10 @@ pub(super) fn storage_failure(error: &CommitError) -> Failure {
 }
 
 fn members_failure(error: &MembersError) -> Failure {
-    let failure = Failure::environment(one_line(error));
+    let mut failure = Failure::environment(one_line(error));
+    if matches!(error, MembersError::TooFew { .. }) {
+        failure.fault = Fault::TooFew;
+    }
     match error.hint() {
         Some(hint) => failure.advise(hint),
         None => failure,

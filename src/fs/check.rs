@@ -103,6 +103,21 @@ pub enum FindingKind {
     },
 }
 
+impl FindingKind {
+    /// Says whether data is lost, which no mending brings back.
+    #[must_use]
+    pub fn is_loss(&self) -> bool {
+        matches!(
+            self,
+            Self::Damaged(_)
+                | Self::NameWithoutInode
+                | Self::NoRoot
+                | Self::ExtentWithoutStripe(_)
+                | Self::StripeWithoutPlace(_)
+        )
+    }
+}
+
 /// Something that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
@@ -198,6 +213,8 @@ pub struct Report {
     pub found: u64,
     /// Findings that were mended.
     pub mended: u64,
+    /// Findings that mean lost data.
+    pub lost: u64,
     /// Inodes, directories included.
     pub inodes: u64,
     /// Directories.
@@ -265,6 +282,7 @@ impl Check<'_> {
     fn note(&mut self, kind: FindingKind, ino: Option<Ino>, mended: bool) {
         self.report.found += 1;
         self.report.mended += u64::from(mended);
+        self.report.lost += u64::from(kind.is_loss());
         if self.report.findings.len() < FINDINGS_MAX {
             self.report.findings.push(Finding {
                 kind,

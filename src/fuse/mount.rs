@@ -74,6 +74,9 @@ pub enum MountError {
     /// Something is open below the mountpoint.
     #[error("{0} is busy")]
     Busy(PathBuf),
+    /// Something else is mounted there, over ours or after it.
+    #[error("what is mounted at {0} now is not this volume")]
+    NotOurs(PathBuf),
     /// It could not be unmounted for another reason.
     #[error("cannot unmount {mountpoint}: {source}")]
     Stuck {
@@ -235,6 +238,61 @@ pub fn raise_read_ahead(mountpoint: &Path) -> bool {
     };
     let knob = format!("/sys/class/bdi/{}/read_ahead_kb", entry.device);
     fs::write(knob, READ_AHEAD_KIB.to_string()).is_ok()
+}
+
+/// Where a filesystem is mounted, told apart from whatever else is mounted there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    mountpoint: PathBuf,
+    /// The device number of the mounted filesystem, as `MAJ:MIN`.
+    device: String,
+}
+
+impl Place {
+    /// Takes what is on top at `mountpoint`, right after it was mounted.
+    ///
+    /// # Errors
+    ///
+    /// If nothing is mounted there, or the mount table cannot be read.
+    pub fn on_top(mountpoint: &Path) -> io::Result<Self> {
+        let entry = mountinfo::mount_at(mountpoint)?
+            .ok_or_else(|| io::Error::other("the mount went away at once"))?;
+        Ok(Self {
+            mountpoint: mountpoint.to_owned(),
+            device: entry.device,
+        })
+    }
+
+    /// Returns the path.
+    #[must_use]
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Checks that the filesystem is still what the path leads to.
+    ///
+    /// # Errors
+    ///
+    /// [`MountError::NotOurs`] if it is not.
+    pub fn check(&self) -> Result<(), MountError> {
+        let is_ours = mountinfo::mount_at(&self.mountpoint)
+            .is_ok_and(|entry| entry.is_some_and(|entry| entry.device == self.device));
+        if is_ours {
+            Ok(())
+        } else {
+            Err(MountError::NotOurs(self.mountpoint.clone()))
+        }
+    }
+
+    /// Unmounts it, and nothing that took its place.
+    ///
+    /// # Errors
+    ///
+    /// As [`Place::check`] and [`unmount`].
+    pub fn unmount(&self, how: Unmount) -> Result<(), MountError> {
+        self.check()?;
+        unmount(&self.mountpoint, how)
+    }
 }
 
 /// How to unmount.

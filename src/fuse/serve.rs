@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use fuser::{Config, Session, SessionACL};
 
 use super::adapter::Adapter;
-use super::mount::{self, MountError, MountFlavor, Unmount};
+use super::mount::{self, MountError, MountFlavor, Place, Unmount};
 use crate::fs::Fs;
 
 /// How to serve a mount.
@@ -27,6 +27,7 @@ pub struct ServeOptions {
 #[derive(Debug)]
 pub struct Serving {
     session: JoinHandle<io::Result<()>>,
+    place: Place,
 }
 
 /// Mounts `fs` on `mountpoint` and serves it until it is unmounted, by whomever.
@@ -45,7 +46,9 @@ pub fn serve(
     };
     let adapter = Adapter::new(fs, options.writeback).map_err(refused)?;
     let device = mount::mount(mountpoint, &options.flavor)?;
-    let session = start(adapter, device, options).map_err(|error| {
+    let started =
+        Place::on_top(mountpoint).and_then(|place| Ok((start(adapter, device, options)?, place)));
+    let (session, place) = started.map_err(|error| {
         let lazily = mount::unmount(mountpoint, Unmount::Lazily);
         if let Err(stuck) = lazily {
             log::error!("the mount that could not be served stays: {stuck}");
@@ -55,7 +58,7 @@ pub fn serve(
     if !mount::raise_read_ahead(mountpoint) {
         log::debug!("read-ahead stays at the kernel's default");
     }
-    Ok(Serving { session })
+    Ok(Serving { session, place })
 }
 
 /// Greets the kernel and starts the threads.
@@ -84,6 +87,12 @@ impl Serving {
         self.session.is_finished()
     }
 
+    /// Returns where it is mounted.
+    #[must_use]
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// Waits until the mount is gone and all requests are answered.
     ///
     /// # Errors
@@ -96,13 +105,14 @@ impl Serving {
     }
 }
 
-/// Writes back what the kernel still holds for the mount at `mountpoint`, and what we hold.
+/// Writes back what the kernel still holds for a mount, and what we hold.
 ///
 /// # Errors
 ///
-/// If the mountpoint cannot be opened, or writing failed.
-pub fn sync_mount(mountpoint: &Path) -> io::Result<()> {
-    let root = std::fs::File::open(mountpoint)?;
+/// If something else is mounted there now, or writing failed.
+pub fn sync_mount(place: &Place) -> io::Result<()> {
+    place.check().map_err(io::Error::other)?;
+    let root = std::fs::File::open(place.mountpoint())?;
     rustix::fs::syncfs(&root)?;
     root.sync_all()
 }

@@ -57,6 +57,21 @@ pub(super) fn open(
     Ok(members)
 }
 
+/// Looks at the members, however few there are; see [`Members::survey`].
+pub(super) fn survey(
+    stores: Vec<StoreRef>,
+    executor: Arc<Executor>,
+) -> Result<Members, MembersError> {
+    let mut unusable = Vec::new();
+    let found = find(stores, &executor, &mut unusable)?;
+    let lineage = trace(found, &mut unusable)?;
+    let members = build(&lineage, Access::ReadOnly, executor, unusable, Vec::new())?;
+    let roster = members.roster.lock();
+    members.publish(&roster);
+    drop(roster);
+    Ok(members)
+}
+
 fn find(
     stores: Vec<StoreRef>,
     executor: &Executor,

@@ -421,17 +421,17 @@ impl Store for DirStore {
         };
         // The directory itself is locked, since a file can be deleted. Network filesystems give
         // exclusive locks of files alone.
-        let mut held = vec![self.tree.reopen().map_err(&failed)?];
+        let mut files = vec![self.tree.reopen().map_err(&failed)?];
         if hold == Hold::Exclusive {
             match self.tree.open_file(name, OFlags::RDWR | OFlags::CREATE) {
-                Ok(file) => held.push(file),
+                Ok(file) => files.push(file),
                 // Where nobody can write, there is nothing to keep others from.
                 Err(Errno::ROFS) => return Ok(StoreLock::new(())),
                 Err(errno) => return Err(failed(errno)),
             }
         }
         let mut locked = 0;
-        for file in &held {
+        for file in &files {
             match lock_patiently(file, hold) {
                 Ok(()) => locked += 1,
                 Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::BADF) => {}
@@ -444,7 +444,7 @@ impl Store for DirStore {
                 self.label
             );
         }
-        Ok(StoreLock::new(held))
+        Ok(StoreLock::new(files))
     }
 
     fn raw(&self, name: &str, usage: RawUse) -> Option<Arc<OwnedFd>> {

@@ -5,6 +5,7 @@
 
 mod bench;
 mod crash;
+mod daemon;
 mod misuse;
 mod posix;
 mod session;

@@ -1,0 +1,156 @@
+//! What a daemon keeps its hands off, and what others may do beside it.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::{
+    CAUCHYFS, Shape, TestVolume, eventually, must, pattern, run, skip_mounts, text,
+};
+
+#[test]
+fn a_signal_takes_away_the_own_mount_and_nothing_that_took_its_place() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    let open = File::create(volume.path("open")).unwrap();
+    let daemon = volume.daemon().expect("a daemon serves the mount");
+    must("umount", &["-l", text(&volume.mountpoint)]);
+    must("mount", &["-t", "tmpfs", "none", text(&volume.mountpoint)]);
+    must("kill", &["-TERM", &daemon.to_string()]);
+    eventually("the daemon is gone", || volume.daemon().is_none());
+    assert!(
+        run("mountpoint", &["-q", text(&volume.mountpoint)])
+            .status
+            .success()
+    );
+    drop(open);
+    must("umount", &[text(&volume.mountpoint)]);
+    volume.mount();
+    assert!(volume.path("open").exists());
+    volume.unmount();
+}
+
+#[test]
+fn a_lock_of_whoever_mounts_does_not_stay_with_the_daemon() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    let lock = volume.home.join("lock");
+    let members: Vec<&str> = volume.members.iter().map(|member| text(member)).collect();
+    let script = r#"exec 9>"$1"; flock 9; shift; exec "$@""#;
+    let mut arguments = vec!["-c", script, "sh", text(&lock), CAUCHYFS, "mount"];
+    arguments.extend(&members);
+    arguments.push(text(&volume.mountpoint));
+    must("sh", &arguments);
+    must("flock", &["-n", text(&lock), "true"]);
+    volume.unmount();
+}
+
+#[test]
+fn readers_and_a_writer_keep_each_other_out() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    let all = [0, 1, 2, 3, 4, 5];
+    let output = volume.try_mount(&all, &["-o", "ro"]);
+    assert!(output.status.success(), "{output:?}");
+    let elsewhere = volume.home.join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let mut arguments = vec!["mount"];
+    arguments.extend(volume.members.iter().map(|member| text(member)));
+    arguments.push(text(&elsewhere));
+    let output = run(CAUCHYFS, &arguments);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    // A mount that is only read is watched all the same.
+    volume.delete_member(2);
+    eventually("the loss is seen", || volume.members_in("missing") == 1);
+    volume.unmount();
+}
+
+#[test]
+fn status_of_too_few_directories_says_which_are_there() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    let some: Vec<_> = volume.members[..3].iter().collect();
+    let (status, code) = volume.status_of(&some);
+    assert_eq!(code, 4);
+    assert_eq!(status["state"], "failed");
+    assert_eq!(status["label"], "test");
+    assert_eq!(status["geometry"]["data"], 4);
+    let members: Vec<_> = status["members"].as_array().unwrap().iter().collect();
+    assert_eq!(members.len(), 6);
+    for (index, member) in members.iter().enumerate() {
+        let expected = if index < 3 { "online" } else { "missing" };
+        assert_eq!(member["state"], expected, "{member}");
+    }
+}
+
+/// Damages one block of the file of the one segment that each directory has, in the middle.
+fn damage(member: &Path, offset: u64) {
+    for entry in fs::read_dir(member.join("segments")).expect("the member is there") {
+        let path = entry.expect("the member is there").path();
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(path)
+            .expect("the member is there");
+        let mut block = [0; 4096];
+        file.read_exact_at(&mut block, offset)
+            .expect("the member is there");
+        for byte in &mut block {
+            *byte ^= 0x55;
+        }
+        file.write_all_at(&block, offset)
+            .expect("the member is there");
+    }
+}
+
+#[test]
+fn extract_brings_out_everything_that_can_be_read_around_what_cannot() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    let content = pattern(1, 3 << 20);
+    fs::write(volume.path("damaged"), &content).unwrap();
+    fs::write(volume.path("whole"), "whole").unwrap();
+    volume.unmount();
+    // One more block than parity makes up for, at the same place of the first stripe.
+    for member in &volume.members[..3] {
+        damage(member, 8192);
+    }
+    let out = volume.home.join("out");
+    let output = Command::new(CAUCHYFS)
+        .arg("extract")
+        .args(&volume.members)
+        .arg("--to")
+        .arg(&out)
+        .output()
+        .expect("the binary runs");
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    assert_eq!(fs::read(out.join("whole")).unwrap(), b"whole");
+    let copied = fs::read(out.join("damaged")).unwrap();
+    assert_eq!(copied.len(), content.len());
+    let wrong: Vec<_> = (0..content.len() / 4096)
+        .map(|block| block * 4096..(block + 1) * 4096)
+        .filter(|range| copied[range.clone()] != content[range.clone()])
+        .collect();
+    assert!(
+        (1..=3).contains(&wrong.len()),
+        "three blocks are damaged: {wrong:?}"
+    );
+    assert!(
+        wrong
+            .iter()
+            .all(|range| copied[range.clone()].iter().all(|&byte| byte == 0))
+    );
+}
