@@ -19,6 +19,9 @@ const COMMIT_BYTES: usize = 8 << 20;
 /// What was committed goes into the index at least so often, if anything was.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(30);
 
+/// Copies of the index are looked after at least so often.
+const MEND_INTERVAL: Duration = Duration::from_secs(1);
+
 /// A journal fuller than this is emptied by a checkpoint.
 const JOURNAL_FILL: f32 = 0.5;
 
@@ -30,7 +33,8 @@ const JOURNAL_FILL_WITH_DATA: f32 = 0.7;
 pub(super) struct Clockwork {
     committed: Instant,
     checkpointed: Instant,
-    mended_index: Instant,
+    /// `None` if copies of the index may lack something.
+    mended_index: Option<Instant>,
 }
 
 impl Clockwork {
@@ -39,7 +43,7 @@ impl Clockwork {
         Self {
             committed: now,
             checkpointed: now,
-            mended_index: now,
+            mended_index: Some(now),
         }
     }
 }
@@ -214,28 +218,33 @@ impl Pipeline {
         }
         let (commit_due, checkpoint_due, mend_due) = {
             let clock = self.clockwork.lock();
+            let mended = clock.mended_index;
             (
                 clock.committed.elapsed() >= COMMIT_INTERVAL,
                 clock.checkpointed.elapsed() >= CHECKPOINT_INTERVAL,
-                clock.mended_index.elapsed() >= Duration::from_secs(1),
+                mended.is_none_or(|mended| mended.elapsed() >= MEND_INTERVAL),
             )
         };
+        // First, since a copy without space may keep all else from being done.
+        if mend_due {
+            let more = self.mend_index(1)?;
+            self.clockwork.lock().mended_index = (!more).then(Instant::now);
+        }
         let unsaved = self.to_checkpoint.load(Ordering::SeqCst);
-        if self.meta.journal_fill() >= JOURNAL_FILL || (checkpoint_due && unsaved) {
+        let done = if self.meta.journal_fill() >= JOURNAL_FILL || (checkpoint_due && unsaved) {
             self.clockwork.lock().checkpointed = Instant::now();
             self.clockwork.lock().committed = Instant::now();
-            self.checkpoint()?;
+            self.checkpoint()
         } else if commit_due || self.meta.pending_bytes() >= COMMIT_BYTES {
             self.clockwork.lock().committed = Instant::now();
-            self.sync()?;
+            self.sync()
+        } else {
+            Ok(())
+        };
+        if matches!(done, Err(CommitError::NoSpace)) {
+            self.clockwork.lock().mended_index = None;
         }
-        if mend_due {
-            // Called again at once while there is more to do, else in a second.
-            if !self.mend_index(1)? {
-                self.clockwork.lock().mended_index = Instant::now();
-            }
-        }
-        Ok(())
+        done
     }
 
     /// Does at most so many pieces of what copies of the index lack. Once nothing is left to do, takes

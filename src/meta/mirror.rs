@@ -100,7 +100,7 @@ struct Io {
     head_in_doubt: bool,
     /// A member that is being given a copy.
     arriving: Option<refill::Arriving>,
-    /// Members that had no room for a copy.
+    /// Members that could take no copy since the last commit.
     refused: Vec<MemberIndex>,
     /// Copies whose members had no space lately, to be moved elsewhere.
     cramped: Vec<MemberIndex>,
@@ -239,7 +239,10 @@ impl Mirror {
             return self.settle(io, answers);
         }
         self.extend(io, front.db_bytes)?;
-        self.write_heads(io, front)
+        self.write_heads(io, front)?;
+        // Since the last one, room may have been made.
+        io.refused.clear();
+        Ok(())
     }
 
     /// Writes `front` into the heads of all copies and makes it durable, with all pages before it.
@@ -309,9 +312,7 @@ impl Mirror {
                 .as_ref()
                 .is_some_and(|arriving| arriving.member == member)
             {
-                log::warn!("member {member} gets no copy of the index: {error}");
-                io.arriving = None;
-                io.refused.push(member);
+                self.turn_away(io, member, &error);
             } else if error.kind() == StoreErrorKind::NoSpace {
                 full = true;
                 if !io.cramped.contains(&member) {

@@ -203,3 +203,42 @@ fn a_reader_with_a_pin_can_read_what_was_deleted_meanwhile() {
     let mut out = [0];
     assert!(fs.pipeline.read(extents[0].1.stripe, 0, &mut out).is_err());
 }
+
+/// The member has a copy of the index, and others have room for it.
+#[test]
+fn a_full_member_does_not_keep_the_journal_from_being_emptied() {
+    let rig = Rig::new(2, 1, 5);
+    let fs = rig.open(&[]);
+    let holder = |disk: &usize| rig.disks[*disk].open().open_len(files::INDEX).is_ok();
+    let full = (0..5).find(holder).unwrap();
+    rig.disks[full].set_capacity(0);
+    let mut file = 0;
+    while fs.pipeline.meta.journal_fill() < 0.6 {
+        let mut batch = Batch::default();
+        batch.put(key::xattr(Ino(file), b"user.large"), pattern(file, 3000));
+        fs.pipeline.apply(batch).unwrap();
+        file += 1;
+        if file.is_multiple_of(50) {
+            fs.sync().unwrap();
+        }
+    }
+    let mut refused = 0;
+    while fs.pipeline.meta.journal_fill() >= 0.5 {
+        refused += u32::from(fs.pipeline.tick().is_err());
+        assert!(refused < 100, "the journal is never emptied");
+    }
+    assert!(refused > 0, "the full member was not in the way");
+    assert!(!holder(&full));
+    assert_eq!(fs.pipeline.members().live().len(), 5);
+    drop(fs);
+    rig.cut(CutPolicy::Drop);
+    let fs = rig.open(&[]);
+    for file in 0..file {
+        let found = fs.pipeline.get(&key::xattr(Ino(file), b"user.large"));
+        assert!(
+            found
+                .unwrap()
+                .is_some_and(|value| *value == pattern(file, 3000))
+        );
+    }
+}

@@ -57,12 +57,19 @@ impl Mirror {
                     next_page: 1,
                 });
             }
-            Err(error) => {
-                log::warn!("member {member} gets no copy of the index: {error}");
-                io.refused.push(member);
-            }
+            Err(error) => self.turn_away(io, member, &error),
         }
         true
+    }
+
+    /// Gives a member no copy after all, and takes away what it has of one.
+    pub(super) fn turn_away(&self, io: &mut Io, member: MemberIndex, error: &StoreError) {
+        log::warn!("member {member} gets no copy of the index: {error}");
+        io.arriving = None;
+        io.refused.push(member);
+        if !error.is_member_failure() {
+            self.wipe(member);
+        }
     }
 
     /// Chooses the member with most room among those that have no copy, if copies are lacking.

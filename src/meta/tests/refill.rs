@@ -3,7 +3,7 @@
 use super::rig::{Rig, State, content};
 use crate::members::Access;
 use crate::meta::{Batch, Meta};
-use crate::store::{Effect, Fault, FaultPlan, Scope, Store};
+use crate::store::{CallKind, Effect, Fault, FaultPlan, Scope, Store};
 
 const KEYS: u32 = 20_000;
 
@@ -106,4 +106,40 @@ fn a_copy_without_space_moves_to_another_member() {
         .open(&[full], None, Access::ReadOnly)
         .expect("open again");
     assert!(content(&meta).expect("content") == state);
+}
+
+/// A member that has no space now may have some later, and what it has of a copy is in the way.
+#[test]
+fn a_member_that_could_not_take_a_copy_keeps_nothing_of_it_and_is_asked_again() {
+    for nth in 1..=4 {
+        let rig = Rig::new(1, 1, 3);
+        let plan = FaultPlan::new();
+        let (meta, _, members) = rig.open(&[], Some(&plan), Access::ReadWrite).expect("open");
+        let mut state = content(&meta).expect("content");
+        write(&meta, &mut state, 0..KEYS, 1);
+        let (mut with, mut without) = ((0..3).collect::<Vec<_>>(), (0..3).collect::<Vec<_>>());
+        with.retain(|disk| has_copy(&rig, *disk));
+        without.retain(|disk| !has_copy(&rig, *disk));
+        plan.add(
+            Fault::at(1, Effect::Eio)
+                .of(Scope::Member(with[0]))
+                .lasting(),
+        );
+        write(&meta, &mut state, 0..10, 2);
+        assert_eq!(members.live().len(), 2);
+        let full =
+            Fault::at(nth, Effect::NoSpace).of(Scope::MemberKind(without[0], CallKind::Write));
+        plan.add(full.lasting());
+        while meta.mend_index().expect("mend") {}
+        assert!(!has_copy(&rig, without[0]), "write {nth}");
+        plan.clear();
+        assert!(!meta.mend_index().expect("mend"), "asked again at once");
+        write(&meta, &mut state, 10..20, 3);
+        while meta.mend_index().expect("mend") {}
+        drop((meta, members));
+        let (meta, _, _members) = rig
+            .open(&with, None, Access::ReadOnly)
+            .unwrap_or_else(|error| panic!("write {nth}: {error:?}"));
+        assert!(content(&meta).expect("content") == state, "write {nth}");
+    }
 }
