@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -163,6 +164,7 @@ fn tell(news: &News) {
 
 /// Opens, mounts, serves, closes. `ready` gets the warnings.
 fn run(plan: &Plan, ready: impl FnOnce(Vec<String>)) -> Result<Outcome, Failure> {
+    raise_descriptor_limit();
     let volume = open(plan)?;
     let (events, inbox) = mpsc::channel();
     let started = warnings(&volume).and_then(|warnings| {
@@ -177,6 +179,18 @@ fn run(plan: &Plan, ready: impl FnOnce(Vec<String>)) -> Result<Outcome, Failure>
             finish(volume, socket, waiting, &inbox)
         }
         Err(failure) => volume.close().and(Err(failure)),
+    }
+}
+
+/// Takes as many descriptors as this process may have: members keep files open.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, most) {
+        log::info!("the limit of open files stays as it is: {error}");
     }
 }
 

@@ -28,7 +28,10 @@ impl Members {
             seats.push((index, class, store.is_some()));
             requests.extend(store.map(|store| Request { store, op }));
         }
-        let mut answers = self.executor.run(requests).into_iter();
+        let mut answers = self
+            .executor
+            .run_sparing(requests, self.spare())
+            .into_iter();
         let mut disturbed = false;
         let mut outcomes = Vec::with_capacity(seats.len());
         for (index, class, asked) in seats {
@@ -62,13 +65,21 @@ impl Members {
             self.settle();
             return Err(self.gone(member, action));
         };
-        let result = self.executor.call(&store, action, work);
+        let result = self
+            .executor
+            .call_sparing(&store, action, self.spare(), work);
         if let Err(error) = &result
             && error.is_member_failure()
         {
             self.fail(member, error);
         }
         result
+    }
+
+    /// Returns how many members can be given up before the volume has failed.
+    fn spare(&self) -> usize {
+        let live = self.all.iter().filter(|member| member.is_up()).count();
+        live.saturating_sub(self.shape.geometry.data_shards())
     }
 
     /// Leaves a member behind because of `error`: nothing reaches it from now on, and when this returns

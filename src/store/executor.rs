@@ -270,11 +270,19 @@ impl Executor {
     /// Requests of one batch may run in any order among themselves. One that does not answer in
     /// time comes to [`Hung`](super::StoreErrorKind::Hung) and may still take effect later.
     #[must_use]
+    pub fn run(&self, requests: Vec<Request>) -> Vec<Outcome> {
+        self.run_sparing(requests, usize::MAX)
+    }
+
+    /// Runs all requests like [`Executor::run`], and gives up no more than `spare` silent stores. If
+    /// more are silent at once, it is rather the machine that stalls: they are waited for twelve
+    /// times as long.
+    #[must_use]
     #[expect(
         clippy::missing_panics_doc,
         reason = "every job of a batch comes to something"
     )]
-    pub fn run(&self, requests: Vec<Request>) -> Vec<Outcome> {
+    pub fn run_sparing(&self, requests: Vec<Request>, spare: usize) -> Vec<Outcome> {
         let mut outcomes: Vec<Option<Outcome>> = requests.iter().map(|_| None).collect();
         let jobs = requests
             .into_iter()
@@ -285,8 +293,8 @@ impl Executor {
                 let index = job.index;
                 outcomes[index] = Some(job.run());
             }),
-            Backend::Threads(lanes) => lanes.run(jobs.collect(), &mut outcomes),
-            Backend::Uring { rings, lanes } => run_uring(rings, lanes, jobs, &mut outcomes),
+            Backend::Threads(lanes) => lanes.run(jobs.collect(), spare, &mut outcomes),
+            Backend::Uring { rings, lanes } => run_uring(rings, lanes, jobs, spare, &mut outcomes),
         }
         let answered = outcomes.into_iter();
         answered
@@ -307,7 +315,8 @@ impl Executor {
     }
 
     /// Runs any work on a store, bounded in time like a request: listing, measuring, renaming.
-    /// Work that hangs is left to itself.
+    /// Work that hangs is left to itself. A store that gets other work done meanwhile is waited for
+    /// twelve times as long.
     ///
     /// # Errors
     ///
@@ -318,10 +327,26 @@ impl Executor {
         action: &'static str,
         work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.call_sparing(store, action, usize::MAX, work)
+    }
+
+    /// Runs any work like [`Executor::call`]; a store that cannot be spared, with `spare` 0, is waited
+    /// for as long as in [`Executor::run_sparing`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Executor::call`].
+    pub fn call_sparing<T: Send + 'static>(
+        &self,
+        store: &StoreRef,
+        action: &'static str,
+        spare: usize,
+        work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
         match &self.backend {
             Backend::Inline => work(&**store),
             Backend::Threads(lanes) | Backend::Uring { lanes, .. } => {
-                lanes.call(store, action, work)
+                lanes.call(store, action, spare, work)
             }
         }
     }
@@ -332,6 +357,7 @@ fn run_uring(
     rings: &Rings,
     lanes: &Lanes,
     jobs: impl Iterator<Item = Job>,
+    spare: usize,
     outcomes: &mut [Option<Outcome>],
 ) {
     let mut others = Vec::new();
@@ -343,14 +369,14 @@ fn run_uring(
         }
     }
     if direct.is_empty() {
-        return lanes.run(others, outcomes);
+        return lanes.run(others, spare, outcomes);
     }
     // The threads start first, so that both work at the same time.
-    let mut batch = lanes.start(others, outcomes);
-    let unfinished = rings.run(direct, outcomes);
+    let mut batch = lanes.start(others, spare, outcomes);
+    let unfinished = rings.run(direct, spare, outcomes);
     lanes.finish(&mut batch, outcomes);
     if !unfinished.is_empty() {
-        lanes.run(unfinished, outcomes);
+        lanes.run(unfinished, spare, outcomes);
     }
 }
 

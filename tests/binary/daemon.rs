@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support::{
-    CAUCHYFS, Shape, TestVolume, eventually, must, pattern, run, skip_mounts, text,
+    CAUCHYFS, Shape, TestVolume, check_large, drop_caches, eventually, must, pattern, run,
+    skip_mounts, text, write_large,
 };
 
 #[test]
@@ -48,6 +49,28 @@ fn a_lock_of_whoever_mounts_does_not_stay_with_the_daemon() {
     arguments.push(text(&volume.mountpoint));
     must("sh", &arguments);
     must("flock", &["-n", text(&lock), "true"]);
+    volume.unmount();
+}
+
+#[test]
+fn few_descriptors_are_enough_for_many_segments() {
+    if skip_mounts() {
+        return;
+    }
+    let shape = Shape {
+        segment: "1MiB",
+        ..Shape::FOUR_TWO
+    };
+    let volume = TestVolume::create(shape, 1024);
+    let members: Vec<&str> = volume.members.iter().map(|member| text(member)).collect();
+    let mut arguments = vec!["--nofile=128:128", CAUCHYFS, "mount"];
+    arguments.extend(&members);
+    arguments.push(text(&volume.mountpoint));
+    must("prlimit", &arguments);
+    write_large(&volume.path("large"), 1, 300 << 20).unwrap();
+    drop_caches();
+    check_large(&volume.path("large"), 1, 300 << 20);
+    assert_eq!(volume.members_in("online"), 6);
     volume.unmount();
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::job::Job;
-use super::watch::{Watch, key};
+use super::watch::{Leniency, Watch, key};
 use super::{MAX_ABANDONED, Outcome};
 use crate::store::{Store, StoreError, StoreRef};
 
@@ -48,6 +48,8 @@ struct State {
     abandoned: Vec<u64>,
     workers: usize,
     idle: usize,
+    /// When a task last ended.
+    heard: Option<Instant>,
     /// Set when the executor is dropped: workers end once the queue is empty.
     closed: bool,
 }
@@ -101,15 +103,21 @@ impl Lanes {
     }
 
     /// Runs jobs and waits for them.
-    pub(super) fn run(&self, jobs: Vec<Job>, outcomes: &mut [Option<Outcome>]) {
-        let mut batch = self.start(jobs, outcomes);
+    pub(super) fn run(&self, jobs: Vec<Job>, spare: usize, outcomes: &mut [Option<Outcome>]) {
+        let mut batch = self.start(jobs, spare, outcomes);
         self.finish(&mut batch, outcomes);
     }
 
     /// Puts jobs into their lanes; those that no lane takes come to their error here.
-    pub(super) fn start(&self, jobs: Vec<Job>, outcomes: &mut [Option<Outcome>]) -> Started {
+    pub(super) fn start(
+        &self,
+        jobs: Vec<Job>,
+        spare: usize,
+        outcomes: &mut [Option<Outcome>],
+    ) -> Started {
         let (sender, answers) = mpsc::channel();
-        let watch = Watch::new(self.timeout);
+        let timeout = self.timeout;
+        let watch = Watch::new(Leniency { timeout, spare });
         let mut batch = Started {
             watch,
             waiting: Vec::new(),
@@ -167,6 +175,7 @@ impl Lanes {
         &self,
         store: &StoreRef,
         action: &'static str,
+        spare: usize,
         work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let hung = || StoreError::hung(store.label(), action, "directory", self.timeout);
@@ -189,10 +198,31 @@ impl Lanes {
                 ));
             }
         };
-        answer.recv_timeout(self.timeout).unwrap_or_else(|_| {
-            lane.abandon(task);
-            Err(hung())
-        })
+        let leniency = Leniency {
+            timeout: self.timeout,
+            spare,
+        };
+        let patience = if spare == 0 {
+            leniency.stall_limit()
+        } else {
+            self.timeout
+        };
+        let end = Instant::now() + leniency.stall_limit();
+        let mut heard = Instant::now();
+        loop {
+            let until = (heard + patience).min(end);
+            let left = until.saturating_duration_since(Instant::now());
+            if let Ok(result) = answer.recv_timeout(left) {
+                return result;
+            }
+            // While the lane gets something else done, the work waits for its turn or is long.
+            match lane.state.lock().heard {
+                Some(last) if last > heard && Instant::now() < end => heard = last,
+                _ => break,
+            }
+        }
+        lane.abandon(task);
+        Err(hung())
     }
 
     /// Returns the lane of a store, and forgets those of stores that are no more.
@@ -329,6 +359,7 @@ impl Lane {
                 drop(state);
                 (task.work)();
                 state = self.state.lock();
+                state.heard = Some(Instant::now());
                 state.running.retain(|&number| number != task.number);
                 state.abandoned.retain(|&number| number != task.number);
                 continue;

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::job::Job;
 use super::ring::{DEPTH, Flight, Ring};
-use super::watch::{Watch, key};
+use super::watch::{Leniency, Watch, key};
 use super::{MAX_ABANDONED, Op, Outcome};
 use crate::store::StoreError;
 
@@ -48,6 +48,7 @@ impl Rings {
     pub(super) fn run(
         &self,
         mut jobs: Vec<(Job, Arc<OwnedFd>)>,
+        spare: usize,
         outcomes: &mut [Option<Outcome>],
     ) -> Vec<Job> {
         if self.parked_count.load(Ordering::Relaxed) > 0 {
@@ -72,7 +73,10 @@ impl Rings {
             ring,
             queue: jobs.into(),
             flying: 0,
-            watch: Watch::new(self.timeout),
+            watch: Watch::new(Leniency {
+                timeout: self.timeout,
+                spare,
+            }),
             unfinished: Vec::new(),
             outcomes,
         };

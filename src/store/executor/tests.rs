@@ -137,6 +137,22 @@ fn work_that_hangs_is_left_to_itself() {
 }
 
 #[test]
+fn a_store_that_cannot_be_spared_is_waited_for() {
+    for kind in CONCURRENT {
+        let executor = Executor::new(kind, TIMEOUT);
+        let (_, hanging, plan) = healthy_and_hanging();
+        let release = std::thread::spawn(move || {
+            std::thread::sleep(2 * TIMEOUT);
+            plan.clear();
+            plan.release();
+        });
+        let outcomes = executor.run_sparing(vec![Request::sync(&hanging, "f")], 0);
+        assert_eq!(kind_of(&outcomes[0]), None, "{kind:?}");
+        release.join().expect("nothing panics");
+    }
+}
+
+#[test]
 fn many_threads_share_an_executor() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let store: StoreRef = Arc::new(DirStore::open(dir.path()).expect("a directory"));

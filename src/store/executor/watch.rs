@@ -10,10 +10,31 @@ pub(super) fn key(store: &StoreRef) -> usize {
     Arc::as_ptr(store).cast::<()>().addr()
 }
 
+/// How long stores may be silent, and how many of them may be given up for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leniency {
+    /// How long a store may be silent.
+    pub(super) timeout: Duration,
+    /// How many stores may be given up after that. If more are silent at once, it is rather the
+    /// machine that stalls, and they are waited for [`STALL_FACTOR`] times as long.
+    pub(super) spare: usize,
+}
+
+/// How many timeouts a stall of more stores than can be spared may take.
+const STALL_FACTOR: u32 = 12;
+
+impl Leniency {
+    /// Returns how long stores may be silent that cannot be spared.
+    pub(super) fn stall_limit(self) -> Duration {
+        self.timeout * STALL_FACTOR
+    }
+}
+
 /// When each store of a batch last answered, and how much it still owes.
 #[derive(Debug)]
 pub(super) struct Watch {
-    timeout: Duration,
+    leniency: Leniency,
+    given_up: usize,
     stores: Vec<Watched>,
 }
 
@@ -25,9 +46,10 @@ struct Watched {
 }
 
 impl Watch {
-    pub(super) fn new(timeout: Duration) -> Self {
+    pub(super) fn new(leniency: Leniency) -> Self {
         Self {
-            timeout,
+            leniency,
+            given_up: 0,
             stores: Vec::new(),
         }
     }
@@ -57,29 +79,51 @@ impl Watch {
 
     /// Returns how long there is until the first store is overdue: `None` if nothing is owed.
     pub(super) fn patience(&self, now: Instant) -> Option<Duration> {
+        let limit = self.limit(now);
         let owing = self.stores.iter().filter(|store| store.owed > 0);
-        owing
-            .map(|store| (store.heard + self.timeout).saturating_duration_since(now))
-            .min()
+        let times = owing.map(|store| {
+            let until = if store.is_silent(self.leniency.timeout, now) {
+                limit
+            } else {
+                self.leniency.timeout
+            };
+            (store.heard + until).saturating_duration_since(now)
+        });
+        times.min()
     }
 
     /// Takes out the stores that are overdue: their operations are given up.
     pub(super) fn overdue(&mut self, now: Instant) -> Vec<usize> {
-        let is_overdue = |store: &Watched| store.owed > 0 && store.heard + self.timeout <= now;
-        let keys = self
+        let limit = self.limit(now);
+        let (overdue, others): (Vec<_>, Vec<_>) = self
             .stores
-            .iter()
-            .filter(|store| is_overdue(store))
-            .map(|store| store.key)
-            .collect();
-        let timeout = self.timeout;
-        self.stores
-            .retain(|store| store.owed == 0 || store.heard + timeout > now);
-        keys
+            .drain(..)
+            .partition(|store| store.is_silent(limit, now));
+        self.stores = others;
+        self.given_up += overdue.len();
+        overdue.iter().map(|store| store.key).collect()
+    }
+
+    /// Returns how long silence is borne, going by how many are silent.
+    fn limit(&self, now: Instant) -> Duration {
+        let timeout = self.leniency.timeout;
+        let stores = self.stores.iter();
+        let silent = stores.filter(|store| store.is_silent(timeout, now)).count();
+        if self.given_up + silent > self.leniency.spare {
+            self.leniency.stall_limit()
+        } else {
+            timeout
+        }
     }
 
     fn find(&mut self, key: usize) -> Option<&mut Watched> {
         self.stores.iter_mut().find(|store| store.key == key)
+    }
+}
+
+impl Watched {
+    fn is_silent(&self, limit: Duration, now: Instant) -> bool {
+        self.owed > 0 && self.heard + limit <= now
     }
 }
 
@@ -89,9 +133,16 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(5);
 
+    fn watch(spare: usize) -> Watch {
+        Watch::new(Leniency {
+            timeout: TIMEOUT,
+            spare,
+        })
+    }
+
     #[test]
     fn only_the_store_that_was_silent_for_the_timeout_is_overdue() {
-        let mut watch = Watch::new(TIMEOUT);
+        let mut watch = watch(2);
         let start = Instant::now();
         watch.begin(1);
         watch.begin(1);
@@ -110,11 +161,31 @@ mod tests {
 
     #[test]
     fn a_store_that_owes_nothing_is_never_overdue() {
-        let mut watch = Watch::new(TIMEOUT);
+        let mut watch = watch(2);
         watch.begin(1);
         watch.answered(1, Instant::now());
         let later = Instant::now() + 2 * TIMEOUT;
         assert_eq!(watch.patience(later), None);
         assert!(watch.overdue(later).is_empty());
+    }
+
+    #[test]
+    fn more_stores_than_can_be_spared_are_waited_for_through_a_stall() {
+        let mut watch = watch(1);
+        watch.begin(1);
+        watch.begin(2);
+        let later = Instant::now() + 2 * TIMEOUT;
+        assert!(watch.overdue(later).is_empty());
+        assert!(
+            watch
+                .patience(later)
+                .is_some_and(|patience| patience > TIMEOUT)
+        );
+        // One of them answers: the other is on its own.
+        watch.answered(1, later);
+        assert_eq!(watch.overdue(later), [2]);
+        watch.begin(1);
+        let at_last = later + 13 * TIMEOUT;
+        assert_eq!(watch.overdue(at_last), [1]);
     }
 }
