@@ -32,6 +32,7 @@ use crate::members::{Access, Members};
 use crate::meta::{Batch, Key, Meta, Value};
 use crate::volume::{Hold, Pin, Placed, Space, Volume};
 
+mod audit;
 mod compact;
 mod error;
 mod group;
@@ -301,6 +302,11 @@ impl Pipeline {
         if !self.is_read_only() {
             self.sync()?;
             self.volume.finish()?;
+            match self.reap_now() {
+                // What is dead is found and freed after the next mount.
+                Ok(()) | Err(CommitError::NoSpace) => {}
+                Err(error) => return Err(error),
+            }
             self.checkpoint()?;
             // A copy that a returned or new member lacks would be missed if another member is lost
             // before the next mount.

@@ -20,6 +20,7 @@
 //! state, the segment writer, the table of segments, the files to sync; pins, cache and prefetch
 //! queue are taken alone. `dirty::syncing` is held through a sync and by syncs only.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -287,12 +288,23 @@ impl Volume {
             .punch(record.segment, record.offset, record.height);
     }
 
+    /// Gives back the space of a range of a segment in which no record names anything.
+    pub fn free_range(&self, segment: SegmentId, range: Range<u64>) {
+        self.core.segments.free(segment, range);
+    }
+
+    /// Notes what the stripes of a segment take of each of its files: less than its length, if some of
+    /// them are gone.
+    pub fn set_taken(&self, segment: SegmentId, bytes: u64) {
+        self.core.segments.set_taken(segment, bytes);
+    }
+
     /// Removes the files of a segment whose record is gone for good.
     pub fn remove_segment(&self, segment: SegmentId) {
         self.core.segments.remove(segment);
     }
 
-    /// Removes segment files that nothing names. To be called once everything that a crash left to
+    /// Removes segment files that nothing names, and cuts off what lies behind a segment's end. To be called once everything that a crash left to
     /// recover is in the index, and before anything else is written.
     pub fn remove_strays(&self) {
         self.core.remove_strays();

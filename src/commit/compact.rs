@@ -97,7 +97,8 @@ impl Pipeline {
         self.reaper.lock().freed
     }
 
-    fn reap_now(&self) -> Result<(), CommitError> {
+    /// Commits and reaps until what is dead by now is freed.
+    pub(super) fn reap_now(&self) -> Result<(), CommitError> {
         for _ in 0..REAPS {
             self.reap()?;
             self.sync()?;

@@ -47,13 +47,15 @@ pub(super) struct Reaper {
     suspected: BTreeSet<StripeId>,
     garbage: VecDeque<(CommitNumber, Garbage)>,
     /// Segments that take no more stripes and may have none.
-    closed_segments: Vec<SegmentId>,
+    pub(super) closed_segments: Vec<SegmentId>,
     /// Stripes of which some bytes are dead.
     pub(super) hints: BTreeSet<StripeId>,
     /// The next mark to look at.
     marks_from: Option<bytes::Bytes>,
     /// The next stripe to audit; `None` once all that a crash may have left unmarked were seen.
     audit_from: Option<bytes::Bytes>,
+    /// Segments from before the mount that are still to be audited, once that has begun.
+    pub(super) unaudited: Option<VecDeque<SegmentId>>,
     /// Pieces of space that were given back.
     pub(super) freed: u64,
 }
@@ -64,6 +66,14 @@ impl Reaper {
             audit_from: Some(key::stripes().0),
             ..Self::default()
         }
+    }
+
+    /// Returns whether space of a segment waits for a commit to be given back.
+    pub(super) fn is_freeing(&self, segment: SegmentId) -> bool {
+        self.garbage.iter().any(|(_, garbage)| match garbage {
+            Garbage::Stripe(record) => record.segment == segment,
+            Garbage::Segment(whole) => *whole == segment,
+        })
     }
 }
 
@@ -84,6 +94,7 @@ impl Pipeline {
         self.remove_dead(&mut reaper)?;
         self.remove_empty_segments(&mut reaper)?;
         self.audit(&mut reaper)?;
+        self.audit_segments(&mut reaper)?;
         self.look_at_marks(&mut reaper)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{CommitError, OpenOptions, Pipeline, records::Records};
 use crate::codec;
-use crate::format::record::{Segment, SegmentStripe, Stripe};
+use crate::format::record::Segment;
 use crate::format::{Record, SegmentId, StripeId, VolumeId, key};
 use crate::members::{Access, CreateOptions, Members};
 use crate::meta::{Batch, Meta, MetaOptions, StripeData};
@@ -104,23 +104,7 @@ impl Pipeline {
     }
 
     fn cut_unfinished(&self, segment: SegmentId) -> Result<(), CommitError> {
-        let (mut from, end) = key::segment_stripes(segment);
-        let mut used = 0;
-        loop {
-            let found = self.meta.scan(&from, &end, RECORDS_AT_ONCE)?;
-            for (_, value) in &found {
-                let SegmentStripe(stripe) = SegmentStripe::decode(value)?;
-                if let Some(Stripe { offset, height, .. }) = self.records.stripe(stripe)? {
-                    used = used.max(offset + u64::from(height));
-                }
-            }
-            match found.last() {
-                Some((last, _)) if found.len() == RECORDS_AT_ONCE => {
-                    from = super::reap::successor(last);
-                }
-                _ => break,
-            }
-        }
+        let used = self.places_in(segment)?.last().map_or(0, |last| last.end);
         Ok(self.volume.cut_segment(segment, used)?)
     }
 

@@ -25,6 +25,7 @@ mod crash;
 mod degraded;
 mod faults;
 mod full;
+mod leaks;
 mod lost_files;
 mod poison;
 mod repair;

@@ -12,6 +12,7 @@
 //! - No lock is held while files are made, cut or removed; `opening` and `finishing` are batons.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -107,6 +108,9 @@ pub(crate) struct Segments {
     /// The greatest height of a stripe.
     step: u64,
     known: RwLock<HashMap<SegmentId, Arc<SegmentHandle>>>,
+    /// What stripes take of each file of a segment, in bytes; of those from before the mount, once
+    /// somebody counted. Taken alone.
+    taken: Mutex<HashMap<SegmentId, u64>>,
     writer: Mutex<Writer>,
     opened: Condvar,
 }
@@ -128,6 +132,7 @@ impl Segments {
             known: RwLock::new(known.into_iter().map(handle).collect()),
             members,
             catalog,
+            taken: Mutex::default(),
             writer: Mutex::default(),
             opened: Condvar::new(),
         }
@@ -222,6 +227,7 @@ impl Segments {
     fn admit(&self, writer: &mut Writer, handle: Arc<SegmentHandle>) -> SegmentId {
         let id = handle.id;
         self.known.write().insert(id, Arc::clone(&handle));
+        self.taken.lock().insert(id, 0);
         let fresh = Writing {
             handle,
             next: 0,
@@ -296,6 +302,7 @@ impl Segments {
         writing.in_flight += 1;
         let offset = writing.next;
         writing.next += height;
+        *self.taken.lock().entry(reservation.segment).or_default() += height;
         Allocated {
             segment: Arc::clone(&writing.handle),
             offset,
@@ -379,17 +386,33 @@ impl Segments {
         let Some(handle) = self.known.write().remove(&segment) else {
             return;
         };
+        self.taken.lock().remove(&segment);
         self.remove_files(&handle, handle.record.slots.iter().flatten().copied());
         self.forget_full();
     }
 
     /// Gives back the space of a stripe's shards.
     pub(crate) fn punch(&self, segment: SegmentId, offset: u64, height: u32) {
+        let height = u64::from(height);
+        self.taken
+            .lock()
+            .entry(segment)
+            .and_modify(|taken| *taken -= height.min(*taken));
+        self.free(segment, offset..offset + height);
+    }
+
+    /// Gives back the space of a range of a segment's files.
+    pub(crate) fn free(&self, segment: SegmentId, range: Range<u64>) {
         let Some(handle) = self.get(segment) else {
             return;
         };
-        self.punch_files(&handle, offset, u64::from(height));
+        self.punch_files(&handle, &range);
         self.forget_full();
+    }
+
+    /// Notes what the stripes of a segment take of each of its files.
+    pub(crate) fn set_taken(&self, segment: SegmentId, bytes: u64) {
+        self.taken.lock().insert(segment, bytes);
     }
 
     fn finish_if_done(&self, segment: SegmentId) -> Result<(), VolumeError> {
@@ -410,6 +433,7 @@ impl Segments {
     fn finish(&self, handle: &SegmentHandle, used: u64, recorded: bool) -> Result<(), VolumeError> {
         if !recorded {
             self.known.write().remove(&handle.id);
+            self.taken.lock().remove(&handle.id);
             self.remove_files(handle, handle.record.slots.iter().flatten().copied());
             return Ok(());
         }

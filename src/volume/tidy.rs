@@ -8,13 +8,15 @@ impl Core {
     /// Removes files of segments that the index does not know, or knows on other members only: they
     /// were made before a crash and never recorded, or removed while their member was away.
     ///
-    /// The numbers of segments are never used twice, so such a file holds nothing that is named.
+    /// The numbers of segments are never used twice, so such a file holds nothing that is named. A file
+    /// longer than its segment missed that it was cut, and is cut now.
     pub(super) fn remove_strays(&self) {
         let is_stray = |&(member, segment): &(MemberIndex, SegmentId)| {
             let handle = self.segments.get(segment);
             handle.is_none_or(|handle| !handle.record.slots.contains(&Some(member)))
         };
-        let strays: Vec<_> = self.census().files().filter(is_stray).collect();
+        let census = self.census();
+        let strays: Vec<_> = census.files().filter(is_stray).collect();
         let remove = |&(member, segment): &_| {
             (
                 member,
@@ -26,6 +28,15 @@ impl Core {
         let outcomes = self.members.run(strays.iter().map(remove).collect());
         for error in outcomes.into_iter().filter_map(Result::err) {
             log::warn!("a stray segment file stays: {error}");
+        }
+        for (member, segment) in census.files() {
+            if let Some(handle) = self.segments.get(segment)
+                && handle.record.slots.contains(&Some(member))
+                && census.len(member, segment) > Some(handle.record.len)
+            {
+                self.segments
+                    .truncate_file(&handle, member, handle.record.len);
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! The files of segments: made, cut, punched and removed on all their members at once.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::{SegmentHandle, Segments};
@@ -154,15 +155,15 @@ impl Segments {
         self.run_all(members.map(remove).collect());
     }
 
-    pub(super) fn punch_files(&self, handle: &SegmentHandle, offset: u64, len: u64) {
+    pub(super) fn punch_files(&self, handle: &SegmentHandle, range: &Range<u64>) {
         let members = handle.record.slots.iter().flatten();
         let punch = |&member| {
             (
                 member,
                 Op::Punch {
                     name: Arc::clone(&handle.name),
-                    offset,
-                    len,
+                    offset: range.start,
+                    len: range.end - range.start,
                 },
             )
         };
@@ -171,11 +172,16 @@ impl Segments {
 
     pub(super) fn truncate_files(&self, handle: &SegmentHandle, len: u64) {
         for &member in handle.record.slots.iter().flatten() {
-            let name = Arc::clone(&handle.name);
-            let cut = move |store: &dyn crate::store::Store| store.truncate(&name, len);
-            if let Err(error) = self.members.call(member, "truncate", cut) {
-                log::debug!("{error}: the unused end of the file stays");
-            }
+            self.truncate_file(handle, member, len);
+        }
+    }
+
+    /// Cuts one file of a segment.
+    pub(crate) fn truncate_file(&self, handle: &SegmentHandle, member: MemberIndex, len: u64) {
+        let name = Arc::clone(&handle.name);
+        let cut = move |store: &dyn crate::store::Store| store.truncate(&name, len);
+        if let Err(error) = self.members.call(member, "truncate", cut) {
+            log::debug!("{error}: the unused end of the file stays");
         }
     }
 

@@ -1,0 +1,86 @@
+//! Looking through the segments for space that nobody gives back any more.
+//!
+//! A dead stripe's space is given back some time after its records are gone, and what a segment was not
+//! filled with when it is finished. A crash in between leaves space that no record names; so does the
+//! absence of a member, and a stripe that never got its record. After a mount every segment there was
+//! is looked at once, in the background: its gaps are punched, what lies behind its last stripe is cut
+//! off, and what takes it in truth is noted for [`super::Pipeline::space`].
+
+use std::ops::Range;
+
+use super::reap::{Reaper, successor};
+use super::{CommitError, Pipeline};
+use crate::format::record::SegmentStripe;
+use crate::format::{Record, SegmentId, key};
+
+/// Segments looked at in one go.
+const SEGMENTS_AT_ONCE: usize = 16;
+
+/// Records read at once.
+const RECORDS_AT_ONCE: usize = 1024;
+
+impl Pipeline {
+    /// Looks at the next few of the segments that there were at the mount.
+    pub(super) fn audit_segments(&self, reaper: &mut Reaper) -> Result<(), CommitError> {
+        // If one cannot be looked at, all are, again, by the next call.
+        let mut left = reaper.unaudited.take().unwrap_or_else(|| {
+            let segments = self.volume.segments().into_iter();
+            segments.map(|(segment, _)| segment).collect()
+        });
+        for _ in 0..SEGMENTS_AT_ONCE {
+            let Some(segment) = left.pop_front() else {
+                break;
+            };
+            if reaper.is_freeing(segment) {
+                // Records that are gone may be back after a crash, until a commit covers it.
+                left.push_back(segment);
+            } else {
+                self.audit_segment(reaper, segment)?;
+            }
+        }
+        reaper.unaudited = Some(left);
+        Ok(())
+    }
+
+    fn audit_segment(&self, reaper: &mut Reaper, segment: SegmentId) -> Result<(), CommitError> {
+        if self.volume.segment(segment).is_none() || self.volume.is_writing(segment) {
+            return Ok(());
+        }
+        let places = self.places_in(segment)?;
+        let Some(last) = places.last() else {
+            reaper.closed_segments.push(segment);
+            return Ok(());
+        };
+        self.volume.cut_segment(segment, last.end)?;
+        let mut gap_start = 0;
+        let mut taken = 0;
+        for place in places {
+            if place.start > gap_start {
+                self.volume.free_range(segment, gap_start..place.start);
+            }
+            taken += place.end - place.start;
+            gap_start = gap_start.max(place.end);
+        }
+        self.volume.set_taken(segment, taken);
+        Ok(())
+    }
+
+    /// Returns what stripes take of each of a segment's files, in order.
+    pub(super) fn places_in(&self, segment: SegmentId) -> Result<Vec<Range<u64>>, CommitError> {
+        let (mut from, end) = key::segment_stripes(segment);
+        let mut places = Vec::new();
+        loop {
+            let found = self.meta.scan(&from, &end, RECORDS_AT_ONCE)?;
+            for (_, value) in &found {
+                let SegmentStripe(stripe) = SegmentStripe::decode(value)?;
+                if let Some(record) = self.records.stripe(stripe)? {
+                    places.push(record.offset..record.offset + u64::from(record.height));
+                }
+            }
+            match found.last() {
+                Some((last, _)) if found.len() == RECORDS_AT_ONCE => from = successor(last),
+                _ => return Ok(places),
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Space that no record names, after crashes and absences.
+
+use super::*;
+use crate::store::{Effect, Fault, Scope};
+
+/// Bytes free on all disks together.
+fn free_on(rig: &Rig) -> u64 {
+    let free = |disk: &MemDisk| disk.open().space().unwrap().free_bytes;
+    rig.disks.iter().map(free).sum()
+}
+
+/// Writes, overwrites and removes, so that segments get holes.
+fn make_holes(fs: &TestFs) -> Result<Model, CommitError> {
+    let mut model = Model::new();
+    for round in 0..3 {
+        for file in 0..12 {
+            let bytes = pattern(100 * round + file, 30_000);
+            fs.write(file, &bytes)?;
+            model.insert(file, bytes);
+        }
+        fs.sync()?;
+        fs.pipeline.reap()?;
+    }
+    for file in [1, 2, 5, 6, 7, 10] {
+        fs.remove(file)?;
+        model.insert(file, Vec::new());
+    }
+    fs.sync()?;
+    for _ in 0..4 {
+        fs.pipeline.reap()?;
+        fs.sync()?;
+    }
+    Ok(model)
+}
+
+fn settle(fs: &TestFs) {
+    for _ in 0..6 {
+        fs.pipeline.reap().unwrap();
+        fs.sync().unwrap();
+    }
+}
+
+#[test]
+fn a_clean_close_leaves_no_space_that_nothing_names() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    let before = free_on(&rig);
+    fs.write(1, &pattern(1, 300_000)).unwrap();
+    fs.sync().unwrap();
+    fs.remove(1).unwrap();
+    fs.close();
+    assert!(free_on(&rig) >= before, "{} of {before}", free_on(&rig));
+}
+
+/// Bytes that segment files take on each disk.
+fn taken_by_segments(rig: &Rig) -> Vec<u64> {
+    let without = rig.fork();
+    for disk in &without.disks {
+        let store = disk.open();
+        for (name, _) in store.list(files::SEGMENTS).unwrap() {
+            store.remove(&name).unwrap();
+        }
+    }
+    let free = |disk: &MemDisk| disk.open().space().unwrap().free_bytes;
+    let disks = rig.disks.iter().zip(&without.disks);
+    disks
+        .map(|(with, without)| free(without) - free(with))
+        .collect()
+}
+
+/// Bytes on each disk that records name, those of stripes not written there included.
+fn named_by_records(fs: &TestFs, count: usize) -> Vec<u64> {
+    let mut named = vec![0; count];
+    for stripe in fs.stripes() {
+        let record = fs.pipeline.stripe(stripe).unwrap().unwrap();
+        let segment = fs.pipeline.volume.segment(record.segment).unwrap();
+        for member in segment.slots.iter().flatten() {
+            named[usize::from(member.0)] += u64::from(record.height);
+        }
+    }
+    named
+}
+
+/// The space that records do not name is given back after a mount, wherever the power went, also on a
+/// member that was away for a while.
+#[test]
+fn no_crash_and_no_absence_leaks_space() {
+    let base = Rig::new(2, 1, 4);
+    let mut cuts = 0;
+    for call in (1..).step_by(3) {
+        let rig = base.fork();
+        let plan = FaultPlan::new();
+        let fault = Fault::at(call, Effect::PowerCut)
+            .of(Scope::Changing)
+            .lasting();
+        plan.add(fault);
+        let run = rig.open_with_faults(&plan).and_then(|fs| make_holes(&fs));
+        if plan.triggered() == 0 {
+            run.map(drop).unwrap();
+            break;
+        }
+        cuts += 1;
+        rig.cut(if call % 2 == 0 {
+            CutPolicy::Keep
+        } else {
+            CutPolicy::Drop
+        });
+        // A member is away at the next mount, and back at the one after that.
+        let away = call as usize % 4;
+        let fs = rig.open(&[away]);
+        settle(&fs);
+        fs.remove(1).unwrap();
+        fs.close();
+        let fs = rig.open(&[]);
+        settle(&fs);
+        let named = named_by_records(&fs, 4);
+        fs.close();
+        let taken = taken_by_segments(&rig);
+        assert!(
+            taken
+                .iter()
+                .zip(&named)
+                .all(|(taken, named)| taken <= named),
+            "cut at {call}, {away} away: {taken:?} bytes taken, {named:?} named"
+        );
+    }
+    assert!(cuts > 20, "only {cuts} cuts");
+}
