@@ -2,76 +2,23 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+#[path = "fs_model/calls.rs"]
+mod calls;
 #[path = "fs_model/volume.rs"]
+#[expect(dead_code, reason = "these tests need a part of it")]
 mod volume;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use cauchyfs::format::record::{Extent, FileKind, Inode};
 use cauchyfs::format::{Ino, Record, key};
 use cauchyfs::fs::{
-    Allocation, AtimePolicy, Caller, Changes, Fs, FsError, FsOptions, Handle, LINKS_MAX, OpenFlags,
-    RenameMode, SIZE_MAX, Whence, WriteFlags, XattrMode, check, tree,
+    Allocation, Caller, Changes, FsError, LINKS_MAX, RenameMode, SIZE_MAX, Whence, WriteFlags,
+    XattrMode, tree,
 };
 use cauchyfs::meta::Batch;
 
-use volume::TestClock;
-
-const ROOT: &Caller = &Caller::ROOT;
-const BLOCK: u64 = 4096;
-
-fn fs() -> Arc<Fs> {
-    Fs::open(volume::pipeline(), FsOptions::default()).unwrap()
-}
-
-fn exclusive() -> OpenFlags {
-    OpenFlags {
-        exclusive: true,
-        ..OpenFlags::read_write()
-    }
-}
-
-fn create(fs: &Fs, name: &str) -> (Ino, Handle) {
-    let made = fs.create(ROOT, Ino::ROOT, name.as_bytes(), 0o644, exclusive());
-    let (attr, handle) = made.unwrap();
-    (attr.ino, handle)
-}
-
-fn write(fs: &Fs, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, FsError> {
-    fs.write(ROOT, handle, offset, data, WriteFlags::default())
-}
-
-fn read(fs: &Fs, handle: Handle, offset: u64, len: usize) -> Vec<u8> {
-    let mut out = vec![0xaa; len];
-    let len = fs.read(handle, offset, &mut out).unwrap();
-    out.truncate(len);
-    out
-}
-
-fn sound(fs: &Fs) -> check::Report {
-    fs.settle();
-    let report = check::check(fs.pipeline(), false).unwrap();
-    assert_eq!(report.findings, []);
-    report
-}
-
-/// Reads at most `limit` names from `offset` on; returns them and where to go on.
-fn list(fs: &Fs, dir: Handle, offset: u64, limit: usize) -> (Vec<Vec<u8>>, u64) {
-    let (mut names, mut next) = (Vec::new(), offset);
-    fs.readdir(dir, offset, false, &mut |item| {
-        if names.len() == limit {
-            return false;
-        }
-        names.push(item.name.to_vec());
-        next = item.next;
-        true
-    })
-    .unwrap();
-    (names, next)
-}
-
+use calls::{BLOCK, ROOT, create, exclusive, fs, list, read, sound, write};
 #[test]
 fn names_are_any_255_bytes_but_slash_and_nul() {
     let fs = fs();
@@ -271,139 +218,6 @@ fn no_inode_has_more_links_than_can_be_counted() {
 }
 
 #[test]
-fn appends_from_many_threads_are_all_there_and_whole() {
-    let fs = fs();
-    let (ino, _) = create(&fs, "log");
-    std::thread::scope(|scope| {
-        for thread in 0..4_u8 {
-            let fs = &fs;
-            scope.spawn(move || {
-                let flags = OpenFlags {
-                    append: true,
-                    ..OpenFlags::read_write()
-                };
-                let handle = fs.open_file(ROOT, ino, flags).unwrap();
-                for _ in 0..100 {
-                    write(fs, handle, 0, &[b'0' + thread; 100]).unwrap();
-                }
-                fs.release(handle).unwrap();
-            });
-        }
-    });
-    let handle = fs.open_file(ROOT, ino, OpenFlags::read_only()).unwrap();
-    let bytes = read(&fs, handle, 0, 1 << 20);
-    assert_eq!(bytes.len(), 4 * 100 * 100);
-    for record in bytes.chunks(100) {
-        assert!(record.iter().all(|byte| *byte == record[0]));
-    }
-    sound(&fs);
-}
-
-#[test]
-fn a_read_sees_a_concurrent_write_wholly_or_not_at_all() {
-    let fs = fs();
-    let (ino, handle) = create(&fs, "flips");
-    write(&fs, handle, 0, &vec![0; 70_000]).unwrap();
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for round in 1..200_u8 {
-                write(&fs, handle, 0, &vec![round; 70_000]).unwrap();
-            }
-            done.store(true, Ordering::SeqCst);
-        });
-        let reader = fs.open_file(ROOT, ino, OpenFlags::read_only()).unwrap();
-        while !done.load(Ordering::SeqCst) {
-            let bytes = read(&fs, reader, 0, 70_000);
-            assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a torn read");
-        }
-    });
-    sound(&fs);
-}
-
-#[test]
-fn directories_moved_from_many_threads_stay_a_tree() {
-    let fs = fs();
-    let dirs: Vec<Ino> = (0..6)
-        .map(|index| {
-            let name = format!("d{index}");
-            fs.mkdir(ROOT, Ino::ROOT, name.as_bytes(), 0o755)
-                .unwrap()
-                .ino
-        })
-        .collect();
-    std::thread::scope(|scope| {
-        for thread in 0..4_usize {
-            let (fs, dirs) = (&fs, &dirs);
-            scope.spawn(move || {
-                let mut random = thread + 1;
-                let mut pick = || {
-                    random = random
-                        .wrapping_mul(6_364_136_223_846_793_005)
-                        .wrapping_add(1);
-                    random >> 33
-                };
-                for _ in 0..3_000 {
-                    let place = |pick: &mut dyn FnMut() -> usize| match pick() % 7 {
-                        6 => Ino::ROOT,
-                        index => dirs[index],
-                    };
-                    let (from, to) = (place(&mut pick), place(&mut pick));
-                    let names = [format!("d{}", pick() % 6), format!("d{}", pick() % 6)];
-                    let mode = [RenameMode::Replace, RenameMode::Exchange][pick() % 2];
-                    // Most of these are refused; what matters is what the others leave.
-                    let (name, new_name) = (names[0].as_bytes(), names[1].as_bytes());
-                    if let Err(FsError::Corrupt { .. } | FsError::Format(_) | FsError::Storage(_)) =
-                        fs.rename(from, name, to, new_name, mode)
-                    {
-                        panic!("rename broke something");
-                    }
-                }
-            });
-        }
-    });
-    sound(&fs);
-}
-
-#[test]
-fn threads_that_make_and_remove_files_in_shared_directories_leave_sound_counts() {
-    let fs = fs();
-    let dir = fs.mkdir(ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
-    std::thread::scope(|scope| {
-        for thread in 0..4 {
-            let fs = &fs;
-            scope.spawn(move || {
-                for index in 0..300 {
-                    let name = format!("{}", (index * 7 + thread) % 20);
-                    let name = name.as_bytes();
-                    match index % 3 {
-                        0 => {
-                            if let Ok((attr, handle)) =
-                                fs.create(ROOT, dir, name, 0o644, OpenFlags::read_write())
-                            {
-                                write(fs, handle, 0, &[1; 3_000]).unwrap();
-                                fs.release(handle).unwrap();
-                                fs.forget(attr.ino, 1);
-                            }
-                        }
-                        1 => drop(fs.unlink(dir, name)),
-                        _ => {
-                            if let Ok(attr) = fs.lookup(dir, name) {
-                                let linked = fs.link(attr.ino, Ino::ROOT, name);
-                                let counted = 1 + u64::from(linked.is_ok());
-                                fs.forget(attr.ino, counted);
-                                drop(fs.unlink(Ino::ROOT, name));
-                            }
-                        }
-                    }
-                }
-            });
-        }
-    });
-    sound(&fs);
-}
-
-#[test]
 fn an_unlinked_file_can_be_used_until_it_is_closed_and_takes_no_space_after() {
     let fs = fs();
     let (ino, handle) = create(&fs, "gone");
@@ -507,36 +321,6 @@ fn attributes_are_refused_by_name_length_and_kind() {
 }
 
 #[test]
-fn reading_changes_the_time_of_access_as_the_mount_asks() {
-    let day = 24 * 60 * 60;
-    for (atime, expected) in [
-        (AtimePolicy::NoAtime, [0, 0, 0, 0]),
-        (AtimePolicy::Relatime, [10, 10, 30, 30 + day]),
-        (AtimePolicy::Strict, [10, 20, 30, 30 + day]),
-    ] {
-        let clock = TestClock::default();
-        let options = FsOptions {
-            atime,
-            clock: clock.clock(),
-            ..FsOptions::default()
-        };
-        let fs = Fs::open(volume::pipeline(), options).unwrap();
-        let (ino, handle) = create(&fs, "file");
-        write(&fs, handle, 0, b"bytes").unwrap();
-        let mut seen = [0; 4];
-        for (index, now) in [10, 20, 30, 30 + day].into_iter().enumerate() {
-            clock.set(now);
-            if now == 30 {
-                fs.setattr(ROOT, ino, Changes::default()).unwrap();
-            }
-            read(&fs, handle, 0, 5);
-            seen[index] = fs.getattr(ino).unwrap().atime.seconds;
-        }
-        assert_eq!(seen, expected, "{atime:?}");
-    }
-}
-
-#[test]
 fn setuid_setgid_and_capabilities_go_when_the_bytes_or_the_owner_change() {
     let fs = fs();
     let (ino, handle) = create(&fs, "program");
@@ -594,44 +378,6 @@ fn setuid_setgid_and_capabilities_go_when_the_bytes_or_the_owner_change() {
 }
 
 #[test]
-fn a_read_only_filesystem_refuses_every_change() {
-    let fs = fs();
-    let (ino, _) = create(&fs, "file");
-    let options = FsOptions {
-        read_only: true,
-        ..FsOptions::default()
-    };
-    let fs = Fs::open(Arc::clone(fs.pipeline()), options).unwrap();
-    let handle = fs.open_file(ROOT, ino, OpenFlags::read_only()).unwrap();
-    let refused = [
-        fs.mkdir(ROOT, Ino::ROOT, b"x", 0o755).map(drop),
-        fs.mknod(ROOT, Ino::ROOT, b"x", libc::S_IFIFO, 0).map(drop),
-        fs.symlink(ROOT, Ino::ROOT, b"x", b"y").map(drop),
-        fs.link(ino, Ino::ROOT, b"x").map(drop),
-        fs.create(ROOT, Ino::ROOT, b"x", 0, exclusive()).map(drop),
-        fs.tmpfile(ROOT, Ino::ROOT, 0, exclusive()).map(drop),
-        fs.unlink(Ino::ROOT, b"file"),
-        fs.rmdir(Ino::ROOT, b"file"),
-        fs.rename(Ino::ROOT, b"file", Ino::ROOT, b"x", RenameMode::Replace),
-        fs.setattr(ROOT, ino, Changes::default()).map(drop),
-        fs.open_file(ROOT, ino, OpenFlags::read_write()).map(drop),
-        write(&fs, handle, 0, b"x").map(drop),
-        fs.fallocate(ROOT, handle, Allocation::PunchHole, 0, 1),
-        fs.copy_range(ROOT, handle, 0, handle, 10, 1).map(drop),
-        fs.setxattr(ROOT, ino, b"user.a", b"", XattrMode::Set),
-        fs.removexattr(ROOT, ino, b"user.a"),
-    ];
-    for (index, refused) in refused.into_iter().enumerate() {
-        assert!(
-            matches!(refused, Err(FsError::ReadOnly)),
-            "call {index}: {refused:?}"
-        );
-    }
-    fs.fsync(ino, false).unwrap();
-    fs.close().unwrap();
-}
-
-#[test]
 fn symbolic_links_hold_targets_of_up_to_4095_bytes() {
     let fs = fs();
     let longest = vec![b't'; 4095];
@@ -672,42 +418,4 @@ fn a_walk_passes_every_path_once_and_a_directory_before_what_it_holds() {
     assert!(matches!(refused, Err(FsError::NotFound)), "{refused:?}");
     let refused = tree::resolve(&fs, b"last/other");
     assert!(matches!(refused, Err(FsError::NotDirectory)), "{refused:?}");
-}
-
-#[test]
-fn a_full_volume_refuses_writes_changes_nothing_and_takes_them_again_after_a_removal() {
-    let disks = volume::disks_of(48 << 20, 3, 2, 1);
-    let fs = Fs::open(volume::open(&disks, 0), FsOptions::default()).unwrap();
-    let chunk = vec![7; 1 << 20];
-    let mut files = Vec::new();
-    let refused = loop {
-        let (ino, handle) = create(&fs, &format!("f{}", files.len()));
-        files.push((ino, handle));
-        let offsets = [0, 1 << 20];
-        if let Some(error) = offsets
-            .into_iter()
-            .find_map(|offset| write(&fs, handle, offset, &chunk).err())
-        {
-            break error;
-        }
-        assert!(files.len() < 200, "the volume has 96 MiB at most");
-    };
-    assert!(matches!(refused, FsError::NoSpace), "{refused:?}");
-    assert!(files.len() > 10, "only {} files fit", files.len());
-    let (last, handle) = files[files.len() - 1];
-    let before = fs.getattr(last).unwrap();
-    let refused = write(&fs, handle, 0, &vec![9; 4 << 20]);
-    assert!(matches!(refused, Err(FsError::NoSpace)), "{refused:?}");
-    assert_eq!(fs.getattr(last).unwrap(), before);
-    assert_eq!(read(&fs, files[0].1, 0, 1 << 20), chunk);
-    for (index, (ino, handle)) in files.iter().enumerate().take(6) {
-        fs.unlink(Ino::ROOT, format!("f{index}").as_bytes())
-            .unwrap();
-        fs.release(*handle).unwrap();
-        fs.forget(*ino, 1);
-    }
-    write(&fs, handle, 0, &chunk).unwrap();
-    fs.fsync(last, false).unwrap();
-    assert_eq!(read(&fs, handle, 0, 1 << 20), chunk);
-    sound(&fs);
 }

@@ -66,15 +66,21 @@ impl Fs {
             return Err(FsError::Invalid);
         };
         let target = target.clone();
-        self.accessed(ino, &inode)?;
+        self.accessed(ino, &inode);
         Ok(target)
     }
 
-    /// Takes note that an inode, whose record was `inode` just now, was read.
-    pub(super) fn accessed(&self, ino: Ino, inode: &Inode) -> Result<(), FsError> {
-        if !self.access_counts(inode) {
-            return Ok(());
+    /// Takes note that an inode, whose record was `inode` just now, was read. The reader has its bytes
+    /// whether or not that can be kept: a volume that takes no more changes stays readable.
+    pub(super) fn accessed(&self, ino: Ino, inode: &Inode) {
+        if self.access_counts(inode)
+            && let Err(error) = self.note_access(ino)
+        {
+            log::debug!("the time of access of inode {} stays: {error}", ino.0);
         }
+    }
+
+    fn note_access(&self, ino: Ino) -> Result<(), FsError> {
         let _lock = self.locks.exclusive(&[ino]);
         let mut inode = match self.inode(ino) {
             // It was read while it was being removed.

@@ -4,6 +4,7 @@
 //! Listing goes on behind a cookie, whether or not its entry is still there, so entries that stay are
 //! listed exactly once whatever others come and go.
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 use crate::format::record::{FileKind, Position};
@@ -32,9 +33,9 @@ impl Fs {
     /// [`FsError::NotFound`], [`FsError::NotDirectory`].
     pub fn opendir(&self, ino: Ino) -> Result<Handle, FsError> {
         // Counted before it is looked at: it cannot vanish in between.
-        self.nodes.hold(ino);
+        self.nodes.hold(ino, false);
         let opened = self.directory(ino);
-        if opened.is_err() && self.nodes.let_go(ino) {
+        if opened.is_err() && self.nodes.let_go(ino, false) {
             self.remove_inode(ino);
         }
         Ok(self.handles.add_dir(ino, opened?.next_cookie.0))
@@ -66,6 +67,12 @@ impl Fs {
             (0, dir.ino, &b"."[..], AFTER_DOT),
             (AFTER_DOT, inode.parent, b"..", AFTER_DOTS),
         ];
+        let handed_out = Cell::new(false);
+        let mut emit = |item: DirItem<'_>| {
+            let taken = emit(item);
+            handed_out.set(handed_out.get() || taken);
+            taken
+        };
         for (at, ino, name, next) in dots {
             let item = DirItem {
                 ino,
@@ -79,10 +86,17 @@ impl Fs {
             }
         }
         let mut after = Cookie(offset.saturating_sub(AFTER_DOTS));
-        while let Some(last) = self.emit_page(&dir, after, with_attr, emit)? {
-            after = last;
+        loop {
+            match self.emit_page(&dir, after, with_attr, &mut emit) {
+                Ok(Some(last)) => after = last,
+                Ok(None) => break,
+                // What was handed out is counted, and stands; the next call begins at the error.
+                Err(_) if handed_out.get() => break,
+                Err(error) => return Err(error),
+            }
         }
-        self.accessed(dir.ino, &inode)
+        self.accessed(dir.ino, &inode);
+        Ok(())
     }
 
     /// Closes a directory.

@@ -1,0 +1,161 @@
+//! What still works where something does not: read-only, full, or after a failed commit.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+#[path = "fs_model/calls.rs"]
+#[expect(dead_code, reason = "these tests need a part of it")]
+mod calls;
+#[path = "fs_model/volume.rs"]
+mod volume;
+
+use std::sync::Arc;
+
+use cauchyfs::format::Ino;
+use cauchyfs::fs::{
+    Allocation, AtimePolicy, Changes, Fs, FsError, FsOptions, OpenFlags, RenameMode, XattrMode,
+};
+use cauchyfs::store::{CallKind, Effect, Fault, FaultPlan, FaultStore, Scope};
+
+use calls::{ROOT, create, exclusive, fs, list, read, sound, write};
+use volume::TestClock;
+#[test]
+fn reading_changes_the_time_of_access_as_the_mount_asks() {
+    let day = 24 * 60 * 60;
+    for (atime, expected) in [
+        (AtimePolicy::NoAtime, [0, 0, 0, 0]),
+        (AtimePolicy::Relatime, [10, 10, 30, 30 + day]),
+        (AtimePolicy::Strict, [10, 20, 30, 30 + day]),
+    ] {
+        let clock = TestClock::default();
+        let options = FsOptions {
+            atime,
+            clock: clock.clock(),
+            ..FsOptions::default()
+        };
+        let fs = Fs::open(volume::pipeline(), options).unwrap();
+        let (ino, handle) = create(&fs, "file");
+        write(&fs, handle, 0, b"bytes").unwrap();
+        let mut seen = [0; 4];
+        for (index, now) in [10, 20, 30, 30 + day].into_iter().enumerate() {
+            clock.set(now);
+            if now == 30 {
+                fs.setattr(ROOT, ino, Changes::default()).unwrap();
+            }
+            read(&fs, handle, 0, 5);
+            seen[index] = fs.getattr(ino).unwrap().atime.seconds;
+        }
+        assert_eq!(seen, expected, "{atime:?}");
+    }
+}
+
+#[test]
+fn a_read_only_filesystem_refuses_every_change() {
+    let fs = fs();
+    let (ino, _) = create(&fs, "file");
+    let options = FsOptions {
+        read_only: true,
+        ..FsOptions::default()
+    };
+    let fs = Fs::open(Arc::clone(fs.pipeline()), options).unwrap();
+    let handle = fs.open_file(ROOT, ino, OpenFlags::read_only()).unwrap();
+    let refused = [
+        fs.mkdir(ROOT, Ino::ROOT, b"x", 0o755).map(drop),
+        fs.mknod(ROOT, Ino::ROOT, b"x", libc::S_IFIFO, 0).map(drop),
+        fs.symlink(ROOT, Ino::ROOT, b"x", b"y").map(drop),
+        fs.link(ino, Ino::ROOT, b"x").map(drop),
+        fs.create(ROOT, Ino::ROOT, b"x", 0, exclusive()).map(drop),
+        fs.tmpfile(ROOT, Ino::ROOT, 0, exclusive()).map(drop),
+        fs.unlink(Ino::ROOT, b"file"),
+        fs.rmdir(Ino::ROOT, b"file"),
+        fs.rename(Ino::ROOT, b"file", Ino::ROOT, b"x", RenameMode::Replace),
+        fs.setattr(ROOT, ino, Changes::default()).map(drop),
+        fs.open_file(ROOT, ino, OpenFlags::read_write()).map(drop),
+        write(&fs, handle, 0, b"x").map(drop),
+        fs.fallocate(ROOT, handle, Allocation::PunchHole, 0, 1),
+        fs.copy_range(ROOT, handle, 0, handle, 10, 1).map(drop),
+        fs.setxattr(ROOT, ino, b"user.a", b"", XattrMode::Set),
+        fs.removexattr(ROOT, ino, b"user.a"),
+    ];
+    for (index, refused) in refused.into_iter().enumerate() {
+        assert!(
+            matches!(refused, Err(FsError::ReadOnly)),
+            "call {index}: {refused:?}"
+        );
+    }
+    fs.fsync(ino, false).unwrap();
+    fs.close().unwrap();
+}
+
+#[test]
+fn a_full_volume_refuses_writes_changes_nothing_and_takes_them_again_after_a_removal() {
+    let disks = volume::disks_of(48 << 20, 3, 2, 1);
+    let fs = Fs::open(volume::open(&disks, 0), FsOptions::default()).unwrap();
+    let chunk = vec![7; 1 << 20];
+    let mut files = Vec::new();
+    let refused = loop {
+        let (ino, handle) = create(&fs, &format!("f{}", files.len()));
+        files.push((ino, handle));
+        let offsets = [0, 1 << 20];
+        if let Some(error) = offsets
+            .into_iter()
+            .find_map(|offset| write(&fs, handle, offset, &chunk).err())
+        {
+            break error;
+        }
+        assert!(files.len() < 200, "the volume has 96 MiB at most");
+    };
+    assert!(matches!(refused, FsError::NoSpace), "{refused:?}");
+    assert!(files.len() > 10, "only {} files fit", files.len());
+    let (last, handle) = files[files.len() - 1];
+    let before = fs.getattr(last).unwrap();
+    let refused = write(&fs, handle, 0, &vec![9; 4 << 20]);
+    assert!(matches!(refused, Err(FsError::NoSpace)), "{refused:?}");
+    assert_eq!(fs.getattr(last).unwrap(), before);
+    assert_eq!(read(&fs, files[0].1, 0, 1 << 20), chunk);
+    for (index, (ino, handle)) in files.iter().enumerate().take(6) {
+        fs.unlink(Ino::ROOT, format!("f{index}").as_bytes())
+            .unwrap();
+        fs.release(*handle).unwrap();
+        fs.forget(*ino, 1);
+    }
+    write(&fs, handle, 0, &chunk).unwrap();
+    fs.fsync(last, false).unwrap();
+    assert_eq!(read(&fs, handle, 0, 1 << 20), chunk);
+    sound(&fs);
+}
+
+#[test]
+fn a_volume_that_takes_no_more_changes_can_be_read() {
+    let disks = volume::disks(3, 2, 1);
+    let plan = FaultPlan::new();
+    let stores = FaultStore::wrap_all(volume::stores(&disks), &plan);
+    let pipeline = volume::try_open(stores, 0).unwrap();
+    let options = FsOptions {
+        atime: AtimePolicy::Strict,
+        ..FsOptions::default()
+    };
+    let fs = Fs::open(Arc::clone(&pipeline), options).unwrap();
+    let (ino, handle) = create(&fs, "file");
+    write(&fs, handle, 0, &vec![7; 100_000]).unwrap();
+    let link = fs.symlink(ROOT, Ino::ROOT, b"link", b"file").unwrap().ino;
+    fs.syncfs().unwrap();
+
+    for kind in [CallKind::Write, CallKind::Sync] {
+        plan.add(
+            Fault::at(1, Effect::NoSpace)
+                .of(Scope::Kind(kind))
+                .lasting(),
+        );
+    }
+    write(&fs, handle, 0, &vec![8; 100_000]).unwrap();
+    fs.syncfs().unwrap_err();
+    plan.clear();
+
+    let refused = fs.mkdir(ROOT, Ino::ROOT, b"new", 0o755);
+    assert!(matches!(refused, Err(FsError::Storage(_))), "{refused:?}");
+    assert_eq!(read(&fs, handle, 0, 1 << 20), vec![8; 100_000]);
+    assert_eq!(fs.readlink(link).unwrap(), b"file");
+    let root = fs.opendir(Ino::ROOT).unwrap();
+    assert_eq!(list(&fs, root, 0, 9).0.len(), 4);
+    assert_eq!(fs.getattr(ino).unwrap().size, 100_000);
+}

@@ -1,0 +1,149 @@
+//! Calls from many threads at once, each seen wholly or not at all.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+#[path = "fs_model/calls.rs"]
+#[expect(dead_code, reason = "these tests need a part of it")]
+mod calls;
+#[path = "fs_model/volume.rs"]
+#[expect(dead_code, reason = "these tests need a part of it")]
+mod volume;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cauchyfs::format::Ino;
+use cauchyfs::fs::{FsError, OpenFlags, RenameMode};
+
+use calls::{ROOT, create, fs, read, sound, write};
+#[test]
+fn appends_from_many_threads_are_all_there_and_whole() {
+    let fs = fs();
+    let (ino, _) = create(&fs, "log");
+    std::thread::scope(|scope| {
+        for thread in 0..4_u8 {
+            let fs = &fs;
+            scope.spawn(move || {
+                let flags = OpenFlags {
+                    append: true,
+                    ..OpenFlags::read_write()
+                };
+                let handle = fs.open_file(ROOT, ino, flags).unwrap();
+                for _ in 0..100 {
+                    write(fs, handle, 0, &[b'0' + thread; 100]).unwrap();
+                }
+                fs.release(handle).unwrap();
+            });
+        }
+    });
+    let handle = fs.open_file(ROOT, ino, OpenFlags::read_only()).unwrap();
+    let bytes = read(&fs, handle, 0, 1 << 20);
+    assert_eq!(bytes.len(), 4 * 100 * 100);
+    for record in bytes.chunks(100) {
+        assert!(record.iter().all(|byte| *byte == record[0]));
+    }
+    sound(&fs);
+}
+
+#[test]
+fn a_read_sees_a_concurrent_write_wholly_or_not_at_all() {
+    let fs = fs();
+    let (ino, handle) = create(&fs, "flips");
+    write(&fs, handle, 0, &vec![0; 70_000]).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..200_u8 {
+                write(&fs, handle, 0, &vec![round; 70_000]).unwrap();
+            }
+            done.store(true, Ordering::SeqCst);
+        });
+        let reader = fs.open_file(ROOT, ino, OpenFlags::read_only()).unwrap();
+        while !done.load(Ordering::SeqCst) {
+            let bytes = read(&fs, reader, 0, 70_000);
+            assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a torn read");
+        }
+    });
+    sound(&fs);
+}
+
+#[test]
+fn directories_moved_from_many_threads_stay_a_tree() {
+    let fs = fs();
+    let dirs: Vec<Ino> = (0..6)
+        .map(|index| {
+            let name = format!("d{index}");
+            fs.mkdir(ROOT, Ino::ROOT, name.as_bytes(), 0o755)
+                .unwrap()
+                .ino
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for thread in 0..4_usize {
+            let (fs, dirs) = (&fs, &dirs);
+            scope.spawn(move || {
+                let mut random = thread + 1;
+                let mut pick = || {
+                    random = random
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1);
+                    random >> 33
+                };
+                for _ in 0..3_000 {
+                    let place = |pick: &mut dyn FnMut() -> usize| match pick() % 7 {
+                        6 => Ino::ROOT,
+                        index => dirs[index],
+                    };
+                    let (from, to) = (place(&mut pick), place(&mut pick));
+                    let names = [format!("d{}", pick() % 6), format!("d{}", pick() % 6)];
+                    let mode = [RenameMode::Replace, RenameMode::Exchange][pick() % 2];
+                    // Most of these are refused; what matters is what the others leave.
+                    let (name, new_name) = (names[0].as_bytes(), names[1].as_bytes());
+                    if let Err(FsError::Corrupt { .. } | FsError::Format(_) | FsError::Storage(_)) =
+                        fs.rename(from, name, to, new_name, mode)
+                    {
+                        panic!("rename broke something");
+                    }
+                }
+            });
+        }
+    });
+    sound(&fs);
+}
+
+#[test]
+fn threads_that_make_and_remove_files_in_shared_directories_leave_sound_counts() {
+    let fs = fs();
+    let dir = fs.mkdir(ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let fs = &fs;
+            scope.spawn(move || {
+                for index in 0..300 {
+                    let name = format!("{}", (index * 7 + thread) % 20);
+                    let name = name.as_bytes();
+                    match index % 3 {
+                        0 => {
+                            if let Ok((attr, handle)) =
+                                fs.create(ROOT, dir, name, 0o644, OpenFlags::read_write())
+                            {
+                                write(fs, handle, 0, &[1; 3_000]).unwrap();
+                                fs.release(handle).unwrap();
+                                fs.forget(attr.ino, 1);
+                            }
+                        }
+                        1 => drop(fs.unlink(dir, name)),
+                        _ => {
+                            if let Ok(attr) = fs.lookup(dir, name) {
+                                let linked = fs.link(attr.ino, Ino::ROOT, name);
+                                let counted = 1 + u64::from(linked.is_ok());
+                                fs.forget(attr.ino, counted);
+                                drop(fs.unlink(Ino::ROOT, name));
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    sound(&fs);
+}
