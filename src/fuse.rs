@@ -8,6 +8,7 @@
 //! caller closes the filesystem: that, and not unmounting, makes the last changes durable.
 
 mod adapter;
+mod answers;
 mod convert;
 mod errno;
 pub mod mount;

@@ -374,6 +374,7 @@ impl Run {
                 let to = (!append).then_some(offset);
                 let written = self.reference.write(id, to, &data, cached);
                 let how = WriteFlags {
+                    at_once: false,
                     from_page_cache: cached,
                     kill_suid_sgid: false,
                 };

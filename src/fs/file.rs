@@ -69,14 +69,21 @@ impl Fs {
         self.handles.check(handle)
     }
 
+    /// Says whether a handle is open through which the file may be written: a page cache may hold
+    /// bytes of it that are not here yet.
+    #[must_use]
+    pub fn has_writer(&self, ino: Ino) -> bool {
+        self.nodes.has_writer(ino)
+    }
+
     pub(super) fn hold_file(&self, ino: Ino, flags: OpenFlags) -> Handle {
-        self.nodes.hold(ino);
+        self.nodes.hold(ino, flags.write);
         self.handles.add_file(ino, flags)
     }
 
     pub(super) fn let_go(&self, opened: &Opened) {
         let ino = opened.ino();
-        if self.nodes.let_go(ino) {
+        if self.nodes.let_go(ino, opened.writes()) {
             self.remove_inode(ino);
         }
     }

@@ -43,6 +43,13 @@ impl Opened {
             Self::Dir(dir) => dir.ino,
         }
     }
+
+    pub(super) fn writes(&self) -> bool {
+        match self {
+            Self::File(file) => file.flags.write,
+            Self::Dir(_) => false,
+        }
+    }
 }
 
 /// Everything open, by handle.

@@ -19,6 +19,8 @@ const SHARDS: usize = 64;
 struct Node {
     lookups: u64,
     handles: u32,
+    /// Those of the handles through which it may be written.
+    writers: u32,
     unlinked: bool,
     linkable: bool,
 }
@@ -47,10 +49,18 @@ impl Nodes {
         shard.entry(ino).or_default().lookups += 1;
     }
 
-    /// Counts a handle that goes out.
-    pub(super) fn hold(&self, ino: Ino) {
+    /// Counts a handle that goes out, and whether it writes.
+    pub(super) fn hold(&self, ino: Ino, writes: bool) {
         let mut shard = self.shard(ino).lock();
-        shard.entry(ino).or_default().handles += 1;
+        let node = shard.entry(ino).or_default();
+        node.handles += 1;
+        node.writers += u32::from(writes);
+    }
+
+    /// Says whether a handle is out through which the inode may be written.
+    pub(super) fn has_writer(&self, ino: Ino) -> bool {
+        let shard = self.shard(ino).lock();
+        shard.get(&ino).is_some_and(|node| node.writers > 0)
     }
 
     /// Takes back `lookups` look-ups. Returns whether the caller is to remove the inode.
@@ -61,10 +71,14 @@ impl Nodes {
         })
     }
 
-    /// Takes back a handle. Returns whether the caller is to remove the inode.
+    /// Takes back a handle that was counted with the same `writes`. Returns whether the caller is to
+    /// remove the inode.
     #[must_use]
-    pub(super) fn let_go(&self, ino: Ino) -> bool {
-        self.give_back(ino, |node| node.handles = node.handles.saturating_sub(1))
+    pub(super) fn let_go(&self, ino: Ino, writes: bool) -> bool {
+        self.give_back(ino, |node| {
+            node.handles = node.handles.saturating_sub(1);
+            node.writers = node.writers.saturating_sub(u32::from(writes));
+        })
     }
 
     /// Notes that the inode's last name is gone. Returns whether the caller is to remove it at once,
@@ -146,10 +160,10 @@ mod tests {
         let ino = Ino(9);
         nodes.look_up(ino);
         nodes.look_up(ino);
-        nodes.hold(ino);
+        nodes.hold(ino, false);
         assert!(!nodes.unlinked(ino));
         assert!(!nodes.forget(ino, 1));
-        assert!(!nodes.let_go(ino));
+        assert!(!nodes.let_go(ino, false));
         assert!(nodes.forget(ino, 1));
         assert!(!nodes.forget(ino, 1), "nothing is left of it");
     }
@@ -166,11 +180,24 @@ mod tests {
     #[test]
     fn an_inode_that_got_a_name_is_not_removed() {
         let nodes = Nodes::new();
-        nodes.hold(Ino(9));
+        nodes.hold(Ino(9), true);
         nodes.nameless(Ino(9), true);
         assert!(nodes.is_linkable(Ino(9)));
         nodes.named(Ino(9));
         assert!(!nodes.is_linkable(Ino(9)));
-        assert!(!nodes.let_go(Ino(9)));
+        assert!(!nodes.let_go(Ino(9), true));
+    }
+
+    #[test]
+    fn an_inode_has_a_writer_until_the_last_handle_that_writes_is_back() {
+        let nodes = Nodes::new();
+        nodes.hold(Ino(9), false);
+        assert!(!nodes.has_writer(Ino(9)));
+        nodes.hold(Ino(9), true);
+        nodes.hold(Ino(9), true);
+        assert!(!nodes.let_go(Ino(9), true));
+        assert!(nodes.has_writer(Ino(9)));
+        assert!(!nodes.let_go(Ino(9), true));
+        assert!(!nodes.has_writer(Ino(9)));
     }
 }

@@ -134,6 +134,7 @@ impl Fs {
         let flags = WriteFlags {
             from_page_cache: false,
             kill_suid_sgid: !caller.is_root(),
+            at_once: false,
         };
         self.write(caller, target, target_offset, &bytes[..len], flags)
             .map(|written| written as u64)

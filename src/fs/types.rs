@@ -1,7 +1,6 @@
 //! What callers of the filesystem say and hear.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::FsError;
 use crate::format::Ino;
@@ -209,6 +208,8 @@ pub struct WriteFlags {
     pub from_page_cache: bool,
     /// Clear setuid and setgid.
     pub kill_suid_sgid: bool,
+    /// Fail for lack of space at once, rather than make room first, which takes time.
+    pub at_once: bool,
 }
 
 /// What a rename does about the name it goes to.
@@ -351,19 +352,17 @@ impl Default for FsOptions {
                 rustix::process::getegid().as_raw(),
             ),
             read_only: false,
-            clock: Arc::new(|| timestamp(SystemTime::now())),
+            clock: Arc::new(kernel_time),
         }
     }
 }
 
-/// A time before 1970 has negative seconds and nanoseconds that still count upwards.
-fn timestamp(time: SystemTime) -> Timestamp {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => Timestamp {
-            seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-            nanos: since.subsec_nanos(),
-        },
-        // The clock was never set; no time is better than a wrong one.
-        Err(_) => Timestamp::default(),
+/// The clock that the kernel stamps its own files and the writes in its page cache with. A finer one
+/// would run ahead of it by a tick, and files would seem older than what they were made from.
+fn kernel_time() -> Timestamp {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    Timestamp {
+        seconds: now.tv_sec,
+        nanos: u32::try_from(now.tv_nsec).unwrap_or(0),
     }
 }

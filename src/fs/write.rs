@@ -41,7 +41,11 @@ impl Fs {
         if data.is_empty() {
             return Ok(0);
         }
-        self.with_room(|| self.write_once(&file, offset, data, flags))?;
+        if flags.at_once {
+            self.write_once(&file, offset, data, flags)?;
+        } else {
+            self.with_room(|| self.write_once(&file, offset, data, flags))?;
+        }
         if file.flags.sync && !flags.from_page_cache {
             self.pipeline.sync()?;
         }

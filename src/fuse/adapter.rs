@@ -11,13 +11,13 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags as RawOpenFlags, PollEvents, PollFlags,
-    PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    INodeNo, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags as RawOpenFlags, PollEvents,
+    PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll,
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags as RawWriteFlags,
 };
@@ -29,14 +29,15 @@ use super::convert::{
 use super::negotiate::negotiate;
 use super::pool::SlowPool;
 use super::request::Context;
-use crate::fs::{Allocation, Attr, Changes, Fs, FsError, Handle, OpenFlags, WriteFlags};
+use super::serve::ServeOptions;
+use crate::fs::{Allocation, Changes, Fs, FsError, Handle, OpenFlags, WriteFlags};
 
 /// How long the kernel may trust names and attributes, missing names included. We are the only
 /// writer and every change passes through the kernel, so the answer is: as long as it likes.
-const TTL: Duration = Duration::from_secs(3600);
+pub(super) const TTL: Duration = Duration::from_secs(3600);
 
 /// Inode numbers are never used twice, so none needs a generation.
-const GENERATION: Generation = Generation(0);
+pub(super) const GENERATION: Generation = Generation(0);
 
 /// Cached pages stay valid from one open to the next, and direct writes may overlap in time.
 const OPEN_FILE: FopenFlags =
@@ -52,9 +53,15 @@ thread_local! {
 
 /// Serves one mount.
 pub(super) struct Adapter {
-    fs: Arc<Fs>,
-    slow: SlowPool,
+    pub(super) fs: Arc<Fs>,
+    pub(super) slow: SlowPool,
+    /// Talks to the kernel unasked; there once the session is.
+    pub(super) notifier: Arc<OnceLock<Notifier>>,
     writeback: bool,
+    /// A change of names is durable before it is answered.
+    pub(super) sync_names: bool,
+    /// So is any other change.
+    pub(super) sync_all: bool,
 }
 
 impl Adapter {
@@ -63,69 +70,35 @@ impl Adapter {
     /// # Errors
     ///
     /// If threads cannot be started.
-    pub(super) fn new(fs: Arc<Fs>, writeback: bool) -> io::Result<Self> {
+    pub(super) fn new(fs: Arc<Fs>, options: &ServeOptions) -> io::Result<Self> {
         Ok(Self {
             fs,
             slow: SlowPool::start()?,
-            writeback,
+            notifier: Arc::default(),
+            writeback: options.writeback,
+            sync_names: options.flavor.sync || options.flavor.dirsync,
+            sync_all: options.flavor.sync,
         })
     }
+}
 
-    /// Answers with an entry, whose lookup `work` has counted.
-    fn entry(
-        &self,
-        context: Context,
-        reply: ReplyEntry,
-        work: impl FnOnce(&Fs) -> Result<Attr, FsError>,
-    ) {
-        context.answer(
-            reply,
-            || work(&self.fs),
-            |reply, attr| reply.entry(&TTL, &file_attr(&attr), GENERATION),
-        );
+/// Reads the flags of `open(2)`. Where an append goes is the kernel's to say: it knows the size that
+/// the file has with what is in its page cache, and sends the offset with every write.
+fn open_flags(flags: i32) -> OpenFlags {
+    OpenFlags {
+        append: false,
+        ..OpenFlags::from_raw(flags)
     }
+}
 
-    fn empty(
-        &self,
-        context: Context,
-        reply: ReplyEmpty,
-        work: impl FnOnce(&Fs) -> Result<(), FsError>,
-    ) {
-        context.answer(reply, || work(&self.fs), |reply, ()| reply.ok());
-    }
-
-    fn empty_slowly(
-        &self,
-        context: Context,
-        reply: ReplyEmpty,
-        work: impl FnOnce(&Fs) -> Result<(), FsError> + Send + 'static,
-    ) {
-        let fs = Arc::clone(&self.fs);
-        self.slow
-            .run(move || context.answer(reply, || work(&fs), |reply, ()| reply.ok()));
-    }
-
-    /// Answers with bytes whose length the caller may ask for first.
-    fn xattr(
-        &self,
-        context: Context,
-        reply: ReplyXattr,
-        room: u32,
-        work: impl FnOnce(&Fs) -> Result<Vec<u8>, FsError>,
-    ) {
-        let fits = |bytes: Vec<u8>| match u32::try_from(bytes.len()) {
-            Ok(len) if room == 0 || len <= room => Ok((len, bytes)),
-            Ok(_) => Err(FsError::Range),
-            Err(_) => Err(FsError::TooBig),
-        };
-        context.answer(
-            reply,
-            || work(&self.fs).and_then(fits),
-            |reply, (len, bytes)| match room {
-                0 => reply.size(len),
-                _ => reply.data(&bytes),
-            },
-        );
+/// Has the kernel write back and drop what it caches of an inode. Waits for the writes, so it must
+/// not be called on a thread that serves them.
+fn write_back(notifier: &OnceLock<Notifier>, number: INodeNo) -> io::Result<()> {
+    let notifier = notifier.get().expect("a request comes after the start");
+    match notifier.inval_inode(number, 0, 0) {
+        // It caches nothing of it.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        done => done,
     }
 }
 
@@ -199,9 +172,12 @@ impl Filesystem for Adapter {
             handle: handle.map(|handle| Handle(handle.0)),
         };
         let caller = caller(request, 0);
-        Context::new("setattr", request, number).answer(
+        let context = Context::new("setattr", request, number);
+        self.change(
+            self.sync_all,
+            context,
             reply,
-            || self.fs.setattr(&caller, ino(number), changes),
+            |fs| fs.setattr(&caller, ino(number), changes),
             |reply, attr| reply.attr(&TTL, &file_attr(&attr)),
         );
     }
@@ -225,7 +201,7 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let caller = caller(request, umask);
-        self.entry(Context::new("mknod", request, parent), reply, |fs| {
+        self.name_entry(Context::new("mknod", request, parent), reply, |fs| {
             fs.mknod(&caller, ino(parent), name(child), mode, rdev)
         });
     }
@@ -240,19 +216,19 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let caller = caller(request, umask);
-        self.entry(Context::new("mkdir", request, parent), reply, |fs| {
+        self.name_entry(Context::new("mkdir", request, parent), reply, |fs| {
             fs.mkdir(&caller, ino(parent), name(child), mode)
         });
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEmpty) {
-        self.empty(Context::new("unlink", request, parent), reply, |fs| {
+        self.name_empty(Context::new("unlink", request, parent), reply, |fs| {
             fs.unlink(ino(parent), name(child))
         });
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEmpty) {
-        self.empty(Context::new("rmdir", request, parent), reply, |fs| {
+        self.name_empty(Context::new("rmdir", request, parent), reply, |fs| {
             fs.rmdir(ino(parent), name(child))
         });
     }
@@ -266,7 +242,7 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let caller = caller(request, 0);
-        self.entry(Context::new("symlink", request, parent), reply, |fs| {
+        self.name_entry(Context::new("symlink", request, parent), reply, |fs| {
             let target = target.as_os_str().as_bytes();
             fs.symlink(&caller, ino(parent), name(child), target)
         });
@@ -282,7 +258,7 @@ impl Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        self.empty(Context::new("rename", request, parent), reply, |fs| {
+        self.name_empty(Context::new("rename", request, parent), reply, |fs| {
             let mode = rename_mode(flags)?;
             let (from, to) = (name(child), name(new_child));
             fs.rename(ino(parent), from, ino(new_parent), to, mode)
@@ -297,7 +273,7 @@ impl Filesystem for Adapter {
         child: &OsStr,
         reply: ReplyEntry,
     ) {
-        self.entry(Context::new("link", request, number), reply, |fs| {
+        self.name_entry(Context::new("link", request, number), reply, |fs| {
             fs.link(ino(number), ino(parent), name(child))
         });
     }
@@ -306,10 +282,7 @@ impl Filesystem for Adapter {
         let caller = caller(request, 0);
         Context::new("open", request, number).answer(
             reply,
-            || {
-                self.fs
-                    .open_file(&caller, ino(number), OpenFlags::from_raw(flags.0))
-            },
+            || self.fs.open_file(&caller, ino(number), open_flags(flags.0)),
             |reply, handle| reply.opened(FileHandle(handle.0), OPEN_FILE),
         );
     }
@@ -325,13 +298,13 @@ impl Filesystem for Adapter {
         reply: ReplyCreate,
     ) {
         let caller = caller(request, umask);
-        let flags = OpenFlags::from_raw(flags);
-        Context::new("create", request, parent).answer(
+        let flags = open_flags(flags);
+        let context = Context::new("create", request, parent);
+        self.change(
+            self.sync_names,
+            context,
             reply,
-            || {
-                self.fs
-                    .create(&caller, ino(parent), name(child), mode, flags)
-            },
+            |fs| fs.create(&caller, ino(parent), name(child), mode, flags),
             |reply, (attr, handle)| {
                 let handle = FileHandle(handle.0);
                 reply.created(&TTL, &file_attr(&attr), GENERATION, handle, OPEN_FILE);
@@ -385,24 +358,37 @@ impl Filesystem for Adapter {
         let how = WriteFlags {
             from_page_cache: write_flags.contains(RawWriteFlags::FUSE_WRITE_CACHE),
             kill_suid_sgid: write_flags.contains(RawWriteFlags::FUSE_WRITE_KILL_SUIDGID),
+            at_once: false,
         };
-        if flags.0 & libc::O_DSYNC != 0 && !how.from_page_cache {
-            // It waits for a sync: worth a copy, so that this thread goes on reading requests.
-            let (fs, data) = (Arc::clone(&self.fs), data.to_vec());
-            self.slow.run(move || {
-                context.answer(
-                    reply,
-                    || fs.write(&caller, handle, offset, &data, how),
-                    |reply, len| written(reply, len as u64),
+        let waits_for_sync = flags.0 & libc::O_DSYNC != 0 && !how.from_page_cache;
+        if !waits_for_sync {
+            let at_once = WriteFlags {
+                at_once: true,
+                ..how
+            };
+            let outcome =
+                context.attempt(
+                    || match self.fs.write(&caller, handle, offset, data, at_once) {
+                        Err(FsError::NoSpace) => Ok(None),
+                        outcome => outcome.map(Some),
+                    },
                 );
-            });
-            return;
+            match outcome {
+                Ok(Some(len)) => return written(reply, len as u64),
+                Ok(None) => {}
+                Err(errno) => return reply.error(errno),
+            }
         }
-        context.answer(
-            reply,
-            || self.fs.write(&caller, handle, offset, data, how),
-            |reply, len| written(reply, len as u64),
-        );
+        // It waits for a sync, or until room is made: worth a copy, so that this thread goes on
+        // reading requests.
+        let (fs, data) = (Arc::clone(&self.fs), data.to_vec());
+        self.slow.run(move || {
+            context.answer(
+                reply,
+                || fs.write(&caller, handle, offset, &data, how),
+                |reply, len| written(reply, len as u64),
+            );
+        });
     }
 
     fn flush(
@@ -536,22 +522,27 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, request: &Request, number: INodeNo, reply: ReplyStatfs) {
-        Context::new("statfs", request, number).answer(
-            reply,
-            || self.fs.statfs(),
-            |reply, space| {
-                reply.statfs(
-                    space.blocks,
-                    space.blocks_free,
-                    space.blocks_available,
-                    space.files,
-                    space.files_free,
-                    space.block_size,
-                    space.name_max,
-                    space.block_size,
-                );
-            },
-        );
+        // Every member is asked.
+        let context = Context::new("statfs", request, number);
+        let fs = Arc::clone(&self.fs);
+        self.slow.run(move || {
+            context.answer(
+                reply,
+                || fs.statfs(),
+                |reply, space| {
+                    reply.statfs(
+                        space.blocks,
+                        space.blocks_free,
+                        space.blocks_available,
+                        space.files,
+                        space.files_free,
+                        space.block_size,
+                        space.name_max,
+                        space.block_size,
+                    );
+                },
+            );
+        });
     }
 
     fn setxattr(
@@ -565,7 +556,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let caller = caller(request, 0);
-        self.empty(Context::new("setxattr", request, number), reply, |fs| {
+        self.attribute(Context::new("setxattr", request, number), reply, |fs| {
             fs.setxattr(&caller, ino(number), name(key), value, xattr_mode(flags)?)
         });
     }
@@ -591,7 +582,7 @@ impl Filesystem for Adapter {
 
     fn removexattr(&self, request: &Request, number: INodeNo, key: &OsStr, reply: ReplyEmpty) {
         let caller = caller(request, 0);
-        self.empty(Context::new("removexattr", request, number), reply, |fs| {
+        self.attribute(Context::new("removexattr", request, number), reply, |fs| {
             fs.removexattr(&caller, ino(number), name(key))
         });
     }
@@ -651,15 +642,26 @@ impl Filesystem for Adapter {
         from: i32,
         reply: ReplyLseek,
     ) {
-        Context::new("lseek", request, number).answer(
-            reply,
-            || {
-                let offset = u64::try_from(offset).map_err(|_| FsError::NoSuchOffset)?;
-                let found = self.fs.seek(Handle(handle.0), offset, whence(from)?)?;
-                i64::try_from(found).map_err(|_| FsError::Range)
-            },
-            ReplyLseek::offset,
-        );
+        let context = Context::new("lseek", request, number);
+        let seek = move |fs: &Fs| {
+            let offset = u64::try_from(offset).map_err(|_| FsError::NoSuchOffset)?;
+            let found = fs.seek(Handle(handle.0), offset, whence(from)?)?;
+            i64::try_from(found).map_err(|_| FsError::Range)
+        };
+        if !self.fs.has_writer(ino(number)) {
+            context.answer(reply, || seek(&self.fs), ReplyLseek::offset);
+            return;
+        }
+        // What was written may be in the kernel's cache alone, and would be taken for a hole.
+        let (fs, notifier) = (Arc::clone(&self.fs), Arc::clone(&self.notifier));
+        self.slow
+            .run_apart(move || match write_back(&notifier, number) {
+                Ok(()) => context.answer(reply, || seek(&fs), ReplyLseek::offset),
+                Err(error) => {
+                    log::error!("{context}: the kernel does not write back: {error}");
+                    reply.error(Errno::EIO);
+                }
+            });
     }
 
     fn copy_file_range(

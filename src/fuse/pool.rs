@@ -57,6 +57,23 @@ impl SlowPool {
             Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => job(),
         }
     }
+
+    /// Runs `job`, which waits for requests that are yet to be served, on a worker; when the queue is
+    /// full, on a thread of its own. Callers have one job each under way, so there is an end to them.
+    pub(super) fn run_apart(&self, job: impl FnOnce() + Send + 'static) {
+        let queue = self.queue.as_ref().expect("taken by drop alone");
+        let Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) =
+            queue.try_send(Box::new(job))
+        else {
+            return;
+        };
+        let started = std::thread::Builder::new()
+            .name("slow-apart".to_owned())
+            .spawn(job);
+        if let Err(error) = started {
+            log::error!("a request is answered with EIO, since no thread can be started: {error}");
+        }
+    }
 }
 
 impl Drop for SlowPool {

@@ -44,7 +44,7 @@ pub fn serve(
         mountpoint: mountpoint.to_owned(),
         source,
     };
-    let adapter = Adapter::new(fs, options.writeback).map_err(refused)?;
+    let adapter = Adapter::new(fs, options).map_err(refused)?;
     let device = mount::mount(mountpoint, &options.flavor)?;
     let started =
         Place::on_top(mountpoint).and_then(|place| Ok((start(adapter, device, options)?, place)));
@@ -74,7 +74,11 @@ fn start(
     });
     // The kernel lets in whom the mount allows. fuser's own check would turn away what the kernel
     // sends on its own account, such as the times of pages that it writes back.
+    let notifier = Arc::clone(&adapter.notifier);
     let session = Session::from_fd(adapter, device, SessionACL::All, config)?;
+    notifier
+        .set(session.notifier())
+        .expect("a session starts once");
     std::thread::Builder::new()
         .name("session".to_owned())
         .spawn(move || session.run())

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::mpsc;
@@ -89,6 +90,40 @@ fn everything_synced_survives_kill_9_with_all_members_and_with_any_two_lost() {
             volume.mount_degraded(&kept);
         }
         check(&directory, &acknowledged);
+        volume.unmount();
+    }
+}
+
+/// With `-o dirsync` and `-o sync` nothing needs an fsync but, with the former, what is in files.
+#[test]
+fn changes_of_a_synchronous_mount_are_durable_when_they_return() {
+    if skip_mounts() {
+        return;
+    }
+    for option in ["dirsync", "sync"] {
+        let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+        let mounted = volume.try_mount(&[0, 1, 2, 3, 4, 5], &["-o", option]);
+        assert!(mounted.status.success(), "{mounted:?}");
+        fs::create_dir(volume.path("directory")).unwrap();
+        let file = File::create(volume.path("draft")).unwrap();
+        if option == "sync" {
+            (&file).write_all(b"written").unwrap();
+            fs::set_permissions(volume.path("draft"), fs::Permissions::from_mode(0o640)).unwrap();
+        }
+        fs::rename(volume.path("draft"), volume.path("directory/final")).unwrap();
+        fs::hard_link(volume.path("directory/final"), volume.path("twin")).unwrap();
+        symlink("twin", volume.path("link")).unwrap();
+        volume.crash();
+        drop(file);
+        volume.mount();
+        let names = ["directory/final", "twin", "link"].map(|name| volume.path(name));
+        assert!(names.iter().all(|path| path.exists()), "{option}");
+        assert!(!volume.path("draft").exists(), "{option}");
+        if option == "sync" {
+            let meta = fs::metadata(volume.path("twin")).unwrap();
+            assert_eq!(meta.permissions().mode() & 0o777, 0o640);
+            assert_eq!(fs::read(volume.path("twin")).unwrap(), b"written");
+        }
         volume.unmount();
     }
 }

@@ -221,7 +221,7 @@ fn holes_are_found_punched_and_cost_nothing() {
     let data = pattern(8, 1 << 20);
     file.write_all_at(&data, 8 << 20).unwrap();
     file.set_len(1 << 40).unwrap();
-    file.sync_all().unwrap();
+    // Most of it is in the kernel's cache alone.
     assert_eq!(
         rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)),
         Ok(8 << 20)
@@ -342,6 +342,78 @@ fn direct_appending_and_exclusive_opens_do_what_they_say() {
     assert_eq!(tail, [7, 7, b'e', b'n', b'd']);
     drop(appending);
     drop(reading);
+    volume.unmount();
+}
+
+/// Programs that copy or pack files skip what they are told is a hole.
+#[test]
+fn what_was_written_is_no_hole_while_the_kernel_alone_has_it() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = mounted();
+    let path = volume.path("draft");
+    let mut file = File::create(&path).unwrap();
+    let reader = File::open(&path).unwrap();
+    for piece in pattern(10, 3 << 20).chunks(300_000) {
+        file.write_all(piece).unwrap();
+        let written = file.stream_position().unwrap();
+        assert_eq!(
+            rustix::fs::seek(&reader, rustix::fs::SeekFrom::Data(0)),
+            Ok(0),
+            "of {written}"
+        );
+        assert_eq!(
+            rustix::fs::seek(&reader, rustix::fs::SeekFrom::Hole(0)),
+            Ok(written)
+        );
+    }
+    drop((file, reader));
+    assert!(fs::read(&path).unwrap() == pattern(10, 3 << 20));
+    volume.unmount();
+}
+
+#[test]
+fn an_append_past_the_cache_goes_behind_what_the_cache_holds() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = mounted();
+    let path = volume.path("log");
+    let mut buffered = File::create(&path).unwrap();
+    buffered.write_all(&pattern(11, 400 << 10)).unwrap();
+    let direct = OFlags::WRONLY | OFlags::APPEND | OFlags::DIRECT;
+    let mut appending: File = rustix::fs::open(&path, direct, 0.into()).unwrap().into();
+    appending
+        .write_all(&Box::new(Aligned([7; 4096])).0)
+        .unwrap();
+    drop((buffered, appending));
+    let mut expected = pattern(11, 400 << 10);
+    expected.extend([7; 4096]);
+    assert!(fs::read(&path).unwrap() == expected);
+    volume.remount();
+    assert!(fs::read(&path).unwrap() == expected);
+    volume.unmount();
+}
+
+#[test]
+fn what_is_made_later_is_never_older() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = mounted();
+    let stamp = |path: &Path| {
+        let meta = fs::metadata(path).unwrap();
+        (meta.mtime(), meta.mtime_nsec())
+    };
+    for round in 0..200 {
+        let source = volume.path(&format!("source{round}"));
+        let target = volume.path(&format!("target{round}"));
+        // Its time comes from the volume; that of the target, from the kernel.
+        fs::create_dir(&source).unwrap();
+        fs::write(&target, "made from source").unwrap();
+        assert!(stamp(&source) <= stamp(&target), "round {round}");
+    }
     volume.unmount();
 }
 

@@ -1,0 +1,115 @@
+//! How requests of one kind are answered alike.
+
+use std::sync::Arc;
+
+use fuser::{ReplyEmpty, ReplyEntry, ReplyXattr};
+
+use super::adapter::{Adapter, GENERATION, TTL};
+use super::convert::file_attr;
+use super::request::{Context, Refuse};
+use crate::fs::{Attr, Fs, FsError};
+
+impl Adapter {
+    /// Changes something; with `durable`, answers once that cannot be lost any more, and waits for it
+    /// elsewhere.
+    pub(super) fn change<T: Send + 'static, R: Refuse + Send + 'static>(
+        &self,
+        durable: bool,
+        context: Context,
+        reply: R,
+        work: impl FnOnce(&Fs) -> Result<T, FsError>,
+        send: impl FnOnce(R, T) + Send + 'static,
+    ) {
+        if !durable {
+            context.answer(reply, || work(&self.fs), send);
+            return;
+        }
+        match context.attempt(|| work(&self.fs)) {
+            Ok(value) => {
+                let fs = Arc::clone(&self.fs);
+                self.slow
+                    .run(move || context.answer(reply, || fs.syncfs().map(|()| value), send));
+            }
+            Err(errno) => reply.refuse(errno),
+        }
+    }
+
+    /// Changes names, and answers with an entry, whose lookup `work` has counted.
+    pub(super) fn name_entry(
+        &self,
+        context: Context,
+        reply: ReplyEntry,
+        work: impl FnOnce(&Fs) -> Result<Attr, FsError>,
+    ) {
+        self.change(self.sync_names, context, reply, work, |reply, attr| {
+            reply.entry(&TTL, &file_attr(&attr), GENERATION);
+        });
+    }
+
+    /// Changes names.
+    pub(super) fn name_empty(
+        &self,
+        context: Context,
+        reply: ReplyEmpty,
+        work: impl FnOnce(&Fs) -> Result<(), FsError>,
+    ) {
+        self.change(self.sync_names, context, reply, work, |reply, ()| {
+            reply.ok();
+        });
+    }
+
+    /// Changes an inode, and no name.
+    pub(super) fn attribute(
+        &self,
+        context: Context,
+        reply: ReplyEmpty,
+        work: impl FnOnce(&Fs) -> Result<(), FsError>,
+    ) {
+        self.change(self.sync_all, context, reply, work, |reply, ()| reply.ok());
+    }
+
+    /// Does what has no answer but that it is done.
+    pub(super) fn empty(
+        &self,
+        context: Context,
+        reply: ReplyEmpty,
+        work: impl FnOnce(&Fs) -> Result<(), FsError>,
+    ) {
+        context.answer(reply, || work(&self.fs), |reply, ()| reply.ok());
+    }
+
+    /// The same for what may wait for disks.
+    pub(super) fn empty_slowly(
+        &self,
+        context: Context,
+        reply: ReplyEmpty,
+        work: impl FnOnce(&Fs) -> Result<(), FsError> + Send + 'static,
+    ) {
+        let fs = Arc::clone(&self.fs);
+        self.slow
+            .run(move || context.answer(reply, || work(&fs), |reply, ()| reply.ok()));
+    }
+
+    /// Answers with bytes whose length the caller may ask for first.
+    pub(super) fn xattr(
+        &self,
+        context: Context,
+        reply: ReplyXattr,
+        room: u32,
+        work: impl FnOnce(&Fs) -> Result<Vec<u8>, FsError>,
+    ) {
+        let fits = |bytes: Vec<u8>| match u32::try_from(bytes.len()) {
+            Ok(len) if room == 0 || len <= room => Ok((len, bytes)),
+            Ok(_) => Err(FsError::Range),
+            Err(_) => Err(FsError::TooBig),
+        };
+        context.answer(
+            reply,
+            || work(&self.fs).and_then(fits),
+            |reply, (len, bytes)| match room {
+                0 => reply.size(len),
+                _ => reply.data(&bytes),
+            },
+        );
+    }
+}
