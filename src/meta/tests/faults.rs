@@ -84,7 +84,7 @@ fn a_full_volume_refuses_without_losing_anything_and_works_again_once_there_is_s
     let rig = Rig::new(1, 1, 2);
     let script = Script::new(SEED + 1, 40);
     let plan = FaultPlan::new();
-    let (meta, _, _members) = rig.open(&[], Some(&plan), Access::ReadWrite).expect("open");
+    let (meta, _, members) = rig.open(&[], Some(&plan), Access::ReadWrite).expect("open");
     for (number, unit) in script.units.iter().enumerate() {
         let full = number % 4 == 1;
         if full {
@@ -121,6 +121,7 @@ fn a_full_volume_refuses_without_losing_anything_and_works_again_once_there_is_s
         }
     }
     meta.close().expect("close");
+    drop((meta, members));
     let (meta, _, _members) = rig.open(&[], None, Access::ReadOnly).expect("open again");
     assert_eq!(content(&meta).expect("content"), script.states[40]);
 }
