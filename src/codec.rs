@@ -17,8 +17,10 @@ mod pass;
 mod piece;
 mod plan;
 mod points;
+mod random;
 mod schedule;
 mod search;
+mod study;
 
 pub use self::{
     code::CodeId,
@@ -31,5 +33,6 @@ pub use self::{
     pass::Pass,
     piece::BLOCK_BYTES,
     plan::{Job, Mode, Plan, Stores},
-    search::{Found, search},
+    search::{Found, Freedom, search},
+    study::{Studied, study},
 };

@@ -1,6 +1,7 @@
 //! `cauchyfs bench`.
 
 mod arguments;
+mod schedule;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -11,7 +12,7 @@ use super::failure::{Failure, Outcome};
 use crate::bench::{self, Wishes};
 use crate::codec::{CodeId, Geometry};
 
-/// Measures what was asked for.
+/// Measures or counts what was asked for.
 ///
 /// # Errors
 ///
@@ -19,6 +20,7 @@ use crate::codec::{CodeId, Geometry};
 pub(super) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     match &arguments.what {
         What::Codec(arguments) => codec(arguments),
+        What::Schedule(arguments) => schedule::run(arguments),
     }
 }
 

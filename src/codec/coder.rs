@@ -73,13 +73,7 @@ impl Codec {
         let encode = match &packets {
             None => Plan::new(generator.clone()),
             Some((width, bits)) => {
-                let packets = Packets::new(
-                    *width,
-                    bits,
-                    Effort::Thorough {
-                        seed: points::seed(*width, geometry),
-                    },
-                );
+                let packets = Packets::new(*width, bits, points::effort(*width, geometry));
                 Plan::with_packets(generator.clone(), packets)
             }
         };

@@ -3,7 +3,17 @@
 //!
 //! A schedule never changes what is computed, so a better search may replace this one at any time.
 
-use crate::codec::{Matrix, bitset::BitSet};
+mod draft;
+mod greedy;
+mod place;
+
+use crate::codec::{Matrix, bitset::BitSet, random::Random};
+
+use self::{
+    draft::Draft,
+    greedy::{Ties, descend},
+    place::Placed,
+};
 
 /// How much work to put into a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +23,8 @@ pub(super) enum Effort {
     Thorough {
         /// Any number; some lead to shorter schedules than others.
         seed: u32,
+        /// How often to take back a few changes and look for better ones.
+        rounds: u32,
     },
     /// For an erasure pattern that just turned up: only reuse of whole packets.
     Quick,
@@ -28,8 +40,19 @@ pub(super) struct Schedule {
     inputs: usize,
     /// The slots that each step adds up. Every slot is computed before it is used.
     steps: Vec<Vec<u16>>,
-    /// For each step, the output it computes; `None` for a partial sum that others need.
-    outputs: Vec<Option<u16>>,
+    /// Where each step puts its result.
+    places: Vec<Place>,
+    scratch_count: usize,
+}
+
+/// Where a step puts its result. Steps may share a place: one whose turn comes later overwrites what
+/// nobody but itself still needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Place {
+    /// In a packet of the targets: it is that packet at last.
+    Output(u16),
+    /// In memory of its own.
+    Scratch(u16),
 }
 
 impl Schedule {
@@ -39,303 +62,71 @@ impl Schedule {
     ///
     /// If there are more than 65,535 rows, columns and partial sums.
     pub(super) fn new(matrix: &Matrix, effort: Effort) -> Self {
+        let mut draft = Draft::new(matrix);
         let small = matrix.rows() * matrix.columns() <= THOROUGH_BITS;
-        let effort = if small { effort } else { Effort::Quick };
-        let mut search = Search::new(matrix);
         match effort {
-            Effort::Quick => search.improve_once(),
-            Effort::Thorough { seed } => {
-                let mut ties = Ties::new(seed);
-                while search.improve_best(&mut ties) {}
+            Effort::Thorough { seed, rounds } if small => search(draft, seed, rounds).finish(),
+            _ => {
+                draft.reuse_once();
+                Placed::new(draft).finish()
             }
         }
-        search.finish()
     }
 
     pub(super) fn inputs(&self) -> usize {
         self.inputs
     }
 
-    /// Returns the steps in order: the slots that each adds up, and the output it computes.
-    pub(super) fn steps(&self) -> impl ExactSizeIterator<Item = (&[u16], Option<u16>)> {
+    /// Returns how many scratch places there are.
+    pub(super) fn scratch_count(&self) -> usize {
+        self.scratch_count
+    }
+
+    /// Returns the steps in order: the slots that each adds up, and where it puts the sum.
+    pub(super) fn steps(&self) -> impl ExactSizeIterator<Item = (&[u16], Place)> {
         self.steps
             .iter()
             .map(Vec::as_slice)
-            .zip(self.outputs.iter().copied())
+            .zip(self.places.iter().copied())
     }
 
     /// Returns how many XORs and copies of packets there are, counted as the literature does: a sum
-    /// of t packets is a copy and t−1 XORs.
+    /// of t packets is a copy and t−1 XORs, or only those if one of the packets is in place already.
     pub(super) fn operations(&self) -> usize {
-        self.steps.iter().map(Vec::len).sum()
-    }
-}
-
-/// A schedule being improved. Slots are inputs, outputs, then partial sums.
-struct Search {
-    inputs: usize,
-    output_count: usize,
-    /// The slots that each step adds up, as a set.
-    steps: Vec<BitSet>,
-    /// For each step, all steps that it needs, directly or not.
-    needs: Vec<BitSet>,
-}
-
-/// Room for partial sums: as many as outputs, and some.
-fn capacity(outputs: usize) -> usize {
-    3 * outputs + 64
-}
-
-impl Search {
-    fn new(matrix: &Matrix) -> Self {
-        let slots = matrix.columns() + capacity(matrix.rows());
-        let step = |row| {
-            let mut step = BitSet::new(slots);
-            for column in (0..matrix.columns()).filter(|&column| matrix.at(row, column) == 1) {
-                step.insert(column);
-            }
-            step
+        let is_in_place = |&term: &u16, place: Place| {
+            let step = usize::from(term).checked_sub(self.inputs);
+            step.is_some_and(|step| self.places[step] == place)
         };
-        Self {
-            inputs: matrix.columns(),
-            output_count: matrix.rows(),
-            steps: (0..matrix.rows()).map(step).collect(),
-            needs: vec![BitSet::new(slots); matrix.rows()],
-        }
-    }
-
-    /// Lets every step start from the earlier one that saves most, if any does.
-    fn improve_once(&mut self) {
-        let originals = self.steps.clone();
-        for (step, terms) in originals.iter().enumerate() {
-            let saved = |from: usize| {
-                let different = terms.count_different(&originals[from]) + 1;
-                terms.count().saturating_sub(different)
-            };
-            let Some(from) = (0..step).max_by_key(|&from| saved(from)) else {
-                continue;
-            };
-            if saved(from) > 0 {
-                let mut terms = terms.clone();
-                terms.toggle_all(&originals[from]);
-                terms.insert(self.inputs + from);
-                self.steps[step] = terms;
-                self.now_needs(step, from);
-            }
-        }
-    }
-
-    /// Makes the change that saves most; returns whether there was any.
-    fn improve_best(&mut self, ties: &mut Ties) -> bool {
-        ties.next_step();
-        let reuse = self.best_reuse(ties);
-        let room = self.steps.len() < capacity(self.output_count);
-        let pair = if room { self.best_pair(ties) } else { None };
-        match (reuse, pair) {
-            (Some(reuse), pair) if pair.as_ref().is_none_or(|p| p.saved <= reuse.saved) => {
-                self.reuse(&reuse);
-            }
-            (_, Some(pair)) => self.share(&pair),
-            _ => return false,
-        }
-        true
-    }
-
-    /// Returns the pair of slots whose sum, once computed, saves most.
-    fn best_pair(&self, ties: &mut Ties) -> Option<Pair> {
-        let slots = self.inputs + self.steps.len();
-        let mut users = vec![BitSet::new(self.steps.len()); slots];
-        for (index, step) in self.steps.iter().enumerate() {
-            for slot in step.iter() {
-                users[slot].insert(index);
-            }
-        }
-        let counts: Vec<usize> = users.iter().map(BitSet::count).collect();
-        let mut best: Option<Pair> = None;
-        for b in 1..slots {
-            for a in 0..b {
-                // Computing the sum takes two operations, each use of it saves one.
-                let bound = best
-                    .as_ref()
-                    .map_or(3, |pair| ties.bound(3, pair.saved + 2));
-                if counts[a] >= bound && counts[b] >= bound {
-                    let shared = users[a].count_common(&users[b]);
-                    if shared >= bound && ties.replace(best.is_none(), shared > bound) {
-                        best = Some(Pair {
-                            a,
-                            b,
-                            saved: shared - 2,
-                        });
-                    }
-                }
-            }
-        }
-        best
-    }
-
-    /// Makes the sum of a pair a step of its own.
-    fn share(&mut self, &Pair { a, b, .. }: &Pair) {
-        let new = self.steps.len();
-        let mut sum = BitSet::new(self.steps[0].size());
-        sum.insert(a);
-        sum.insert(b);
-        let mut needs = BitSet::new(self.steps[0].size());
-        for slot in [a, b] {
-            self.add_needs(&mut needs, slot);
-        }
-        self.steps.push(sum);
-        self.needs.push(needs);
-        for index in 0..new {
-            if self.steps[index].contains(a) && self.steps[index].contains(b) {
-                self.steps[index].remove(a);
-                self.steps[index].remove(b);
-                self.steps[index].insert(self.inputs + new);
-                self.now_needs(index, new);
-            }
-        }
-    }
-
-    /// Returns the step that is best computed from the result of another.
-    fn best_reuse(&self, ties: &mut Ties) -> Option<Reuse> {
-        let mut best: Option<Reuse> = None;
-        for (step, terms) in self.steps.iter().enumerate() {
-            let count = terms.count();
-            for (from, other) in self.steps.iter().enumerate() {
-                if from == step || self.needs[from].contains(step) {
-                    continue;
-                }
-                let saved = count.saturating_sub(terms.count_different(other) + 1);
-                let bound = best.as_ref().map_or(1, |best| ties.bound(1, best.saved));
-                if saved >= bound && ties.replace(best.is_none(), saved > bound) {
-                    best = Some(Reuse { step, from, saved });
-                }
-            }
-        }
-        best
-    }
-
-    /// Lets a step start from the result of another, and add only what differs.
-    fn reuse(&mut self, &Reuse { step, from, .. }: &Reuse) {
-        let mut terms = self.steps[step].clone();
-        terms.toggle_all(&self.steps[from]);
-        terms.toggle(self.inputs + from);
-        for slot in terms.iter() {
-            if let Some(needed) = slot.checked_sub(self.inputs) {
-                self.now_needs(step, needed);
-            }
-        }
-        self.steps[step] = terms;
-    }
-
-    /// Adds a slot's step, and all that this needs, to a set of steps.
-    fn add_needs(&self, needs: &mut BitSet, slot: usize) {
-        if let Some(step) = slot.checked_sub(self.inputs) {
-            needs.insert(step);
-            needs.insert_all(&self.needs[step]);
-        }
-    }
-
-    /// Notes that `step`, and with it all that need it, now need `needed`.
-    fn now_needs(&mut self, step: usize, needed: usize) {
-        let mut more = self.needs[needed].clone();
-        more.insert(needed);
-        for index in 0..self.needs.len() {
-            if index == step || self.needs[index].contains(step) {
-                self.needs[index].insert_all(&more);
-            }
-        }
-    }
-
-    /// Puts the steps into an order in which all is computed before it is used.
-    fn finish(self) -> Schedule {
-        // A step needs all that the steps it needs do, and one more at least: so fewer needs first.
-        // Among equals those with as many terms stand together, which keeps the loop regular.
-        let mut order: Vec<usize> = (0..self.steps.len()).collect();
-        order.sort_by_key(|&step| (self.needs[step].count(), self.steps[step].count()));
-        let mut slot_of: Vec<usize> = (0..self.inputs + self.steps.len()).collect();
-        for (place, &step) in order.iter().enumerate() {
-            slot_of[self.inputs + step] = self.inputs + place;
-        }
-        let slot = |slot: usize| u16::try_from(slot_of[slot]).expect("65,535 slots at most");
-        let output = |&step: &usize| {
-            (step < self.output_count).then(|| u16::try_from(step).expect("65,535 slots at most"))
-        };
-        Schedule {
-            inputs: self.inputs,
-            steps: order
-                .iter()
-                .map(|&s| self.steps[s].iter().map(slot).collect())
-                .collect(),
-            outputs: order.iter().map(output).collect(),
-        }
+        self.steps()
+            .map(|(terms, place)| {
+                let in_place = terms.iter().any(|term| is_in_place(term, place));
+                terms.len() - usize::from(in_place)
+            })
+            .sum()
     }
 }
 
-/// Decides between changes that are as good, at random but the same way for the same seed. Now and
-/// then all that save anything count as equals, because the best step is not always on the best way;
-/// only seed 0 never strays.
-struct Ties {
-    state: u64,
-    equals: u64,
-    straying: bool,
-    may_stray: bool,
-}
-
-impl Ties {
-    /// One step in so many strays.
-    const STRAYS: u64 = 8;
-
-    fn new(seed: u32) -> Self {
-        // Spread over all bits, and never 0, where xorshift would stay.
-        let state = (u64::from(seed) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        Self {
-            state,
-            equals: 1,
-            straying: false,
-            may_stray: seed > 0,
+/// Improves a draft step by step, and then as many times takes some steps back and tries others.
+fn search(mut draft: Draft, seed: u32, rounds: u32) -> Placed {
+    let mut ties = Ties::new(seed);
+    let mut random = Random::new(!seed);
+    let mut improve = |mut draft: Draft| {
+        descend(&mut draft, &mut ties);
+        draft.tidy();
+        let operations = Placed::new(draft.clone()).operations();
+        (draft, operations)
+    };
+    let mut fewest;
+    (draft, fewest) = improve(draft);
+    for _ in 0..rounds {
+        let mut other = draft.clone();
+        other.disturb(&mut random);
+        let (other, operations) = improve(other);
+        if operations <= fewest {
+            (draft, fewest) = (other, operations);
         }
     }
-
-    fn next_step(&mut self) {
-        self.straying = self.may_stray && self.one_in(Self::STRAYS);
-    }
-
-    /// Returns what a change must save to be considered, when the best so far saves `best`.
-    fn bound(&self, least: usize, best: usize) -> usize {
-        if self.straying { least } else { best }
-    }
-
-    /// Returns whether a candidate takes the place of the best so far: always if it is the first or
-    /// `better`, else so that all equals have the same chance.
-    fn replace(&mut self, first: bool, better: bool) -> bool {
-        if first || better && !self.straying {
-            self.equals = 1;
-            return true;
-        }
-        self.equals += 1;
-        self.one_in(self.equals)
-    }
-
-    fn one_in(&mut self, count: u64) -> bool {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        self.state.is_multiple_of(count)
-    }
-}
-
-/// Two slots to add once for all steps that add both.
-struct Pair {
-    a: usize,
-    b: usize,
-    saved: usize,
-}
-
-/// A step that is to start from another's result.
-struct Reuse {
-    step: usize,
-    from: usize,
-    saved: usize,
+    Placed::new(draft)
 }
 
 #[cfg(test)]
@@ -346,22 +137,32 @@ mod tests {
         bitmatrix::{Width, generator},
     };
 
-    /// Follows a schedule symbolically: every slot as the set of inputs that it is the sum of.
+    /// Follows a schedule symbolically: every slot as the set of inputs that it is the sum of, which
+    /// must still be in its place whenever it is used.
     fn outputs(schedule: &Schedule, rows: usize) -> Vec<Vec<bool>> {
         let inputs = schedule.inputs();
         let mut slots: Vec<Vec<bool>> = (0..inputs)
             .map(|i| (0..inputs).map(|j| i == j).collect())
             .collect();
         let mut outputs = vec![Vec::new(); rows];
-        for (terms, output) in schedule.steps() {
+        let mut holder_of = std::collections::HashMap::new();
+        for (turn, (terms, place)) in schedule.steps().enumerate() {
             let mut sum = vec![false; inputs];
             for &term in terms {
+                if let Some(step) = usize::from(term).checked_sub(inputs) {
+                    let place = schedule.places[step];
+                    assert_eq!(holder_of[&place], step, "overwritten before step {turn}");
+                }
                 for (bit, other) in sum.iter_mut().zip(&slots[usize::from(term)]) {
                     *bit ^= other;
                 }
             }
-            if let Some(output) = output {
-                outputs[usize::from(output)] = sum.clone();
+            holder_of.insert(place, turn);
+            match place {
+                Place::Output(output) => outputs[usize::from(output)] = sum.clone(),
+                Place::Scratch(scratch) => {
+                    assert!(usize::from(scratch) < schedule.scratch_count());
+                }
             }
             slots.push(sum);
         }
@@ -380,7 +181,8 @@ mod tests {
         for width in (4..=8).filter_map(Width::new) {
             for (k, m) in [(1, 1), (2, 1), (1, 3), (4, 2), (6, 3), (10, 4)] {
                 let matrix = generator(width, Geometry::new(k, m).expect("valid"));
-                for effort in [Effort::Quick, Effort::Thorough { seed: 0 }] {
+                let thorough = |seed, rounds| Effort::Thorough { seed, rounds };
+                for effort in [Effort::Quick, thorough(0, 0), thorough(7, 3)] {
                     check(&matrix, &Schedule::new(&matrix, effort));
                 }
             }
@@ -390,7 +192,7 @@ mod tests {
     #[test]
     fn rows_without_any_bit_become_empty_steps() {
         let matrix = Matrix::from_fn(3, 4, |row, _| u8::from(row == 1));
-        let schedule = Schedule::new(&matrix, Effort::Thorough { seed: 0 });
+        let schedule = Schedule::new(&matrix, Effort::Thorough { seed: 0, rounds: 5 });
         check(&matrix, &schedule);
     }
 }

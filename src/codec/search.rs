@@ -1,16 +1,34 @@
-//! Looking for points of a Cauchy matrix whose parity takes few XORs. What is found for common
-//! geometries is checked in, in `points.rs`.
+//! Looking for points of a Cauchy matrix whose parity takes few XORs, and for a way to schedule them.
+//! What is found for common geometries is checked in, in `points.rs`.
 
 use std::fmt;
 
 use crate::codec::{
-    CodeId, CodecError, Geometry,
+    CodeId, CodecError, Geometry, Matrix,
     bitmatrix::{self, Width},
+    points,
+    random::Random,
     schedule::{Effort, Schedule},
 };
 
 /// Steps without gain after which a climb is over.
 const PATIENCE: usize = 400;
+
+/// Points, of those that promise most, which all seeds are tried on.
+const FINALISTS: usize = 8;
+
+/// What bounds the rounds of a schedule, so that following its recipe takes a fraction of a second:
+/// bits of the matrix times rounds.
+const ROUNDS_TIMES_BITS: usize = 60_000;
+
+/// What a search may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Freedom {
+    /// Points and schedule: for a geometry that no volume has yet.
+    Everything,
+    /// The schedule alone. The points, and so parity, stay as they are.
+    Schedule,
+}
 
 /// What a search came up with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +41,8 @@ pub struct Found {
     pub data_points: Vec<u8>,
     /// Seed of the shortest schedule.
     pub seed: u32,
+    /// Rounds of the shortest schedule.
+    pub rounds: u32,
     /// XORs and copies of packets that encoding a block of every shard takes.
     pub operations: usize,
 }
@@ -35,18 +55,19 @@ impl fmt::Display for Found {
             parity_points,
             data_points,
             seed,
+            rounds,
             operations,
         } = self;
         write!(
             f,
             "Entry {{ width: {packets}, parity: &{parity_points:?}, data: &{data_points:?}, \
-             seed: {seed} }}, // {operations}"
+             seed: {seed}, rounds: {rounds} }}, // {operations}"
         )
     }
 }
 
-/// Looks for points and a schedule: climbs from so many random points towards few bits, then
-/// schedules as many of the best, then tries as many seeds on the very best.
+/// Looks for points and a schedule: climbs from `tries` random points towards few bits, schedules as
+/// many of the best, then tries as many seeds on the few very best.
 ///
 /// # Errors
 ///
@@ -56,46 +77,87 @@ impl fmt::Display for Found {
 /// # Examples
 ///
 /// ```
-/// # use cauchyfs::codec::{self, CodeId, Geometry};
-/// let found = codec::search(CodeId::from_name("crs-w4")?, Geometry::new(2, 2)?, 3)?;
+/// # use cauchyfs::codec::{self, CodeId, Freedom, Geometry};
+/// let (code, geometry) = (CodeId::from_name("crs-w4")?, Geometry::new(2, 2)?);
+/// let found = codec::search(code, geometry, Freedom::Everything, 3)?;
 /// assert_eq!((found.parity_points.len(), found.data_points.len()), (2, 2));
 /// # Ok::<(), cauchyfs::codec::CodecError>(())
 /// ```
-pub fn search(code: CodeId, geometry: Geometry, rounds: u32) -> Result<Found, CodecError> {
+pub fn search(
+    code: CodeId,
+    geometry: Geometry,
+    freedom: Freedom,
+    tries: u32,
+) -> Result<Found, CodecError> {
     let width = code
         .packet_width()?
         .ok_or(CodecError::UnknownCodeNumber { number: code.0 })?;
     width.check(code, geometry)?;
+    let m = geometry.parity_shards();
+    let candidates = match freedom {
+        Freedom::Everything => promising(width, geometry, tries),
+        Freedom::Schedule => {
+            let (parity, data) = points::of(width, geometry);
+            vec![[parity, data].concat()]
+        }
+    };
+    let mut best: Option<Found> = None;
+    for points in candidates {
+        let bits = bitmatrix::from_points(width, &points[..m], &points[m..]);
+        let rounds = rounds(&bits);
+        for seed in 0..=tries {
+            let operations = Schedule::new(&bits, Effort::Thorough { seed, rounds }).operations();
+            if best
+                .as_ref()
+                .is_none_or(|best| operations < best.operations)
+            {
+                best = Some(Found {
+                    packets: width.bits(),
+                    parity_points: points[..m].to_vec(),
+                    data_points: points[m..].to_vec(),
+                    seed,
+                    rounds,
+                    operations,
+                });
+            }
+        }
+    }
+    // There is a candidate, and seed 0 is always tried on it.
+    best.ok_or(CodecError::UnknownCodeNumber { number: code.0 })
+}
+
+/// Returns how many rounds to spend on a schedule.
+fn rounds(bits: &Matrix) -> u32 {
+    let rounds = ROUNDS_TIMES_BITS / (bits.rows() * bits.columns());
+    u32::try_from(rounds.clamp(1, 1000)).unwrap_or(1000)
+}
+
+/// Returns a few lists of points, of parity shards first, that a quick look finds to take fewest XORs.
+fn promising(width: Width, geometry: Geometry, tries: u32) -> Vec<Vec<u8>> {
     let (m, total) = (geometry.parity_shards(), geometry.total_shards());
     let mut climber = Climber {
         width,
         m,
         total,
-        random: Random(0x9E37_79B9_7F4A_7C15),
+        random: Random::new(0),
     };
-    let mut candidates: Vec<(u32, Vec<u8>)> =
-        (0..rounds.max(1)).flat_map(|_| climber.climb()).collect();
+    let climbs = (0..tries.max(1)).flat_map(|_| climber.climb());
+    let mut candidates: Vec<(u32, Vec<u8>)> = climbs.collect();
     candidates.sort();
     candidates.dedup();
-    candidates.truncate(usize::try_from(rounds.max(1)).unwrap_or(usize::MAX));
-
-    let operations = |points: &[u8], seed| {
+    candidates.truncate(usize::try_from(tries.max(1)).unwrap_or(usize::MAX));
+    let operations = |points: &[u8]| {
         let bits = bitmatrix::from_points(width, &points[..m], &points[m..]);
-        Schedule::new(&bits, Effort::Thorough { seed }).operations()
+        let effort = Effort::Thorough { seed: 0, rounds: 0 };
+        Schedule::new(&bits, effort).operations()
     };
-    let scheduled = candidates
+    let mut scheduled: Vec<(usize, Vec<u8>)> = candidates
         .into_iter()
-        .map(|(_, points)| (operations(&points, 0), points));
-    let (first, points) = scheduled.min().unwrap_or_default();
-    let seeded = (1..=rounds).map(|seed| (operations(&points, seed), seed));
-    let (operations, seed) = seeded.chain([(first, 0)]).min().unwrap_or_default();
-    Ok(Found {
-        packets: width.bits(),
-        parity_points: points[..m].to_vec(),
-        data_points: points[m..].to_vec(),
-        seed,
-        operations,
-    })
+        .map(|(_, points)| (operations(&points), points))
+        .collect();
+    scheduled.sort();
+    let finalists = scheduled.into_iter().take(FINALISTS);
+    finalists.map(|(_, points)| points).collect()
 }
 
 /// Exchanges points one by one as long as the matrix does not get more bits.
@@ -140,17 +202,5 @@ impl Climber {
             .copied()
             .map(u32::from)
             .sum()
-    }
-}
-
-/// xorshift64, so that a search gives the same on every machine.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % u64::try_from(bound).unwrap_or(u64::MAX)).unwrap_or(0)
     }
 }

@@ -92,3 +92,19 @@ fn the_table_has_a_line_per_row_and_marks_the_engine_of_auto() {
     assert_eq!(lines("* rs-cauchy"), 1, "{table}");
     assert_eq!(lines("memory, one thread: read"), 1, "{table}");
 }
+
+#[test]
+fn schedules_are_counted_and_what_a_search_finds_can_be_checked_in() {
+    let table = must(CAUCHYFS, &["bench", "schedule", "--code", "crs-w4"]);
+    assert_eq!(table.matches("crs-w4").count(), 5, "{table}");
+    let narrow = ["--code", "crs-w5", "--data", "2", "--parity", "2"];
+    let found = must(
+        CAUCHYFS,
+        &[&["bench", "schedule", "--search", "2"], &narrow[..]].concat(),
+    );
+    let entry = found.lines().last().expect("a line");
+    assert!(
+        entry.starts_with("Entry { width: 5, parity: &[2, 3], data: &[0, 1], seed: "),
+        "points are kept unless others are asked for: {found}"
+    );
+}

@@ -211,7 +211,7 @@ fn mount_refuses_bad_options_places_and_members() {
 
 #[test]
 fn bench_refuses_what_cannot_be_measured() {
-    let cases: [(&[&str], &str); 11] = [
+    let cases: [(&[&str], &str); 14] = [
         (&["bench"], "no command given after `bench`"),
         (&["bench", "disk"], "disk"),
         (&["bench", "codec", "--data", "3"], "these shards"),
@@ -226,6 +226,9 @@ fn bench_refuses_what_cannot_be_measured() {
         (&["bench", "codec", "--threads", "0"], "0 threads"),
         (&["bench", "codec", "--shard-bytes", "0"], "0 bytes"),
         (&["bench", "codec", "--seconds", "0"], "no time"),
+        (&["bench", "schedule", "--code", "rs-cauchy"], "no schedule"),
+        (&["bench", "schedule", "--data", "3"], "no such geometry"),
+        (&["bench", "schedule", "--new-points"], "--search"),
     ];
     for (arguments, needle) in cases {
         refused(&cauchyfs(arguments), 1, needle);

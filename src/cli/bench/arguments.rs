@@ -9,7 +9,8 @@ use crate::cli::size::parse_size;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs bench codec                       # everything: about two minutes
-  cauchyfs bench codec --json --data 10 --parity 4 --shard-bytes 64KiB")]
+  cauchyfs bench codec --json --data 10 --parity 4 --shard-bytes 64KiB
+  cauchyfs bench schedule                    # XORs of the codes that know nothing else")]
 pub(in crate::cli) struct BenchArguments {
     #[command(subcommand)]
     pub(super) what: What,
@@ -19,6 +20,7 @@ pub(in crate::cli) struct BenchArguments {
 #[derive(Debug, Subcommand)]
 pub(super) enum What {
     Codec(CodecArguments),
+    Schedule(ScheduleArguments),
 }
 
 /// Measure every engine and code: GB/s of data, next to what plain XOR of the same shards reaches in
@@ -62,6 +64,33 @@ pub(super) struct CodecArguments {
     /// How long to measure each row.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(super) seconds: Option<f64>,
+}
+
+/// Count the XORs and copies of packets that the codes crs-w4 to crs-w8 take, next to the counts of
+/// table 3 of the FAST '19 study; with --search, look for shorter schedules, and print what to check
+/// in as src/codec/points.rs.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs bench schedule
+  cauchyfs bench schedule --search 500                 # as the table in points.rs was made: minutes
+  cauchyfs bench schedule --code crs-w6 --data 5 --parity 3 --search 50 --new-points")]
+pub(super) struct ScheduleArguments {
+    /// The code.
+    #[arg(long)]
+    pub(super) code: Option<String>,
+    /// Data shards of a stripe.
+    #[arg(long, value_name = "K")]
+    pub(super) data: Option<usize>,
+    /// Parity shards of a stripe.
+    #[arg(long, value_name = "M")]
+    pub(super) parity: Option<usize>,
+    /// Look for a shorter schedule, with so many seeds.
+    #[arg(long, value_name = "TRIES")]
+    pub(super) search: Option<u32>,
+    /// Look for other points of the Cauchy matrix, too: of a geometry that no volume has yet, since
+    /// they change parity.
+    #[arg(long, requires = "search")]
+    pub(super) new_points: bool,
 }
 
 /// The names of [`Operation`]s.

@@ -11,6 +11,7 @@ use crate::codec::{
     BLOCK_BYTES,
     packets::{PACKETS, Packets},
     plan::Job,
+    schedule::Place,
 };
 
 use super::vector::Vector;
@@ -33,7 +34,7 @@ pub(super) unsafe fn run<V: Vector, const N: usize>(job: &mut Job<'_, '_>) {
     }
     // SAFETY: the caller vouches for the CPU.
     let zero = [unsafe { V::zero() }; N];
-    let mut partial_sums = vec![zero; packets.schedule().steps().len()];
+    let mut partial_sums = vec![zero; packets.schedule().scratch_count()];
     let rows = 0..job.target_count();
     let targets: Vec<*mut u8> = rows.map(|row| job.target(row).as_mut_ptr()).collect();
     let mut column = Column::new(job, &targets, &mut partial_sums);
@@ -77,11 +78,16 @@ impl<'a, V: Vector, const N: usize> Column<'a, V, N> {
         let mut slots: Vec<*mut u8> = inputs.map(|packet| packet.as_ptr().cast_mut()).collect();
         assert_eq!(slots.len(), packets.schedule().inputs());
         let mut in_shard = vec![true; slots.len()];
-        for ((_, output), sum) in packets.schedule().steps().zip(partial_sums) {
-            in_shard.push(output.is_some());
-            slots.push(match output.map(usize::from) {
-                None => std::ptr::from_mut(sum).cast(),
-                Some(output) => {
+        let sums: Vec<*mut u8> = partial_sums
+            .iter_mut()
+            .map(|sum| std::ptr::from_mut(sum).cast())
+            .collect();
+        for (_, place) in packets.schedule().steps() {
+            in_shard.push(matches!(place, Place::Output(_)));
+            slots.push(match place {
+                Place::Scratch(sum) => sums[usize::from(sum)],
+                Place::Output(output) => {
+                    let output = usize::from(output);
                     let packet = output % packets.count() * packets.packet_bytes();
                     targets[output / packets.count()].wrapping_add(packet)
                 }

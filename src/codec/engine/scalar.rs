@@ -6,6 +6,7 @@ use crate::codec::{
     field::PRODUCTS,
     packets::PACKETS,
     plan::{Job, Mode},
+    schedule::Place,
 };
 
 use super::Engine;
@@ -40,12 +41,13 @@ impl Engine for Scalar {
                 .iter()
                 .flat_map(|source| packets.of(&source[start..]));
             let mut slots: Vec<Vec<u8>> = inputs.map(<[u8]>::to_vec).collect();
-            for (terms, output) in packets.schedule().steps() {
+            for (terms, place) in packets.schedule().steps() {
                 let mut sum = vec![0; packets.packet_bytes()];
                 for &term in terms {
                     add(1, &slots[usize::from(term)], &mut sum);
                 }
-                if let Some(output) = output.map(usize::from) {
+                if let Place::Output(output) = place {
+                    let output = usize::from(output);
                     let target = job.target(output / packets.count());
                     let start = start + output % packets.count() * sum.len();
                     target[start..start + sum.len()].copy_from_slice(&sum);
