@@ -112,8 +112,6 @@ pub struct Pipeline {
     /// Where compaction goes on looking when it has no hints.
     candidates_from: Mutex<Option<Bytes>>,
     clockwork: Mutex<Clockwork>,
-    /// Whether the journal may hold bytes that are nowhere else.
-    data_in_journal: AtomicBool,
     /// Whether something was committed since the last checkpoint.
     to_checkpoint: AtomicBool,
     counted: Mutex<Option<Counted>>,
@@ -134,7 +132,6 @@ impl Pipeline {
             reaper: Mutex::new(Reaper::new()),
             candidates_from: Mutex::default(),
             clockwork: Mutex::new(Clockwork::new()),
-            data_in_journal: AtomicBool::new(false),
             to_checkpoint: AtomicBool::new(false),
             counted: Mutex::default(),
         }
@@ -168,7 +165,8 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// [`CommitError::ReadOnly`], [`CommitError::Poisoned`] or [`CommitError::Closed`].
+    /// [`CommitError::ReadOnly`], [`CommitError::Poisoned`] or [`CommitError::Closed`];
+    /// [`CommitError::NoSpace`] if too much waits for space already.
     pub fn apply(&self, batch: Batch) -> Result<(), CommitError> {
         self.check_writable()?;
         Ok(self.meta.apply(batch)?)
@@ -182,6 +180,7 @@ impl Pipeline {
     /// and they are given back in time. [`Pipeline::make_room`] may help.
     pub fn write(&self, data: &[u8]) -> Result<Written, CommitError> {
         self.check_writable()?;
+        self.check_growth()?;
         let mut written = Written {
             placed: Vec::new(),
             holds: Vec::new(),

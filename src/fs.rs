@@ -227,6 +227,13 @@ impl Fs {
         Ok(self.pipeline.apply(edit.into_batch())?)
     }
 
+    /// Like [`Self::apply`], for what adds to the volume: it is refused while there is no space for
+    /// what was applied before.
+    fn apply_growth(&self, edit: Edit) -> Result<(), FsError> {
+        self.pipeline.check_growth()?;
+        self.apply(edit)
+    }
+
     /// Runs `attempt`, which holds no lock when it returns; if it finds no space, makes room and tries
     /// again.
     fn with_room<T>(&self, mut attempt: impl FnMut() -> Result<T, FsError>) -> Result<T, FsError> {

@@ -28,7 +28,8 @@
 //!
 //! - A record is acknowledged only once it is durable on every live member; members that failed
 //!   have been left behind by a higher epoch before that, and are no source for recovery.
-//! - The index never holds a change that is not in the journal: a batch is recovered wholly or not.
+//! - The index never holds a part of a unit: a batch is recovered wholly or not. What it holds and
+//!   the journal lacks is newer than everything in the journal, which starts again after it.
 //! - After a failure that leaves journal or index in doubt nothing is written any more.
 //!
 //! Locks, in order: `checkpointing`, `appending`, then the journal's tail, the index's, the overlay.
@@ -119,6 +120,9 @@ pub struct Meta {
     making_room: Mutex<bool>,
     room_made: Condvar,
     closed: AtomicBool,
+    /// Whether the journal, or the index, had no space when it was last written to.
+    journal_full: AtomicBool,
+    index_full: AtomicBool,
     /// The first failure that left journal or index in doubt.
     poison: Mutex<Option<String>>,
 }
@@ -202,6 +206,8 @@ impl Meta {
             making_room: Mutex::default(),
             room_made: Condvar::new(),
             closed: AtomicBool::new(false),
+            journal_full: AtomicBool::new(false),
+            index_full: AtomicBool::new(false),
             poison: Mutex::default(),
         };
         Ok((meta, recovered))
@@ -237,9 +243,14 @@ impl Meta {
     ///
     /// # Errors
     ///
-    /// [`MetaError::ReadOnly`], [`MetaError::Poisoned`], [`MetaError::Closed`].
+    /// [`MetaError::ReadOnly`], [`MetaError::Poisoned`], [`MetaError::Closed`]; and
+    /// [`MetaError::NoSpace`] once changes for which the members have no space fill twice the memory
+    /// that they are meant to take.
     pub fn apply(&self, batch: Batch) -> Result<(), MetaError> {
         self.wait_for_room();
+        if self.is_full() && self.overlay.read().bytes() > 2 * self.overlay_bytes {
+            return Err(MetaError::NoSpace);
+        }
         self.put(batch, Origin::Applied)
     }
 
@@ -316,11 +327,56 @@ impl Meta {
             }
             Err(error) => return Err(self.poisoned_by(error)),
         };
+        self.journal_full
+            .store(appended.is_err(), Ordering::Release);
+        self.forget(parts);
+        appended
+    }
+
+    /// Makes units durable in the index at once, with everything that was appended before, for when
+    /// the journal has no space for them. It is empty afterwards.
+    ///
+    /// The caller guarantees the same as for [`Meta::checkpoint`], except that records of stripes
+    /// may be among the units.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::NoSpace`]: nothing is durable, the units are back where they were taken from.
+    /// [`MetaError::Poisoned`], as [`Meta::append`].
+    pub fn append_to_index(&self, parts: Vec<Pending>) -> Result<(), MetaError> {
+        let mut carries = self.checkpointing.lock();
+        let _appending = self.appending.lock();
+        let journal = self.journal()?;
+        let changes = self.newest(&parts);
+        let position = journal.position();
+        let mut layer = self.overlay.read().in_journal();
+        for (key, entry) in &changes {
+            layer.insert(key.clone(), entry.clone());
+        }
+        let committed = self.commit_index(&layer, position);
+        match &committed {
+            Ok(()) => {
+                // Where readers find them until they are forgotten all at once.
+                self.log(&changes, position.lsn);
+                let forgotten = self.overlay.write().forget_journal();
+                drop(forgotten);
+                journal.covered(position.lsn);
+                self.journal_full.store(false, Ordering::Release);
+                *carries = false;
+            }
+            Err(MetaError::NoSpace) => self.put_back(&parts),
+            Err(_) => return committed,
+        }
+        self.forget(parts);
+        committed
+    }
+
+    /// Units are in other layers by now.
+    fn forget(&self, parts: Vec<Pending>) {
         let mut overlay = self.overlay.write();
         for part in parts {
             overlay.forget(&part.layer);
         }
-        appended
     }
 
     /// Merges units into one, without what the journal has newer already.
@@ -422,7 +478,7 @@ impl Meta {
 
     fn commit(&self, journal: &Journal, frozen: &Frozen) -> Result<(), MetaError> {
         *self.making_room.lock() = true;
-        let committed = commit_layer(&*self.index, &frozen.layer, frozen.position, &[]);
+        let committed = self.commit_index(&frozen.layer, frozen.position);
         if committed.is_ok() {
             // Bound first: its memory is freed after the lock.
             let thawed = self.overlay.write().thaw();
@@ -431,10 +487,24 @@ impl Meta {
         }
         *self.making_room.lock() = false;
         self.room_made.notify_all();
+        committed
+    }
+
+    fn commit_index(&self, layer: &Layer, position: Position) -> Result<(), MetaError> {
+        let committed = commit_layer(&*self.index, layer, position, &[]);
+        let full = matches!(committed, Err(MetaError::NoSpace));
+        self.index_full.store(full, Ordering::Release);
         match committed {
             Ok(()) | Err(MetaError::NoSpace) => committed,
             Err(error) => Err(self.poisoned_by(error)),
         }
+    }
+
+    /// Returns whether the members had no space for what was last brought into the journal, or into
+    /// the index: changes that are applied now may have to stay in memory.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.journal_full.load(Ordering::Acquire) || self.index_full.load(Ordering::Acquire)
     }
 
     /// Does a bounded piece of work, some megabytes, if a member failed that held a copy of the

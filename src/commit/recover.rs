@@ -115,8 +115,6 @@ impl Pipeline {
             if self.records.stripe(piece.stripe)?.is_some() {
                 continue;
             }
-            self.data_in_journal
-                .store(true, std::sync::atomic::Ordering::SeqCst);
             let payload = stripes.entry(piece.stripe).or_default();
             let start = piece.offset as usize;
             let end = start + piece.bytes.len();

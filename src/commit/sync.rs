@@ -48,14 +48,25 @@ impl Clockwork {
     }
 }
 
+/// Where a commit makes changes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    /// In the journal, with the bytes of the open stripe.
+    JournalWithData,
+    /// In the journal, with all stripes flushed before.
+    Journal,
+    /// In the index, with all stripes flushed before, and everything that is in the journal.
+    Index,
+}
+
 impl Pipeline {
     /// Makes everything that was applied and written before the call durable (P1). Callers share
     /// commits: whoever arrives while one runs waits for the next, which is one for all of them.
     ///
     /// # Errors
     ///
-    /// [`CommitError::NoSpace`] if the journal cannot grow; nothing is lost then. Any other failure
-    /// poisons the pipeline: it stays readable, and takes nothing more.
+    /// [`CommitError::NoSpace`] if neither journal nor index can grow; nothing is lost then. Any other
+    /// failure poisons the pipeline: it stays readable, and takes nothing more.
     pub fn sync(&self) -> Result<(), CommitError> {
         if self.is_read_only() {
             return Ok(());
@@ -74,27 +85,30 @@ impl Pipeline {
     /// 4. Take the records of all stripes written so far.
     /// 5. **Sync** the segment files, all members at once. Shards that did not make it are taken out
     ///    of their records, and those records join the others.
-    /// 6. Append one journal record with all of this, and **sync** it on all members. Only now is it
-    ///    acknowledged.
+    /// 6. Append one journal record with all of this, and **sync** it on all members; where the
+    ///    journal has no space, commit it to the index. Only now is it acknowledged.
     pub(super) fn commit(&self) -> Result<(), CommitError> {
         // Whoever waited for a commit that failed leads the next one, and must not make it: what the
         // failed one took is in no journal, and what came after may build upon it.
         self.check_poison()?;
-        let journal_data = self.takes_data();
-        match self.commit_with(journal_data) {
-            // The changes are pending again. Without data the record is smaller, and what the
-            // journal holds can be moved into the index.
-            Err(CommitError::NoSpace) => self
-                .commit_with(false)
-                .or_else(|error| self.commit_after_checkpoint(error)),
-            outcome => outcome,
-        }
-        .inspect_err(|error| self.poison_unless_harmless(error))
+        let data = if self.takes_data() {
+            Target::JournalWithData
+        } else {
+            Target::Journal
+        };
+        // After "no space" the changes are pending again. Without data the record is smaller; and the
+        // index needs none of what is in the journal, which it takes in as well and so empties.
+        [data, Target::Journal, Target::Index]
+            .into_iter()
+            .map(|target| self.commit_to(target))
+            .find(|outcome| !matches!(outcome, Err(CommitError::NoSpace)))
+            .unwrap_or(Err(CommitError::NoSpace))
+            .inspect_err(|error| self.poison_unless_harmless(error))
     }
 
-    fn commit_with(&self, journal_data: bool) -> Result<(), CommitError> {
+    fn commit_to(&self, target: Target) -> Result<(), CommitError> {
         let mut parts = vec![self.meta.rotate()]; // step 1
-        let data = self.take_data(journal_data); // step 2
+        let data = self.take_data(target == Target::JournalWithData); // step 2
         let flushed = self.volume.wait_flushed().map_err(CommitError::from); // step 3
         if let Err(error) = flushed.and_then(|()| self.sync_stripes(&mut parts)) {
             // Steps 4 and 5. What was taken will never be appended, whatever the error is.
@@ -103,12 +117,12 @@ impl Pipeline {
         if parts.iter().all(Pending::is_empty) && data.is_empty() {
             return Ok(());
         }
-        let with_data = !data.is_empty();
-        if with_data {
-            // Set first: a record may be in the journal although appending it failed.
-            self.data_in_journal.store(true, Ordering::SeqCst);
+        // Step 6.
+        if target == Target::Index {
+            self.meta.append_to_index(parts)?;
+        } else {
+            self.meta.append(parts, &data)?;
         }
-        self.meta.append(parts, &data)?; // step 6
         self.to_checkpoint.store(true, Ordering::SeqCst);
         Ok(())
     }
@@ -163,15 +177,6 @@ impl Pipeline {
         }
     }
 
-    /// Makes room in the journal, where nothing in it is needed but what the index can take.
-    fn commit_after_checkpoint(&self, error: CommitError) -> Result<(), CommitError> {
-        if !matches!(error, CommitError::NoSpace) || self.data_in_journal.load(Ordering::SeqCst) {
-            return Err(error);
-        }
-        self.meta.checkpoint()?;
-        self.commit_with(false)
-    }
-
     fn takes_data(&self) -> bool {
         !self.checkpointing.is_locked() && self.meta.journal_fill() < JOURNAL_FILL_WITH_DATA
     }
@@ -194,10 +199,7 @@ impl Pipeline {
         self.group.join(|| self.commit())?;
         self.to_checkpoint.store(false, Ordering::SeqCst);
         match self.meta.checkpoint() {
-            Ok(()) => {
-                self.data_in_journal.store(false, Ordering::SeqCst);
-                Ok(())
-            }
+            Ok(()) => Ok(()),
             Err(error) => {
                 self.to_checkpoint.store(true, Ordering::SeqCst);
                 let error = error.into();
@@ -258,6 +260,20 @@ impl Pipeline {
             }
         }
         Ok(true)
+    }
+
+    /// Says whether changes that take room may be applied: to be asked before every one that neither
+    /// replaces nor removes what is there. If what was applied before found no space, tries again to
+    /// make that durable.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError::NoSpace`] while it cannot be; and as for [`Pipeline::sync`].
+    pub fn check_growth(&self) -> Result<(), CommitError> {
+        if self.meta.is_full() {
+            self.checkpoint()?;
+        }
+        Ok(())
     }
 
     pub(super) fn check_poison(&self) -> Result<(), CommitError> {

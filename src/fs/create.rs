@@ -127,7 +127,7 @@ impl Fs {
         edit.put_inode(ino, &inode);
         directory.add(&mut edit, name, (ino, inode.kind), None);
         directory.put(&mut edit, now);
-        self.apply(edit)?;
+        self.apply_growth(edit)?;
         if was_nameless {
             self.nodes.named(ino);
         }
@@ -186,7 +186,7 @@ impl Fs {
         inode.links = 0;
         edit.put_inode(ino, &inode);
         edit.put_orphan(ino);
-        self.apply(edit)?;
+        self.apply_growth(edit)?;
         self.nodes.look_up(ino);
         let handle = self.hold_file(ino, flags);
         self.nodes.nameless(ino, !flags.exclusive);
@@ -227,7 +227,7 @@ impl Fs {
         edit.put_inode(ino, &inode);
         directory.add(&mut edit, name, (ino, inode.kind), None);
         directory.put(&mut edit, inode.btime);
-        self.apply(edit)?;
+        self.apply_growth(edit)?;
         self.nodes.look_up(ino);
         Ok(Attr::new(ino, &inode))
     }

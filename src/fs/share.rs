@@ -65,6 +65,7 @@ impl Fs {
         wanted: &Range<u64>,
         target_offset: u64,
     ) -> Result<Option<u64>, FsError> {
+        self.pipeline.check_growth()?;
         let lock = self.locks.exclusive(&[from.ino, to.ino]);
         let source = self.inode(from.ino)?;
         let mut inode = self.inode(to.ino)?;

@@ -72,6 +72,7 @@ impl Fs {
             acl::DEFAULT => acl::set_default(&mut edit, ino, &inode, value)?,
             _ => edit.put_xattr(ino, name, value.to_vec()),
         }
+        self.pipeline.check_growth()?;
         self.changed(edit, ino, inode)
     }
 

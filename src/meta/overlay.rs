@@ -234,6 +234,24 @@ impl Overlay {
         self.frozen.take()
     }
 
+    /// Returns everything that is in the journal and not in the index.
+    pub(super) fn in_journal(&self) -> Layer {
+        let mut all = self
+            .frozen
+            .as_ref()
+            .map_or_else(Layer::default, |frozen| (*frozen.layer).clone());
+        for (key, entry) in self.logged.iter() {
+            all.insert(key.clone(), entry.clone());
+        }
+        all
+    }
+
+    /// Forgets everything that is in the journal: the index has it. Returns it to be dropped without
+    /// a lock.
+    pub(super) fn forget_journal(&mut self) -> (Layer, Option<Frozen>) {
+        (std::mem::take(&mut self.logged), self.frozen.take())
+    }
+
     fn layers(&self) -> impl Iterator<Item = &Layer> {
         let open = [&self.pending, &self.stripes];
         let taken = self.taken.iter().map(|layer| &**layer);

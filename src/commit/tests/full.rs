@@ -1,6 +1,7 @@
 //! Disks that fill up, and room that comes back.
 
 use super::*;
+use crate::store::{Effect, Fault, Scope};
 
 /// Writes files of `len` bytes until there is no room; returns how many fitted.
 fn fill_up(fs: &TestFs, model: &mut Model, first: u64, len: usize) -> u64 {
@@ -241,4 +242,87 @@ fn a_full_member_does_not_keep_the_journal_from_being_emptied() {
                 .is_some_and(|value| *value == pattern(file, 3000))
         );
     }
+}
+
+/// Bytes of a stripe are in the journal, so that it cannot just be forgotten.
+#[test]
+fn a_full_journal_that_cannot_grow_gives_way_to_the_index() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    let bytes = pattern(1, 700);
+    fs.write(1, &bytes).unwrap();
+    fs.sync().unwrap();
+    for disk in &rig.disks {
+        disk.set_capacity(0);
+    }
+    let attribute = key::xattr(Ino(1), b"user.counter");
+    let put = |fs: &TestFs, round| {
+        let mut batch = Batch::default();
+        batch.put(attribute.clone(), pattern(round, 3000));
+        fs.pipeline.apply(batch).unwrap();
+    };
+    let (mut fullest, mut round) = (0.0, 0);
+    while fs.pipeline.meta.journal_fill() >= fullest {
+        fullest = fs.pipeline.meta.journal_fill();
+        round += 1;
+        put(&fs, round);
+        fs.sync()
+            .unwrap_or_else(|error| panic!("round {round}, journal {fullest}: {error}"));
+        assert!(round < 2000);
+    }
+    assert!(fullest > 0.98, "emptied at {fullest}");
+    put(&fs, round + 1);
+    fs.sync().unwrap();
+    drop(fs);
+    rig.cut(CutPolicy::Drop);
+    for disk in &rig.disks {
+        disk.set_capacity(DISK);
+    }
+    for lost in 0..3 {
+        let fs = rig.fork().open(&[lost]);
+        assert_eq!(fs.read(1).unwrap(), bytes, "lost {lost}");
+        let found = fs.pipeline.get(&attribute).unwrap();
+        assert!(
+            found.is_some_and(|value| *value == pattern(round + 1, 3000)),
+            "lost {lost}"
+        );
+    }
+}
+
+#[test]
+fn what_takes_room_is_refused_while_nothing_can_be_made_durable_and_deleting_is_not() {
+    let rig = Rig::new(2, 1, 3);
+    let plan = FaultPlan::new();
+    let fs = rig.open_with_faults(&plan).unwrap();
+    let mut model = Model::new();
+    for file in 1..4 {
+        model.insert(file, pattern(file, 5000));
+        fs.write(file, &model[&file]).unwrap();
+    }
+    fs.pipeline.checkpoint().unwrap();
+    fs.pipeline.check_growth().unwrap();
+    plan.add(Fault::at(1, Effect::NoSpace).of(Scope::Changing).lasting());
+    let mut batch = Batch::default();
+    batch.put(key::xattr(Ino(1), b"user.late"), "value");
+    fs.pipeline.apply(batch).unwrap();
+    assert!(matches!(fs.sync(), Err(CommitError::NoSpace)));
+    assert!(matches!(
+        fs.pipeline.check_growth(),
+        Err(CommitError::NoSpace)
+    ));
+    assert!(matches!(
+        fs.pipeline.write(b"more"),
+        Err(CommitError::NoSpace)
+    ));
+    fs.remove(2).unwrap();
+    model.insert(2, Vec::new());
+    assert_holds(&fs, &model, "full");
+    plan.clear();
+    fs.pipeline.check_growth().unwrap();
+    drop(fs);
+    rig.cut(CutPolicy::Drop);
+    let fs = rig.open(&[]);
+    assert_holds(&fs, &model, "after the cut");
+    let late = fs.pipeline.get(&key::xattr(Ino(1), b"user.late")).unwrap();
+    assert_eq!(late.as_deref(), Some(&b"value"[..]));
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::rig::{Rig, Script, Unit, content, difference};
+use super::rig::{Rig, Script, Unit, content, difference, inline};
 use crate::members::{Access, Members};
-use crate::meta::{Meta, MetaError};
-use crate::store::{CallKind, Effect, Fault, FaultPlan, Scope, Store};
+use crate::meta::{Batch, Meta, MetaError, MetaOptions};
+use crate::store::{CallKind, CutPolicy, Effect, Fault, FaultPlan, Scope, Store};
 
 const SEED: u64 = 47;
 
@@ -133,4 +133,92 @@ fn one_full_member_does_not_keep_the_others_from_a_checkpoint() {
             break;
         }
     }
+}
+
+/// The journal has no space for a unit, so that it goes to the index at once.
+#[test]
+fn a_unit_that_goes_straight_to_the_index_is_there_wholly_or_not_whatever_cuts_it_off() {
+    let (origin, script) = (Rig::new(1, 1, 3), Script::new(SEED + 2, 9));
+    for effect in [Effect::PowerCut, Effect::NoSpace, Effect::Eio] {
+        for nth in 1.. {
+            let plan = FaultPlan::new();
+            let (rig, meta, members) = with_something_to_checkpoint(&origin, &script, &plan);
+            let fault = Fault::at(nth, effect).of(Scope::Changing);
+            plan.add(if effect == Effect::NoSpace {
+                fault.lasting()
+            } else {
+                fault
+            });
+            let unit = &script.units[8];
+            meta.apply(unit.applied.clone()).expect("apply");
+            meta.apply_stripes(unit.stripes.clone()).expect("apply");
+            let done = meta.append_to_index(vec![meta.rotate(), meta.take_stripes()]);
+            let case = format!("{effect:?} at call {nth}: {done:?}");
+            let struck = plan.triggered() > 0;
+            let mut acknowledged = 8;
+            if effect != Effect::PowerCut {
+                plan.clear();
+                let found = content(&meta).expect("content");
+                assert!(found == script.states[9], "{case}");
+                if done.is_err() {
+                    assert!(matches!(done, Err(MetaError::NoSpace)), "{case}");
+                    meta.append(vec![meta.rotate(), meta.take_stripes()], &[])
+                        .expect("append");
+                }
+                acknowledged = 9;
+            } else if done.is_ok() {
+                acknowledged = 9;
+            }
+            drop((meta, members));
+            for policy in [CutPolicy::Keep, CutPolicy::Drop, CutPolicy::Reorder(nth)] {
+                let rig = rig.fork();
+                rig.disks.iter().for_each(|disk| disk.cut(policy));
+                let (meta, _, _members) = rig
+                    .open(&[], None, Access::ReadWrite)
+                    .unwrap_or_else(|error| panic!("{case}: {error:?}"));
+                let found = content(&meta).expect("content");
+                assert!(
+                    script.states[acknowledged..].contains(&found),
+                    "{case}: {}",
+                    difference(&script.states[acknowledged], &found)
+                );
+            }
+            if !struck {
+                assert!(nth > 5, "{case}");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn changes_that_wait_for_space_take_a_bounded_amount_of_memory() {
+    let rig = Rig::new(1, 1, 2);
+    let plan = FaultPlan::new();
+    let members =
+        Members::open(rig.stores(&[], Some(&plan)), Access::ReadWrite, inline()).expect("members");
+    let options = MetaOptions {
+        cache_bytes: 1 << 20,
+        overlay_bytes: 1 << 20,
+    };
+    let (meta, _) = Meta::open(members, &options).expect("open");
+    plan.add(Fault::at(1, Effect::NoSpace).of(Scope::Changing).lasting());
+    let put = |number: u32| {
+        let mut batch = Batch::default();
+        batch.put(number.to_be_bytes().to_vec(), vec![7; 1000]);
+        meta.apply(batch)
+    };
+    let mut count = 0;
+    while put(count).is_ok() {
+        count += 1;
+        assert!(count < 3000, "{count} changes wait");
+        if count.is_multiple_of(100) {
+            let refused = meta.append(vec![meta.rotate()], &[]);
+            assert!(matches!(refused, Err(MetaError::NoSpace)), "{refused:?}");
+        }
+    }
+    assert!(matches!(put(count), Err(MetaError::NoSpace)));
+    plan.clear();
+    meta.append(vec![meta.rotate()], &[]).expect("append");
+    put(count).expect("there is space again");
 }
