@@ -165,6 +165,14 @@ pub trait Store: Send + Sync + Debug {
     /// Only those of a failing directory.
     fn list(&self, dir: &str) -> Result<Vec<(String, u64)>, StoreError>;
 
+    /// Returns the bytes that the files which [`Store::list`] returns take on the backing filesystem:
+    /// holes take none, what is reserved for a file it takes.
+    ///
+    /// # Errors
+    ///
+    /// Only those of a failing directory.
+    fn taken(&self, dir: &str) -> Result<u64, StoreError>;
+
     /// Gives back the space of a range. What is read there afterwards is zeros or the old bytes:
     /// where the filesystem has no holes, this does nothing and succeeds. The length stays.
     ///

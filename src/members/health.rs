@@ -56,7 +56,7 @@ pub struct MemberStatus {
     pub state: MemberState,
     /// Why it does not, or not yet fully.
     pub reason: Option<String>,
-    /// Bytes of its files; 0 if it is not online.
+    /// Bytes that its files take on its filesystem; 0 if it is not online.
     pub bytes_used: u64,
     /// Bytes that its filesystem has left; 0 if it is not online.
     pub bytes_free: u64,

@@ -149,9 +149,8 @@ impl Members {
         }
         self.call(index, "measure", |store| {
             let free = store.space()?.free_bytes;
-            let mut files = store.list("")?;
-            files.extend(store.list(files::SEGMENTS)?);
-            Ok((files.iter().map(|(_, len)| len).sum(), free))
+            let used = store.taken("")? + store.taken(files::SEGMENTS)?;
+            Ok((used, free))
         })
         .unwrap_or_default()
     }

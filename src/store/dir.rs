@@ -349,6 +349,15 @@ impl Store for DirStore {
             .map_err(self.failed("list", if dir.is_empty() { "directory" } else { dir }))
     }
 
+    fn taken(&self, dir: &str) -> Result<u64, StoreError> {
+        if !is_dir(dir) {
+            return Err(invalid(dir, &self.label, "list"));
+        }
+        self.tree
+            .taken(dir)
+            .map_err(self.failed("list", if dir.is_empty() { "directory" } else { dir }))
+    }
+
     fn punch(&self, name: &str, offset: u64, len: u64) -> Result<(), StoreError> {
         let file = self.buffered(name, "punch")?;
         if len == 0 {

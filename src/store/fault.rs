@@ -157,6 +157,11 @@ impl Store for FaultStore {
         self.inner.list(dir)
     }
 
+    fn taken(&self, dir: &str) -> Result<u64, StoreError> {
+        self.gate(CallKind::List, "list", dir)?;
+        self.inner.taken(dir)
+    }
+
     fn punch(&self, name: &str, offset: u64, len: u64) -> Result<(), StoreError> {
         self.gate_range(CallKind::Punch, "punch", name, offset, len)?;
         self.inner.punch(name, offset, len)

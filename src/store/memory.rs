@@ -312,6 +312,15 @@ impl Store for MemStore {
             .collect())
     }
 
+    fn taken(&self, dir: &str) -> Result<u64, StoreError> {
+        if !is_dir(dir) {
+            return Err(invalid(dir, &self.disk.label, "list"));
+        }
+        let state = self.state("list", dir)?;
+        let files = state.files.iter().filter(|(name, _)| dir_of(name) == dir);
+        Ok(files.map(|(_, file)| file.used_bytes()).sum())
+    }
+
     fn punch(&self, name: &str, offset: u64, len: u64) -> Result<(), StoreError> {
         self.with_file("punch", name, |file, _| {
             file.punch(offset, len);

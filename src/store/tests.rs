@@ -123,6 +123,26 @@ fn a_read_past_the_end_is_short_and_a_write_past_it_grows_the_file() {
     }
 }
 
+/// In whole MiB: a filesystem may add some blocks of its own.
+#[test]
+fn files_take_what_was_reserved_and_not_punched() {
+    const MIB: u64 = 1 << 20;
+    for (store, _dir) in stores() {
+        assert_eq!(store.taken("segments").expect("an absent directory"), 0);
+        store.create("segments/01", 4 * MIB).expect("a new file");
+        store.create("top", MIB).expect("a new file");
+        let taken = || store.taken("segments").expect("the directory works") / MIB;
+        assert_eq!(taken(), 4, "{}", store.label());
+        store
+            .punch("segments/01", MIB, 2 * MIB)
+            .expect("a hole or nothing");
+        assert_eq!(taken(), 2, "{}", store.label());
+        store.truncate("segments/01", MIB).expect("shorter");
+        assert_eq!(taken(), 1, "{}", store.label());
+        assert_eq!(store.taken("").expect("the directory works") / MIB, 1);
+    }
+}
+
 #[test]
 fn names_are_listed_renamed_and_removed() {
     for (store, _dir) in stores() {

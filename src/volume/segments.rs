@@ -46,6 +46,17 @@ pub(crate) struct Reservation {
     segment: SegmentId,
 }
 
+/// What a segment takes of each of its files, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    /// What stripes take that are written, and those being filled.
+    pub(crate) stripes: u64,
+    /// What is behind them.
+    pub(crate) left: u64,
+    /// Whether further stripes come there; else it is about to be cut off.
+    pub(crate) open: bool,
+}
+
 /// Where a stripe's shards go.
 #[derive(Clone, Debug)]
 pub(crate) struct Allocated {
@@ -109,7 +120,7 @@ pub(crate) struct Segments {
     step: u64,
     known: RwLock<HashMap<SegmentId, Arc<SegmentHandle>>>,
     /// What stripes take of each file of a segment, in bytes; of those from before the mount, once
-    /// somebody counted. Taken alone.
+    /// somebody counted. Taken last.
     taken: Mutex<HashMap<SegmentId, u64>>,
     writer: Mutex<Writer>,
     opened: Condvar,
@@ -408,6 +419,30 @@ impl Segments {
         };
         self.punch_files(&handle, &range);
         self.forget_full();
+    }
+
+    /// Returns what each segment takes of each of its files.
+    pub(crate) fn taken(&self) -> Vec<(Arc<SegmentHandle>, Taken)> {
+        let writer = self.writer.lock();
+        let counted = self.taken.lock();
+        let taken = |segment: Arc<SegmentHandle>| {
+            let len = segment.record.len;
+            let counted = counted.get(&segment.id).copied().unwrap_or(len);
+            let taken = match writer.writing.get(&segment.id) {
+                Some(writing) => Taken {
+                    stripes: counted + writing.reserved,
+                    left: len - writing.next - writing.reserved,
+                    open: writing.stage == Stage::Open && !writing.damaged,
+                },
+                None => Taken {
+                    stripes: counted,
+                    left: 0,
+                    open: false,
+                },
+            };
+            (segment, taken)
+        };
+        self.all().into_iter().map(taken).collect()
     }
 
     /// Notes what the stripes of a segment take of each of its files.

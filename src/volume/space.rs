@@ -1,54 +1,73 @@
 //! How much a volume can hold, and how much of that is taken.
+//!
+//! In bytes of data, parity taken off, with the members at hand:
+//!
+//! ```text
+//! room  = (free on the filesystem - what is kept back) / members that share it, in whole steps
+//! index = 1 + 5 x shards of a stripe / 4096: what the index grows by for each byte of a segment file
+//! free  = data shards x (slots(room / index) + what segments being written have left)
+//! total = data shards x  slots(room / index + left + taken by stripes)
+//! used  = total - free
+//! ```
+//!
+//! `slots(...)` is [`slot_capacity`]: a segment takes different members, so that what one member has
+//! beyond the others may be of no use. Space that is reserved for a segment and not written is free, and
+//! so is that of dead stripes once it was given back; what others keep on the same filesystems is
+//! neither free nor used.
 
 use std::collections::HashMap;
 
 use super::Core;
 use super::placement::slot_capacity;
-use super::segments::kept_back;
-use crate::format::MemberIndex;
+use super::segments::{Taken, kept_back};
+use crate::format::{BLOCK_SIZE, MemberIndex};
 
 /// Room for data, parity already taken off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// Bytes of data that the members at hand can hold in all.
     pub usable_total: u64,
-    /// Bytes of that which segments take.
+    /// Bytes of that which stripes take.
     pub usable_used: u64,
     /// Bytes of data that can still be written.
     pub usable_free: u64,
 }
 
+/// Bytes that the index grows by for each checksum of a block: the checksum, and a part of its page
+/// that is not filled.
+const INDEX_BYTES_PER_SUM: u64 = 5;
+
 impl Core {
     /// Measures the members at hand.
-    ///
-    /// Every segment takes as many *different* members as it has slots, so that what one member has
-    /// beyond the others may be of no use; members on one filesystem share its room.
     pub(super) fn space(&self) -> Space {
-        let used = self.used_by_member();
+        let geometry = self.codec.geometry();
         let spaces = self.members.spaces();
+        // With members missing, stripes are written with what is left.
+        let slots = geometry.total_shards().min(spaces.len());
+        if slots < geometry.data_shards() {
+            return Space::default();
+        }
+        let Usage { by_member, left } = self.usage();
         let mut free = Vec::with_capacity(spaces.len());
         let mut total = Vec::with_capacity(spaces.len());
         for &(member, space) in &spaces {
             let sharing = spaces
                 .iter()
                 .filter(|(_, other)| other.filesystem == space.filesystem);
-            let room =
-                space
-                    .free_bytes
-                    .saturating_sub(kept_back(space, self.segments.step(), false));
-            let room = room / sharing.count() as u64;
+            let sharing = sharing.count() as u64;
+            let kept = kept_back(space, self.segments.step(), false);
+            let room = space.free_bytes.saturating_sub(kept) / sharing;
+            let usage = by_member.get(&member).copied().unwrap_or_default();
+            let room = self.without_index(room.saturating_add(usage.to_be_cut));
             free.push(room);
-            total.push(room + used.get(&member).copied().unwrap_or(0));
-        }
-        let geometry = self.codec.geometry();
-        // With members missing, stripes are written with what is left.
-        let slots = geometry.total_shards().min(spaces.len());
-        if slots < geometry.data_shards() {
-            return Space::default();
+            // Until all segments are audited, some seem to take more than they do.
+            let most = space.total_bytes / sharing;
+            total.push(most.min(room.saturating_add(usage.taken)));
         }
         let data_shards = geometry.data_shards() as u64;
-        let usable_free = slot_capacity(&free, slots) * data_shards;
-        let usable_total = (slot_capacity(&total, slots) * data_shards).max(usable_free);
+        let usable_free = (slot_capacity(&free, slots) + left) * data_shards;
+        let usable_total = slot_capacity(&total, slots) * data_shards;
+        let usable_total = usable_total.max(usable_free);
         Space {
             usable_total,
             usable_used: usable_total - usable_free,
@@ -56,14 +75,52 @@ impl Core {
         }
     }
 
-    /// Returns what the segments take on each member, by the lengths of their files.
-    fn used_by_member(&self) -> HashMap<MemberIndex, u64> {
-        let mut used = HashMap::new();
-        for segment in self.segments.all() {
+    /// Returns what segment files can take of some room, when the index grows with them: whole steps.
+    fn without_index(&self, room: u64) -> u64 {
+        let shards = self.codec.geometry().total_shards() as u64;
+        let block = BLOCK_SIZE as u64;
+        let growth = block + INDEX_BYTES_PER_SUM * shards;
+        let files = u128::from(room) * u128::from(block) / u128::from(growth);
+        let files = u64::try_from(files).unwrap_or(u64::MAX);
+        files - files % self.segments.step()
+    }
+
+    fn usage(&self) -> Usage {
+        let mut usage = Usage::default();
+        for (
+            segment,
+            Taken {
+                stripes,
+                left,
+                open,
+            },
+        ) in self.segments.taken()
+        {
+            usage.left += if open { left } else { 0 };
             for &member in segment.record.slots.iter().flatten() {
-                *used.entry(member).or_default() += segment.record.len;
+                let of_member = usage.by_member.entry(member).or_default();
+                of_member.taken = of_member.taken.saturating_add(stripes);
+                of_member.taken += if open { left } else { 0 };
+                of_member.to_be_cut += if open { 0 } else { left };
             }
         }
-        used
+        usage
     }
+}
+
+/// What segments take.
+#[derive(Default)]
+struct Usage {
+    by_member: HashMap<MemberIndex, MemberUsage>,
+    /// What each slot of the segments being written has left.
+    left: u64,
+}
+
+/// What segments take of one member.
+#[derive(Clone, Copy, Default)]
+struct MemberUsage {
+    /// Bytes that stripes take, and those left where more may come.
+    taken: u64,
+    /// Bytes that come free when segments are cut.
+    to_be_cut: u64,
 }

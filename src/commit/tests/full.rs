@@ -79,27 +79,103 @@ fn compaction_makes_room_where_every_stripe_is_half_dead() {
     assert_holds(&rig.open(&[2]), &model, "reopened");
 }
 
+/// What is said to be free at the start can be written, and what was said to be full is.
 #[test]
-fn members_of_mixed_sizes_are_filled_as_far_as_stripes_can() {
-    let sizes = [9, 16, 12, 9, 24].map(|mib: u64| mib << 20);
-    let rig = Rig::with_disks(2, 1, &sizes);
-    let fs = rig.open(&[]);
-    let promised = fs.pipeline.space();
-    let mut model = Model::new();
-    let count = fill_up(&fs, &mut model, 0, 50_000);
-    fs.sync().unwrap();
-    let stored = count * 50_000;
-    assert!(
-        stored * 100 >= promised.usable_free * 93,
-        "{stored} bytes stored of {promised:?}"
-    );
-    assert!(stored <= promised.usable_total);
-    assert_holds(&fs, &model, "full");
-    assert_eq!(fs.redundancy().len(), 1);
-    fs.close();
-    for lost in subsets(5, 1) {
-        assert_holds(&rig.fork().open(&lost), &model, &format!("lost {lost:?}"));
+fn members_of_any_sizes_take_what_they_promise() {
+    let shapes: [(usize, usize, &[u64]); 6] = [
+        (1, 1, &[12, 12]),
+        (2, 1, &[16, 16, 16]),
+        (2, 1, &[9, 16, 12, 9, 24]),
+        (4, 2, &[10, 10, 10, 10, 10, 10]),
+        (4, 2, &[8, 12, 9, 30, 8, 11, 16, 8]),
+        (2, 2, &[20, 9, 9, 9, 40]),
+    ];
+    for (data, parity, sizes) in shapes {
+        for len in [50_000, 700_000] {
+            let context = format!("{data}+{parity} of {sizes:?} MiB, files of {len} bytes");
+            let sizes: Vec<u64> = sizes.iter().map(|mib| mib << 20).collect();
+            let rig = Rig::with_disks(data, parity, &sizes);
+            let fs = rig.open(&[]);
+            let promised = fs.pipeline.space();
+            assert_eq!(promised.usable_used, 0, "{context}: {promised:?}");
+            let mut model = Model::new();
+            let count = fill_up(&fs, &mut model, 0, len);
+            fs.sync().unwrap();
+            // The next file starts at a block.
+            let stored = count * len.next_multiple_of(BLOCK_SIZE) as u64;
+            assert!(
+                stored * 100 >= promised.usable_free * 95,
+                "{context}: {stored} bytes stored of {promised:?}"
+            );
+            assert!(
+                stored <= promised.usable_total * 102 / 100,
+                "{context}: {stored} of {promised:?}"
+            );
+            let full = fs.pipeline.space();
+            assert!(
+                full.usable_free <= promised.usable_free / 20,
+                "{context}: {full:?}, full"
+            );
+            assert_holds(&fs, &model, &context);
+            assert_eq!(fs.redundancy().len(), 1, "{context}");
+            fs.close();
+            for lost in subsets(sizes.len(), 1) {
+                assert_holds(
+                    &rig.fork().open(&lost),
+                    &model,
+                    &format!("{context}, lost {lost:?}"),
+                );
+            }
+        }
     }
+}
+
+/// Neither what segments reserved nor what dead stripes took counts as used.
+#[test]
+fn what_is_used_is_what_was_written_and_not_removed() {
+    let rig = Rig::with_disks(4, 2, &[64 << 20; 6]);
+    let fs = rig.open(&[]);
+    let whole = fs.pipeline.space();
+    let stripe = 4 * UNIT as u64;
+    let assert_used = |fs: &TestFs, files: u64, when: &str| {
+        let space = fs.pipeline.space();
+        let expected = files * 10 * stripe;
+        // A stripe that is being filled has its place already.
+        assert!(
+            (expected..=expected + 2 * stripe).contains(&space.usable_used),
+            "{when}: {space:?}, {expected} bytes written"
+        );
+        assert_eq!(space.usable_used + space.usable_free, space.usable_total);
+        // The index takes some, and gives none back; what it will take is a guess.
+        assert!(
+            space.usable_total * 100 <= whole.usable_total * 101,
+            "{when}: {space:?}, {whole:?}"
+        );
+        assert!(
+            space.usable_total * 100 >= whole.usable_total * 95,
+            "{when}: {space:?}, {whole:?}"
+        );
+    };
+    for file in 0..40 {
+        fs.write(file, &pattern(file, 10 * stripe as usize))
+            .unwrap();
+        assert_used(&fs, file + 1, "writing");
+    }
+    fs.sync().unwrap();
+    for file in (0..40).step_by(2) {
+        fs.remove(file).unwrap();
+    }
+    for _ in 0..4 {
+        fs.sync().unwrap();
+        fs.pipeline.reap().unwrap();
+    }
+    assert_used(&fs, 20, "every other file removed");
+    fs.close();
+    let fs = rig.open(&[]);
+    for _ in 0..10 {
+        fs.pipeline.reap().unwrap();
+    }
+    assert_used(&fs, 20, "reopened");
 }
 
 #[test]

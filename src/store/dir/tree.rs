@@ -12,6 +12,9 @@ use rustix::io::Errno;
 use super::{DIR_MODE, FILE_MODE, NO_FOLLOW, length_of, retry};
 use crate::store::name::Name;
 
+/// The unit of `st_blocks`, whatever the block size of the filesystem is.
+const STAT_BLOCK_BYTES: u64 = 512;
+
 /// A directory held open, with its subdirectories as they are used.
 #[derive(Debug)]
 pub(super) struct Tree {
@@ -143,11 +146,34 @@ impl Tree {
     /// Returns names and lengths of the regular files in a directory, in order of name; names that
     /// no store takes are not ours and left out.
     pub(super) fn list(&self, dir: &str) -> Result<Vec<(String, u64)>, Errno> {
+        let mut files = Vec::new();
+        self.for_each_file(dir, |base, stat| {
+            let name = if dir.is_empty() {
+                base.to_owned()
+            } else {
+                format!("{dir}/{base}")
+            };
+            files.push((name, length_of(stat)));
+        })?;
+        files.sort_unstable();
+        Ok(files)
+    }
+
+    /// Returns the bytes that the same files take.
+    pub(super) fn taken(&self, dir: &str) -> Result<u64, Errno> {
+        let mut taken = 0;
+        self.for_each_file(dir, |_, stat| {
+            taken += u64::try_from(stat.st_blocks).unwrap_or(0) * STAT_BLOCK_BYTES;
+        })?;
+        Ok(taken)
+    }
+
+    /// Looks at every regular file in a directory; one that is absent has none.
+    fn for_each_file(&self, dir: &str, mut look: impl FnMut(&str, &Stat)) -> Result<(), Errno> {
         let held = match self.dir(dir) {
-            Err(Errno::NOENT) if !dir.is_empty() => return Ok(Vec::new()),
+            Err(Errno::NOENT) if !dir.is_empty() => return Ok(()),
             other => other?,
         };
-        let mut files = Vec::new();
         for entry in Dir::read_from(&held)? {
             let entry = entry?;
             let Ok(base) = entry.file_name().to_str() else {
@@ -158,19 +184,13 @@ impl Tree {
             }
             match retry(|| sys::statat(&held, base, NO_FOLLOW)) {
                 Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
-                    let name = if dir.is_empty() {
-                        base.to_owned()
-                    } else {
-                        format!("{dir}/{base}")
-                    };
-                    files.push((name, length_of(&stat)));
+                    look(base, &stat);
                 }
                 Ok(_) | Err(Errno::NOENT) => {} // no file of ours, or removed meanwhile
                 Err(errno) => return Err(errno),
             }
         }
-        files.sort_unstable();
-        Ok(files)
+        Ok(())
     }
 
     /// Returns whether there is no entry at all.

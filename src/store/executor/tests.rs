@@ -209,6 +209,7 @@ impl Store for Pipe {
         remove(name: &str) -> ();
         rename(from: &str, to: &str) -> ();
         list(dir: &str) -> Vec<(String, u64)>;
+        taken(dir: &str) -> u64;
         punch(name: &str, offset: u64, len: u64) -> ();
         read_at(name: &str, offset: u64, buf: &mut [u8]) -> ();
         write_at(name: &str, offset: u64, data: &[u8]) -> ();
