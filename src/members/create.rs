@@ -7,7 +7,7 @@ use super::slots::{SUPERBLOCK_LEN, padded};
 use crate::codec::{CodeId, Geometry};
 use crate::format::record::MAX_SEGMENT_BYTES;
 use crate::format::superblock::{
-    COMPAT_KNOWN, EpochMark, MAX_LABEL, MAX_MEMBERS, MemberEntry, Superblock,
+    COMPAT_KNOWN, EpochMark, MAX_LABEL, MAX_MEMBERS, MemberEntry, SLOT_BYTES, SLOTS, Superblock,
 };
 use crate::format::{BLOCK_SIZE, Epoch, Generation, MemberId, MemberIndex, VolumeId, files};
 use crate::store::{Hold, StoreErrorKind, StoreRef};
@@ -185,7 +185,11 @@ fn write_all(stores: &[StoreRef], blocks: &[Superblock]) -> Result<(), MembersEr
         store.create(files::SUPERBLOCK, SUPERBLOCK_LEN)?;
     }
     for (store, block) in stores.iter().zip(blocks) {
-        store.write_at(files::SUPERBLOCK, block.slot_offset(), &padded(block))?;
+        // In both slots, so that one that is damaged costs nothing from the beginning.
+        for slot in 0..SLOTS {
+            let offset = (slot * SLOT_BYTES) as u64;
+            store.write_at(files::SUPERBLOCK, offset, &padded(block))?;
+        }
         store.sync(files::SUPERBLOCK)?;
     }
     Ok(())

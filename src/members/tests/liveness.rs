@@ -245,8 +245,9 @@ fn read_only_changes_nothing_and_keeps_writers_out_alone() {
 
 #[test]
 fn a_torn_slot_costs_nothing_and_two_cost_the_member() {
-    let disks = Disks::volume(2, 1, 3);
-    drop(disks.open([0, 1]).expect("enough members")); // both slots are in use now
+    let fresh = Disks::volume(2, 1, 3);
+    let used = fresh.fork();
+    drop(used.open([0, 1]).expect("enough members"));
     let damage = |disks: &Disks, slot: usize| {
         let offset = (slot * SLOT_BYTES) as u64;
         assert!(disks.directories[0].corrupt(
@@ -256,15 +257,18 @@ fn a_torn_slot_costs_nothing_and_two_cost_the_member() {
             1
         ));
     };
-    for slot in [0, 1] {
-        let disks = disks.fork();
-        damage(&disks, slot);
-        let members = disks.open([0, 1]).expect("the other slot is whole");
-        assert_eq!(members.current_at_open(), indices([0, 1]), "slot {slot}");
+    for (age, disks) in [("fresh", &fresh), ("used", &used)] {
+        for slot in [0, 1] {
+            let disks = disks.fork();
+            damage(&disks, slot);
+            let members = disks.open([0, 1]).expect("the other slot is whole");
+            let current = members.current_at_open();
+            assert_eq!(current, indices([0, 1]), "{age}, slot {slot}");
+        }
     }
-    damage(&disks, 0);
-    damage(&disks, 1);
-    let error = disks
+    damage(&used, 0);
+    damage(&used, 1);
+    let error = used
         .open(0..3)
         .expect_err("stripes of epoch 2 lie on members 0 and 1 alone");
     assert!(
@@ -278,7 +282,7 @@ fn a_torn_slot_costs_nothing_and_two_cost_the_member() {
             .hint()
             .is_some_and(|hint| hint.contains("cauchyfs extract"))
     );
-    let members = Members::open(disks.stores(0..3), Access::ReadOnly, inline());
+    let members = Members::open(used.stores(0..3), Access::ReadOnly, inline());
     let members = members.expect("older stripes are on members 1 and 2 too");
     assert_eq!(members.current_at_open(), indices([1]));
     assert_eq!(members.stale(), indices([2]));
