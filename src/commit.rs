@@ -34,6 +34,7 @@ use crate::volume::{Hold, Pin, Placed, Space, Volume};
 
 mod audit;
 mod compact;
+mod copies;
 mod error;
 mod group;
 mod reap;
@@ -44,6 +45,7 @@ mod sync;
 
 pub use crate::members::CreateOptions;
 pub use compact::InodeLocks;
+pub use copies::IndexCopies;
 pub use error::CommitError;
 pub use redundancy::{MissingShards, Redundancy, RedundancyRow};
 

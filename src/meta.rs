@@ -41,8 +41,8 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use crate::format::Lsn;
 use crate::format::journal::{Change, Life};
+use crate::format::{Lsn, MemberIndex};
 use crate::members::{Access, Members};
 use disk::Disk;
 use index::{Commit, Index, Position};
@@ -516,6 +516,13 @@ impl Meta {
     pub fn mend_index(&self) -> Result<bool, MetaError> {
         self.journal()?;
         self.index.refill().map_err(|error| self.poisoned_by(error))
+    }
+
+    /// Looks for the copies of the index, and returns the members on which they are, in order. There
+    /// are to be as many as parity shards and one more.
+    #[must_use]
+    pub fn index_copies(&self) -> Vec<MemberIndex> {
+        self.index.copies()
     }
 
     /// Makes a last checkpoint, under the same guarantee as [`Meta::checkpoint`], and lets go of the

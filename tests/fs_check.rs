@@ -14,7 +14,7 @@ use cauchyfs::format::{Cookie, Ino, Record, StripeId, key};
 use cauchyfs::fs::check::{FindingKind, Report, check};
 use cauchyfs::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
 use cauchyfs::meta::Batch;
-use cauchyfs::store::Store;
+use cauchyfs::store::{MemDisk, Store};
 
 const ROOT: &Caller = &Caller::ROOT;
 
@@ -429,4 +429,38 @@ fn a_segment_file_that_is_gone_or_cut_short_is_named_with_the_shards_it_lacks() 
     assert_eq!(findings(), missing(Some(100_000), 3));
     store.remove(&name).unwrap();
     assert_eq!(findings(), missing(None, 4));
+}
+
+#[test]
+fn a_missing_copy_of_the_index_is_found_and_made_once_there_is_room() {
+    let disks = volume::disks(3, 2, 1);
+    let has_copy = |disk: &MemDisk| disk.open().open_len("index").is_ok();
+    let (holders, others): (Vec<_>, Vec<_>) = disks.iter().partition(|disk| has_copy(disk));
+    assert_eq!((holders.len(), others.len()), (2, 1));
+    holders[0].open().remove("index").unwrap();
+    holders[0].set_capacity(0);
+    others[0].set_capacity(0);
+    let pipeline = volume::open(&disks, 0);
+    let found = |repair| -> Vec<(FindingKind, bool)> {
+        let report = check(&pipeline, repair).unwrap();
+        let findings = report.findings.into_iter();
+        findings.map(|it| (it.kind, it.mended)).collect()
+    };
+    let missing = FindingKind::CopiesMissing {
+        found: 1,
+        wanted: 2,
+    };
+    assert_eq!(found(false), [(missing.clone(), false)]);
+    assert_eq!(found(true), [(missing.clone(), false)], "there is no room");
+    for disk in &disks {
+        disk.set_capacity(1 << 30);
+    }
+    let mut batch = Batch::default();
+    batch.put(key::perhaps_dead(StripeId(7)), Marker.encode());
+    pipeline.apply(batch).unwrap();
+    pipeline.checkpoint().unwrap();
+    assert_eq!(found(true), [(missing, true)]);
+    assert_eq!(found(false), []);
+    let copies = disks.iter().filter(|disk| has_copy(disk)).count();
+    assert_eq!(copies, 2);
 }

@@ -3,12 +3,11 @@
 use super::args::CheckArguments;
 use super::control;
 use super::directories::Directories;
-use super::failure::{Failure, Outcome, warn};
+use super::failure::{Failure, Outcome};
 use super::report::{MemberReport, State};
 use super::size::format_size;
-use super::volume::{Volume, VolumeOptions, fs_failure};
-use crate::fs::{FsOptions, check};
-use crate::members::Access;
+use super::volume::{Volume, fs_failure};
+use crate::fs::check;
 
 /// Checks the structure of an unmounted volume.
 ///
@@ -18,23 +17,14 @@ use crate::members::Access;
 pub(super) fn run(arguments: &CheckArguments) -> Result<Outcome, Failure> {
     let directories = Directories::find(&arguments.directories)?;
     control::refuse_mounted(&directories.present)?;
-    let volume = open(&directories, arguments.repair)?;
+    let volume = if arguments.repair {
+        Volume::open_to_repair(&directories)?
+    } else {
+        Volume::open_to_look(&directories)?
+    };
     let outcome = examine(&volume, arguments.repair);
     volume.close()?;
     outcome
-}
-
-fn open(directories: &Directories, repair: bool) -> Result<Volume, Failure> {
-    if !repair {
-        return Volume::open_to_look(directories);
-    }
-    let options = VolumeOptions {
-        access: Access::ReadWrite,
-        ..VolumeOptions::looking()
-    };
-    let volume = Volume::open(directories, &options, FsOptions::default())?;
-    volume.notes.iter().for_each(warn);
-    Ok(volume)
 }
 
 fn examine(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
@@ -57,7 +47,7 @@ fn examine(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
         checked.extents,
         format_size(checked.bytes),
         checked.stripes,
-        verdict(checked.found, checked.mended),
+        verdict(repair, checked.found, checked.mended),
     );
     let listed = checked.findings.len() as u64;
     if checked.found > listed {
@@ -72,14 +62,21 @@ fn examine(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
     })
 }
 
-fn verdict(findings: u64, mended: u64) -> String {
-    match (findings, findings - mended) {
+fn verdict(repair: bool, found: u64, mended: u64) -> String {
+    let left = count(found - mended);
+    match (found, found - mended) {
         (0, _) => "nothing is wrong".to_owned(),
-        (_, 0) => format!("{mended} faults, all mended"),
-        (_, left) if mended == 0 => {
-            format!("{left} faults; `cauchyfs check --repair` mends what can be mended")
-        }
-        (_, left) => format!("{mended} faults mended, {left} left"),
+        (_, 0) => format!("{}, mended", count(found)),
+        _ if !repair => format!("{left}; `cauchyfs check --repair` mends what can be mended"),
+        _ if mended == 0 => format!("{left} that this cannot mend"),
+        _ => format!("{} mended, {left} that this cannot mend", count(mended)),
+    }
+}
+
+fn count(faults: u64) -> String {
+    match faults {
+        1 => "1 fault".to_owned(),
+        _ => format!("{faults} faults"),
     }
 }
 
@@ -89,9 +86,11 @@ mod tests {
 
     #[test]
     fn the_verdict_counts_what_is_left() {
-        assert_eq!(verdict(0, 0), "nothing is wrong");
-        assert_eq!(verdict(3, 3), "3 faults, all mended");
-        assert_eq!(verdict(3, 1), "1 faults mended, 2 left");
-        assert!(verdict(2, 0).starts_with("2 faults;"));
+        assert_eq!(verdict(false, 0, 0), "nothing is wrong");
+        assert_eq!(verdict(true, 3, 3), "3 faults, mended");
+        let some = "2 faults mended, 1 fault that this cannot mend";
+        assert_eq!(verdict(true, 3, 2), some);
+        assert_eq!(verdict(true, 1, 0), "1 fault that this cannot mend");
+        assert!(verdict(false, 2, 0).starts_with("2 faults; `cauchyfs check --repair`"));
     }
 }

@@ -212,7 +212,7 @@ fn warnings(volume: &Volume) -> Result<Vec<String>, Failure> {
     let others = volume.notes.iter().filter(|note| !is_of_a_member(note));
     warnings.extend(others.map(ToString::to_string));
     if report.state != State::Healthy && warnings.is_empty() {
-        warnings.push("some stripes lack shards".to_owned());
+        warnings.push(report.shortage().to_owned());
     }
     Ok(warnings)
 }

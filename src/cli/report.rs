@@ -19,6 +19,8 @@ pub(super) struct Report {
     pub(super) engine: String,
     pub(super) members: Vec<MemberReport>,
     pub(super) redundancy: Vec<RedundancyReport>,
+    /// Nothing where too few members are there to read it.
+    pub(super) index: Option<IndexReport>,
     pub(super) unrecoverable_files: Vec<String>,
     pub(super) capacity: CapacityReport,
     pub(super) scrub: ScrubReport,
@@ -87,6 +89,20 @@ pub(super) struct RedundancyReport {
     pub(super) bytes: u64,
 }
 
+/// The copies of the index, of which one is enough.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct IndexReport {
+    pub(super) copies_wanted: usize,
+    /// The members that have one.
+    pub(super) members: Vec<u16>,
+}
+
+impl IndexReport {
+    fn is_short(&self) -> bool {
+        self.members.len() < self.copies_wanted
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct CapacityReport {
     pub(super) bytes_usable: u64,
@@ -141,6 +157,7 @@ impl Report {
     pub(super) fn judge(
         members: &[MemberReport],
         redundancy: &[RedundancyReport],
+        index: Option<&IndexReport>,
         geometry: &GeometryReport,
     ) -> State {
         let online = members
@@ -154,6 +171,7 @@ impl Report {
         if online < geometry.data || is_lost {
             State::Failed
         } else if online < members.len()
+            || index.is_some_and(IndexReport::is_short)
             || redundancy
                 .iter()
                 .any(|row| row.losses_tolerated < full && row.stripes > 0)
@@ -237,10 +255,19 @@ impl Report {
         let members = self.members.len();
         match self.state {
             State::Healthy => "healthy".to_owned(),
-            State::Degraded if gone == 0 => "degraded, some stripes lack shards".to_owned(),
+            State::Degraded if gone == 0 => format!("degraded, {}", self.shortage()),
             State::Degraded => format!("degraded, {gone} of {members} members are away"),
             State::Failed if gone == 0 => "failed, some data is lost".to_owned(),
             State::Failed => format!("failed, {gone} of {members} members are away"),
+        }
+    }
+
+    /// Says what a volume lacks that is degraded although all members are there.
+    pub(super) fn shortage(&self) -> &'static str {
+        if self.index.as_ref().is_some_and(IndexReport::is_short) {
+            "the index lacks copies"
+        } else {
+            "some stripes lack shards"
         }
     }
 
@@ -304,6 +331,18 @@ impl Report {
         if self.redundancy.is_empty() {
             push(text, format_args!("no stripes yet"));
         }
+        if let Some(index) = &self.index {
+            let members: Vec<_> = index.members.iter().map(ToString::to_string).collect();
+            push(
+                text,
+                format_args!(
+                    "the index has {} of {} copies, on members {}",
+                    members.len(),
+                    index.copies_wanted,
+                    members.join(", ")
+                ),
+            );
+        }
         for path in &self.unrecoverable_files {
             push(text, format_args!("cannot be read in full: {path}"));
         }
@@ -313,6 +352,10 @@ impl Report {
         let away: Vec<String> = self.absentees().map(MemberReport::name).collect();
         match self.state {
             State::Healthy => "nothing to do".to_owned(),
+            State::Degraded if away.is_empty() && self.index.as_ref().is_some_and(IndexReport::is_short) => {
+                "wait: a mounted volume copies its index in the background; if it does not, make room on its members"
+                    .to_owned()
+            }
             State::Degraded if away.is_empty() => {
                 "nothing for now; `cauchyfs rebuild` of a later release restores what is missing"
                     .to_owned()
@@ -367,7 +410,7 @@ mod tests {
         }
     }
 
-    fn report(away: &[u16], rows: &[(i64, u64)]) -> Report {
+    fn report(away: &[u16], rows: &[(i64, u64)], index: &[u16]) -> Report {
         let members: Vec<_> = (0..6)
             .map(|index| {
                 let gone = away.contains(&index);
@@ -394,15 +437,20 @@ mod tests {
                 bytes: 1,
             })
             .collect();
+        let index = IndexReport {
+            copies_wanted: 3,
+            members: index.to_vec(),
+        };
         Report {
             volume: "v".to_owned(),
             label: "photos".to_owned(),
-            state: Report::judge(&members, &redundancy, &geometry),
+            state: Report::judge(&members, &redundancy, Some(&index), &geometry),
             mounted: true,
             geometry,
             engine: "scalar".to_owned(),
             members,
             redundancy,
+            index: Some(index),
             unrecoverable_files: Vec::new(),
             capacity: CapacityReport {
                 bytes_usable: 0,
@@ -423,20 +471,26 @@ mod tests {
     }
 
     #[test]
-    fn healthy_means_that_no_member_and_no_shard_is_missing() {
-        assert_eq!(report(&[], &[(2, 9)]).state, State::Healthy);
-        assert_eq!(report(&[], &[]).state, State::Healthy);
-        assert_eq!(report(&[], &[(2, 9), (1, 1)]).state, State::Degraded);
-        assert_eq!(report(&[3], &[(2, 9)]).state, State::Degraded);
-        assert_eq!(report(&[1, 3], &[(0, 9)]).state, State::Degraded);
-        assert_eq!(report(&[1, 3, 5], &[(-1, 9)]).state, State::Failed);
-        assert_eq!(report(&[1, 3, 5], &[]).state, State::Failed);
-        assert_eq!(report(&[], &[(-1, 1)]).state, State::Failed);
+    fn healthy_means_that_no_member_no_shard_and_no_copy_of_the_index_is_missing() {
+        let state = |away: &[u16], rows: &[(i64, u64)]| report(away, rows, &[0, 1, 2]).state;
+        assert_eq!(state(&[], &[(2, 9)]), State::Healthy);
+        assert_eq!(state(&[], &[]), State::Healthy);
+        assert_eq!(state(&[], &[(2, 9), (1, 1)]), State::Degraded);
+        assert_eq!(state(&[3], &[(2, 9)]), State::Degraded);
+        assert_eq!(state(&[1, 3], &[(0, 9)]), State::Degraded);
+        assert_eq!(state(&[1, 3, 5], &[(-1, 9)]), State::Failed);
+        assert_eq!(state(&[1, 3, 5], &[]), State::Failed);
+        assert_eq!(state(&[], &[(-1, 1)]), State::Failed);
+        let short = report(&[], &[(2, 9)], &[0, 4]);
+        assert_eq!(short.state, State::Degraded);
+        let text = short.for_people();
+        assert!(text.starts_with("photos: degraded, the index lacks copies"));
+        assert!(text.contains("the index has 2 of 3 copies, on members 0, 4"));
     }
 
     #[test]
     fn people_read_the_state_first_and_what_to_do_last() {
-        let text = report(&[2, 4], &[(0, 7)]).for_people();
+        let text = report(&[2, 4], &[(0, 7)], &[0, 1, 3]).for_people();
         let first = text.lines().next().unwrap();
         assert_eq!(first, "photos: degraded, 2 of 6 members are away");
         let last = text.lines().last().unwrap();
@@ -449,7 +503,7 @@ mod tests {
 
     #[test]
     fn the_document_has_the_keys_of_the_contract() {
-        let value = serde_json::to_value(report(&[2], &[(1, 7)])).unwrap();
+        let value = serde_json::to_value(report(&[2], &[(1, 7)], &[0, 1, 3])).unwrap();
         for key in [
             "volume",
             "label",
@@ -459,6 +513,7 @@ mod tests {
             "engine",
             "members",
             "redundancy",
+            "index",
             "unrecoverable_files",
             "capacity",
             "scrub",
@@ -472,5 +527,7 @@ mod tests {
         assert_eq!(value["scrub"]["state"], "never");
         assert_eq!(value["rebuild"]["state"], "idle");
         assert_eq!(value["redundancy"][0]["losses_tolerated"], 1);
+        assert_eq!(value["index"]["copies_wanted"], 3);
+        assert_eq!(value["index"]["members"][2], 3);
     }
 }

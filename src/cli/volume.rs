@@ -8,14 +8,15 @@ use super::control;
 use super::directories::Directories;
 use super::failure::{Failure, Fault, warn};
 use super::report::{
-    CapacityReport, ErrorCounts, GeometryReport, MemberReport, MemberState, RebuildReport,
-    RebuildState, RedundancyReport, Report, ScrubReport, ScrubState, State,
+    CapacityReport, ErrorCounts, GeometryReport, IndexReport, MemberReport, MemberState,
+    RebuildReport, RebuildState, RedundancyReport, Report, ScrubReport, ScrubState, State,
 };
 use crate::commit::{CommitError, OpenOptions, Pipeline};
 use crate::fs::{Fs, FsError, FsOptions, tree};
 use crate::fuse::one_line;
 use crate::maintain::Maintain;
 use crate::members::{self, Access, Members, MembersError, Unusable};
+use crate::meta::MetaError;
 use crate::store::{DirStore, Executor, ExecutorKind, StoreError, StoreRef};
 use crate::volume::VolumeError;
 
@@ -177,14 +178,23 @@ impl Volume {
         options: &VolumeOptions,
         fs_options: FsOptions,
     ) -> Result<Self, Failure> {
+        let mut volume = Self::open_at_rest(directories, options, fs_options)?;
+        volume.maintain = Some(Maintain::start(&volume.pipeline));
+        Ok(volume)
+    }
+
+    fn open_at_rest(
+        directories: &Directories,
+        options: &VolumeOptions,
+        fs_options: FsOptions,
+    ) -> Result<Self, Failure> {
         let (pipeline, notes) = open_pipeline(directories, options)?;
         let fs = Fs::open(Arc::clone(&pipeline), fs_options).map_err(|error| fs_failure(&error))?;
-        let maintain = Some(Maintain::start(&pipeline));
         Ok(Self {
             pipeline,
             fs,
             notes,
-            maintain,
+            maintain: None,
         })
     }
 
@@ -208,6 +218,23 @@ impl Volume {
             ..FsOptions::default()
         };
         let volume = Self::open(directories, &VolumeOptions::looking(), fs_options)?;
+        volume.notes.iter().for_each(warn);
+        Ok(volume)
+    }
+
+    /// Opens it to change its records, without background work: what a crash cut off is finished
+    /// first, and nothing changes by itself then. Warns of directories that could not be used.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::open`].
+    pub(super) fn open_to_repair(directories: &Directories) -> Result<Self, Failure> {
+        let options = VolumeOptions {
+            access: Access::ReadWrite,
+            ..VolumeOptions::looking()
+        };
+        let volume = Self::open_at_rest(directories, &options, FsOptions::default())?;
+        volume.fs.settle();
         volume.notes.iter().for_each(warn);
         Ok(volume)
     }
@@ -256,12 +283,18 @@ pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Repor
     } else {
         lost_files(fs)?
     };
+    let copies = pipeline.index_copies();
+    let index = IndexReport {
+        copies_wanted: copies.wanted,
+        members: copies.members.iter().map(|member| member.0).collect(),
+    };
     let space = pipeline.space();
     Ok(Report {
-        state: Report::judge(&blank.members, &redundancy, &blank.geometry),
+        state: Report::judge(&blank.members, &redundancy, Some(&index), &blank.geometry),
         mounted,
         engine: pipeline.engine_name().to_owned(),
         redundancy,
+        index: Some(index),
         unrecoverable_files,
         capacity: CapacityReport {
             bytes_usable: space.usable_total,
@@ -302,6 +335,7 @@ fn blank_report(members: &Members, notes: &[Unusable]) -> Report {
             .map(|status| member_report(status, notes))
             .collect(),
         redundancy: Vec::new(),
+        index: None,
         unrecoverable_files: Vec::new(),
         capacity: CapacityReport {
             bytes_usable: 0,
@@ -382,11 +416,23 @@ pub(super) fn fs_failure(error: &FsError) -> Failure {
 pub(super) fn storage_failure(error: &CommitError) -> Failure {
     match error {
         CommitError::Members(error) => members_failure(error),
-        CommitError::Volume(VolumeError::TooFewShards { .. }) => Failure {
+        error if is_loss(error) => Failure {
             fault: Fault::Loss,
             ..Failure::environment(one_line(error))
         },
         error => Failure::environment(one_line(error)),
+    }
+}
+
+/// Says whether data, or what leads to it, is on none of the members at hand.
+fn is_loss(error: &CommitError) -> bool {
+    match error {
+        CommitError::Volume(error) => matches!(error, VolumeError::TooFewShards { .. }),
+        CommitError::Meta(error) => matches!(
+            **error,
+            MetaError::NoIndex { .. } | MetaError::OldIndex { .. } | MetaError::LostRecords { .. }
+        ),
+        _ => false,
     }
 }
 

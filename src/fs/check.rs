@@ -101,6 +101,13 @@ pub enum FindingKind {
         /// How many shards are missing.
         shards: u64,
     },
+    /// The index has fewer copies than it should.
+    CopiesMissing {
+        /// Copies found.
+        found: usize,
+        /// Copies there should be.
+        wanted: usize,
+    },
 }
 
 impl FindingKind {
@@ -200,6 +207,9 @@ impl fmt::Display for FindingKind {
                 f,
                 "{file} ends after {len} bytes: {shards} shards are missing"
             ),
+            Self::CopiesMissing { found, wanted } => {
+                write!(f, "the index has {found} of {wanted} copies")
+            }
         }
     }
 }
@@ -228,8 +238,10 @@ pub struct Report {
 }
 
 /// Checks all records of a volume that nobody has mounted, and with `repair` mends what can be mended
-/// without guessing: counts, marks, and records that lead nowhere. Inodes that lost their name get one
-/// in the root directory.
+/// without guessing: counts, marks, records that lead nowhere, and missing copies of the index. Inodes
+/// that lost their name get one in the root directory.
+///
+/// Nobody else changes records meanwhile, or they may look wrong; commits are made from here.
 ///
 /// # Errors
 ///
@@ -249,6 +261,7 @@ pub fn check(pipeline: &Pipeline, repair: bool) -> Result<Report, FsError> {
     storage::check_stripes(&mut check)?;
     storage::check_segments(&mut check)?;
     storage::check_files(&mut check)?;
+    storage::check_copies(&mut check)?;
     let mut report = check.report;
     paths::find(pipeline, &mut report.findings)?;
     if repair {
@@ -269,6 +282,7 @@ impl Check<'_> {
     fn mendable(&mut self, kind: FindingKind, ino: Option<Ino>, mend: Edit) -> Result<(), FsError> {
         if self.repair {
             self.pipeline.apply(mend.into_batch())?;
+            self.pipeline.tick()?;
         }
         self.note(kind, ino, self.repair);
         Ok(())

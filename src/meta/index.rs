@@ -4,8 +4,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::{Key, MetaError, Value};
-use crate::format::Lsn;
 use crate::format::journal::{Life, StripeData};
+use crate::format::{Lsn, MemberIndex};
 
 /// How far an index has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +56,9 @@ pub(super) trait Index: Send + Sync {
 
     /// Does a bounded piece of what redundancy lacks, and says whether there may be more to do.
     fn refill(&self) -> Result<bool, MetaError>;
+
+    /// Returns the members on which a copy is found just now.
+    fn copies(&self) -> Vec<MemberIndex>;
 
     /// Frees what it holds open. Every later call fails.
     fn close(&self);

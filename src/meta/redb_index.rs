@@ -15,7 +15,7 @@ use super::mirror::Mirror;
 use super::{Key, MetaError, Value};
 use crate::format::journal::{Life, StripeData};
 use crate::format::wire::Reader;
-use crate::format::{FormatError, Lsn, StripeId};
+use crate::format::{FormatError, Lsn, MemberIndex, StripeId};
 
 /// What the index is for.
 const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
@@ -218,6 +218,10 @@ impl Index for RedbIndex {
             }
             Err(error) => Err(MetaError::poisoned(error)),
         }
+    }
+
+    fn copies(&self) -> Vec<MemberIndex> {
+        self.mirror.found_copies()
     }
 
     fn close(&self) {

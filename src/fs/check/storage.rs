@@ -263,6 +263,26 @@ pub(super) fn check_files(check: &mut Check<'_>) -> Result<(), FsError> {
     Ok(())
 }
 
+/// Checks that the index has all its copies, or as many as there are members at hand.
+pub(super) fn check_copies(check: &mut Check<'_>) -> Result<(), FsError> {
+    let pipeline = check.pipeline;
+    let at_hand = pipeline.members().live().len();
+    let missing = || {
+        let copies = pipeline.index_copies();
+        let wanted = copies.wanted.min(at_hand);
+        let found = copies.members.len();
+        (found < wanted).then_some(FindingKind::CopiesMissing { found, wanted })
+    };
+    let Some(kind) = missing() else {
+        return Ok(());
+    };
+    if check.repair {
+        pipeline.complete_index()?;
+    }
+    check.note(kind, None, check.repair && missing().is_none());
+    Ok(())
+}
+
 /// Reads a stripe's record for others' sake: whether it decodes is found out when its turn comes.
 fn stripe(check: &Check<'_>, id: StripeId) -> Result<Option<Stripe>, FsError> {
     let found = check.pipeline.get(&key::stripe(id))?;

@@ -79,6 +79,15 @@ impl Mirror {
         Ok(Arc::new(mirror))
     }
 
+    /// Looks for every copy once more, and returns the members on which it is.
+    pub(in crate::meta) fn found_copies(&self) -> Vec<MemberIndex> {
+        let mut members = self.members();
+        let live = self.disk.members().live();
+        members.retain(|member| live.contains(member) && find(&self.disk, *member).is_some());
+        members.sort_unstable();
+        members
+    }
+
     fn assemble(disk: &Arc<Disk>, copies: Vec<Copied>, front: Front, sequence: u64) -> Self {
         let members = disk.members();
         let io = Io {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::format::MemberIndex;
 use crate::meta::index::{Commit, Index, KeyRange, Position, Snapshot};
 use crate::meta::{Key, MetaError, StripeData, Value};
 
@@ -52,6 +53,10 @@ impl Index for MemIndex {
 
     fn refill(&self) -> Result<bool, MetaError> {
         Ok(false)
+    }
+
+    fn copies(&self) -> Vec<MemberIndex> {
+        Vec::new()
     }
 
     fn close(&self) {}

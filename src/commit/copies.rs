@@ -1,0 +1,42 @@
+//! How many copies of the index there are, counted on the members (P6).
+
+use super::{CommitError, MAX_MENDED_AT_CLOSE, Pipeline};
+use crate::format::MemberIndex;
+
+/// The copies of the index. Any one of them is enough.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexCopies {
+    /// The members that have one, in order.
+    pub members: Vec<MemberIndex>,
+    /// How many there are to be.
+    pub wanted: usize,
+}
+
+impl IndexCopies {
+    /// Says whether the index survives less than data does.
+    #[must_use]
+    pub fn are_too_few(&self) -> bool {
+        self.members.len() < self.wanted
+    }
+}
+
+impl Pipeline {
+    /// Looks for the copies of the index.
+    #[must_use]
+    pub fn index_copies(&self) -> IndexCopies {
+        IndexCopies {
+            members: self.meta.index_copies(),
+            wanted: self.members.geometry().parity_shards() + 1,
+        }
+    }
+
+    /// Makes copies of the index that are missing, as far as there are members for them.
+    ///
+    /// # Errors
+    ///
+    /// If no copy is left, or nothing may be written.
+    pub fn complete_index(&self) -> Result<(), CommitError> {
+        self.check_writable()?;
+        self.mend_index(MAX_MENDED_AT_CLOSE).map(drop)
+    }
+}

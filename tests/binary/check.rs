@@ -1,0 +1,275 @@
+//! `check` and `check --repair` of directories that something happened to.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{
+    CAUCHYFS, Shape, TestVolume, check_large, drop_caches, must, pattern, skip_mounts, text,
+    write_large,
+};
+
+/// Bytes of the large file: several segments.
+const LARGE: u64 = 90 << 20;
+
+/// What is done to one directory.
+type Harm = fn(&Path);
+
+/// Exit codes of `check`, of `check --repair`, and of `check` again.
+type Codes = [i32; 3];
+
+/// Turns bytes of a file into others, if there is such a file.
+fn spoil(path: &Path, offset: u64, len: usize) {
+    let Ok(file) = File::options().read(true).write(true).open(path) else {
+        return;
+    };
+    let mut bytes = vec![0; len];
+    file.read_exact_at(&mut bytes, offset)
+        .expect("the volume is not in use");
+    for byte in &mut bytes {
+        *byte ^= 0x55;
+    }
+    file.write_all_at(&bytes, offset)
+        .expect("the volume is not in use");
+}
+
+fn segments(member: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(member.join("segments")).expect("the volume is not in use");
+    entries
+        .map(|entry| entry.expect("the volume is not in use").path())
+        .collect()
+}
+
+fn remove_journals(member: &Path) {
+    for name in ["journal.0", "journal.1"] {
+        fs::remove_file(member.join(name)).expect("the volume is not in use");
+    }
+}
+
+/// Whatever happens to one member, and then to a second one, costs no byte. What `check` says of it is
+/// in the codes.
+const HARMS: [(&str, Harm, Codes); 9] = [
+    // Bytes are not read.
+    (
+        "wrong bytes in segment files",
+        |member| {
+            for path in segments(member) {
+                spoil(&path, 4096, 40_000);
+            }
+        },
+        [0, 0, 0],
+    ),
+    (
+        "segment files cut short",
+        |member| {
+            for path in segments(member) {
+                let file = File::options()
+                    .write(true)
+                    .open(path)
+                    .expect("the volume is not in use");
+                file.set_len(8192).expect("the volume is not in use");
+            }
+        },
+        [3, 3, 3],
+    ),
+    (
+        "segment files deleted",
+        |member| {
+            for path in segments(member) {
+                fs::remove_file(path).expect("the volume is not in use");
+            }
+        },
+        [3, 3, 3],
+    ),
+    (
+        "one slot of the superblock damaged",
+        |member| spoil(&member.join("superblock"), 0, 4096),
+        [0, 0, 0],
+    ),
+    (
+        "both slots damaged",
+        |member| spoil(&member.join("superblock"), 0, 131_072),
+        [3, 3, 3],
+    ),
+    (
+        "heads of the index damaged",
+        |member| spoil(&member.join("index"), 0, 8192),
+        [3, 0, 0],
+    ),
+    (
+        "all pages of the index damaged",
+        |member| spoil(&member.join("index"), 8192, 1 << 20),
+        [0, 0, 0],
+    ),
+    ("journals deleted", remove_journals, [0, 0, 0]),
+    (
+        "journals damaged",
+        |member| {
+            for name in ["journal.0", "journal.1"] {
+                spoil(&member.join(name), 0, 1 << 20);
+            }
+        },
+        [0, 0, 0],
+    ),
+];
+
+fn check(volume: &TestVolume, options: &[&str]) -> (i32, String) {
+    let output = Command::new(CAUCHYFS)
+        .arg("check")
+        .args(options)
+        .args(&volume.members)
+        .output()
+        .expect("the binary runs");
+    let code = output.status.code().expect("it was not killed");
+    (
+        code,
+        String::from_utf8(output.stdout).expect("the output is text"),
+    )
+}
+
+/// Keeps copies of a volume's directories, to begin anew from.
+struct Kept<'a> {
+    volume: &'a TestVolume,
+    copies: Vec<PathBuf>,
+}
+
+impl<'a> Kept<'a> {
+    fn new(volume: &'a TestVolume) -> Self {
+        let copy = |member: &PathBuf| member.with_extension("kept");
+        let copies: Vec<_> = volume.members.iter().map(copy).collect();
+        for (member, copy) in volume.members.iter().zip(&copies) {
+            must("cp", &["-a", "--sparse=always", text(member), text(copy)]);
+        }
+        Self { volume, copies }
+    }
+
+    fn restore(&self) {
+        for (copy, member) in self.copies.iter().zip(&self.volume.members) {
+            fs::remove_dir_all(member).expect("the volume is not in use");
+            must("cp", &["-a", "--sparse=always", text(copy), text(member)]);
+        }
+    }
+}
+
+/// Returns two members, such that harm to the index hits copies of it.
+fn two_with_the_index(volume: &TestVolume) -> [&Path; 2] {
+    let with_index = volume.members.iter().map(PathBuf::as_path);
+    let mut with_index = with_index.filter(|member| member.join("index").exists());
+    [(); 2].map(|()| with_index.next().expect("three have a copy"))
+}
+
+#[test]
+fn check_says_what_happened_to_two_directories_and_mends_what_it_can() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 1024);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    for index in 0..500 {
+        let name = volume.path(&format!("small{index}"));
+        fs::write(name, pattern(index, 1500)).unwrap();
+    }
+    volume.unmount();
+    assert_eq!(check(&volume, &[]).0, 0);
+    let kept = Kept::new(&volume);
+    for (what, harm, codes) in HARMS {
+        kept.restore();
+        two_with_the_index(&volume).into_iter().for_each(harm);
+        let steps: [&[&str]; 3] = [&[], &["--repair"], &[]];
+        for (options, expected) in steps.into_iter().zip(codes) {
+            let (code, said) = check(&volume, options);
+            assert_eq!(code, expected, "{what}: check {options:?}: {said}");
+            let verdict = said.lines().last().unwrap();
+            let repair = verdict.contains("--repair");
+            let misleads = repair && !options.is_empty();
+            assert!(!misleads, "{what}: {verdict}");
+        }
+        let all = [0, 1, 2, 3, 4, 5];
+        let mounted = volume.try_mount(&all, &[]);
+        let expected = codes[2];
+        assert_eq!(mounted.status.code(), Some(expected), "{what}: {mounted:?}");
+        drop_caches();
+        check_large(&volume.path("large"), 1, LARGE);
+        for index in 0..500 {
+            let name = volume.path(&format!("small{index}"));
+            assert_eq!(fs::read(name).unwrap(), pattern(index, 1500), "{what}");
+        }
+        fs::write(volume.path("new"), what).unwrap();
+        volume.unmount();
+    }
+}
+
+/// The one thing of which the journal is the only place: small files that were synced just now.
+#[test]
+fn what_two_damaged_journals_held_is_in_the_others() {
+    if skip_mounts() {
+        return;
+    }
+    let harms: [Harm; 2] = [remove_journals, |member| {
+        for name in ["journal.0", "journal.1"] {
+            spoil(&member.join(name), 0, 1 << 20);
+        }
+    }];
+    for harm in harms {
+        let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+        volume.mount();
+        for index in 0..20 {
+            let file = File::create(volume.path(&format!("small{index}"))).unwrap();
+            file.write_all_at(&pattern(index, 5_000), 0).unwrap();
+            file.sync_all().unwrap();
+        }
+        volume.crash();
+        volume.members[1..3].iter().for_each(|member| harm(member));
+        assert_eq!(check(&volume, &["--repair"]).0, 0);
+        volume.mount();
+        for index in 0..20 {
+            let name = volume.path(&format!("small{index}"));
+            assert_eq!(fs::read(name).unwrap(), pattern(index, 5_000));
+        }
+        volume.unmount();
+    }
+}
+
+/// What a crash left to be removed is removed before anything is counted.
+#[test]
+fn a_repair_after_a_crash_finds_nothing_wrong() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    // Extents enough that removing them takes a while.
+    let ghost = File::create(volume.path("ghost")).unwrap();
+    for index in 0..3_000 {
+        ghost.write_all_at(&[1; 4096], index * 12_288).unwrap();
+    }
+    ghost.sync_all().unwrap();
+    fs::remove_file(volume.path("ghost")).unwrap();
+    File::open(&volume.mountpoint).unwrap().sync_all().unwrap();
+    volume.crash();
+    drop(ghost);
+    let (code, said) = check(&volume, &["--repair"]);
+    assert_eq!(code, 0, "{said}");
+    let summary = said.lines().last().unwrap();
+    assert!(
+        summary.starts_with("1 inodes (1 directories), 0 extents"),
+        "{summary}"
+    );
+    assert!(summary.ends_with("nothing is wrong"), "{summary}");
+}
+
+#[test]
+fn without_any_copy_of_the_index_everything_is_said_to_be_lost() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    for member in &volume.members {
+        spoil(&member.join("index"), 0, 8192);
+    }
+    for options in [&[][..], &["--repair"]] {
+        assert_eq!(check(&volume, options).0, 4);
+    }
+}
