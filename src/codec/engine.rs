@@ -38,8 +38,8 @@ pub trait Engine: Send + Sync + fmt::Debug {
     fn run_packets(&self, job: &mut Job<'_, '_>);
 
     /// Writes the plain XOR of all sources to every target, whatever the plan says: the same memory
-    /// traffic as [`Self::run`], with the least arithmetic there can be. No code can be faster on
-    /// these registers, so `bench` holds engines against it.
+    /// traffic as [`Self::run`], with the least arithmetic there can be. Hardly any code can be faster
+    /// on these registers, so `bench` holds engines against it.
     fn run_plain(&self, job: &mut Job<'_, '_>);
 }
 

@@ -5,19 +5,15 @@
     reason = "must become part of a function with the CPU feature"
 )]
 
+use std::marker::PhantomData;
+
 use crate::codec::plan::{Job, Mode, Stores};
 
-use super::vector::Affine;
+use super::vector::{Affine, FEW_SOURCES};
 
 /// Bytes of all sources together that a tile may take, so that they are still in the L1 cache when
 /// the next few targets read them again.
 const TILE_BYTES: usize = 24 << 10;
-
-/// How far ahead of the loop a source that is not in the cache is asked for, in bytes.
-const PREFETCH_BYTES: usize = 512;
-
-/// Bytes in a cache line.
-const LINE_BYTES: usize = 64;
 
 /// Computes as many leading bytes of all targets as fill whole registers; returns how many.
 ///
@@ -74,29 +70,65 @@ unsafe fn next_rows<V: Affine, const WIDE: usize>(
     end: usize,
 ) -> usize {
     macro_rules! rows {
-        ($r:literal, $plain:literal) => {{
-            let rows = Rows::<$r, $plain>::new(job, row);
+        ($r:literal, $first:ty) => {{
+            let rows = Rows::<$r, $first>::new(job, row);
             // SAFETY: the caller vouches for all of it.
             unsafe { rows.run::<V, WIDE>(start, end) };
             $r
         }};
     }
     // Five or six rows are better split evenly than into four and a rest.
-    let plain = job.plan().row_is_ones(row) || job.plan().folded().is_some();
-    match (job.target_count() - row, plain) {
-        (1, true) => rows!(1, true),
-        (1, false) => rows!(1, false),
-        (2, true) => rows!(2, true),
-        (2, false) => rows!(2, false),
-        (3 | 5 | 6, true) => rows!(3, true),
-        (3 | 5 | 6, false) => rows!(3, false),
-        (_, true) => rows!(4, true),
-        (_, false) => rows!(4, false),
+    let folded = job.mode() == Mode::Assign && job.plan().folded().is_some();
+    let ones = job.plan().row_is_ones(row);
+    match (job.target_count() - row, ones, folded) {
+        (2, _, true) => rows!(2, Folded),
+        (3, _, true) => rows!(3, Folded),
+        (4, _, true) => rows!(4, Folded),
+        (1, true, _) => rows!(1, Ones),
+        (1, false, _) => rows!(1, Any),
+        (2, true, _) => rows!(2, Ones),
+        (2, false, _) => rows!(2, Any),
+        (3 | 5 | 6, true, _) => rows!(3, Ones),
+        (3 | 5 | 6, false, _) => rows!(3, Any),
+        (_, true, _) => rows!(4, Ones),
+        (_, false, _) => rows!(4, Any),
     }
 }
 
-/// `R` neighbouring rows of a job. With `PLAIN`, the first of them is a plain XOR of sources.
-struct Rows<'a, const R: usize, const PLAIN: bool> {
+/// What the first of some rows is.
+trait First {
+    /// Whether it multiplies none of its sources.
+    const PLAIN: bool;
+    /// Whether it has but the leading sources, and all other rows are added to it.
+    const FOLDED: bool;
+}
+
+/// A row like all others.
+struct Any;
+
+/// The plain XOR of all sources.
+struct Ones;
+
+/// The plain XOR of the leading sources and all other rows.
+struct Folded;
+
+impl First for Any {
+    const PLAIN: bool = false;
+    const FOLDED: bool = false;
+}
+
+impl First for Ones {
+    const PLAIN: bool = true;
+    const FOLDED: bool = false;
+}
+
+impl First for Folded {
+    const PLAIN: bool = true;
+    const FOLDED: bool = true;
+}
+
+/// `R` neighbouring rows of a job.
+struct Rows<'a, const R: usize, F> {
     sources: &'a [&'a [u8]],
     /// One row of maps per source: those of this group and of all other rows.
     maps: &'a [u64],
@@ -104,9 +136,9 @@ struct Rows<'a, const R: usize, const PLAIN: bool> {
     first_row: usize,
     targets: [*mut u8; R],
     leading_ones: bool,
-    /// With `PLAIN`: how many sources the first row adds up, and whether it adds the other rows, too.
-    plain_sources: usize,
-    folded: bool,
+    /// How many sources the first row has.
+    first_sources: usize,
+    first: PhantomData<F>,
     mode: Mode,
     stores: Stores,
 }
@@ -115,7 +147,7 @@ struct Rows<'a, const R: usize, const PLAIN: bool> {
     unsafe_code,
     reason = "reads and writes registers through pointers, without a check each"
 )]
-impl<'a, const R: usize, const PLAIN: bool> Rows<'a, R, PLAIN> {
+impl<'a, const R: usize, F: First> Rows<'a, R, F> {
     fn new(job: &mut Job<'a, '_>, first_row: usize) -> Self {
         assert!(first_row + R <= job.target_count());
         Self {
@@ -125,8 +157,8 @@ impl<'a, const R: usize, const PLAIN: bool> Rows<'a, R, PLAIN> {
             first_row,
             targets: std::array::from_fn(|r| job.target(first_row + r).as_mut_ptr()),
             leading_ones: job.plan().leading_ones(),
-            plain_sources: job.plan().folded().unwrap_or(job.sources().len()),
-            folded: job.plan().folded().is_some(),
+            first_sources: job.plan().folded().unwrap_or(job.sources().len()),
+            first: PhantomData,
             mode: job.mode(),
             stores: job.stores(),
         }
@@ -168,40 +200,65 @@ impl<'a, const R: usize, const PLAIN: bool> Rows<'a, R, PLAIN> {
     /// registers there.
     #[inline(always)]
     unsafe fn columns<V: Affine, const N: usize, const STREAM: bool>(&self, offset: usize) {
-        // SAFETY: the caller vouches for the CPU.
-        let mut sums = [[unsafe { V::zero() }; N]; R];
-        let mut source = 0;
-        if self.leading_ones {
-            // SAFETY: the caller vouches for these bytes, and a plan has a source.
-            sums = [unsafe { self.load::<V, N, STREAM>(0, offset) }; R];
-            source = 1;
+        if !STREAM && self.sources.len() <= FEW_SOURCES {
+            for target in &self.targets {
+                // SAFETY: the caller vouches for the CPU.
+                unsafe { V::prefetch_to_write_ahead::<N>(target.wrapping_add(offset)) };
+            }
         }
-        if PLAIN {
+        // SAFETY: the caller vouches for these bytes.
+        let mut sums = unsafe { self.start::<V, N, STREAM>(offset) };
+        let (from, to) = (usize::from(self.leading_ones), self.sources.len());
+        if F::FOLDED {
+            let split = self.first_sources;
             // SAFETY: the caller vouches for these bytes, and there are that many sources.
-            unsafe { self.add::<V, N, STREAM, 0>(&mut sums, offset, source, self.plain_sources) };
-            source = self.plain_sources;
-        }
-        let end = self.sources.len();
-        if PLAIN {
-            // SAFETY: as above. The first row has all its sources.
-            unsafe { self.add::<V, N, STREAM, 1>(&mut sums, offset, source, end) };
-        } else {
+            unsafe { self.add::<V, N, STREAM, 0>(&mut sums, offset, from, split) };
             // SAFETY: as above.
-            unsafe { self.add::<V, N, STREAM, 0>(&mut sums, offset, source, end) };
-        }
-        if PLAIN && self.folded {
+            unsafe { self.add::<V, N, STREAM, 1>(&mut sums, offset, split, to) };
             let (first, others) = sums.split_at_mut(1);
             for other in others {
                 for i in 0..N {
                     first[0][i] = first[0][i].xor(other[i]);
                 }
             }
+        } else {
+            // SAFETY: the caller vouches for these bytes, and there are that many sources.
+            unsafe { self.add::<V, N, STREAM, 0>(&mut sums, offset, from, to) };
         }
         for (target, sums) in self.targets.iter().zip(sums) {
             // SAFETY: the caller vouches for these bytes and their alignment; the job borrows the
             // target mutably, and nothing else uses it meanwhile.
-            unsafe { self.store::<V, N, STREAM>(target.wrapping_add(offset), sums) };
+            unsafe { Self::store::<V, N, STREAM>(target.wrapping_add(offset), sums) };
         }
+    }
+
+    /// Returns what is to be added to: what targets hold if that counts, and source 0 if it is
+    /// multiplied by nothing.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::columns`].
+    #[inline(always)]
+    unsafe fn start<V: Affine, const N: usize, const STREAM: bool>(
+        &self,
+        offset: usize,
+    ) -> [[V; N]; R] {
+        // SAFETY: the caller vouches for the CPU.
+        let mut sums = [[unsafe { V::zero() }; N]; R];
+        if self.leading_ones {
+            // SAFETY: the caller vouches for these bytes, and a plan has a source.
+            sums = [unsafe { self.load::<V, N, STREAM>(0, offset) }; R];
+        }
+        if self.mode == Mode::Add {
+            for (target, sums) in self.targets.iter().zip(&mut sums) {
+                for (i, sum) in sums.iter_mut().enumerate() {
+                    let from = target.wrapping_add(offset + i * V::BYTES);
+                    // SAFETY: the caller vouches for the CPU and for these bytes.
+                    *sum = sum.xor(unsafe { V::load(from) });
+                }
+            }
+        }
+        sums
     }
 
     /// Adds the products of sources `from..to` to the sums of all rows but the first `SKIP`.
@@ -263,11 +320,8 @@ impl<'a, const R: usize, const PLAIN: bool> Rows<'a, R, PLAIN> {
         let shard = unsafe { self.sources.get_unchecked(source) };
         let from = shard.as_ptr().wrapping_add(offset);
         if AHEAD {
-            for line in 0..(N * V::BYTES).div_ceil(LINE_BYTES) {
-                let ahead = from.wrapping_add(PREFETCH_BYTES + line * LINE_BYTES);
-                // SAFETY: the caller vouches for the CPU; the address need not be readable.
-                unsafe { V::prefetch(ahead) };
-            }
+            // SAFETY: the caller vouches for the CPU.
+            unsafe { V::prefetch_ahead::<N>(from) };
         }
         std::array::from_fn(|i| {
             // SAFETY: the caller vouches for the CPU and for these bytes.
@@ -288,7 +342,7 @@ impl<'a, const R: usize, const PLAIN: bool> Rows<'a, R, PLAIN> {
         source: usize,
         r: usize,
     ) -> [V; N] {
-        if PLAIN && r == 0 {
+        if F::PLAIN && r == 0 {
             return registers;
         }
         let index = source * self.maps_stride + self.first_row + r;
@@ -303,25 +357,16 @@ impl<'a, const R: usize, const PLAIN: bool> Rows<'a, R, PLAIN> {
         })
     }
 
-    /// Writes sums to a target, or adds them to it.
+    /// Writes sums to a target.
     ///
     /// # Safety
     ///
     /// These registers must be writable at `to` and not in use elsewhere; with `STREAM`, `to` must
     /// be aligned to a register.
     #[inline(always)]
-    unsafe fn store<V: Affine, const N: usize, const STREAM: bool>(
-        &self,
-        to: *mut u8,
-        sums: [V; N],
-    ) {
+    unsafe fn store<V: Affine, const N: usize, const STREAM: bool>(to: *mut u8, sums: [V; N]) {
         for (i, sum) in sums.into_iter().enumerate() {
             let to = to.wrapping_add(i * V::BYTES);
-            let sum = match self.mode {
-                Mode::Assign => sum,
-                // SAFETY: the caller vouches for these bytes.
-                Mode::Add => sum.xor(unsafe { V::load(to) }),
-            };
             if STREAM {
                 // SAFETY: the caller vouches for these bytes and their alignment; `run` fences.
                 unsafe { sum.stream(to) };
@@ -369,6 +414,8 @@ mod tests {
         unsafe fn fence() {}
 
         unsafe fn prefetch(_from: *const u8) {}
+
+        unsafe fn prefetch_to_write(_to: *mut u8) {}
 
         fn xor(self, other: Self) -> Self {
             Self(std::array::from_fn(|i| self.0[i] ^ other.0[i]))

@@ -17,12 +17,6 @@ use crate::codec::{
 
 use super::vector::TimesTwo;
 
-/// How far ahead of the loop a source that is not in the cache is asked for, in bytes.
-const PREFETCH_BYTES: usize = 512;
-
-/// Bytes in a cache line.
-const LINE_BYTES: usize = 64;
-
 /// Entries of the tables of a chunk.
 const ENTRIES: usize = Horner::MAX_GROUPS * Horner::TABLE_SIZE;
 
@@ -167,11 +161,8 @@ impl<'a, V: TimesTwo, const N: usize> Column<'a, V, N> {
     #[inline(always)]
     unsafe fn prefetch(&self) {
         for source in &self.sources {
-            for line in 0..(N * V::BYTES).div_ceil(LINE_BYTES) {
-                let ahead = source.wrapping_add(PREFETCH_BYTES + line * LINE_BYTES);
-                // SAFETY: the caller vouches for the CPU; the address need not be readable.
-                unsafe { V::prefetch(ahead) };
-            }
+            // SAFETY: the caller vouches for the CPU.
+            unsafe { V::prefetch_ahead::<N>(*source) };
         }
     }
 

@@ -13,6 +13,16 @@ pub(super) mod arm;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86;
 
+/// How far ahead of a loop shards that are not in the cache are asked for, in bytes.
+const PREFETCH_BYTES: usize = 512;
+
+/// Bytes in a cache line.
+const LINE_BYTES: usize = 64;
+
+/// So few sources that writing targets takes longest, even within the cache. Then it helps to ask for
+/// targets ahead of the loop; with more sources, they would be gone again from the L1 cache.
+pub(super) const FEW_SOURCES: usize = 4;
+
 /// A register of bytes that can be added.
 #[expect(
     unsafe_code,
@@ -64,6 +74,40 @@ pub(super) trait Vector: Copy {
     ///
     /// The CPU must have the instructions of this type.
     unsafe fn prefetch(from: *const u8);
+
+    /// Asks for the cache line at `to` to be written, which saves the store the wait for it. It need
+    /// not be a writable address.
+    ///
+    /// # Safety
+    ///
+    /// The CPU must have the instructions of this type.
+    unsafe fn prefetch_to_write(to: *mut u8);
+
+    /// Asks for what a loop over `N` registers at a time, now at `from`, will read.
+    ///
+    /// # Safety
+    ///
+    /// The CPU must have the instructions of this type.
+    #[inline(always)]
+    unsafe fn prefetch_ahead<const N: usize>(from: *const u8) {
+        for line in 0..(N * Self::BYTES).div_ceil(LINE_BYTES) {
+            // SAFETY: the caller vouches for the CPU.
+            unsafe { Self::prefetch(from.wrapping_add(PREFETCH_BYTES + line * LINE_BYTES)) };
+        }
+    }
+
+    /// Asks for what a loop over `N` registers at a time, now at `to`, will write.
+    ///
+    /// # Safety
+    ///
+    /// The CPU must have the instructions of this type.
+    #[inline(always)]
+    unsafe fn prefetch_to_write_ahead<const N: usize>(to: *mut u8) {
+        for line in 0..(N * Self::BYTES).div_ceil(LINE_BYTES) {
+            // SAFETY: the caller vouches for the CPU.
+            unsafe { Self::prefetch_to_write(to.wrapping_add(PREFETCH_BYTES + line * LINE_BYTES)) };
+        }
+    }
 
     /// Returns the sum of two registers.
     fn xor(self, other: Self) -> Self;

@@ -5,6 +5,7 @@
     reason = "must become part of a function with the CPU feature"
 )]
 
+use std::arch::asm;
 use std::arch::x86_64::{
     __m128i, __m256i, __m512i, _MM_HINT_T0, _mm_add_epi8, _mm_and_si128, _mm_cmpgt_epi8,
     _mm_loadu_si128, _mm_prefetch, _mm_set1_epi8, _mm_setzero_si128, _mm_sfence, _mm_storeu_si128,
@@ -76,6 +77,15 @@ macro_rules! vector {
             unsafe fn prefetch(from: *const u8) {
                 // SAFETY: every x86-64 CPU has SSE, and a prefetch reads nothing.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) };
+            }
+
+            #[inline(always)]
+            unsafe fn prefetch_to_write(to: *mut u8) {
+                // The intrinsic would need a CPU feature to be anything but a prefetch to read.
+                // SAFETY: every x86-64 CPU takes this instruction, as a hint if nothing else.
+                unsafe {
+                    asm!("prefetchw [{}]", in(reg) to, options(nostack, preserves_flags, readonly));
+                }
             }
 
             #[inline(always)]
