@@ -25,11 +25,15 @@ pub const MAX_PATH: usize = 200;
 /// Most epochs that the history keeps.
 pub const MAX_HISTORY: usize = 256;
 
-/// Features that an older build may ignore; none so far.
-pub const COMPAT_KNOWN: u64 = 0;
+/// Most bytes of fields that this build does not know.
+pub const MAX_EXTENSION: usize = 4096;
 
-/// Features without which a volume is misread; none so far.
-pub const INCOMPAT_KNOWN: u64 = 0;
+/// The features that this build knows; none so far.
+pub const KNOWN: Features = Features {
+    compat: 0,
+    read_only: 0,
+    incompat: 0,
+};
 
 const MAGIC: [u8; 8] = *b"CauchyFS";
 
@@ -53,17 +57,35 @@ mod at {
     pub(super) const PROPOSED: usize = 79; // u8, 1 if the last entry of the history is only proposed
     pub(super) const SEGMENT: usize = 80; // u64
     pub(super) const GENERATION: usize = 88; // u64
-    pub(super) const LABEL: usize = 96; // then the member table, the history and the checksum
+    pub(super) const READ_ONLY: usize = 96; // u64
+    pub(super) const EXTENSION_LEN: usize = 104; // u16, then six reserved bytes, zero
+    pub(super) const LABEL: usize = 112; // then member table, history, extension, checksum
 }
-const _: () = assert!(at::LABEL == at::GENERATION + size_of::<u64>());
+const _: () = assert!(at::LABEL == at::EXTENSION_LEN + size_of::<u64>());
 
 const ENTRY_MAX: usize = 18 + MAX_PATH;
 const MARK_LEN: usize = 16;
 const CHECKSUM_LEN: usize = 4;
 const _: () = assert!(
-    at::LABEL + MAX_LABEL + MAX_MEMBERS * ENTRY_MAX + (MAX_HISTORY + 1) * MARK_LEN + CHECKSUM_LEN
+    at::LABEL
+        + MAX_LABEL
+        + MAX_MEMBERS * ENTRY_MAX
+        + (MAX_HISTORY + 1) * MARK_LEN
+        + MAX_EXTENSION
+        + CHECKSUM_LEN
         <= SLOT_BYTES
 );
+
+/// What a volume uses that not every build knows: a bit for each feature.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// A build that does not know one may go on. It keeps the bit, and what belongs to it.
+    pub compat: u64,
+    /// A build that does not know one may read the volume, and must not write to it.
+    pub read_only: u64,
+    /// A build that does not know one would misread the volume.
+    pub incompat: u64,
+}
 
 /// An epoch, told apart by a random number from one of the same number that others began elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -106,8 +128,8 @@ pub struct Superblock {
     pub segment_bytes: u64,
     /// The user's name for the volume, at most [`MAX_LABEL`] bytes.
     pub label: String,
-    /// Features that an older build may ignore; unknown ones are kept as they are.
-    pub compat: u64,
+    /// What the volume uses.
+    pub features: Features,
     /// Counts the superblocks written to this member.
     pub generation: Generation,
     /// Epochs that led here, oldest first, at most [`MAX_HISTORY`]; the last is the current one.
@@ -116,9 +138,18 @@ pub struct Superblock {
     pub proposed: Option<EpochMark>,
     /// All members, by index, as of the current epoch; at most [`MAX_MEMBERS`].
     pub members: Vec<MemberEntry>,
+    /// Fields of features that this build does not know, kept as they are; at most
+    /// [`MAX_EXTENSION`] bytes.
+    pub extension: Vec<u8>,
 }
 
 impl Superblock {
+    /// Returns the features for whose sake this build must not write to the volume.
+    #[must_use]
+    pub fn read_only_features(&self) -> u64 {
+        self.features.read_only & !KNOWN.read_only
+    }
+
     /// Returns the current epoch.
     ///
     /// # Panics
@@ -139,12 +170,13 @@ impl Superblock {
     ///
     /// # Panics
     ///
-    /// If there are more members or epochs, or longer names, than the format has room for.
+    /// If there are more members or epochs, longer names, or more fields than the format has room for.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         assert!(self.members.len() <= MAX_MEMBERS, "too many members");
         assert!(self.history.len() <= MAX_HISTORY, "too long a history");
         assert!(self.label.len() <= MAX_LABEL, "too long a label");
+        assert!(self.extension.len() <= MAX_EXTENSION, "too many fields");
         let mut slot = vec![0; at::LABEL];
         self.put_fixed(&mut slot);
         slot.put_slice(self.label.as_bytes());
@@ -159,6 +191,7 @@ impl Superblock {
             slot.put_u64_le(mark.epoch.0);
             slot.put_u64_le(mark.nonce);
         }
+        slot.put_slice(&self.extension);
         let len: u32 = narrow(slot.len() + CHECKSUM_LEN);
         put(&mut slot, at::LEN, len.to_le_bytes());
         let checksum = crc32c::crc32c(&slot);
@@ -170,8 +203,8 @@ impl Superblock {
         let marks = self.history.len() + usize::from(self.proposed.is_some());
         put(slot, at::MAGIC, MAGIC);
         put(slot, at::VERSION, FORMAT_VERSION.to_le_bytes());
-        put(slot, at::COMPAT, self.compat.to_le_bytes());
-        put(slot, at::INCOMPAT, INCOMPAT_KNOWN.to_le_bytes());
+        put(slot, at::COMPAT, self.features.compat.to_le_bytes());
+        put(slot, at::INCOMPAT, self.features.incompat.to_le_bytes());
         put(slot, at::VOLUME, *self.volume.0.as_bytes());
         put(slot, at::MEMBER, *self.member.0.as_bytes());
         put(slot, at::INDEX, self.index.0.to_le_bytes());
@@ -189,6 +222,12 @@ impl Superblock {
         put(slot, at::PROPOSED, [self.proposed.is_some().into()]);
         put(slot, at::SEGMENT, self.segment_bytes.to_le_bytes());
         put(slot, at::GENERATION, self.generation.0.to_le_bytes());
+        put(slot, at::READ_ONLY, self.features.read_only.to_le_bytes());
+        put(
+            slot,
+            at::EXTENSION_LEN,
+            narrow::<u16>(self.extension.len()).to_le_bytes(),
+        );
     }
 
     /// Reads a slot; bytes after the superblock's end are ignored. Never panics.
@@ -200,8 +239,8 @@ impl Superblock {
     pub fn decode(slot: &[u8]) -> Result<Self, FormatError> {
         let mut reader = Reader::new(WHAT, checked(slot)?);
         reader.bytes(at::COMPAT)?;
-        let compat = reader.u64()?;
-        let unknown = reader.u64()? & !INCOMPAT_KNOWN;
+        let (compat, incompat) = (reader.u64()?, reader.u64()?);
+        let unknown = incompat & !KNOWN.incompat;
         if unknown != 0 {
             return Err(FormatError::Features {
                 what: WHAT,
@@ -219,6 +258,16 @@ impl Superblock {
         let proposed = reader.u8()?;
         let segment_bytes = reader.u64()?;
         let generation = Generation(reader.u64()?);
+        let features = Features {
+            compat,
+            read_only: reader.u64()?,
+            incompat,
+        };
+        let extension_len = reader.u16()?;
+        reader.bytes(at::LABEL - at::EXTENSION_LEN - size_of::<u16>())?;
+        if usize::from(extension_len) > MAX_EXTENSION {
+            return Err(reader.bad("extension of length", extension_len));
+        }
         if usize::from(member_count) > MAX_MEMBERS {
             return Err(reader.bad("member count", member_count));
         }
@@ -227,9 +276,10 @@ impl Superblock {
         }
         let label = take_label(&mut reader, label_len)?;
         let members = (0..member_count)
-            .map(|_| take_entry(&mut reader))
+            .map(|_| take_entry(&mut reader, features))
             .collect::<Result<_, _>>()?;
         let (history, proposed) = take_marks(&mut reader, marks, proposed)?;
+        let extension = reader.bytes(extension_len.into())?.to_vec();
         reader.finish()?;
         Ok(Self {
             volume,
@@ -241,11 +291,12 @@ impl Superblock {
             unit_bytes,
             segment_bytes,
             label,
-            compat,
+            features,
             generation,
             history,
             proposed,
             members,
+            extension,
         })
     }
 }
@@ -298,11 +349,14 @@ fn take_label(reader: &mut Reader<'_>, len: u8) -> Result<String, FormatError> {
     }
 }
 
-fn take_entry(reader: &mut Reader<'_>) -> Result<MemberEntry, FormatError> {
+fn take_entry(reader: &mut Reader<'_>, features: Features) -> Result<MemberEntry, FormatError> {
     let id = MemberId(Uuid::from_bytes(reader.array()?));
+    let newer = features.read_only & !KNOWN.read_only != 0;
     let current = match reader.u8()? {
         0 => false,
         1 => true,
+        // Nothing rewrites it: a volume with such features is read only.
+        _ if newer => false,
         other => return Err(reader.bad("member state", other)),
     };
     let path_len = reader.u8()?;

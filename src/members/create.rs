@@ -7,7 +7,7 @@ use super::slots::{SUPERBLOCK_LEN, padded};
 use crate::codec::{CodeId, Geometry};
 use crate::format::record::MAX_SEGMENT_BYTES;
 use crate::format::superblock::{
-    COMPAT_KNOWN, EpochMark, MAX_LABEL, MAX_MEMBERS, MemberEntry, SLOT_BYTES, SLOTS, Superblock,
+    EpochMark, Features, MAX_LABEL, MAX_MEMBERS, MemberEntry, SLOT_BYTES, SLOTS, Superblock,
 };
 use crate::format::{BLOCK_SIZE, Epoch, Generation, MemberId, MemberIndex, VolumeId, files};
 use crate::store::{Hold, StoreErrorKind, StoreRef};
@@ -166,11 +166,12 @@ fn first_superblocks(stores: &[StoreRef], options: &CreateOptions) -> Vec<Superb
         unit_bytes: options.unit_bytes,
         segment_bytes: options.segment_bytes,
         label: options.label.clone(),
-        compat: COMPAT_KNOWN,
+        features: Features::default(),
         generation: Generation(0),
         history: vec![mark],
         proposed: None,
         members: members.clone(),
+        extension: Vec::new(),
     };
     (0..).zip(&members).map(block).collect()
 }

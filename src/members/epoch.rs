@@ -17,7 +17,9 @@ use uuid::Uuid;
 
 use super::lineage::Lineage;
 use super::{Members, MembersError, slots};
-use crate::format::superblock::{EpochMark, MAX_HISTORY, MAX_PATH, MemberEntry, Superblock};
+use crate::format::superblock::{
+    EpochMark, Features, MAX_HISTORY, MAX_PATH, MemberEntry, Superblock,
+};
 use crate::format::{Epoch, Generation, MemberIndex};
 use crate::store::{Op, Request};
 
@@ -34,6 +36,10 @@ pub(super) struct Roster {
     proposed: Vec<EpochMark>,
     /// All members, as of the current epoch.
     table: Vec<MemberEntry>,
+    /// What the volume uses.
+    features: Features,
+    /// Fields of it that this build does not know.
+    extension: Vec<u8>,
 }
 
 impl Roster {
@@ -47,6 +53,8 @@ impl Roster {
             history: lineage.tip.history.clone(),
             proposed: lineage.proposed.clone(),
             table: lineage.tip.members.clone(),
+            features: lineage.tip.features,
+            extension: lineage.tip.extension.clone(),
         }
     }
 
@@ -111,6 +119,8 @@ impl Roster {
                 history: self.history.clone(),
                 proposed: None,
                 members: self.table.clone(),
+                features: self.features,
+                extension: self.extension.clone(),
                 ..block
             })
             .collect()

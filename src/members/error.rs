@@ -149,6 +149,13 @@ pub enum MembersError {
         source: FormatError,
     },
 
+    /// The volume uses features for whose sake this build must not write to it.
+    #[error("the volume uses features {unknown:#x}, with which this build can only read it")]
+    ReadOnlyFeatures {
+        /// The unknown feature bits.
+        unknown: u64,
+    },
+
     /// Fewer members than the volume needs.
     #[error("{found} members {kind}, {needed} needed; missing: {}", list(missing))]
     TooFew {
@@ -231,6 +238,10 @@ impl MembersError {
             Self::SameMember { path, other_path, .. } => Some(format!(
                 "leave out {other_path} or {path}; if one is a copy of the other, leave out the older one"
             )),
+            Self::ReadOnlyFeatures { .. } => Some(
+                "mount it with `-o ro`, or use the version of cauchyfs that wrote it, or a newer one"
+                    .into(),
+            ),
             Self::Newer { .. } => Some("use the version of cauchyfs that wrote it, or a newer one".into()),
             Self::TooFew { readable, .. } => Some(format!(
                 "give all directories of the volume, and check that their disks are mounted{}",

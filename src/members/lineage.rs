@@ -189,6 +189,18 @@ impl Lineage {
         })
     }
 
+    /// Checks that this build may do what it is asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`MembersError::ReadOnlyFeatures`].
+    pub(super) fn check_features(&self, access: Access) -> Result<(), MembersError> {
+        match (access, self.tip.read_only_features()) {
+            (Access::ReadOnly, _) | (_, 0) => Ok(()),
+            (Access::ReadWrite, unknown) => Err(MembersError::ReadOnlyFeatures { unknown }),
+        }
+    }
+
     fn missing(&self) -> Vec<Absent> {
         let entries = (0..).map(MemberIndex).zip(&self.tip.members);
         entries

@@ -43,6 +43,7 @@ pub(super) fn open(
     let stores = lock(found, hold, &executor, &mut locks, &mut unusable)?;
     found = find(stores, &executor, &mut unusable)?;
     let lineage = trace(found, &mut unusable)?;
+    lineage.check_features(access)?;
     lineage.check_sufficient(access)?;
     let mut members = build(&lineage, access, executor, unusable, locks)?;
     let mut roster = members.roster.lock();

@@ -18,19 +18,21 @@ prop_compose! {
 prop_compose! {
     fn superblock()(
         (volume, member, code, unit_bytes, segment_bytes) in any::<(u128, u128, u16, u32, u64)>(),
-        (data_shards, parity_shards, compat, generation) in any::<(u8, u8, u64, u64)>(),
+        (data_shards, parity_shards, compat, read_only, generation) in any::<(u8, u8, u64, u64, u64)>(),
         label in "\\PC{0,60}",
         history in prop::collection::vec(mark(), 1..20),
         proposed in prop::option::of(mark()),
         members in prop::collection::vec(entry(), 1..9),
+        extension in prop::collection::vec(any::<u8>(), 0..40),
         index: prop::sample::Index,
     ) -> Superblock {
+        let features = Features { compat, read_only, incompat: KNOWN.incompat };
         Superblock {
             volume: VolumeId(Uuid::from_u128(volume)),
             member: MemberId(Uuid::from_u128(member)),
             index: MemberIndex(u16::try_from(index.index(members.len())).expect("few members")),
-            data_shards, parity_shards, code, unit_bytes, segment_bytes, label, compat,
-            generation: Generation(generation), history, proposed, members,
+            data_shards, parity_shards, code, unit_bytes, segment_bytes, label, features,
+            generation: Generation(generation), history, proposed, members, extension,
         }
     }
 }
@@ -56,11 +58,12 @@ fn largest() -> Superblock {
         unit_bytes: 1 << 20,
         segment_bytes: 1 << 30,
         label: "l".repeat(MAX_LABEL),
-        compat: 0,
+        features: KNOWN,
         generation: Generation(3),
         history: (0..MAX_HISTORY as u64).map(mark).collect(),
         proposed: Some(mark(u64::MAX)),
         members: vec![entry; MAX_MEMBERS],
+        extension: vec![b'e'; MAX_EXTENSION],
     }
 }
 
@@ -121,6 +124,11 @@ fn the_largest_superblock_fits_its_slot() {
 fn with_field<const N: usize>(offset: usize, field: [u8; N]) -> Vec<u8> {
     let mut slot = largest().encode();
     put(&mut slot, offset, field);
+    sealed(slot)
+}
+
+/// Sets the checksum right.
+fn sealed(mut slot: Vec<u8>) -> Vec<u8> {
     let body = slot.len() - CHECKSUM_LEN;
     let checksum = crc32c::crc32c(&slot[..body]);
     slot[body..].copy_from_slice(&checksum.to_le_bytes());
@@ -147,7 +155,27 @@ fn newer_versions_and_unknown_incompatible_features_are_told_from_damage() {
         "{features:?}"
     );
     let compatible = Superblock::decode(&with_field(at::COMPAT, 4_u64.to_le_bytes()));
-    assert_eq!(compatible.map(|superblock| superblock.compat), Ok(4));
+    assert_eq!(compatible.map(|block| block.features.compat), Ok(4));
+    let readable = Superblock::decode(&with_field(at::READ_ONLY, 4_u64.to_le_bytes()));
+    assert_eq!(readable.map(|block| block.read_only_features()), Ok(4));
+}
+
+#[test]
+fn a_member_in_a_state_of_a_newer_build_is_not_current_and_else_damage() {
+    const FIRST_STATE: usize = at::LABEL + MAX_LABEL + 16;
+    let read_only = Superblock {
+        features: Features {
+            read_only: 1,
+            ..KNOWN
+        },
+        ..largest()
+    };
+    for (block, expected) in [(read_only, Some(false)), (largest(), None)] {
+        let mut slot = block.encode();
+        slot[FIRST_STATE] = 2;
+        let decoded = Superblock::decode(&sealed(slot)).ok();
+        assert_eq!(decoded.map(|block| block.members[0].current), expected);
+    }
 }
 
 #[test]

@@ -1,4 +1,6 @@
 use super::*;
+use crate::format::superblock::Features;
+use crate::format::{Epoch, Generation};
 use crate::store::{Effect, Fault};
 
 fn refused(result: Result<impl std::fmt::Debug, MembersError>) -> MembersError {
@@ -281,4 +283,61 @@ fn open_does_not_take_stale_members_for_the_newest() {
          member 3 (last seen at /d3); member 4 (last seen at /d4)"
     );
     disks.open([0, 1, 2]).expect("three of five");
+}
+
+/// Gives members of a volume a superblock that a newer build could have written.
+fn write_newer(disks: &Disks, which: impl IntoIterator<Item = usize>, features: Features) {
+    for index in which {
+        let block = disks.block(index);
+        let newer = Superblock {
+            generation: Generation(block.generation.0 + 1),
+            features,
+            extension: b"\x07\0\x03\0new".to_vec(),
+            ..block
+        };
+        let store = disks.directories[index].open();
+        store
+            .write_at(files::SUPERBLOCK, newer.slot_offset(), &newer.encode())
+            .expect("write");
+    }
+}
+
+#[test]
+fn what_a_newer_build_added_is_kept_where_it_may_be_ignored() {
+    let disks = Disks::volume(2, 1, 3);
+    let features = Features {
+        compat: 6,
+        ..Features::default()
+    };
+    drop(disks.open(0..2).expect("enough members"));
+    write_newer(&disks, 0..2, features);
+    let members = disks.open(0..3).expect("enough members");
+    members.admit_stale().expect("a member returns");
+    for index in 0..3 {
+        let block = disks.block(index);
+        assert_eq!(block.head().epoch, Epoch(3));
+        assert_eq!(block.features, features);
+        assert_eq!(block.extension, b"\x07\0\x03\0new");
+    }
+}
+
+#[test]
+fn a_volume_that_a_newer_build_must_write_to_is_only_read() {
+    let disks = Disks::volume(2, 1, 3);
+    let features = Features {
+        read_only: 8,
+        ..Features::default()
+    };
+    write_newer(&disks, 0..3, features);
+    let before = disks.fork();
+    let error = refused(disks.open(0..2));
+    assert!(
+        matches!(error, MembersError::ReadOnlyFeatures { unknown: 8 }),
+        "{error}"
+    );
+    assert!(error.hint().is_some_and(|hint| hint.contains("-o ro")));
+    Members::open(disks.stores(0..2), Access::ReadOnly, inline()).expect("to be read");
+    for index in disks.all() {
+        assert_eq!(disks.block(index), before.block(index));
+    }
 }
