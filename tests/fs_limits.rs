@@ -18,6 +18,7 @@ use cauchyfs::store::{CallKind, Effect, Fault, FaultPlan, FaultStore, Scope};
 
 use calls::{ROOT, create, exclusive, fs, list, read, sound, write};
 use volume::TestClock;
+
 #[test]
 fn reading_changes_the_time_of_access_as_the_mount_asks() {
     let day = 24 * 60 * 60;
@@ -158,4 +159,32 @@ fn a_volume_that_takes_no_more_changes_can_be_read() {
     let root = fs.opendir(Ino::ROOT).unwrap();
     assert_eq!(list(&fs, root, 0, 9).0.len(), 4);
     assert_eq!(fs.getattr(ino).unwrap().size, 100_000);
+}
+
+#[test]
+fn what_a_volume_could_never_hold_is_refused_without_making_room() {
+    let disks = volume::disks_of(48 << 20, 3, 2, 1);
+    let plan = FaultPlan::new();
+    let stores = FaultStore::wrap_all(volume::stores(&disks), &plan);
+    let fs = Fs::open(volume::try_open(stores, 0).unwrap(), FsOptions::default()).unwrap();
+    let (ino, handle) = create(&fs, "file");
+    write(&fs, handle, 0, &vec![7; 100_000]).unwrap();
+    plan.record();
+    for len in [1 << 40, u64::try_from(i64::MAX).unwrap()] {
+        for mode in [Allocation::Allocate, Allocation::AllocateKeepSize] {
+            let refused = fs.fallocate(ROOT, handle, mode, 0, len);
+            assert!(matches!(refused, Err(FsError::NoSpace)), "{refused:?}");
+        }
+        let refused = fs.fallocate(ROOT, handle, Allocation::Allocate, len, len);
+        let too_big = len > 1 << 40 && matches!(refused, Err(FsError::FileTooBig));
+        let no_space = matches!(refused, Err(FsError::NoSpace));
+        assert!(too_big || no_space, "{refused:?}");
+    }
+    let log = plan.take_log();
+    let changes: Vec<_> = log.iter().filter(|call| call.kind.changes()).collect();
+    assert!(changes.is_empty(), "{changes:?}");
+    assert_eq!(fs.getattr(ino).unwrap().size, 100_000);
+    fs.fallocate(ROOT, handle, Allocation::Allocate, 0, 1 << 20)
+        .unwrap();
+    assert_eq!(fs.getattr(ino).unwrap().size, 1 << 20);
 }

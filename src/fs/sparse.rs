@@ -42,7 +42,7 @@ impl Fs {
         let allocate = matches!(mode, Allocation::Allocate | Allocation::AllocateKeepSize);
         let grow = matches!(mode, Allocation::Allocate | Allocation::ZeroRange);
         if allocate {
-            self.with_room(|| self.check_room(file.ino, &range))?;
+            self.find_room(file.ino, &range)?;
         }
         let lock = self.locks.exclusive(&[file.ino]);
         let mut inode = self.inode(file.ino)?;
@@ -118,23 +118,39 @@ impl Fs {
         }
     }
 
-    /// Sees that the volume has room for the holes in `range`.
-    fn check_room(&self, ino: Ino, range: &Range<u64>) -> Result<(), FsError> {
-        let free = self.pipeline.space().usable_free;
+    /// Sees that the volume has room for the holes in `range`; makes some, unless all there is were not
+    /// enough.
+    fn find_room(&self, ino: Ino, range: &Range<u64>) -> Result<(), FsError> {
+        let is_possible = self.with_room(|| {
+            let space = self.pipeline.space();
+            let missing = self.missing_in(ino, range, space.usable_free)?;
+            if missing <= space.usable_free {
+                return Ok(true);
+            }
+            if missing > space.usable_total {
+                return Ok(false);
+            }
+            Err(FsError::NoSpace)
+        })?;
+        is_possible.then_some(()).ok_or(FsError::NoSpace)
+    }
+
+    /// Returns how many bytes of `range` are holes, or a number that is at most `enough` if that is
+    /// all it takes.
+    fn missing_in(&self, ino: Ino, range: &Range<u64>, enough: u64) -> Result<u64, FsError> {
         let mut missing = range.end - range.start;
         let mut rest = range.clone();
-        while missing > free {
+        while missing > enough {
             let page = extents::page(&self.pipeline, ino, &rest)?;
             for run in page.iter().filter_map(|run| run.clip(range)) {
                 missing -= run.len;
             }
             match page.last() {
                 Some(last) if page.len() == PAGE => rest.start = last.end(),
-                _ if missing > free => return Err(FsError::NoSpace),
                 _ => break,
             }
         }
-        Ok(())
+        Ok(missing)
     }
 
     /// Takes the bytes of `range` out, in batches of bounded size: whatever a crash leaves of that is
