@@ -3,8 +3,12 @@
 //! ```text
 //! | head slot 0, 4096 | head slot 1, 4096 | frame 0 | frame 1 | frame 2 | ...
 //!
-//! frame: page, 4096 bytes | CRC32C u32 | volume tag u32 | page number u64
+//! frame: page, 4096 bytes | CRC32C u32 | volume tag u32 | page number u64 | sequence u64
 //! ```
+//!
+//! A frame says how new it is: its sequence is that of the first head that could count it. So no page
+//! that a head counts has a higher sequence than the head, and of two intact frames of a page in two
+//! copies the one with the higher sequence is the newer.
 //!
 //! The database's own header (all of its page 0 that is used) lies in a head instead of a frame.
 //! It is the one thing that is overwritten while it is needed, so it has two slots: the newer valid
@@ -33,7 +37,7 @@ pub const DB_HEADER_BYTES: usize = 512;
 /// Most copies that a head can name.
 pub const MAX_COPIES: usize = 256;
 
-const TRAILER_BYTES: usize = 16;
+const TRAILER_BYTES: usize = 24;
 const FRAME: &str = "index frame";
 const HEAD: &str = "index head";
 const MAGIC: [u8; 8] = *b"CfsIndex";
@@ -57,52 +61,72 @@ pub fn volume_tag(volume: VolumeId) -> u32 {
     crc32c::crc32c(volume.0.as_bytes())
 }
 
-/// Appends the frame of a page to `out`.
-pub fn put_frame(page: u64, bytes: &[u8; PAGE_BYTES], tag: u32, out: &mut impl BufMut) {
-    out.put_slice(bytes);
-    out.put_u32_le(frame_checksum(page, bytes, tag));
-    out.put_u32_le(tag);
-    out.put_u64_le(page);
+/// Where a frame belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The volume's tag; see [`volume_tag`].
+    pub tag: u32,
+    /// The page's number.
+    pub page: u64,
 }
 
-/// Returns the page in a frame.
-///
-/// # Errors
-///
-/// If the frame is damaged, of another page or of another volume.
-pub fn open_frame(
-    page: u64,
-    tag: u32,
-    frame: &[u8; FRAME_BYTES],
-) -> Result<&[u8; PAGE_BYTES], FormatError> {
-    let cut = FormatError::Truncated {
-        what: FRAME,
-        len: frame.len(),
-        needed: FRAME_BYTES,
-    };
-    let (bytes, trailer) = frame.split_first_chunk().ok_or(cut)?;
-    let mut reader = Reader::new(FRAME, trailer);
-    let (stored, found_tag, found_page) = (reader.u32()?, reader.u32()?, reader.u64()?);
-    if found_tag != tag {
-        return Err(reader.bad("volume tag", found_tag));
+/// A page, and how new it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// The sequence of the first head that could count the page.
+    pub sequence: u64,
+    /// The page.
+    pub bytes: &'a [u8; PAGE_BYTES],
+}
+
+impl<'a> Frame<'a> {
+    /// Appends the frame to `out`.
+    pub fn put(&self, place: Place, out: &mut impl BufMut) {
+        out.put_slice(self.bytes);
+        out.put_u32_le(self.checksum(place));
+        out.put_u32_le(place.tag);
+        out.put_u64_le(place.page);
+        out.put_u64_le(self.sequence);
     }
-    if found_page != page {
-        return Err(reader.bad("page number", found_page));
-    }
-    let computed = frame_checksum(page, bytes, tag);
-    if computed != stored {
-        return Err(FormatError::Checksum {
+
+    /// Reads a frame.
+    ///
+    /// # Errors
+    ///
+    /// If the frame is damaged, of another page or of another volume.
+    pub fn open(place: Place, frame: &'a [u8; FRAME_BYTES]) -> Result<Self, FormatError> {
+        let cut = FormatError::Truncated {
             what: FRAME,
-            stored,
-            computed,
-        });
+            len: frame.len(),
+            needed: FRAME_BYTES,
+        };
+        let (bytes, trailer) = frame.split_first_chunk().ok_or(cut)?;
+        let mut reader = Reader::new(FRAME, trailer);
+        let (stored, tag, page) = (reader.u32()?, reader.u32()?, reader.u64()?);
+        if tag != place.tag {
+            return Err(reader.bad("volume tag", tag));
+        }
+        if page != place.page {
+            return Err(reader.bad("page number", page));
+        }
+        let sequence = reader.u64()?;
+        let opened = Self { sequence, bytes };
+        let computed = opened.checksum(place);
+        if computed != stored {
+            return Err(FormatError::Checksum {
+                what: FRAME,
+                stored,
+                computed,
+            });
+        }
+        Ok(opened)
     }
-    Ok(bytes)
-}
 
-fn frame_checksum(page: u64, bytes: &[u8; PAGE_BYTES], tag: u32) -> u32 {
-    let checksum = crc32c::crc32c_append(tag, bytes);
-    crc32c::crc32c_append(checksum, &page.to_le_bytes())
+    fn checksum(&self, place: Place) -> u32 {
+        let page = crc32c::crc32c_append(place.tag, self.bytes);
+        let numbered = crc32c::crc32c_append(page, &place.page.to_le_bytes());
+        crc32c::crc32c_append(numbered, &self.sequence.to_le_bytes())
+    }
 }
 
 /// What a copy of the index is worth, and the database's header.
@@ -112,6 +136,9 @@ pub struct Head {
     pub volume: VolumeId,
     /// Counts heads over the life of the index: the copy with the highest is the newest.
     pub sequence: u64,
+    /// The last head before this one that was durable on all copies that it named, so that a copy whose
+    /// own newest head is older does not count, whoever names it.
+    pub durable: u64,
     /// Bytes of the database.
     pub db_bytes: u64,
     /// Members whose copies hold every page that was synced before this head was written.
@@ -141,6 +168,7 @@ impl Head {
         out.put_u32_le(0);
         out.put_slice(self.volume.0.as_bytes());
         out.put_u64_le(self.sequence);
+        out.put_u64_le(self.durable);
         out.put_u64_le(self.db_bytes);
         out.put_slice(&self.db_header);
         for copy in &self.copies {
@@ -185,7 +213,11 @@ impl Head {
         }
         reader.u32()?;
         let volume = VolumeId(Uuid::from_bytes(reader.array()?));
-        let (sequence, db_bytes, db_header) = (reader.u64()?, reader.u64()?, reader.array()?);
+        let (sequence, durable) = (reader.u64()?, reader.u64()?);
+        if durable >= sequence {
+            return Err(reader.bad("sequence of the head before", durable));
+        }
+        let (db_bytes, db_header) = (reader.u64()?, reader.array()?);
         if db_bytes > MAX_DB_BYTES {
             return Err(reader.bad("database length", db_bytes));
         }
@@ -196,6 +228,7 @@ impl Head {
         Ok(Self {
             volume,
             sequence,
+            durable,
             db_bytes,
             copies,
             db_header,
@@ -215,18 +248,24 @@ mod tests {
         any::<[u8; 32]>().prop_map(|seed| std::array::from_fn(|i| seed[i % 31] ^ seed[i % 32]))
     }
 
-    fn framed(page: u64, bytes: &[u8; PAGE_BYTES], tag: u32) -> [u8; FRAME_BYTES] {
+    fn places() -> impl Strategy<Value = Place> {
+        (any::<u32>(), 0u64..1 << 51).prop_map(|(tag, page)| Place { tag, page })
+    }
+
+    fn framed(place: Place, frame: Frame<'_>) -> [u8; FRAME_BYTES] {
         let mut out = Vec::new();
-        put_frame(page, bytes, tag, &mut out);
+        frame.put(place, &mut out);
         out.try_into().expect("a frame has its length")
     }
 
     fn heads() -> impl Strategy<Value = Head> {
         let copies = proptest::collection::vec(any::<u16>().prop_map(MemberIndex), 0..=MAX_COPIES);
-        (any::<u128>(), any::<u64>(), 0..MAX_DB_BYTES, copies, page()).prop_map(
-            |(volume, sequence, db_bytes, copies, page)| Head {
+        let sequences = (1..u64::MAX).prop_flat_map(|sequence| (Just(sequence), 0..sequence));
+        (any::<u128>(), sequences, 0..MAX_DB_BYTES, copies, page()).prop_map(
+            |(volume, (sequence, durable), db_bytes, copies, page)| Head {
                 volume: VolumeId(Uuid::from_u128(volume)),
                 sequence,
+                durable,
                 db_bytes,
                 copies,
                 db_header: *page.first_chunk().expect("a page is longer"),
@@ -236,22 +275,41 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_frame_opens_only_under_its_own_number_and_tag(
-            bytes in page(), number in 0u64..1 << 51, other in 0u64..1 << 51, tag in any::<u32>(),
+        fn a_frame_opens_only_in_its_own_place_and_says_how_new_it_is(
+            bytes in page(), place in places(), page in 0u64..1 << 51, sequence in any::<u64>(),
         ) {
-            let frame = framed(number, &bytes, tag);
-            prop_assert_eq!(open_frame(number, tag, &frame), Ok(&bytes));
-            prop_assert!(open_frame(number, tag ^ 1, &frame).is_err());
-            prop_assert_eq!(open_frame(other, tag, &frame).is_ok(), other == number);
+            let frame = Frame { sequence, bytes: &bytes };
+            let framed = framed(place, frame);
+            prop_assert_eq!(Frame::open(place, &framed), Ok(frame));
+            let other_volume = Place { tag: place.tag ^ 1, ..place };
+            prop_assert!(Frame::open(other_volume, &framed).is_err());
+            let other_page = Place { page, ..place };
+            prop_assert_eq!(Frame::open(other_page, &framed).is_ok(), page == place.page);
         }
 
         #[test]
         fn no_flipped_bit_of_a_frame_goes_unnoticed(
-            bytes in page(), at in 0..FRAME_BYTES, bit in 0u8..8,
+            bytes in page(), sequence in any::<u64>(), at in 0..FRAME_BYTES, bit in 0u8..8,
         ) {
-            let mut frame = framed(9, &bytes, 4);
+            let place = Place { tag: 4, page: 9 };
+            let mut frame = framed(place, Frame { sequence, bytes: &bytes });
             frame[at] ^= 1 << bit;
-            prop_assert!(open_frame(9, 4, &frame).is_err());
+            prop_assert!(Frame::open(place, &frame).is_err());
+        }
+
+        #[test]
+        fn no_bytes_make_the_frame_decoder_panic(
+            bytes in proptest::collection::vec(any::<u8>(), FRAME_BYTES),
+            place in places(),
+            known in any::<bool>(),
+        ) {
+            let mut frame: [u8; FRAME_BYTES] = bytes.try_into().expect("a frame has its length");
+            if known {
+                frame[PAGE_BYTES + 4..PAGE_BYTES + 8].copy_from_slice(&place.tag.to_le_bytes());
+                frame[PAGE_BYTES + 8..PAGE_BYTES + 16].copy_from_slice(&place.page.to_le_bytes());
+            }
+            // One of 2³² random checksums is right.
+            let _ = Frame::open(place, &frame);
         }
 
         #[test]
@@ -261,6 +319,15 @@ mod tests {
             let mut slot = head.encode();
             prop_assert_eq!(Head::decode(&slot), Ok(head));
             slot[at] ^= 1 << bit;
+            prop_assert!(Head::decode(&slot).is_err());
+        }
+
+        #[test]
+        fn a_head_that_claims_to_be_older_than_its_predecessor_is_refused(
+            head in heads(), ahead in 0u64..9,
+        ) {
+            let durable = head.sequence.saturating_add(ahead);
+            let slot = Head { durable, ..head }.encode();
             prop_assert!(Head::decode(&slot).is_err());
         }
 
@@ -281,7 +348,8 @@ mod tests {
 
     #[test]
     fn a_page_of_zeros_from_a_hole_is_no_frame() {
-        assert!(open_frame(0, 0, &[0; FRAME_BYTES]).is_err());
+        let place = Place { tag: 0, page: 0 };
+        assert!(Frame::open(place, &[0; FRAME_BYTES]).is_err());
         assert!(Head::decode(&[0; HEAD_BYTES]).is_err());
     }
 }

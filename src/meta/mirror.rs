@@ -6,8 +6,9 @@
 //!
 //! # Invariants
 //!
-//! - A head is written only after everything it refers to is durable on every copy that it names:
-//!   whichever of these copies is left, it is as good as the one whose head is the newest.
+//! - A head is written only after everything it refers to is durable on every copy that it names, and
+//!   the head before it as well: whichever of these copies is left, it is as good as the one whose
+//!   head is the newest. A copy whose own head is older than that was put back from an earlier time.
 //! - A copy that missed a write loses its heads, durably, or its member is failed, before the next
 //!   sync succeeds. So the newest head among members that may be trusted is never out of date.
 //! - The last durable head of a copy is not overwritten: there are two slots.
@@ -15,7 +16,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::{Mutex, RwLock};
@@ -23,7 +24,7 @@ use redb::StorageBackend;
 
 use super::MetaError;
 use super::disk::{Answer, Disk, write_op};
-use crate::format::frame::{self, DB_HEADER_BYTES, FRAME_BYTES, Head, PAGE_BYTES};
+use crate::format::frame::{self, DB_HEADER_BYTES, FRAME_BYTES, Frame, Head, PAGE_BYTES, Place};
 use crate::format::{MemberIndex, VolumeId};
 use crate::store::StoreErrorKind;
 
@@ -65,6 +66,9 @@ pub(super) struct Mirror {
     /// what it writes on being opened stays in memory.
     suspended: AtomicBool,
     front: Mutex<Front>,
+    /// The highest sequence of a frame that counts. A frame beyond it was written for a commit that was
+    /// never finished, or is newer than any head that is left.
+    newest_frame: AtomicU64,
     /// Written by the database, not yet by us. A page stays here until every copy has it.
     buffered: Mutex<BTreeMap<u64, Page>>,
     /// Copies that hold every page. Changed only under `io`.
@@ -94,6 +98,8 @@ struct Copied {
 struct Io {
     /// Of the last head written.
     sequence: u64,
+    /// Of the last head that is durable on all copies.
+    durable_sequence: u64,
     /// The last front that is durable on all copies.
     durable: Front,
     /// A newer head was written, but is not durable on all copies.
@@ -196,10 +202,12 @@ impl Mirror {
         self.extend(io, db_bytes)?;
         let mut targets = self.members();
         targets.extend(io.arriving.as_ref().map(|arriving| arriving.member));
+        let sequence = io.sequence + 1;
+        self.newest_frame.store(sequence, Ordering::Release);
         let mut ops = Vec::new();
         for run in pages.chunk_by(|(page, _), (next, _)| page + 1 == *next) {
             for run in run.chunks(MAX_RUN_FRAMES) {
-                let data = self.frames(run);
+                let data = self.frames(run.iter().map(|(page, bytes)| (*page, sequence, &**bytes)));
                 let offset = frame::frame_offset(run[0].0);
                 ops.extend(
                     targets
@@ -222,12 +230,20 @@ impl Mirror {
         Ok(())
     }
 
-    fn frames(&self, run: &[(u64, Page)]) -> Bytes {
-        let mut data = BytesMut::with_capacity(run.len() * FRAME_BYTES);
-        for (page, bytes) in run {
-            frame::put_frame(*page, bytes, self.tag, &mut data);
+    /// Returns frames of pages that follow one another, each with its number and its sequence.
+    fn frames<'a>(&self, run: impl Iterator<Item = (u64, u64, &'a [u8; PAGE_BYTES])>) -> Bytes {
+        let mut data = BytesMut::with_capacity(run.size_hint().0 * FRAME_BYTES);
+        for (page, sequence, bytes) in run {
+            Frame { sequence, bytes }.put(self.place(page), &mut data);
         }
         data.freeze()
+    }
+
+    fn place(&self, page: u64) -> Place {
+        Place {
+            tag: self.tag,
+            page,
+        }
     }
 
     /// Makes everything written so far durable on all copies.
@@ -252,6 +268,7 @@ impl Mirror {
         let head = Head {
             volume: self.volume,
             sequence: io.sequence,
+            durable: io.durable_sequence,
             db_bytes: front.db_bytes,
             copies: self.members(),
             db_header: front.db_header,
@@ -273,6 +290,7 @@ impl Mirror {
         }
         io.cramped.clear();
         io.head_in_doubt = false;
+        io.durable_sequence = io.sequence;
         io.durable = front;
         Ok(())
     }

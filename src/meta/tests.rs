@@ -8,5 +8,6 @@ mod memory;
 mod model;
 mod refill;
 mod rig;
+mod rollback;
 mod trust;
 mod view;

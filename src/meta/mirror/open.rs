@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -65,14 +65,16 @@ impl Mirror {
                 members: sources.len(),
             });
         };
-        // The newest head vouches for the copies that it names, whatever their own heads say.
-        found.retain(|found| newest.copies.contains(&found.copy.member));
+        found.retain(|found| counts(found, &newest));
+        let oldest = found.iter().map(|found| found.head.sequence).min();
         let copies = found.into_iter().map(|found| found.copy).collect();
         let front = Front {
             db_header: newest.db_header,
             db_bytes: newest.db_bytes,
         };
-        let mirror = Self::assemble(disk, copies, front, newest.sequence);
+        let mut mirror = Self::assemble(disk, copies, front, newest.sequence);
+        // `make_uniform` syncs what was read before a head says so.
+        mirror.io.get_mut().durable_sequence = oldest.unwrap_or(newest.durable);
         if mirror.writable {
             mirror.make_uniform(&live)?;
         }
@@ -92,6 +94,7 @@ impl Mirror {
         let members = disk.members();
         let io = Io {
             sequence,
+            durable_sequence: 0,
             durable: front.clone(),
             head_in_doubt: false,
             arriving: None,
@@ -108,6 +111,7 @@ impl Mirror {
             out_of_space: AtomicBool::new(false),
             suspended: AtomicBool::new(false),
             front: Mutex::new(front),
+            newest_frame: AtomicU64::new(sequence),
             buffered: Mutex::default(),
             copies: RwLock::new(copies),
             io: Mutex::new(io),
@@ -123,10 +127,34 @@ impl Mirror {
             }
         }
         let mut io = self.io.lock();
+        // What a killed daemon wrote was read, but may not be durable, and the head before it is
+        // overwritten next.
+        let answers = self.disk.sync(&members, &self.name);
+        self.settle(&mut io, answers).map_err(meta_error)?;
         let front = io.durable.clone();
         self.extend(&mut io, front.db_bytes).map_err(meta_error)?;
         self.write_heads(&mut io, front).map_err(meta_error)
     }
+}
+
+/// Says whether a copy is as good as the one with the newest head: named by that head, and no older
+/// than what was durable on all copies that it names. An older one was put back from an earlier time.
+fn counts(found: &Found, newest: &Head) -> bool {
+    let Found { copy, head } = found;
+    if !newest.copies.contains(&copy.member) {
+        return false;
+    }
+    if head.sequence < newest.durable {
+        log::warn!(
+            "member {}: its copy of the index is from an earlier time (head {} of at least {}): was the directory put back \
+             from a backup?",
+            copy.member,
+            head.sequence,
+            newest.durable
+        );
+        return false;
+    }
+    true
 }
 
 fn wanted_copies(disk: &Disk) -> usize {

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
-
-use bytes::BytesMut;
+use std::sync::atomic::Ordering;
 
 use super::{Mirror, Page};
 use crate::format::MemberIndex;
-use crate::format::frame::{self, FRAME_BYTES, PAGE_BYTES};
+use crate::format::frame::{self, FRAME_BYTES, Frame, PAGE_BYTES};
 use crate::store::Buffer;
 
 impl Mirror {
@@ -15,6 +14,7 @@ impl Mirror {
     pub(super) fn read_pages(&self, first: u64, out: &mut [u8]) -> io::Result<()> {
         let mut missing = self.take_buffered(first, out);
         let mut damaged: Vec<(MemberIndex, u64)> = Vec::new();
+        let mut sequences = BTreeMap::new();
         for (member, file_bytes) in self.reading_order(first) {
             let (Some(&start), Some(&last)) = (missing.first(), missing.last()) else {
                 break;
@@ -24,9 +24,11 @@ impl Mirror {
             };
             missing.retain(|page| {
                 let intact = self.intact(&frames, start, *page);
-                match intact {
-                    Some(bytes) => page_mut(out, first, *page).copy_from_slice(bytes),
-                    None => damaged.push((member, *page)),
+                if let Some(frame) = intact {
+                    page_mut(out, first, *page).copy_from_slice(frame.bytes);
+                    sequences.insert(*page, frame.sequence);
+                } else {
+                    damaged.push((member, *page));
                 }
                 intact.is_none()
             });
@@ -36,7 +38,11 @@ impl Mirror {
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         for (member, page) in damaged {
-            self.mend(member, page, page_mut(out, first, page));
+            let intact = Frame {
+                sequence: sequences[&page],
+                bytes: page_mut(out, first, page),
+            };
+            self.mend(member, page, intact);
         }
         Ok(())
     }
@@ -107,17 +113,21 @@ impl Mirror {
         }
     }
 
-    fn intact<'a>(&self, frames: &'a [u8], start: u64, page: u64) -> Option<&'a [u8; PAGE_BYTES]> {
+    /// Returns a page of those read from `start` on, unless it is damaged or does not count.
+    fn intact<'a>(&self, frames: &'a [u8], start: u64, page: u64) -> Option<Frame<'a>> {
         let at = usize::try_from(page - start)
             .ok()?
             .checked_mul(FRAME_BYTES)?;
         let frame = frames.get(at..)?.first_chunk()?;
-        frame::open_frame(page, self.tag, frame).ok()
+        let newest = self.newest_frame.load(Ordering::Acquire);
+        Frame::open(self.place(page), frame)
+            .ok()
+            .filter(|frame| frame.sequence <= newest)
     }
 
     /// Writes a page over its damaged frame on one member, if nobody else is writing just now; if
     /// somebody is, the next reader will.
-    fn mend(&self, member: MemberIndex, page: u64, bytes: &[u8; PAGE_BYTES]) {
+    fn mend(&self, member: MemberIndex, page: u64, intact: Frame<'_>) {
         if !matches!(self.writes_through(), Ok(true)) {
             return;
         }
@@ -128,35 +138,38 @@ impl Mirror {
             return;
         }
         log::warn!("mending page {page} of the index copy on member {member}");
-        let mut data = BytesMut::with_capacity(FRAME_BYTES);
-        frame::put_frame(page, bytes, self.tag, &mut data);
+        let data = self.frames(std::iter::once((page, intact.sequence, intact.bytes)));
         let offset = frame::frame_offset(page);
-        let answers = self
-            .disk
-            .write(&[member], &self.name, offset, &data.freeze());
+        let answers = self.disk.write(&[member], &self.name, offset, &data);
         if let Err(error) = self.settle(&mut io, answers) {
             log::warn!("cannot mend page {page} of the index: {error}");
         }
     }
 
-    /// Reads pages for a new copy, as far as any copy has them intact. Pages that the database does
-    /// not use may be intact nowhere.
-    pub(super) fn read_for_copy(&self, first: u64, count: u64) -> Vec<(u64, Page)> {
-        let mut found = BTreeMap::new();
+    /// Reads pages for a new copy, the newest intact frame of each: a member that lost a write shows an
+    /// older one. Each comes with its number and its sequence. Pages that the database does not use may be intact nowhere.
+    pub(super) fn read_for_copy(&self, first: u64, count: u64) -> Vec<(u64, u64, Page)> {
+        let mut found: BTreeMap<u64, (u64, Page)> = BTreeMap::new();
         for (member, file_bytes) in self.reading_order(first) {
-            if found.len() as u64 == count {
-                break;
-            }
             let Some(frames) = self.read_frames(member, file_bytes, first, count) else {
                 continue;
             };
             for page in first..first + count {
-                if let Some(bytes) = self.intact(&frames, first, page) {
-                    found.entry(page).or_insert_with(|| Page::new(*bytes));
+                let Some(frame) = self.intact(&frames, first, page) else {
+                    continue;
+                };
+                if found
+                    .get(&page)
+                    .is_none_or(|(sequence, _)| *sequence < frame.sequence)
+                {
+                    found.insert(page, (frame.sequence, Page::new(*frame.bytes)));
                 }
             }
         }
-        found.into_iter().collect()
+        let pages = found.into_iter();
+        pages
+            .map(|(page, (sequence, bytes))| (page, sequence, bytes))
+            .collect()
     }
 }
 

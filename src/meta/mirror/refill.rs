@@ -104,9 +104,12 @@ impl Mirror {
 
     fn copy_piece(&self, io: &mut Io, arriving: Arriving, count: u64) -> io::Result<()> {
         let pages = self.read_for_copy(arriving.next_page, count);
-        let runs = pages.chunk_by(|(page, _), (next, _)| page + 1 == *next);
-        let write = |run: &[(u64, Page)]| {
-            let data = self.frames(run);
+        let runs = pages.chunk_by(|(page, ..), (next, ..)| page + 1 == *next);
+        let write = |run: &[(u64, u64, Page)]| {
+            let data = self.frames(
+                run.iter()
+                    .map(|(page, sequence, bytes)| (*page, *sequence, &**bytes)),
+            );
             (
                 arriving.member,
                 write_op(&self.name, frame::frame_offset(run[0].0), &data),

@@ -4,6 +4,8 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::rig::{Rig, Script, content, inline, play, verify};
+use crate::format::VolumeId;
+use crate::format::frame::{self, FRAME_BYTES, Frame, Place};
 use crate::members::Access;
 use crate::store::{MemDisk, Store};
 
@@ -107,10 +109,71 @@ fn a_damaged_page_is_served_by_another_copy_and_mended() {
     assert_eq!(reached, 10);
     let (mended, intact) = (whole(&rig.disks[0]), whole(&rig.disks[1]));
     let frames = mended[8192..]
-        .chunks_exact(4112)
-        .zip(intact[8192..].chunks_exact(4112));
+        .chunks_exact(FRAME_BYTES)
+        .zip(intact[8192..].chunks_exact(FRAME_BYTES));
     let good = frames.filter(|(frame, _)| frame.iter().any(|byte| *byte != 0xa5));
     let good =
         good.inspect(|(frame, intact)| assert_eq!(frame, intact, "mended with something else"));
     assert!(good.count() > 1, "what was met has been mended");
+}
+
+/// Returns the index file of a disk, with every intact frame's page and sequence changed, and the frame
+/// intact again.
+fn rewrite_frames(disk: &MemDisk, volume: VolumeId, change: impl Fn(&mut [u8], &mut u64)) -> usize {
+    let store = disk.open();
+    let len = store.open_len("index").expect("the disk has a copy");
+    let tag = frame::volume_tag(volume);
+    let mut rewritten = 0;
+    for page in (1..).take_while(|page| frame::frame_offset(page + 1) <= len) {
+        let offset = frame::frame_offset(page);
+        let mut found = [0; FRAME_BYTES];
+        store.read_at("index", offset, &mut found).expect("read");
+        let place = Place { tag, page };
+        let Ok(Frame {
+            mut sequence,
+            bytes,
+        }) = Frame::open(place, &found)
+        else {
+            continue;
+        };
+        let mut bytes = *bytes;
+        change(&mut bytes, &mut sequence);
+        let mut out = Vec::new();
+        Frame {
+            sequence,
+            bytes: &bytes,
+        }
+        .put(place, &mut out);
+        store.write_at("index", offset, &out).expect("write");
+        rewritten += 1;
+    }
+    rewritten
+}
+
+/// A copy whose last heads were lost, but not the pages written after them.
+#[test]
+fn a_page_newer_than_every_head_is_not_taken_for_the_one_that_was_committed() {
+    let rig = Rig::new(1, 1, 2);
+    let script = Script::new(SEED + 3, 10);
+    let (progress, outcome) = play(&rig, None, &script, 1, &inline());
+    outcome.expect("nothing fails");
+    let (meta, _, members) = rig.open(&[], None, Access::ReadWrite).expect("open");
+    meta.close().expect("close");
+    let volume = members.volume_id();
+    drop((meta, members));
+    let reused = |bytes: &mut [u8], sequence: &mut u64| {
+        bytes.fill(0xa5);
+        *sequence += 1000;
+    };
+    assert!(rewrite_frames(&rig.disks[0], volume, reused) > 1);
+    verify(
+        &rig.fork(),
+        &[],
+        &script,
+        progress,
+        "copy 0 has other pages",
+    );
+    assert!(rewrite_frames(&rig.disks[1], volume, reused) > 1);
+    let opened = rig.open(&[], None, Access::ReadWrite);
+    assert!(opened.is_err(), "no copy has the pages");
 }
