@@ -100,12 +100,12 @@ impl Plan {
     }
 }
 
-/// The most targets that engines keep in registers together.
-const MOST_FOLDED: usize = 4;
+/// The most targets whose sums engines keep in registers together.
+pub(super) const MOST_TOGETHER: usize = 10;
 
 /// See [`Plan::folded`].
 fn folded(matrix: &Matrix) -> Option<usize> {
-    if !(2..=MOST_FOLDED).contains(&matrix.rows()) {
+    if !(2..=MOST_TOGETHER).contains(&matrix.rows()) {
         return None;
     }
     let sum = |column| (0..matrix.rows()).fold(0, |sum, row| sum ^ matrix.at(row, column));

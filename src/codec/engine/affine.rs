@@ -7,7 +7,7 @@
 
 use std::marker::PhantomData;
 
-use crate::codec::plan::{Job, Mode, Stores};
+use crate::codec::plan::{Job, MOST_TOGETHER, Mode, Stores};
 
 use super::vector::{Affine, FEW_SOURCES};
 
@@ -17,8 +17,8 @@ const TILE_BYTES: usize = 24 << 10;
 
 /// Computes as many leading bytes of all targets as fill whole registers; returns how many.
 ///
-/// `WIDE` is how many registers of each source to hold at once: as many as fit beside their sums,
-/// of which there are up to four times as many.
+/// `WIDE` is how many registers of each source to hold at once: as many as fit beside their sums, of
+/// which there are up to four times as many. `NARROW` is the same for up to ten times as many sums.
 ///
 /// # Safety
 ///
@@ -28,9 +28,11 @@ const TILE_BYTES: usize = 24 << 10;
     reason = "the loop reads and writes registers through pointers"
 )]
 #[inline(always)]
-pub(super) unsafe fn run<V: Affine, const WIDE: usize>(job: &mut Job<'_, '_>) -> usize {
+pub(super) unsafe fn run<V: Affine, const WIDE: usize, const NARROW: usize>(
+    job: &mut Job<'_, '_>,
+) -> usize {
     let whole = job.shard_bytes() / V::BYTES * V::BYTES;
-    let tile = if job.target_count() <= 4 {
+    let tile = if job.target_count() <= MOST_TOGETHER {
         whole
     } else {
         let step = WIDE * V::BYTES;
@@ -43,7 +45,7 @@ pub(super) unsafe fn run<V: Affine, const WIDE: usize>(job: &mut Job<'_, '_>) ->
         while row < job.target_count() {
             // SAFETY: the caller vouches for the CPU, and both ends of the tile are multiples of a
             // register within the shards.
-            row += unsafe { next_rows::<V, WIDE>(job, row, start, end) };
+            row += unsafe { next_rows::<V, WIDE, NARROW>(job, row, start, end) };
         }
         start = end;
     }
@@ -63,35 +65,42 @@ pub(super) unsafe fn run<V: Affine, const WIDE: usize>(job: &mut Job<'_, '_>) ->
 /// the shards.
 #[expect(unsafe_code, reason = "passes on what the caller vouches for")]
 #[inline(always)]
-unsafe fn next_rows<V: Affine, const WIDE: usize>(
+unsafe fn next_rows<V: Affine, const WIDE: usize, const NARROW: usize>(
     job: &mut Job<'_, '_>,
     row: usize,
     start: usize,
     end: usize,
 ) -> usize {
-    macro_rules! rows {
-        ($r:literal, $first:ty) => {{
-            let rows = Rows::<$r, $first>::new(job, row);
-            // SAFETY: the caller vouches for all of it.
-            unsafe { rows.run::<V, WIDE>(start, end) };
-            $r
-        }};
-    }
-    // Five or six rows are better split evenly than into four and a rest.
     let folded = job.mode() == Mode::Assign && job.plan().folded().is_some();
     let ones = job.plan().row_is_ones(row);
-    match (job.target_count() - row, ones, folded) {
-        (2, _, true) => rows!(2, Folded),
-        (3, _, true) => rows!(3, Folded),
-        (4, _, true) => rows!(4, Folded),
-        (1, true, _) => rows!(1, Ones),
-        (1, false, _) => rows!(1, Any),
-        (2, true, _) => rows!(2, Ones),
-        (2, false, _) => rows!(2, Any),
-        (3 | 5 | 6, true, _) => rows!(3, Ones),
-        (3 | 5 | 6, false, _) => rows!(3, Any),
-        (_, true, _) => rows!(4, Ones),
-        (_, false, _) => rows!(4, Any),
+    macro_rules! rows {
+        ($r:literal, $wide:ident, $first:ty) => {{
+            let rows = Rows::<$r, $first>::new(job, row);
+            // SAFETY: the caller vouches for all of it.
+            unsafe { rows.run::<V, $wide>(start, end) };
+            $r
+        }};
+        ($r:literal, $wide:ident) => {
+            match (folded, ones) {
+                (true, _) => rows!($r, $wide, Folded),
+                (false, true) => rows!($r, $wide, Ones),
+                (false, false) => rows!($r, $wide, Any),
+            }
+        };
+    }
+    // Ten rows and one are better split evenly.
+    let left = job.target_count() - row;
+    match left.div_ceil(left.div_ceil(MOST_TOGETHER)) {
+        1 => rows!(1, WIDE),
+        2 => rows!(2, WIDE),
+        3 => rows!(3, WIDE),
+        4 => rows!(4, WIDE),
+        5 => rows!(5, NARROW),
+        6 => rows!(6, NARROW),
+        7 => rows!(7, NARROW),
+        8 => rows!(8, NARROW),
+        9 => rows!(9, NARROW),
+        _ => rows!(10, NARROW),
     }
 }
 
@@ -454,7 +463,7 @@ mod tests {
         let mut targets: Vec<&mut [u8]> = found.iter_mut().map(|t| &mut t[..]).collect();
         let mut job = Job::new(&plan, &sources, &mut targets, mode).expect("shards fit");
         // SAFETY: the register needs no instructions that a CPU could lack.
-        let done = unsafe { run::<Portable, 2>(&mut job) };
+        let done = unsafe { run::<Portable, 2, 1>(&mut job) };
         assert_eq!(done, 16 * 8);
         scalar::finish(&mut job, done);
 
@@ -483,6 +492,18 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn the_loop_agrees_with_scalar_on_every_way_to_split_rows_into_groups() {
+        for m in 1..=2 * MOST_TOGETHER + 1 {
+            let generator = Matrix::cauchy(Geometry::new(m + 1, m).expect("valid"));
+            check(generator.clone(), Mode::Assign);
+            check(generator.clone(), Mode::Add);
+            let used: Vec<usize> = (m..=2 * m).collect();
+            let lost: Vec<usize> = (0..m).collect();
+            check(decode_matrix(&generator, &used, &lost), Mode::Assign);
         }
     }
 
