@@ -29,6 +29,7 @@ mod leaks;
 mod lost_files;
 mod poison;
 mod repair;
+mod rollback;
 
 /// Bytes of a shard of a full stripe.
 const UNIT: usize = 8 << 10;
