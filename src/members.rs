@@ -12,7 +12,8 @@
 //!   fail may go on as soon as the call returns.
 //! - Members with an older epoch than others are stale: they take part, but nothing on them is taken
 //!   for the newest until [`Members::admit_stale`].
-//! - Opened with [`Access::ReadOnly`], nothing is written, not even a lock.
+//! - Opened with [`Access::ReadOnly`], nothing is written, not even a lock. Opened to be written to,
+//!   nothing but a lock is before [`Members::begin`]: what turns out not to be usable is left as it was.
 //!
 //! # Lock order
 //!
@@ -101,8 +102,7 @@ impl Members {
     /// Members may be missing, as long as enough are there: of those in the newest epoch all but
     /// `parity_shards`, and at least `data_shards`; to be read only, one of the newest epoch and
     /// `data_shards` of any age, though some files may then be lost. Directories that are empty or damaged count as
-    /// missing ([`Members::unusable`]). If others are there than the superblocks say, those that are up
-    /// to date begin a new epoch before this returns.
+    /// missing ([`Members::unusable`]). No superblock is written yet: see [`Members::begin`].
     ///
     /// # Errors
     ///
@@ -114,6 +114,30 @@ impl Members {
         executor: Arc<Executor>,
     ) -> Result<Arc<Self>, MembersError> {
         open::open(stores, access, executor).map(Arc::new)
+    }
+
+    /// Begins to write: if others are there than the superblocks say, those that are up to date begin a
+    /// new epoch, durable on return. To be called once it is known that the volume can be used with the
+    /// members at hand, since those that are absent are stale from here on. Until then a member that fails
+    /// is set aside for as long as the volume is open, and no superblock knows of it.
+    ///
+    /// # Errors
+    ///
+    /// [`MembersError::Failed`] if so many members failed since the volume was opened that it cannot go on.
+    pub fn begin(&self) -> Result<(), MembersError> {
+        let mut roster = self.roster.lock();
+        if self.access == Access::ReadOnly {
+            return Ok(());
+        }
+        roster.begun = true;
+        let all_up = roster.admitted.iter().all(|index| self.is_up(*index));
+        if all_up && roster.is_settled() {
+            return Ok(());
+        }
+        let target = roster.admitted.clone();
+        let raised = self.raise_epoch(&mut roster, target);
+        self.publish(&roster);
+        raised
     }
 
     /// Looks at the members however few they are, to say how they are: [`Members::status`]. There may be

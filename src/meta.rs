@@ -14,15 +14,18 @@
 //! Recovery, in [`Meta::open`]:
 //!
 //! 1. Of the members whose epoch is the newest, take the newest copy of the index, and every copy
-//!    that its head vouches for. All others are made useless. The head is written anew, **synced**.
+//!    that its head vouches for.
 //! 2. Read the journal after the index's position, from all these members as one: contiguous LSNs,
-//!    good checksums, the life that the index names.
-//! 3. Commit all of that to the index in one transaction, with a new life, **synced**. From here on
+//!    good checksums, the life that the index names. Up to here nothing has been written: what cannot be
+//!    opened is as it was, and can be once other members are there.
+//! 3. Begin an epoch if members are absent or back, **synced**. All other copies of the index are made
+//!    useless; on those that count the head is written anew, **synced**.
+//! 4. Commit all of that to the index in one transaction, with a new life, **synced**. From here on
 //!    the records just read are void, on whatever member they lie. Stripe data that they held stays
 //!    in the index until the next checkpoint.
-//! 4. Make journal files where a member lacks them, and begin the new life.
+//! 5. Make journal files where a member lacks them, and begin the new life.
 //!
-//! A crash before the commit of step 3 leaves everything as it was; after it, nothing is left to do.
+//! A crash before the commit of step 4 leaves everything as it was; after it, nothing is left to do.
 //!
 //! # Invariants
 //!
@@ -134,6 +137,7 @@ impl Meta {
     ///
     /// Any failure of a member.
     pub fn format(members: &Arc<Members>, first: &Batch) -> Result<(), MetaError> {
+        members.begin()?;
         let disk = Arc::new(Disk::new(Arc::clone(members)));
         journal::create(&disk)?;
         let index = RedbIndex::open(Mirror::create(&disk)?, FORMAT_CACHE_BYTES)?;
@@ -161,7 +165,9 @@ impl Meta {
     /// # Errors
     ///
     /// [`MetaError::NoIndex`], [`MetaError::OldIndex`] or [`MetaError::LostRecords`] if more is
-    /// lost than the volume was made to bear; [`MetaError::NoSpace`]; failures of too many members.
+    /// lost than the volume was made to bear, [`MetaError::Poisoned`] if a page of the index is damaged on
+    /// every copy: nothing was written then, and with other members it may open. [`MetaError::NoSpace`];
+    /// failures of too many members.
     pub fn open(
         members: Arc<Members>,
         options: &MetaOptions,
@@ -182,6 +188,8 @@ impl Meta {
                 Overlay::with_logged(replayed.changes, replayed.last.0),
             ),
             Access::ReadWrite => {
+                disk.members().begin()?;
+                index.begin()?;
                 let life = next_life(index.position().life);
                 adopt(
                     &index,

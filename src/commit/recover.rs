@@ -44,8 +44,9 @@ impl Pipeline {
 
     /// Opens a volume, in whatever state it was left. Read-only, nothing is written on any member.
     ///
-    /// 1. Members: enough of them, of one volume and one history; a change raises the epoch.
-    /// 2. Index and journal: everything that was acknowledged is in the records from here on.
+    /// 1. Members: enough of them, of one volume and one history.
+    /// 2. Index and journal: everything that was acknowledged is in the records from here on. Only after
+    ///    both were read is anything written, and a change of members raises the epoch.
     /// 3. Segment files that no record names are removed, unfinished ones cut.
     /// 4. Bytes that were in the journal only go back into a stripe under its old number, and with it
     ///    to the members; a checkpoint then lets the journal forget them.

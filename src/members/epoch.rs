@@ -34,6 +34,8 @@ pub(super) struct Roster {
     history: Vec<EpochMark>,
     /// Marks that were proposed since, or elsewhere, and that the next history is to know.
     proposed: Vec<EpochMark>,
+    /// Whether epochs may be begun: see [`Members::begin`].
+    pub(super) begun: bool,
     /// All members, as of the current epoch.
     table: Vec<MemberEntry>,
     /// What the volume uses.
@@ -52,6 +54,7 @@ impl Roster {
             admitted: lineage.current.clone(),
             history: lineage.tip.history.clone(),
             proposed: lineage.proposed.clone(),
+            begun: false,
             table: lineage.tip.members.clone(),
             features: lineage.tip.features,
             extension: lineage.tip.extension.clone(),

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::epoch::Roster;
 use super::health::Member;
-use super::{Access, ErrorClass, MemberStatus, Members, MembersError};
+use super::{ErrorClass, MemberStatus, Members, MembersError};
 use crate::format::{MemberIndex, files};
 use crate::store::{Op, Outcome, Request, Space, Store, StoreError, StoreErrorKind};
 
@@ -198,7 +198,7 @@ impl Members {
         if self.is_failed() {
             return Ok(());
         }
-        if self.access == Access::ReadOnly || roster.admitted.is_subset(&up) {
+        if !roster.begun || roster.admitted.is_subset(&up) {
             return self.check_alive(&roster.admitted.intersection(&up).copied().collect());
         }
         self.raise_epoch(roster, roster.admitted.clone())

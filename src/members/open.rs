@@ -1,4 +1,4 @@
-//! Opening a volume: looking, locking, deciding, and agreeing on an epoch before anything else.
+//! Opening a volume: looking, locking and deciding. Nothing is written yet but the lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,8 +21,6 @@ use crate::store::{Executor, Hold, StoreErrorKind, StoreLock, StoreRef};
 /// 1. Look into all directories. Those that are no members are set aside, or refused.
 /// 2. Lock the members, and look again: another process may have changed them until then.
 /// 3. Trace the epochs; refuse what does not belong together or is too little.
-/// 4. If others belong to the volume now than its superblocks say, begin an epoch: **synced** on all
-///    of them before the volume is handed out.
 pub(super) fn open(
     stores: Vec<StoreRef>,
     access: Access,
@@ -46,11 +44,7 @@ pub(super) fn open(
     lineage.check_features(access)?;
     lineage.check_sufficient(access)?;
     let mut members = build(&lineage, access, executor, unusable, locks)?;
-    let mut roster = members.roster.lock();
-    if access == Access::ReadWrite && !roster.is_settled() {
-        let target = roster.admitted.clone();
-        members.raise_epoch(&mut roster, target)?;
-    }
+    let roster = members.roster.lock();
     members.publish(&roster);
     let current = roster.admitted.iter().copied().collect();
     drop(roster);

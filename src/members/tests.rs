@@ -117,7 +117,9 @@ fn inline() -> Arc<Executor> {
 }
 
 fn open(stores: Vec<StoreRef>) -> Result<Arc<Members>, MembersError> {
-    Members::open(stores, Access::ReadWrite, inline())
+    let members = Members::open(stores, Access::ReadWrite, inline())?;
+    members.begin()?;
+    Ok(members)
 }
 
 fn indices(members: impl IntoIterator<Item = usize>) -> Vec<MemberIndex> {

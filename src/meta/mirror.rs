@@ -62,8 +62,8 @@ pub(super) struct Mirror {
     writable: bool,
     /// A copy had no space since the last reset, so nothing more is written for this commit.
     out_of_space: AtomicBool,
-    /// Not even the reset had space: nothing is written until one has. The database is read, and
-    /// what it writes on being opened stays in memory.
+    /// Nothing is written: not before [`Mirror::begin`], and not while not even a reset had space. The
+    /// database is read, and what it writes on being opened stays in memory.
     suspended: AtomicBool,
     front: Mutex<Front>,
     /// The highest sequence of a frame that counts. A frame beyond it was written for a commit that was

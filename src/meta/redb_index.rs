@@ -56,6 +56,11 @@ impl RedbIndex {
         Ok(index)
     }
 
+    /// Begins to write, after it was seen that what is there can be read.
+    pub(super) fn begin(&self) -> Result<(), MetaError> {
+        self.mirror.begin()
+    }
+
     fn read_position(&self) -> Result<Position, MetaError> {
         let Some(state) = table(self.db.read().as_ref(), STATE)? else {
             return Ok(Position::default());

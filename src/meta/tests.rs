@@ -10,4 +10,5 @@ mod refill;
 mod rig;
 mod rollback;
 mod trust;
+mod untouched;
 mod view;

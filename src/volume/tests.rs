@@ -95,6 +95,7 @@ impl Rig {
         let plan = FaultPlan::new();
         let stores = FaultStore::wrap_all(stores(), &plan);
         let members = Members::open(stores, Access::ReadWrite, executor).unwrap();
+        members.begin().unwrap();
         let catalog = Arc::new(TestCatalog::default());
         let options = VolumeOptions {
             engine: codec::select("auto").unwrap(),

@@ -1,8 +1,9 @@
 //! Finding the copies of the index that count.
 
 use std::cmp::Reverse;
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -47,7 +48,8 @@ impl Mirror {
         Ok(Arc::new(Self::assemble(disk, copies, front, 0)))
     }
 
-    /// Opens the newest copies among the members that may be trusted, and makes all others useless.
+    /// Opens the newest copies among the members that may be trusted. To be written to, it waits for
+    /// [`Mirror::begin`].
     pub(in crate::meta) fn open(disk: &Arc<Disk>) -> Result<Arc<Self>, MetaError> {
         let live = disk.members().live();
         let current = disk.members().current_at_open();
@@ -73,11 +75,9 @@ impl Mirror {
             db_bytes: newest.db_bytes,
         };
         let mut mirror = Self::assemble(disk, copies, front, newest.sequence);
-        // `make_uniform` syncs what was read before a head says so.
+        // `begin` syncs what was read before a head says so.
         mirror.io.get_mut().durable_sequence = oldest.unwrap_or(newest.durable);
-        if mirror.writable {
-            mirror.make_uniform(&live)?;
-        }
+        *mirror.suspended.get_mut() = true;
         Ok(Arc::new(mirror))
     }
 
@@ -118,22 +118,32 @@ impl Mirror {
         }
     }
 
-    /// Makes what lies on other members useless, and the same head durable on all copies.
-    fn make_uniform(&self, live: &[MemberIndex]) -> Result<(), MetaError> {
+    /// Begins to write: makes what lies on other members useless, and what the database wrote on being
+    /// opened durable on all copies, with the same head.
+    pub(in crate::meta) fn begin(&self) -> Result<(), MetaError> {
+        let mut io = self.io.lock();
+        self.forget_dead(&mut io).map_err(meta_error)?;
         let members = self.members();
-        for member in live.iter().filter(|member| !members.contains(member)) {
-            if let Ok(Some(_)) = self.disk.len(*member, &self.name) {
-                self.wipe(*member);
+        for member in self.disk.members().live() {
+            if !members.contains(&member)
+                && matches!(self.disk.len(member, &self.name), Ok(Some(_)))
+            {
+                self.wipe(member);
             }
         }
-        let mut io = self.io.lock();
+        self.suspended.store(false, Ordering::Release);
+        self.begin_under(&mut io).map_err(meta_error)
+    }
+
+    fn begin_under(&self, io: &mut Io) -> io::Result<()> {
         // What a killed daemon wrote was read, but may not be durable, and the head before it is
         // overwritten next.
-        let answers = self.disk.sync(&members, &self.name);
-        self.settle(&mut io, answers).map_err(meta_error)?;
-        let front = io.durable.clone();
-        self.extend(&mut io, front.db_bytes).map_err(meta_error)?;
-        self.write_heads(&mut io, front).map_err(meta_error)
+        let answers = self.disk.sync(&self.members(), &self.name);
+        self.settle(io, answers)?;
+        self.flush(io)?;
+        let front = self.front.lock().clone();
+        self.extend(io, front.db_bytes)?;
+        self.write_heads(io, front)
     }
 }
 
