@@ -16,14 +16,13 @@
 //!
 //! # Locks
 //!
-//! `making_room`, `checkpointing` and `reaper` are batons, taken in this order and held through I/O:
+//! `room.making`, `checkpointing` and `reaper` are batons, taken in this order and held through I/O:
 //! those who wait for one want what its holder is doing. The commit group is left while a commit
 //! runs. All others are leaves.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::format::record::{Marker, Stripe};
@@ -33,6 +32,7 @@ use crate::meta::{Batch, Key, Meta, Value};
 use crate::volume::{Hold, Pin, Placed, Space, Volume};
 
 mod audit;
+mod candidates;
 mod compact;
 mod copies;
 mod error;
@@ -41,6 +41,7 @@ mod reap;
 mod records;
 mod recover;
 mod redundancy;
+mod room;
 mod sync;
 
 pub use crate::members::CreateOptions;
@@ -49,10 +50,12 @@ pub use copies::IndexCopies;
 pub use error::CommitError;
 pub use redundancy::{MissingShards, Redundancy, RedundancyRow};
 
+use candidates::Candidates;
 use group::Group;
 use reap::Reaper;
 use records::Records;
 use redundancy::Counted;
+use room::Room;
 use sync::Clockwork;
 
 /// Pieces of missing copies of the index that are made up for before a volume is let go.
@@ -108,11 +111,10 @@ pub struct Pipeline {
     /// Why nothing more is accepted.
     poison: OnceLock<Arc<str>>,
     closed: AtomicBool,
-    making_room: Mutex<()>,
+    room: Room,
     checkpointing: Mutex<()>,
     reaper: Mutex<Reaper>,
-    /// Where compaction goes on looking when it has no hints.
-    candidates_from: Mutex<Option<Bytes>>,
+    candidates: Mutex<Candidates>,
     clockwork: Mutex<Clockwork>,
     /// Whether something was committed since the last checkpoint.
     to_checkpoint: AtomicBool,
@@ -129,10 +131,10 @@ impl Pipeline {
             group: Group::new(),
             poison: OnceLock::new(),
             closed: AtomicBool::new(false),
-            making_room: Mutex::default(),
+            room: Room::default(),
             checkpointing: Mutex::default(),
             reaper: Mutex::new(Reaper::new()),
-            candidates_from: Mutex::default(),
+            candidates: Mutex::new(Candidates::new()),
             clockwork: Mutex::new(Clockwork::new()),
             to_checkpoint: AtomicBool::new(false),
             counted: Mutex::default(),
@@ -171,7 +173,10 @@ impl Pipeline {
     /// [`CommitError::NoSpace`] if too much waits for space already.
     pub fn apply(&self, batch: Batch) -> Result<(), CommitError> {
         self.check_writable()?;
-        Ok(self.meta.apply(batch)?)
+        let kills = room::kills(&batch);
+        self.meta.apply(batch)?;
+        self.room.note(kills);
+        Ok(())
     }
 
     /// Takes bytes of a file. They can be read at once at the places returned.
@@ -183,6 +188,9 @@ impl Pipeline {
     pub fn write(&self, data: &[u8]) -> Result<Written, CommitError> {
         self.check_writable()?;
         self.check_growth()?;
+        if self.room.is_exhausted(data.len() as u64) {
+            return Err(CommitError::NoSpace);
+        }
         let mut written = Written {
             placed: Vec::new(),
             holds: Vec::new(),

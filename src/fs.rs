@@ -234,12 +234,16 @@ impl Fs {
         self.apply(edit)
     }
 
-    /// Runs `attempt`, which holds no lock when it returns; if it finds no space, makes room and tries
-    /// again.
-    fn with_room<T>(&self, mut attempt: impl FnMut() -> Result<T, FsError>) -> Result<T, FsError> {
+    /// Runs `attempt`, which holds no lock when it returns; if it finds no space, makes room for `needed`
+    /// bytes and tries again.
+    fn with_room<T>(
+        &self,
+        needed: u64,
+        mut attempt: impl FnMut() -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
         for _ in 0..ROOM_ATTEMPTS {
             match attempt() {
-                Err(FsError::NoSpace) if self.pipeline.make_room(self)? => {}
+                Err(FsError::NoSpace) if self.pipeline.make_room(needed, self)? => {}
                 done => return done,
             }
         }

@@ -1,4 +1,4 @@
-//! Background work: periodic commits and checkpoints, watching the members, freeing what is dead.
+//! Background work: commits and checkpoints, watching the members, freeing what is dead, making room.
 //!
 //! Every kind of work has a thread of its own, so that one that waits for a hung member does not
 //! keep the others from their work.
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::commit::{CommitError, Pipeline};
+use crate::commit::{CommitError, InodeLocks, Pipeline};
 use crate::members::Access;
 
 /// How often commits and checkpoints are looked after.
@@ -21,6 +21,12 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often dead stripes are looked for.
 const REAP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often it is seen to that some room is left.
+const ROOM_INTERVAL: Duration = Duration::from_secs(1);
+
+/// One kind of work: a piece of it, bounded.
+type Work = Box<dyn Fn(&Pipeline) -> Result<(), CommitError> + Send>;
 
 #[derive(Debug, Default)]
 struct Stop {
@@ -47,21 +53,25 @@ pub struct Maintain {
 }
 
 impl Maintain {
-    /// Starts those that the volume's access calls for: one that is only read is only watched.
+    /// Starts those that the volume's access calls for: one that is only read is only watched. `locks`
+    /// are those of the inodes whose extents are moved.
     #[must_use]
-    pub fn start(pipeline: &Arc<Pipeline>) -> Self {
+    pub fn start(pipeline: &Arc<Pipeline>, locks: Arc<dyn InodeLocks>) -> Self {
         let stop = Arc::new(Stop::default());
-        let start = |every, work: fn(&Pipeline) -> Result<(), CommitError>| {
+        let start = |every, work: Work| {
             let (pipeline, stop) = (Arc::clone(pipeline), Arc::clone(&stop));
-            thread::spawn(move || repeat(&pipeline, &stop, every, work))
+            thread::spawn(move || repeat(&pipeline, &stop, every, &*work))
         };
-        let mut threads = vec![start(PROBE_INTERVAL, |pipeline| {
+        let probe: Work = Box::new(|pipeline| {
             pipeline.members().probe();
             Ok(())
-        })];
+        });
+        let mut threads = vec![start(PROBE_INTERVAL, probe)];
         if pipeline.members().access() == Access::ReadWrite {
-            threads.push(start(TICK, Pipeline::tick));
-            threads.push(start(REAP_INTERVAL, Pipeline::reap));
+            threads.push(start(TICK, Box::new(Pipeline::tick)));
+            threads.push(start(REAP_INTERVAL, Box::new(Pipeline::reap)));
+            let make_room: Work = Box::new(move |pipeline| pipeline.make_room_ahead(&*locks));
+            threads.push(start(ROOM_INTERVAL, make_room));
         }
         Self { stop, threads }
     }
@@ -90,7 +100,7 @@ fn repeat(
     pipeline: &Pipeline,
     stop: &Stop,
     every: Duration,
-    work: fn(&Pipeline) -> Result<(), CommitError>,
+    work: &dyn Fn(&Pipeline) -> Result<(), CommitError>,
 ) {
     let mut said = String::new();
     while stop.sleep(every) {

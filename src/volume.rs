@@ -350,12 +350,6 @@ impl Volume {
         self.core.space()
     }
 
-    /// Returns whether there is room for another stripe of ordinary data.
-    #[must_use]
-    pub fn has_room(&self) -> bool {
-        self.space().usable_free >= self.stripe_capacity() as u64
-    }
-
     /// Returns the payload bytes of a full stripe.
     #[must_use]
     pub fn stripe_capacity(&self) -> usize {

@@ -179,7 +179,8 @@ impl Volume {
         fs_options: FsOptions,
     ) -> Result<Self, Failure> {
         let mut volume = Self::open_at_rest(directories, options, fs_options)?;
-        volume.maintain = Some(Maintain::start(&volume.pipeline));
+        let locks = Arc::clone(&volume.fs) as _;
+        volume.maintain = Some(Maintain::start(&volume.pipeline, locks));
         Ok(volume)
     }
 

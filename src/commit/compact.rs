@@ -5,8 +5,9 @@
 //! room that is kept back for this, and the old stripes die. The copying is done without any lock;
 //! the extents are re-pointed under their inode's lock, each only if it still is what was copied.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
+use super::candidates::Permille;
 use super::reap::successor;
 use super::{CommitError, Pipeline};
 use crate::format::record::{Backref, Extent, Marker};
@@ -20,27 +21,29 @@ const VICTIMS_AT_ONCE: usize = 64;
 /// New stripes written in one go at most: what is kept back has room for one more.
 const STRIPES_AT_ONCE: usize = 3;
 
-/// Stripes looked at for victims in one go.
+/// Stripes looked at in one go.
 const CANDIDATES_AT_ONCE: usize = 4096;
 
-/// A stripe of which more than this many parts in a hundred live is not worth moving.
-const MAX_LIVE_PERCENT: u64 = 90;
+/// A stripe of which more than this lives is not worth moving.
+pub(super) const MAX_LIVE: Permille = 900;
 
 /// Backrefs read at once.
 const BACKREFS_AT_ONCE: usize = 1024;
-
-/// Rounds of "commit, then reap" in which a dead stripe becomes free space: one for the loss of its
-/// backrefs, one for that of its records, and one that frees it.
-const REAPS: usize = 3;
-
-/// Rounds of compaction in one call: where nearly everything lives, each gains little.
-const MAX_ROUNDS: usize = 16;
 
 /// What compaction asks of the layer that owns inodes.
 pub trait InodeLocks: Send + Sync {
     /// Runs `work` while nobody else changes the extents of `ino`. What is cached of them must be
     /// dropped afterwards.
     fn with_locked(&self, ino: Ino, work: &mut dyn FnMut());
+}
+
+/// How much compaction does at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    /// Stripes of which more lives stay where they are.
+    pub(super) max_live: Permille,
+    /// How often some candidates are looked at, if none is found.
+    pub(super) counts: usize,
 }
 
 /// A run of live bytes in a stripe.
@@ -52,11 +55,19 @@ struct LiveRun {
     extent: Extent,
 }
 
+/// Returns how a run that starts at an offset in its stripe is to be aligned.
+fn alignment(stripe_offset: u32) -> usize {
+    if (stripe_offset as usize).is_multiple_of(BLOCK_SIZE) {
+        BLOCK_SIZE
+    } else {
+        64
+    }
+}
+
 impl LiveRun {
     /// Returns where the run starts in a new stripe filled up to `filled`: as aligned as it was.
     fn start_after(self, filled: usize) -> usize {
-        let aligned = (self.extent.stripe_offset as usize).is_multiple_of(BLOCK_SIZE);
-        filled.next_multiple_of(if aligned { BLOCK_SIZE } else { 64 })
+        filled.next_multiple_of(alignment(self.extent.stripe_offset))
     }
 
     fn len(self) -> usize {
@@ -66,53 +77,19 @@ impl LiveRun {
 }
 
 impl Pipeline {
-    /// Makes room after [`CommitError::NoSpace`]: commits, frees what is dead, and moves live bytes
-    /// out of mostly dead stripes. Returns whether something came free, so that trying again makes
-    /// sense. To be called with no inode's lock held.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Pipeline::sync`].
-    pub fn make_room(&self, locks: &dyn InodeLocks) -> Result<bool, CommitError> {
-        if self.is_read_only() {
-            return Err(CommitError::ReadOnly);
-        }
-        let freed_before = self.freed();
-        // Held through I/O; whoever waits here wants what its holder is making.
-        let _one_at_a_time = self.making_room.lock();
-        if self.freed() > freed_before {
-            return Ok(true);
-        }
-        self.reap_now()?;
-        for _ in 0..MAX_ROUNDS {
-            if self.volume.has_room() || !self.compact(locks)? {
-                break;
-            }
-            self.reap_now()?;
-        }
-        Ok(self.freed() > freed_before)
-    }
-
-    fn freed(&self) -> u64 {
-        self.reaper.lock().freed
-    }
-
-    /// Commits and reaps until what is dead by now is freed.
-    pub(super) fn reap_now(&self) -> Result<(), CommitError> {
-        for _ in 0..REAPS {
-            self.reap()?;
-            self.sync()?;
-        }
-        self.reap()
-    }
-
     /// Moves the live bytes of the deadest stripes. Returns whether any were moved.
-    fn compact(&self, locks: &dyn InodeLocks) -> Result<bool, CommitError> {
-        let victims = self.find_victims()?;
+    pub(super) fn compact(
+        &self,
+        locks: &dyn InodeLocks,
+        effort: Effort,
+    ) -> Result<bool, CommitError> {
+        let victims = self.find_victims(effort)?;
         let mut moved = false;
         let mut packed = Packed::default();
         let mut written = 0;
         for victim in victims {
+            // What of it is left behind marks it, and makes it a candidate again.
+            self.candidates.lock().forget(victim);
             let _pin = self.volume.pin();
             for run in self.live_runs(victim)? {
                 if run.start_after(packed.payload.len()) + run.len() > self.volume.stripe_capacity()
@@ -129,69 +106,86 @@ impl Pipeline {
         Ok(moved | self.move_out(&mut packed, locks)?)
     }
 
-    /// Returns stripes with few live bytes, the deadest first: of those known to have dead bytes, or
-    /// else of the next ones in the order of their numbers.
-    fn find_victims(&self) -> Result<Vec<StripeId>, CommitError> {
-        let hints: Vec<StripeId> = self
-            .reaper
-            .lock()
-            .hints
-            .iter()
-            .copied()
-            .take(CANDIDATES_AT_ONCE)
-            .collect();
-        let mut victims = self.choose_victims(hints)?;
-        while victims.is_empty() {
-            let candidates = self.next_candidates()?;
-            let is_last = candidates.len() < CANDIDATES_AT_ONCE;
-            victims = self.choose_victims(candidates)?;
-            if is_last {
-                break;
+    /// Returns the deadest of the stripes that are known to have lost bytes, or else of those that a
+    /// survey comes upon.
+    fn find_victims(&self, effort: Effort) -> Result<Vec<StripeId>, CommitError> {
+        for _ in 0..effort.counts {
+            let counted = self.count_candidates()?;
+            let victims = self
+                .candidates
+                .lock()
+                .deadest(effort.max_live, VICTIMS_AT_ONCE);
+            if !victims.is_empty() || (!counted && !self.survey()?) {
+                return Ok(victims);
             }
         }
-        Ok(victims)
+        Ok(Vec::new())
     }
 
-    fn choose_victims(&self, candidates: Vec<StripeId>) -> Result<Vec<StripeId>, CommitError> {
-        let mut ranked = Vec::new();
-        for stripe in candidates {
+    /// Counts what lives of some candidates. Returns whether there were any of which this is not known.
+    fn count_candidates(&self) -> Result<bool, CommitError> {
+        let stripes = self.candidates.lock().take_unranked(CANDIDATES_AT_ONCE);
+        let mut counted = false;
+        for (done, &stripe) in stripes.iter().enumerate() {
             if self.volume.is_busy(stripe) {
+                self.candidates.lock().add(stripe);
                 continue;
             }
-            let record = self.records.stripe(stripe)?;
-            let held = record.map_or(0, |record| u64::from(record.payload_len));
-            let live = self.live_bytes(stripe)?;
-            if live > 0 && live * 100 <= held * MAX_LIVE_PERCENT {
-                ranked.push((live * 1000 / held, stripe));
-            } else {
-                self.reaper.lock().hints.remove(&stripe);
+            counted = true;
+            let live = self.live_part(stripe).inspect_err(|_| {
+                let mut candidates = self.candidates.lock();
+                stripes[done..]
+                    .iter()
+                    .for_each(|&left| candidates.add(left));
+            })?;
+            if (1..=MAX_LIVE).contains(&live) {
+                self.candidates.lock().rank(stripe, live);
             }
         }
-        ranked.sort_unstable();
-        ranked.truncate(VICTIMS_AT_ONCE);
-        Ok(ranked.into_iter().map(|(_, stripe)| stripe).collect())
+        Ok(counted)
     }
 
-    /// Returns some stripes in the order of their numbers, the next ones with each call.
-    fn next_candidates(&self) -> Result<Vec<StripeId>, CommitError> {
-        let (first, end) = key::stripes();
-        let from = self.candidates_from.lock().take().unwrap_or(first);
+    /// Returns which part of a stripe lives; 0 if it is gone.
+    fn live_part(&self, stripe: StripeId) -> Result<Permille, CommitError> {
+        let record = self.records.stripe(stripe)?;
+        let held = record.map_or(0, |record| u64::from(record.payload_len));
+        let live = self.live_bytes(stripe)?;
+        Ok((live * 1000).checked_div(held).unwrap_or(0))
+    }
+
+    /// Makes candidates of the next stripes in the order of their numbers. Returns false once all were
+    /// that there were at the mount: those that lost bytes since are known.
+    fn survey(&self) -> Result<bool, CommitError> {
+        let Some(from) = self.candidates.lock().survey_from.clone() else {
+            return Ok(false);
+        };
+        let (_, end) = key::stripes();
         let found = self.meta.scan(&from, &end, CANDIDATES_AT_ONCE)?;
-        if found.len() == CANDIDATES_AT_ONCE {
-            *self.candidates_from.lock() = found.last().map(|(last, _)| successor(last));
-        }
-        Ok(found
+        let stripes: Vec<StripeId> = found
             .iter()
             .map(|(key, _)| key::parse_stripe(key))
-            .collect::<Result<_, _>>()?)
+            .collect::<Result<_, _>>()?;
+        let mut candidates = self.candidates.lock();
+        candidates.survey_from = match found.last() {
+            Some((last, _)) if found.len() == CANDIDATES_AT_ONCE => Some(successor(last)),
+            _ => None,
+        };
+        for stripe in stripes {
+            candidates.add(stripe);
+        }
+        Ok(true)
     }
 
+    /// Returns what the live bytes of a stripe take in another one, each counted once.
     fn live_bytes(&self, stripe: StripeId) -> Result<u64, CommitError> {
-        // Shared extents are counted twice, which makes a stripe look more alive than it is.
-        Ok(self
-            .live_runs(stripe)?
+        let runs = self.live_runs(stripe)?;
+        let places: BTreeSet<(u32, u64)> = runs
             .iter()
-            .map(|run| run.extent.len)
+            .map(|run| (run.extent.stripe_offset, run.extent.len))
+            .collect();
+        Ok(places
+            .into_iter()
+            .map(|(offset, len)| len.next_multiple_of(alignment(offset) as u64))
             .sum())
     }
 
@@ -240,6 +234,7 @@ impl Pipeline {
         {
             log::warn!("compaction leaves inode {} alone: {error}", run.ino);
             packed.payload.truncate(filled);
+            self.candidates.lock().forget(stripe);
             return;
         }
         packed.copied.insert((stripe, stripe_offset, len), at);

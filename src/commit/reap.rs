@@ -26,9 +26,6 @@ const MARKS_AT_ONCE: usize = 256;
 /// Stripes audited in one go.
 const AUDITED_AT_ONCE: usize = 64;
 
-/// Partly dead stripes that are remembered for compaction.
-const MAX_HINTS: usize = 1 << 16;
-
 struct Suspect {
     stripe: StripeId,
     covered_by: CommitNumber,
@@ -48,8 +45,6 @@ pub(super) struct Reaper {
     garbage: VecDeque<(CommitNumber, Garbage)>,
     /// Segments that take no more stripes and may have none.
     pub(super) closed_segments: Vec<SegmentId>,
-    /// Stripes of which some bytes are dead.
-    pub(super) hints: BTreeSet<StripeId>,
     /// The next mark to look at.
     marks_from: Option<bytes::Bytes>,
     /// The next stripe to audit; `None` once all that a crash may have left unmarked were seen.
@@ -66,6 +61,11 @@ impl Reaper {
             audit_from: Some(key::stripes().0),
             ..Self::default()
         }
+    }
+
+    /// Returns whether something dead is on its way to being free space.
+    pub(super) fn is_under_way(&self) -> bool {
+        !self.suspects.is_empty() || !self.garbage.is_empty()
     }
 
     /// Returns whether space of a segment waits for a commit to be given back.
@@ -120,7 +120,7 @@ impl Pipeline {
             self.remove_stripe(reaper, stripe)?;
             reaper.suspects.pop_front();
             reaper.suspected.remove(&stripe);
-            reaper.hints.remove(&stripe);
+            self.candidates.lock().forget(stripe);
         }
         Ok(())
     }
@@ -215,9 +215,7 @@ impl Pipeline {
         batch.delete(key::perhaps_dead(stripe));
         self.meta.apply(batch)?;
         if self.has_backref(stripe)? {
-            if reaper.hints.len() < MAX_HINTS {
-                reaper.hints.insert(stripe);
-            }
+            self.candidates.lock().add(stripe);
             return Ok(());
         }
         if self.records.stripe(stripe)?.is_none() {

@@ -30,6 +30,7 @@ mod lost_files;
 mod poison;
 mod repair;
 mod rollback;
+mod room;
 
 /// Bytes of a shard of a full stripe.
 const UNIT: usize = 8 << 10;

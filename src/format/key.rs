@@ -318,6 +318,12 @@ pub fn all_perhaps_dead() -> KeyRange {
     below(vec![tag::PERHAPS_DEAD])
 }
 
+/// Returns whether a key was made by [`perhaps_dead`].
+#[must_use]
+pub fn is_perhaps_dead(key: &[u8]) -> bool {
+    key.first() == Some(&tag::PERHAPS_DEAD)
+}
+
 /// Reads the key of a mark of a stripe that may be dead.
 ///
 /// # Errors

@@ -45,7 +45,8 @@ impl Fs {
             return Err(FsError::Invalid);
         }
         let wanted = source_offset..source_end;
-        let shared = self.with_room(|| self.share(caller, &from, &to, &wanted, target_offset))?;
+        let shared =
+            self.with_room(0, || self.share(caller, &from, &to, &wanted, target_offset))?;
         let copied = match shared {
             Some(copied) => copied,
             None => self.copy_little(caller, &from, target, &wanted, target_offset)?,

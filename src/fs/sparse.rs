@@ -121,7 +121,7 @@ impl Fs {
     /// Sees that the volume has room for the holes in `range`; makes some, unless all there is were not
     /// enough.
     fn find_room(&self, ino: Ino, range: &Range<u64>) -> Result<(), FsError> {
-        let is_possible = self.with_room(|| {
+        let is_possible = self.with_room(range.end - range.start, || {
             let space = self.pipeline.space();
             let missing = self.missing_in(ino, range, space.usable_free)?;
             if missing <= space.usable_free {

@@ -44,7 +44,8 @@ impl Fs {
         if flags.at_once {
             self.write_once(&file, offset, data, flags)?;
         } else {
-            self.with_room(|| self.write_once(&file, offset, data, flags))?;
+            let needed = data.len() as u64;
+            self.with_room(needed, || self.write_once(&file, offset, data, flags))?;
         }
         if file.flags.sync && !flags.from_page_cache {
             self.pipeline.sync()?;

@@ -96,6 +96,7 @@ impl Core {
             },
         ) in self.segments.taken()
         {
+            let left = left - left % self.segments.step();
             usage.left += if open { left } else { 0 };
             for &member in segment.record.slots.iter().flatten() {
                 let of_member = usage.by_member.entry(member).or_default();

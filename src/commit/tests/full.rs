@@ -4,7 +4,7 @@ use super::*;
 use crate::store::{Effect, Fault, Scope};
 
 /// Writes files of `len` bytes until there is no room; returns how many fitted.
-fn fill_up(fs: &TestFs, model: &mut Model, first: u64, len: usize) -> u64 {
+pub(super) fn fill_up(fs: &TestFs, model: &mut Model, first: u64, len: usize) -> u64 {
     for file in first.. {
         let bytes = pattern(file, len);
         match fs.write(file, &bytes) {
@@ -36,7 +36,7 @@ fn a_full_volume_keeps_everything_and_takes_files_again_after_deleting() {
         fs.remove(file).unwrap();
         model.insert(file, Vec::new());
     }
-    assert!(fs.pipeline.make_room(&NoLocks).unwrap());
+    assert!(fs.pipeline.make_room(60_000, &NoLocks).unwrap());
     let again = fill_up(&fs, &mut model, 10_000, 60_000);
     assert!(
         again * 10 >= count / 2 * 8,
@@ -63,7 +63,7 @@ fn compaction_makes_room_where_every_stripe_is_half_dead() {
     let mut again = 0;
     for round in 0..200 {
         again += fill_up(&fs, &mut model, 100_000 + again, 4_096);
-        if !fs.pipeline.make_room(&NoLocks).unwrap() {
+        if !fs.pipeline.make_room(4_096, &NoLocks).unwrap() {
             assert!(round > 0);
             break;
         }

@@ -1,0 +1,127 @@
+//! Stripes that compaction may move, the deadest first.
+//!
+//! A stripe that lost bytes is a candidate without a rank; once somebody counted what lives of it, it
+//! has one, until it loses bytes again. How many are remembered is bounded; those that were not are
+//! found by a survey of all stripes, as are those from before the mount.
+
+use std::collections::{BTreeSet, HashMap};
+
+use bytes::Bytes;
+
+use crate::format::{StripeId, key};
+
+/// Candidates that are remembered.
+const MAX_CANDIDATES: usize = 1 << 16;
+
+/// Parts in a thousand of a stripe that live.
+pub(super) type Permille = u64;
+
+/// What is known of partly dead stripes.
+#[derive(Debug)]
+pub(super) struct Candidates {
+    unranked: BTreeSet<StripeId>,
+    ranked: BTreeSet<(Permille, StripeId)>,
+    ranks: HashMap<StripeId, Permille>,
+    /// The next stripe that a survey looks at; `None` once it saw all that there were at the mount.
+    pub(super) survey_from: Option<Bytes>,
+    /// Stripes taken to have what lives of them counted.
+    pub(super) counted: u64,
+}
+
+impl Candidates {
+    pub(super) fn new() -> Self {
+        Self {
+            unranked: BTreeSet::new(),
+            ranked: BTreeSet::new(),
+            ranks: HashMap::new(),
+            survey_from: Some(key::stripes().0),
+            counted: 0,
+        }
+    }
+
+    /// Takes note of a stripe that may have lost bytes.
+    pub(super) fn add(&mut self, stripe: StripeId) {
+        self.forget(stripe);
+        if self.unranked.len() + self.ranked.len() < MAX_CANDIDATES {
+            self.unranked.insert(stripe);
+        } else {
+            self.survey_from = Some(key::stripes().0);
+        }
+    }
+
+    /// A stripe is gone, or not worth moving.
+    pub(super) fn forget(&mut self, stripe: StripeId) {
+        self.unranked.remove(&stripe);
+        if let Some(rank) = self.ranks.remove(&stripe) {
+            self.ranked.remove(&(rank, stripe));
+        }
+    }
+
+    /// Takes some of the candidates without a rank. Whoever counts what lives of one calls
+    /// [`Candidates::rank`]; if it loses bytes meanwhile it is added again, and stays a candidate.
+    pub(super) fn take_unranked(&mut self, limit: usize) -> Vec<StripeId> {
+        let taken: Vec<StripeId> = self.unranked.iter().copied().take(limit).collect();
+        for stripe in &taken {
+            self.unranked.remove(stripe);
+        }
+        self.counted += taken.len() as u64;
+        taken
+    }
+
+    /// Returns whether all partly dead stripes are known and have a rank.
+    pub(super) fn is_complete(&self) -> bool {
+        self.unranked.is_empty() && self.survey_from.is_none()
+    }
+
+    /// Notes what lives of a stripe.
+    pub(super) fn rank(&mut self, stripe: StripeId, live: Permille) {
+        if let Some(before) = self.ranks.insert(stripe, live) {
+            self.ranked.remove(&(before, stripe));
+        }
+        self.ranked.insert((live, stripe));
+    }
+
+    /// Returns the deadest stripes of which at most `most` lives.
+    pub(super) fn deadest(&self, most: Permille, limit: usize) -> Vec<StripeId> {
+        let ranked = self.ranked.iter().take_while(|(live, _)| *live <= most);
+        ranked.map(|(_, stripe)| *stripe).take(limit).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_deadest_come_first_and_a_further_loss_asks_for_another_count() {
+        let mut candidates = Candidates::new();
+        (1..=4).for_each(|stripe| candidates.add(StripeId(stripe)));
+        assert_eq!(candidates.deadest(1000, 10), []);
+        for stripe in candidates.take_unranked(10) {
+            candidates.rank(stripe, 1000 - 100 * stripe.0);
+        }
+        let ids = |stripes: &[u64]| stripes.iter().copied().map(StripeId).collect::<Vec<_>>();
+        assert_eq!(candidates.deadest(1000, 3), ids(&[4, 3, 2]));
+        assert_eq!(candidates.deadest(700, 3), ids(&[4, 3]));
+        candidates.add(StripeId(1));
+        candidates.forget(StripeId(3));
+        assert_eq!(candidates.take_unranked(10), ids(&[1]));
+        assert_eq!(candidates.deadest(1000, 10), ids(&[4, 2]));
+        candidates.rank(StripeId(1), 10);
+        candidates.rank(StripeId(4), 20);
+        assert_eq!(candidates.deadest(1000, 10), ids(&[1, 4, 2]));
+    }
+
+    #[test]
+    fn what_is_too_much_to_remember_is_left_to_a_survey() {
+        let mut candidates = Candidates::new();
+        candidates.survey_from = None;
+        (0..MAX_CANDIDATES as u64).for_each(|stripe| candidates.add(StripeId(stripe)));
+        assert_eq!(candidates.survey_from, None);
+        candidates.add(StripeId(0));
+        assert_eq!(candidates.survey_from, None, "it is known already");
+        candidates.add(StripeId(1 << 40));
+        assert!(candidates.survey_from.is_some());
+        assert_eq!(candidates.take_unranked(usize::MAX).len(), MAX_CANDIDATES);
+    }
+}

@@ -1,0 +1,219 @@
+//! Room for more data: made when there is none, and in good time when there is little.
+//!
+//! Making room costs several commits, and in the worst case a look at every stripe. A volume that is
+//! full stays so until something in it dies or somebody else frees space, and writes keep coming: so
+//! what was tried in vain is not tried again before one of these happened.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::compact::{Effort, InodeLocks, MAX_LIVE};
+use super::{CommitError, Pipeline};
+use crate::format::key;
+use crate::meta::Batch;
+use crate::volume::Space;
+
+/// Rounds of "commit, then reap" in which a dead stripe becomes free space: one for the loss of its
+/// backrefs, one for that of its records, and one that frees it.
+const REAPS: usize = 3;
+
+/// Rounds of compaction in one call: where nearly everything lives, each gains little.
+const MAX_ROUNDS: usize = 16;
+
+/// When there is no room, everything is tried.
+const IN_NEED: Effort = Effort {
+    max_live: MAX_LIVE,
+    counts: usize::MAX,
+};
+
+/// Before room is needed, each stripe that is moved gains at least as much as it costs.
+const AHEAD: Effort = Effort {
+    max_live: 500,
+    counts: 2,
+};
+
+/// Little is free if it is less than one of so many parts of a volume...
+const LITTLE_PARTS: u64 = 16;
+
+/// ... but in no case if it is more than this many bytes, or less than so many stripes.
+const LITTLE_BYTES: u64 = 64 << 30;
+const LITTLE_STRIPES: u64 = 8;
+
+/// Rounds of compaction in one call ahead of need, when so little is free that need is near.
+const ROUNDS_AHEAD: usize = 4;
+
+/// What is known of the room in a volume.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    /// The baton of whoever makes room.
+    making: Mutex<()>,
+    /// Counts changes after which bytes of stripes may be dead.
+    deaths: AtomicU64,
+    exhausted: Mutex<Option<Exhausted>>,
+    /// The deaths at which nothing was left to do ahead of need.
+    done_ahead: Mutex<Option<u64>>,
+}
+
+/// When making room was last of no use, and for how many bytes.
+#[derive(Clone, Copy, Debug)]
+struct Exhausted {
+    deaths: u64,
+    usable_free: u64,
+    needed: u64,
+}
+
+impl Room {
+    /// Takes note of changes that were just applied.
+    pub(super) fn note(&self, kills: bool) {
+        if kills {
+            self.deaths.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn deaths(&self) -> u64 {
+        self.deaths.load(Ordering::SeqCst)
+    }
+
+    /// Returns whether there was no room for so many bytes, nor any to be made, and nothing died since.
+    pub(super) fn is_exhausted(&self, needed: u64) -> bool {
+        let exhausted = *self.exhausted.lock();
+        exhausted.is_some_and(|then| then.deaths == self.deaths() && then.needed <= needed)
+    }
+}
+
+/// Returns whether bytes of stripes may be dead after these changes.
+pub(super) fn kills(batch: &Batch) -> bool {
+    batch
+        .iter()
+        .any(|(key, value)| value.is_some() && key::is_perhaps_dead(key))
+}
+
+impl Pipeline {
+    /// Makes room for `needed` bytes after [`CommitError::NoSpace`]: commits, frees what is dead, and
+    /// moves live bytes out of mostly dead stripes. Returns whether something came free, so that trying
+    /// again makes sense. To be called with no inode's lock held.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::sync`].
+    pub fn make_room(&self, needed: u64, locks: &dyn InodeLocks) -> Result<bool, CommitError> {
+        if self.is_read_only() {
+            return Err(CommitError::ReadOnly);
+        }
+        let freed_before = self.freed();
+        // Held through I/O; whoever waits here wants what its holder is making.
+        let _one_at_a_time = self.room.making.lock();
+        if self.freed() > freed_before {
+            return Ok(true);
+        }
+        if self.room.is_exhausted(needed) {
+            return Ok(self.look_for_room());
+        }
+        let deaths = self.room.deaths();
+        self.reap_now()?;
+        for _ in 0..MAX_ROUNDS {
+            if self.has_room(needed) || !self.try_compact(locks, IN_NEED)? {
+                break;
+            }
+            self.reap_now()?;
+        }
+        // What somebody still holds or reads may come free at any time.
+        if !self.has_room(needed) && !self.reaper.lock().is_under_way() {
+            *self.room.exhausted.lock() = Some(Exhausted {
+                deaths,
+                usable_free: self.volume.space().usable_free,
+                needed,
+            });
+        }
+        Ok(self.freed() > freed_before)
+    }
+
+    fn has_room(&self, needed: u64) -> bool {
+        let capacity = self.volume.stripe_capacity() as u64;
+        self.volume.space().usable_free >= needed.saturating_add(capacity)
+    }
+
+    /// Returns whether there is more room than when none could be made, and forgets that then.
+    fn look_for_room(&self) -> bool {
+        let capacity = self.volume.stripe_capacity() as u64;
+        let usable_free = self.volume.space().usable_free;
+        let mut exhausted = self.room.exhausted.lock();
+        let found = exhausted.is_none_or(|then| usable_free >= then.usable_free + capacity);
+        if found {
+            *exhausted = None;
+        }
+        found
+    }
+
+    /// Frees what is dead and moves some live bytes out of mostly dead stripes while little is free, so
+    /// that writers seldom need to wait for [`Pipeline::make_room`]; a bounded piece of that work. To
+    /// be called about once a second, with no inode's lock held.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::sync`]; no space for the stripes that would be written is not one.
+    pub fn make_room_ahead(&self, locks: &dyn InodeLocks) -> Result<(), CommitError> {
+        if self.is_read_only() || self.poison.get().is_some() {
+            return Ok(());
+        }
+        let Some(_one_at_a_time) = self.room.making.try_lock() else {
+            return Ok(());
+        };
+        if self.room.is_exhausted(u64::MAX) {
+            self.look_for_room();
+        }
+        let capacity = self.volume.stripe_capacity() as u64;
+        let space = self.volume.space();
+        let little = little(space, capacity);
+        let deaths = self.room.deaths();
+        if space.usable_free > little || *self.room.done_ahead.lock() == Some(deaths) {
+            return Ok(());
+        }
+        if self.reaper.lock().is_under_way() {
+            self.reap_now()?;
+        }
+        let rounds = if space.usable_free < little / 2 {
+            ROUNDS_AHEAD
+        } else {
+            1
+        };
+        for _ in 0..rounds {
+            if !self.try_compact(locks, AHEAD)? {
+                if self.candidates.lock().is_complete() {
+                    *self.room.done_ahead.lock() = Some(deaths);
+                }
+                break;
+            }
+            self.reap_now()?;
+        }
+        Ok(())
+    }
+
+    /// Compacts, unless what is kept back for that is used up too.
+    fn try_compact(&self, locks: &dyn InodeLocks, effort: Effort) -> Result<bool, CommitError> {
+        match self.compact(locks, effort) {
+            Err(CommitError::NoSpace) => Ok(false),
+            outcome => outcome,
+        }
+    }
+
+    pub(super) fn freed(&self) -> u64 {
+        self.reaper.lock().freed
+    }
+
+    /// Commits and reaps until what is dead by now is freed.
+    pub(super) fn reap_now(&self) -> Result<(), CommitError> {
+        for _ in 0..REAPS {
+            self.reap()?;
+            self.sync()?;
+        }
+        self.reap()
+    }
+}
+
+/// Returns how much free space is little.
+fn little(space: Space, stripe_capacity: u64) -> u64 {
+    let part = (space.usable_total / LITTLE_PARTS).min(LITTLE_BYTES);
+    part.max(LITTLE_STRIPES * stripe_capacity)
+}

@@ -1,0 +1,128 @@
+//! Making room: when it is tried, and what it costs.
+
+use super::full::fill_up;
+use super::*;
+
+fn counted(fs: &TestFs) -> u64 {
+    fs.pipeline.candidates.lock().counted
+}
+
+fn make_room(fs: &TestFs) -> bool {
+    fs.pipeline.make_room(40_000, &NoLocks).unwrap()
+}
+
+fn assert_full(fs: &TestFs, context: &str) {
+    let written = fs.write(1 << 40, &pattern(1, 40_000));
+    assert!(matches!(written, Err(CommitError::NoSpace)), "{context}");
+}
+
+/// Fills a volume of 2+1 with files of `len` bytes.
+fn full(disk: u64, len: usize) -> (Rig, TestFs, u64) {
+    let rig = Rig::with_disks(2, 1, &[disk; 3]);
+    let fs = rig.open(&[]);
+    let count = fill_up(&fs, &mut Model::new(), 0, len);
+    (rig, fs, count)
+}
+
+#[test]
+fn what_was_searched_in_vain_is_not_searched_again_before_something_dies() {
+    let (rig, fs, count) = full(8 << 20, 60_000);
+    // The first call frees what the last write had placed before it found no room.
+    while make_room(&fs) {
+        assert_full(&fs, "a stripe or two for much more");
+    }
+    let before = counted(&fs);
+    assert!(before > 100, "only {before} stripes were looked at");
+    let stripes = fs.stripes();
+    for _ in 0..100 {
+        assert_full(&fs, "nothing died");
+        assert!(!make_room(&fs));
+    }
+    assert_eq!(counted(&fs), before);
+    assert_eq!(
+        fs.stripes(),
+        stripes,
+        "what was refused left something behind"
+    );
+    for file in 0..count / 4 {
+        fs.remove(file).unwrap();
+    }
+    assert!(make_room(&fs));
+    fs.write(1 << 40, &pattern(1, 40_000)).unwrap();
+    assert!(counted(&fs) < before + 50, "what lives was looked at again");
+    fill_up(&fs, &mut Model::new(), 1 << 32, 60_000);
+    while make_room(&fs) {}
+    assert_full(&fs, "full again");
+    rig.disks
+        .iter()
+        .for_each(|disk| disk.set_capacity(12 << 20));
+    assert!(make_room(&fs), "others freed something");
+    fs.write(1 << 40, &pattern(1, 40_000)).unwrap();
+}
+
+/// Every file takes two blocks, of which it fills little more than one; it would so anywhere.
+#[test]
+fn what_alignment_wastes_is_not_moved_about() {
+    let (_rig, fs, _) = full(8 << 20, 4_160);
+    fs.pipeline.make_room(40_000, &NoLocks).unwrap();
+    let stripes = fs.stripes();
+    fs.remove(0).unwrap();
+    fs.pipeline.make_room(1 << 20, &NoLocks).unwrap();
+    let moved = fs.stripes();
+    let moved = moved.iter().filter(|stripe| !stripes.contains(stripe));
+    assert!(moved.count() <= 1);
+}
+
+#[test]
+fn room_is_made_in_pieces_before_it_is_needed() {
+    let (_rig, fs, count) = full(16 << 20, 8_192);
+    for file in (0..count).filter(|file| file % 2 != 0) {
+        fs.remove(file).unwrap();
+    }
+    let total = fs.pipeline.space().usable_total;
+    let mut steps = Vec::new();
+    loop {
+        let before = fs.pipeline.space().usable_free;
+        fs.pipeline.make_room_ahead(&NoLocks).unwrap();
+        let gained = fs.pipeline.space().usable_free.saturating_sub(before);
+        if gained == 0 {
+            break;
+        }
+        steps.push(gained);
+    }
+    let free = fs.pipeline.space().usable_free;
+    assert!(
+        steps.len() > 1 && free >= total / 16,
+        "{free} of {total} free after {steps:?}"
+    );
+    assert!(free < total / 4, "no need was near: {free} of {total} free");
+    let before = counted(&fs);
+    fs.pipeline.make_room_ahead(&NoLocks).unwrap();
+    assert_eq!(counted(&fs), before, "there is no need");
+}
+
+/// A volume that was full when it was mounted, where nothing is known of any stripe.
+#[test]
+fn room_is_made_ahead_after_a_mount_and_given_up_where_all_lives() {
+    let (rig, fs, count) = full(16 << 20, 8_192);
+    fs.sync().unwrap();
+    for file in (0..count).filter(|file| file % 2 != 0) {
+        fs.remove(file).unwrap();
+    }
+    fs.close();
+    let fs = rig.open(&[]);
+    let before = fs.pipeline.space().usable_free;
+    for _ in 0..4 {
+        fs.pipeline.make_room_ahead(&NoLocks).unwrap();
+    }
+    assert!(fs.pipeline.space().usable_free > before + (100 << 10));
+
+    let (_rig, fs, _) = full(8 << 20, 60_000);
+    while make_room(&fs) {}
+    fs.pipeline.make_room_ahead(&NoLocks).unwrap();
+    let before = counted(&fs);
+    for _ in 0..10 {
+        fs.pipeline.make_room_ahead(&NoLocks).unwrap();
+    }
+    assert_eq!(counted(&fs), before);
+}
