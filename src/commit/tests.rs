@@ -31,6 +31,7 @@ mod poison;
 mod repair;
 mod rollback;
 mod room;
+mod spread;
 
 /// Bytes of a shard of a full stripe.
 const UNIT: usize = 8 << 10;

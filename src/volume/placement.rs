@@ -9,6 +9,8 @@ pub(crate) struct Candidate {
     pub(crate) member: MemberIndex,
     /// Bytes that a new segment may take there.
     pub(crate) available: u64,
+    /// Bytes that segments take there already.
+    pub(crate) taken: u64,
 }
 
 /// Where a segment goes: a member for each slot, and the length of its files.
@@ -38,12 +40,16 @@ pub(crate) struct Wanted {
 /// Places a segment on the candidates with the most room.
 ///
 /// Taking those with most room each time uses members of different sizes as fully as segments of
-/// `k + m` different members can, since segments are small against members. Slots stay vacant only
+/// `k + m` different members can, since segments are small against members. Members on one filesystem
+/// have the same room; of these the ones with least data are taken, so that they all get some. Slots stay vacant only
 /// if there are fewer candidates than slots; a candidate without room makes the answer `None`
 /// rather than the segment poorer.
 pub(crate) fn place(candidates: &[Candidate], wanted: &Wanted) -> Option<Place> {
     let mut ranked = candidates.to_vec();
-    ranked.sort_by_key(|candidate| (std::cmp::Reverse(candidate.available), candidate.member));
+    ranked.sort_by_key(|candidate| {
+        let room = std::cmp::Reverse(candidate.available);
+        (room, candidate.taken, candidate.member)
+    });
     ranked.truncate(wanted.total_shards);
     if ranked.len() < wanted.data_shards {
         return None;
@@ -106,6 +112,7 @@ mod tests {
         let candidate = |(index, &available): (usize, &u64)| Candidate {
             member: MemberIndex(u16::try_from(index).unwrap()),
             available,
+            taken: 0,
         };
         rooms.iter().enumerate().map(candidate).collect()
     }
@@ -157,6 +164,18 @@ mod tests {
                 "{placed} of {possible}: {rooms:?}"
             );
         }
+    }
+
+    #[test]
+    fn members_that_share_their_room_get_the_same_share_of_segments() {
+        let mut members = candidates(&[1000; 7]);
+        for _ in 0..70 {
+            let place = place(&members, &WANTED).unwrap();
+            for member in place.slots.iter().flatten() {
+                members[usize::from(member.0)].taken += place.len;
+            }
+        }
+        assert!(members.iter().all(|member| member.taken == 30 * 64));
     }
 
     #[test]

@@ -115,6 +115,7 @@ impl Segments {
     /// Returns the members that are left, with the room that a new segment may take on each.
     fn candidates(&self, urgent: bool) -> Vec<Candidate> {
         let full = self.writer.lock().full.clone();
+        let taken = self.taken_by_member();
         let spaces = self.members.spaces();
         let share = |(member, space): (MemberIndex, Space)| {
             let sharing = spaces
@@ -128,9 +129,24 @@ impl Segments {
             } else {
                 room / sharing.count() as u64
             };
-            Candidate { member, available }
+            Candidate {
+                member,
+                available,
+                taken: taken.get(&member).copied().unwrap_or(0),
+            }
         };
         spaces.iter().copied().map(share).collect()
+    }
+
+    /// Returns what the files of all segments take on each member, by their lengths.
+    fn taken_by_member(&self) -> HashMap<MemberIndex, u64> {
+        let mut taken = HashMap::new();
+        for segment in self.all() {
+            for &member in segment.record.slots.iter().flatten() {
+                *taken.entry(member).or_default() += segment.record.len;
+            }
+        }
+        taken
     }
 
     fn no_space(&self) -> VolumeError {
