@@ -124,8 +124,9 @@ impl Filesystem for Adapter {
         );
     }
 
-    fn forget(&self, _: &Request, number: INodeNo, lookups: u64) {
-        self.fs.forget(ino(number), lookups);
+    fn forget(&self, request: &Request, number: INodeNo, lookups: u64) {
+        let context = Context::new("forget", request, number);
+        context.guard(|| self.fs.forget(ino(number), lookups));
     }
 
     fn getattr(&self, request: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {

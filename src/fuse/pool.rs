@@ -1,11 +1,13 @@
-//! A bounded pool of threads for requests that wait for disks.
+//! Bounded threads for requests that wait for disks, or for the kernel.
 //!
 //! The threads that read requests from the kernel must not wait for a sync, or a handful of them
-//! would stop everything else. Replies may be sent from any thread, so such requests move here.
+//! would stop everything else. Replies may be sent from any thread, so such requests move here. Those
+//! that wait for *other requests* have threads of their own: were they to take all those that wait for
+//! disks, what they wait for could not be served, and the mount would stand still for good.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender, TrySendError};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
@@ -16,12 +18,21 @@ const WORKERS: usize = 16;
 /// How many may queue behind those.
 const QUEUE: usize = 64;
 
+/// How many requests wait for other requests at once. Any number may queue behind those: each is a
+/// caller that waits, so there is an end to them, and they must not wait where requests are read.
+const APART: usize = 4;
+
 type Job = Box<dyn FnOnce() + Send>;
 
 /// Runs jobs on threads of its own; dropping it waits for all that were accepted.
 pub(super) struct SlowPool {
-    queue: Option<SyncSender<Job>>,
+    queues: Option<Queues>,
     workers: Vec<JoinHandle<()>>,
+}
+
+struct Queues {
+    slow: SyncSender<Job>,
+    apart: Sender<Job>,
 }
 
 impl SlowPool {
@@ -31,60 +42,60 @@ impl SlowPool {
     ///
     /// If the system has no thread left to give.
     pub(super) fn start() -> io::Result<Self> {
-        let (queue, jobs) = mpsc::sync_channel::<Job>(QUEUE);
-        let jobs = Arc::new(Mutex::new(jobs));
-        let workers = (0..WORKERS)
-            .map(|number| {
-                let jobs = Arc::clone(&jobs);
-                std::thread::Builder::new()
-                    .name(format!("slow-{number}"))
-                    .spawn(move || work_off(&jobs))
-            })
-            .collect::<io::Result<_>>()?;
+        let (slow, slow_jobs) = mpsc::sync_channel(QUEUE);
+        let (apart, apart_jobs) = mpsc::channel();
+        let mut workers = start_workers("slow", WORKERS, slow_jobs)?;
+        workers.append(&mut start_workers("apart", APART, apart_jobs)?);
         Ok(Self {
-            queue: Some(queue),
+            queues: Some(Queues { slow, apart }),
             workers,
         })
     }
 
+    fn queues(&self) -> &Queues {
+        self.queues.as_ref().expect("taken by drop alone")
+    }
+
     /// Runs `job` on a worker; when the queue is full, right here, which slows the source down.
     ///
-    /// A job must not unwind: requests catch their panics themselves.
+    /// A job must not unwind: requests catch their panics themselves. It must not wait for other
+    /// requests.
     pub(super) fn run(&self, job: impl FnOnce() + Send + 'static) {
-        let queue = self.queue.as_ref().expect("taken by drop alone");
-        match queue.try_send(Box::new(job)) {
+        match self.queues().slow.try_send(Box::new(job)) {
             Ok(()) => {}
             Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => job(),
         }
     }
 
-    /// Runs `job`, which waits for requests that are yet to be served, on a worker; when the queue is
-    /// full, on a thread of its own. Callers have one job each under way, so there is an end to them.
+    /// Runs `job`, which may wait for requests that are yet to be served, on a worker that is there
+    /// for such jobs only. It must not unwind either.
     pub(super) fn run_apart(&self, job: impl FnOnce() + Send + 'static) {
-        let queue = self.queue.as_ref().expect("taken by drop alone");
-        let Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) =
-            queue.try_send(Box::new(job))
-        else {
-            return;
-        };
-        let started = std::thread::Builder::new()
-            .name("slow-apart".to_owned())
-            .spawn(job);
-        if let Err(error) = started {
-            log::error!("a request is answered with EIO, since no thread can be started: {error}");
+        if let Err(mpsc::SendError(job)) = self.queues().apart.send(Box::new(job)) {
+            job();
         }
     }
 }
 
 impl Drop for SlowPool {
     fn drop(&mut self) {
-        self.queue = None;
+        self.queues = None;
         for worker in self.workers.drain(..) {
             if worker.join().is_err() {
                 log::error!("a worker for slow requests panicked");
             }
         }
     }
+}
+
+fn start_workers(name: &str, count: usize, jobs: Receiver<Job>) -> io::Result<Vec<JoinHandle<()>>> {
+    let jobs = Arc::new(Mutex::new(jobs));
+    let start = |number| {
+        let jobs = Arc::clone(&jobs);
+        std::thread::Builder::new()
+            .name(format!("{name}-{number}"))
+            .spawn(move || work_off(&jobs))
+    };
+    (0..count).map(start).collect()
 }
 
 fn work_off(jobs: &Mutex<Receiver<Job>>) {
@@ -116,5 +127,32 @@ mod tests {
         }
         drop(pool);
         assert_eq!(done.load(Ordering::Relaxed), 10 * (QUEUE + WORKERS));
+    }
+
+    #[test]
+    fn jobs_that_wait_for_others_leave_workers_for_those() {
+        let pool = SlowPool::start().unwrap();
+        let (served, waited) = mpsc::channel();
+        let waited = Arc::new(Mutex::new(waited));
+        let (told, done) = mpsc::channel();
+        let waiting = WORKERS + APART;
+        for _ in 0..waiting {
+            let (waited, told) = (Arc::clone(&waited), told.clone());
+            pool.run_apart(move || {
+                waited.lock().recv().unwrap();
+                told.send(()).unwrap();
+            });
+        }
+        for _ in 0..waiting {
+            let served = served.clone();
+            pool.run(move || served.send(()).unwrap());
+        }
+        for _ in 0..waiting {
+            if let Err(error) = done.recv_timeout(std::time::Duration::from_secs(60)) {
+                // Its workers would be waited for without end.
+                std::mem::forget(pool);
+                panic!("what a job waits for is not served: {error}");
+            }
+        }
     }
 }

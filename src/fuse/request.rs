@@ -31,7 +31,8 @@ impl Context {
 
     /// Runs `work` and sends its value, or the errno of its error, as the reply.
     ///
-    /// A panic in `work` is answered with EIO, so the caller never hangs, and is logged.
+    /// A panic is answered with EIO, so the caller never hangs, and is logged; in `send` it is the
+    /// unsent reply that answers so when it is dropped.
     pub(super) fn answer<T, R: Refuse>(
         self,
         reply: R,
@@ -39,19 +40,30 @@ impl Context {
         send: impl FnOnce(R, T),
     ) {
         match self.attempt(work) {
-            Ok(value) => send(reply, value),
+            Ok(value) => {
+                self.guard(|| send(reply, value));
+            }
             Err(errno) => reply.refuse(errno),
         }
     }
 
     /// Runs `work` and returns its value, or the errno to reply; errors and panics are logged.
     pub(super) fn attempt<T>(self, work: impl FnOnce() -> Result<T, FsError>) -> Result<T, Errno> {
-        let Ok(result) = catch_unwind(AssertUnwindSafe(work)) else {
+        match self.guard(work) {
+            Some(result) => result.map_err(|error| self.report(&error)),
+            None => Err(Errno::EIO),
+        }
+    }
+
+    /// Runs `work` and returns its value, or none if it panicked, which is logged: a thread that
+    /// serves requests must not end, and nobody would miss it before the last is gone.
+    pub(super) fn guard<T>(self, work: impl FnOnce() -> T) -> Option<T> {
+        let value = catch_unwind(AssertUnwindSafe(work)).ok();
+        if value.is_none() {
             // The panic hook has logged message and place.
-            log::error!("{self}: EIO: panicked");
-            return Err(Errno::EIO);
-        };
-        result.map_err(|error| self.report(&error))
+            log::error!("{self}: panicked");
+        }
+        value
     }
 
     /// Logs an error that says something about the volume, once; a caller's mistake is no news.

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support::{
-    CAUCHYFS, Shape, TestVolume, check_large, drop_caches, eventually, must, pattern, run,
-    skip_mounts, text, write_large,
+    CAUCHYFS, PATIENCE, Shape, TestVolume, check_large, drop_caches, eventually, must, pattern,
+    run, skip_mounts, text, write_large,
 };
 
 #[test]
@@ -176,4 +176,82 @@ fn extract_brings_out_everything_that_can_be_read_around_what_cannot() {
             .iter()
             .all(|range| copied[range.clone()].iter().all(|&byte| byte == 0))
     );
+}
+
+/// What waits for the kernel to write back must leave threads for what it writes back, which on a full
+/// volume takes long.
+#[test]
+fn seeking_in_many_files_with_unwritten_pages_ends_on_a_full_volume() {
+    const FILES: usize = 40;
+    const PAGES: usize = 64 << 12;
+    if skip_mounts() {
+        return;
+    }
+    let shape = Shape {
+        data: 1,
+        parity: 1,
+        members: 2,
+        ..Shape::FOUR_TWO
+    };
+    let volume = TestVolume::create(shape, 192);
+    volume.mount();
+    let connection = Connection::of(&volume);
+    let files: Vec<File> = (0..FILES)
+        .map(|number| File::create(volume.path(&format!("f{number}"))).unwrap())
+        .collect();
+    let filler = File::create(volume.path("filler")).unwrap();
+    let full = (0..512_u64).find(|&mebibyte| {
+        let written = filler.write_all_at(&pattern(mebibyte, 1 << 20), mebibyte << 20);
+        written.and_then(|()| filler.sync_all()).is_err()
+    });
+    assert!(full.is_some(), "192 MiB of backing cannot hold this");
+    let (ended, ends) = std::sync::mpsc::channel();
+    for (seed, file) in (0..).zip(files) {
+        let ended = ended.clone();
+        std::thread::spawn(move || {
+            // A full volume may take them or refuse them; it must say so.
+            let written = file.write_all_at(&pattern(seed, PAGES), 0);
+            let hole = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0));
+            let told = ended.send((written.is_ok(), hole));
+            told.expect("somebody waits for it");
+        });
+    }
+    for number in 0..FILES {
+        match ends.recv_timeout(PATIENCE) {
+            Ok((_, Ok(offset))) => assert!(offset <= PAGES as u64),
+            Ok((_, Err(rustix::io::Errno::NXIO | rustix::io::Errno::IO))) => {}
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => {
+                connection.abort();
+                panic!("{number} of {FILES} seeks ended: {error}");
+            }
+        }
+    }
+    drop(filler);
+    fs::remove_file(volume.path("filler")).unwrap();
+    volume.unmount();
+}
+
+/// A mount's connection to the kernel, which can be cut off where nothing else ends it.
+struct Connection(std::path::PathBuf);
+
+impl Connection {
+    fn of(volume: &TestVolume) -> Self {
+        let control = Path::new("/sys/fs/fuse/connections");
+        if fs::read_dir(control)
+            .expect("FUSE is there")
+            .next()
+            .is_none()
+        {
+            must("mount", &["-t", "fusectl", "none", text(control)]);
+        }
+        let device = rustix::fs::stat(&volume.mountpoint)
+            .expect("it is mounted")
+            .st_dev;
+        Self(control.join(rustix::fs::minor(device).to_string()))
+    }
+
+    fn abort(&self) {
+        fs::write(self.0.join("abort"), "1").expect("root may cut it off");
+    }
 }
