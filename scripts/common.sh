@@ -5,6 +5,8 @@ set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$ROOT"
+# Where the scripts look for what they build, whatever the caller's settings say.
+export CARGO_TARGET_DIR=$ROOT/target
 
 say() { printf '\n== %s\n' "$*"; }
 fail() {
@@ -24,35 +26,60 @@ as_root() {
     fi
 }
 
+# add_packages PACKAGE...: installs them.
+add_packages() {
+    say "installing $*"
+    command -v apt-get >/dev/null ||
+        fail "this system has no apt-get; please install by hand: $*"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq || true
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" ||
+        fail "could not install $*"
+}
+
 # need COMMAND=PACKAGE...: installs the packages whose commands are missing.
 need() {
     local pair missing=()
     for pair in "$@"; do
         PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%=*}" >/dev/null || missing+=("${pair##*=}")
     done
-    [ ${#missing[@]} -gt 0 ] || return 0
-    say "installing ${missing[*]}"
-    command -v apt-get >/dev/null ||
-        fail "this system has no apt-get; please install by hand: ${missing[*]}"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq || true
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" ||
-        fail "could not install ${missing[*]}"
+    [ ${#missing[@]} = 0 ] || add_packages "${missing[@]}"
 }
 
-# Rust from rustup unless a new enough cargo is there.
+# Whether programs can be linked; a compiler alone may come without the C library's part of it.
+can_link() {
+    local program code=0
+    program=$(mktemp)
+    echo 'int main(void) { return 0; }' | cc -x c - -o "$program" 2>/dev/null || code=1
+    rm -f "$program"
+    return $code
+}
+
+# Whether cargo is there and new enough: is_cargo VERSION.
+is_cargo() {
+    local have
+    have=$(cargo --version 2>/dev/null | cut -d' ' -f2) && [ -n "$have" ] &&
+        [ "$(printf '%s\n%s\n' "$1" "$have" | sort -V | head -n1)" = "$1" ]
+}
+
+# A linker, and Rust from rustup unless a new enough cargo is there.
 need_cargo() {
     export PATH="$HOME/.cargo/bin:$PATH"
-    local wanted have
+    local wanted
     wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
-    if command -v cargo >/dev/null; then
-        have=$(cargo --version | cut -d' ' -f2)
-        [ "$(printf '%s\n%s\n' "$wanted" "$have" | sort -V | head -n1)" = "$wanted" ] && return 0
-        say "cargo $have is older than $wanted"
+    can_link || add_packages gcc libc6-dev
+    ! is_cargo "$wanted" || return 0
+    if ! command -v rustup >/dev/null; then
+        command -v curl >/dev/null || add_packages curl ca-certificates
+        say "installing Rust with rustup"
+        curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal ||
+            fail "could not install Rust" "install Rust $wanted or newer: https://rustup.rs"
     fi
-    need curl=curl cc=gcc
-    say "installing Rust with rustup"
-    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal ||
-        fail "could not install Rust" "install Rust $wanted or newer: https://rustup.rs"
+    is_cargo "$wanted" || {
+        say "installing a newer Rust: cargo must be $wanted or newer"
+        rustup toolchain install stable --profile minimal
+        export RUSTUP_TOOLCHAIN=stable
+    }
+    is_cargo "$wanted" || fail "there is no cargo $wanted or newer" "see https://rustup.rs"
 }
 
 need_fuse() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs cauchyfs for everyone: the program, and the helper by which mount(8) and fstab find it.
+# Installs cauchyfs for everyone: the program, and the helpers by which mount(8), umount(8) and fstab find it.
 #
 #   scripts/install.sh [PREFIX]         PREFIX is /usr/local unless given
 
@@ -19,5 +19,7 @@ say "building"
 cargo build --release --locked
 say "installing to $PREFIX/bin and /sbin"
 as_root install -D -m 755 target/release/cauchyfs "$PREFIX/bin/cauchyfs"
-as_root ln -sf "$PREFIX/bin/cauchyfs" /sbin/mount.fuse.cauchyfs
+for helper in mount umount; do
+    as_root ln -sf "$PREFIX/bin/cauchyfs" "/sbin/$helper.fuse.cauchyfs"
+done
 "$PREFIX/bin/cauchyfs" --version

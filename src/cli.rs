@@ -12,6 +12,7 @@ mod daemon;
 mod directories;
 mod extract;
 mod failure;
+mod helper;
 mod logging;
 mod mount;
 mod options;
@@ -21,8 +22,6 @@ mod status;
 mod unmount;
 mod volume;
 
-use std::ffi::OsString;
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -40,10 +39,11 @@ const COMMANDS: [&str; 10] = [
 /// Runs the program with the arguments that it was started with.
 #[must_use]
 pub fn run() -> ExitCode {
-    let arguments = match Arguments::try_parse_from(canonical(std::env::args_os().collect())) {
-        Ok(arguments) => arguments,
-        Err(error) => return explain(&error),
-    };
+    let arguments =
+        match Arguments::try_parse_from(helper::canonical(std::env::args_os().collect())) {
+            Ok(arguments) => arguments,
+            Err(error) => return explain(&error),
+        };
     match dispatch(arguments) {
         Ok(outcome) => outcome.into(),
         Err(failure) => {
@@ -78,47 +78,6 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
 fn later(command: &str) -> Failure {
     Failure::usage(format!("`cauchyfs {command}` comes with a later release"))
         .advise("this one has create, mount, unmount, status, check, extract and bench")
-}
-
-/// Turns what mount(8) calls us with into a `mount` command.
-///
-/// It runs `mount.fuse.cauchyfs SOURCE MOUNTPOINT [-sfnv] [-o OPTIONS] [-t TYPE]`, or by way of
-/// `mount.fuse3` `cauchyfs SOURCE MOUNTPOINT -o OPTIONS`. The source is `DIR:DIR:...`, a colon in a
-/// name written as `\:`.
-fn canonical(given: Vec<OsString>) -> Vec<OsString> {
-    let called_as_helper = given
-        .first()
-        .and_then(|program| Path::new(program).file_name())
-        .is_some_and(|name| name == "mount.fuse.cauchyfs" || name == "mount.cauchyfs");
-    let names_no_command = given.len() > 2
-        && given[1].to_str().is_none_or(|first| {
-            !first.starts_with('-') && first.contains('/') && !COMMANDS.contains(&first)
-        });
-    if !called_as_helper && !names_no_command {
-        return given;
-    }
-    let mut arguments: Vec<OsString> = ["cauchyfs", "mount", "--fstab"].map(Into::into).into();
-    let mut rest = given.into_iter().skip(1);
-    let mut paths = Vec::new();
-    while let Some(argument) = rest.next() {
-        match argument.to_str() {
-            Some("-o") => {
-                arguments.push(argument);
-                arguments.extend(rest.next());
-            }
-            Some("-t" | "-N") => {
-                rest.next();
-            }
-            Some("-v") => arguments.push(argument),
-            // Sloppy, no mtab: neither means anything here.
-            Some("-s" | "-n") => {}
-            Some(flag) if flag.starts_with('-') => arguments.push(argument),
-            _ => paths.push(argument),
-        }
-    }
-    arguments.push("--".into());
-    arguments.extend(paths);
-    arguments
 }
 
 /// Prints help and versions as clap has them, and its complaints in our form.
@@ -176,15 +135,6 @@ mod tests {
 
     use super::*;
 
-    fn canonical_text(given: &str) -> String {
-        let given = given.split(' ').map(OsString::from).collect();
-        canonical(given)
-            .iter()
-            .map(|argument| argument.to_string_lossy().into_owned())
-            .collect::<Vec<_>>()
-            .join(" ")
-    }
-
     #[test]
     fn the_definition_of_the_arguments_is_sound() {
         Arguments::command().debug_assert();
@@ -212,32 +162,6 @@ mod tests {
                 examples.contains(&format!("cauchyfs {name}")),
                 "{name}'s show another"
             );
-        }
-    }
-
-    #[test]
-    fn both_ways_in_which_mount_calls_become_a_mount_command() {
-        assert_eq!(
-            canonical_text(
-                "/sbin/mount.fuse.cauchyfs /a:/b /mnt -n -o rw,noatime -t fuse.cauchyfs"
-            ),
-            "cauchyfs mount --fstab -o rw,noatime -- /a:/b /mnt"
-        );
-        assert_eq!(
-            canonical_text("cauchyfs /a:/b /mnt -o rw,dev,suid"),
-            "cauchyfs mount --fstab -o rw,dev,suid -- /a:/b /mnt"
-        );
-    }
-
-    #[test]
-    fn commands_are_left_alone() {
-        for given in [
-            "cauchyfs status /mnt /mnt",
-            "cauchyfs",
-            "cauchyfs -v create /a",
-            "cauchyfs /a",
-        ] {
-            assert_eq!(canonical_text(given), given);
         }
     }
 }

@@ -586,33 +586,33 @@ impl Drop for Unmounted<'_> {
     }
 }
 
-/// Where mount(8) looks for what mounts `fuse.cauchyfs`; `scripts/install.sh` puts it there.
-const HELPER: &str = "/sbin/mount.fuse.cauchyfs";
+/// Where mount(8) and umount(8) look for what mounts `fuse.cauchyfs`; `scripts/install.sh` puts it there.
+const HELPERS: [&str; 2] = ["/sbin/mount.fuse.cauchyfs", "/sbin/umount.fuse.cauchyfs"];
 
-/// The binary under test as the helper, as long as this lives.
+/// The binary under test as a helper, as long as this lives.
 enum Helper {
     /// Put where nothing was.
-    Linked,
+    Linked(&'static str),
     /// Put over what somebody installed.
-    Bound,
+    Bound(&'static str),
 }
 
 impl Helper {
-    fn install() -> Self {
-        if !Path::new(HELPER).exists() {
-            std::os::unix::fs::symlink(CAUCHYFS, HELPER).expect("root may install");
-            return Self::Linked;
+    fn install(place: &'static str) -> Self {
+        if !Path::new(place).exists() {
+            std::os::unix::fs::symlink(CAUCHYFS, place).expect("root may install");
+            return Self::Linked(place);
         }
-        must("mount", &["--bind", CAUCHYFS, HELPER]);
-        Self::Bound
+        must("mount", &["--bind", CAUCHYFS, place]);
+        Self::Bound(place)
     }
 }
 
 impl Drop for Helper {
     fn drop(&mut self) {
         match self {
-            Self::Linked => fs::remove_file(HELPER).expect("it is ours"),
-            Self::Bound => drop(run("umount", &[HELPER])),
+            Self::Linked(place) => fs::remove_file(place).expect("it is ours"),
+            Self::Bound(place) => drop(run("umount", &["-i", place])),
         }
     }
 }
@@ -626,7 +626,7 @@ fn mount_mounts_what_a_line_of_fstab_says() {
     let members: Vec<_> = volume.members.iter().map(|path| text(path)).collect();
     let source = members.join(":");
     let mountpoint = text(&volume.mountpoint);
-    let _helper = Helper::install();
+    let _helpers = HELPERS.map(Helper::install);
     let table = volume.home.join("fstab");
     let line =
         format!("{source} {mountpoint} fuse.cauchyfs noatime,nodev,nofail,_netdev,x-test 0 0\n");
@@ -649,6 +649,8 @@ fn mount_mounts_what_a_line_of_fstab_says() {
     );
     assert_eq!(mounts.lines().count(), 1, "{mounts}");
     must("umount", &[mountpoint]);
+    // Only what unmounts through it can wait for everything to be durable.
+    assert_eq!(volume.daemon(), None);
 
     // A lost member is no failure at boot.
     volume.delete_member(2);
