@@ -7,6 +7,7 @@ mod bench;
 mod check;
 mod crash;
 mod daemon;
+mod disks;
 mod misuse;
 mod posix;
 mod session;

@@ -3,49 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use crate::support::{
-    CAUCHYFS, Disk, DiskKind, Shape, TestVolume, check_large, compare_trees, drop_caches,
-    eventually, must, pattern, skip_mounts, text, write_large,
+    CAUCHYFS, Disk, DiskKind, Load, Shape, TestVolume, check_large, compare_trees, copy_source,
+    drop_caches, eventually, must, skip_mounts, text, write_large,
 };
 
 /// Bytes of the large file: many stripes, more than the caches hold.
 const LARGE: u64 = 300 << 20;
-
-/// Our own source: a real tree of real files.
-const SOURCE: &str = env!("CARGO_MANIFEST_DIR");
-
-fn copy_source(target: &Path) {
-    fs::create_dir(target).expect("the mount is writable");
-    for part in ["src", "tests", "Cargo.toml", "Cargo.lock"] {
-        let from = Path::new(SOURCE).join(part);
-        must("cp", &["-a", text(&from), text(target)]);
-    }
-}
-
-/// Writes and reads back small files until told to stop; returns how many. Any error panics.
-fn load(directory: &Path, stop: &AtomicBool) -> u64 {
-    fs::create_dir(directory).expect("the mount is writable");
-    let mut rounds = 0;
-    while !stop.load(Ordering::Relaxed) {
-        let path = directory.join(format!("f{}", rounds % 50));
-        let bytes = pattern(
-            rounds,
-            1000 + 37 * usize::try_from(rounds % 900).expect("it is small"),
-        );
-        fs::write(&path, &bytes).expect("writing goes on");
-        assert_eq!(
-            fs::read(&path).expect("reading goes on"),
-            bytes,
-            "round {rounds}"
-        );
-        rounds += 1;
-    }
-    rounds
-}
 
 /// The first paragraph of the project's first issue.
 #[test]
@@ -56,28 +21,25 @@ fn two_of_six_directories_are_deleted_under_load_and_no_byte_is_lost() {
     let volume = TestVolume::create(Shape::FOUR_TWO, 2048);
     volume.mount();
     assert_eq!(volume.status().1, 0, "a fresh volume is healthy");
-    copy_source(&volume.path("source"));
+    let original = volume.home.join("original");
+    copy_source(&original);
+    must("cp", &["-a", text(&original), text(&volume.path("source"))]);
     write_large(&volume.path("large"), 1, LARGE).expect("there is room");
 
-    let stop = Arc::new(AtomicBool::new(false));
-    let loader = std::thread::spawn({
-        let (directory, stop) = (volume.path("load"), Arc::clone(&stop));
-        move || load(&directory, &stop)
-    });
-    std::thread::sleep(Duration::from_millis(500));
+    let load = Load::start(volume.path("load"));
+    load.goes_on();
     volume.delete_member(1);
     volume.delete_member(4);
     eventually("both are missing", || volume.members_in("missing") == 2);
-    std::thread::sleep(Duration::from_millis(500));
-    stop.store(true, Ordering::Relaxed);
-    assert!(loader.join().expect("no operation failed") > 0);
+    load.goes_on();
+    load.end();
 
     let (status, code) = volume.status();
     assert_eq!((status["state"].as_str(), code), (Some("degraded"), 3));
     drop_caches();
     check_large(&volume.path("large"), 1, LARGE);
-    copy_source(&volume.path("copy"));
-    compare_trees(&volume.path("copy"), &volume.path("source"));
+    compare_trees(&original, &volume.path("source"));
+    must("cp", &["-a", text(&original), text(&volume.path("copy"))]);
     write_large(&volume.path("new"), 2, 20 << 20).expect("new files can be written");
     volume.unmount();
 
@@ -85,7 +47,8 @@ fn two_of_six_directories_are_deleted_under_load_and_no_byte_is_lost() {
     volume.mount_degraded(&[5, 0, 3, 2]);
     check_large(&volume.path("large"), 1, LARGE);
     check_large(&volume.path("new"), 2, 20 << 20);
-    compare_trees(&volume.path("copy"), &volume.path("source"));
+    compare_trees(&original, &volume.path("source"));
+    compare_trees(&original, &volume.path("copy"));
     volume.unmount();
 
     // So will the paths of directories that are gone; they are named as such.
@@ -126,6 +89,51 @@ fn a_volume_works_alike_on_tmpfs_ext4_xfs_and_btrfs() {
             "{kind:?}"
         );
         assert!(!volume.path("large").exists(), "{kind:?}");
+        volume.unmount();
+    }
+}
+
+#[test]
+fn many_directories_and_wide_stripes_bear_all_the_losses_they_were_made_for() {
+    if skip_mounts() {
+        return;
+    }
+    let many = Shape {
+        members: 20,
+        segment: "4MiB",
+        ..Shape::FOUR_TWO
+    };
+    let wide = Shape {
+        data: 64,
+        parity: 16,
+        members: 80,
+        segment: "2MiB",
+        unit: "64KiB",
+    };
+    for shape in [many, wide] {
+        // Journals of 80 directories take 5 GiB.
+        let volume = TestVolume::create_on(shape, Disk::new(DiskKind::Xfs, 16 << 10));
+        volume.mount();
+        write_large(&volume.path("large"), 1, LARGE / 3).expect("there is room");
+        copy_source(&volume.path("source"));
+        assert_eq!(volume.members_in("online"), shape.members);
+        // Those with the index among them.
+        let (with_index, without): (Vec<usize>, Vec<usize>) =
+            (0..shape.members).partition(|&index| volume.members[index].join("index").exists());
+        assert_eq!(with_index.len(), shape.parity + 1, "{shape:?}");
+        let lost = &with_index[..shape.parity];
+        for &index in lost {
+            volume.delete_member(index);
+        }
+        let gone = || volume.members_in("missing") == shape.parity;
+        eventually("the losses are seen", gone);
+        drop_caches();
+        check_large(&volume.path("large"), 1, LARGE / 3);
+        write_large(&volume.path("new"), 2, LARGE / 10).expect("new files can be written");
+        volume.unmount();
+        volume.mount_degraded(&[&with_index[shape.parity..], &without].concat());
+        check_large(&volume.path("large"), 1, LARGE / 3);
+        check_large(&volume.path("new"), 2, LARGE / 10);
         volume.unmount();
     }
 }

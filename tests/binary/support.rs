@@ -10,10 +10,12 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 mod disk;
+mod load;
 mod tree;
 
 pub(crate) use disk::{Disk, DiskKind};
-pub(crate) use tree::{check_large, compare_trees, pattern, write_large};
+pub(crate) use load::Load;
+pub(crate) use tree::{check_large, compare_trees, copy_source, pattern, write_large};
 
 /// The binary under test.
 pub(crate) const CAUCHYFS: &str = env!("CARGO_BIN_EXE_cauchyfs");
@@ -107,8 +109,8 @@ pub(crate) struct TestVolume {
     pub(crate) members: Vec<PathBuf>,
     pub(crate) home: PathBuf,
     // In this order: what lies on a disk goes before it.
-    _home: Option<TempDir>,
-    _disk: Option<Disk>,
+    _home: TempDir,
+    _disks: Vec<Disk>,
 }
 
 impl TestVolume {
@@ -119,19 +121,25 @@ impl TestVolume {
 
     /// Makes a volume in fresh directories of `disk`.
     pub(crate) fn create_on(shape: Shape, disk: Disk) -> Self {
+        Self::create_over(shape, vec![disk])
+    }
+
+    /// Makes a volume in fresh directories of all `disks` in turn.
+    pub(crate) fn create_over(shape: Shape, disks: Vec<Disk>) -> Self {
         let home = tempfile::Builder::new()
             .prefix("cauchyfs-test-")
             .tempdir()
             .expect("there is room for a temporary directory");
         let members: Vec<PathBuf> = (0..shape.members)
-            .map(|number| disk.path().join(format!("d{number}")))
+            .zip(disks.iter().cycle())
+            .map(|(number, disk)| disk.path().join(format!("d{number}")))
             .collect();
         let volume = Self {
             mountpoint: home.path().join("mnt"),
             members,
             home: home.path().to_owned(),
-            _home: Some(home),
-            _disk: Some(disk),
+            _home: home,
+            _disks: disks,
         };
         fs::create_dir(&volume.mountpoint).expect("the home is empty");
         volume.run_create(shape);

@@ -6,6 +6,8 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use super::{must, text};
+
 /// Returns `len` bytes that depend on `seed` in every place.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
@@ -122,4 +124,13 @@ pub(crate) fn check_large(path: &Path, seed: u64, len: u64) {
         0,
         "it is longer"
     );
+}
+
+/// Copies our own source, a real tree of real files, to a new directory.
+pub(crate) fn copy_source(target: &Path) {
+    fs::create_dir(target).expect("the target is writable");
+    for part in ["src", "tests", "Cargo.toml", "Cargo.lock"] {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join(part);
+        must("cp", &["-a", text(&from), text(target)]);
+    }
 }

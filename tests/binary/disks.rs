@@ -1,0 +1,123 @@
+//! Directories on disks that fail as disks do, on filesystems of several kinds at once.
+
+use std::fs;
+use std::path::Path;
+
+use crate::support::{
+    Disk, DiskKind, Load, Shape, TestVolume, check_large, compare_trees, copy_source, drop_caches,
+    eventually, must, skip_mounts, text, write_large,
+};
+
+/// Bytes of the large files.
+const LARGE: u64 = 100 << 20;
+
+/// Takes the disk away from under a filesystem of kind ext4 or xfs: every operation fails from now on.
+fn shut_down(member: &Path) {
+    let filesystem = member.parent().expect("a member lies on a disk");
+    must("xfs_io", &["-x", "-c", "shutdown", text(filesystem)]);
+}
+
+/// Directories of [`mixed`] on a filesystem of this kind.
+const EXT4: usize = 3;
+const XFS: usize = 1;
+const BTRFS: usize = 5;
+
+/// Six directories, two each on ext4, xfs and btrfs, a filesystem of its own for every one.
+fn mixed() -> TestVolume {
+    let kinds = [DiskKind::Ext4, DiskKind::Xfs, DiskKind::Btrfs];
+    let disks = kinds.into_iter().cycle().take(6);
+    let disks = disks.map(|kind| Disk::new(kind, 768)).collect();
+    TestVolume::create_over(Shape::FOUR_TWO, disks)
+}
+
+/// A disk is gone under two directories at once, or one is gone and another directory deleted.
+#[test]
+fn a_shut_down_filesystem_and_a_deleted_directory_cost_no_byte_under_load() {
+    if skip_mounts() {
+        return;
+    }
+    for (shut, deleted) in [(&[EXT4, XFS][..], None), (&[XFS], Some(BTRFS))] {
+        let volume = mixed();
+        volume.mount();
+        let original = volume.home.join("original");
+        copy_source(&original);
+        must("cp", &["-a", text(&original), text(&volume.path("before"))]);
+        write_large(&volume.path("large"), 1, LARGE).unwrap();
+        let load = Load::start(volume.path("load"));
+        load.goes_on();
+        for &index in shut {
+            shut_down(&volume.members[index]);
+            load.goes_on();
+        }
+        if let Some(index) = deleted {
+            volume.delete_member(index);
+        }
+        must("cp", &["-a", text(&original), text(&volume.path("after"))]);
+        write_large(&volume.path("new"), 2, LARGE).unwrap();
+        fs::File::open(volume.path("new"))
+            .unwrap()
+            .sync_all()
+            .unwrap();
+        eventually("two members are away", || volume.members_in("online") == 4);
+        load.goes_on();
+        load.end();
+
+        let sound = || {
+            drop_caches();
+            check_large(&volume.path("large"), 1, LARGE);
+            check_large(&volume.path("new"), 2, LARGE);
+            compare_trees(&original, &volume.path("before"));
+            compare_trees(&original, &volume.path("after"));
+        };
+        sound();
+        volume.unmount();
+        let lost: Vec<usize> = shut.iter().copied().chain(deleted).collect();
+        let left: Vec<usize> = (0..6).filter(|index| !lost.contains(index)).collect();
+        volume.mount_degraded(&left);
+        sound();
+        volume.unmount();
+    }
+}
+
+/// One directory has far less room than the others, which have all the redundancy without it.
+#[test]
+fn a_full_disk_is_left_out_where_the_others_suffice() {
+    if skip_mounts() {
+        return;
+    }
+    let mut disks: Vec<_> = (0..6).map(|_| Disk::new(DiskKind::Tmpfs, 768)).collect();
+    disks.push(Disk::new(DiskKind::Ext4, 160));
+    let shape = Shape {
+        members: 7,
+        ..Shape::FOUR_TWO
+    };
+    let volume = TestVolume::create_over(shape, disks);
+    volume.mount();
+    for seed in 0..8 {
+        write_large(&volume.path(&format!("large{seed}")), seed, LARGE).unwrap();
+    }
+    must("sync", &["-f", text(&volume.mountpoint)]);
+    let sound = |expected: &str| {
+        let (status, _) = volume.status();
+        assert_eq!(status["state"], expected, "{status}");
+        assert_eq!(
+            volume.members_in("online"),
+            if expected == "healthy" { 7 } else { 5 }
+        );
+        drop_caches();
+        for seed in 0..8 {
+            check_large(&volume.path(&format!("large{seed}")), seed, LARGE);
+        }
+    };
+    sound("healthy");
+    let (status, _) = volume.status();
+    let used = |index: usize| status["members"][index]["bytes_used"].as_u64().unwrap();
+    assert!(used(6) < 160 << 20, "{status}");
+    assert!((0..6).all(|index| used(index) > LARGE), "{status}");
+    volume.remount();
+    volume.delete_member(0);
+    volume.delete_member(3);
+    eventually("two members are away", || volume.members_in("online") == 5);
+    sound("degraded");
+    volume.unmount();
+}
