@@ -50,6 +50,13 @@ impl Volume {
         Inode::decode(&value).unwrap()
     }
 
+    /// Puts an inode with a change into `batch`.
+    fn change(&self, batch: &mut Batch, ino: Ino, change: impl FnOnce(&mut Inode)) {
+        let mut inode = self.inode(ino);
+        change(&mut inode);
+        batch.put(key::inode(ino), inode.encode());
+    }
+
     fn last_extent(&self) -> Extent {
         let key = key::extent(self.file, 25_000);
         Extent::decode(&self.pipeline.get(&key).unwrap().unwrap()).unwrap()
@@ -152,11 +159,7 @@ fn what_is_wrong_with_names_is_found_and_mended() {
         |volume, batch| {
             batch.delete(key::dirent(volume.dir, b"file"));
             batch.delete(key::position(volume.dir, Cookie(1)));
-            let dir = Inode {
-                size: 0,
-                ..volume.inode(volume.dir)
-            };
-            batch.put(key::inode(volume.dir), dir.encode());
+            volume.change(batch, volume.dir, |inode| inode.size = 0);
         },
         |_| FindingKind::Nameless,
         None,
@@ -169,11 +172,7 @@ fn what_is_wrong_with_inodes_is_found_and_mended() {
     found(
         "wrong links",
         |volume, batch| {
-            let file = Inode {
-                links: 3,
-                ..volume.inode(volume.file)
-            };
-            batch.put(key::inode(volume.file), file.encode());
+            volume.change(batch, volume.file, |inode| inode.links = 3);
         },
         |_| FindingKind::WrongLinks {
             recorded: 3,
@@ -185,11 +184,7 @@ fn what_is_wrong_with_inodes_is_found_and_mended() {
     found(
         "wrong entries",
         |volume, batch| {
-            let dir = Inode {
-                size: 5,
-                ..volume.inode(volume.dir)
-            };
-            batch.put(key::inode(volume.dir), dir.encode());
+            volume.change(batch, volume.dir, |inode| inode.size = 5);
         },
         |_| FindingKind::WrongEntries,
         Some("dir"),
@@ -258,11 +253,7 @@ fn what_is_wrong_with_extents_is_found_and_mended() {
     found(
         "wrong allocation",
         |volume, batch| {
-            let file = Inode {
-                allocated_bytes: 1,
-                ..volume.inode(volume.file)
-            };
-            batch.put(key::inode(volume.file), file.encode());
+            volume.change(batch, volume.file, |inode| inode.allocated_bytes = 1);
         },
         |_| FindingKind::WrongAllocation {
             recorded: 1,
@@ -316,11 +307,7 @@ fn what_is_wrong_with_extents_is_found_and_mended() {
     found(
         "an extent behind the end",
         |volume, batch| {
-            let file = Inode {
-                size: 24_000,
-                ..volume.inode(volume.file)
-            };
-            batch.put(key::inode(volume.file), file.encode());
+            volume.change(batch, volume.file, |inode| inode.size = 24_000);
         },
         |_| FindingKind::BehindEnd,
         Some("dir/file"),

@@ -103,13 +103,13 @@ impl IndexReport {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct CapacityReport {
     pub(super) bytes_usable: u64,
     pub(super) bytes_used: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct ScrubReport {
     pub(super) state: ScrubState,
     pub(super) progress: f64,
@@ -117,25 +117,27 @@ pub(super) struct ScrubReport {
     pub(super) finished_at: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum ScrubState {
+    #[default]
     Never,
     Running,
     Finished,
     Stopped,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct RebuildReport {
     pub(super) state: RebuildState,
     pub(super) progress: f64,
     pub(super) bytes_left: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum RebuildState {
+    #[default]
     Idle,
     Running,
     Finished,
@@ -452,21 +454,9 @@ mod tests {
             redundancy,
             index: Some(index),
             unrecoverable_files: Vec::new(),
-            capacity: CapacityReport {
-                bytes_usable: 0,
-                bytes_used: 0,
-            },
-            scrub: ScrubReport {
-                state: ScrubState::Never,
-                progress: 0.0,
-                repaired: 0,
-                finished_at: None,
-            },
-            rebuild: RebuildReport {
-                state: RebuildState::Idle,
-                progress: 0.0,
-                bytes_left: 0,
-            },
+            capacity: CapacityReport::default(),
+            scrub: ScrubReport::default(),
+            rebuild: RebuildReport::default(),
         }
     }
 

@@ -9,7 +9,7 @@ use super::directories::Directories;
 use super::failure::{Failure, Fault, warn};
 use super::report::{
     CapacityReport, ErrorCounts, GeometryReport, IndexReport, MemberReport, MemberState,
-    RebuildReport, RebuildState, RedundancyReport, Report, ScrubReport, ScrubState, State,
+    RebuildReport, RedundancyReport, Report, ScrubReport, State,
 };
 use crate::commit::{CommitError, OpenOptions, Pipeline};
 use crate::fs::{Fs, FsError, FsOptions, tree};
@@ -338,21 +338,9 @@ fn blank_report(members: &Members, notes: &[Unusable]) -> Report {
         redundancy: Vec::new(),
         index: None,
         unrecoverable_files: Vec::new(),
-        capacity: CapacityReport {
-            bytes_usable: 0,
-            bytes_used: 0,
-        },
-        scrub: ScrubReport {
-            state: ScrubState::Never,
-            progress: 0.0,
-            repaired: 0,
-            finished_at: None,
-        },
-        rebuild: RebuildReport {
-            state: RebuildState::Idle,
-            progress: 0.0,
-            bytes_left: 0,
-        },
+        capacity: CapacityReport::default(),
+        scrub: ScrubReport::default(),
+        rebuild: RebuildReport::default(),
     }
 }
 

@@ -34,6 +34,13 @@ fn as_nobody(program: &str, arguments: &[&str]) -> Output {
     run("setpriv", &all)
 }
 
+/// Makes an empty file that can be read as well.
+fn create_to_read(path: &Path) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(true);
+    options.open(path).expect("the mount is writable")
+}
+
 #[test]
 fn locks_exclude_one_another() {
     if skip_mounts() {
@@ -78,13 +85,7 @@ fn shared_mappings_write_through_to_the_file() {
     }
     let volume = mounted();
     let path = volume.path("mapped");
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(&path)
-        .unwrap();
+    let file = create_to_read(&path);
     file.set_len(LEN as u64).unwrap();
     let expected = pattern(7, LEN);
     // SAFETY: the address is the kernel's choice, and the file is as long as the mapping.
@@ -211,13 +212,7 @@ fn holes_are_found_punched_and_cost_nothing() {
     }
     let volume = mounted();
     let path = volume.path("sparse");
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(&path)
-        .unwrap();
+    let file = create_to_read(&path);
     let data = pattern(8, 1 << 20);
     file.write_all_at(&data, 8 << 20).unwrap();
     file.set_len(1 << 40).unwrap();
