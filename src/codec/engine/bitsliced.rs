@@ -256,29 +256,53 @@ impl<'a, V: TimesTwo, const N: usize> Column<'a, V, N> {
     ///
     /// The CPU must have the instructions of `V`, and entries must have been filled.
     #[inline(always)]
-    unsafe fn steps<const GROUPS: usize>(&self, entries: &[u16], mut sums: [V; N]) -> [V; N] {
+    unsafe fn steps<const GROUPS: usize>(&self, entries: &[u16], zero: [V; N]) -> [V; N] {
         let (steps, _) = entries.as_chunks::<GROUPS>();
-        for step in steps {
-            for sum in &mut sums {
-                *sum = sum.times_two();
+        let Some((first, others)) = steps.split_first() else {
+            return zero;
+        };
+        // SAFETY: the caller vouches for the CPU.
+        let offset = unsafe { V::offset() };
+        // SAFETY: the caller vouches for the entries.
+        let mut sums = unsafe { self.add([offset; N], first) };
+        for step in others {
+            // SAFETY: as above.
+            let a = unsafe { self.entry(step[0]) };
+            for i in 0..N {
+                let [doubled, reduction] = sums[i].times_two();
+                sums[i] = doubled.xor3(reduction, a[i]);
             }
-            let mut group = 0;
-            while group + 1 < GROUPS {
-                // SAFETY: the caller vouches for the entries.
-                let a = unsafe { self.entry(step[group]) };
-                // SAFETY: as above.
-                let b = unsafe { self.entry(step[group + 1]) };
-                for i in 0..N {
-                    sums[i] = sums[i].xor3(a[i], b[i]);
-                }
-                group += 2;
+            // SAFETY: as above.
+            sums = unsafe { self.add(sums, &step[1..]) };
+        }
+        for sum in &mut sums {
+            *sum = sum.xor(offset);
+        }
+        sums
+    }
+
+    /// Returns sums with entries of the tables added.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::entry`], with all these entries.
+    #[inline(always)]
+    unsafe fn add(&self, mut sums: [V; N], entries: &[u16]) -> [V; N] {
+        let (pairs, single) = entries.as_chunks::<2>();
+        for &[a, b] in pairs {
+            // SAFETY: the caller vouches for the entries.
+            let a = unsafe { self.entry(a) };
+            // SAFETY: as above.
+            let b = unsafe { self.entry(b) };
+            for i in 0..N {
+                sums[i] = sums[i].xor3(a[i], b[i]);
             }
-            if group < GROUPS {
-                // SAFETY: as above.
-                let a = unsafe { self.entry(step[group]) };
-                for i in 0..N {
-                    sums[i] = sums[i].xor(a[i]);
-                }
+        }
+        for &a in single {
+            // SAFETY: as above.
+            let a = unsafe { self.entry(a) };
+            for i in 0..N {
+                sums[i] = sums[i].xor(a[i]);
             }
         }
         sums

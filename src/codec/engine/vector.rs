@@ -21,6 +21,7 @@ const LINE_BYTES: usize = 64;
 
 /// So few sources that writing targets takes longest, even within the cache. Then it helps to ask for
 /// targets ahead of the loop; with more sources, they would be gone again from the L1 cache.
+#[cfg(target_arch = "x86_64")]
 pub(super) const FEW_SOURCES: usize = 4;
 
 /// A register of bytes that can be added.
@@ -81,6 +82,7 @@ pub(super) trait Vector: Copy {
     /// # Safety
     ///
     /// The CPU must have the instructions of this type.
+    #[cfg(target_arch = "x86_64")]
     unsafe fn prefetch_to_write(to: *mut u8);
 
     /// Asks for what a loop over `N` registers at a time, now at `from`, will read.
@@ -101,6 +103,7 @@ pub(super) trait Vector: Copy {
     /// # Safety
     ///
     /// The CPU must have the instructions of this type.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn prefetch_to_write_ahead<const N: usize>(to: *mut u8) {
         for line in 0..(N * Self::BYTES).div_ceil(LINE_BYTES) {
@@ -120,9 +123,20 @@ pub(super) trait Vector: Copy {
 }
 
 /// A register whose bytes can be multiplied by x, the element 2 of the field.
+#[expect(unsafe_code, reason = "the caller vouches for the CPU")]
 pub(super) trait TimesTwo: Vector {
-    /// Returns the product of every byte and x.
-    fn times_two(self) -> Self;
+    /// Returns the offset that doubling keeps: where it takes fewer instructions, [`Self::times_two`]
+    /// adds a constant to every product, and a sum that starts out with this added to it stays off
+    /// by no more and no less.
+    ///
+    /// # Safety
+    ///
+    /// The CPU must have the instructions of this type.
+    unsafe fn offset() -> Self;
+
+    /// Returns two registers whose sum is the product of every byte and x: for `self` = s + offset,
+    /// it is s·x + offset.
+    fn times_two(self) -> [Self; 2];
 }
 
 /// A register whose bytes can be multiplied by an 8×8 bit matrix.

@@ -57,11 +57,6 @@ impl Vector for Neon16 {
     }
 
     #[inline(always)]
-    unsafe fn prefetch_to_write(_to: *mut u8) {
-        // As above.
-    }
-
-    #[inline(always)]
     fn xor(self, other: Self) -> Self {
         // SAFETY: `self` proves NEON.
         Self(unsafe { veorq_u8(self.0, other.0) })
@@ -74,7 +69,13 @@ impl Vector for Neon16 {
 )]
 impl TimesTwo for Neon16 {
     #[inline(always)]
-    fn times_two(self) -> Self {
+    unsafe fn offset() -> Self {
+        // SAFETY: the caller vouches for NEON.
+        unsafe { Self::zero() }
+    }
+
+    #[inline(always)]
+    fn times_two(self) -> [Self; 2] {
         // SAFETY: `self` proves NEON, here and below.
         let doubled = unsafe { vaddq_u8(self.0, self.0) };
         // SAFETY: as above.
@@ -85,7 +86,6 @@ impl TimesTwo for Neon16 {
         let reduction = unsafe { vdupq_n_u8(0x1d) };
         // SAFETY: as above.
         let reduction = unsafe { vandq_u8(pushed_out, reduction) };
-        // SAFETY: as above.
-        Self(unsafe { veorq_u8(doubled, reduction) })
+        [Self(doubled), Self(reduction)]
     }
 }

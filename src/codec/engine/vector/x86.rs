@@ -9,12 +9,12 @@ use std::arch::asm;
 use std::arch::x86_64::{
     __m128i, __m256i, __m512i, _MM_HINT_T0, _mm_add_epi8, _mm_and_si128, _mm_cmpgt_epi8,
     _mm_loadu_si128, _mm_prefetch, _mm_set1_epi8, _mm_setzero_si128, _mm_sfence, _mm_storeu_si128,
-    _mm_stream_si128, _mm_xor_si128, _mm256_add_epi8, _mm256_blendv_epi8,
-    _mm256_gf2p8affine_epi64_epi8, _mm256_loadu_si256, _mm256_set1_epi8, _mm256_set1_epi64x,
-    _mm256_setzero_si256, _mm256_storeu_si256, _mm256_stream_si256, _mm256_xor_si256,
-    _mm512_add_epi8, _mm512_gf2p8affine_epi64_epi8, _mm512_loadu_si512, _mm512_maskz_mov_epi8,
-    _mm512_movepi8_mask, _mm512_set1_epi8, _mm512_set1_epi64, _mm512_setzero_si512,
-    _mm512_storeu_si512, _mm512_stream_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512,
+    _mm_stream_si128, _mm_xor_si128, _mm256_add_epi8, _mm256_gf2p8affine_epi64_epi8,
+    _mm256_loadu_si256, _mm256_set1_epi8, _mm256_set1_epi64x, _mm256_setzero_si256,
+    _mm256_shuffle_epi8, _mm256_storeu_si256, _mm256_stream_si256, _mm256_xor_si256,
+    _mm512_add_epi8, _mm512_gf2p8affine_epi64_epi8, _mm512_loadu_si512, _mm512_set1_epi8,
+    _mm512_set1_epi64, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_storeu_si512,
+    _mm512_stream_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512,
 };
 
 use super::{Affine, TimesTwo, Vector};
@@ -141,45 +141,57 @@ vector!(
 
 /// Implements multiplication by x by a function compiled for the CPU feature.
 macro_rules! times_two {
-    ($register:ty, $function:path) => {
-        #[expect(unsafe_code, reason = "calls a function compiled for a CPU feature")]
+    ($register:ty, $set1:path, $offset:expr, $function:path) => {
+        #[expect(unsafe_code, reason = "calls functions compiled for a CPU feature")]
         impl TimesTwo for $register {
             #[inline(always)]
-            fn times_two(self) -> Self {
+            unsafe fn offset() -> Self {
+                // SAFETY: the caller vouches for the instructions.
+                Self(unsafe { $set1($offset) })
+            }
+
+            #[inline(always)]
+            fn times_two(self) -> [Self; 2] {
                 // SAFETY: `self` proves the instructions.
-                Self(unsafe { $function(self.0) })
+                let [doubled, reduction] = unsafe { $function(self.0) };
+                [Self(doubled), Self(reduction)]
             }
         }
     };
 }
 
-times_two!(Bytes16, times_two_sse2);
-times_two!(Bytes32, times_two_avx2);
-times_two!(Bytes64, times_two_avx512);
+times_two!(Bytes16, _mm_set1_epi8, 0, times_two_sse2);
+times_two!(Bytes32, _mm256_set1_epi8, OFFSET, times_two_avx2);
+times_two!(Bytes64, _mm512_set1_epi8, OFFSET, times_two_avx512);
 
 // In all three, the top bit of each byte, which the doubling pushes out, picks what is added for it.
 
 #[target_feature(enable = "sse2")]
 #[inline]
-fn times_two_sse2(a: __m128i) -> __m128i {
+fn times_two_sse2(a: __m128i) -> [__m128i; 2] {
     let pushed_out = _mm_cmpgt_epi8(_mm_setzero_si128(), a);
     let reduction = _mm_and_si128(pushed_out, _mm_set1_epi8(REDUCTION));
-    _mm_xor_si128(_mm_add_epi8(a, a), reduction)
+    [_mm_add_epi8(a, a), reduction]
 }
+
+// From AVX2 on, one instruction, which gives 0 for a byte with its top bit set, picks from a register
+// full of the same byte: the wrong way round, so that every sum is off by the reduction.
+
+/// What a sum is off by: twice this, plus the reduction, is this again.
+const OFFSET: i8 = 0x0b;
 
 #[target_feature(enable = "avx2")]
 #[inline]
-fn times_two_avx2(a: __m256i) -> __m256i {
-    let reduction = _mm256_set1_epi8(REDUCTION);
-    let reduction = _mm256_blendv_epi8(_mm256_setzero_si256(), reduction, a);
-    _mm256_xor_si256(_mm256_add_epi8(a, a), reduction)
+fn times_two_avx2(a: __m256i) -> [__m256i; 2] {
+    let unless_pushed_out = _mm256_shuffle_epi8(_mm256_set1_epi8(REDUCTION), a);
+    [_mm256_add_epi8(a, a), unless_pushed_out]
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-fn times_two_avx512(a: __m512i) -> __m512i {
-    let reduction = _mm512_maskz_mov_epi8(_mm512_movepi8_mask(a), _mm512_set1_epi8(REDUCTION));
-    _mm512_xor_si512(_mm512_add_epi8(a, a), reduction)
+fn times_two_avx512(a: __m512i) -> [__m512i; 2] {
+    let unless_pushed_out = _mm512_shuffle_epi8(_mm512_set1_epi8(REDUCTION), a);
+    [_mm512_add_epi8(a, a), unless_pushed_out]
 }
 
 #[expect(
