@@ -533,6 +533,19 @@ impl Meta {
         self.index.copies()
     }
 
+    /// Does a bounded piece, a megabyte, of comparing the copies of the index with one another, once a
+    /// mount: what one of them lost is written again. Says whether there is more to do.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::Poisoned`] if no copy is left.
+    pub fn compare_index(&self) -> Result<bool, MetaError> {
+        self.journal()?;
+        self.index
+            .compare()
+            .map_err(|error| self.poisoned_by(error))
+    }
+
     /// Makes a last checkpoint, under the same guarantee as [`Meta::checkpoint`], and lets go of the
     /// members. Everything else fails afterwards. Changes that were never appended are lost.
     ///

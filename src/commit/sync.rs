@@ -232,6 +232,7 @@ impl Pipeline {
             let more = self.mend_index(1)?;
             self.clockwork.lock().mended_index = (!more).then(Instant::now);
         }
+        self.meta.compare_index()?;
         let unsaved = self.to_checkpoint.load(Ordering::SeqCst);
         let done = if self.meta.journal_fill() >= JOURNAL_FILL || (checkpoint_due && unsaved) {
             self.clockwork.lock().checkpointed = Instant::now();

@@ -6,7 +6,7 @@
 //! frame: page, 4096 bytes | CRC32C u32 | volume tag u32 | page number u64 | sequence u64
 //! ```
 //!
-//! A frame says how new it is: its sequence is that of the first head that could count it. So no page
+//! A frame says how new it is: heads, and pages written together, are counted by one sequence. So no page
 //! that a head counts has a higher sequence than the head, and of two intact frames of a page in two
 //! copies the one with the higher sequence is the newer.
 //!
@@ -73,7 +73,7 @@ pub struct Place {
 /// A page, and how new it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// The sequence of the first head that could count the page.
+    /// Its place in the sequence of all that was written, heads included.
     pub sequence: u64,
     /// The page.
     pub bytes: &'a [u8; PAGE_BYTES],
@@ -134,7 +134,8 @@ impl<'a> Frame<'a> {
 pub struct Head {
     /// The volume.
     pub volume: VolumeId,
-    /// Counts heads over the life of the index: the copy with the highest is the newest.
+    /// Counts what was written over the life of the index, heads and pages: the copy with the highest is
+    /// the newest.
     pub sequence: u64,
     /// The last head before this one that was durable on all copies that it named, so that a copy whose
     /// own newest head is older does not count, whoever names it.
@@ -214,6 +215,9 @@ impl Head {
         reader.u32()?;
         let volume = VolumeId(Uuid::from_bytes(reader.array()?));
         let (sequence, durable) = (reader.u64()?, reader.u64()?);
+        if sequence > MAX_SEQUENCE {
+            return Err(reader.bad("sequence", sequence));
+        }
         if durable >= sequence {
             return Err(reader.bad("sequence of the head before", durable));
         }
@@ -235,6 +239,9 @@ impl Head {
         })
     }
 }
+
+/// No sequence is higher, so that it can be counted up from any that was read.
+pub const MAX_SEQUENCE: u64 = 1 << 62;
 
 /// No database is longer, so that offsets computed from a length never overflow.
 pub const MAX_DB_BYTES: u64 = 1 << 60;
@@ -260,7 +267,7 @@ mod tests {
 
     fn heads() -> impl Strategy<Value = Head> {
         let copies = proptest::collection::vec(any::<u16>().prop_map(MemberIndex), 0..=MAX_COPIES);
-        let sequences = (1..u64::MAX).prop_flat_map(|sequence| (Just(sequence), 0..sequence));
+        let sequences = (1..=MAX_SEQUENCE).prop_flat_map(|sequence| (Just(sequence), 0..sequence));
         (any::<u128>(), sequences, 0..MAX_DB_BYTES, copies, page()).prop_map(
             |(volume, (sequence, durable), db_bytes, copies, page)| Head {
                 volume: VolumeId(Uuid::from_u128(volume)),
@@ -323,12 +330,14 @@ mod tests {
         }
 
         #[test]
-        fn a_head_that_claims_to_be_older_than_its_predecessor_is_refused(
+        fn a_head_older_than_its_predecessor_or_past_the_last_sequence_is_refused(
             head in heads(), ahead in 0u64..9,
         ) {
-            let durable = head.sequence.saturating_add(ahead);
-            let slot = Head { durable, ..head }.encode();
-            prop_assert!(Head::decode(&slot).is_err());
+            let durable = head.sequence + ahead;
+            let younger = Head { durable, ..head.clone() };
+            prop_assert!(Head::decode(&younger.encode()).is_err());
+            let last = Head { sequence: MAX_SEQUENCE + 1 + ahead, ..head };
+            prop_assert!(Head::decode(&last.encode()).is_err());
         }
 
         #[test]

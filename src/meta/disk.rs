@@ -105,6 +105,27 @@ impl Disk {
         .map(|_| ())
     }
 
+    /// Reads from the same place on many members at once, from each as many bytes as are named.
+    pub(super) fn read_each(
+        &self,
+        reads: impl Iterator<Item = (MemberIndex, usize)>,
+        name: &Arc<str>,
+        offset: u64,
+    ) -> Vec<(MemberIndex, Result<Buffer, StoreError>)> {
+        let read = |(member, len)| {
+            let name = Arc::clone(name);
+            let buf = self.pool.buffer(len);
+            (member, Op::Read { name, offset, buf })
+        };
+        let ops: Vec<_> = reads.map(read).collect();
+        let asked: Vec<MemberIndex> = ops.iter().map(|(member, _)| *member).collect();
+        let outcomes = self.members.run(ops).into_iter();
+        let read = |outcome: Result<Option<Buffer>, StoreError>| {
+            outcome.map(|buffer| buffer.expect("a read answers with its buffer"))
+        };
+        asked.into_iter().zip(outcomes.map(read)).collect()
+    }
+
     /// Reads `len` bytes that the file is known to have.
     pub(super) fn read(
         &self,

@@ -60,6 +60,9 @@ pub(super) trait Index: Send + Sync {
     /// Returns the members on which a copy is found just now.
     fn copies(&self) -> Vec<MemberIndex>;
 
+    /// Does a bounded piece of comparing what is kept more than once, and says whether there is more to do.
+    fn compare(&self) -> Result<bool, MetaError>;
+
     /// Frees what it holds open. Every later call fails.
     fn close(&self);
 }

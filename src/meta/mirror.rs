@@ -15,6 +15,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -28,6 +29,7 @@ use crate::format::frame::{self, DB_HEADER_BYTES, FRAME_BYTES, Frame, Head, PAGE
 use crate::format::{MemberIndex, VolumeId};
 use crate::store::StoreErrorKind;
 
+mod compare;
 mod open;
 mod read;
 pub(super) mod refill;
@@ -45,6 +47,9 @@ const MAX_RESERVED_GROWTH: u64 = 256 << 20;
 
 /// Pages of a new index file.
 const FIRST_PAGES: u64 = 512;
+
+/// Sequences that are left out at a mount, so that what was cut off is told from what is written next.
+const CUT_OFF_SEQUENCES: u64 = 1 << 20;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
@@ -66,9 +71,13 @@ pub(super) struct Mirror {
     /// database is read, and what it writes on being opened stays in memory.
     suspended: AtomicBool,
     front: Mutex<Front>,
-    /// The highest sequence of a frame that counts. A frame beyond it was written for a commit that was
-    /// never finished, or is newer than any head that is left.
+    /// The highest sequence of a frame that counts.
     newest_frame: AtomicU64,
+    /// Sequences of no frame that counts: after the head that was found, and before what was written
+    /// since. What has them belongs to a commit that was never finished, or to heads that are lost.
+    cut_off: Range<u64>,
+    /// Pages below this one are the same on all copies, as far as can be known: see [`compare`].
+    compared: AtomicU64,
     /// Written by the database, not yet by us. A page stays here until every copy has it.
     buffered: Mutex<BTreeMap<u64, Page>>,
     /// Copies that hold every page. Changed only under `io`.
@@ -96,7 +105,7 @@ struct Copied {
 /// What is needed to write.
 #[derive(Debug)]
 struct Io {
-    /// Of the last head written.
+    /// Of what was written last, a head or pages.
     sequence: u64,
     /// Of the last head that is durable on all copies.
     durable_sequence: u64,
@@ -202,7 +211,8 @@ impl Mirror {
         self.extend(io, db_bytes)?;
         let mut targets = self.members();
         targets.extend(io.arriving.as_ref().map(|arriving| arriving.member));
-        let sequence = io.sequence + 1;
+        io.sequence += 1;
+        let sequence = io.sequence;
         self.newest_frame.store(sequence, Ordering::Release);
         let mut ops = Vec::new();
         for run in pages.chunk_by(|(page, _), (next, _)| page + 1 == *next) {

@@ -1,5 +1,6 @@
 //! The index in a redb database on mirrored copies.
 
+use std::io;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -82,6 +83,25 @@ impl RedbIndex {
         put_all(&transaction, commit)?;
         transaction.commit()?;
         Ok(())
+    }
+
+    /// Does a piece of work on the copies, unless a commit is being made: between commits no page is half
+    /// of one that there is no space for.
+    fn between_commits(
+        &self,
+        work: impl FnOnce(&Mirror) -> io::Result<bool>,
+    ) -> Result<bool, MetaError> {
+        let Some(_committing) = self.committing.try_lock() else {
+            return Ok(true);
+        };
+        match work(&self.mirror) {
+            Ok(more) => Ok(more),
+            Err(_) if self.mirror.ran_out_of_space() => {
+                self.reopen()?;
+                Ok(false)
+            }
+            Err(error) => Err(MetaError::poisoned(error)),
+        }
     }
 
     /// Goes back to the last commit, after one for which there was no space.
@@ -211,18 +231,11 @@ impl Index for RedbIndex {
     }
 
     fn refill(&self) -> Result<bool, MetaError> {
-        // Between commits no page is half of a commit that there is no space for.
-        let Some(_committing) = self.committing.try_lock() else {
-            return Ok(true);
-        };
-        match self.mirror.refill() {
-            Ok(more) => Ok(more),
-            Err(_) if self.mirror.ran_out_of_space() => {
-                self.reopen()?;
-                Ok(false)
-            }
-            Err(error) => Err(MetaError::poisoned(error)),
-        }
+        self.between_commits(Mirror::refill)
+    }
+
+    fn compare(&self) -> Result<bool, MetaError> {
+        self.between_commits(Mirror::compare)
     }
 
     fn copies(&self) -> Vec<MemberIndex> {

@@ -4,6 +4,7 @@ mod crash;
 mod damage;
 mod faults;
 mod full;
+mod lost_writes;
 mod memory;
 mod model;
 mod refill;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::{Copied, FIRST_PAGES, Front, Io, Mirror, meta_error};
+use super::{CUT_OFF_SEQUENCES, Copied, FIRST_PAGES, Front, Io, Mirror, meta_error};
 use crate::format::frame::{self, DB_HEADER_BYTES, HEAD_BYTES, Head};
 use crate::format::{MemberIndex, files};
 use crate::members::Access;
@@ -45,7 +45,10 @@ impl Mirror {
             db_header: [0; DB_HEADER_BYTES],
             db_bytes: 0,
         };
-        Ok(Arc::new(Self::assemble(disk, copies, front, 0)))
+        let mut mirror = Self::assemble(disk, copies, front, 0);
+        mirror.cut_off = 0..0;
+        *mirror.compared.get_mut() = u64::MAX;
+        Ok(Arc::new(mirror))
     }
 
     /// Opens the newest copies among the members that may be trusted. To be written to, it waits for
@@ -112,6 +115,8 @@ impl Mirror {
             suspended: AtomicBool::new(false),
             front: Mutex::new(front),
             newest_frame: AtomicU64::new(sequence),
+            cut_off: sequence + 1..sequence + CUT_OFF_SEQUENCES,
+            compared: AtomicU64::new(0),
             buffered: Mutex::default(),
             copies: RwLock::new(copies),
             io: Mutex::new(io),
@@ -140,6 +145,7 @@ impl Mirror {
         // overwritten next.
         let answers = self.disk.sync(&self.members(), &self.name);
         self.settle(io, answers)?;
+        io.sequence = io.sequence.max(self.cut_off.end);
         self.flush(io)?;
         let front = self.front.lock().clone();
         self.extend(io, front.db_bytes)?;

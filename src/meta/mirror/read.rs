@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::Ordering;
 
-use super::{Mirror, Page};
+use super::{Io, Mirror};
 use crate::format::MemberIndex;
 use crate::format::frame::{self, FRAME_BYTES, Frame, PAGE_BYTES};
 use crate::store::Buffer;
@@ -13,13 +13,19 @@ impl Mirror {
     /// Fills `out` with whole pages from `first` on; page 0 is not among them.
     pub(super) fn read_pages(&self, first: u64, out: &mut [u8]) -> io::Result<()> {
         let mut missing = self.take_buffered(first, out);
+        if let (Some(&start), Some(&last)) = (missing.first(), missing.last())
+            && !self.is_compared(start, last - start + 1)
+        {
+            return self.read_newest(first, &missing, out);
+        }
         let mut damaged: Vec<(MemberIndex, u64)> = Vec::new();
         let mut sequences = BTreeMap::new();
         for (member, file_bytes) in self.reading_order(first) {
             let (Some(&start), Some(&last)) = (missing.first(), missing.last()) else {
                 break;
             };
-            let Some(frames) = self.read_frames(member, file_bytes, start, last - start + 1) else {
+            let copy = [(member, file_bytes)];
+            let Some((_, frames)) = self.read_frames(&copy, start, last - start + 1).pop() else {
                 continue;
             };
             missing.retain(|page| {
@@ -34,8 +40,7 @@ impl Mirror {
             });
         }
         if let Some(page) = missing.first() {
-            let text = format!("page {page} of the index is damaged on every copy");
-            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            return Err(damaged_everywhere(*page));
         }
         for (member, page) in damaged {
             let intact = Frame {
@@ -43,6 +48,26 @@ impl Mirror {
                 bytes: page_mut(out, first, page),
             };
             self.mend(member, page, intact);
+        }
+        Ok(())
+    }
+
+    /// Fills the missing pages of `out` with the newest that any copy has.
+    fn read_newest(&self, first: u64, missing: &[u64], out: &mut [u8]) -> io::Result<()> {
+        let (start, last) = (missing[0], missing[missing.len() - 1]);
+        let compared = self.read_from_all(start, last - start + 1);
+        for page in missing {
+            let Some((_, bytes)) = compared.newest.get(page) else {
+                return Err(damaged_everywhere(*page));
+            };
+            page_mut(out, first, *page).copy_from_slice(&**bytes);
+        }
+        for (member, page) in compared.behind {
+            if missing.contains(&page) {
+                let (sequence, bytes) = &compared.newest[&page];
+                let sequence = *sequence;
+                self.mend(member, page, Frame { sequence, bytes });
+            }
         }
         Ok(())
     }
@@ -77,7 +102,7 @@ impl Mirror {
     }
 
     /// Returns all copies and the lengths of their files, a different one first for different pages.
-    fn reading_order(&self, page: u64) -> Vec<(MemberIndex, u64)> {
+    pub(super) fn reading_order(&self, page: u64) -> Vec<(MemberIndex, u64)> {
         let mut order: Vec<_> = self
             .copies
             .read()
@@ -89,32 +114,37 @@ impl Mirror {
         order
     }
 
-    /// Reads the frames of `count` pages, or as many as the file has.
-    fn read_frames(
+    /// Reads the frames of `count` pages from some copies at once, or as many as their files have. Copies
+    /// that cannot be read are left out.
+    pub(super) fn read_frames(
         &self,
-        member: MemberIndex,
-        file_bytes: u64,
+        copies: &[(MemberIndex, u64)],
         start: u64,
         count: u64,
-    ) -> Option<Buffer> {
+    ) -> Vec<(MemberIndex, Buffer)> {
         let offset = frame::frame_offset(start);
-        let end = frame::frame_offset(start + count).min(file_bytes);
-        let len = usize::try_from(end.checked_sub(offset)?).ok()?;
-        match self.disk.read(member, &self.name, offset, len) {
-            Ok(frames) => Some(frames),
-            Err(error) => {
+        let end = frame::frame_offset(start + count);
+        let reads = copies.iter().filter_map(|(member, file_bytes)| {
+            let len = end.min(*file_bytes).checked_sub(offset)?;
+            Some((*member, usize::try_from(len).ok()?))
+        });
+        let mut found = Vec::with_capacity(copies.len());
+        for (member, answer) in self.disk.read_each(reads, &self.name, offset) {
+            match answer {
+                Ok(frames) => found.push((member, frames)),
                 // A copy that was given up meanwhile has no file any more.
-                if !error.is_member_failure() && self.members().contains(&member) {
+                Err(error) if !error.is_member_failure() && self.members().contains(&member) => {
                     // The file is gone from under us.
                     self.disk.fail(member, &error);
                 }
-                None
+                Err(_) => {}
             }
         }
+        found
     }
 
     /// Returns a page of those read from `start` on, unless it is damaged or does not count.
-    fn intact<'a>(&self, frames: &'a [u8], start: u64, page: u64) -> Option<Frame<'a>> {
+    pub(super) fn intact<'a>(&self, frames: &'a [u8], start: u64, page: u64) -> Option<Frame<'a>> {
         let at = usize::try_from(page - start)
             .ok()?
             .checked_mul(FRAME_BYTES)?;
@@ -122,7 +152,7 @@ impl Mirror {
         let newest = self.newest_frame.load(Ordering::Acquire);
         Frame::open(self.place(page), frame)
             .ok()
-            .filter(|frame| frame.sequence <= newest)
+            .filter(|frame| frame.sequence <= newest && !self.cut_off.contains(&frame.sequence))
     }
 
     /// Writes a page over its damaged frame on one member, if nobody else is writing just now; if
@@ -138,39 +168,29 @@ impl Mirror {
             return;
         }
         log::warn!("mending page {page} of the index copy on member {member}");
-        let data = self.frames(std::iter::once((page, intact.sequence, intact.bytes)));
-        let offset = frame::frame_offset(page);
-        let answers = self.disk.write(&[member], &self.name, offset, &data);
-        if let Err(error) = self.settle(&mut io, answers) {
+        if let Err(error) = self.mend_under(&mut io, member, page, intact) {
             log::warn!("cannot mend page {page} of the index: {error}");
         }
     }
 
-    /// Reads pages for a new copy, the newest intact frame of each: a member that lost a write shows an
-    /// older one. Each comes with its number and its sequence. Pages that the database does not use may be intact nowhere.
-    pub(super) fn read_for_copy(&self, first: u64, count: u64) -> Vec<(u64, u64, Page)> {
-        let mut found: BTreeMap<u64, (u64, Page)> = BTreeMap::new();
-        for (member, file_bytes) in self.reading_order(first) {
-            let Some(frames) = self.read_frames(member, file_bytes, first, count) else {
-                continue;
-            };
-            for page in first..first + count {
-                let Some(frame) = self.intact(&frames, first, page) else {
-                    continue;
-                };
-                if found
-                    .get(&page)
-                    .is_none_or(|(sequence, _)| *sequence < frame.sequence)
-                {
-                    found.insert(page, (frame.sequence, Page::new(*frame.bytes)));
-                }
-            }
-        }
-        let pages = found.into_iter();
-        pages
-            .map(|(page, (sequence, bytes))| (page, sequence, bytes))
-            .collect()
+    /// Writes a page over its frame on one member.
+    pub(super) fn mend_under(
+        &self,
+        io: &mut Io,
+        member: MemberIndex,
+        page: u64,
+        intact: Frame<'_>,
+    ) -> io::Result<()> {
+        let data = self.frames(std::iter::once((page, intact.sequence, intact.bytes)));
+        let offset = frame::frame_offset(page);
+        let answers = self.disk.write(&[member], &self.name, offset, &data);
+        self.settle(io, answers)
     }
+}
+
+fn damaged_everywhere(page: u64) -> io::Error {
+    let text = format!("page {page} of the index is damaged on every copy");
+    io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
 fn page_mut(out: &mut [u8], first: u64, page: u64) -> &mut [u8; PAGE_BYTES] {

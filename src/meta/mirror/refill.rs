@@ -103,7 +103,13 @@ impl Mirror {
     }
 
     fn copy_piece(&self, io: &mut Io, arriving: Arriving, count: u64) -> io::Result<()> {
-        let pages = self.read_for_copy(arriving.next_page, count);
+        // The newest that any copy has: a member that lost a write shows an older frame.
+        let pages: Vec<_> = self
+            .read_from_all(arriving.next_page, count)
+            .newest
+            .into_iter()
+            .map(|(page, (sequence, bytes))| (page, sequence, bytes))
+            .collect();
         let runs = pages.chunk_by(|(page, ..), (next, ..)| page + 1 == *next);
         let write = |run: &[(u64, u64, Page)]| {
             let data = self.frames(

@@ -55,6 +55,10 @@ impl Index for MemIndex {
         Ok(false)
     }
 
+    fn compare(&self) -> Result<bool, MetaError> {
+        Ok(false)
+    }
+
     fn copies(&self) -> Vec<MemberIndex> {
         Vec::new()
     }

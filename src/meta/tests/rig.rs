@@ -9,9 +9,10 @@ use rand::{Rng, SeedableRng};
 
 use crate::codec::Geometry;
 use crate::format::StripeId;
+use crate::format::frame::{HEAD_BYTES, Head};
 use crate::members::{Access, CreateOptions, Members};
 use crate::meta::{Batch, Key, Meta, MetaError, MetaOptions, Recovered, StripeData, Value};
-use crate::store::{Executor, ExecutorKind, FaultPlan, FaultStore, MemDisk, StoreRef};
+use crate::store::{Executor, ExecutorKind, FaultPlan, FaultStore, MemDisk, Store, StoreRef};
 
 pub(super) type State = BTreeMap<Key, Value>;
 
@@ -342,4 +343,16 @@ pub(super) fn verify(
 pub(super) fn losses(count: usize, most: usize) -> Vec<Vec<usize>> {
     let sets = (0..1usize << count).map(|bits| (0..count).filter(|i| bits >> i & 1 == 1).collect());
     sets.filter(|set: &Vec<usize>| set.len() <= most).collect()
+}
+
+/// Returns the newest head of a disk's copy of the index, if it has one.
+pub(super) fn newest_head(disk: &MemDisk) -> Option<Head> {
+    let mut slots = [0; 2 * HEAD_BYTES];
+    disk.open().read_at("index", 0, &mut slots).ok()?;
+    let heads = slots
+        .as_chunks()
+        .0
+        .iter()
+        .filter_map(|slot| Head::decode(slot).ok());
+    heads.max_by_key(|head| head.sequence)
 }

@@ -1,10 +1,8 @@
 //! A member that was put back from an earlier time of the same epoch: from a backup, from a snapshot,
 //! or because its disk lost what it had called durable. Its superblock says nothing of it.
 
-use super::rig::{Progress, Rig, Script, verify};
-use crate::format::frame::{HEAD_BYTES, Head};
+use super::rig::{Progress, Rig, Script, newest_head, verify};
 use crate::members::Access;
-use crate::store::{MemDisk, Store};
 
 const SEED: u64 = 77;
 const UNITS: usize = 12;
@@ -37,18 +35,6 @@ fn play_with_backups(rig: &Rig, script: &Script) -> (Progress, Vec<Rig>) {
         }
     }
     (progress, backups)
-}
-
-/// Returns the newest head of a disk's copy of the index, if it has one.
-fn newest_head(disk: &MemDisk) -> Option<Head> {
-    let mut slots = [0; 2 * HEAD_BYTES];
-    disk.open().read_at("index", 0, &mut slots).ok()?;
-    let heads = slots
-        .as_chunks()
-        .0
-        .iter()
-        .filter_map(|slot| Head::decode(slot).ok());
-    heads.max_by_key(|head| head.sequence)
 }
 
 fn assert_copies_agree(rig: &Rig, without: &[usize], copies: usize, case: &str) {
