@@ -118,9 +118,14 @@ impl Journal {
                 .filter_map(move |name| disk.len(member, name).ok().flatten())
         });
         let block = BLOCK_SIZE as u64;
-        match lens.map(|len| len / block * block).max() {
-            Some(len) if len >= *FILE_BYTES.start() => Ok(len.min(*FILE_BYTES.end())),
-            _ => size_for(disk),
+        // Of the shortest: one that had to grow is no reason for the others to, on members that may
+        // be full by now.
+        let whole = lens
+            .map(|len| len / block * block)
+            .filter(|len| len >= FILE_BYTES.start());
+        match whole.min() {
+            Some(len) => Ok(len.min(*FILE_BYTES.end())),
+            None => size_for(disk),
         }
     }
 

@@ -222,3 +222,22 @@ fn changes_that_wait_for_space_take_a_bounded_amount_of_memory() {
     meta.append(vec![meta.rotate()], &[]).expect("append");
     put(count).expect("there is space again");
 }
+
+/// One of its files had to grow while there was space. The other need not, now that there is none.
+#[test]
+fn a_journal_that_grew_is_opened_on_members_that_are_full_by_now() {
+    let (rig, script) = (Rig::new(1, 1, 2), Script::new(SEED + 3, 2));
+    for disk in &rig.disks {
+        let store = disk.open();
+        let len = store.open_len("journal.0").expect("a journal");
+        store
+            .reserve("journal.0", len, 1 << 20)
+            .expect("there is space");
+        store.sync("journal.0").expect("sync");
+        disk.set_capacity(0);
+    }
+    let (meta, _, members) = rig.open(&[], None, Access::ReadWrite).expect("open");
+    write(&meta, &script.units[0]);
+    assert_eq!(members.live().len(), 2);
+    assert!(content(&meta).expect("content") == script.states[1]);
+}
