@@ -1,0 +1,285 @@
+//! A volume that an earlier build wrote is read by this one, with all members and without any one.
+//!
+//! `tests/golden/volume-1.bin` holds the member directories of a 2+1 volume of format version 1, as a
+//! power cut left them: what was written last is in the journals only. It is made by
+//!
+//! ```text
+//! cargo test --test golden_volume -- --ignored
+//! ```
+//!
+//! and only ever made anew while no build that writes the format has been released. Numbers in it are
+//! little-endian, and blocks are 4 KiB without the zeros at their end:
+//!
+//! ```text
+//! u32 files, then for each: u8 member, u8 length of name, name, u64 length of file,
+//!                           u32 blocks that are not all zeros
+//!           for each block: u32 number in its file, u16 length, bytes; or where the bytes are those
+//!                           of an earlier one: u32 number in its file, u16 0, u32 how many blocks
+//!                           with bytes come before that one
+//! ```
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+#[path = "fs_model/volume.rs"]
+#[expect(dead_code, reason = "these tests need a part of it")]
+mod volume;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cauchyfs::format::Ino;
+use cauchyfs::fs::{
+    Caller, Changes, Fs, FsError, FsOptions, OpenFlags, WriteFlags, XattrMode, check, tree,
+};
+use cauchyfs::store::{CutPolicy, MemDisk, Store};
+
+const ROOT: &Caller = &Caller::ROOT;
+const MEMBERS: usize = 3;
+const BLOCK: usize = 4096;
+const MAX_GOLDEN_BYTES: usize = 200 << 10;
+
+/// Bytes of the file that fills several stripes.
+const STRIPES: usize = 300_000;
+/// Where the sparse file has its bytes, and how long it is.
+const SPARSE_AT: u64 = 1 << 30;
+const SPARSE_LEN: u64 = 1 << 40;
+
+fn golden() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/volume-1.bin")
+}
+
+/// Bytes that tell file and block, and are mostly zeros.
+fn content(file: u8, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    for (number, block) in bytes.chunks_mut(BLOCK).enumerate() {
+        let mark = format!("file {file} block {number}.");
+        let len = mark.len().min(block.len());
+        block[..len].copy_from_slice(&mark.as_bytes()[..len]);
+    }
+    bytes
+}
+
+fn put(fs: &Fs, dir: Ino, name: &str, offset: u64, data: &[u8]) -> Ino {
+    let (attr, handle) = fs
+        .create(ROOT, dir, name.as_bytes(), 0o640, OpenFlags::read_write())
+        .unwrap();
+    fs.write(ROOT, handle, offset, data, WriteFlags::default())
+        .unwrap();
+    fs.release(handle).unwrap();
+    attr.ino
+}
+
+/// Writes a file of every kind; the last one is in the journal when the power goes.
+fn write_all(fs: &Fs) {
+    let dir = fs.mkdir(ROOT, Ino::ROOT, b"dir", 0o750).unwrap().ino;
+    let inline = put(fs, dir, "inline", 0, &content(1, 100));
+    fs.setxattr(ROOT, inline, b"user.golden", b"value", XattrMode::Set)
+        .unwrap();
+    let stripes = put(fs, dir, "stripes", 0, &content(2, STRIPES));
+    fs.link(stripes, Ino::ROOT, b"linked").unwrap();
+    fs.symlink(ROOT, dir, b"symbolic", b"stripes").unwrap();
+    let sparse = put(fs, dir, "sparse", SPARSE_AT, &content(3, BLOCK));
+    let longer = Changes {
+        size: Some(SPARSE_LEN),
+        ..Changes::default()
+    };
+    fs.setattr(ROOT, sparse, longer).unwrap();
+    put(fs, dir, "deleted", 0, &content(4, 100_000));
+    fs.syncfs().unwrap();
+    fs.unlink(dir, b"deleted").unwrap();
+    fs.settle();
+    for _ in 0..4 {
+        fs.syncfs().unwrap();
+        fs.pipeline().reap().unwrap();
+    }
+    fs.pipeline().checkpoint().unwrap();
+    put(fs, dir, "journaled", 0, &content(5, 5_000));
+    fs.syncfs().unwrap();
+}
+
+fn read(fs: &Fs, path: &str, offset: u64, len: usize) -> Vec<u8> {
+    let ino = tree::resolve(fs, path.as_bytes()).unwrap().ino;
+    let handle = fs.open_file(ROOT, ino, OpenFlags::read_only()).unwrap();
+    let mut bytes = vec![0xff; len];
+    let mut done = 0;
+    while done < len {
+        let count = fs
+            .read(handle, offset + done as u64, &mut bytes[done..])
+            .unwrap();
+        assert_ne!(count, 0, "{path} ends early");
+        done += count;
+    }
+    fs.release(handle).unwrap();
+    bytes
+}
+
+fn assert_all_there(fs: &Fs, context: &str) {
+    for (path, file, len) in [
+        ("dir/inline", 1, 100),
+        ("dir/stripes", 2, STRIPES),
+        ("linked", 2, STRIPES),
+        ("dir/journaled", 5, 5_000),
+    ] {
+        assert!(
+            read(fs, path, 0, len) == content(file, len),
+            "{context}: {path}"
+        );
+        let attr = tree::resolve(fs, path.as_bytes()).unwrap();
+        assert_eq!(attr.size, len as u64, "{context}: {path}");
+        assert_eq!(attr.permissions, 0o640, "{context}: {path}");
+    }
+    let resolve = |path: &str| tree::resolve(fs, path.as_bytes());
+    let (first, second) = (resolve("dir/stripes").unwrap(), resolve("linked").unwrap());
+    assert_eq!((first.ino, first.links), (second.ino, 2), "{context}");
+    let symbolic = resolve("dir/symbolic").unwrap().ino;
+    assert_eq!(fs.readlink(symbolic).unwrap(), b"stripes", "{context}");
+    let value = fs.getxattr(resolve("dir/inline").unwrap().ino, b"user.golden");
+    assert_eq!(value.unwrap(), b"value", "{context}");
+    assert_eq!(resolve("dir/sparse").unwrap().size, SPARSE_LEN, "{context}");
+    let around = read(fs, "dir/sparse", SPARSE_AT - 10, BLOCK + 20);
+    let expected = [vec![0; 10], content(3, BLOCK), vec![0; 10]].concat();
+    assert!(around == expected, "{context}: sparse");
+    assert!(
+        matches!(resolve("dir/deleted"), Err(FsError::NotFound)),
+        "{context}"
+    );
+}
+
+fn open(disks: &[MemDisk]) -> Arc<Fs> {
+    Fs::open(volume::open(disks, 0), FsOptions::default()).unwrap()
+}
+
+fn pack(disks: &[MemDisk]) -> Vec<u8> {
+    let mut files = Vec::new();
+    for (member, disk) in disks.iter().enumerate() {
+        let store = disk.open();
+        for dir in ["", "segments"] {
+            let listed = store.list(dir).unwrap();
+            files.extend(listed.into_iter().map(|(name, len)| (member, name, len)));
+        }
+    }
+    let mut packed = Vec::new();
+    let mut seen: HashMap<Vec<u8>, u32> = HashMap::new();
+    packed.extend(u32::try_from(files.len()).unwrap().to_le_bytes());
+    for (member, name, len) in files {
+        packed.push(u8::try_from(member).unwrap());
+        packed.push(u8::try_from(name.len()).unwrap());
+        packed.extend(name.as_bytes());
+        packed.extend(len.to_le_bytes());
+        let mut bytes = vec![0; usize::try_from(len).unwrap()];
+        disks[member].open().read_at(&name, 0, &mut bytes).unwrap();
+        let trimmed = |block: &[u8]| block.iter().rposition(|&byte| byte != 0).map(|at| at + 1);
+        let blocks: Vec<(usize, &[u8])> = bytes
+            .chunks(BLOCK)
+            .enumerate()
+            .filter_map(|(number, block)| Some((number, &block[..trimmed(block)?])))
+            .collect();
+        packed.extend(u32::try_from(blocks.len()).unwrap().to_le_bytes());
+        for (number, block) in blocks {
+            packed.extend(u32::try_from(number).unwrap().to_le_bytes());
+            let count = u32::try_from(seen.len()).unwrap();
+            match seen.entry(block.to_vec()) {
+                Entry::Occupied(known) => {
+                    packed.extend([0; 2]);
+                    packed.extend(known.get().to_le_bytes());
+                }
+                Entry::Vacant(new) => {
+                    packed.extend(u16::try_from(block.len()).unwrap().to_le_bytes());
+                    packed.extend(block);
+                    new.insert(count);
+                }
+            }
+        }
+    }
+    packed
+}
+
+/// What is left to unpack.
+struct Packed<'a>(&'a [u8]);
+
+impl<'a> Packed<'a> {
+    fn bytes(&mut self, count: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(count);
+        self.0 = rest;
+        taken
+    }
+
+    fn number(&mut self, bytes: usize) -> u64 {
+        let mut number = [0; 8];
+        number[..bytes].copy_from_slice(self.bytes(bytes));
+        u64::from_le_bytes(number)
+    }
+
+    fn index(&mut self, bytes: usize) -> usize {
+        usize::try_from(self.number(bytes)).unwrap()
+    }
+}
+
+fn unpack(packed: &[u8]) -> Vec<MemDisk> {
+    let disks: Vec<MemDisk> = (0..MEMBERS)
+        .map(|member| MemDisk::new(&format!("d{member}"), 1 << 30))
+        .collect();
+    let mut packed = Packed(packed);
+    let mut seen = Vec::new();
+    for _ in 0..packed.index(4) {
+        let store = disks[packed.index(1)].open();
+        let name_len = packed.index(1);
+        let name = std::str::from_utf8(packed.bytes(name_len)).unwrap();
+        store.create(name, packed.number(8)).unwrap();
+        for _ in 0..packed.index(4) {
+            let offset = packed.number(4) * BLOCK as u64;
+            let block = match packed.index(2) {
+                0 => seen[packed.index(4)],
+                len => {
+                    seen.push(packed.bytes(len));
+                    seen[seen.len() - 1]
+                }
+            };
+            store.write_at(name, offset, block).unwrap();
+        }
+        store.sync(name).unwrap();
+    }
+    assert!(packed.0.is_empty());
+    disks
+}
+
+#[test]
+#[ignore = "writes the golden volume"]
+fn make_the_golden_volume() {
+    let disks = volume::disks(MEMBERS, 2, 1);
+    let fs = open(&disks);
+    write_all(&fs);
+    assert_all_there(&fs, "just written");
+    // A power cut, as it were: the daemon lets nothing go in order.
+    for disk in &disks {
+        disk.cut(CutPolicy::Drop);
+    }
+    drop(fs);
+    let packed = pack(&disks);
+    assert!(packed.len() <= MAX_GOLDEN_BYTES, "{} bytes", packed.len());
+    std::fs::create_dir_all(golden().parent().unwrap()).unwrap();
+    std::fs::write(golden(), packed).unwrap();
+}
+
+#[test]
+fn the_golden_volume_of_version_1_is_read_with_all_members_and_without_any_one() {
+    let packed = std::fs::read(golden()).unwrap();
+    for lost in [None, Some(0), Some(1), Some(2)] {
+        let context = format!("lost {lost:?}");
+        let mut disks = unpack(&packed);
+        if let Some(lost) = lost {
+            disks.remove(lost);
+        }
+        let fs = open(&disks);
+        assert_all_there(&fs, &context);
+        fs.settle();
+        let report = check::check(fs.pipeline(), false).unwrap();
+        assert_eq!(report.findings, [], "{context}");
+        fs.close().unwrap();
+        fs.pipeline().close().unwrap();
+        drop(fs);
+        assert_all_there(&open(&disks), &format!("{context}, after it was used"));
+    }
+}
