@@ -14,6 +14,7 @@ mod errno;
 pub mod mount;
 pub mod mountinfo;
 mod negotiate;
+mod page_cache;
 mod pool;
 mod request;
 mod serve;

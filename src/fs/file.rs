@@ -76,6 +76,13 @@ impl Fs {
         self.nodes.has_writer(ino)
     }
 
+    /// Says whether a handle is open, and there for writing only.
+    #[must_use]
+    pub fn only_writes(&self, handle: Handle) -> bool {
+        let file = self.handles.file(handle);
+        file.is_ok_and(|file| file.flags.write && !file.flags.read)
+    }
+
     pub(super) fn hold_file(&self, ino: Ino, flags: OpenFlags) -> Handle {
         self.nodes.hold(ino, flags.write);
         self.handles.add_file(ino, flags)

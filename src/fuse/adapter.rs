@@ -11,22 +11,24 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags as RawOpenFlags, PollEvents,
-    PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags as RawOpenFlags, PollEvents, PollFlags,
+    PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll,
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags as RawWriteFlags,
 };
 
+use super::answers::written;
 use super::convert::{
     absent, bare, caller, file_attr, file_type, ino, name, rename_mode, requested_time,
     time_or_now, whence, xattr_mode,
 };
 use super::negotiate::negotiate;
+use super::page_cache::PageCache;
 use super::pool::SlowPool;
 use super::request::Context;
 use super::serve::ServeOptions;
@@ -55,8 +57,7 @@ thread_local! {
 pub(super) struct Adapter {
     pub(super) fs: Arc<Fs>,
     pub(super) slow: SlowPool,
-    /// Talks to the kernel unasked; there once the session is.
-    pub(super) notifier: Arc<OnceLock<Notifier>>,
+    pub(super) page_cache: Arc<PageCache>,
     writeback: bool,
     /// A change of names is durable before it is answered.
     pub(super) sync_names: bool,
@@ -74,7 +75,7 @@ impl Adapter {
         Ok(Self {
             fs,
             slow: SlowPool::start()?,
-            notifier: Arc::default(),
+            page_cache: Arc::default(),
             writeback: options.writeback,
             sync_names: options.flavor.sync || options.flavor.dirsync,
             sync_all: options.flavor.sync,
@@ -89,22 +90,6 @@ fn open_flags(flags: i32) -> OpenFlags {
         append: false,
         ..OpenFlags::from_raw(flags)
     }
-}
-
-/// Has the kernel write back and drop what it caches of an inode. Waits for the writes, so it must
-/// not be called on a thread that serves them.
-fn write_back(notifier: &OnceLock<Notifier>, number: INodeNo) -> io::Result<()> {
-    let notifier = notifier.get().expect("a request comes after the start");
-    match notifier.inval_inode(number, 0, 0) {
-        // It caches nothing of it.
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-        done => done,
-    }
-}
-
-fn written(reply: ReplyWrite, bytes: u64) {
-    // A request is at most 1 MiB for writes; for copies the kernel takes a short count.
-    reply.written(u32::try_from(bytes).unwrap_or(u32::MAX));
 }
 
 impl Filesystem for Adapter {
@@ -129,10 +114,22 @@ impl Filesystem for Adapter {
         context.guard(|| self.fs.forget(ino(number), lookups));
     }
 
-    fn getattr(&self, request: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        handle: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
+        let writes = |handle: FileHandle| self.fs.only_writes(Handle(handle.0));
         Context::new("getattr", request, number).answer(
             reply,
-            || self.fs.getattr(ino(number)),
+            || match handle {
+                Some(handle) if self.page_cache.is_starved(number) && writes(handle) => {
+                    Err(FsError::NoSpace)
+                }
+                _ => self.fs.getattr(ino(number)),
+            },
             |reply, attr| reply.attr(&TTL, &file_attr(&attr)),
         );
     }
@@ -383,12 +380,8 @@ impl Filesystem for Adapter {
         // It waits for a sync, or until room is made: worth a copy, so that this thread goes on
         // reading requests.
         let (fs, data) = (Arc::clone(&self.fs), data.to_vec());
-        self.slow.run(move || {
-            context.answer(
-                reply,
-                || fs.write(&caller, handle, offset, &data, how),
-                |reply, len| written(reply, len as u64),
-            );
+        self.write_slowly(context, number, reply, how.from_page_cache, move || {
+            fs.write(&caller, handle, offset, &data, how)
         });
     }
 
@@ -654,15 +647,14 @@ impl Filesystem for Adapter {
             return;
         }
         // What was written may be in the kernel's cache alone, and would be taken for a hole.
-        let (fs, notifier) = (Arc::clone(&self.fs), Arc::clone(&self.notifier));
-        self.slow
-            .run_apart(move || match write_back(&notifier, number) {
-                Ok(()) => context.answer(reply, || seek(&fs), ReplyLseek::offset),
-                Err(error) => {
-                    log::error!("{context}: the kernel does not write back: {error}");
-                    reply.error(Errno::EIO);
-                }
-            });
+        let (fs, page_cache) = (Arc::clone(&self.fs), Arc::clone(&self.page_cache));
+        self.slow.apart().run(move || {
+            if context.tell(|| page_cache.write_back(number)) {
+                context.answer(reply, || seek(&fs), ReplyLseek::offset);
+            } else {
+                reply.error(Errno::EIO);
+            }
+        });
     }
 
     fn copy_file_range(

@@ -2,14 +2,43 @@
 
 use std::sync::Arc;
 
-use fuser::{ReplyEmpty, ReplyEntry, ReplyXattr};
+use fuser::{Errno, INodeNo, ReplyEmpty, ReplyEntry, ReplyWrite, ReplyXattr};
 
 use super::adapter::{Adapter, GENERATION, TTL};
 use super::convert::file_attr;
 use super::request::{Context, Refuse};
 use crate::fs::{Attr, Fs, FsError};
 
+/// Replies how many bytes were written.
+pub(super) fn written(reply: ReplyWrite, bytes: u64) {
+    // A request is at most 1 MiB for writes; for copies the kernel takes a short count.
+    reply.written(u32::try_from(bytes).unwrap_or(u32::MAX));
+}
+
 impl Adapter {
+    /// Writes where that may wait for a sync, or until room is made.
+    pub(super) fn write_slowly(
+        &self,
+        context: Context,
+        number: INodeNo,
+        reply: ReplyWrite,
+        from_page_cache: bool,
+        write: impl FnOnce() -> Result<usize, FsError> + Send + 'static,
+    ) {
+        let (page_cache, apart) = (Arc::clone(&self.page_cache), self.slow.apart());
+        self.slow.run(move || match context.attempt(write) {
+            Ok(len) => written(reply, len as u64),
+            Err(errno) if from_page_cache && errno == Errno::ENOSPC => {
+                page_cache.note_starved(number);
+                reply.error(errno);
+                apart.run(move || {
+                    context.tell(|| page_cache.distrust_attributes(number));
+                });
+            }
+            Err(errno) => reply.error(errno),
+        });
+    }
+
     /// Changes something; with `durable`, answers once that cannot be lost any more, and waits for it
     /// elsewhere.
     pub(super) fn change<T: Send + 'static, R: Refuse + Send + 'static>(

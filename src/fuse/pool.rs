@@ -67,10 +67,19 @@ impl SlowPool {
         }
     }
 
-    /// Runs `job`, which may wait for requests that are yet to be served, on a worker that is there
-    /// for such jobs only. It must not unwind either.
-    pub(super) fn run_apart(&self, job: impl FnOnce() + Send + 'static) {
-        if let Err(mpsc::SendError(job)) = self.queues().apart.send(Box::new(job)) {
+    /// Returns the workers for jobs that may wait for requests that are yet to be served.
+    pub(super) fn apart(&self) -> Apart {
+        Apart(self.queues().apart.clone())
+    }
+}
+
+/// The workers for jobs that may wait for other requests; a job for the other workers may hold it.
+pub(super) struct Apart(Sender<Job>);
+
+impl Apart {
+    /// Runs `job`, which must not unwind either.
+    pub(super) fn run(&self, job: impl FnOnce() + Send + 'static) {
+        if let Err(mpsc::SendError(job)) = self.0.send(Box::new(job)) {
             job();
         }
     }
@@ -138,7 +147,7 @@ mod tests {
         let waiting = WORKERS + APART;
         for _ in 0..waiting {
             let (waited, told) = (Arc::clone(&waited), told.clone());
-            pool.run_apart(move || {
+            pool.apart().run(move || {
                 waited.lock().recv().unwrap();
                 told.send(()).unwrap();
             });

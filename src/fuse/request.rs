@@ -1,6 +1,7 @@
 //! From a request to its one reply, whatever happens in between.
 
 use std::fmt;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fuser::{
@@ -64,6 +65,19 @@ impl Context {
             log::error!("{self}: panicked");
         }
         value
+    }
+
+    /// Runs `telling`, which tells the kernel something unasked; returns whether that was done. If
+    /// not, it is logged.
+    pub(super) fn tell(self, telling: impl FnOnce() -> io::Result<()>) -> bool {
+        match self.guard(telling) {
+            Some(Ok(())) => true,
+            Some(Err(error)) => {
+                log::error!("{self}: the kernel cannot be told: {error}");
+                false
+            }
+            None => false,
+        }
     }
 
     /// Logs an error that says something about the volume, once; a caller's mistake is no news.

@@ -74,11 +74,9 @@ fn start(
     });
     // The kernel lets in whom the mount allows. fuser's own check would turn away what the kernel
     // sends on its own account, such as the times of pages that it writes back.
-    let notifier = Arc::clone(&adapter.notifier);
+    let page_cache = Arc::clone(&adapter.page_cache);
     let session = Session::from_fd(adapter, device, SessionACL::All, config)?;
-    notifier
-        .set(session.notifier())
-        .expect("a session starts once");
+    page_cache.connect(session.notifier());
     std::thread::Builder::new()
         .name("session".to_owned())
         .spawn(move || session.run())

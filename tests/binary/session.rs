@@ -1,12 +1,13 @@
 //! The main job on real mounts: data in, directories lost, data out.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::{
     CAUCHYFS, Disk, DiskKind, Load, Shape, TestVolume, check_large, compare_trees, copy_source,
-    drop_caches, eventually, must, skip_mounts, text, write_large,
+    drop_caches, eventually, must, pattern, skip_mounts, text, write_large,
 };
 
 /// Bytes of the large file: many stripes, more than the caches hold.
@@ -319,4 +320,31 @@ fn files_come_out_of_four_directories_without_root_and_nothing_is_written_there(
 /// Lists a directory's files with their lengths and times of change.
 fn stamps(directory: &Path) -> String {
     must("find", &[text(directory), "-printf", "%P %s %T@ %C@\n"])
+}
+
+/// The kernel takes writes before they are here, and a program that never syncs must hear of it too.
+#[test]
+fn writing_without_end_is_refused_on_a_full_volume() {
+    const MORE_THAN_FITS: usize = 8 << 10;
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 300);
+    volume.mount();
+    let mebibyte = pattern(1, 1 << 20);
+    let mut file = File::create(volume.path("endless")).unwrap();
+    let refused = (0..MORE_THAN_FITS).find_map(|_| file.write_all(&mebibyte).err());
+    let errno = refused
+        .expect("300 MiB of backing cannot hold 8 GiB")
+        .raw_os_error();
+    assert_eq!(errno, Some(libc::ENOSPC));
+    drop(file);
+    fs::remove_file(volume.path("endless")).unwrap();
+    eventually("there is room again", || {
+        let written = File::create(volume.path("new"))
+            .and_then(|mut file| file.write_all(&mebibyte).and_then(|()| file.sync_all()));
+        written.is_ok()
+    });
+    assert!(fs::read(volume.path("new")).unwrap() == mebibyte);
+    volume.unmount();
 }

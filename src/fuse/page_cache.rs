@@ -1,0 +1,94 @@
+//! What the kernel's page cache holds of files, and what has to be said about it unasked.
+//!
+//! A write(2) into the page cache succeeds before its bytes are here. That they find no room shows
+//! only when they are written back, and only fsync and close report it: a program that does neither
+//! would fill a full volume for ever. But before it takes a write the kernel asks for the attributes of
+//! the file, if it holds none to trust. So they are taken away from it when pages find no room, and
+//! when it asks on behalf of a handle that is there for writing only, the answer is `ENOSPC`.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use fuser::{INodeNo, Notifier};
+use parking_lot::Mutex;
+
+/// How long after pages found no room writers are refused: whoever goes on writing meets it, and
+/// room that was made since does not stay unused for long.
+const REFUSAL: Duration = Duration::from_secs(5);
+
+/// Most files that are remembered for it. Writers of others learn of it from fsync and close.
+const MOST_STARVED: usize = 1024;
+
+/// The kernel's page cache of one mount.
+#[derive(Default)]
+pub(super) struct PageCache {
+    /// There once the session is.
+    notifier: OnceLock<Notifier>,
+    /// When pages of an inode last found no room.
+    starved: Mutex<HashMap<u64, Instant>>,
+}
+
+impl PageCache {
+    /// Says how the kernel is reached.
+    ///
+    /// # Panics
+    ///
+    /// If that was said before.
+    pub(super) fn connect(&self, notifier: Notifier) {
+        assert!(self.notifier.set(notifier).is_ok(), "a session starts once");
+    }
+
+    fn notifier(&self) -> &Notifier {
+        self.notifier
+            .get()
+            .expect("a request comes after the start")
+    }
+
+    /// Has the kernel write back and drop what it caches of an inode. Waits for the writes, so it must
+    /// not be called on a thread that serves them.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel cannot be told.
+    pub(super) fn write_back(&self, number: INodeNo) -> io::Result<()> {
+        known(self.notifier().inval_inode(number, 0, 0))
+    }
+
+    /// Has the kernel ask for an inode's attributes before it uses them again. It may wait for the
+    /// inode's pages to be written, so it must not be called on a thread that serves them.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel cannot be told.
+    pub(super) fn distrust_attributes(&self, number: INodeNo) -> io::Result<()> {
+        known(self.notifier().inval_inode(number, -1, 0))
+    }
+
+    /// Notes that pages of an inode found no room just now.
+    pub(super) fn note_starved(&self, number: INodeNo) {
+        let mut starved = self.starved.lock();
+        if starved.len() >= MOST_STARVED {
+            starved.retain(|_, since| since.elapsed() < REFUSAL);
+        }
+        if starved.len() < MOST_STARVED {
+            starved.insert(number.0, Instant::now());
+        }
+    }
+
+    /// Says whether pages of an inode found no room lately.
+    pub(super) fn is_starved(&self, number: INodeNo) -> bool {
+        let starved = self.starved.lock();
+        let since = starved.get(&number.0);
+        since.is_some_and(|since| since.elapsed() < REFUSAL)
+    }
+}
+
+/// An inode that the kernel has forgotten needs nothing.
+fn known(told: io::Result<()>) -> io::Result<()> {
+    match told {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        told => told,
+    }
+}
