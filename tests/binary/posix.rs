@@ -314,7 +314,7 @@ fn direct_appending_and_exclusive_opens_do_what_they_say() {
     }
     let volume = mounted();
     let path = volume.path("file");
-    let direct = OFlags::RDWR | OFlags::CREATE | OFlags::DIRECT;
+    let direct = OFlags::RDWR | OFlags::CREATE | OFlags::DIRECT | OFlags::CLOEXEC;
     let file: File = rustix::fs::open(&path, direct, 0o644.into())
         .unwrap()
         .into();
@@ -377,7 +377,7 @@ fn an_append_past_the_cache_goes_behind_what_the_cache_holds() {
     let path = volume.path("log");
     let mut buffered = File::create(&path).unwrap();
     buffered.write_all(&pattern(11, 400 << 10)).unwrap();
-    let direct = OFlags::WRONLY | OFlags::APPEND | OFlags::DIRECT;
+    let direct = OFlags::WRONLY | OFlags::APPEND | OFlags::DIRECT | OFlags::CLOEXEC;
     let mut appending: File = rustix::fs::open(&path, direct, 0.into()).unwrap().into();
     appending
         .write_all(&Box::new(Aligned([7; 4096])).0)
