@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 use crate::format::record::{Marker, Stripe};
 use crate::format::{Ino, Record, StripeId, key};
 use crate::members::{Access, Members};
-use crate::meta::{Batch, Key, Meta, Value};
+use crate::meta::{Batch, Key, Meta, MetaError, Value};
 use crate::volume::{Hold, Pin, Placed, Space, Volume};
 
 mod audit;
@@ -37,6 +37,7 @@ mod compact;
 mod copies;
 mod error;
 mod group;
+mod growth;
 mod reap;
 mod records;
 mod recover;
@@ -52,6 +53,7 @@ pub use redundancy::{MissingShards, Redundancy, RedundancyRow};
 
 use candidates::Candidates;
 use group::Group;
+use growth::Growth;
 use reap::Reaper;
 use records::Records;
 use redundancy::Counted;
@@ -115,6 +117,7 @@ pub struct Pipeline {
     checkpointing: Mutex<()>,
     reaper: Mutex<Reaper>,
     candidates: Mutex<Candidates>,
+    growth: Growth,
     clockwork: Mutex<Clockwork>,
     /// Whether something was committed since the last checkpoint.
     to_checkpoint: AtomicBool,
@@ -135,6 +138,7 @@ impl Pipeline {
             checkpointing: Mutex::default(),
             reaper: Mutex::new(Reaper::new()),
             candidates: Mutex::new(Candidates::new()),
+            growth: Growth::default(),
             clockwork: Mutex::new(Clockwork::new()),
             to_checkpoint: AtomicBool::new(false),
             counted: Mutex::default(),
@@ -187,7 +191,7 @@ impl Pipeline {
     /// and they are given back in time. [`Pipeline::make_room`] may help.
     pub fn write(&self, data: &[u8]) -> Result<Written, CommitError> {
         self.check_writable()?;
-        self.check_growth()?;
+        self.check_commits()?;
         if self.room.is_exhausted(data.len() as u64) {
             return Err(CommitError::NoSpace);
         }
@@ -316,12 +320,23 @@ impl Pipeline {
                 Ok(()) | Err(CommitError::NoSpace) => {}
                 Err(error) => return Err(error),
             }
-            self.checkpoint()?;
+            match self.checkpoint() {
+                // All of it is in the journal, where the next mount finds it.
+                Err(CommitError::NoSpace) => self.sync()?,
+                done => done?,
+            }
+            self.restore_reserve()?;
             // A copy that a returned or new member lacks would be missed if another member is lost
             // before the next mount.
             self.mend_index(MAX_MENDED_AT_CLOSE)?;
         }
-        Ok(self.meta.close()?)
+        match self.meta.close() {
+            Err(MetaError::NoSpace) => {
+                log::warn!("the volume is full: its journal is taken in by the next mount");
+                Ok(())
+            }
+            closed => Ok(closed?),
+        }
     }
 
     fn is_read_only(&self) -> bool {

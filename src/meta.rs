@@ -39,7 +39,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -52,6 +52,7 @@ use index::{Commit, Index, Position};
 use journal::Journal;
 use mirror::Mirror;
 use overlay::{Entry, Frozen, Layer, Origin, Overlay};
+use pieces::Progress;
 use redb_index::RedbIndex;
 
 mod batch;
@@ -61,6 +62,7 @@ mod index;
 mod journal;
 mod mirror;
 mod overlay;
+mod pieces;
 mod redb_index;
 mod replay;
 mod view;
@@ -75,6 +77,15 @@ const CHUNK: usize = 1024;
 
 /// Longest time that [`Meta::apply`] waits for a checkpoint to make room.
 const APPLY_WAIT: Duration = Duration::from_secs(5);
+
+/// An index longer than this is not compacted: nobody can read it meanwhile.
+const MAX_COMPACTED_BYTES: u64 = 1 << 30;
+
+/// An index is compacted if what was changed in it is worth this part of its length.
+const WORTH_COMPACTING_PART: u64 = 8;
+
+/// How much of compacting an index each deletion pays for.
+const DELETION_WORTH_BYTES: u64 = 64 << 10;
 
 /// Memory for the index's first commit, in bytes.
 const FORMAT_CACHE_BYTES: usize = 1 << 20;
@@ -126,6 +137,8 @@ pub struct Meta {
     /// Whether the journal, or the index, had no space when it was last written to.
     journal_full: AtomicBool,
     index_full: AtomicBool,
+    /// Bytes by which the index may have become emptier, or less dense, since it was compacted.
+    worth_compacting: AtomicU64,
     /// The first failure that left journal or index in doubt.
     poison: Mutex<Option<String>>,
 }
@@ -148,7 +161,7 @@ impl Meta {
         index.commit(&mut Commit {
             changes: Box::new(first.iter()),
             position,
-            carried: &[],
+            carried: None,
         })?;
         index.close();
         if disk.members().live().len() == disk.members().count() {
@@ -216,8 +229,12 @@ impl Meta {
             closed: AtomicBool::new(false),
             journal_full: AtomicBool::new(false),
             index_full: AtomicBool::new(false),
+            worth_compacting: AtomicU64::new(u64::MAX),
             poison: Mutex::default(),
         };
+        if !meta.keep_reserve() {
+            log::warn!("no space is left to be kept back for the index");
+        }
         Ok((meta, recovered))
     }
 
@@ -357,11 +374,8 @@ impl Meta {
         let journal = self.journal()?;
         let changes = self.newest(&parts);
         let position = journal.position();
-        let mut layer = self.overlay.read().in_journal();
-        for (key, entry) in &changes {
-            layer.insert(key.clone(), entry.clone());
-        }
-        let committed = self.commit_index(&layer, position);
+        let journaled = self.overlay.read().in_journal();
+        let committed = self.commit_index(&journaled, &changes, position);
         match &committed {
             Ok(()) => {
                 // Where readers find them until they are forgotten all at once.
@@ -486,7 +500,7 @@ impl Meta {
 
     fn commit(&self, journal: &Journal, frozen: &Frozen) -> Result<(), MetaError> {
         *self.making_room.lock() = true;
-        let committed = self.commit_index(&frozen.layer, frozen.position);
+        let committed = self.commit_index(&frozen.layer, &[], frozen.position);
         if committed.is_ok() {
             // Bound first: its memory is freed after the lock.
             let thawed = self.overlay.write().thaw();
@@ -498,14 +512,85 @@ impl Meta {
         committed
     }
 
-    fn commit_index(&self, layer: &Layer, position: Position) -> Result<(), MetaError> {
-        let committed = commit_layer(&*self.index, layer, position, &[]);
+    fn commit_index(
+        &self,
+        journaled: &Layer,
+        units: &[(Key, Entry)],
+        position: Position,
+    ) -> Result<(), MetaError> {
+        let progress = Progress {
+            journaled,
+            units,
+            position,
+            carried: &[],
+        };
+        let committed = pieces::bring_in(&*self.index, &progress);
+        self.note_changes(progress.changes());
         let full = matches!(committed, Err(MetaError::NoSpace));
         self.index_full.store(full, Ordering::Release);
         match committed {
             Ok(()) | Err(MetaError::NoSpace) => committed,
             Err(error) => Err(self.poisoned_by(error)),
         }
+    }
+
+    fn note_changes<'a>(&self, changes: impl Iterator<Item = (&'a Key, Option<&'a Value>)>) {
+        let worth = |(key, value): (&Key, Option<&Value>)| match value {
+            Some(value) => (key.len() + value.len()) as u64,
+            None => DELETION_WORTH_BYTES,
+        };
+        let added = changes.map(worth).sum();
+        let add = |old: u64| Some(old.saturating_add(added));
+        // Never fails: `add` always answers.
+        let _ = self
+            .worth_compacting
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+
+    /// Keeps space back for the day when there is none; says whether all of it is kept back.
+    pub fn keep_reserve(&self) -> bool {
+        self.journal.is_none() || self.index.keep_reserve()
+    }
+
+    /// Moves what the index holds together, so that space in it that came free is of use to others, if
+    /// enough was changed since that was last done. Says whether space came free.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::Poisoned`] if the index is in doubt.
+    pub fn compact_index(&self) -> Result<bool, MetaError> {
+        let bytes = self.index.bytes();
+        let worth = self.worth_compacting.load(Ordering::Relaxed);
+        if bytes > MAX_COMPACTED_BYTES || worth < bytes / WORTH_COMPACTING_PART {
+            return Ok(false);
+        }
+        self.index.give_reserve();
+        match self.index.compact() {
+            Ok(shorter) => {
+                self.worth_compacting.store(0, Ordering::Relaxed);
+                Ok(shorter)
+            }
+            Err(MetaError::NoSpace) => Ok(false),
+            Err(error) => Err(self.poisoned_by(error)),
+        }
+    }
+
+    /// Returns how many bytes are kept back on each member that has a copy of the index.
+    #[must_use]
+    pub fn reserve_bytes(&self) -> u64 {
+        self.index.reserve_bytes()
+    }
+
+    /// Returns the members that have a copy of the index.
+    #[must_use]
+    pub fn index_holders(&self) -> Vec<MemberIndex> {
+        self.index.holders()
+    }
+
+    /// Returns about how much memory the changes take that the index does not have yet.
+    #[must_use]
+    pub fn overlay_bytes(&self) -> usize {
+        self.overlay.read().bytes()
     }
 
     /// Returns whether the members had no space for what was last brought into the journal, or into
@@ -588,21 +673,13 @@ fn adopt(
             position.lsn
         );
     }
-    commit_layer(index, changes, position, &recovered.data)
-}
-
-fn commit_layer(
-    index: &dyn Index,
-    layer: &Layer,
-    position: Position,
-    carried: &[StripeData],
-) -> Result<(), MetaError> {
-    let changes = layer.iter().map(|(key, entry)| (key, entry.value.as_ref()));
-    index.commit(&mut Commit {
-        changes: Box::new(changes),
+    let progress = Progress {
+        journaled: changes,
+        units: &[],
         position,
-        carried,
-    })
+        carried: &recovered.data,
+    };
+    pieces::bring_in(index, &progress)
 }
 
 fn next_life(life: Life) -> Life {

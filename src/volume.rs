@@ -350,6 +350,12 @@ impl Volume {
         self.core.space()
     }
 
+    /// Returns how much of a member the index may not take.
+    #[must_use]
+    pub fn kept(&self, space: crate::store::Space) -> u64 {
+        self.core.kept_from_index(space)
+    }
+
     /// Returns the payload bytes of a full stripe.
     #[must_use]
     pub fn stripe_capacity(&self) -> usize {

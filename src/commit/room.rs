@@ -107,11 +107,16 @@ impl Pipeline {
         if self.freed() > freed_before {
             return Ok(true);
         }
+        let mut made = self.make_room_for_index()?;
         if self.room.is_exhausted(needed) {
-            return Ok(self.look_for_room());
+            made |= self.shrink_index()?;
+            return Ok(self.look_for_room() || made);
         }
         let deaths = self.room.deaths();
         self.reap_now()?;
+        if !self.has_room(needed) {
+            made |= self.shrink_index()?;
+        }
         for _ in 0..MAX_ROUNDS {
             if self.has_room(needed) || !self.try_compact(locks, IN_NEED)? {
                 break;
@@ -126,7 +131,7 @@ impl Pipeline {
                 needed,
             });
         }
-        Ok(self.freed() > freed_before)
+        Ok(made || self.freed() > freed_before)
     }
 
     fn has_room(&self, needed: u64) -> bool {

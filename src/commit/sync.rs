@@ -19,7 +19,7 @@ const COMMIT_BYTES: usize = 8 << 20;
 /// What was committed goes into the index at least so often, if anything was.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Copies of the index are looked after at least so often.
+/// Copies of the index, and the room that it has, are looked after at least so often.
 const MEND_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A journal fuller than this is emptied by a checkpoint.
@@ -198,7 +198,9 @@ impl Pipeline {
         let _one_at_a_time = self.checkpointing.lock();
         self.group.join(|| self.commit())?;
         self.to_checkpoint.store(false, Ordering::SeqCst);
-        match self.meta.checkpoint() {
+        let done = self.meta.checkpoint();
+        self.forget_growth();
+        match done {
             Ok(()) => Ok(()),
             Err(error) => {
                 self.to_checkpoint.store(true, Ordering::SeqCst);
@@ -230,6 +232,8 @@ impl Pipeline {
         // First, since a copy without space may keep all else from being done.
         if mend_due {
             let more = self.mend_index(1)?;
+            self.restore_reserve()?;
+            self.measure_growth();
             self.clockwork.lock().mended_index = (!more).then(Instant::now);
         }
         self.meta.compare_index()?;
@@ -261,20 +265,6 @@ impl Pipeline {
             }
         }
         Ok(true)
-    }
-
-    /// Says whether changes that take room may be applied: to be asked before every one that neither
-    /// replaces nor removes what is there. If what was applied before found no space, tries again to
-    /// make that durable.
-    ///
-    /// # Errors
-    ///
-    /// [`CommitError::NoSpace`] while it cannot be; and as for [`Pipeline::sync`].
-    pub fn check_growth(&self) -> Result<(), CommitError> {
-        if self.meta.is_full() {
-            self.checkpoint()?;
-        }
-        Ok(())
     }
 
     pub(super) fn check_poison(&self) -> Result<(), CommitError> {

@@ -14,6 +14,9 @@ pub const JOURNALS: [&str; 2] = ["journal.0", "journal.1"];
 /// The index; not every member has a copy.
 pub const INDEX: &str = "index";
 
+/// Holds nothing but space, kept back for the index; beside a copy of it.
+pub const BALLAST: &str = "ballast";
+
 /// The directory of the segment files.
 pub const SEGMENTS: &str = "segments";
 

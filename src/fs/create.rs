@@ -11,6 +11,7 @@ const SETGID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
 
 /// What a new inode is to be.
+#[derive(Clone)]
 struct Fresh {
     kind: FileKind,
     permissions: u16,
@@ -56,7 +57,7 @@ impl Fs {
         if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) {
             fresh.rdev = rdev;
         }
-        self.make(caller, parent, name, fresh)
+        self.make(caller, parent, name, &fresh)
     }
 
     /// Makes a directory.
@@ -72,7 +73,7 @@ impl Fs {
         mode: u32,
     ) -> Result<Attr, FsError> {
         let fresh = Fresh::new(FileKind::Directory, mode);
-        self.make(caller, parent, name, fresh)
+        self.make(caller, parent, name, &fresh)
     }
 
     /// Makes a symbolic link.
@@ -95,7 +96,7 @@ impl Fs {
         }
         let mut fresh = Fresh::new(FileKind::Symlink, 0o777);
         fresh.inline = Inline::Target(target.to_vec());
-        self.make(caller, parent, name, fresh)
+        self.make(caller, parent, name, &fresh)
     }
 
     /// Gives an inode another name.
@@ -107,6 +108,10 @@ impl Fs {
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr, FsError> {
         self.writable()?;
         check_new_name(name)?;
+        self.with_room(0, || self.link_once(ino, parent, name))
+    }
+
+    fn link_once(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr, FsError> {
         let _lock = self.locks.exclusive(&[ino, parent]);
         let mut inode = self.inode(ino)?;
         if inode.kind == FileKind::Directory {
@@ -149,7 +154,7 @@ impl Fs {
         flags: OpenFlags,
     ) -> Result<(Attr, Handle), FsError> {
         loop {
-            match self.make(caller, parent, name, Fresh::new(FileKind::Regular, mode)) {
+            match self.make(caller, parent, name, &Fresh::new(FileKind::Regular, mode)) {
                 Ok(attr) => return Ok((attr, self.hold_file(attr.ino, flags))),
                 Err(FsError::Exists) if !flags.exclusive => {}
                 Err(error) => return Err(error),
@@ -177,6 +182,16 @@ impl Fs {
         flags: OpenFlags,
     ) -> Result<(Attr, Handle), FsError> {
         self.writable()?;
+        self.with_room(0, || self.tmpfile_once(caller, parent, mode, flags))
+    }
+
+    fn tmpfile_once(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle), FsError> {
         let _lock = self.locks.shared(parent);
         let directory = self.directory_to_change(parent)?;
         let ino = self.pipeline.next_ino()?;
@@ -212,10 +227,20 @@ impl Fs {
         caller: &Caller,
         parent: Ino,
         name: &[u8],
-        fresh: Fresh,
+        fresh: &Fresh,
     ) -> Result<Attr, FsError> {
         self.writable()?;
         check_new_name(name)?;
+        self.with_room(0, || self.make_once(caller, parent, name, fresh))
+    }
+
+    fn make_once(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        fresh: &Fresh,
+    ) -> Result<Attr, FsError> {
         let _lock = self.locks.exclusive(&[parent]);
         let mut directory = self.directory_for(parent, name)?;
         if fresh.kind == FileKind::Directory {
@@ -223,7 +248,7 @@ impl Fs {
         }
         let ino = self.pipeline.next_ino()?;
         let mut edit = Edit::default();
-        let inode = self.fresh_inode(&mut edit, caller, &directory, ino, fresh)?;
+        let inode = self.fresh_inode(&mut edit, caller, &directory, ino, fresh.clone())?;
         edit.put_inode(ino, &inode);
         directory.add(&mut edit, name, (ino, inode.kind), None);
         directory.put(&mut edit, inode.btime);

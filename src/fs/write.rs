@@ -60,11 +60,11 @@ impl Fs {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<(), FsError> {
-        self.pipeline.check_growth()?;
         // Much is placed before the file is locked; little may yet fit into its record.
         let early = if data.len() > INLINE_MAX {
             Some(self.pipeline.write(data)?)
         } else {
+            self.pipeline.check_growth()?;
             None
         };
         let lock = self.locks.exclusive(&[file.ino]);

@@ -54,6 +54,7 @@ impl Fs {
         if value.len() > VALUE_MAX {
             return Err(FsError::TooBig);
         }
+        self.with_room(0, || Ok(self.pipeline.check_growth()?))?;
         let _lock = self.locks.exclusive(&[ino]);
         let mut inode = self.inode(ino)?;
         check_kind(&inode, name)?;
@@ -72,7 +73,6 @@ impl Fs {
             acl::DEFAULT => acl::set_default(&mut edit, ino, &inode, value)?,
             _ => edit.put_xattr(ino, name, value.to_vec()),
         }
-        self.pipeline.check_growth()?;
         self.changed(edit, ino, inode)
     }
 

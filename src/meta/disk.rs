@@ -202,6 +202,13 @@ impl Disk {
         })
     }
 
+    /// Returns the size of a member's filesystem.
+    pub(super) fn total_bytes(&self, member: MemberIndex) -> Result<u64, StoreError> {
+        self.members.call(member, "measure", |store| {
+            store.space().map(|space| space.total_bytes)
+        })
+    }
+
     /// Fails a member for an error that is not one of the member's failures by itself, but leaves
     /// it without something that it must hold.
     pub(super) fn fail(&self, member: MemberIndex, error: &StoreError) {

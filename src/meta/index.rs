@@ -22,8 +22,8 @@ pub(super) struct Commit<'a> {
     pub(super) changes: Box<dyn Iterator<Item = (&'a Key, Option<&'a Value>)> + 'a>,
     /// What the index has reached with them.
     pub(super) position: Position,
-    /// Stripe data to keep until the next commit.
-    pub(super) carried: &'a [StripeData],
+    /// Stripe data to keep until a commit brings others; `None` keeps those that there are.
+    pub(super) carried: Option<&'a [StripeData]>,
 }
 
 /// An ordered key-value store that is changed by whole commits.
@@ -62,6 +62,29 @@ pub(super) trait Index: Send + Sync {
 
     /// Does a bounded piece of comparing what is kept more than once, and says whether there is more to do.
     fn compare(&self) -> Result<bool, MetaError>;
+
+    /// Returns the members that its commits are written to.
+    fn holders(&self) -> Vec<MemberIndex>;
+
+    /// Returns about how long it is, in bytes.
+    fn bytes(&self) -> u64;
+
+    /// Returns how many bytes each holder keeps back for commits that find no space otherwise.
+    fn reserve_bytes(&self) -> u64;
+
+    /// Lets commits have what is kept back.
+    fn give_reserve(&self);
+
+    /// Keeps back again what can be. Says whether all of it is.
+    fn keep_reserve(&self) -> bool;
+
+    /// Moves what it holds together and gives the rest of its space back; nobody reads or commits
+    /// meanwhile. Says whether it has become shorter.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::NoSpace`] if there is none even for that, or somebody reads for long.
+    fn compact(&self) -> Result<bool, MetaError>;
 
     /// Frees what it holds open. Every later call fails.
     fn close(&self);

@@ -76,8 +76,8 @@ struct File {
 }
 
 impl Journal {
-    /// Starts a life after record `last`. The files are made, or made longer, where a member lacks
-    /// them; what they hold belongs to other lives.
+    /// Starts a life after record `last`. The files are made, or given their length, where a member
+    /// lacks them; what they hold belongs to other lives.
     pub(super) fn start(disk: &Arc<Disk>, life: Life, last: Lsn) -> Result<Self, MetaError> {
         let names = names();
         let size = Self::existing_size(disk, &names)?;
@@ -272,10 +272,11 @@ impl Journal {
     }
 }
 
-/// Makes sure that a member has a journal file of at least `size` bytes, or fails the member.
+/// Makes sure that a member has a journal file of `size` bytes, or fails the member.
 fn prepare(disk: &Disk, member: MemberIndex, name: &Arc<str>, size: u64) {
     let prepared = match disk.len(member, name) {
-        Ok(Some(len)) if len >= size => Ok(()),
+        Ok(Some(len)) if len == size => Ok(()),
+        Ok(Some(len)) if len > size => disk.truncate(member, name, size),
         Ok(Some(len)) => disk.reserve(member, name, len..size),
         Ok(None) => disk.create(member, name, size),
         Err(error) => Err(error),

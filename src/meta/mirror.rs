@@ -13,7 +13,7 @@
 //!   sync succeeds. So the newest head among members that may be trusted is never out of date.
 //! - The last durable head of a copy is not overwritten: there are two slots.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,7 +29,9 @@ use crate::format::frame::{self, DB_HEADER_BYTES, FRAME_BYTES, Frame, Head, PAGE
 use crate::format::{MemberIndex, VolumeId};
 use crate::store::StoreErrorKind;
 
+mod ballast;
 mod compare;
+mod len;
 mod open;
 mod read;
 pub(super) mod refill;
@@ -40,10 +42,6 @@ const MAX_BUFFERED_PAGES: usize = 2048;
 
 /// Frames written in one operation.
 const MAX_RUN_FRAMES: usize = 256;
-
-/// Bytes that a file may grow by with its space reserved. The database doubles its length up to
-/// 4 GiB, and then grows by as much at a time; reserving all of that would take space from data.
-const MAX_RESERVED_GROWTH: u64 = 256 << 20;
 
 /// Pages of a new index file.
 const FIRST_PAGES: u64 = 512;
@@ -119,6 +117,15 @@ struct Io {
     refused: Vec<MemberIndex>,
     /// Copies whose members had no space lately, to be moved elsewhere.
     cramped: Vec<MemberIndex>,
+    /// Members that keep space back for their copy.
+    ballast: BTreeSet<MemberIndex>,
+}
+
+impl Io {
+    /// Says whether a member that has a copy lacks space for it.
+    fn is_short(&self, member: MemberIndex) -> bool {
+        self.cramped.contains(&member) || !self.ballast.contains(&member)
+    }
 }
 
 impl Mirror {
@@ -127,50 +134,9 @@ impl Mirror {
         Backend(Arc::clone(self))
     }
 
-    fn members(&self) -> Vec<MemberIndex> {
+    /// Returns the members that have copies.
+    pub(super) fn members(&self) -> Vec<MemberIndex> {
         self.copies.read().iter().map(|copy| copy.member).collect()
-    }
-
-    fn note_len(&self, member: MemberIndex, len: u64) {
-        for copy in self
-            .copies
-            .write()
-            .iter_mut()
-            .filter(|copy| copy.member == member)
-        {
-            copy.file_bytes = copy.file_bytes.max(len);
-        }
-    }
-
-    /// Makes every copy's file long enough for the whole database, so that no read of a page meets
-    /// the file's end. The space is reserved, unless the database grows by too much at once.
-    fn extend(&self, io: &mut Io, db_bytes: u64) -> io::Result<()> {
-        let len = frame::frame_offset(db_bytes.div_ceil(PAGE));
-        let short: Vec<_> = self
-            .copies
-            .read()
-            .iter()
-            .filter(|copy| copy.file_bytes < len)
-            .copied()
-            .collect();
-        let grow = |copy: Copied| {
-            let reserved = len - copy.file_bytes <= MAX_RESERVED_GROWTH
-                && self
-                    .disk
-                    .reserve(copy.member, &self.name, copy.file_bytes..len)
-                    .is_ok();
-            // Much of a longer database may never be written: let the writes decide.
-            let grown = if reserved {
-                Ok(())
-            } else {
-                self.disk.truncate(copy.member, &self.name, len)
-            };
-            if grown.is_ok() {
-                self.note_len(copy.member, len);
-            }
-            (copy.member, grown)
-        };
-        self.settle(io, short.into_iter().map(grow).collect())
     }
 
     /// Says whether a copy had no space since the last [`Mirror::reset`]. The database need not pass
@@ -268,7 +234,7 @@ impl Mirror {
         self.write_heads(io, front)?;
         // Since the last one, room may have been made.
         io.refused.clear();
-        Ok(())
+        self.cut(io)
     }
 
     /// Writes `front` into the heads of all copies and makes it durable, with all pages before it.

@@ -3,12 +3,13 @@
 use std::io;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes};
 use parking_lot::{Mutex, RwLock};
 use redb::{
-    Builder, Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition,
-    WriteTransaction,
+    Builder, CompactionError, Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable,
+    TableDefinition, WriteTransaction,
 };
 
 use super::index::{Commit, Index, KeyRange, Position, Snapshot};
@@ -28,6 +29,10 @@ const POSITION_KEY: &str = "position";
 /// Stripe data that recovery took out of the journal, by its place in order; the value is stripe
 /// `u64`, offset `u32` and the bytes.
 const CARRIED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("carried");
+
+/// How often, and after which pause, compaction is tried while somebody reads.
+const COMPACTION_TRIES: usize = 50;
+const READERS_PAUSE: Duration = Duration::from_millis(5);
 
 /// An [`Index`] on the members.
 pub(super) struct RedbIndex {
@@ -104,6 +109,20 @@ impl RedbIndex {
         }
     }
 
+    /// Keeps readers out, and waits a moment for those who read already.
+    fn try_compact(&self) -> Result<(), CompactionError> {
+        let mut db = self.db.write();
+        self.view.write().take();
+        let db = db.as_mut().ok_or(CompactionError::TransactionInProgress)?;
+        for _ in 0..COMPACTION_TRIES {
+            match db.compact() {
+                Err(CompactionError::TransactionInProgress) => std::thread::sleep(READERS_PAUSE),
+                done => return done.map(drop),
+            }
+        }
+        Err(CompactionError::TransactionInProgress)
+    }
+
     /// Goes back to the last commit, after one for which there was no space.
     fn reopen(&self) -> Result<(), MetaError> {
         let mut db = self.db.write();
@@ -159,10 +178,12 @@ fn put_all(transaction: &WriteTransaction, commit: &mut Commit<'_>) -> Result<()
             None => records.remove(&**key)?,
         };
     }
-    let mut carried = transaction.open_table(CARRIED)?;
-    carried.retain(|_, _| false)?;
-    for (number, data) in (0..).zip(commit.carried) {
-        carried.insert(number, &*encode_carried(data))?;
+    if let Some(data) = commit.carried {
+        let mut carried = transaction.open_table(CARRIED)?;
+        carried.retain(|_, _| false)?;
+        for (number, data) in (0..).zip(data) {
+            carried.insert(number, &*encode_carried(data))?;
+        }
     }
     let position = encode_position(commit.position);
     transaction
@@ -240,6 +261,49 @@ impl Index for RedbIndex {
 
     fn copies(&self) -> Vec<MemberIndex> {
         self.mirror.found_copies()
+    }
+
+    fn holders(&self) -> Vec<MemberIndex> {
+        self.mirror.members()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.mirror.db_bytes()
+    }
+
+    fn reserve_bytes(&self) -> u64 {
+        self.mirror.ballast_bytes()
+    }
+
+    fn give_reserve(&self) {
+        self.mirror.drop_ballast();
+    }
+
+    fn keep_reserve(&self) -> bool {
+        self.mirror.keep_ballast()
+    }
+
+    fn compact(&self) -> Result<bool, MetaError> {
+        let _committing = self.committing.lock();
+        if self.mirror.ran_out_of_space() {
+            self.reopen()?;
+            if self.mirror.ran_out_of_space() {
+                return Err(MetaError::NoSpace);
+            }
+        }
+        let before = self.mirror.db_bytes();
+        let compacted = self.try_compact();
+        let after = self.mirror.db_bytes();
+        log::info!("the index had {before} bytes and has {after}: {compacted:?}");
+        match compacted {
+            Ok(()) => Ok(after < before),
+            Err(CompactionError::TransactionInProgress) => Err(MetaError::NoSpace),
+            Err(_) if self.mirror.ran_out_of_space() => {
+                self.reopen()?;
+                Err(MetaError::NoSpace)
+            }
+            Err(error) => Err(poisoned(error)),
+        }
     }
 
     fn close(&self) {

@@ -25,7 +25,7 @@ use crate::members::Members;
 
 mod files;
 
-pub(crate) use files::kept_back;
+pub(crate) use files::{kept_back, kept_from_index};
 
 /// Parts of a member's room that a new segment may take at most one of, so that segments stay
 /// small against the room that is left and all of it can be used.

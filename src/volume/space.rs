@@ -19,8 +19,9 @@ use std::collections::HashMap;
 
 use super::Core;
 use super::placement::slot_capacity;
-use super::segments::{Taken, kept_back};
+use super::segments::{Taken, kept_back, kept_from_index};
 use crate::format::{BLOCK_SIZE, MemberIndex};
+use crate::store;
 
 /// Room for data, parity already taken off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +39,11 @@ pub struct Space {
 const INDEX_BYTES_PER_SUM: u64 = 5;
 
 impl Core {
+    /// Returns how much of a member the index may not take.
+    pub(super) fn kept_from_index(&self, space: store::Space) -> u64 {
+        kept_from_index(space, self.segments.step())
+    }
+
     /// Measures the members at hand.
     pub(super) fn space(&self) -> Space {
         let geometry = self.codec.geometry();

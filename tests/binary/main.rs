@@ -8,6 +8,7 @@ mod check;
 mod crash;
 mod daemon;
 mod disks;
+mod full;
 mod misuse;
 mod posix;
 mod session;

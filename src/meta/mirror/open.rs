@@ -1,6 +1,7 @@
 //! Finding the copies of the index that count.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -103,6 +104,7 @@ impl Mirror {
             arriving: None,
             refused: Vec::new(),
             cramped: Vec::new(),
+            ballast: BTreeSet::new(),
         };
         Self {
             disk: Arc::clone(disk),
@@ -130,11 +132,13 @@ impl Mirror {
         self.forget_dead(&mut io).map_err(meta_error)?;
         let members = self.members();
         for member in self.disk.members().live() {
-            if !members.contains(&member)
-                && matches!(self.disk.len(member, &self.name), Ok(Some(_)))
-            {
+            if members.contains(&member) {
+                continue;
+            }
+            if matches!(self.disk.len(member, &self.name), Ok(Some(_))) {
                 self.wipe(member);
             }
+            self.remove_ballast(member);
         }
         self.suspended.store(false, Ordering::Release);
         self.begin_under(&mut io).map_err(meta_error)

@@ -132,8 +132,13 @@ impl Mirror {
         for (member, answer) in self.disk.read_each(reads, &self.name, offset) {
             match answer {
                 Ok(frames) => found.push((member, frames)),
-                // A copy that was given up meanwhile has no file any more.
-                Err(error) if !error.is_member_failure() && self.members().contains(&member) => {
+                // A copy that was given up or cut meanwhile does not reach so far any more.
+                Err(error)
+                    if !error.is_member_failure()
+                        && copies.iter().any(|(copy, file_bytes)| {
+                            *copy == member && self.reaches(member, end.min(*file_bytes))
+                        }) =>
+                {
                     // The file is gone from under us.
                     self.disk.fail(member, &error);
                 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{Copied, Io, Mirror, PAGE, Page};
+use super::{Copied, Io, Mirror, PAGE, Page, len::file_bytes};
 use crate::format::MemberIndex;
 use crate::format::frame::{self, PAGE_BYTES};
 use crate::meta::disk::write_op;
@@ -31,6 +31,7 @@ impl Mirror {
             return Ok(false);
         }
         self.forget_dead(&mut io)?;
+        self.keep_ballast_under(&mut io);
         let Some(arriving) = io.arriving else {
             return Ok(self.start(&mut io));
         };
@@ -75,18 +76,22 @@ impl Mirror {
     /// Chooses the member with most room among those that have no copy, if copies are lacking.
     fn next_member(&self, io: &Io) -> Option<MemberIndex> {
         let members = self.members();
-        let roomy = members
-            .iter()
-            .filter(|member| !io.cramped.contains(member))
-            .count();
-        if roomy >= self.wanted {
+        let roomy = members.iter().filter(|member| !io.is_short(**member));
+        if roomy.count() >= self.wanted {
             return None;
         }
         let live = self.disk.members().live().into_iter();
         let without =
             live.filter(|member| !members.contains(member) && !io.refused.contains(member));
         let sized = without.filter_map(|member| Some((self.disk.free_bytes(member).ok()?, member)));
+        // One that takes the place of a copy without space is to have some.
+        let needed = if members.len() < self.wanted {
+            0
+        } else {
+            file_bytes(self.db_bytes()) + 2 * self.ballast_bytes()
+        };
         sized
+            .filter(|(free, _)| *free >= needed)
             .max_by_key(|(free, _)| *free)
             .map(|(_, member)| member)
     }
@@ -139,7 +144,8 @@ impl Mirror {
         if io.arriving.take().is_none() {
             return Ok(());
         }
-        let cramped = io.cramped.clone();
+        let mut short = self.members();
+        short.retain(|holder| io.is_short(*holder));
         self.copies.write().push(Copied {
             member,
             file_bytes,
@@ -148,17 +154,21 @@ impl Mirror {
         let durable = io.durable.clone();
         self.write_heads(io, durable)?;
         log::info!("member {member} has a copy of the index");
-        self.leave_one(&cramped);
+        if self.add_ballast(member) {
+            io.ballast.insert(member);
+        }
+        self.leave_one(io, &short);
         Ok(())
     }
 
     /// Gives up one of the copies that have no space, if there is one too many.
-    fn leave_one(&self, cramped: &[MemberIndex]) {
+    fn leave_one(&self, io: &mut Io, short: &[MemberIndex]) {
         let members = self.members();
-        let leaving = cramped.iter().find(|member| members.contains(member));
+        let leaving = short.iter().find(|member| members.contains(member));
         if members.len() > self.wanted
             && let Some(member) = leaving
         {
+            io.ballast.remove(member);
             self.give_up(*member);
         }
     }

@@ -35,7 +35,7 @@ impl Mirror {
         }
         self.out_of_space.store(false, Ordering::Release);
         self.suspended.store(false, Ordering::Release);
-        Ok(())
+        self.cut(&mut io)
     }
 
     /// Writes the durable front into the heads again. Copies without space even for that are given
@@ -62,6 +62,7 @@ impl Mirror {
     pub(super) fn give_up(&self, member: MemberIndex) {
         self.copies.write().retain(|copy| copy.member != member);
         self.wipe(member);
+        self.remove_ballast(member);
     }
 
     /// Makes sure that nobody ever takes what lies on a member for a copy; needs no space there.

@@ -37,7 +37,9 @@ impl Index for MemIndex {
             };
         }
         state.position = commit.position;
-        state.carried = commit.carried.to_vec();
+        if let Some(carried) = commit.carried {
+            state.carried = carried.to_vec();
+        }
         Ok(())
     }
 
@@ -61,6 +63,28 @@ impl Index for MemIndex {
 
     fn copies(&self) -> Vec<MemberIndex> {
         Vec::new()
+    }
+
+    fn holders(&self) -> Vec<MemberIndex> {
+        Vec::new()
+    }
+
+    fn bytes(&self) -> u64 {
+        0
+    }
+
+    fn reserve_bytes(&self) -> u64 {
+        0
+    }
+
+    fn give_reserve(&self) {}
+
+    fn keep_reserve(&self) -> bool {
+        true
+    }
+
+    fn compact(&self) -> Result<bool, MetaError> {
+        Ok(false)
     }
 
     fn close(&self) {}

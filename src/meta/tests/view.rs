@@ -67,7 +67,7 @@ fn scans_agree_with_an_ordered_map_whatever_layer_each_change_is_in() {
                         .commit(&mut Commit {
                             changes: Box::new(changes),
                             position,
-                            carried: &[],
+                            carried: Some(&[]),
                         })
                         .expect("commit");
                 }

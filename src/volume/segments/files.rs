@@ -23,6 +23,9 @@ const MAX_KEPT_BACK: u64 = 1 << 30;
 /// Segments of one stripe that are kept free for compaction.
 const COMPACTION_STEPS: u64 = 4;
 
+/// At most this part of a member is kept back from the index.
+const SMALLEST_KEPT_PART: u64 = 8;
+
 /// Returns how much of a member segments may not take.
 pub(crate) fn kept_back(space: Space, step: u64, urgent: bool) -> u64 {
     let for_index = (space.total_bytes / KEPT_BACK_PARTS).min(MAX_KEPT_BACK);
@@ -31,6 +34,13 @@ pub(crate) fn kept_back(space: Space, step: u64, urgent: bool) -> u64 {
     } else {
         for_index + COMPACTION_STEPS * step
     }
+}
+
+/// Returns how much of a member the index may not take: what compaction needs, but not all that is
+/// kept back from segments. On a small one it is part of that.
+pub(crate) fn kept_from_index(space: Space, step: u64) -> u64 {
+    let for_compaction = kept_back(space, step, true) + COMPACTION_STEPS * step;
+    for_compaction.min(space.total_bytes / SMALLEST_KEPT_PART)
 }
 
 impl Segments {

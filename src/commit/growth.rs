@@ -1,0 +1,168 @@
+//! Refusing what would add to a volume without room for it, before anything accepted is at risk.
+//!
+//! Changes wait in memory until a checkpoint brings them into the index, so that there has to be room
+//! for them on every member that holds a copy of it. Whoever adds to the volume asks first, and gets
+//! "no space" while what waits might not fit. Removing never asks: what it needs is kept back, in the
+//! index's reserve and in what compaction may use.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::{CommitError, Pipeline};
+use crate::store::Space;
+
+/// Bytes of the index's file that a byte of waiting changes may take: pages are copied when they
+/// change, and are free again only two commits later.
+const ROOM_PER_BYTE: u64 = 3;
+
+/// The part of the reserve that changes may wait for, without as much room.
+const TRIED_PART: u64 = 16;
+
+/// A journal fuller than this would have to grow.
+const FULL_JOURNAL: f32 = 0.95;
+
+/// Fewer bytes of waiting changes are no reason for a checkpoint.
+const WORTH_A_CHECKPOINT: u64 = 64 << 10;
+
+/// How much may be added.
+#[derive(Debug, Default)]
+pub(super) struct Growth {
+    /// Bytes of changes that may wait, as last measured.
+    allowed: AtomicU64,
+    /// Held while that is measured, and room is made if there is none.
+    measuring: Mutex<()>,
+}
+
+impl Pipeline {
+    /// Says whether changes that take room may be applied: to be asked before every one that neither
+    /// replaces nor removes what is there. Where room is short, brings what waits into the index.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError::NoSpace`] while there is no room, and [`Pipeline::make_room`] may help; and as
+    /// for [`Pipeline::sync`].
+    pub fn check_growth(&self) -> Result<(), CommitError> {
+        if self.may_grow() {
+            return Ok(());
+        }
+        let _one_at_a_time = self.growth.measuring.lock();
+        if self.may_grow() {
+            return Ok(());
+        }
+        self.measure_growth();
+        if self.may_grow() {
+            return Ok(());
+        }
+        let full = self.meta.is_full() || self.meta.journal_fill() >= FULL_JOURNAL;
+        let allowed = self.growth.allowed.load(Ordering::Acquire);
+        if full || allowed > 0 || self.waiting() >= WORTH_A_CHECKPOINT {
+            self.checkpoint_if_possible()?;
+            self.measure_growth();
+        }
+        if self.may_grow() {
+            Ok(())
+        } else {
+            Err(CommitError::NoSpace)
+        }
+    }
+
+    /// Like [`Pipeline::check_growth`], for bytes of stripes: what these take of the index is kept back
+    /// from their segments, so that nothing is refused unless a commit has found no space already.
+    pub(super) fn check_commits(&self) -> Result<(), CommitError> {
+        if self.meta.is_full() {
+            self.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    fn waiting(&self) -> u64 {
+        self.meta.overlay_bytes() as u64
+    }
+
+    fn may_grow(&self) -> bool {
+        !self.meta.is_full()
+            && self.meta.journal_fill() < FULL_JOURNAL
+            && self.waiting() < self.growth.allowed.load(Ordering::Acquire)
+    }
+
+    /// What was measured is out of date: the index has grown.
+    pub(super) fn forget_growth(&self) {
+        self.growth.allowed.store(0, Ordering::Release);
+    }
+
+    /// Measures how much may be added; to be called every now and then, since others use the same
+    /// filesystems.
+    pub(super) fn measure_growth(&self) {
+        // Room that came free goes to the reserve first.
+        let room = if self.meta.keep_reserve() {
+            self.room_for_index()
+        } else {
+            0
+        };
+        // The index may have room in its file: little is tried, since there is the reserve.
+        let allowed = match room {
+            0 => 0,
+            room => (room / ROOM_PER_BYTE).max(self.meta.reserve_bytes() / TRIED_PART),
+        };
+        self.growth.allowed.store(allowed, Ordering::Release);
+    }
+
+    /// Returns what each copy of the index may grow by; compaction keeps what it needs.
+    fn room_for_index(&self) -> u64 {
+        let holders = self.meta.index_holders();
+        let mut spaces = self.members.spaces();
+        spaces.retain(|(member, _)| holders.contains(member));
+        let room = |(_, space): &(_, Space)| {
+            let sharing = spaces
+                .iter()
+                .filter(|(_, other)| other.filesystem == space.filesystem);
+            let free = space.free_bytes.saturating_sub(self.volume.kept(*space));
+            free / sharing.count() as u64
+        };
+        spaces.iter().map(room).min().unwrap_or(0)
+    }
+
+    /// Makes room for the index, if that is short: brings in what waits, and moves together what the
+    /// index holds. Says whether there is room then and was none before.
+    pub(super) fn make_room_for_index(&self) -> Result<bool, CommitError> {
+        let _one_at_a_time = self.growth.measuring.lock();
+        self.measure_growth();
+        if self.may_grow() {
+            return Ok(false);
+        }
+        self.checkpoint_if_possible()?;
+        self.measure_growth();
+        if !self.may_grow() && self.meta.compact_index()? {
+            self.checkpoint_if_possible()?;
+            self.measure_growth();
+        }
+        Ok(self.may_grow())
+    }
+
+    /// Gives space that came free within the index to data. Says whether there was any.
+    pub(super) fn shrink_index(&self) -> Result<bool, CommitError> {
+        let _one_at_a_time = self.growth.measuring.lock();
+        if self.waiting() >= WORTH_A_CHECKPOINT {
+            self.checkpoint_if_possible()?;
+        }
+        let shrunk = self.meta.compact_index()?;
+        self.measure_growth();
+        Ok(shrunk)
+    }
+
+    fn checkpoint_if_possible(&self) -> Result<(), CommitError> {
+        match self.checkpoint() {
+            Err(CommitError::NoSpace) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Keeps space back again that a commit had to take, if need be by compacting the index.
+    pub(super) fn restore_reserve(&self) -> Result<(), CommitError> {
+        if !self.meta.keep_reserve() && self.meta.compact_index()? {
+            self.meta.keep_reserve();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+//! Volumes that are filled up, emptied and used again; also by names and small files alone, which
+//! take no segments.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
+
+use crate::support::{Disk, DiskKind, Shape, TestVolume, pattern, skip_mounts};
+
+/// Small enough to lie in inode records.
+const SMALL: usize = 2000;
+
+/// Files that are synced together.
+const BATCH: usize = 20;
+
+/// Files to a directory.
+const TO_A_DIRECTORY: u64 = 200;
+
+const SHAPE: Shape = Shape {
+    data: 1,
+    parity: 1,
+    members: 2,
+    segment: "4MiB",
+    unit: "64KiB",
+};
+
+fn path(volume: &TestVolume, number: u64) -> PathBuf {
+    let directory = number / TO_A_DIRECTORY;
+    volume
+        .path(&format!("d{directory}"))
+        .join(format!("f{number}"))
+}
+
+fn write_batch(volume: &TestVolume, first: u64) -> std::io::Result<()> {
+    let mut files = Vec::new();
+    for number in (first..).take(BATCH) {
+        let path = path(volume, number);
+        fs::create_dir_all(path.parent().expect("it is in a directory"))?;
+        let mut file = File::create(&path)?;
+        file.write_all(&pattern(number, SMALL))?;
+        files.push(file);
+    }
+    files.iter().try_for_each(File::sync_all)
+}
+
+/// Writes small files until there is no space; returns where those that were synced end.
+fn fill(volume: &TestVolume, first: u64) -> u64 {
+    for batch in (first..).step_by(BATCH) {
+        if let Err(error) = write_batch(volume, batch) {
+            assert_eq!(
+                error.kind(),
+                ErrorKind::StorageFull,
+                "{error}\n{}",
+                volume.log()
+            );
+            return batch;
+        }
+    }
+    unreachable!("no volume takes that many files")
+}
+
+#[track_caller]
+fn check(volume: &TestVolume, numbers: impl Iterator<Item = u64>) {
+    for number in numbers {
+        let found = fs::read(path(volume, number))
+            .unwrap_or_else(|error| panic!("file {number} was synced: {error}"));
+        assert!(found == pattern(number, SMALL), "file {number}");
+    }
+}
+
+fn remove_directories(volume: &TestVolume, directories: impl Iterator<Item = u64>) {
+    for directory in directories {
+        fs::remove_dir_all(volume.path(&format!("d{directory}"))).expect("nothing else removes it");
+    }
+}
+
+fn sync(volume: &TestVolume) {
+    let root = File::open(&volume.mountpoint).expect("it is mounted");
+    rustix::fs::syncfs(&root).expect("a full volume can be synced");
+}
+
+#[test]
+fn a_volume_full_of_small_files_can_be_emptied_unmounted_and_used_again() {
+    if skip_mounts() {
+        return;
+    }
+    for kind in [DiskKind::Tmpfs, DiskKind::Ext4] {
+        let volume = TestVolume::create_on(SHAPE, Disk::new(kind, 40));
+        volume.mount();
+        let end = fill(&volume, 0);
+        assert!(end > 2000, "{kind:?}: only {end} files fitted");
+        check(&volume, 0..end);
+        volume.remount();
+        check(&volume, 0..end);
+        // Every other directory, the last and perhaps incomplete ones apart.
+        let directories = end / TO_A_DIRECTORY;
+        let removed = |number: u64| {
+            let directory = number / TO_A_DIRECTORY;
+            directory < directories && directory.is_multiple_of(2)
+        };
+        remove_directories(&volume, (0..directories).step_by(2));
+        sync(&volume);
+        let again_from = (end / TO_A_DIRECTORY + 2) * TO_A_DIRECTORY;
+        let again = fill(&volume, again_from);
+        let (fitted, gone) = (again - again_from, directories.div_ceil(2) * TO_A_DIRECTORY);
+        assert!(
+            fitted * 2 > gone,
+            "{kind:?}: {fitted} fitted where {gone} were deleted"
+        );
+        let kept = || {
+            (0..end)
+                .filter(|number| !removed(*number))
+                .chain(again_from..again)
+        };
+        check(&volume, kept());
+        volume.remount();
+        check(&volume, kept());
+        let last = fill(&volume, again_from * 2);
+        volume.crash();
+        volume.mount();
+        check(&volume, kept().chain(again_from * 2..last));
+        for entry in fs::read_dir(&volume.mountpoint).unwrap() {
+            fs::remove_dir_all(entry.unwrap().path()).unwrap();
+        }
+        sync(&volume);
+        let large = pattern(1, 8 << 20);
+        fs::write(volume.path("large"), &large).unwrap();
+        sync(&volume);
+        volume.remount();
+        assert!(fs::read(volume.path("large")).unwrap() == large);
+        volume.unmount();
+    }
+}
