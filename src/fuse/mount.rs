@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
@@ -304,7 +305,14 @@ pub enum Unmount {
     Lazily,
 }
 
-/// Unmounts what is on top at `mountpoint`.
+/// How long a mount may be in use before it counts as busy: a program that is just starting holds what
+/// its parent has open, and whoever looks at every mount in turn is gone the next moment.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long to wait between two attempts.
+const BUSY_POLL: Duration = Duration::from_millis(20);
+
+/// Unmounts what is on top at `mountpoint`. What is in use for a moment only is waited for.
 ///
 /// The kernel writes its dirty pages first, so the daemon must still be serving.
 ///
@@ -313,6 +321,18 @@ pub enum Unmount {
 /// If something below is in use ([`MountError::Busy`], never with [`Unmount::Lazily`]), or if
 /// nothing is mounted there, or if this user may not.
 pub fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
+    let started = Instant::now();
+    loop {
+        match unmount_at_once(mountpoint, how) {
+            Err(MountError::Busy(_)) if started.elapsed() < BUSY_TIMEOUT => {
+                std::thread::sleep(BUSY_POLL);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn unmount_at_once(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
     if rustix::process::geteuid().is_root() {
         unmount_directly(mountpoint, how)
     } else {
