@@ -347,7 +347,7 @@ impl Meta {
         let appended = match journal.append(&entries, data) {
             Ok(lsn) => Ok(self.log(&changes, lsn)),
             Err(error @ (MetaError::NoSpace | MetaError::TooLarge { .. })) => {
-                self.put_back(&parts);
+                self.restore(&parts);
                 Err(error)
             }
             Err(error) => return Err(self.poisoned_by(error)),
@@ -386,7 +386,7 @@ impl Meta {
                 self.journal_full.store(false, Ordering::Release);
                 *carries = false;
             }
-            Err(MetaError::NoSpace) => self.put_back(&parts),
+            Err(MetaError::NoSpace) => self.restore(&parts),
             Err(_) => return committed,
         }
         self.forget(parts);
@@ -429,7 +429,13 @@ impl Meta {
         lsn
     }
 
-    fn put_back(&self, parts: &[Pending]) {
+    /// Puts units back where they were taken from, for a later record. Nothing was taken since.
+    pub fn put_back(&self, parts: Vec<Pending>) {
+        self.restore(&parts);
+        self.forget(parts);
+    }
+
+    fn restore(&self, parts: &[Pending]) {
         for part in parts {
             let changes: Vec<_> = part
                 .layer

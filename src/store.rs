@@ -51,6 +51,9 @@ pub struct Space {
     pub free_bytes: u64,
     /// The same number for backing directories that share one filesystem, and so its room.
     pub filesystem: u64,
+    /// Whether files take their space when they are made, and not only when they are written. True until
+    /// a file was seen not to.
+    pub reserves: bool,
 }
 
 /// What a raw descriptor is wanted for; see [`Store::raw`].
@@ -109,7 +112,7 @@ pub trait Store: Send + Sync + Debug {
     fn label(&self) -> String;
 
     /// Makes a file of `len` bytes, reading as zeros, with its space reserved where the filesystem
-    /// can do that. A missing subdirectory is made. File and name are durable on return; a crash
+    /// can do that; [`Store::space`] says afterwards whether it can. A missing subdirectory is made. File and name are durable on return; a crash
     /// before that may leave a shorter file.
     ///
     /// # Errors

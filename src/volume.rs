@@ -203,10 +203,33 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// What kept one of them, or an earlier one, from being so.
+    /// [`VolumeError::NoSpace`] if one of them found none: it can be read, and waits for
+    /// [`Volume::retry`]. Anything else that kept one of them, or an earlier one, from being so.
     pub fn wait_flushed(&self) -> Result<(), VolumeError> {
         self.core.flush_here();
         self.core.buffers.wait_flushed()
+    }
+
+    /// Returns whether a stripe found no space to be flushed to, so that no other is opened.
+    #[must_use]
+    pub fn is_stuck(&self) -> bool {
+        self.core.buffers.is_stuck()
+    }
+
+    /// Lets stripes that found no space try again.
+    pub fn retry(&self) {
+        self.core.retry();
+    }
+
+    /// Returns the stripes that found no space, and to which nobody is about to refer.
+    #[must_use]
+    pub fn stuck(&self) -> Vec<StripeId> {
+        self.core.buffers.stuck()
+    }
+
+    /// Forgets the bytes of a stripe of [`Volume::stuck`] that nothing refers to.
+    pub fn discard(&self, stripe: StripeId) {
+        self.core.buffers.discard(stripe);
     }
 
     /// Returns the bytes of the open stripe that no earlier call returned, if they are at most
@@ -221,7 +244,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// [`VolumeError::NoSpace`] if there is no room for the stripe.
+    /// If too few members are left, or no segment can be numbered.
     pub fn restore(&self, stripe: StripeId, payload: &[u8]) -> Result<(), VolumeError> {
         self.core.restore(stripe, payload)
     }

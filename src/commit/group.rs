@@ -10,6 +10,8 @@ struct State {
     begun: u64,
     /// The last commit that ended.
     ended: u64,
+    /// The last that ended well.
+    ended_well: u64,
     running: bool,
     outcome: Result<(), CommitError>,
 }
@@ -30,6 +32,7 @@ impl Group {
         let state = State {
             begun: 0,
             ended: 0,
+            ended_well: 0,
             running: false,
             outcome: Ok(()),
         };
@@ -64,6 +67,9 @@ impl Group {
         let mut state = self.state.lock();
         state.running = false;
         state.ended = number;
+        if outcome.is_ok() {
+            state.ended_well = number;
+        }
         state.outcome.clone_from(&outcome);
         self.ended.notify_all();
         outcome
@@ -76,8 +82,7 @@ impl Group {
 
     /// Returns whether a commit, or a later one, ended well.
     pub(super) fn has_ended(&self, number: CommitNumber) -> bool {
-        let state = self.state.lock();
-        state.ended >= number.0 && state.outcome.is_ok()
+        self.state.lock().ended_well >= number.0
     }
 
     /// Returns how many commits ended.
@@ -133,6 +138,8 @@ mod tests {
         assert!(group.join(|| Err(CommitError::NoSpace)).is_err());
         assert!(!group.has_ended(number));
         group.join(|| Ok(())).unwrap();
+        assert!(group.has_ended(number));
+        assert!(group.join(|| Err(CommitError::NoSpace)).is_err());
         assert!(group.has_ended(number));
     }
 }

@@ -54,7 +54,9 @@ impl Pipeline {
         if self.may_grow() {
             return Ok(());
         }
-        let full = self.meta.is_full() || self.meta.journal_fill() >= FULL_JOURNAL;
+        let full = self.meta.is_full()
+            || self.volume.is_stuck()
+            || self.meta.journal_fill() >= FULL_JOURNAL;
         let allowed = self.growth.allowed.load(Ordering::Acquire);
         if full || allowed > 0 || self.waiting() >= WORTH_A_CHECKPOINT {
             self.checkpoint_if_possible()?;
@@ -70,7 +72,7 @@ impl Pipeline {
     /// Like [`Pipeline::check_growth`], for bytes of stripes: what these take of the index is kept back
     /// from their segments, so that nothing is refused unless a commit has found no space already.
     pub(super) fn check_commits(&self) -> Result<(), CommitError> {
-        if self.meta.is_full() {
+        if self.meta.is_full() || self.volume.is_stuck() {
             self.checkpoint()?;
         }
         Ok(())
@@ -82,6 +84,7 @@ impl Pipeline {
 
     fn may_grow(&self) -> bool {
         !self.meta.is_full()
+            && !self.volume.is_stuck()
             && self.meta.journal_fill() < FULL_JOURNAL
             && self.waiting() < self.growth.allowed.load(Ordering::Acquire)
     }

@@ -99,6 +99,7 @@ impl Pipeline {
     }
 
     fn free_garbage(&self, reaper: &mut Reaper) {
+        let freed_before = reaper.freed;
         while let Some((covered_by, _)) = reaper.garbage.front()
             && self.group.has_ended(*covered_by)
             && let Some((_, garbage)) = reaper.garbage.pop_front()
@@ -108,6 +109,9 @@ impl Pipeline {
                 Garbage::Segment(segment) => self.volume.remove_segment(segment),
             }
             reaper.freed += 1;
+        }
+        if reaper.freed > freed_before && self.volume.is_stuck() {
+            self.volume.retry();
         }
     }
 

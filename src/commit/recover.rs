@@ -98,7 +98,11 @@ impl Pipeline {
         }
         pipeline.restore(recovered.data)?; // step 4
         if options.access == Access::ReadWrite {
-            pipeline.checkpoint()?;
+            match pipeline.checkpoint() {
+                // What was in the journal stays in the index until its stripes find space.
+                Err(CommitError::NoSpace) => log::warn!("the volume is full"),
+                done => done?,
+            }
             pipeline.mend_index(MAX_MENDED_AT_OPEN)?; // step 5
         }
         Ok(pipeline)

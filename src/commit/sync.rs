@@ -91,6 +91,7 @@ impl Pipeline {
         // Whoever waited for a commit that failed leads the next one, and must not make it: what the
         // failed one took is in no journal, and what came after may build upon it.
         self.check_poison()?;
+        self.retry_stuck()?;
         let data = if self.takes_data() {
             Target::JournalWithData
         } else {
@@ -110,6 +111,11 @@ impl Pipeline {
         let mut parts = vec![self.meta.rotate()]; // step 1
         let data = self.take_data(target == Target::JournalWithData); // step 2
         let flushed = self.volume.wait_flushed().map_err(CommitError::from); // step 3
+        if matches!(flushed, Err(CommitError::NoSpace)) {
+            // What the open stripe has got will be sealed: see `commit`.
+            self.meta.put_back(parts);
+            return flushed;
+        }
         if let Err(error) = flushed.and_then(|()| self.sync_stripes(&mut parts)) {
             // Steps 4 and 5. What was taken will never be appended, whatever the error is.
             return Err(self.poison_with(&error));
@@ -124,6 +130,23 @@ impl Pipeline {
             self.meta.append(parts, &data)?;
         }
         self.to_checkpoint.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Lets stripes that found no space try again; those that nothing refers to any more need none.
+    fn retry_stuck(&self) -> Result<(), CommitError> {
+        if !self.volume.is_stuck() {
+            return Ok(());
+        }
+        // Without a pin held, nobody is about to read what was found before it was removed.
+        if self.volume.has_passed(self.volume.moment()) {
+            for stripe in self.volume.stuck() {
+                if !self.has_backref(stripe)? {
+                    self.volume.discard(stripe);
+                }
+            }
+        }
+        self.volume.retry();
         Ok(())
     }
 

@@ -32,6 +32,7 @@ mod repair;
 mod rollback;
 mod room;
 mod spread;
+mod unreserved;
 
 /// Bytes of a shard of a full stripe.
 const UNIT: usize = 8 << 10;

@@ -17,6 +17,9 @@ pub const INDEX: &str = "index";
 /// Holds nothing but space, kept back for the index; beside a copy of it.
 pub const BALLAST: &str = "ballast";
 
+/// Holds nothing but space, kept back for stripes, where no space can be reserved.
+pub const DATA_BALLAST: &str = "ballast.data";
+
 /// The directory of the segment files.
 pub const SEGMENTS: &str = "segments";
 

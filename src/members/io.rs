@@ -2,13 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
 
 use super::epoch::Roster;
 use super::health::Member;
 use super::{ErrorClass, MemberStatus, Members, MembersError};
 use crate::format::{MemberIndex, files};
-use crate::store::{Op, Outcome, Request, Space, Store, StoreError, StoreErrorKind};
+use crate::store::{Op, Outcome, Pool, Request, Space, Store, StoreError, StoreErrorKind};
+
+/// Bytes that are written at once to fill a file.
+const NOISE_BYTES: usize = 1 << 20;
 
 impl Members {
     /// Runs operations on members in parallel, and returns what each came to, in their order.
@@ -114,6 +120,57 @@ impl Members {
             Some((index, space.ok()?))
         })
         .collect()
+    }
+
+    /// Makes a file that takes the space of `len` bytes, in the place of what may be there under its name:
+    /// where none can be reserved, bytes are written that no filesystem can make smaller.
+    ///
+    /// # Errors
+    ///
+    /// What the member answered; nothing is left of the file then.
+    pub fn fill(&self, member: MemberIndex, name: &Arc<str>, len: u64) -> Result<(), StoreError> {
+        let filled = self.try_fill(member, name, len);
+        if filled.is_err() {
+            self.one(member, remove_op(name))?;
+        }
+        filled
+    }
+
+    fn try_fill(&self, member: MemberIndex, name: &Arc<str>, len: u64) -> Result<(), StoreError> {
+        self.one(member, remove_op(name))?;
+        let file = Arc::clone(name);
+        let reserves = self.call(member, "create", move |store| {
+            store.create(&file, len)?;
+            if store.space()?.reserves {
+                return Ok(true);
+            }
+            // So that its length says how much of it was written.
+            store.truncate(&file, 0)?;
+            Ok(false)
+        })?;
+        if reserves {
+            return Ok(());
+        }
+        let noise = noise();
+        let mut offset = 0;
+        while offset < len {
+            let piece = noise
+                .len()
+                .min(usize::try_from(len - offset).unwrap_or(usize::MAX));
+            let name = Arc::clone(name);
+            let data = noise.slice(..piece);
+            self.one(member, Op::Write { name, offset, data })?;
+            offset += piece as u64;
+        }
+        let name = Arc::clone(name);
+        self.one(member, Op::Sync { name })
+    }
+
+    fn one(&self, member: MemberIndex, op: Op) -> Result<(), StoreError> {
+        let outcomes = self.run(vec![(member, op)]);
+        outcomes
+            .into_iter()
+            .try_for_each(|outcome| outcome.map(drop))
     }
 
     /// Returns how each member does, by index.
@@ -230,4 +287,23 @@ impl Members {
             io::Error::other(reason),
         )
     }
+}
+
+fn remove_op(name: &Arc<str>) -> Op {
+    Op::Remove {
+        name: Arc::clone(name),
+    }
+}
+
+/// Returns a megabyte that cannot be compressed, in memory fit for any way of writing.
+fn noise() -> Bytes {
+    let mut noise = Pool::new(0).buffer(NOISE_BYTES);
+    let mut state: u64 = 0x9e37_79b9_7f4a_7c15;
+    for word in noise.chunks_exact_mut(size_of::<u64>()) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        word.copy_from_slice(&state.to_le_bytes());
+    }
+    noise.freeze()
 }

@@ -121,7 +121,9 @@ fn without_superblock(store: &StoreRef, executor: &Executor) -> Result<Look, Mem
 }
 
 fn is_ours(name: &str) -> bool {
-    files::JOURNALS.contains(&name) || name == files::INDEX || files::parse_segment(name).is_some()
+    files::JOURNALS.contains(&name)
+        || [files::INDEX, files::BALLAST, files::DATA_BALLAST].contains(&name)
+        || files::parse_segment(name).is_some()
 }
 
 /// An error and what caused it, in one line.

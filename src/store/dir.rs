@@ -46,6 +46,8 @@ pub struct DirStore {
     handles: Handles,
     /// Cleared for good when the filesystem refuses `O_DIRECT`.
     takes_direct: AtomicBool,
+    /// Cleared for good when a file was made that does not take its space.
+    reserves: AtomicBool,
     /// Held while names disappear, so that [`Store::probe`] can tell our removals from others'.
     removing: Mutex<()>,
 }
@@ -67,6 +69,7 @@ impl DirStore {
             tree,
             handles: Handles::new(),
             takes_direct: AtomicBool::new(true),
+            reserves: AtomicBool::new(true),
             removing: Mutex::new(()),
         })
     }
@@ -215,9 +218,38 @@ impl DirStore {
 
     /// Makes the file and its space, and both durable; the caller removes what is left on failure.
     fn fill_new(&self, parts: Name<'_>, file: &OwnedFd, len: u64) -> Result<(), Errno> {
-        grow(file, 0, len)?;
+        self.grow(file, 0, len)?;
         retry(|| sys::fsync(file))?;
         self.tree.sync_dir(parts.dir)
+    }
+
+    /// Reserves a range of a file, or just grows it where nothing can be reserved.
+    fn grow(&self, file: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
+        if len == 0 {
+            return Ok(());
+        }
+        match retry(|| sys::fallocate(&file, FallocateFlags::empty(), offset, len)) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                let end = offset.checked_add(len).ok_or(Errno::FBIG)?;
+                if length_of(&sys::fstat(&file)?) < end {
+                    retry(|| sys::ftruncate(&file, end))?;
+                }
+                self.give_up_reserving();
+                Ok(())
+            }
+            // Where what is written goes to a new place, it may be taken for done that nothing was.
+            Ok(()) if tree::taken_by(&sys::fstat(&file)?) < len => {
+                self.give_up_reserving();
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn give_up_reserving(&self) {
+        if self.reserves.swap(false, Ordering::Relaxed) {
+            log::info!("{}: no space can be reserved here", self.label);
+        }
     }
 
     /// A deleted directory takes no new files: that tells it apart from a file that is absent.
@@ -308,7 +340,8 @@ impl Store for DirStore {
 
     fn reserve(&self, name: &str, offset: u64, len: u64) -> Result<(), StoreError> {
         let file = self.buffered(name, "reserve")?;
-        grow(&file, offset, len).map_err(self.failed("reserve", name))
+        self.grow(&file, offset, len)
+            .map_err(self.failed("reserve", name))
     }
 
     fn remove(&self, name: &str) -> Result<(), StoreError> {
@@ -409,6 +442,7 @@ impl Store for DirStore {
             total_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
             free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
             filesystem: identity.st_dev,
+            reserves: self.reserves.load(Ordering::Relaxed),
         })
     }
 
@@ -485,23 +519,6 @@ pub(super) fn is_aligned(offset: u64, memory: &[u8]) -> bool {
         && offset.is_multiple_of(block)
         && memory.len().is_multiple_of(ALIGNMENT)
         && memory.as_ptr().addr().is_multiple_of(ALIGNMENT)
-}
-
-/// Reserves a range of a file, or just grows it where nothing can be reserved.
-fn grow(file: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
-    if len == 0 {
-        return Ok(());
-    }
-    match retry(|| sys::fallocate(&file, FallocateFlags::empty(), offset, len)) {
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-            let end = offset.checked_add(len).ok_or(Errno::FBIG)?;
-            if length_of(&sys::fstat(&file)?) < end {
-                retry(|| sys::ftruncate(&file, end))?;
-            }
-            Ok(())
-        }
-        other => other,
-    }
 }
 
 fn length_of(stat: &sys::Stat) -> u64 {

@@ -53,6 +53,8 @@ struct State {
     /// Who holds the lock.
     locks: Vec<Hold>,
     failing: Option<StoreErrorKind>,
+    /// Whether files take their space when they are made.
+    reserves: bool,
 }
 
 impl State {
@@ -96,6 +98,7 @@ impl MemDisk {
             dead: StoreErrorKind::Gone,
             locks: Vec::new(),
             failing: None,
+            reserves: true,
         };
         Self {
             shared: Arc::new(Mutex::new(state)),
@@ -185,6 +188,12 @@ impl MemDisk {
             .is_some_and(|file| file.corrupt(offset, len, change))
     }
 
+    /// Lets files take space only when they are written, from now on, as filesystems without
+    /// `fallocate` do.
+    pub fn stop_reserving(&self) {
+        self.shared.lock().reserves = false;
+    }
+
     /// Returns whether any file has writes that are not durable.
     #[must_use]
     pub fn has_unsynced(&self) -> bool {
@@ -256,8 +265,9 @@ impl Store for MemStore {
         if state.files.contains_key(name) {
             return Err(self.error(StoreErrorKind::AlreadyExists, "create", name));
         }
-        let file =
-            File::new(len, state.free_bytes()).map_err(|kind| self.error(kind, "create", name))?;
+        let reserved = if state.reserves { len } else { 0 };
+        let file = File::new(len, reserved, state.free_bytes())
+            .map_err(|kind| self.error(kind, "create", name))?;
         state.files.insert(name.to_owned(), file);
         state.settle_removals(parts.dir);
         Ok(())
@@ -275,8 +285,10 @@ impl Store for MemStore {
     }
 
     fn reserve(&self, name: &str, offset: u64, len: u64) -> Result<(), StoreError> {
+        let takes_space = self.state("reserve", name)?.reserves;
         self.with_file("reserve", name, |file, free_bytes| {
-            file.reserve(offset, len, free_bytes)
+            let reserved = if takes_space { len } else { 0 };
+            file.reserve(offset, len, reserved, free_bytes)
         })
     }
 
@@ -362,6 +374,7 @@ impl Store for MemStore {
             total_bytes: state.capacity_bytes,
             free_bytes: state.free_bytes(),
             filesystem: Arc::as_ptr(&self.disk.shared).addr() as u64,
+            reserves: state.reserves,
         })
     }
 

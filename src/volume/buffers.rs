@@ -6,6 +6,9 @@
 //!            └─ read under its lock     └─ read without a lock: sealed bytes never change
 //! ```
 //!
+//! A stripe that finds no space waits, readable and with its buffer, until it is asked to try again; no
+//! other stripe is opened meanwhile.
+//!
 //! Lock order: `open`, then `state`. Neither is held across I/O. A stripe is in the table from the
 //! moment it gets its number until its record is in the catalog, so that a reader who finds it in
 //! neither place knows that it does not exist.
@@ -55,6 +58,9 @@ enum Entry {
 struct State {
     table: HashMap<StripeId, Entry>,
     queue: VecDeque<Arc<Sealed>>,
+    /// Stripes that found no space, and what one of them was told.
+    stuck: Vec<Arc<Sealed>>,
+    no_space: Option<VolumeError>,
     /// Buffers between their opening and their stripe's record.
     in_use: usize,
     /// The baton of whoever opens the next stripe.
@@ -187,7 +193,7 @@ impl Buffers {
                 break;
             }
             let helped = MutexGuard::unlocked(&mut state, &mut help);
-            if !helped && state.in_use >= self.limit && state.failed.is_none() {
+            if !helped && state.in_use >= self.limit && state.check().is_ok() {
                 self.room.wait(&mut state);
             }
         }
@@ -252,23 +258,34 @@ impl Buffers {
     }
 
     /// Takes the bytes of a stripe that a crash kept from being flushed: they are readable at
-    /// once, and flushed if there is a place for them.
+    /// once, and on their way to the members.
     pub(crate) fn restore(&self, stripe: StripeId, data: &[u8], reservation: Option<Reservation>) {
+        let restored = self.restored(stripe, data, reservation);
+        let mut state = self.state.lock();
+        state.last_sequence += 1;
+        let sealed = restored.seal(self.data_shards, state.last_sequence);
+        state.in_use += 1;
+        state.enqueue(Arc::new(sealed));
+        self.work.notify_one();
+    }
+
+    /// Takes the bytes of a stripe to be read only.
+    pub(crate) fn keep(&self, stripe: StripeId, data: &[u8]) {
+        let kept = self.restored(stripe, data, None).seal(self.data_shards, 0);
+        let mut state = self.state.lock();
+        state.table.insert(stripe, Entry::Sealed(Arc::new(kept)));
+    }
+
+    fn restored(
+        &self,
+        stripe: StripeId,
+        data: &[u8],
+        reservation: Option<Reservation>,
+    ) -> OpenStripe {
         let padded = layout::height(data.len(), self.data_shards) * self.data_shards;
         let mut buffer = self.pool.buffer(padded);
         buffer[..data.len()].copy_from_slice(data);
-        let flushes = reservation.is_some();
-        let mut state = self.state.lock();
-        state.last_sequence += 1;
-        let restored = OpenStripe::restored(stripe, reservation, buffer, data.len());
-        let sealed = Arc::new(restored.seal(self.data_shards, state.last_sequence));
-        if flushes {
-            state.in_use += 1;
-            state.enqueue(sealed);
-            self.work.notify_one();
-        } else {
-            state.table.insert(stripe, Entry::Sealed(sealed));
-        }
+        OpenStripe::restored(stripe, reservation, buffer, data.len())
     }
 
     /// Returns what was appended to the open stripe since the last call, if that is at most `limit`
@@ -350,14 +367,17 @@ impl Buffers {
         }
     }
 
-    /// A stripe is recorded, or can never be: its buffer goes back, or everyone learns of it.
-    pub(crate) fn done(&self, sealed: &Sealed, outcome: Result<(), VolumeError>) {
+    /// A stripe is recorded, or found no space, or can never be recorded: its buffer goes back, or
+    /// everyone learns of it.
+    pub(crate) fn done(&self, sealed: &Arc<Sealed>, outcome: Result<(), VolumeError>) {
         let mut state = self.state.lock();
         match outcome {
             Ok(()) => {
-                state.table.remove(&sealed.stripe);
-                state.unflushed.remove(&sealed.sequence);
-                state.in_use -= 1;
+                state.forget(sealed);
+            }
+            Err(error @ VolumeError::NoSpace { .. }) => {
+                state.stuck.push(Arc::clone(sealed));
+                state.no_space = Some(error);
             }
             Err(error) => {
                 state.failed.get_or_insert(error);
@@ -366,6 +386,56 @@ impl Buffers {
         }
         self.room.notify_all();
         self.flushed.notify_all();
+    }
+
+    /// Lets stripes that found no space be flushed again.
+    pub(crate) fn retry(&self) {
+        let mut state = self.state.lock();
+        let stuck = std::mem::take(&mut state.stuck);
+        state.no_space = None;
+        for sealed in stuck.into_iter().rev() {
+            state.queue.push_front(sealed);
+        }
+        self.work.notify_all();
+    }
+
+    /// Returns the stripes that found no space and to which no reference can be added any more, but by
+    /// whoever has one already.
+    pub(crate) fn stuck(&self) -> Vec<StripeId> {
+        let state = self.state.lock();
+        let stripes = state.stuck.iter().map(|sealed| sealed.stripe);
+        stripes
+            .filter(|stripe| !state.holds.contains_key(stripe))
+            .collect()
+    }
+
+    /// Forgets a stripe that found no space, and that nothing refers to.
+    pub(crate) fn discard(&self, stripe: StripeId) {
+        let mut state = self.state.lock();
+        let Some(at) = state.stuck.iter().position(|stuck| stuck.stripe == stripe) else {
+            return;
+        };
+        let sealed = state.stuck.remove(at);
+        if state.stuck.is_empty() {
+            state.no_space = None;
+        }
+        state.forget(&sealed);
+        self.room.notify_all();
+        self.flushed.notify_all();
+    }
+
+    /// Returns whether a stripe found no space.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.state.lock().no_space.is_some()
+    }
+
+    /// Returns whether another stripe may be opened.
+    ///
+    /// # Errors
+    ///
+    /// What keeps it from being so.
+    pub(crate) fn check(&self) -> Result<(), VolumeError> {
+        self.state.lock().check()
     }
 
     /// Waits until all stripes sealed before the call are recorded.
@@ -377,7 +447,7 @@ impl Buffers {
         let mut state = self.state.lock();
         let last = state.last_sequence;
         loop {
-            if let Some(error) = &state.failed {
+            if let Some(error) = state.failed.as_ref().or(state.no_space.as_ref()) {
                 return Err(error.clone());
             }
             if state.unflushed.first().is_none_or(|&first| first > last) {
@@ -397,11 +467,18 @@ impl Buffers {
 
 impl State {
     fn check(&self) -> Result<(), VolumeError> {
-        match &self.failed {
+        match self.failed.as_ref().or(self.no_space.as_ref()) {
             Some(error) => Err(error.clone()),
             None if self.closed => Err(VolumeError::Closed),
             None => Ok(()),
         }
+    }
+
+    /// Gives the buffer of a stripe back that is recorded, or not wanted any more.
+    fn forget(&mut self, sealed: &Sealed) {
+        self.table.remove(&sealed.stripe);
+        self.unflushed.remove(&sealed.sequence);
+        self.in_use -= 1;
     }
 
     fn enqueue(&mut self, sealed: Arc<Sealed>) {

@@ -13,7 +13,7 @@ use super::dirty::{Dirty, LostShard};
 use super::pins::Pins;
 use super::prefetch::Prefetch;
 use super::read::PartlyDecoded;
-use super::segments::{Reservation, Segments};
+use super::segments::{Need, Reservation, Segments};
 use super::{Catalog, VolumeError, VolumeOptions};
 use crate::codec::{CodeId, Codec, CodecError, Geometry};
 use crate::format::record::{Segment, Stripe};
@@ -70,20 +70,16 @@ impl Core {
         let height = greatest_height(members.unit_bytes() as usize, geometry.data_shards());
         let capacity = height * geometry.data_shards();
         let limit = options.buffer_bytes / (height * geometry.total_shards());
+        let limit = limit.clamp(2, MAX_BUFFERS);
         let pool = Pool::new(options.buffer_bytes);
         let segments = Segments::new(
             Arc::clone(&members),
             Arc::clone(&catalog),
-            height as u64,
+            (height as u64, limit as u64),
             segments,
         );
         Ok(Self {
-            buffers: Buffers::new(
-                pool.clone(),
-                geometry.data_shards(),
-                capacity,
-                limit.clamp(2, MAX_BUFFERS),
-            ),
+            buffers: Buffers::new(pool.clone(), geometry.data_shards(), capacity, limit),
             members,
             catalog,
             codec,
@@ -132,7 +128,7 @@ impl Core {
             if let Some(placed) = self.buffers.append(data) {
                 return Ok(placed);
             }
-            let prepare = || self.number(self.segments.reserve(false)?);
+            let prepare = || self.number(self.segments.reserve(Need::New)?);
             self.buffers
                 .open_stripe(|| self.flush_one_here(), prepare)?;
         }
@@ -142,10 +138,11 @@ impl Core {
         if !self.is_writable() {
             return Err(VolumeError::ReadOnly);
         }
+        self.buffers.check()?;
         let Opening {
             stripe,
             reservation,
-        } = self.number(self.segments.reserve(true)?)?;
+        } = self.number(self.segments.reserve(Need::Compaction)?)?;
         let hold = self.buffers.hold(stripe);
         self.buffers.restore(stripe, payload, Some(reservation));
         Ok((stripe, hold))
@@ -165,10 +162,15 @@ impl Core {
     }
 
     pub(super) fn restore(&self, stripe: StripeId, payload: &[u8]) -> Result<(), VolumeError> {
-        let reservation = if self.is_writable() {
-            Some(self.segments.reserve(true)?)
-        } else {
-            None
+        if !self.is_writable() {
+            self.buffers.keep(stripe, payload);
+            return Ok(());
+        }
+        let reservation = match self.segments.reserve(Need::Accepted) {
+            Ok(reservation) => Some(reservation),
+            // It waits for space like any other stripe that found none.
+            Err(VolumeError::NoSpace { .. }) => None,
+            Err(error) => return Err(error),
         };
         self.buffers.restore(stripe, payload, reservation);
         Ok(())
@@ -198,6 +200,12 @@ impl Core {
     pub(super) fn record_of(&self, stripe: StripeId) -> Result<Option<Stripe>, VolumeError> {
         let found = self.catalog.stripe(stripe);
         found.map_err(|source| VolumeError::Catalog { stripe, source })
+    }
+
+    /// Lets stripes that found no space try again.
+    pub(super) fn retry(&self) {
+        self.segments.forget_full();
+        self.buffers.retry();
     }
 
     /// Flushes what is queued if there are no threads to do so.

@@ -14,11 +14,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::buffers::Sealed;
-use super::segments::{Allocated, Reservation, SegmentHandle};
+use super::segments::{Allocated, Need, Reservation, SegmentHandle};
 use super::{Core, FlushedStripe, LostShard, VolumeError, layout};
 use crate::format::record::{ShardSet, ShardSums, Stripe};
 use crate::format::{BLOCK_SIZE, MemberIndex, ShardIndex, StripeId};
-use crate::store::{Op, StoreError, StoreErrorKind};
+use crate::store::{Op, Outcome, StoreError, StoreErrorKind};
 
 /// A stripe ready to be written: all its shards, parity included.
 struct Encoded {
@@ -41,10 +41,14 @@ struct Attempt {
 
 impl Core {
     /// Flushes one stripe, and tells everyone who waits what became of it.
-    pub(crate) fn flush(&self, sealed: &Sealed) {
+    pub(crate) fn flush(&self, sealed: &Arc<Sealed>) {
         let outcome = self.write_and_record(sealed);
-        if let Err(error) = &outcome {
-            log::error!("stripe {}: cannot be flushed: {error}", sealed.stripe);
+        match &outcome {
+            Ok(()) => {}
+            Err(error @ VolumeError::NoSpace { .. }) => {
+                log::warn!("stripe {} waits for space: {error}", sealed.stripe);
+            }
+            Err(error) => log::error!("stripe {}: cannot be flushed: {error}", sealed.stripe),
         }
         self.buffers.done(sealed, outcome);
     }
@@ -147,6 +151,10 @@ impl Core {
                 }
                 let written = other.as_ref().map_or(0, |attempt| attempt.written.len());
                 let source = other.and_then(|attempt| attempt.last_error);
+                if source.as_ref().map(StoreError::kind) == Some(StoreErrorKind::NoSpace) {
+                    let needed = self.codec.geometry().total_shards();
+                    return Err(VolumeError::NoSpace { needed });
+                }
                 Err(VolumeError::NotWritten {
                     stripe: encoded.stripe,
                     written,
@@ -166,14 +174,14 @@ impl Core {
         let height = encoded.height as u64;
         let reserved = match reservation {
             Some(reserved) if self.segments.is_fit(&reserved) => reserved,
-            Some(reserved) => match self.segments.reserve(true) {
+            Some(reserved) => match self.segments.reserve(Need::Accepted) {
                 Ok(better) => {
                     self.segments.release(reserved)?;
                     better
                 }
                 Err(_) => reserved,
             },
-            None => self.segments.reserve(true)?,
+            None => self.segments.reserve(Need::Accepted)?,
         };
         Ok(self.segments.allocate(reserved, height))
     }
@@ -188,18 +196,7 @@ impl Core {
                 .then(|| (*shard, member, bytes.clone()))
         };
         let targets: Vec<_> = encoded.shards.iter().filter_map(target).collect();
-        let write = |(_, member, data): &(ShardIndex, MemberIndex, Bytes)| {
-            let name = Arc::clone(&place.segment.name);
-            (
-                *member,
-                Op::Write {
-                    name,
-                    offset: place.offset,
-                    data: data.clone(),
-                },
-            )
-        };
-        let outcomes = self.members.run(targets.iter().map(write).collect());
+        let outcomes = self.write_shards(&place, &targets);
         let mut attempt = Attempt {
             place,
             rotation,
@@ -223,6 +220,38 @@ impl Core {
             }
         }
         attempt
+    }
+
+    /// Writes shards; those that find no space once more, in the space that is kept back for them.
+    fn write_shards(
+        &self,
+        place: &Allocated,
+        targets: &[(ShardIndex, MemberIndex, Bytes)],
+    ) -> Vec<Outcome> {
+        let write = |(_, member, data): &(ShardIndex, MemberIndex, Bytes)| {
+            let name = Arc::clone(&place.segment.name);
+            (
+                *member,
+                Op::Write {
+                    name,
+                    offset: place.offset,
+                    data: data.clone(),
+                },
+            )
+        };
+        let mut outcomes = self.members.run(targets.iter().map(write).collect());
+        let is_full = |outcome: &Outcome| {
+            let error = outcome.as_ref().err();
+            error.is_some_and(|error| error.kind() == StoreErrorKind::NoSpace)
+        };
+        let again: Vec<usize> = (0..targets.len())
+            .filter(|&at| is_full(&outcomes[at]) && self.segments.give_ballast(targets[at].1))
+            .collect();
+        let ops = again.iter().map(|&at| write(&targets[at])).collect();
+        for (at, outcome) in again.into_iter().zip(self.members.run(ops)) {
+            outcomes[at] = outcome;
+        }
+        outcomes
     }
 
     /// Leaves a place that a better one was found for.

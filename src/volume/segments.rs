@@ -23,13 +23,25 @@ use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex, files as file_names};
 use crate::members::Members;
 
+mod ballast;
 mod files;
 
-pub(crate) use files::{kept_back, kept_from_index};
+pub(crate) use files::{kept_back, kept_from_index, promised};
 
 /// Parts of a member's room that a new segment may take at most one of, so that segments stay
 /// small against the room that is left and all of it can be used.
 const ROOM_PARTS: u64 = 8;
+
+/// What room is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Bytes that can still be refused.
+    New,
+    /// Bytes that compaction moves, to make more room than they take.
+    Compaction,
+    /// Bytes that were accepted already.
+    Accepted,
+}
 
 /// A segment, and the name of its files.
 #[derive(Debug)]
@@ -106,6 +118,8 @@ struct Writer {
     opening: bool,
     /// Members that had no space for a write although it was reserved, until something is freed.
     full: Vec<MemberIndex>,
+    /// Whether members that cannot reserve have what they are to keep back; of those where that is known.
+    ballast: BTreeMap<MemberIndex, bool>,
 }
 
 /// All segments of a volume.
@@ -118,6 +132,8 @@ pub(crate) struct Segments {
     max_len: u64,
     /// The greatest height of a stripe.
     step: u64,
+    /// What all stripes in memory together bring to one member at most.
+    in_memory_bytes: u64,
     known: RwLock<HashMap<SegmentId, Arc<SegmentHandle>>>,
     /// What stripes take of each file of a segment, in bytes; of those from before the mount, once
     /// somebody counted. Taken last.
@@ -127,11 +143,12 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// Starts from the segments in the index; `step` is the greatest height of a stripe.
+    /// Starts from the segments in the index; `step` is the greatest height of a stripe, of which
+    /// `in_memory` are in memory at most.
     pub(crate) fn new(
         members: Arc<Members>,
         catalog: Arc<dyn Catalog>,
-        step: u64,
+        (step, in_memory): (u64, u64),
         known: Vec<(SegmentId, Segment)>,
     ) -> Self {
         let handle = |(id, record)| (id, Arc::new(SegmentHandle::new(id, record)));
@@ -140,6 +157,7 @@ impl Segments {
             code: members.code(),
             max_len: (members.segment_bytes() / step).max(1) * step,
             step,
+            in_memory_bytes: step * in_memory,
             known: RwLock::new(known.into_iter().map(handle).collect()),
             members,
             catalog,
@@ -169,15 +187,15 @@ impl Segments {
         self.writer.lock().writing.contains_key(&segment)
     }
 
-    /// Reserves room for a stripe. `urgent` may use what is kept back for compaction.
+    /// Reserves room for a stripe; who needs it more may use more of what is kept back.
     ///
     /// # Errors
     ///
     /// [`VolumeError::NoSpace`], [`VolumeError::Failed`], or what the catalog answered.
-    pub(crate) fn reserve(&self, urgent: bool) -> Result<Reservation, VolumeError> {
+    pub(crate) fn reserve(&self, need: Need) -> Result<Reservation, VolumeError> {
         loop {
             let mut writer = self.writer.lock();
-            if let Some(reservation) = self.reserve_in_current(&mut writer) {
+            if let Some(reservation) = self.reserve_in_current(&mut writer, need) {
                 return Ok(reservation);
             }
             let outgrown = writer.current;
@@ -190,7 +208,7 @@ impl Segments {
             } else {
                 writer.opening = true;
                 drop(writer);
-                self.finish_opening(self.open_segment(urgent))?;
+                self.finish_opening(self.open_segment(need))?;
             }
             if let Some(outgrown) = outgrown {
                 self.retire(outgrown)?;
@@ -210,18 +228,19 @@ impl Segments {
         Ok(())
     }
 
-    fn reserve_in_current(&self, writer: &mut Writer) -> Option<Reservation> {
+    fn reserve_in_current(&self, writer: &mut Writer, need: Need) -> Option<Reservation> {
         let segment = writer.current?;
-        let Writer { writing, full, .. } = writer;
-        let writing = writing.get_mut(&segment)?;
+        let writing = writer.writing.get(&segment)?;
         let end = writing.next + writing.reserved + self.step;
+        let mut members = writing.handle.record.slots.iter().flatten();
         if writing.stage != Stage::Open
             || end > writing.handle.record.len
-            || !self.is_good(writing, full)
+            || !self.is_good(writing, &writer.full)
+            || need == Need::New && members.any(|member| writer.is_bare(*member))
         {
             return None;
         }
-        writing.reserved += self.step;
+        writer.writing.get_mut(&segment)?.reserved += self.step;
         Some(Reservation { segment })
     }
 
@@ -266,7 +285,7 @@ impl Segments {
             }
             writer.opening = true;
         }
-        let opened = self.open_segment(false);
+        let opened = self.open_segment(Need::New);
         let mut writer = self.writer.lock();
         writer.opening = false;
         self.opened.notify_all();
@@ -445,6 +464,23 @@ impl Segments {
         self.all().into_iter().map(taken).collect()
     }
 
+    /// Returns what is promised of each member's space, and not written yet.
+    pub(crate) fn unwritten(&self) -> HashMap<MemberIndex, u64> {
+        let writer = self.writer.lock();
+        let mut unwritten = HashMap::new();
+        for writing in writer.writing.values() {
+            let behind = match writing.stage {
+                Stage::Open => writing.handle.record.len - writing.next,
+                Stage::Retired | Stage::Finishing => writing.reserved,
+            };
+            let in_flight = writing.in_flight as u64 * self.step;
+            for &member in writing.handle.record.slots.iter().flatten() {
+                *unwritten.entry(member).or_default() += behind + in_flight;
+            }
+        }
+        unwritten
+    }
+
     /// Notes what the stripes of a segment take of each of its files.
     pub(crate) fn set_taken(&self, segment: SegmentId, bytes: u64) {
         self.taken.lock().insert(segment, bytes);
@@ -498,11 +534,14 @@ impl Segments {
     }
 
     /// Returns how a new segment is to look like: see [`super::placement::place`].
-    fn wanted(&self, urgent: bool) -> super::placement::Wanted {
+    fn wanted(&self, need: Need) -> super::placement::Wanted {
         super::placement::Wanted {
             total_shards: self.geometry.total_shards(),
             data_shards: self.geometry.data_shards(),
-            max_len: if urgent { self.step } else { self.max_len },
+            max_len: match need {
+                Need::New => self.max_len,
+                Need::Compaction | Need::Accepted => self.step,
+            },
             step: self.step,
             room_parts: ROOM_PARTS,
         }

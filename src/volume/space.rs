@@ -3,7 +3,8 @@
 //! In bytes of data, parity taken off, with the members at hand:
 //!
 //! ```text
-//! room  = (free on the filesystem - what is kept back) / members that share it, in whole steps
+//! room  = (free on the filesystem - what is kept back) / members that share it, in whole steps;
+//!         less what segments being written have left, where that could not be reserved
 //! index = 1 + 5 x shards of a stripe / 4096: what the index grows by for each byte of a segment file
 //! free  = data shards x (slots(room / index) + what segments being written have left)
 //! total = data shards x  slots(room / index + left + taken by stripes)
@@ -19,7 +20,7 @@ use std::collections::HashMap;
 
 use super::Core;
 use super::placement::slot_capacity;
-use super::segments::{Taken, kept_back, kept_from_index};
+use super::segments::{Need, Taken, kept_back, kept_from_index, promised};
 use crate::format::{BLOCK_SIZE, MemberIndex};
 use crate::store;
 
@@ -54,6 +55,7 @@ impl Core {
             return Space::default();
         }
         let Usage { by_member, left } = self.usage();
+        let unwritten = self.segments.unwritten();
         let mut free = Vec::with_capacity(spaces.len());
         let mut total = Vec::with_capacity(spaces.len());
         for &(member, space) in &spaces {
@@ -61,10 +63,12 @@ impl Core {
                 .iter()
                 .filter(|(_, other)| other.filesystem == space.filesystem);
             let sharing = sharing.count() as u64;
-            let kept = kept_back(space, self.segments.step(), false);
+            let kept = kept_back(space, self.segments.step(), Need::New)
+                .saturating_add(promised(space, &spaces, &unwritten));
             let room = space.free_bytes.saturating_sub(kept) / sharing;
             let usage = by_member.get(&member).copied().unwrap_or_default();
-            let room = self.without_index(room.saturating_add(usage.to_be_cut));
+            let to_be_cut = if space.reserves { usage.to_be_cut } else { 0 };
+            let room = self.without_index(room.saturating_add(to_be_cut));
             free.push(room);
             // Until all segments are audited, some seem to take more than they do.
             let most = space.total_bytes / sharing;

@@ -1,7 +1,6 @@
 //! Space that is kept back beside every copy, for commits that find no other.
 //!
-//! A file of some megabytes that holds nothing: removing it is all that it takes to have that space,
-//! on any filesystem that reserves what it promises. So a volume that is full, whoever filled it, can
+//! A file of some megabytes that holds nothing: removing it is all that it takes to have that space. So a volume that is full, whoever filled it, can
 //! still take in the journal, and be freed by deleting.
 
 use std::sync::Arc;
@@ -72,7 +71,7 @@ impl Mirror {
         if self.disk.free_bytes(member).unwrap_or(0) < size {
             return false;
         }
-        match self.disk.create(member, &name(), size) {
+        match self.disk.members().fill(member, &name(), size) {
             Ok(()) => true,
             Err(error) => {
                 if error.kind() != StoreErrorKind::NoSpace {

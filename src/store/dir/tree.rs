@@ -163,7 +163,7 @@ impl Tree {
     pub(super) fn taken(&self, dir: &str) -> Result<u64, Errno> {
         let mut taken = 0;
         self.for_each_file(dir, |_, stat| {
-            taken += u64::try_from(stat.st_blocks).unwrap_or(0) * STAT_BLOCK_BYTES;
+            taken += taken_by(stat);
         })?;
         Ok(taken)
     }
@@ -219,4 +219,11 @@ impl Tree {
             self.subdirs.lock().entry(dir.to_owned()).or_insert(held),
         ))
     }
+}
+
+/// Returns the bytes that a file takes on its filesystem.
+pub(super) fn taken_by(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_blocks)
+        .unwrap_or(0)
+        .saturating_mul(STAT_BLOCK_BYTES)
 }

@@ -59,10 +59,10 @@ impl Change {
 }
 
 impl File {
-    /// Makes a durable file of zeros with all its space reserved.
-    pub(super) fn new(len: u64, free_bytes: u64) -> Result<Self, StoreErrorKind> {
+    /// Makes a durable file of zeros with space for `reserved` bytes of it.
+    pub(super) fn new(len: u64, reserved: u64, free_bytes: u64) -> Result<Self, StoreErrorKind> {
         let mut allocated = Allocated::default();
-        allocated.add(0, len, free_bytes)?;
+        allocated.add(0, reserved, free_bytes)?;
         let content = Content::zeros(len);
         Ok(Self {
             durable: content.clone(),
@@ -122,9 +122,10 @@ impl File {
         &mut self,
         offset: u64,
         len: u64,
+        reserved: u64,
         free_bytes: u64,
     ) -> Result<(), StoreErrorKind> {
-        self.allocated.add(offset, len, free_bytes)?;
+        self.allocated.add(offset, reserved, free_bytes)?;
         if len > 0 && offset + len > self.current.len() {
             self.change(Change::SetLen(offset + len));
         }

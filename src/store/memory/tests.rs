@@ -258,3 +258,19 @@ fn content_agrees_with_a_vector_of_bytes_under_random_changes() {
         assert_eq!(read(&disk.open(), "f"), synced, "seed {seed} round {round}");
     }
 }
+
+#[test]
+fn where_nothing_is_reserved_space_is_taken_by_what_is_written() {
+    let disk = MemDisk::new("disk", 16 << 10);
+    let store = disk.open();
+    assert!(store.space().expect("it answers").reserves);
+    disk.stop_reserving();
+    store.create("f", 64 << 10).expect("a sparse file");
+    store.reserve("f", 0, 128 << 10).expect("nothing is taken");
+    assert_eq!(store.open_len("f").expect("a file"), 128 << 10);
+    let space = store.space().expect("it answers");
+    assert_eq!((space.free_bytes, space.reserves), (16 << 10, false));
+    store.write_at("f", 0, &[1; 16 << 10]).expect("room");
+    let refused = store.write_at("f", 16 << 10, &[1]);
+    assert_eq!(kind_of(refused), StoreErrorKind::NoSpace);
+}

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{SegmentHandle, Segments};
+use super::{Need, SegmentHandle, Segments};
 use crate::format::MemberIndex;
 use crate::format::record::Segment;
 use crate::store::{Op, Space, StoreErrorKind};
@@ -27,29 +27,59 @@ const COMPACTION_STEPS: u64 = 4;
 const SMALLEST_KEPT_PART: u64 = 8;
 
 /// Returns how much of a member segments may not take.
-pub(crate) fn kept_back(space: Space, step: u64, urgent: bool) -> u64 {
+pub(crate) fn kept_back(space: Space, step: u64, need: Need) -> u64 {
     let for_index = (space.total_bytes / KEPT_BACK_PARTS).min(MAX_KEPT_BACK);
-    if urgent {
-        for_index / 2
-    } else {
-        for_index + COMPACTION_STEPS * step
+    match need {
+        Need::New => for_index + COMPACTION_STEPS * step,
+        Need::Compaction => for_index / 2,
+        // The index keeps some back for itself.
+        Need::Accepted => 0,
     }
 }
 
 /// Returns how much of a member the index may not take: what compaction needs, but not all that is
 /// kept back from segments. On a small one it is part of that.
 pub(crate) fn kept_from_index(space: Space, step: u64) -> u64 {
-    let for_compaction = kept_back(space, step, true) + COMPACTION_STEPS * step;
+    let for_compaction = kept_back(space, step, Need::Compaction) + COMPACTION_STEPS * step;
     for_compaction.min(space.total_bytes / SMALLEST_KEPT_PART)
 }
 
+/// Returns how much of a filesystem's free space is promised to stripes that are not written yet.
+pub(crate) fn promised(
+    space: Space,
+    spaces: &[(MemberIndex, Space)],
+    unwritten: &HashMap<MemberIndex, u64>,
+) -> u64 {
+    if space.reserves {
+        return 0;
+    }
+    let sharing = spaces
+        .iter()
+        .filter(|(_, other)| other.filesystem == space.filesystem);
+    sharing
+        .filter_map(|(member, _)| unwritten.get(member))
+        .sum()
+}
+
 impl Segments {
-    /// Makes the files of a new segment on the members with the most room.
-    pub(super) fn open_segment(&self, urgent: bool) -> Result<Arc<SegmentHandle>, VolumeError> {
+    /// Makes the files of a new segment on the members with the most room; what was accepted has all that
+    /// is kept back for it.
+    pub(super) fn open_segment(&self, need: Need) -> Result<Arc<SegmentHandle>, VolumeError> {
+        match self.try_open_segment(need) {
+            Err(VolumeError::NoSpace { .. })
+                if need == Need::Accepted && self.give_all_ballast() =>
+            {
+                self.try_open_segment(need)
+            }
+            opened => opened,
+        }
+    }
+
+    fn try_open_segment(&self, need: Need) -> Result<Arc<SegmentHandle>, VolumeError> {
         // What members turned down although they seemed to have room for it.
         let mut refused: HashMap<MemberIndex, u64> = HashMap::new();
         for _ in 0..MAX_TRIES {
-            let place = self.find_place(urgent, &refused)?;
+            let place = self.find_place(need, &refused)?;
             let id = self.catalog.next_segment().map_err(VolumeError::NoNumber)?;
             let record = Segment {
                 data_shards: layout::shard(self.geometry.data_shards()).0,
@@ -59,25 +89,29 @@ impl Segments {
                 slots: place.slots,
             };
             let handle = SegmentHandle::new(id, record);
-            if self.create_files(&handle, &mut refused) {
+            if !self.create_files(&handle, &mut refused) {
+                continue;
+            }
+            if need != Need::New || !self.lacks_ballast(&handle) {
                 return Ok(Arc::new(handle));
             }
+            self.remove_files(&handle, handle.record.slots.iter().flatten().copied());
         }
         Err(self.no_space())
     }
 
     fn find_place(
         &self,
-        urgent: bool,
+        need: Need,
         refused: &HashMap<MemberIndex, u64>,
     ) -> Result<Place, VolumeError> {
-        let mut candidates = self.candidates(urgent);
+        let mut candidates = self.candidates(need);
         for candidate in &mut candidates {
             if let Some(&len) = refused.get(&candidate.member) {
                 candidate.available = candidate.available.min(len / 2);
             }
         }
-        let wanted = self.wanted(urgent);
+        let wanted = self.wanted(need);
         if candidates.len() < wanted.data_shards {
             return Err(VolumeError::Failed {
                 live: candidates.len(),
@@ -123,17 +157,27 @@ impl Segments {
     }
 
     /// Returns the members that are left, with the room that a new segment may take on each.
-    fn candidates(&self, urgent: bool) -> Vec<Candidate> {
-        let full = self.writer.lock().full.clone();
+    fn candidates(&self, need: Need) -> Vec<Candidate> {
         let taken = self.taken_by_member();
-        let spaces = self.members.spaces();
+        let mut spaces = self.members.spaces();
+        let mut full = Vec::new();
+        if need == Need::New {
+            let (without, took) = self.keep_ballast(&spaces);
+            full = without;
+            if took {
+                spaces = self.members.spaces();
+            }
+        }
+        full.extend(self.writer.lock().full.iter());
+        let unwritten = self.unwritten();
         let share = |(member, space): (MemberIndex, Space)| {
             let sharing = spaces
                 .iter()
                 .filter(|(_, other)| other.filesystem == space.filesystem);
             let room = space
                 .free_bytes
-                .saturating_sub(kept_back(space, self.step, urgent));
+                .saturating_sub(kept_back(space, self.step, need))
+                .saturating_sub(promised(space, &spaces, &unwritten));
             let available = if full.contains(&member) {
                 0
             } else {
