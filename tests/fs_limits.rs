@@ -141,12 +141,9 @@ fn a_volume_that_takes_no_more_changes_can_be_read() {
     let link = fs.symlink(ROOT, Ino::ROOT, b"link", b"file").unwrap().ino;
     fs.syncfs().unwrap();
 
-    for kind in [CallKind::Write, CallKind::Sync] {
-        plan.add(
-            Fault::at(1, Effect::NoSpace)
-                .of(Scope::Kind(kind))
-                .lasting(),
-        );
+    for member in 1..3 {
+        let writes = Scope::MemberKind(member, CallKind::Write);
+        plan.add(Fault::at(1, Effect::Eio).of(writes).lasting());
     }
     write(&fs, handle, 0, &vec![8; 100_000]).unwrap();
     fs.syncfs().unwrap_err();
