@@ -4,12 +4,12 @@
 //! attributes) is left out; everything else of a file comes along: bytes, holes, hard links,
 //! symlinks, permissions, times, `user.` attributes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -19,7 +19,7 @@ use super::args::ExtractArguments;
 use super::control;
 use super::directories::Directories;
 use super::failure::{Failure, Outcome, warn};
-use super::size::format_size;
+use super::size::{format_count, format_size};
 use super::volume::{Volume, fs_failure};
 use crate::format::record::{FileKind, Timestamp};
 use crate::format::{BLOCK_SIZE, Ino};
@@ -93,8 +93,12 @@ struct Extraction<'a> {
     unfinished: Vec<(PathBuf, Attr)>,
     files: u64,
     bytes: u64,
+    /// Files and directories of which something could not be read.
     lost: u64,
-    incomplete: u64,
+    /// Bytes of files that could not be read.
+    missing: u64,
+    /// What could not be made as it is in the volume.
+    changed: u64,
     progress: ProgressBar,
     piece: Vec<u8>,
 }
@@ -112,7 +116,8 @@ impl<'a> Extraction<'a> {
             files: 0,
             bytes: 0,
             lost: 0,
-            incomplete: 0,
+            missing: 0,
+            changed: 0,
             // Goes to standard error, and is hidden unless that is a terminal.
             progress: ProgressBar::new_spinner().with_style(style),
             piece: vec![0; PIECE_BYTES],
@@ -124,11 +129,11 @@ impl<'a> Extraction<'a> {
         if wanted.is_empty() {
             self.subtree(b"")?;
         }
-        for path in wanted {
-            let inside = normalized(path);
+        for inside in outermost(wanted) {
             tree::resolve(self.fs, &inside).map_err(|error| match error {
                 FsError::NotFound | FsError::NotDirectory => {
-                    Failure::usage(format!("there is no {} in the volume", path.display()))
+                    let shown = String::from_utf8_lossy(&inside);
+                    Failure::usage(format!("there is no {shown} in the volume"))
                         .advise("name paths from the root of the volume, without the mountpoint")
                 }
                 error => fs_failure(&error),
@@ -141,10 +146,15 @@ impl<'a> Extraction<'a> {
             self.go_on(&path, finished)?;
         }
         self.progress.finish_and_clear();
-        println!("{} files, {}", self.files, format_size(self.bytes));
+        let (files, bytes) = (format_count(self.files, "file"), format_size(self.bytes));
+        println!("{files}, {bytes}");
+        if self.lost > 0 {
+            let (lost, missing) = (self.lost, format_size(self.missing));
+            println!("{lost} of them incomplete, {missing} missing");
+        }
         Ok(if self.lost > 0 {
             Outcome::Lost
-        } else if self.incomplete > 0 {
+        } else if self.changed > 0 {
             Outcome::Degraded
         } else {
             Outcome::Done
@@ -186,12 +196,16 @@ impl<'a> Extraction<'a> {
             Ok(()) => Ok(()),
             Err(Trouble::Target(failure)) => Err(failure),
             Err(Trouble::Volume(error)) => {
-                self.lost += 1;
-                let shown = target.display();
-                warn(format_args!("{shown} is incomplete: {}", one_line(&error)));
+                self.lose(target, &error);
                 Ok(())
             }
         }
+    }
+
+    fn lose(&mut self, target: &Path, error: &FsError) {
+        self.lost += 1;
+        let shown = target.display();
+        warn(format_args!("{shown} is incomplete: {}", one_line(error)));
     }
 
     fn target(&self, entry: &Entry) -> PathBuf {
@@ -226,7 +240,7 @@ impl<'a> Extraction<'a> {
 
     fn make(&mut self, target: &Path, attr: &Attr) -> Result<(), Trouble> {
         let made = match attr.kind {
-            FileKind::Directory => match fs::create_dir(target) {
+            FileKind::Directory => match DirBuilder::new().mode(0o700).create(target) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && target.is_dir() => {
                     Ok(())
                 }
@@ -240,7 +254,7 @@ impl<'a> Extraction<'a> {
             FileKind::Fifo => make_node(target, FileType::Fifo, 0),
             FileKind::Socket => make_node(target, FileType::Socket, 0),
             FileKind::CharDevice | FileKind::BlockDevice if !self.superuser => {
-                self.incomplete += 1;
+                self.changed += 1;
                 warn(format_args!(
                     "{} is a device; only the superuser can make it",
                     target.display()
@@ -253,10 +267,12 @@ impl<'a> Extraction<'a> {
         made.map_err(|error| self.unwritable(target, &error).into())
     }
 
+    /// Writes a file that nobody else may read before it has its own permissions.
     fn regular(&mut self, target: &Path, attr: &Attr) -> Result<(), Trouble> {
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
+            .mode(0o600)
             .open(target)
             .map_err(|error| self.unwritable(target, &error))?;
         let flags = OpenFlags {
@@ -268,7 +284,14 @@ impl<'a> Extraction<'a> {
         self.fs.release(handle)?;
         file.set_len(attr.size)
             .map_err(|error| self.unwritable(target, &error))?;
-        copied
+        match copied {
+            // What there is of it is finished like any other file.
+            Err(Trouble::Volume(error)) => {
+                self.lose(target, &error);
+                Ok(())
+            }
+            copied => copied,
+        }
     }
 
     /// Copies data and leaves holes; what cannot be read becomes a hole, and is counted and named.
@@ -307,6 +330,7 @@ impl<'a> Extraction<'a> {
                     Err(_) if len > CAREFUL_BYTES => careful_until = offset + len as u64,
                     Err(error) => {
                         first_error.get_or_insert(error);
+                        self.missing += len as u64;
                         offset += len as u64;
                     }
                 }
@@ -320,14 +344,14 @@ impl<'a> Extraction<'a> {
     }
 
     /// Sets what a finished file carries besides its bytes.
-    fn finish(&self, target: &Path, attr: &Attr) -> Result<(), Trouble> {
-        let unwritable = |error: io::Error| self.unwritable(target, &error);
+    fn finish(&mut self, target: &Path, attr: &Attr) -> Result<(), Trouble> {
         // A change of owner takes capabilities away, one of permissions fits the ACL to them.
-        self.own(target, attr).map_err(unwritable)?;
+        self.own(target, attr)
+            .map_err(|error| self.unwritable(target, &error))?;
         let attributes = self.attributes(target, attr);
         permit(target, attr)
             .and_then(|()| stamp(target, attr))
-            .map_err(unwritable)?;
+            .map_err(|error| self.unwritable(target, &error))?;
         Ok(attributes?)
     }
 
@@ -338,8 +362,11 @@ impl<'a> Extraction<'a> {
         Ok(())
     }
 
-    fn attributes(&self, target: &Path, attr: &Attr) -> Result<(), FsError> {
+    /// Sets the extended attributes that the target takes; the others are named in one line.
+    fn attributes(&mut self, target: &Path, attr: &Attr) -> Result<(), FsError> {
         let names = self.fs.listxattr(attr.ino)?;
+        let mut refused = Vec::new();
+        let mut reason = None;
         for name in names
             .split(|&byte| byte == 0)
             .filter(|name| !name.is_empty())
@@ -350,12 +377,20 @@ impl<'a> Extraction<'a> {
             let value = self.fs.getxattr(attr.ino, name)?;
             let set = rustix::fs::lsetxattr(target, name, &value, XattrFlags::empty());
             if let Err(error) = set {
-                warn(format_args!(
-                    "{} goes without its attribute {}: {error}",
-                    target.display(),
-                    String::from_utf8_lossy(name)
-                ));
+                refused.push(String::from_utf8_lossy(name).into_owned());
+                reason.get_or_insert(error);
             }
+        }
+        if let Some(reason) = reason {
+            self.changed += 1;
+            let (shown, count) = (
+                target.display(),
+                format_count(refused.len() as u64, "attribute"),
+            );
+            let names = refused.join(", ");
+            warn(format_args!(
+                "{shown} goes without {count} ({names}): {reason}"
+            ));
         }
         Ok(())
     }
@@ -425,6 +460,20 @@ fn normalized(path: &Path) -> Vec<u8> {
     parts.join(&b'/')
 }
 
+/// Returns paths as the volume spells them, without those that lie below another of them.
+fn outermost(paths: &[PathBuf]) -> Vec<Vec<u8>> {
+    let all: BTreeSet<Vec<u8>> = paths.iter().map(|path| normalized(path)).collect();
+    let lies_below_another = |path: &[u8]| {
+        let above = (0..path.len()).filter(|&end| path[end] == b'/');
+        let parent = |end| all.contains(&path[..end]);
+        !path.is_empty() && (all.contains(&b""[..]) || above.into_iter().any(parent))
+    };
+    all.iter()
+        .filter(|path| !lies_below_another(path))
+        .cloned()
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -440,5 +489,22 @@ mod tests {
         ] {
             assert_eq!(normalized(Path::new(typed)), inside.as_bytes(), "{typed}");
         }
+    }
+
+    #[test]
+    fn what_lies_below_another_path_comes_with_it() {
+        let outermost_of = |typed: &[&str]| {
+            let paths: Vec<PathBuf> = typed.iter().map(PathBuf::from).collect();
+            let found = outermost(&paths).into_iter();
+            found
+                .map(|path| String::from_utf8(path).expect("it was typed as UTF-8"))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            outermost_of(&["b", "a/b", "a", "/a/./c", "ab", "b"]),
+            ["a", "ab", "b"]
+        );
+        assert_eq!(outermost_of(&["a/b", "/", "c"]), [""]);
+        assert_eq!(outermost_of(&["a/b/c", "a/b-c"]), ["a/b-c", "a/b/c"]);
     }
 }

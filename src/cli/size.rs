@@ -1,4 +1,4 @@
-//! Sizes as people write them.
+//! Sizes and counts as people write them.
 
 /// Parses `1048576`, `1M`, `1MiB` (all the same) or `4 KiB`; units are powers of 1024.
 ///
@@ -49,6 +49,12 @@ pub(super) fn format_size(bytes: u64) -> String {
     }
 }
 
+/// Writes a count of things, of which one is called `thing`: `1 file`, `2 files`.
+pub(super) fn format_count(count: u64, thing: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{plural}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,5 +78,12 @@ mod tests {
         assert_eq!(format_size(1023), "1023 B");
         assert_eq!(format_size(1536), "1.5 KiB");
         assert_eq!(format_size(5 << 40), "5.0 TiB");
+    }
+
+    #[test]
+    fn one_of_a_thing_is_not_many() {
+        assert_eq!(format_count(0, "file"), "0 files");
+        assert_eq!(format_count(1, "file"), "1 file");
+        assert_eq!(format_count(12, "file"), "12 files");
     }
 }

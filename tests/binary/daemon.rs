@@ -1,7 +1,7 @@
 //! What a daemon keeps its hands off, and what others may do beside it.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
@@ -146,6 +146,7 @@ fn extract_brings_out_everything_that_can_be_read_around_what_cannot() {
     let content = pattern(1, 3 << 20);
     fs::write(volume.path("damaged"), &content).unwrap();
     fs::write(volume.path("whole"), "whole").unwrap();
+    fs::set_permissions(volume.path("damaged"), fs::Permissions::from_mode(0o640)).unwrap();
     volume.unmount();
     // One more block than parity makes up for, at the same place of the first stripe.
     for member in &volume.members[..3] {
@@ -160,7 +161,19 @@ fn extract_brings_out_everything_that_can_be_read_around_what_cannot() {
         .output()
         .expect("the binary runs");
     assert_eq!(output.status.code(), Some(4), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.starts_with("2 files, "), "{said}");
+    assert!(said.contains("\n1 of them incomplete, "), "{said}");
     assert_eq!(fs::read(out.join("whole")).unwrap(), b"whole");
+    let mode = fs::metadata(out.join("damaged"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(
+        mode & 0o7777,
+        0o640,
+        "an incomplete file is finished like any other"
+    );
     let copied = fs::read(out.join("damaged")).unwrap();
     assert_eq!(copied.len(), content.len());
     let wrong: Vec<_> = (0..content.len() / 4096)
