@@ -170,8 +170,8 @@ impl Fs {
         self.syncfs()
     }
 
-    /// Reports how full the volume is. Inodes have no limit but space: as many are shown free as the
-    /// free space has blocks, and none in use, since nobody counts them.
+    /// Reports how full the volume is. Inodes have no limit but space: none are counted, which `df -i`
+    /// shows as a dash.
     ///
     /// # Errors
     ///
@@ -184,8 +184,8 @@ impl Fs {
             blocks: blocks(space.usable_total),
             blocks_free: blocks(space.usable_free),
             blocks_available: blocks(space.usable_free),
-            files: blocks(space.usable_free),
-            files_free: blocks(space.usable_free),
+            files: 0,
+            files_free: 0,
             name_max: NAME_BYTES,
         })
     }

@@ -177,7 +177,7 @@ fn look(fs: &Fs) -> Tree {
     for entry in tree::walk(fs, b"").unwrap() {
         let tree::Entry { path, mut attr } = entry.unwrap();
         attr.atime = attr.btime;
-        let mut bytes = fs.listxattr(attr.ino).unwrap();
+        let mut bytes = fs.listxattr(ROOT, attr.ino).unwrap();
         if let Ok(handle) = fs.open_file(ROOT, attr.ino, OpenFlags::read_only()) {
             let mut content = vec![0; 400_000];
             let len = fs.read(handle, 0, &mut content).unwrap();

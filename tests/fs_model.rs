@@ -595,7 +595,7 @@ impl Run {
     }
 
     fn compare_xattrs(&self, ino: Ino, node: &reference::Node) {
-        let list = self.view.listxattr(ino).unwrap();
+        let list = self.view.listxattr(&Caller::ROOT, ino).unwrap();
         let names: Vec<&[u8]> = list.split_terminator_nul();
         assert!(
             names

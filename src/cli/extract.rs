@@ -364,7 +364,7 @@ impl<'a> Extraction<'a> {
 
     /// Sets the extended attributes that the target takes; the others are named in one line.
     fn attributes(&mut self, target: &Path, attr: &Attr) -> Result<(), FsError> {
-        let names = self.fs.listxattr(attr.ino)?;
+        let names = self.fs.listxattr(&Caller::ROOT, attr.ino)?;
         let mut refused = Vec::new();
         let mut reason = None;
         for name in names

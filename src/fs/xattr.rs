@@ -13,6 +13,9 @@ pub(super) const CAPABILITY: &[u8] = b"security.capability";
 /// Longest value, in bytes.
 const VALUE_MAX: usize = 64 << 10;
 
+/// Attributes of the superuser, of which nobody else learns.
+const TRUSTED: &[u8] = b"trusted.";
+
 /// Longest list of the names of one inode, in bytes: what `listxattr(2)` can return.
 const LIST_MAX: usize = 64 << 10;
 
@@ -76,20 +79,24 @@ impl Fs {
         self.changed(edit, ino, inode)
     }
 
-    /// Returns the names of all attributes, each with a NUL behind it.
+    /// Returns the names of all attributes that the caller may know of, each with a NUL behind it:
+    /// `trusted.` ones are the superuser's.
     ///
     /// # Errors
     ///
     /// [`FsError::NotFound`], or a failure of the index.
-    pub fn listxattr(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
+    pub fn listxattr(&self, caller: &Caller, ino: Ino) -> Result<Vec<u8>, FsError> {
         self.inode(ino)?;
         let mut list = Vec::new();
         let (mut from, end) = key::xattrs(ino);
         loop {
             let page = self.pipeline.scan(&from, &end, PAGE)?;
             for (key, _) in &page {
-                list.extend_from_slice(key::parse_xattr(key)?.1);
-                list.push(0);
+                let name = key::parse_xattr(key)?.1;
+                if caller.uid == 0 || !name.starts_with(TRUSTED) {
+                    list.extend_from_slice(name);
+                    list.push(0);
+                }
             }
             match page.last() {
                 // The next key after this one is this one with a zero behind it.
@@ -132,7 +139,7 @@ impl Fs {
     }
 
     fn check_list_with(&self, ino: Ino, name: &[u8]) -> Result<(), FsError> {
-        if self.listxattr(ino)?.len() + name.len() < LIST_MAX {
+        if self.listxattr(&Caller::ROOT, ino)?.len() + name.len() < LIST_MAX {
             Ok(())
         } else {
             Err(FsError::NoSpace)
@@ -141,7 +148,7 @@ impl Fs {
 }
 
 fn check_name(name: &[u8]) -> Result<(), FsError> {
-    const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+    const NAMESPACES: [&[u8]; 3] = [b"user.", TRUSTED, b"security."];
     if name.is_empty() || name.len() > NAME_MAX {
         return Err(FsError::Range);
     }

@@ -160,13 +160,14 @@ impl Filesystem for Adapter {
             atime: atime.map(time_or_now),
             mtime: mtime.map(time_or_now),
             ctime: ctime.map(requested_time),
+            // The kernel has kept to itself what it was asked for: a write or `chown(-1, -1)`. With
+            // the writeback cache it still sends the time of it.
             kill_suid_sgid: mode.is_none()
                 && uid.is_none()
                 && gid.is_none()
                 && size.is_none()
                 && atime.is_none()
-                && mtime.is_none()
-                && ctime.is_none(),
+                && mtime.is_none(),
             handle: handle.map(|handle| Handle(handle.0)),
         };
         let caller = caller(request, 0);
@@ -570,8 +571,11 @@ impl Filesystem for Adapter {
     }
 
     fn listxattr(&self, request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        let caller = caller(request, 0);
         let context = Context::new("listxattr", request, number);
-        self.xattr(context, reply, size, |fs| fs.listxattr(ino(number)));
+        self.xattr(context, reply, size, |fs| {
+            fs.listxattr(&caller, ino(number))
+        });
     }
 
     fn removexattr(&self, request: &Request, number: INodeNo, key: &OsStr, reply: ReplyEmpty) {

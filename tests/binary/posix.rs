@@ -122,7 +122,7 @@ fn acls_and_attributes_are_kept_inherited_and_follow_the_mode() {
     if skip_mounts() {
         return;
     }
-    let volume = mounted();
+    let volume = mounted_for_all();
     let directory = volume.path("shared");
     fs::create_dir(&directory).unwrap();
     must(
@@ -138,6 +138,10 @@ fn acls_and_attributes_are_kept_inherited_and_follow_the_mode() {
         &["-n", "trusted.note", "-v", "kept", text(&file)],
     );
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    let seen = as_nobody("getfattr", &["-d", "-m", "-", text(&file)]);
+    assert!(seen.status.success(), "{seen:?}");
+    let seen = String::from_utf8_lossy(&seen.stdout).into_owned();
+    assert!(!seen.contains("trusted"), "{seen}");
     volume.remount();
     let acl = must("getfacl", &["-n", "-p", text(&file)]);
     for line in [
@@ -202,6 +206,21 @@ fn permissions_hold_against_other_users_and_their_writes_clear_setuid() {
             .success()
     );
     assert_eq!(fs::metadata(sticky.join("theirs")).unwrap().uid(), 65534);
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o6755)).unwrap();
+    std::os::unix::fs::chown(&program, None, None).unwrap();
+    let mode = fs::metadata(&program).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o755, "after chown(-1, -1)");
+    // Times that the kernel writes back by itself are no sign of a write.
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o6755)).unwrap();
+    fs::hard_link(&program, volume.path("again")).unwrap();
+    fs::rename(&program, volume.path("moved")).unwrap();
+    must("sync", &["-f", text(&volume.mountpoint)]);
+    volume.remount();
+    let mode = fs::metadata(volume.path("moved"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o7777, 0o6755, "after link and rename");
     volume.unmount();
 }
 
