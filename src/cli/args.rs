@@ -2,10 +2,17 @@
 
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 use super::bench::BenchArguments;
 use super::size::parse_size;
+
+/// Where an option that every command has stands in its help.
+const LAST: usize = 900;
+
+/// Threads that serve requests at most: each has a buffer for the longest request.
+const MOST_THREADS: u64 = 256;
 
 /// A POSIX filesystem over K+M directories, any M of which may die.
 #[derive(Debug, Parser)]
@@ -25,7 +32,7 @@ Exit codes: 0 done, 1 wrong usage, 2 the environment or I/O failed,
 )]
 pub(super) struct Arguments {
     /// Log more; twice for everything.
-    #[arg(short, long, global = true, action = ArgAction::Count)]
+    #[arg(short, long, global = true, action = ArgAction::Count, display_order = LAST)]
     pub(super) verbose: u8,
     #[command(subcommand)]
     pub(super) command: Command,
@@ -88,14 +95,18 @@ pub(super) struct CreateArguments {
 /// Mount a volume: any order of its directories, any subset that suffices. Returns when the mount is
 /// usable and leaves a daemon behind; exits with 3 if directories are missing.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(
+    override_usage = "cauchyfs mount [OPTIONS] DIR... MOUNTPOINT",
+    after_help = "Examples:
   cauchyfs mount d0 d1 d2 d3 d4 d5 /mnt/photos
   cauchyfs mount -o ro,noatime d0 d1 d2 d3 /mnt/photos                  # two of six are gone
   mount -t fuse.cauchyfs /srv/d0:/srv/d1:/srv/d2 /mnt/photos            # as fstab does
 
 Options for -o: ro, rw, allow_other, nosuid, nodev, noexec, suid, dev, exec, noatime, relatime,
 strictatime, sync, dirsync, no_writeback, fsname=NAME; default_permissions is always on;
-_netdev, nofail, user and x-* are for others and ignored.")]
+_netdev, nofail, user and x-* are for others and ignored, and so are nodiratime and lazytime. The
+kernel serves what it has cached by itself: such reads set no access time, whatever is chosen."
+)]
 pub(super) struct MountArguments {
     /// Mount options, separated by commas.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
@@ -107,7 +118,8 @@ pub(super) struct MountArguments {
     #[arg(long, default_value = "256MiB", value_name = "SIZE", value_parser = parse_size)]
     pub(super) cache_size: u64,
     /// Threads that serve requests; 0 for one per CPU and two more.
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, default_value_t = 0, value_name = "N",
+        value_parser = RangedU64ValueParser::<usize>::new().range(..=MOST_THREADS))]
     pub(super) threads: usize,
     /// Address to serve metrics on (in a later release).
     #[arg(long, value_name = "ADDR")]
@@ -176,9 +188,12 @@ pub(super) struct CheckArguments {
 /// Copy files out of the directories with no mount, no daemon and no superuser. Writes nothing to
 /// the directories.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(
+    override_usage = "cauchyfs extract [OPTIONS] DIR... --to OUT [PATH...]",
+    after_help = "Examples:
   cauchyfs extract d0 d1 d3 d5 --to /tmp/out
-  cauchyfs extract d0 d1 d3 d5 --to /tmp/out albums/2024 notes.txt")]
+  cauchyfs extract d0 d1 d3 d5 --to /tmp/out albums/2024 notes.txt"
+)]
 pub(super) struct ExtractArguments {
     /// The volume's directories, as many as it takes.
     #[arg(value_name = "DIR", required = true)]

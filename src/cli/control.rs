@@ -349,7 +349,7 @@ pub(super) fn refuse_mounted(directories: &[PathBuf]) -> Result<(), Failure> {
         return Ok(());
     };
     let shown = mountpoint.display();
-    Err(Failure::usage(format!(
+    Err(Failure::environment(format!(
         "these directories are in use: they are mounted at {shown}"
     ))
     .advise(format!(

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
-use crate::format::files::SUPERBLOCK;
+use crate::format::files::{JOURNALS, SUPERBLOCK};
 
 /// The directories of a volume that is to be opened.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,7 +23,8 @@ impl Directories {
     ///
     /// # Errors
     ///
-    /// If one is no directory, or is given twice in whatever spelling, or lies inside another.
+    /// If one is no directory, or is given twice in whatever spelling, or lies inside another, or if
+    /// none exists.
     pub(super) fn find(typed: &[PathBuf]) -> Result<Self, Failure> {
         let mut present = Vec::new();
         let mut absent = Vec::new();
@@ -46,6 +47,9 @@ impl Directories {
             }
         }
         refuse_overlaps(&present)?;
+        if present.is_empty() {
+            return Err(none_exists(&absent));
+        }
         Ok(Self { present, absent })
     }
 
@@ -70,15 +74,19 @@ impl Directories {
 
     fn make_and_check(typed: &[PathBuf], made: &mut Vec<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
         for path in typed {
+            if path.exists() && !path.is_dir() {
+                let shown = path.display();
+                return Err(Failure::usage(format!("{shown} is no directory")));
+            }
             make_directory(path, made).map_err(|error| {
                 Failure::environment(format!("cannot make {}: {error}", path.display()))
             })?;
         }
         let found = Self::find(typed)?;
-        found
-            .present
-            .iter()
-            .try_for_each(|path| refuse_content(path))?;
+        for path in &found.present {
+            refuse_content(path)?;
+            refuse_member_above(path)?;
+        }
         Ok(found.present)
     }
 }
@@ -153,6 +161,36 @@ fn refuse_content(path: &Path) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Refuses a directory below a member of another volume, which is to be left alone.
+fn refuse_member_above(path: &Path) -> Result<(), Failure> {
+    let is_member = |above: &&Path| {
+        let has = |name: &str| above.join(name).is_file();
+        has(SUPERBLOCK) && JOURNALS.iter().any(|journal| has(journal))
+    };
+    let shown = path.display();
+    match path.ancestors().skip(1).find(is_member) {
+        Some(member) => Err(Failure::usage(format!(
+            "{shown} lies inside {}, a member of a volume",
+            member.display()
+        ))
+        .advise("nobody but CauchyFS may write into a member: name a directory outside")),
+        None => Ok(()),
+    }
+}
+
+fn none_exists(paths: &[PathBuf]) -> Failure {
+    let shown: Vec<_> = paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    let message = match shown.as_slice() {
+        [] => return Failure::usage("no directory given"),
+        [path] => format!("{path} does not exist, or does not answer"),
+        paths => format!("none of these exists or answers: {}", paths.join(", ")),
+    };
+    Failure::environment(message).advise("check the paths, and that their disks are mounted")
 }
 
 fn refuse_overlaps(paths: &[PathBuf]) -> Result<(), Failure> {

@@ -50,6 +50,10 @@ fn plan(arguments: &MountArguments) -> Result<Plan, Failure> {
     if arguments.cache_size < LEAST_CACHE {
         return Err(Failure::usage("--cache-size must be at least 16MiB"));
     }
+    if arguments.engine == "cuda" {
+        return Err(Failure::usage("--engine cuda comes with a later release")
+            .advise("leave it out, and the fastest engine of this CPU is chosen"));
+    }
     codec::select(&arguments.engine).map_err(|error| {
         let names: Vec<&str> = codec::engines().map(codec::Engine::name).collect();
         Failure::usage(error).advise(format!("this machine has auto, cpu, {}", names.join(", ")))

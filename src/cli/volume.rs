@@ -427,8 +427,13 @@ fn is_loss(error: &CommitError) -> bool {
 
 fn members_failure(error: &MembersError) -> Failure {
     let mut failure = Failure::environment(one_line(error));
-    if matches!(error, MembersError::TooFew { .. }) {
-        failure.fault = Fault::TooFew;
+    match error {
+        MembersError::TooFew { .. } => failure.fault = Fault::TooFew,
+        // What was typed does not belong together, whatever state it is in.
+        MembersError::MixedVolumes { .. }
+        | MembersError::SameMember { .. }
+        | MembersError::Foreign { .. } => failure.fault = Fault::Usage,
+        _ => {}
     }
     match error.hint() {
         Some(hint) => failure.advise(hint),

@@ -157,7 +157,7 @@ pub enum MembersError {
     },
 
     /// Fewer members than the volume needs.
-    #[error("{found} members {kind}, {needed} needed; missing: {}", list(missing))]
+    #[error("{found} member{} {kind}, {needed} needed; missing: {}", if *found == 1 { "" } else { "s" }, list(missing))]
     TooFew {
         /// How many were found.
         found: usize,

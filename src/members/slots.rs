@@ -79,8 +79,8 @@ fn judge(store: &StoreRef, executor: &Executor, slots: Vec<Slot>) -> Result<Look
                 let path = store.label();
                 return Err(MembersError::Newer { path, source });
             }
-            Ok(Err(error)) => problem = Some(error.to_string()),
-            Err(error) => problem = Some(chain(&error)),
+            Ok(Err(error)) => problem = Some(format!("its superblock is damaged: {error}")),
+            Err(error) => problem = problem.or_else(|| Some(chain(&error))),
         }
     }
     match (newest, problem) {
@@ -90,10 +90,7 @@ fn judge(store: &StoreRef, executor: &Executor, slots: Vec<Slot>) -> Result<Look
             Ok(Look::Member(Box::new(block)))
         }
         (None, _) if absent => without_superblock(store, executor),
-        (None, problem) => Ok(Look::Unusable(format!(
-            "its superblock is damaged: {}",
-            problem.unwrap_or_default()
-        ))),
+        (None, problem) => Ok(Look::Unusable(problem.unwrap_or_default())),
     }
 }
 

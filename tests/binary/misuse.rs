@@ -85,8 +85,11 @@ fn create_refuses_what_cannot_be_a_volume() {
     fs::create_dir(at("full")).unwrap();
     fs::write(at("full/note"), "mine").unwrap();
     symlink(at("a"), at("alias")).unwrap();
+    fs::create_dir(at("volume")).unwrap();
+    let member = create(&at("volume"))[0].join("segments/below");
+    let member = member.to_str().unwrap();
     let name = |name: &str| at(name).to_str().unwrap().to_owned();
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 10] = [
         (
             &["--data", "0", "--parity", "1", &name("a"), &name("b")],
             "--data must be at least 1",
@@ -102,6 +105,21 @@ fn create_refuses_what_cannot_be_a_volume() {
         (
             &["--data", "1", "--parity", "1", &name("a"), &name("full")],
             "is not empty",
+        ),
+        (
+            &[
+                "--data",
+                "1",
+                "--parity",
+                "1",
+                &name("a"),
+                &name("full/note"),
+            ],
+            "is no directory",
+        ),
+        (
+            &["--data", "1", "--parity", "1", &name("a"), member],
+            "a member of a volume",
         ),
         (
             &["--data", "1", "--parity", "1", &name("a"), &name("a")],
@@ -169,7 +187,7 @@ fn mount_refuses_bad_options_places_and_members() {
     let base = home.path().to_str().unwrap();
     let d = members.each_ref().map(|path| path.to_str().unwrap());
     let name = |name: &str| at(name).to_str().unwrap().to_owned();
-    let cases: [(&[&str], i32, &str); 12] = [
+    let cases: [(&[&str], i32, &str); 14] = [
         (&[d[0], d[1], d[2]], 1, "is a member of a volume"),
         (
             &["-o", "remount,ro", d[0], d[1], d[2], &name("mnt")],
@@ -190,6 +208,16 @@ fn mount_refuses_bad_options_places_and_members() {
             &["--engine", "abacus", d[0], d[1], d[2], &name("mnt")],
             1,
             "abacus",
+        ),
+        (
+            &["--engine", "cuda", d[0], d[1], d[2], &name("mnt")],
+            1,
+            "later release",
+        ),
+        (
+            &["--threads", "100000", d[0], d[1], d[2], &name("mnt")],
+            1,
+            "--threads",
         ),
         (&[d[0], d[1], d[2], &name("none")], 1, "cannot mount on"),
         (
@@ -246,7 +274,7 @@ fn members_of_two_volumes_are_not_mixed() {
         create(&home.path().join("two")),
     );
     let mixed = [Path::new("mount"), &one[0], &one[1], &two[2], &at("mnt")].map(Path::to_owned);
-    refused(&cauchyfs(&mixed), 2, "volume");
+    refused(&cauchyfs(&mixed), 1, "volume");
 }
 
 #[test]
@@ -263,7 +291,21 @@ fn what_is_not_there_is_said_so() {
     refused(
         &cauchyfs(&[Path::new("check"), &at("gone")]),
         2,
-        "cauchyfs: ",
+        "gone does not exist",
+    );
+    let nowhere = [Path::new("mount"), &at("gone"), &at("lost"), &blank];
+    refused(&cauchyfs(&nowhere), 2, "none of these exists");
+    fs::write(blank.join("note"), "mine").unwrap();
+    refused(
+        &cauchyfs(&[Path::new("status"), &blank]),
+        1,
+        "no superblock",
+    );
+    fs::write(at("file"), "mine").unwrap();
+    refused(
+        &cauchyfs(&[Path::new("status"), &at("file")]),
+        1,
+        "is no directory",
     );
 }
 
@@ -288,10 +330,10 @@ fn a_mounted_volume_is_neither_mounted_nor_checked_nor_extracted_again() {
     refused(&taken, 2, "in use");
     let place = format!("mounted at {}", volume.mountpoint.display());
     refused(&taken, 2, &place);
-    refused(&with(&["check"], &[]), 1, "in use");
+    refused(&with(&["check"], &[]), 2, "in use");
     refused(
         &with(&["extract"], &["--to", other.to_str().unwrap()]),
-        1,
+        2,
         "in use",
     );
     // Status finds the mount behind the directories.
