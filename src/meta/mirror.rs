@@ -111,6 +111,8 @@ struct Io {
     durable: Front,
     /// A newer head was written, but is not durable on all copies.
     head_in_doubt: bool,
+    /// Pages or lengths of files were written since the last sync.
+    unsynced: bool,
     /// A member that is being given a copy.
     arriving: Option<refill::Arriving>,
     /// Members that could take no copy since the last commit.
@@ -192,6 +194,7 @@ impl Mirror {
                 );
             }
         }
+        io.unsynced = true;
         let answers = self.disk.run(ops);
         self.settle(io, answers)?;
         let mut buffered = self.buffered.lock();
@@ -227,8 +230,7 @@ impl Mirror {
         self.flush(io)?;
         let front = self.front.lock().clone();
         if front == io.durable {
-            let answers = self.disk.sync(&self.members(), &self.name);
-            return self.settle(io, answers);
+            return self.sync_files(io);
         }
         self.extend(io, front.db_bytes)?;
         self.write_heads(io, front)?;
@@ -237,8 +239,21 @@ impl Mirror {
         self.cut(io)
     }
 
-    /// Writes `front` into the heads of all copies and makes it durable, with all pages before it.
+    /// Makes the files of all copies durable as they are.
+    fn sync_files(&self, io: &mut Io) -> io::Result<()> {
+        let answers = self.disk.sync(&self.members(), &self.name);
+        self.settle(io, answers)?;
+        io.unsynced = false;
+        Ok(())
+    }
+
+    /// Makes all pages durable, then writes `front` into the heads of all copies and makes it durable.
     fn write_heads(&self, io: &mut Io, front: Front) -> io::Result<()> {
+        // Also for a database that would find out from a torn page that its last commit is not there:
+        // a torn frame is an error, and nothing of it is shown.
+        if io.unsynced {
+            self.sync_files(io)?;
+        }
         io.sequence += 1;
         io.head_in_doubt = true;
         let head = Head {
@@ -259,8 +274,7 @@ impl Mirror {
         let ops = self.copies.read().iter().map(write).collect();
         let answers = self.disk.run(ops);
         self.settle(io, answers)?;
-        let answers = self.disk.sync(&self.members(), &self.name);
-        self.settle(io, answers)?;
+        self.sync_files(io)?;
         for copy in self.copies.write().iter_mut() {
             copy.slot = 1 - copy.slot;
         }

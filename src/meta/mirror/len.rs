@@ -30,6 +30,7 @@ impl Mirror {
             .filter(|copy| copy.file_bytes < len)
             .copied()
             .collect();
+        io.unsynced |= !short.is_empty();
         let grow = |copy: Copied| {
             let reserved = self.may_reserve(copy.member, len - copy.file_bytes)
                 && self

@@ -101,6 +101,7 @@ impl Mirror {
             durable_sequence: 0,
             durable: front.clone(),
             head_in_doubt: false,
+            unsynced: false,
             arriving: None,
             refused: Vec::new(),
             cramped: Vec::new(),
@@ -147,8 +148,7 @@ impl Mirror {
     fn begin_under(&self, io: &mut Io) -> io::Result<()> {
         // What a killed daemon wrote was read, but may not be durable, and the head before it is
         // overwritten next.
-        let answers = self.disk.sync(&self.members(), &self.name);
-        self.settle(io, answers)?;
+        self.sync_files(io)?;
         io.sequence = io.sequence.max(self.cut_off.end);
         self.flush(io)?;
         let front = self.front.lock().clone();

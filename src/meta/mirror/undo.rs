@@ -26,6 +26,8 @@ impl Mirror {
     pub(in crate::meta) fn reset(&self) -> io::Result<()> {
         let mut io = self.io.lock();
         self.suspend_under(&io);
+        // What was written since the last durable head is given up.
+        io.unsynced = false;
         if io.head_in_doubt {
             // It must be gone before pages that it names are used again.
             match self.undo_head(&mut io) {

@@ -137,3 +137,36 @@ fn a_member_that_comes_back_is_no_source_for_recovery() {
         );
     }
 }
+
+/// Compaction moves pages to the front, and is to leave none behind that are not there yet.
+#[test]
+fn a_cut_while_the_index_is_compacted_leaves_one_that_can_be_read() {
+    let base = Rig::new(1, 1, 3);
+    let script = Script::new(SEED + 4, 40);
+    let (progress, outcome) = play(&base, None, &script, 5, &inline());
+    outcome.expect("nothing fails");
+    let mut cuts = 0;
+    for nth in 1.. {
+        let rig = base.fork();
+        let plan = FaultPlan::new();
+        let (meta, _, members) = rig
+            .open(&[], Some(&plan), Access::ReadWrite)
+            .expect("nothing fails yet");
+        plan.add(Fault::at(nth, Effect::PowerCut).of(Scope::Changing));
+        let compacted = meta.compact_index();
+        drop((meta, members));
+        if plan.triggered() == 0 {
+            compacted.expect("without a fault it is compacted");
+            break;
+        }
+        cuts += 1;
+        for policy in policies(nth) {
+            for lost in losses(3, 1) {
+                let rig = after_cut(&rig, policy);
+                let case = format!("call {nth}, {policy:?}, lost {lost:?}");
+                verify(&rig, &lost, &script, progress, &case);
+            }
+        }
+    }
+    assert!(cuts > 10, "only {cuts} cuts were tried");
+}
