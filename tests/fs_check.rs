@@ -383,6 +383,26 @@ fn an_inode_whose_removal_a_crash_interrupted_is_removed_at_the_next_mount() {
 }
 
 #[test]
+fn a_stripe_that_a_crash_left_without_a_file_is_no_fault_and_freed_after_the_next_mount() {
+    let disks = volume::disks(3, 2, 1);
+    let pipeline = volume::open(&disks, 0);
+    let written = pipeline.write(&vec![1; 300_000]).unwrap();
+    pipeline.sync().unwrap();
+    // The daemon is killed before the file learns of its bytes.
+    drop((written, pipeline));
+    let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
+    let pipeline = volume::open(&disks, 0);
+    let report = check(&pipeline, false).unwrap();
+    assert_eq!((report.findings, report.unclaimed), (vec![], 3));
+    for _ in 0..4 {
+        pipeline.reap().unwrap();
+        pipeline.sync().unwrap();
+    }
+    let report = check(&pipeline, false).unwrap();
+    assert_eq!((report.stripes, report.unclaimed), (0, 0));
+}
+
+#[test]
 fn a_segment_file_that_is_gone_or_cut_short_is_named_with_the_shards_it_lacks() {
     let disks = volume::disks(3, 2, 1);
     let pipeline = volume::open(&disks, 0);

@@ -647,6 +647,7 @@ impl Run {
         self.fs.settle();
         let report = check::check(&self.pipeline, false).unwrap();
         assert_eq!(report.findings, [], "check finds nothing");
+        assert_eq!(report.unclaimed, 0, "nothing leaks");
         assert_eq!(report.inodes, self.reference.nodes.len() as u64);
     }
 }
