@@ -200,6 +200,12 @@ impl FaultPlan {
         self.shared.state.lock().triggered
     }
 
+    /// Returns whether a power cut has struck, and every call fails.
+    #[must_use]
+    pub fn is_power_off(&self) -> bool {
+        self.shared.state.lock().power_off
+    }
+
     /// Lets every call that hangs now go on.
     pub fn release(&self) {
         self.shared.state.lock().releases += 1;
