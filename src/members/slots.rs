@@ -1,5 +1,7 @@
 //! Reading and writing the two slots of a superblock on a directory.
 
+use std::fmt;
+
 use bytes::Bytes;
 
 use super::MembersError;
@@ -79,7 +81,10 @@ fn judge(store: &StoreRef, executor: &Executor, slots: Vec<Slot>) -> Result<Look
                 let path = store.label();
                 return Err(MembersError::Newer { path, source });
             }
-            Ok(Err(error)) => problem = Some(format!("its superblock is damaged: {error}")),
+            Ok(Err(error)) => problem = Some(damaged(&error)),
+            Err(error) if error.kind() == StoreErrorKind::ShortRead => {
+                problem = Some(damaged(&chain(&error)));
+            }
             Err(error) => problem = problem.or_else(|| Some(chain(&error))),
         }
     }
@@ -92,6 +97,10 @@ fn judge(store: &StoreRef, executor: &Executor, slots: Vec<Slot>) -> Result<Look
         (None, _) if absent => without_superblock(store, executor),
         (None, problem) => Ok(Look::Unusable(problem.unwrap_or_default())),
     }
+}
+
+fn damaged(why: &impl fmt::Display) -> String {
+    format!("its superblock is damaged: {why}")
 }
 
 /// Tells an empty directory, which may be one whose disk is not mounted, from one that was never meant.

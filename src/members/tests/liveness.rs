@@ -274,7 +274,7 @@ fn a_torn_slot_costs_nothing_and_two_cost_the_member() {
     assert!(
         error
             .to_string()
-            .starts_with("1 members up to date, 2 needed"),
+            .starts_with("1 member up to date, 2 needed"),
         "{error}"
     );
     assert!(
