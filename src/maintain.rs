@@ -4,13 +4,13 @@
 //! keep the others from their work.
 
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::commit::{CommitError, InodeLocks, Pipeline};
 use crate::members::Access;
+use crate::workers::Threads;
 
 /// How often commits and checkpoints are looked after.
 const TICK: Duration = Duration::from_millis(100);
@@ -49,29 +49,35 @@ impl Stop {
 #[derive(Debug)]
 pub struct Maintain {
     stop: Arc<Stop>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Threads,
 }
 
 impl Maintain {
     /// Starts those that the volume's access calls for: one that is only read is only watched. `locks`
     /// are those of the inodes whose extents are moved.
+    ///
+    /// # Panics
+    ///
+    /// If the system gives no threads.
     #[must_use]
     pub fn start(pipeline: &Arc<Pipeline>, locks: Arc<dyn InodeLocks>) -> Self {
         let stop = Arc::new(Stop::default());
-        let start = |every, work: Work| {
+        let threads = Threads::default();
+        let start = |name, every, work: Work| {
             let (pipeline, stop) = (Arc::clone(pipeline), Arc::clone(&stop));
-            thread::spawn(move || repeat(&pipeline, &stop, every, &*work))
+            let started = threads.start(name, move || repeat(&pipeline, &stop, every, &*work));
+            started.expect("the system gives threads");
         };
         let probe: Work = Box::new(|pipeline| {
             pipeline.members().probe();
             Ok(())
         });
-        let mut threads = vec![start(PROBE_INTERVAL, probe)];
+        start("probe", PROBE_INTERVAL, probe);
         if pipeline.members().access() == Access::ReadWrite {
-            threads.push(start(TICK, Box::new(Pipeline::tick)));
-            threads.push(start(REAP_INTERVAL, Box::new(Pipeline::reap)));
+            start("tick", TICK, Box::new(Pipeline::tick));
+            start("reap", REAP_INTERVAL, Box::new(Pipeline::reap));
             let make_room: Work = Box::new(move |pipeline| pipeline.make_room_ahead(&*locks));
-            threads.push(start(ROOM_INTERVAL, make_room));
+            start("room", ROOM_INTERVAL, make_room);
         }
         Self { stop, threads }
     }
@@ -86,11 +92,7 @@ impl Drop for Maintain {
     fn drop(&mut self) {
         *self.stop.stopped.lock() = true;
         self.stop.changed.notify_all();
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                log::error!("a background thread panicked");
-            }
-        }
+        self.threads.wait();
     }
 }
 

@@ -17,7 +17,7 @@
 //!
 //! # Lock order
 //!
-//! `roster`, then one member's health or `live`. No lock but `roster` is held across I/O; only those
+//! `roster`, then one member's health or `live`; `locks` by itself. No lock but `roster` is held across I/O; only those
 //! who have to do with a failing member wait for it.
 
 use std::fmt;
@@ -81,7 +81,9 @@ pub struct Members {
     failed: AtomicBool,
     current_at_open: Vec<MemberIndex>,
     unusable: Vec<Unusable>,
-    _locks: Vec<StoreLock>,
+    /// With the directories that they are of; none after [`Members::release`] but those that hang.
+    locks: Mutex<Vec<(StoreRef, StoreLock)>>,
+    released: AtomicBool,
 }
 
 impl Members {
@@ -172,6 +174,17 @@ impl Members {
         raised
     }
 
+    /// Lets go of the directories: nothing reaches them from now on, and others may use them. Those on
+    /// which an operation hangs stay locked until this process ends, which it cannot before that operation
+    /// does, since it may still take effect. Returns their paths.
+    pub fn release(&self) -> Vec<String> {
+        self.released.store(true, Ordering::Release);
+        let mut locks = self.locks.lock();
+        let freed = locks.extract_if(.., |(store, _)| !self.executor.is_hanging(store));
+        drop(freed.collect::<Vec<_>>());
+        locks.iter().map(|(store, _)| store.label()).collect()
+    }
+
     /// Returns the volume's identity.
     #[must_use]
     pub fn volume_id(&self) -> VolumeId {
@@ -258,6 +271,9 @@ impl Members {
     /// Returns a member's directory, or `None` if the member is not up.
     #[must_use]
     pub fn store(&self, member: MemberIndex) -> Option<StoreRef> {
+        if self.is_released() {
+            return None;
+        }
         self.member(member)?.store()
     }
 
@@ -279,6 +295,10 @@ impl Members {
     #[must_use]
     pub fn is_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
+    }
+
+    fn is_released(&self) -> bool {
+        self.released.load(Ordering::Acquire)
     }
 
     fn member(&self, index: MemberIndex) -> Option<&Member> {

@@ -22,15 +22,12 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-
-use parking_lot::Mutex;
 
 use crate::codec::{CodecError, Engine};
 use crate::format::record::{Segment, ShardSums, Stripe};
 use crate::format::{SegmentId, ShardIndex, StripeId};
 use crate::members::Members;
-use crate::workers::Workers;
+use crate::workers::{Threads, Workers};
 
 mod buffers;
 mod cache;
@@ -140,7 +137,7 @@ pub struct VolumeOptions {
 /// The stripes of one volume.
 pub struct Volume {
     core: Arc<Core>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Threads,
 }
 
 impl Volume {
@@ -149,6 +146,10 @@ impl Volume {
     /// # Errors
     ///
     /// [`CodecError`] if the volume's code is not known.
+    ///
+    /// # Panics
+    ///
+    /// If the system gives no threads.
     pub fn open(
         members: Arc<Members>,
         catalog: Arc<dyn Catalog>,
@@ -157,10 +158,7 @@ impl Volume {
     ) -> Result<Self, CodecError> {
         let core = Arc::new(Core::new(members, catalog, segments, options)?);
         let threads = core::spawn(&core, options.threads);
-        Ok(Self {
-            core,
-            threads: Mutex::new(threads),
-        })
+        Ok(Self { core, threads })
     }
 
     /// Copies as much of `data` as fits into the open stripe, at least a byte; call again with the
@@ -421,11 +419,7 @@ impl Drop for Volume {
     fn drop(&mut self) {
         self.core.buffers.close();
         self.core.prefetch.close();
-        for thread in self.threads.lock().drain(..) {
-            if thread.join().is_err() {
-                log::error!("a thread of the volume panicked");
-            }
-        }
+        self.threads.wait();
     }
 }
 

@@ -1,8 +1,13 @@
-//! The threads that the whole process shares for computing: as many as asked for, never more.
+//! The threads that the whole process shares for computing: as many as asked for, never more. And
+//! [`Threads`] of all other kinds.
 
 use std::sync::Arc;
 
 use crate::codec::Crew;
+
+mod threads;
+
+pub use threads::Threads;
 
 /// Why there are no workers: the system gives no more threads.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -1,8 +1,8 @@
 //! The control socket: how commands talk to the daemon behind a mountpoint.
 //!
 //! One Unix socket for each mount, named after the mountpoint, in the runtime directory of the user
-//! who mounted it. A connection carries one request and one answer, each a line of JSON. Members stay
-//! locked until the daemon's process is gone, so whoever unmounts waits for that too.
+//! who mounted it. A connection carries one request and one answer, each a line of JSON. The daemon's
+//! process ends soon after its answer, and whoever unmounts waits for that too.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 use super::failure::Failure;
@@ -48,6 +48,8 @@ pub(super) enum Answer {
     Status(Box<Report>),
     /// Unmounted; everything is durable.
     Unmounted,
+    /// The same, but the kernel lets the process end only when these directories answer.
+    Lingering(Vec<String>),
     /// It could not be done.
     Failed(Failure),
 }
@@ -273,31 +275,39 @@ fn exchange(mut stream: UnixStream, request: Request) -> io::Result<Answer> {
 /// Waits until the process at the other end of a connection is gone, once it has said that it ends.
 ///
 /// Taken before the request is sent, so that the process is the right one.
-pub(super) struct Departure(Option<OwnedFd>);
+pub(super) struct Departure(Option<Leaving>);
+
+struct Leaving {
+    process: OwnedFd,
+    pid: Pid,
+}
 
 impl Departure {
     /// Remembers the process behind `stream`; nothing to wait for if it cannot be told.
     pub(super) fn of(stream: &UnixStream) -> Self {
-        let process = rustix::net::sockopt::socket_peercred(stream)
-            .and_then(|peer| pidfd_open(peer.pid, PidfdFlags::empty()));
-        Self(process.ok())
+        let leaving = rustix::net::sockopt::socket_peercred(stream).and_then(|peer| {
+            let process = pidfd_open(peer.pid, PidfdFlags::empty())?;
+            Ok(Leaving {
+                process,
+                pid: peer.pid,
+            })
+        });
+        Self(leaving.ok())
     }
 
-    /// Waits for at most [`ANSWER_TIMEOUT`].
+    /// Waits for at most `patience`; returns the process if it is still there then.
     ///
     /// # Errors
     ///
-    /// If it is still there then.
-    pub(super) fn wait(self) -> Result<(), Failure> {
-        let Some(process) = self.0 else {
-            return Ok(());
+    /// If the system cannot say.
+    pub(super) fn wait(&self, patience: Duration) -> Result<Option<Pid>, Failure> {
+        let Some(Leaving { process, pid }) = &self.0 else {
+            return Ok(None);
         };
-        let timeout = Timespec::try_from(ANSWER_TIMEOUT).map_err(Failure::environment)?;
-        match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout)) {
-            Ok(0) => Err(Failure::environment(
-                "everything is durable, but the daemon's process does not end",
-            )),
-            Ok(_) => Ok(()),
+        let timeout = Timespec::try_from(patience).map_err(Failure::environment)?;
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => Ok(Some(*pid)),
+            Ok(_) => Ok(None),
             Err(error) => Err(Failure::environment(io::Error::from(error))),
         }
     }

@@ -438,13 +438,19 @@ fn finish(
     mut waiting: Vec<UnixStream>,
     inbox: &Receiver<Event>,
 ) -> Result<Outcome, Failure> {
+    let pipeline = Arc::clone(&volume.pipeline);
     let closed = volume.close();
+    let hanging = pipeline.members().release();
+    if !hanging.is_empty() {
+        log::warn!("this process ends when {} answers", hanging.join(" and "));
+    }
     waiting.extend(inbox.try_iter().filter_map(|event| match event {
         Event::Unmount { client, .. } => Some(client),
         Event::Over(_) | Event::Signal(_) => None,
     }));
     let answer = match &closed {
-        Ok(()) => Answer::Unmounted,
+        Ok(()) if hanging.is_empty() => Answer::Unmounted,
+        Ok(()) => Answer::Lingering(hanging),
         Err(failure) => Answer::Failed(failure.clone()),
     };
     drop(socket);

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -10,6 +11,12 @@ use super::control::{self, Answer, Departure, Request};
 use super::failure::{Failure, Outcome, warn};
 use crate::fuse::mount::{self, MountError, Unmount};
 use crate::fuse::mountinfo::{self, MountEntry};
+
+/// How long a daemon may take to end once it has said that it does.
+const DEPARTURE: Duration = Duration::from_secs(15);
+
+/// How long if it has said that it is held up: what holds it up may just have come back.
+const BRIEFLY: Duration = Duration::from_secs(1);
 
 /// How many processes that keep a mount busy are named.
 const NAMED_USERS: usize = 5;
@@ -45,7 +52,8 @@ pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
     };
     let departure = Departure::of(&daemon);
     match control::ask(daemon, request) {
-        Ok(Answer::Unmounted) => departure.wait().map(|()| Outcome::Done),
+        Ok(Answer::Unmounted) => leave(&departure, DEPARTURE, &[]),
+        Ok(Answer::Lingering(members)) => leave(&departure, BRIEFLY, &members),
         Ok(other) => Err(Failure::environment(format!(
             "the daemon answered beside the point: {other:?}"
         ))),
@@ -54,10 +62,35 @@ pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
         Err(failure) => match entry {
             Some(entry) if is_dead(&mountpoint) => clear(&mountpoint, &entry, arguments.lazy),
             // Unmounted, and not closed in good order: it ends all the same.
-            entry if is_gone(&mountpoint, entry.as_ref()) => departure.wait().and(Err(failure)),
+            entry if is_gone(&mountpoint, entry.as_ref()) => {
+                departure.wait(DEPARTURE).and(Err(failure))
+            }
             _ => Err(failure),
         },
     }
+}
+
+/// Waits for the end of a daemon that has made everything durable. Its process can be held up by
+/// `members`, and if it is, the caller must know.
+fn leave(
+    departure: &Departure,
+    patience: Duration,
+    members: &[String],
+) -> Result<Outcome, Failure> {
+    let Some(pid) = departure.wait(patience)? else {
+        return Ok(Outcome::Done);
+    };
+    let pid = pid.as_raw_nonzero();
+    warn(if members.is_empty() {
+        format!("everything is durable, but the daemon's process {pid} does not end")
+    } else {
+        format!(
+            "everything is durable, but the daemon's process {pid} cannot end before {} answers, and keeps it \
+             locked; what is left can be mounted without it",
+            members.join(" and ")
+        )
+    });
+    Ok(Outcome::Degraded)
 }
 
 /// Says whether a mount is no longer in the table.

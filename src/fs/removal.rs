@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 
 use crate::commit::Pipeline;
 use crate::format::{Ino, key};
+use crate::workers::Threads;
 
 use super::edit::Edit;
 use super::extents::{self, PAGE};
@@ -31,7 +31,7 @@ enum Job {
 pub(super) struct Removal {
     remover: Arc<Remover>,
     queue: Mutex<Option<SyncSender<Job>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Threads,
 }
 
 struct Remover {
@@ -45,7 +45,7 @@ impl Removal {
         Self {
             remover,
             queue: Mutex::new(None),
-            thread: Mutex::new(None),
+            threads: Threads::default(),
         }
     }
 
@@ -96,14 +96,11 @@ impl Removal {
     fn spawn(&self) -> Option<SyncSender<Job>> {
         let (sender, jobs) = sync_channel(QUEUE);
         let remover = Arc::clone(&self.remover);
-        let thread = std::thread::Builder::new()
-            .name("cauchyfs-remove".into())
-            .spawn(move || remover.work(&jobs));
-        match thread {
-            Ok(thread) => {
-                *self.thread.lock() = Some(thread);
-                Some(sender)
-            }
+        let started = self
+            .threads
+            .start("cauchyfs-remove", move || remover.work(&jobs));
+        match started {
+            Ok(()) => Some(sender),
             Err(error) => {
                 log::warn!("big files are removed in the foreground: {error}");
                 None
@@ -116,11 +113,7 @@ impl Drop for Removal {
     fn drop(&mut self) {
         // The thread ends when nobody can send any more.
         self.queue.lock().take();
-        if let Some(thread) = self.thread.lock().take()
-            && thread.join().is_err()
-        {
-            log::error!("the thread that removes big files panicked");
-        }
+        self.threads.wait();
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - Every request gets exactly one reply, also when a callback panics ([`Context::answer`]).
+//! - Every request gets exactly one reply, also when a callback panics: see
+//!   [`Context::answer`](super::request::Context::answer).
 //! - What may wait for disks longer than a read does goes to the [`SlowPool`].
 //! - Nothing here decides anything about files: that is [`crate::fs`].
 
@@ -30,7 +31,7 @@ use super::convert::{
 use super::negotiate::negotiate;
 use super::page_cache::PageCache;
 use super::pool::SlowPool;
-use super::request::Context;
+use super::request::Underway;
 use super::serve::ServeOptions;
 use crate::fs::{Allocation, Changes, Fs, FsError, Handle, OpenFlags, WriteFlags};
 
@@ -58,6 +59,8 @@ pub(super) struct Adapter {
     pub(super) fs: Arc<Fs>,
     pub(super) slow: SlowPool,
     pub(super) page_cache: Arc<PageCache>,
+    /// Shared by all requests that were not yet answered.
+    pub(super) underway: Underway,
     writeback: bool,
     /// A change of names is durable before it is answered.
     pub(super) sync_names: bool,
@@ -76,6 +79,7 @@ impl Adapter {
             fs,
             slow: SlowPool::start()?,
             page_cache: Arc::default(),
+            underway: Underway::default(),
             writeback: options.writeback,
             sync_names: options.flavor.sync || options.flavor.dirsync,
             sync_all: options.flavor.sync,
@@ -98,7 +102,7 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEntry) {
-        Context::new("lookup", request, parent).answer(
+        self.context("lookup", request, parent).answer(
             reply,
             || match self.fs.lookup(ino(parent), name(child)) {
                 Ok(attr) => Ok(file_attr(&attr)),
@@ -110,7 +114,7 @@ impl Filesystem for Adapter {
     }
 
     fn forget(&self, request: &Request, number: INodeNo, lookups: u64) {
-        let context = Context::new("forget", request, number);
+        let context = self.context("forget", request, number);
         context.guard(|| self.fs.forget(ino(number), lookups));
     }
 
@@ -122,7 +126,7 @@ impl Filesystem for Adapter {
         reply: ReplyAttr,
     ) {
         let writes = |handle: FileHandle| self.fs.only_writes(Handle(handle.0));
-        Context::new("getattr", request, number).answer(
+        self.context("getattr", request, number).answer(
             reply,
             || match handle {
                 Some(handle) if self.page_cache.is_starved(number) && writes(handle) => {
@@ -171,7 +175,7 @@ impl Filesystem for Adapter {
             handle: handle.map(|handle| Handle(handle.0)),
         };
         let caller = caller(request, 0);
-        let context = Context::new("setattr", request, number);
+        let context = self.context("setattr", request, number);
         self.change(
             self.sync_all,
             context,
@@ -182,7 +186,7 @@ impl Filesystem for Adapter {
     }
 
     fn readlink(&self, request: &Request, number: INodeNo, reply: ReplyData) {
-        Context::new("readlink", request, number).answer(
+        self.context("readlink", request, number).answer(
             reply,
             || self.fs.readlink(ino(number)),
             |reply, target| reply.data(&target),
@@ -200,7 +204,7 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let caller = caller(request, umask);
-        self.name_entry(Context::new("mknod", request, parent), reply, |fs| {
+        self.name_entry(self.context("mknod", request, parent), reply, |fs| {
             fs.mknod(&caller, ino(parent), name(child), mode, rdev)
         });
     }
@@ -215,19 +219,19 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let caller = caller(request, umask);
-        self.name_entry(Context::new("mkdir", request, parent), reply, |fs| {
+        self.name_entry(self.context("mkdir", request, parent), reply, |fs| {
             fs.mkdir(&caller, ino(parent), name(child), mode)
         });
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEmpty) {
-        self.name_empty(Context::new("unlink", request, parent), reply, |fs| {
+        self.name_empty(self.context("unlink", request, parent), reply, |fs| {
             fs.unlink(ino(parent), name(child))
         });
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEmpty) {
-        self.name_empty(Context::new("rmdir", request, parent), reply, |fs| {
+        self.name_empty(self.context("rmdir", request, parent), reply, |fs| {
             fs.rmdir(ino(parent), name(child))
         });
     }
@@ -241,7 +245,7 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let caller = caller(request, 0);
-        self.name_entry(Context::new("symlink", request, parent), reply, |fs| {
+        self.name_entry(self.context("symlink", request, parent), reply, |fs| {
             let target = target.as_os_str().as_bytes();
             fs.symlink(&caller, ino(parent), name(child), target)
         });
@@ -257,7 +261,7 @@ impl Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        self.name_empty(Context::new("rename", request, parent), reply, |fs| {
+        self.name_empty(self.context("rename", request, parent), reply, |fs| {
             let mode = rename_mode(flags)?;
             let (from, to) = (name(child), name(new_child));
             fs.rename(ino(parent), from, ino(new_parent), to, mode)
@@ -272,14 +276,14 @@ impl Filesystem for Adapter {
         child: &OsStr,
         reply: ReplyEntry,
     ) {
-        self.name_entry(Context::new("link", request, number), reply, |fs| {
+        self.name_entry(self.context("link", request, number), reply, |fs| {
             fs.link(ino(number), ino(parent), name(child))
         });
     }
 
     fn open(&self, request: &Request, number: INodeNo, flags: RawOpenFlags, reply: ReplyOpen) {
         let caller = caller(request, 0);
-        Context::new("open", request, number).answer(
+        self.context("open", request, number).answer(
             reply,
             || self.fs.open_file(&caller, ino(number), open_flags(flags.0)),
             |reply, handle| reply.opened(FileHandle(handle.0), OPEN_FILE),
@@ -298,7 +302,7 @@ impl Filesystem for Adapter {
     ) {
         let caller = caller(request, umask);
         let flags = open_flags(flags);
-        let context = Context::new("create", request, parent);
+        let context = self.context("create", request, parent);
         self.change(
             self.sync_names,
             context,
@@ -327,7 +331,7 @@ impl Filesystem for Adapter {
             if buffer.len() < size {
                 buffer.resize(size, 0);
             }
-            Context::new("read", request, number).answer(
+            self.context("read", request, number).answer(
                 reply,
                 || {
                     let out = &mut buffer[..size];
@@ -351,7 +355,7 @@ impl Filesystem for Adapter {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let context = Context::new("write", request, number);
+        let context = self.context("write", request, number);
         let caller = caller(request, 0);
         let handle = Handle(handle.0);
         let how = WriteFlags {
@@ -394,7 +398,7 @@ impl Filesystem for Adapter {
         _: LockOwner,
         reply: ReplyEmpty,
     ) {
-        self.empty(Context::new("flush", request, number), reply, |fs| {
+        self.empty(self.context("flush", request, number), reply, |fs| {
             fs.flush(Handle(handle.0))
         });
     }
@@ -409,7 +413,7 @@ impl Filesystem for Adapter {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.empty(Context::new("release", request, number), reply, |fs| {
+        self.empty(self.context("release", request, number), reply, |fs| {
             fs.release(Handle(handle.0))
         });
     }
@@ -422,13 +426,13 @@ impl Filesystem for Adapter {
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        self.empty_slowly(Context::new("fsync", request, number), reply, move |fs| {
+        self.empty_slowly(self.context("fsync", request, number), reply, move |fs| {
             fs.fsync(ino(number), datasync)
         });
     }
 
     fn opendir(&self, request: &Request, number: INodeNo, _: RawOpenFlags, reply: ReplyOpen) {
-        Context::new("opendir", request, number).answer(
+        self.context("opendir", request, number).answer(
             reply,
             || self.fs.opendir(ino(number)),
             |reply, handle| reply.opened(FileHandle(handle.0), OPEN_DIRECTORY),
@@ -443,7 +447,7 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let context = Context::new("readdir", request, number);
+        let context = self.context("readdir", request, number);
         let listed = context.attempt(|| {
             self.fs
                 .readdir(Handle(handle.0), offset, false, &mut |item| {
@@ -465,7 +469,7 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let context = Context::new("readdirplus", request, number);
+        let context = self.context("readdirplus", request, number);
         let listed = context.attempt(|| {
             self.fs
                 .readdir(Handle(handle.0), offset, true, &mut |item| {
@@ -499,7 +503,7 @@ impl Filesystem for Adapter {
         _: RawOpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.empty(Context::new("releasedir", request, number), reply, |fs| {
+        self.empty(self.context("releasedir", request, number), reply, |fs| {
             fs.releasedir(Handle(handle.0))
         });
     }
@@ -512,13 +516,13 @@ impl Filesystem for Adapter {
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        let context = Context::new("fsyncdir", request, number);
+        let context = self.context("fsyncdir", request, number);
         self.empty_slowly(context, reply, move |fs| fs.fsync(ino(number), datasync));
     }
 
     fn statfs(&self, request: &Request, number: INodeNo, reply: ReplyStatfs) {
         // Every member is asked.
-        let context = Context::new("statfs", request, number);
+        let context = self.context("statfs", request, number);
         let fs = Arc::clone(&self.fs);
         self.slow.run(move || {
             context.answer(
@@ -551,7 +555,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let caller = caller(request, 0);
-        self.attribute(Context::new("setxattr", request, number), reply, |fs| {
+        self.attribute(self.context("setxattr", request, number), reply, |fs| {
             fs.setxattr(&caller, ino(number), name(key), value, xattr_mode(flags)?)
         });
     }
@@ -564,7 +568,7 @@ impl Filesystem for Adapter {
         size: u32,
         reply: ReplyXattr,
     ) {
-        let context = Context::new("getxattr", request, number);
+        let context = self.context("getxattr", request, number);
         self.xattr(context, reply, size, |fs| {
             fs.getxattr(ino(number), name(key))
         });
@@ -572,7 +576,7 @@ impl Filesystem for Adapter {
 
     fn listxattr(&self, request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
         let caller = caller(request, 0);
-        let context = Context::new("listxattr", request, number);
+        let context = self.context("listxattr", request, number);
         self.xattr(context, reply, size, |fs| {
             fs.listxattr(&caller, ino(number))
         });
@@ -580,7 +584,7 @@ impl Filesystem for Adapter {
 
     fn removexattr(&self, request: &Request, number: INodeNo, key: &OsStr, reply: ReplyEmpty) {
         let caller = caller(request, 0);
-        self.attribute(Context::new("removexattr", request, number), reply, |fs| {
+        self.attribute(self.context("removexattr", request, number), reply, |fs| {
             fs.removexattr(&caller, ino(number), name(key))
         });
     }
@@ -623,7 +627,7 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let context = Context::new("fallocate", request, number);
+        let context = self.context("fallocate", request, number);
         let caller = caller(request, 0);
         self.empty_slowly(context, reply, move |fs| {
             let mode = Allocation::from_raw(mode)?;
@@ -640,7 +644,7 @@ impl Filesystem for Adapter {
         from: i32,
         reply: ReplyLseek,
     ) {
-        let context = Context::new("lseek", request, number);
+        let context = self.context("lseek", request, number);
         let seek = move |fs: &Fs| {
             let offset = u64::try_from(offset).map_err(|_| FsError::NoSuchOffset)?;
             let found = fs.seek(Handle(handle.0), offset, whence(from)?)?;
@@ -674,7 +678,7 @@ impl Filesystem for Adapter {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let context = Context::new("copy_file_range", request, source);
+        let context = self.context("copy_file_range", request, source);
         let caller = caller(request, 0);
         let (from, to) = (Handle(source_handle.0), Handle(target_handle.0));
         let len = len.min(MAX_COPY);

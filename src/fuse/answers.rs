@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fuser::{Errno, INodeNo, ReplyEmpty, ReplyEntry, ReplyWrite, ReplyXattr};
+use fuser::{Errno, INodeNo, ReplyEmpty, ReplyEntry, ReplyWrite, ReplyXattr, Request};
 
 use super::adapter::{Adapter, GENERATION, TTL};
 use super::convert::file_attr;
@@ -16,6 +16,16 @@ pub(super) fn written(reply: ReplyWrite, bytes: u64) {
 }
 
 impl Adapter {
+    /// Notes that a request is at work on inode `number`.
+    pub(super) fn context(
+        &self,
+        operation: &'static str,
+        request: &Request,
+        number: INodeNo,
+    ) -> Context {
+        self.underway.begin(operation, request, number)
+    }
+
     /// Writes where that may wait for a sync, or until room is made.
     pub(super) fn write_slowly(
         &self,

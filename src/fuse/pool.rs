@@ -8,9 +8,10 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender, TrySendError};
-use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
+
+use crate::workers::Threads;
 
 /// How many requests wait at once; group commit lets all of them share one sync.
 const WORKERS: usize = 16;
@@ -27,7 +28,7 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Runs jobs on threads of its own; dropping it waits for all that were accepted.
 pub(super) struct SlowPool {
     queues: Option<Queues>,
-    workers: Vec<JoinHandle<()>>,
+    workers: Threads,
 }
 
 struct Queues {
@@ -44,8 +45,9 @@ impl SlowPool {
     pub(super) fn start() -> io::Result<Self> {
         let (slow, slow_jobs) = mpsc::sync_channel(QUEUE);
         let (apart, apart_jobs) = mpsc::channel();
-        let mut workers = start_workers("slow", WORKERS, slow_jobs)?;
-        workers.append(&mut start_workers("apart", APART, apart_jobs)?);
+        let workers = Threads::default();
+        start_workers(&workers, "slow", WORKERS, slow_jobs)?;
+        start_workers(&workers, "apart", APART, apart_jobs)?;
         Ok(Self {
             queues: Some(Queues { slow, apart }),
             workers,
@@ -88,23 +90,21 @@ impl Apart {
 impl Drop for SlowPool {
     fn drop(&mut self) {
         self.queues = None;
-        for worker in self.workers.drain(..) {
-            if worker.join().is_err() {
-                log::error!("a worker for slow requests panicked");
-            }
-        }
+        self.workers.wait();
     }
 }
 
-fn start_workers(name: &str, count: usize, jobs: Receiver<Job>) -> io::Result<Vec<JoinHandle<()>>> {
+fn start_workers(
+    workers: &Threads,
+    name: &str,
+    count: usize,
+    jobs: Receiver<Job>,
+) -> io::Result<()> {
     let jobs = Arc::new(Mutex::new(jobs));
-    let start = |number| {
+    (0..count).try_for_each(|number| {
         let jobs = Arc::clone(&jobs);
-        std::thread::Builder::new()
-            .name(format!("{name}-{number}"))
-            .spawn(move || work_off(&jobs))
-    };
-    (0..count).map(start).collect()
+        workers.start(format!("{name}-{number}"), move || work_off(&jobs))
+    })
 }
 
 fn work_off(jobs: &Mutex<Receiver<Job>>) {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use fuser::{
     Errno, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
@@ -12,24 +13,42 @@ use fuser::{
 use super::errno::errno;
 use crate::fs::FsError;
 
-/// Names a request in the log: `read{req=981 ino=4711}`.
-#[derive(Clone, Copy, Debug)]
+/// The requests of one mount that are not answered yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Underway(Arc<()>);
+
+impl Underway {
+    /// Begins with request `request` for `operation` on inode `ino`.
+    pub(super) fn begin(
+        &self,
+        operation: &'static str,
+        request: &Request,
+        ino: fuser::INodeNo,
+    ) -> Context {
+        Context {
+            operation,
+            request: request.unique().0,
+            ino: ino.0,
+            _underway: self.clone(),
+        }
+    }
+
+    /// Returns how many share this: whoever cloned it, and each request until it is answered.
+    pub(super) fn holders(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+}
+
+/// A request that is being worked on, as the log names it: `read{req=981 ino=4711}`.
+#[derive(Debug)]
 pub(super) struct Context {
     operation: &'static str,
     request: u64,
     ino: u64,
+    _underway: Underway,
 }
 
 impl Context {
-    /// Names request `request` for `operation` on inode `ino`.
-    pub(super) fn new(operation: &'static str, request: &Request, ino: fuser::INodeNo) -> Self {
-        Self {
-            operation,
-            request: request.unique().0,
-            ino: ino.0,
-        }
-    }
-
     /// Runs `work` and sends its value, or the errno of its error, as the reply.
     ///
     /// A panic is answered with EIO, so the caller never hangs, and is logged; in `send` it is the
@@ -49,7 +68,7 @@ impl Context {
     }
 
     /// Runs `work` and returns its value, or the errno to reply; errors and panics are logged.
-    pub(super) fn attempt<T>(self, work: impl FnOnce() -> Result<T, FsError>) -> Result<T, Errno> {
+    pub(super) fn attempt<T>(&self, work: impl FnOnce() -> Result<T, FsError>) -> Result<T, Errno> {
         match self.guard(work) {
             Some(result) => result.map_err(|error| self.report(&error)),
             None => Err(Errno::EIO),
@@ -58,7 +77,7 @@ impl Context {
 
     /// Runs `work` and returns its value, or none if it panicked, which is logged: a thread that
     /// serves requests must not end, and nobody would miss it before the last is gone.
-    pub(super) fn guard<T>(self, work: impl FnOnce() -> T) -> Option<T> {
+    pub(super) fn guard<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let value = catch_unwind(AssertUnwindSafe(work)).ok();
         if value.is_none() {
             // The panic hook has logged message and place.
@@ -69,7 +88,7 @@ impl Context {
 
     /// Runs `telling`, which tells the kernel something unasked; returns whether that was done. If
     /// not, it is logged.
-    pub(super) fn tell(self, telling: impl FnOnce() -> io::Result<()>) -> bool {
+    pub(super) fn tell(&self, telling: impl FnOnce() -> io::Result<()>) -> bool {
         match self.guard(telling) {
             Some(Ok(())) => true,
             Some(Err(error)) => {
@@ -81,7 +100,7 @@ impl Context {
     }
 
     /// Logs an error that says something about the volume, once; a caller's mistake is no news.
-    fn report(self, error: &FsError) -> Errno {
+    fn report(&self, error: &FsError) -> Errno {
         let errno = errno(error);
         match i32::from(errno) {
             libc::EIO | libc::EUCLEAN => log::warn!("{self}: {}", one_line(error)),

@@ -4,13 +4,19 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
 
 use fuser::{Config, Session, SessionACL};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::adapter::Adapter;
 use super::mount::{self, MountError, MountFlavor, Place, Unmount};
+use super::request::Underway;
 use crate::fs::Fs;
+
+/// How often it is looked whether the kernel has cut the connection.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How to serve a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +32,16 @@ pub struct ServeOptions {
 /// A mount that is being served.
 #[derive(Debug)]
 pub struct Serving {
-    session: JoinHandle<io::Result<()>>,
+    session: Running,
     place: Place,
+}
+
+/// A session and what tells how it does.
+#[derive(Debug)]
+struct Running {
+    ended: Receiver<io::Result<()>>,
+    device: OwnedFd,
+    underway: Underway,
 }
 
 /// Mounts `fs` on `mountpoint` and serves it until it is unmounted, by whomever.
@@ -62,11 +76,7 @@ pub fn serve(
 }
 
 /// Greets the kernel and starts the threads.
-fn start(
-    adapter: Adapter,
-    device: OwnedFd,
-    options: &ServeOptions,
-) -> io::Result<JoinHandle<io::Result<()>>> {
+fn start(adapter: Adapter, device: OwnedFd, options: &ServeOptions) -> io::Result<Running> {
     let mut config = Config::default();
     config.n_threads = Some(match options.threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from) + 2,
@@ -75,20 +85,25 @@ fn start(
     // The kernel lets in whom the mount allows. fuser's own check would turn away what the kernel
     // sends on its own account, such as the times of pages that it writes back.
     let page_cache = Arc::clone(&adapter.page_cache);
+    let underway = adapter.underway.clone();
+    let watched = device.try_clone()?;
     let session = Session::from_fd(adapter, device, SessionACL::All, config)?;
     page_cache.connect(session.notifier());
+    let (end, ended) = mpsc::channel();
     std::thread::Builder::new()
         .name("session".to_owned())
-        .spawn(move || session.run())
+        .spawn(move || {
+            // Nobody listens any more if the requests were all answered before.
+            let _ = end.send(session.run());
+        })?;
+    Ok(Running {
+        ended,
+        device: watched,
+        underway,
+    })
 }
 
 impl Serving {
-    /// Says whether the mount is gone and all requests are answered.
-    #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.session.is_finished()
-    }
-
     /// Returns where it is mounted.
     #[must_use]
     pub fn place(&self) -> &Place {
@@ -101,9 +116,41 @@ impl Serving {
     ///
     /// If the connection to the kernel broke, or a thread panicked.
     pub fn wait(self) -> io::Result<()> {
-        self.session
-            .join()
-            .unwrap_or_else(|_| Err(io::Error::other("the session's thread panicked")))
+        self.session.wait()
+    }
+}
+
+impl Running {
+    /// The session waits for its threads to end, and one of them cannot before a member answers to which
+    /// it handed an operation. So its end is not the only sign.
+    fn wait(self) -> io::Result<()> {
+        let mut was_cut = false;
+        loop {
+            match self.ended.recv_timeout(LOOK_INTERVAL) {
+                Ok(ended) => return ended,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(io::Error::other("the session's thread panicked"));
+                }
+                // A look later, what was read last from the connection is being worked on.
+                Err(RecvTimeoutError::Timeout) if was_cut && self.all_answered() => {
+                    log::warn!("threads that served requests cannot end");
+                    return Ok(());
+                }
+                Err(RecvTimeoutError::Timeout) => was_cut = self.is_cut(),
+            }
+        }
+    }
+
+    /// Says whether the kernel has cut the connection: no more requests come.
+    fn is_cut(&self) -> bool {
+        let mut device = [PollFd::new(&self.device, PollFlags::empty())];
+        let looked = poll(&mut device, Some(&Timespec::default()));
+        looked.is_ok() && device[0].revents().contains(PollFlags::ERR)
+    }
+
+    fn all_answered(&self) -> bool {
+        const ADAPTER_AND_SELF: usize = 2;
+        self.underway.holders() == ADAPTER_AND_SELF
     }
 }
 

@@ -252,7 +252,7 @@ impl Members {
 
     fn leave_behind(&self, roster: &mut Roster) -> Result<(), MembersError> {
         let up: BTreeSet<_> = self.indices().filter(|index| self.is_up(*index)).collect();
-        if self.is_failed() {
+        if self.is_failed() || self.is_released() {
             return Ok(());
         }
         if !roster.begun || roster.admitted.is_subset(&up) {

@@ -93,14 +93,14 @@ fn lock(
     found: Vec<Found>,
     hold: Hold,
     executor: &Executor,
-    locks: &mut Vec<StoreLock>,
+    locks: &mut Vec<(StoreRef, StoreLock)>,
     unusable: &mut Vec<Unusable>,
 ) -> Result<Vec<StoreRef>, MembersError> {
     let mut stores = Vec::with_capacity(found.len());
     for Found { store, .. } in found {
         match executor.call(&store, "lock", move |store| store.lock(hold)) {
             Ok(lock) => {
-                locks.push(lock);
+                locks.push((Arc::clone(&store), lock));
                 stores.push(store);
             }
             Err(error) if error.kind() == StoreErrorKind::InUse => {
@@ -121,7 +121,7 @@ fn build(
     access: Access,
     executor: Arc<Executor>,
     unusable: Vec<Unusable>,
-    locks: Vec<StoreLock>,
+    locks: Vec<(StoreRef, StoreLock)>,
 ) -> Result<Members, MembersError> {
     let shape = shape(&lineage.tip)?;
     let entries = (0..).map(MemberIndex).zip(&lineage.tip.members);
@@ -143,7 +143,8 @@ fn build(
         failed: AtomicBool::new(false),
         current_at_open: Vec::new(),
         unusable,
-        _locks: locks,
+        locks: Mutex::new(locks),
+        released: AtomicBool::new(false),
     })
 }
 

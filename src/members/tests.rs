@@ -15,6 +15,7 @@ mod cuts;
 mod epochs;
 mod liveness;
 mod refusals;
+mod release;
 mod subsets;
 
 /// The directories of a volume of `data`+`parity` shards.

@@ -314,6 +314,17 @@ impl Executor {
             .expect("one outcome for one request")
     }
 
+    /// Says whether an operation that was given up has not answered yet: it may still take effect, and a
+    /// process cannot end before its operations have.
+    #[must_use]
+    pub fn is_hanging(&self, store: &StoreRef) -> bool {
+        match &self.backend {
+            Backend::Inline => false,
+            Backend::Threads(lanes) => lanes.is_hanging(store),
+            Backend::Uring { rings, lanes } => rings.is_hanging(store) || lanes.is_hanging(store),
+        }
+    }
+
     /// Runs any work on a store, bounded in time like a request: listing, measuring, renaming.
     /// Work that hangs is left to itself. A store that gets other work done meanwhile is waited for
     /// twelve times as long.

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::thread::{self, JoinHandle};
 
 use parking_lot::Mutex;
 
@@ -20,7 +19,7 @@ use crate::format::record::{Segment, Stripe};
 use crate::format::{BLOCK_SIZE, SegmentId, StripeId};
 use crate::members::{Access, Members};
 use crate::store::Pool;
-use crate::workers::Workers;
+use crate::workers::{Threads, Workers};
 
 /// The most that a stripe holds, however wide it is: it bounds the memory of a buffer. Part of the
 /// format only in so far as a journaled stripe must fit a buffer.
@@ -248,15 +247,18 @@ impl Core {
 }
 
 /// Starts the threads that flush and those that read ahead.
-pub(super) fn spawn(core: &Arc<Core>, count: usize) -> Vec<JoinHandle<()>> {
-    let start = |work: fn(&Core)| {
+pub(super) fn spawn(core: &Arc<Core>, count: usize) -> Threads {
+    let threads = Threads::default();
+    let start = |name, work: fn(&Core)| {
         let core = Arc::clone(core);
-        thread::spawn(move || work(&core))
+        let started = threads.start(name, move || work(&core));
+        started.expect("the system gives threads");
     };
-    let flushers = (0..count).map(|_| start(Core::flush_forever));
-    flushers
-        .chain((0..count).map(|_| start(Core::read_ahead_forever)))
-        .collect()
+    for _ in 0..count {
+        start("flush", Core::flush_forever);
+        start("read-ahead", Core::read_ahead_forever);
+    }
+    threads
 }
 
 #[cfg(test)]

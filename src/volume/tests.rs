@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{OnceLock, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use super::*;
 use crate::codec::{self, Geometry};
 use crate::format::BLOCK_SIZE;

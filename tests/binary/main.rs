@@ -9,6 +9,7 @@ mod crash;
 mod daemon;
 mod disks;
 mod full;
+mod hang;
 mod misuse;
 mod posix;
 mod session;

@@ -126,14 +126,19 @@ impl TestVolume {
 
     /// Makes a volume in fresh directories of all `disks` in turn.
     pub(crate) fn create_over(shape: Shape, disks: Vec<Disk>) -> Self {
+        let members = (0..shape.members)
+            .zip(disks.iter().cycle())
+            .map(|(number, disk)| disk.path().join(format!("d{number}")))
+            .collect();
+        Self::create_in(shape, members, disks)
+    }
+
+    /// Makes a volume in fresh directories, some of which may lie on `disks`.
+    pub(crate) fn create_in(shape: Shape, members: Vec<PathBuf>, disks: Vec<Disk>) -> Self {
         let home = tempfile::Builder::new()
             .prefix("cauchyfs-test-")
             .tempdir()
             .expect("there is room for a temporary directory");
-        let members: Vec<PathBuf> = (0..shape.members)
-            .zip(disks.iter().cycle())
-            .map(|(number, disk)| disk.path().join(format!("d{number}")))
-            .collect();
         let volume = Self {
             mountpoint: home.path().join("mnt"),
             members,
@@ -189,12 +194,17 @@ impl TestVolume {
     /// Unmounts in good order.
     #[track_caller]
     pub(crate) fn unmount(&self) {
-        let output = Command::new(CAUCHYFS)
+        let output = self.try_unmount();
+        assert!(output.status.success(), "{output:?}\n{}", self.log());
+    }
+
+    /// Unmounts.
+    pub(crate) fn try_unmount(&self) -> Output {
+        Command::new(CAUCHYFS)
             .arg("unmount")
             .arg(&self.mountpoint)
             .output()
-            .expect("the binary runs");
-        assert!(output.status.success(), "{output:?}\n{}", self.log());
+            .expect("the binary runs")
     }
 
     /// Unmounts and mounts again with all directories.

@@ -225,6 +225,11 @@ impl Lanes {
         Err(hung())
     }
 
+    /// Says whether a worker is at something that was given up.
+    pub(super) fn is_hanging(&self, store: &StoreRef) -> bool {
+        !self.lane(store).state.lock().abandoned.is_empty()
+    }
+
     /// Returns the lane of a store, and forgets those of stores that are no more.
     fn lane(&self, store: &StoreRef) -> Arc<Lane> {
         let mut lanes = self.lanes.lock();

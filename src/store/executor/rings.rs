@@ -17,7 +17,7 @@ use super::job::Job;
 use super::ring::{DEPTH, Flight, Ring};
 use super::watch::{Leniency, Watch, key};
 use super::{MAX_ABANDONED, Op, Outcome};
-use crate::store::StoreError;
+use crate::store::{StoreError, StoreRef};
 
 /// How many idle rings are kept.
 const IDLE_RINGS: usize = 32;
@@ -113,6 +113,12 @@ impl Rings {
         for ring in landed {
             self.put_back(ring);
         }
+    }
+
+    /// Says whether the kernel is at something that was given up.
+    pub(super) fn is_hanging(&self, store: &StoreRef) -> bool {
+        self.reap();
+        self.hanging_on(key(store)) > 0
     }
 
     /// Returns how many operations hang on a store.

@@ -1,0 +1,121 @@
+//! Threads whose work is waited for, and not their end.
+//!
+//! The kernel lets no thread end before every operation that it handed to an `io_uring` has ended. One
+//! that hangs, on a dead mount say, would hold up for good whoever joins its thread, long after the
+//! thread has given it up. So nobody joins a thread here: a thread says when its work is done.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+
+use parking_lot::{Condvar, Mutex};
+
+/// Some threads; dropping this waits for none of them.
+#[derive(Debug, Default)]
+pub struct Threads(Arc<AtWork>);
+
+#[derive(Debug, Default)]
+struct AtWork {
+    count: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Threads {
+    /// Starts a thread.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no thread left to give.
+    pub fn start(
+        &self,
+        name: impl Into<String>,
+        work: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
+        let present = Present::among(&self.0);
+        let work = move || {
+            // What the work holds is dropped before it counts as done.
+            let _present = present;
+            work();
+        };
+        thread::Builder::new()
+            .name(name.into())
+            .spawn(work)
+            .map(drop)
+    }
+
+    /// Waits until all that was started has done its work, or panicked.
+    pub fn wait(&self) {
+        let mut count = self.0.count.lock();
+        while *count > 0 {
+            self.0.changed.wait(&mut count);
+        }
+    }
+}
+
+/// A thread that is at work.
+struct Present(Arc<AtWork>);
+
+impl Present {
+    fn among(at_work: &Arc<AtWork>) -> Self {
+        *at_work.count.lock() += 1;
+        Self(Arc::clone(at_work))
+    }
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let current = thread::current();
+            log::error!("thread {} panicked", current.name().unwrap_or("unnamed"));
+        }
+        *self.0.count.lock() -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::sync::mpsc::{self, Receiver};
+
+    use super::*;
+
+    /// Keeps its thread from ending until the other end is dropped.
+    struct Stuck(Receiver<()>);
+
+    impl Drop for Stuck {
+        fn drop(&mut self) {
+            let _released = self.0.recv();
+        }
+    }
+
+    thread_local! {
+        static STUCK: RefCell<Option<Stuck>> = const { RefCell::new(None) };
+    }
+
+    #[test]
+    fn work_that_is_done_is_not_waited_for_though_its_thread_cannot_end() {
+        let threads = Threads::default();
+        let (release, released) = mpsc::channel();
+        let ours = Arc::new(());
+        let held = Arc::clone(&ours);
+        threads
+            .start("stuck", move || {
+                assert_eq!(Arc::strong_count(&held), 2);
+                STUCK.set(Some(Stuck(released)));
+            })
+            .expect("a thread");
+        threads.wait();
+        assert_eq!(Arc::strong_count(&ours), 1, "the work holds nothing more");
+        drop(release);
+    }
+
+    #[test]
+    fn a_panic_ends_the_work() {
+        let threads = Threads::default();
+        threads
+            .start("panics", || panic!("on purpose"))
+            .expect("a thread");
+        threads.wait();
+    }
+}
