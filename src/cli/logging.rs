@@ -8,6 +8,10 @@ use env_logger::{Builder, Target};
 use log::LevelFilter;
 use syslog::{BasicLogger, Facility, Formatter3164};
 
+use capped::Capped;
+
+mod capped;
+
 /// Logs to standard error.
 pub(super) fn to_stderr(verbosity: u8) {
     let mut builder = Builder::new();
@@ -22,6 +26,19 @@ pub(super) fn to_stderr(verbosity: u8) {
 /// If the file cannot be opened.
 pub(super) fn to_file(path: &Path, verbosity: u8) -> io::Result<()> {
     let file = OpenOptions::new().create(true).append(true).open(path)?;
+    let mut builder = Builder::new();
+    builder.target(Target::Pipe(Box::new(file)));
+    start(builder, verbosity);
+    Ok(())
+}
+
+/// Logs to the end of a file that nobody looks after, and that is therefore kept small.
+///
+/// # Errors
+///
+/// If the file cannot be opened.
+pub(super) fn to_capped_file(path: &Path, verbosity: u8) -> io::Result<()> {
+    let file = Capped::open(path)?;
     let mut builder = Builder::new();
     builder.target(Target::Pipe(Box::new(file)));
     start(builder, verbosity);

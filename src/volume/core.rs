@@ -11,7 +11,7 @@ use super::cache::ShardCache;
 use super::dirty::{Dirty, LostShard};
 use super::pins::Pins;
 use super::prefetch::Prefetch;
-use super::read::PartlyDecoded;
+use super::read::{Damage, PartlyDecoded};
 use super::segments::{Need, Reservation, Segments};
 use super::{Catalog, VolumeError, VolumeOptions};
 use crate::codec::{CodeId, Codec, CodecError, Geometry};
@@ -45,6 +45,8 @@ pub(crate) struct Core {
     pub(super) pins: Pins,
     /// Stripes of which a part was decoded, and may be again.
     pub(super) partly_decoded: PartlyDecoded,
+    /// What was said of damage.
+    pub(super) damage: Damage,
     pub(super) mended: AtomicU64,
     pub(super) decodes: AtomicU64,
     threads: usize,
@@ -91,6 +93,7 @@ impl Core {
             prefetch: Prefetch::default(),
             pins: Pins::default(),
             partly_decoded: PartlyDecoded::default(),
+            damage: Damage::default(),
             mended: AtomicU64::new(0),
             decodes: AtomicU64::new(0),
             threads: options.threads,

@@ -20,8 +20,11 @@ use crate::codec::Codec;
 use crate::format::record::Stripe;
 use crate::format::{ShardIndex, StripeId};
 
+mod damage;
 mod decode;
 mod fetch;
+
+pub(super) use damage::Damage;
 
 /// A stripe that lies on members, with all that is needed to read it.
 pub(super) struct Located {

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
+use super::damage::Finding;
 use super::fetch::{Fetched, mismatches};
 use super::{Located, Rows};
 use crate::format::{BLOCK_SIZE, ShardIndex};
@@ -321,12 +322,11 @@ impl Core {
         let mended = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         self.dirty.touch(&located.segment, member);
         self.mended.fetch_add(mended as u64, Ordering::Relaxed);
-        log::warn!(
-            "stripe {} shard {}: mended {mended} of {} ranges on member {member}",
-            located.id,
-            wrong.shard,
-            outcomes.len()
-        );
+        let total = outcomes.len();
+        self.damage
+            .warn((located.id, wrong.shard), Finding::Mended, || {
+                format!("mended {mended} of the {total} ranges that were read, on member {member}")
+            });
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::damage::Finding;
 use super::decode::Lost;
 use super::{Located, Rows};
 use crate::format::{BLOCK_SIZE, MemberIndex, ShardIndex};
@@ -109,12 +110,11 @@ impl Core {
         member: MemberIndex,
         buffer: Buffer,
     ) -> Result<Fetched, VolumeError> {
+        let shard = (located.id, rows.shard);
         let Some(sums) = self.sums_of(located, rows)? else {
-            log::warn!(
-                "stripe {}: no checksums of shard {}",
-                located.id,
-                rows.shard
-            );
+            self.damage.warn(shard, Finding::NoChecksums, || {
+                "there are no checksums".to_owned()
+            });
             return Ok(Fetched::Absent);
         };
         let bad = mismatches(rows, &buffer, &sums);
@@ -122,11 +122,9 @@ impl Core {
             return Ok(Fetched::Good(buffer));
         }
         self.members.count_error(member, ErrorClass::Checksum);
-        log::warn!(
-            "stripe {} shard {}: wrong bytes on member {member} at {bad:?}",
-            located.id,
-            rows.shard
-        );
+        self.damage.warn(shard, Finding::WrongBytes, || {
+            format!("wrong bytes on member {member}, first at {:?}", bad[0])
+        });
         Ok(Fetched::Bad(buffer, bad))
     }
 
