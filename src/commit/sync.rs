@@ -24,6 +24,9 @@ const MEND_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A journal fuller than this is emptied by a checkpoint.
 const JOURNAL_FILL: f32 = 0.5;
+/// Pieces of a copy of the index that a commit moves which finds no space: some hundred megabytes.
+const MAX_MENDED_BY_COMMIT: usize = 128;
+
 
 /// A journal fuller than this takes no more data: a checkpoint is overdue.
 const JOURNAL_FILL_WITH_DATA: f32 = 0.7;
@@ -99,12 +102,30 @@ impl Pipeline {
         };
         // After "no space" the changes are pending again. Without data the record is smaller; and the
         // index needs none of what is in the journal, which it takes in as well and so empties.
-        [data, Target::Journal, Target::Index]
+        let mut outcome = [data, Target::Journal, Target::Index]
             .into_iter()
             .map(|target| self.commit_to(target))
             .find(|outcome| !matches!(outcome, Err(CommitError::NoSpace)))
-            .unwrap_or(Err(CommitError::NoSpace))
-            .inspect_err(|error| self.poison_unless_harmless(error))
+            .unwrap_or(Err(CommitError::NoSpace));
+        if matches!(outcome, Err(CommitError::NoSpace)) {
+            outcome = match self.move_index() {
+                Ok(true) => self.commit_to(Target::Index),
+                Ok(false) => outcome,
+                Err(error) => Err(error),
+            };
+        }
+        outcome.inspect_err(|error| self.poison_unless_harmless(error))
+    }
+
+    /// Moves a copy of the index off a member without space for it, if another member can take it. Says
+    /// whether one was moved.
+    fn move_index(&self) -> Result<bool, CommitError> {
+        if self.volume.is_stuck() {
+            return Ok(false);
+        }
+        let holders = self.meta.index_holders();
+        self.mend_index(MAX_MENDED_BY_COMMIT)?;
+        Ok(self.meta.index_holders() != holders)
     }
 
     fn commit_to(&self, target: Target) -> Result<(), CommitError> {

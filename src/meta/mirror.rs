@@ -115,9 +115,11 @@ struct Io {
     unsynced: bool,
     /// A member that is being given a copy.
     arriving: Option<refill::Arriving>,
-    /// Members that could take no copy since the last commit.
+    /// Members that could take no copy, until the next commit or for some rounds of looking for one.
     refused: Vec<MemberIndex>,
     /// Copies whose members had no space lately, to be moved elsewhere.
+    /// How often nobody was found since one was refused.
+    vain_rounds: u32,
     cramped: Vec<MemberIndex>,
     /// Members that keep space back for their copy.
     ballast: BTreeSet<MemberIndex>,

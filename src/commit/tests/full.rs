@@ -328,6 +328,36 @@ fn a_full_member_does_not_keep_the_journal_from_being_emptied() {
     }
 }
 
+/// Neither the journal can grow on it nor its copy of the index, and both can elsewhere.
+#[test]
+fn one_full_member_makes_nobody_who_commits_wait_for_space() {
+    let rig = Rig::new(2, 1, 5);
+    let fs = rig.open(&[]);
+    let holder = |disk: &usize| rig.disks[*disk].open().open_len(files::INDEX).is_ok();
+    let full = (0..5).find(holder).unwrap();
+    rig.disks[full].set_capacity(0);
+    let mut fullest: f32 = 0.0;
+    for number in 0..2500 {
+        let mut batch = Batch::default();
+        batch.put(attribute(number), pattern(number, 2000));
+        fs.pipeline.apply(batch).unwrap();
+        if number % 50 == 0 {
+            fullest = fullest.max(fs.pipeline.meta.journal_fill());
+            fs.sync()
+                .unwrap_or_else(|error| panic!("{number}, journal {fullest}: {error}"));
+        }
+    }
+    fs.sync().unwrap();
+    assert!(fullest > 0.9, "the journal was full at {fullest}");
+    assert!(!holder(&full));
+    assert_eq!(fs.pipeline.members().live().len(), 5);
+    drop(fs);
+    rig.cut(CutPolicy::Drop);
+    for lost in 0..5 {
+        assert_records(&rig.fork().open(&[lost]), 0..2500);
+    }
+}
+
 /// Bytes of a stripe are in the journal, so that it cannot just be forgotten.
 #[test]
 fn a_full_journal_that_cannot_grow_gives_way_to_the_index() {
@@ -389,7 +419,8 @@ fn what_takes_room_is_refused_while_nothing_can_be_made_durable_and_deleting_is_
     let mut batch = Batch::default();
     batch.put(key::xattr(Ino(1), b"user.late"), "value");
     fs.pipeline.apply(batch).unwrap();
-    assert!(matches!(fs.sync(), Err(CommitError::NoSpace)));
+    let synced = fs.sync();
+    assert!(matches!(synced, Err(CommitError::NoSpace)), "{synced:?}");
     assert!(matches!(
         fs.pipeline.check_growth(),
         Err(CommitError::NoSpace)

@@ -104,6 +104,7 @@ impl Mirror {
             unsynced: false,
             arriving: None,
             refused: Vec::new(),
+            vain_rounds: 0,
             cramped: Vec::new(),
             ballast: BTreeSet::new(),
         };

@@ -11,6 +11,9 @@ use crate::store::StoreError;
 /// Pages copied in one go: 2 MiB.
 const PIECE_PAGES: u64 = (2 << 20) / PAGE_BYTES as u64;
 
+/// Members that could take no copy are asked again after nobody was found so many times.
+pub(in crate::meta) const VAIN_ROUNDS: u32 = 32;
+
 /// A member that is being given a copy. Pages written meanwhile go to it as well.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arriving {
@@ -48,6 +51,12 @@ impl Mirror {
     /// Chooses a member and makes its file, if copies are lacking.
     fn start(&self, io: &mut Io) -> bool {
         let Some(member) = self.next_member(io) else {
+            // They may have space by now, and no commit may ever tell: it lacks the very space of a copy.
+            io.vain_rounds += 1;
+            if io.vain_rounds >= VAIN_ROUNDS {
+                io.refused.clear();
+                io.vain_rounds = 0;
+            }
             return false;
         };
         match self.welcome(member) {
@@ -68,6 +77,7 @@ impl Mirror {
         log::warn!("member {member} gets no copy of the index: {error}");
         io.arriving = None;
         io.refused.push(member);
+        io.vain_rounds = 0;
         if !error.is_member_failure() {
             self.wipe(member);
         }

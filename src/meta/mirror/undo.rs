@@ -69,6 +69,9 @@ impl Mirror {
 
     /// Makes sure that nobody ever takes what lies on a member for a copy; needs no space there.
     pub(super) fn wipe(&self, member: MemberIndex) {
+        if matches!(self.disk.len(member, &self.name), Ok(None)) {
+            return;
+        }
         let cut = self.disk.truncate(member, &self.name, 0);
         let synced = self.disk.sync(&[member], &self.name);
         for answer in [cut]

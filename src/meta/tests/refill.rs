@@ -2,6 +2,7 @@
 
 use super::rig::{Rig, State, content};
 use crate::members::Access;
+use crate::meta::mirror::refill::VAIN_ROUNDS;
 use crate::meta::{Batch, Meta};
 use crate::store::{CallKind, Effect, Fault, FaultPlan, Scope, Store};
 
@@ -134,7 +135,12 @@ fn a_member_that_could_not_take_a_copy_keeps_nothing_of_it_and_is_asked_again() 
         assert!(!has_copy(&rig, without[0]), "write {nth}");
         plan.clear();
         assert!(!meta.mend_index().expect("mend"), "asked again at once");
-        write(&meta, &mut state, 10..20, 3);
+        if nth % 2 == 0 {
+            write(&meta, &mut state, 10..20, 3);
+        } else {
+            let vain = (0..VAIN_ROUNDS).take_while(|_| !meta.mend_index().expect("mend"));
+            assert!(vain.count() < 32, "never asked again without a commit");
+        }
         while meta.mend_index().expect("mend") {}
         drop((meta, members));
         let (meta, _, _members) = rig
