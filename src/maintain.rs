@@ -3,6 +3,7 @@
 //! Every kind of work has a thread of its own, so that one that waits for a hung member does not
 //! keep the others from their work.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,7 +98,7 @@ impl Drop for Maintain {
 }
 
 /// Does a kind of work again and again. What fails is said once, until something else fails or the
-/// work succeeds again.
+/// work succeeds again. If it panics, the volume is read-only from then on.
 fn repeat(
     pipeline: &Pipeline,
     stop: &Stop,
@@ -106,13 +107,60 @@ fn repeat(
 ) {
     let mut said = String::new();
     while stop.sleep(every) {
-        let failure = work(pipeline)
-            .err()
-            .map(|error| error.to_string())
-            .unwrap_or_default();
+        let done = catch_unwind(AssertUnwindSafe(|| pipeline.guarded(|| work(pipeline))));
+        let failure = match done {
+            Ok(Ok(())) => String::new(),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "it panicked".to_owned(),
+        };
         if failure != said && !failure.is_empty() {
             log::warn!("background work: {failure}");
         }
         said = failure;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Geometry;
+    use crate::commit::{CreateOptions, OpenOptions};
+    use crate::store::{Executor, ExecutorKind, MemDisk, StoreRef};
+
+    #[test]
+    fn work_that_panics_makes_the_volume_read_only_and_does_not_end_its_thread() {
+        let disks: Vec<MemDisk> = (0..2)
+            .map(|index| MemDisk::new(&format!("disk{index}"), 32 << 20))
+            .collect();
+        let stores = |disks: &[MemDisk]| -> Vec<StoreRef> {
+            let open = |disk: &MemDisk| Arc::new(disk.open()) as StoreRef;
+            disks.iter().map(open).collect()
+        };
+        let executor = Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(5)));
+        let geometry = Geometry::new(1, 1).unwrap();
+        let options = CreateOptions::new(geometry);
+        Pipeline::create(&stores(&disks), &options, Arc::clone(&executor)).unwrap();
+        let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
+        let options = OpenOptions {
+            threads: 0,
+            ..OpenOptions::default()
+        };
+        let pipeline = Pipeline::open(stores(&disks), &options, executor).unwrap();
+        let stop = Stop::default();
+        let rounds = Mutex::new(0);
+        let work = |_: &Pipeline| {
+            *rounds.lock() += 1;
+            if *rounds.lock() == 3 {
+                *stop.stopped.lock() = true;
+            }
+            panic!("as a bug would");
+        };
+        repeat(&pipeline, &stop, Duration::from_millis(1), &work);
+        assert_eq!(*rounds.lock(), 3);
+        let refused = pipeline.sync();
+        assert!(
+            matches!(&refused, Err(CommitError::Poisoned { reason }) if reason.contains("panicked")),
+            "{refused:?}"
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! One at a time, many share: who asks for a commit while one runs is served by the next.
 
 use parking_lot::{Condvar, Mutex};
+use scopeguard::{ScopeGuard, guard_on_unwind};
 
 use super::CommitError;
 
@@ -63,16 +64,25 @@ impl Group {
         state.begun += 1;
         let number = state.begun;
         drop(state);
+        let unwinding = guard_on_unwind((), |()| {
+            let reason = "a commit panicked".into();
+            self.end(number, Err(CommitError::Poisoned { reason }));
+        });
         let outcome = commit();
+        ScopeGuard::into_inner(unwinding);
+        self.end(number, outcome.clone());
+        outcome
+    }
+
+    fn end(&self, number: u64, outcome: Result<(), CommitError>) {
         let mut state = self.state.lock();
         state.running = false;
         state.ended = number;
         if outcome.is_ok() {
             state.ended_well = number;
         }
-        state.outcome.clone_from(&outcome);
+        state.outcome = outcome;
         self.ended.notify_all();
-        outcome
     }
 
     /// Returns the first commit that will cover what was done before this call.
@@ -129,6 +139,35 @@ mod tests {
         }
         assert!(commits.load(Ordering::SeqCst) <= 1600);
         assert_eq!(group.count(), commits.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn those_who_wait_for_a_commit_that_panics_are_told_so() {
+        let group = Arc::new(Group::new());
+        let waiter = {
+            let group = Arc::clone(&group);
+            move || group.join(|| Err(CommitError::NoSpace))
+        };
+        let (begun, is_waiting) = (group.count(), std::sync::mpsc::channel());
+        let leader = {
+            let group = Arc::clone(&group);
+            thread::spawn(move || {
+                let commit = || {
+                    is_waiting.1.recv().unwrap();
+                    panic!("as a bug would");
+                };
+                drop(group.join(commit));
+            })
+        };
+        while group.next() == CommitNumber(begun + 1) {
+            thread::yield_now();
+        }
+        let waiter = thread::spawn(waiter);
+        is_waiting.0.send(()).unwrap();
+        assert!(leader.join().is_err());
+        // It leads the next, whether it came before or after.
+        assert!(matches!(waiter.join().unwrap(), Err(CommitError::NoSpace)));
+        assert!(!group.has_ended(CommitNumber(begun + 1)));
     }
 
     #[test]

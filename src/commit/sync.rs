@@ -3,6 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use scopeguard::{ScopeGuard, guard_on_unwind};
+
 use super::{CommitError, Pipeline};
 use crate::meta::{Pending, StripeData};
 use crate::volume::{Fresh, Unjournaled, VolumeError};
@@ -22,11 +24,11 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(30);
 /// Copies of the index, and the room that it has, are looked after at least so often.
 const MEND_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A journal fuller than this is emptied by a checkpoint.
-const JOURNAL_FILL: f32 = 0.5;
 /// Pieces of a copy of the index that a commit moves which finds no space: some hundred megabytes.
 const MAX_MENDED_BY_COMMIT: usize = 128;
 
+/// A journal fuller than this is emptied by a checkpoint.
+const JOURNAL_FILL: f32 = 0.5;
 
 /// A journal fuller than this takes no more data: a checkpoint is overdue.
 const JOURNAL_FILL_WITH_DATA: f32 = 0.7;
@@ -75,7 +77,7 @@ impl Pipeline {
             return Ok(());
         }
         self.check_poison()?;
-        self.group.join(|| self.commit())
+        self.group.join(|| self.guarded(|| self.commit()))
     }
 
     /// The commit itself; one at a time.
@@ -240,9 +242,9 @@ impl Pipeline {
         self.check_poison()?;
         // Held through I/O, by checkpoints only.
         let _one_at_a_time = self.checkpointing.lock();
-        self.group.join(|| self.commit())?;
+        self.group.join(|| self.guarded(|| self.commit()))?;
         self.to_checkpoint.store(false, Ordering::SeqCst);
-        let done = self.meta.checkpoint();
+        let done = self.guarded(|| self.meta.checkpoint());
         self.forget_growth();
         match done {
             Ok(()) => Ok(()),
@@ -328,11 +330,25 @@ impl Pipeline {
         }
     }
 
+    /// Does work that leaves nobody knows what if it panics: then nothing more is accepted.
+    pub(crate) fn guarded<T>(&self, work: impl FnOnce() -> T) -> T {
+        let unwinding = guard_on_unwind((), |()| {
+            self.poison_because("work on the index or the members panicked");
+        });
+        let outcome = work();
+        ScopeGuard::into_inner(unwinding);
+        outcome
+    }
+
+    fn poison_because(&self, reason: &str) {
+        if self.poison.set(reason.into()).is_ok() {
+            log::error!("the volume is read-only from now on: {reason}");
+        }
+    }
+
     /// Accepts nothing more; returns the error that says so.
     fn poison_with(&self, error: &CommitError) -> CommitError {
-        if self.poison.set(error.to_string().into()).is_ok() {
-            log::error!("the volume is read-only from now on: {error}");
-        }
+        self.poison_because(&error.to_string());
         self.check_poison().err().unwrap_or(CommitError::Closed)
     }
 }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use scopeguard::{ScopeGuard, guard_on_unwind};
 
 use super::{VolumeError, layout, segments::Reservation};
 use crate::format::StripeId;
@@ -202,14 +203,21 @@ impl Buffers {
         drop(state);
         // Since this caller looked, someone may have opened one. From here on only we can.
         if self.open.lock().is_some() {
-            let mut state = self.state.lock();
-            state.opening = false;
-            state.in_use -= 1;
-            self.room.notify_all();
+            self.give_up_opening();
             return Ok(());
         }
+        let unwinding = guard_on_unwind((), |()| self.give_up_opening());
         let opening = prepare();
+        ScopeGuard::into_inner(unwinding);
         self.install(opening)
+    }
+
+    /// Passes the baton on without having opened a stripe.
+    fn give_up_opening(&self) {
+        let mut state = self.state.lock();
+        state.opening = false;
+        state.in_use -= 1;
+        self.room.notify_all();
     }
 
     fn install(&self, opening: Result<Opening, VolumeError>) -> Result<(), VolumeError> {

@@ -1,6 +1,7 @@
 //! What the threads of a volume share.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -244,7 +245,8 @@ impl Core {
 
     fn read_ahead_forever(&self) {
         while let Some(stripe) = self.prefetch.next() {
-            self.read_ahead(&stripe);
+            // It is logged, and nothing but the stripe's being in the cache hangs upon it.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.read_ahead(&stripe)));
         }
     }
 }

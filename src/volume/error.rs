@@ -100,6 +100,13 @@ pub enum VolumeError {
         source: CatalogError,
     },
 
+    /// Writing a stripe panicked, which is logged, so that its bytes exist in memory only.
+    #[error("stripe {stripe}: writing it panicked")]
+    Panicked {
+        /// The stripe.
+        stripe: StripeId,
+    },
+
     /// No further number could be had for a stripe or a segment.
     #[error("cannot count on")]
     NoNumber(#[source] CatalogError),

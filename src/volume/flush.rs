@@ -12,6 +12,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use scopeguard::{ScopeGuard, guard_on_unwind};
 
 use super::buffers::Sealed;
 use super::segments::{Allocated, Need, Reservation, SegmentHandle};
@@ -42,7 +43,13 @@ struct Attempt {
 impl Core {
     /// Flushes one stripe, and tells everyone who waits what became of it.
     pub(crate) fn flush(&self, sealed: &Arc<Sealed>) {
+        let unwinding = guard_on_unwind((), |()| {
+            let stripe = sealed.stripe;
+            self.buffers
+                .done(sealed, Err(VolumeError::Panicked { stripe }));
+        });
         let outcome = self.write_and_record(sealed);
+        ScopeGuard::into_inner(unwinding);
         match &outcome {
             Ok(()) => {}
             Err(error @ VolumeError::NoSpace { .. }) => {

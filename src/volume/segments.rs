@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex, RwLock};
+use scopeguard::{ScopeGuard, guard_on_unwind};
 
 use super::{Catalog, VolumeError, layout};
 use crate::codec::{CodeId, Geometry};
@@ -208,12 +209,23 @@ impl Segments {
             } else {
                 writer.opening = true;
                 drop(writer);
-                self.finish_opening(self.open_segment(need))?;
+                self.finish_opening(self.open_guarded(need))?;
             }
             if let Some(outgrown) = outgrown {
                 self.retire(outgrown)?;
             }
         }
+    }
+
+    /// Opens a segment, and passes the baton on if that panics.
+    fn open_guarded(&self, need: Need) -> Result<Arc<SegmentHandle>, VolumeError> {
+        let unwinding = guard_on_unwind((), |()| {
+            self.writer.lock().opening = false;
+            self.opened.notify_all();
+        });
+        let opened = self.open_segment(need);
+        ScopeGuard::into_inner(unwinding);
+        opened
     }
 
     /// Makes a segment that was just opened the current one.
@@ -285,7 +297,7 @@ impl Segments {
             }
             writer.opening = true;
         }
-        let opened = self.open_segment(Need::New);
+        let opened = self.open_guarded(Need::New);
         let mut writer = self.writer.lock();
         writer.opening = false;
         self.opened.notify_all();

@@ -28,10 +28,16 @@ struct TestCatalog {
     volume: OnceLock<Weak<Volume>>,
     /// Runs before the record of a stripe is taken.
     before_flushed: Mutex<Option<Interlude>>,
+    /// Runs before the record of a stripe is returned.
+    before_read: Mutex<Option<Interlude>>,
 }
 
 impl Catalog for TestCatalog {
     fn stripe(&self, stripe: StripeId) -> Result<Option<Stripe>, CatalogError> {
+        let interlude = self.before_read.lock().take();
+        if let Some(interlude) = interlude {
+            interlude(&self.volume.get().unwrap().upgrade().unwrap());
+        }
         Ok(self.stripes.lock().get(&stripe).copied())
     }
 
@@ -48,7 +54,8 @@ impl Catalog for TestCatalog {
     }
 
     fn flushed(&self, flushed: FlushedStripe) -> Result<(), CatalogError> {
-        if let Some(interlude) = self.before_flushed.lock().take() {
+        let interlude = self.before_flushed.lock().take();
+        if let Some(interlude) = interlude {
             interlude(&self.volume.get().unwrap().upgrade().unwrap());
         }
         let FlushedStripe {
@@ -81,6 +88,10 @@ struct Rig {
 impl Rig {
     /// A volume in which everything is done by the caller, in the same order in every run.
     fn new(data: usize, parity: usize, count: usize) -> Self {
+        Self::with_threads(data, parity, count, 0)
+    }
+
+    fn with_threads(data: usize, parity: usize, count: usize, threads: usize) -> Self {
         let disk = |index| MemDisk::new(&format!("disk{index}"), 1 << 30);
         let disks: Vec<MemDisk> = (0..count).map(disk).collect();
         let stores = || -> Vec<StoreRef> {
@@ -103,7 +114,7 @@ impl Rig {
             engine: codec::select("auto").unwrap(),
             buffer_bytes: 16 << 20,
             cache_bytes: 16 << 20,
-            threads: 0,
+            threads,
             workers: Arc::new(Workers::new(2).unwrap()),
         };
         let shared: Arc<dyn Catalog> = Arc::clone(&catalog) as _;
@@ -243,4 +254,52 @@ fn a_block_read_here_and_there_is_decoded_without_the_rest_of_its_stripe() {
     let log = rig.plan.take_log();
     let reads: Vec<u64> = log.iter().map(|call| call.len).collect();
     assert_eq!(reads, [BLOCK_SIZE as u64; 4]);
+}
+
+/// Nobody waits for what will never be.
+#[test]
+fn a_panic_while_a_stripe_is_written_is_told_to_whoever_waits_for_it() {
+    for threads in [0, 2] {
+        let rig = Rig::with_threads(1, 1, 2, threads);
+        let interlude = |_: &Volume| panic!("as a bug would");
+        *rig.catalog.before_flushed.lock() = Some(Box::new(interlude));
+        let payload = pattern(1, UNIT);
+        let wait = || {
+            let (stripe, _hold) = rig.volume.append_stripe(&payload).unwrap();
+            (stripe, rig.volume.wait_flushed())
+        };
+        let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait));
+        // Without threads it is the caller who panics.
+        assert_eq!(waited.is_err(), threads == 0);
+        let told = rig.volume.wait_flushed();
+        assert!(
+            matches!(told, Err(VolumeError::Panicked { .. })),
+            "{told:?}"
+        );
+        assert!(rig.volume.append(&payload).is_err());
+        if let Ok((stripe, _)) = waited {
+            let mut out = vec![0; UNIT];
+            rig.volume.read(stripe, 0, &mut out).unwrap();
+            assert!(out == payload, "it can still be read");
+        }
+    }
+}
+
+#[test]
+fn a_panic_while_reading_ahead_costs_neither_readers_nor_the_thread() {
+    let rig = Rig::with_threads(1, 1, 2, 1);
+    let payload = pattern(1, UNIT);
+    let stripes: Vec<StripeId> = (0..3).map(|_| rig.write_stripe(&payload)).collect();
+    for &stripe in &stripes {
+        *rig.catalog.before_read.lock() = Some(Box::new(|_| panic!("as a bug would")));
+        rig.volume.prefetch(stripe);
+        while rig.catalog.before_read.lock().is_some() {
+            std::thread::yield_now();
+        }
+    }
+    for stripe in stripes {
+        let mut out = vec![0; UNIT];
+        rig.volume.read(stripe, 0, &mut out).unwrap();
+        assert!(out == payload);
+    }
 }
