@@ -33,8 +33,13 @@ pub(super) struct Commit<'a> {
 /// Every method fails with [`MetaError::Poisoned`] if the store can no longer be trusted, and then
 /// keeps failing.
 pub(super) trait Index: Send + Sync {
-    /// Returns a view of the state after the last commit, which later commits do not change.
-    fn snapshot(&self) -> Result<Arc<dyn Snapshot>, MetaError>;
+    /// Returns a view of the state after the last commit, which later commits do not change, if one was
+    /// made already. Never waits for a member.
+    fn view(&self) -> Option<Arc<dyn Snapshot>>;
+
+    /// Makes such a view where there is none, for [`Index::view`] to return: until the next commit, and
+    /// longer if that can make another.
+    fn make_view(&self) -> Result<(), MetaError>;
 
     /// Makes a commit durable, all of it or nothing.
     ///

@@ -42,9 +42,17 @@ pub(super) struct RedbIndex {
     /// to be opened anew.
     committing: Mutex<()>,
     db: RwLock<Option<Database>>,
-    /// A view of the last commit, made when it is first asked for. Lock order: `db` before it.
-    view: RwLock<Option<Arc<dyn Snapshot>>>,
+    /// Held for a few instructions. Lock order: `db` before it.
+    view: RwLock<View>,
     position: Mutex<Position>,
+}
+
+/// A view of the last commit, if one was made.
+#[derive(Default)]
+struct View {
+    made: Option<Arc<dyn Snapshot>>,
+    /// Counts commits: what was begun before one of them ended may be older.
+    commits: u64,
 }
 
 impl RedbIndex {
@@ -109,10 +117,20 @@ impl RedbIndex {
         }
     }
 
+    /// Puts another view, or none, in the place of the one of the commit before.
+    fn replace_view(&self, made: Option<Arc<dyn Snapshot>>) {
+        let mut view = self.view.write();
+        view.commits += 1;
+        let old = std::mem::replace(&mut view.made, made);
+        drop(view);
+        // With the last reader of the old one, a transaction ends.
+        drop(old);
+    }
+
     /// Keeps readers out, and waits a moment for those who read already.
     fn try_compact(&self) -> Result<(), CompactionError> {
         let mut db = self.db.write();
-        self.view.write().take();
+        self.replace_view(None);
         let db = db.as_mut().ok_or(CompactionError::TransactionInProgress)?;
         for _ in 0..COMPACTION_TRIES {
             match db.compact() {
@@ -127,7 +145,7 @@ impl RedbIndex {
     fn reopen(&self) -> Result<(), MetaError> {
         let mut db = self.db.write();
         // The old one is gone before anything is undone beneath it.
-        self.view.write().take();
+        self.replace_view(None);
         *db = None;
         self.mirror.reset().map_err(MetaError::poisoned)?;
         *db = match open_db(&self.mirror, self.cache_bytes) {
@@ -193,17 +211,19 @@ fn put_all(transaction: &WriteTransaction, commit: &mut Commit<'_>) -> Result<()
 }
 
 impl Index for RedbIndex {
-    fn snapshot(&self) -> Result<Arc<dyn Snapshot>, MetaError> {
-        if let Some(view) = &*self.view.read() {
-            return Ok(Arc::clone(view));
-        }
+    fn view(&self) -> Option<Arc<dyn Snapshot>> {
+        self.view.read().made.clone()
+    }
+
+    fn make_view(&self) -> Result<(), MetaError> {
         let db = self.db.read();
-        let mut view = self.view.write();
-        if let Some(view) = &*view {
-            return Ok(Arc::clone(view));
-        }
+        let commits = self.view.read().commits;
         let made: Arc<dyn Snapshot> = Arc::new(table(db.as_ref(), RECORDS)?);
-        Ok(Arc::clone(view.insert(made)))
+        let mut view = self.view.write();
+        if view.commits == commits && view.made.is_none() {
+            view.made = Some(made);
+        }
+        Ok(())
     }
 
     fn commit(&self, commit: &mut Commit<'_>) -> Result<(), MetaError> {
@@ -218,9 +238,10 @@ impl Index for RedbIndex {
         match self.try_commit(commit) {
             Ok(()) => {
                 *self.position.lock() = commit.position;
+                let made = table(self.db.read().as_ref(), RECORDS);
                 // Until here the view of the commit before was as good: its changes are still in
-                // the overlay.
-                self.view.write().take();
+                // the overlay. What keeps the next from being made, those meet who read.
+                self.replace_view(made.ok().map(|table| Arc::new(table) as Arc<dyn Snapshot>));
                 Ok(())
             }
             Err(_) if self.mirror.ran_out_of_space() => {
@@ -309,7 +330,7 @@ impl Index for RedbIndex {
     fn close(&self) {
         let _committing = self.committing.lock();
         let mut db = self.db.write();
-        self.view.write().take();
+        self.replace_view(None);
         *db = None;
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use parking_lot::RwLock;
 
@@ -18,15 +19,20 @@ pub(super) fn get(
     index: &dyn Index,
     key: &[u8],
 ) -> Result<Option<Value>, MetaError> {
-    let look = || {
-        let snapshot = {
+    let look = || loop {
+        let view = {
             let overlay = overlay.read();
             if let Some(entry) = overlay.get(key) {
                 return Ok(entry.value.clone());
             }
-            index.snapshot()?
+            // While the overlay is locked, no member is waited for: all who change anything wait for
+            // that lock.
+            index.view()
         };
-        snapshot.get(key)
+        match view {
+            Some(view) => return view.get(key),
+            None => index.make_view()?,
+        }
     };
     again(index, look)
 }
@@ -67,13 +73,7 @@ pub(super) fn scan(
         }
         let wanted = limit - found.len();
         let look = || {
-            // The view of the index is taken while the overlay cannot give anything up to it, so
-            // no key falls between the two.
-            let (window, upto, snapshot) = {
-                let overlay = overlay.read();
-                let (window, upto) = overlay.window(start, end, window_len);
-                (window, upto, index.snapshot()?)
-            };
+            let (window, upto, snapshot) = overlaid(overlay, index, start, end, window_len)?;
             let bound = upto
                 .as_deref()
                 .map_or(Bound::Excluded(end), Bound::Included);
@@ -91,6 +91,29 @@ pub(super) fn scan(
         }
         // Many deleted keys in a row would otherwise take many rounds.
         window_len = (window_len * 4).min(*WINDOW.end());
+    }
+}
+
+type Window = (BTreeMap<Key, Entry>, Option<Key>, Arc<dyn Snapshot>);
+
+/// Returns a window of the overlay and a view of the index. That is taken while the overlay cannot give
+/// anything up to it, so no key falls between the two.
+fn overlaid(
+    overlay: &RwLock<Overlay>,
+    index: &dyn Index,
+    start: Bound<&[u8]>,
+    end: &[u8],
+    window_len: usize,
+) -> Result<Window, MetaError> {
+    loop {
+        {
+            let overlay = overlay.read();
+            if let Some(view) = index.view() {
+                let (window, upto) = overlay.window(start, end, window_len);
+                return Ok((window, upto, view));
+            }
+        }
+        index.make_view()?;
     }
 }
 

@@ -23,8 +23,12 @@ struct MemState {
 }
 
 impl Index for MemIndex {
-    fn snapshot(&self) -> Result<Arc<dyn Snapshot>, MetaError> {
-        Ok(Arc::new(Arc::clone(&self.state.lock().records)))
+    fn view(&self) -> Option<Arc<dyn Snapshot>> {
+        Some(Arc::new(Arc::clone(&self.state.lock().records)))
+    }
+
+    fn make_view(&self) -> Result<(), MetaError> {
+        Ok(())
     }
 
     fn commit(&self, commit: &mut Commit<'_>) -> Result<(), MetaError> {

@@ -1,14 +1,18 @@
 //! The overlay's layers over an index in memory.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+
 use parking_lot::RwLock;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::memory::MemIndex;
 use super::rig::State;
-use crate::meta::index::{Commit, Index, Position};
+use crate::format::MemberIndex;
+use crate::meta::index::{Commit, Index, Position, Snapshot};
 use crate::meta::overlay::{Origin, Overlay};
-use crate::meta::{Batch, Key, view};
+use crate::meta::{Batch, Key, MetaError, StripeData, view};
 
 fn key(random: &mut StdRng) -> Key {
     Key::from(random.random_range(0..9000u32).to_be_bytes().to_vec())
@@ -93,6 +97,114 @@ fn scans_agree_with_an_ordered_map_whatever_layer_each_change_is_in() {
                 );
             }
         }
+    }
+}
+
+/// An index whose members do not answer while a view is made.
+struct Hanging {
+    index: MemIndex,
+    made: AtomicBool,
+    asked: Barrier,
+    answered: Barrier,
+}
+
+impl Index for Hanging {
+    fn view(&self) -> Option<Arc<dyn Snapshot>> {
+        let made = self.made.load(Ordering::SeqCst);
+        made.then(|| self.index.view()).flatten()
+    }
+
+    fn make_view(&self) -> Result<(), MetaError> {
+        self.asked.wait();
+        self.answered.wait();
+        self.made.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn commit(&self, commit: &mut Commit<'_>) -> Result<(), MetaError> {
+        self.index.commit(commit)
+    }
+
+    fn settle(&self) {}
+
+    fn position(&self) -> Position {
+        self.index.position()
+    }
+
+    fn carried(&self) -> Result<Vec<StripeData>, MetaError> {
+        self.index.carried()
+    }
+
+    fn refill(&self) -> Result<bool, MetaError> {
+        self.index.refill()
+    }
+
+    fn compare(&self) -> Result<bool, MetaError> {
+        self.index.compare()
+    }
+
+    fn copies(&self) -> Vec<MemberIndex> {
+        self.index.copies()
+    }
+
+    fn holders(&self) -> Vec<MemberIndex> {
+        self.index.holders()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.index.bytes()
+    }
+
+    fn reserve_bytes(&self) -> u64 {
+        self.index.reserve_bytes()
+    }
+
+    fn give_reserve(&self) {}
+
+    fn keep_reserve(&self) -> bool {
+        self.index.keep_reserve()
+    }
+
+    fn compact(&self) -> Result<bool, MetaError> {
+        self.index.compact()
+    }
+
+    fn close(&self) {}
+}
+
+#[test]
+fn changes_go_on_while_a_reader_waits_for_the_index() {
+    for scans in [false, true] {
+        let overlay = RwLock::new(Overlay::default());
+        let index = Hanging {
+            index: MemIndex::default(),
+            made: AtomicBool::new(false),
+            asked: Barrier::new(2),
+            answered: Barrier::new(2),
+        };
+        let put = |value: &'static str| {
+            let mut batch = Batch::default();
+            batch.put("key", value);
+            batch
+        };
+        let read = || {
+            if scans {
+                let found = view::scan(&overlay, &index, b"a", b"z", 10).expect("scan");
+                found.first().map(|(_, value)| value.clone())
+            } else {
+                view::get(&overlay, &index, b"key").expect("get")
+            }
+        };
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(read);
+            index.asked.wait();
+            let free = overlay.try_write();
+            free.expect("readers hold no lock meanwhile")
+                .apply(put("new"), Origin::Applied);
+            index.answered.wait();
+            let found = reader.join().expect("reader");
+            assert_eq!(found.as_deref(), Some(&b"new"[..]));
+        });
     }
 }
 
