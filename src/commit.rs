@@ -26,7 +26,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use crate::format::record::{Marker, Stripe};
-use crate::format::{Ino, Record, StripeId, key};
+use crate::format::{BLOCK_SIZE, Ino, Record, StripeId, key};
 use crate::members::{Access, Members};
 use crate::meta::{Batch, Key, Meta, MetaError, Value};
 use crate::volume::{Hold, Pin, Placed, Space, Volume};
@@ -216,8 +216,49 @@ impl Pipeline {
         Ok(written)
     }
 
-    /// Marks the stripes of bytes that nothing will refer to.
-    fn abandon(&self, written: &Written) -> Result<(), CommitError> {
+    /// Like [`Pipeline::write`] for less than a block, but never waits for a member: `None` if a stripe has
+    /// to be opened first, which [`Pipeline::open_stripe`] does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::write`].
+    pub fn write_at_once(&self, data: &[u8]) -> Result<Option<Written>, CommitError> {
+        debug_assert!(data.len() < BLOCK_SIZE, "what is longer may be split");
+        self.check_writable()?;
+        if self.has_no_commits() {
+            return Ok(None);
+        }
+        let (mut placed, mut holds) = (Vec::new(), Vec::new());
+        if !data.is_empty() {
+            let Some((place, hold)) = self.volume.append_at_once(data) else {
+                return Ok(None);
+            };
+            placed.push(place);
+            holds.push(hold);
+        }
+        Ok(Some(Written { placed, holds }))
+    }
+
+    /// Sees that [`Pipeline::write_at_once`] can be tried again; to be called without a lock.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::write`].
+    pub fn open_stripe(&self) -> Result<(), CommitError> {
+        self.check_writable()?;
+        self.check_commits()?;
+        if self.room.is_exhausted(BLOCK_SIZE as u64) {
+            return Err(CommitError::NoSpace);
+        }
+        Ok(self.volume.open_stripe()?)
+    }
+
+    /// Has bytes given back that nothing will refer to.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::apply`].
+    pub fn abandon(&self, written: &Written) -> Result<(), CommitError> {
         let mut batch = Batch::default();
         for placed in &written.placed {
             batch.put(key::perhaps_dead(placed.stripe), Marker.encode());

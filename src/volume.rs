@@ -174,6 +174,22 @@ impl Volume {
         self.core.append(data)
     }
 
+    /// Like [`Volume::append`], but never waits and never opens a stripe: `None` if no stripe is open that
+    /// has room for a part of `data`.
+    #[must_use]
+    pub fn append_at_once(&self, data: &[u8]) -> Option<(Placed, Hold)> {
+        self.core.buffers.append(data)
+    }
+
+    /// Opens a stripe, if none is open; waits as [`Volume::append`] does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Volume::append`].
+    pub fn open_stripe(&self) -> Result<(), VolumeError> {
+        self.core.open_stripe()
+    }
+
     /// Puts `payload` into a stripe of its own, which goes on its way to the members at once; it may
     /// use the room that is kept back for compaction.
     ///

@@ -10,9 +10,12 @@ mod calls;
 mod volume;
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use cauchyfs::format::Ino;
-use cauchyfs::fs::{FsError, OpenFlags, RenameMode};
+use cauchyfs::fs::{Changes, Fs, FsError, FsOptions, OpenFlags, RenameMode};
+use cauchyfs::store::{CallKind, Effect, Fault, FaultPlan, FaultStore, Scope};
 
 use calls::{ROOT, create, fs, read, sound, write};
 #[test]
@@ -146,4 +149,47 @@ fn threads_that_make_and_remove_files_in_shared_directories_leave_sound_counts()
         }
     });
     sound(&fs);
+}
+
+/// All stripe buffers are on their way to members that do not answer, and a file that little is written
+/// to is not locked meanwhile: nor are those whose locks it shares.
+#[test]
+fn a_file_can_be_used_while_what_is_written_to_it_waits_for_a_member() {
+    for len in [1_500, 5_000] {
+        let disks = volume::disks(3, 2, 1);
+        let plan = FaultPlan::new();
+        let stores = FaultStore::wrap_all(volume::stores(&disks), &plan);
+        let fs = Fs::open(volume::try_open(stores, 2).unwrap(), FsOptions::default()).unwrap();
+        let (ino, handle) = create(&fs, "little");
+        // In its record, from where it has to move, or in a stripe.
+        write(&fs, handle, 0, &vec![1; len]).unwrap();
+        let (_, big) = create(&fs, "big");
+        fs.syncfs().unwrap();
+        let writes = Scope::Kind(CallKind::Write);
+        plan.add(Fault::at(1, Effect::Hang).of(writes).lasting());
+        let (sender, answer) = mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| write(&fs, big, 0, &vec![2; 16 << 20]).unwrap());
+            let wait = || std::thread::sleep(Duration::from_millis(300));
+            wait();
+            scope.spawn(|| write(&fs, handle, 1_400, &[3; 1_000]).unwrap());
+            wait();
+            scope.spawn(|| {
+                let changes = Changes {
+                    permissions: Some(0o600),
+                    ..Changes::default()
+                };
+                sender.send(fs.setattr(ROOT, ino, changes)).unwrap();
+            });
+            let answer = answer.recv_timeout(Duration::from_secs(20));
+            plan.clear();
+            plan.release();
+            answer.expect("the file is locked").unwrap();
+        });
+        let bytes = read(&fs, handle, 0, 1 << 20);
+        assert_eq!(bytes.len(), len.max(2_400));
+        assert!(bytes[..1_400].iter().all(|byte| *byte == 1));
+        assert!(bytes[1_400..2_400].iter().all(|byte| *byte == 3));
+        sound(&fs);
+    }
 }

@@ -54,9 +54,7 @@ impl Pipeline {
         if self.may_grow() {
             return Ok(());
         }
-        let full = self.meta.is_full()
-            || self.volume.is_stuck()
-            || self.meta.journal_fill() >= FULL_JOURNAL;
+        let full = self.has_no_commits() || self.meta.journal_fill() >= FULL_JOURNAL;
         let allowed = self.growth.allowed.load(Ordering::Acquire);
         if full || allowed > 0 || self.waiting() >= WORTH_A_CHECKPOINT {
             self.checkpoint_if_possible()?;
@@ -72,10 +70,15 @@ impl Pipeline {
     /// Like [`Pipeline::check_growth`], for bytes of stripes: what these take of the index is kept back
     /// from their segments, so that nothing is refused unless a commit has found no space already.
     pub(super) fn check_commits(&self) -> Result<(), CommitError> {
-        if self.meta.is_full() || self.volume.is_stuck() {
+        if self.has_no_commits() {
             self.checkpoint()?;
         }
         Ok(())
+    }
+
+    /// Returns whether the last commit found no space.
+    pub(super) fn has_no_commits(&self) -> bool {
+        self.meta.is_full() || self.volume.is_stuck()
     }
 
     fn waiting(&self) -> u64 {
@@ -83,8 +86,7 @@ impl Pipeline {
     }
 
     fn may_grow(&self) -> bool {
-        !self.meta.is_full()
-            && !self.volume.is_stuck()
+        !self.has_no_commits()
             && self.meta.journal_fill() < FULL_JOURNAL
             && self.waiting() < self.growth.allowed.load(Ordering::Acquire)
     }

@@ -12,6 +12,14 @@ use super::handles::OpenFile;
 use super::write::{end_of, fits_inline};
 use super::{Caller, Fs, FsError, Handle, WriteFlags};
 
+/// What came of an attempt to share bytes.
+enum Shared {
+    /// So many have a second file that points at them.
+    Bytes(u64),
+    /// They are better copied.
+    Nothing,
+}
+
 impl Fs {
     /// Copies up to `len` bytes from one place to another and returns how many: fewer where the source
     /// ends, or where a great many extents were involved (call again for the rest).
@@ -45,11 +53,11 @@ impl Fs {
             return Err(FsError::Invalid);
         }
         let wanted = source_offset..source_end;
-        let shared =
-            self.with_room(0, || self.share(caller, &from, &to, &wanted, target_offset))?;
+        let share = || self.share(caller, &from, &to, &wanted, target_offset);
+        let shared = self.with_room(0, || self.with_open_stripe(share))?;
         let copied = match shared {
-            Some(copied) => copied,
-            None => self.copy_little(caller, &from, target, &wanted, target_offset)?,
+            Shared::Bytes(copied) => copied,
+            Shared::Nothing => self.copy_little(caller, &from, target, &wanted, target_offset)?,
         };
         if to.flags.sync {
             self.pipeline.sync()?;
@@ -57,7 +65,7 @@ impl Fs {
         Ok(copied)
     }
 
-    /// Points the target at the source's bytes; `None` if they are better copied.
+    /// Points the target at the source's bytes; `None` if that would have to wait.
     fn share(
         &self,
         caller: &Caller,
@@ -65,7 +73,7 @@ impl Fs {
         to: &OpenFile,
         wanted: &Range<u64>,
         target_offset: u64,
-    ) -> Result<Option<u64>, FsError> {
+    ) -> Result<Option<Shared>, FsError> {
         self.pipeline.check_growth()?;
         let lock = self.locks.exclusive(&[from.ino, to.ino]);
         let source = self.inode(from.ino)?;
@@ -74,7 +82,7 @@ impl Fs {
         check_regular(&inode)?;
         let end = wanted.end.min(source.size);
         if wanted.start >= end {
-            return Ok(Some(0));
+            return Ok(Some(Shared::Bytes(0)));
         }
         let whole = wanted.start..end;
         let target_end = end_of(target_offset, end - wanted.start)?;
@@ -82,7 +90,7 @@ impl Fs {
         let in_record =
             matches!(&source.inline, Inline::Data(data) if whole.start < data.len() as u64);
         if little || in_record {
-            return Ok(None);
+            return Ok(Some(Shared::Nothing));
         }
         let (part, runs) = self.first_runs(from.ino, &whole)?;
         let moved: Vec<Run> = runs
@@ -95,7 +103,17 @@ impl Fs {
         let copied = part.end - part.start;
         let range = target_offset..target_offset + copied;
         let mut edit = Edit::default();
-        let _spilled = self.put_runs(&lock, &mut edit, to.ino, &mut inode, &range, &moved)?;
+        let Some(spilled) = self.spill(&inode, &range)? else {
+            return Ok(None);
+        };
+        self.put_runs(
+            &lock,
+            &mut edit,
+            (to.ino, &mut inode),
+            &range,
+            &spilled,
+            &moved,
+        )?;
         inode.size = inode.size.max(range.end);
         if !caller.is_root() {
             clear_privileges(&mut inode);
@@ -106,7 +124,8 @@ impl Fs {
         edit.put_inode(to.ino, &inode);
         // With the source still locked: until now its extents alone keep the bytes.
         self.apply(edit)?;
-        Ok(Some(copied))
+        drop(spilled);
+        Ok(Some(Shared::Bytes(copied)))
     }
 
     /// Returns as much of `range` as one batch should take, and the runs in it.

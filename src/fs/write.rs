@@ -67,6 +67,33 @@ impl Fs {
             self.pipeline.check_growth()?;
             None
         };
+        self.with_open_stripe(|| self.write_locked(file, offset, data, flags, early.as_ref()))
+    }
+
+    /// Runs `attempt` until it returns something. In between it holds no lock, and a stripe is opened,
+    /// which may have to wait for members.
+    pub(super) fn with_open_stripe<T>(
+        &self,
+        mut attempt: impl FnMut() -> Result<Option<T>, FsError>,
+    ) -> Result<T, FsError> {
+        loop {
+            if let Some(done) = attempt()? {
+                return Ok(done);
+            }
+            self.pipeline.open_stripe()?;
+        }
+    }
+
+    /// Writes what was placed `early`, or is so little that it can be placed without waiting: `None` if it
+    /// cannot, and nothing has changed.
+    fn write_locked(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+        early: Option<&Written>,
+    ) -> Result<Option<()>, FsError> {
         let lock = self.locks.exclusive(&[file.ino]);
         let mut inode = self.inode(file.ino)?;
         check_regular(&inode)?;
@@ -78,19 +105,33 @@ impl Fs {
         let end = end_of(start, data.len() as u64)?;
         let mut edit = Edit::default();
         // Until the batch is applied, nothing but these says that the bytes are needed.
-        let _holds = if fits_inline(&inode, end) {
+        let mut _holds = (Spilled::default(), None);
+        if fits_inline(&inode, end) {
             write_inline(&mut inode, start, data);
-            [early, None]
         } else {
-            let written = match early {
-                Some(written) => written,
-                None => self.pipeline.write(data)?,
+            let range = start..end;
+            let Some(spilled) = self.spill(&inode, &range)? else {
+                return Ok(None);
             };
-            let runs = extents::placed_at(start, &written);
-            let spilled =
-                self.put_runs(&lock, &mut edit, file.ino, &mut inode, &(start..end), &runs)?;
-            [Some(written), spilled]
-        };
+            let written = match early {
+                Some(_) => None,
+                None => match self.pipeline.write_at_once(data)? {
+                    Some(written) => Some(written),
+                    None => return self.give_up(&spilled),
+                },
+            };
+            let placed = early.or(written.as_ref());
+            let runs = placed.map_or(Vec::new(), |placed| extents::placed_at(start, placed));
+            self.put_runs(
+                &lock,
+                &mut edit,
+                (file.ino, &mut inode),
+                &range,
+                &spilled,
+                &runs,
+            )?;
+            _holds = (spilled, written);
+        }
         inode.size = inode.size.max(end);
         if flags.kill_suid_sgid {
             clear_privileges(&mut inode);
@@ -101,50 +142,72 @@ impl Fs {
             inode.ctime = inode.mtime;
         }
         edit.put_inode(file.ino, &inode);
-        self.apply(edit)
+        self.apply(edit)?;
+        Ok(Some(()))
     }
 
-    /// Puts into `edit` that `range` of a file holds `runs` and else nothing. What its record held
-    /// moves into a stripe; the caller keeps what is returned until the edit is applied.
+    /// Puts into `edit` that `range` of a file holds `runs` and else nothing but what it held, which was
+    /// `spilled` from its record if it was there.
     pub(super) fn put_runs(
         &self,
         lock: &Exclusive<'_>,
         edit: &mut Edit,
-        ino: Ino,
-        inode: &mut Inode,
+        (ino, inode): (Ino, &mut Inode),
         range: &Range<u64>,
+        spilled: &Spilled,
         runs: &[Run],
-    ) -> Result<Option<Written>, FsError> {
+    ) -> Result<(), FsError> {
         debug_assert!(lock.covers(ino));
-        let (spilled, held) = self.spill(inode, range)?;
         let old = if inode.allocated_bytes > 0 {
             extents::around(&self.pipeline, ino, range)?
         } else {
             Vec::new()
         };
-        let current = if held.is_empty() { &old } else { &held };
+        let current = if spilled.runs.is_empty() {
+            &old
+        } else {
+            &spilled.runs
+        };
         let new = extents::splice(current, range, runs);
         let growth = extents::replace(edit, ino, &old, &new);
         inode.allocated_bytes = inode.allocated_bytes.saturating_add_signed(growth);
         inode.inline = Inline::None;
-        Ok(spilled)
+        Ok(())
     }
 
-    /// Places the bytes that an inode's record holds, unless all lie in `range` and are replaced.
-    fn spill(
+    /// Places the bytes that an inode's record holds, unless all lie in `range` and are replaced. `None`
+    /// if that would have to wait: see [`Self::with_open_stripe`].
+    pub(super) fn spill(
         &self,
         inode: &Inode,
         range: &Range<u64>,
-    ) -> Result<(Option<Written>, Vec<Run>), FsError> {
+    ) -> Result<Option<Spilled>, FsError> {
         match &inode.inline {
             Inline::Data(data) if range.start > 0 || range.end < data.len() as u64 => {
-                let written = self.pipeline.write(data)?;
-                let runs = extents::placed_at(0, &written);
-                Ok((Some(written), runs))
+                let written = self.pipeline.write_at_once(data)?;
+                Ok(written.map(|written| Spilled {
+                    runs: extents::placed_at(0, &written),
+                    written: Some(written),
+                }))
             }
-            Inline::Data(_) | Inline::None | Inline::Target(_) => Ok((None, Vec::new())),
+            Inline::Data(_) | Inline::None | Inline::Target(_) => Ok(Some(Spilled::default())),
         }
     }
+
+    /// Has what was spilled in vain given back.
+    fn give_up(&self, spilled: &Spilled) -> Result<Option<()>, FsError> {
+        if let Some(written) = &spilled.written {
+            self.pipeline.abandon(written)?;
+        }
+        Ok(None)
+    }
+}
+
+/// Bytes of a record that have a place in a stripe. To be kept until the edit is applied that says so.
+#[derive(Default)]
+pub(super) struct Spilled {
+    runs: Vec<Run>,
+    written: Option<Written>,
 }
 
 /// Returns where a range ends, if a file can be so long.

@@ -131,10 +131,13 @@ impl Core {
             if let Some(placed) = self.buffers.append(data) {
                 return Ok(placed);
             }
-            let prepare = || self.number(self.segments.reserve(Need::New)?);
-            self.buffers
-                .open_stripe(|| self.flush_one_here(), prepare)?;
+            self.open_stripe()?;
         }
+    }
+
+    pub(super) fn open_stripe(&self) -> Result<(), VolumeError> {
+        let prepare = || self.number(self.segments.reserve(Need::New)?);
+        self.buffers.open_stripe(|| self.flush_one_here(), prepare)
     }
 
     pub(super) fn append_stripe(&self, payload: &[u8]) -> Result<(StripeId, Hold), VolumeError> {
