@@ -403,13 +403,17 @@ pub(super) fn fs_failure(error: &FsError) -> Failure {
 
 /// Puts an error of the storage below the filesystem into words.
 pub(super) fn storage_failure(error: &CommitError) -> Failure {
-    match error {
-        CommitError::Members(error) => members_failure(error),
-        error if is_loss(error) => Failure {
-            fault: Fault::Loss,
-            ..Failure::environment(one_line(error))
-        },
-        error => Failure::environment(one_line(error)),
+    let fault = match error {
+        CommitError::Members(error) if matches!(**error, MembersError::TooFew { .. }) => {
+            Fault::TooFew
+        }
+        error if is_loss(error) => Fault::Loss,
+        _ => Fault::Environment,
+    };
+    Failure {
+        fault,
+        advice: error.hint(),
+        ..Failure::environment(one_line(error))
     }
 }
 

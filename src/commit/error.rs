@@ -88,6 +88,23 @@ impl From<MembersError> for CommitError {
 }
 
 impl CommitError {
+    /// Returns what to do about it, in one line, where there is something.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Members(error) => error.hint(),
+            Self::Meta(error) => error.hint(),
+            Self::NoSpace
+            | Self::ReadOnly
+            | Self::Poisoned { .. }
+            | Self::Closed
+            | Self::Format(_)
+            | Self::Volume(_)
+            | Self::Codec(_)
+            | Self::Workers(_) => None,
+        }
+    }
+
     /// Tells the volume, which knows nothing of the index, what the index answered.
     pub(super) fn for_catalog(&self) -> CatalogError {
         CatalogError(self.to_string())

@@ -22,6 +22,7 @@ use crate::store::{
 use crate::volume::Catalog;
 
 mod crash;
+mod creation;
 mod degraded;
 mod faults;
 mod full;
@@ -82,13 +83,17 @@ struct Rig {
 impl Rig {
     /// Makes a volume of `data` + `parity` over as many disks as there are sizes.
     fn with_disks(data: usize, parity: usize, sizes: &[u64]) -> Self {
+        Self::with_unit(data, parity, sizes, UNIT)
+    }
+
+    fn with_unit(data: usize, parity: usize, sizes: &[u64], unit: usize) -> Self {
         let disk = |(i, &size): (usize, &u64)| MemDisk::new(&format!("disk{i}"), size);
         let rig = Self {
             disks: sizes.iter().enumerate().map(disk).collect(),
         };
         let mut options = CreateOptions::new(Geometry::new(data, parity).unwrap());
-        options.unit_bytes = UNIT as u32;
-        options.segment_bytes = 8 * UNIT as u64;
+        options.unit_bytes = unit as u32;
+        options.segment_bytes = 8 * unit as u64;
         Pipeline::create(&rig.stores(&[]), &options, executor()).unwrap();
         // Making a volume ends with a process that exits: its locks go.
         Self {

@@ -220,7 +220,7 @@ impl MembersError {
                 "a volume is made in empty directories only: make one below it, such as {path}/member"
             )),
             Self::AlreadyMember { path } => Some(format!(
-                "`cauchyfs status {path}` says which; if it is to be given up, empty {path} first"
+                "`cauchyfs status {path}` says which; if it is to be given up, or `create` was cut off, empty {path} first"
             )),
             Self::InUse { path } => Some(format!(
                 "a volume with {path} is mounted already, or {path} was given twice"
@@ -229,7 +229,7 @@ impl MembersError {
                 "leave {path} out, or give the directory that is a member"
             )),
             Self::NoMember { .. } => Some(
-                "check the paths, and that the disks are mounted; a new volume is made with `cauchyfs create`"
+                "check the paths, and that the disks are mounted; a new volume is made with `cauchyfs create`, in empty directories"
                     .into(),
             ),
             Self::MixedVolumes { volume, other_volume, .. } => Some(format!(
@@ -248,7 +248,7 @@ impl MembersError {
                 if *readable {
                     "; if the rest is lost for good, save what is left with `cauchyfs extract`"
                 } else {
-                    ""
+                    "; if `cauchyfs create` was cut off, empty them all and run it again"
                 }
             )),
             Self::SplitBrain { halves } => Some(way_out(halves)),

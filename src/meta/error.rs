@@ -30,6 +30,10 @@ pub enum MetaError {
     #[error("the metadata is closed")]
     Closed,
 
+    /// The making of the volume was cut off, so that nothing was ever written to it.
+    #[error("the volume was never finished: what made it was cut off")]
+    Unfinished,
+
     /// No member that may be trusted holds a copy of the index.
     #[error("no up-to-date member of {members} holds a copy of the index")]
     NoIndex {
@@ -72,6 +76,27 @@ pub enum MetaError {
 }
 
 impl MetaError {
+    /// Returns what to do about it, in one line, where there is something.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Unfinished => Some(
+                "it holds nothing: empty its directories, and run `cauchyfs create` again".into(),
+            ),
+            Self::NoIndex { .. } | Self::OldIndex { .. } | Self::LostRecords { .. } => Some(
+                "give all directories of the volume: one of those that are missing may have it"
+                    .into(),
+            ),
+            Self::Members(error) => error.hint(),
+            Self::Poisoned { .. }
+            | Self::NoSpace
+            | Self::ReadOnly
+            | Self::Closed
+            | Self::TooLarge { .. }
+            | Self::Store(_) => None,
+        }
+    }
+
     /// Returns the error for everything after `reason`.
     pub(super) fn poisoned(reason: impl std::fmt::Display) -> Self {
         Self::Poisoned {

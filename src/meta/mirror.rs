@@ -36,6 +36,7 @@ mod open;
 mod read;
 pub(super) mod refill;
 mod undo;
+mod unfinished;
 
 /// Pages that wait in memory before they are written even without a sync.
 const MAX_BUFFERED_PAGES: usize = 2048;
@@ -117,9 +118,9 @@ struct Io {
     arriving: Option<refill::Arriving>,
     /// Members that could take no copy, until the next commit or for some rounds of looking for one.
     refused: Vec<MemberIndex>,
-    /// Copies whose members had no space lately, to be moved elsewhere.
     /// How often nobody was found since one was refused.
     vain_rounds: u32,
+    /// Copies whose members had no space lately, to be moved elsewhere.
     cramped: Vec<MemberIndex>,
     /// Members that keep space back for their copy.
     ballast: BTreeSet<MemberIndex>,

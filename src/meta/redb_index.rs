@@ -58,8 +58,15 @@ struct View {
 impl RedbIndex {
     /// Opens the database on copies that may be empty.
     pub(super) fn open(mirror: Arc<Mirror>, cache_bytes: usize) -> Result<Self, MetaError> {
+        let db = match open_db(&mirror, cache_bytes) {
+            // A database that was begun, in a volume that was never finished.
+            Err(MetaError::Poisoned { .. }) if mirror.was_never_used() => {
+                return Err(MetaError::Unfinished);
+            }
+            db => db?,
+        };
         let index = Self {
-            db: RwLock::new(Some(open_db(&mirror, cache_bytes)?)),
+            db: RwLock::new(Some(db)),
             mirror,
             cache_bytes,
             committing: Mutex::default(),

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
+use super::unfinished::was_never_used;
 use super::{CUT_OFF_SEQUENCES, Copied, FIRST_PAGES, Front, Io, Mirror, meta_error};
 use crate::format::frame::{self, DB_HEADER_BYTES, HEAD_BYTES, Head};
 use crate::format::{MemberIndex, files};
@@ -67,8 +68,12 @@ impl Mirror {
             .collect();
         found.sort_by_key(|found| Reverse(found.head.sequence));
         let Some(newest) = found.first().map(|found| found.head.clone()) else {
-            return Err(MetaError::NoIndex {
-                members: sources.len(),
+            return Err(if was_never_used(disk) {
+                MetaError::Unfinished
+            } else {
+                MetaError::NoIndex {
+                    members: sources.len(),
+                }
             });
         };
         found.retain(|found| counts(found, &newest));

@@ -1,0 +1,75 @@
+//! Making a volume, cut off.
+
+use super::*;
+use crate::store::{Effect, Fault, Scope};
+
+fn options() -> CreateOptions {
+    CreateOptions::new(Geometry::new(2, 1).unwrap())
+}
+
+fn advice(error: &CommitError, word: &str, context: &str) {
+    let hint = error.hint().unwrap_or_default();
+    assert!(hint.contains(word), "{context}: {error}: {hint}");
+}
+
+/// Whatever is left is a volume, or says of itself that it is none and what is to be done.
+#[test]
+fn what_is_left_of_a_volume_that_was_not_finished_can_be_used_or_says_what_to_do() {
+    let mut outcomes = BTreeMap::<String, u32>::new();
+    for call in 1.. {
+        let blank = |i| MemDisk::new(&format!("disk{i}"), DISK);
+        let rig = Rig {
+            disks: (0..3).map(blank).collect(),
+        };
+        let plan = FaultPlan::new();
+        plan.add(Fault::at(call, Effect::PowerCut).of(Scope::Changing));
+        let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
+        if Pipeline::create(&stores, &options(), executor()).is_ok() {
+            assert!(call > 20, "only {call} calls were made");
+            break;
+        }
+        for policy in [CutPolicy::Keep, CutPolicy::Drop, CutPolicy::Reorder(call)] {
+            let context = format!("cut at call {call}, {policy:?}");
+            let rig = rig.fork();
+            rig.cut(policy);
+            let outcome = match TestFs::open(rig.fork().stores(&[]), Access::ReadWrite) {
+                Ok(fs) => {
+                    fs.write(1, b"works").unwrap();
+                    fs.sync().unwrap();
+                    "opened".to_owned()
+                }
+                Err(error) => {
+                    advice(&error, "`cauchyfs create`", &context);
+                    error.to_string()
+                }
+            };
+            *outcomes.entry(outcome).or_default() += 1;
+            if let Err(error) = Pipeline::create(&rig.stores(&[]), &options(), executor()) {
+                advice(&error, "empty", &context);
+                rig.disks.iter().for_each(MemDisk::wipe);
+                Pipeline::create(&rig.stores(&[]), &options(), executor()).unwrap();
+            }
+            rig.fork().open(&[]).write(1, b"works").unwrap();
+        }
+    }
+    assert!(outcomes.len() >= 3, "{outcomes:?}");
+}
+
+#[test]
+fn a_volume_that_was_written_to_and_lost_its_index_is_not_called_unfinished() {
+    for len in [10, 100_000] {
+        let rig = Rig::new(2, 1, 3);
+        let fs = rig.open(&[]);
+        fs.write(1, &pattern(1, len)).unwrap();
+        fs.sync().unwrap();
+        drop(fs);
+        rig.cut(CutPolicy::Drop);
+        for disk in &rig.disks {
+            disk.open().remove(files::INDEX).unwrap();
+        }
+        let refused = TestFs::open(rig.stores(&[]), Access::ReadWrite).err();
+        let error = refused.expect("there is no index");
+        assert!(error.to_string().contains("holds a copy"), "{error}");
+        advice(&error, "all directories", "lost");
+    }
+}
