@@ -33,6 +33,7 @@ mod repair;
 mod rollback;
 mod room;
 mod spread;
+mod tiny;
 mod unreserved;
 
 /// Bytes of a shard of a full stripe.
