@@ -219,7 +219,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes and syncs on all live members. One that fails is left behind.
+    /// Writes and syncs on all live members. One that fails is left behind, and so is one that has no
+    /// space, if enough are left without it.
     fn write(&self, name: &Arc<str>, offset: u64, record: &bytes::Bytes) -> Result<(), MetaError> {
         let live = self.disk.members().live();
         let mut full = Vec::new();
@@ -232,7 +233,9 @@ impl Journal {
                 Err(_) => {}
             }
         }
-        if written.is_empty() && !full.is_empty() {
+        let needed = self.disk.members().geometry().data_shards();
+        if !full.is_empty() && written.len() < needed {
+            self.void(&written, name, offset);
             // Nobody has it, so it can be written again when there is space.
             return Err(MetaError::NoSpace);
         }
@@ -251,6 +254,20 @@ impl Journal {
             return Err(MetaError::poisoned("too few members took a journal record"));
         }
         Ok(())
+    }
+
+    /// Makes sure that nobody finds a record there: what is in it may reach the index by another way, with
+    /// newer changes, and must not come after them.
+    fn void(&self, members: &[MemberIndex], name: &Arc<str>, offset: u64) {
+        let mut nothing = self.disk.buffer(BLOCK_SIZE);
+        nothing.fill(0);
+        let mut answers = self.disk.write(members, name, offset, &nothing.freeze());
+        answers.extend(self.disk.sync(members, name));
+        for (member, answer) in answers {
+            if let Err(error) = answer {
+                self.disk.fail(member, &error);
+            }
+        }
     }
 
     /// Lets the next record go to the other file, if the index has all of that one.

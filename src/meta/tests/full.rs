@@ -241,3 +241,48 @@ fn a_journal_that_grew_is_opened_on_members_that_are_full_by_now() {
     assert_eq!(members.live().len(), 2);
     assert!(content(&meta).expect("content") == script.states[1]);
 }
+
+fn put(meta: &Meta, value: &'static str) {
+    let mut batch = Batch::default();
+    batch.put("key", value);
+    meta.apply(batch).expect("apply");
+}
+
+/// Where journal files reserve nothing, most members may have no space for a record that one took.
+#[test]
+fn a_record_that_too_few_members_had_space_for_is_nowhere_and_fails_none_of_them() {
+    for through_index in [false, true] {
+        for full in [[0, 1], [1, 2], [0, 2]] {
+            let context = format!("{full:?} full, through the index: {through_index}");
+            let rig = Rig::new(2, 1, 3);
+            let plan = FaultPlan::new();
+            let (meta, _, members) = rig.open(&[], Some(&plan), Access::ReadWrite).expect("open");
+            put(&meta, "old");
+            for member in full {
+                let writes = Scope::MemberKind(member, CallKind::Write);
+                plan.add(Fault::at(1, Effect::NoSpace).of(writes));
+            }
+            let refused = meta.append(vec![meta.rotate()], &[]);
+            assert!(matches!(refused, Err(MetaError::NoSpace)), "{refused:?}");
+            assert_eq!(members.live().len(), 3, "{context}");
+            put(&meta, "new");
+            if through_index {
+                meta.append_to_index(vec![meta.rotate()]).expect("append");
+            } else {
+                meta.append(vec![meta.rotate()], &[]).expect("append");
+            }
+            drop((meta, members));
+            for policy in [CutPolicy::Keep, CutPolicy::Drop] {
+                for lost in 0..3 {
+                    let rig = rig.fork();
+                    rig.disks.iter().for_each(|disk| disk.cut(policy));
+                    let (meta, _, _members) = rig
+                        .open(&[lost], None, Access::ReadWrite)
+                        .unwrap_or_else(|error| panic!("{context}: {error:?}"));
+                    let found = meta.get(b"key").expect("get");
+                    assert_eq!(found.as_deref(), Some(&b"new"[..]), "{context}");
+                }
+            }
+        }
+    }
+}
