@@ -247,7 +247,7 @@ impl Pipeline {
     pub fn open_stripe(&self) -> Result<(), CommitError> {
         self.check_writable()?;
         self.check_commits()?;
-        if self.room.is_exhausted(BLOCK_SIZE as u64) {
+        if self.has_no_commits() || self.room.is_exhausted(BLOCK_SIZE as u64) {
             return Err(CommitError::NoSpace);
         }
         Ok(self.volume.open_stripe()?)

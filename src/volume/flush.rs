@@ -53,7 +53,8 @@ impl Core {
         match &outcome {
             Ok(()) => {}
             Err(error @ VolumeError::NoSpace { .. }) => {
-                log::warn!("stripe {} waits for space: {error}", sealed.stripe);
+                // It is tried again with every commit, and those say that they find no space.
+                log::debug!("stripe {} waits for space: {error}", sealed.stripe);
             }
             Err(error) => log::error!("stripe {}: cannot be flushed: {error}", sealed.stripe),
         }
