@@ -3,7 +3,8 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use crate::support::{Disk, DiskKind, Shape, TestVolume, pattern, skip_mounts};
 
@@ -130,4 +131,53 @@ fn a_volume_full_of_small_files_can_be_emptied_unmounted_and_used_again() {
         assert!(fs::read(volume.path("large")).unwrap() == large);
         volume.unmount();
     }
+}
+
+/// Returns the bytes that a file takes.
+fn taken(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |found| found.blocks() * 512)
+}
+
+/// Others fill the disk of a volume that can reserve nothing there.
+#[test]
+fn where_nothing_can_be_reserved_what_was_accepted_is_kept_and_deleting_works() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create_on(SHAPE, Disk::new(DiskKind::Ext2, 96));
+    volume.mount();
+    let first = pattern(1, 4 << 20);
+    fs::write(volume.path("first"), &first).unwrap();
+    fs::create_dir(volume.path("gone")).unwrap();
+    fs::write(volume.path("gone/file"), &first).unwrap();
+    sync(&volume);
+    let kept = |member: &PathBuf| taken(&member.join("ballast.data"));
+    let sizes: Vec<u64> = volume.members.iter().map(kept).collect();
+    assert!(sizes.iter().all(|size| *size >= 1 << 20), "{sizes:?}");
+    let disk = volume.members[0].parent().expect("it is in a directory");
+    let other = disk.join("other");
+    let mut others = File::create(&other).unwrap();
+    let filled = std::io::copy(&mut std::io::repeat(7), &mut others);
+    assert_eq!(filled.unwrap_err().kind(), ErrorKind::StorageFull);
+    let written = fs::write(volume.path("second"), pattern(2, 64 << 20));
+    let refused = written.and_then(|()| File::open(volume.path("second"))?.sync_all());
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::StorageFull);
+    // If not even its name was refused.
+    if volume.path("second").exists() {
+        fs::remove_file(volume.path("second")).unwrap();
+    }
+    fs::remove_dir_all(volume.path("gone")).unwrap();
+    sync(&volume);
+    assert!(fs::read(volume.path("first")).unwrap() == first);
+    volume.remount();
+    assert!(fs::read(volume.path("first")).unwrap() == first);
+    drop(others);
+    fs::remove_file(other).unwrap();
+    fs::write(volume.path("third"), &first).unwrap();
+    sync(&volume);
+    let sizes: Vec<u64> = volume.members.iter().map(kept).collect();
+    assert!(sizes.iter().all(|size| *size >= 1 << 20), "{sizes:?}");
+    volume.remount();
+    assert!(fs::read(volume.path("third")).unwrap() == first);
+    volume.unmount();
 }

@@ -7,13 +7,15 @@ use tempfile::TempDir;
 
 use super::{must, run};
 
-/// The kinds on which everything must work alike.
+/// The kinds on which everything must work alike, and one more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DiskKind {
     Tmpfs,
     Ext4,
     Xfs,
     Btrfs,
+    /// Reserves no space for files, as network filesystems and others do not.
+    Ext2,
 }
 
 impl DiskKind {
@@ -25,6 +27,7 @@ impl DiskKind {
             Self::Ext4 => &["mkfs.ext4", "-q", "-F"],
             Self::Xfs => &["mkfs.xfs", "-q", "-f"],
             Self::Btrfs => &["mkfs.btrfs", "-q", "-f"],
+            Self::Ext2 => &["mkfs.ext2", "-q", "-F"],
         }
     }
 }
