@@ -403,12 +403,13 @@ pub(super) fn fs_failure(error: &FsError) -> Failure {
 
 /// Puts an error of the storage below the filesystem into words.
 pub(super) fn storage_failure(error: &CommitError) -> Failure {
-    let fault = match error {
-        CommitError::Members(error) if matches!(**error, MembersError::TooFew { .. }) => {
-            Fault::TooFew
-        }
-        error if is_loss(error) => Fault::Loss,
-        _ => Fault::Environment,
+    if let CommitError::Members(error) = error {
+        return members_failure(error);
+    }
+    let fault = if is_loss(error) {
+        Fault::Loss
+    } else {
+        Fault::Environment
     };
     Failure {
         fault,
