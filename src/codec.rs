@@ -21,6 +21,7 @@ mod random;
 mod schedule;
 mod search;
 mod study;
+mod syndromes;
 
 pub use self::{
     code::CodeId,

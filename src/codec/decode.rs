@@ -5,7 +5,10 @@ use std::{num::NonZeroUsize, sync::Arc};
 use lru::LruCache;
 use parking_lot::Mutex;
 
-use crate::codec::{Geometry, Matrix, Plan, bitmatrix::Width, packets::Packets, schedule::Effort};
+use crate::codec::{
+    Geometry, Matrix, Plan, bitmatrix::Width, packets::Packets, schedule::Effort,
+    syndromes::Syndromes,
+};
 
 /// Bytes that the plans in one cache may take together, roughly.
 const CACHE_BYTES: usize = 4 << 20;
@@ -82,7 +85,8 @@ impl Decoder {
     fn make(&self, used: &[usize], lost: &[usize]) -> Plan {
         let matrix = decode_matrix(&self.generator, used, lost);
         let Some((width, generator)) = &self.packets else {
-            return Plan::new(matrix);
+            let syndromes = Syndromes::new(&self.generator, used, lost);
+            return Plan::new(matrix).with_syndromes(syndromes);
         };
         // Bits are elements of every field, so packets decode like shards: w of them to a shard.
         let packets_of = |shards: &[usize]| {

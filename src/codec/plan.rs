@@ -2,7 +2,10 @@
 
 use std::sync::OnceLock;
 
-use crate::codec::{CodecError, Engine, Matrix, field, horner::Horner, packets, packets::Packets};
+use crate::codec::{
+    CodecError, Engine, Matrix, field, horner::Horner, packets, packets::Packets,
+    syndromes::Syndromes,
+};
 
 /// Coefficients that turn sources into targets, in the forms that the engines want them in.
 ///
@@ -17,7 +20,7 @@ pub struct Plan {
     matrix: Matrix,
     maps: Vec<u64>,
     leading_ones: bool,
-    folded: Option<usize>,
+    syndromes: Option<Syndromes>,
     horner: OnceLock<Horner>,
     packets: Option<Packets>,
 }
@@ -31,12 +34,11 @@ impl Plan {
             maps.extend((0..matrix.rows()).map(|row| field::affine_map(matrix.at(row, column))));
         }
         let leading_ones = (0..matrix.rows()).all(|row| matrix.row(row).first() == Some(&1));
-        let folded = folded(&matrix);
         Self {
             matrix,
             maps,
             leading_ones,
-            folded,
+            syndromes: None,
             horner: OnceLock::new(),
             packets: None,
         }
@@ -49,6 +51,17 @@ impl Plan {
             packets: Some(packets),
             ..Self::new(matrix)
         }
+    }
+
+    /// Returns the same plan with a shorter way to go about it.
+    pub(super) fn with_syndromes(self, syndromes: Option<Syndromes>) -> Self {
+        Self { syndromes, ..self }
+    }
+
+    /// Returns the shorter way to replace all targets, if there is one.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn syndromes(&self) -> Option<&Syndromes> {
+        self.syndromes.as_ref()
     }
 
     /// Returns what to do to packets, if this plan is one for packets.
@@ -75,16 +88,6 @@ impl Plan {
         self.leading_ones
     }
 
-    /// Returns the number of leading sources whose plain XOR is the sum of all targets, if no other
-    /// source is in that sum, and all targets are few enough to be computed together. Then the first
-    /// target is that XOR plus the other targets, without a multiplication.
-    ///
-    /// So it is with lost data shards that parity 0, the XOR of all data, helps to decode.
-    #[cfg(target_arch = "x86_64")]
-    pub(super) fn folded(&self) -> Option<usize> {
-        self.folded
-    }
-
     /// Returns whether every source enters target `row` unscaled: plain XOR.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn row_is_ones(&self, row: usize) -> bool {
@@ -102,18 +105,6 @@ impl Plan {
 
 /// The most targets whose sums engines keep in registers together.
 pub(super) const MOST_TOGETHER: usize = 10;
-
-/// See [`Plan::folded`].
-fn folded(matrix: &Matrix) -> Option<usize> {
-    if !(2..=MOST_TOGETHER).contains(&matrix.rows()) {
-        return None;
-    }
-    let sum = |column| (0..matrix.rows()).fold(0, |sum, row| sum ^ matrix.at(row, column));
-    let ones = (0..matrix.columns())
-        .take_while(|&column| sum(column) == 1)
-        .count();
-    (ones > 0 && (ones..matrix.columns()).all(|column| sum(column) == 0)).then_some(ones)
-}
 
 /// Whether targets are replaced or added to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -156,4 +156,19 @@ pub(super) trait Affine: Vector {
     ///
     /// The CPU must have GFNI besides the instructions of this type.
     unsafe fn multiply(self, matrix: Self) -> Self;
+
+    /// Returns the products of the matrix of `map` and every byte of some registers.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::multiply`].
+    #[inline(always)]
+    unsafe fn multiply_all<const N: usize>(registers: [Self; N], map: u64) -> [Self; N] {
+        // SAFETY: the caller vouches for the instructions.
+        let matrix = unsafe { Self::matrix(map) };
+        registers.map(|register| {
+            // SAFETY: the caller vouches for GFNI.
+            unsafe { register.multiply(matrix) }
+        })
+    }
 }
