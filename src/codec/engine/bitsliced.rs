@@ -1,7 +1,7 @@
 //! The loop of engines without a Galois-field instruction: XOR, and multiplication by x.
 //!
 //! Multiplying a register of bytes by x is a shift and a conditional XOR; every product is put
-//! together from those as [`Horner`] says.
+//! together from those as [`Horner`](crate::codec::horner::Horner) says.
 
 #![expect(
     clippy::inline_always,
@@ -11,19 +11,20 @@
 use std::{marker::PhantomData, mem::MaybeUninit};
 
 use crate::codec::{
-    horner::{Chunk, Horner},
+    horner::{Chunk, Row, Slot},
     plan::{Job, Mode, Stores},
 };
 
 use super::vector::TimesTwo;
 
-/// Entries of the tables of a chunk.
-const ENTRIES: usize = Horner::MAX_GROUPS * Horner::TABLE_SIZE;
+/// Memory for the slots of a chunk, in whole cache lines.
+#[repr(C, align(64))]
+struct Slots([MaybeUninit<u8>; Slot::MOST * Slot::BYTES]);
 
 /// Computes as many leading bytes of all targets as fill whole registers; returns how many.
 ///
-/// `WIDE` is how many registers of each shard to work on at once: 128 bytes, so that tables fit the
-/// L1 cache and still the steps are walked rarely.
+/// `WIDE` is how many registers of each shard to work on at once: as many as fit a slot and leave
+/// others for sums, so that the steps are walked rarely.
 ///
 /// # Safety
 ///
@@ -34,6 +35,7 @@ const ENTRIES: usize = Horner::MAX_GROUPS * Horner::TABLE_SIZE;
 )]
 #[inline(always)]
 pub(super) unsafe fn run<V: TimesTwo, const WIDE: usize>(job: &mut Job<'_, '_>) -> usize {
+    const { assert!(WIDE * V::BYTES <= Slot::BYTES) };
     let chunks = job.plan().horner().chunks();
     let whole = job.shard_bytes() / V::BYTES * V::BYTES;
     let wide = whole - whole % (WIDE * V::BYTES);
@@ -67,6 +69,10 @@ pub(super) unsafe fn run<V: TimesTwo, const WIDE: usize>(job: &mut Job<'_, '_>) 
 /// The CPU must have the instructions of `V`. Both ends must lie within the shards, a multiple of
 /// `N` registers apart. With `STREAM`, all targets must be aligned to registers.
 #[expect(unsafe_code, reason = "vouches for the registers")]
+#[expect(
+    clippy::large_stack_arrays,
+    reason = "24 KiB, which every thread has and the L1 cache holds"
+)]
 #[inline(always)]
 unsafe fn columns<V: TimesTwo, const N: usize, const STREAM: bool>(
     job: &mut Job<'_, '_>,
@@ -75,24 +81,18 @@ unsafe fn columns<V: TimesTwo, const N: usize, const STREAM: bool>(
     start: usize,
     end: usize,
 ) {
-    // SAFETY: the caller vouches for the CPU.
-    let zero = [unsafe { V::zero() }; N];
-    let mut tables = [const { MaybeUninit::<[V; N]>::uninit() }; ENTRIES];
-    // The empty subset of each group; no other entry is read before it is written.
-    for table in tables.chunks_exact_mut(Horner::TABLE_SIZE) {
-        table[0].write(zero);
-    }
-    let mut column = Column::new(job, chunk, mode, start, &mut tables);
+    let mut slots = Slots([MaybeUninit::uninit(); Slot::MOST * Slot::BYTES]);
+    let mut column = Column::<V, N>::new(job, chunk, mode, start, &mut slots);
     for _ in 0..(end - start) / (N * V::BYTES) {
         if STREAM {
             // SAFETY: the caller vouches for the CPU.
             unsafe { column.prefetch() };
         }
         // SAFETY: the caller vouches for the CPU and for these registers.
-        unsafe { column.fill_tables() };
-        for row in 0..column.targets.len() {
-            // SAFETY: as above; tables are filled.
-            let sums = unsafe { column.row(row, zero) };
+        unsafe { column.fill_slots() };
+        for row in &chunk.rows {
+            // SAFETY: as above; the slots that the row adds are filled.
+            let sums = unsafe { column.row(row) };
             // SAFETY: as above, and the caller vouches for the alignment.
             unsafe { column.store::<STREAM>(row, sums) };
         }
@@ -106,8 +106,8 @@ struct Column<'a, V, const N: usize> {
     mode: Mode,
     sources: Vec<*const u8>,
     targets: Vec<*mut u8>,
-    tables: *mut [V; N],
-    borrowed: PhantomData<&'a mut [V; N]>,
+    slots: *mut u8,
+    borrowed: PhantomData<(&'a mut Slots, V)>,
 }
 
 #[expect(
@@ -120,10 +120,9 @@ impl<'a, V: TimesTwo, const N: usize> Column<'a, V, N> {
         chunk: &'a Chunk,
         mode: Mode,
         start: usize,
-        tables: &'a mut [MaybeUninit<[V; N]>; ENTRIES],
+        slots: &'a mut Slots,
     ) -> Self {
-        let count = chunk.group_sizes.iter().sum();
-        let sources = &job.sources()[chunk.first_source..][..count];
+        let sources = &job.sources()[chunk.first_source..][..chunk.sources];
         let sources = sources
             .iter()
             .map(|shard| shard.as_ptr().wrapping_add(start))
@@ -132,13 +131,13 @@ impl<'a, V: TimesTwo, const N: usize> Column<'a, V, N> {
         let targets = rows
             .map(|row| job.target(row).as_mut_ptr().wrapping_add(start))
             .collect();
-        let tables = tables.as_mut_ptr().cast();
+        assert!(chunk.slot_count() <= Slot::MOST);
         Self {
             chunk,
             mode,
             sources,
             targets,
-            tables,
+            slots: slots.0.as_mut_ptr().cast(),
             borrowed: PhantomData,
         }
     }
@@ -166,181 +165,180 @@ impl<'a, V: TimesTwo, const N: usize> Column<'a, V, N> {
         }
     }
 
-    /// Computes the XORs of all subsets of each group.
+    /// Copies the sources to the first slots, where they do not displace each other from the cache as
+    /// shards a power of two apart do, and computes the shared sums.
     ///
     /// # Safety
     ///
     /// The CPU must have the instructions of `V`, and these registers must lie within the shards.
     #[inline(always)]
-    unsafe fn fill_tables(&self) {
-        let mut sources = &self.sources[..];
-        for (group, &size) in self.chunk.group_sizes.iter().enumerate() {
-            let (members, rest) = sources.split_at(size);
-            sources = rest;
-            let table = self.tables.wrapping_add(group * Horner::TABLE_SIZE);
-            macro_rules! fill {
-                ($($source:ident),+) => {
-                    // SAFETY: the caller vouches for all of it.
-                    unsafe { Self::fill_table([$($source),+], table) }
-                };
-            }
-            match *members {
-                [a] => fill!(a),
-                [a, b] => fill!(a, b),
-                [a, b, c] => fill!(a, b, c),
-                [a, b, c, d] => fill!(a, b, c, d),
-                _ => unreachable!("groups have one to four sources"),
+    unsafe fn fill_slots(&self) {
+        let mut to = self.slots;
+        for &source in &self.sources {
+            let registers: [V; N] = std::array::from_fn(|i| {
+                // SAFETY: the caller vouches for the CPU and for these bytes.
+                unsafe { V::load(source.wrapping_add(i * V::BYTES)) }
+            });
+            // SAFETY: there is a slot for each source, of at least `N` registers.
+            unsafe { Self::store_all::<false>(registers, to) };
+            to = to.wrapping_add(Slot::BYTES);
+        }
+        for &[a, b] in &self.chunk.shared {
+            // SAFETY: the caller vouches for the CPU, and slots come before their sum.
+            let sums =
+                std::array::from_fn(|i| unsafe { self.load(a, i) }.xor(unsafe { self.load(b, i) }));
+            // SAFETY: there is a slot for each shared sum, of at least `N` registers.
+            unsafe { Self::store_all::<false>(sums, to) };
+            to = to.wrapping_add(Slot::BYTES);
+        }
+    }
+
+    /// Writes registers to neighbouring bytes, past the cache with `STREAM`.
+    ///
+    /// # Safety
+    ///
+    /// These bytes must be writable; with `STREAM`, aligned to registers.
+    #[inline(always)]
+    unsafe fn store_all<const STREAM: bool>(registers: [V; N], to: *mut u8) {
+        for (i, register) in registers.into_iter().enumerate() {
+            let to = to.wrapping_add(i * V::BYTES);
+            if STREAM {
+                // SAFETY: the caller vouches for these bytes and their alignment; `run` fences.
+                unsafe { register.stream(to) };
+            } else {
+                // SAFETY: the caller vouches for these bytes.
+                unsafe { register.store(to) };
             }
         }
     }
 
-    /// Computes the XORs of all subsets of one group.
+    /// Returns register `i` of a slot.
     ///
     /// # Safety
     ///
-    /// As for [`Self::fill_tables`], and there must be such a table.
+    /// The CPU must have the instructions of `V`; the slot must be one of the chunk, and filled.
     #[inline(always)]
-    unsafe fn fill_table<const SIZE: usize>(sources: [*const u8; SIZE], table: *mut [V; N]) {
-        for i in 0..N {
-            // SAFETY: the caller vouches for the CPU.
-            let mut sums = [unsafe { V::zero() }; Horner::TABLE_SIZE];
-            for (bit, source) in sources.iter().enumerate() {
-                // SAFETY: the caller vouches for the CPU and for these bytes.
-                let bytes = unsafe { V::load(source.wrapping_add(i * V::BYTES)) };
-                sums[1 << bit] = bytes;
-                for subset in 1..1 << bit {
-                    sums[1 << bit | subset] = bytes.xor(sums[subset]);
-                }
-            }
-            for (subset, sum) in sums.iter().enumerate().take(1 << SIZE).skip(1) {
-                let to = table
-                    .wrapping_add(subset)
-                    .cast::<u8>()
-                    .wrapping_add(i * V::BYTES);
-                // SAFETY: a table has an entry of `N` registers for each subset, borrowed mutably.
-                unsafe { sum.store(to) };
-            }
-        }
+    unsafe fn load(&self, slot: Slot, i: usize) -> V {
+        let from = self.slots.wrapping_add(slot.offset() + i * V::BYTES);
+        // SAFETY: the caller vouches for the CPU and the slot.
+        unsafe { V::load(from) }
     }
 
     /// Returns the registers of one target.
     ///
     /// # Safety
     ///
-    /// As for [`Self::fill_tables`], which must have been called.
+    /// The CPU must have the instructions of `V`, and all slots that the row adds must be filled.
     #[inline(always)]
-    unsafe fn row(&self, row: usize, zero: [V; N]) -> [V; N] {
-        let entries = self.chunk.row(row);
-        // As many groups as the compiler is told of are added without a loop.
-        macro_rules! steps {
-            ($groups:literal) => {
-                // SAFETY: the caller vouches for the tables, which have all entries of the chunk.
-                unsafe { self.steps::<$groups>(entries, zero) }
+    unsafe fn row(&self, row: &Row) -> [V; N] {
+        let Some((&first, others)) = row.counts.split_first() else {
+            // SAFETY: the caller vouches for the CPU.
+            return [unsafe { V::zero() }; N];
+        };
+        let (slots, mut rest) = row.slots.split_at(usize::from(first));
+        // SAFETY: the caller vouches for the CPU.
+        let offset = unsafe { V::offset() };
+        // SAFETY: the caller vouches for the slots.
+        let mut sums = unsafe { self.add([offset; N], slots) };
+        for &count in others {
+            let (slots, later) = rest.split_at(usize::from(count));
+            rest = later;
+            // The usual numbers of slots, without a loop.
+            macro_rules! step {
+                ($count:literal, $slots:expr) => {
+                    // SAFETY: the caller vouches for the slots.
+                    unsafe { self.step::<$count>(sums, $slots) }
+                };
+            }
+            sums = match *slots {
+                [] => step!(0, []),
+                [a] => step!(1, [a]),
+                [a, b] => step!(2, [a, b]),
+                [a, b, c] => step!(3, [a, b, c]),
+                [a, b, c, d] => step!(4, [a, b, c, d]),
+                [a, b, c, d, ref more @ ..] => {
+                    let sums = step!(4, [a, b, c, d]);
+                    // SAFETY: as above.
+                    unsafe { self.add(sums, more) }
+                }
             };
         }
-        match self.chunk.group_sizes.len() {
-            1 => steps!(1),
-            2 => steps!(2),
-            3 => steps!(3),
-            4 => steps!(4),
-            5 => steps!(5),
-            6 => steps!(6),
-            7 => steps!(7),
-            _ => steps!(8),
-        }
+        sums.map(|sum| sum.xor(offset))
     }
 
-    /// Returns the sum that `entries` of `GROUPS` tables describe.
+    /// Returns sums multiplied by x, with slots added.
     ///
     /// # Safety
     ///
-    /// The CPU must have the instructions of `V`, and entries must have been filled.
+    /// As for [`Self::load`], with all these slots.
     #[inline(always)]
-    unsafe fn steps<const GROUPS: usize>(&self, entries: &[u16], zero: [V; N]) -> [V; N] {
-        let (steps, _) = entries.as_chunks::<GROUPS>();
-        let Some((first, others)) = steps.split_first() else {
-            return zero;
-        };
-        // SAFETY: the caller vouches for the CPU.
-        let offset = unsafe { V::offset() };
-        // SAFETY: the caller vouches for the entries.
-        let mut sums = unsafe { self.add([offset; N], first) };
-        for step in others {
-            // SAFETY: as above.
-            let a = unsafe { self.entry(step[0]) };
-            for i in 0..N {
-                let [doubled, reduction] = sums[i].times_two();
-                sums[i] = doubled.xor3(reduction, a[i]);
+    unsafe fn step<const COUNT: usize>(&self, mut sums: [V; N], slots: [Slot; COUNT]) -> [V; N] {
+        for (i, sum) in sums.iter_mut().enumerate() {
+            let [mut doubled, mut reduction] = sum.times_two();
+            let (pairs, single) = slots.as_chunks::<2>();
+            for &[a, b] in pairs {
+                // SAFETY: the caller vouches for the slots.
+                let a = unsafe { self.load(a, i) };
+                // SAFETY: as above.
+                let b = unsafe { self.load(b, i) };
+                doubled = doubled.xor3(a, b);
             }
-            // SAFETY: as above.
-            sums = unsafe { self.add(sums, &step[1..]) };
-        }
-        for sum in &mut sums {
-            *sum = sum.xor(offset);
+            for &a in single {
+                // SAFETY: as above.
+                reduction = reduction.xor(unsafe { self.load(a, i) });
+            }
+            *sum = doubled.xor(reduction);
         }
         sums
     }
 
-    /// Returns sums with entries of the tables added.
+    /// Returns sums with slots added.
     ///
     /// # Safety
     ///
-    /// As for [`Self::entry`], with all these entries.
+    /// As for [`Self::load`], with all these slots.
     #[inline(always)]
-    unsafe fn add(&self, mut sums: [V; N], entries: &[u16]) -> [V; N] {
-        let (pairs, single) = entries.as_chunks::<2>();
+    unsafe fn add(&self, mut sums: [V; N], slots: &[Slot]) -> [V; N] {
+        let (pairs, single) = slots.as_chunks::<2>();
         for &[a, b] in pairs {
-            // SAFETY: the caller vouches for the entries.
-            let a = unsafe { self.entry(a) };
-            // SAFETY: as above.
-            let b = unsafe { self.entry(b) };
-            for i in 0..N {
-                sums[i] = sums[i].xor3(a[i], b[i]);
+            for (i, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: the caller vouches for the slots.
+                let a = unsafe { self.load(a, i) };
+                // SAFETY: as above.
+                let b = unsafe { self.load(b, i) };
+                *sum = sum.xor3(a, b);
             }
         }
         for &a in single {
-            // SAFETY: as above.
-            let a = unsafe { self.entry(a) };
-            for i in 0..N {
-                sums[i] = sums[i].xor(a[i]);
+            for (i, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: as above.
+                *sum = sum.xor(unsafe { self.load(a, i) });
             }
         }
         sums
     }
 
-    /// Returns an entry of the tables.
-    ///
-    /// # Safety
-    ///
-    /// The CPU must have the instructions of `V`, and the entry must have been filled.
-    #[inline(always)]
-    unsafe fn entry(&self, entry: u16) -> [V; N] {
-        let from = self.tables.wrapping_add(usize::from(entry));
-        // SAFETY: the caller vouches for the entry, which is a value of this type.
-        unsafe { from.read() }
-    }
-
-    /// Writes the registers of one target, or adds to them.
+    /// Writes the registers of one target, or adds to them, and keeps them if another one needs them.
     ///
     /// # Safety
     ///
     /// These registers must lie within the shards; with `STREAM`, aligned to registers.
     #[inline(always)]
-    unsafe fn store<const STREAM: bool>(&self, row: usize, sums: [V; N]) {
-        for (i, sum) in sums.into_iter().enumerate() {
-            let to = self.targets[row].wrapping_add(i * V::BYTES);
-            let sum = match self.mode {
-                Mode::Assign => sum,
-                // SAFETY: `sum` proves the instructions; the caller vouches for these bytes.
-                Mode::Add => sum.xor(unsafe { V::load(to) }),
-            };
-            if STREAM {
-                // SAFETY: the caller vouches for these bytes and their alignment; `run` fences.
-                unsafe { sum.stream(to) };
-            } else {
-                // SAFETY: the caller vouches for these bytes, which the job borrows mutably.
-                unsafe { sum.store(to) };
-            }
+    unsafe fn store<const STREAM: bool>(&self, row: &Row, sums: [V; N]) {
+        if let Some(slot) = row.kept {
+            // SAFETY: the slot is one of the chunk.
+            unsafe { Self::store_all::<false>(sums, self.slots.wrapping_add(slot.offset())) };
         }
+        let target = self.targets[row.target];
+        let sums = match self.mode {
+            Mode::Assign => sums,
+            Mode::Add => std::array::from_fn(|i| {
+                let from = target.wrapping_add(i * V::BYTES);
+                // SAFETY: `sums` prove the instructions; the caller vouches for these bytes.
+                sums[i].xor(unsafe { V::load(from) })
+            }),
+        };
+        // SAFETY: the caller vouches for these bytes and their alignment; the job borrows them mutably.
+        unsafe { Self::store_all::<STREAM>(sums, target) };
     }
 }

@@ -94,7 +94,7 @@ engine!(
     ["avx512f", "avx512bw"],
     "avx512f,avx512bw",
     Bytes64,
-    bitsliced::run::<Bytes64, 2>
+    bitsliced::run::<Bytes64, 4>
 );
 
 engine!(
@@ -104,7 +104,7 @@ engine!(
     ["avx2"],
     "avx2",
     Bytes32,
-    bitsliced::run::<Bytes32, 4>
+    bitsliced::run::<Bytes32, 8>
 );
 
 engine!(
