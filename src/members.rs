@@ -101,9 +101,9 @@ impl Members {
 
     /// Opens the volume that `stores` are members of, in whatever order they come.
     ///
-    /// Members may be missing, as long as enough are there: of those in the newest epoch all but
-    /// `parity_shards`, and at least `data_shards`; to be read only, one of the newest epoch and
-    /// `data_shards` of any age, though some files may then be lost. Directories that are empty or damaged count as
+    /// Members may be missing, as long as enough are there: `data_shards` of any age, and of those in the
+    /// newest epoch all but `parity_shards` and more than half (or `data_shards`, if that is fewer); to be
+    /// read only, one of the newest epoch. What was written while others were away may then be lost. Directories that are empty or damaged count as
     /// missing ([`Members::unusable`]). No superblock is written yet: see [`Members::begin`].
     ///
     /// # Errors

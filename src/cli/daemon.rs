@@ -194,8 +194,8 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Says what whoever mounts a degraded volume must know: which members are missing and why, and which
-/// other directories were of no use.
+/// Says what whoever mounts a degraded volume must know: which members are missing and why, which other
+/// directories were of no use, and what is lost without them.
 fn warnings(volume: &Volume) -> Result<Vec<String>, Failure> {
     let report = volume.report(true)?;
     let mut warnings: Vec<String> = report
@@ -211,6 +211,13 @@ fn warnings(volume: &Volume) -> Result<Vec<String>, Failure> {
     };
     let others = volume.notes.iter().filter(|note| !is_of_a_member(note));
     warnings.extend(others.map(ToString::to_string));
+    if !report.unrecoverable_files.is_empty() {
+        warnings.push(format!(
+            "{} files have bytes on missing members alone and cannot be read in full; `cauchyfs status` names \
+             them",
+            report.unrecoverable_files.len()
+        ));
+    }
     if report.state != State::Healthy && warnings.is_empty() {
         warnings.push(report.shortage().to_owned());
     }

@@ -33,6 +33,7 @@ mod repair;
 mod rollback;
 mod room;
 mod spread;
+mod stale;
 mod tiny;
 mod unreserved;
 

@@ -246,7 +246,8 @@ impl MembersError {
             Self::TooFew { readable, .. } => Some(format!(
                 "give all directories of the volume, and check that their disks are mounted{}",
                 if *readable {
-                    "; if the rest is lost for good, save what is left with `cauchyfs extract`"
+                    "; if the rest is lost for good, mount it with `-o ro` or save what is left with \
+                     `cauchyfs extract`"
                 } else {
                     "; if `cauchyfs create` was cut off, empty them all and run it again"
                 }

@@ -156,15 +156,23 @@ fn check_one_line(present: &BTreeMap<MemberIndex, Found>) -> Result<(), MembersE
 impl Lineage {
     /// Checks that enough members were found to go on.
     ///
-    /// To be written to, of the newest epoch's members all but `parity_shards` must be here, and at least
-    /// `data_shards`: then every stripe made by them has its data, and index and journal have a copy
-    /// among them. To save what can be saved, one of them and `data_shards` of any age are enough.
+    /// To be written to, `data_shards` of any age must be here, and of the newest epoch's members
+    ///
+    /// - all but `parity_shards`: then index and journal have a copy among them, and
+    /// - more than half, or `data_shards` if that is fewer: then, with more data than parity shards, no
+    ///   others can begin an epoch without one of these, whatever was away before (P7).
+    ///
+    /// The stale ones are brought up to date. Stripes made while they were away can lack more shards than
+    /// parity makes up for; those are lost, and no reason to write nothing any more. To save what can be
+    /// saved, one of the newest epoch and `data_shards` of any age are enough.
     pub(super) fn check_sufficient(&self, access: Access) -> Result<(), MembersError> {
         let data = usize::from(self.tip.data_shards);
         let parity = usize::from(self.tip.parity_shards);
         let members = self.tip.members.iter();
         let in_epoch = members.filter(|entry| entry.current).count();
-        let to_write = in_epoch.saturating_sub(parity).max(data.min(in_epoch));
+        let to_write = in_epoch
+            .saturating_sub(parity)
+            .max(data.min(in_epoch / 2 + 1));
         let needed = match access {
             Access::ReadWrite => to_write,
             Access::ReadOnly => 1,

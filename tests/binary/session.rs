@@ -348,3 +348,40 @@ fn writing_without_end_is_refused_on_a_full_volume() {
     assert!(fs::read(volume.path("new")).unwrap() == mebibyte);
     volume.unmount();
 }
+
+#[test]
+fn directories_that_were_away_stand_in_for_one_that_is_lost_since() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    write_large(&volume.path("before"), 1, 9 << 20).unwrap();
+    volume.unmount();
+    volume.mount_degraded(&[2, 3, 4, 5]);
+    check_large(&volume.path("before"), 1, 9 << 20);
+    write_large(&volume.path("meanwhile"), 2, 9 << 20).unwrap();
+    volume.unmount();
+    volume.delete_member(2);
+
+    let output = volume.try_mount(&[0, 1, 3, 4, 5], &[]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("1 files have bytes on missing members"),
+        "{said}"
+    );
+    check_large(&volume.path("before"), 1, 9 << 20);
+    let error = fs::read(volume.path("meanwhile")).expect_err("a shard of each stripe is lost");
+    assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
+    write_large(&volume.path("since"), 3, 9 << 20).unwrap();
+    let (status, code) = volume.status();
+    assert_eq!(code, 4, "{status}");
+    assert_eq!(status["unrecoverable_files"][0], "meanwhile");
+    volume.unmount();
+    volume.mount_degraded(&[0, 1, 3, 4, 5]);
+    drop_caches();
+    check_large(&volume.path("before"), 1, 9 << 20);
+    check_large(&volume.path("since"), 3, 9 << 20);
+    volume.unmount();
+}

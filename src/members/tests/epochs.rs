@@ -202,3 +202,77 @@ impl Model {
         }
     }
 }
+
+/// With more data than parity shards nobody goes on from an epoch that others have left already: neither
+/// beside them nor later, whoever was away before and whatever a crash cut off.
+#[test]
+fn with_more_data_than_parity_shards_the_volume_is_never_mounted_apart() {
+    let mut opened = 0;
+    for seed in 0..600 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let shapes = [
+            (2, 1, 3),
+            (2, 1, 5),
+            (3, 2, 5),
+            (3, 1, 7),
+            (4, 2, 6),
+            (4, 2, 9),
+        ];
+        let (data, parity, count) = shapes[random.random_range(0..shapes.len())];
+        let disks = Disks::volume(data, parity, count);
+        let mut last = disks.block(0).head();
+        for step in 0..12 {
+            let set: BTreeSet<_> = (0..count).filter(|_| random.random_bool(0.7)).collect();
+            let text = format!("seed {seed}, step {step}, {data}+{parity}, members {set:?}");
+            let members = match disks.open(set) {
+                Ok(members) => members,
+                Err(MembersError::TooFew { .. } | MembersError::NoDirectory) => continue,
+                Err(error) => panic!("{text}: {error}"),
+            };
+            if random.random() {
+                members.admit_stale().expect(&text);
+            }
+            let current = members.live().into_iter().find(|index| {
+                let stale = members.stale();
+                !stale.contains(index)
+            });
+            let block = disks.block(usize::from(current.expect(&text).0));
+            assert!(block.history.contains(&last), "{text}: {block:?}");
+            last = block.head();
+            opened += 1;
+        }
+    }
+    assert!(opened > 1000, "only {opened} times");
+}
+
+#[test]
+fn members_that_were_away_make_up_for_others_that_are_lost_since() {
+    let disks = Disks::volume(4, 2, 6);
+    drop(disks.open(2..6).expect("enough members"));
+    let before: Vec<_> = (0..6).map(|index| disks.block(index)).collect();
+    // Half of the epoch: the other half may go on elsewhere.
+    let error = disks.open([0, 1, 4, 5]).expect_err("too few are current");
+    assert!(
+        error
+            .to_string()
+            .starts_with("2 members up to date, 3 needed"),
+        "{error}"
+    );
+    let hint = error.hint().expect("a way out");
+    assert!(
+        hint.contains("-o ro") && hint.contains("cauchyfs extract"),
+        "{hint}"
+    );
+    let after: Vec<_> = (0..6).map(|index| disks.block(index)).collect();
+    assert_eq!(after, before, "what fails changes nothing");
+
+    let members = disks.open([0, 1, 3, 4, 5]).expect("most are current");
+    assert_eq!(members.current_at_open(), indices(3..6));
+    assert_eq!(members.stale(), indices([0, 1]));
+    members.admit_stale().expect("nothing fails");
+    drop(members);
+    assert_eq!(disks.block(0).head(), disks.block(5).head());
+    assert_eq!(disks.block(2), before[2], "it is stale from now on");
+    let members = disks.open(0..6).expect("one that was away comes back");
+    assert_eq!(members.stale(), indices([2]));
+}
