@@ -5,6 +5,11 @@ use cauchyfs::codec::{
 };
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
+use shards::members;
+
+#[path = "codec_stripes/shards.rs"]
+mod shards;
+
 const SEED: u64 = 0xC25;
 
 /// Our counts, in the order of the study.
@@ -38,41 +43,12 @@ fn slices(shards: &[Vec<u8>]) -> Vec<&[u8]> {
 
 /// All k+m shards of a random stripe.
 fn stripe(codec: &Codec, length: usize) -> Vec<Vec<u8>> {
-    let mut rng = StdRng::seed_from_u64(SEED);
-    let mut shards = vec![vec![0; length]; codec.geometry().total_shards()];
-    let (data, parity) = shards.split_at_mut(codec.geometry().data_shards());
-    for shard in &mut *data {
-        rng.fill(&mut shard[..]);
-    }
-    let mut parity: Vec<&mut [u8]> = parity.iter_mut().map(|shard| &mut shard[..]).collect();
-    codec
-        .encode(&slices(data), &mut parity)
-        .expect("shards fit");
-    shards
+    shards::stripe(codec, &mut StdRng::seed_from_u64(SEED), length)
 }
 
+/// Reconstructs `lost` from the shards in `present` and compares.
 fn check(codec: &Codec, shards: &[Vec<u8>], present: &[usize], lost: &[usize]) {
-    let given: Vec<(usize, &[u8])> = present.iter().map(|&i| (i, &shards[i][..])).collect();
-    let mut back = vec![vec![0xEE; shards[0].len()]; lost.len()];
-    let mut targets: Vec<(usize, &mut [u8])> = lost
-        .iter()
-        .copied()
-        .zip(back.iter_mut().map(|b| &mut b[..]))
-        .collect();
-    codec
-        .reconstruct(&given, &mut targets)
-        .expect("k shards are enough");
-    for (&index, back) in lost.iter().zip(&back) {
-        let (code, geometry, length) = (codec.code(), codec.geometry(), back.len());
-        assert!(
-            *back == shards[index],
-            "{code} {geometry} {length}: {index} from {present:?}"
-        );
-    }
-}
-
-fn members(set: u32, total: usize) -> Vec<usize> {
-    (0..total).filter(|&i| set >> i & 1 == 1).collect()
+    shards::check(codec, SEED, shards, present, lost);
 }
 
 #[test]

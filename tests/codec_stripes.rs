@@ -5,6 +5,11 @@ use cauchyfs::codec::{
 };
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
+use shards::{members, stripe};
+
+#[path = "codec_stripes/shards.rs"]
+mod shards;
+
 const SEED: u64 = 0x5714_17E5;
 
 fn geometry(k: usize, m: usize) -> Geometry {
@@ -19,45 +24,9 @@ fn best(k: usize, m: usize) -> Codec {
     codec(k, m, select("auto").expect("always there"))
 }
 
-/// All k+m shards of a random stripe.
-fn stripe(codec: &Codec, rng: &mut StdRng, length: usize) -> Vec<Vec<u8>> {
-    let total = codec.geometry().total_shards();
-    let mut shards = vec![vec![0; length]; total];
-    let (data, parity) = shards.split_at_mut(codec.geometry().data_shards());
-    for shard in &mut *data {
-        rng.fill(&mut shard[..]);
-    }
-    let data: Vec<&[u8]> = data.iter().map(|shard| &shard[..]).collect();
-    let mut parity: Vec<&mut [u8]> = parity.iter_mut().map(|shard| &mut shard[..]).collect();
-    codec.encode(&data, &mut parity).expect("shards fit");
-    shards
-}
-
 /// Reconstructs `lost` from the shards in `present` and compares.
 fn check(codec: &Codec, shards: &[Vec<u8>], present: &[usize], lost: &[usize]) {
-    let given: Vec<(usize, &[u8])> = present.iter().map(|&i| (i, &shards[i][..])).collect();
-    let mut back = vec![vec![0xEE; shards[0].len()]; lost.len()];
-    let mut targets: Vec<(usize, &mut [u8])> = lost
-        .iter()
-        .copied()
-        .zip(back.iter_mut().map(|b| &mut b[..]))
-        .collect();
-    codec
-        .reconstruct(&given, &mut targets)
-        .expect("k shards are enough");
-    for (&index, back) in lost.iter().zip(&back) {
-        assert!(
-            *back == shards[index],
-            "seed {SEED:#x}: {} on {}: shard {index} from {present:?}",
-            codec.geometry(),
-            codec.engine().name(),
-        );
-    }
-}
-
-/// The members of a bit set below `total`.
-fn members(set: u32, total: usize) -> Vec<usize> {
-    (0..total).filter(|&i| set >> i & 1 == 1).collect()
+    shards::check(codec, SEED, shards, present, lost);
 }
 
 #[test]
