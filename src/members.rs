@@ -17,9 +17,11 @@
 //!
 //! # Lock order
 //!
-//! `roster`, then one member's health or `live`; `locks` by itself. No lock but `roster` is held across I/O; only those
+//! `roster`, then one member's health or `live`; `locks` and `spaces` by
+//! themselves. No lock but `roster` is held across I/O; only those
 //! who have to do with a failing member wait for it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,8 +30,9 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::codec::{CodeId, Geometry};
 use crate::format::{Epoch, MemberIndex, VolumeId};
-use crate::store::{Executor, StoreLock, StoreRef};
+use crate::store::{Executor, Space, StoreLock, StoreRef};
 
+mod brief;
 mod create;
 mod epoch;
 mod error;
@@ -39,6 +42,7 @@ mod lineage;
 mod open;
 mod slots;
 
+pub use brief::Patience;
 pub use create::CreateOptions;
 pub use error::{Absent, Half, MembersError};
 pub use health::{ErrorClass, ErrorCounts, MemberState, MemberStatus, Unusable};
@@ -84,6 +88,8 @@ pub struct Members {
     /// With the directories that they are of; none after [`Members::release`] but those that hang.
     locks: Mutex<Vec<(StoreRef, StoreLock)>>,
     released: AtomicBool,
+    /// What room each member was last found to have.
+    spaces: Mutex<BTreeMap<MemberIndex, Space>>,
 }
 
 impl Members {

@@ -165,6 +165,14 @@ struct TestFs {
 
 impl TestFs {
     fn open(stores: Vec<StoreRef>, access: Access) -> Result<Self, CommitError> {
+        Self::open_on(stores, access, executor())
+    }
+
+    fn open_on(
+        stores: Vec<StoreRef>,
+        access: Access,
+        executor: Arc<Executor>,
+    ) -> Result<Self, CommitError> {
         let options = OpenOptions {
             access,
             cache_bytes: 1 << 20,
@@ -172,7 +180,7 @@ impl TestFs {
             threads: 0,
             ..OpenOptions::default()
         };
-        Pipeline::open(stores, &options, executor()).map(|pipeline| Self { pipeline })
+        Pipeline::open(stores, &options, executor).map(|pipeline| Self { pipeline })
     }
 
     /// Replaces a file's bytes.

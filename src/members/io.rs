@@ -11,7 +11,7 @@ use super::epoch::Roster;
 use super::health::Member;
 use super::{ErrorClass, MemberStatus, Members, MembersError};
 use crate::format::{MemberIndex, files};
-use crate::store::{Op, Outcome, Pool, Request, Space, Store, StoreError, StoreErrorKind};
+use crate::store::{Op, Outcome, Pool, Request, Store, StoreError, StoreErrorKind};
 
 /// Bytes that are written at once to fill a file.
 const NOISE_BYTES: usize = 1 << 20;
@@ -23,6 +23,17 @@ impl Members {
     /// member that fails one is left behind, as with [`Members::fail`], before this returns.
     #[must_use]
     pub fn run(&self, ops: Vec<(MemberIndex, Op)>) -> Vec<Outcome> {
+        self.run_by(ops, |requests| {
+            self.executor.run_sparing(requests, self.spare())
+        })
+    }
+
+    /// The same, with `execute` to run what can be tried.
+    pub(super) fn run_by(
+        &self,
+        ops: Vec<(MemberIndex, Op)>,
+        execute: impl FnOnce(Vec<Request>) -> Vec<Outcome>,
+    ) -> Vec<Outcome> {
         let mut seats = Vec::with_capacity(ops.len());
         let mut requests = Vec::with_capacity(ops.len());
         for (index, op) in ops {
@@ -34,10 +45,7 @@ impl Members {
             seats.push((index, class, store.is_some()));
             requests.extend(store.map(|store| Request { store, op }));
         }
-        let mut answers = self
-            .executor
-            .run_sparing(requests, self.spare())
-            .into_iter();
+        let mut answers = execute(requests).into_iter();
         let mut disturbed = false;
         let mut outcomes = Vec::with_capacity(seats.len());
         for (index, class, asked) in seats {
@@ -83,7 +91,7 @@ impl Members {
     }
 
     /// Returns how many members can be given up before the volume has failed.
-    fn spare(&self) -> usize {
+    pub(super) fn spare(&self) -> usize {
         let live = self.all.iter().filter(|member| member.is_up()).count();
         live.saturating_sub(self.shape.geometry.data_shards())
     }
@@ -97,8 +105,9 @@ impl Members {
     }
 
     /// Asks every live member whether its directory is still there, and leaves behind those whose
-    /// is not.
+    /// is not, and those that owe an answer for too long.
     pub fn probe(&self) {
+        self.judge_slow();
         let probes = self.live().into_iter().map(|index| (index, Op::Probe));
         // What fails is left behind by `run`; there is nothing else to do about it.
         let _ = self.run(probes.collect());
@@ -109,17 +118,6 @@ impl Members {
         if let Some(member) = self.member(member) {
             member.count_error(class);
         }
-    }
-
-    /// Returns the room on each live member's filesystem. Members may share one.
-    #[must_use]
-    pub fn spaces(&self) -> Vec<(MemberIndex, Space)> {
-        let live = self.live().into_iter();
-        live.filter_map(|index| {
-            let space = self.call(index, "measure", |store| store.space());
-            Some((index, space.ok()?))
-        })
-        .collect()
     }
 
     /// Makes a file that takes the space of `len` bytes, in the place of what may be there under its name:
@@ -219,6 +217,7 @@ impl Members {
             StoreErrorKind::NoSpace
             | StoreErrorKind::AlreadyExists
             | StoreErrorKind::InvalidName
+            | StoreErrorKind::Slow
             | StoreErrorKind::Exhausted => {}
             _ => self.count_error(index, class),
         }

@@ -145,6 +145,7 @@ fn build(
         unusable,
         locks: Mutex::new(locks),
         released: AtomicBool::new(false),
+        spaces: Mutex::default(),
     })
 }
 

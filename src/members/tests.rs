@@ -16,6 +16,7 @@ mod epochs;
 mod liveness;
 mod refusals;
 mod release;
+mod slow;
 mod subsets;
 
 /// The directories of a volume of `data`+`parity` shards.

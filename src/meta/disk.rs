@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::format::MemberIndex;
-use crate::members::Members;
+use crate::members::{Members, Patience};
 use crate::store::{Buffer, Op, Pool, Store, StoreError, StoreErrorKind};
 
 /// Memory kept for later use, in bytes: a few journal records.
@@ -111,6 +111,7 @@ impl Disk {
         reads: impl Iterator<Item = (MemberIndex, usize)>,
         name: &Arc<str>,
         offset: u64,
+        patience: Patience,
     ) -> Vec<(MemberIndex, Result<Buffer, StoreError>)> {
         let read = |(member, len)| {
             let name = Arc::clone(name);
@@ -119,7 +120,7 @@ impl Disk {
         };
         let ops: Vec<_> = reads.map(read).collect();
         let asked: Vec<MemberIndex> = ops.iter().map(|(member, _)| *member).collect();
-        let outcomes = self.members.run(ops).into_iter();
+        let outcomes = self.members.read(ops, patience).into_iter();
         let read = |outcome: Result<Option<Buffer>, StoreError>| {
             outcome.map(|buffer| buffer.expect("a read answers with its buffer"))
         };

@@ -27,6 +27,9 @@ pub enum StoreErrorKind {
     Gone,
     /// The operation did not answer within the timeout. It may still take effect later.
     Hung,
+    /// The operation did not answer in a moment, and whoever asked for it goes on without it. It may still
+    /// take effect later.
+    Slow,
     /// The power of a simulated machine is off: nothing has an effect any more.
     PowerCut,
     /// The backing filesystem does not know this operation.
@@ -95,6 +98,13 @@ impl StoreError {
         Self::new(StoreErrorKind::Hung, label, action, name, source)
     }
 
+    /// The operation did not answer in a moment, and is not waited for.
+    #[must_use]
+    pub fn slow(label: impl Into<String>, action: &'static str, name: impl Into<String>) -> Self {
+        let source = io::Error::new(io::ErrorKind::WouldBlock, "no answer in a moment");
+        Self::new(StoreErrorKind::Slow, label, action, name, source)
+    }
+
     /// A file of `label` ended before the `wanted` bytes at `offset`.
     #[must_use]
     pub fn short_read(
@@ -135,7 +145,8 @@ impl StoreError {
     /// Returns whether the member itself must be held to have failed.
     ///
     /// False for what a healthy directory answers too: a file that is absent, too short or there
-    /// already, no space, a lock held elsewhere, a name that no store takes, and want on our side.
+    /// already, no space, a lock held elsewhere, a name that no store takes, no answer in a moment, and
+    /// want on our side.
     #[must_use]
     pub fn is_member_failure(&self) -> bool {
         match self.kind {
@@ -145,6 +156,7 @@ impl StoreError {
             | StoreErrorKind::InUse
             | StoreErrorKind::ShortRead
             | StoreErrorKind::InvalidName
+            | StoreErrorKind::Slow
             | StoreErrorKind::Exhausted => false,
             StoreErrorKind::ReadOnly
             | StoreErrorKind::Denied

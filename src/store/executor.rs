@@ -7,6 +7,9 @@
 //! thread woken; everything else runs on worker threads, a few for each store, so that one hung
 //! store holds up nobody else.
 //!
+//! What can be had elsewhere is asked for with [`Executor::run_briefly`]: it goes on without a store that
+//! does not answer in a moment, and until that has answered asks it for nothing more.
+//!
 //! # Invariants
 //!
 //! - Memory and descriptors of an operation that was given up live until it answers after all.
@@ -15,15 +18,18 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use super::{Buffer, Store, StoreError, StoreRef};
+use brief::Moment;
 use job::Job;
 use lanes::Lanes;
 use rings::Rings;
+use watch::Leniency;
 
+mod brief;
 mod job;
 mod lanes;
 mod ring;
@@ -192,6 +198,12 @@ impl Request {
         let (name, action) = op.describe();
         StoreError::hung(store.label(), action, name, timeout)
     }
+
+    /// The error for an operation that nobody waits for any more.
+    fn slow(store: &StoreRef, op: &Op) -> StoreError {
+        let (name, action) = op.describe();
+        StoreError::slow(store.label(), action, name)
+    }
 }
 
 /// What one request came to: the filled buffer of a read, nothing for any other success.
@@ -214,6 +226,7 @@ pub enum ExecutorKind {
 /// Runs batches of operations; see the [module](self).
 pub struct Executor {
     timeout: Duration,
+    moment: Arc<Moment>,
     backend: Backend,
 }
 
@@ -227,26 +240,36 @@ impl Executor {
     /// Makes an executor whose stores are held to be hung when silent for `timeout`.
     #[must_use]
     pub fn new(kind: ExecutorKind, timeout: Duration) -> Self {
-        let threads = || Backend::Threads(Lanes::new(timeout));
+        let moment = Arc::new(Moment::new(timeout));
+        let lanes = || Lanes::new(timeout, Arc::clone(&moment));
+        let threads = || Backend::Threads(lanes());
         let backend = match kind {
             ExecutorKind::Inline => Backend::Inline,
             ExecutorKind::Threads => threads(),
-            ExecutorKind::Auto | ExecutorKind::Uring => match Rings::new(timeout) {
-                Ok(rings) => Backend::Uring {
-                    rings,
-                    lanes: Lanes::new(timeout),
-                },
-                Err(error) if kind == ExecutorKind::Auto => {
-                    log::info!("no io_uring here ({error}), using threads");
-                    threads()
+            ExecutorKind::Auto | ExecutorKind::Uring => {
+                match Rings::new(timeout, Arc::clone(&moment)) {
+                    Ok(rings) => Backend::Uring {
+                        rings,
+                        lanes: lanes(),
+                    },
+                    Err(error) if kind == ExecutorKind::Auto => {
+                        log::info!("no io_uring here ({error}), using threads");
+                        threads()
+                    }
+                    Err(error) => {
+                        log::warn!(
+                            "io_uring was asked for but is refused ({error}), using threads"
+                        );
+                        threads()
+                    }
                 }
-                Err(error) => {
-                    log::warn!("io_uring was asked for but is refused ({error}), using threads");
-                    threads()
-                }
-            },
+            }
         };
-        Self { timeout, backend }
+        Self {
+            timeout,
+            moment,
+            backend,
+        }
     }
 
     /// Returns how operations are run: never `Auto`.
@@ -278,11 +301,21 @@ impl Executor {
     /// more are silent at once, it is rather the machine that stalls: they are waited for twelve
     /// times as long.
     #[must_use]
-    #[expect(
-        clippy::missing_panics_doc,
-        reason = "every job of a batch comes to something"
-    )]
     pub fn run_sparing(&self, requests: Vec<Request>, spare: usize) -> Vec<Outcome> {
+        self.run_until(requests, spare, None)
+    }
+
+    fn run_until(
+        &self,
+        requests: Vec<Request>,
+        spare: usize,
+        deadline: Option<Instant>,
+    ) -> Vec<Outcome> {
+        let leniency = Leniency {
+            timeout: self.timeout,
+            spare,
+            deadline,
+        };
         let mut outcomes: Vec<Option<Outcome>> = requests.iter().map(|_| None).collect();
         let jobs = requests
             .into_iter()
@@ -293,8 +326,10 @@ impl Executor {
                 let index = job.index;
                 outcomes[index] = Some(job.run());
             }),
-            Backend::Threads(lanes) => lanes.run(jobs.collect(), spare, &mut outcomes),
-            Backend::Uring { rings, lanes } => run_uring(rings, lanes, jobs, spare, &mut outcomes),
+            Backend::Threads(lanes) => lanes.run(jobs.collect(), leniency, &mut outcomes),
+            Backend::Uring { rings, lanes } => {
+                run_uring(rings, lanes, jobs, leniency, &mut outcomes);
+            }
         }
         let answered = outcomes.into_iter();
         answered
@@ -368,7 +403,7 @@ fn run_uring(
     rings: &Rings,
     lanes: &Lanes,
     jobs: impl Iterator<Item = Job>,
-    spare: usize,
+    leniency: Leniency,
     outcomes: &mut [Option<Outcome>],
 ) {
     let mut others = Vec::new();
@@ -380,14 +415,14 @@ fn run_uring(
         }
     }
     if direct.is_empty() {
-        return lanes.run(others, spare, outcomes);
+        return lanes.run(others, leniency, outcomes);
     }
     // The threads start first, so that both work at the same time.
-    let mut batch = lanes.start(others, spare, outcomes);
-    let unfinished = rings.run(direct, spare, outcomes);
+    let mut batch = lanes.start(others, leniency, outcomes);
+    let unfinished = rings.run(direct, leniency, outcomes);
     lanes.finish(&mut batch, outcomes);
     if !unfinished.is_empty() {
-        lanes.run(unfinished, spare, outcomes);
+        lanes.run(unfinished, leniency, outcomes);
     }
 }
 

@@ -140,13 +140,15 @@ impl Core {
     }
 
     /// Returns whether the whole of a stripe should be decoded for some rows of it: some of them are
-    /// lost, and the reader seems to be on his way through the stripe.
+    /// lost, or on a member that is slow, and the reader seems to be on his way through the stripe.
     ///
     /// He is if he enters a lost shard at its start, takes much of it, or has been here before; decoding
     /// for him piece by piece would read each of the other shards as often as the lost one.
     fn is_worth_decoding(&self, located: &Located, wanted: &[Rows]) -> bool {
         let is_lost = |rows: &&Rows| {
-            !located.is_implied(rows.shard) && self.reachable(located, rows.shard).is_none()
+            let member = self.reachable(located, rows.shard);
+            !located.is_implied(rows.shard)
+                && member.is_none_or(|member| self.members.is_avoided(member))
         };
         let mut lost = wanted.iter().filter(is_lost).peekable();
         if lost.peek().is_none() {

@@ -233,3 +233,34 @@ fn a_member_that_is_back_can_stand_in_for_any_other_at_once() {
         }
     }
 }
+
+/// Nothing answers in the name of the member before everything was read.
+#[test]
+fn who_reads_does_not_wait_for_a_member_that_hangs_when_others_have_the_same() {
+    let rig = Rig::new(4, 2, 6);
+    let fs = rig.open(&[]);
+    let model = fill(&fs);
+    fs.close();
+    for member in 0..6 {
+        let plan = FaultPlan::new();
+        let stores = FaultStore::wrap_all(rig.fork().stores(&[]), &plan);
+        let executor = Executor::new(ExecutorKind::Threads, Duration::from_secs(600));
+        let fs = TestFs::open_on(stores, Access::ReadOnly, Arc::new(executor)).unwrap();
+        let space = fs.pipeline.space();
+        plan.add(
+            Fault::at(1, Effect::Hang)
+                .of(Scope::Member(member))
+                .lasting(),
+        );
+        assert_holds(&fs, &model, &format!("member {member} hangs"));
+        assert_eq!(fs.pipeline.space().usable_total, space.usable_total);
+        assert_eq!(fs.pipeline.members().live().len(), 6, "it is not given up");
+        assert!(
+            plan.triggered() <= 2,
+            "it was asked {} times",
+            plan.triggered()
+        );
+        plan.clear();
+        plan.release();
+    }
+}

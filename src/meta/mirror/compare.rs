@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use super::{Io, Mirror, PAGE, Page};
 use crate::format::MemberIndex;
 use crate::format::frame::{Frame, PAGE_BYTES};
+use crate::members::Patience;
 
 /// Pages compared in one go: 1 MiB.
 const PIECE_PAGES: u64 = (1 << 20) / PAGE_BYTES as u64;
@@ -30,9 +31,10 @@ impl Mirror {
         first + count <= self.compared.load(Ordering::Acquire)
     }
 
-    /// Reads `count` pages from `first` on from all copies.
-    pub(super) fn read_from_all(&self, first: u64, count: u64) -> Compared {
-        let read = self.read_frames(&self.reading_order(first), first, count);
+    /// Reads `count` pages from `first` on from all copies. With [`Patience::Brief`] one that is slow is
+    /// not among them: were it waited for, it would answer or be given up.
+    pub(super) fn read_from_all(&self, first: u64, count: u64, patience: Patience) -> Compared {
+        let read = self.read_frames(patience, &self.reading_order(first), first, count);
         let mut compared = Compared {
             newest: BTreeMap::new(),
             behind: Vec::new(),
@@ -72,7 +74,7 @@ impl Mirror {
             return Ok(false);
         }
         let count = PIECE_PAGES.min(end - first);
-        let compared = self.read_from_all(first, count);
+        let compared = self.read_from_all(first, count, Patience::Full);
         self.bring_up(&mut io, &compared)?;
         self.compared.store(first + count, Ordering::Release);
         Ok(true)

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use super::{Io, Mirror};
 use crate::format::MemberIndex;
 use crate::format::frame::{self, FRAME_BYTES, Frame, PAGE_BYTES};
-use crate::store::Buffer;
+use crate::members::Patience;
+use crate::store::{Buffer, StoreErrorKind};
 
 impl Mirror {
     /// Fills `out` with whole pages from `first` on; page 0 is not among them.
@@ -20,14 +21,24 @@ impl Mirror {
         }
         let mut damaged: Vec<(MemberIndex, u64)> = Vec::new();
         let mut sequences = BTreeMap::new();
-        for (member, file_bytes) in self.reading_order(first) {
+        let order = self.reading_order(first);
+        // Each copy is as good as another: one that is slow is read only if no other has the pages.
+        let rounds = [Patience::Brief, Patience::Full].into_iter();
+        let reads = rounds.flat_map(|patience| order.iter().map(move |copy| (patience, copy)));
+        let mut answered = Vec::with_capacity(order.len());
+        for (patience, copy) in reads {
             let (Some(&start), Some(&last)) = (missing.first(), missing.last()) else {
                 break;
             };
-            let copy = [(member, file_bytes)];
-            let Some((_, frames)) = self.read_frames(&copy, start, last - start + 1).pop() else {
+            let member = copy.0;
+            if answered.contains(&member) {
+                continue;
+            }
+            let frames = self.read_frames(patience, &[*copy], start, last - start + 1);
+            let Some((_, frames)) = frames.into_iter().next() else {
                 continue;
             };
+            answered.push(member);
             missing.retain(|page| {
                 let intact = self.intact(&frames, start, *page);
                 if let Some(frame) = intact {
@@ -55,7 +66,13 @@ impl Mirror {
     /// Fills the missing pages of `out` with the newest that any copy has.
     fn read_newest(&self, first: u64, missing: &[u64], out: &mut [u8]) -> io::Result<()> {
         let (start, last) = (missing[0], missing[missing.len() - 1]);
-        let compared = self.read_from_all(start, last - start + 1);
+        let mut compared = self.read_from_all(start, last - start + 1, Patience::Brief);
+        if !missing
+            .iter()
+            .all(|page| compared.newest.contains_key(page))
+        {
+            compared = self.read_from_all(start, last - start + 1, Patience::Full);
+        }
         for page in missing {
             let Some((_, bytes)) = compared.newest.get(page) else {
                 return Err(damaged_everywhere(*page));
@@ -118,6 +135,7 @@ impl Mirror {
     /// that cannot be read are left out.
     pub(super) fn read_frames(
         &self,
+        patience: Patience,
         copies: &[(MemberIndex, u64)],
         start: u64,
         count: u64,
@@ -129,9 +147,10 @@ impl Mirror {
             Some((*member, usize::try_from(len).ok()?))
         });
         let mut found = Vec::with_capacity(copies.len());
-        for (member, answer) in self.disk.read_each(reads, &self.name, offset) {
+        for (member, answer) in self.disk.read_each(reads, &self.name, offset, patience) {
             match answer {
                 Ok(frames) => found.push((member, frames)),
+                Err(error) if error.kind() == StoreErrorKind::Slow => {}
                 // A copy that was given up or cut meanwhile does not reach so far any more.
                 Err(error)
                     if !error.is_member_failure()

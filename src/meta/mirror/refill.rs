@@ -5,6 +5,7 @@ use std::io;
 use super::{Copied, Io, Mirror, PAGE, Page, len::file_bytes};
 use crate::format::MemberIndex;
 use crate::format::frame::{self, PAGE_BYTES};
+use crate::members::Patience;
 use crate::meta::disk::write_op;
 use crate::store::StoreError;
 
@@ -120,7 +121,7 @@ impl Mirror {
     fn copy_piece(&self, io: &mut Io, arriving: Arriving, count: u64) -> io::Result<()> {
         // The newest that any copy has: a member that lost a write shows an older frame.
         let pages: Vec<_> = self
-            .read_from_all(arriving.next_page, count)
+            .read_from_all(arriving.next_page, count, Patience::Full)
             .newest
             .into_iter()
             .map(|(page, (sequence, bytes))| (page, sequence, bytes))

@@ -81,6 +81,11 @@ impl Job {
         }
     }
 
+    /// The error for a request that nobody waits for any more.
+    pub(super) fn slow(&self) -> StoreError {
+        Request::slow(&self.store, &self.op)
+    }
+
     /// The error for a request that did not answer within `timeout`.
     pub(super) fn hung(&self, timeout: Duration) -> StoreError {
         Request::hung(&self.store, &self.op, timeout)

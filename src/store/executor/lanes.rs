@@ -4,6 +4,7 @@
 //! replaced until [`MAX_ABANDONED`] hang. Idle workers end after a while.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::brief::Moment;
 use super::job::Job;
 use super::watch::{Leniency, Watch, key};
 use super::{MAX_ABANDONED, Outcome};
@@ -26,7 +28,10 @@ const IDLE: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(super) struct Lanes {
     timeout: Duration,
-    lanes: Mutex<HashMap<usize, Arc<Lane>>>,
+    moment: Arc<Moment>,
+    by_store: Mutex<HashMap<usize, Arc<Lane>>>,
+    /// How many tasks nobody waits for although they are not overdue, to be asked without a lock.
+    left: Arc<AtomicUsize>,
 }
 
 /// The queue and the workers of one store.
@@ -36,6 +41,9 @@ struct Lane {
     store: Weak<dyn Store>,
     state: Mutex<State>,
     wake: Condvar,
+    /// See [`Lanes`].
+    left: Arc<AtomicUsize>,
+    moment: Arc<Moment>,
 }
 
 #[derive(Default)]
@@ -44,8 +52,10 @@ struct State {
     next_task: u64,
     /// The numbers of the tasks that workers are at.
     running: Vec<u64>,
-    /// Those of them that nobody waits for any more.
+    /// Those of them that were given up.
     abandoned: Vec<u64>,
+    /// Those that nobody waits for, and since when, though they are not overdue.
+    left: Vec<(u64, Instant)>,
     workers: usize,
     idle: usize,
     /// When a task last ended.
@@ -80,12 +90,20 @@ pub(super) struct Started {
     _sender: Sender<Answer>,
 }
 
+/// Work that is in a lane.
+struct Called<T> {
+    lane: Arc<Lane>,
+    task: u64,
+    answer: Receiver<Result<T, StoreError>>,
+}
+
 struct Waiting {
     index: usize,
     key: usize,
     lane: Arc<Lane>,
     task: u64,
     hung: StoreError,
+    slow: StoreError,
 }
 
 struct Answer {
@@ -95,16 +113,18 @@ struct Answer {
 }
 
 impl Lanes {
-    pub(super) fn new(timeout: Duration) -> Self {
+    pub(super) fn new(timeout: Duration, moment: Arc<Moment>) -> Self {
         Self {
             timeout,
-            lanes: Mutex::default(),
+            moment,
+            by_store: Mutex::default(),
+            left: Arc::default(),
         }
     }
 
     /// Runs jobs and waits for them.
-    pub(super) fn run(&self, jobs: Vec<Job>, spare: usize, outcomes: &mut [Option<Outcome>]) {
-        let mut batch = self.start(jobs, spare, outcomes);
+    pub(super) fn run(&self, jobs: Vec<Job>, leniency: Leniency, outcomes: &mut [Option<Outcome>]) {
+        let mut batch = self.start(jobs, leniency, outcomes);
         self.finish(&mut batch, outcomes);
     }
 
@@ -112,21 +132,19 @@ impl Lanes {
     pub(super) fn start(
         &self,
         jobs: Vec<Job>,
-        spare: usize,
+        leniency: Leniency,
         outcomes: &mut [Option<Outcome>],
     ) -> Started {
         let (sender, answers) = mpsc::channel();
-        let timeout = self.timeout;
-        let watch = Watch::new(Leniency { timeout, spare });
         let mut batch = Started {
-            watch,
+            watch: Watch::new(leniency),
             waiting: Vec::new(),
             answers,
             _sender: sender.clone(),
         };
         for job in jobs {
             let (index, key, lane) = (job.index, key(&job.store), self.lane(&job.store));
-            let hung = job.hung(self.timeout);
+            let (hung, slow) = (job.hung(self.timeout), job.slow());
             match lane.submit(answering(job, sender.clone())) {
                 Ok(task) => {
                     batch.watch.begin(key);
@@ -136,6 +154,7 @@ impl Lanes {
                         lane,
                         task,
                         hung,
+                        slow,
                     });
                 }
                 Err(Refused::Hung) => outcomes[index] = Some(Err(hung)),
@@ -152,7 +171,7 @@ impl Lanes {
         batch
     }
 
-    /// Waits until each job of the batch answered or its store is overdue.
+    /// Waits until each job of the batch answered, or its store is overdue, or nobody waits any more.
     pub(super) fn finish(&self, batch: &mut Started, outcomes: &mut [Option<Outcome>]) {
         while !batch.waiting.is_empty() {
             let patience = batch.watch.patience(Instant::now()).unwrap_or(self.timeout);
@@ -163,6 +182,9 @@ impl Lanes {
             // A store is judged only after everything that it said was heard.
             while let Ok(answer) = batch.answers.try_recv() {
                 batch.take(answer, outcomes);
+            }
+            if batch.watch.is_over(Instant::now()) {
+                batch.leave(outcomes);
             }
             for key in batch.watch.overdue(Instant::now()) {
                 batch.abandon(key, outcomes);
@@ -179,28 +201,11 @@ impl Lanes {
         work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let hung = || StoreError::hung(store.label(), action, "directory", self.timeout);
-        let lane = self.lane(store);
-        let (sender, answer) = mpsc::channel();
-        let held = Arc::clone(store);
-        let submitted = lane.submit(Box::new(move || {
-            // Nobody listens any more if this took too long.
-            let _ = sender.send(work(&*held));
-        }));
-        let task = match submitted {
-            Ok(task) => task,
-            Err(Refused::Hung) => return Err(hung()),
-            Err(Refused::NoThread(error)) => {
-                return Err(StoreError::from_io(
-                    store.label(),
-                    "start a thread for",
-                    action,
-                    error,
-                ));
-            }
-        };
+        let Called { lane, task, answer } = self.begin(store, action, work)?;
         let leniency = Leniency {
             timeout: self.timeout,
             spare,
+            deadline: None,
         };
         let patience = if spare == 0 {
             leniency.stall_limit()
@@ -225,14 +230,76 @@ impl Lanes {
         Err(hung())
     }
 
-    /// Says whether a worker is at something that was given up.
+    /// Runs any work in the lane of `store`, and waits for it no longer than for `patience`.
+    pub(super) fn call_briefly<T: Send + 'static>(
+        &self,
+        store: &StoreRef,
+        action: &'static str,
+        patience: Duration,
+        work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let Called { lane, task, answer } = self.begin(store, action, work)?;
+        answer.recv_timeout(patience).unwrap_or_else(|_| {
+            lane.leave(task);
+            Err(StoreError::slow(store.label(), action, "directory"))
+        })
+    }
+
+    fn begin<T: Send + 'static>(
+        &self,
+        store: &StoreRef,
+        action: &'static str,
+        work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<Called<T>, StoreError> {
+        let lane = self.lane(store);
+        let (sender, answer) = mpsc::channel();
+        let held = Arc::clone(store);
+        let submitted = lane.submit(Box::new(move || {
+            // Nobody listens any more if this took too long.
+            let _ = sender.send(work(&*held));
+        }));
+        match submitted {
+            Ok(task) => Ok(Called { lane, task, answer }),
+            Err(Refused::Hung) => {
+                let timeout = self.timeout;
+                Err(StoreError::hung(
+                    store.label(),
+                    action,
+                    "directory",
+                    timeout,
+                ))
+            }
+            Err(Refused::NoThread(error)) => Err(StoreError::from_io(
+                store.label(),
+                "start a thread for",
+                action,
+                error,
+            )),
+        }
+    }
+
+    /// Says whether a worker is at something that nobody waits for.
     pub(super) fn is_hanging(&self, store: &StoreRef) -> bool {
-        !self.lane(store).state.lock().abandoned.is_empty()
+        let lane = self.lane(store);
+        let state = lane.state.lock();
+        !state.abandoned.is_empty() || !state.left.is_empty()
+    }
+
+    /// Says whether there is anything that nobody waits for on any store.
+    pub(super) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns since when a store owes what nobody waits for.
+    pub(super) fn left_since(&self, store: &StoreRef) -> Option<Instant> {
+        let lane = self.lane(store);
+        let state = lane.state.lock();
+        state.left.iter().map(|(_, since)| *since).min()
     }
 
     /// Returns the lane of a store, and forgets those of stores that are no more.
     fn lane(&self, store: &StoreRef) -> Arc<Lane> {
-        let mut lanes = self.lanes.lock();
+        let mut lanes = self.by_store.lock();
         if let Some(lane) = lanes.get(&key(store)) {
             return Arc::clone(lane);
         }
@@ -241,6 +308,8 @@ impl Lanes {
             store: Arc::downgrade(store),
             state: Mutex::default(),
             wake: Condvar::new(),
+            left: Arc::clone(&self.left),
+            moment: Arc::clone(&self.moment),
         });
         lanes.insert(key(store), Arc::clone(&lane));
         lane
@@ -249,7 +318,7 @@ impl Lanes {
 
 impl Drop for Lanes {
     fn drop(&mut self) {
-        for lane in self.lanes.get_mut().values() {
+        for lane in self.by_store.get_mut().values() {
             lane.state.lock().closed = true;
             lane.wake.notify_all();
         }
@@ -281,6 +350,14 @@ impl Started {
             let waiting = self.waiting.swap_remove(at);
             self.watch.answered(waiting.key, answer.when);
             outcomes[answer.index] = Some(answer.outcome);
+        }
+    }
+
+    /// Goes on without what has not answered.
+    fn leave(&mut self, outcomes: &mut [Option<Outcome>]) {
+        for waiting in self.waiting.drain(..) {
+            waiting.lane.leave(waiting.task);
+            outcomes[waiting.index] = Some(Err(waiting.slow));
         }
     }
 
@@ -347,6 +424,19 @@ impl Lane {
         }
     }
 
+    /// Waits for a task no longer: takes it from the queue, or notes that its worker is still at it.
+    fn leave(&self, number: u64) {
+        let mut state = self.state.lock();
+        if let Some(at) = state.queue.iter().position(|task| task.number == number) {
+            let task = state.queue.remove(at);
+            drop(state);
+            drop(task);
+        } else if state.running.contains(&number) {
+            state.left.push((number, Instant::now()));
+            self.left.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     fn start_worker(self: &Arc<Self>) -> std::io::Result<()> {
         let lane = Arc::clone(self);
         thread::Builder::new()
@@ -367,6 +457,11 @@ impl Lane {
                 state.heard = Some(Instant::now());
                 state.running.retain(|&number| number != task.number);
                 state.abandoned.retain(|&number| number != task.number);
+                if let Some(at) = state.left.iter().position(|(left, _)| *left == task.number) {
+                    let (_, since) = state.left.swap_remove(at);
+                    self.moment.note_late(since.elapsed());
+                    self.left.fetch_sub(1, Ordering::Relaxed);
+                }
                 continue;
             }
             if state.closed {

@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
@@ -33,6 +33,8 @@ pub(super) struct Flight {
     pub(super) file: Arc<OwnedFd>,
     /// The [`key`](super::watch::key) of the store.
     pub(super) key: usize,
+    /// Since when nobody waits for it, though it is not overdue.
+    pub(super) left: Option<Instant>,
 }
 
 /// A ring that one thread at a time uses.
@@ -78,6 +80,11 @@ impl Ring {
     /// Returns the operations that the kernel is at.
     pub(super) fn flights(&self) -> impl Iterator<Item = &Flight> {
         self.flights.iter().flatten()
+    }
+
+    /// The same, to be changed.
+    pub(super) fn flights_mut(&mut self) -> impl Iterator<Item = &mut Flight> {
+        self.flights.iter_mut().flatten()
     }
 
     /// Puts an operation into the queue that [`Ring::wait`] hands to the kernel.

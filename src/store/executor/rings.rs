@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use super::brief::Moment;
 use super::job::Job;
 use super::ring::{DEPTH, Flight, Ring};
 use super::watch::{Leniency, Watch, key};
@@ -25,8 +26,9 @@ const IDLE_RINGS: usize = 32;
 /// The rings of an executor.
 pub(super) struct Rings {
     timeout: Duration,
+    moment: Arc<Moment>,
     idle: Mutex<Vec<Ring>>,
-    /// Rings with operations that were given up.
+    /// Rings with operations that nobody waits for any more.
     parked: Mutex<Vec<Ring>>,
     /// How many those are, to be asked without a lock.
     parked_count: AtomicUsize,
@@ -34,9 +36,10 @@ pub(super) struct Rings {
 
 impl Rings {
     /// Makes a pool, or tells why the kernel gives no ring.
-    pub(super) fn new(timeout: Duration) -> io::Result<Self> {
+    pub(super) fn new(timeout: Duration, moment: Arc<Moment>) -> io::Result<Self> {
         Ok(Self {
             timeout,
+            moment,
             idle: Mutex::new(vec![Ring::new()?]),
             parked: Mutex::default(),
             parked_count: AtomicUsize::new(0),
@@ -48,7 +51,7 @@ impl Rings {
     pub(super) fn run(
         &self,
         mut jobs: Vec<(Job, Arc<OwnedFd>)>,
-        spare: usize,
+        leniency: Leniency,
         outcomes: &mut [Option<Outcome>],
     ) -> Vec<Job> {
         if self.parked_count.load(Ordering::Relaxed) > 0 {
@@ -73,10 +76,7 @@ impl Rings {
             ring,
             queue: jobs.into(),
             flying: 0,
-            watch: Watch::new(Leniency {
-                timeout: self.timeout,
-                spare,
-            }),
+            watch: Watch::new(leniency),
             unfinished: Vec::new(),
             outcomes,
         };
@@ -105,7 +105,11 @@ impl Rings {
     fn reap(&self) {
         let mut parked = self.parked.lock();
         for ring in &mut *parked {
-            while ring.pop().is_some() {}
+            while let Some((flight, _)) = ring.pop() {
+                if let Some(since) = flight.left {
+                    self.moment.note_late(since.elapsed());
+                }
+            }
         }
         let landed: Vec<Ring> = parked.extract_if(.., |ring| ring.is_idle()).collect();
         self.parked_count.store(parked.len(), Ordering::Relaxed);
@@ -115,19 +119,35 @@ impl Rings {
         }
     }
 
-    /// Says whether the kernel is at something that was given up.
-    pub(super) fn is_hanging(&self, store: &StoreRef) -> bool {
-        self.reap();
-        self.hanging_on(key(store)) > 0
+    /// Says whether there is anything that nobody waits for on any store.
+    pub(super) fn has_left(&self) -> bool {
+        self.parked_count.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns how many operations hang on a store.
+    /// Returns since when a store owes what nobody waits for and is not overdue.
+    pub(super) fn left_since(&self, store: &StoreRef) -> Option<Instant> {
+        self.reap();
+        let parked = self.parked.lock();
+        let flights = parked.iter().flat_map(Ring::flights);
+        let of_store = flights.filter(|flight| flight.key == key(store));
+        of_store.filter_map(|flight| flight.left).min()
+    }
+
+    /// Says whether the kernel is at something that nobody waits for.
+    pub(super) fn is_hanging(&self, store: &StoreRef) -> bool {
+        self.reap();
+        let parked = self.parked.lock();
+        let mut flights = parked.iter().flat_map(Ring::flights);
+        flights.any(|flight| flight.key == key(store))
+    }
+
+    /// Returns how many operations on a store were given up.
     fn hanging_on(&self, key: usize) -> usize {
         let parked = self.parked.lock();
         parked
             .iter()
             .flat_map(Ring::flights)
-            .filter(|flight| flight.key == key)
+            .filter(|flight| flight.key == key && flight.left.is_none())
             .count()
     }
 }
@@ -162,6 +182,10 @@ impl Batch<'_> {
                 break;
             }
             self.land();
+            if self.watch.is_over(Instant::now()) {
+                self.leave();
+                break;
+            }
             for key in self.watch.overdue(Instant::now()) {
                 self.give_up(key, timeout);
             }
@@ -175,7 +199,12 @@ impl Batch<'_> {
             let key = key(&job.store);
             self.watch.begin(key);
             self.flying += 1;
-            self.ring.push(Flight { job, file, key });
+            self.ring.push(Flight {
+                job,
+                file,
+                key,
+                left: None,
+            });
         }
         debug_assert!(self.flying <= DEPTH);
     }
@@ -193,6 +222,22 @@ impl Batch<'_> {
                 Verdict::Done(outcome) => self.outcomes[index] = Some(outcome),
                 Verdict::Partly(job) => self.unfinished.push(job),
             }
+        }
+    }
+
+    /// Goes on without what has not answered; its memory stays with the ring.
+    fn leave(&mut self) {
+        let now = Instant::now();
+        for flight in self.ring.flights_mut() {
+            let outcome = &mut self.outcomes[flight.job.index];
+            if outcome.is_none() {
+                *outcome = Some(Err(flight.job.slow()));
+                flight.left = Some(now);
+                self.flying -= 1;
+            }
+        }
+        for (job, _) in self.queue.drain(..) {
+            self.outcomes[job.index] = Some(Err(job.slow()));
         }
     }
 

@@ -153,6 +153,70 @@ fn a_store_that_cannot_be_spared_is_waited_for() {
 }
 
 #[test]
+fn who_can_do_without_a_store_goes_on_when_it_does_not_answer() {
+    for kind in CONCURRENT {
+        let executor = Executor::new(kind, Duration::from_secs(600));
+        let (healthy, hanging, plan) = healthy_and_hanging();
+        let pool = Pool::new(1 << 20);
+        let read = |store: &StoreRef| Request::read(store, "f", 0, pool.buffer(4096));
+        let outcomes = executor.run_briefly(vec![read(&healthy), read(&hanging)], 1);
+        let kinds: Vec<_> = outcomes.iter().map(kind_of).collect();
+        assert_eq!(kinds, [None, Some(StoreErrorKind::Slow)], "{kind:?}");
+        assert!(
+            executor.is_slow(&hanging) && !executor.is_slow(&healthy),
+            "{kind:?}"
+        );
+        drop(outcomes);
+        assert_eq!(
+            pool.retained_bytes(),
+            4096,
+            "the memory of what hangs is still lent"
+        );
+        let called = executor.call_briefly(&hanging, "measure", |store| store.space());
+        assert_eq!(called.expect_err("no answer").kind(), StoreErrorKind::Slow);
+        let stores = [healthy, Arc::clone(&hanging)];
+        assert!(executor.overdue(&stores, 1).iter().all(Option::is_none));
+        plan.clear();
+        plan.release();
+        while executor.is_slow(&hanging) {
+            std::thread::yield_now();
+        }
+        assert!(!executor.has_slow());
+        assert_eq!(
+            kind_of(&executor.run_briefly(vec![read(&hanging)], 1)[0]),
+            None
+        );
+    }
+}
+
+#[test]
+fn a_store_that_is_slow_for_too_long_is_overdue_if_it_can_be_spared() {
+    let executor = Executor::new(ExecutorKind::Threads, TIMEOUT);
+    let (healthy, hanging, plan) = healthy_and_hanging();
+    let sync = Request::sync(&hanging, "f");
+    assert_eq!(
+        kind_of(&executor.run_briefly(vec![sync], 1)[0]),
+        Some(StoreErrorKind::Slow)
+    );
+    let stores = [hanging, healthy];
+    while executor.overdue(&stores, 1)[0].is_none() {
+        std::thread::yield_now();
+    }
+    let overdue = executor.overdue(&stores, 1);
+    assert_eq!(
+        overdue[0].as_ref().map(StoreError::kind),
+        Some(StoreErrorKind::Hung)
+    );
+    assert!(overdue[1].is_none());
+    assert!(
+        executor.overdue(&stores, 0).iter().all(Option::is_none),
+        "it cannot be spared"
+    );
+    plan.clear();
+    plan.release();
+}
+
+#[test]
 fn many_threads_share_an_executor() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let store: StoreRef = Arc::new(DirStore::open(dir.path()).expect("a directory"));

@@ -18,6 +18,8 @@ pub(super) struct Leniency {
     /// How many stores may be given up after that. If more are silent at once, it is rather the
     /// machine that stalls, and they are waited for [`STALL_FACTOR`] times as long.
     pub(super) spare: usize,
+    /// When whoever asked goes on without those that have not answered.
+    pub(super) deadline: Option<Instant>,
 }
 
 /// How many timeouts a stall of more stores than can be spared may take.
@@ -77,8 +79,26 @@ impl Watch {
         }
     }
 
-    /// Returns how long there is until the first store is overdue: `None` if nothing is owed.
+    /// Says whether whoever asked waits no longer.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.leniency
+            .deadline
+            .is_some_and(|deadline| deadline <= now)
+    }
+
+    /// Returns how long there is until the first store is overdue, or nobody waits any more: `None` if
+    /// nothing is owed.
     pub(super) fn patience(&self, now: Instant) -> Option<Duration> {
+        let left = |deadline: Instant| deadline.saturating_duration_since(now);
+        let silence = self.silence_left(now)?;
+        Some(
+            self.leniency
+                .deadline
+                .map_or(silence, |deadline| silence.min(left(deadline))),
+        )
+    }
+
+    fn silence_left(&self, now: Instant) -> Option<Duration> {
         let limit = self.limit(now);
         let owing = self.stores.iter().filter(|store| store.owed > 0);
         let times = owing.map(|store| {
@@ -137,6 +157,7 @@ mod tests {
         Watch::new(Leniency {
             timeout: TIMEOUT,
             spare,
+            deadline: None,
         })
     }
 

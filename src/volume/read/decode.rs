@@ -10,6 +10,7 @@ use super::damage::Finding;
 use super::fetch::{Fetched, mismatches};
 use super::{Located, Rows};
 use crate::format::{BLOCK_SIZE, ShardIndex};
+use crate::members::Patience;
 use crate::store::{Buffer, Op};
 use crate::volume::{Core, VolumeError, layout};
 
@@ -221,24 +222,9 @@ impl Core {
                 None => untried.push(shard),
             }
         }
-        while gathered.present.len() < needed && !untried.is_empty() {
-            let missing = needed - gathered.present.len();
-            let batch = untried.drain(..missing.min(untried.len()));
-            let wanted: Vec<Rows> = batch
-                .map(|shard| Rows {
-                    shard,
-                    range: rows.clone(),
-                })
-                .collect();
-            for (rows, fetched) in wanted.iter().zip(self.fetch_directly(located, &wanted)?) {
-                let shard = rows.shard;
-                match fetched {
-                    Fetched::Good(bytes) => gathered.present.push((shard, bytes.freeze())),
-                    Fetched::Bad(_, ranges) => gathered.wrong.push(Wrong { shard, ranges }),
-                    Fetched::Absent => {}
-                }
-            }
-        }
+        self.gather_from(located, rows, &mut untried, Patience::Brief, &mut gathered)?;
+        // What is left of those are the slow ones.
+        self.gather_from(located, rows, &mut untried, Patience::Full, &mut gathered)?;
         if gathered.present.len() < needed {
             let present = gathered.present.len();
             return Err(VolumeError::TooFewShards {
@@ -248,6 +234,41 @@ impl Core {
             });
         }
         Ok(gathered)
+    }
+
+    /// Reads as many of the `untried` shards as decoding needs; those whose members are slow stay untried.
+    fn gather_from(
+        &self,
+        located: &Located,
+        rows: &Range<usize>,
+        untried: &mut Vec<ShardIndex>,
+        patience: Patience,
+        gathered: &mut Gathered,
+    ) -> Result<(), VolumeError> {
+        let needed = located.data_shards();
+        let mut slow = Vec::new();
+        while gathered.present.len() < needed && !untried.is_empty() {
+            let missing = needed - gathered.present.len();
+            let batch = untried.drain(..missing.min(untried.len()));
+            let wanted: Vec<Rows> = batch
+                .map(|shard| Rows {
+                    shard,
+                    range: rows.clone(),
+                })
+                .collect();
+            let fetched = self.fetch_directly(located, &wanted, patience)?;
+            for (rows, fetched) in wanted.iter().zip(fetched) {
+                let shard = rows.shard;
+                match fetched {
+                    Fetched::Good(bytes) => gathered.present.push((shard, bytes.freeze())),
+                    Fetched::Bad(_, ranges) => gathered.wrong.push(Wrong { shard, ranges }),
+                    Fetched::Absent => {}
+                    Fetched::Slow => slow.push(shard),
+                }
+            }
+        }
+        untried.append(&mut slow);
+        Ok(())
     }
 
     /// Returns rows of a shard that need not be read, because they just were, or are in the cache.

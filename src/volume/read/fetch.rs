@@ -9,8 +9,8 @@ use super::damage::Finding;
 use super::decode::Lost;
 use super::{Located, Rows};
 use crate::format::{BLOCK_SIZE, MemberIndex, ShardIndex};
-use crate::members::ErrorClass;
-use crate::store::{Buffer, Op};
+use crate::members::{ErrorClass, Patience};
+use crate::store::{Buffer, Op, StoreErrorKind};
 use crate::volume::{Core, VolumeError};
 
 /// What reading some rows came to.
@@ -21,16 +21,37 @@ pub(super) enum Fetched {
     Bad(Buffer, Vec<Range<usize>>),
     /// The shard was never written, its member is gone, or it cannot be read or verified.
     Absent,
+    /// Its member does not answer at once.
+    Slow,
 }
 
 impl Core {
     /// Returns the bytes of `wanted`, read or reconstructed, all of them verified.
+    ///
+    /// What a member does not answer in a moment is reconstructed from the others, if they are enough.
     pub(in crate::volume) fn fetch(
         &self,
         located: &Located,
         wanted: &[Rows],
     ) -> Result<Vec<Bytes>, VolumeError> {
-        let fetched = self.fetch_directly(located, wanted)?;
+        let fetched = self.fetch_directly(located, wanted, Patience::Brief)?;
+        let was_slow = fetched.iter().any(|one| matches!(one, Fetched::Slow));
+        match self.complete(located, wanted, fetched) {
+            Err(VolumeError::TooFewShards { .. }) if was_slow => {
+                let fetched = self.fetch_directly(located, wanted, Patience::Full)?;
+                self.complete(located, wanted, fetched)
+            }
+            completed => completed,
+        }
+    }
+
+    /// Reconstructs what is missing from what was fetched of `wanted`.
+    fn complete(
+        &self,
+        located: &Located,
+        wanted: &[Rows],
+        fetched: Vec<Fetched>,
+    ) -> Result<Vec<Bytes>, VolumeError> {
         let mut whole: Vec<Option<Bytes>> = wanted.iter().map(|_| None).collect();
         let mut have = Vec::with_capacity(wanted.len());
         let mut lost = Vec::new();
@@ -42,7 +63,7 @@ impl Core {
                     have.push((rows, bytes));
                 }
                 Fetched::Bad(buffer, ranges) => lost.push(Lost::wrong(index, rows, buffer, ranges)),
-                Fetched::Absent => {
+                Fetched::Absent | Fetched::Slow => {
                     let buffer = self.pool.buffer(rows.range.len());
                     lost.push(Lost::absent(index, rows, buffer));
                 }
@@ -62,6 +83,7 @@ impl Core {
         &self,
         located: &Located,
         wanted: &[Rows],
+        patience: Patience,
     ) -> Result<Vec<Fetched>, VolumeError> {
         let mut fetched: Vec<Fetched> = wanted.iter().map(|_| Fetched::Absent).collect();
         let mut asked = Vec::new();
@@ -74,12 +96,16 @@ impl Core {
                 ops.push((member, self.read_op(located, rows)));
             }
         }
-        for ((index, member), outcome) in asked.into_iter().zip(self.members.run(ops)) {
+        let outcomes = self.members.read(ops, patience);
+        for ((index, member), outcome) in asked.into_iter().zip(outcomes) {
             match outcome {
                 Ok(Some(buffer)) => {
                     fetched[index] = self.verify(located, &wanted[index], member, buffer)?;
                 }
                 Ok(None) => {}
+                Err(error) if error.kind() == StoreErrorKind::Slow => {
+                    fetched[index] = Fetched::Slow;
+                }
                 Err(error) => log::debug!("stripe {}: {error}", located.id),
             }
         }

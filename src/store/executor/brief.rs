@@ -1,0 +1,183 @@
+//! Asking for what can be had elsewhere.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::watch::Leniency;
+use super::{Backend, Executor, Outcome, Request};
+use crate::store::{Store, StoreError, StoreErrorKind, StoreRef};
+
+/// The shortest moment: longer than a busy disk takes for a read, and shorter than anyone notices.
+const SHORTEST: Duration = Duration::from_millis(150);
+
+/// By which part of what it is longer than [`SHORTEST`] a moment gets shorter with each batch that
+/// answers in time.
+const RELAXATION: u64 = 256;
+
+/// How long stores are waited for that can be done without: longer than they take when nothing is wrong
+/// with them. Where that is long, over a network say, answers that come late make it so.
+#[derive(Debug)]
+pub(super) struct Moment {
+    micros: AtomicU64,
+    shortest: u64,
+    longest: u64,
+}
+
+impl Moment {
+    pub(super) fn new(timeout: Duration) -> Self {
+        let longest = micros(timeout / 4);
+        let shortest = micros(SHORTEST).min(longest);
+        Self {
+            micros: AtomicU64::new(shortest),
+            shortest,
+            longest,
+        }
+    }
+
+    fn get(&self) -> Duration {
+        Duration::from_micros(self.micros.load(Ordering::Relaxed))
+    }
+
+    /// Notes that an answer came this much later than it was waited for.
+    pub(super) fn note_late(&self, late: Duration) {
+        let took = self
+            .micros
+            .load(Ordering::Relaxed)
+            .saturating_add(micros(late));
+        let enough = took.saturating_mul(2).min(self.longest);
+        self.micros.fetch_max(enough, Ordering::Relaxed);
+    }
+
+    /// Notes that all of a batch answered in time.
+    fn note_timely(&self) {
+        let now = self.micros.load(Ordering::Relaxed);
+        if now > self.shortest {
+            let less = (now - self.shortest).div_ceil(RELAXATION);
+            self.micros.store(now - less, Ordering::Relaxed);
+        }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Executor {
+    /// Runs all requests, and waits for a moment: those that have not answered then come to
+    /// [`Slow`](crate::store::StoreErrorKind::Slow), and their stores are [slow](Executor::is_slow) until
+    /// they have answered. They are to change nothing, since they may take effect later.
+    #[must_use]
+    pub fn run_briefly(&self, requests: Vec<Request>, spare: usize) -> Vec<Outcome> {
+        let deadline = Instant::now() + self.moment.get();
+        let outcomes = self.run_until(requests, spare, Some(deadline));
+        let is_slow = |outcome: &Outcome| {
+            let error = outcome.as_ref().err();
+            error.is_some_and(|error| error.kind() == StoreErrorKind::Slow)
+        };
+        if !outcomes.iter().any(is_slow) {
+            self.moment.note_timely();
+        }
+        outcomes
+    }
+
+    /// Runs any work like [`Executor::call`], and waits for a moment.
+    ///
+    /// # Errors
+    ///
+    /// Those of `work`, and [`Slow`](crate::store::StoreErrorKind::Slow).
+    pub fn call_briefly<T: Send + 'static>(
+        &self,
+        store: &StoreRef,
+        action: &'static str,
+        work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        match &self.backend {
+            Backend::Inline => work(&**store),
+            Backend::Threads(lanes) | Backend::Uring { lanes, .. } => {
+                lanes.call_briefly(store, action, self.moment.get(), work)
+            }
+        }
+    }
+
+    /// Says whether something that nobody waits for any more has not answered yet.
+    #[must_use]
+    pub fn is_slow(&self, store: &StoreRef) -> bool {
+        self.has_slow() && self.left_since(store).is_some()
+    }
+
+    /// Returns, for each store, the error with which it must be given up because it has been slow for too
+    /// long. If that were more than `spare`, they are borne with as in [`Executor::run_sparing`].
+    #[must_use]
+    pub fn overdue(&self, stores: &[StoreRef], spare: usize) -> Vec<Option<StoreError>> {
+        let leniency = Leniency {
+            timeout: self.timeout,
+            spare,
+            deadline: None,
+        };
+        let silence = |store| self.left_since(store).map(|since| since.elapsed());
+        let silent: Vec<_> = stores.iter().map(silence).collect();
+        let is_over = |limit: Duration| {
+            move |silence: &Option<Duration>| silence.is_some_and(|silence| silence >= limit)
+        };
+        let limit = if silent.iter().filter(|s| is_over(self.timeout)(s)).count() > spare {
+            leniency.stall_limit()
+        } else {
+            self.timeout
+        };
+        let hung = |store: &StoreRef| StoreError::hung(store.label(), "read", "directory", limit);
+        let judged = stores.iter().zip(&silent);
+        judged
+            .map(|(store, silence)| is_over(limit)(silence).then(|| hung(store)))
+            .collect()
+    }
+
+    /// Says whether any store may be slow, at the cost of a look at a number or two.
+    #[must_use]
+    pub fn has_slow(&self) -> bool {
+        match &self.backend {
+            Backend::Inline => false,
+            Backend::Threads(lanes) => lanes.has_left(),
+            Backend::Uring { rings, lanes } => rings.has_left() || lanes.has_left(),
+        }
+    }
+
+    fn left_since(&self, store: &StoreRef) -> Option<Instant> {
+        match &self.backend {
+            Backend::Inline => None,
+            Backend::Threads(lanes) => lanes.left_since(store),
+            Backend::Uring { rings, lanes } => {
+                let both = rings.left_since(store).into_iter();
+                both.chain(lanes.left_since(store)).min()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_longer_where_answers_come_late_and_gets_shorter_with_those_in_time() {
+        let moment = Moment::new(Duration::from_secs(10));
+        assert_eq!(moment.get(), SHORTEST);
+        moment.note_timely();
+        assert_eq!(moment.get(), SHORTEST);
+        // Stores that take 300 ms.
+        moment.note_late(Duration::from_millis(150));
+        assert_eq!(moment.get(), Duration::from_millis(600));
+        moment.note_timely();
+        let after = moment.get();
+        assert!(after < Duration::from_millis(600) && after > Duration::from_millis(590));
+        for _ in 0..10_000 {
+            moment.note_timely();
+        }
+        assert_eq!(moment.get(), SHORTEST);
+        moment.note_late(Duration::from_secs(100_000));
+        assert_eq!(
+            moment.get(),
+            Duration::from_millis(2500),
+            "a quarter of the timeout"
+        );
+    }
+}
