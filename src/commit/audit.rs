@@ -66,7 +66,7 @@ impl Pipeline {
     }
 
     /// Returns what stripes take of each of a segment's files, in order.
-    pub(super) fn places_in(&self, segment: SegmentId) -> Result<Vec<Range<u64>>, CommitError> {
+    fn places_in(&self, segment: SegmentId) -> Result<Vec<Range<u64>>, CommitError> {
         let (mut from, end) = key::segment_stripes(segment);
         let mut places = Vec::new();
         loop {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::{CommitError, OpenOptions, Pipeline, records::Records};
 use crate::codec;
-use crate::format::record::Segment;
-use crate::format::{Record, SegmentId, StripeId, VolumeId, key};
+use crate::format::record::{Segment, SegmentStripe};
+use crate::format::{BLOCK_SIZE, Record, SegmentId, StripeId, VolumeId, key};
 use crate::members::{Access, CreateOptions, Members};
 use crate::meta::{Batch, Meta, MetaOptions, StripeData};
 use crate::store::{Executor, StoreRef};
@@ -109,8 +109,31 @@ impl Pipeline {
     }
 
     fn cut_unfinished(&self, segment: SegmentId) -> Result<(), CommitError> {
-        let used = self.places_in(segment)?.last().map_or(0, |last| last.end);
+        let used = self.filled(segment)?;
         Ok(self.volume.cut_segment(segment, used)?)
+    }
+
+    /// Returns how far a segment is filled with stripes. It halves the range in which the last one
+    /// begins, again and again: a segment of short stripes has hundreds of thousands.
+    fn filled(&self, segment: SegmentId) -> Result<u64, CommitError> {
+        let len = self.volume.segment(segment).map_or(0, |record| record.len);
+        let (_, end) = key::segment_stripes(segment);
+        let (mut filled, mut beyond) = (0, len);
+        while filled < beyond {
+            let middle = filled.midpoint(beyond);
+            let from = key::segment_stripe(segment, middle);
+            match self.meta.scan(&from, &end, 1)?.first() {
+                None => beyond = middle,
+                Some((place, value)) => {
+                    let (_, offset) = key::parse_segment_stripe(place)?;
+                    let SegmentStripe(stripe) = SegmentStripe::decode(value)?;
+                    let record = self.records.stripe(stripe)?;
+                    filled =
+                        offset + record.map_or(BLOCK_SIZE as u64, |record| record.height.into());
+                }
+            }
+        }
+        Ok(filled)
     }
 
     /// Puts journaled bytes back into their stripes: those that never were flushed.

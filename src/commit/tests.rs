@@ -17,7 +17,8 @@ use crate::format::{BLOCK_SIZE, Ino, Record, ShardIndex, StripeId, files, key};
 use crate::members::Access;
 use crate::meta::Batch;
 use crate::store::{
-    CutPolicy, Executor, ExecutorKind, FaultPlan, FaultStore, MemDisk, Store, StoreRef,
+    Call, CallKind, CutPolicy, Executor, ExecutorKind, FaultPlan, FaultStore, MemDisk, Store,
+    StoreRef,
 };
 use crate::volume::Catalog;
 
@@ -28,6 +29,7 @@ mod faults;
 mod full;
 mod leaks;
 mod lost_files;
+mod opening;
 mod poison;
 mod repair;
 mod rollback;
@@ -260,8 +262,7 @@ impl TestFs {
     /// Returns (losses tolerated, stripes) of every row that `status` would show.
     fn redundancy(&self) -> Vec<(i16, u64)> {
         let rows = self.pipeline.redundancy().unwrap().rows;
-        rows.iter()
-            .map(|row| (row.losses_tolerated, row.stripes))
+        rows.iter().map(|row| (row.losses_tolerated, row.stripes))
             .collect()
     }
 
