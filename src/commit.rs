@@ -17,9 +17,10 @@
 //! # Locks
 //!
 //! `room.making`, `checkpointing` and `reaper` are batons, taken in this order and held through I/O:
-//! those who wait for one want what its holder is doing. The commit group is left while a commit
-//! runs. All others are leaves.
+//! those who wait for one want what its holder is doing. So is `counting`, taken by none of them. The
+//! commit group is left while a commit runs. All others are leaves.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
@@ -56,7 +57,7 @@ use group::Group;
 use growth::Growth;
 use reap::Reaper;
 use records::Records;
-use redundancy::Counted;
+use redundancy::Counting;
 use room::Room;
 use sync::Clockwork;
 
@@ -121,7 +122,7 @@ pub struct Pipeline {
     clockwork: Mutex<Clockwork>,
     /// Whether something was committed since the last checkpoint.
     to_checkpoint: AtomicBool,
-    counted: Mutex<Option<Counted>>,
+    counting: Counting,
 }
 
 impl Pipeline {
@@ -141,7 +142,7 @@ impl Pipeline {
             growth: Growth::default(),
             clockwork: Mutex::new(Clockwork::new()),
             to_checkpoint: AtomicBool::new(false),
-            counted: Mutex::default(),
+            counting: Counting::default(),
         }
     }
 
@@ -166,6 +167,29 @@ impl Pipeline {
         limit: usize,
     ) -> Result<Vec<(Key, Value)>, CommitError> {
         Ok(self.meta.scan(from, end, limit)?)
+    }
+
+    /// Calls `visit` with the newest records from `from` on and before `end`, in order, until it breaks
+    /// or fails. Nothing is copied.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read; those of `visit`.
+    pub fn visit<E: From<CommitError>>(
+        &self,
+        from: &[u8],
+        end: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, E>,
+    ) -> Result<(), E> {
+        let mut outcome = Ok(());
+        let visited = self.meta.visit(from, end, &mut |key, value| {
+            visit(key, value).unwrap_or_else(|error| {
+                outcome = Err(error);
+                ControlFlow::Break(())
+            })
+        });
+        visited.map_err(CommitError::from)?;
+        outcome
     }
 
     /// Changes records, all at once: visible to everyone when this returns, durable with the next

@@ -30,6 +30,7 @@ mod handles;
 mod locks;
 mod names;
 mod nodes;
+mod paths;
 mod read;
 mod read_ahead;
 mod removal;
@@ -43,6 +44,7 @@ mod types;
 mod write;
 mod xattr;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::commit::{InodeLocks, Pipeline};
@@ -188,6 +190,20 @@ impl Fs {
             files_free: 0,
             name_max: NAME_BYTES,
         })
+    }
+
+    /// Returns the paths of inodes, by whatever names they have, from the root on and without a leading
+    /// slash, in order. Looks at all names there are if need be, and returns at most `most`.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::Storage`] if the index cannot be read.
+    pub fn paths_of(&self, inos: &BTreeSet<Ino>, most: usize) -> Result<Vec<Vec<u8>>, FsError> {
+        let found = paths::find(&self.pipeline, inos, most)?;
+        let mut paths: Vec<Vec<u8>> = found.into_values().flatten().collect();
+        paths.sort_unstable();
+        paths.truncate(most);
+        Ok(paths)
     }
 
     fn find_root(&self) -> Result<(), FsError> {

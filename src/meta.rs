@@ -70,6 +70,7 @@ mod view;
 pub use crate::format::journal::StripeData;
 pub use batch::{Batch, Key, Value};
 pub use error::MetaError;
+pub use index::Visit;
 pub use overlay::Pending;
 
 /// Changes that go from one layer to another under one hold of the overlay's lock.
@@ -204,7 +205,7 @@ impl Meta {
                 disk.members().begin()?;
                 index.begin()?;
                 let life = next_life(index.position().life);
-                adopt(
+                replay::adopt(
                     &index,
                     &replayed.changes,
                     Position {
@@ -260,6 +261,16 @@ impl Meta {
         limit: usize,
     ) -> Result<Vec<(Key, Value)>, MetaError> {
         view::scan(&self.overlay, &*self.index, from, end, limit)
+    }
+
+    /// Calls `visit` with each key from `from` to before `end` and its newest value, in order, until it
+    /// breaks. Nothing is copied. Each stretch of some thousand keys is a consistent view.
+    ///
+    /// # Errors
+    ///
+    /// As [`Meta::get`].
+    pub fn visit(&self, from: &[u8], end: &[u8], visit: &mut Visit<'_>) -> Result<(), MetaError> {
+        view::visit(&self.overlay, &*self.index, from, end, visit)
     }
 
     /// Applies a batch: visible at once and as a whole, durable with the record that
@@ -663,29 +674,6 @@ impl std::fmt::Debug for Meta {
             .field("journal", &self.journal)
             .finish_non_exhaustive()
     }
-}
-
-/// Makes what recovery found durable, and begins a new life.
-fn adopt(
-    index: &RedbIndex,
-    changes: &Layer,
-    position: Position,
-    recovered: &Recovered,
-) -> Result<(), MetaError> {
-    if recovered.replayed_records > 0 {
-        log::info!(
-            "recovered {} journal records, up to {}",
-            recovered.replayed_records,
-            position.lsn
-        );
-    }
-    let progress = Progress {
-        journaled: changes,
-        units: &[],
-        position,
-        carried: &recovered.data,
-    };
-    pieces::bring_in(index, &progress)
 }
 
 fn next_life(life: Life) -> Life {

@@ -46,7 +46,7 @@ mod space;
 mod tidy;
 
 pub use buffers::{Fresh, Hold, Placed, Unjournaled};
-pub use count::Census;
+pub use count::{Census, SegmentCensus};
 pub use dirty::LostShard;
 pub use error::{CatalogError, VolumeError};
 pub use pins::Pin;

@@ -471,3 +471,47 @@ fn a_missing_copy_of_the_index_is_found_and_made_once_there_is_room() {
     let copies = disks.iter().filter(|disk| has_copy(disk)).count();
     assert_eq!(copies, 2);
 }
+
+#[test]
+fn all_paths_of_files_are_found_around_what_is_damaged() {
+    let volume = Volume::new();
+    let fs = Fs::open(Arc::clone(&volume.pipeline), FsOptions::default()).unwrap();
+    let deep = fs.mkdir(ROOT, volume.dir, b"deep", 0o755).unwrap().ino;
+    fs.link(volume.file, deep, b"twin").unwrap();
+    fs.link(volume.file, Ino::ROOT, b"top").unwrap();
+    let broken = fs.mkdir(ROOT, Ino::ROOT, b"broken", 0o755).unwrap().ino;
+    let inside = fs.mknod(ROOT, broken, b"inside", 0o644, 0).unwrap().ino;
+    let alone = fs.mknod(ROOT, Ino::ROOT, b"alone", 0o644, 0).unwrap().ino;
+    let flags = OpenFlags::read_write();
+    let (nameless, _handle) = fs.tmpfile(ROOT, deep, 0o600, flags).unwrap();
+    let mut batch = Batch::default();
+    for damaged in [
+        key::inode(broken),
+        key::inode(alone),
+        key::dirent(deep, b"a"),
+    ] {
+        batch.put(damaged, "no record");
+    }
+    volume.pipeline.apply(batch).unwrap();
+    let paths = |inos: &[Ino], most| {
+        let found = fs.paths_of(&inos.iter().copied().collect(), most).unwrap();
+        let text = |path: Vec<u8>| String::from_utf8(path).unwrap();
+        found.into_iter().map(text).collect::<Vec<_>>()
+    };
+    let names = ["dir/deep/twin", "dir/file", "top"];
+    assert_eq!(paths(&[volume.file], 10), names);
+    assert_eq!(paths(&[volume.file], 2).len(), 2);
+    let all = [
+        volume.file,
+        inside,
+        alone,
+        nameless.ino,
+        deep,
+        Ino::ROOT,
+        Ino(9999),
+    ];
+    assert_eq!(
+        paths(&all, 10),
+        ["", "alone", "dir/deep", "dir/deep/twin", "dir/file", "top"]
+    );
+}

@@ -315,7 +315,8 @@ fn verify(shape: &Shape, disks: &[MemDisk], weather: &Weather, histories: &[Hist
 
 /// No stripe is lost, and each has all its shards where nothing ever went wrong with a member.
 fn assert_redundant(pipeline: &Pipeline, parity: usize, harmed: bool, what: &str) {
-    let rows = pipeline.redundancy().unwrap().rows;
+    let counted = pipeline.redundancy().unwrap();
+    let rows = &counted.rows;
     let least = if harmed { 0 } else { parity };
     let rows: BTreeMap<_, _> = rows
         .iter()

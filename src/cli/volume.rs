@@ -1,5 +1,6 @@
 //! Opening a volume from directories, and saying how it is.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +13,8 @@ use super::report::{
     RebuildReport, RedundancyReport, Report, ScrubReport, State,
 };
 use crate::commit::{CommitError, OpenOptions, Pipeline};
-use crate::fs::{Fs, FsError, FsOptions, tree};
+use crate::format::StripeId;
+use crate::fs::{Fs, FsError, FsOptions};
 use crate::fuse::one_line;
 use crate::maintain::Maintain;
 use crate::members::{self, Access, Members, MembersError, Unusable};
@@ -29,6 +31,9 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often they are tried.
 const LEAVE_POLL: Duration = Duration::from_millis(100);
+
+/// Files that are listed by name at most.
+const MOST_LISTED: usize = 10_000;
 
 /// How to open a volume.
 #[derive(Clone, Debug)]
@@ -282,7 +287,7 @@ pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Repor
     let unrecoverable_files = if counted.unrecoverable.is_empty() {
         Vec::new()
     } else {
-        lost_files(fs)?
+        files_in(fs, &counted.unrecoverable)?
     };
     let copies = pipeline.index_copies();
     let index = IndexReport {
@@ -372,20 +377,17 @@ fn member_report(status: members::MemberStatus, notes: &[Unusable]) -> MemberRep
     }
 }
 
-/// Names the files that have bytes in stripes that cannot be read.
-fn lost_files(fs: &Fs) -> Result<Vec<String>, Failure> {
-    let lost = fs
+/// Names the files that have bytes in stripes, as far as they are listed.
+fn files_in(fs: &Fs, stripes: &[StripeId]) -> Result<Vec<String>, Failure> {
+    let inodes = fs
         .pipeline()
-        .lost_inodes()
+        .inodes_in(stripes)
         .map_err(|error| storage_failure(&error))?;
-    let mut paths = Vec::new();
-    for entry in tree::walk(fs, b"").map_err(|error| fs_failure(&error))? {
-        let entry = entry.map_err(|error| fs_failure(&error))?;
-        if lost.contains(&entry.attr.ino) {
-            paths.push(String::from_utf8_lossy(&entry.path).into_owned());
-        }
-    }
-    Ok(paths)
+    let paths = fs
+        .paths_of(&inodes, MOST_LISTED)
+        .map_err(|error| fs_failure(&error))?;
+    let shown = paths.iter().map(|path| String::from_utf8_lossy(path));
+    Ok(shown.map(Cow::into_owned).collect())
 }
 
 /// Puts an error of a backing directory into words.

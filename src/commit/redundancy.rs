@@ -1,13 +1,20 @@
 //! Counting redundancy (P6): stripe by stripe, against the files that are really there.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::reap::successor;
 use super::{CommitError, Pipeline};
-use crate::format::record::{Segment, Stripe};
+use crate::format::record::{Backref, Segment, Stripe};
 use crate::format::{Epoch, Ino, MemberIndex, Record, SegmentId, StripeId, key};
-use crate::volume::member_of;
+use crate::volume::{SegmentCensus, Volume, member_of};
+use live::LiveBytes;
+
+mod live;
 
 /// How long a count is good while no member comes or goes and nothing is committed: files may vanish
 /// behind the daemon's back.
@@ -16,8 +23,8 @@ const GOOD_FOR: Duration = Duration::from_secs(10);
 /// Stripes and inodes that are listed by name at most.
 const MAX_LISTED: usize = 1000;
 
-/// Records read at once.
-const RECORDS_AT_ONCE: usize = 1024;
+/// Stripes counted in one go.
+const STRIPES_AT_ONCE: usize = 4096;
 
 /// Stripes that can bear the same number of further losses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,14 +33,14 @@ pub struct RedundancyRow {
     pub losses_tolerated: i16,
     /// How many stripes.
     pub stripes: u64,
-    /// Bytes of data in them.
+    /// Bytes in them that files hold; those that several share count once.
     pub bytes: u64,
 }
 
 /// What was counted on the members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Redundancy {
-    /// The most endangered first. Together they are all stripes.
+    /// The most endangered first. Together they are all live data that is not in memory alone.
     pub rows: Vec<RedundancyRow>,
     /// The first stripes whose data is lost, at most 1000.
     pub unrecoverable: Vec<StripeId>,
@@ -52,69 +59,130 @@ pub struct MissingShards {
     pub shards: u64,
 }
 
+/// The count that is shared, and who makes the next one.
+#[derive(Debug, Default)]
+pub(super) struct Counting {
+    /// Held while counting: whoever waits for it may find that the count is his as well.
+    baton: Mutex<()>,
+    last: Mutex<Option<Counted>>,
+}
+
 /// A count and what it was true for.
 #[derive(Debug)]
-pub(super) struct Counted {
-    at: Instant,
+struct Counted {
+    began: Instant,
     epoch: Epoch,
     commits: u64,
-    redundancy: Redundancy,
+    redundancy: Arc<Redundancy>,
 }
 
 impl Pipeline {
-    /// Counts, for every stripe, the shards that were written and whose files are on members at hand.
+    /// Counts, for every stripe with live bytes, the shards that were written and whose files are on
+    /// members at hand.
     ///
     /// Walks the records of all stripes and lists the segment files of each member, unless that was
-    /// done just now. Stripes that are still in memory are not counted.
+    /// done just now. Who asks while others count shares the next count with all who do. Stripes that
+    /// are still in memory are not counted.
     ///
     /// # Errors
     ///
     /// If the index cannot be read.
-    pub fn redundancy(&self) -> Result<Redundancy, CommitError> {
-        let (epoch, commits) = (self.members.epoch(), self.group.count());
-        if let Some(counted) = &*self.counted.lock()
-            && (counted.epoch, counted.commits) == (epoch, commits)
-            && counted.at.elapsed() < GOOD_FOR
-        {
-            return Ok(counted.redundancy.clone());
+    pub fn redundancy(&self) -> Result<Arc<Redundancy>, CommitError> {
+        self.redundancy_since(Instant::now())
+    }
+
+    /// The same, asked for at a moment that has passed.
+    pub(super) fn redundancy_since(&self, asked: Instant) -> Result<Arc<Redundancy>, CommitError> {
+        if let Some(known) = self.known_redundancy(asked) {
+            return Ok(known);
         }
-        let redundancy = self.count_redundancy()?;
-        let counted = Counted {
-            at: Instant::now(),
+        let _baton = self.counting.baton.lock();
+        if let Some(known) = self.known_redundancy(asked) {
+            return Ok(known);
+        }
+        let began = Instant::now();
+        let (epoch, commits) = (self.members.epoch(), self.group.count());
+        let redundancy = Arc::new(self.count_redundancy()?);
+        *self.counting.last.lock() = Some(Counted {
+            began,
             epoch,
             commits,
-            redundancy: redundancy.clone(),
-        };
-        *self.counted.lock() = Some(counted);
+            redundancy: Arc::clone(&redundancy),
+        });
         Ok(redundancy)
     }
 
+    /// Returns a count that began after it was asked for, or since when nothing changed that is known of.
+    fn known_redundancy(&self, asked: Instant) -> Option<Arc<Redundancy>> {
+        let last = self.counting.last.lock();
+        let is_good = |counted: &&Counted| {
+            let now = (self.members.epoch(), self.group.count());
+            let unchanged = (counted.epoch, counted.commits) == now;
+            counted.began >= asked || (unchanged && counted.began.elapsed() < GOOD_FOR)
+        };
+        let counted = last.as_ref().filter(is_good)?;
+        Some(Arc::clone(&counted.redundancy))
+    }
+
     fn count_redundancy(&self) -> Result<Redundancy, CommitError> {
-        let census = self.volume.census();
-        let segments: HashMap<SegmentId, Segment> = self.volume.segments().into_iter().collect();
-        let mut rows: BTreeMap<i16, RedundancyRow> = BTreeMap::new();
-        let mut unrecoverable = Vec::new();
-        self.for_each_stripe(|stripe, record| {
-            // A stripe without a segment cannot be read at all.
-            let tolerated = segments.get(&record.segment).map_or(i16::MIN, |segment| {
-                census.losses_tolerated(segment, &record)
-            });
-            let fresh = RedundancyRow {
-                losses_tolerated: tolerated,
-                stripes: 0,
-                bytes: 0,
+        let mut count = Count::new(&self.volume);
+        let (mut from, end) = key::stripes();
+        let mut stripes = Vec::new();
+        loop {
+            self.read_stripes(&from, &end, &mut stripes)?;
+            let Some(&(last, _)) = stripes.last() else {
+                return Ok(count.result());
             };
-            let row = rows.entry(tolerated).or_insert(fresh);
-            row.stripes += 1;
-            row.bytes += u64::from(record.payload_len);
-            if tolerated < 0 && unrecoverable.len() < MAX_LISTED {
-                unrecoverable.push(stripe);
-            }
-        })?;
-        Ok(Redundancy {
-            rows: rows.into_values().collect(),
-            unrecoverable,
+            self.count_stripes(&mut count, &stripes)?;
+            from = successor(&key::stripe(last));
+        }
+    }
+
+    /// Reads the first of the records of stripes in a range.
+    fn read_stripes(
+        &self,
+        from: &[u8],
+        end: &[u8],
+        stripes: &mut Vec<(StripeId, Stripe)>,
+    ) -> Result<(), CommitError> {
+        stripes.clear();
+        self.visit(from, end, |key, value| {
+            stripes.push((key::parse_stripe(key)?, Stripe::decode(value)?));
+            Ok(if stripes.len() < STRIPES_AT_ONCE {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            })
         })
+    }
+
+    /// Counts some stripes, in order, beside the backrefs that say what of them lives.
+    fn count_stripes(
+        &self,
+        count: &mut Count,
+        stripes: &[(StripeId, Stripe)],
+    ) -> Result<(), CommitError> {
+        let (Some((first, _)), Some((last, _))) = (stripes.first(), stripes.last()) else {
+            return Ok(());
+        };
+        let (from, end) = (key::backrefs(*first).0, key::backrefs(*last).1);
+        let mut stripes = stripes.iter().peekable();
+        let mut live = LiveBytes::default();
+        self.visit(&from, &end, |key, value| {
+            let (stripe, _, _) = key::parse_backref(key)?;
+            while let Some((before, record)) = stripes.next_if(|(id, _)| *id < stripe) {
+                count.add(*before, record, live.take());
+            }
+            // One without a record is in memory.
+            if stripes.peek().is_some_and(|(id, _)| *id == stripe) {
+                live.add(&Backref::decode(value)?);
+            }
+            Ok::<_, CommitError>(ControlFlow::Continue(()))
+        })?;
+        for (stripe, record) in stripes {
+            count.add(*stripe, record, live.take());
+        }
+        Ok(())
     }
 
     /// Lists the segment files that are gone, or too short for the shards that were written to them, on
@@ -151,36 +219,93 @@ impl Pipeline {
         Ok(missing.into_iter().map(list).collect())
     }
 
-    fn for_each_stripe(&self, mut visit: impl FnMut(StripeId, Stripe)) -> Result<(), CommitError> {
-        let (mut from, end) = key::stripes();
-        loop {
-            let found = self.meta.scan(&from, &end, RECORDS_AT_ONCE)?;
-            for (found, value) in &found {
-                visit(key::parse_stripe(found)?, Stripe::decode(value)?);
-            }
-            match found.last() {
-                Some((last, _)) if found.len() == RECORDS_AT_ONCE => from = successor(last),
-                _ => return Ok(()),
-            }
-        }
-    }
-
-    /// Returns the inodes that have bytes in an unrecoverable stripe, at most 1000.
+    /// Says whether stripes are known to lack shards: those that were written while members were away,
+    /// or that lost shards since. It counts nothing, and does not see shards that vanished unnoticed.
     ///
     /// # Errors
     ///
     /// If the index cannot be read.
-    pub fn lost_inodes(&self) -> Result<Vec<Ino>, CommitError> {
+    pub fn lacks_shards(&self) -> Result<bool, CommitError> {
+        let (from, end) = key::repairs();
+        Ok(!self.meta.scan(&from, &end, 1)?.is_empty())
+    }
+
+    fn for_each_stripe(&self, mut visit: impl FnMut(StripeId, Stripe)) -> Result<(), CommitError> {
+        let (from, end) = key::stripes();
+        self.visit(&from, &end, |key, value| {
+            visit(key::parse_stripe(key)?, Stripe::decode(value)?);
+            Ok(ControlFlow::Continue(()))
+        })
+    }
+
+    /// Returns the inodes that have bytes in one of the stripes, at most 1000.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn inodes_in(&self, stripes: &[StripeId]) -> Result<BTreeSet<Ino>, CommitError> {
         let mut inodes = BTreeSet::new();
-        for stripe in self.redundancy()?.unrecoverable {
-            let (from, end) = key::backrefs(stripe);
-            for (found, _) in self.meta.scan(&from, &end, MAX_LISTED)? {
-                inodes.insert(key::parse_backref(&found)?.1);
-            }
-            if inodes.len() >= MAX_LISTED {
-                break;
-            }
+        for stripe in stripes {
+            let (from, end) = key::backrefs(*stripe);
+            self.visit(&from, &end, |key, _| {
+                inodes.insert(key::parse_backref(key)?.1);
+                Ok::<_, CommitError>(if inodes.len() < MAX_LISTED {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                })
+            })?;
         }
-        Ok(inodes.into_iter().take(MAX_LISTED).collect())
+        Ok(inodes)
+    }
+}
+
+/// A count that is being made.
+struct Count {
+    segments: HashMap<SegmentId, SegmentCensus>,
+    rows: BTreeMap<i16, RedundancyRow>,
+    unrecoverable: Vec<StripeId>,
+}
+
+impl Count {
+    /// Looks which files there are.
+    fn new(volume: &Volume) -> Self {
+        let census = volume.census();
+        let segments = volume.segments().into_iter();
+        Self {
+            segments: segments
+                .map(|(id, record)| (id, census.of_segment(id, record)))
+                .collect(),
+            rows: BTreeMap::new(),
+            unrecoverable: Vec::new(),
+        }
+    }
+
+    /// Counts a stripe of which so many bytes live; one that is dead holds nothing that can be lost.
+    fn add(&mut self, stripe: StripeId, record: &Stripe, live: u64) {
+        if live == 0 {
+            return;
+        }
+        // A stripe without a segment cannot be read at all.
+        let segment = self.segments.get(&record.segment);
+        let tolerated = segment.map_or(i16::MIN, |segment| segment.losses_tolerated(record));
+        let fresh = RedundancyRow {
+            losses_tolerated: tolerated,
+            stripes: 0,
+            bytes: 0,
+        };
+        let row = self.rows.entry(tolerated).or_insert(fresh);
+        row.stripes += 1;
+        row.bytes += live;
+        if tolerated < 0 && self.unrecoverable.len() < MAX_LISTED {
+            self.unrecoverable.push(stripe);
+        }
+    }
+
+    fn result(self) -> Redundancy {
+        Redundancy {
+            rows: self.rows.into_values().collect(),
+            unrecoverable: self.unrecoverable,
+        }
     }
 }

@@ -22,6 +22,7 @@ use crate::store::{
 };
 use crate::volume::Catalog;
 
+mod counting;
 mod crash;
 mod creation;
 mod degraded;
@@ -261,8 +262,9 @@ impl TestFs {
 
     /// Returns (losses tolerated, stripes) of every row that `status` would show.
     fn redundancy(&self) -> Vec<(i16, u64)> {
-        let rows = self.pipeline.redundancy().unwrap().rows;
-        rows.iter().map(|row| (row.losses_tolerated, row.stripes))
+        let counted = self.pipeline.redundancy().unwrap();
+        let rows = counted.rows.iter();
+        rows.map(|row| (row.losses_tolerated, row.stripes))
             .collect()
     }
 

@@ -7,7 +7,6 @@
 //! Memory grows with the number of directories, and by some 16 bytes for every other inode.
 
 mod names;
-mod paths;
 mod storage;
 
 use std::fmt;
@@ -19,6 +18,7 @@ use crate::format::{FormatError, Ino, StripeId};
 
 use super::FsError;
 use super::edit::Edit;
+use super::paths;
 
 /// Records that are read at once.
 const PAGE: usize = 1024;
@@ -263,7 +263,13 @@ pub fn check(pipeline: &Pipeline, repair: bool) -> Result<Report, FsError> {
     storage::check_files(&mut check)?;
     storage::check_copies(&mut check)?;
     let mut report = check.report;
-    paths::find(pipeline, &mut report.findings)?;
+    let inos = report.findings.iter().filter_map(|finding| finding.ino);
+    let paths = paths::find(pipeline, &inos.collect(), usize::MAX)?;
+    for finding in &mut report.findings {
+        finding.path = finding
+            .ino
+            .and_then(|ino| paths.get(&ino)?.first().cloned());
+    }
     if repair {
         pipeline.sync()?;
     }

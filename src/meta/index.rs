@@ -1,6 +1,6 @@
 //! The ordered store that the journal stands in front of.
 
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use super::{Key, MetaError, Value};
@@ -100,9 +100,28 @@ pub(super) trait Snapshot: Send + Sync {
     /// Returns a key's value.
     fn get(&self, key: &[u8]) -> Result<Option<Value>, MetaError>;
 
+    /// Calls `visit` with every key within `range` and its value, in order of key, until it breaks.
+    fn visit(&self, range: KeyRange<'_>, visit: &mut Visit<'_>) -> Result<(), MetaError>;
+
     /// Returns the first `limit` keys within `range` and their values, in order of key.
-    fn range(&self, range: KeyRange<'_>, limit: usize) -> Result<Vec<(Key, Value)>, MetaError>;
+    fn range(&self, range: KeyRange<'_>, limit: usize) -> Result<Vec<(Key, Value)>, MetaError> {
+        let mut found = Vec::new();
+        if limit > 0 {
+            self.visit(range, &mut |key, value| {
+                found.push((Key::copy_from_slice(key), Value::copy_from_slice(value)));
+                if found.len() < limit {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            })?;
+        }
+        Ok(found)
+    }
 }
+
+/// What looks at keys and their values one after the other, until it breaks.
+pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
 /// A range of keys.
 #[derive(Clone, Copy, Debug)]

@@ -12,9 +12,9 @@ use redb::{
     TableDefinition, WriteTransaction,
 };
 
-use super::index::{Commit, Index, KeyRange, Position, Snapshot};
+use super::index::{Commit, Index, KeyRange, Position, Snapshot, Visit};
 use super::mirror::Mirror;
-use super::{Key, MetaError, Value};
+use super::{MetaError, Value};
 use crate::format::journal::{Life, StripeData};
 use crate::format::wire::Reader;
 use crate::format::{FormatError, Lsn, MemberIndex, StripeId};
@@ -349,24 +349,19 @@ impl Snapshot for Option<ReadOnlyTable<&'static [u8], &'static [u8]>> {
         Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
     }
 
-    fn range(&self, range: KeyRange<'_>, limit: usize) -> Result<Vec<(Key, Value)>, MetaError> {
-        let Some(table) = self else {
-            return Ok(Vec::new());
-        };
+    fn visit(&self, range: KeyRange<'_>, visit: &mut Visit<'_>) -> Result<(), MetaError> {
+        let Some(table) = self else { return Ok(()) };
         if range.is_empty() {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let bounds: (Bound<&[u8]>, Bound<&[u8]>) = (range.from, range.end);
-        let found = table.range::<&[u8]>(bounds).map_err(poisoned)?;
-        let mut entries = Vec::new();
-        for entry in found.take(limit) {
+        for entry in table.range::<&[u8]>(bounds).map_err(poisoned)? {
             let (key, value) = entry.map_err(poisoned)?;
-            entries.push((
-                Bytes::copy_from_slice(key.value()),
-                Bytes::copy_from_slice(value.value()),
-            ));
+            if visit(key.value(), value.value()).is_break() {
+                break;
+            }
         }
-        Ok(entries)
+        Ok(())
     }
 }
 

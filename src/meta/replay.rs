@@ -8,11 +8,13 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use super::MetaError;
 use super::disk::Disk;
 use super::index::Position;
 use super::journal;
 use super::overlay::{Entry, Layer};
+use super::pieces::{self, Progress};
+use super::redb_index::RedbIndex;
+use super::{MetaError, Recovered};
 use crate::format::journal::{JournalRecord, Preview, StripeData, decode};
 use crate::format::{BLOCK_SIZE, Epoch, Lsn, MemberIndex};
 use crate::members::Access;
@@ -25,6 +27,29 @@ pub(super) struct Replayed {
     /// The last record.
     pub(super) last: Lsn,
     pub(super) records: u64,
+}
+
+/// Makes what recovery found durable in the index, with the position that it has reached then.
+pub(super) fn adopt(
+    index: &RedbIndex,
+    changes: &Layer,
+    position: Position,
+    recovered: &Recovered,
+) -> Result<(), MetaError> {
+    if recovered.replayed_records > 0 {
+        log::info!(
+            "recovered {} journal records, up to {}",
+            recovered.replayed_records,
+            position.lsn
+        );
+    }
+    let progress = Progress {
+        journaled: changes,
+        units: &[],
+        position,
+        carried: &recovered.data,
+    };
+    pieces::bring_in(index, &progress)
 }
 
 /// Reads every record after `position`, from members that may be trusted.

@@ -1,17 +1,21 @@
 //! Reading the newest state: the overlay's layers over a view of the index.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use super::index::{Index, KeyRange, Snapshot};
+use super::index::{Index, KeyRange, Snapshot, Visit};
 use super::overlay::{Entry, Overlay};
 use super::{Key, MetaError, Value};
 
 /// Fewest and most changes of a layer that are looked at in one go.
 const WINDOW: std::ops::RangeInclusive<usize> = 16..=4096;
+
+/// Records of the index that are visited through one view of it: an index is compacted only while
+/// nobody holds one.
+const STRETCH: usize = 4096;
 
 /// Returns a key's newest value.
 pub(super) fn get(
@@ -158,4 +162,126 @@ fn merge(
         }
     }
     Ok(found)
+}
+
+/// Calls `visit` with each key from `from` to before `end` and its newest value, in order, until it
+/// breaks. Nothing is copied on the way.
+///
+/// The range is gone through in stretches that are bounded; each is a consistent view of its part of
+/// the range.
+pub(super) fn visit(
+    overlay: &RwLock<Overlay>,
+    index: &dyn Index,
+    from: &[u8],
+    end: &[u8],
+    visit: &mut Visit<'_>,
+) -> Result<(), MetaError> {
+    let mut from = Bound::Included(Key::copy_from_slice(from));
+    let mut failed = false;
+    loop {
+        let mut stretch = Stretch {
+            last: Vec::new(),
+            visited: 0,
+            visit: &mut *visit,
+        };
+        let start = from.as_ref().map(|key| &**key);
+        let next = stretch.walk(overlay, index, start, end);
+        match next {
+            Ok(Next::From(key)) => {
+                from = Bound::Excluded(key);
+                failed = false;
+            }
+            Ok(Next::Nothing) => return Ok(()),
+            // As with `again`, after what was visited already.
+            Err(_) if !failed => {
+                failed = true;
+                if stretch.visited > 0 {
+                    from = Bound::Excluded(stretch.last.into());
+                }
+                index.settle();
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Where to go on after a stretch.
+enum Next {
+    /// Behind this key.
+    From(Key),
+    /// Nowhere: that was all, or all that was asked for.
+    Nothing,
+}
+
+/// A part of a range that is visited through one view.
+struct Stretch<'a, 'v> {
+    /// The last key that was visited, or passed over since it is deleted.
+    last: Vec<u8>,
+    visited: usize,
+    visit: &'a mut Visit<'v>,
+}
+
+impl Stretch<'_, '_> {
+    fn walk(
+        &mut self,
+        overlay: &RwLock<Overlay>,
+        index: &dyn Index,
+        start: Bound<&[u8]>,
+        end: &[u8],
+    ) -> Result<Next, MetaError> {
+        let whole = KeyRange {
+            from: start,
+            end: Bound::Excluded(end),
+        };
+        if whole.is_empty() {
+            return Ok(Next::Nothing);
+        }
+        let (window, upto, snapshot) = overlaid(overlay, index, start, end, *WINDOW.end())?;
+        let bound = upto.as_deref().map_or(whole.end, Bound::Included);
+        let range = KeyRange {
+            from: start,
+            end: bound,
+        };
+        let mut changed = window.into_iter().peekable();
+        let mut left = STRETCH;
+        let mut flow = ControlFlow::Continue(());
+        snapshot.visit(range, &mut |key, value| {
+            while let Some((new, entry)) = changed.next_if(|(new, _)| **new < *key) {
+                flow = self.note(&new, entry.value.as_deref());
+                if flow.is_break() {
+                    return flow;
+                }
+            }
+            let newer = changed.next_if(|(new, _)| **new == *key);
+            flow = match &newer {
+                Some((_, entry)) => self.note(key, entry.value.as_deref()),
+                None => self.note(key, Some(value)),
+            };
+            left -= 1;
+            if left == 0 {
+                ControlFlow::Break(())
+            } else {
+                flow
+            }
+        })?;
+        if flow.is_break() {
+            return Ok(Next::Nothing);
+        }
+        if left == 0 {
+            return Ok(Next::From(Key::copy_from_slice(&self.last)));
+        }
+        for (key, entry) in changed {
+            if self.note(&key, entry.value.as_deref()).is_break() {
+                return Ok(Next::Nothing);
+            }
+        }
+        Ok(upto.map_or(Next::Nothing, Next::From))
+    }
+
+    fn note(&mut self, key: &[u8], value: Option<&[u8]>) -> ControlFlow<()> {
+        self.visited += 1;
+        self.last.clear();
+        self.last.extend_from_slice(key);
+        value.map_or(ControlFlow::Continue(()), |value| (self.visit)(key, value))
+    }
 }

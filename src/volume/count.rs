@@ -15,26 +15,21 @@ pub struct Census {
 }
 
 impl Census {
-    /// Returns how many more shards a stripe can lose before its data is lost; negative if it is.
-    ///
-    /// A shard counts if it was written and the file that should hold it is on a member at hand, and
-    /// long enough.
+    /// Returns what is there of one segment, for counting many of its stripes.
     #[must_use]
-    pub fn losses_tolerated(&self, segment: &Segment, stripe: &Stripe) -> i16 {
-        let is_there = |shard| {
-            let member = layout::member_of(segment, stripe, shard);
-            stripe.written.contains(shard)
-                && member.is_some_and(|member| self.holds(member, stripe))
-        };
-        Tally::of(segment, stripe, is_there).losses_tolerated()
+    pub fn of_segment(&self, id: SegmentId, record: Segment) -> SegmentCensus {
+        let len_of = |member: &Option<MemberIndex>| member.and_then(|member| self.len(member, id));
+        SegmentCensus {
+            lens: record.slots.iter().map(len_of).collect(),
+            record,
+        }
     }
 
     /// Returns whether a member's segment file reaches as far as a shard of the stripe.
     #[must_use]
     pub fn holds(&self, member: MemberIndex, stripe: &Stripe) -> bool {
-        let end = stripe.offset.saturating_add(u64::from(stripe.height));
         self.len(member, stripe.segment)
-            .is_some_and(|len| len >= end)
+            .is_some_and(|len| len >= end_of(stripe))
     }
 
     /// Returns the length of a member's file of a segment, or `None` if there is none at hand.
@@ -46,6 +41,36 @@ impl Census {
     /// Returns the segments with a file on some member.
     pub(super) fn files(&self) -> impl Iterator<Item = (MemberIndex, SegmentId)> + '_ {
         self.files.keys().copied()
+    }
+}
+
+fn end_of(stripe: &Stripe) -> u64 {
+    stripe.offset.saturating_add(u64::from(stripe.height))
+}
+
+/// What a [`Census`] found of one segment.
+#[derive(Clone, Debug)]
+pub struct SegmentCensus {
+    record: Segment,
+    /// The length of each slot's file, where there is one at hand.
+    lens: Vec<Option<u64>>,
+}
+
+impl SegmentCensus {
+    /// Returns how many more shards a stripe can lose before its data is lost; negative if it is.
+    ///
+    /// A shard counts if it was written and the file that should hold it is on a member at hand, and
+    /// long enough.
+    #[must_use]
+    pub fn losses_tolerated(&self, stripe: &Stripe) -> i16 {
+        let end = end_of(stripe);
+        let total = layout::total_shards(&self.record).max(1);
+        let is_there = |shard| {
+            let slot = layout::slot_of(shard, stripe.rotation, total);
+            let len = self.lens.get(slot).copied().flatten();
+            stripe.written.contains(shard) && len.is_some_and(|len| len >= end)
+        };
+        Tally::of(&self.record, stripe, is_there).losses_tolerated()
     }
 }
 

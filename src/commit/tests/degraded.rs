@@ -72,7 +72,8 @@ fn a_healthy_volume_counts_full_redundancy_only() {
         let fs = Rig::new(data, parity, count).open(&[]);
         fill(&fs);
         fs.pipeline.checkpoint().unwrap();
-        let rows = fs.pipeline.redundancy().unwrap().rows;
+        let counted = fs.pipeline.redundancy().unwrap();
+        let rows = &counted.rows;
         assert_eq!(rows.len(), 1, "{rows:?}");
         assert_eq!(rows[0].losses_tolerated, parity as i16);
         assert_eq!(rows[0].stripes, fs.stripes().len() as u64);
@@ -103,7 +104,8 @@ fn one_loss_too_many_is_an_error_and_never_wrong_bytes() {
     let counted = fs.pipeline.redundancy().unwrap();
     assert_eq!(counted.rows[0].losses_tolerated, -1);
     assert_eq!(counted.rows[0].stripes, counted.unrecoverable.len() as u64);
-    assert!(!fs.pipeline.lost_inodes().unwrap().is_empty());
+    let lost = fs.pipeline.inodes_in(&counted.unrecoverable).unwrap();
+    assert!(!lost.is_empty());
 }
 
 #[test]

@@ -56,8 +56,9 @@ fn a_volume_goes_on_with_stale_members_and_says_what_was_written_without_them_an
     }
     assert!(lost > 0, "no stripe was made without the stale members");
     assert!(fs.redundancy()[0].0 < 0, "{:?}", fs.redundancy());
-    let counted = fs.pipeline.redundancy().unwrap().unrecoverable;
-    assert!(counted.iter().all(|stripe| damaged.contains(stripe)));
+    let counted = fs.pipeline.redundancy().unwrap();
+    let mut lost = counted.unrecoverable.iter();
+    assert!(lost.all(|stripe| damaged.contains(stripe)));
 
     fill(&fs, 20, &mut new);
     let removed = meanwhile.pop_first().unwrap().0;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::format::MemberIndex;
-use crate::meta::index::{Commit, Index, KeyRange, Position, Snapshot};
+use crate::meta::index::{Commit, Index, KeyRange, Position, Snapshot, Visit};
 use crate::meta::{Key, MetaError, StripeData, Value};
 
 /// A map, shared with the views of it until the next commit.
@@ -99,14 +99,15 @@ impl Snapshot for Arc<BTreeMap<Key, Value>> {
         Ok(BTreeMap::get(self, key).cloned())
     }
 
-    fn range(&self, range: KeyRange<'_>, limit: usize) -> Result<Vec<(Key, Value)>, MetaError> {
+    fn visit(&self, range: KeyRange<'_>, visit: &mut Visit<'_>) -> Result<(), MetaError> {
         if range.is_empty() {
-            return Ok(Vec::new());
+            return Ok(());
         }
-        let found = BTreeMap::range::<[u8], _>(self, (range.from, range.end));
-        Ok(found
-            .take(limit)
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect())
+        for (key, value) in BTreeMap::range::<[u8], _>(self, (range.from, range.end)) {
+            if visit(key, value).is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
 }

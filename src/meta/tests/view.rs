@@ -1,5 +1,6 @@
 //! The overlay's layers over an index in memory.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 
@@ -89,6 +90,21 @@ fn scans_agree_with_an_ordered_map_whatever_layer_each_change_is_in() {
                 assert!(
                     found == expected,
                     "seed {seed}, round {round}, limit {limit}"
+                );
+                let mut visited = Vec::new();
+                let visit = &mut |key: &[u8], value: &[u8]| {
+                    visited.push((Key::copy_from_slice(key), Key::copy_from_slice(value)));
+                    if visited.len() < limit {
+                        ControlFlow::Continue(())
+                    } else {
+                        ControlFlow::Break(())
+                    }
+                };
+                view::visit(&overlay, &index, &from, &end, visit).expect("visit");
+                visited.truncate(limit);
+                assert!(
+                    visited == expected,
+                    "visit, seed {seed}, round {round}, limit {limit}"
                 );
                 assert_eq!(
                     view::get(&overlay, &index, &from).expect("get"),

@@ -1,0 +1,76 @@
+//! What of one stripe lives.
+
+use crate::format::record::Backref;
+
+/// Runs that are remembered before those that overlap are joined.
+const MOST_RUNS: usize = 4096;
+
+/// Counts the bytes of a stripe that its backrefs name, each once however many name it.
+#[derive(Debug, Default)]
+pub(super) struct LiveBytes {
+    /// Where each run starts and ends.
+    runs: Vec<(u64, u64)>,
+    /// How many were left when they were joined last.
+    joined: usize,
+}
+
+impl LiveBytes {
+    pub(super) fn add(&mut self, backref: &Backref) {
+        let start = u64::from(backref.stripe_offset);
+        self.runs.push((start, start.saturating_add(backref.len)));
+        if self.runs.len() >= MOST_RUNS.max(2 * self.joined) {
+            self.join();
+        }
+    }
+
+    /// Returns the count, and begins with the next stripe.
+    pub(super) fn take(&mut self) -> u64 {
+        self.join();
+        let bytes = self.runs.iter().map(|(start, end)| end - start).sum();
+        self.runs.clear();
+        self.joined = 0;
+        bytes
+    }
+
+    /// Joins runs that overlap or touch.
+    fn join(&mut self) {
+        self.runs.sort_unstable();
+        self.runs.dedup_by(|next, run| {
+            let overlaps = next.0 <= run.1;
+            if overlaps {
+                run.1 = run.1.max(next.1);
+            }
+            overlaps
+        });
+        self.joined = self.runs.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+
+    #[test]
+    fn every_byte_counts_once_however_many_runs_hold_it() {
+        for seed in 0..50 {
+            let mut random = StdRng::seed_from_u64(seed);
+            let mut live = LiveBytes::default();
+            for _ in 0..2 {
+                let mut held = vec![false; 20_000];
+                let most_len = [2, 50, 9000][random.random_range(0..3)];
+                for _ in 0..random.random_range(0..3 * MOST_RUNS) {
+                    let stripe_offset = random.random_range(0..10_000);
+                    let len = random.random_range(1..=most_len);
+                    live.add(&Backref { len, stripe_offset });
+                    let start = usize::try_from(stripe_offset).unwrap();
+                    held[start..start + usize::try_from(len).unwrap()].fill(true);
+                }
+                let expected = held.iter().filter(|held| **held).count() as u64;
+                assert_eq!(live.take(), expected, "seed {seed}");
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What `status` counts.
+
+use std::time::Instant;
+
+use super::*;
+
+/// The bytes of all rows, and their stripes.
+fn totals(fs: &TestFs) -> (u64, u64) {
+    let counted = fs.pipeline.redundancy().unwrap();
+    let rows = counted.rows.iter();
+    rows.fold((0, 0), |(bytes, stripes), row| {
+        (bytes + row.bytes, stripes + row.stripes)
+    })
+}
+
+#[test]
+fn bytes_that_no_file_holds_any_more_are_not_counted() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    let sizes: Vec<usize> = (0..40).map(|file| 3000 + 700 * file).collect();
+    for (file, size) in (0..).zip(&sizes) {
+        fs.write(file, &pattern(file, *size)).unwrap();
+    }
+    fs.pipeline.checkpoint().unwrap();
+    let live = |kept: fn(usize) -> bool| {
+        let sizes = sizes.iter().enumerate();
+        let kept = sizes.filter(|(file, _)| kept(*file));
+        kept.map(|(_, size)| *size as u64).sum::<u64>()
+    };
+    assert_eq!(totals(&fs).0, live(|_| true));
+    for file in (0..40).filter(|file| file % 4 != 0) {
+        fs.remove(file).unwrap();
+    }
+    fs.sync().unwrap();
+    assert_eq!(totals(&fs).0, live(|file| file % 4 == 0));
+    // Stripes that are dead and not yet freed hold nothing that could be lost.
+    for file in (0..40).filter(|file| file % 4 == 0) {
+        fs.remove(file).unwrap();
+    }
+    fs.sync().unwrap();
+    assert!(!fs.stripes().is_empty());
+    assert_eq!(totals(&fs), (0, 0));
+}
+
+#[test]
+fn bytes_that_files_share_count_once() {
+    let rig = Rig::new(1, 1, 2);
+    let fs = rig.open(&[]);
+    fs.write(1, &pattern(1, UNIT)).unwrap();
+    let (end, extent) = fs.extents(1).unwrap()[0];
+    // The same bytes, and a part of them, in two more files.
+    for (file, len) in [(2, extent.len), (3, extent.len / 2)] {
+        let shared = Extent { len, ..extent };
+        let backref = Backref {
+            len,
+            stripe_offset: extent.stripe_offset,
+        };
+        let mut batch = Batch::default();
+        batch.put(key::extent(Ino(file), len), shared.encode());
+        batch.put(
+            key::backref(extent.stripe, Ino(file), len),
+            backref.encode(),
+        );
+        fs.pipeline.apply(batch).unwrap();
+    }
+    fs.pipeline.checkpoint().unwrap();
+    assert_eq!(end, UNIT as u64);
+    assert_eq!(totals(&fs), (UNIT as u64, 1));
+}
+
+/// Those who wait while somebody counts share the next count: each would otherwise wait for all others.
+#[test]
+fn a_count_that_began_after_it_was_asked_for_is_good_whatever_happened_since() {
+    let rig = Rig::new(1, 1, 2);
+    let plan = FaultPlan::new();
+    let fs = rig.open_with_faults(&plan).unwrap();
+    plan.record();
+    let counts = |count: &dyn Fn()| {
+        let _before = plan.take_log();
+        count();
+        let calls = plan.take_log();
+        calls.iter().any(|call| call.kind == CallKind::List)
+    };
+    let asked = Instant::now();
+    assert!(counts(&|| drop(fs.pipeline.redundancy())), "the first");
+    assert!(
+        !counts(&|| drop(fs.pipeline.redundancy())),
+        "nothing changed"
+    );
+    fs.write(1, &pattern(1, 10 * UNIT)).unwrap();
+    fs.sync().unwrap();
+    let wait = || drop(fs.pipeline.redundancy_since(asked));
+    assert!(!counts(&wait), "for one who waited for the first");
+    assert!(
+        counts(&|| drop(fs.pipeline.redundancy())),
+        "something changed"
+    );
+}

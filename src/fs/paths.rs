@@ -1,0 +1,175 @@
+//! From inodes back to their names.
+//!
+//! A directory's record says in which directory it lies; nothing else says where an inode has its names.
+//! So they are found by looking at all names there are, once for any number of inodes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::ControlFlow;
+
+use crate::commit::{CommitError, Pipeline};
+use crate::format::record::{Dirent, FileKind};
+use crate::format::{Ino, Record, key};
+
+use super::{FsError, read_inode};
+
+/// Directories that a path may lead through; more are a cycle.
+const DEPTH_MAX: usize = 4096;
+
+/// A name in a directory.
+type Named = (Ino, Vec<u8>);
+
+/// Paths from the root on, without a leading slash.
+pub(super) type Paths = BTreeMap<Ino, Vec<Vec<u8>>>;
+
+/// Finds all paths of some inodes, but no more than `most` names of them.
+///
+/// Looks no further once as many names are found as the inodes have links. What is damaged on the way
+/// is passed over, and has no path.
+///
+/// # Errors
+///
+/// If the index cannot be read.
+pub(super) fn find(
+    pipeline: &Pipeline,
+    inos: &BTreeSet<Ino>,
+    most: usize,
+) -> Result<Paths, FsError> {
+    let mut left = HashMap::new();
+    for &ino in inos.iter().filter(|ino| **ino != Ino::ROOT) {
+        let names = match whole_inode(pipeline, ino)? {
+            Some((FileKind::Directory, _, _)) => 1,
+            Some((_, links, _)) => links,
+            // It may have any number of them.
+            None => u32::MAX,
+        };
+        left.insert(ino, names);
+    }
+    left.retain(|_, names| *names > 0);
+    let names = names_of(pipeline, left, most)?;
+    let mut directories = Directories::default();
+    for (parent, _) in names.values().flatten() {
+        directories.want(pipeline, *parent)?;
+    }
+    directories.find_names(pipeline)?;
+    let mut paths = Paths::new();
+    for ino in inos {
+        let names = names.get(ino).into_iter().flatten();
+        let through = |(parent, name): &Named| {
+            let mut path = directories.path(*parent)?;
+            path.push(name);
+            Some(path.join(&b'/'))
+        };
+        let mut found: Vec<Vec<u8>> = names.filter_map(through).collect();
+        if *ino == Ino::ROOT {
+            found.push(Vec::new());
+        }
+        paths.insert(*ino, found);
+    }
+    Ok(paths)
+}
+
+/// Returns what an inode is, its links and its parent; nothing if it is gone or damaged.
+fn whole_inode(pipeline: &Pipeline, ino: Ino) -> Result<Option<(FileKind, u32, Ino)>, FsError> {
+    match read_inode(pipeline, ino) {
+        Ok(found) => Ok(found.map(|inode| (inode.kind, inode.links, inode.parent))),
+        Err(FsError::Format(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Finds names by looking at all there are, until every inode has as many as are left to be found.
+fn names_of(
+    pipeline: &Pipeline,
+    mut left: HashMap<Ino, u32>,
+    most: usize,
+) -> Result<BTreeMap<Ino, Vec<Named>>, FsError> {
+    let mut names: BTreeMap<Ino, Vec<Named>> = BTreeMap::new();
+    if left.is_empty() {
+        return Ok(names);
+    }
+    let mut count = 0;
+    let (from, end) = (key::dirents(Ino(0)).0, key::dirents(Ino(u64::MAX)).1);
+    pipeline.visit(&from, &end, |key, value| {
+        if let (Ok((parent, name)), Ok(entry)) = (key::parse_dirent(key), Dirent::decode(value))
+            && let Some(links) = left.get_mut(&entry.ino)
+        {
+            names
+                .entry(entry.ino)
+                .or_default()
+                .push((parent, name.to_vec()));
+            count += 1;
+            *links -= 1;
+            if *links == 0 {
+                left.remove(&entry.ino);
+            }
+        }
+        Ok::<_, CommitError>(if left.is_empty() || count == most {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        })
+    })?;
+    Ok(names)
+}
+
+/// Directories that paths lead through.
+#[derive(Default)]
+struct Directories {
+    /// The parent of each.
+    parents: BTreeMap<Ino, Ino>,
+    names: HashMap<Ino, Vec<u8>>,
+}
+
+impl Directories {
+    /// Adds a directory and those it lies in.
+    fn want(&mut self, pipeline: &Pipeline, ino: Ino) -> Result<(), FsError> {
+        let mut at = ino;
+        while at != Ino::ROOT && !self.parents.contains_key(&at) {
+            match whole_inode(pipeline, at)? {
+                Some((FileKind::Directory, _, parent)) => self.parents.insert(at, parent),
+                _ => break,
+            };
+            at = self.parents[&at];
+        }
+        Ok(())
+    }
+
+    /// Finds the name of each in the directory that it lies in.
+    fn find_names(&mut self, pipeline: &Pipeline) -> Result<(), FsError> {
+        let mut children: BTreeMap<Ino, BTreeSet<Ino>> = BTreeMap::new();
+        for (child, parent) in &self.parents {
+            children.entry(*parent).or_default().insert(*child);
+        }
+        for (parent, mut wanted) in children {
+            let (from, end) = key::dirents(parent);
+            pipeline.visit(&from, &end, |key, value| {
+                if let (Ok((_, name)), Ok(entry)) = (key::parse_dirent(key), Dirent::decode(value))
+                    && wanted.remove(&entry.ino)
+                {
+                    self.names.insert(entry.ino, name.to_vec());
+                }
+                Ok::<_, CommitError>(if wanted.is_empty() {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                })
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Returns the names on the way from the root to a directory.
+    fn path(&self, ino: Ino) -> Option<Vec<&[u8]>> {
+        let mut way: Vec<&[u8]> = Vec::new();
+        let mut at = ino;
+        while at != Ino::ROOT {
+            if way.len() > DEPTH_MAX {
+                return None;
+            }
+            way.push(self.names.get(&at)?);
+            at = *self.parents.get(&at)?;
+        }
+        way.reverse();
+        Some(way)
+    }
+}
