@@ -13,6 +13,7 @@ mod directories;
 mod extract;
 mod failure;
 mod helper;
+mod listener;
 mod logging;
 mod mount;
 mod options;
@@ -21,6 +22,7 @@ mod size;
 mod status;
 mod unmount;
 mod volume;
+mod warnings;
 
 use std::process::ExitCode;
 

@@ -123,6 +123,8 @@ pub struct Pipeline {
     /// Whether something was committed since the last checkpoint.
     to_checkpoint: AtomicBool,
     counting: Counting,
+    /// Whether segment files were gone or too short when the volume was opened.
+    lacked_files: AtomicBool,
 }
 
 impl Pipeline {
@@ -143,6 +145,7 @@ impl Pipeline {
             clockwork: Mutex::new(Clockwork::new()),
             to_checkpoint: AtomicBool::new(false),
             counting: Counting::default(),
+            lacked_files: AtomicBool::new(false),
         }
     }
 

@@ -341,10 +341,11 @@ impl Volume {
         self.core.segments.remove(segment);
     }
 
-    /// Removes segment files that nothing names, and cuts off what lies behind a segment's end. To be called once everything that a crash left to
-    /// recover is in the index, and before anything else is written.
-    pub fn remove_strays(&self) {
-        self.core.remove_strays();
+    /// Removes segment files that nothing names, and cuts off what lies behind a segment's end. To be
+    /// called with what is there once everything that a crash left to recover is in the index, and
+    /// before anything else is written.
+    pub fn remove_strays(&self, census: &Census) {
+        self.core.remove_strays(census);
     }
 
     /// Cuts a segment that was being written when the volume was last used to its `used` bytes.

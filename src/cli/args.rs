@@ -160,7 +160,11 @@ pub(super) struct UnmountArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs status /mnt/photos
-  cauchyfs status --json d0 d1 d2 d3 d4 d5")]
+  cauchyfs status --json d0 d1 d2 d3 d4 d5
+
+With --json, `redundancy` says how many bytes of files survive how many more losses, counted on the
+directories, and `index` does so for the records: `copies_wanted`, and which `members` have a copy. One
+copy is enough; `index` is null where too few directories are there to look into it.")]
 pub(super) struct StatusArguments {
     /// Print one JSON document.
     #[arg(long)]

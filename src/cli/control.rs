@@ -1,8 +1,9 @@
 //! The control socket: how commands talk to the daemon behind a mountpoint.
 //!
 //! One Unix socket for each mount, named after the mountpoint, in the runtime directory of the user
-//! who mounted it. A connection carries one request and one answer, each a line of JSON. The daemon's
-//! process ends soon after its answer, and whoever unmounts waits for that too.
+//! who mounted it. A connection carries one request and one answer, each a line of JSON; empty lines
+//! before an answer say that it takes its time. The daemon's process ends soon after its answer, and
+//! whoever unmounts waits for that too.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -21,8 +22,11 @@ use super::failure::Failure;
 use super::report::Report;
 use crate::fuse::mountinfo::{self, MountEntry};
 
-/// How long a daemon may take for an answer that needs no disk.
+/// How long a daemon may be silent, and how long it may take to end.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long a client may take for its request, and to take a piece of its answer.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The longest request that is read.
 const MAX_REQUEST_BYTES: u64 = 4096;
@@ -33,6 +37,8 @@ const MAX_REQUEST_BYTES: u64 = 4096;
 pub(super) enum Request {
     /// How is the volume?
     Status,
+    /// Which directories are in use? Answered at once, where a status may have to count.
+    Directories,
     /// Unmount, make everything durable, answer, exit.
     Unmount {
         /// Although something below the mountpoint is in use.
@@ -46,6 +52,8 @@ pub(super) enum Request {
 pub(super) enum Answer {
     /// How the volume is.
     Status(Box<Report>),
+    /// The directories of the members, where they were last seen.
+    Directories(Vec<PathBuf>),
     /// Unmounted; everything is durable.
     Unmounted,
     /// The same, but the kernel lets the process end only when these directories answer.
@@ -143,19 +151,37 @@ pub(super) fn open(mountpoint: &Path) -> io::Result<(ControlSocket, SocketFile)>
 }
 
 impl ControlSocket {
-    /// Waits for a connection and reads its request.
+    /// Waits for a connection.
     ///
     /// # Errors
     ///
-    /// If the client said nothing in time, or nothing that makes sense.
-    pub(super) fn next(&self) -> io::Result<(Request, UnixStream)> {
+    /// If none can be taken.
+    pub(super) fn accept(&self) -> io::Result<UnixStream> {
         let (stream, _) = self.0.accept()?;
-        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-        stream.set_write_timeout(Some(Duration::from_secs(2)))?;
-        let mut line = String::new();
-        BufReader::new((&stream).take(MAX_REQUEST_BYTES)).read_line(&mut line)?;
-        Ok((serde_json::from_str(&line)?, stream))
+        stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
+        stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
+        Ok(stream)
     }
+}
+
+/// Reads the request of a client.
+///
+/// # Errors
+///
+/// If the client said nothing in time, or nothing that makes sense.
+pub(super) fn receive(stream: &UnixStream) -> io::Result<Request> {
+    let mut line = String::new();
+    BufReader::new(stream.take(MAX_REQUEST_BYTES)).read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
+}
+
+/// Tells a client that its answer is on its way: an empty line, which an answer may begin with.
+///
+/// # Errors
+///
+/// If the client is gone.
+pub(super) fn give_sign(mut stream: &UnixStream) -> io::Result<()> {
+    stream.write_all(b"\n")
 }
 
 impl Drop for SocketFile {
@@ -256,7 +282,7 @@ pub(super) fn ask(stream: UnixStream, request: Request) -> Result<Answer, Failur
 
 fn exchange(mut stream: UnixStream, request: Request) -> io::Result<Answer> {
     let patience = match request {
-        Request::Status => Some(ANSWER_TIMEOUT),
+        Request::Status | Request::Directories => Some(ANSWER_TIMEOUT),
         // Flushing takes as long as there is to flush.
         Request::Unmount { .. } => None,
     };
@@ -335,18 +361,24 @@ pub(super) fn live_report(mountpoint: &Path, entry: &MountEntry) -> Result<Repor
     }
 }
 
-/// Returns mountpoint and report of the running mount that uses one of `directories`, if any.
-pub(super) fn mount_using(directories: &[PathBuf]) -> Option<(PathBuf, Report)> {
+/// Returns the running mount that uses one of `directories`, if any.
+pub(super) fn mount_using(directories: &[PathBuf]) -> Option<MountEntry> {
     let mounts = mountinfo::mounts().ok()?;
     mounts
         .into_iter()
         .filter(MountEntry::is_ours)
-        .find_map(|entry| {
-            let report = live_report(&entry.mountpoint, &entry).ok()?;
-            report
-                .uses_any_of(directories)
-                .then_some((entry.mountpoint, report))
-        })
+        .find(|entry| uses_any_of(entry, directories).unwrap_or(false))
+}
+
+/// Asks the daemon of a mount whether it uses one of `directories`; one that is gone does not.
+fn uses_any_of(entry: &MountEntry, directories: &[PathBuf]) -> Result<bool, Failure> {
+    let Some(stream) = connect(&entry.mountpoint, Some(entry))? else {
+        return Ok(false);
+    };
+    match ask(stream, Request::Directories)? {
+        Answer::Directories(used) => Ok(used.iter().any(|used| directories.contains(used))),
+        _ => Ok(false),
+    }
 }
 
 /// Refuses to work on directories that a running mount uses.
@@ -355,10 +387,10 @@ pub(super) fn mount_using(directories: &[PathBuf]) -> Option<(PathBuf, Report)> 
 ///
 /// If one does.
 pub(super) fn refuse_mounted(directories: &[PathBuf]) -> Result<(), Failure> {
-    let Some((mountpoint, _)) = mount_using(directories) else {
+    let Some(entry) = mount_using(directories) else {
         return Ok(());
     };
-    let shown = mountpoint.display();
+    let shown = entry.mountpoint.display();
     Err(Failure::environment(format!(
         "these directories are in use: they are mounted at {shown}"
     ))

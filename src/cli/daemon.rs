@@ -21,16 +21,17 @@ use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::control::{self, Answer, ControlSocket, Request, SocketFile};
+use super::control::{self, Answer, ControlSocket, SocketFile};
 use super::directories::Directories;
 use super::failure::{Failure, Outcome, warn};
+use super::listener;
 use super::options::{Atime, MountOptions};
-use super::report::State;
-use super::volume::{Volume, VolumeOptions, report};
+use super::volume::{Volume, VolumeOptions};
+use super::warnings;
 use crate::fs::{AtimePolicy, FsOptions};
 use crate::fuse::mount::{MountError, MountFlavor, Place, Unmount};
 use crate::fuse::{ServeOptions, Serving, serve, sync_mount};
-use crate::members::{Access, Unusable};
+use crate::members::Access;
 
 /// How long what is open below a mount may stay open after the mount was taken away by a signal.
 const GRACE: Duration = Duration::from_secs(5);
@@ -167,7 +168,7 @@ fn run(plan: &Plan, ready: impl FnOnce(Vec<String>)) -> Result<Outcome, Failure>
     raise_descriptor_limit();
     let volume = open(plan)?;
     let (events, inbox) = mpsc::channel();
-    let started = warnings(&volume).and_then(|warnings| {
+    let started = warnings::of(&volume).and_then(|warnings| {
         let (socket, place) = start(plan, &volume, &events)?;
         log::info!("{} is mounted", plan.mountpoint.display());
         ready(warnings);
@@ -192,36 +193,6 @@ fn raise_descriptor_limit() {
     if let Err(error) = setrlimit(Resource::Nofile, most) {
         log::info!("the limit of open files stays as it is: {error}");
     }
-}
-
-/// Says what whoever mounts a degraded volume must know: which members are missing and why, which other
-/// directories were of no use, and what is lost without them.
-fn warnings(volume: &Volume) -> Result<Vec<String>, Failure> {
-    let report = volume.report(true)?;
-    let mut warnings: Vec<String> = report
-        .absentees()
-        .map(|member| match &member.reason {
-            Some(reason) => format!("{} is missing: {reason}", member.name()),
-            None => format!("{} is missing", member.name()),
-        })
-        .collect();
-    let is_of_a_member = |note: &&Unusable| {
-        let mut absentees = report.absentees();
-        absentees.any(|member| member.path.as_deref() == Some(&note.path))
-    };
-    let others = volume.notes.iter().filter(|note| !is_of_a_member(note));
-    warnings.extend(others.map(ToString::to_string));
-    if !report.unrecoverable_files.is_empty() {
-        warnings.push(format!(
-            "{} files have bytes on missing members alone and cannot be read in full; `cauchyfs status` names \
-             them",
-            report.unrecoverable_files.len()
-        ));
-    }
-    if report.state != State::Healthy && warnings.is_empty() {
-        warnings.push(report.shortage().to_owned());
-    }
-    Ok(warnings)
 }
 
 fn open(plan: &Plan) -> Result<Volume, Failure> {
@@ -331,26 +302,10 @@ fn watch_signals(mut signals: Signals, events: Sender<Event>) -> io::Result<()> 
     })
 }
 
-/// Answers commands: what is asked for on the spot, what ends the daemon as an event.
+/// Answers commands; what ends the daemon becomes an event.
 fn watch_control(control: ControlSocket, volume: &Volume, events: Sender<Event>) -> io::Result<()> {
-    let (fs, notes) = (Arc::clone(&volume.fs), volume.notes.clone());
-    spawn_thread("control", move || {
-        loop {
-            match control.next() {
-                Ok((Request::Status, client)) => {
-                    let answer = match report(&fs, &notes, true) {
-                        Ok(report) => Answer::Status(Box::new(report)),
-                        Err(failure) => Answer::Failed(failure),
-                    };
-                    control::answer(&client, &answer);
-                }
-                Ok((Request::Unmount { lazy }, client)) => {
-                    send(&events, Event::Unmount { lazy, client });
-                }
-                Err(error) => log::info!("a request on the control socket was dropped: {error}"),
-            }
-        }
-    })
+    let unmount = move |lazy, client| send(&events, Event::Unmount { lazy, client });
+    listener::start(control, volume, Box::new(unmount))
 }
 
 fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {

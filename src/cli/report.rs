@@ -1,12 +1,14 @@
 //! How a volume is: what `status` shows, for people and for machines.
 
-use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-
 use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
 
 use super::failure::Outcome;
 use super::size::format_size;
+
+/// What a volume may lack although all its members are there.
+pub(super) const LACKS_COPIES: &str = "the index lacks copies";
+pub(super) const LACKS_SHARDS: &str = "some stripes lack shards";
 
 /// The document that `status --json` prints; its shape is a contract.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -193,18 +195,6 @@ impl Report {
         }
     }
 
-    /// Says whether one of its members lies in one of `directories`.
-    pub(super) fn uses_any_of(&self, directories: &[PathBuf]) -> bool {
-        self.members
-            .iter()
-            .filter_map(|member| member.path.as_deref())
-            .any(|path| {
-                directories
-                    .iter()
-                    .any(|directory| directory == Path::new(path))
-            })
-    }
-
     /// Returns the members that are not online.
     pub(super) fn absentees(&self) -> impl Iterator<Item = &MemberReport> {
         self.members
@@ -265,11 +255,11 @@ impl Report {
     }
 
     /// Says what a volume lacks that is degraded although all members are there.
-    pub(super) fn shortage(&self) -> &'static str {
+    fn shortage(&self) -> &'static str {
         if self.index.as_ref().is_some_and(IndexReport::is_short) {
-            "the index lacks copies"
+            LACKS_COPIES
         } else {
-            "some stripes lack shards"
+            LACKS_SHARDS
         }
     }
 

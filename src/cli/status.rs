@@ -33,8 +33,8 @@ fn find(arguments: &StatusArguments) -> Result<Report, Failure> {
         return Ok(report);
     }
     let directories = Directories::find(&arguments.paths)?;
-    if let Some((_, report)) = control::mount_using(&directories.present) {
-        return Ok(report);
+    if let Some(entry) = control::mount_using(&directories.present) {
+        return control::live_report(&entry.mountpoint, &entry);
     }
     let volume = match Volume::open_to_look(&directories) {
         Ok(volume) => volume,

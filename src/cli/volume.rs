@@ -139,8 +139,8 @@ fn open_pipeline(
             }
             Err(CommitError::Members(error)) if matches!(*error, MembersError::InUse { .. }) => {
                 let failure = members_failure(&error);
-                if let Some((mountpoint, _)) = control::mount_using(&directories.present) {
-                    let shown = mountpoint.display();
+                if let Some(entry) = control::mount_using(&directories.present) {
+                    let shown = entry.mountpoint.display();
                     return Err(failure.advise(format!("the volume is mounted at {shown}")));
                 }
                 if started.elapsed() >= LEAVE_TIMEOUT {
@@ -349,7 +349,8 @@ fn blank_report(members: &Members, notes: &[Unusable]) -> Report {
     }
 }
 
-fn member_report(status: members::MemberStatus, notes: &[Unusable]) -> MemberReport {
+/// What is known of a member; where its directory could not be used, `notes` say why.
+pub(super) fn member_report(status: members::MemberStatus, notes: &[Unusable]) -> MemberReport {
     let known = notes.iter().find(|note| note.path == status.path);
     let reason = match (status.state, known) {
         (members::MemberState::Missing, Some(note)) => Some(note.reason.clone()),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::{CommitError, OpenOptions, Pipeline, records::Records};
 use crate::codec;
@@ -90,12 +91,15 @@ impl Pipeline {
             .collect();
         let volume = Volume::open(Arc::clone(&members), catalog, segments, &volume_options)?;
         let pipeline = Arc::new(Self::new(members, meta, volume, records));
+        let census = pipeline.volume.census();
         if options.access == Access::ReadWrite {
-            pipeline.volume.remove_strays(); // step 3
+            pipeline.volume.remove_strays(&census); // step 3
             newest
                 .into_iter()
                 .try_for_each(|segment| pipeline.cut_unfinished(segment))?;
         }
+        let lacks_files = census.lacks_files(&pipeline.volume.segments(), &pipeline.members.live());
+        pipeline.lacked_files.store(lacks_files, Ordering::Relaxed);
         pipeline.restore(recovered.data)?; // step 4
         if options.access == Access::ReadWrite {
             match pipeline.checkpoint() {

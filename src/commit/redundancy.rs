@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -220,14 +221,29 @@ impl Pipeline {
     }
 
     /// Says whether stripes are known to lack shards: those that were written while members were away,
-    /// or that lost shards since. It counts nothing, and does not see shards that vanished unnoticed.
+    /// or that lost shards since; and those whose files were gone or too short when the volume was
+    /// opened. It counts nothing.
     ///
     /// # Errors
     ///
     /// If the index cannot be read.
     pub fn lacks_shards(&self) -> Result<bool, CommitError> {
         let (from, end) = key::repairs();
-        Ok(!self.meta.scan(&from, &end, 1)?.is_empty())
+        let noted = !self.meta.scan(&from, &end, 1)?.is_empty();
+        Ok(noted || self.lacked_files.load(Ordering::Relaxed))
+    }
+
+    /// Says whether there are segments of which fewer members are at hand than they have data shards.
+    /// It counts nothing; short stripes in them may be whole.
+    #[must_use]
+    pub fn has_lost_segments(&self) -> bool {
+        let live = self.members.live();
+        let is_lost = |(_, segment): &(SegmentId, Segment)| {
+            let holders = segment.slots.iter().flatten();
+            let held = holders.filter(|member| live.contains(member)).count();
+            held < usize::from(segment.data_shards)
+        };
+        self.volume.segments().iter().any(is_lost)
     }
 
     fn for_each_stripe(&self, mut visit: impl FnMut(StripeId, Stripe)) -> Result<(), CommitError> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -9,7 +10,7 @@ use bytes::Bytes;
 
 use super::epoch::Roster;
 use super::health::Member;
-use super::{ErrorClass, MemberStatus, Members, MembersError};
+use super::{ErrorClass, MemberState, MemberStatus, Members, MembersError};
 use crate::format::{MemberIndex, files};
 use crate::store::{Op, Outcome, Pool, Request, Store, StoreError, StoreErrorKind};
 
@@ -171,14 +172,37 @@ impl Members {
             .try_for_each(|outcome| outcome.map(drop))
     }
 
-    /// Returns how each member does, by index.
+    /// Returns how each member does, by index, and asks each how much it holds.
     #[must_use]
     pub fn status(&self) -> Vec<MemberStatus> {
+        let mut members = self.standing();
+        for member in &mut members {
+            (member.bytes_used, member.bytes_free) = self.usage(member.index);
+        }
+        members
+    }
+
+    /// Returns the members that do not take part, by index. Asks none of them, nor any other.
+    #[must_use]
+    pub fn absentees(&self) -> Vec<MemberStatus> {
+        let mut members = self.standing();
+        members.retain(|member| member.state != MemberState::Online);
+        members
+    }
+
+    /// Returns the directory of each member, or where it was last seen, if that is known.
+    #[must_use]
+    pub fn paths(&self) -> Vec<PathBuf> {
+        let known = self.all.iter().filter(|member| !member.path.is_empty());
+        known.map(|member| PathBuf::from(&member.path)).collect()
+    }
+
+    /// What is known of each member without asking it.
+    fn standing(&self) -> Vec<MemberStatus> {
         let stale: BTreeSet<_> = self.stale().into_iter().collect();
         let members = self.indices().zip(&self.all);
         members
             .map(|(index, member)| {
-                let (bytes_used, bytes_free) = self.usage(index);
                 let health = member.health();
                 let waiting = stale.contains(&index).then(|| {
                     "it was away while the volume was written to; it is being brought up to date".to_owned()
@@ -189,8 +213,8 @@ impl Members {
                     path: member.path.clone(),
                     state: health.state,
                     reason: health.reason.or(waiting),
-                    bytes_used,
-                    bytes_free,
+                    bytes_used: 0,
+                    bytes_free: 0,
                     errors: member.errors(),
                 }
             })

@@ -38,6 +38,18 @@ impl Census {
         self.files.get(&(member, segment)).copied()
     }
 
+    /// Says whether the file of one of these segments is gone, or shorter than its record says, on a
+    /// member of `live`.
+    #[must_use]
+    pub fn lacks_files(&self, segments: &[(SegmentId, Segment)], live: &[MemberIndex]) -> bool {
+        let is_lacking = |(id, record): &(SegmentId, Segment)| {
+            let members = record.slots.iter().flatten();
+            let mut held = members.filter(|member| live.contains(member));
+            held.any(|member| self.len(*member, *id) < Some(record.len))
+        };
+        segments.iter().any(is_lacking)
+    }
+
     /// Returns the segments with a file on some member.
     pub(super) fn files(&self) -> impl Iterator<Item = (MemberIndex, SegmentId)> + '_ {
         self.files.keys().copied()

@@ -1,6 +1,6 @@
 //! Putting segment files in order after a mount: what a crash or an absence left behind goes.
 
-use super::{Core, VolumeError};
+use super::{Census, Core, VolumeError};
 use crate::format::{MemberIndex, SegmentId, files};
 use crate::store::Op;
 
@@ -10,12 +10,11 @@ impl Core {
     ///
     /// The numbers of segments are never used twice, so such a file holds nothing that is named. A file
     /// longer than its segment missed that it was cut, and is cut now.
-    pub(super) fn remove_strays(&self) {
+    pub(super) fn remove_strays(&self, census: &Census) {
         let is_stray = |&(member, segment): &(MemberIndex, SegmentId)| {
             let handle = self.segments.get(segment);
             handle.is_none_or(|handle| !handle.record.slots.contains(&Some(member)))
         };
-        let census = self.census();
         let strays: Vec<_> = census.files().filter(is_stray).collect();
         let remove = |&(member, segment): &_| {
             (

@@ -2,8 +2,9 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use crate::support::{
     CAUCHYFS, PATIENCE, Shape, TestVolume, check_large, drop_caches, eventually, must, pattern,
@@ -94,6 +95,42 @@ fn readers_and_a_writer_keep_each_other_out() {
     volume.delete_member(2);
     eventually("the loss is seen", || volume.members_in("missing") == 1);
     volume.unmount();
+}
+
+/// Commands that have yet to say what they want, or take long, hold up no others.
+#[test]
+fn commands_do_not_wait_for_one_another() {
+    const SILENT: usize = 20;
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    // Named after the mountpoint, by FNV-1a.
+    let hash = text(&volume.mountpoint)
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    let socket = Path::new("/run/cauchyfs").join(format!("{hash:016x}.sock"));
+    let connect = |_| UnixStream::connect(&socket).expect("the daemon listens");
+    // One after the other they would be waited for longer than anybody waits for an answer.
+    let silent: Vec<UnixStream> = (0..SILENT).map(connect).collect();
+    let asked: Vec<Child> = (0..4)
+        .map(|_| {
+            let mut status = Command::new(CAUCHYFS);
+            status.arg("status").arg(&volume.mountpoint);
+            status
+                .stdout(Stdio::null())
+                .spawn()
+                .expect("the binary runs")
+        })
+        .collect();
+    for mut status in asked {
+        assert!(status.wait().expect("it ends").success());
+    }
+    volume.unmount();
+    drop(silent);
 }
 
 #[test]

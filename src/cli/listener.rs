@@ -1,0 +1,131 @@
+//! Listening for commands on the control socket, and answering them.
+//!
+//! Every connection has a thread, so that a command that takes long, a `status` that counts, keeps no
+//! other from its answer. What ends the daemon is handed on.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use super::control::{self, Answer, ControlSocket, Request};
+use super::failure::Failure;
+use super::volume::{Volume, report};
+use crate::fs::Fs;
+use crate::members::Unusable;
+
+/// Commands that are answered at once at most; more are refused.
+const MOST_AT_ONCE: usize = 64;
+
+/// How often who waits for a slow answer is told that it is on its way.
+const SIGN_INTERVAL: Duration = Duration::from_secs(2);
+
+/// What the daemon is to do about a command to unmount, and who waits for the answer.
+type Unmount = Box<dyn Fn(bool, UnixStream) + Send + Sync>;
+
+/// Answers commands.
+struct Listener {
+    fs: Arc<Fs>,
+    notes: Vec<Unusable>,
+    unmount: Unmount,
+    busy: AtomicUsize,
+}
+
+/// Starts to listen. `unmount` gets the commands that end the daemon: whether to be lazy, and the
+/// connection on which to answer.
+///
+/// # Errors
+///
+/// If the system has no thread left to give.
+pub(super) fn start(control: ControlSocket, volume: &Volume, unmount: Unmount) -> io::Result<()> {
+    let listener = Arc::new(Listener {
+        fs: Arc::clone(&volume.fs),
+        notes: volume.notes.clone(),
+        unmount,
+        busy: AtomicUsize::new(0),
+    });
+    std::thread::Builder::new()
+        .name("control".to_owned())
+        .spawn(move || {
+            loop {
+                let attended = control.accept();
+                if let Err(error) = attended.and_then(|client| listener.attend_to(client)) {
+                    log::info!("a command on the control socket was dropped: {error}");
+                }
+            }
+        })
+        .map(drop)
+}
+
+/// One of the commands that are being answered, until it is dropped.
+struct Place {
+    listener: Arc<Listener>,
+    /// How many there were with this one.
+    number: usize,
+}
+
+impl Place {
+    fn take(listener: &Arc<Listener>) -> Self {
+        Self {
+            number: listener.busy.fetch_add(1, Ordering::Relaxed) + 1,
+            listener: Arc::clone(listener),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.listener.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Listener {
+    /// Answers a client on a thread of its own, unless there are too many already.
+    fn attend_to(self: &Arc<Self>, client: UnixStream) -> io::Result<()> {
+        let place = Place::take(self);
+        if place.number > MOST_AT_ONCE {
+            let failure = Failure::environment("the daemon is answering too many commands");
+            control::answer(&client, &Answer::Failed(failure.advise("try again")));
+            return Ok(());
+        }
+        std::thread::Builder::new()
+            .name("command".to_owned())
+            .spawn(move || place.listener.serve(client))
+            .map(drop)
+    }
+
+    fn serve(&self, client: UnixStream) {
+        match control::receive(&client) {
+            Ok(Request::Status) => {
+                let answer = meanwhile(&client, || match report(&self.fs, &self.notes, true) {
+                    Ok(report) => Answer::Status(Box::new(report)),
+                    Err(failure) => Answer::Failed(failure),
+                });
+                control::answer(&client, &answer);
+            }
+            Ok(Request::Directories) => {
+                let directories = self.fs.pipeline().members().paths();
+                control::answer(&client, &Answer::Directories(directories));
+            }
+            Ok(Request::Unmount { lazy }) => (self.unmount)(lazy, client),
+            Err(error) => log::info!("a request on the control socket was dropped: {error}"),
+        }
+    }
+}
+
+/// Does what may take long, and gives signs of life meanwhile.
+fn meanwhile<T>(client: &UnixStream, work: impl FnOnce() -> T) -> T {
+    std::thread::scope(|scope| {
+        let (done, is_done) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            while is_done.recv_timeout(SIGN_INTERVAL) == Err(RecvTimeoutError::Timeout)
+                && control::give_sign(client).is_ok()
+            {}
+        });
+        let outcome = work();
+        drop(done);
+        outcome
+    })
+}
