@@ -194,10 +194,8 @@ impl Fs {
     ) -> Result<(Attr, Handle), FsError> {
         let _lock = self.locks.shared(parent);
         let directory = self.directory_to_change(parent)?;
-        let ino = self.pipeline.next_ino()?;
-        let mut edit = Edit::default();
         let fresh = Fresh::new(FileKind::Regular, mode);
-        let mut inode = self.fresh_inode(&mut edit, caller, &directory, ino, fresh)?;
+        let (mut edit, ino, mut inode) = self.fresh_inode(caller, &directory, fresh)?;
         inode.links = 0;
         edit.put_inode(ino, &inode);
         edit.put_orphan(ino);
@@ -246,9 +244,7 @@ impl Fs {
         if fresh.kind == FileKind::Directory {
             directory.add_child()?;
         }
-        let ino = self.pipeline.next_ino()?;
-        let mut edit = Edit::default();
-        let inode = self.fresh_inode(&mut edit, caller, &directory, ino, fresh.clone())?;
+        let (mut edit, ino, inode) = self.fresh_inode(caller, &directory, fresh.clone())?;
         edit.put_inode(ino, &inode);
         directory.add(&mut edit, name, (ino, inode.kind), None);
         directory.put(&mut edit, inode.btime);
@@ -266,15 +262,16 @@ impl Fs {
         }
     }
 
-    /// Returns a new inode with what it inherits from its directory, and puts its ACLs into `edit`.
+    /// Returns a new inode with what it inherits from its directory, its number, and an edit with its
+    /// ACLs.
     fn fresh_inode(
         &self,
-        edit: &mut Edit,
         caller: &Caller,
         directory: &Directory,
-        ino: Ino,
         fresh: Fresh,
-    ) -> Result<Inode, FsError> {
+    ) -> Result<(Edit, Ino, Inode), FsError> {
+        let ino = self.pipeline.next_ino()?;
+        let mut edit = Edit::default();
         let now = self.now();
         let is_dir = fresh.kind == FileKind::Directory;
         let hands_down_group = directory.inode.permissions & SETGID != 0;
@@ -299,11 +296,11 @@ impl Fs {
         };
         if !symlink {
             permissions = match self.xattr_value(directory.ino, acl::DEFAULT)? {
-                Some(default) => acl::inherit(edit, ino, is_dir, &default, permissions)?,
+                Some(default) => acl::inherit(&mut edit, ino, is_dir, &default, permissions)?,
                 None => permissions & !permission_bits(caller.umask & 0o777),
             };
         }
-        Ok(Inode {
+        let inode = Inode {
             kind: fresh.kind,
             permissions,
             uid: caller.uid,
@@ -323,7 +320,8 @@ impl Fs {
                 crate::format::Cookie(0)
             },
             inline: fresh.inline,
-        })
+        };
+        Ok((edit, ino, inode))
     }
 }
 
