@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::mpsc;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::support::{Shape, TestVolume, eventually, must, pattern, skip_mounts};
 
 /// Writes and syncs files until the daemon dies; returns those that were acknowledged, as seeds.
-fn write_until_killed(directory: PathBuf, first: u64) -> mpsc::Receiver<u64> {
+pub(crate) fn write_until_killed(directory: PathBuf, first: u64) -> mpsc::Receiver<u64> {
     let (acknowledged, inbox) = mpsc::channel();
     std::thread::spawn(move || {
         for seed in first.. {
@@ -30,7 +30,8 @@ fn content(seed: u64) -> Vec<u8> {
     pattern(seed, sizes[nth % sizes.len()])
 }
 
-fn write_synced(directory: &Path, seed: u64) -> std::io::Result<()> {
+/// Writes a file under another name, syncs it, renames it, and syncs the directory.
+pub(crate) fn write_synced(directory: &Path, seed: u64) -> std::io::Result<()> {
     let (draft, name) = (
         directory.join(format!("draft{seed}")),
         directory.join(format!("f{seed}")),
@@ -42,8 +43,9 @@ fn write_synced(directory: &Path, seed: u64) -> std::io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
+/// Fails unless the files are there as they were written.
 #[track_caller]
-fn check(directory: &Path, acknowledged: &[u64]) {
+pub(crate) fn check(directory: &Path, acknowledged: &[u64]) {
     for &seed in acknowledged {
         let found = fs::read(directory.join(format!("f{seed}")))
             .unwrap_or_else(|error| panic!("file {seed} was acknowledged: {error}"));
@@ -202,6 +204,14 @@ fn files_unlinked_while_open_leave_no_space_behind_after_a_crash() {
         return;
     }
     let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    let taken = || -> u64 {
+        let segments = volume.members.iter().map(|member| member.join("segments"));
+        let files = segments.flat_map(|segments| fs::read_dir(segments).into_iter().flatten());
+        files
+            .map(|file| file.unwrap().metadata().unwrap().blocks() * 512)
+            .sum()
+    };
+    let before = taken();
     volume.mount();
     let mut file = File::create(volume.path("ghost")).unwrap();
     file.write_all(&pattern(1, 20 << 20)).unwrap();
@@ -214,6 +224,7 @@ fn files_unlinked_while_open_leave_no_space_behind_after_a_crash() {
         rows.iter().map(|row| row["bytes"].as_u64().unwrap()).sum()
     };
     assert!(live() >= 20 << 20, "an open file keeps its bytes");
+    assert!(taken() >= before + (30 << 20), "{} bytes", taken());
     volume.crash();
     drop(file);
     volume.mount();
@@ -221,7 +232,9 @@ fn files_unlinked_while_open_leave_no_space_behind_after_a_crash() {
         live() < 1 << 20
     });
     must("ls", &[volume.mountpoint.to_str().unwrap()]);
+    // With what is kept ready for the next stripes.
     volume.unmount();
+    assert!(taken() <= before, "{} of {before} bytes", taken());
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod daemon;
 mod disks;
 mod full;
 mod hang;
+mod kinds;
 mod misuse;
 mod posix;
 mod session;
