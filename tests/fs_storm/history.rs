@@ -71,9 +71,10 @@ impl Log {
         self.done.lock().push(done);
     }
 
-    /// Returns how many operations have ended.
+    /// Returns how many operations have ended well.
     pub(crate) fn len(&self) -> usize {
-        self.done.lock().len()
+        let done = self.done.lock();
+        done.iter().filter(|done| done.ended.is_some()).count()
     }
 
     /// Takes note that the first `count` operations are durable.
