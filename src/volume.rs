@@ -20,6 +20,7 @@
 //! state, the segment writer, the table of segments, the files to sync; pins, cache and prefetch
 //! queue are taken alone. `dirty::syncing` is held through a sync and by syncs only.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -44,6 +45,7 @@ mod read;
 mod segments;
 mod space;
 mod tidy;
+mod undecodable;
 
 pub use buffers::{Fresh, Hold, Placed, Unjournaled};
 pub use count::{Census, SegmentCensus};
@@ -404,6 +406,18 @@ impl Volume {
     #[must_use]
     pub fn mended(&self) -> u64 {
         self.core.mended.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Returns the stripes of which something could not be decoded since the volume was opened.
+    #[must_use]
+    pub fn undecodable(&self) -> BTreeSet<StripeId> {
+        self.core.undecodable.all()
+    }
+
+    /// Returns how many stripes [`Volume::undecodable`] has.
+    #[must_use]
+    pub fn undecodable_count(&self) -> usize {
+        self.core.undecodable.count()
     }
 
     /// Returns how often rows of a stripe were reconstructed since the volume was opened.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
 use super::failure::Outcome;
-use super::size::format_size;
+use super::size::{format_count, format_size};
 
 /// What a volume may lack although all its members are there.
 pub(super) const LACKS_COPIES: &str = "the index lacks copies";
@@ -292,36 +292,30 @@ impl Report {
         text.push('\n');
         for row in &self.redundancy {
             let amount = format_size(row.bytes);
+            let stripes = format_count(row.stripes, "stripe");
             match row.losses_tolerated {
-                ..0 => push(
-                    text,
-                    format_args!("{amount} in {} stripes cannot be read", row.stripes),
-                ),
+                ..0 => push(text, format_args!("{amount} in {stripes} cannot be read")),
                 0 => push(
                     text,
-                    format_args!(
-                        "{amount} in {} stripes would not survive another loss",
-                        row.stripes
-                    ),
+                    format_args!("{amount} in {stripes} would not survive another loss"),
                 ),
                 1 => push(
                     text,
-                    format_args!(
-                        "{amount} in {} stripes survive the loss of 1 more member",
-                        row.stripes
-                    ),
+                    format_args!("{amount} in {stripes} survive the loss of 1 more member"),
                 ),
                 losses => push(
                     text,
-                    format_args!(
-                        "{amount} in {} stripes survive the loss of {losses} more members",
-                        row.stripes
-                    ),
+                    format_args!("{amount} in {stripes} survive the loss of {losses} more members"),
                 ),
             }
         }
-        if self.redundancy.is_empty() {
-            push(text, format_args!("no stripes yet"));
+        match &self.index {
+            None => push(
+                text,
+                format_args!("too few members are here to count what they hold"),
+            ),
+            Some(_) if self.redundancy.is_empty() => push(text, format_args!("no stripes yet")),
+            Some(_) => {}
         }
         if let Some(index) = &self.index {
             let members: Vec<_> = index.members.iter().map(ToString::to_string).collect();
@@ -353,17 +347,16 @@ impl Report {
                     .to_owned()
             }
             State::Degraded => format!(
-                "bring back {} (are the disks mounted?), then unmount and mount with all directories",
+                "bring back {} (are the disks mounted?), then {}mount with all directories",
                 away.join(", "),
+                if self.mounted { "unmount and " } else { "" },
             ),
             State::Failed if away.is_empty() => {
                 "restore the files listed above from a backup".to_owned()
             }
             State::Failed => format!(
-                "bring back {}; {} of {} members are needed",
+                "bring back {}: what is left is not enough to read everything",
                 away.join(", "),
-                self.geometry.data,
-                self.members.len(),
             ),
         }
     }

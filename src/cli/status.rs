@@ -1,6 +1,6 @@
 //! `cauchyfs status`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::args::StatusArguments;
 use super::control;
@@ -34,7 +34,9 @@ fn find(arguments: &StatusArguments) -> Result<Report, Failure> {
     }
     let directories = Directories::find(&arguments.paths)?;
     if let Some(entry) = control::mount_using(&directories.present) {
-        return control::live_report(&entry.mountpoint, &entry);
+        let report = control::live_report(&entry.mountpoint, &entry)?;
+        refuse_others(&directories, &report, &entry.mountpoint)?;
+        return Ok(report);
     }
     let volume = match Volume::open_to_look(&directories) {
         Ok(volume) => volume,
@@ -47,6 +49,30 @@ fn find(arguments: &StatusArguments) -> Result<Report, Failure> {
     let report = volume.report(false);
     volume.close()?;
     report
+}
+
+/// Refuses directories beside those of a mounted volume that are none of it.
+fn refuse_others(
+    directories: &Directories,
+    report: &Report,
+    mountpoint: &Path,
+) -> Result<(), Failure> {
+    let is_member = |path: &&PathBuf| {
+        let mut members = report
+            .members
+            .iter()
+            .filter_map(|member| member.path.as_ref());
+        members.any(|member| Path::new(member) == path.as_path())
+    };
+    match directories.present.iter().find(|path| !is_member(path)) {
+        None => Ok(()),
+        Some(other) => Err(Failure::usage(format!(
+            "{} is no member of the volume mounted at {}, and the others are",
+            other.display(),
+            mountpoint.display()
+        ))
+        .advise("give the directories of one volume, or its mountpoint")),
+    }
 }
 
 /// Returns the report of the mount at `path`, or `None` if nothing of ours is mounted there.

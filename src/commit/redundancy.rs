@@ -72,9 +72,19 @@ pub(super) struct Counting {
 #[derive(Debug)]
 struct Counted {
     began: Instant,
-    epoch: Epoch,
-    commits: u64,
+    state: KnownState,
     redundancy: Arc<Redundancy>,
+}
+
+/// What a count depends on, as far as a change of it is noticed.
+#[derive(Debug, PartialEq, Eq)]
+struct KnownState {
+    epoch: Epoch,
+    /// Once too few members are left, the epoch does not rise any more.
+    live: Vec<MemberIndex>,
+    commits: u64,
+    /// Stripes that turned out to be undecodable.
+    undecodable: usize,
 }
 
 impl Pipeline {
@@ -83,7 +93,8 @@ impl Pipeline {
     ///
     /// Walks the records of all stripes and lists the segment files of each member, unless that was
     /// done just now. Who asks while others count shares the next count with all who do. Stripes that
-    /// are still in memory are not counted.
+    /// are still in memory are not counted. Of what shards hold only that counts which reads found
+    /// undecodable since the volume was opened.
     ///
     /// # Errors
     ///
@@ -102,12 +113,11 @@ impl Pipeline {
             return Ok(known);
         }
         let began = Instant::now();
-        let (epoch, commits) = (self.members.epoch(), self.group.count());
+        let state = self.known_state();
         let redundancy = Arc::new(self.count_redundancy()?);
         *self.counting.last.lock() = Some(Counted {
             began,
-            epoch,
-            commits,
+            state,
             redundancy: Arc::clone(&redundancy),
         });
         Ok(redundancy)
@@ -117,12 +127,20 @@ impl Pipeline {
     fn known_redundancy(&self, asked: Instant) -> Option<Arc<Redundancy>> {
         let last = self.counting.last.lock();
         let is_good = |counted: &&Counted| {
-            let now = (self.members.epoch(), self.group.count());
-            let unchanged = (counted.epoch, counted.commits) == now;
-            counted.began >= asked || (unchanged && counted.began.elapsed() < GOOD_FOR)
+            let is_young = counted.began.elapsed() < GOOD_FOR;
+            counted.began >= asked || (is_young && counted.state == self.known_state())
         };
         let counted = last.as_ref().filter(is_good)?;
         Some(Arc::clone(&counted.redundancy))
+    }
+
+    fn known_state(&self) -> KnownState {
+        KnownState {
+            epoch: self.members.epoch(),
+            live: self.members.live(),
+            commits: self.group.count(),
+            undecodable: self.volume.undecodable_count(),
+        }
     }
 
     fn count_redundancy(&self) -> Result<Redundancy, CommitError> {
@@ -278,6 +296,7 @@ impl Pipeline {
 
 /// A count that is being made.
 struct Count {
+    undecodable: BTreeSet<StripeId>,
     segments: HashMap<SegmentId, SegmentCensus>,
     rows: BTreeMap<i16, RedundancyRow>,
     unrecoverable: Vec<StripeId>,
@@ -289,6 +308,7 @@ impl Count {
         let census = volume.census();
         let segments = volume.segments().into_iter();
         Self {
+            undecodable: volume.undecodable(),
             segments: segments
                 .map(|(id, record)| (id, census.of_segment(id, record)))
                 .collect(),
@@ -304,7 +324,10 @@ impl Count {
         }
         // A stripe without a segment cannot be read at all.
         let segment = self.segments.get(&record.segment);
-        let tolerated = segment.map_or(i16::MIN, |segment| segment.losses_tolerated(record));
+        let mut tolerated = segment.map_or(i16::MIN, |segment| segment.losses_tolerated(record));
+        if self.undecodable.contains(&stripe) {
+            tolerated = tolerated.min(-1);
+        }
         let fresh = RedundancyRow {
             losses_tolerated: tolerated,
             stripes: 0,

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::epoch::Roster;
 use super::health::Member;
-use super::{ErrorClass, MemberState, MemberStatus, Members, MembersError};
+use super::{Access, ErrorClass, MemberState, MemberStatus, Members, MembersError};
 use crate::format::{MemberIndex, files};
 use crate::store::{Op, Outcome, Pool, Request, Store, StoreError, StoreErrorKind};
 
@@ -200,13 +200,17 @@ impl Members {
     /// What is known of each member without asking it.
     fn standing(&self) -> Vec<MemberStatus> {
         let stale: BTreeSet<_> = self.stale().into_iter().collect();
+        let remedy = match self.access() {
+            Access::ReadWrite => "it is being brought up to date",
+            Access::ReadOnly => "a mount that may write brings it up to date",
+        };
         let members = self.indices().zip(&self.all);
         members
             .map(|(index, member)| {
                 let health = member.health();
-                let waiting = stale.contains(&index).then(|| {
-                    "it was away while the volume was written to; it is being brought up to date".to_owned()
-                });
+                let waiting = stale
+                    .contains(&index)
+                    .then(|| format!("it was away while the volume was written to; {remedy}"));
                 MemberStatus {
                     index,
                     id: member.id,

@@ -14,6 +14,7 @@ use super::pins::Pins;
 use super::prefetch::Prefetch;
 use super::read::{Damage, PartlyDecoded};
 use super::segments::{Need, Reservation, Segments};
+use super::undecodable::Undecodable;
 use super::{Catalog, VolumeError, VolumeOptions};
 use crate::codec::{CodeId, Codec, CodecError, Geometry};
 use crate::format::record::{Segment, Stripe};
@@ -48,6 +49,7 @@ pub(crate) struct Core {
     pub(super) partly_decoded: PartlyDecoded,
     /// What was said of damage.
     pub(super) damage: Damage,
+    pub(super) undecodable: Undecodable,
     pub(super) mended: AtomicU64,
     pub(super) decodes: AtomicU64,
     threads: usize,
@@ -95,6 +97,7 @@ impl Core {
             pins: Pins::default(),
             partly_decoded: PartlyDecoded::default(),
             damage: Damage::default(),
+            undecodable: Undecodable::default(),
             mended: AtomicU64::new(0),
             decodes: AtomicU64::new(0),
             threads: options.threads,

@@ -117,7 +117,9 @@ impl Core {
         if whole && self.fill_from_cache(stripe, &pieces, out) {
             return Ok(());
         }
-        let fetched = self.fetch(&located, &wanted)?;
+        let fetched = self
+            .fetch(&located, &wanted)
+            .inspect_err(|error| self.undecodable.note(error))?;
         for (piece, bytes) in pieces.iter().zip(fetched) {
             let skip = piece.within.start - piece.blocks().start;
             out[piece.out.clone()].copy_from_slice(&bytes[skip..skip + piece.within.len()]);

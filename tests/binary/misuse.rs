@@ -340,6 +340,8 @@ fn a_mounted_volume_is_neither_mounted_nor_checked_nor_extracted_again() {
     let members: Vec<&PathBuf> = volume.members.iter().collect();
     let (status, code) = volume.status_of(&members);
     assert_eq!((status["mounted"].as_bool(), code), (Some(true), 0));
+    let with_another = [Path::new("status"), members[0], &other].map(Path::to_owned);
+    refused(&cauchyfs(&with_another), 1, "is no member of the volume");
     volume.unmount();
     let (status, code) = volume.status_of(&members);
     assert_eq!((status["mounted"].as_bool(), code), (Some(false), 0));

@@ -109,6 +109,48 @@ fn one_loss_too_many_is_an_error_and_never_wrong_bytes() {
 }
 
 #[test]
+fn a_stripe_that_could_not_be_read_counts_as_lost() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    let whole = pattern(1, UNIT);
+    fs.write(1, &whole).unwrap();
+    fs.sync().unwrap();
+    fs.write(2, &pattern(2, 2 * UNIT)).unwrap();
+    fs.pipeline.checkpoint().unwrap();
+    let stripe = fs.extents(2).unwrap()[0].1.stripe;
+    // Wrong in the same block of two shards, and as long as they should be.
+    let shards = fs.written_shards();
+    for shard in shards.iter().filter(|s| s.stripe == stripe).take(2) {
+        assert!(rig.disks[shard.disk].corrupt(&shard.name, shard.offset, |b| b.fill(0xee), 64));
+    }
+    let before = fs.pipeline.redundancy().unwrap();
+    assert_eq!(before.rows.len(), 1, "nobody read it yet: {before:?}");
+    assert_eq!(before.rows[0].losses_tolerated, 1);
+    assert!(fs.read(2).is_err());
+    assert!(fs.read(1).unwrap() == whole);
+    let after = fs.pipeline.redundancy().unwrap();
+    assert_eq!(after.rows[0].losses_tolerated, -1);
+    assert_eq!(after.unrecoverable, [stripe]);
+    assert_eq!(after.rows[1].losses_tolerated, 1);
+}
+
+#[test]
+fn a_member_that_goes_when_too_few_are_left_is_counted_as_gone() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    fs.write(1, &pattern(1, 4 * UNIT)).unwrap();
+    fs.pipeline.checkpoint().unwrap();
+    for (gone, tolerated) in [(0, 0), (1, -1)] {
+        fs.redundancy();
+        rig.disks[gone].delete();
+        // The epoch cannot rise any more with the second.
+        fs.pipeline.members().probe();
+        let counted = fs.pipeline.redundancy().unwrap();
+        assert_eq!(counted.rows[0].losses_tolerated, tolerated);
+    }
+}
+
+#[test]
 fn members_deleted_while_writing_are_left_behind_without_an_error() {
     for (data, parity, count) in [(4, 2, 6), (4, 2, 9), (1, 1, 2)] {
         let rig = Rig::new(data, parity, count);
