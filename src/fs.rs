@@ -9,8 +9,8 @@
 //! # Invariants
 //!
 //! - Every call changes the index in one batch, so that it happens wholly or not at all (P3). Only
-//!   cutting off or removing a file of very many extents takes several; the first one leaves a mark
-//!   that lets the next mount finish, and what lies between is never seen.
+//!   cutting off or removing a file of very many extents takes several, in the background; the first
+//!   one leaves a mark that lets the next mount finish, and what lies between is never seen.
 //! - A file's bytes are in its inode record or in extents, never in both: an inode has extents exactly
 //!   if its `allocated_bytes` are not 0.
 //! - No byte is overwritten in place. A write places its bytes first and points the file at them then.
@@ -97,13 +97,12 @@ impl Fs {
     /// Opens the filesystem on a recovered volume, and makes the root directory of one that was never
     /// opened before.
     ///
-    /// Unless it is read-only, this finishes what a crash cut off: files that were being truncated are
-    /// cut at once, inodes that had lost their last name are removed in the background.
+    /// Unless it is read-only, this finishes what a crash cut off, in the background: files that were
+    /// being truncated are cut, inodes that had lost their last name are removed.
     ///
     /// # Errors
     ///
-    /// [`FsError::Corrupt`] or [`FsError::Format`] if the root directory is lost or an orphan cannot be
-    /// read, [`FsError::ReadOnly`] if it would have to be made, [`FsError::Storage`] from below.
+    /// [`FsError::Corrupt`] or [`FsError::Format`] if the root directory is lost, [`FsError::ReadOnly`] if it would have to be made, [`FsError::Storage`] from below.
     pub fn open(pipeline: Arc<Pipeline>, options: FsOptions) -> Result<Arc<Self>, FsError> {
         let locks = Arc::new(Locks::new());
         let removal = Removal::start(Arc::clone(&pipeline), Arc::clone(&locks));

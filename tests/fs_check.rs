@@ -350,6 +350,7 @@ fn a_file_whose_cutting_a_crash_interrupted_is_cut_at_the_next_mount() {
     assert_eq!(volume.check(false).findings, [], "a mark explains it");
     let fs = Fs::open(Arc::clone(&volume.pipeline), FsOptions::default()).unwrap();
     assert_eq!(fs.getattr(volume.file).unwrap().blocks_512, 4);
+    fs.settle();
     let report = volume.check(false);
     assert_eq!((report.findings, report.extents), (vec![], 1));
     assert!(

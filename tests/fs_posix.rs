@@ -148,7 +148,10 @@ fn files_of_thousands_of_extents_are_cut_punched_shared_and_removed() {
         ..Changes::default()
     };
     let attr = fs.setattr(ROOT, ino, cut).unwrap();
-    assert_eq!((attr.size, attr.blocks_512), (10 * BLOCK + 5, 5 * 8 + 1));
+    assert_eq!(attr.size, 10 * BLOCK + 5);
+    assert!(attr.blocks_512 <= attr.size.div_ceil(512));
+    fs.settle();
+    assert_eq!(fs.getattr(ino).unwrap().blocks_512, 5 * 8 + 1);
     let grown = Changes {
         size: Some(size),
         ..Changes::default()

@@ -4,7 +4,7 @@ use crate::format::Ino;
 use crate::format::record::{FileKind, Inline, Inode, Timestamp};
 
 use super::edit::Edit;
-use super::{AtimePolicy, Attr, Caller, Changes, Fs, FsError, TimeOrNow, acl, truncate, xattr};
+use super::{AtimePolicy, Attr, Caller, Changes, Fs, FsError, TimeOrNow, acl, xattr};
 
 const SETUID: u16 = 0o4000;
 const SETGID: u16 = 0o2000;
@@ -46,7 +46,7 @@ impl Fs {
         self.change_owner_and_mode(&mut edit, caller, ino, &mut inode, &changes)?;
         change_times(&mut inode, &changes, now);
         let inode = if let Some(size) = changes.size {
-            truncate::set_size(&self.pipeline, &lock, ino, inode, edit, size)?
+            self.set_size(&lock, ino, inode, edit, size)?
         } else {
             edit.put_inode(ino, &inode);
             self.apply(edit)?;

@@ -126,7 +126,8 @@ impl Fs {
         let now = self.now();
         inode.ctime = now;
         let mut edit = Edit::default();
-        if was_nameless {
+        // What is left behind its end is still to be found after a crash.
+        if was_nameless && !self.is_being_cut(ino) {
             edit.delete_orphan(ino);
         }
         edit.put_inode(ino, &inode);

@@ -7,8 +7,9 @@
 //! 1. [`RenameLock`]: at most one directory changes its parent at a time, so that the chain of parents
 //!    stands still while a rename looks for cycles in it.
 //! 2. Inode locks, all that a call needs at once, in the order of their slots.
-//! 3. The tables of handles and of nodes ([`super::handles`], [`super::nodes`]): held for a few
-//!    instructions, never across a call of the pipeline.
+//! 3. The tables of handles, of nodes and of files that are being cut ([`super::handles`],
+//!    [`super::nodes`], [`super::removal`]): held for a few instructions, never across a call of the
+//!    pipeline.
 //! 4. Whatever the pipeline locks inside.
 //!
 //! Nobody makes room ([`crate::commit::Pipeline::make_room`]) while holding a lock of 1 or 2, since

@@ -1,21 +1,24 @@
-//! Removing inodes that have lost their last name.
+//! Removing inodes that have lost their last name, and what lies behind the ends of files.
 //!
 //! A small inode is removed by whoever lets go of it last, a big one piece by piece in the background:
 //! each batch takes a bounded number of records, and the orphan record goes with the last of them, so
-//! that a crash at any point leaves what the next mount can go on with.
+//! that a crash at any point leaves what the next mount can go on with. What is left of a long file that
+//! was cut goes in the same way.
 
+use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use parking_lot::Mutex;
 
-use crate::commit::Pipeline;
+use crate::commit::{CommitError, Pipeline};
 use crate::format::{Ino, key};
 use crate::workers::Threads;
 
 use super::edit::Edit;
 use super::extents::{self, PAGE};
-use super::locks::Locks;
+use super::locks::{Exclusive, Locks};
 use super::truncate;
 use super::{Fs, FsError, SIZE_MAX, read_inode};
 
@@ -24,6 +27,10 @@ const QUEUE: usize = 1024;
 
 enum Job {
     Remove(Ino),
+    /// Remove what lies behind the end of a file.
+    Cut(Ino),
+    /// Go on with what a crash left.
+    TakeUp(Vec<Ino>),
     Answer(SyncSender<()>),
 }
 
@@ -37,11 +44,18 @@ pub(super) struct Removal {
 struct Remover {
     pipeline: Arc<Pipeline>,
     locks: Arc<Locks>,
+    /// Files behind whose ends something may be left, and whether there is a job for each. Changed under
+    /// the file's lock.
+    cutting: Mutex<HashMap<Ino, bool>>,
 }
 
 impl Removal {
     pub(super) fn start(pipeline: Arc<Pipeline>, locks: Arc<Locks>) -> Self {
-        let remover = Arc::new(Remover { pipeline, locks });
+        let remover = Arc::new(Remover {
+            pipeline,
+            locks,
+            cutting: Mutex::default(),
+        });
         Self {
             remover,
             queue: Mutex::new(None),
@@ -60,12 +74,39 @@ impl Removal {
         self.remover.remove(ino)
     }
 
-    /// Hands an inode to the background without beginning with it, if there is a place in the queue.
-    pub(super) fn remove_later(&self, ino: Ino) -> Result<(), FsError> {
-        if self.send(Job::Remove(ino)) {
+    /// Removes what lies behind the end of a file with a mark, soon.
+    pub(super) fn cut_later(&self, lock: &Exclusive<'_>, ino: Ino) -> Result<(), FsError> {
+        debug_assert!(lock.covers(ino));
+        let had_job = self.remover.cutting.lock().insert(ino, true) == Some(true);
+        if had_job || self.send(Job::Cut(ino)) {
             return Ok(());
         }
-        self.remover.remove(ino)
+        while !self.remover.cut_piece(lock, ino)? {}
+        Ok(())
+    }
+
+    /// Takes a file for one that waits to be cut.
+    #[cfg(test)]
+    pub(super) fn pretend_cutting(&self, ino: Ino) {
+        self.remover.cutting.lock().insert(ino, true);
+    }
+
+    /// Says whether something may be left behind the end of a file.
+    pub(super) fn is_cutting(&self, ino: Ino) -> bool {
+        self.remover.cutting.lock().contains_key(&ino)
+    }
+
+    /// Goes on with inodes that a crash left with a mark.
+    fn take_up(&self, inos: &[Ino]) {
+        if inos.is_empty() {
+            return;
+        }
+        let all = |has_job| inos.iter().map(move |ino| (*ino, has_job));
+        self.remover.cutting.lock().extend(all(true));
+        if !self.send(Job::TakeUp(inos.to_vec())) {
+            log::warn!("what a crash cut off is to be finished at the next mount");
+            self.remover.cutting.lock().extend(all(false));
+        }
     }
 
     /// Waits until all that was handed to the background so far is done.
@@ -121,9 +162,11 @@ impl Remover {
     fn work(&self, jobs: &Receiver<Job>) {
         for job in jobs {
             match job {
-                Job::Remove(ino) => {
-                    if let Err(error) = self.remove(ino) {
-                        log::warn!("inode {ino} is to be removed at the next mount: {error}");
+                Job::Remove(ino) => say(ino, self.remove(ino)),
+                Job::Cut(ino) => say(ino, self.cut(ino)),
+                Job::TakeUp(inos) => {
+                    for ino in inos {
+                        say(ino, self.take_up(ino));
                     }
                 }
                 Job::Answer(done) => {
@@ -136,6 +179,47 @@ impl Remover {
 
     fn remove(&self, ino: Ino) -> Result<(), FsError> {
         while !self.step(ino)? {}
+        Ok(())
+    }
+
+    fn cut(&self, ino: Ino) -> Result<(), FsError> {
+        loop {
+            let lock = self.locks.exclusive(&[ino]);
+            if self.cut_piece(&lock, ino)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Removes a bounded part of what lies behind the end of a file; says whether nothing is left. If
+    /// that fails, the file is not to grow over what is left.
+    fn cut_piece(&self, lock: &Exclusive<'_>, ino: Ino) -> Result<bool, FsError> {
+        let outcome = match read_inode(&self.pipeline, ino) {
+            Ok(Some(inode)) => truncate::cut_on(&self.pipeline, lock, ino, inode),
+            Ok(None) => Ok(true),
+            Err(error) => Err(error),
+        };
+        let mut cutting = self.cutting.lock();
+        match outcome {
+            Ok(true) => drop(cutting.remove(&ino)),
+            Ok(false) => {}
+            Err(_) => drop(cutting.insert(ino, false)),
+        }
+        outcome
+    }
+
+    /// Goes on with an inode that a crash left with a mark.
+    fn take_up(&self, ino: Ino) -> Result<(), FsError> {
+        match read_inode(&self.pipeline, ino)? {
+            Some(inode) if inode.links > 0 => return self.cut(ino),
+            Some(_) => self.remove(ino)?,
+            None => {
+                let mut edit = Edit::default();
+                edit.delete_orphan(ino);
+                self.pipeline.apply(edit.into_batch())?;
+            }
+        }
+        self.cutting.lock().remove(&ino);
         Ok(())
     }
 
@@ -161,6 +245,7 @@ impl Remover {
         if finished {
             edit.delete_inode(ino);
             edit.delete_orphan(ino);
+            self.cutting.lock().remove(&ino);
         } else {
             edit.put_inode(ino, &inode);
         }
@@ -169,36 +254,23 @@ impl Remover {
     }
 }
 
-impl Fs {
-    /// Goes on with what a crash cut off: files with a mark are cut off where they end, inodes
-    /// without a name are removed.
-    pub(super) fn take_up_orphans(&self) -> Result<(), FsError> {
-        let (mut from, end) = key::orphans();
-        loop {
-            let found = self.pipeline.scan(&from, &end, PAGE)?;
-            let Some((last, _)) = found.last() else {
-                return Ok(());
-            };
-            from = key::orphan(Ino(key::parse_orphan(last)?.0 + 1));
-            for (key, _) in &found {
-                self.take_up(key::parse_orphan(key)?)?;
-            }
-        }
+fn say(ino: Ino, done: Result<(), FsError>) {
+    if let Err(error) = done {
+        log::warn!("what is left of inode {ino} is to be removed at the next mount: {error}");
     }
+}
 
-    fn take_up(&self, ino: Ino) -> Result<(), FsError> {
-        match read_inode(&self.pipeline, ino)? {
-            Some(inode) if inode.links == 0 => self.removal.remove_later(ino),
-            // Before anybody makes the file longer and sees again what was cut off.
-            Some(inode) => {
-                let lock = self.locks.exclusive(&[ino]);
-                truncate::finish(&self.pipeline, &lock, ino, inode).map(drop)
-            }
-            None => {
-                let mut edit = Edit::default();
-                edit.delete_orphan(ino);
-                self.apply(edit)
-            }
-        }
+impl Fs {
+    /// Goes on, in the background, with what a crash cut off: files with a mark are cut off where they
+    /// end, inodes without a name are removed.
+    pub(super) fn take_up_orphans(&self) -> Result<(), FsError> {
+        let (from, end) = key::orphans();
+        let mut inos = Vec::new();
+        self.pipeline.visit(&from, &end, |key, _| {
+            inos.push(key::parse_orphan(key)?);
+            Ok::<_, CommitError>(ControlFlow::Continue(()))
+        })?;
+        self.removal.take_up(&inos);
+        Ok(())
     }
 }

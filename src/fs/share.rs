@@ -102,6 +102,7 @@ impl Fs {
             .collect();
         let copied = part.end - part.start;
         let range = target_offset..target_offset + copied;
+        self.clear_behind(&lock, to.ino, &mut inode, range.end)?;
         let mut edit = Edit::default();
         let Some(spilled) = self.spill(&inode, &range)? else {
             return Ok(None);

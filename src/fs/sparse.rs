@@ -59,6 +59,7 @@ impl Fs {
         }
         inode.ctime = now;
         if grown {
+            self.clear_behind(&lock, file.ino, &mut inode, range.end)?;
             inode.size = range.end;
         }
         if allocate {

@@ -94,7 +94,8 @@ impl Attr {
             gid: inode.gid,
             rdev: inode.rdev,
             size: inode.size,
-            blocks_512: (inode.allocated_bytes + in_record).div_ceil(512),
+            // What is left behind the end of a file that is being cut is not the file's any more.
+            blocks_512: (inode.allocated_bytes.min(inode.size) + in_record).div_ceil(512),
             atime: inode.atime,
             mtime: inode.mtime,
             ctime: inode.ctime,
@@ -208,7 +209,8 @@ pub struct WriteFlags {
     pub from_page_cache: bool,
     /// Clear setuid and setgid.
     pub kill_suid_sgid: bool,
-    /// Fail for lack of space at once, rather than make room first, which takes time.
+    /// Fail for lack of space at once, rather than make room first, or clear away what is left of a file
+    /// that was longer: both take time.
     pub at_once: bool,
 }
 

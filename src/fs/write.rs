@@ -42,6 +42,9 @@ impl Fs {
             return Ok(0);
         }
         if flags.at_once {
+            if self.is_being_cut(file.ino) {
+                return Err(FsError::NoSpace);
+            }
             self.write_once(&file, offset, data, flags)?;
         } else {
             let needed = data.len() as u64;
@@ -103,6 +106,7 @@ impl Fs {
             offset
         };
         let end = end_of(start, data.len() as u64)?;
+        self.clear_behind(&lock, file.ino, &mut inode, end)?;
         let mut edit = Edit::default();
         // Until the batch is applied, nothing but these says that the bytes are needed.
         let mut _holds = (Spilled::default(), None);

@@ -176,6 +176,9 @@ impl Filesystem for Adapter {
         };
         let caller = caller(request, 0);
         let context = self.context("setattr", request, number);
+        if size.is_some() && self.fs.is_being_cut(ino(number)) {
+            return self.set_size_slowly(context, reply, caller, ino(number), changes);
+        }
         self.change(
             self.sync_all,
             context,

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use fuser::{Errno, INodeNo, ReplyEmpty, ReplyEntry, ReplyWrite, ReplyXattr, Request};
+use fuser::{Errno, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyWrite, ReplyXattr, Request};
 
 use super::adapter::{Adapter, GENERATION, TTL};
 use super::convert::file_attr;
 use super::request::{Context, Refuse};
-use crate::fs::{Attr, Fs, FsError};
+use crate::format::Ino;
+use crate::fs::{Attr, Caller, Changes, Fs, FsError};
 
 /// Replies how many bytes were written.
 pub(super) fn written(reply: ReplyWrite, bytes: u64) {
@@ -71,6 +72,30 @@ impl Adapter {
             }
             Err(errno) => reply.refuse(errno),
         }
+    }
+
+    /// Sets attributes of a file that may be large, a size among them, where that may take its time.
+    pub(super) fn set_size_slowly(
+        &self,
+        context: Context,
+        reply: ReplyAttr,
+        caller: Caller,
+        number: Ino,
+        changes: Changes,
+    ) {
+        let (fs, durable) = (Arc::clone(&self.fs), self.sync_all);
+        self.slow.run(move || {
+            let work = || {
+                let attr = fs.setattr(&caller, number, changes)?;
+                if durable {
+                    fs.syncfs()?;
+                }
+                Ok(attr)
+            };
+            context.answer(reply, work, |reply, attr| {
+                reply.attr(&TTL, &file_attr(&attr));
+            });
+        });
     }
 
     /// Changes names, and answers with an entry, whose lookup `work` has counted.

@@ -1,0 +1,236 @@
+//! Files that were cut and grow again, over what is left of them and after it is gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::*;
+use crate::codec::Geometry;
+use crate::commit::{CreateOptions, OpenOptions};
+use crate::format::{BLOCK_SIZE, key};
+use crate::fs::{Allocation, Caller, Changes, FsOptions, Handle, OpenFlags, WriteFlags, check};
+use crate::store::{Executor, ExecutorKind, MemDisk, StoreRef};
+
+const ROOT: &Caller = &Caller::ROOT;
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// Extents that the file has: several times what goes in a batch.
+const EXTENTS: u64 = 3 * PAGE as u64;
+
+fn executor() -> Arc<Executor> {
+    let patience = Duration::from_secs(30);
+    Arc::new(Executor::new(ExecutorKind::Inline, patience))
+}
+
+fn stores(disks: &[MemDisk]) -> Vec<StoreRef> {
+    let open = |disk: &MemDisk| Arc::new(disk.open()) as StoreRef;
+    disks.iter().map(open).collect()
+}
+
+fn open(disks: &[MemDisk]) -> Arc<Fs> {
+    let options = OpenOptions {
+        threads: 0,
+        ..OpenOptions::default()
+    };
+    let pipeline = Pipeline::open(stores(disks), &options, executor()).unwrap();
+    Fs::open(pipeline, FsOptions::default()).unwrap()
+}
+
+/// A file, its bytes, and another one to copy from.
+struct Cut {
+    disks: Vec<MemDisk>,
+    fs: Arc<Fs>,
+    ino: Ino,
+    file: Handle,
+    other: Handle,
+    bytes: Vec<u8>,
+}
+
+fn byte(seed: u64, block: u64) -> u8 {
+    u8::try_from((seed * 31 + block) % 251 + 1).unwrap()
+}
+
+impl Cut {
+    /// Makes a file of many extents.
+    fn new(seed: u64) -> Self {
+        let disk = |number: usize| MemDisk::new(&format!("disk{number}"), 1 << 30);
+        let disks: Vec<MemDisk> = (0..2).map(disk).collect();
+        let mut options = CreateOptions::new(Geometry::new(1, 1).unwrap());
+        options.segment_bytes = 16 << 20;
+        Pipeline::create(&stores(&disks), &options, executor()).unwrap();
+        let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
+        let fs = open(&disks);
+        let make = |name: &[u8]| {
+            let flags = OpenFlags::read_write();
+            let made = fs.create(ROOT, Ino::ROOT, name, 0o644, flags).unwrap();
+            (made.0.ino, made.1)
+        };
+        let ((ino, file), (_, other)) = (make(b"file"), make(b"other"));
+        let mut bytes = Vec::new();
+        for block in 0..EXTENTS {
+            let content = [byte(seed, block); BLOCK_SIZE];
+            for handle in [file, other] {
+                let flags = WriteFlags::default();
+                let written = fs.write(ROOT, handle, block * BLOCK, &content, flags);
+                written.unwrap();
+            }
+            bytes.extend_from_slice(&content);
+        }
+        Self {
+            disks,
+            fs,
+            ino,
+            file,
+            other,
+            bytes,
+        }
+    }
+
+    fn resize(&mut self, size: u64) {
+        let changes = Changes {
+            size: Some(size),
+            ..Changes::default()
+        };
+        let attr = self.fs.setattr(ROOT, self.ino, changes).unwrap();
+        assert_eq!(attr.size, size);
+        self.bytes.resize(usize::try_from(size).unwrap(), 0);
+    }
+
+    /// Leaves the file as the first batch of a cut does, as if the job for the rest were waiting.
+    fn cut_without_the_rest(&mut self, size: u64) {
+        let fs = &self.fs;
+        let lock = fs.locks.exclusive(&[self.ino]);
+        let mut inode = fs.inode(self.ino).unwrap();
+        inode.size = size;
+        let mut edit = Edit::default();
+        let complete = take_out(&fs.pipeline, self.ino, &mut inode, &mut edit, &behind(size));
+        assert!(!complete.unwrap(), "there is more than goes in a batch");
+        edit.put_orphan(self.ino);
+        edit.put_inode(self.ino, &inode);
+        fs.apply(edit).unwrap();
+        fs.removal.pretend_cutting(self.ino);
+        drop(lock);
+        self.bytes.truncate(usize::try_from(size).unwrap());
+    }
+
+    /// Makes the file longer, or changes it, in some way.
+    fn grow(&mut self, random: &mut StdRng) {
+        let size = self.bytes.len() as u64;
+        let offset = size.saturating_add_signed(random.random_range(-9000..200_000));
+        let len = random.random_range(1..60_000);
+        let end = usize::try_from(offset + len).unwrap();
+        let start = usize::try_from(offset).unwrap();
+        let way = random.random_range(0..5);
+        if way < 4 && self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        let fs = &self.fs;
+        match way {
+            0 => {
+                let content = vec![0xee; usize::try_from(len).unwrap()];
+                let flags = WriteFlags::default();
+                fs.write(ROOT, self.file, offset, &content, flags).unwrap();
+                self.bytes[start..end].fill(0xee);
+            }
+            1 => fs
+                .fallocate(ROOT, self.file, Allocation::Allocate, offset, len)
+                .unwrap(),
+            2 => {
+                let mode = Allocation::ZeroRange;
+                fs.fallocate(ROOT, self.file, mode, offset, len).unwrap();
+                self.bytes[start..end].fill(0);
+            }
+            3 => {
+                let mut source = vec![0; end - start];
+                fs.read(self.other, 0, &mut source).unwrap();
+                let copied = fs.copy_range(ROOT, self.other, 0, self.file, offset, len);
+                // Little is copied in pieces.
+                let copied = usize::try_from(copied.unwrap()).unwrap();
+                self.bytes[start..start + copied].copy_from_slice(&source[..copied]);
+                let size = fs.getattr(self.ino).unwrap().size;
+                self.bytes.truncate(usize::try_from(size).unwrap());
+            }
+            _ => self.resize(offset),
+        }
+    }
+
+    fn assert_same(&self, context: &str) {
+        let mut read = vec![0xaa; self.bytes.len() + 1];
+        let len = self.fs.read(self.file, 0, &mut read).unwrap();
+        assert_eq!(len, self.bytes.len(), "{context}");
+        let wrong = (0..len).find(|&at| read[at] != self.bytes[at]);
+        assert_eq!(wrong, None, "{context}: other bytes from here on");
+    }
+
+    /// Sees that nothing is left behind the end, nor the mark.
+    fn assert_nothing_left(&self, context: &str) {
+        self.fs.settle();
+        let found = check::check(self.fs.pipeline(), false).unwrap().findings;
+        assert_eq!(found, [], "{context}");
+        let size = self.bytes.len() as u64;
+        let behind = extents::page(&self.fs.pipeline, self.ino, &behind(size)).unwrap();
+        assert_eq!(behind, [], "{context}");
+        let mark = self.fs.pipeline.get(&key::orphan(self.ino)).unwrap();
+        assert_eq!(mark, None, "{context}");
+        assert!(!self.fs.is_being_cut(self.ino), "{context}");
+    }
+}
+
+#[test]
+fn a_file_that_grows_over_what_is_left_of_it_shows_none_of_it() {
+    for seed in 0..6 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut cut = Cut::new(seed);
+        cut.cut_without_the_rest(random.random_range(0..EXTENTS * BLOCK / 4));
+        for round in 0..20 {
+            let context = format!("seed {seed}, round {round}");
+            cut.grow(&mut random);
+            cut.assert_same(&context);
+        }
+        assert!(cut.fs.is_being_cut(cut.ino), "seed {seed}");
+        // As a crash leaves it.
+        cut.fs.syncfs().unwrap();
+        let disks: Vec<MemDisk> = cut.disks.iter().map(MemDisk::fork).collect();
+        let flags = OpenFlags::read_write();
+        let fs = open(&disks);
+        let reopened = Cut {
+            file: fs.open_file(ROOT, cut.ino, flags).unwrap(),
+            fs,
+            disks,
+            ..cut
+        };
+        let mut cut = reopened;
+        cut.other = cut.file;
+        for round in 0..5 {
+            cut.resize(cut.bytes.len() as u64 + 50_000);
+            cut.assert_same(&format!("seed {seed}, reopened, round {round}"));
+        }
+        cut.assert_nothing_left(&format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn what_is_cut_off_goes_in_the_background_and_is_never_seen() {
+    for seed in 0..6 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut cut = Cut::new(seed);
+        for round in 0..6 {
+            let context = format!("seed {seed}, round {round}");
+            cut.resize(random.random_range(0..=cut.bytes.len() as u64));
+            for _ in 0..random.random_range(0..4) {
+                cut.grow(&mut random);
+            }
+            cut.assert_same(&context);
+        }
+        cut.assert_nothing_left(&format!("seed {seed}"));
+        cut.resize(0);
+        cut.fs.unlink(Ino::ROOT, b"file").unwrap();
+        cut.fs.release(cut.file).unwrap();
+        cut.fs.forget(cut.ino, 1);
+        cut.fs.settle();
+        assert!(cut.fs.inode(cut.ino).is_err());
+        assert!(!cut.fs.is_being_cut(cut.ino), "seed {seed}");
+    }
+}
