@@ -37,6 +37,47 @@ fn subsets(count: usize, most: usize) -> Vec<Vec<usize>> {
     sets.into_iter().filter(|set| set.len() <= most).collect()
 }
 
+/// Cuts the power at every `stride`-th call of a volume over many disks of all sizes, with the first,
+/// the last or scattered ones of them lost.
+fn cut_over_many(count: usize, data: usize, parity: usize, stride: usize) {
+    let fresh = fresh(count, data, parity);
+    for (index, disk) in (0..).zip(&fresh) {
+        disk.set_capacity((300 + 37 * (index % 11)) << 20);
+    }
+    let forked = || fresh.iter().map(MemDisk::fork).collect::<Vec<_>>();
+    let trees = trees(&forked());
+    let plan = FaultPlan::new();
+    plan.record();
+    run_under(&plan, &forked());
+    let log = plan.take_log();
+    let calls = log.iter().filter(|call| call.kind.changes()).count() as u64;
+    println!("{data}+{parity} of {count}: {calls} calls that change a disk");
+    for (turn, call) in (1..=calls).step_by(stride).enumerate() {
+        let disks = forked();
+        let plan = FaultPlan::new();
+        plan.add(Fault::at(call, Effect::PowerCut).of(Scope::Changing));
+        let ran = run_under(&plan, &disks);
+        let policies = [CutPolicy::Reorder(call), CutPolicy::Drop, CutPolicy::Keep];
+        let policy = policies[turn % 3];
+        let first = turn * 7 % count;
+        let step = [1, 3][turn / 3 % 2];
+        let lost: Vec<usize> = (0..parity)
+            .map(|nth| (first + nth * step) % count)
+            .collect();
+        let what =
+            format!("{data}+{parity} of {count}, cut at call {call}, {policy:?}, lost {lost:?}");
+        for disk in &disks {
+            disk.cut(policy);
+        }
+        let left = disks
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| !lost.contains(index));
+        let left: Vec<MemDisk> = left.map(|(_, disk)| disk.clone()).collect();
+        recovered(&left, &trees, &ran, &what);
+    }
+}
+
 /// Cuts the power at every call, and looks at what is left in every way, or in one of them in turn.
 fn cut_everywhere(count: usize, data: usize, parity: usize, in_turn: bool) {
     let fresh = fresh(count, data, parity);
@@ -103,4 +144,9 @@ fn a_cut_at_any_call_leaves_a_tree_that_existed_2_plus_2_over_5() {
 #[test]
 fn a_cut_at_any_call_leaves_a_tree_that_existed_4_plus_2() {
     cut_everywhere(6, 4, 2, true);
+}
+
+#[test]
+fn a_cut_leaves_a_tree_that_existed_6_plus_3_over_20_of_all_sizes() {
+    cut_over_many(20, 6, 3, 29);
 }
