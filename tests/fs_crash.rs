@@ -150,3 +150,8 @@ fn a_cut_at_any_call_leaves_a_tree_that_existed_4_plus_2() {
 fn a_cut_leaves_a_tree_that_existed_6_plus_3_over_20_of_all_sizes() {
     cut_over_many(20, 6, 3, 29);
 }
+
+#[test]
+fn a_cut_leaves_a_tree_that_existed_64_plus_16_over_80_of_all_sizes() {
+    cut_over_many(80, 64, 16, 397);
+}

@@ -270,6 +270,8 @@ fn survive(seed: u64) {
             history::judge(&histories, &writers, &what);
         }
         fs.settle();
+        // A mount does that in the background.
+        fs.pipeline().complete_index().unwrap();
         let report = check::check(fs.pipeline(), false).unwrap();
         assert_eq!(report.findings, [], "{what}");
         harmed |= !weather.away.is_empty();

@@ -396,6 +396,8 @@ pub(crate) fn recovered(disks: &[MemDisk], trees: &[Tree], ran: &Ran, what: &str
     let fs = open(pipeline, &TestClock::default());
     let fs = fs.unwrap_or_else(|error| panic!("{what}: {error}"));
     fs.settle();
+    // A mount does that in the background.
+    fs.pipeline().complete_index().unwrap();
     let report = check::check(fs.pipeline(), false).unwrap();
     assert_eq!(report.findings, [], "{what}");
     let found = look(&fs);
