@@ -218,6 +218,7 @@ impl DirStore {
 
     /// Makes the file and its space, and both durable; the caller removes what is left on failure.
     fn fill_new(&self, parts: Name<'_>, file: &OwnedFd, len: u64) -> Result<(), Errno> {
+        tree::overwrite_in_place(file);
         self.grow(file, 0, len)?;
         retry(|| sys::fsync(file))?;
         self.tree.sync_dir(parts.dir)

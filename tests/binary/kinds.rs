@@ -27,6 +27,15 @@ fn nothing_acknowledged_is_lost_on(kind: DiskKind) {
     let directory = volume.path("synced");
     fs::create_dir(&directory).expect("the mount is writable");
 
+    if matches!(kind, DiskKind::Btrfs) {
+        // What was reserved for the journal must stay so when it is written over.
+        for member in &volume.members {
+            let journal = fs::File::open(member.join("journal.0")).expect("each member has one");
+            let flags = rustix::fs::ioctl_getflags(&journal).expect("btrfs has flags");
+            assert!(flags.contains(rustix::fs::IFlags::NOCOW), "{flags:?}");
+        }
+    }
+
     // Killed in the middle of writing files of every size.
     let writer = write_until_killed(directory.clone(), 0);
     let mut acknowledged: Vec<u64> = writer.iter().take(12).collect();

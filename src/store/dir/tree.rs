@@ -1,12 +1,12 @@
 //! Names below one directory: opening, making, renaming and removing without following links.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::fs::{self as sys, AtFlags, Dir, FileType, OFlags, Stat};
+use rustix::fs::{self as sys, AtFlags, Dir, FileType, IFlags, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::{DIR_MODE, FILE_MODE, NO_FOLLOW, length_of, retry};
@@ -226,4 +226,20 @@ pub(super) fn taken_by(stat: &Stat) -> u64 {
     u64::try_from(stat.st_blocks)
         .unwrap_or(0)
         .saturating_mul(STAT_BLOCK_BYTES)
+}
+
+/// Asks a filesystem that writes everything to a new place to overwrite this new file where it lies: only
+/// then does space that was reserved for it stay reserved. The checksums that btrfs gives up for that
+/// are ours anyway.
+pub(super) fn overwrite_in_place(file: &impl AsFd) {
+    const BTRFS: u64 = 0x9123_683e;
+    let kind = sys::fstatfs(file).map(|found| u64::try_from(found.f_type).unwrap_or(0));
+    if kind != Ok(BTRFS) {
+        return;
+    }
+    let flags = sys::ioctl_getflags(file);
+    let set = flags.and_then(|flags| sys::ioctl_setflags(file, flags | IFlags::NOCOW));
+    if let Err(errno) = set {
+        log::debug!("a file that is overwritten may need new space: {errno}");
+    }
 }
