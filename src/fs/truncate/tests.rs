@@ -118,7 +118,7 @@ impl Cut {
     /// Makes the file longer, or changes it, in some way.
     fn grow(&mut self, random: &mut StdRng) {
         let size = self.bytes.len() as u64;
-        let offset = size.saturating_add_signed(random.random_range(-9000..200_000));
+        let offset = size.saturating_add_signed(random.random_range(-9000..400_000));
         let len = random.random_range(1..60_000);
         let end = usize::try_from(offset + len).unwrap();
         let start = usize::try_from(offset).unwrap();
