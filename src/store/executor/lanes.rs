@@ -414,26 +414,26 @@ impl Lane {
 
     /// Gives a task up: takes it from the queue, or writes its worker off until it answers.
     fn abandon(&self, number: u64) {
-        let mut state = self.state.lock();
-        if let Some(at) = state.queue.iter().position(|task| task.number == number) {
-            let task = state.queue.remove(at);
-            drop(state);
-            drop(task);
-        } else if state.running.contains(&number) {
-            state.abandoned.push(number);
-        }
+        self.withdraw(number, |state| state.abandoned.push(number));
     }
 
     /// Waits for a task no longer: takes it from the queue, or notes that its worker is still at it.
     fn leave(&self, number: u64) {
+        self.withdraw(number, |state| {
+            state.left.push((number, Instant::now()));
+            self.left.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+
+    /// Takes a task from the queue, or notes something of one that a worker is at.
+    fn withdraw(&self, number: u64, note: impl FnOnce(&mut State)) {
         let mut state = self.state.lock();
         if let Some(at) = state.queue.iter().position(|task| task.number == number) {
             let task = state.queue.remove(at);
             drop(state);
             drop(task);
         } else if state.running.contains(&number) {
-            state.left.push((number, Instant::now()));
-            self.left.fetch_add(1, Ordering::Relaxed);
+            note(&mut state);
         }
     }
 
