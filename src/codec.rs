@@ -12,6 +12,7 @@ pub mod field;
 mod geometry;
 mod horner;
 mod matrix;
+mod offer;
 mod packets;
 mod pass;
 mod piece;
@@ -31,6 +32,7 @@ pub use self::{
     error::CodecError,
     geometry::Geometry,
     matrix::Matrix,
+    offer::{Item, Targets},
     pass::Pass,
     piece::BLOCK_BYTES,
     plan::{Job, Mode, Plan, Stores},

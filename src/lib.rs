@@ -10,12 +10,14 @@
 //!                                        codec  format    (pure: no files, no clock, no threads)
 //! ```
 //!
-//! Beside them stand [`mod@bench`], which measures the codec, and [`workers`], the threads it may use.
+//! Beside them stand [`mod@bench`], which measures the codec, [`workers`], the threads it may use, and
+//! [`cuda`], the GPUs.
 
 pub mod bench;
 pub mod cli;
 pub mod codec;
 pub mod commit;
+pub mod cuda;
 pub mod format;
 pub mod fs;
 pub mod fuse;

@@ -11,7 +11,7 @@ const TIERS: [&[&str]; 8] = [
     &["fs", "maintain", "bench"],
     &["commit"],
     &["meta", "volume"],
-    &["members", "workers"],
+    &["members", "workers", "cuda"],
     &["codec", "store"],
     &["format"],
 ];

@@ -3,7 +3,7 @@
 use crate::codec::{Geometry, field};
 
 /// A matrix of bytes, stored row after row.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Matrix {
     rows: usize,
     columns: usize,
