@@ -32,7 +32,7 @@ pub use self::{
     error::CodecError,
     geometry::Geometry,
     matrix::Matrix,
-    offer::{Item, Targets},
+    offer::{Accelerator, Item, Offer, Targets},
     pass::Pass,
     piece::BLOCK_BYTES,
     plan::{Job, Mode, Plan, Stores},

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use parking_lot::Mutex;
 
 use crate::codec::{
-    Codec, CodecError, Crew, Job, Mode, Plan, Stores,
+    Accelerator, Codec, CodecError, Crew, Item, Job, Mode, Offer, Plan, Stores, Targets,
     decode::ShardSet,
     piece::{BLOCK_BYTES, Piece},
     plan::{check_count, common_length},
@@ -39,6 +39,7 @@ pub struct Pass<'p> {
     codec: &'p Codec,
     stores: Option<Stores>,
     crew: Option<&'p dyn Crew>,
+    accelerator: Option<&'p dyn Accelerator>,
 }
 
 impl<'p> Pass<'p> {
@@ -47,6 +48,7 @@ impl<'p> Pass<'p> {
             codec,
             stores: None,
             crew: None,
+            accelerator: None,
         }
     }
 
@@ -67,6 +69,15 @@ impl<'p> Pass<'p> {
         }
     }
 
+    /// Leaves it to an accelerator who computes the pass: everything but [`Self::update`], and nothing of
+    /// the codes that work on packets.
+    pub fn accelerator(self, accelerator: Option<&'p dyn Accelerator>) -> Self {
+        Self {
+            accelerator,
+            ..self
+        }
+    }
+
     /// Computes all parity shards from all data shards.
     ///
     /// # Errors
@@ -75,7 +86,7 @@ impl<'p> Pass<'p> {
     /// geometry or each other.
     pub fn encode(self, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), CodecError> {
         self.check_encode(data, parity)?;
-        self.run(&self.codec.encode, data, parity, Mode::Assign)
+        self.assign(&self.codec.encode, data, parity)
     }
 
     /// Computes all parity shards, and the CRC32C of every block of [`BLOCK_BYTES`] of every shard
@@ -100,8 +111,13 @@ impl<'p> Pass<'p> {
             checksums.len(),
             self.codec.geometry().total_shards(),
         )?;
-        let piece = Piece::new(&self.codec.encode, data, parity, Mode::Assign)?;
-        self.run_pieces(piece.with_checksums(checksums)?);
+        let plan = &self.codec.encode;
+        let piece = Piece::new(plan, data, parity, Mode::Assign)?.with_checksums(checksums)?;
+        if self.accelerator_for(plan, piece.shard_bytes()).is_none() {
+            self.run_pieces(piece);
+            return Ok(());
+        }
+        self.offer(plan, piece.into_item());
         Ok(())
     }
 
@@ -146,7 +162,7 @@ impl<'p> Pass<'p> {
             lost.sort_unstable_by_key(|shard| shard.0);
         }
         let mut targets: Vec<&mut [u8]> = lost.into_iter().map(|shard| shard.1).collect();
-        self.run(&plan, &sources, &mut targets, Mode::Assign)
+        self.assign(&plan, &sources, &mut targets)
     }
 
     /// Returns the indices of the parity shards that differ from what the data shards call for;
@@ -162,19 +178,48 @@ impl<'p> Pass<'p> {
         check_count("total", shards.len(), self.codec.geometry().total_shards())?;
         let shard_bytes = common_length(shards.iter().map(|shard| shard.len()))?;
         let k = self.codec.geometry().data_shards();
+        let (data, parity) = shards.split_at(k);
+        let mut wrong = vec![false; parity.len()];
+        if self
+            .accelerator_for(&self.codec.encode, shard_bytes)
+            .is_some()
+        {
+            let targets = Targets::Compared {
+                shards: parity.to_vec(),
+                wrong,
+            };
+            let item = Item {
+                sources: data.to_vec(),
+                targets,
+                sums: Vec::new(),
+            };
+            wrong = self.offer(&self.codec.encode, item).into_wrong();
+        } else {
+            self.compare(data, parity, &mut wrong);
+        }
+        Ok((k..)
+            .zip(wrong)
+            .filter(|row| row.1)
+            .map(|row| row.0)
+            .collect())
+    }
+
+    /// Notes which parities are other than the data calls for.
+    pub(super) fn compare(self, data: &[&[u8]], parity: &[&[u8]], wrong: &mut [bool]) {
+        let shards: Vec<&[u8]> = data.iter().chain(parity).copied().collect();
+        let shard_bytes = data.first().map_or(0, |shard| shard.len());
         let pieces = self.piece_count(shards.len(), shard_bytes);
         let piece_bytes = shard_bytes.div_ceil(pieces).next_multiple_of(BLOCK_BYTES);
-        let wrong = Mutex::new(vec![false; shards.len()]);
+        wrong.fill(false);
+        let wrong = Mutex::new(wrong);
         self.side_by_side(pieces, &|piece| {
             let start = shard_bytes.min(piece * piece_bytes);
             let end = shard_bytes.min(start + piece_bytes);
             let columns: Vec<&[u8]> = shards.iter().map(|shard| &shard[start..end]).collect();
             for row in self.wrong_parities(&columns) {
-                wrong.lock()[k + row] = true;
+                wrong.lock()[row] = true;
             }
         });
-        let wrong = wrong.into_inner();
-        Ok((0..shards.len()).filter(|&index| wrong[index]).collect())
     }
 
     /// Returns the rows of the generator that the given shards do not obey.
@@ -236,6 +281,42 @@ impl<'p> Pass<'p> {
         )
     }
 
+    /// Returns who is to decide where a pass is computed, if that is a question.
+    fn accelerator_for(self, plan: &Plan, shard_bytes: usize) -> Option<&'p dyn Accelerator> {
+        self.accelerator
+            .filter(|_| plan.packets().is_none() && shard_bytes > 0)
+    }
+
+    /// Has an accelerator see to it that an item that fits the plan is computed.
+    fn offer<'t>(self, plan: &'p Plan, item: Item<'t>) -> Offer<'p, 't> {
+        let on_cpu = Self {
+            accelerator: None,
+            ..self
+        };
+        let mut offer = Offer::new(on_cpu, plan, item);
+        match self.accelerator {
+            Some(accelerator) => accelerator.compute(&mut offer),
+            None => offer.compute_on_cpu(),
+        }
+        offer
+    }
+
+    /// Computes all targets, wherever is best.
+    fn assign(
+        self,
+        plan: &Plan,
+        sources: &[&[u8]],
+        targets: &mut [&mut [u8]],
+    ) -> Result<(), CodecError> {
+        let shard_bytes = sources.first().map_or(0, |source| source.len());
+        if self.accelerator_for(plan, shard_bytes).is_none() {
+            return self.run(plan, sources, targets, Mode::Assign);
+        }
+        let piece = Piece::new(plan, sources, targets, Mode::Assign)?;
+        self.offer(plan, piece.into_item());
+        Ok(())
+    }
+
     /// Computes all targets, on this thread or the whole crew.
     fn run(
         self,
@@ -257,7 +338,7 @@ impl<'p> Pass<'p> {
     }
 
     /// Computes all targets, and checksums if they were asked for, on this thread or the whole crew.
-    fn run_pieces(self, piece: Piece<'_, '_>) {
+    pub(super) fn run_pieces(self, piece: Piece<'_, '_>) {
         let engine = self.codec.engine();
         let (shard_count, shard_bytes) = (piece.shard_count(), piece.shard_bytes());
         let stores = self.stores_for(shard_count, shard_bytes);
