@@ -13,8 +13,14 @@ use parking_lot::Mutex;
 
 use super::ALIGNMENT;
 use pages::Pages;
+pub use pinner::Pinner;
 
 mod pages;
+mod pinner;
+
+/// The least memory that is worth pinning, in bytes: it costs some microseconds whatever its size, and
+/// devices are not asked to do less than this.
+const PINNED_BYTES: usize = 64 << 10;
 
 /// A source of [`Buffer`]s that keeps a bounded amount of returned memory.
 #[derive(Clone, Debug)]
@@ -25,6 +31,7 @@ pub struct Pool {
 #[derive(Debug)]
 struct Shared {
     limit_bytes: usize,
+    pinner: Option<Arc<dyn Pinner>>,
     idle: Mutex<Shelf>,
 }
 
@@ -40,9 +47,17 @@ impl Pool {
     /// is not counted: bounding that is up to the borrowers.
     #[must_use]
     pub fn new(limit_bytes: usize) -> Self {
+        Self::pinned(limit_bytes, None)
+    }
+
+    /// Makes a pool like [`Pool::new`] that has the memory of large buffers pinned when it is first lent,
+    /// and for as long as the pool keeps it.
+    #[must_use]
+    pub fn pinned(limit_bytes: usize, pinner: Option<Arc<dyn Pinner>>) -> Self {
         Self {
             shared: Arc::new(Shared {
                 limit_bytes,
+                pinner,
                 idle: Mutex::default(),
             }),
         }
@@ -52,28 +67,33 @@ impl Pool {
     /// borrower left.
     #[must_use]
     pub fn buffer(&self, len: usize) -> Buffer {
+        self.lend(len).0
+    }
+
+    /// Lends a buffer; tells whether its memory was lent before.
+    fn lend(&self, len: usize) -> (Buffer, bool) {
         let class = class_of(len);
-        let pages = self.shared.take(class).unwrap_or_else(|| Pages::map(class));
-        Buffer {
+        let lent = self.shared.take(class);
+        let reused = lent.is_some();
+        let mut pages = lent.unwrap_or_else(|| Pages::map(class));
+        if let Some(pinner) = &self.shared.pinner
+            && class >= PINNED_BYTES
+        {
+            pages.pin(pinner);
+        }
+        let buffer = Buffer {
             pages: Some(pages),
             len,
             pool: Arc::clone(&self.shared),
-        }
+        };
+        (buffer, reused)
     }
 
     /// Lends a buffer of `len` zeros.
     #[must_use]
     pub fn zeroed(&self, len: usize) -> Buffer {
-        let class = class_of(len);
         // Fresh pages are zeros already; only lent ones cost a pass.
-        let lent = self.shared.take(class);
-        let reused = lent.is_some();
-        let pages = lent.unwrap_or_else(|| Pages::map(class));
-        let mut buffer = Buffer {
-            pages: Some(pages),
-            len,
-            pool: Arc::clone(&self.shared),
-        };
+        let (mut buffer, reused) = self.lend(len);
         if reused {
             buffer.fill(0);
         }
@@ -215,6 +235,73 @@ impl Drop for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Knows what is pinned, and refuses while it is told to.
+    #[derive(Debug, Default)]
+    struct Notes {
+        refusing: Mutex<bool>,
+        asked: Mutex<usize>,
+        pinned: Mutex<Vec<(usize, usize)>>,
+    }
+
+    fn range(memory: &[u8]) -> (usize, usize) {
+        (memory.as_ptr().addr(), memory.len())
+    }
+
+    impl Pinner for Notes {
+        fn pin(&self, memory: &mut [u8]) -> bool {
+            *self.asked.lock() += 1;
+            if *self.refusing.lock() {
+                return false;
+            }
+            assert!(!self.pinned.lock().contains(&range(memory)), "pinned twice");
+            self.pinned.lock().push(range(memory));
+            true
+        }
+
+        fn unpin(&self, memory: &mut [u8]) {
+            let mut pinned = self.pinned.lock();
+            let at = pinned.iter().position(|&known| known == range(memory));
+            pinned.remove(at.expect("only what is pinned is unpinned"));
+        }
+    }
+
+    #[test]
+    fn large_buffers_are_pinned_once_and_unpinned_before_their_memory_goes() {
+        let notes = Arc::new(Notes::default());
+        let pool = Pool::pinned(1 << 20, Some(Arc::clone(&notes) as _));
+        drop(pool.buffer(PINNED_BYTES / 2));
+        assert_eq!(*notes.asked.lock(), 0, "small buffers are not worth it");
+        for _ in 0..3 {
+            let buffer = pool.buffer(PINNED_BYTES);
+            assert!(notes.pinned.lock().contains(&range(&buffer)));
+            drop(pool.zeroed(PINNED_BYTES * 2));
+        }
+        assert_eq!(*notes.asked.lock(), 2, "each of two buffers once");
+        drop(pool.buffer(2 << 20)); // more than the pool keeps
+        assert_eq!(notes.pinned.lock().len(), 2);
+        let outlives = pool.copy_of(&vec![1; PINNED_BYTES]).freeze();
+        drop(pool);
+        assert_eq!(
+            notes.pinned.lock().len(),
+            2,
+            "its pool lives as long as a buffer"
+        );
+        drop(outlives);
+        assert!(notes.pinned.lock().is_empty());
+    }
+
+    #[test]
+    fn memory_that_could_not_be_pinned_is_lent_all_the_same_and_tried_again_when_next_lent() {
+        let notes = Arc::new(Notes::default());
+        *notes.refusing.lock() = true;
+        let pool = Pool::pinned(1 << 20, Some(Arc::clone(&notes) as _));
+        drop(pool.copy_of(&vec![7; PINNED_BYTES]));
+        assert!(notes.pinned.lock().is_empty());
+        *notes.refusing.lock() = false;
+        drop(pool.buffer(PINNED_BYTES));
+        assert_eq!(notes.pinned.lock().len(), 1);
+    }
 
     #[test]
     fn every_class_holds_its_length_and_wastes_at_most_a_fifth_beyond_a_page() {

@@ -8,9 +8,11 @@
 use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::{self, NonNull};
 use std::slice;
+use std::sync::Arc;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
+use super::Pinner;
 use crate::store::ALIGNMENT;
 
 /// An owned private mapping of `len` bytes, readable and writable.
@@ -18,6 +20,8 @@ use crate::store::ALIGNMENT;
 pub(super) struct Pages {
     start: NonNull<u8>,
     len: usize,
+    /// Who pinned it, if anyone did.
+    pinned_by: Option<Arc<dyn Pinner>>,
 }
 
 // SAFETY: a `Pages` owns its mapping alone, as a `Box<[u8]>` owns its heap block; nothing about a
@@ -41,7 +45,11 @@ impl Pages {
         // SAFETY: a null hint and no MAP_FIXED let the kernel choose a range that nothing uses.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE) };
         match start.ok().and_then(|start| NonNull::new(start.cast())) {
-            Some(start) => Self { start, len },
+            Some(start) => Self {
+                start,
+                len,
+                pinned_by: None,
+            },
             None => handle_alloc_error(
                 Layout::from_size_align(len, ALIGNMENT).expect("a size that mmap could take"),
             ),
@@ -51,6 +59,13 @@ impl Pages {
     /// Returns the size of the mapping in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Has the memory pinned, unless it is.
+    pub(super) fn pin(&mut self, pinner: &Arc<dyn Pinner>) {
+        if self.pinned_by.is_none() && pinner.pin(self.bytes_mut()) {
+            self.pinned_by = Some(Arc::clone(pinner));
+        }
     }
 
     /// Returns the memory for reading.
@@ -69,6 +84,9 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
+        if let Some(pinner) = self.pinned_by.take() {
+            pinner.unpin(self.bytes_mut());
+        }
         // SAFETY: exactly this range was mapped by `map`, and every reference into it borrowed
         // from `self`, which ends here.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
