@@ -24,10 +24,11 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::codec::{CodecError, Engine};
+use crate::codec::{Accelerator, CodecError, Engine};
 use crate::format::record::{Segment, ShardSums, Stripe};
 use crate::format::{SegmentId, ShardIndex, StripeId};
 use crate::members::Members;
+use crate::store::Pinner;
 use crate::workers::{Threads, Workers};
 
 mod buffers;
@@ -134,6 +135,10 @@ pub struct VolumeOptions {
     pub threads: usize,
     /// The threads on which stripes are encoded and decoded, shared by all who do so.
     pub workers: Arc<Workers>,
+    /// What may compute parity in the engine's place, or chooses for each stripe which of them does.
+    pub accelerator: Option<Arc<dyn Accelerator>>,
+    /// Who is to know of the memory that stripes are coded in.
+    pub pinner: Option<Arc<dyn Pinner>>,
 }
 
 /// The stripes of one volume.

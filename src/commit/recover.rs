@@ -80,6 +80,8 @@ impl Pipeline {
             cache_bytes: options.cache_bytes,
             threads: options.threads,
             workers: Arc::new(Workers::new(options.threads)?),
+            accelerator: None,
+            pinner: None,
         };
         let catalog: Arc<dyn Catalog> = Arc::clone(&records) as _;
         let segments = all_segments(&meta)?;

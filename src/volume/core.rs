@@ -16,7 +16,7 @@ use super::read::{Damage, PartlyDecoded};
 use super::segments::{Need, Reservation, Segments};
 use super::undecodable::Undecodable;
 use super::{Catalog, VolumeError, VolumeOptions};
-use crate::codec::{CodeId, Codec, CodecError, Geometry};
+use crate::codec::{Accelerator, CodeId, Codec, CodecError, Geometry, Pass};
 use crate::format::record::{Segment, Stripe};
 use crate::format::{BLOCK_SIZE, SegmentId, StripeId};
 use crate::members::{Access, Members};
@@ -37,7 +37,8 @@ pub(crate) struct Core {
     pub(super) codec: Arc<Codec>,
     /// Codecs of segments that were written with another geometry or code.
     codecs: Mutex<HashMap<(CodeId, Geometry), Arc<Codec>>>,
-    pub(super) workers: Arc<Workers>,
+    workers: Arc<Workers>,
+    accelerator: Option<Arc<dyn Accelerator>>,
     pub(super) pool: Pool,
     pub(super) segments: Segments,
     pub(super) buffers: Arc<Buffers>,
@@ -75,7 +76,7 @@ impl Core {
         let capacity = height * geometry.data_shards();
         let limit = options.buffer_bytes / (height * geometry.total_shards());
         let limit = limit.clamp(2, MAX_BUFFERS);
-        let pool = Pool::new(options.buffer_bytes);
+        let pool = Pool::pinned(options.buffer_bytes, options.pinner.clone());
         let segments = Segments::new(
             Arc::clone(&members),
             Arc::clone(&catalog),
@@ -89,6 +90,7 @@ impl Core {
             codec,
             codecs: Mutex::default(),
             workers: Arc::clone(&options.workers),
+            accelerator: options.accelerator.clone(),
             pool,
             segments,
             dirty: Dirty::default(),
@@ -124,6 +126,14 @@ impl Core {
             .lock()
             .insert((code, geometry), Arc::clone(&codec));
         Ok(codec)
+    }
+
+    /// Returns a pass over a stripe, with all that the daemon has to compute it with.
+    pub(super) fn pass<'a>(&'a self, codec: &'a Codec) -> Pass<'a> {
+        codec
+            .pass()
+            .crew(&*self.workers)
+            .accelerator(self.accelerator.as_deref())
     }
 
     pub(super) fn append(&self, data: &[u8]) -> Result<(Placed, Hold), VolumeError> {

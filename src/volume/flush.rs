@@ -79,9 +79,7 @@ impl Core {
         let mut rows: Vec<&mut [u8]> = parity.chunks_exact_mut(height).collect();
         let mut sums = vec![vec![0; height.div_ceil(BLOCK_SIZE)]; k + m];
         let mut lists: Vec<&mut [u32]> = sums.iter_mut().map(|list| &mut list[..]).collect();
-        self.codec
-            .pass()
-            .crew(&*self.workers)
+        self.pass(&self.codec)
             .encode_with_checksums(&data, &mut rows, &mut lists)
             .map_err(|source| VolumeError::Codec {
                 stripe: sealed.stripe,

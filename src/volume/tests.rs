@@ -116,6 +116,8 @@ impl Rig {
             cache_bytes: 16 << 20,
             threads,
             workers: Arc::new(Workers::new(2).unwrap()),
+            accelerator: None,
+            pinner: None,
         };
         let shared: Arc<dyn Catalog> = Arc::clone(&catalog) as _;
         let volume = Arc::new(Volume::open(members, shared, Vec::new(), &options).unwrap());

@@ -169,10 +169,7 @@ impl Core {
             .map(|(shard, bytes)| (usize::from(shard.0), &mut **bytes))
             .collect();
         self.decodes.fetch_add(1, Ordering::Relaxed);
-        located
-            .codec
-            .pass()
-            .crew(&*self.workers)
+        self.pass(&located.codec)
             .reconstruct(&present, &mut outputs)
             .map_err(|source| VolumeError::Codec {
                 stripe: located.id,
