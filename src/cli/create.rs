@@ -67,11 +67,15 @@ fn options(arguments: &CreateArguments) -> Result<CreateOptions, Failure> {
         )));
     }
     let geometry = Geometry::new(usize::from(data), usize::from(parity)).map_err(Failure::usage)?;
+    let code = CodeId::from_name(&arguments.code).map_err(Failure::usage)?;
+    code.check(geometry).map_err(|error| {
+        Failure::usage(error).advise("choose fewer shards, or a code for more of them: rs-cauchy")
+    })?;
     let unit_bytes = stripe_unit(arguments.stripe_unit)?;
     let defaults = CreateOptions::new(geometry);
     Ok(CreateOptions {
         geometry,
-        code: CodeId::from_name(&arguments.code).map_err(Failure::usage)?,
+        code,
         unit_bytes,
         segment_bytes: segment_size(
             arguments.segment_size.unwrap_or(defaults.segment_bytes),
@@ -157,6 +161,16 @@ mod tests {
         assert!(stripe_unit(2048).is_err());
         assert!(segment_size(1 << 20, 1 << 20).is_err());
         assert_eq!(segment_size(8 << 20, 1 << 20).unwrap(), 8 << 20);
+    }
+
+    #[test]
+    fn a_code_for_fewer_shards_is_refused() {
+        let mut wide = arguments(14, 4, 18);
+        wide.code = "crs-w4".to_owned();
+        let failure = options(&wide).unwrap_err();
+        assert!(failure.message.contains("more than 16"), "{failure:?}");
+        let just_right = CreateArguments { data: 12, ..wide };
+        assert!(options(&just_right).is_ok());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! An element e of GF(2ʷ) is a w×w matrix of bits, whose column j is e·xʲ. With every element of a
 //! matrix expanded so, multiplying is nothing but XOR of packets.
 
-use crate::codec::{CodeId, CodecError, Geometry, Matrix, points};
+use crate::codec::{Geometry, Matrix, points};
 
 /// A width of the symbols, 4 to 8 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,19 +26,6 @@ impl Width {
     /// Returns how many elements the field has, and so how many shards a stripe can.
     pub(super) fn elements(self) -> usize {
         1 << self.0
-    }
-
-    /// Refuses a geometry with more shards than the field has elements.
-    pub(super) fn check(self, code: CodeId, geometry: Geometry) -> Result<(), CodecError> {
-        let max = self.elements();
-        if geometry.total_shards() > max {
-            return Err(CodecError::GeometryTooWide {
-                code: code.name()?,
-                geometry,
-                max,
-            });
-        }
-        Ok(())
     }
 
     /// Returns the primitive polynomial of the field, without its highest term.

@@ -48,6 +48,23 @@ impl CodeId {
         Ok(elements.min(Geometry::MAX_TOTAL_SHARDS))
     }
 
+    /// Refuses a geometry with more shards than the code can tell apart.
+    ///
+    /// # Errors
+    ///
+    /// [`CodecError::GeometryTooWide`] if it has; else as for [`Self::name`].
+    pub fn check(self, geometry: Geometry) -> Result<(), CodecError> {
+        let max = self.max_shards()?;
+        if geometry.total_shards() > max {
+            return Err(CodecError::GeometryTooWide {
+                code: self.name()?,
+                geometry,
+                max,
+            });
+        }
+        Ok(())
+    }
+
     /// Returns how many packets a block has, for codes that work on packets.
     ///
     /// # Errors

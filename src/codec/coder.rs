@@ -50,14 +50,11 @@ impl Codec {
         geometry: Geometry,
         engine: &'static dyn Engine,
     ) -> Result<Self, CodecError> {
+        code.check(geometry)?;
         let generator = Matrix::cauchy(geometry);
-        let packets = match code.packet_width()? {
-            None => None,
-            Some(width) => {
-                width.check(code, geometry)?;
-                Some((width, bitmatrix::generator(width, geometry)))
-            }
-        };
+        let packets = code
+            .packet_width()?
+            .map(|width| (width, bitmatrix::generator(width, geometry)));
         let all_rows: Vec<usize> = (0..generator.rows()).collect();
         let update = |shard| {
             let matrix = generator.select(&all_rows, &[shard]);

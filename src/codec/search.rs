@@ -92,7 +92,7 @@ pub fn search(
     let width = code
         .packet_width()?
         .ok_or(CodecError::UnknownCodeNumber { number: code.0 })?;
-    width.check(code, geometry)?;
+    code.check(geometry)?;
     let m = geometry.parity_shards();
     let candidates = match freedom {
         Freedom::Everything => promising(width, geometry, tries),

@@ -52,7 +52,7 @@ impl CreateOptions {
             let most = MAX_MEMBERS;
             return Err(MembersError::TooManyDirectories { given, most });
         }
-        self.code.name()?;
+        self.code.check(self.geometry)?;
         let unit = u64::from(self.unit_bytes);
         let payload = unit * self.geometry.data_shards() as u64;
         if unit == 0 || !unit.is_multiple_of(BLOCK_SIZE as u64) {

@@ -151,11 +151,12 @@ fn build(
 
 fn shape(tip: &Superblock) -> Result<Shape, MembersError> {
     let code = CodeId(tip.code);
-    code.name()?;
+    let geometry = Geometry::new(tip.data_shards.into(), tip.parity_shards.into())?;
+    code.check(geometry)?;
     Ok(Shape {
         volume: tip.volume,
         label: tip.label.clone(),
-        geometry: Geometry::new(tip.data_shards.into(), tip.parity_shards.into())?,
+        geometry,
         code,
         unit_bytes: tip.unit_bytes,
         segment_bytes: tip.segment_bytes,

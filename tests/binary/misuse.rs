@@ -89,7 +89,10 @@ fn create_refuses_what_cannot_be_a_volume() {
     let member = create(&at("volume"))[0].join("segments/below");
     let member = member.to_str().unwrap();
     let name = |name: &str| at(name).to_str().unwrap().to_owned();
-    let cases: [(&[&str], &str); 10] = [
+    let directories: Vec<String> = (0..18).map(|index| name(&format!("a{index}"))).collect();
+    let mut too_wide = vec!["--data", "14", "--parity", "4", "--code", "crs-w4"];
+    too_wide.extend(directories.iter().map(String::as_str));
+    let cases: [(&[&str], &str); 11] = [
         (
             &["--data", "0", "--parity", "1", &name("a"), &name("b")],
             "--data must be at least 1",
@@ -142,6 +145,7 @@ fn create_refuses_what_cannot_be_a_volume() {
             ],
             "rot13",
         ),
+        (&too_wide, "more than 16 shards"),
         (
             &["--data", "x", "--parity", "1", &name("a"), &name("b")],
             "invalid value 'x'",
@@ -151,7 +155,7 @@ fn create_refuses_what_cannot_be_a_volume() {
         let all: Vec<&str> = ["create"].iter().chain(arguments).copied().collect();
         refused(&cauchyfs(&all), 1, needle);
         assert!(
-            !at("a").exists(),
+            !at("a").exists() && !at("a0").exists(),
             "a refused create leaves nothing behind: {arguments:?}"
         );
     }
