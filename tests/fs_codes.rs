@@ -1,0 +1,115 @@
+//! The filesystem with every code, and on every engine that this machine has.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+#[path = "fs_model/calls.rs"]
+#[expect(dead_code, reason = "these tests need a part of it")]
+mod calls;
+#[path = "fs_model/volume.rs"]
+#[expect(dead_code, reason = "these tests need a part of it")]
+mod volume;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cauchyfs::codec::{CodeId, Engine, Geometry, engines};
+use cauchyfs::commit::{CreateOptions, OpenOptions, Pipeline};
+use cauchyfs::format::files;
+use cauchyfs::fs::{Fs, FsOptions};
+use cauchyfs::store::{Executor, ExecutorKind, MemDisk, Store};
+
+use calls::{create, read, sound, write};
+use cauchyfs::format::Ino;
+
+const DATA: usize = 5;
+const PARITY: usize = 3;
+
+/// Bytes that are alike nowhere, and end in the middle of a block.
+fn content() -> Vec<u8> {
+    let mut state = 0x9e37_79b9_u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    (0..3_333_333).map(|_| next()).collect()
+}
+
+fn volume_of(code: CodeId) -> Vec<MemDisk> {
+    let disk = |index| MemDisk::new(&format!("d{index}"), 1 << 30);
+    let disks: Vec<MemDisk> = (0..DATA + PARITY).map(disk).collect();
+    let options = CreateOptions {
+        code,
+        unit_bytes: 64 << 10,
+        segment_bytes: 2 << 20,
+        ..CreateOptions::new(Geometry::new(DATA, PARITY).unwrap())
+    };
+    let executor = Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(30)));
+    Pipeline::create(&volume::stores(&disks), &options, executor).unwrap();
+    disks
+}
+
+fn open(disks: &[MemDisk], engine: &str) -> Arc<Fs> {
+    let options = OpenOptions {
+        engine: engine.to_owned(),
+        threads: 0,
+        ..OpenOptions::default()
+    };
+    let executor = Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(30)));
+    let pipeline = Pipeline::open(volume::stores(disks), &options, executor).unwrap();
+    Fs::open(pipeline, FsOptions::default()).unwrap()
+}
+
+/// Returns the first block of every segment file of a disk that stripes were written to.
+fn first_blocks(disk: &MemDisk) -> Vec<(String, Vec<u8>)> {
+    let store = disk.open();
+    let listed = store.list(files::SEGMENTS).unwrap().into_iter();
+    let blocks = listed.map(|(name, _)| {
+        let mut block = vec![0; 4096];
+        store.read_at(&name, 0, &mut block).unwrap();
+        (name, block)
+    });
+    blocks
+        .filter(|(_, block)| block.iter().any(|&byte| byte != 0))
+        .collect()
+}
+
+#[test]
+fn every_code_brings_back_what_lost_and_damaged_members_held() {
+    let names: Vec<&str> = engines().map(Engine::name).collect();
+    let content = content();
+    for (round, code) in CodeId::all().enumerate() {
+        let mut mended = 0;
+        for (turn, written_by) in names.iter().enumerate() {
+            let read_by = names[(turn + round + 1) % names.len()];
+            let what = format!("{code}, written by {written_by}, read by {read_by}");
+            let disks = volume_of(code);
+            let fs = open(&disks, written_by);
+            let (ino, handle) = create(&fs, "file");
+            assert_eq!(write(&fs, handle, 0, &content).unwrap(), content.len());
+            fs.fsync(ino, false).unwrap();
+            sound(&fs);
+            fs.close().unwrap();
+            fs.pipeline().close().unwrap();
+            drop(fs);
+
+            // One less than may be lost, and one more with a wrong block in each of its files.
+            let lost = (turn..turn + PARITY - 1).map(|index| index % disks.len());
+            lost.for_each(|index| disks[index].wipe());
+            let damaged = &disks[(turn + PARITY) % disks.len()];
+            let blocks = first_blocks(damaged);
+            assert!(!blocks.is_empty(), "{what}");
+            for (name, _) in &blocks {
+                assert!(damaged.corrupt(name, 17, |bytes| bytes[0] ^= 1, 1));
+            }
+            let fs = open(&disks, read_by);
+            let ino = fs.lookup(Ino::ROOT, b"file").unwrap().ino;
+            let handle = fs
+                .open_file(calls::ROOT, ino, cauchyfs::fs::OpenFlags::read_only())
+                .unwrap();
+            assert!(read(&fs, handle, 0, content.len()) == content, "{what}");
+            // A parity shard may not have been looked at.
+            mended += usize::from(first_blocks(damaged) == blocks);
+        }
+        assert!(mended > 0, "{code}: nothing was mended on a member");
+    }
+}
