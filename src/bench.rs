@@ -49,6 +49,9 @@ const USUAL_SECONDS: f64 = 0.3;
 /// Length of a shard in the setting in which all engines and codes are compared, in bytes.
 const COMPARED_SHARD_BYTES: usize = 64 << 10;
 
+/// The most threads that are measured at once.
+const MOST_THREADS: usize = 256;
+
 /// Why nothing could be measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -64,9 +67,38 @@ pub enum BenchError {
         seen: usize,
     },
 
-    /// Rows need at least one thread.
-    #[error("0 threads asked for, at least 1 needed")]
-    NoThreads,
+    /// Rows need at least one thread, and not so many that the system gives out before.
+    #[error("{seen} threads asked for; between 1 and {MOST_THREADS} can be measured")]
+    Threads {
+        /// The number asked for.
+        seen: usize,
+    },
+
+    /// Stripes of that size and number do not fit this machine.
+    #[error(
+        "{needed} bytes are needed for the stripes of {geometry}, and this machine has {limit} to spare"
+    )]
+    Memory {
+        /// Data and parity shards of each.
+        geometry: Geometry,
+        /// Bytes for the stripes of all threads.
+        needed: usize,
+        /// Half of this machine's memory, in bytes.
+        limit: usize,
+    },
+
+    /// The system gave less than that.
+    #[error("the system does not give the {needed} bytes that the stripes of {geometry} take")]
+    NoMemory {
+        /// Data and parity shards of each.
+        geometry: Geometry,
+        /// Bytes for the stripes of all threads.
+        needed: usize,
+    },
+
+    /// The system gave no thread to measure on.
+    #[error("the system gives no more threads")]
+    NoThread(#[source] std::io::Error),
 }
 
 /// Returns the geometries that are measured unless others are asked for.
@@ -82,7 +114,8 @@ pub fn usual_geometries() -> impl Iterator<Item = Geometry> {
 ///
 /// # Errors
 ///
-/// [`BenchError`] if an engine, a code or a length cannot be measured. Nothing was measured then.
+/// [`BenchError`] if an engine, a code or a length cannot be measured, or the system lacks the memory
+/// or the threads. What `progress` was told of until then is lost.
 pub fn run(wishes: &Wishes, mut progress: impl FnMut(&Row, usize)) -> Result<Report, BenchError> {
     let plans = plans(wishes)?;
     let seconds = if wishes.seconds > 0.0 {
@@ -90,12 +123,21 @@ pub fn run(wishes: &Wishes, mut progress: impl FnMut(&Row, usize)) -> Result<Rep
     } else {
         USUAL_SECONDS
     };
+    let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+    let spare = machine::memory_bytes() / 2;
+    if let Some(plan) = plans.iter().find(|plan| plan.memory_bytes() > spare) {
+        return Err(BenchError::Memory {
+            geometry: plan.geometry(),
+            needed: plan.memory_bytes(),
+            limit: spare,
+        });
+    }
     let isal = Isal::load().ok();
     let machine = Machine::measure();
     let mut arena = Arena::default();
     let mut rows = Vec::new();
     for plan in &plans {
-        let row = plan.measure(isal.as_ref(), &mut arena, Duration::from_secs_f64(seconds));
+        let row = plan.measure(isal.as_ref(), &mut arena, time)?;
         progress(&row, plans.len());
         rows.push(row);
     }
@@ -117,7 +159,7 @@ fn plans(wishes: &Wishes) -> Result<Vec<row::Plan>, BenchError> {
     let mut plans = Vec::new();
     for &geometry in &geometries {
         for &setting in &settings {
-            for code in codes_for(wishes, geometry, setting)? {
+            for code in codes_for(wishes, geometry, setting) {
                 for engine in engines_for(wishes, code, setting)? {
                     plans.push(row::Plan::new(Codec::new(code, geometry, engine)?, setting));
                 }
@@ -139,8 +181,11 @@ fn settings(wishes: &Wishes) -> Result<Vec<Setting>, BenchError> {
     let all = std::thread::available_parallelism().map_or(1, usize::from);
     let usual_threads: &[usize] = if all > 1 { &[1, all] } else { &[1] };
     let threads = or(&wishes.threads, usual_threads);
-    if threads.contains(&0) {
-        return Err(BenchError::NoThreads);
+    if let Some(&seen) = threads
+        .iter()
+        .find(|count| !(1..=MOST_THREADS).contains(*count))
+    {
+        return Err(BenchError::Threads { seen });
     }
     let operations = or(&wishes.operations, &Operation::ALL);
     let mut settings = Vec::new();
@@ -169,21 +214,22 @@ fn is_compared(setting: Setting) -> bool {
 }
 
 /// Returns the codes to measure in one setting: usually the default, and where codes are compared,
-/// all that can have this geometry.
-fn codes_for(
-    wishes: &Wishes,
-    geometry: Geometry,
-    setting: Setting,
-) -> Result<Vec<CodeId>, CodecError> {
-    let mut codes = or(&wishes.codes, &[CodeId::RS_CAUCHY]);
-    if wishes.codes.is_empty() && is_compared(setting) {
-        for code in CodeId::all().filter(|&code| code != CodeId::RS_CAUCHY) {
-            if geometry.total_shards() <= code.max_shards()? {
-                codes.push(code);
-            }
+/// all that can have this geometry. Of codes asked for, those that can have it, if the geometry was
+/// not.
+fn codes_for(wishes: &Wishes, geometry: Geometry, setting: Setting) -> Vec<CodeId> {
+    if !wishes.codes.is_empty() {
+        let mut codes = wishes.codes.clone();
+        if wishes.geometries.is_empty() {
+            codes.retain(|code| code.check(geometry).is_ok());
         }
+        return codes;
     }
-    Ok(codes)
+    let mut codes = vec![CodeId::RS_CAUCHY];
+    if is_compared(setting) {
+        let others = CodeId::all().filter(|&code| code != CodeId::RS_CAUCHY);
+        codes.extend(others.filter(|code| code.check(geometry).is_ok()));
+    }
+    codes
 }
 
 /// Returns the engines to measure in one setting: usually the one that `auto` picks, and where
@@ -281,13 +327,38 @@ mod tests {
     }
 
     #[test]
+    fn a_code_is_measured_with_the_usual_geometries_that_it_can_have() {
+        let narrow = CodeId::from_name("crs-w4").expect("known");
+        let wishes = Wishes {
+            codes: vec![narrow],
+            ..Wishes::default()
+        };
+        let plans = plans(&wishes).expect("the usual geometries narrow themselves");
+        let geometries: Vec<String> = plans.iter().map(|p| p.geometry().to_string()).collect();
+        assert!(geometries.contains(&"10+4".to_owned()), "{geometries:?}");
+        assert!(!geometries.contains(&"16+4".to_owned()), "{geometries:?}");
+    }
+
+    #[test]
     fn wishes_that_cannot_be_measured_are_refused() {
         let refused = |wishes| run(&wishes, |_, _| ()).expect_err("refused").to_string();
         let none = refused(Wishes {
             threads: vec![0],
             ..quick()
         });
-        assert!(none.contains("at least 1"), "{none}");
+        assert!(none.contains("between 1 and"), "{none}");
+        let many = refused(Wishes {
+            threads: vec![100_000],
+            ..quick()
+        });
+        assert!(many.contains("between 1 and"), "{many}");
+        let wide = refused(Wishes {
+            geometries: vec![Geometry::new(200, 55).expect("valid")],
+            shard_bytes: vec![256 << 20],
+            threads: vec![256],
+            ..quick()
+        });
+        assert!(wide.contains("bytes are needed"), "{wide}");
         let length = refused(Wishes {
             shard_bytes: vec![0],
             ..quick()

@@ -1,5 +1,7 @@
 //! The stripes that one thread works on.
 
+use std::collections::TryReserveError;
+
 use crate::codec::Geometry;
 
 /// Alignment of stripes: that of the filesystem's own buffers.
@@ -12,13 +14,17 @@ pub(super) struct Arena(Vec<Vec<u8>>);
 
 impl Arena {
     /// Returns so many lanes of so many stripes each, filled with noise.
+    ///
+    /// # Errors
+    ///
+    /// If the system does not give the memory.
     pub(super) fn lanes(
         &mut self,
         count: usize,
         geometry: Geometry,
         shard_bytes: usize,
         stripes: usize,
-    ) -> Vec<Lane<'_>> {
+    ) -> Result<Vec<Lane<'_>>, TryReserveError> {
         self.0.resize_with(count.max(self.0.len()), Vec::new);
         let buffers = self.0.iter_mut().take(count);
         buffers
@@ -28,7 +34,9 @@ impl Arena {
 }
 
 /// Lengthens a buffer with noise.
-fn grow(buffer: &mut Vec<u8>, bytes: usize) {
+fn grow(buffer: &mut Vec<u8>, bytes: usize) -> Result<(), TryReserveError> {
+    // The last word of noise may reach beyond.
+    buffer.try_reserve_exact((bytes + size_of::<u64>()).saturating_sub(buffer.len()))?;
     let mut state = 0x9E37_79B9_7F4A_7C15 ^ u64::try_from(buffer.len()).unwrap_or(0);
     while buffer.len() < bytes {
         // xorshift64: any bytes that are not all alike will do.
@@ -37,6 +45,7 @@ fn grow(buffer: &mut Vec<u8>, bytes: usize) {
         state ^= state << 17;
         buffer.extend_from_slice(&state.to_le_bytes());
     }
+    Ok(())
 }
 
 /// Stripes in one buffer, each as the filesystem lays them out: shard after shard.
@@ -57,19 +66,22 @@ impl<'a> Lane<'a> {
         geometry: Geometry,
         shard_bytes: usize,
         stripes: usize,
-    ) -> Self {
+    ) -> Result<Self, TryReserveError> {
         let bytes = geometry.total_shards() * shard_bytes * stripes;
-        grow(buffer, bytes + PAGE_BYTES);
+        grow(buffer, bytes + PAGE_BYTES)?;
         let start = buffer.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES);
-        let (buffer, scratch) = (&mut buffer[start..start + bytes], vec![0; shard_bytes]);
-        Self {
+        let mut scratch = Vec::new();
+        scratch.try_reserve_exact(shard_bytes)?;
+        scratch.resize(shard_bytes, 0);
+        let buffer = &mut buffer[start..start + bytes];
+        Ok(Self {
             geometry,
             shard_bytes,
             buffer,
             stripes,
             next: 0,
             scratch,
-        }
+        })
     }
 
     /// Returns how many stripes the lane rotates over.

@@ -83,6 +83,13 @@ fn gb_per_s(time: Duration) -> f64 {
 }
 
 /// Returns what Linux calls the CPU.
+/// Returns how much memory this machine has, in bytes.
+pub(super) fn memory_bytes() -> usize {
+    let info = rustix::system::sysinfo();
+    let unit = usize::try_from(info.mem_unit).unwrap_or(1);
+    usize::try_from(info.totalram).map_or(usize::MAX, |units| units.saturating_mul(unit))
+}
+
 fn cpu_name() -> Option<String> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;

@@ -5,15 +5,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use parking_lot::RwLock;
 use serde::Serialize;
 
 use crate::{
     bench::{
-        Isal,
+        BenchError, Isal,
         isal::Rival,
         lane::{Arena, Lane},
     },
-    codec::{self, Codec, Job, Matrix, Mode, Stores},
+    codec::{self, Codec, Geometry, Job, Matrix, Mode, Stores},
 };
 
 /// What is done to stripes.
@@ -141,8 +142,33 @@ impl Plan {
         }
     }
 
+    pub(super) fn geometry(&self) -> Geometry {
+        self.codec.geometry()
+    }
+
+    /// Returns how much memory the stripes of all threads take.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let Setting {
+            shard_bytes,
+            threads,
+            working_set,
+            ..
+        } = self.setting;
+        let stripe_bytes = self.geometry().total_shards() * shard_bytes;
+        threads * (stripe_bytes * working_set.stripes(stripe_bytes, threads) + shard_bytes)
+    }
+
     /// Measures for about as long as `time`.
-    pub(super) fn measure(&self, isal: Option<&Isal>, arena: &mut Arena, time: Duration) -> Row {
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError`] if the system gives no memory or no threads.
+    pub(super) fn measure(
+        &self,
+        isal: Option<&Isal>,
+        arena: &mut Arena,
+        time: Duration,
+    ) -> Result<Row, BenchError> {
         let Setting {
             shard_bytes,
             threads,
@@ -151,7 +177,11 @@ impl Plan {
         } = self.setting;
         let geometry = self.codec.geometry();
         let stripes = working_set.stripes(geometry.total_shards() * shard_bytes, threads);
-        let mut lanes = arena.lanes(threads, geometry, shard_bytes, stripes);
+        let lanes = arena.lanes(threads, geometry, shard_bytes, stripes);
+        let mut lanes = lanes.map_err(|_| BenchError::NoMemory {
+            geometry,
+            needed: self.memory_bytes(),
+        })?;
         if operation == Operation::Verify {
             // A comparison stops at the first difference, so there must be none.
             for lane in &mut lanes {
@@ -170,14 +200,14 @@ impl Plan {
         let mut rates = vec![Vec::new(); contenders.len()];
         for _ in 0..TURNS {
             for (contender, rates) in contenders.iter().zip(&mut rates) {
-                rates.push(stripes_per_second(&mut lanes, contender, turn));
+                rates.push(stripes_per_second(&mut lanes, contender, turn)?);
             }
         }
         let data_bytes = geometry.data_shards() * shard_bytes;
         let mut rates = rates
             .into_iter()
             .map(|rates| median(rates) * to_f64(data_bytes) / 1e9);
-        Row {
+        Ok(Row {
             engine: self.codec.engine().name(),
             code: self.codec.code().to_string(),
             data: geometry.data_shards(),
@@ -189,7 +219,7 @@ impl Plan {
             gb_per_s: rates.next().unwrap_or_default(),
             limit_gb_per_s: rates.next().unwrap_or_default(),
             isal_gb_per_s: rates.next(),
-        }
+        })
     }
 
     /// Encodes all stripes of a lane.
@@ -240,23 +270,36 @@ impl Plan {
 const LANES_FIT: &str = "a lane's shards fit its geometry";
 
 /// Lets every lane work on a thread of its own, all at once; returns the sum of their rates.
-fn stripes_per_second(lanes: &mut [Lane<'_>], contender: &Contender<'_>, time: Duration) -> f64 {
+fn stripes_per_second(
+    lanes: &mut [Lane<'_>],
+    contender: &Contender<'_>,
+    time: Duration,
+) -> Result<f64, BenchError> {
     let start = Barrier::new(lanes.len());
+    // Whether all are there; held until that is known, so that none waits for one that never comes.
+    let complete = RwLock::new(false);
     std::thread::scope(|scope| {
-        let start = &start;
+        let (start, complete) = (&start, &complete);
         let worker = |lane: &mut Lane<'_>| {
             contender(lane);
+            if !*complete.read() {
+                return 0.0;
+            }
             start.wait();
             rate(lane, contender, time)
         };
-        let workers: Vec<_> = lanes
-            .iter_mut()
-            .map(|lane| scope.spawn(move || worker(lane)))
-            .collect();
-        workers
-            .into_iter()
-            .map(|w| w.join().expect("a lane's work does not panic"))
-            .sum()
+        let mut is_complete = complete.write();
+        let workers = lanes.iter_mut().map(|lane| {
+            let builder = std::thread::Builder::new();
+            builder.spawn_scoped(scope, move || worker(lane))
+        });
+        let workers: Result<Vec<_>, _> = workers.collect();
+        *is_complete = workers.is_ok();
+        drop(is_complete);
+        let workers = workers.map_err(BenchError::NoThread)?.into_iter();
+        Ok(workers
+            .map(|worker| worker.join().expect("a lane's work does not panic"))
+            .sum())
     })
 }
 

@@ -9,7 +9,7 @@ pub(super) use arguments::BenchArguments;
 use arguments::{CodecArguments, What};
 
 use super::failure::{Failure, Outcome};
-use crate::bench::{self, Wishes};
+use crate::bench::{self, BenchError, Wishes};
 use crate::codec::{CodeId, Geometry};
 
 /// Measures or counts what was asked for.
@@ -32,7 +32,10 @@ fn codec(arguments: &CodecArguments) -> Result<Outcome, Failure> {
         bar.set_message(format!("{} {}", row.engine, row.code));
         bar.inc(1);
     };
-    let report = bench::run(&wishes, told).map_err(Failure::usage)?;
+    let report = bench::run(&wishes, told).map_err(|error| match error {
+        BenchError::NoMemory { .. } | BenchError::NoThread(_) => Failure::environment(error),
+        _ => Failure::usage(error).advise("see `cauchyfs bench codec --help`"),
+    })?;
     bar.finish_and_clear();
     if arguments.json {
         let document = serde_json::to_string_pretty(&report).map_err(Failure::environment)?;

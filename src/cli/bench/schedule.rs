@@ -14,6 +14,9 @@ type Case = (CodeId, Geometry, Option<usize>);
 /// If what was asked for is no code of packets.
 pub(super) fn run(arguments: &ScheduleArguments) -> Result<Outcome, Failure> {
     let cases = cases(arguments)?;
+    for &(code, geometry, _) in &cases {
+        code.check(geometry).map_err(Failure::usage)?;
+    }
     println!("code      k+m    FAST '19   here  of it");
     for &(code, geometry, literature) in &cases {
         let count = count(code, geometry).map_err(Failure::usage)?;
