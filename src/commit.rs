@@ -44,13 +44,15 @@ mod records;
 mod recover;
 mod redundancy;
 mod room;
+mod scrub;
 mod sync;
 
 pub use crate::members::CreateOptions;
 pub use compact::InodeLocks;
 pub use copies::IndexCopies;
 pub use error::CommitError;
-pub use redundancy::{MissingShards, Redundancy, RedundancyRow};
+pub use redundancy::{LostStripe, MissingShards, Redundancy, RedundancyRow};
+pub use scrub::{ScrubState, ScrubStatus};
 
 use candidates::Candidates;
 use group::Group;
@@ -59,6 +61,7 @@ use reap::Reaper;
 use records::Records;
 use redundancy::Counting;
 use room::Room;
+use scrub::Scrubbing;
 use sync::Clockwork;
 
 /// Pieces of missing copies of the index that are made up for before a volume is let go.
@@ -125,6 +128,7 @@ pub struct Pipeline {
     counting: Counting,
     /// Whether segment files were gone or too short when the volume was opened.
     lacked_files: AtomicBool,
+    scrubbing: Scrubbing,
 }
 
 impl Pipeline {
@@ -146,6 +150,7 @@ impl Pipeline {
             to_checkpoint: AtomicBool::new(false),
             counting: Counting::default(),
             lacked_files: AtomicBool::new(false),
+            scrubbing: Scrubbing::default(),
         }
     }
 
@@ -380,6 +385,7 @@ impl Pipeline {
         if self.closed.swap(true, std::sync::atomic::Ordering::SeqCst) {
             return Ok(());
         }
+        self.scrubbing.stop();
         if !self.is_read_only() {
             self.sync()?;
             self.volume.finish()?;

@@ -41,11 +41,13 @@ mod io;
 mod lineage;
 mod open;
 mod slots;
+mod verify;
 
 pub use brief::Patience;
 pub use create::CreateOptions;
 pub use error::{Absent, Half, MembersError};
 pub use health::{ErrorClass, ErrorCounts, MemberState, MemberStatus, Unusable};
+pub use verify::VerifiedSuperblocks;
 
 use epoch::Roster;
 use health::Member;

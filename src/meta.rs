@@ -65,6 +65,7 @@ mod overlay;
 mod pieces;
 mod redb_index;
 mod replay;
+mod verify;
 mod view;
 
 pub use crate::format::journal::StripeData;
@@ -72,6 +73,7 @@ pub use batch::{Batch, Key, Value};
 pub use error::MetaError;
 pub use index::Visit;
 pub use overlay::Pending;
+pub use verify::VerifiedIndex;
 
 /// Changes that go from one layer to another under one hold of the overlay's lock.
 const CHUNK: usize = 1024;

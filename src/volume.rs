@@ -20,7 +20,7 @@
 //! state, the segment writer, the table of segments, the files to sync; pins, cache and prefetch
 //! queue are taken alone. `dirty::syncing` is held through a sync and by syncs only.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -38,6 +38,7 @@ mod count;
 mod dirty;
 mod error;
 mod flush;
+mod inspect;
 mod layout;
 mod pins;
 mod placement;
@@ -52,6 +53,7 @@ pub use buffers::{Fresh, Hold, Placed, Unjournaled};
 pub use count::{Census, SegmentCensus};
 pub use dirty::LostShard;
 pub use error::{CatalogError, VolumeError};
+pub use inspect::{Remedy, Verdict};
 pub use pins::Pin;
 pub use space::Space;
 
@@ -293,6 +295,22 @@ impl Volume {
         self.core.read(stripe, offset, out)
     }
 
+    /// Looks at all shards of some stripes of one segment, in the order in which they lie there, and does
+    /// what `remedy` says about those that are wrong. Stripes that are not on members are left out.
+    ///
+    /// The caller holds a [`Pin`] from before it saw that something refers to each of them.
+    ///
+    /// # Errors
+    ///
+    /// If the catalog cannot be read, or its records make no sense.
+    pub fn inspect(
+        &self,
+        stripes: &[StripeId],
+        remedy: Remedy,
+    ) -> Result<Vec<Verdict>, VolumeError> {
+        self.core.inspect(stripes, remedy)
+    }
+
     /// Asks for a whole stripe to be read into the cache. Never blocks, and may do nothing.
     pub fn prefetch(&self, stripe: StripeId) {
         self.core.ask_ahead(stripe);
@@ -413,16 +431,22 @@ impl Volume {
         self.core.mended.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Returns the stripes of which something could not be decoded since the volume was opened.
+    /// Returns the bytes of stripes' payloads that could not be decoded when they were last looked at, since
+    /// the volume was opened.
     #[must_use]
-    pub fn undecodable(&self) -> BTreeSet<StripeId> {
+    pub fn undecodable(&self) -> BTreeMap<StripeId, Vec<Range<u32>>> {
         self.core.undecodable.all()
     }
 
-    /// Returns how many stripes [`Volume::undecodable`] has.
+    /// Takes note of bytes of a stripe's payload that are known to be lost.
+    pub fn note_undecodable(&self, stripe: StripeId, lost: &[Range<u32>]) {
+        self.core.undecodable.add(stripe, lost);
+    }
+
+    /// Counts how often what [`Volume::undecodable`] returns changed.
     #[must_use]
-    pub fn undecodable_count(&self) -> usize {
-        self.core.undecodable.count()
+    pub fn undecodable_changes(&self) -> u64 {
+        self.core.undecodable.changes()
     }
 
     /// Returns how often rows of a stripe were reconstructed since the volume was opened.

@@ -16,8 +16,8 @@ use cauchyfs::format::frame::{
 };
 use cauchyfs::format::journal::{self, JournalRecord, Life, Preview, RecordHeader, StripeData};
 use cauchyfs::format::record::{
-    Backref, Counter, Dirent, Extent, FileKind, Inline, Inode, Marker, Position, RepairNote,
-    Segment, SegmentStripe, ShardSet, ShardSums, Stripe, Timestamp, Xattr,
+    Backref, Counter, Dirent, Extent, FileKind, Inline, Inode, LostBytes, Marker, Position,
+    RepairNote, Scrub, Segment, SegmentStripe, ShardSet, ShardSums, Stripe, Timestamp, Xattr,
 };
 use cauchyfs::format::superblock::{EpochMark, KNOWN, MemberEntry, Superblock};
 use cauchyfs::format::{
@@ -268,6 +268,28 @@ fn records() -> Vec<Decoder> {
     ]
 }
 
+fn records_of_scrubs() -> Vec<Decoder> {
+    vec![
+        record(
+            "record::Scrub",
+            &[
+                Scrub::default(),
+                Scrub {
+                    is_finished: true,
+                    segment: SegmentId(9),
+                    offset: 4096,
+                    lost: u64::MAX,
+                    ..Scrub::default()
+                },
+            ],
+        ),
+        record(
+            "record::LostBytes",
+            &[LostBytes(vec![]), LostBytes(vec![0..4096, 8192..u32::MAX])],
+        ),
+    ]
+}
+
 fn keys() -> Vec<Decoder> {
     let (ino, stripe, segment) = (Ino(0x0102_0304), StripeId(u64::MAX), SegmentId(77));
     let shard = ShardIndex(9);
@@ -322,6 +344,11 @@ fn keys() -> Vec<Decoder> {
             "key::parse_segment_stripe",
             |k| key::parse_segment_stripe(k).map(|(s, at)| key::segment_stripe(s, at).to_vec()),
             key::segment_stripe(segment, 8192),
+        ),
+        one(
+            "key::parse_lost",
+            |k| key::parse_lost(k).map(|s| key::lost(s).to_vec()),
+            key::lost(stripe),
         ),
         one(
             "key::parse_orphan",
@@ -562,6 +589,7 @@ fn names() -> Decoder {
 
 fn decoders() -> Vec<Decoder> {
     let mut all = records();
+    all.extend(records_of_scrubs());
     all.extend(keys());
     all.extend(journal_records());
     all.extend(frames());

@@ -12,8 +12,7 @@ use super::report::{
     CapacityReport, ErrorCounts, GeometryReport, IndexReport, MemberReport, MemberState,
     RebuildReport, RedundancyReport, Report, ScrubReport, State,
 };
-use crate::commit::{CommitError, OpenOptions, Pipeline};
-use crate::format::StripeId;
+use crate::commit::{CommitError, LostStripe, OpenOptions, Pipeline};
 use crate::fs::{Fs, FsError, FsOptions};
 use crate::fuse::one_line;
 use crate::maintain::Maintain;
@@ -378,11 +377,11 @@ pub(super) fn member_report(status: members::MemberStatus, notes: &[Unusable]) -
     }
 }
 
-/// Names the files that have bytes in stripes, as far as they are listed.
-fn files_in(fs: &Fs, stripes: &[StripeId]) -> Result<Vec<String>, Failure> {
+/// Names the files that hold bytes that are lost, as far as they are listed.
+fn files_in(fs: &Fs, lost: &[LostStripe]) -> Result<Vec<String>, Failure> {
     let inodes = fs
         .pipeline()
-        .inodes_in(stripes)
+        .inodes_in(lost)
         .map_err(|error| storage_failure(&error))?;
     let paths = fs
         .paths_of(&inodes, MOST_LISTED)

@@ -84,6 +84,27 @@ impl Pipeline {
         effort: Effort,
     ) -> Result<bool, CommitError> {
         let victims = self.find_victims(effort)?;
+        self.move_stripes(victims, locks)
+    }
+
+    /// Moves the live bytes of a stripe into a new one. Returns whether nothing refers to it any more.
+    pub(super) fn rewrite(
+        &self,
+        stripe: StripeId,
+        locks: &dyn InodeLocks,
+    ) -> Result<bool, CommitError> {
+        match self.move_stripes(vec![stripe], locks) {
+            Ok(_) => Ok(!self.has_backref(stripe)?),
+            Err(CommitError::NoSpace) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn move_stripes(
+        &self,
+        victims: Vec<StripeId>,
+        locks: &dyn InodeLocks,
+    ) -> Result<bool, CommitError> {
         let mut moved = false;
         let mut packed = Packed::default();
         let mut written = 0;

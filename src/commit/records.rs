@@ -122,6 +122,7 @@ impl Records {
         let total = segment.data_shards.saturating_add(segment.parity_shards);
         (0..total).for_each(|shard| batch.delete(key::sums(stripe, ShardIndex(shard))));
         batch.delete(repair_key(stripe, segment, record));
+        batch.delete(key::lost(stripe));
         if with_segment {
             batch.delete(key::segment(record.segment));
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::{CommitError, OpenOptions, Pipeline, records::Records};
 use crate::codec;
-use crate::format::record::{Segment, SegmentStripe};
+use crate::format::record::{LostBytes, Segment, SegmentStripe};
 use crate::format::{BLOCK_SIZE, Record, SegmentId, StripeId, VolumeId, key};
 use crate::members::{Access, CreateOptions, Members};
 use crate::meta::{Batch, Meta, MetaOptions, StripeData};
@@ -92,6 +92,7 @@ impl Pipeline {
             .map(|(segment, _)| *segment)
             .collect();
         let volume = Volume::open(Arc::clone(&members), catalog, segments, &volume_options)?;
+        note_lost(&meta, &volume)?;
         let pipeline = Arc::new(Self::new(members, meta, volume, records));
         let census = pipeline.volume.census();
         if options.access == Access::ReadWrite {
@@ -162,6 +163,15 @@ impl Pipeline {
         }
         Ok(())
     }
+}
+
+/// Tells the volume which bytes are known to be lost.
+fn note_lost(meta: &Meta, volume: &Volume) -> Result<(), CommitError> {
+    let (from, end) = key::all_lost();
+    for (key, value) in meta.scan(&from, &end, usize::MAX)? {
+        volume.note_undecodable(key::parse_lost(&key)?, &LostBytes::decode(&value)?.0);
+    }
+    Ok(())
 }
 
 fn all_segments(meta: &Meta) -> Result<Vec<(SegmentId, Segment)>, CommitError> {

@@ -1,7 +1,7 @@
 //! Counting redundancy (P6): stripe by stripe, against the files that are really there.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -38,13 +38,22 @@ pub struct RedundancyRow {
     pub bytes: u64,
 }
 
+/// A stripe of which bytes are lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostStripe {
+    /// The stripe.
+    pub stripe: StripeId,
+    /// Which bytes of its payload, perhaps some of them twice; all of them if it lies nowhere.
+    pub bytes: Vec<Range<u32>>,
+}
+
 /// What was counted on the members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Redundancy {
     /// The most endangered first. Together they are all live data that is not in memory alone.
     pub rows: Vec<RedundancyRow>,
     /// The first stripes whose data is lost, at most 1000.
-    pub unrecoverable: Vec<StripeId>,
+    pub unrecoverable: Vec<LostStripe>,
 }
 
 /// Shards that were written to a file of a member at hand, but are not there.
@@ -83,8 +92,8 @@ struct KnownState {
     /// Once too few members are left, the epoch does not rise any more.
     live: Vec<MemberIndex>,
     commits: u64,
-    /// Stripes that turned out to be undecodable.
-    undecodable: usize,
+    /// Changes of what turned out to be undecodable.
+    undecodable: u64,
 }
 
 impl Pipeline {
@@ -93,8 +102,8 @@ impl Pipeline {
     ///
     /// Walks the records of all stripes and lists the segment files of each member, unless that was
     /// done just now. Who asks while others count shares the next count with all who do. Stripes that
-    /// are still in memory are not counted. Of what shards hold only that counts which reads found
-    /// undecodable since the volume was opened.
+    /// are still in memory are not counted. Of what shards hold only that counts which a scrub found
+    /// undecodable, or reads since the volume was opened.
     ///
     /// # Errors
     ///
@@ -139,7 +148,7 @@ impl Pipeline {
             epoch: self.members.epoch(),
             live: self.members.live(),
             commits: self.group.count(),
-            undecodable: self.volume.undecodable_count(),
+            undecodable: self.volume.undecodable_changes(),
         }
     }
 
@@ -272,17 +281,19 @@ impl Pipeline {
         })
     }
 
-    /// Returns the inodes that have bytes in one of the stripes, at most 1000.
+    /// Returns the inodes that hold bytes that are lost, at most 1000.
     ///
     /// # Errors
     ///
     /// If the index cannot be read.
-    pub fn inodes_in(&self, stripes: &[StripeId]) -> Result<BTreeSet<Ino>, CommitError> {
+    pub fn inodes_in(&self, lost: &[LostStripe]) -> Result<BTreeSet<Ino>, CommitError> {
         let mut inodes = BTreeSet::new();
-        for stripe in stripes {
+        for LostStripe { stripe, bytes } in lost {
             let (from, end) = key::backrefs(*stripe);
-            self.visit(&from, &end, |key, _| {
-                inodes.insert(key::parse_backref(key)?.1);
+            self.visit(&from, &end, |key, value| {
+                if is_hit(&Backref::decode(value)?, bytes) {
+                    inodes.insert(key::parse_backref(key)?.1);
+                }
                 Ok::<_, CommitError>(if inodes.len() < MAX_LISTED {
                     ControlFlow::Continue(())
                 } else {
@@ -294,12 +305,20 @@ impl Pipeline {
     }
 }
 
+/// Says whether some of a file's bytes are among those that are lost.
+fn is_hit(backref: &Backref, lost: &[Range<u32>]) -> bool {
+    let start = u64::from(backref.stripe_offset);
+    let end = start.saturating_add(backref.len);
+    lost.iter()
+        .any(|lost| u64::from(lost.start) < end && start < u64::from(lost.end))
+}
+
 /// A count that is being made.
 struct Count {
-    undecodable: BTreeSet<StripeId>,
+    undecodable: BTreeMap<StripeId, Vec<Range<u32>>>,
     segments: HashMap<SegmentId, SegmentCensus>,
     rows: BTreeMap<i16, RedundancyRow>,
-    unrecoverable: Vec<StripeId>,
+    unrecoverable: Vec<LostStripe>,
 }
 
 impl Count {
@@ -325,7 +344,8 @@ impl Count {
         // A stripe without a segment cannot be read at all.
         let segment = self.segments.get(&record.segment);
         let mut tolerated = segment.map_or(i16::MIN, |segment| segment.losses_tolerated(record));
-        if self.undecodable.contains(&stripe) {
+        let undecodable = self.undecodable.get(&stripe);
+        if undecodable.is_some() {
             tolerated = tolerated.min(-1);
         }
         let fresh = RedundancyRow {
@@ -337,7 +357,11 @@ impl Count {
         row.stripes += 1;
         row.bytes += live;
         if tolerated < 0 && self.unrecoverable.len() < MAX_LISTED {
-            self.unrecoverable.push(stripe);
+            let everything = || std::iter::once(0..u32::MAX).collect();
+            let absent = segment.map_or_else(everything, |segment| segment.lost_bytes(record));
+            let found = undecodable.cloned().unwrap_or_default();
+            let bytes = absent.into_iter().chain(found).collect();
+            self.unrecoverable.push(LostStripe { stripe, bytes });
         }
     }
 

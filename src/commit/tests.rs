@@ -35,6 +35,7 @@ mod poison;
 mod repair;
 mod rollback;
 mod room;
+mod scrub;
 mod spread;
 mod stale;
 mod tiny;

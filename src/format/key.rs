@@ -37,6 +37,8 @@ mod tag {
     pub(super) const BACKREF: u8 = b'r';
     pub(super) const SEGMENT: u8 = b's';
     pub(super) const STRIPE: u8 = b't';
+    pub(super) const LOST: u8 = b'u';
+    pub(super) const SCRUB: u8 = b'v';
     pub(super) const XATTR: u8 = b'x';
 }
 
@@ -372,6 +374,33 @@ pub fn parse_repair(key: &[u8]) -> Result<(Option<u8>, StripeId), FormatError> {
 /// The lower, the more urgent. A stripe has at most 254 parity shards, so no two counts share a byte.
 fn urgency(losses_tolerated: Option<u8>) -> u8 {
     losses_tolerated.map_or(0, |losses| losses.saturating_add(1))
+}
+
+/// Returns the key of the one [`Scrub`](super::record::Scrub).
+#[must_use]
+pub fn scrub() -> Bytes {
+    Bytes::from_static(&[tag::SCRUB])
+}
+
+/// Returns the key of a stripe's [`LostBytes`](super::record::LostBytes).
+#[must_use]
+pub fn lost(stripe: StripeId) -> Bytes {
+    one(tag::LOST, stripe.0)
+}
+
+/// Returns the range of all lost bytes.
+#[must_use]
+pub fn all_lost() -> KeyRange {
+    below(vec![tag::LOST])
+}
+
+/// Reads the key of a stripe's lost bytes.
+///
+/// # Errors
+///
+/// [`FormatError`] if it is none.
+pub fn parse_lost(key: &[u8]) -> Result<StripeId, FormatError> {
+    parse_one("key of lost bytes", tag::LOST, key).map(StripeId)
 }
 
 /// Returns the key of a [`Counter`](super::record::Counter), such as [`NEXT_INO`].

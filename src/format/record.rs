@@ -6,6 +6,7 @@
 mod directory;
 mod extent;
 mod inode;
+mod scrub;
 mod segment;
 mod small;
 mod stripe;
@@ -17,6 +18,7 @@ use super::FormatError;
 pub use directory::{Dirent, Position};
 pub use extent::{Backref, Extent};
 pub use inode::{FileKind, Inline, Inode, Timestamp};
+pub use scrub::{LostBytes, Scrub};
 pub use segment::{MAX_SEGMENT_BYTES, Segment, SegmentStripe};
 pub use small::{Counter, Marker, Xattr};
 pub use stripe::{RepairNote, ShardSet, ShardSums, Stripe};

@@ -85,6 +85,16 @@ impl Roster {
         }
     }
 
+    /// Returns the superblock last written to a member.
+    pub(super) fn block(&self, index: MemberIndex) -> Option<&Superblock> {
+        self.blocks.get(&index)
+    }
+
+    /// Returns what to write to have a member's superblock in its other slot as well.
+    pub(super) fn renewed(&self, index: MemberIndex) -> Option<Superblock> {
+        self.next_block(index)
+    }
+
     fn next_block(&self, index: MemberIndex) -> Option<Superblock> {
         let mut block = self.blocks.get(&index)?.clone();
         block.generation = Generation(block.generation.0 + 1);
@@ -159,7 +169,7 @@ impl Members {
 
     /// Writes superblocks in parallel, then syncs them in parallel; returns false if a member failed,
     /// which is then down.
-    fn write_superblocks(&self, roster: &mut Roster, blocks: Vec<Superblock>) -> bool {
+    pub(super) fn write_superblocks(&self, roster: &mut Roster, blocks: Vec<Superblock>) -> bool {
         let write = self.run_on_each(&blocks, slots::write_op);
         let sync = self.run_on_each(&blocks, |_| slots::sync_op());
         for block in blocks {

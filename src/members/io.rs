@@ -269,7 +269,7 @@ impl Members {
     }
 
     /// Waits until an epoch without the members that are down is durable, or begins it.
-    fn settle(&self) {
+    pub(super) fn settle(&self) {
         let mut roster = self.roster.lock();
         if let Err(error) = self.leave_behind(&mut roster) {
             log::error!("the volume has failed: {error}");

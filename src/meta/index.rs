@@ -3,7 +3,7 @@
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-use super::{Key, MetaError, Value};
+use super::{Key, MetaError, Value, VerifiedIndex};
 use crate::format::journal::{Life, StripeData};
 use crate::format::{Lsn, MemberIndex};
 
@@ -67,6 +67,10 @@ pub(super) trait Index: Send + Sync {
 
     /// Does a bounded piece of comparing what is kept more than once, and says whether there is more to do.
     fn compare(&self) -> Result<bool, MetaError>;
+
+    /// Verifies a bounded piece of what is kept more than once, from page `first` on, and repairs it;
+    /// `None` behind the last page.
+    fn verify(&self, first: u64) -> Result<Option<VerifiedIndex>, MetaError>;
 
     /// Returns the members that its commits are written to.
     fn holders(&self) -> Vec<MemberIndex>;

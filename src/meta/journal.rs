@@ -10,13 +10,17 @@ use super::disk::Disk;
 use super::index::Position;
 use crate::format::journal::{self, Change, Life, RecordHeader, StripeData};
 use crate::format::{BLOCK_SIZE, Lsn, MemberIndex, files};
-use crate::store::StoreErrorKind;
+use crate::members::Patience;
+use crate::store::{Buffer, StoreErrorKind};
 
 /// Smallest and largest size that a journal file is made with, in bytes.
 const FILE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=32 << 20;
 
 /// A journal file is this part of the smallest member.
 const MEMBER_PART: u64 = 64;
+
+/// Bytes of the members' journals compared at once.
+const COMPARED_BYTES: usize = 1 << 20;
 
 /// Returns the names of the two files.
 pub(super) fn names() -> [Arc<str>; 2] {
@@ -268,6 +272,42 @@ impl Journal {
                 self.disk.fail(member, &error);
             }
         }
+    }
+
+    /// Says whether what members hold of records that the index may lack is not the same on all of them.
+    /// One that cannot be read is left behind, or has a file that was cut short.
+    pub(super) fn differs(&self) -> bool {
+        let tail = self.tail.lock();
+        let mut files = tail.files.iter().zip(&self.names);
+        files.any(|(file, name)| {
+            (0..file.used)
+                .step_by(COMPARED_BYTES)
+                .any(|offset| self.differs_at(name, offset, file.used))
+        })
+    }
+
+    fn differs_at(&self, name: &Arc<str>, offset: u64, end: u64) -> bool {
+        let len = (end - offset).min(COMPARED_BYTES as u64);
+        let len = usize::try_from(len).expect("a piece fits memory");
+        let members = self.disk.members().live();
+        let reads = members.into_iter().map(|member| (member, len));
+        let read = self.disk.read_each(reads, name, offset, Patience::Full);
+        let mut first: Option<Buffer> = None;
+        for (member, answer) in read {
+            let is_same = match (answer, &first) {
+                (Ok(bytes), Some(first)) => *bytes == **first,
+                (Ok(bytes), None) => {
+                    first = Some(bytes);
+                    true
+                }
+                (Err(error), _) => error.is_member_failure(),
+            };
+            if !is_same {
+                log::warn!("member {member}: its {name} is not what others have");
+                return true;
+            }
+        }
+        false
     }
 
     /// Lets the next record go to the other file, if the index has all of that one.

@@ -37,6 +37,7 @@ mod read;
 pub(super) mod refill;
 mod undo;
 mod unfinished;
+mod verify;
 
 /// Pages that wait in memory before they are written even without a sync.
 const MAX_BUFFERED_PAGES: usize = 2048;

@@ -14,7 +14,7 @@ use redb::{
 
 use super::index::{Commit, Index, KeyRange, Position, Snapshot, Visit};
 use super::mirror::Mirror;
-use super::{MetaError, Value};
+use super::{MetaError, Value, VerifiedIndex};
 use crate::format::journal::{Life, StripeData};
 use crate::format::wire::Reader;
 use crate::format::{FormatError, Lsn, MemberIndex, StripeId};
@@ -111,14 +111,23 @@ impl RedbIndex {
         &self,
         work: impl FnOnce(&Mirror) -> io::Result<bool>,
     ) -> Result<bool, MetaError> {
-        let Some(_committing) = self.committing.try_lock() else {
-            return Ok(true);
-        };
+        match self.committing.try_lock() {
+            Some(_committing) => self.work_on_copies(work),
+            None => Ok(true),
+        }
+    }
+
+    /// Does a piece of work on the copies, while no commit is made. It comes to nothing if one of them has
+    /// no space.
+    fn work_on_copies<T: Default>(
+        &self,
+        work: impl FnOnce(&Mirror) -> io::Result<T>,
+    ) -> Result<T, MetaError> {
         match work(&self.mirror) {
-            Ok(more) => Ok(more),
+            Ok(done) => Ok(done),
             Err(_) if self.mirror.ran_out_of_space() => {
                 self.reopen()?;
-                Ok(false)
+                Ok(T::default())
             }
             Err(error) => Err(MetaError::poisoned(error)),
         }
@@ -285,6 +294,11 @@ impl Index for RedbIndex {
 
     fn compare(&self) -> Result<bool, MetaError> {
         self.between_commits(Mirror::compare)
+    }
+
+    fn verify(&self, first: u64) -> Result<Option<VerifiedIndex>, MetaError> {
+        let _committing = self.committing.lock();
+        self.work_on_copies(|mirror| mirror.verify(first))
     }
 
     fn copies(&self) -> Vec<MemberIndex> {

@@ -37,7 +37,7 @@ pub(crate) struct Core {
     pub(super) codec: Arc<Codec>,
     /// Codecs of segments that were written with another geometry or code.
     codecs: Mutex<HashMap<(CodeId, Geometry), Arc<Codec>>>,
-    workers: Arc<Workers>,
+    pub(super) workers: Arc<Workers>,
     accelerator: Option<Arc<dyn Accelerator>>,
     pub(super) pool: Pool,
     pub(super) segments: Segments,

@@ -1,10 +1,11 @@
 //! Counting what is really on the members (P6).
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use super::{Core, Tally, layout};
 use crate::format::record::{Segment, Stripe};
-use crate::format::{MemberIndex, SegmentId, files};
+use crate::format::{MemberIndex, SegmentId, ShardIndex, files};
 use crate::store::Store;
 
 /// Which segment files there are on the members at hand, and how long they are, as their directories
@@ -75,14 +76,32 @@ impl SegmentCensus {
     /// long enough.
     #[must_use]
     pub fn losses_tolerated(&self, stripe: &Stripe) -> i16 {
-        let end = end_of(stripe);
+        Tally::of(&self.record, stripe, |shard| self.has(stripe, shard)).losses_tolerated()
+    }
+
+    /// Returns which bytes of a stripe's payload are lost: those of data shards that are not there, if too
+    /// few others are.
+    #[must_use]
+    pub fn lost_bytes(&self, stripe: &Stripe) -> Vec<Range<u32>> {
+        if self.losses_tolerated(stripe) >= 0 {
+            return Vec::new();
+        }
+        let data_shards = usize::from(self.record.data_shards);
+        let absent = layout::shards(&self.record)
+            .take(data_shards)
+            .filter(|shard| !self.has(stripe, *shard));
+        let rows = 0..stripe.height as usize;
+        absent
+            .filter_map(|shard| layout::payload_range(stripe, data_shards, shard, &rows))
+            .collect()
+    }
+
+    /// Says whether a shard was written and its file is at hand, and long enough.
+    fn has(&self, stripe: &Stripe, shard: ShardIndex) -> bool {
         let total = layout::total_shards(&self.record).max(1);
-        let is_there = |shard| {
-            let slot = layout::slot_of(shard, stripe.rotation, total);
-            let len = self.lens.get(slot).copied().flatten();
-            stripe.written.contains(shard) && len.is_some_and(|len| len >= end)
-        };
-        Tally::of(&self.record, stripe, is_there).losses_tolerated()
+        let slot = layout::slot_of(shard, stripe.rotation, total);
+        let len = self.lens.get(slot).copied().flatten();
+        stripe.written.contains(shard) && len.is_some_and(|len| len >= end_of(stripe))
     }
 }
 

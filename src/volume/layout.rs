@@ -123,6 +123,23 @@ impl Piece {
     }
 }
 
+/// Returns which bytes of the payload rows of a shard hold; `None` if they hold none, as those of parity
+/// do not, nor what lies beyond the payload's end.
+#[must_use]
+pub(crate) fn payload_range(
+    stripe: &Stripe,
+    data_shards: usize,
+    shard: ShardIndex,
+    rows: &Range<usize>,
+) -> Option<Range<u32>> {
+    let index = usize::from(shard.0);
+    let start = index * stripe.height as usize;
+    let payload_len = stripe.payload_len as usize;
+    let range = start + rows.start..payload_len.min(start + rows.end);
+    (index < data_shards && !range.is_empty())
+        .then(|| stripe_bytes(range.start)..stripe_bytes(range.end))
+}
+
 /// Splits `len` bytes at `offset` of a stripe of shards of `height` bytes into runs, one for each
 /// data shard that is touched.
 #[must_use]

@@ -18,13 +18,14 @@ use super::segments::SegmentHandle;
 use super::{Core, VolumeError};
 use crate::codec::Codec;
 use crate::format::record::Stripe;
-use crate::format::{ShardIndex, StripeId};
+use crate::format::{BLOCK_SIZE, ShardIndex, StripeId};
 
 mod damage;
 mod decode;
 mod fetch;
 
-pub(super) use damage::Damage;
+pub(super) use damage::{Damage, Finding};
+pub(super) use fetch::mismatches;
 
 /// A stripe that lies on members, with all that is needed to read it.
 pub(super) struct Located {
@@ -119,12 +120,47 @@ impl Core {
         }
         let fetched = self
             .fetch(&located, &wanted)
-            .inspect_err(|error| self.undecodable.note(error))?;
+            .inspect_err(|error| self.note_lost(&located, &wanted, error))?;
         for (piece, bytes) in pieces.iter().zip(fetched) {
             let skip = piece.within.start - piece.blocks().start;
             out[piece.out.clone()].copy_from_slice(&bytes[skip..skip + piece.within.len()]);
         }
         Ok(())
+    }
+
+    /// Takes note of which blocks of what was to be read cannot be had.
+    fn note_lost(&self, located: &Located, wanted: &[Rows], error: &VolumeError) {
+        if !matches!(error, VolumeError::TooFewShards { .. }) {
+            return;
+        }
+        let data_shards = located.data_shards();
+        let of_payload = |rows: &Rows| {
+            layout::payload_range(&located.record, data_shards, rows.shard, &rows.range)
+        };
+        let is_known = |range: &Range<u32>| self.undecodable.knows(located.id, range);
+        if wanted
+            .iter()
+            .filter_map(of_payload)
+            .any(|range| is_known(&range))
+        {
+            return;
+        }
+        let blocks = wanted.iter().flat_map(|rows| {
+            let starts = rows.range.clone().step_by(BLOCK_SIZE);
+            starts.map(|start| Rows {
+                shard: rows.shard,
+                range: start..start + BLOCK_SIZE,
+            })
+        });
+        let is_lost = |block: &Rows| {
+            let fetched = self.fetch(located, std::slice::from_ref(block));
+            matches!(fetched, Err(VolumeError::TooFewShards { .. }))
+        };
+        let lost: Vec<_> = blocks
+            .filter(is_lost)
+            .filter_map(|block| of_payload(&block))
+            .collect();
+        self.undecodable.add(located.id, &lost);
     }
 
     fn fill_from_cache(&self, stripe: StripeId, pieces: &[Piece], out: &mut [u8]) -> bool {
@@ -189,7 +225,7 @@ impl Core {
         Ok(())
     }
 
-    fn locate(&self, stripe: StripeId) -> Result<Located, VolumeError> {
+    pub(super) fn locate(&self, stripe: StripeId) -> Result<Located, VolumeError> {
         let record = self
             .record_of(stripe)?
             .ok_or(VolumeError::UnknownStripe { stripe })?;

@@ -1,38 +1,110 @@
-//! Stripes that turned out to be lost when they were read, whatever their files look like.
+//! Stripes that turned out to be lost when they were looked at, whatever their files look like.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 use parking_lot::Mutex;
 
-use super::VolumeError;
 use crate::format::StripeId;
 
-/// The most that are remembered: a megabyte or so.
+/// The most stripes that are remembered: a few megabytes.
 const MOST: usize = 1 << 15;
 
-/// Stripes of which something could not be decoded, because too few of their shards were right. They
-/// are remembered until the volume is closed: no read can bring back what parity could not.
+/// Stripes of which something could not be decoded, because too few of their shards were right: which
+/// bytes of the payload. They are remembered until the volume is closed, or the stripe is found right.
 #[derive(Debug, Default)]
-pub(super) struct Undecodable(Mutex<BTreeSet<StripeId>>);
+pub(super) struct Undecodable(Mutex<State>);
+
+/// Bytes of the payloads of stripes.
+pub(super) type LostBytes = BTreeMap<StripeId, Vec<Range<u32>>>;
+
+#[derive(Debug, Default)]
+struct State {
+    lost: LostBytes,
+    changes: u64,
+}
 
 impl Undecodable {
-    /// Takes note of why a read failed.
-    pub(super) fn note(&self, error: &VolumeError) {
-        if let VolumeError::TooFewShards { stripe, .. } = error {
-            let mut stripes = self.0.lock();
-            if stripes.len() < MOST {
-                stripes.insert(*stripe);
-            }
+    /// Takes note of bytes that are lost beside others.
+    pub(super) fn add(&self, stripe: StripeId, lost: &[Range<u32>]) {
+        let known = self.0.lock().lost.get(&stripe).cloned();
+        let both = known
+            .unwrap_or_default()
+            .into_iter()
+            .chain(lost.iter().cloned());
+        self.set(stripe, &joined(both.collect()));
+    }
+
+    /// Takes note of all the bytes of a stripe that are lost, if any are.
+    pub(super) fn set(&self, stripe: StripeId, lost: &[Range<u32>]) {
+        let mut state = self.0.lock();
+        let before = if lost.is_empty() {
+            state.lost.remove(&stripe)
+        } else if state.lost.len() < MOST || state.lost.contains_key(&stripe) {
+            state.lost.insert(stripe, lost.to_vec())
+        } else {
+            return;
+        };
+        state.changes += u64::from(before.unwrap_or_default() != lost);
+    }
+
+    /// Says whether some of these bytes are known to be lost.
+    pub(super) fn knows(&self, stripe: StripeId, range: &Range<u32>) -> bool {
+        let state = self.0.lock();
+        let lost = state.lost.get(&stripe);
+        lost.is_some_and(|lost| {
+            lost.iter()
+                .any(|lost| lost.start < range.end && range.start < lost.end)
+        })
+    }
+
+    /// Counts how often something of it changed.
+    pub(super) fn changes(&self) -> u64 {
+        self.0.lock().changes
+    }
+
+    /// Returns all that is lost.
+    pub(super) fn all(&self) -> LostBytes {
+        self.0.lock().lost.clone()
+    }
+}
+
+/// Puts ranges in order, and joins those that touch or overlap.
+pub(super) fn joined(mut ranges: Vec<Range<u32>>) -> Vec<Range<u32>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, range| {
+        let touches = next.start <= range.end;
+        if touches {
+            range.end = range.end.max(next.end);
         }
-    }
+        touches
+    });
+    ranges
+}
 
-    /// Returns how many there are.
-    pub(super) fn count(&self) -> usize {
-        self.0.lock().len()
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Returns them all.
-    pub(super) fn all(&self) -> BTreeSet<StripeId> {
-        self.0.lock().clone()
+    #[test]
+    fn what_is_lost_adds_up_until_the_stripe_is_found_right() {
+        let undecodable = Undecodable::default();
+        let stripe = StripeId(1);
+        let (low, high) = (0..4096, 8192..12288);
+        undecodable.add(stripe, std::slice::from_ref(&high));
+        undecodable.add(stripe, std::slice::from_ref(&low));
+        assert_eq!(undecodable.changes(), 2);
+        undecodable.add(stripe, std::slice::from_ref(&low));
+        assert_eq!(undecodable.changes(), 2, "nothing new");
+        assert_eq!(undecodable.all()[&stripe], [low, high]);
+        assert!(undecodable.knows(stripe, &(4000..5000)));
+        assert!(!undecodable.knows(stripe, &(4096..8192)));
+        let between = 4096..8192;
+        undecodable.add(stripe, std::slice::from_ref(&between));
+        let all = 0..12288;
+        assert_eq!(undecodable.all()[&stripe], std::slice::from_ref(&all));
+        undecodable.set(stripe, &[]);
+        assert!(undecodable.all().is_empty());
+        assert_eq!(undecodable.changes(), 4);
     }
 }

@@ -90,22 +90,27 @@ fn one_loss_too_many_is_an_error_and_never_wrong_bytes() {
     // The first two also hold the index, and so get segments last.
     rig.disks[3].delete();
     rig.disks[4].delete();
-    let mut lost = 0;
+    let mut lost = std::collections::BTreeSet::new();
     for (&file, expected) in &model {
         match fs.read(file) {
             Ok(bytes) => assert!(bytes == *expected, "file {file}"),
-            Err(_) => lost += 1,
+            Err(_) => {
+                lost.insert(Ino(file));
+            }
         }
     }
     assert!(
-        lost > 0,
+        !lost.is_empty(),
         "two of five members held no two shards of any stripe"
     );
     let counted = fs.pipeline.redundancy().unwrap();
     assert_eq!(counted.rows[0].losses_tolerated, -1);
     assert_eq!(counted.rows[0].stripes, counted.unrecoverable.len() as u64);
-    let lost = fs.pipeline.inodes_in(&counted.unrecoverable).unwrap();
-    assert!(!lost.is_empty());
+    let listed = fs.pipeline.inodes_in(&counted.unrecoverable).unwrap();
+    assert_eq!(
+        listed, lost,
+        "those that cannot be read in full, and no others"
+    );
 }
 
 #[test]
@@ -130,7 +135,8 @@ fn a_stripe_that_could_not_be_read_counts_as_lost() {
     assert!(fs.read(1).unwrap() == whole);
     let after = fs.pipeline.redundancy().unwrap();
     assert_eq!(after.rows[0].losses_tolerated, -1);
-    assert_eq!(after.unrecoverable, [stripe]);
+    let lost: Vec<StripeId> = after.unrecoverable.iter().map(|lost| lost.stripe).collect();
+    assert_eq!(lost, [stripe]);
     assert_eq!(after.rows[1].losses_tolerated, 1);
 }
 

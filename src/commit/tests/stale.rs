@@ -58,7 +58,7 @@ fn a_volume_goes_on_with_stale_members_and_says_what_was_written_without_them_an
     assert!(fs.redundancy()[0].0 < 0, "{:?}", fs.redundancy());
     let counted = fs.pipeline.redundancy().unwrap();
     let mut lost = counted.unrecoverable.iter();
-    assert!(lost.all(|stripe| damaged.contains(stripe)));
+    assert!(lost.all(|lost| damaged.contains(&lost.stripe)));
 
     fill(&fs, 20, &mut new);
     let removed = meanwhile.pop_first().unwrap().0;

@@ -50,6 +50,8 @@ proptest! {
         prop_assert_eq!(parse_stripe(&stripe(StripeId(n))), Ok(StripeId(n)));
         prop_assert_eq!(parse_segment(&segment(SegmentId(n))), Ok(SegmentId(n)));
         prop_assert_eq!(parse_perhaps_dead(&perhaps_dead(StripeId(n))), Ok(StripeId(n)));
+        prop_assert_eq!(parse_lost(&lost(StripeId(n))), Ok(StripeId(n)));
+        prop_assert!(inside(&all_lost(), &lost(StripeId(n))));
         prop_assert!(inside(&inodes(), &inode(Ino(n))));
         prop_assert!(inside(&orphans(), &orphan(Ino(n))));
         prop_assert!(inside(&stripes(), &stripe(StripeId(n))));

@@ -160,6 +160,17 @@ proptest! {
     }
 
     #[test]
+    fn scrubs_round_trip(numbers: [u64; 10], is_finished: bool, lost in prop::collection::vec(any::<(u32, u32)>(), 0..20)) {
+        let [segment, offset, end, began, last_finished, bytes, repaired, wrong, missing, lost_bytes] = numbers;
+        let scrub = Scrub {
+            is_finished, segment: SegmentId(segment), offset, end: SegmentId(end), began, last_finished,
+            bytes, repaired, wrong, missing, lost: lost_bytes,
+        };
+        round_trip(&scrub, false);
+        round_trip(&LostBytes(lost.into_iter().map(|(start, end)| start..end).collect()), true);
+    }
+
+    #[test]
     fn small_values_round_trip(counter: u64, xattr in blob()) {
         round_trip(&Marker, false);
         round_trip(&Counter(counter), false);
@@ -184,6 +195,8 @@ proptest! {
         survives::<Segment>(&bytes);
         survives::<SegmentStripe>(&bytes);
         survives::<RepairNote>(&bytes);
+        survives::<Scrub>(&bytes);
+        survives::<LostBytes>(&bytes);
         survives::<Marker>(&bytes);
         survives::<Counter>(&bytes);
         survives::<Xattr>(&bytes);

@@ -13,6 +13,7 @@ use super::{Io, Mirror, PAGE, Page};
 use crate::format::MemberIndex;
 use crate::format::frame::{Frame, PAGE_BYTES};
 use crate::members::Patience;
+use crate::store::Buffer;
 
 /// Pages compared in one go: 1 MiB.
 const PIECE_PAGES: u64 = (1 << 20) / PAGE_BYTES as u64;
@@ -23,6 +24,8 @@ pub(super) struct Compared {
     pub(super) newest: BTreeMap<u64, (u64, Page)>,
     /// Frames that are damaged, or older than the newest of the same page.
     pub(super) behind: Vec<(MemberIndex, u64)>,
+    /// How many pages were written, and are damaged on every copy.
+    pub(super) damaged: u64,
 }
 
 impl Mirror {
@@ -38,12 +41,15 @@ impl Mirror {
         let mut compared = Compared {
             newest: BTreeMap::new(),
             behind: Vec::new(),
+            damaged: 0,
         };
         for page in first..first + count {
             let frames = read
                 .iter()
                 .map(|(_, frames)| self.intact(frames, first, page));
             let Some(newest) = frames.flatten().max_by_key(|frame| frame.sequence) else {
+                let is_torn = |(_, frames): &(_, Buffer)| self.is_torn(frames, first, page);
+                compared.damaged += u64::from(!read.is_empty() && read.iter().all(is_torn));
                 continue;
             };
             let behind = read.iter().filter(|(_, frames)| {
@@ -80,7 +86,7 @@ impl Mirror {
         Ok(true)
     }
 
-    fn bring_up(&self, io: &mut Io, compared: &Compared) -> io::Result<()> {
+    pub(super) fn bring_up(&self, io: &mut Io, compared: &Compared) -> io::Result<()> {
         let Some((member, page)) = compared.behind.first() else {
             return Ok(());
         };

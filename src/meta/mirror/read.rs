@@ -179,6 +179,18 @@ impl Mirror {
             .filter(|frame| frame.sequence <= newest && !self.cut_off.contains(&frame.sequence))
     }
 
+    /// Says whether something was written where a page of those read from `start` on lies, and it is no
+    /// intact frame.
+    pub(super) fn is_torn(&self, frames: &[u8], start: u64, page: u64) -> bool {
+        let at = usize::try_from(page - start).ok();
+        let frame = at
+            .and_then(|at| at.checked_mul(FRAME_BYTES))
+            .and_then(|at| frames.get(at..)?.first_chunk());
+        frame.is_some_and(|frame| {
+            frame.iter().any(|byte| *byte != 0) && Frame::open(self.place(page), frame).is_err()
+        })
+    }
+
     /// Writes a page over its damaged frame on one member, if nobody else is writing just now; if
     /// somebody is, the next reader will.
     fn mend(&self, member: MemberIndex, page: u64, intact: Frame<'_>) {

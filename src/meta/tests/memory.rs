@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::format::MemberIndex;
 use crate::meta::index::{Commit, Index, KeyRange, Position, Snapshot, Visit};
-use crate::meta::{Key, MetaError, StripeData, Value};
+use crate::meta::{Key, MetaError, StripeData, Value, VerifiedIndex};
 
 /// A map, shared with the views of it until the next commit.
 #[derive(Debug, Default)]
@@ -63,6 +63,10 @@ impl Index for MemIndex {
 
     fn compare(&self) -> Result<bool, MetaError> {
         Ok(false)
+    }
+
+    fn verify(&self, _first: u64) -> Result<Option<VerifiedIndex>, MetaError> {
+        Ok(None)
     }
 
     fn copies(&self) -> Vec<MemberIndex> {

@@ -9,7 +9,7 @@ use crate::format::{ShardIndex, StripeId};
 
 /// What is wrong with a shard, or was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Finding {
+pub(in crate::volume) enum Finding {
     /// Some blocks do not match their checksums.
     WrongBytes,
     /// There are no checksums to match.
@@ -52,7 +52,7 @@ impl Default for Damage {
 
 impl Damage {
     /// Logs `text` unless the same was found of this shard before, or too much was said just now.
-    pub(super) fn warn(
+    pub(in crate::volume) fn warn(
         &self,
         (stripe, shard): (StripeId, ShardIndex),
         finding: Finding,

@@ -155,7 +155,7 @@ impl Core {
     }
 
     /// Returns the checksums of the blocks in `rows`, if the catalog has them.
-    pub(super) fn sums_of(
+    pub(in crate::volume) fn sums_of(
         &self,
         located: &Located,
         rows: &Rows,
@@ -169,7 +169,7 @@ impl Core {
 }
 
 /// Returns the ranges of the shard whose blocks do not match their checksums, neighbours joined.
-pub(super) fn mismatches(rows: &Rows, bytes: &[u8], sums: &[u32]) -> Vec<Range<usize>> {
+pub(in crate::volume) fn mismatches(rows: &Rows, bytes: &[u8], sums: &[u32]) -> Vec<Range<usize>> {
     let mut bad: Vec<Range<usize>> = Vec::new();
     for (index, (block, &sum)) in bytes.chunks(BLOCK_SIZE).zip(sums).enumerate() {
         if crc32c::crc32c(block) == sum {

@@ -1,0 +1,284 @@
+//! Scrub: everything that lies on the members is read and verified, and what is wrong is repaired.
+//!
+//! It goes through superblocks, journals and the copies of the index, then through the segments in the
+//! order of their numbers and the stripes in the order in which they lie there: never through the file
+//! tree. How far it is, is in the index, so that it goes on where it stopped, after a crash too. Writes,
+//! deletions and compaction go on meanwhile; what is written after a scrub began is left to the next.
+
+use std::cmp::Ordering::{Equal, Greater, Less};
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+
+use super::{CommitError, InodeLocks, Pipeline};
+use crate::format::record::Scrub;
+use crate::format::{Record, SegmentId, key};
+use crate::meta::Batch;
+
+mod metadata;
+mod stripes;
+
+/// How often it is noted how far a scrub is.
+const NOTE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Bytes of shards looked at in one go, of all members together, unless one stripe has more.
+const BATCH_BYTES: u64 = 48 << 20;
+
+/// The longest rest without a look whether to stop.
+const MAX_REST: Duration = Duration::from_millis(100);
+
+/// What a scrub is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScrubState {
+    /// There was none yet.
+    Never,
+    /// It is under way.
+    Running,
+    /// It went through everything.
+    Finished,
+    /// It stopped half way; the next one goes on from there.
+    Stopped,
+}
+
+/// How far a scrub is, and what it found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScrubStatus {
+    /// What it is doing.
+    pub state: ScrubState,
+    /// The part that is done, from 0 to 1.
+    pub progress: f64,
+    /// Bytes of segment files that it has passed, and all that it is to pass.
+    pub bytes_passed: u64,
+    /// See `bytes_passed`.
+    pub bytes_total: u64,
+    /// What it found so far.
+    pub record: Scrub,
+}
+
+impl ScrubStatus {
+    /// Says whether all that was looked at is whole now.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        let Scrub {
+            wrong,
+            missing,
+            lost,
+            ..
+        } = self.record;
+        self.state == ScrubState::Finished && (wrong, missing, lost) == (0, 0, 0)
+    }
+}
+
+/// The scrub that is under way, if one is.
+#[derive(Debug, Default)]
+pub(super) struct Scrubbing {
+    /// Held by whoever scrubs.
+    baton: Mutex<()>,
+    /// Whether whoever scrubs is to stop.
+    is_to_stop: AtomicBool,
+    /// How far it is; `None` if nobody scrubs.
+    live: Mutex<Option<Scrub>>,
+}
+
+impl Scrubbing {
+    /// Stops whoever scrubs, for good, and waits for that.
+    pub(super) fn stop(&self) {
+        self.is_to_stop.store(true, Ordering::SeqCst);
+        drop(self.baton.lock());
+    }
+}
+
+/// Lets others see that nobody scrubs any more, whatever ended it.
+struct Live<'a>(&'a Scrubbing);
+
+impl Drop for Live<'_> {
+    fn drop(&mut self) {
+        *self.0.live.lock() = None;
+    }
+}
+
+impl Pipeline {
+    /// Scrubs, or goes on with the scrub that stopped half way, until it is through, `report` breaks, or the
+    /// volume is closed. `report` is called several times a second. Reads no more than so many bytes in a
+    /// second, if that is limited. Returns `None` if somebody else scrubs.
+    ///
+    /// What is repaired is durable, and was read back, when it is counted.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read or changed.
+    pub fn scrub(
+        &self,
+        locks: &dyn InodeLocks,
+        bytes_per_second: Option<u64>,
+        mut report: impl FnMut(&ScrubStatus) -> ControlFlow<()>,
+    ) -> Result<Option<ScrubStatus>, CommitError> {
+        self.check_writable()?;
+        let Some(_baton) = self.scrubbing.baton.try_lock() else {
+            return Ok(None);
+        };
+        let mut scrub = self.begin_scrub()?;
+        let _live = Live(&self.scrubbing);
+        let mut noted = Instant::now();
+        let mut go_on = |scrub: &Scrub| -> Result<bool, CommitError> {
+            *self.scrubbing.live.lock() = Some(*scrub);
+            if noted.elapsed() >= NOTE_INTERVAL {
+                self.note_scrub(scrub)?;
+                noted = Instant::now();
+            }
+            let is_to_stop = self.scrubbing.is_to_stop.load(Ordering::SeqCst);
+            Ok(!is_to_stop && report(&self.status_of(scrub, true)).is_continue())
+        };
+        if scrub.segment == SegmentId(0) {
+            self.scrub_metadata(&mut scrub, &mut go_on)?;
+        }
+        while go_on(&scrub)? {
+            let (began, read) = (Instant::now(), scrub.bytes);
+            if !self.scrub_stripes(&mut scrub, batch_bytes(bytes_per_second), locks)? {
+                self.end_scrub(&mut scrub);
+                break;
+            }
+            let until = began + least_time(bytes_per_second, scrub.bytes - read);
+            while Instant::now() < until && go_on(&scrub)? {
+                std::thread::sleep(MAX_REST.min(until.saturating_duration_since(Instant::now())));
+            }
+        }
+        self.note_scrub(&scrub)?;
+        if !self.closed.load(Ordering::SeqCst) {
+            self.sync()?;
+        }
+        Ok(Some(self.status_of(&scrub, false)))
+    }
+
+    /// Says how the last scrub went, or how far the one is that is under way.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn scrub_status(&self) -> Result<ScrubStatus, CommitError> {
+        let live = *self.scrubbing.live.lock();
+        if let Some(scrub) = live {
+            return Ok(self.status_of(&scrub, true));
+        }
+        Ok(match self.last_scrub()? {
+            Some(scrub) => self.status_of(&scrub, false),
+            None => ScrubStatus {
+                state: ScrubState::Never,
+                progress: 0.0,
+                bytes_passed: 0,
+                bytes_total: 0,
+                record: Scrub::default(),
+            },
+        })
+    }
+
+    fn last_scrub(&self) -> Result<Option<Scrub>, CommitError> {
+        let found = self.meta.get(&key::scrub())?;
+        Ok(found.map(|value| Scrub::decode(&value)).transpose()?)
+    }
+
+    /// Returns the scrub to go on with: the last one, unless that went through.
+    fn begin_scrub(&self) -> Result<Scrub, CommitError> {
+        let last = self.last_scrub()?;
+        if let Some(last) = last.filter(|last| !last.is_finished) {
+            return Ok(last);
+        }
+        let newest = self.volume.segments().into_iter().map(|(id, _)| id.0).max();
+        let scrub = Scrub {
+            end: SegmentId(newest.map_or(0, |newest| newest + 1)),
+            began: now(),
+            last_finished: last.map_or(0, |last| last.last_finished),
+            ..Scrub::default()
+        };
+        self.note_scrub(&scrub)?;
+        Ok(scrub)
+    }
+
+    fn end_scrub(&self, scrub: &mut Scrub) {
+        scrub.is_finished = true;
+        scrub.segment = scrub.end;
+        scrub.offset = 0;
+        scrub.last_finished = now();
+        let census = self.volume.census();
+        let lacks_files = census.lacks_files(&self.volume.segments(), &self.members.live());
+        self.lacked_files.store(lacks_files, Ordering::Relaxed);
+    }
+
+    /// Notes how far a scrub is. What it repaired is durable already.
+    fn note_scrub(&self, scrub: &Scrub) -> Result<(), CommitError> {
+        let mut batch = Batch::default();
+        batch.put(key::scrub(), scrub.encode());
+        Ok(self.meta.apply(batch)?)
+    }
+
+    fn status_of(&self, scrub: &Scrub, is_running: bool) -> ScrubStatus {
+        let (bytes_passed, bytes_total) = self.scrub_bytes(scrub);
+        let part = if bytes_total == 0 {
+            0.0
+        } else {
+            part(bytes_passed, bytes_total)
+        };
+        let (state, progress) = match (scrub.is_finished, is_running) {
+            (true, _) => (ScrubState::Finished, 1.0),
+            (false, true) => (ScrubState::Running, part),
+            (false, false) => (ScrubState::Stopped, part),
+        };
+        ScrubStatus {
+            state,
+            progress,
+            bytes_passed,
+            bytes_total,
+            record: *scrub,
+        }
+    }
+
+    /// Returns the bytes of segment files that a scrub has passed, and all that it is to pass.
+    fn scrub_bytes(&self, scrub: &Scrub) -> (u64, u64) {
+        let (mut passed, mut total) = (0, 0);
+        for (segment, record) in self.volume.segments() {
+            if segment >= scrub.end {
+                continue;
+            }
+            let files = record.slots.iter().flatten().count() as u64;
+            let done = match segment.cmp(&scrub.segment) {
+                Less => record.len,
+                Equal => scrub.offset.min(record.len),
+                Greater => 0,
+            };
+            passed += files * done;
+            total += files * record.len;
+        }
+        (passed, total)
+    }
+}
+
+/// Returns how many bytes of shards to look at in one go: where the rate is limited, some for each
+/// moment.
+fn batch_bytes(bytes_per_second: Option<u64>) -> u64 {
+    bytes_per_second.map_or(BATCH_BYTES, |rate| (rate / 4).min(BATCH_BYTES))
+}
+
+/// Returns how long reading so many bytes is to take at least.
+fn least_time(bytes_per_second: Option<u64>, bytes: u64) -> Duration {
+    let Some(rate) = bytes_per_second else {
+        return Duration::ZERO;
+    };
+    let micros = u128::from(bytes) * 1_000_000 / u128::from(rate.max(1));
+    Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a part of a whole need not be exact"
+)]
+fn part(done: u64, total: u64) -> f64 {
+    done as f64 / total as f64
+}
+
+/// Returns the seconds since 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,40 @@
+//! Superblocks, journals and the copies of the index.
+
+use std::ops::ControlFlow;
+
+use super::super::{CommitError, Pipeline};
+use crate::format::record::Scrub;
+
+impl Pipeline {
+    /// Verifies what is not in segments, and repairs it from other members, as long as `go_on` says so.
+    pub(super) fn scrub_metadata(
+        &self,
+        scrub: &mut Scrub,
+        go_on: &mut dyn FnMut(&Scrub) -> Result<bool, CommitError>,
+    ) -> Result<(), CommitError> {
+        let superblocks = self.members.verify_superblocks();
+        scrub.repaired += superblocks.repaired;
+        scrub.wrong += superblocks.wrong;
+        if self.meta.journals_differ()? {
+            // The index takes in what they hold, and they begin anew.
+            self.checkpoint()?;
+            scrub.repaired += 1;
+        }
+        let (mut page, mut damaged) = (0, 0);
+        while let Some(piece) = self.meta.verify_index(page)? {
+            scrub.repaired += piece.repaired;
+            damaged += piece.damaged;
+            page = piece.next;
+            if !go_on(scrub)? {
+                return Ok(());
+            }
+        }
+        if damaged > 0 {
+            // Pages that a crash left half written, and that nothing leads to, are no loss; an index that
+            // can be read from end to end has all of it.
+            self.meta
+                .visit(&[], &[u8::MAX], &mut |_, _| ControlFlow::Continue(()))?;
+        }
+        self.complete_index()
+    }
+}

@@ -1,0 +1,152 @@
+//! The stripes of the segments, some megabytes at a time.
+
+use super::super::reap::successor;
+use super::super::{CommitError, InodeLocks, Pipeline};
+use crate::format::record::{LostBytes, Scrub, SegmentStripe};
+use crate::format::{Record, SegmentId, StripeId, key};
+use crate::meta::Batch;
+use crate::volume::{Remedy, Verdict};
+
+/// Stripes looked at in one go.
+const STRIPES_AT_ONCE: usize = 512;
+
+/// Some stripes that lie one after the other in a segment.
+struct Stretch {
+    /// Those that something refers to.
+    live: Vec<StripeId>,
+    /// Where the next one may begin.
+    end: u64,
+    /// Whether the segment has more.
+    has_more: bool,
+}
+
+impl Pipeline {
+    /// Looks at the next stripes of a scrub, which have at most so many bytes of shards unless it is one.
+    /// Returns false if there are none left.
+    pub(super) fn scrub_stripes(
+        &self,
+        scrub: &mut Scrub,
+        most_bytes: u64,
+        locks: &dyn InodeLocks,
+    ) -> Result<bool, CommitError> {
+        let segments = self.volume.segments().into_iter().map(|(id, _)| id);
+        let Some(segment) = segments
+            .filter(|id| (scrub.segment..scrub.end).contains(id))
+            .min()
+        else {
+            return Ok(false);
+        };
+        if segment > scrub.segment {
+            (scrub.segment, scrub.offset) = (segment, 0);
+        }
+        let inconsistent = {
+            // From before the look for what refers to them: none of them is freed meanwhile.
+            let _pin = self.volume.pin();
+            let stretch = self.stretch(segment, scrub.offset, most_bytes)?;
+            let before = self.volume.segment(segment).map(|record| record.slots);
+            let verdicts = self.volume.inspect(&stretch.live, Remedy::Mend)?;
+            let after = self.volume.segment(segment).map(|record| record.slots);
+            if before != after {
+                // It was moved to other members meanwhile: what was not found may be there.
+                return Ok(true);
+            }
+            self.note_lost(&verdicts)?;
+            count(scrub, &verdicts);
+            (scrub.segment, scrub.offset) = if stretch.has_more {
+                (segment, stretch.end)
+            } else {
+                (SegmentId(segment.0.saturating_add(1)), 0)
+            };
+            let inconsistent = verdicts.iter().filter(|verdict| verdict.is_inconsistent);
+            inconsistent
+                .map(|verdict| verdict.stripe)
+                .collect::<Vec<_>>()
+        };
+        for stripe in inconsistent {
+            log::warn!(
+                "stripe {stripe}: parity is not what the data calls for; it is written anew"
+            );
+            if self.rewrite(stripe, locks)? {
+                scrub.repaired += 1;
+            } else {
+                scrub.wrong += 1;
+            }
+        }
+        Ok(true)
+    }
+
+    fn stretch(
+        &self,
+        segment: SegmentId,
+        from: u64,
+        most_bytes: u64,
+    ) -> Result<Stretch, CommitError> {
+        let (_, end) = key::segment_stripes(segment);
+        let from = key::segment_stripe(segment, from);
+        let total = self
+            .volume
+            .segment(segment)
+            .map_or(1, |record| record.slots.len() as u64);
+        let found = self.meta.scan(&from, &end, STRIPES_AT_ONCE)?;
+        let mut stretch = Stretch {
+            live: Vec::new(),
+            end: 0,
+            has_more: false,
+        };
+        let mut bytes = 0;
+        for (place, value) in &found {
+            let (_, offset) = key::parse_segment_stripe(place)?;
+            let SegmentStripe(stripe) = SegmentStripe::decode(value)?;
+            let height = self
+                .records
+                .stripe(stripe)?
+                .map_or(0, |record| record.height);
+            bytes += u64::from(height) * total;
+            if bytes > most_bytes && !stretch.live.is_empty() {
+                stretch.end = offset;
+                stretch.has_more = true;
+                return Ok(stretch);
+            }
+            if self.has_backref(stripe)? {
+                stretch.live.push(stripe);
+            }
+        }
+        if let Some((last, _)) = found.last() {
+            let next = successor(last);
+            stretch.has_more = !self.meta.scan(&next, &end, 1)?.is_empty();
+            stretch.end = key::parse_segment_stripe(last)?.1 + 1;
+        }
+        Ok(stretch)
+    }
+
+    /// Notes which bytes of some stripes are lost, and whatever members return.
+    fn note_lost(&self, verdicts: &[Verdict]) -> Result<(), CommitError> {
+        let mut batch = Batch::default();
+        for verdict in verdicts {
+            let key = key::lost(verdict.stripe);
+            if verdict.is_lost_for_good {
+                batch.put(key, LostBytes(verdict.lost.clone()).encode());
+            } else if self.meta.get(&key)?.is_some() {
+                batch.delete(key);
+            }
+        }
+        if batch.iter().next().is_none() {
+            return Ok(());
+        }
+        Ok(self.meta.apply_stripes(batch)?)
+    }
+}
+
+fn count(scrub: &mut Scrub, verdicts: &[Verdict]) {
+    for verdict in verdicts {
+        scrub.bytes += verdict.bytes;
+        scrub.repaired += verdict.repaired;
+        scrub.wrong += verdict.wrong;
+        scrub.missing += verdict.missing;
+        let lost = verdict
+            .lost
+            .iter()
+            .map(|range| u64::from(range.end - range.start));
+        scrub.lost += lost.sum::<u64>();
+    }
+}

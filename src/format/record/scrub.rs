@@ -1,0 +1,120 @@
+//! How far a scrub is, and what it found to be lost.
+
+use std::ops::Range;
+
+use bytes::{BufMut, Bytes};
+
+use super::{Record, VERSION};
+use crate::format::{FormatError, SegmentId, wire::Reader};
+
+/// The scrub that was begun last: `b'v'`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scrub {
+    /// Whether it went through.
+    pub is_finished: bool,
+    /// The segment that it goes on with.
+    pub segment: SegmentId,
+    /// The offset in that segment's files that it goes on with.
+    pub offset: u64,
+    /// The first segment that it leaves out, because it was made later.
+    pub end: SegmentId,
+    /// When it was begun, in seconds since 1970.
+    pub began: u64,
+    /// When a scrub, this one or one before it, went through last; 0 if none did.
+    pub last_finished: u64,
+    /// Bytes of shards that it read.
+    pub bytes: u64,
+    /// Shards, pages of the index and other pieces that it repaired.
+    pub repaired: u64,
+    /// Those that were wrong and could not be repaired.
+    pub wrong: u64,
+    /// Shards that were on no member at hand.
+    pub missing: u64,
+    /// Bytes of stripes that were lost.
+    pub lost: u64,
+}
+
+impl Record for Scrub {
+    fn encode(&self) -> Bytes {
+        let mut value = Vec::with_capacity(82);
+        value.put_u8(VERSION);
+        value.put_u8(u8::from(self.is_finished));
+        for number in [
+            self.segment.0,
+            self.offset,
+            self.end.0,
+            self.began,
+            self.last_finished,
+            self.bytes,
+            self.repaired,
+            self.wrong,
+            self.missing,
+            self.lost,
+        ] {
+            value.put_u64_le(number);
+        }
+        value.into()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut reader = Reader::new("scrub", bytes);
+        reader.version(VERSION)?;
+        let is_finished = match reader.u8()? {
+            0 => false,
+            1 => true,
+            other => return Err(reader.bad("whether it is finished:", other)),
+        };
+        let scrub = Self {
+            is_finished,
+            segment: SegmentId(reader.u64()?),
+            offset: reader.u64()?,
+            end: SegmentId(reader.u64()?),
+            began: reader.u64()?,
+            last_finished: reader.u64()?,
+            bytes: reader.u64()?,
+            repaired: reader.u64()?,
+            wrong: reader.u64()?,
+            missing: reader.u64()?,
+            lost: reader.u64()?,
+        };
+        reader.finish()?;
+        Ok(scrub)
+    }
+}
+
+/// Bytes of a stripe's payload that parity could not replace when all its shards were last looked at:
+/// `b'u' stripe`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LostBytes(pub Vec<Range<u32>>);
+
+impl Record for LostBytes {
+    fn encode(&self) -> Bytes {
+        let mut value = Vec::with_capacity(1 + 8 * self.0.len());
+        value.put_u8(VERSION);
+        for range in &self.0 {
+            value.put_u32_le(range.start);
+            value.put_u32_le(range.end);
+        }
+        value.into()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut reader = Reader::new("lost bytes", bytes);
+        reader.version(VERSION)?;
+        let (ranges, stray) = reader.rest().as_chunks::<8>();
+        if !stray.is_empty() {
+            return Err(FormatError::Trailing {
+                what: "lost bytes",
+                extra: stray.len(),
+            });
+        }
+        let number = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .rev()
+                .fold(0, |n, byte| n << 8 | u32::from(*byte))
+        };
+        let range = |range: &[u8; 8]| number(&range[..4])..number(&range[4..]);
+        Ok(Self(ranges.iter().map(range).collect()))
+    }
+}

@@ -1,0 +1,38 @@
+//! Verifying what lies on the members beside segments: journals, and the copies of the index.
+
+use super::{Meta, MetaError};
+
+/// What verifying a piece of the copies of the index came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerifiedIndex {
+    /// The page to go on with.
+    pub next: u64,
+    /// Pages and heads of copies that were damaged or out of date, and are right now, durably.
+    pub repaired: u64,
+    /// Pages that are damaged on every copy. They need not hold anything that is used.
+    pub damaged: u64,
+}
+
+impl Meta {
+    /// Says whether members hold different journals, or damaged ones: of what the index may lack.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::ReadOnly`], [`MetaError::Poisoned`] or [`MetaError::Closed`].
+    pub fn journals_differ(&self) -> Result<bool, MetaError> {
+        let _appending = self.appending.lock();
+        Ok(self.journal()?.differs())
+    }
+
+    /// Verifies a megabyte of all copies of the index, from page `first` on, and repairs each copy from
+    /// the others. Returns `None` behind the last page.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::Poisoned`] if no copy is left.
+    pub fn verify_index(&self, first: u64) -> Result<Option<VerifiedIndex>, MetaError> {
+        self.journal()?;
+        let verified = self.index.verify(first);
+        verified.map_err(|error| self.poisoned_by(error))
+    }
+}

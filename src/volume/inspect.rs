@@ -1,0 +1,173 @@
+//! Looking at all shards of many stripes at once: read in large runs from all members, verified, and
+//! mended where they are wrong.
+//!
+//! Nothing is taken on trust: a shard is right if every block of it matches its checksum, and a stripe is
+//! consistent if parity is what the code makes of the data. What is computed anew is written where the
+//! shard lies, synced, and read back before it counts as repaired (P6).
+//!
+//! The caller holds a pin from before it saw that something refers to each of the stripes: none of them
+//! is freed meanwhile.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::read::Located;
+use super::{Core, VolumeError, layout};
+use crate::format::StripeId;
+
+mod gather;
+mod mend;
+mod restore;
+mod verify;
+
+use mend::Mend;
+use restore::Restored;
+
+/// What is done about shards that are wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// They are written anew where they lie.
+    Mend,
+    /// Nothing.
+    Report,
+}
+
+/// What a look at all shards of one stripe came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The stripe.
+    pub stripe: StripeId,
+    /// Bytes of shards that were read.
+    pub bytes: u64,
+    /// Shards that were wrong, or not in the file they should be in, and are right now, durably.
+    pub repaired: u64,
+    /// Shards that are so still.
+    pub wrong: u64,
+    /// Shards that were never written, or whose members are away.
+    pub missing: u64,
+    /// The ranges of the payload that parity cannot replace.
+    pub lost: Vec<Range<u32>>,
+    /// Whether they would be lost also if all members were there.
+    pub is_lost_for_good: bool,
+    /// Whether all checksums match, and yet parity is not what the code makes of the data.
+    pub is_inconsistent: bool,
+}
+
+/// How a shard was found.
+#[derive(Debug)]
+enum Found {
+    /// All its blocks are right; those of an implied shard are zeros.
+    Right(Bytes),
+    /// It was read, and is wrong in these ranges.
+    Wrong(Bytes, Vec<Range<usize>>),
+    /// The file of a member at hand does not have it.
+    Gone,
+    /// It was never written, or its member is away, or there are no checksums to tell.
+    Away,
+}
+
+impl Found {
+    /// Says whether it is right throughout a range of rows.
+    fn is_right_in(&self, rows: &Range<usize>) -> bool {
+        match self {
+            Self::Right(_) => true,
+            Self::Wrong(_, ranges) => !ranges
+                .iter()
+                .any(|wrong| wrong.start < rows.end && rows.start < wrong.end),
+            Self::Gone | Self::Away => false,
+        }
+    }
+
+    fn bytes(&self) -> Option<&Bytes> {
+        match self {
+            Self::Right(bytes) | Self::Wrong(bytes, _) => Some(bytes),
+            Self::Gone | Self::Away => None,
+        }
+    }
+}
+
+impl Core {
+    /// Looks at all shards of some stripes of one segment, in the order in which they lie there. Those
+    /// that are not there any more, or only in memory, are left out.
+    ///
+    /// # Errors
+    ///
+    /// If the catalog cannot be read, or its records make no sense.
+    pub(super) fn inspect(
+        &self,
+        stripes: &[StripeId],
+        remedy: Remedy,
+    ) -> Result<Vec<Verdict>, VolumeError> {
+        let mut located = Vec::with_capacity(stripes.len());
+        for &stripe in stripes {
+            match self.locate(stripe) {
+                Ok(found) => located.push(found),
+                Err(VolumeError::UnknownStripe { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let found = self.verify_all(&located, self.gather_all(&located))?;
+        let mut verdicts = Vec::with_capacity(located.len());
+        let mut mends = Vec::new();
+        for (at, (located, found)) in located.iter().zip(found).enumerate() {
+            let restored = self.restore_shards(located, &found)?;
+            verdicts.push(self.judge(located, &found, &restored));
+            if remedy == Remedy::Mend {
+                mends.extend(mends_of(located, &found, restored).map(|mend| (at, mend)));
+            }
+        }
+        if self.is_writable() {
+            for at in self.mend_all(&located, mends) {
+                verdicts[at].repaired += 1;
+                verdicts[at].wrong -= 1;
+            }
+        }
+        Ok(verdicts)
+    }
+
+    fn judge(&self, located: &Located, found: &[Found], restored: &Restored) -> Verdict {
+        self.undecodable.set(located.id, &restored.lost);
+        let count = |is: fn(&Found) -> bool| found.iter().filter(|found| is(found)).count() as u64;
+        let read = found.iter().enumerate().filter(|(shard, found)| {
+            found.bytes().is_some() && !located.is_implied(layout::shard(*shard))
+        });
+        Verdict {
+            stripe: located.id,
+            bytes: read.count() as u64 * located.height() as u64,
+            repaired: 0,
+            wrong: count(|found| matches!(found, Found::Wrong(..) | Found::Gone)),
+            missing: count(|found| matches!(found, Found::Away)),
+            lost: restored.lost.clone(),
+            is_lost_for_good: restored.is_lost_for_good,
+            is_inconsistent: restored.is_inconsistent,
+        }
+    }
+}
+
+/// Returns what can be written over the shards of a stripe that are wrong.
+fn mends_of(located: &Located, found: &[Found], restored: Restored) -> impl Iterator<Item = Mend> {
+    let segment = Arc::clone(&located.segment);
+    let record = located.record;
+    let is_gone: BTreeSet<usize> = (0..found.len())
+        .filter(|shard| matches!(found[*shard], Found::Gone))
+        .collect();
+    let is_away: BTreeSet<usize> = (0..found.len())
+        .filter(|shard| matches!(found[*shard], Found::Away))
+        .collect();
+    let fixed = restored.fixed.into_iter();
+    fixed.filter_map(move |fixed| {
+        let shard = layout::shard(fixed.shard);
+        let member = segment.member_of(&record, shard)?;
+        (!is_away.contains(&fixed.shard) && !fixed.ranges.is_empty()).then(|| Mend {
+            shard,
+            member,
+            is_gone: is_gone.contains(&fixed.shard),
+            is_whole: fixed.is_whole,
+            bytes: fixed.bytes,
+            ranges: fixed.ranges,
+        })
+    })
+}

@@ -1,0 +1,190 @@
+//! Writing shards anew where they lie.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::super::Core;
+use super::super::read::{Finding, Located, Rows, mismatches};
+use super::super::segments::SegmentHandle;
+use crate::format::{MemberIndex, ShardIndex};
+use crate::store::{Buffer, Op, Store, StoreErrorKind};
+
+/// What is to be written of one shard.
+#[derive(Debug)]
+pub(super) struct Mend {
+    pub(super) shard: ShardIndex,
+    pub(super) member: MemberIndex,
+    /// Whether the member's file has nothing where the shard lies.
+    pub(super) is_gone: bool,
+    /// Whether the shard is right afterwards, all of it.
+    pub(super) is_whole: bool,
+    /// The shard.
+    pub(super) bytes: Buffer,
+    /// What of it is to be written.
+    pub(super) ranges: Vec<Range<usize>>,
+}
+
+impl Core {
+    /// Writes shards of stripes of one segment, each with its place among the stripes; syncs them and
+    /// reads them back. Returns the places of those that are right now.
+    pub(super) fn mend_all(
+        &self,
+        stripes: &[Located],
+        mut mends: Vec<(usize, Mend)>,
+    ) -> Vec<usize> {
+        let Some(first) = stripes.first().filter(|_| !mends.is_empty()) else {
+            return Vec::new();
+        };
+        let segment = &first.segment;
+        let without_file: BTreeSet<MemberIndex> = mends
+            .iter()
+            .filter(|(_, mend)| mend.is_gone)
+            .map(|(_, mend)| mend.member)
+            .collect();
+        let hopeless: BTreeSet<MemberIndex> = without_file
+            .into_iter()
+            .filter(|&member| !self.make_file(segment, member))
+            .collect();
+        mends.retain(|(_, mend)| !(mend.is_gone && hopeless.contains(&mend.member)));
+        let mut failed = self.write_mends(stripes, &mends);
+        let files: BTreeSet<MemberIndex> = mends.iter().map(|(_, mend)| mend.member).collect();
+        let unsynced = self.sync_files(segment, &files);
+        for (at, (_, mend)) in mends.iter().enumerate() {
+            if unsynced.contains(&mend.member) {
+                failed.insert(at);
+            }
+        }
+        failed.extend(self.misread(stripes, &mends, &failed));
+        let mut mended = Vec::new();
+        for (at, (stripe, mend)) in mends.iter().enumerate() {
+            let is_done = !failed.contains(&at);
+            if is_done {
+                self.mended
+                    .fetch_add(mend.ranges.len() as u64, Ordering::Relaxed);
+            }
+            let id = (stripes[*stripe].id, mend.shard);
+            self.damage.warn(id, Finding::Mended, || {
+                let outcome = if is_done {
+                    "mended"
+                } else {
+                    "cannot be mended"
+                };
+                format!("{outcome} on member {}", mend.member)
+            });
+            if is_done && mend.is_whole {
+                mended.push(*stripe);
+            }
+        }
+        mended
+    }
+
+    /// Sees that a member has the file of a segment, as long as it is to be; says whether it has.
+    fn make_file(&self, segment: &Arc<SegmentHandle>, member: MemberIndex) -> bool {
+        let is_current = self
+            .segments
+            .get(segment.id)
+            .is_some_and(|now| now.record.slots.contains(&Some(member)));
+        if !is_current {
+            return false;
+        }
+        let (name, len) = (Arc::clone(&segment.name), segment.record.len);
+        let make = move |store: &dyn Store| match store.open_len(&name) {
+            Ok(found) if found < len => store.reserve(&name, found, len - found),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == StoreErrorKind::NotFound => store.create(&name, len),
+            Err(error) => Err(error),
+        };
+        let outcome = self.members.call(member, "create", make);
+        if let Err(error) = &outcome {
+            log::warn!("{error}: its shards stay missing");
+        }
+        outcome.is_ok()
+    }
+
+    /// Writes; returns the places of those that failed.
+    fn write_mends(&self, stripes: &[Located], mends: &[(usize, Mend)]) -> BTreeSet<usize> {
+        let mut ops = Vec::new();
+        let mut seats = Vec::new();
+        for (at, (stripe, mend)) in mends.iter().enumerate() {
+            let located = &stripes[*stripe];
+            for range in &mend.ranges {
+                seats.push(at);
+                let op = Op::Write {
+                    name: Arc::clone(&located.segment.name),
+                    offset: located.record.offset + range.start as u64,
+                    data: self.pool.copy_of(&mend.bytes[range.clone()]).freeze(),
+                };
+                ops.push((mend.member, op));
+            }
+        }
+        let outcomes = self.members.run(ops);
+        let failed = seats.into_iter().zip(outcomes);
+        failed
+            .filter(|(_, outcome)| outcome.is_err())
+            .map(|(at, _)| at)
+            .collect()
+    }
+
+    /// Makes the file of a segment durable on some members; returns those on which that failed.
+    fn sync_files(
+        &self,
+        segment: &Arc<SegmentHandle>,
+        members: &BTreeSet<MemberIndex>,
+    ) -> BTreeSet<MemberIndex> {
+        let sync = |member: &MemberIndex| {
+            let name = Arc::clone(&segment.name);
+            (*member, Op::Sync { name })
+        };
+        let outcomes = self.members.run(members.iter().map(sync).collect());
+        let failed = members.iter().zip(outcomes);
+        failed
+            .filter(|(_, outcome)| outcome.is_err())
+            .map(|(member, _)| *member)
+            .collect()
+    }
+
+    /// Reads back what was written; returns the places of those that are not what they should be.
+    fn misread(
+        &self,
+        stripes: &[Located],
+        mends: &[(usize, Mend)],
+        failed: &BTreeSet<usize>,
+    ) -> BTreeSet<usize> {
+        let mut reads: BTreeMap<(usize, usize), Range<usize>> = BTreeMap::new();
+        let mut ops = Vec::new();
+        for (at, (stripe, mend)) in mends.iter().enumerate() {
+            let located = &stripes[*stripe];
+            for (number, range) in mend.ranges.iter().enumerate() {
+                if failed.contains(&at) {
+                    continue;
+                }
+                reads.insert((at, number), range.clone());
+                let op = Op::Read {
+                    name: Arc::clone(&located.segment.name),
+                    offset: located.record.offset + range.start as u64,
+                    buf: self.pool.buffer(range.len()),
+                };
+                ops.push((mend.member, op));
+            }
+        }
+        let outcomes = self.members.run(ops);
+        let mut wrong = BTreeSet::new();
+        for (((at, _), range), outcome) in reads.into_iter().zip(outcomes) {
+            let (stripe, mend) = &mends[at];
+            let rows = Rows {
+                shard: mend.shard,
+                range,
+            };
+            let is_right = match (outcome, self.sums_of(&stripes[*stripe], &rows)) {
+                (Ok(Some(buffer)), Ok(Some(sums))) => mismatches(&rows, &buffer, &sums).is_empty(),
+                _ => false,
+            };
+            if !is_right {
+                wrong.insert(at);
+            }
+        }
+        wrong
+    }
+}

@@ -1,0 +1,189 @@
+//! Computing what is wrong or missing of one stripe from what is right, range by range, and holding the
+//! whole against the code.
+
+use std::ops::Range;
+
+use super::super::read::{Located, Rows};
+use super::super::undecodable::joined;
+use super::super::{Core, VolumeError, layout};
+use super::Found;
+use crate::format::BLOCK_SIZE;
+use crate::store::Buffer;
+
+/// What came of restoring one stripe.
+#[derive(Debug, Default)]
+pub(super) struct Restored {
+    /// The shards that were not right, as far as they could be computed.
+    pub(super) fixed: Vec<Fixed>,
+    /// The ranges of the payload that cannot be had.
+    pub(super) lost: Vec<Range<u32>>,
+    /// Whether they could not be had either if all members were there.
+    pub(super) is_lost_for_good: bool,
+    /// Whether what is right does not fit together.
+    pub(super) is_inconsistent: bool,
+}
+
+/// A shard that was not right.
+#[derive(Debug)]
+pub(super) struct Fixed {
+    pub(super) shard: usize,
+    /// The shard, right in `ranges` and where it was right before.
+    pub(super) bytes: Buffer,
+    /// What was computed anew, in order.
+    pub(super) ranges: Vec<Range<usize>>,
+    /// Whether that is all that was not right.
+    pub(super) is_whole: bool,
+}
+
+impl Core {
+    /// Computes what is not right of a stripe.
+    ///
+    /// # Errors
+    ///
+    /// If checksums cannot be looked up, or the codec refuses the shards.
+    pub(super) fn restore_shards(
+        &self,
+        located: &Located,
+        found: &[Found],
+    ) -> Result<Restored, VolumeError> {
+        let mut restored = Restored::default();
+        for (shard, found) in found.iter().enumerate() {
+            if !matches!(found, Found::Right(_)) {
+                let bytes = match found.bytes() {
+                    Some(bytes) => self.pool.copy_of(bytes),
+                    None => self.pool.buffer(located.height()),
+                };
+                restored.fixed.push(Fixed {
+                    shard,
+                    bytes,
+                    ranges: Vec::new(),
+                    is_whole: true,
+                });
+            }
+        }
+        for rows in stretches(located.height(), found) {
+            if !found.iter().all(|found| found.is_right_in(&rows)) {
+                self.restore_rows(located, found, &rows, &mut restored)?;
+            }
+        }
+        let is_whole = restored.fixed.iter().all(|fixed| fixed.is_whole);
+        restored.is_inconsistent |= is_whole && !self.is_consistent(located, found, &restored)?;
+        restored.lost = joined(restored.lost);
+        Ok(restored)
+    }
+
+    /// Computes rows throughout which the same shards are right.
+    fn restore_rows(
+        &self,
+        located: &Located,
+        found: &[Found],
+        rows: &Range<usize>,
+        restored: &mut Restored,
+    ) -> Result<(), VolumeError> {
+        let right = |shard: usize| found[shard].is_right_in(rows);
+        let present: Vec<(usize, &[u8])> = (0..found.len())
+            .filter(|&shard| right(shard))
+            .filter_map(|shard| Some((shard, &found[shard].bytes()?[rows.clone()])))
+            .collect();
+        let needed = located.data_shards();
+        if present.len() < needed {
+            let is_written = |shard: &usize| {
+                let shard = layout::shard(*shard);
+                located.record.written.contains(shard)
+            };
+            let away = (0..found.len()).filter(|&shard| matches!(found[shard], Found::Away));
+            let could_return = away.filter(is_written).count();
+            restored.is_lost_for_good |= present.len() + could_return < needed;
+            for fixed in &mut restored.fixed {
+                if !right(fixed.shard) {
+                    fixed.is_whole = false;
+                    restored
+                        .lost
+                        .extend(payload_range(located, fixed.shard, rows));
+                }
+            }
+            return Ok(());
+        }
+        let mut outputs: Vec<(usize, &mut [u8])> = restored
+            .fixed
+            .iter_mut()
+            .filter(|fixed| !right(fixed.shard))
+            .map(|fixed| (fixed.shard, &mut fixed.bytes[rows.clone()]))
+            .collect();
+        self.pass(&located.codec)
+            .reconstruct(&present, &mut outputs)
+            .map_err(|source| VolumeError::Codec {
+                stripe: located.id,
+                source,
+            })?;
+        for fixed in &mut restored.fixed {
+            if right(fixed.shard) {
+                continue;
+            }
+            // Where there are no checksums, nothing says that it is wrong.
+            let checked = Rows {
+                shard: layout::shard(fixed.shard),
+                range: rows.clone(),
+            };
+            if self.is_wrong(located, &checked, &fixed.bytes[rows.clone()])? {
+                restored.is_inconsistent = true;
+                restored.is_lost_for_good = true;
+                fixed.is_whole = false;
+                restored
+                    .lost
+                    .extend(payload_range(located, fixed.shard, rows));
+            } else {
+                fixed.ranges.push(rows.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Says whether parity is what the code makes of the data, now that every shard is at hand.
+    fn is_consistent(
+        &self,
+        located: &Located,
+        found: &[Found],
+        restored: &Restored,
+    ) -> Result<bool, VolumeError> {
+        let fixed = |shard: usize| restored.fixed.iter().find(|fixed| fixed.shard == shard);
+        let columns: Vec<&[u8]> = found
+            .iter()
+            .enumerate()
+            .filter_map(|(shard, found)| match fixed(shard) {
+                Some(fixed) => Some(&fixed.bytes[..]),
+                None => found.bytes().map(|bytes| &bytes[..]),
+            })
+            .collect();
+        let verified = self.pass(&located.codec).verify(&columns);
+        let wrong = verified.map_err(|source| VolumeError::Codec {
+            stripe: located.id,
+            source,
+        })?;
+        Ok(wrong.is_empty())
+    }
+}
+
+/// Cuts the rows of a stripe where a shard begins or ends to be wrong.
+fn stretches(height: usize, found: &[Found]) -> Vec<Range<usize>> {
+    let mut cuts = vec![0, height];
+    for found in found {
+        if let Found::Wrong(_, ranges) = found {
+            cuts.extend(ranges.iter().flat_map(|range| [range.start, range.end]));
+        }
+    }
+    cuts.sort_unstable();
+    cuts.dedup();
+    debug_assert!(cuts.iter().all(|cut| cut.is_multiple_of(BLOCK_SIZE)));
+    cuts.windows(2).map(|ends| ends[0]..ends[1]).collect()
+}
+
+/// Returns what rows of a shard are of the payload, if they are any of it.
+fn payload_range(located: &Located, shard: usize, rows: &Range<usize>) -> Option<Range<u32>> {
+    layout::payload_range(
+        &located.record,
+        located.data_shards(),
+        layout::shard(shard),
+        rows,
+    )
+}

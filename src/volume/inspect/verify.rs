@@ -1,0 +1,143 @@
+//! Checking what was read against its checksums, on all threads that compute.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+
+use super::super::read::{Finding, Located, Rows, mismatches};
+use super::super::{Core, VolumeError, layout};
+use super::Found;
+use super::gather::Raw;
+use crate::codec::Crew as _;
+use crate::members::ErrorClass;
+
+/// Bytes that are worth handing to another thread.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// A shard that was read, and what is known of it.
+struct Job {
+    stripe: usize,
+    shard: usize,
+    bytes: Bytes,
+    /// `None` if there are no checksums.
+    bad: OnceLock<Result<Option<Vec<Range<usize>>>, VolumeError>>,
+}
+
+impl Core {
+    /// Says how each shard of some stripes was found.
+    ///
+    /// # Errors
+    ///
+    /// If checksums cannot be looked up.
+    pub(super) fn verify_all(
+        &self,
+        stripes: &[Located],
+        raw: Vec<Vec<Raw>>,
+    ) -> Result<Vec<Vec<Found>>, VolumeError> {
+        let mut found = Vec::with_capacity(stripes.len());
+        let mut jobs = Vec::new();
+        for (stripe, (located, raw)) in stripes.iter().zip(raw).enumerate() {
+            let mut of_stripe = Vec::with_capacity(raw.len());
+            for (shard, raw) in raw.into_iter().enumerate() {
+                of_stripe.push(match raw {
+                    _ if located.is_implied(layout::shard(shard)) => {
+                        Found::Right(self.pool.zeroed(located.height()).freeze())
+                    }
+                    Raw::Read(bytes) => {
+                        let bad = OnceLock::new();
+                        jobs.push(Job {
+                            stripe,
+                            shard,
+                            bytes,
+                            bad,
+                        });
+                        Found::Away
+                    }
+                    Raw::Gone => Found::Gone,
+                    Raw::Away => Found::Away,
+                });
+            }
+            found.push(of_stripe);
+        }
+        self.run_jobs(stripes, &jobs);
+        for job in jobs {
+            let bad = job.bad.into_inner().expect("every job was done");
+            let located = &stripes[job.stripe];
+            if let Some(bad) = bad? {
+                found[job.stripe][job.shard] = if bad.is_empty() {
+                    Found::Right(job.bytes)
+                } else {
+                    self.note_wrong(located, job.shard, &bad);
+                    Found::Wrong(job.bytes, bad)
+                };
+            }
+        }
+        Ok(found)
+    }
+
+    fn run_jobs(&self, stripes: &[Located], jobs: &[Job]) {
+        let mut pieces: Vec<Range<usize>> = Vec::new();
+        let mut bytes = PIECE_BYTES;
+        for (at, job) in jobs.iter().enumerate() {
+            match pieces.last_mut() {
+                Some(piece) if bytes < PIECE_BYTES => piece.end = at + 1,
+                _ => {
+                    pieces.push(at..at + 1);
+                    bytes = 0;
+                }
+            }
+            bytes += job.bytes.len();
+        }
+        self.workers.run(pieces.len(), &|piece| {
+            for job in &jobs[pieces[piece].clone()] {
+                let done = self.bad_ranges(&stripes[job.stripe], job.shard, &job.bytes);
+                job.bad.get_or_init(|| done);
+            }
+        });
+    }
+
+    /// Returns the ranges of a whole shard that do not match their checksums; `None` if it has none.
+    fn bad_ranges(
+        &self,
+        located: &Located,
+        shard: usize,
+        bytes: &[u8],
+    ) -> Result<Option<Vec<Range<usize>>>, VolumeError> {
+        let rows = Rows {
+            shard: layout::shard(shard),
+            range: 0..bytes.len(),
+        };
+        let sums = self.sums_of(located, &rows)?;
+        if sums.is_none() {
+            self.damage
+                .warn((located.id, rows.shard), Finding::NoChecksums, || {
+                    "there are no checksums".to_owned()
+                });
+        }
+        Ok(sums.map(|sums| mismatches(&rows, bytes, &sums)))
+    }
+
+    /// Says whether some rows of a shard do not match their checksums; not if there are none.
+    pub(super) fn is_wrong(
+        &self,
+        located: &Located,
+        rows: &Rows,
+        bytes: &[u8],
+    ) -> Result<bool, VolumeError> {
+        let sums = self.sums_of(located, rows)?;
+        Ok(sums.is_some_and(|sums| !mismatches(rows, bytes, &sums).is_empty()))
+    }
+
+    fn note_wrong(&self, located: &Located, shard: usize, bad: &[Range<usize>]) {
+        let shard = layout::shard(shard);
+        let Some(member) = located.segment.member_of(&located.record, shard) else {
+            return;
+        };
+        self.members.count_error(member, ErrorClass::Checksum);
+        self.damage
+            .warn((located.id, shard), Finding::WrongBytes, || {
+                format!("wrong bytes on member {member}, first at {:?}", bad[0])
+            });
+    }
+}
