@@ -18,8 +18,10 @@ mod logging;
 mod mount;
 mod options;
 mod report;
+mod scrub;
 mod size;
 mod status;
+mod time;
 mod unmount;
 mod volume;
 mod warnings;
@@ -67,7 +69,7 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
                 Command::Status(status) => status::run(&status),
                 Command::Check(check) => check::run(&check),
                 Command::Extract(extract) => extract::run(&extract),
-                Command::Scrub(_) => Err(later("scrub")),
+                Command::Scrub(scrub) => scrub::run(&scrub),
                 Command::Rebuild(_) => Err(later("rebuild")),
                 Command::Member(_) => Err(later("member")),
                 Command::Bench(bench) => bench::run(&bench),
@@ -79,7 +81,7 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
 
 fn later(command: &str) -> Failure {
     Failure::usage(format!("`cauchyfs {command}` comes with a later release"))
-        .advise("this one has create, mount, unmount, status, check, extract and bench")
+        .advise("this one has create, mount, unmount, status, scrub, check, extract and bench")
 }
 
 /// Prints help and versions as clap has them, and its complaints in our form.

@@ -3,13 +3,14 @@
 //! Every kind of work has a thread of its own, so that one that waits for a hung member does not
 //! keep the others from their work.
 
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::commit::{CommitError, InodeLocks, Pipeline};
+use crate::commit::{CommitError, InodeLocks, Pipeline, ScrubState};
 use crate::members::Access;
 use crate::workers::Threads;
 
@@ -25,6 +26,16 @@ const REAP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often it is seen to that some room is left.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often it is seen whether a scrub is due.
+const SCRUB_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What is done in the background only if it was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Schedule {
+    /// How long after a scrub the next one begins; none begins by itself if this is `None`.
+    pub scrub_interval: Option<Duration>,
+}
 
 /// One kind of work: a piece of it, bounded.
 type Work = Box<dyn Fn(&Pipeline) -> Result<(), CommitError> + Send>;
@@ -55,13 +66,13 @@ pub struct Maintain {
 
 impl Maintain {
     /// Starts those that the volume's access calls for: one that is only read is only watched. `locks`
-    /// are those of the inodes whose extents are moved.
+    /// are those of the inodes whose extents are moved; `schedule` says what else is to be done.
     ///
     /// # Panics
     ///
     /// If the system gives no threads.
     #[must_use]
-    pub fn start(pipeline: &Arc<Pipeline>, locks: Arc<dyn InodeLocks>) -> Self {
+    pub fn start(pipeline: &Arc<Pipeline>, locks: Arc<dyn InodeLocks>, schedule: Schedule) -> Self {
         let stop = Arc::new(Stop::default());
         let threads = Threads::default();
         let start = |name, every, work: Work| {
@@ -77,6 +88,12 @@ impl Maintain {
         if pipeline.members().access() == Access::ReadWrite {
             start("tick", TICK, Box::new(Pipeline::tick));
             start("reap", REAP_INTERVAL, Box::new(Pipeline::reap));
+            if let Some(interval) = schedule.scrub_interval {
+                let (locks, stop) = (Arc::clone(&locks), Arc::clone(&stop));
+                let scrub: Work =
+                    Box::new(move |pipeline| scrub_if_due(pipeline, &*locks, &stop, interval));
+                start("scrub", SCRUB_CHECK_INTERVAL, scrub);
+            }
             let make_room: Work = Box::new(move |pipeline| pipeline.make_room_ahead(&*locks));
             start("room", ROOM_INTERVAL, make_room);
         }
@@ -95,6 +112,39 @@ impl Drop for Maintain {
         self.stop.changed.notify_all();
         self.threads.wait();
     }
+}
+
+/// Scrubs if the last scrub is so long ago, or was not brought to its end.
+fn scrub_if_due(
+    pipeline: &Pipeline,
+    locks: &dyn InodeLocks,
+    stop: &Stop,
+    interval: Duration,
+) -> Result<(), CommitError> {
+    let last = UNIX_EPOCH + Duration::from_secs(pipeline.scrub_status()?.record.last_finished);
+    // A clock that was set back makes no difference of one scrub.
+    let is_due = last.elapsed().map_or(true, |passed| passed >= interval);
+    if !is_due {
+        return Ok(());
+    }
+    let scrubbed = pipeline.scrub(locks, None, |_| {
+        if *stop.stopped.lock() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    })?;
+    if let Some(status) = scrubbed.filter(|status| status.state == ScrubState::Finished) {
+        let found = status.record;
+        log::info!(
+            "scrub: {} pieces repaired, {} not, {} shards missing, {} bytes lost",
+            found.repaired,
+            found.wrong,
+            found.missing,
+            found.lost
+        );
+    }
+    Ok(())
 }
 
 /// Does a kind of work again and again. What fails is said once, until something else fails or the

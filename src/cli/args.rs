@@ -1,12 +1,14 @@
 //! What can be typed: commands, arguments, help.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::RangedU64ValueParser;
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 use super::bench::BenchArguments;
 use super::size::parse_size;
+use super::time::parse_time;
 
 /// Where an option that every command has stands in its help.
 const LAST: usize = 900;
@@ -47,9 +49,7 @@ pub(super) enum Command {
     Status(StatusArguments),
     Check(CheckArguments),
     Extract(ExtractArguments),
-    /// Read and verify every shard and repair what is wrong (in a later release).
-    #[command(after_help = "Examples:\n  cauchyfs scrub /mnt/photos")]
-    Scrub(LaterArguments),
+    Scrub(ScrubArguments),
     /// Bring every stripe back to full redundancy (in a later release).
     #[command(after_help = "Examples:\n  cauchyfs rebuild /mnt/photos")]
     Rebuild(LaterArguments),
@@ -124,6 +124,9 @@ pub(super) struct MountArguments {
     /// Address to serve metrics on (in a later release).
     #[arg(long, value_name = "ADDR")]
     pub(super) metrics: Option<String>,
+    /// Scrub again when so much time has passed since the last scrub: 30d, 12h. Off unless given.
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(super) scrub_interval: Option<Duration>,
     /// Stay in the foreground.
     #[arg(long)]
     pub(super) foreground: bool,
@@ -172,6 +175,27 @@ pub(super) struct StatusArguments {
     /// A mountpoint, or the directories of an unmounted volume.
     #[arg(value_name = "MOUNTPOINT | DIR", required = true)]
     pub(super) paths: Vec<PathBuf>,
+}
+
+/// Read every shard, every copy of the index and every superblock of a mounted volume, verify them, and
+/// repair what is wrong. Goes on where the last scrub stopped. Exits with 3 if something is missing or
+/// could not be repaired, with 4 if data is lost.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs scrub /mnt/photos
+  cauchyfs scrub --rate 50MiB /mnt/photos      # read no more than this in a second
+  cauchyfs scrub --json /mnt/photos
+
+Files go on being used meanwhile. Ctrl-C stops it; `cauchyfs status` says how far it is.")]
+pub(super) struct ScrubArguments {
+    /// Print one JSON document.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// The most that is read in a second, of all directories together.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(super) rate: Option<u64>,
+    /// Where it is mounted.
+    pub(super) mountpoint: PathBuf,
 }
 
 /// Check the structure of an unmounted volume: metadata against shards. Exits with 3 if something is

@@ -2,7 +2,7 @@
 //!
 //! One Unix socket for each mount, named after the mountpoint, in the runtime directory of the user
 //! who mounted it. A connection carries one request and one answer, each a line of JSON; empty lines
-//! before an answer say that it takes its time. The daemon's process ends soon after its answer, and
+//! before an answer say that it takes its time, and lines of JSON how far it is. The daemon's process ends soon after its answer, and
 //! whoever unmounts waits for that too.
 
 use std::fs::{self, DirBuilder};
@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::failure::Failure;
 use super::report::Report;
+use super::scrub::{Progress, Scrubbed};
 use crate::fuse::mountinfo::{self, MountEntry};
 
 /// How long a daemon may be silent, and how long it may take to end.
@@ -39,6 +40,11 @@ pub(super) enum Request {
     Status,
     /// Which directories are in use? Answered at once, where a status may have to count.
     Directories,
+    /// Verify everything and repair what is wrong; goes on as long as the client is there.
+    Scrub {
+        /// The most that may be read in a second.
+        bytes_per_second: Option<u64>,
+    },
     /// Unmount, make everything durable, answer, exit.
     Unmount {
         /// Although something below the mountpoint is in use.
@@ -54,6 +60,10 @@ pub(super) enum Answer {
     Status(Box<Report>),
     /// The directories of the members, where they were last seen.
     Directories(Vec<PathBuf>),
+    /// How far a scrub is; the answer is yet to come.
+    Scrubbing(Progress),
+    /// What a scrub came to.
+    Scrubbed(Scrubbed),
     /// Unmounted; everything is durable.
     Unmounted,
     /// The same, but the kernel lets the process end only when these directories answer.
@@ -212,16 +222,21 @@ pub(super) fn clear(mountpoint: &Path, entry: &MountEntry) {
 }
 
 /// Sends an answer and logs if nobody took it.
-pub(super) fn answer(mut stream: &UnixStream, answer: &Answer) {
-    let sent = serde_json::to_vec(answer)
-        .map_err(io::Error::from)
-        .and_then(|mut line| {
-            line.push(b'\n');
-            stream.write_all(&line)
-        });
-    if let Err(error) = sent {
+pub(super) fn answer(stream: &UnixStream, answer: &Answer) {
+    if let Err(error) = tell(stream, answer) {
         log::info!("an answer on the control socket was not taken: {error}");
     }
+}
+
+/// Sends a line.
+///
+/// # Errors
+///
+/// If the client is gone.
+pub(super) fn tell(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
+    let mut line = serde_json::to_vec(answer)?;
+    line.push(b'\n');
+    stream.write_all(&line)
 }
 
 /// Connects to the daemon behind `mountpoint`; `None` if there is none.
@@ -270,32 +285,58 @@ fn serves(stream: &UnixStream, users: &[u32]) -> bool {
 ///
 /// If the daemon does not answer, or answers with a failure.
 pub(super) fn ask(stream: UnixStream, request: Request) -> Result<Answer, Failure> {
+    ask_and_heed(stream, &request, |_| {})
+}
+
+/// The same; `heed` gets what the daemon says before its answer.
+///
+/// # Errors
+///
+/// As [`ask`].
+pub(super) fn ask_and_heed(
+    stream: UnixStream,
+    request: &Request,
+    heed: impl FnMut(&Answer),
+) -> Result<Answer, Failure> {
     let silent = |error: io::Error| {
         Failure::environment(format!("the daemon does not answer: {error}"))
             .advise("look at its log; `kill -TERM` of its process unmounts in good order")
     };
-    match exchange(stream, request).map_err(silent)? {
+    match exchange(stream, request, heed).map_err(silent)? {
         Answer::Failed(failure) => Err(failure),
         answer => Ok(answer),
     }
 }
 
-fn exchange(mut stream: UnixStream, request: Request) -> io::Result<Answer> {
+fn exchange(
+    mut stream: UnixStream,
+    request: &Request,
+    mut heed: impl FnMut(&Answer),
+) -> io::Result<Answer> {
     let patience = match request {
-        Request::Status | Request::Directories => Some(ANSWER_TIMEOUT),
+        Request::Status | Request::Directories | Request::Scrub { .. } => Some(ANSWER_TIMEOUT),
         // Flushing takes as long as there is to flush.
         Request::Unmount { .. } => None,
     };
     stream.set_read_timeout(patience)?;
-    let mut line = serde_json::to_vec(&request)?;
+    let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     stream.write_all(&line)?;
-    let mut text = Vec::new();
-    stream.read_to_end(&mut text)?;
-    if text.is_empty() {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+    let mut lines = BufReader::new(stream);
+    let mut text = String::new();
+    loop {
+        text.clear();
+        if lines.read_line(&mut text)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if text.trim().is_empty() {
+            continue;
+        }
+        match serde_json::from_str(&text)? {
+            said @ Answer::Scrubbing(_) => heed(&said),
+            answer => return Ok(answer),
+        }
     }
-    Ok(serde_json::from_slice(&text)?)
 }
 
 /// Waits until the process at the other end of a connection is gone, once it has said that it ends.
@@ -345,20 +386,27 @@ impl Departure {
 ///
 /// If there is no daemon, or it does not answer.
 pub(super) fn live_report(mountpoint: &Path, entry: &MountEntry) -> Result<Report, Failure> {
-    let shown = mountpoint.display();
-    let Some(stream) = connect(mountpoint, Some(entry))? else {
-        return Err(
-            Failure::environment(format!("the daemon that served {shown} is gone")).advise(
-                format!("`cauchyfs unmount {shown}` clears the mountpoint; then mount it again"),
-            ),
-        );
-    };
-    match ask(stream, Request::Status)? {
+    match ask(connect_to(mountpoint, entry)?, Request::Status)? {
         Answer::Status(report) => Ok(*report),
         other => Err(Failure::environment(format!(
-            "the daemon of {shown} answered beside the point: {other:?}"
+            "the daemon of {} answered beside the point: {other:?}",
+            mountpoint.display()
         ))),
     }
+}
+
+/// Connects to the daemon of a mount of ours.
+///
+/// # Errors
+///
+/// If it is gone, or this user may not talk to it.
+pub(super) fn connect_to(mountpoint: &Path, entry: &MountEntry) -> Result<UnixStream, Failure> {
+    let shown = mountpoint.display();
+    connect(mountpoint, Some(entry))?.ok_or_else(|| {
+        Failure::environment(format!("the daemon that served {shown} is gone")).advise(format!(
+            "`cauchyfs unmount {shown}` clears the mountpoint; then mount it again"
+        ))
+    })
 }
 
 /// Returns the running mount that uses one of `directories`, if any.

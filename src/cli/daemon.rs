@@ -31,6 +31,7 @@ use super::warnings;
 use crate::fs::{AtimePolicy, FsOptions};
 use crate::fuse::mount::{MountError, MountFlavor, Place, Unmount};
 use crate::fuse::{ServeOptions, Serving, serve, sync_mount};
+use crate::maintain::Schedule;
 use crate::members::Access;
 
 /// How long what is open below a mount may stay open after the mount was taken away by a signal.
@@ -47,6 +48,7 @@ pub(super) struct Plan {
     pub(super) engine: String,
     pub(super) cache_bytes: usize,
     pub(super) threads: usize,
+    pub(super) schedule: Schedule,
 }
 
 /// What a daemon tells the process that started it, as one line of JSON.
@@ -205,6 +207,7 @@ fn open(plan: &Plan) -> Result<Volume, Failure> {
         engine: plan.engine.clone(),
         cache_bytes: plan.cache_bytes,
         threads: std::thread::available_parallelism().map_or(2, usize::from),
+        schedule: plan.schedule,
     };
     let fs_options = FsOptions {
         atime: match plan.options.atime {

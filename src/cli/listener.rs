@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::control::{self, Answer, ControlSocket, Request};
 use super::failure::Failure;
+use super::scrub;
 use super::volume::{Volume, report};
 use crate::fs::Fs;
 use crate::members::Unusable;
@@ -109,6 +110,9 @@ impl Listener {
                 let directories = self.fs.pipeline().members().paths();
                 control::answer(&client, &Answer::Directories(directories));
             }
+            Ok(Request::Scrub { bytes_per_second }) => {
+                scrub::serve(&self.fs, &client, bytes_per_second);
+            }
             Ok(Request::Unmount { lazy }) => (self.unmount)(lazy, client),
             Err(error) => log::info!("a request on the control socket was dropped: {error}"),
         }
@@ -116,7 +120,7 @@ impl Listener {
 }
 
 /// Does what may take long, and gives signs of life meanwhile.
-fn meanwhile<T>(client: &UnixStream, work: impl FnOnce() -> T) -> T {
+pub(super) fn meanwhile<T>(client: &UnixStream, work: impl FnOnce() -> T) -> T {
     std::thread::scope(|scope| {
         let (done, is_done) = mpsc::channel::<()>();
         scope.spawn(move || {

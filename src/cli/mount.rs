@@ -10,6 +10,7 @@ use super::failure::{Failure, Outcome, warn};
 use super::logging;
 use super::options::MountOptions;
 use crate::codec;
+use crate::maintain::Schedule;
 
 /// The least memory for caches that leaves room to work.
 const LEAST_CACHE: u64 = 16 << 20;
@@ -81,6 +82,9 @@ fn plan(arguments: &MountArguments) -> Result<Plan, Failure> {
         engine: arguments.engine.clone(),
         cache_bytes: usize::try_from(arguments.cache_size).map_err(Failure::usage)?,
         threads: arguments.threads,
+        schedule: Schedule {
+            scrub_interval: arguments.scrub_interval,
+        },
     })
 }
 
@@ -128,6 +132,10 @@ fn command_line(arguments: &MountArguments, plan: &Plan, verbosity: u8) -> Vec<O
         arguments.cache_size.to_string().into(),
     ]);
     line.extend(["--threads".into(), arguments.threads.to_string().into()]);
+    if let Some(interval) = arguments.scrub_interval {
+        let seconds = format!("{}s", interval.as_secs());
+        line.extend(["--scrub-interval".into(), seconds.into()]);
+    }
     if let Some(file) = &arguments.log_file {
         let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
         line.extend(["--log-file".into(), file.into()]);

@@ -329,8 +329,40 @@ impl Report {
                 ),
             );
         }
+        self.push_scrub(text);
         for path in &self.unrecoverable_files {
             push(text, format_args!("cannot be read in full: {path}"));
+        }
+    }
+
+    fn push_scrub(&self, text: &mut String) {
+        let ScrubReport {
+            state,
+            progress,
+            repaired,
+            finished_at,
+        } = &self.scrub;
+        let percent = (progress * 100.0).floor();
+        let repaired = format_count(*repaired, "piece");
+        match state {
+            ScrubState::Never => push(text, format_args!("never scrubbed")),
+            ScrubState::Running => push(
+                text,
+                format_args!("a scrub is under way: {percent}%, {repaired} repaired"),
+            ),
+            ScrubState::Finished => push(
+                text,
+                format_args!(
+                    "scrubbed, {repaired} repaired, at {}",
+                    finished_at.as_deref().unwrap_or("an unknown time")
+                ),
+            ),
+            ScrubState::Stopped => push(
+                text,
+                format_args!(
+                    "a scrub stopped at {percent}%, {repaired} repaired; `cauchyfs scrub` goes on with it"
+                ),
+            ),
         }
     }
 

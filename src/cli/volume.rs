@@ -12,10 +12,11 @@ use super::report::{
     CapacityReport, ErrorCounts, GeometryReport, IndexReport, MemberReport, MemberState,
     RebuildReport, RedundancyReport, Report, ScrubReport, State,
 };
+use super::scrub::scrub_report;
 use crate::commit::{CommitError, LostStripe, OpenOptions, Pipeline};
 use crate::fs::{Fs, FsError, FsOptions};
 use crate::fuse::one_line;
-use crate::maintain::Maintain;
+use crate::maintain::{Maintain, Schedule};
 use crate::members::{self, Access, Members, MembersError, Unusable};
 use crate::meta::MetaError;
 use crate::store::{DirStore, Executor, ExecutorKind, StoreError, StoreRef};
@@ -45,6 +46,8 @@ pub(super) struct VolumeOptions {
     pub(super) cache_bytes: usize,
     /// Workers for flushing and prefetching.
     pub(super) threads: usize,
+    /// What is done in the background, and when.
+    pub(super) schedule: Schedule,
 }
 
 impl VolumeOptions {
@@ -55,6 +58,7 @@ impl VolumeOptions {
             engine: "auto".to_owned(),
             cache_bytes: 64 << 20,
             threads: 2,
+            schedule: Schedule::default(),
         }
     }
 }
@@ -184,7 +188,7 @@ impl Volume {
     ) -> Result<Self, Failure> {
         let mut volume = Self::open_at_rest(directories, options, fs_options)?;
         let locks = Arc::clone(&volume.fs) as _;
-        volume.maintain = Some(Maintain::start(&volume.pipeline, locks));
+        volume.maintain = Some(Maintain::start(&volume.pipeline, locks, options.schedule));
         Ok(volume)
     }
 
@@ -293,6 +297,9 @@ pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Repor
         copies_wanted: copies.wanted,
         members: copies.members.iter().map(|member| member.0).collect(),
     };
+    let scrub = pipeline
+        .scrub_status()
+        .map_err(|error| storage_failure(&error))?;
     let space = pipeline.space();
     Ok(Report {
         state: Report::judge(&blank.members, &redundancy, Some(&index), &blank.geometry),
@@ -301,6 +308,7 @@ pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Repor
         redundancy,
         index: Some(index),
         unrecoverable_files,
+        scrub: scrub_report(&scrub),
         capacity: CapacityReport {
             bytes_usable: space.usable_total,
             bytes_used: space.usable_used,
@@ -378,7 +386,7 @@ pub(super) fn member_report(status: members::MemberStatus, notes: &[Unusable]) -
 }
 
 /// Names the files that hold bytes that are lost, as far as they are listed.
-fn files_in(fs: &Fs, lost: &[LostStripe]) -> Result<Vec<String>, Failure> {
+pub(super) fn files_in(fs: &Fs, lost: &[LostStripe]) -> Result<Vec<String>, Failure> {
     let inodes = fs
         .pipeline()
         .inodes_in(lost)

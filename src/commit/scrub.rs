@@ -121,15 +121,18 @@ impl Pipeline {
         };
         let mut scrub = self.begin_scrub()?;
         let _live = Live(&self.scrubbing);
-        let mut noted = Instant::now();
+        let (mut noted, mut is_stopped) = (Instant::now(), false);
         let mut go_on = |scrub: &Scrub| -> Result<bool, CommitError> {
             *self.scrubbing.live.lock() = Some(*scrub);
             if noted.elapsed() >= NOTE_INTERVAL {
                 self.note_scrub(scrub)?;
                 noted = Instant::now();
             }
-            let is_to_stop = self.scrubbing.is_to_stop.load(Ordering::SeqCst);
-            Ok(!is_to_stop && report(&self.status_of(scrub, true)).is_continue())
+            // Who broke once is not asked again.
+            is_stopped = is_stopped
+                || self.scrubbing.is_to_stop.load(Ordering::SeqCst)
+                || report(&self.status_of(scrub, true)).is_break();
+            Ok(!is_stopped)
         };
         if scrub.segment == SegmentId(0) {
             self.scrub_metadata(&mut scrub, &mut go_on)?;
@@ -146,9 +149,6 @@ impl Pipeline {
             }
         }
         self.note_scrub(&scrub)?;
-        if !self.closed.load(Ordering::SeqCst) {
-            self.sync()?;
-        }
         Ok(Some(self.status_of(&scrub, false)))
     }
 
@@ -206,11 +206,19 @@ impl Pipeline {
         self.lacked_files.store(lacks_files, Ordering::Relaxed);
     }
 
-    /// Notes how far a scrub is. What it repaired is durable already.
+    /// Notes how far a scrub is, durably unless there is no space. What it repaired is durable already.
     fn note_scrub(&self, scrub: &Scrub) -> Result<(), CommitError> {
         let mut batch = Batch::default();
         batch.put(key::scrub(), scrub.encode());
-        Ok(self.meta.apply(batch)?)
+        self.meta.apply(batch)?;
+        if self.closed.load(Ordering::SeqCst) {
+            // Whoever closes the volume commits it, and waits for us.
+            return Ok(());
+        }
+        match self.sync() {
+            Err(CommitError::NoSpace) => Ok(()),
+            done => done,
+        }
     }
 
     fn status_of(&self, scrub: &Scrub, is_running: bool) -> ScrubStatus {

@@ -13,5 +13,6 @@ mod hang;
 mod kinds;
 mod misuse;
 mod posix;
+mod scrub;
 mod session;
 mod support;

@@ -1,0 +1,216 @@
+//! `cauchyfs scrub`.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::{Deserialize, Serialize};
+
+use super::args::ScrubArguments;
+use super::control::{self, Answer, Request};
+use super::failure::{Failure, Outcome};
+use super::report::ScrubState;
+use super::size::{format_count, format_size};
+use crate::fuse::mountinfo;
+
+mod serve;
+
+pub(super) use serve::{scrub_report, serve};
+
+/// How far a scrub is, as the daemon tells a command that waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Progress {
+    pub(super) bytes_passed: u64,
+    pub(super) bytes_total: u64,
+    pub(super) repaired: u64,
+    pub(super) wrong: u64,
+}
+
+/// What a scrub came to; the document that `scrub --json` prints.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Scrubbed {
+    pub(super) state: ScrubState,
+    pub(super) progress: f64,
+    /// Bytes of shards that were read.
+    pub(super) bytes_read: u64,
+    /// Shards and other pieces that were wrong and are right now.
+    pub(super) repaired: u64,
+    /// Those that are wrong still.
+    pub(super) wrong: u64,
+    /// Shards that are on no member at hand.
+    pub(super) missing: u64,
+    /// Bytes that cannot be had.
+    pub(super) bytes_lost: u64,
+    pub(super) began_at: Option<String>,
+    /// When a scrub last went through.
+    pub(super) finished_at: Option<String>,
+    pub(super) unrecoverable_files: Vec<String>,
+}
+
+impl Scrubbed {
+    fn outcome(&self) -> Outcome {
+        if self.bytes_lost > 0 || !self.unrecoverable_files.is_empty() {
+            Outcome::Lost
+        } else if self.wrong > 0 || self.missing > 0 || self.state != ScrubState::Finished {
+            Outcome::Degraded
+        } else {
+            Outcome::Done
+        }
+    }
+
+    fn for_people(&self) -> String {
+        let mut lines = vec![format!(
+            "{}: {} read, {} repaired",
+            match self.state {
+                ScrubState::Finished => "finished",
+                _ => "stopped half way",
+            },
+            format_size(self.bytes_read),
+            format_count(self.repaired, "piece"),
+        )];
+        if self.wrong > 0 {
+            lines.push(format!(
+                "{} could not be repaired",
+                format_count(self.wrong, "piece")
+            ));
+        }
+        if self.missing > 0 {
+            lines.push(format!(
+                "{} on no directory at hand; `cauchyfs rebuild` makes them anew",
+                match self.missing {
+                    1 => "1 shard is".to_owned(),
+                    missing => format!("{missing} shards are"),
+                }
+            ));
+        }
+        if self.bytes_lost > 0 {
+            lines.push(format!("{} are lost", format_size(self.bytes_lost)));
+        }
+        for path in &self.unrecoverable_files {
+            lines.push(format!("cannot be read in full: {path}"));
+        }
+        if self.state != ScrubState::Finished {
+            lines.push("the next `cauchyfs scrub` goes on from there".to_owned());
+        }
+        lines.join("\n")
+    }
+}
+
+/// Has the daemon of a mount scrub it, and waits for that.
+///
+/// # Errors
+///
+/// If nothing of ours is mounted there, or it cannot scrub.
+pub(super) fn run(arguments: &ScrubArguments) -> Result<Outcome, Failure> {
+    let request = Request::Scrub {
+        bytes_per_second: arguments.rate,
+    };
+    let bar = bar();
+    let show = |progress: Progress| {
+        bar.set_length(progress.bytes_total);
+        bar.set_position(progress.bytes_passed);
+        let left = if progress.wrong > 0 {
+            format!(", {} not", progress.wrong)
+        } else {
+            String::new()
+        };
+        bar.set_message(format!("{} repaired{left}", progress.repaired));
+    };
+    let answered = follow(&arguments.mountpoint, &request, |answer| {
+        if let Answer::Scrubbing(progress) = answer {
+            show(*progress);
+        }
+    });
+    bar.finish_and_clear();
+    let scrubbed = match answered? {
+        Answer::Scrubbed(scrubbed) => scrubbed,
+        other => {
+            let text = format!("the daemon answered beside the point: {other:?}");
+            return Err(Failure::environment(text));
+        }
+    };
+    if arguments.json {
+        let document = serde_json::to_string_pretty(&scrubbed).map_err(Failure::environment)?;
+        println!("{document}");
+    } else {
+        println!("{}", scrubbed.for_people());
+    }
+    Ok(scrubbed.outcome())
+}
+
+/// Asks the daemon of the mount at `path`; `heed` gets what it says before its answer.
+fn follow(path: &Path, request: &Request, heed: impl FnMut(&Answer)) -> Result<Answer, Failure> {
+    let none = || {
+        Failure::environment(format!("no volume is mounted at {}", path.display()))
+            .advise("mount it first; a scrub works on a mounted volume")
+    };
+    let mountpoint = mountinfo::locate(path).map_err(|_| none())?;
+    let entry = mountinfo::mount_at(&mountpoint)
+        .map_err(|error| Failure::environment(format!("cannot read the mount table: {error}")))?
+        .filter(mountinfo::MountEntry::is_ours)
+        .ok_or_else(none)?;
+    let stream = control::connect_to(&mountpoint, &entry)?;
+    control::ask_and_heed(stream, request, heed)
+}
+
+/// Returns a progress bar on standard error, hidden where that is no terminal.
+fn bar() -> ProgressBar {
+    let target = if std::io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let template = "{wide_bar} {percent}% {bytes}/{total_bytes} {bytes_per_sec} {eta} {msg}";
+    let style = ProgressStyle::with_template(template).expect("the template is sound");
+    let bar = ProgressBar::with_draw_target(Some(0), target).with_style(style);
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scrubbed() -> Scrubbed {
+        Scrubbed {
+            state: ScrubState::Finished,
+            progress: 1.0,
+            bytes_read: 3 << 20,
+            repaired: 1,
+            wrong: 0,
+            missing: 0,
+            bytes_lost: 0,
+            began_at: None,
+            finished_at: None,
+            unrecoverable_files: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_exit_code_says_whether_all_is_whole_now() {
+        let clean = scrubbed();
+        assert_eq!(clean.outcome(), Outcome::Done);
+        assert_eq!(
+            clean.for_people(),
+            "finished: 3.0 MiB read, 1 piece repaired"
+        );
+        let missing = Scrubbed {
+            missing: 2,
+            ..scrubbed()
+        };
+        assert_eq!(missing.outcome(), Outcome::Degraded);
+        let stopped = Scrubbed {
+            state: ScrubState::Stopped,
+            ..scrubbed()
+        };
+        assert_eq!(stopped.outcome(), Outcome::Degraded);
+        let lost = Scrubbed {
+            bytes_lost: 4096,
+            unrecoverable_files: vec!["/a".to_owned()],
+            ..stopped
+        };
+        assert_eq!(lost.outcome(), Outcome::Lost);
+        assert!(lost.for_people().contains("cannot be read in full: /a"));
+    }
+}

@@ -1,0 +1,138 @@
+//! The daemon's side of `cauchyfs scrub`.
+
+use std::ops::ControlFlow;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Progress, Scrubbed};
+use crate::cli::control::{self, Answer};
+use crate::cli::failure::Failure;
+use crate::cli::listener::meanwhile;
+use crate::cli::report::{ScrubReport, ScrubState};
+use crate::cli::volume::{files_in, storage_failure};
+use crate::commit::{self, ScrubStatus};
+use crate::fs::Fs;
+
+/// How often whoever waits for a scrub hears how far it is.
+const TELL_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Scrubs for a client, who hears how far it is, until that is done or the client has gone. If a scrub is
+/// under way already, the client follows that one.
+pub(in crate::cli) fn serve(fs: &Arc<Fs>, client: &UnixStream, bytes_per_second: Option<u64>) {
+    let answer = match scrub(fs, client, bytes_per_second) {
+        Ok(Some(scrubbed)) => Answer::Scrubbed(scrubbed),
+        Ok(None) => return,
+        Err(failure) => Answer::Failed(failure),
+    };
+    control::answer(client, &answer);
+}
+
+/// Returns what the scrub came to, or `None` if the client has gone.
+fn scrub(
+    fs: &Arc<Fs>,
+    client: &UnixStream,
+    bytes_per_second: Option<u64>,
+) -> Result<Option<Scrubbed>, Failure> {
+    let pipeline = fs.pipeline();
+    let mut told: Option<Instant> = None;
+    let mut is_gone = false;
+    let mut tell = |status: &ScrubStatus| {
+        if told.is_some_and(|told| told.elapsed() < TELL_INTERVAL) {
+            return ControlFlow::Continue(());
+        }
+        told = Some(Instant::now());
+        is_gone = control::tell(client, &Answer::Scrubbing(progress(status))).is_err();
+        if is_gone {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    };
+    let scrubbed = pipeline.scrub(&**fs, bytes_per_second, &mut tell);
+    let mut status = scrubbed.map_err(|error| storage_failure(&error))?;
+    while status.is_none() {
+        std::thread::sleep(TELL_INTERVAL);
+        let of_other = pipeline
+            .scrub_status()
+            .map_err(|error| storage_failure(&error))?;
+        if of_other.state != commit::ScrubState::Running {
+            status = Some(of_other);
+        } else if tell(&of_other).is_break() {
+            break;
+        }
+    }
+    match status {
+        Some(status) if !is_gone => meanwhile(client, || scrubbed_of(fs, &status)).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn progress(status: &ScrubStatus) -> Progress {
+    Progress {
+        bytes_passed: status.bytes_passed,
+        bytes_total: status.bytes_total,
+        repaired: status.record.repaired,
+        wrong: status.record.wrong,
+    }
+}
+
+fn scrubbed_of(fs: &Fs, status: &ScrubStatus) -> Result<Scrubbed, Failure> {
+    let counted = fs
+        .pipeline()
+        .redundancy()
+        .map_err(|error| storage_failure(&error))?;
+    let record = status.record;
+    Ok(Scrubbed {
+        state: state(status.state),
+        progress: status.progress,
+        bytes_read: record.bytes,
+        repaired: record.repaired,
+        wrong: record.wrong,
+        missing: record.missing,
+        bytes_lost: record.lost,
+        began_at: moment(record.began),
+        finished_at: moment(record.last_finished),
+        unrecoverable_files: files_in(fs, &counted.unrecoverable)?,
+    })
+}
+
+/// Says for `status` how the last scrub went, or how far the one is that is under way.
+pub(in crate::cli) fn scrub_report(status: &ScrubStatus) -> ScrubReport {
+    ScrubReport {
+        state: state(status.state),
+        progress: status.progress,
+        repaired: status.record.repaired,
+        finished_at: moment(status.record.last_finished),
+    }
+}
+
+fn state(state: commit::ScrubState) -> ScrubState {
+    match state {
+        commit::ScrubState::Never => ScrubState::Never,
+        commit::ScrubState::Running => ScrubState::Running,
+        commit::ScrubState::Finished => ScrubState::Finished,
+        commit::ScrubState::Stopped => ScrubState::Stopped,
+    }
+}
+
+/// Writes a moment as RFC 3339 has it; 0 seconds are none.
+fn moment(seconds: u64) -> Option<String> {
+    let seconds = i64::try_from(seconds).ok().filter(|seconds| *seconds > 0)?;
+    let moment = jiff::Timestamp::from_second(seconds).ok()?;
+    Some(moment.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_written_as_in_rfc_3339() {
+        assert_eq!(moment(0), None);
+        assert_eq!(
+            moment(1_700_000_000).as_deref(),
+            Some("2023-11-14T22:13:20Z")
+        );
+    }
+}

@@ -1,0 +1,36 @@
+//! Spans of time as people write them.
+
+use std::time::Duration;
+
+use jiff::{Span, SpanRelativeTo};
+
+/// Parses `30d`, `12h`, `1h 30m` and the like; a day has 24 hours.
+///
+/// # Errors
+///
+/// A sentence, if it is no span of time, or none that passes.
+pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
+    let parse = || -> Option<Duration> {
+        let span: Span = text.trim().parse().ok()?;
+        let time = span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
+        Duration::try_from(time).ok().filter(|time| !time.is_zero())
+    };
+    parse().ok_or_else(|| format!("`{text}` is no time; write it like 30d or 12h"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        let hours = |hours: u64| Ok(Duration::from_secs(hours * 3600));
+        assert_eq!(parse_time("30d"), hours(720));
+        assert_eq!(parse_time(" 2w "), hours(336));
+        assert_eq!(parse_time("12h"), hours(12));
+        assert_eq!(parse_time("59m 60s"), hours(1));
+        for text in ["", "30", "x", "-1d", "0s", "1mo"] {
+            assert!(parse_time(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! `scrub` of mounted volumes to whose directories something happened.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{
+    CAUCHYFS, Shape, TestVolume, check_large, drop_caches, eventually, must, pattern, skip_mounts,
+    text, write_large,
+};
+
+/// Bytes of the large file: several segments.
+const LARGE: u64 = 90 << 20;
+
+fn segments(member: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(member.join("segments")).expect("the member is there");
+    let mut paths: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("the member is there").path())
+        .collect();
+    paths.sort();
+    paths
+}
+
+/// What lies in the segment files of all members.
+fn shards(volume: &TestVolume) -> BTreeMap<PathBuf, Vec<u8>> {
+    let paths = volume.members.iter().flat_map(|member| segments(member));
+    paths
+        .map(|path| (path.clone(), fs::read(path).expect("the file can be read")))
+        .collect()
+}
+
+fn open(path: &Path) -> File {
+    let opened = File::options().read(true).write(true).open(path);
+    opened.expect("the file is there")
+}
+
+/// Turns some bytes of a file into others.
+fn spoil(path: &Path, offset: u64) {
+    let file = open(path);
+    let mut bytes = [0; 8];
+    file.read_exact_at(&mut bytes, offset)
+        .expect("it is long enough");
+    file.write_all_at(&bytes.map(|byte| byte ^ 0x55), offset)
+        .expect("there is room");
+}
+
+fn scrub(volume: &TestVolume, options: &[&str]) -> (Value, i32) {
+    let output = Command::new(CAUCHYFS)
+        .args(["scrub", "--json"])
+        .args(options)
+        .arg(&volume.mountpoint)
+        .output()
+        .expect("the binary runs");
+    let value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {output:?}\n{}", volume.log()));
+    (value, output.status.code().expect("it was not killed"))
+}
+
+fn filled() -> TestVolume {
+    let shape = Shape {
+        segment: "4MiB",
+        ..Shape::FOUR_TWO
+    };
+    let volume = TestVolume::create(shape, 900);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).expect("there is room");
+    fs::write(volume.path("small"), pattern(7, 40_000)).expect("there is room");
+    // What is in memory only is in no file.
+    volume.remount();
+    volume
+}
+
+#[test]
+fn what_happens_to_the_files_of_two_mounted_directories_is_repaired_to_the_byte() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = filled();
+    let (status, code) = volume.status();
+    assert_eq!(
+        (code, &status["scrub"]["state"]),
+        (0, &Value::from("never"))
+    );
+    let before = shards(&volume);
+    for (number, path) in segments(&volume.members[1]).iter().enumerate() {
+        let len = fs::metadata(path).expect("it is there").len();
+        match number % 3 {
+            0 => (0..len / 5000).for_each(|place| spoil(path, place * 5000)),
+            1 => fs::remove_file(path).expect("it is there"),
+            _ => open(path).set_len(len / 2 + 77).expect("it can be cut"),
+        }
+    }
+    let others = segments(&volume.members[4]);
+    let (one, other) = (&others[0], &others[1]);
+    let aside = volume.home.join("aside");
+    must("cp", &[text(one), text(&aside)]);
+    must("cp", &[text(other), text(one)]);
+    must("cp", &[text(&aside), text(other)]);
+    let zeros = vec![0; 1 << 20];
+    open(&others[2])
+        .write_all_at(&zeros, 0)
+        .expect("there is room");
+    // A slot of a superblock, and a page of the index.
+    spoil(&volume.members[4].join("superblock"), 65_536 + 40);
+    spoil(&volume.members[2].join("superblock"), 40);
+
+    let (scrubbed, code) = scrub(&volume, &[]);
+    assert_eq!(code, 0, "{scrubbed}");
+    assert_eq!(scrubbed["state"], "finished");
+    assert!(scrubbed["repaired"].as_u64() > Some(20), "{scrubbed}");
+    for nothing in ["wrong", "missing", "bytes_lost"] {
+        assert_eq!(scrubbed[nothing], 0, "{scrubbed}");
+    }
+    let after = shards(&volume);
+    assert_eq!(
+        before.keys().collect::<Vec<_>>(),
+        after.keys().collect::<Vec<_>>()
+    );
+    for (path, bytes) in &before {
+        assert!(after[path] == *bytes, "{} is not as it was", path.display());
+    }
+    let (status, code) = volume.status();
+    assert_eq!(code, 0, "{status}");
+    assert_eq!(status["scrub"]["state"], "finished");
+    assert_eq!(status["scrub"]["progress"], 1.0);
+    assert_eq!(status["scrub"]["repaired"], scrubbed["repaired"]);
+    let finished = status["scrub"]["finished_at"].as_str().expect("a moment");
+    assert!(
+        finished.starts_with("20") && finished.ends_with('Z'),
+        "{finished}"
+    );
+    let (again, code) = scrub(&volume, &[]);
+    assert_eq!((code, &again["repaired"]), (0, &Value::from(0)), "{again}");
+    check_large(&volume.path("large"), 1, LARGE);
+    volume.unmount();
+    // Also with two other directories gone.
+    volume.mount_degraded(&[1, 2, 3, 4]);
+    check_large(&volume.path("large"), 1, LARGE);
+    volume.unmount();
+}
+
+/// Says where bytes that are found nowhere else lie in a directory's segment files.
+fn find(member: &Path, wanted: &[u8]) -> Option<(PathBuf, u64)> {
+    segments(member).into_iter().find_map(|path| {
+        let bytes = fs::read(&path).expect("it can be read");
+        let blocks = bytes
+            .chunks(4096)
+            .position(|block| block.starts_with(wanted))?;
+        Some((path, blocks as u64 * 4096))
+    })
+}
+
+#[test]
+fn what_more_damage_than_parity_costs_is_named_and_all_else_can_be_read() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = filled();
+    let content = fs::read(volume.path("large")).expect("it can be read");
+    // The block that begins here, and the same rows of the stripe's other shards on two more members.
+    let hit = 41 << 20;
+    let wanted = &content[hit..hit + 64];
+    let mut members = volume.members.iter().enumerate();
+    let (member, (path, offset)) = members
+        .find_map(|(number, member)| Some((number, find(member, wanted)?)))
+        .expect("some member has it");
+    let name = path.file_name().expect("it has a name");
+    for other in [member, (member + 1) % 6, (member + 2) % 6] {
+        spoil(&volume.members[other].join("segments").join(name), offset);
+    }
+    let (scrubbed, code) = scrub(&volume, &[]);
+    assert_eq!(code, 4, "{scrubbed}");
+    assert_eq!(
+        scrubbed["unrecoverable_files"],
+        serde_json::json!(["large"])
+    );
+    let lost = scrubbed["bytes_lost"].as_u64().expect("a number");
+    assert!(
+        (1..=3).contains(&(lost / 4096)) && lost % 4096 == 0,
+        "{scrubbed}"
+    );
+    let check_reads = || {
+        drop_caches();
+        let file = File::open(volume.path("large")).expect("it can be opened");
+        let mut failed = 0;
+        for (number, expected) in content.chunks(4096).enumerate() {
+            let mut block = vec![0; expected.len()];
+            match file.read_exact_at(&mut block, number as u64 * 4096) {
+                Ok(()) => assert!(block == expected, "block {number} has other bytes"),
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(5), "block {number}: {error}");
+                    failed += 4096;
+                }
+            }
+        }
+        assert_eq!(failed, lost, "bytes that cannot be read");
+    };
+    let (status, code) = volume.status();
+    assert_eq!((code, &status["state"]), (4, &Value::from("failed")));
+    assert_eq!(status["unrecoverable_files"], serde_json::json!(["large"]));
+    volume.remount();
+    let (status, _) = volume.status();
+    assert_eq!(
+        status["unrecoverable_files"],
+        serde_json::json!(["large"]),
+        "before anyone read"
+    );
+    check_reads();
+    fs::remove_file(volume.path("large")).expect("it can be deleted");
+    let (scrubbed, code) = scrub(&volume, &[]);
+    assert_eq!(code, 0, "{scrubbed}");
+    let (status, _) = volume.status();
+    assert_eq!(status["state"], "healthy", "{status}");
+    volume.unmount();
+}
+
+#[test]
+fn a_scrub_that_is_killed_with_its_daemon_goes_on_where_it_was() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = filled();
+    for path in segments(&volume.members[3]) {
+        spoil(&path, 9000);
+    }
+    let mut slow = Command::new(CAUCHYFS)
+        .args(["scrub", "--rate", "20MiB"])
+        .arg(&volume.mountpoint)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let progress = || {
+        volume.status().0["scrub"]["progress"]
+            .as_f64()
+            .expect("a number")
+    };
+    eventually("half of it is done", || progress() > 0.5);
+    assert_eq!(volume.status().0["scrub"]["state"], "running");
+    volume.crash();
+    let ended = slow.wait().expect("it can be waited for");
+    assert_eq!(ended.code(), Some(2), "its daemon died");
+    let mut said = String::new();
+    let mut stderr = slow.stderr.take().expect("it is a pipe");
+    stderr.read_to_string(&mut said).expect("it is text");
+    assert!(
+        said.starts_with("cauchyfs: the daemon does not answer"),
+        "{said}"
+    );
+
+    volume.mount();
+    let scrub_of = |status: Value| status["scrub"].clone();
+    let stopped = scrub_of(volume.status().0);
+    assert_eq!(stopped["state"], "stopped");
+    assert!(stopped["progress"].as_f64() > Some(0.2), "{stopped}");
+    assert!(stopped["repaired"].as_u64() > Some(0), "{stopped}");
+    // One that is interrupted stops as well.
+    let mut slow = Command::new(CAUCHYFS)
+        .args(["scrub", "--rate", "1MiB"])
+        .arg(&volume.mountpoint)
+        .spawn()
+        .expect("the binary runs");
+    eventually("it runs", || {
+        volume.status().0["scrub"]["state"] == "running"
+    });
+    must("kill", &["-TERM", &slow.id().to_string()]);
+    slow.wait().expect("it can be waited for");
+    eventually("it stopped", || {
+        volume.status().0["scrub"]["state"] == "stopped"
+    });
+    let (scrubbed, code) = scrub(&volume, &[]);
+    assert_eq!(code, 0, "{scrubbed}");
+    // All but those of the last moments before it was killed are counted, and each once.
+    let all = segments(&volume.members[3]).len() as u64;
+    let repaired = scrubbed["repaired"].as_u64();
+    assert!(repaired >= stopped["repaired"].as_u64() && repaired <= Some(all));
+    let (again, code) = scrub(&volume, &[]);
+    assert_eq!((code, &again["repaired"]), (0, &Value::from(0)), "{again}");
+    check_large(&volume.path("large"), 1, LARGE);
+    // A slow one keeps nobody from unmounting.
+    let mut slow = Command::new(CAUCHYFS)
+        .args(["scrub", "--rate", "1KiB"])
+        .arg(&volume.mountpoint)
+        .stderr(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    eventually("it runs", || {
+        volume.status().0["scrub"]["state"] == "running"
+    });
+    volume.unmount();
+    slow.wait().expect("it can be waited for");
+}
+
+#[test]
+fn a_mount_scrubs_by_itself_when_it_is_told_to() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = filled();
+    volume.unmount();
+    let path = &segments(&volume.members[0])[0];
+    let before = fs::read(path).expect("it can be read");
+    spoil(path, 4096);
+    let mounted = volume.try_mount(&[0, 1, 2, 3, 4, 5], &["--scrub-interval", "30d"]);
+    assert!(mounted.status.success(), "{mounted:?}");
+    eventually("it was scrubbed", || {
+        volume.status().0["scrub"]["state"] == "finished"
+    });
+    assert_eq!(volume.status().0["scrub"]["repaired"], 1);
+    assert!(fs::read(path).expect("it can be read") == before);
+    volume.unmount();
+}
+
+#[test]
+fn there_is_nothing_to_scrub_where_nothing_is_mounted() {
+    let directory = tempfile::tempdir().expect("there is room");
+    let output = Command::new(CAUCHYFS)
+        .arg("scrub")
+        .arg(directory.path())
+        .output()
+        .expect("the binary runs");
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.starts_with("cauchyfs: no volume is mounted at"),
+        "{said}"
+    );
+}
