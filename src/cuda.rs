@@ -9,8 +9,12 @@
 //! - Which device is used, if any, never changes a byte of the result.
 //! - A device that fails is never trusted with a result: what it was to compute is computed again.
 
+mod cut;
 mod device;
+mod driver;
+mod ptx;
 mod simulated;
 
 pub use device::{Device, DeviceError, Lane, Work};
+pub use driver::{Gpu, Resident};
 pub use simulated::Simulated;

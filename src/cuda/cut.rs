@@ -1,0 +1,127 @@
+//! How a batch is cut into pieces that travel one behind the other.
+
+use std::ops::Range;
+
+use crate::codec::BLOCK_BYTES;
+
+/// Shards on a device begin at multiples of this, so that threads read full sectors.
+const ALIGNMENT: usize = 256;
+
+/// Bytes of a piece that are worth the calls they take.
+const LEAST_BYTES: usize = 2 << 20;
+
+/// Some items of a batch, and columns of them: several whole ones, or a part of one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// Which items.
+    pub(super) items: Range<usize>,
+    /// Which bytes of each shard. They start at a block.
+    pub(super) columns: Range<usize>,
+}
+
+impl Piece {
+    /// Returns how many bytes of each shard there are.
+    pub(super) fn bytes(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// Returns how far apart shards lie on the device.
+    pub(super) fn pitch(&self) -> usize {
+        self.bytes().next_multiple_of(ALIGNMENT)
+    }
+
+    /// Returns which blocks of each shard there are.
+    pub(super) fn blocks(&self) -> Range<usize> {
+        self.columns.start / BLOCK_BYTES..self.columns.end.div_ceil(BLOCK_BYTES)
+    }
+}
+
+/// Returns the most shards that may lie in so many bytes on a device.
+pub(super) const fn most_shards(bytes: usize) -> usize {
+    bytes / ALIGNMENT
+}
+
+/// Cuts `items` of so many shards of so many bytes into pieces of which each takes `most` bytes at most
+/// on the device: about `ways` pieces or more, so that each can travel while others are worked on.
+///
+/// # Panics
+///
+/// If a block of all shards takes more than that.
+pub(super) fn cut(
+    items: usize,
+    shards: usize,
+    shard_bytes: usize,
+    most: usize,
+    ways: usize,
+) -> Vec<Piece> {
+    assert!(shards * BLOCK_BYTES <= most, "{shards} shards");
+    let item_bytes = shards * shard_bytes.next_multiple_of(ALIGNMENT);
+    let target = (items * item_bytes / ways).clamp(LEAST_BYTES.min(most), most);
+    if item_bytes <= target {
+        let count = items.div_ceil(target / item_bytes);
+        let first = |piece| piece * items / count;
+        let piece = |index| Piece {
+            items: first(index)..first(index + 1),
+            columns: 0..shard_bytes,
+        };
+        return (0..count).map(piece).collect();
+    }
+    let widest = target / shards / BLOCK_BYTES * BLOCK_BYTES;
+    let blocks = shard_bytes.div_ceil(BLOCK_BYTES);
+    let count = shard_bytes.div_ceil(widest.max(BLOCK_BYTES));
+    let start = |part: usize| (part * blocks / count * BLOCK_BYTES).min(shard_bytes);
+    let parts = |item| {
+        (0..count).map(move |part| Piece {
+            items: item..item + 1,
+            columns: start(part)..start(part + 1),
+        })
+    };
+    (0..items).flat_map(parts).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: usize = 16 << 20;
+
+    #[test]
+    fn pieces_cover_every_byte_once_and_fit() {
+        for shards in [2, 6, 48, 255] {
+            for bytes in [
+                1,
+                255,
+                256,
+                4096,
+                4097,
+                65_536,
+                (1 << 20) - 1,
+                1 << 20,
+                40 << 20,
+            ] {
+                for items in [1, 2, 7, 300] {
+                    let mut covered = vec![0; items];
+                    for piece in cut(items, shards, bytes, MOST, 6) {
+                        let size = piece.items.len() * shards * piece.pitch();
+                        assert!(size <= MOST, "{shards} {bytes} {items}: {piece:?}");
+                        assert!(piece.bytes() > 0, "{shards} {bytes} {items}: {piece:?}");
+                        assert_eq!(piece.columns.start % BLOCK_BYTES, 0);
+                        for item in piece.items.clone() {
+                            assert_eq!(covered[item], piece.columns.start, "{piece:?}");
+                            covered[item] = piece.columns.end;
+                        }
+                    }
+                    let whole = covered.iter().all(|&end| end == bytes);
+                    assert!(whole, "{shards} {bytes} {items}: {covered:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn small_items_travel_together_and_large_batches_in_several_pieces() {
+        assert_eq!(cut(100, 6, 4096, MOST, 6).len(), 2);
+        assert_eq!(cut(8, 6, 1 << 20, MOST, 6).len(), 8);
+        assert_eq!(cut(60, 6, 1 << 20, MOST, 6).len(), 30);
+    }
+}

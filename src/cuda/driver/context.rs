@@ -1,0 +1,109 @@
+//! What a process has on a device.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::Arc;
+use std::{fmt, ptr};
+
+use cudarc::driver::sys;
+
+use super::api::{check, load};
+use crate::cuda::DeviceError;
+
+/// A device's primary context, which everything else on it belongs to.
+pub(super) struct Context {
+    raw: sys::CUcontext,
+    device: sys::CUdevice,
+    name: String,
+}
+
+// SAFETY: the driver's functions may be called from any thread; a context is made current in the calling one
+// before it is used.
+unsafe impl Send for Context {}
+// SAFETY: as above; several threads may use a context at once.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// Opens all devices.
+    ///
+    /// # Errors
+    ///
+    /// If there is no driver or no device, or one of them cannot be opened.
+    pub(super) fn all() -> Result<Vec<Arc<Self>>, DeviceError> {
+        load()?;
+        let mut count: c_int = 0;
+        // SAFETY: the pointer is written to.
+        let answer = unsafe { sys::cuDeviceGetCount(&raw mut count) };
+        check(answer, "count devices")?;
+        if count == 0 {
+            return Err(DeviceError::NoDevice);
+        }
+        (0..count)
+            .map(|index| Self::open(index).map(Arc::new))
+            .collect()
+    }
+
+    fn open(index: c_int) -> Result<Self, DeviceError> {
+        let mut device: sys::CUdevice = 0;
+        // SAFETY: the pointer is written to.
+        let answer = unsafe { sys::cuDeviceGet(&raw mut device, index) };
+        check(answer, "open a device")?;
+        let name = name_of(device)?;
+        let mut raw: sys::CUcontext = ptr::null_mut();
+        // SAFETY: the pointer is written to; the device exists.
+        let answer = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut raw, device) };
+        check(answer, "open a device")?;
+        Ok(Self { raw, device, name })
+    }
+
+    /// Lets calls of this thread go to this device from now on.
+    ///
+    /// # Errors
+    ///
+    /// If the device is lost.
+    pub(super) fn enter(&self) -> Result<(), DeviceError> {
+        // SAFETY: the context was retained, and is released when this is dropped.
+        check(
+            unsafe { sys::cuCtxSetCurrent(self.raw) },
+            "turn to a device",
+        )
+    }
+
+    /// Calls `free`, which frees something, with the device current. Failing to is worth no more than a line:
+    /// it happens when the device is lost, which is said where work fails.
+    pub(super) fn free(&self, what: &'static str, free: impl FnOnce() -> sys::CUresult) {
+        let freed = self.enter().and_then(|()| check(free(), what));
+        if let Err(error) = freed {
+            log::debug!("{}: {error}", self.name);
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: it was retained once, and everything that belongs to it holds a reference to it.
+        let answer = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
+        if let Err(error) = check(answer, "close a device") {
+            log::debug!("{}: {error}", self.name);
+        }
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.device, self.name)
+    }
+}
+
+fn name_of(device: sys::CUdevice) -> Result<String, DeviceError> {
+    let mut name: [c_char; 256] = [0; 256];
+    // SAFETY: the driver writes up to 256 bytes with a zero at the end.
+    let answer = unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), 256, device) };
+    check(answer, "name a device")?;
+    // SAFETY: as above.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+    Ok(name.to_string_lossy().into_owned())
+}

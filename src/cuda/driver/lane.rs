@@ -1,0 +1,399 @@
+//! A lane: pieces of a batch on their way to a device, on it, and back.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use super::{
+    context::Context,
+    kernels::{Applied, Kernels},
+    launch::Stripes,
+    memory::{DeviceMemory, Staged},
+    module::Module,
+    stream::{Copy, End, Event, Stream},
+};
+use crate::codec::{Item, Targets};
+use crate::cuda::{
+    DeviceError, Lane, Work,
+    cut::{self, Piece},
+    ptx::Kind,
+};
+
+/// Pieces that are under way at once: one on its way there, one on the device, one on its way back.
+const SLOTS: usize = 3;
+
+/// Bytes of a piece, at most.
+const PIECE_BYTES: usize = 16 << 20;
+
+/// Words for the results of a piece: a verdict per target, and a sum per block. There are no more of either
+/// than shards would be if they were as short as can be.
+const RESULT_WORDS: usize = 2 * cut::most_shards(PIECE_BYTES);
+
+/// A lane of a GPU.
+pub(super) struct GpuLane {
+    context: Arc<Context>,
+    kernels: Arc<Kernels>,
+    slots: Vec<Slot>,
+}
+
+impl GpuLane {
+    /// Makes a lane with all the memory it will need.
+    ///
+    /// # Errors
+    ///
+    /// If the device is lost, or memory is short.
+    pub(super) fn new(context: &Arc<Context>, kernels: &Arc<Kernels>) -> Result<Self, DeviceError> {
+        let slots = (0..SLOTS).map(|_| Slot::new(context));
+        Ok(Self {
+            context: Arc::clone(context),
+            kernels: Arc::clone(kernels),
+            slots: slots.collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn run_pieces(&mut self, work: &mut Work<'_, '_>) -> Result<(), DeviceError> {
+        let Some(task) = Task::new(work, &self.kernels)? else {
+            return Ok(());
+        };
+        let pieces = cut::cut(
+            work.items.len(),
+            task.sources + task.targets,
+            task.shard_bytes,
+            PIECE_BYTES,
+            2 * SLOTS,
+        );
+        for (index, piece) in pieces.iter().enumerate() {
+            let slot = &mut self.slots[index % SLOTS];
+            slot.complete(&task, work.items)?;
+            slot.start(&task, piece, work.items)?;
+        }
+        for index in 0..SLOTS {
+            self.slots[(pieces.len() + index) % SLOTS].complete(&task, work.items)?;
+        }
+        Ok(())
+    }
+}
+
+impl Lane for GpuLane {
+    fn run(&mut self, work: &mut Work<'_, '_>) -> Result<(), DeviceError> {
+        self.context.enter()?;
+        let result = self.run_pieces(work);
+        if result.is_err() {
+            self.slots.iter_mut().for_each(Slot::abandon);
+        }
+        result
+    }
+}
+
+/// What is done to every piece of a batch.
+struct Task {
+    sources: usize,
+    targets: usize,
+    shard_bytes: usize,
+    is_compared: bool,
+    applied: Arc<Applied>,
+    /// What computes checksums, if they are wanted.
+    checksums: Option<Arc<Module>>,
+}
+
+impl Task {
+    /// Returns the task of a batch; none if there is nothing to do.
+    ///
+    /// # Panics
+    ///
+    /// If items are not alike, or do not fit the matrix: lengths are relied on when the device writes.
+    fn new(work: &Work<'_, '_>, kernels: &Kernels) -> Result<Option<Self>, DeviceError> {
+        let Some(first) = work.items.first().filter(|item| item.shard_bytes() > 0) else {
+            return Ok(None);
+        };
+        let (sources, targets) = (work.matrix.columns(), work.matrix.rows());
+        let (shard_bytes, is_compared) = (first.shard_bytes(), first.is_compared());
+        let lists = first.sums.len();
+        for item in &*work.items {
+            assert_eq!(
+                (item.sources.len(), item.targets.count()),
+                (sources, targets)
+            );
+            assert!(
+                lengths(item).all(|length| length == shard_bytes),
+                "{item:?}"
+            );
+            assert_eq!((item.is_compared(), item.sums.len()), (is_compared, lists));
+        }
+        let kind = if is_compared {
+            Kind::Compare
+        } else {
+            Kind::Write
+        };
+        let bytes = (work.items.len() * (sources + targets) * shard_bytes) as u64;
+        let checksums = (lists > 0).then(|| kernels.checksums()).transpose()?;
+        Ok(Some(Self {
+            sources,
+            targets,
+            shard_bytes,
+            is_compared,
+            applied: kernels.applying(work.matrix, kind, bytes)?,
+            checksums,
+        }))
+    }
+}
+
+fn lengths<'i>(item: &'i Item<'_>) -> Box<dyn Iterator<Item = usize> + 'i> {
+    let sources = item.sources.iter().map(|shard| shard.len());
+    match &item.targets {
+        Targets::Written(shards) => Box::new(sources.chain(shards.iter().map(|s| s.len()))),
+        Targets::Compared { shards, .. } => Box::new(sources.chain(shards.iter().map(|s| s.len()))),
+    }
+}
+
+/// Room for one piece on the device.
+struct Slot {
+    // Dropped first: nothing uses the memory below any more then.
+    stream: Stream,
+    done: Event,
+    shards: DeviceMemory,
+    results: DeviceMemory,
+    staged: Staged,
+    under_way: Option<Piece>,
+}
+
+impl Slot {
+    fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
+        Ok(Self {
+            stream: Stream::new(context)?,
+            done: Event::new(context, false)?,
+            shards: DeviceMemory::new(context, PIECE_BYTES)?,
+            results: DeviceMemory::new(context, RESULT_WORDS * size_of::<u32>())?,
+            staged: Staged::new(context, RESULT_WORDS)?,
+            under_way: None,
+        })
+    }
+
+    /// Queues everything that is to be done to a piece.
+    fn start(
+        &mut self,
+        task: &Task,
+        piece: &Piece,
+        items: &mut [Item<'_>],
+    ) -> Result<(), DeviceError> {
+        let pitch = piece.pitch();
+        let stripes = Stripes {
+            address: self.shards.address(),
+            pitch,
+            stride: (task.sources + task.targets) * pitch,
+            count: piece.items.len(),
+            bytes: piece.bytes(),
+            sources: task.sources,
+            targets: task.targets,
+        };
+        assert!(
+            stripes.count * stripes.stride <= self.shards.len(),
+            "{piece:?}"
+        );
+        // From here on the device may be using the items, whatever fails.
+        self.under_way = Some(piece.clone());
+        for (index, item) in items[piece.items.clone()].iter().enumerate() {
+            let address = stripes.address + (index * stripes.stride) as u64;
+            self.send(&item.sources, piece, address)?;
+            if let Targets::Compared { shards, .. } = &item.targets {
+                self.send(shards, piece, address + (task.sources * pitch) as u64)?;
+            }
+        }
+        let verdicts = self.results.address();
+        let sums = verdicts + (self.verdict_words(task, piece) * size_of::<u32>()) as u64;
+        if task.is_compared {
+            let words = self.verdict_words(task, piece);
+            // SAFETY: the results have room for as many, and live until the stream is done.
+            unsafe { self.stream.clear(verdicts, words) }?;
+        }
+        // SAFETY: stripes lie as said in memory that was checked to be long enough, pitches are
+        // multiples of 256, and the task's matrix has as many sources and targets.
+        unsafe { stripes.apply(&self.stream, &task.applied, verdicts) }?;
+        if let Some(module) = &task.checksums {
+            // SAFETY: as above; `result_words` was checked against the room behind the verdicts.
+            unsafe { stripes.sum(&self.stream, module, sums) }?;
+        }
+        for (index, item) in items[piece.items.clone()].iter_mut().enumerate() {
+            let address = stripes.address + (index * stripes.stride) as u64;
+            if let Targets::Written(shards) = &mut item.targets {
+                self.fetch(shards, piece, address + (task.sources * pitch) as u64)?;
+            }
+        }
+        self.fetch_results(task, piece)?;
+        self.done.record(&self.stream)
+    }
+
+    /// Queues the copy of columns of shards to the device, those that are adjacent in memory at once.
+    fn send(&self, shards: &[&[u8]], piece: &Piece, to: u64) -> Result<(), DeviceError> {
+        let pointers: Vec<*const u8> = shards.iter().map(|shard| shard.as_ptr()).collect();
+        let shard_bytes = shards.first().map_or(0, |shard| shard.len());
+        for run in runs(&pointers, shard_bytes) {
+            let first = shards[run.start][piece.columns.clone()].as_ptr();
+            let copy = Copy {
+                from: End::Host {
+                    address: first.cast_mut().cast(),
+                    pitch: shard_bytes,
+                },
+                to: End::Device {
+                    address: to + (run.start * piece.pitch()) as u64,
+                    pitch: piece.pitch(),
+                },
+                width: piece.bytes(),
+                rows: run.len(),
+            };
+            // SAFETY: the rows are columns of borrowed shards, which the lane does not return before
+            // the stream is done with; the device has room for all shards of the piece.
+            unsafe { self.stream.copy(&copy) }?;
+        }
+        Ok(())
+    }
+
+    /// Queues the copy of columns of shards from the device, those that are adjacent in memory at once.
+    fn fetch(&self, shards: &mut [&mut [u8]], piece: &Piece, from: u64) -> Result<(), DeviceError> {
+        let shard_bytes = shards.first().map_or(0, |shard| shard.len());
+        let pointers: Vec<*mut u8> = shards.iter_mut().map(|shard| shard.as_mut_ptr()).collect();
+        let read: Vec<*const u8> = pointers
+            .iter()
+            .map(|pointer| pointer.cast_const())
+            .collect();
+        for run in runs(&read, shard_bytes) {
+            let first: *mut c_void = pointers[run.start].wrapping_add(piece.columns.start).cast();
+            let copy = Copy {
+                from: End::Device {
+                    address: from + (run.start * piece.pitch()) as u64,
+                    pitch: piece.pitch(),
+                },
+                to: End::Host {
+                    address: first,
+                    pitch: shard_bytes,
+                },
+                width: piece.bytes(),
+                rows: run.len(),
+            };
+            // SAFETY: as in `send`, and the shards are borrowed mutably.
+            unsafe { self.stream.copy(&copy) }?;
+        }
+        Ok(())
+    }
+
+    /// Queues the copy of verdicts and sums, if there are any.
+    fn fetch_results(&mut self, task: &Task, piece: &Piece) -> Result<(), DeviceError> {
+        let words = self.verdict_words(task, piece) + sum_words(task, piece);
+        if words == 0 {
+            return Ok(());
+        }
+        let width = words * size_of::<u32>();
+        let copy = Copy {
+            from: End::Device {
+                address: self.results.address(),
+                pitch: width,
+            },
+            to: End::Host {
+                address: self.staged.as_mut_ptr().cast(),
+                pitch: width,
+            },
+            width,
+            rows: 1,
+        };
+        // SAFETY: both ends have room for so many words, live as long as the stream, and are not
+        // touched before `complete` has waited for it.
+        unsafe { self.stream.copy(&copy) }
+    }
+
+    /// Returns how many words of the results are verdicts.
+    ///
+    /// # Panics
+    ///
+    /// If results do not fit: they do, as shards on the device are never nearer than their alignment.
+    fn verdict_words(&self, task: &Task, piece: &Piece) -> usize {
+        let verdicts = if task.is_compared {
+            piece.items.len() * task.targets
+        } else {
+            0
+        };
+        assert!(verdicts + sum_words(task, piece) <= self.staged.words().len());
+        verdicts
+    }
+
+    /// Waits for the piece that is under way, if there is one, and hands its results over.
+    fn complete(&mut self, task: &Task, items: &mut [Item<'_>]) -> Result<(), DeviceError> {
+        let Some(piece) = &self.under_way else {
+            return Ok(());
+        };
+        self.done.wait()?;
+        let verdicts = self.verdict_words(task, piece);
+        let (verdicts, sums) = self.staged.words().split_at(verdicts);
+        if task.is_compared {
+            let items = items[piece.items.clone()].iter_mut();
+            for (item, verdicts) in items.zip(verdicts.chunks(task.targets)) {
+                if let Targets::Compared { wrong, .. } = &mut item.targets {
+                    for (wrong, &verdict) in wrong.iter_mut().zip(verdicts) {
+                        *wrong |= verdict != 0;
+                    }
+                }
+            }
+        }
+        if task.checksums.is_some() {
+            let blocks = piece.blocks();
+            let items = items[piece.items.clone()].iter_mut();
+            let lists = items.flat_map(|item| item.sums.iter_mut());
+            for (list, sums) in lists.zip(sums.chunks(blocks.len())) {
+                list[blocks.clone()].copy_from_slice(sums);
+            }
+        }
+        self.under_way = None;
+        Ok(())
+    }
+
+    /// Waits until the device uses no item any more, after something failed.
+    fn abandon(&mut self) {
+        if self.under_way.take().is_some()
+            && let Err(error) = self.stream.finish()
+        {
+            // A lost device uses nothing; what failed first is what is reported.
+            log::debug!("after a failure: {error}");
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}
+
+/// Returns how many sums a piece has.
+fn sum_words(task: &Task, piece: &Piece) -> usize {
+    if task.checksums.is_none() {
+        return 0;
+    }
+    piece.items.len() * (task.sources + task.targets) * piece.blocks().len()
+}
+
+/// Returns the runs of shards of which each begins where the one before ends.
+fn runs(shards: &[*const u8], shard_bytes: usize) -> Vec<std::ops::Range<usize>> {
+    let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
+    for (index, shard) in shards.iter().enumerate() {
+        match runs.last_mut() {
+            Some(run) if shards[index - 1].wrapping_add(shard_bytes) == *shard => run.end += 1,
+            _ => runs.push(index..index + 1),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn adjacent_shards_travel_together() {
+        let memory = [0u8; 100];
+        let at = |offset: usize| memory[offset..].as_ptr();
+        let runs = |offsets: &[usize]| {
+            let shards: Vec<*const u8> = offsets.iter().map(|&offset| at(offset)).collect();
+            super::runs(&shards, 10)
+        };
+        assert_eq!(runs(&[0, 10, 20, 50]), [0..3, 3..4]);
+        assert_eq!(runs(&[0, 10, 30, 40, 20]), [0..2, 2..4, 4..5]);
+        assert_eq!(runs(&[10, 0]), [0..1, 1..2]);
+        assert_eq!(runs(&[]), []);
+    }
+}

@@ -1,0 +1,146 @@
+//! Memory on a device, and memory of this process that a device reads and writes by itself.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::{ptr, slice};
+
+use cudarc::driver::sys;
+
+use super::{api::check, context::Context};
+use crate::cuda::DeviceError;
+
+/// Bytes on a device, zeros nowhere promised.
+pub(super) struct DeviceMemory {
+    context: Arc<Context>,
+    address: sys::CUdeviceptr,
+    len: usize,
+}
+
+impl DeviceMemory {
+    /// Allocates so many bytes.
+    ///
+    /// # Errors
+    ///
+    /// If the device has not as many left, or is lost.
+    pub(super) fn new(context: &Arc<Context>, len: usize) -> Result<Self, DeviceError> {
+        context.enter()?;
+        let mut address = 0;
+        // SAFETY: the pointer is written to; a context is current.
+        let answer = unsafe { sys::cuMemAlloc_v2(&raw mut address, len) };
+        check(answer, "allocate device memory")?;
+        Ok(Self {
+            context: Arc::clone(context),
+            address,
+            len,
+        })
+    }
+
+    /// Allocates room for words and fills it with them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::new`].
+    pub(super) fn with_words(context: &Arc<Context>, words: &[u32]) -> Result<Self, DeviceError> {
+        let memory = Self::new(context, size_of_val(words))?;
+        // SAFETY: the memory has been allocated as long as the words are.
+        let answer =
+            unsafe { sys::cuMemcpyHtoD_v2(memory.address, words.as_ptr().cast(), memory.len) };
+        check(answer, "copy to the device")?;
+        Ok(memory)
+    }
+
+    pub(super) fn address(&self) -> sys::CUdeviceptr {
+        self.address
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated by `new`; freeing waits for what the device is doing with it.
+        let free = || unsafe { sys::cuMemFree_v2(self.address) };
+        self.context.free("free device memory", free);
+    }
+}
+
+/// Page-locked words, as a device writes them.
+pub(super) struct Staged {
+    context: Arc<Context>,
+    words: *mut u32,
+    len: usize,
+}
+
+// SAFETY: it owns the memory.
+unsafe impl Send for Staged {}
+
+impl Staged {
+    /// Allocates so many words.
+    ///
+    /// # Errors
+    ///
+    /// If the system does not allow so much memory to be locked, or the device is lost.
+    pub(super) fn new(context: &Arc<Context>, len: usize) -> Result<Self, DeviceError> {
+        context.enter()?;
+        let bytes = len * size_of::<u32>();
+        let mut address: *mut c_void = ptr::null_mut();
+        // SAFETY: the pointer is written to. Without flags, memory is cached as any other, so that it
+        // can be read fast.
+        let answer = unsafe { sys::cuMemHostAlloc(&raw mut address, bytes, 0) };
+        check(answer, "allocate page-locked memory")?;
+        // SAFETY: it was allocated as long as that.
+        unsafe { ptr::write_bytes(address.cast::<u8>(), 0, bytes) };
+        Ok(Self {
+            context: Arc::clone(context),
+            words: address.cast(),
+            len,
+        })
+    }
+
+    /// Returns the words. The device must not be writing them.
+    pub(super) fn words(&self) -> &[u32] {
+        // SAFETY: so many words were allocated and filled; callers have waited for the device.
+        unsafe { slice::from_raw_parts(self.words, self.len) }
+    }
+
+    pub(super) fn as_mut_ptr(&mut self) -> *mut u32 {
+        self.words
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated by `new`, and lanes wait for the device before they go.
+        let free = || unsafe { sys::cuMemFreeHost(self.words.cast()) };
+        self.context.free("free page-locked memory", free);
+    }
+}
+
+/// Locks memory into its pages, for all devices.
+///
+/// # Errors
+///
+/// If the system does not allow it, or the device is lost.
+pub(super) fn pin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceError> {
+    context.enter()?;
+    let address = memory.as_mut_ptr().cast();
+    // SAFETY: the memory is there; the caller promised not to unmap it before it is unpinned.
+    let answer = unsafe {
+        sys::cuMemHostRegister_v2(address, memory.len(), sys::CU_MEMHOSTREGISTER_PORTABLE)
+    };
+    check(answer, "lock memory")
+}
+
+/// Takes [`pin`] back.
+///
+/// # Errors
+///
+/// If it was not pinned, or the device is lost.
+pub(super) fn unpin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceError> {
+    context.enter()?;
+    // SAFETY: the driver refuses what was not pinned.
+    let answer = unsafe { sys::cuMemHostUnregister(memory.as_mut_ptr().cast()) };
+    check(answer, "unlock memory")
+}

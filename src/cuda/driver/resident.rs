@@ -1,0 +1,159 @@
+//! Stripes that stay on a device, to measure how fast it is at its best.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{
+    context::Context,
+    kernels::Applied,
+    launch::Stripes,
+    memory::DeviceMemory,
+    stream::{Copy, End, Event, Stream},
+};
+use crate::codec::Matrix;
+use crate::cuda::{DeviceError, ptx::Kind};
+
+/// Stripes of noise on a device, and a matrix that is applied to them there.
+pub struct Resident {
+    stream: Stream,
+    start: Event,
+    end: Event,
+    memory: DeviceMemory,
+    wrong: DeviceMemory,
+    applied: Applied,
+    stripes: Stripes,
+}
+
+impl Resident {
+    pub(super) fn new(
+        context: &Arc<Context>,
+        matrix: &Matrix,
+        kind: Kind,
+        shard_bytes: usize,
+        total_bytes: usize,
+    ) -> Result<Self, DeviceError> {
+        let shards = matrix.columns() + matrix.rows();
+        let pitch = shard_bytes.next_multiple_of(256);
+        let stride = shards * pitch;
+        let count = (total_bytes / stride).clamp(1, 65_535);
+        let memory = DeviceMemory::new(context, count * stride)?;
+        let wrong = DeviceMemory::new(context, count * matrix.rows() * size_of::<u32>())?;
+        let stripes = Stripes {
+            address: memory.address(),
+            pitch,
+            stride,
+            count,
+            bytes: shard_bytes,
+            sources: matrix.columns(),
+            targets: matrix.rows(),
+        };
+        let resident = Self {
+            stream: Stream::new(context)?,
+            start: Event::new(context, true)?,
+            end: Event::new(context, true)?,
+            memory,
+            wrong,
+            applied: Applied::compile(context, matrix, kind)?,
+            stripes,
+        };
+        resident.fill(matrix, context)?;
+        Ok(resident)
+    }
+
+    /// Fills all sources with noise, and targets with what belongs to it: comparing is measured where
+    /// nothing differs.
+    fn fill(&self, matrix: &Matrix, context: &Arc<Context>) -> Result<(), DeviceError> {
+        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+        let mut noise = vec![0u8; self.memory.len().min(NOISE_BYTES)];
+        for word in noise.chunks_mut(8) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
+        }
+        for start in (0..self.memory.len()).step_by(noise.len()) {
+            let width = noise.len().min(self.memory.len() - start);
+            let copy = Copy {
+                from: End::Host {
+                    address: noise.as_mut_ptr().cast(),
+                    pitch: width,
+                },
+                to: self.end_at(start, width),
+                width,
+                rows: 1,
+            };
+            // SAFETY: both ends are there and long enough; it is waited for below.
+            unsafe { self.stream.copy(&copy) }?;
+        }
+        let write = Applied::compile(context, matrix, Kind::Write)?;
+        // SAFETY: stripes lie in `memory`, and it is waited for below; nothing is compared.
+        unsafe { self.stripes.apply(&self.stream, &write, 0) }?;
+        self.stream.finish()
+    }
+
+    /// Returns how many bytes all sources of all stripes have.
+    #[must_use]
+    pub fn source_bytes(&self) -> usize {
+        self.stripes.count * self.stripes.sources * self.stripes.bytes
+    }
+
+    /// Applies the matrix to all stripes so many times, and returns how long that took.
+    ///
+    /// # Errors
+    ///
+    /// If the device is lost.
+    pub fn apply(&mut self, rounds: u32) -> Result<Duration, DeviceError> {
+        self.start.record(&self.stream)?;
+        for _ in 0..rounds {
+            let wrong = self.wrong.address();
+            // SAFETY: stripes lie in `memory`, `wrong` has a word per target, and both live until
+            // the wait below.
+            unsafe { self.stripes.apply(&self.stream, &self.applied, wrong) }?;
+        }
+        self.measured()
+    }
+
+    /// Copies bytes on the device so many times, as many read and written together as [`Self::apply`]
+    /// reads and writes (or reads, where it compares), and returns how long that took.
+    ///
+    /// # Errors
+    ///
+    /// If the device is lost.
+    pub fn copy(&mut self, rounds: u32) -> Result<Duration, DeviceError> {
+        let half = self.memory.len() / 2;
+        self.start.record(&self.stream)?;
+        for _ in 0..rounds {
+            let copy = Copy {
+                from: self.end_at(0, half),
+                to: self.end_at(half, half),
+                width: half,
+                rows: 1,
+            };
+            // SAFETY: both halves are in `memory`, and it is waited for below.
+            unsafe { self.stream.copy(&copy) }?;
+        }
+        self.measured()
+    }
+
+    /// Returns how many bytes [`Self::copy`] copies each time, each of them read and written.
+    #[must_use]
+    pub fn copied_bytes(&self) -> usize {
+        self.memory.len() / 2
+    }
+
+    fn end_at(&self, offset: usize, pitch: usize) -> End {
+        End::Device {
+            address: self.memory.address() + offset as u64,
+            pitch,
+        }
+    }
+
+    fn measured(&self) -> Result<Duration, DeviceError> {
+        self.end.record(&self.stream)?;
+        self.end.wait()?;
+        self.end.since(&self.start)
+    }
+}
+
+/// Bytes of noise before it repeats.
+const NOISE_BYTES: usize = 64 << 20;

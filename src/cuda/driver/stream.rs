@@ -1,0 +1,318 @@
+//! Queues of work for a device, and moments in them.
+
+use std::ffi::{c_uint, c_void};
+use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::sys;
+
+use super::{api::check, context::Context, module::Function};
+use crate::cuda::DeviceError;
+
+/// Work that a device does one after the other, beside that of other streams.
+pub(super) struct Stream {
+    context: Arc<Context>,
+    raw: sys::CUstream,
+}
+
+// SAFETY: streams may be used from any thread.
+unsafe impl Send for Stream {}
+
+impl Stream {
+    /// Makes a stream.
+    ///
+    /// # Errors
+    ///
+    /// If the device is lost or out of memory.
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
+        context.enter()?;
+        let mut raw = ptr::null_mut();
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
+        // SAFETY: the pointer is written to; a context is current.
+        let answer = unsafe { sys::cuStreamCreate(&raw mut raw, flags) };
+        check(answer, "make a stream")?;
+        Ok(Self {
+            context: Arc::clone(context),
+            raw,
+        })
+    }
+
+    /// Queues a copy of rows of bytes.
+    ///
+    /// # Errors
+    ///
+    /// If the device is lost.
+    ///
+    /// # Safety
+    ///
+    /// All rows of both ends must be there, those of the target not be used otherwise and those of
+    /// the source not be written, until the stream is done with it.
+    pub(super) unsafe fn copy(&self, copy: &Copy) -> Result<(), DeviceError> {
+        let Copy {
+            from,
+            to,
+            width,
+            rows,
+        } = *copy;
+        let whole = rows == 1 || (from.pitch() == width && to.pitch() == width);
+        let answer = match (from, to) {
+            (End::Host { address, .. }, End::Device { address: to, .. }) if whole => {
+                // SAFETY: the caller promised it.
+                unsafe { sys::cuMemcpyHtoDAsync_v2(to, address, width * rows, self.raw) }
+            }
+            (End::Device { address, .. }, End::Host { address: to, .. }) if whole => {
+                // SAFETY: the caller promised it.
+                unsafe { sys::cuMemcpyDtoHAsync_v2(to, address, width * rows, self.raw) }
+            }
+            (End::Device { address, .. }, End::Device { address: to, .. }) if whole => {
+                // SAFETY: the caller promised it.
+                unsafe { sys::cuMemcpyDtoDAsync_v2(to, address, width * rows, self.raw) }
+            }
+            _ => {
+                let copy = copy.in_rows();
+                // SAFETY: the caller promised it.
+                unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, self.raw) }
+            }
+        };
+        check(answer, "copy")
+    }
+
+    /// Queues zeros for words on the device.
+    ///
+    /// # Errors
+    ///
+    /// If the device is lost.
+    ///
+    /// # Safety
+    ///
+    /// The words must be there until the stream is done with them.
+    pub(super) unsafe fn clear(
+        &self,
+        address: sys::CUdeviceptr,
+        words: usize,
+    ) -> Result<(), DeviceError> {
+        // SAFETY: the caller promised it.
+        check(
+            unsafe { sys::cuMemsetD32Async(address, 0, words, self.raw) },
+            "clear",
+        )
+    }
+
+    /// Queues a kernel.
+    ///
+    /// # Errors
+    ///
+    /// If the device is lost.
+    ///
+    /// # Safety
+    ///
+    /// Parameters must be as many and as long as the kernel says, and what it does with them must be
+    /// right until the stream is done with it.
+    pub(super) unsafe fn launch(
+        &self,
+        function: &Function,
+        grid: [u32; 3],
+        parameters: &mut [Parameter],
+    ) -> Result<(), DeviceError> {
+        let mut pointers: Vec<*mut c_void> =
+            parameters.iter_mut().map(Parameter::pointer).collect();
+        let [x, y, z] = grid;
+        // SAFETY: the caller promised it; the driver copies the parameters before it returns.
+        let answer = unsafe {
+            sys::cuLaunchKernel(
+                function.raw(),
+                x,
+                y,
+                z,
+                function.threads(),
+                1,
+                1,
+                0,
+                self.raw,
+                pointers.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        check(answer, "start a kernel")
+    }
+
+    /// Waits until all is done.
+    ///
+    /// # Errors
+    ///
+    /// If the device is lost.
+    pub(super) fn finish(&self) -> Result<(), DeviceError> {
+        self.context.enter()?;
+        // SAFETY: the stream exists.
+        check(
+            unsafe { sys::cuStreamSynchronize(self.raw) },
+            "wait for a stream",
+        )
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: `new` made it.
+        let free = || unsafe { sys::cuStreamDestroy_v2(self.raw) };
+        self.context.free("end a stream", free);
+    }
+}
+
+/// Equally long rows of bytes, `pitch` bytes apart.
+#[derive(Clone, Copy)]
+pub(super) enum End {
+    /// In this process.
+    Host { address: *mut c_void, pitch: usize },
+    /// On the device.
+    Device {
+        address: sys::CUdeviceptr,
+        pitch: usize,
+    },
+}
+
+impl End {
+    fn pitch(self) -> usize {
+        match self {
+            Self::Host { pitch, .. } | Self::Device { pitch, .. } => pitch,
+        }
+    }
+}
+
+/// A copy of rows of bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Copy {
+    pub(super) from: End,
+    pub(super) to: End,
+    /// Bytes of a row.
+    pub(super) width: usize,
+    pub(super) rows: usize,
+}
+
+impl Copy {
+    fn in_rows(&self) -> sys::CUDA_MEMCPY2D {
+        let host = sys::CUmemorytype::CU_MEMORYTYPE_HOST;
+        let device = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
+        let (src_type, src_host, src_device) = match self.from {
+            End::Host { address, .. } => (host, address, 0),
+            End::Device { address, .. } => (device, ptr::null_mut(), address),
+        };
+        let (dst_type, dst_host, dst_device) = match self.to {
+            End::Host { address, .. } => (host, address, 0),
+            End::Device { address, .. } => (device, ptr::null_mut(), address),
+        };
+        sys::CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: src_type,
+            srcHost: src_host,
+            srcDevice: src_device,
+            srcArray: ptr::null_mut(),
+            srcPitch: self.from.pitch(),
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: dst_type,
+            dstHost: dst_host,
+            dstDevice: dst_device,
+            dstArray: ptr::null_mut(),
+            dstPitch: self.to.pitch(),
+            WidthInBytes: self.width,
+            Height: self.rows,
+        }
+    }
+}
+
+/// A parameter of a kernel.
+pub(super) enum Parameter {
+    Short(u32),
+    Long(u64),
+}
+
+impl Parameter {
+    fn pointer(&mut self) -> *mut c_void {
+        match self {
+            Self::Short(value) => ptr::from_mut(value).cast(),
+            Self::Long(value) => ptr::from_mut(value).cast(),
+        }
+    }
+}
+
+/// A moment in a stream.
+pub(super) struct Event {
+    context: Arc<Context>,
+    raw: sys::CUevent,
+}
+
+// SAFETY: events may be used from any thread.
+unsafe impl Send for Event {}
+
+impl Event {
+    /// Makes an event that threads sleep for, and that can tell the time if it is to be measured.
+    ///
+    /// # Errors
+    ///
+    /// If the device is lost or out of memory.
+    pub(super) fn new(context: &Arc<Context>, measured: bool) -> Result<Self, DeviceError> {
+        context.enter()?;
+        let mut raw = ptr::null_mut();
+        let mut flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as c_uint;
+        if !measured {
+            flags |= sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
+        }
+        // SAFETY: the pointer is written to; a context is current.
+        let answer = unsafe { sys::cuEventCreate(&raw mut raw, flags) };
+        check(answer, "make an event")?;
+        Ok(Self {
+            context: Arc::clone(context),
+            raw,
+        })
+    }
+
+    /// Happens when all that the stream has so far is done.
+    ///
+    /// # Errors
+    ///
+    /// If the device is lost.
+    pub(super) fn record(&self, stream: &Stream) -> Result<(), DeviceError> {
+        // SAFETY: both exist.
+        check(
+            unsafe { sys::cuEventRecord(self.raw, stream.raw) },
+            "record an event",
+        )
+    }
+
+    /// Sleeps until it has happened.
+    ///
+    /// # Errors
+    ///
+    /// If something before it failed, or the device is lost.
+    pub(super) fn wait(&self) -> Result<(), DeviceError> {
+        // SAFETY: the event exists.
+        check(
+            unsafe { sys::cuEventSynchronize(self.raw) },
+            "wait for the device",
+        )
+    }
+
+    /// Returns the time from another event to this one, both of which have happened.
+    ///
+    /// # Errors
+    ///
+    /// If one of them has not happened or is not measured.
+    pub(super) fn since(&self, start: &Self) -> Result<Duration, DeviceError> {
+        let mut milliseconds = 0.0;
+        // SAFETY: the pointer is written to; both events exist.
+        let answer = unsafe { sys::cuEventElapsedTime(&raw mut milliseconds, start.raw, self.raw) };
+        check(answer, "measure time")?;
+        Ok(Duration::from_secs_f64(f64::from(milliseconds) / 1e3))
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: `new` made it.
+        let free = || unsafe { sys::cuEventDestroy_v2(self.raw) };
+        self.context.free("end an event", free);
+    }
+}
