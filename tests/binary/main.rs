@@ -9,6 +9,7 @@ mod crash;
 mod daemon;
 mod disks;
 mod full;
+mod halves;
 mod hang;
 mod kinds;
 mod misuse;
