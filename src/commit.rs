@@ -52,7 +52,7 @@ pub use compact::InodeLocks;
 pub use copies::IndexCopies;
 pub use error::CommitError;
 pub use redundancy::{LostStripe, MissingShards, Redundancy, RedundancyRow};
-pub use scrub::{ScrubState, ScrubStatus};
+pub use scrub::{ReadShards, ScrubState, ScrubStatus, WrongShards};
 
 use candidates::Candidates;
 use group::Group;

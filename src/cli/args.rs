@@ -203,11 +203,15 @@ pub(super) struct ScrubArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs check d0 d1 d2 d3 d4 d5
-  cauchyfs check --repair d0 d1 d2 d3 d4 d5")]
+  cauchyfs check --repair d0 d1 d2 d3 d4 d5
+  cauchyfs check --deep d0 d1 d2 d3 d4 d5      # reads all data")]
 pub(super) struct CheckArguments {
     /// Mend what can be mended.
     #[arg(long)]
     pub(super) repair: bool,
+    /// Read every shard, and count redundancy by what is right; with --repair, repair what is wrong.
+    #[arg(long)]
+    pub(super) deep: bool,
     /// The volume's directories.
     #[arg(value_name = "DIR", required = true)]
     pub(super) directories: Vec<PathBuf>,

@@ -1,12 +1,17 @@
 //! `cauchyfs check`.
 
+use std::ops::ControlFlow;
+
 use super::args::CheckArguments;
 use super::control;
 use super::directories::Directories;
 use super::failure::{Failure, Outcome};
 use super::report::{MemberReport, State};
-use super::size::format_size;
-use super::volume::{Volume, fs_failure};
+use super::scrub::scrubbed_of;
+use super::size::{format_count, format_size};
+use super::volume::{Volume, fs_failure, row_report, storage_failure};
+use crate::commit::ScrubStatus;
+use crate::format::files;
 use crate::fs::check;
 
 /// Checks the structure of an unmounted volume.
@@ -22,13 +27,19 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<Outcome, Failure> {
     } else {
         Volume::open_to_look(&directories)?
     };
-    let outcome = examine(&volume, arguments.repair);
+    let outcome = examine(&volume, arguments);
     volume.close()?;
     outcome
 }
 
-fn examine(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
+fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Outcome, Failure> {
+    let repair = arguments.repair;
     let checked = check::check(&volume.pipeline, repair).map_err(|error| fs_failure(&error))?;
+    let read = if arguments.deep {
+        read_shards(volume, repair)?
+    } else {
+        Outcome::Done
+    };
     let report = volume.report(false)?;
     for finding in &checked.findings {
         println!("{finding}");
@@ -56,9 +67,48 @@ fn examine(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
     Ok(match report.state {
         State::Failed => Outcome::Lost,
         _ if checked.lost > 0 => Outcome::Lost,
+        _ if read == Outcome::Lost => Outcome::Lost,
         State::Degraded => Outcome::Degraded,
+        State::Healthy if read == Outcome::Degraded => Outcome::Degraded,
         State::Healthy if checked.mended < checked.found => Outcome::Degraded,
         State::Healthy => Outcome::Done,
+    })
+}
+
+/// Reads every shard, says what is wrong and counts what is right; or repairs what is wrong.
+fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
+    let pipeline = &volume.pipeline;
+    if repair {
+        let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
+        let scrubbed = pipeline.scrub(&*volume.fs, None, go_on);
+        let Some(status) = scrubbed.map_err(|error| storage_failure(&error))? else {
+            return Err(Failure::environment("somebody else scrubs the volume"));
+        };
+        let scrubbed = scrubbed_of(&volume.fs, &status)?;
+        println!("{}", scrubbed.for_people());
+        return Ok(scrubbed.outcome());
+    }
+    let read = pipeline
+        .read_all_shards()
+        .map_err(|error| storage_failure(&error))?;
+    for wrong in &read.wrong {
+        let directory = pipeline.members().path(wrong.member);
+        let file = files::segment(wrong.segment);
+        let shards = format_count(wrong.shards, "shard");
+        println!("{directory}/{file}: {shards} wrong");
+    }
+    for stripe in &read.inconsistent {
+        println!("stripe {stripe}: parity is not what the data calls for");
+    }
+    println!("{} of shards read", format_size(read.bytes));
+    for row in &read.rows {
+        println!("{}", row_report(row));
+    }
+    let is_whole = read.wrong.is_empty() && read.inconsistent.is_empty();
+    Ok(if is_whole {
+        Outcome::Done
+    } else {
+        Outcome::Degraded
     })
 }
 

@@ -1,7 +1,7 @@
 //! How a volume is: what `status` shows, for people and for machines.
 
 use serde::{Deserialize, Serialize};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use super::failure::Outcome;
 use super::size::{format_count, format_size};
@@ -291,23 +291,7 @@ impl Report {
     fn push_redundancy(&self, text: &mut String) {
         text.push('\n');
         for row in &self.redundancy {
-            let amount = format_size(row.bytes);
-            let stripes = format_count(row.stripes, "stripe");
-            match row.losses_tolerated {
-                ..0 => push(text, format_args!("{amount} in {stripes} cannot be read")),
-                0 => push(
-                    text,
-                    format_args!("{amount} in {stripes} would not survive another loss"),
-                ),
-                1 => push(
-                    text,
-                    format_args!("{amount} in {stripes} survive the loss of 1 more member"),
-                ),
-                losses => push(
-                    text,
-                    format_args!("{amount} in {stripes} survive the loss of {losses} more members"),
-                ),
-            }
+            push(text, format_args!("{row}"));
         }
         match &self.index {
             None => push(
@@ -389,6 +373,22 @@ impl Report {
             State::Failed => format!(
                 "bring back {}: what is left is not enough to read everything",
                 away.join(", "),
+            ),
+        }
+    }
+}
+
+impl fmt::Display for RedundancyReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let amount = format_size(self.bytes);
+        let stripes = format_count(self.stripes, "stripe");
+        match self.losses_tolerated {
+            ..0 => write!(f, "{amount} in {stripes} cannot be read in full"),
+            0 => write!(f, "{amount} in {stripes} would not survive another loss"),
+            1 => write!(f, "{amount} in {stripes} survive the loss of 1 more member"),
+            losses => write!(
+                f,
+                "{amount} in {stripes} survive the loss of {losses} more members"
             ),
         }
     }

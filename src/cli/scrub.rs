@@ -16,7 +16,7 @@ use crate::fuse::mountinfo;
 
 mod serve;
 
-pub(super) use serve::{scrub_report, serve};
+pub(super) use serve::{scrub_report, scrubbed_of, serve};
 
 /// How far a scrub is, as the daemon tells a command that waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ pub(super) struct Scrubbed {
 }
 
 impl Scrubbed {
-    fn outcome(&self) -> Outcome {
+    pub(super) fn outcome(&self) -> Outcome {
         if self.bytes_lost > 0 || !self.unrecoverable_files.is_empty() {
             Outcome::Lost
         } else if self.wrong > 0 || self.missing > 0 || self.state != ScrubState::Finished {
@@ -59,7 +59,7 @@ impl Scrubbed {
         }
     }
 
-    fn for_people(&self) -> String {
+    pub(super) fn for_people(&self) -> String {
         let mut lines = vec![format!(
             "{}: {} read, {} repaired",
             match self.state {

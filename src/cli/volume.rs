@@ -13,7 +13,7 @@ use super::report::{
     RebuildReport, RedundancyReport, Report, ScrubReport, State,
 };
 use super::scrub::scrub_report;
-use crate::commit::{CommitError, LostStripe, OpenOptions, Pipeline};
+use crate::commit::{CommitError, LostStripe, OpenOptions, Pipeline, RedundancyRow};
 use crate::fs::{Fs, FsError, FsOptions};
 use crate::fuse::one_line;
 use crate::maintain::{Maintain, Schedule};
@@ -277,15 +277,7 @@ pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Repor
     let counted = pipeline
         .redundancy()
         .map_err(|error| storage_failure(&error))?;
-    let redundancy: Vec<RedundancyReport> = counted
-        .rows
-        .iter()
-        .map(|row| RedundancyReport {
-            losses_tolerated: i64::from(row.losses_tolerated),
-            stripes: row.stripes,
-            bytes: row.bytes,
-        })
-        .collect();
+    let redundancy: Vec<RedundancyReport> = counted.rows.iter().map(row_report).collect();
     let blank = blank_report(members, notes);
     let unrecoverable_files = if counted.unrecoverable.is_empty() {
         Vec::new()
@@ -315,6 +307,15 @@ pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Repor
         },
         ..blank
     })
+}
+
+/// Returns a row of what was counted as it is shown.
+pub(super) fn row_report(row: &RedundancyRow) -> RedundancyReport {
+    RedundancyReport {
+        losses_tolerated: i64::from(row.losses_tolerated),
+        stripes: row.stripes,
+        bytes: row.bytes,
+    }
 }
 
 /// Says how a volume is of which too few members are there to read anything.

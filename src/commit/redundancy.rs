@@ -213,6 +213,17 @@ impl Pipeline {
         Ok(())
     }
 
+    /// Returns how many bytes of a stripe files hold; those that several share count once.
+    pub(super) fn live_in(&self, stripe: StripeId) -> Result<u64, CommitError> {
+        let (from, end) = key::backrefs(stripe);
+        let mut live = LiveBytes::default();
+        self.visit(&from, &end, |_, value| {
+            live.add(&Backref::decode(value)?);
+            Ok::<_, CommitError>(ControlFlow::Continue(()))
+        })?;
+        Ok(live.take())
+    }
+
     /// Lists the segment files that are gone, or too short for the shards that were written to them, on
     /// members at hand; by member and segment.
     ///

@@ -17,8 +17,11 @@ use crate::format::record::Scrub;
 use crate::format::{Record, SegmentId, key};
 use crate::meta::Batch;
 
+mod deep;
 mod metadata;
 mod stripes;
+
+pub use deep::{ReadShards, WrongShards};
 
 /// How often it is noted how far a scrub is.
 const NOTE_INTERVAL: Duration = Duration::from_secs(2);

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use super::read::Located;
 use super::{Core, VolumeError, layout};
 use crate::format::StripeId;
+use crate::format::record::ShardSet;
 
 mod gather;
 mod mend;
@@ -44,8 +45,8 @@ pub struct Verdict {
     pub bytes: u64,
     /// Shards that were wrong, or not in the file they should be in, and are right now, durably.
     pub repaired: u64,
-    /// Shards that are so still.
-    pub wrong: u64,
+    /// Those that are so still.
+    pub wrong: ShardSet,
     /// Shards that were never written, or whose members are away.
     pub missing: u64,
     /// The ranges of the payload that parity cannot replace.
@@ -120,9 +121,9 @@ impl Core {
             }
         }
         if self.is_writable() {
-            for at in self.mend_all(&located, mends) {
+            for (at, shard) in self.mend_all(&located, mends) {
                 verdicts[at].repaired += 1;
-                verdicts[at].wrong -= 1;
+                verdicts[at].wrong.remove(shard);
             }
         }
         Ok(verdicts)
@@ -130,7 +131,8 @@ impl Core {
 
     fn judge(&self, located: &Located, found: &[Found], restored: &Restored) -> Verdict {
         self.undecodable.set(located.id, &restored.lost);
-        let count = |is: fn(&Found) -> bool| found.iter().filter(|found| is(found)).count() as u64;
+        let is_wrong = |shard: &usize| matches!(found[*shard], Found::Wrong(..) | Found::Gone);
+        let away = found.iter().filter(|found| matches!(found, Found::Away));
         let read = found.iter().enumerate().filter(|(shard, found)| {
             found.bytes().is_some() && !located.is_implied(layout::shard(*shard))
         });
@@ -138,8 +140,11 @@ impl Core {
             stripe: located.id,
             bytes: read.count() as u64 * located.height() as u64,
             repaired: 0,
-            wrong: count(|found| matches!(found, Found::Wrong(..) | Found::Gone)),
-            missing: count(|found| matches!(found, Found::Away)),
+            wrong: (0..found.len())
+                .filter(is_wrong)
+                .map(layout::shard)
+                .collect(),
+            missing: away.count() as u64,
             lost: restored.lost.clone(),
             is_lost_for_good: restored.is_lost_for_good,
             is_inconsistent: restored.is_inconsistent,

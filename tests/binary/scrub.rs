@@ -316,6 +316,59 @@ fn a_mount_scrubs_by_itself_when_it_is_told_to() {
     volume.unmount();
 }
 
+fn check(volume: &TestVolume, options: &[&str]) -> (String, i32) {
+    let output = Command::new(CAUCHYFS)
+        .arg("check")
+        .args(options)
+        .args(&volume.members)
+        .output()
+        .expect("the binary runs");
+    let said = String::from_utf8(output.stdout).expect("it is text");
+    (said, output.status.code().expect("it was not killed"))
+}
+
+#[test]
+fn a_deep_check_reads_every_shard_of_a_volume_that_is_not_mounted() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = filled();
+    volume.unmount();
+    let (said, code) = check(&volume, &["--deep"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(
+        said.contains("survive the loss of 2 more members"),
+        "{said}"
+    );
+    let before = shards(&volume);
+    let hit = [
+        &segments(&volume.members[2])[1],
+        &segments(&volume.members[5])[0],
+    ];
+    for path in hit {
+        spoil(path, 4096);
+    }
+    assert_eq!(check(&volume, &[]).1, 0, "bytes are not read");
+    let (said, code) = check(&volume, &["--deep"]);
+    assert_eq!(code, 3, "{said}");
+    for path in hit {
+        assert!(
+            said.contains(&format!("{}: 1 shard wrong", path.display())),
+            "{said}"
+        );
+    }
+    assert!(
+        said.contains("survive the loss of 1 more member\n"),
+        "{said}"
+    );
+    assert!(shards(&volume) != before, "nothing was written");
+    let (said, code) = check(&volume, &["--deep", "--repair"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("2 pieces repaired"), "{said}");
+    assert!(shards(&volume) == before);
+    assert_eq!(check(&volume, &["--deep"]).1, 0);
+}
+
 #[test]
 fn there_is_nothing_to_scrub_where_nothing_is_mounted() {
     let directory = tempfile::tempdir().expect("there is room");

@@ -77,7 +77,8 @@ fn progress(status: &ScrubStatus) -> Progress {
     }
 }
 
-fn scrubbed_of(fs: &Fs, status: &ScrubStatus) -> Result<Scrubbed, Failure> {
+/// Says what a scrub came to.
+pub(in crate::cli) fn scrubbed_of(fs: &Fs, status: &ScrubStatus) -> Result<Scrubbed, Failure> {
     let counted = fs
         .pipeline()
         .redundancy()

@@ -11,13 +11,13 @@ use crate::volume::{Remedy, Verdict};
 const STRIPES_AT_ONCE: usize = 512;
 
 /// Some stripes that lie one after the other in a segment.
-struct Stretch {
+pub(super) struct Stretch {
     /// Those that something refers to.
-    live: Vec<StripeId>,
+    pub(super) live: Vec<StripeId>,
     /// Where the next one may begin.
-    end: u64,
+    pub(super) end: u64,
     /// Whether the segment has more.
-    has_more: bool,
+    pub(super) has_more: bool,
 }
 
 impl Pipeline {
@@ -75,7 +75,7 @@ impl Pipeline {
         Ok(true)
     }
 
-    fn stretch(
+    pub(super) fn stretch(
         &self,
         segment: SegmentId,
         from: u64,
@@ -141,7 +141,7 @@ fn count(scrub: &mut Scrub, verdicts: &[Verdict]) {
     for verdict in verdicts {
         scrub.bytes += verdict.bytes;
         scrub.repaired += verdict.repaired;
-        scrub.wrong += verdict.wrong;
+        scrub.wrong += verdict.wrong.len() as u64;
         scrub.missing += verdict.missing;
         let lost = verdict
             .lost

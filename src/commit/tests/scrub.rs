@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use super::*;
-use crate::commit::{ScrubState, ScrubStatus};
+use crate::commit::{RedundancyRow, ScrubState, ScrubStatus};
 use crate::format::record::ShardSums;
 use crate::store::{Effect, Fault, Scope};
 
@@ -248,6 +248,49 @@ fn what_parity_cannot_replace_is_named_and_only_that_cannot_be_read() {
     let (from, end) = key::all_lost();
     assert_eq!(fs.pipeline.scan(&from, &end, 10).unwrap(), []);
     assert!(scrub(&fs).is_clean());
+}
+
+#[test]
+fn reading_every_shard_counts_what_is_right_and_writes_nothing() {
+    let rig = Rig::new(4, 2, 6);
+    fill(&rig);
+    let fs = rig.open(&[]);
+    let (stripe, _) = spoil_block(&rig, &fs, 2, 1);
+    let whole = fs.redundancy()[0].1;
+    let shards = fs.written_shards();
+    let hit: BTreeSet<(u16, String)> = shards
+        .iter()
+        .filter(|shard| shard.stripe == stripe)
+        .take(2)
+        .map(|shard| (shard.disk as u16, shard.name.clone()))
+        .collect();
+    fs.close();
+    let before = shards_on(&rig, &rig.open(&[]));
+    let plan = FaultPlan::new();
+    plan.record();
+    let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
+    let fs = TestFs::open(stores, Access::ReadOnly).unwrap();
+    let read = fs.pipeline.read_all_shards().unwrap();
+    let found: BTreeSet<(u16, String)> = read
+        .wrong
+        .iter()
+        .map(|wrong| (wrong.member.0, files::segment(wrong.segment)))
+        .collect();
+    assert_eq!(found, hit);
+    assert!(read.wrong.iter().all(|wrong| wrong.shards == 1));
+    let rows: Vec<(i16, u64)> = read
+        .rows
+        .iter()
+        .map(|row| (row.losses_tolerated, row.stripes))
+        .collect();
+    assert_eq!(rows, [(0, 1), (2, whole - 1)]);
+    let counted = fs.pipeline.redundancy().unwrap();
+    let bytes = |rows: &[RedundancyRow]| rows.iter().map(|row| row.bytes).sum::<u64>();
+    assert_eq!(bytes(&read.rows), bytes(&counted.rows));
+    assert_eq!(read.inconsistent, []);
+    let changing = plan.take_log().into_iter().find(|call| call.kind.changes());
+    assert_eq!(changing, None);
+    assert!(shards_on(&rig, &fs) == before);
 }
 
 #[test]

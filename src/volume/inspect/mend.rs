@@ -28,12 +28,12 @@ pub(super) struct Mend {
 
 impl Core {
     /// Writes shards of stripes of one segment, each with its place among the stripes; syncs them and
-    /// reads them back. Returns the places of those that are right now.
+    /// reads them back. Returns those that are right now.
     pub(super) fn mend_all(
         &self,
         stripes: &[Located],
         mut mends: Vec<(usize, Mend)>,
-    ) -> Vec<usize> {
+    ) -> Vec<(usize, ShardIndex)> {
         let Some(first) = stripes.first().filter(|_| !mends.is_empty()) else {
             return Vec::new();
         };
@@ -74,7 +74,7 @@ impl Core {
                 format!("{outcome} on member {}", mend.member)
             });
             if is_done && mend.is_whole {
-                mended.push(*stripe);
+                mended.push((*stripe, mend.shard));
             }
         }
         mended

@@ -1,0 +1,122 @@
+//! Counting what every stripe can still lose by reading all of its shards.
+
+use std::collections::BTreeMap;
+
+use super::super::redundancy::RedundancyRow;
+use super::super::{CommitError, Pipeline};
+use super::BATCH_BYTES;
+use crate::format::{MemberIndex, SegmentId, StripeId};
+use crate::volume::{Remedy, Verdict, member_of};
+
+/// Shards of one file that are wrong, or are not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrongShards {
+    /// The member.
+    pub member: MemberIndex,
+    /// The segment whose file it is.
+    pub segment: SegmentId,
+    /// How many shards in it.
+    pub shards: u64,
+}
+
+/// What reading every shard came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadShards {
+    /// Bytes of shards that were read.
+    pub bytes: u64,
+    /// Shards that are wrong, by member and segment.
+    pub wrong: Vec<WrongShards>,
+    /// Stripes whose parity is not what the data calls for.
+    pub inconsistent: Vec<StripeId>,
+    /// How many stripes can bear how many losses, by what was read; the most endangered first. A shard
+    /// counts if all of it is right.
+    pub rows: Vec<RedundancyRow>,
+}
+
+impl Pipeline {
+    /// Reads every shard of every stripe that something refers to, and writes nothing. What cannot be had
+    /// is noted for [`Pipeline::redundancy`].
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn read_all_shards(&self) -> Result<ReadShards, CommitError> {
+        let mut read = ReadShards::default();
+        let mut wrong: BTreeMap<(MemberIndex, SegmentId), u64> = BTreeMap::new();
+        let mut rows: BTreeMap<i16, RedundancyRow> = BTreeMap::new();
+        let mut segments: Vec<SegmentId> = self.volume.segments().iter().map(|s| s.0).collect();
+        segments.sort_unstable();
+        for segment in segments {
+            let mut from = 0;
+            loop {
+                let _pin = self.volume.pin();
+                let stretch = self.stretch(segment, from, BATCH_BYTES)?;
+                for verdict in self.volume.inspect(&stretch.live, Remedy::Report)? {
+                    read.bytes += verdict.bytes;
+                    if verdict.is_inconsistent {
+                        read.inconsistent.push(verdict.stripe);
+                    }
+                    for member in self.holders_of_wrong(segment, &verdict)? {
+                        *wrong.entry((member, segment)).or_default() += 1;
+                    }
+                    self.add_to_rows(segment, &verdict, &mut rows)?;
+                }
+                if !stretch.has_more {
+                    break;
+                }
+                from = stretch.end;
+            }
+        }
+        let list = |((member, segment), shards)| WrongShards {
+            member,
+            segment,
+            shards,
+        };
+        read.wrong = wrong.into_iter().map(list).collect();
+        read.rows = rows.into_values().collect();
+        Ok(read)
+    }
+
+    fn holders_of_wrong(
+        &self,
+        segment: SegmentId,
+        verdict: &Verdict,
+    ) -> Result<Vec<MemberIndex>, CommitError> {
+        let record = self.records.stripe(verdict.stripe)?;
+        let (Some(record), Some(segment)) = (record, self.volume.segment(segment)) else {
+            return Ok(Vec::new());
+        };
+        let shards = verdict.wrong.iter();
+        Ok(shards
+            .filter_map(|shard| member_of(&segment, &record, shard))
+            .collect())
+    }
+
+    fn add_to_rows(
+        &self,
+        segment: SegmentId,
+        verdict: &Verdict,
+        rows: &mut BTreeMap<i16, RedundancyRow>,
+    ) -> Result<(), CommitError> {
+        let parity = self
+            .volume
+            .segment(segment)
+            .map_or(0, |segment| i16::from(segment.parity_shards));
+        let gone = verdict.wrong.len() as u64 + verdict.missing;
+        let mut losses_tolerated = parity - i16::try_from(gone).unwrap_or(i16::MAX);
+        if !verdict.lost.is_empty() {
+            losses_tolerated = losses_tolerated.min(-1);
+        } else if losses_tolerated < 0 {
+            // Other blocks of each shard are wrong: all of it can be had, and nothing more be lost.
+            losses_tolerated = 0;
+        }
+        let row = rows.entry(losses_tolerated).or_insert(RedundancyRow {
+            losses_tolerated,
+            stripes: 0,
+            bytes: 0,
+        });
+        row.stripes += 1;
+        row.bytes += self.live_in(verdict.stripe)?;
+        Ok(())
+    }
+}
