@@ -36,8 +36,15 @@ pub(super) struct Kernel {
     pub(super) name: String,
     /// Threads of a block.
     pub(super) threads: usize,
-    /// Bytes of each shard that a thread takes, or a warp where warps take blocks.
+    /// Bytes of each shard that a thread takes.
     pub(super) bytes: usize,
+}
+
+impl Kernel {
+    /// Returns how many blocks go over so many bytes of each shard.
+    pub(super) fn blocks(&self, bytes: usize) -> usize {
+        bytes.div_ceil(self.threads * self.bytes)
+    }
 }
 
 /// The text of a module, and the kernels to run one after the other.

@@ -42,7 +42,7 @@ impl Function {
 
     /// Returns how many blocks go over so many bytes.
     pub(super) fn blocks(&self, bytes: usize) -> u32 {
-        short(bytes.div_ceil(self.kernel.threads * self.kernel.bytes))
+        short(self.kernel.blocks(bytes))
     }
 }
 

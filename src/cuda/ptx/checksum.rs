@@ -64,7 +64,7 @@ pub(super) fn print() -> (String, Kernel) {
     let kernel = Kernel {
         name: "checksum".to_owned(),
         threads: THREADS,
-        bytes: BLOCK_BYTES,
+        bytes: BLOCK_BYTES / LANES,
     };
     (text, kernel)
 }

@@ -1,7 +1,7 @@
 //! Kernels run in the emulator, and their results.
 
 use super::{
-    Kernel, Kind, Module, coefficients,
+    Kind, Module, coefficients,
     emulator::{self, Launch, Memory},
     start_of_length,
 };
@@ -88,13 +88,8 @@ impl Layout {
     /// Runs all kernels of a module.
     fn run(&self, module: &Module, layers: usize, memory: Vec<u8>) -> Vec<u8> {
         let mut memory = Memory::new(memory);
-        for Kernel {
-            name,
-            threads,
-            bytes,
-        } in &module.kernels
-        {
-            let columns = self.bytes.div_ceil(threads * bytes);
+        for kernel in &module.kernels {
+            let columns = kernel.blocks(self.bytes);
             let at = |offset: usize| Memory::START + offset as u64;
             let parameters = [
                 ("stripes", at(0)),
@@ -107,9 +102,9 @@ impl Layout {
                 ("rows", self.matrix.rows() as u64),
             ];
             let launch = Launch {
-                kernel: name,
+                kernel: &kernel.name,
                 grid: [columns, self.stripes, layers].map(|n| u32::try_from(n).expect("few")),
-                threads: u32::try_from(*threads).expect("few"),
+                threads: u32::try_from(kernel.threads).expect("few"),
                 parameters: &parameters,
             };
             emulator::run(&module.text, &launch, &mut memory);
@@ -243,8 +238,8 @@ fn comparing_finds_every_wrong_target_and_no_other() {
 #[test]
 fn checksums_are_those_of_the_cpu_for_every_sort_of_last_block() {
     let module = Module::for_checksums();
-    let Kernel { name, threads, .. } = &module.kernels[0];
-    for bytes in [1, 3, 4, 5, 127, 128, 129, 4095, 4096, 4097, 8192, 10_000] {
+    let kernel = &module.kernels[0];
+    for bytes in [1, 3, 4, 5, 127, 128, 129, 4095, 4096, 4097, 8192, 70_000] {
         let layout = Layout::new(cauchy(2, 1), bytes, 2);
         let blocks = bytes.div_ceil(BLOCK_BYTES);
         let shards = 3;
@@ -264,10 +259,9 @@ fn checksums_are_those_of_the_cpu_for_every_sort_of_last_block() {
             ("rest", u64::from(start_of_length(rest))),
         ];
         let launch = Launch {
-            kernel: name,
-            grid: [blocks.div_ceil(threads / 32), shards, 2]
-                .map(|n| u32::try_from(n).expect("few")),
-            threads: u32::try_from(*threads).expect("few"),
+            kernel: &kernel.name,
+            grid: [kernel.blocks(bytes), shards, 2].map(|n| u32::try_from(n).expect("few")),
+            threads: u32::try_from(kernel.threads).expect("few"),
             parameters: &parameters,
         };
         emulator::run(&module.text, &launch, &mut memory);
