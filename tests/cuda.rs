@@ -284,6 +284,13 @@ fn batches_larger_than_a_lane_are_computed_pinned_or_not() {
 }
 
 #[test]
+fn results_of_more_items_than_a_lane_has_room_for_are_handed_over_in_time() {
+    let Some(gpu) = gpu() else { return };
+    let mut lane = gpu.lane().expect("a lane");
+    check(&mut *lane, &cauchy(4, 2), 256, 140_000, Place::Adjacent, 5);
+}
+
+#[test]
 fn comparing_finds_every_planted_damage_and_nothing_else() {
     let Some(gpu) = gpu() else { return };
     let mut lane = gpu.lane().expect("a lane");

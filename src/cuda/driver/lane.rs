@@ -1,6 +1,7 @@
 //! A lane: pieces of a batch on their way to a device, on it, and back.
 
 use std::ffi::c_void;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::{
@@ -18,7 +19,7 @@ use crate::cuda::{
     ptx::Kind,
 };
 
-/// Pieces that are under way at once: one on its way there, one on the device, one on its way back.
+/// Pieces that are worked on at once: one on its way there, one on the device, one on its way back.
 const SLOTS: usize = 3;
 
 /// Bytes of a piece, at most.
@@ -27,6 +28,13 @@ const PIECE_BYTES: usize = 16 << 20;
 /// Words for the results of a piece: a verdict per target, and a sum per block. There are no more of either
 /// than shards would be if they were as short as can be.
 const RESULT_WORDS: usize = 2 * cut::most_shards(PIECE_BYTES);
+
+/// Words for the results of all pieces that a slot has under way. As a rule a piece has far fewer than it
+/// might have.
+const STAGED_WORDS: usize = 2 * RESULT_WORDS;
+
+/// Pieces that a slot takes one behind the other before it is waited for.
+const MOST_UNDER_WAY: usize = 32;
 
 /// A lane of a GPU.
 pub(super) struct GpuLane {
@@ -62,14 +70,10 @@ impl GpuLane {
             2 * SLOTS,
         );
         for (index, piece) in pieces.iter().enumerate() {
-            let slot = &mut self.slots[index % SLOTS];
-            slot.complete(&task, work.items)?;
-            slot.start(&task, piece, work.items)?;
+            self.slots[index % SLOTS].start(&task, piece, work.items)?;
         }
-        for index in 0..SLOTS {
-            self.slots[(pieces.len() + index) % SLOTS].complete(&task, work.items)?;
-        }
-        Ok(())
+        let mut slots = self.slots.iter_mut();
+        slots.try_for_each(|slot| slot.complete(&task, work.items))
     }
 }
 
@@ -135,6 +139,44 @@ impl Task {
             checksums,
         }))
     }
+
+    /// Returns how many verdicts a piece has.
+    fn verdict_words(&self, piece: &Piece) -> usize {
+        if self.is_compared {
+            piece.items.len() * self.targets
+        } else {
+            0
+        }
+    }
+
+    /// Returns how many sums a piece has.
+    fn sum_words(&self, piece: &Piece) -> usize {
+        if self.checksums.is_none() {
+            return 0;
+        }
+        piece.items.len() * (self.sources + self.targets) * piece.blocks().len()
+    }
+
+    /// Hands results of a piece, verdicts first, over to its items.
+    fn hand_over(&self, piece: &Piece, results: &[u32], items: &mut [Item<'_>]) {
+        let (verdicts, sums) = results.split_at(self.verdict_words(piece));
+        if self.is_compared {
+            for (item, verdicts) in items.iter_mut().zip(verdicts.chunks(self.targets)) {
+                if let Targets::Compared { wrong, .. } = &mut item.targets {
+                    for (wrong, &verdict) in wrong.iter_mut().zip(verdicts) {
+                        *wrong |= verdict != 0;
+                    }
+                }
+            }
+        }
+        if self.checksums.is_some() {
+            let blocks = piece.blocks();
+            let lists = items.iter_mut().flat_map(|item| item.sums.iter_mut());
+            for (list, sums) in lists.zip(sums.chunks(blocks.len())) {
+                list[blocks.clone()].copy_from_slice(sums);
+            }
+        }
+    }
 }
 
 fn lengths<'i>(item: &'i Item<'_>) -> Box<dyn Iterator<Item = usize> + 'i> {
@@ -145,7 +187,8 @@ fn lengths<'i>(item: &'i Item<'_>) -> Box<dyn Iterator<Item = usize> + 'i> {
     }
 }
 
-/// Room for one piece on the device.
+/// Room for one piece on the device, which takes one behind the other: the stream sees to it that none
+/// overwrites what is left of the one before.
 struct Slot {
     // Dropped first: nothing uses the memory below any more then.
     stream: Stream,
@@ -153,7 +196,14 @@ struct Slot {
     shards: DeviceMemory,
     results: DeviceMemory,
     staged: Staged,
-    under_way: Option<Piece>,
+    under_way: Vec<UnderWay>,
+}
+
+/// A piece whose results have not been handed over yet.
+struct UnderWay {
+    piece: Piece,
+    /// Where its results will be among the staged words.
+    staged: Range<usize>,
 }
 
 impl Slot {
@@ -163,8 +213,8 @@ impl Slot {
             done: Event::new(context, false)?,
             shards: DeviceMemory::new(context, PIECE_BYTES)?,
             results: DeviceMemory::new(context, RESULT_WORDS * size_of::<u32>())?,
-            staged: Staged::new(context, RESULT_WORDS)?,
-            under_way: None,
+            staged: Staged::new(context, STAGED_WORDS)?,
+            under_way: Vec::with_capacity(MOST_UNDER_WAY),
         })
     }
 
@@ -190,7 +240,7 @@ impl Slot {
             "{piece:?}"
         );
         // From here on the device may be using the items, whatever fails.
-        self.under_way = Some(piece.clone());
+        let staged = self.admit(task, piece, items)?;
         for (index, item) in items[piece.items.clone()].iter().enumerate() {
             let address = stripes.address + (index * stripes.stride) as u64;
             self.send(&item.sources, piece, address)?;
@@ -199,9 +249,9 @@ impl Slot {
             }
         }
         let verdicts = self.results.address();
-        let sums = verdicts + (self.verdict_words(task, piece) * size_of::<u32>()) as u64;
+        let words = task.verdict_words(piece);
+        let sums = verdicts + (words * size_of::<u32>()) as u64;
         if task.is_compared {
-            let words = self.verdict_words(task, piece);
             // SAFETY: the results have room for as many, and live until the stream is done.
             unsafe { self.stream.clear(verdicts, words) }?;
         }
@@ -209,7 +259,7 @@ impl Slot {
         // multiples of 256, and the task's matrix has as many sources and targets.
         unsafe { stripes.apply(&self.stream, &task.applied, verdicts) }?;
         if let Some(module) = &task.checksums {
-            // SAFETY: as above; `result_words` was checked against the room behind the verdicts.
+            // SAFETY: as above; behind the verdicts there is room for the sums.
             unsafe { stripes.sum(&self.stream, module, sums) }?;
         }
         for (index, item) in items[piece.items.clone()].iter_mut().enumerate() {
@@ -218,8 +268,29 @@ impl Slot {
                 self.fetch(shards, piece, address + (task.sources * pitch) as u64)?;
             }
         }
-        self.fetch_results(task, piece)?;
+        self.fetch_results(&staged)?;
         self.done.record(&self.stream)
+    }
+
+    /// Takes a piece up among those that are under way; returns where its results will be.
+    fn admit(
+        &mut self,
+        task: &Task,
+        piece: &Piece,
+        items: &mut [Item<'_>],
+    ) -> Result<Range<usize>, DeviceError> {
+        let words = task.verdict_words(piece) + task.sum_words(piece);
+        assert!(words <= RESULT_WORDS, "{piece:?} has {words} results");
+        let end = |slot: &Self| slot.under_way.last().map_or(0, |last| last.staged.end);
+        if end(self) + words > STAGED_WORDS || self.under_way.len() == MOST_UNDER_WAY {
+            self.complete(task, items)?;
+        }
+        let staged = end(self)..end(self) + words;
+        self.under_way.push(UnderWay {
+            piece: piece.clone(),
+            staged: staged.clone(),
+        });
+        Ok(staged)
     }
 
     /// Queues the copy of columns of shards to the device, those that are adjacent in memory at once.
@@ -276,19 +347,18 @@ impl Slot {
     }
 
     /// Queues the copy of verdicts and sums, if there are any.
-    fn fetch_results(&mut self, task: &Task, piece: &Piece) -> Result<(), DeviceError> {
-        let words = self.verdict_words(task, piece) + sum_words(task, piece);
-        if words == 0 {
+    fn fetch_results(&mut self, staged: &Range<usize>) -> Result<(), DeviceError> {
+        if staged.is_empty() {
             return Ok(());
         }
-        let width = words * size_of::<u32>();
+        let width = staged.len() * size_of::<u32>();
         let copy = Copy {
             from: End::Device {
                 address: self.results.address(),
                 pitch: width,
             },
             to: End::Host {
-                address: self.staged.as_mut_ptr().cast(),
+                address: self.staged.as_mut_ptr().wrapping_add(staged.start).cast(),
                 pitch: width,
             },
             width,
@@ -299,56 +369,24 @@ impl Slot {
         unsafe { self.stream.copy(&copy) }
     }
 
-    /// Returns how many words of the results are verdicts.
-    ///
-    /// # Panics
-    ///
-    /// If results do not fit: they do, as shards on the device are never nearer than their alignment.
-    fn verdict_words(&self, task: &Task, piece: &Piece) -> usize {
-        let verdicts = if task.is_compared {
-            piece.items.len() * task.targets
-        } else {
-            0
-        };
-        assert!(verdicts + sum_words(task, piece) <= self.staged.words().len());
-        verdicts
-    }
-
-    /// Waits for the piece that is under way, if there is one, and hands its results over.
+    /// Waits for the pieces that are under way, and hands their results over.
     fn complete(&mut self, task: &Task, items: &mut [Item<'_>]) -> Result<(), DeviceError> {
-        let Some(piece) = &self.under_way else {
+        if self.under_way.is_empty() {
             return Ok(());
-        };
+        }
         self.done.wait()?;
-        let verdicts = self.verdict_words(task, piece);
-        let (verdicts, sums) = self.staged.words().split_at(verdicts);
-        if task.is_compared {
-            let items = items[piece.items.clone()].iter_mut();
-            for (item, verdicts) in items.zip(verdicts.chunks(task.targets)) {
-                if let Targets::Compared { wrong, .. } = &mut item.targets {
-                    for (wrong, &verdict) in wrong.iter_mut().zip(verdicts) {
-                        *wrong |= verdict != 0;
-                    }
-                }
-            }
+        for UnderWay { piece, staged } in self.under_way.drain(..) {
+            let results = &self.staged.words()[staged];
+            task.hand_over(&piece, results, &mut items[piece.items.clone()]);
         }
-        if task.checksums.is_some() {
-            let blocks = piece.blocks();
-            let items = items[piece.items.clone()].iter_mut();
-            let lists = items.flat_map(|item| item.sums.iter_mut());
-            for (list, sums) in lists.zip(sums.chunks(blocks.len())) {
-                list[blocks.clone()].copy_from_slice(sums);
-            }
-        }
-        self.under_way = None;
         Ok(())
     }
 
     /// Waits until the device uses no item any more, after something failed.
     fn abandon(&mut self) {
-        if self.under_way.take().is_some()
-            && let Err(error) = self.stream.finish()
-        {
+        let was_used = !self.under_way.is_empty();
+        self.under_way.clear();
+        if was_used && let Err(error) = self.stream.finish() {
             // A lost device uses nothing; what failed first is what is reported.
             log::debug!("after a failure: {error}");
         }
@@ -361,17 +399,9 @@ impl Drop for Slot {
     }
 }
 
-/// Returns how many sums a piece has.
-fn sum_words(task: &Task, piece: &Piece) -> usize {
-    if task.checksums.is_none() {
-        return 0;
-    }
-    piece.items.len() * (task.sources + task.targets) * piece.blocks().len()
-}
-
 /// Returns the runs of shards of which each begins where the one before ends.
-fn runs(shards: &[*const u8], shard_bytes: usize) -> Vec<std::ops::Range<usize>> {
-    let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
+fn runs(shards: &[*const u8], shard_bytes: usize) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
     for (index, shard) in shards.iter().enumerate() {
         match runs.last_mut() {
             Some(run) if shards[index - 1].wrapping_add(shard_bytes) == *shard => run.end += 1,
