@@ -16,12 +16,13 @@
 //!
 //! # Locks
 //!
-//! `room.making`, `checkpointing` and `reaper` are batons, taken in this order and held through I/O:
-//! those who wait for one want what its holder is doing. So is `counting`, taken by none of them. The
+//! `rebuilding`, `room.making`, `checkpointing` and `reaper` are batons, taken in this order and held
+//! through I/O: those who wait for one want what its holder is doing. So is `counting`, taken by none of
+//! them. The
 //! commit group is left while a commit runs. All others are leaves.
 
 use std::ops::ControlFlow;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -40,6 +41,7 @@ mod error;
 mod group;
 mod growth;
 mod reap;
+mod rebuild;
 mod records;
 mod recover;
 mod redundancy;
@@ -51,6 +53,7 @@ pub use crate::members::CreateOptions;
 pub use compact::InodeLocks;
 pub use copies::IndexCopies;
 pub use error::CommitError;
+pub use rebuild::{Pace, RebuildProgress, RebuildState};
 pub use redundancy::{LostStripe, MissingShards, Redundancy, RedundancyRow};
 pub use scrub::{ReadShards, ScrubState, ScrubStatus, WrongShards};
 
@@ -58,6 +61,7 @@ use candidates::Candidates;
 use group::Group;
 use growth::Growth;
 use reap::Reaper;
+use rebuild::Rebuilding;
 use records::Records;
 use redundancy::Counting;
 use room::Room;
@@ -126,6 +130,9 @@ pub struct Pipeline {
     /// Whether something was committed since the last checkpoint.
     to_checkpoint: AtomicBool,
     counting: Counting,
+    rebuilding: Rebuilding,
+    /// Counts what others than background work ask of stripes.
+    foreground: AtomicU64,
     /// Whether segment files were gone or too short when the volume was opened.
     lacked_files: AtomicBool,
     scrubbing: Scrubbing,
@@ -149,6 +156,8 @@ impl Pipeline {
             clockwork: Mutex::new(Clockwork::new()),
             to_checkpoint: AtomicBool::new(false),
             counting: Counting::default(),
+            rebuilding: Rebuilding::default(),
+            foreground: AtomicU64::new(0),
             lacked_files: AtomicBool::new(false),
             scrubbing: Scrubbing::default(),
         }
@@ -223,6 +232,7 @@ impl Pipeline {
     /// and they are given back in time. [`Pipeline::make_room`] may help.
     pub fn write(&self, data: &[u8]) -> Result<Written, CommitError> {
         self.check_writable()?;
+        self.note_foreground();
         self.check_commits()?;
         if self.room.is_exhausted(data.len() as u64) {
             return Err(CommitError::NoSpace);
@@ -257,6 +267,7 @@ impl Pipeline {
     pub fn write_at_once(&self, data: &[u8]) -> Result<Option<Written>, CommitError> {
         debug_assert!(data.len() < BLOCK_SIZE, "what is longer may be split");
         self.check_writable()?;
+        self.note_foreground();
         if self.has_no_commits() {
             return Ok(None);
         }
@@ -306,7 +317,17 @@ impl Pipeline {
     ///
     /// [`CommitError::Volume`] if the bytes cannot be had; `out` is unspecified then.
     pub fn read(&self, stripe: StripeId, offset: u32, out: &mut [u8]) -> Result<(), CommitError> {
+        self.note_foreground();
         Ok(self.volume.read(stripe, offset, out)?)
+    }
+
+    /// Returns how often others than background work read or wrote bytes of stripes.
+    fn foreground(&self) -> u64 {
+        self.foreground.load(Ordering::Relaxed)
+    }
+
+    fn note_foreground(&self) {
+        self.foreground.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Asks for a stripe to be read ahead. Never blocks, and may do nothing.

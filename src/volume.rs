@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use crate::codec::{Accelerator, CodecError, Engine};
 use crate::format::record::{Segment, ShardSums, Stripe};
-use crate::format::{SegmentId, ShardIndex, StripeId};
+use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};
 use crate::members::Members;
 use crate::store::Pinner;
 use crate::workers::{Threads, Workers};
@@ -44,6 +44,7 @@ mod pins;
 mod placement;
 mod prefetch;
 mod read;
+mod rebuild;
 mod segments;
 mod space;
 mod tidy;
@@ -55,6 +56,7 @@ pub use dirty::LostShard;
 pub use error::{CatalogError, VolumeError};
 pub use inspect::{Remedy, Verdict};
 pub use pins::Pin;
+pub use rebuild::{Lacking, Rebuilt, Target, TargetFailed};
 pub use space::Space;
 
 pub(crate) use layout::{Tally, member_of};
@@ -380,6 +382,92 @@ impl Volume {
     /// If its new record cannot be taken.
     pub fn cut_segment(&self, segment: SegmentId, used: u64) -> Result<(), VolumeError> {
         self.core.cut(segment, used)
+    }
+
+    /// Sends what is in memory on its way, and adds no more stripes to the segments that are being written.
+    ///
+    /// # Errors
+    ///
+    /// If the final record of one cannot be taken.
+    pub fn retire_segments(&self) -> Result<(), VolumeError> {
+        let retired = self.core.segments.retire_all();
+        self.seal();
+        retired
+    }
+
+    /// Returns the members to which a slot of a segment could be moved that takes so many bytes, the best
+    /// first.
+    #[must_use]
+    pub fn homes_for_slot(&self, segment: &Segment, bytes: u64) -> Vec<MemberIndex> {
+        self.core.homes_for_slot(segment, bytes)
+    }
+
+    /// Makes ready the file of a segment on a member, with room for stripes that are to be rebuilt there.
+    ///
+    /// # Errors
+    ///
+    /// If the member does not do so; nothing is left of a new file then.
+    pub fn make_rebuild_file(
+        &self,
+        segment: SegmentId,
+        member: MemberIndex,
+        stripes: &[Lacking],
+    ) -> Result<(), TargetFailed> {
+        self.core.make_rebuild_file(segment, member, stripes)
+    }
+
+    /// Removes the file of a segment from a member that the segment does not name.
+    pub fn drop_rebuild_file(&self, segment: SegmentId, member: MemberIndex) {
+        self.core.drop_rebuild_file(segment, member);
+    }
+
+    /// Cuts stripes of a segment, in disk order, into what [`Volume::rebuild`] is to take at once.
+    #[must_use]
+    pub fn rebuild_batches(
+        segment: &Segment,
+        stripes: &[Lacking],
+        targets: &[Target],
+    ) -> Vec<Range<usize>> {
+        rebuild::batches(segment, stripes, targets.len())
+    }
+
+    /// Writes lost shards of some stripes of a segment to the targets, read or reconstructed.
+    ///
+    /// # Errors
+    ///
+    /// If a target does not take them.
+    pub fn rebuild(
+        &self,
+        segment: SegmentId,
+        stripes: &[Lacking],
+        targets: &[Target],
+    ) -> Result<Rebuilt, TargetFailed> {
+        self.core.rebuild(segment, stripes, targets)
+    }
+
+    /// Makes durable what was rebuilt on a member.
+    ///
+    /// # Errors
+    ///
+    /// If the member failed.
+    pub fn sync_rebuild_file(
+        &self,
+        segment: SegmentId,
+        member: MemberIndex,
+    ) -> Result<(), TargetFailed> {
+        self.core.sync_rebuild_file(segment, member)
+    }
+
+    /// Gives back the space on targets of a stripe whose records went while it was rebuilt.
+    pub fn free_rebuilt(&self, record: &Stripe, targets: &[Target]) {
+        let members = targets.iter().map(|target| target.member).collect();
+        self.core.segments.punch_on(members, record);
+    }
+
+    /// Takes a segment for being on these members from now on. It is not being written, and the caller
+    /// keeps everybody from changing it.
+    pub fn set_slots(&self, segment: SegmentId, slots: Vec<Option<MemberIndex>>) {
+        self.core.segments.set_slots(segment, slots);
     }
 
     /// Returns a segment that the index names.

@@ -21,6 +21,9 @@ const STRIPES_AHEAD: u64 = 1024;
 const SEGMENTS_AHEAD: u64 = 64;
 const INODES_AHEAD: u64 = 4096;
 
+/// Records of stripes changed in one go: less than a journal record takes.
+const EDITED_AT_ONCE: usize = 1024;
+
 /// Numbers that are in the index already and can be given out.
 #[derive(Debug)]
 struct Numbers {
@@ -36,6 +39,8 @@ pub(super) struct Records {
     inodes: Mutex<Numbers>,
     /// Segments that got their final record; one may be empty by now.
     finished: Mutex<Vec<SegmentId>>,
+    /// Held by whoever changes or removes the record of a stripe that is there, from reading it on.
+    editing: Mutex<()>,
 }
 
 impl Records {
@@ -53,6 +58,7 @@ impl Records {
             segments: numbers(key::NEXT_SEGMENT, 1)?,
             inodes: numbers(key::NEXT_INO, Ino::ROOT.0 + 1)?,
             finished: Mutex::default(),
+            editing: Mutex::default(),
             meta,
         })
     }
@@ -81,6 +87,7 @@ impl Records {
         lost: &[LostShard],
         segment_of: impl Fn(SegmentId) -> Option<Segment>,
     ) -> Result<Option<StripeId>, CommitError> {
+        let _editing = self.editing.lock();
         let mut batch = Batch::default();
         let mut unreadable = None;
         let mut lost = lost.to_vec();
@@ -108,6 +115,44 @@ impl Records {
         Ok(unreadable)
     }
 
+    /// Notes shards of stripes that are durable now.
+    pub(super) fn restore_shards(
+        &self,
+        restored: &[(StripeId, ShardSet)],
+        segment_of: impl Fn(SegmentId) -> Option<Segment>,
+    ) -> Result<(), CommitError> {
+        for some in restored.chunks(EDITED_AT_ONCE) {
+            let _editing = self.editing.lock();
+            let mut batch = Batch::default();
+            for (stripe, shards) in some {
+                // It may be dead by now.
+                let Some(old) = self.stripe(*stripe)? else {
+                    continue;
+                };
+                let Some(segment) = segment_of(old.segment) else {
+                    continue;
+                };
+                let mut new = old;
+                shards.iter().for_each(|shard| new.written.insert(shard));
+                batch.put(key::stripe(*stripe), new.encode());
+                note_repair(&mut batch, *stripe, &segment, Some(&old), &new);
+            }
+            self.meta.apply_stripes(batch)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the record of a segment that is on other members from now on.
+    pub(super) fn put_segment(
+        &self,
+        segment: SegmentId,
+        record: &Segment,
+    ) -> Result<(), CommitError> {
+        let mut batch = Batch::default();
+        batch.put(key::segment(segment), record.encode());
+        Ok(self.meta.apply_stripes(batch)?)
+    }
+
     /// Removes all records of a dead stripe, and that of its segment if `with_segment`.
     pub(super) fn remove(
         &self,
@@ -116,6 +161,10 @@ impl Records {
         segment: &Segment,
         with_segment: bool,
     ) -> Result<(), CommitError> {
+        let _editing = self.editing.lock();
+        // What it lacks may have changed since it was read.
+        let newest = self.stripe(stripe)?;
+        let record = newest.as_ref().unwrap_or(record);
         let mut batch = Batch::default();
         batch.delete(key::stripe(stripe));
         batch.delete(key::segment_stripe(record.segment, record.offset));

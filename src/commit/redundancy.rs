@@ -284,7 +284,10 @@ impl Pipeline {
         self.volume.segments().iter().any(is_lost)
     }
 
-    fn for_each_stripe(&self, mut visit: impl FnMut(StripeId, Stripe)) -> Result<(), CommitError> {
+    pub(super) fn for_each_stripe(
+        &self,
+        mut visit: impl FnMut(StripeId, Stripe),
+    ) -> Result<(), CommitError> {
         let (from, end) = key::stripes();
         self.visit(&from, &end, |key, value| {
             visit(key::parse_stripe(key)?, Stripe::decode(value)?);

@@ -32,6 +32,7 @@ mod leaks;
 mod lost_files;
 mod opening;
 mod poison;
+mod rebuild;
 mod repair;
 mod rollback;
 mod room;

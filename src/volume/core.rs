@@ -38,7 +38,7 @@ pub(crate) struct Core {
     /// Codecs of segments that were written with another geometry or code.
     codecs: Mutex<HashMap<(CodeId, Geometry), Arc<Codec>>>,
     pub(super) workers: Arc<Workers>,
-    accelerator: Option<Arc<dyn Accelerator>>,
+    pub(super) accelerator: Option<Arc<dyn Accelerator>>,
     pub(super) pool: Pool,
     pub(super) segments: Segments,
     pub(super) buffers: Arc<Buffers>,

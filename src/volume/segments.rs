@@ -493,6 +493,19 @@ impl Segments {
         unwritten
     }
 
+    /// Puts a segment that is not being written onto other members. To be called by whoever keeps others
+    /// from cutting, punching or removing it meanwhile.
+    pub(crate) fn set_slots(&self, segment: SegmentId, slots: Vec<Option<MemberIndex>>) {
+        let mut known = self.known.write();
+        if let Some(handle) = known.get(&segment) {
+            let record = Segment {
+                slots,
+                ..handle.record.clone()
+            };
+            known.insert(segment, Arc::new(SegmentHandle::new(segment, record)));
+        }
+    }
+
     /// Notes what the stripes of a segment take of each of its files.
     pub(crate) fn set_taken(&self, segment: SegmentId, bytes: u64) {
         self.taken.lock().insert(segment, bytes);

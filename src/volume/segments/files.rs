@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Need, SegmentHandle, Segments};
 use crate::format::MemberIndex;
-use crate::format::record::Segment;
+use crate::format::record::{Segment, Stripe};
 use crate::store::{Op, Space, StoreErrorKind};
 use crate::volume::placement::{Candidate, Place, place};
 use crate::volume::{VolumeError, layout};
@@ -157,7 +157,7 @@ impl Segments {
     }
 
     /// Returns the members that are left, with the room that a new segment may take on each.
-    fn candidates(&self, need: Need) -> Vec<Candidate> {
+    pub(crate) fn candidates(&self, need: Need) -> Vec<Candidate> {
         let taken = self.taken_by_member();
         let mut spaces = self.members.spaces();
         let mut full = Vec::new();
@@ -209,7 +209,7 @@ impl Segments {
         }
     }
 
-    pub(super) fn remove_files(
+    pub(crate) fn remove_files(
         &self,
         handle: &SegmentHandle,
         members: impl Iterator<Item = MemberIndex>,
@@ -238,6 +238,24 @@ impl Segments {
             )
         };
         self.run_all(members.map(punch).collect());
+    }
+
+    /// Gives back the space that a stripe would take on some members.
+    pub(crate) fn punch_on(&self, members: Vec<MemberIndex>, record: &Stripe) {
+        let Some(handle) = self.get(record.segment) else {
+            return;
+        };
+        let punch = |member| {
+            (
+                member,
+                Op::Punch {
+                    name: Arc::clone(&handle.name),
+                    offset: record.offset,
+                    len: record.height.into(),
+                },
+            )
+        };
+        self.run_all(members.into_iter().map(punch).collect());
     }
 
     pub(super) fn truncate_files(&self, handle: &SegmentHandle, len: u64) {

@@ -1,0 +1,447 @@
+//! Rebuild: every stripe back to full redundancy, on the members at hand.
+//!
+//! The unit of work is a segment with the slots of it that lack shards: because their member is gone, or
+//! was never there, or missed them, or lost its file. The segments whose worst stripe is nearest to being
+//! lost come first.
+//!
+//! 1. Choose where the shards go: to the slot's own member if it is at hand, which then gets only what
+//!    it lacks; else to one that has no other slot of the segment. Where there is none, the slot waits.
+//! 2. Shards that a record calls written, in a file that is gone or too short, are taken out of their
+//!    records, and this is **committed**: the file may be made anew now without counting for them.
+//! 3. Make the files; write the shards, from what others have ([`crate::volume`]); **sync** the files.
+//! 4. While nobody frees or cuts anything, note that the segment lies on its new members and that its
+//!    stripes have their shards; what died meanwhile is given back there as well. **Commit**.
+//!
+//! Up to the commit of step 4 the old state is the true one, and after it the new one is: a crash costs
+//! the work on one segment. A file that is in no record then is removed by the next mount.
+//!
+//! It is said to be complete only after the shards were counted on the members.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::{CommitError, Pipeline};
+use crate::format::record::{Segment, ShardSet, Stripe};
+use crate::format::{MemberIndex, SegmentId, StripeId};
+use crate::volume::{Census, Lacking, LostShard, Target, TargetFailed, Volume};
+
+use plan::{Need, Plan};
+
+mod pace;
+mod plan;
+
+pub use pace::Pace;
+
+/// How far a rebuild is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RebuildProgress {
+    /// Whether it is being done.
+    pub state: RebuildState,
+    /// Bytes of shards written so far.
+    pub bytes_done: u64,
+    /// Bytes of shards that are still to be written, as far as there are members for them.
+    pub bytes_left: u64,
+    /// Bytes of shards for which there is no member with room that has no shard of the same stripes.
+    pub bytes_waiting: u64,
+    /// For how long it has been done, or was.
+    pub elapsed: Duration,
+}
+
+/// What a rebuild is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RebuildState {
+    /// Nobody asked for one since the volume was opened.
+    #[default]
+    Idle,
+    /// It is at work.
+    Running,
+    /// It did all that could be done.
+    Finished,
+    /// It was stopped, or could not go on; it can be started again.
+    Stopped,
+}
+
+/// Who rebuilds, and how far.
+#[derive(Debug, Default)]
+pub(super) struct Rebuilding {
+    /// Held while rebuilding.
+    baton: Mutex<()>,
+    progress: Mutex<RebuildProgress>,
+}
+
+/// What rebuilding one segment came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Its slots have their shards, or at least more of them.
+    Done,
+    /// Nothing could be done: there is no member, or one failed or is full.
+    Nothing,
+    /// The rebuild is to stop.
+    Stopped,
+}
+
+/// One going over all that lacks shards.
+struct Round<'a> {
+    pace: &'a Pace<'a>,
+    census: Census,
+    /// Members that had no room, or failed otherwise, in this round.
+    refusing: BTreeSet<MemberIndex>,
+    /// When the round, and how much was written in it.
+    began: Instant,
+}
+
+/// A segment, and what is to be done for it.
+struct Job {
+    segment: SegmentId,
+    record: Segment,
+    /// The slots, and where their shards go.
+    targets: Vec<Target>,
+    /// What lacks shards, in disk order.
+    stripes: Vec<Lacking>,
+    /// All its stripes, in disk order.
+    all: Vec<(StripeId, Stripe)>,
+    /// Shards that are in the records, but not in the files.
+    missing: Vec<LostShard>,
+}
+
+impl Job {
+    /// Returns the members that get a file which the segment did not have.
+    fn newcomers(&self) -> impl Iterator<Item = MemberIndex> + '_ {
+        let targets = self.targets.iter().map(|target| target.member);
+        targets.filter(|member| !self.record.slots.contains(&Some(*member)))
+    }
+
+    fn is_moved(&self, target: &Target) -> bool {
+        self.record.slots[target.slot] != Some(target.member)
+    }
+
+    /// Returns the slots as they are to be.
+    fn slots(&self) -> Vec<Option<MemberIndex>> {
+        let mut slots = self.record.slots.clone();
+        for target in &self.targets {
+            slots[target.slot] = Some(target.member);
+        }
+        slots
+    }
+}
+
+impl Pipeline {
+    /// Brings every stripe back to full redundancy, as far as there are members for it. Returns what is
+    /// left to do; nothing but the state of a counted volume says that it is whole.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::sync`]. It can be called again then.
+    pub fn rebuild(&self, pace: &Pace<'_>) -> Result<RebuildProgress, CommitError> {
+        self.check_writable()?;
+        // Held through all of it: who comes second finds nothing to do.
+        let _baton = self.rebuilding.baton.lock();
+        *self.rebuilding.progress.lock() = RebuildProgress {
+            state: RebuildState::Running,
+            ..RebuildProgress::default()
+        };
+        let began = Instant::now();
+        let outcome = self.rebuild_all(pace, began);
+        let mut progress = self.rebuilding.progress.lock();
+        progress.elapsed = began.elapsed();
+        progress.state = match outcome {
+            Ok(true) => RebuildState::Finished,
+            Ok(false) | Err(_) => RebuildState::Stopped,
+        };
+        outcome.map(|_| *progress)
+    }
+
+    /// Returns how far the rebuild is that is being done, or was done last.
+    #[must_use]
+    pub fn rebuild_progress(&self) -> RebuildProgress {
+        *self.rebuilding.progress.lock()
+    }
+
+    /// Goes over all that lacks shards until there is nothing that can be done. Returns false if it was
+    /// stopped before.
+    fn rebuild_all(&self, pace: &Pace<'_>, began: Instant) -> Result<bool, CommitError> {
+        loop {
+            let plan = self.plan_rebuild()?;
+            self.close_segments(&plan)?;
+            let mut round = Round {
+                pace,
+                census: plan.census,
+                refusing: BTreeSet::new(),
+                began,
+            };
+            let mut done = false;
+            self.note_progress(&round, 0, plan.needs.iter().map(Need::bytes).sum());
+            for need in &plan.needs {
+                match self.rebuild_segment(need, &mut round)? {
+                    Step::Done => done = true,
+                    Step::Nothing => self.note_waiting(need.bytes()),
+                    Step::Stopped => return Ok(false),
+                }
+            }
+            if plan.needs.is_empty() {
+                self.lacked_files.store(false, Ordering::Relaxed);
+            }
+            if !done {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Sees to it that segments that lack shards are written to no more.
+    fn close_segments(&self, plan: &Plan) -> Result<(), CommitError> {
+        let mut needs = plan.needs.iter();
+        if needs.any(|need| self.volume.is_writing(need.segment)) {
+            self.volume.retire_segments()?;
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    fn rebuild_segment(&self, need: &Need, round: &mut Round<'_>) -> Result<Step, CommitError> {
+        let Some(mut job) = self.prepare_job(need, round)? else {
+            return Ok(Step::Nothing);
+        };
+        if !job.missing.is_empty() {
+            let segment_of = |segment| self.volume.segment(segment);
+            self.records.forget_shards(&job.missing, segment_of)?;
+            self.sync()?;
+            for lacking in &mut job.stripes {
+                for lost in job
+                    .missing
+                    .iter()
+                    .filter(|lost| lost.stripe == lacking.stripe)
+                {
+                    lacking.record.written.remove(lost.shard);
+                }
+            }
+        }
+        let written = self.write_job(&job, round);
+        let failed = match written {
+            Ok(Some(failed)) => failed,
+            Ok(None) => {
+                self.abandon_job(&job);
+                return Ok(Step::Stopped);
+            }
+            Err(TargetFailed { member, source }) => {
+                log::warn!(
+                    "segment {}: member {member} gets no shards: {source}",
+                    job.segment
+                );
+                round.refusing.insert(member);
+                self.abandon_job(&job);
+                return Ok(Step::Nothing);
+            }
+        };
+        if !self.finish_job(&job, &failed)? {
+            self.abandon_job(&job);
+            return Ok(Step::Nothing);
+        }
+        self.sync()?;
+        // What cannot be had now cannot be had in the next round either.
+        let is_moved = job.targets.iter().any(|target| job.is_moved(target));
+        let is_better = is_moved || failed.len() < job.stripes.len();
+        Ok(if is_better { Step::Done } else { Step::Nothing })
+    }
+
+    /// Chooses where the shards of a segment go, and lists them; `None` if there is nothing to be done,
+    /// or nobody for it.
+    fn prepare_job(&self, need: &Need, round: &Round<'_>) -> Result<Option<Job>, CommitError> {
+        let segment = need.segment;
+        let Some(record) = self.volume.segment(segment) else {
+            return Ok(None);
+        };
+        if self.volume.is_writing(segment) {
+            return Ok(None);
+        }
+        let targets = self.choose_targets(need, &record, round);
+        let mut job = Job {
+            segment,
+            record,
+            targets,
+            stripes: Vec::new(),
+            all: self.stripes_in(segment)?,
+            missing: Vec::new(),
+        };
+        for &(stripe, record) in &job.all {
+            let mut shards = ShardSet::default();
+            for target in &job.targets {
+                let Some(shard) = plan::shard_in(&job.record, &record, target.slot) else {
+                    continue;
+                };
+                let is_there = round.census.holds(target.member, &record);
+                if job.is_moved(target) || !record.written.contains(shard) {
+                    shards.insert(shard);
+                } else if !is_there {
+                    shards.insert(shard);
+                    job.missing.push(LostShard { stripe, shard });
+                }
+            }
+            if !shards.is_empty() {
+                job.stripes.push(Lacking {
+                    stripe,
+                    record,
+                    shards,
+                });
+            }
+        }
+        Ok((!job.targets.is_empty()).then_some(job))
+    }
+
+    fn choose_targets(&self, need: &Need, record: &Segment, round: &Round<'_>) -> Vec<Target> {
+        let live = self.members.live();
+        let found = |member| round.census.len(member, need.segment);
+        let lacks_file = |member| found(member) < Some(record.len);
+        let mut targets: Vec<Target> = Vec::new();
+        for (&slot, &bytes) in &need.slots {
+            let holder = record.slots[slot].filter(|member| live.contains(member));
+            let is_refusing = |member: &MemberIndex| round.refusing.contains(member);
+            let is_taken = |member: &MemberIndex| targets.iter().any(|t| t.member == *member);
+            let member = match holder {
+                // Nor is what may still be found of it written over.
+                Some(member) if need.is_unreadable() && lacks_file(member) => None,
+                Some(member) => Some(member).filter(|member| !is_refusing(member)),
+                // What is gone with its member can be had from that member alone.
+                None if need.is_unreadable() && record.slots[slot].is_some() => None,
+                None => {
+                    let mut homes = self.volume.homes_for_slot(record, bytes).into_iter();
+                    homes.find(|member| !is_refusing(member) && !is_taken(member))
+                }
+            };
+            targets.extend(member.map(|member| Target { slot, member }));
+        }
+        targets
+    }
+
+    /// Writes the shards, and makes them durable. Returns those that could not be had, or `None` if the
+    /// rebuild is to stop.
+    fn write_job(
+        &self,
+        job: &Job,
+        round: &Round<'_>,
+    ) -> Result<Option<Vec<StripeId>>, TargetFailed> {
+        for target in &job.targets {
+            let is_in_it = |lacking: &&Lacking| {
+                let shard = plan::shard_in(&job.record, &lacking.record, target.slot);
+                shard.is_some_and(|shard| lacking.shards.contains(shard))
+            };
+            let stripes: Vec<Lacking> = job.stripes.iter().filter(is_in_it).copied().collect();
+            self.volume
+                .make_rebuild_file(job.segment, target.member, &stripes)?;
+        }
+        let mut failed = Vec::new();
+        for batch in Volume::rebuild_batches(&job.record, &job.stripes, &job.targets) {
+            let (foreground, started) = (self.foreground(), Instant::now());
+            let stripes = &job.stripes[batch];
+            let rebuilt = self.volume.rebuild(job.segment, stripes, &job.targets)?;
+            for (stripe, error) in rebuilt.failed {
+                log::debug!("stripe {stripe} is not rebuilt: {error}");
+                failed.push(stripe);
+            }
+            let bytes = stripes.iter().map(Lacking::bytes).sum();
+            self.note_progress(round, bytes, 0);
+            let in_use = self.foreground() > foreground;
+            if !round.pace.rest(bytes, started.elapsed(), in_use) {
+                return Ok(None);
+            }
+        }
+        for target in &job.targets {
+            self.volume.sync_rebuild_file(job.segment, target.member)?;
+        }
+        Ok(Some(failed))
+    }
+
+    /// Notes in the records what is durable on the members now. Returns false if that would not be true,
+    /// or would give up what may come back.
+    fn finish_job(&self, job: &Job, failed: &[StripeId]) -> Result<bool, CommitError> {
+        // Nobody removes, cuts or punches anything meanwhile.
+        let _reaper = self.reaper.lock();
+        let live = self.members.live();
+        let is_up = |target: &Target| live.contains(&target.member);
+        let Some(record) = self.volume.segment(job.segment) else {
+            return Ok(false);
+        };
+        if !job.targets.iter().all(is_up) {
+            return Ok(false);
+        }
+        let still_there = |stripe: &&StripeId| !matches!(self.records.stripe(**stripe), Ok(None));
+        let failed: BTreeSet<StripeId> = failed.iter().filter(still_there).copied().collect();
+        let gives_up = |target: &Target| {
+            let holder = record.slots[target.slot];
+            job.is_moved(target) && holder.is_some_and(|member| !live.contains(&member))
+        };
+        if !failed.is_empty() && job.targets.iter().any(gives_up) {
+            log::warn!(
+                "segment {} stays where it is: {} stripes of it cannot be read without a member that is away",
+                job.segment,
+                failed.len()
+            );
+            return Ok(false);
+        }
+        if job.targets.iter().any(|target| job.is_moved(target)) {
+            let moved = Segment {
+                slots: job.slots(),
+                ..record
+            };
+            self.records.put_segment(job.segment, &moved)?;
+            self.volume.set_slots(job.segment, moved.slots);
+        }
+        self.note_shards(job, &failed)?;
+        Ok(true)
+    }
+
+    /// Notes which shards lie where they are to be, and gives back what died since the job began.
+    fn note_shards(&self, job: &Job, failed: &BTreeSet<StripeId>) -> Result<(), CommitError> {
+        let lacking = job.stripes.iter();
+        let rebuilt: Vec<(StripeId, ShardSet)> = lacking
+            .clone()
+            .filter(|lacking| !failed.contains(&lacking.stripe))
+            .map(|lacking| (lacking.stripe, lacking.shards))
+            .collect();
+        let segment_of = |segment| self.volume.segment(segment);
+        self.records.restore_shards(&rebuilt, segment_of)?;
+        // What a slot does not hold any more that moved.
+        let given_up = lacking
+            .filter(|lacking| failed.contains(&lacking.stripe))
+            .flat_map(|lacking| {
+                let stripe = lacking.stripe;
+                let shards = lacking.shards.iter();
+                shards.map(move |shard| LostShard { stripe, shard })
+            });
+        self.records
+            .forget_shards(&given_up.collect::<Vec<_>>(), segment_of)?;
+        if job.newcomers().next().is_some() {
+            for (stripe, record) in &job.all {
+                if self.records.stripe(*stripe)?.is_none() {
+                    self.volume.free_rebuilt(record, &job.targets);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves a segment as it was.
+    fn abandon_job(&self, job: &Job) {
+        for member in job.newcomers() {
+            self.volume.drop_rebuild_file(job.segment, member);
+        }
+    }
+
+    fn note_progress(&self, round: &Round<'_>, bytes: u64, left: u64) {
+        let mut progress = self.rebuilding.progress.lock();
+        progress.bytes_done += bytes;
+        if left > 0 || bytes == 0 {
+            (progress.bytes_left, progress.bytes_waiting) = (left, 0);
+        }
+        progress.bytes_left = progress.bytes_left.saturating_sub(bytes);
+        progress.elapsed = round.began.elapsed();
+    }
+
+    fn note_waiting(&self, bytes: u64) {
+        let mut progress = self.rebuilding.progress.lock();
+        progress.bytes_waiting += bytes;
+        progress.bytes_left = progress.bytes_left.saturating_sub(bytes);
+    }
+}

@@ -1,0 +1,121 @@
+//! What lacks shards, counted on the members, and what of it is most urgent.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::super::reap::successor;
+use super::super::{CommitError, Pipeline};
+use crate::format::record::{Segment, SegmentStripe, Stripe};
+use crate::format::{MemberIndex, Record, SegmentId, ShardIndex, StripeId, key};
+use crate::volume::{Census, Tally, member_of};
+
+/// Records read at once.
+const RECORDS_AT_ONCE: usize = 1024;
+
+/// All that is to be rebuilt.
+pub(super) struct Plan {
+    /// The most urgent first.
+    pub(super) needs: Vec<Need>,
+    /// What it was counted on.
+    pub(super) census: Census,
+}
+
+/// What a segment lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Need {
+    pub(super) segment: SegmentId,
+    /// The slots without their shards, and how many bytes these have.
+    pub(super) slots: BTreeMap<usize, u64>,
+    /// How many more shards its worst stripe can lose; negative if data is lost.
+    worst: i16,
+}
+
+impl Need {
+    /// Returns how many bytes are to be written.
+    pub(super) fn bytes(&self) -> u64 {
+        self.slots.values().sum()
+    }
+
+    /// Says whether some of it cannot be read as it is.
+    pub(super) fn is_unreadable(&self) -> bool {
+        self.worst < 0
+    }
+}
+
+/// Returns the shard of a stripe that lies in a slot of its segment, unless that is one of zeros, which
+/// lie nowhere.
+pub(super) fn shard_in(segment: &Segment, stripe: &Stripe, slot: usize) -> Option<ShardIndex> {
+    let total = segment.slots.len().max(1);
+    let turn = total - usize::from(stripe.rotation) % total;
+    let shard = ShardIndex(u8::try_from((slot + turn) % total).ok()?);
+    let data_shards = usize::from(segment.data_shards);
+    (!stripe.is_implied(shard, data_shards)).then_some(shard)
+}
+
+impl Pipeline {
+    /// Counts what each segment lacks.
+    pub(super) fn plan_rebuild(&self) -> Result<Plan, CommitError> {
+        let census = self.volume.census();
+        let live = self.members.live();
+        let segments: HashMap<SegmentId, Segment> = self.volume.segments().into_iter().collect();
+        let mut needs: HashMap<SegmentId, Need> = HashMap::new();
+        self.for_each_stripe(|_, stripe| {
+            if let Some(segment) = segments.get(&stripe.segment) {
+                add(&mut needs, segment, &stripe, &census, &live);
+            }
+        })?;
+        let mut needs: Vec<Need> = needs.into_values().collect();
+        needs.sort_by_key(|need| (need.worst, need.segment));
+        Ok(Plan { needs, census })
+    }
+
+    /// Returns the stripes of a segment in disk order.
+    pub(in crate::commit) fn stripes_in(
+        &self,
+        segment: SegmentId,
+    ) -> Result<Vec<(StripeId, Stripe)>, CommitError> {
+        let (mut from, end) = key::segment_stripes(segment);
+        let mut stripes = Vec::new();
+        loop {
+            let found = self.meta.scan(&from, &end, RECORDS_AT_ONCE)?;
+            for (_, value) in &found {
+                let SegmentStripe(stripe) = SegmentStripe::decode(value)?;
+                stripes.extend(self.records.stripe(stripe)?.map(|record| (stripe, record)));
+            }
+            match found.last() {
+                Some((last, _)) if found.len() == RECORDS_AT_ONCE => from = successor(last),
+                _ => return Ok(stripes),
+            }
+        }
+    }
+}
+
+/// Adds what a stripe lacks to what its segment does.
+fn add(
+    needs: &mut HashMap<SegmentId, Need>,
+    segment: &Segment,
+    stripe: &Stripe,
+    census: &Census,
+    live: &[MemberIndex],
+) {
+    let is_there = |shard: ShardIndex| {
+        let member = member_of(segment, stripe, shard);
+        let member = member.filter(|member| live.contains(member));
+        stripe.written.contains(shard) && member.is_some_and(|member| census.holds(member, stripe))
+    };
+    let tolerated = Tally::of(segment, stripe, is_there).losses_tolerated();
+    if tolerated == i16::from(segment.parity_shards) {
+        return;
+    }
+    let id = stripe.segment;
+    let need = needs.entry(id).or_insert_with(|| Need {
+        segment: id,
+        slots: BTreeMap::new(),
+        worst: i16::MAX,
+    });
+    need.worst = need.worst.min(tolerated);
+    for slot in 0..segment.slots.len() {
+        if shard_in(segment, stripe, slot).is_some_and(|shard| !is_there(shard)) {
+            *need.slots.entry(slot).or_default() += u64::from(stripe.height);
+        }
+    }
+}

@@ -1,0 +1,520 @@
+//! Rebuilding what members lack, asserted on what lies on the disks afterwards.
+
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::AtomicU64;
+
+use super::*;
+use crate::commit::{Pace, RebuildProgress, RebuildState};
+use crate::store::{Effect, Fault, Scope};
+
+static UNLIMITED: AtomicU64 = AtomicU64::new(0);
+
+/// Files of every kind of length, in an order that leaves short stripes between full ones.
+fn fill(fs: &TestFs, first: u64, model: &mut Model) {
+    let lens = [1, 63, 4_096, 5_000, 100, 70_000, 3, 16_384, 120_001];
+    for (file, len) in (first..).zip(lens) {
+        let data = pattern(file, len);
+        fs.write(file, &data).unwrap();
+        model.insert(file, data);
+        if file % 3 == 2 {
+            fs.sync().unwrap();
+        }
+    }
+    fs.sync().unwrap();
+}
+
+/// Files enough for segments on every disk.
+fn fill_amply(fs: &TestFs, model: &mut Model) {
+    (0..5).for_each(|round| fill(fs, 100 * round, model));
+}
+
+fn rebuild(fs: &TestFs) -> Result<RebuildProgress, CommitError> {
+    let pace = Pace {
+        bytes_per_second: &UNLIMITED,
+        wait: &|_| true,
+    };
+    fs.pipeline.rebuild(&pace)
+}
+
+/// Asserts that every stripe bears the loss of any `parity` members, by counting and by losing them.
+fn assert_whole(
+    fs: TestFs,
+    rig: &Rig,
+    gone: &[usize],
+    parity: usize,
+    model: &Model,
+    context: &str,
+) {
+    fs.assert_shards_lie_on(rig, gone, context);
+    let rows = fs.redundancy();
+    let worst = rows.iter().map(|row| row.0).min();
+    assert_eq!(worst, Some(parity as i16), "{context}: {rows:?}");
+    assert!(!fs.pipeline.lacks_shards().unwrap(), "{context}");
+    assert_eq!(fs.pipeline.missing_shards().unwrap(), [], "{context}");
+    assert_holds(&fs, model, context);
+    fs.close();
+    for lost in subsets(rig.disks.len(), parity) {
+        let lost: Vec<usize> = lost.into_iter().filter(|l| !gone.contains(l)).collect();
+        let away: Vec<usize> = lost.iter().chain(gone).copied().collect();
+        let stores = rig.fork().stores(&away);
+        if stores.len() + parity < rig.disks.len() {
+            // Too few to begin an epoch; to be read they are enough.
+            let fs = TestFs::open(stores, Access::ReadOnly).unwrap();
+            assert_holds(&fs, model, &format!("{context}, then lost {lost:?}"));
+        } else {
+            let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
+            assert_holds(&fs, model, &format!("{context}, then lost {lost:?}"));
+        }
+    }
+}
+
+#[test]
+fn what_lost_members_held_is_rebuilt_onto_the_others() {
+    for (data, parity, count) in [(2, 1, 5), (2, 2, 6), (4, 2, 8), (1, 2, 5)] {
+        let base = Rig::new(data, parity, count);
+        let fs = base.open(&[]);
+        let mut model = Model::new();
+        fill_amply(&fs, &mut model);
+        fs.close();
+        let spare = count - data - parity;
+        let mut most_done = 0;
+        for gone in subsets(count, parity.min(spare)) {
+            let rig = base.fork();
+            let context = format!("{data}+{parity} of {count}, gone {gone:?}");
+            let fs = rig.open(&gone);
+            fill(&fs, 1000, &mut model);
+            let progress = rebuild(&fs).unwrap();
+            assert_eq!(progress.state, RebuildState::Finished, "{context}");
+            assert_eq!(progress.bytes_waiting, 0, "{context}");
+            assert_eq!(progress.bytes_left, 0, "{context}");
+            most_done = most_done.max(progress.bytes_done);
+            assert!(progress.bytes_done == 0 || !gone.is_empty(), "{context}");
+            assert_whole(fs, &rig, &gone, parity, &model, &context);
+        }
+        assert!(most_done > 100_000, "{data}+{parity}: {most_done}");
+    }
+}
+
+#[test]
+fn files_that_are_gone_or_cut_short_are_made_again_with_the_same_bytes() {
+    let rig = Rig::new(3, 2, 5);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    fill(&fs, 0, &mut model);
+    fs.close();
+    let fs = rig.open(&[]);
+    let shards = fs.written_shards();
+    let before: Vec<Vec<u8>> = shards.iter().map(|shard| rig.bytes_of(shard)).collect();
+    let names: std::collections::BTreeSet<_> = shards.iter().map(|s| s.name.clone()).collect();
+    for (at, name) in names.iter().enumerate() {
+        rig.disks[at % 5].open().remove(name).unwrap();
+        let cut = rig.disks[(at + 1) % 5].open();
+        let len = cut.open_len(name).unwrap();
+        cut.truncate(name, len / 2 / BLOCK_SIZE as u64 * BLOCK_SIZE as u64)
+            .unwrap();
+    }
+    assert!(fs.redundancy()[0].0 <= 1);
+    rebuild(&fs).unwrap();
+    for (shard, before) in shards.iter().zip(before) {
+        assert!(
+            rig.bytes_of(shard) == before,
+            "{} on {}",
+            shard.name,
+            shard.disk
+        );
+    }
+    assert_whole(fs, &rig, &[], 2, &model, "files were gone");
+}
+
+#[test]
+fn a_member_that_was_away_gets_only_what_it_missed() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    fill(&fs, 0, &mut model);
+    fs.close();
+    let fs = rig.open(&[1]);
+    fill(&fs, 100, &mut model);
+    fs.close();
+    let plan = FaultPlan::new();
+    let fs = rig.open_with_faults(&plan).unwrap();
+    let missed: u64 = {
+        let stripes = fs.stripes().into_iter();
+        let records = stripes.map(|stripe| fs.pipeline.stripe(stripe).unwrap().unwrap());
+        let short = records.filter(|record| {
+            let existing = 3
+                - (0..2)
+                    .filter(|s| record.is_implied(ShardIndex(*s), 2))
+                    .count();
+            record.written.len() < existing
+        });
+        short.map(|record| u64::from(record.height)).sum()
+    };
+    assert!(missed > 0);
+    plan.record();
+    let progress = rebuild(&fs).unwrap();
+    assert_eq!(progress.bytes_done, missed);
+    let log = plan.take_log().into_iter();
+    let written =
+        log.filter(|call| call.kind == CallKind::Write && call.name.starts_with("segments/"));
+    let written: Vec<Call> = written.collect();
+    assert!(written.iter().all(|call| call.member == 1), "{written:?}");
+    assert_eq!(written.iter().map(|call| call.len).sum::<u64>(), missed);
+    assert_whole(fs, &rig, &[], 1, &model, "back again");
+}
+
+#[test]
+fn without_another_member_what_is_lost_waits_and_is_not_said_to_be_rebuilt() {
+    let rig = Rig::new(2, 2, 4);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    fill(&fs, 0, &mut model);
+    fs.close();
+    let fs = rig.open(&[3]);
+    let progress = rebuild(&fs).unwrap();
+    assert!(progress.bytes_waiting > 0, "{progress:?}");
+    assert_eq!((progress.bytes_done, progress.bytes_left), (0, 0));
+    assert_eq!(fs.redundancy()[0].0, 1);
+    fs.close();
+    // It is back with all it had.
+    let fs = rig.open(&[]);
+    assert_eq!(rebuild(&fs).unwrap().bytes_done, 0);
+    assert_whole(fs, &rig, &[], 2, &model, "back again");
+}
+
+#[test]
+fn what_is_lost_for_good_keeps_nothing_else_from_being_rebuilt_and_is_left_as_it_is() {
+    let rig = Rig::new(2, 1, 4);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    fill_amply(&fs, &mut model);
+    fs.close();
+    let fs = rig.open(&[3]);
+    let shards = fs.written_shards();
+    // Of one segment two files are gone, of another all shards of a stripe are wrong.
+    let lost = &shards[0].name;
+    let wrong = shards.iter().rfind(|shard| shard.disk != 3).unwrap();
+    assert_ne!(*lost, wrong.name);
+    let holders = |shard: &&WrittenShard| shard.name == *lost && shard.disk != 3;
+    let mut holders: Vec<usize> = shards.iter().filter(holders).map(|s| s.disk).collect();
+    holders.sort_unstable();
+    holders.dedup();
+    for &disk in &holders[..2] {
+        rig.disks[disk].open().remove(lost).unwrap();
+    }
+    for shard in shards
+        .iter()
+        .filter(|shard| shard.stripe == wrong.stripe && shard.disk != 3)
+    {
+        assert!(rig.disks[shard.disk].corrupt(&shard.name, shard.offset, |b| b.fill(0xee), 64));
+    }
+    let progress = rebuild(&fs).unwrap();
+    assert_eq!(progress.state, RebuildState::Finished);
+    assert!(
+        progress.bytes_done > 0 && progress.bytes_waiting > 0,
+        "{progress:?}"
+    );
+    let rows = fs.redundancy();
+    assert!(rows[0].0 < 0 && rows.last().unwrap().0 == 1, "{rows:?}");
+    for &disk in &holders[..2] {
+        let found = rig.disks[disk].open().open_len(lost);
+        assert!(found.is_err(), "{lost} was made anew on {disk}");
+    }
+}
+
+#[test]
+fn what_is_nearest_to_being_lost_is_rebuilt_first() {
+    let rig = Rig::new(2, 2, 7);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    fill_amply(&fs, &mut model);
+    fs.close();
+    // The first ones hold the index, and so get segments last.
+    let fs = rig.open(&[5, 6]);
+    let worst = Cell::new(fs.redundancy()[0].0);
+    assert_eq!(worst.get(), 0);
+    let wait = |_| {
+        // Once something is better off, nothing worse is left.
+        let rows = fs.redundancy();
+        assert!(rows[0].0 >= worst.get(), "{rows:?}");
+        worst.set(rows[0].0);
+        true
+    };
+    let seen = RefCell::new(Vec::new());
+    let watched = |time| {
+        let rows = fs.redundancy();
+        seen.borrow_mut().push((
+            rows[0].0,
+            rows.iter().find(|row| row.0 == 1).map_or(0, |r| r.1),
+        ));
+        wait(time)
+    };
+    let pace = Pace {
+        bytes_per_second: &UNLIMITED,
+        wait: &watched,
+    };
+    fs.pipeline.rebuild(&pace).unwrap();
+    let seen = seen.into_inner();
+    let of_one_loss: Vec<u64> = seen
+        .iter()
+        .filter(|(worst, _)| *worst == 0)
+        .map(|s| s.1)
+        .collect();
+    assert!(of_one_loss.len() > 1, "{seen:?}");
+    assert!(
+        of_one_loss.is_sorted(),
+        "a stripe that lacks one shard came before one that lacks two: {seen:?}"
+    );
+    assert_whole(fs, &rig, &[5, 6], 2, &model, "both rebuilt");
+}
+
+#[test]
+fn a_rebuild_that_is_stopped_anywhere_goes_on_where_it_was() {
+    let base = Rig::new(2, 1, 5);
+    let fs = base.open(&[]);
+    let mut model = Model::new();
+    fill_amply(&fs, &mut model);
+    fs.close();
+    let whole = rebuild(&base.fork().open(&[4])).unwrap().bytes_done;
+    for steps in 1.. {
+        let rig = base.fork();
+        let fs = rig.open(&[4]);
+        let left = Cell::new(steps);
+        let wait = |_| {
+            left.set(left.get() - 1);
+            left.get() > 0
+        };
+        let pace = Pace {
+            bytes_per_second: &UNLIMITED,
+            wait: &wait,
+        };
+        let first = fs.pipeline.rebuild(&pace).unwrap();
+        if first.state == RebuildState::Finished {
+            assert!(steps > 4, "only {steps} steps");
+            break;
+        }
+        assert_eq!(first.state, RebuildState::Stopped);
+        // As after a kill: nothing is closed.
+        drop(fs);
+        rig.cut(CutPolicy::Drop);
+        let fs = rig.open(&[4]);
+        let second = rebuild(&fs).unwrap();
+        // Of what was done, one segment at most is done again.
+        assert!(first.bytes_done + second.bytes_done <= whole + 8 * UNIT as u64 + whole / 2);
+        assert_eq!(steps > 1, second.bytes_done < whole, "step {steps}");
+        assert_whole(fs, &rig, &[4], 1, &model, &format!("stopped at {steps}"));
+    }
+}
+
+#[test]
+fn a_power_cut_at_any_call_of_a_rebuild_loses_nothing_and_it_can_be_done_again() {
+    for (gone, wiped) in [(Some(4), None), (None, Some(3_usize))] {
+        let base = Rig::new(2, 1, 5);
+        let fs = base.open(&[]);
+        let mut model = Model::new();
+        (0..3).for_each(|round| fill(&fs, 100 * round, &mut model));
+        fs.close();
+        if let Some(wiped) = wiped {
+            let disk = base.disks[wiped].open();
+            for (name, _) in disk.list(files::SEGMENTS).unwrap() {
+                disk.remove(&name).unwrap();
+            }
+        }
+        let away: Vec<usize> = gone.into_iter().collect();
+        // So that what follows begins with an epoch that is settled.
+        base.open(&away).close();
+        for call in 1.. {
+            let rig = base.fork();
+            let plan = FaultPlan::new();
+            let stores = FaultStore::wrap_all(rig.stores(&away), &plan);
+            let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
+            let cut = Fault::at(call, Effect::PowerCut).of(Scope::Changing);
+            plan.add(cut.lasting());
+            let outcome = rebuild(&fs);
+            if plan.triggered() == 0 {
+                outcome.unwrap();
+                assert!(call > 20, "only {call} calls");
+                break;
+            }
+            drop(fs);
+            for policy in [CutPolicy::Drop, CutPolicy::Keep, CutPolicy::Reorder(call)] {
+                let rig = rig.fork();
+                rig.cut(policy);
+                let context = format!("gone {gone:?}, wiped {wiped:?}, cut {call}, {policy:?}");
+                let fs = rig.open(&away);
+                if wiped.is_none() {
+                    fs.assert_shards_lie_on(&rig, &away, &context);
+                }
+                assert_holds(&fs, &model, &context);
+                rebuild(&fs).unwrap_or_else(|error| panic!("{context}: {error}"));
+                fs.assert_shards_lie_on(&rig, &away, &context);
+                assert_eq!(fs.redundancy()[0].0, 1, "{context}");
+                assert_holds(&fs, &model, &context);
+                fs.close();
+                assert_no_strays(&rig, &away, &context);
+            }
+        }
+    }
+}
+
+/// Asserts that every segment file is named by its segment.
+fn assert_no_strays(rig: &Rig, away: &[usize], context: &str) {
+    let fs = rig.open(away);
+    let segments: BTreeMap<_, _> = fs.pipeline.volume.segments().into_iter().collect();
+    for (index, disk) in rig
+        .disks
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| !away.contains(i))
+    {
+        for (name, _) in disk.open().list(files::SEGMENTS).unwrap() {
+            let id = files::parse_segment(&name).unwrap();
+            let holds = segments.get(&id).is_some_and(|segment| {
+                segment
+                    .slots
+                    .contains(&Some(crate::format::MemberIndex(index as u16)))
+            });
+            assert!(holds, "{context}: {name} on disk {index}");
+        }
+    }
+}
+
+#[test]
+fn any_call_of_a_rebuild_may_fail() {
+    let base = Rig::new(2, 2, 7);
+    let fs = base.open(&[]);
+    let mut model = Model::new();
+    (0..3).for_each(|round| fill(&fs, 100 * round, &mut model));
+    fs.close();
+    for effect in [Effect::Eio, Effect::NoSpace, Effect::ShortWrite] {
+        for call in 1.. {
+            let rig = base.fork();
+            let plan = FaultPlan::new();
+            let stores = FaultStore::wrap_all(rig.stores(&[6]), &plan);
+            let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
+            plan.add(Fault::at(call, effect));
+            let context = format!("{effect:?} at call {call}");
+            rebuild(&fs).unwrap_or_else(|error| panic!("{context}: {error}"));
+            let struck = plan.triggered() > 0;
+            let live = fs.pipeline.members().live();
+            let down: Vec<usize> = (0..7)
+                .filter(|i| !live.iter().any(|member| usize::from(member.0) == *i))
+                .collect();
+            assert!(down.len() <= 2, "{context}: {down:?}");
+            assert_holds(&fs, &model, &context);
+            // What went with the member that failed is rebuilt, too.
+            rebuild(&fs).unwrap_or_else(|error| panic!("{context}: {error}"));
+            fs.assert_shards_lie_on(&rig, &down, &context);
+            assert_eq!(fs.redundancy()[0].0, 2, "{context}");
+            if !struck {
+                assert!(call > 20, "only {call} calls");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_written_and_removed_while_it_is_rebuilt_is_right_afterwards() {
+    for seed in 0..12_u64 {
+        let rig = Rig::new(2, 2, 6);
+        let fs = rig.open(&[]);
+        let mut model = Model::new();
+        fill_amply(&fs, &mut model);
+        fs.close();
+        let gone = vec![3 + seed as usize % 3];
+        let fs = rig.open(&gone);
+        let model = RefCell::new(model);
+        let turn = Cell::new(seed);
+        let wait = |_| {
+            let mut model = model.borrow_mut();
+            turn.set(turn.get() + 1);
+            let random = turn.get().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+            let files: Vec<u64> = model.keys().copied().collect();
+            let file = files[random as usize % files.len()];
+            fs.remove(file).unwrap();
+            model.insert(file, Vec::new());
+            let bytes = pattern(random, random as usize % 40_000);
+            fs.write(file + 1, &bytes).unwrap();
+            model.insert(file + 1, bytes);
+            for _ in 0..random % 4 {
+                fs.sync().unwrap();
+                fs.pipeline.reap().unwrap();
+            }
+            if random.is_multiple_of(5) {
+                fs.pipeline.checkpoint().unwrap();
+            }
+            true
+        };
+        let pace = Pace {
+            bytes_per_second: &UNLIMITED,
+            wait: &wait,
+        };
+        fs.pipeline.rebuild(&pace).unwrap();
+        let model = model.into_inner();
+        let context = format!("seed {seed}");
+        for _ in 0..6 {
+            fs.sync().unwrap();
+            fs.pipeline.reap().unwrap();
+        }
+        assert!(turn.get() > seed + 4, "{context}");
+        assert_gaps_are_free(&fs, &rig, &gone, &context);
+        assert_whole(fs, &rig, &gone, 2, &model, &context);
+    }
+}
+
+/// Asserts that no segment file takes more space than its stripes do.
+fn assert_gaps_are_free(fs: &TestFs, rig: &Rig, gone: &[usize], context: &str) {
+    let mut taken = vec![0; rig.disks.len()];
+    let mut writing = vec![false; rig.disks.len()];
+    for (id, segment) in fs.pipeline.volume.segments() {
+        let stripes = fs.pipeline.stripes_in(id).unwrap();
+        for member in segment.slots.iter().flatten() {
+            let member = usize::from(member.0);
+            taken[member] += stripes
+                .iter()
+                .map(|(_, s)| u64::from(s.height))
+                .sum::<u64>();
+            writing[member] |= fs.pipeline.volume.is_writing(id);
+        }
+    }
+    for (disk, expected) in taken.into_iter().enumerate() {
+        if !gone.contains(&disk) && !writing[disk] {
+            let found = rig.disks[disk].open().taken(files::SEGMENTS).unwrap();
+            assert!(
+                found <= expected,
+                "{context}: disk {disk} has {found} of {expected}"
+            );
+        }
+    }
+}
+
+#[test]
+fn wrong_bytes_that_are_met_on_the_way_do_not_get_any_further() {
+    let base = Rig::new(2, 2, 6);
+    let fs = base.open(&[]);
+    let mut model = Model::new();
+    fill_amply(&fs, &mut model);
+    fs.close();
+    let fs = base.open(&[]);
+    let shards = fs.written_shards();
+    fs.close();
+    for gone in 0..6 {
+        let rig = base.fork();
+        for shard in shards.iter().filter(|shard| shard.disk == (gone + 1) % 6) {
+            assert!(rig.disks[shard.disk].corrupt(&shard.name, shard.offset + 7, |b| b[0] ^= 1, 1));
+        }
+        let fs = rig.open(&[gone]);
+        rebuild(&fs).unwrap();
+        let context = format!("gone {gone}");
+        assert_eq!(fs.redundancy()[0].0, 2, "{context}");
+        let rebuilt: Vec<_> = fs.written_shards();
+        for shard in rebuilt.iter().filter(|shard| shard.disk != (gone + 1) % 6) {
+            let sums = Catalog::sums(&*fs.pipeline.records, shard.stripe, shard.shard);
+            let found = rig.bytes_of(shard);
+            let found = found.chunks(BLOCK_SIZE).map(crc32c::crc32c);
+            assert!(found.eq(sums.unwrap().unwrap().0), "{context}");
+        }
+        assert_holds(&fs, &model, &context);
+    }
+}
