@@ -17,6 +17,7 @@ mod listener;
 mod logging;
 mod mount;
 mod options;
+mod rebuild;
 mod report;
 mod scrub;
 mod size;
@@ -70,7 +71,7 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
                 Command::Check(check) => check::run(&check),
                 Command::Extract(extract) => extract::run(&extract),
                 Command::Scrub(scrub) => scrub::run(&scrub),
-                Command::Rebuild(_) => Err(later("rebuild")),
+                Command::Rebuild(rebuild) => rebuild::run(&rebuild),
                 Command::Member(_) => Err(later("member")),
                 Command::Bench(bench) => bench::run(&bench),
                 Command::Mount(_) => unreachable!("handled above"),
@@ -80,8 +81,9 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
 }
 
 fn later(command: &str) -> Failure {
-    Failure::usage(format!("`cauchyfs {command}` comes with a later release"))
-        .advise("this one has create, mount, unmount, status, scrub, check, extract and bench")
+    Failure::usage(format!("`cauchyfs {command}` comes with a later release")).advise(
+        "this one has create, mount, unmount, status, scrub, rebuild, check, extract and bench",
+    )
 }
 
 /// Prints help and versions as clap has them, and its complaints in our form.

@@ -1,4 +1,5 @@
-//! Background work: commits and checkpoints, watching the members, freeing what is dead, making room.
+//! Background work: commits and checkpoints, watching the members, freeing what is dead, making room,
+//! rebuilding.
 //!
 //! Every kind of work has a thread of its own, so that one that waits for a hung member does not
 //! keep the others from their work.
@@ -13,6 +14,10 @@ use parking_lot::{Condvar, Mutex};
 use crate::commit::{CommitError, InodeLocks, Pipeline, ScrubState};
 use crate::members::Access;
 use crate::workers::Threads;
+
+mod rebuild;
+
+pub use rebuild::{OrderNumber, Rebuilder};
 
 /// How often commits and checkpoints are looked after.
 const TICK: Duration = Duration::from_millis(100);
@@ -30,11 +35,17 @@ const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is seen whether a scrub is due.
 const SCRUB_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How often it is looked whether something is to be rebuilt.
+const REBUILD_INTERVAL: Duration = Duration::from_millis(200);
+
 /// What is done in the background only if it was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
     /// How long after a scrub the next one begins; none begins by itself if this is `None`.
     pub scrub_interval: Option<Duration>,
+    /// How long a member may be away before what it held is rebuilt elsewhere; for ever, if this is
+    /// `None`.
+    pub rebuild_after: Option<Duration>,
 }
 
 /// One kind of work: a piece of it, bounded.
@@ -60,6 +71,7 @@ impl Stop {
 /// The threads that look after one open volume, until this is stopped or dropped.
 #[derive(Debug)]
 pub struct Maintain {
+    rebuilder: Option<Arc<Rebuilder>>,
     stop: Arc<Stop>,
     threads: Threads,
 }
@@ -85,6 +97,7 @@ impl Maintain {
             Ok(())
         });
         start("probe", PROBE_INTERVAL, probe);
+        let mut rebuilder = None;
         if pipeline.members().access() == Access::ReadWrite {
             start("tick", TICK, Box::new(Pipeline::tick));
             start("reap", REAP_INTERVAL, Box::new(Pipeline::reap));
@@ -96,8 +109,24 @@ impl Maintain {
             }
             let make_room: Work = Box::new(move |pipeline| pipeline.make_room_ahead(&*locks));
             start("room", ROOM_INTERVAL, make_room);
+            let shared = Arc::new(Rebuilder::new(schedule.rebuild_after));
+            rebuilder = Some(Arc::clone(&shared));
+            let until = Arc::clone(&stop);
+            let rebuild: Work =
+                Box::new(move |pipeline| shared.work(pipeline, &|time| until.sleep(time)));
+            start("rebuild", REBUILD_INTERVAL, rebuild);
         }
-        Self { stop, threads }
+        Self {
+            rebuilder,
+            stop,
+            threads,
+        }
+    }
+
+    /// Returns what takes orders to rebuild, if anything may be written.
+    #[must_use]
+    pub fn rebuilder(&self) -> Option<&Arc<Rebuilder>> {
+        self.rebuilder.as_ref()
     }
 
     /// Stops all background work, and returns when what was under way is done.

@@ -8,7 +8,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 
 use super::bench::BenchArguments;
 use super::size::parse_size;
-use super::time::parse_time;
+use super::time::{Wait, parse_time, parse_wait};
 
 /// Where an option that every command has stands in its help.
 const LAST: usize = 900;
@@ -50,9 +50,7 @@ pub(super) enum Command {
     Check(CheckArguments),
     Extract(ExtractArguments),
     Scrub(ScrubArguments),
-    /// Bring every stripe back to full redundancy (in a later release).
-    #[command(after_help = "Examples:\n  cauchyfs rebuild /mnt/photos")]
-    Rebuild(LaterArguments),
+    Rebuild(RebuildArguments),
     /// Add, replace or remove a directory (in a later release).
     #[command(after_help = "Examples:
   cauchyfs member add /mnt/photos /srv/d6
@@ -121,6 +119,10 @@ pub(super) struct MountArguments {
     #[arg(long, default_value_t = 0, value_name = "N",
         value_parser = RangedU64ValueParser::<usize>::new().range(..=MOST_THREADS))]
     pub(super) threads: usize,
+    /// How long a directory may be away before what it held is rebuilt onto the others: 90s, 10m, 2h,
+    /// 1d or never.
+    #[arg(long, default_value = "10m", value_name = "TIME", value_parser = parse_wait)]
+    pub(super) rebuild_after: Wait,
     /// Address to serve metrics on (in a later release).
     #[arg(long, value_name = "ADDR")]
     pub(super) metrics: Option<String>,
@@ -196,6 +198,32 @@ pub(super) struct ScrubArguments {
     pub(super) rate: Option<u64>,
     /// Where it is mounted.
     pub(super) mountpoint: PathBuf,
+}
+
+/// Bring every stripe back to full redundancy, the most endangered first: onto directories that are back
+/// or new, else onto free space of the others. Goes on if this command is interrupted, and after the next
+/// mount. Exits with 3 if something could not be rebuilt, with 4 if data is lost.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs rebuild /mnt/photos
+  cauchyfs rebuild --rate 50MiB /mnt/photos      # write no more than 50 MiB a second")]
+pub(super) struct RebuildArguments {
+    /// Print one JSON document.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Bytes that may be written in a second.
+    #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
+    pub(super) rate: Option<u64>,
+    /// Where the volume is mounted.
+    pub(super) mountpoint: PathBuf,
+}
+
+/// Parses a size, with `/s` behind it or not.
+fn parse_rate(text: &str) -> Result<u64, String> {
+    match parse_size(text.trim().trim_end_matches("/s"))? {
+        0 => Err("at this rate nothing would ever be done".to_owned()),
+        rate => Ok(rate),
+    }
 }
 
 /// Check the structure of an unmounted volume: metadata against shards. Exits with 3 if something is

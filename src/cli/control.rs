@@ -19,7 +19,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 use super::failure::Failure;
-use super::report::Report;
+use super::report::{RebuildReport, Report};
 use super::scrub::{Progress, Scrubbed};
 use crate::fuse::mountinfo::{self, MountEntry};
 
@@ -30,10 +30,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The longest request that is read.
-const MAX_REQUEST_BYTES: u64 = 4096;
+const MAX_REQUEST_BYTES: u64 = 32 << 10;
 
 /// What a daemon can be asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Request {
     /// How is the volume?
@@ -50,6 +50,16 @@ pub(super) enum Request {
         /// Although something below the mountpoint is in use.
         lazy: bool,
     },
+    /// Rebuild what is missing.
+    Rebuild {
+        /// No faster than this, if it is said.
+        bytes_per_second: Option<u64>,
+    },
+    /// How far is that?
+    RebuildProgress {
+        /// What was answered to the order.
+        order: u64,
+    },
 }
 
 /// What it answers.
@@ -64,6 +74,15 @@ pub(super) enum Answer {
     Scrubbing(Progress),
     /// What a scrub came to.
     Scrubbed(Scrubbed),
+    /// It will be rebuilt; the number of the order.
+    Ordered(u64),
+    /// How far a rebuild is.
+    Rebuild {
+        /// In numbers.
+        report: RebuildReport,
+        /// Whether the order is carried out.
+        done: bool,
+    },
     /// Unmounted; everything is durable.
     Unmounted,
     /// The same, but the kernel lets the process end only when these directories answer.
@@ -284,8 +303,8 @@ fn serves(stream: &UnixStream, users: &[u32]) -> bool {
 /// # Errors
 ///
 /// If the daemon does not answer, or answers with a failure.
-pub(super) fn ask(stream: UnixStream, request: Request) -> Result<Answer, Failure> {
-    ask_and_heed(stream, &request, |_| {})
+pub(super) fn ask(stream: UnixStream, request: &Request) -> Result<Answer, Failure> {
+    ask_and_heed(stream, request, |_| {})
 }
 
 /// The same; `heed` gets what the daemon says before its answer.
@@ -314,7 +333,11 @@ fn exchange(
     mut heed: impl FnMut(&Answer),
 ) -> io::Result<Answer> {
     let patience = match request {
-        Request::Status | Request::Directories | Request::Scrub { .. } => Some(ANSWER_TIMEOUT),
+        Request::Status
+        | Request::Directories
+        | Request::Scrub { .. }
+        | Request::Rebuild { .. }
+        | Request::RebuildProgress { .. } => Some(ANSWER_TIMEOUT),
         // Flushing takes as long as there is to flush.
         Request::Unmount { .. } => None,
     };
@@ -380,13 +403,70 @@ impl Departure {
     }
 }
 
+/// A volume that is mounted, to be talked to.
+#[derive(Debug)]
+pub(super) struct LiveMount {
+    mountpoint: PathBuf,
+    entry: MountEntry,
+}
+
+impl LiveMount {
+    /// Finds the mount at `path`.
+    ///
+    /// # Errors
+    ///
+    /// If nothing of ours is mounted there.
+    pub(super) fn at(path: &Path) -> Result<Self, Failure> {
+        let shown = path.display();
+        let mountpoint = mountinfo::locate(path)
+            .map_err(|error| Failure::usage(format!("cannot find {shown}: {error}")))?;
+        let entry = mountinfo::mount_at(&mountpoint).map_err(|error| {
+            Failure::environment(format!("cannot read the mount table: {error}"))
+        })?;
+        match entry {
+            Some(entry) if entry.is_ours() => Ok(Self { mountpoint, entry }),
+            _ => Err(
+                Failure::usage(format!("no volume is mounted at {shown}")).advise(
+                    "this works on a mounted volume: `cauchyfs mount DIR... MOUNTPOINT` first",
+                ),
+            ),
+        }
+    }
+
+    /// Asks its daemon.
+    ///
+    /// # Errors
+    ///
+    /// As [`ask`], and if there is no daemon.
+    pub(super) fn ask(&self, request: &Request) -> Result<Answer, Failure> {
+        ask(connect_to(&self.mountpoint, &self.entry)?, request)
+    }
+
+    /// Returns how it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`live_report`].
+    pub(super) fn report(&self) -> Result<Report, Failure> {
+        live_report(&self.mountpoint, &self.entry)
+    }
+
+    /// Says that an answer is none to what was asked.
+    pub(super) fn beside_the_point(&self, answer: &Answer) -> Failure {
+        let shown = self.mountpoint.display();
+        Failure::environment(format!(
+            "the daemon of {shown} answered beside the point: {answer:?}"
+        ))
+    }
+}
+
 /// Returns how the volume mounted at `mountpoint` is, from its daemon.
 ///
 /// # Errors
 ///
 /// If there is no daemon, or it does not answer.
 pub(super) fn live_report(mountpoint: &Path, entry: &MountEntry) -> Result<Report, Failure> {
-    match ask(connect_to(mountpoint, entry)?, Request::Status)? {
+    match ask(connect_to(mountpoint, entry)?, &Request::Status)? {
         Answer::Status(report) => Ok(*report),
         other => Err(Failure::environment(format!(
             "the daemon of {} answered beside the point: {other:?}",
@@ -423,7 +503,7 @@ fn uses_any_of(entry: &MountEntry, directories: &[PathBuf]) -> Result<bool, Fail
     let Some(stream) = connect(&entry.mountpoint, Some(entry))? else {
         return Ok(false);
     };
-    match ask(stream, Request::Directories)? {
+    match ask(stream, &Request::Directories)? {
         Answer::Directories(used) => Ok(used.iter().any(|used| directories.contains(used))),
         _ => Ok(false),
     }

@@ -13,8 +13,9 @@ use std::time::Duration;
 use super::control::{self, Answer, ControlSocket, Request};
 use super::failure::Failure;
 use super::scrub;
-use super::volume::{Volume, report};
+use super::volume::{Volume, rebuild_report, report, storage_failure};
 use crate::fs::Fs;
+use crate::maintain::{OrderNumber, Rebuilder};
 use crate::members::Unusable;
 
 /// Commands that are answered at once at most; more are refused.
@@ -30,6 +31,8 @@ type Unmount = Box<dyn Fn(bool, UnixStream) + Send + Sync>;
 struct Listener {
     fs: Arc<Fs>,
     notes: Vec<Unusable>,
+    /// None where nothing may be written.
+    rebuilder: Option<Arc<Rebuilder>>,
     unmount: Unmount,
     busy: AtomicUsize,
 }
@@ -44,6 +47,7 @@ pub(super) fn start(control: ControlSocket, volume: &Volume, unmount: Unmount) -
     let listener = Arc::new(Listener {
         fs: Arc::clone(&volume.fs),
         notes: volume.notes.clone(),
+        rebuilder: volume.rebuilder().cloned(),
         unmount,
         busy: AtomicUsize::new(0),
     });
@@ -114,7 +118,39 @@ impl Listener {
                 scrub::serve(&self.fs, &client, bytes_per_second);
             }
             Ok(Request::Unmount { lazy }) => (self.unmount)(lazy, client),
+            Ok(Request::Rebuild { bytes_per_second }) => {
+                let ordered = self.rebuilder().map(|rebuilder| {
+                    let OrderNumber(order) = rebuilder.order(bytes_per_second);
+                    Answer::Ordered(order)
+                });
+                control::answer(&client, &ordered.unwrap_or_else(Answer::Failed));
+            }
+            Ok(Request::RebuildProgress { order }) => {
+                let progress = self.rebuild_progress(OrderNumber(order));
+                control::answer(&client, &progress.unwrap_or_else(Answer::Failed));
+            }
             Err(error) => log::info!("a request on the control socket was dropped: {error}"),
+        }
+    }
+}
+
+impl Listener {
+    fn rebuilder(&self) -> Result<&Rebuilder, Failure> {
+        self.rebuilder.as_deref().ok_or_else(|| {
+            Failure::environment("the volume is mounted to be read only")
+                .advise("unmount it, and mount it without `-o ro`")
+        })
+    }
+
+    fn rebuild_progress(&self, order: OrderNumber) -> Result<Answer, Failure> {
+        let outcome = self.rebuilder()?.outcome(order);
+        let report = rebuild_report(self.fs.pipeline());
+        match outcome {
+            Some(Err(error)) => Err(storage_failure(&error)),
+            outcome => Ok(Answer::Rebuild {
+                report,
+                done: outcome.is_some(),
+            }),
         }
     }
 }

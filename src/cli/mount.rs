@@ -84,6 +84,7 @@ fn plan(arguments: &MountArguments) -> Result<Plan, Failure> {
         threads: arguments.threads,
         schedule: Schedule {
             scrub_interval: arguments.scrub_interval,
+            rebuild_after: arguments.rebuild_after.0,
         },
     })
 }
@@ -136,6 +137,8 @@ fn command_line(arguments: &MountArguments, plan: &Plan, verbosity: u8) -> Vec<O
         let seconds = format!("{}s", interval.as_secs());
         line.extend(["--scrub-interval".into(), seconds.into()]);
     }
+    let rebuild_after = arguments.rebuild_after.to_string();
+    line.extend(["--rebuild-after".into(), rebuild_after.into()]);
     if let Some(file) = &arguments.log_file {
         let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
         line.extend(["--log-file".into(), file.into()]);

@@ -134,6 +134,11 @@ pub(super) struct RebuildReport {
     pub(super) state: RebuildState,
     pub(super) progress: f64,
     pub(super) bytes_left: u64,
+    pub(super) bytes_done: u64,
+    /// What has no directory to go to.
+    pub(super) bytes_waiting: u64,
+    /// For how long it has been running, or was.
+    pub(super) seconds: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -288,11 +293,46 @@ impl Report {
         }
     }
 
+    /// Says what survives what.
+    pub(super) fn redundancy_lines(&self) -> Vec<String> {
+        let mut text = String::new();
+        self.push_rows(&mut text);
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Names the files that are lost, in part or as a whole.
+    pub(super) fn unrecoverable_lines(&self) -> impl Iterator<Item = String> + '_ {
+        let paths = self.unrecoverable_files.iter();
+        paths.map(|path| format!("cannot be read in full: {path}"))
+    }
+
+    fn push_rebuild(&self, text: &mut String) {
+        let RebuildReport {
+            state,
+            progress,
+            bytes_left,
+            bytes_waiting,
+            ..
+        } = &self.rebuild;
+        if *state == RebuildState::Running {
+            let (percent, left) = (100.0 * progress, format_size(*bytes_left));
+            push(
+                text,
+                format_args!("rebuilding: {percent:.0}% done, {left} left"),
+            );
+        }
+        if *bytes_waiting > 0 {
+            let waiting = format_size(*bytes_waiting);
+            push(
+                text,
+                format_args!("{waiting} of shards wait for another directory to go to"),
+            );
+        }
+    }
+
     fn push_redundancy(&self, text: &mut String) {
         text.push('\n');
-        for row in &self.redundancy {
-            push(text, format_args!("{row}"));
-        }
+        self.push_rows(text);
         match &self.index {
             None => push(
                 text,
@@ -301,6 +341,15 @@ impl Report {
             Some(_) if self.redundancy.is_empty() => push(text, format_args!("no stripes yet")),
             Some(_) => {}
         }
+        self.push_rebuild(text);
+        self.push_index(text);
+        self.push_scrub(text);
+        for line in self.unrecoverable_lines() {
+            push(text, format_args!("{line}"));
+        }
+    }
+
+    fn push_index(&self, text: &mut String) {
         if let Some(index) = &self.index {
             let members: Vec<_> = index.members.iter().map(ToString::to_string).collect();
             push(
@@ -313,9 +362,11 @@ impl Report {
                 ),
             );
         }
-        self.push_scrub(text);
-        for path in &self.unrecoverable_files {
-            push(text, format_args!("cannot be read in full: {path}"));
+    }
+
+    fn push_rows(&self, text: &mut String) {
+        for row in &self.redundancy {
+            push(text, format_args!("{row}"));
         }
     }
 
@@ -358,9 +409,11 @@ impl Report {
                 "wait: a mounted volume copies its index in the background; if it does not, make room on its members"
                     .to_owned()
             }
+            State::Degraded if away.is_empty() && self.rebuild.state == RebuildState::Running => {
+                "wait: what is missing is being rebuilt".to_owned()
+            }
             State::Degraded if away.is_empty() => {
-                "nothing for now; `cauchyfs rebuild` of a later release restores what is missing"
-                    .to_owned()
+                "`cauchyfs rebuild` restores what is missing, on a mounted volume".to_owned()
             }
             State::Degraded => format!(
                 "bring back {} (are the disks mounted?), then {}mount with all directories",

@@ -1,5 +1,6 @@
 //! Spans of time as people write them.
 
+use std::fmt;
 use std::time::Duration;
 
 use jiff::{Span, SpanRelativeTo};
@@ -18,6 +19,31 @@ pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
     parse().ok_or_else(|| format!("`{text}` is no time; write it like 30d or 12h"))
 }
 
+/// Like [`parse_time`], or `never`.
+///
+/// # Errors
+///
+/// As for [`parse_time`].
+pub(super) fn parse_wait(text: &str) -> Result<Wait, String> {
+    if text == "never" {
+        return Ok(Wait(None));
+    }
+    parse_time(text).map(|time| Wait(Some(time)))
+}
+
+/// A time to wait; for ever, if there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wait(pub(super) Option<Duration>);
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(time) => write!(f, "{}s", time.as_secs()),
+            None => f.write_str("never"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -31,6 +57,12 @@ mod tests {
         assert_eq!(parse_time("59m 60s"), hours(1));
         for text in ["", "30", "x", "-1d", "0s", "1mo"] {
             assert!(parse_time(text).is_err(), "{text}");
+        }
+        for text in ["90s", "never"] {
+            assert_eq!(
+                parse_wait(text).map(|wait| wait.to_string()),
+                Ok(text.to_owned())
+            );
         }
     }
 }

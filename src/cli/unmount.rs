@@ -51,7 +51,7 @@ pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
         lazy: arguments.lazy,
     };
     let departure = Departure::of(&daemon);
-    match control::ask(daemon, request) {
+    match control::ask(daemon, &request) {
         Ok(Answer::Unmounted) => leave(&departure, DEPARTURE, &[]),
         Ok(Answer::Lingering(members)) => leave(&departure, BRIEFLY, &members),
         Ok(other) => Err(Failure::environment(format!(

@@ -10,13 +10,13 @@ use super::directories::Directories;
 use super::failure::{Failure, Fault, warn};
 use super::report::{
     CapacityReport, ErrorCounts, GeometryReport, IndexReport, MemberReport, MemberState,
-    RebuildReport, RedundancyReport, Report, ScrubReport, State,
+    RebuildReport, RebuildState, RedundancyReport, Report, ScrubReport, State,
 };
 use super::scrub::scrub_report;
-use crate::commit::{CommitError, LostStripe, OpenOptions, Pipeline, RedundancyRow};
+use crate::commit::{self, CommitError, LostStripe, OpenOptions, Pipeline, RedundancyRow};
 use crate::fs::{Fs, FsError, FsOptions};
 use crate::fuse::one_line;
-use crate::maintain::{Maintain, Schedule};
+use crate::maintain::{Maintain, Rebuilder, Schedule};
 use crate::members::{self, Access, Members, MembersError, Unusable};
 use crate::meta::MetaError;
 use crate::store::{DirStore, Executor, ExecutorKind, StoreError, StoreRef};
@@ -188,7 +188,8 @@ impl Volume {
     ) -> Result<Self, Failure> {
         let mut volume = Self::open_at_rest(directories, options, fs_options)?;
         let locks = Arc::clone(&volume.fs) as _;
-        volume.maintain = Some(Maintain::start(&volume.pipeline, locks, options.schedule));
+        let started = Maintain::start(&volume.pipeline, locks, options.schedule);
+        volume.maintain = Some(started);
         Ok(volume)
     }
 
@@ -205,6 +206,11 @@ impl Volume {
             notes,
             maintain: None,
         })
+    }
+
+    /// Returns what takes orders to rebuild, if anything may be written.
+    pub(super) fn rebuilder(&self) -> Option<&Arc<Rebuilder>> {
+        self.maintain.as_ref()?.rebuilder()
     }
 
     /// Says how it is.
@@ -305,6 +311,7 @@ pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Repor
             bytes_usable: space.usable_total,
             bytes_used: space.usable_used,
         },
+        rebuild: rebuild_report(pipeline),
         ..blank
     })
 }
@@ -354,6 +361,33 @@ fn blank_report(members: &Members, notes: &[Unusable]) -> Report {
         capacity: CapacityReport::default(),
         scrub: ScrubReport::default(),
         rebuild: RebuildReport::default(),
+    }
+}
+
+/// Says how far a rebuild is.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a part of the whole is shown with few digits"
+)]
+pub(super) fn rebuild_report(pipeline: &Pipeline) -> RebuildReport {
+    let progress = pipeline.rebuild_progress();
+    let whole = progress.bytes_done + progress.bytes_left + progress.bytes_waiting;
+    RebuildReport {
+        state: match progress.state {
+            commit::RebuildState::Idle => RebuildState::Idle,
+            commit::RebuildState::Running => RebuildState::Running,
+            commit::RebuildState::Finished => RebuildState::Finished,
+            commit::RebuildState::Stopped => RebuildState::Stopped,
+        },
+        progress: if whole == 0 {
+            1.0
+        } else {
+            progress.bytes_done as f64 / whole as f64
+        },
+        bytes_left: progress.bytes_left + progress.bytes_waiting,
+        bytes_done: progress.bytes_done,
+        bytes_waiting: progress.bytes_waiting,
+        seconds: progress.elapsed.as_secs(),
     }
 }
 

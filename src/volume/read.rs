@@ -129,7 +129,7 @@ impl Core {
     }
 
     /// Takes note of which blocks of what was to be read cannot be had.
-    fn note_lost(&self, located: &Located, wanted: &[Rows], error: &VolumeError) {
+    pub(super) fn note_lost(&self, located: &Located, wanted: &[Rows], error: &VolumeError) {
         if !matches!(error, VolumeError::TooFewShards { .. }) {
             return;
         }

@@ -457,7 +457,7 @@ impl Core {
             .collect();
         let fetched = self
             .fetch(&located, &wanted)
-            .inspect_err(|error| self.undecodable.note(error))?;
+            .inspect_err(|error| self.note_lost(&located, &wanted, error))?;
         for ((_, output), bytes) in work.outputs.iter_mut().zip(fetched) {
             output.copy_from_slice(&bytes);
         }

@@ -14,6 +14,7 @@ mod hang;
 mod kinds;
 mod misuse;
 mod posix;
+mod rebuild;
 mod scrub;
 mod session;
 mod support;

@@ -1,0 +1,172 @@
+//! `cauchyfs rebuild`.
+
+use std::thread;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use super::args::RebuildArguments;
+use super::control::{Answer, LiveMount, Request};
+use super::failure::{Failure, Outcome};
+use super::report::{RebuildReport, RedundancyReport, Report};
+use super::size::format_size;
+
+/// How often the daemon is asked how far it is.
+const POLL: Duration = Duration::from_millis(200);
+
+/// What `rebuild --json` prints.
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    rebuild: &'a RebuildReport,
+    redundancy: &'a [RedundancyReport],
+    unrecoverable_files: &'a [String],
+}
+
+/// Has the daemon rebuild what is missing, shows how far it is, and says what was counted afterwards.
+///
+/// # Errors
+///
+/// If nothing of ours is mounted there, or the daemon cannot go on.
+pub(super) fn run(arguments: &RebuildArguments) -> Result<Outcome, Failure> {
+    let mount = LiveMount::at(&arguments.mountpoint)?;
+    let request = Request::Rebuild {
+        bytes_per_second: arguments.rate,
+    };
+    let order = match mount.ask(&request)? {
+        Answer::Ordered(order) => order,
+        other => return Err(mount.beside_the_point(&other)),
+    };
+    follow(&mount, order, arguments.json)
+}
+
+/// Waits until an order is carried out, and says what was counted afterwards.
+///
+/// # Errors
+///
+/// If the daemon cannot go on.
+pub(super) fn follow(mount: &LiveMount, order: u64, json: bool) -> Result<Outcome, Failure> {
+    let bar = progress_bar();
+    let rebuild = loop {
+        match mount.ask(&Request::RebuildProgress { order })? {
+            Answer::Rebuild { report, done } => {
+                show(&bar, &report);
+                if done {
+                    break report;
+                }
+            }
+            other => return Err(mount.beside_the_point(&other)),
+        }
+        thread::sleep(POLL);
+    };
+    bar.finish_and_clear();
+    let report = mount.report()?;
+    if json {
+        let document = Document {
+            rebuild: &rebuild,
+            redundancy: &report.redundancy,
+            unrecoverable_files: &report.unrecoverable_files,
+        };
+        let document = serde_json::to_string_pretty(&document).map_err(Failure::environment)?;
+        println!("{document}");
+    } else {
+        print!("{}", for_people(&rebuild, &report));
+    }
+    Ok(outcome(&report))
+}
+
+/// Goes to standard error, and is hidden unless that is a terminal.
+fn progress_bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("{wide_bar} {bytes} of {total_bytes}{msg}");
+    let bar = ProgressBar::new(0);
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+fn show(bar: &ProgressBar, report: &RebuildReport) {
+    bar.set_length(report.bytes_done + report.bytes_left);
+    bar.set_position(report.bytes_done);
+    bar.set_message(match rate(report) {
+        Some(rate) => format!(
+            ", {}/s, {} left",
+            format_size(rate),
+            format_time(report.bytes_left / rate)
+        ),
+        None => String::new(),
+    });
+}
+
+/// Returns the bytes written in a second so far, once that can be said.
+fn rate(report: &RebuildReport) -> Option<u64> {
+    let rate = report.bytes_done / report.seconds.max(1);
+    (report.seconds > 0 && rate > 0).then_some(rate)
+}
+
+fn format_time(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds.div_ceil(60)),
+        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+fn for_people(rebuild: &RebuildReport, report: &Report) -> String {
+    let mut lines = Vec::new();
+    if rebuild.bytes_done > 0 {
+        lines.push(format!(
+            "{} rebuilt in {}",
+            format_size(rebuild.bytes_done),
+            format_time(rebuild.seconds)
+        ));
+    }
+    if rebuild.bytes_waiting > 0 {
+        lines.push(format!(
+            "{} found no directory with room that has nothing of the same stripes; add one with `cauchyfs member add`, or bring back what is away",
+            format_size(rebuild.bytes_waiting)
+        ));
+    }
+    lines.extend(report.redundancy_lines());
+    lines.extend(report.unrecoverable_lines());
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// Judges by what was counted: whole, not yet whole, or lost.
+fn outcome(report: &Report) -> Outcome {
+    let full = i64::try_from(report.geometry.parity).unwrap_or(i64::MAX);
+    let mut rows = report.redundancy.iter().filter(|row| row.stripes > 0);
+    if rows.clone().any(|row| row.losses_tolerated < 0) {
+        Outcome::Lost
+    } else if rows.all(|row| row.losses_tolerated >= full) {
+        Outcome::Done
+    } else {
+        Outcome::Degraded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(bytes_done: u64, bytes_left: u64, seconds: u64) -> RebuildReport {
+        RebuildReport {
+            bytes_left,
+            bytes_done,
+            seconds,
+            ..RebuildReport::default()
+        }
+    }
+
+    #[test]
+    fn the_time_left_follows_from_what_was_measured_and_is_not_guessed_before() {
+        assert_eq!(rate(&report(0, 100, 5)), None);
+        assert_eq!(rate(&report(1000, 100, 0)), None);
+        assert_eq!(rate(&report(1000, 100, 5)), Some(200));
+        assert_eq!(format_time(59), "59 s");
+        assert_eq!(format_time(61), "2 min");
+        assert_eq!(format_time(7260), "2 h 1 min");
+    }
+}

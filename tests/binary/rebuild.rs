@@ -1,0 +1,247 @@
+//! Losing directories, and having what was on them rebuilt.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{
+    CAUCHYFS, Load, Shape, TestVolume, check_large, drop_caches, eventually, must, run,
+    skip_mounts, text, write_large,
+};
+
+/// Two directories more than a stripe needs.
+const SPACIOUS: Shape = Shape {
+    members: 8,
+    ..Shape::FOUR_TWO
+};
+
+const LARGE: u64 = 160 << 20;
+
+fn rebuild(volume: &TestVolume, options: &[&str]) -> Output {
+    let mut arguments = vec!["rebuild"];
+    arguments.extend(options);
+    arguments.push(text(&volume.mountpoint));
+    run(CAUCHYFS, &arguments)
+}
+
+fn start_rebuild(volume: &TestVolume, options: &[&str]) -> Child {
+    Command::new(CAUCHYFS)
+        .arg("rebuild")
+        .args(options)
+        .arg(&volume.mountpoint)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary runs")
+}
+
+fn document(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// Returns the segment files of a directory, and what is in them.
+fn segment_files(member: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(member.join("segments")).expect("the member is there");
+    let read = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().expect("names are text");
+        (name, fs::read(entry.path()).expect("the file is there"))
+    };
+    entries
+        .map(|entry| read(entry.expect("it can be listed")))
+        .collect()
+}
+
+#[track_caller]
+fn assert_full_redundancy(volume: &TestVolume) {
+    let (status, _) = volume.status();
+    let rows = status["redundancy"].as_array().expect("rows are listed");
+    assert_eq!(rows.len(), 1, "{status}");
+    assert_eq!(rows[0]["losses_tolerated"], 2, "{status}");
+}
+
+#[track_caller]
+fn check_offline(volume: &TestVolume, members: &[usize]) {
+    let mut arguments = vec!["check"];
+    arguments.extend(members.iter().map(|&index| text(&volume.members[index])));
+    let output = run(CAUCHYFS, &arguments);
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(!said.contains("shards are not"), "{said}");
+}
+
+#[test]
+fn what_a_lost_directory_held_is_rebuilt_onto_the_others_under_load() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(SPACIOUS, 3072);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let load = Load::start(volume.path("load"));
+    volume.delete_member(7);
+    volume.delete_member(6);
+    eventually("the losses are seen", || volume.members_in("missing") == 2);
+    let output = rebuild(&volume, &["--json"]);
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{output:?}\n{}",
+        volume.log()
+    );
+    let said = document(&output);
+    assert_eq!(said["state"], "finished", "{said}");
+    assert_eq!(said["bytes_left"], 0, "{said}");
+    assert!(said["bytes_done"].as_u64() >= Some(LARGE / 4), "{said}");
+    assert_eq!(said["redundancy"][0]["losses_tolerated"], 2, "{said}");
+    load.goes_on();
+    load.end();
+    assert_full_redundancy(&volume);
+    let (status, _) = volume.status();
+    assert_eq!(status["rebuild"]["state"], "finished", "{status}");
+    // Two more may go now: what is left is what a stripe can do without no longer.
+    volume.delete_member(5);
+    volume.delete_member(4);
+    eventually("the losses are seen", || volume.members_in("missing") == 4);
+    drop_caches();
+    check_large(&volume.path("large"), 1, LARGE);
+    volume.unmount();
+}
+
+#[test]
+fn a_rebuild_that_was_killed_goes_on_and_redoes_little() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(SPACIOUS, 3072);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    volume.unmount();
+    let kept = [0, 1, 2, 3, 4, 5, 6];
+    fs::remove_dir_all(&volume.members[7]).unwrap();
+    volume.mount_degraded(&kept);
+    let mut command = start_rebuild(&volume, &["--rate", "4MiB"]);
+    eventually("some of it is rebuilt", || {
+        let (status, _) = volume.status();
+        let rows = status["redundancy"].as_array().expect("rows are listed");
+        let whole = rows.iter().find(|row| row["losses_tolerated"] == 2);
+        let running = status["rebuild"]["state"] == "running";
+        running && whole.is_some_and(|row| row["stripes"].as_u64() > Some(40))
+    });
+    volume.crash();
+    assert_ne!(command.wait().unwrap().code(), Some(0));
+    volume.mount_degraded(&kept);
+    let output = rebuild(&volume, &[]);
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{output:?}\n{}",
+        volume.log()
+    );
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("rebuilt in"), "{said}");
+    assert!(
+        said.contains("survive the loss of 2 more members"),
+        "{said}"
+    );
+    assert_full_redundancy(&volume);
+    drop_caches();
+    check_large(&volume.path("large"), 1, LARGE);
+    volume.unmount();
+    check_offline(&volume, &kept);
+}
+
+#[test]
+fn segment_files_that_vanish_are_made_again_byte_for_byte() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 2048);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE / 2).unwrap();
+    volume.unmount();
+    let before = segment_files(&volume.members[3]);
+    assert!(before.len() > 1);
+    fs::remove_dir_all(volume.members[3].join("segments")).unwrap();
+    volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
+    let output = rebuild(&volume, &[]);
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{output:?}\n{}",
+        volume.log()
+    );
+    assert_full_redundancy(&volume);
+    volume.unmount();
+    let after = segment_files(&volume.members[3]);
+    assert!(before.keys().eq(after.keys()), "{:?}", after.keys());
+    for (name, bytes) in &before {
+        assert!(after[name] == *bytes, "{name} has other bytes");
+    }
+    let members: Vec<&str> = volume.members.iter().map(|member| text(member)).collect();
+    must(CAUCHYFS, &[&["check"][..], &members].concat());
+}
+
+#[test]
+fn without_another_directory_a_rebuild_says_that_it_is_incomplete() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 1024);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE / 4).unwrap();
+    volume.delete_member(2);
+    eventually("the loss is seen", || volume.members_in("missing") == 1);
+    let output = rebuild(&volume, &["--json"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let said = document(&output);
+    assert!(said["bytes_waiting"].as_u64() > Some(0), "{said}");
+    assert_eq!(said["redundancy"][0]["losses_tolerated"], 1, "{said}");
+    volume.unmount();
+    let output = rebuild(&volume, &[]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    volume.try_mount(&[0, 1, 3, 4, 5], &["-o", "ro"]);
+    let output = rebuild(&volume, &[]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    volume.unmount();
+}
+
+#[test]
+fn a_member_that_is_back_is_brought_up_to_date_by_itself() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 1024);
+    volume.mount();
+    write_large(&volume.path("old"), 1, LARGE / 8).unwrap();
+    volume.unmount();
+    volume.mount_degraded(&[0, 1, 2, 3, 5]);
+    write_large(&volume.path("new"), 2, LARGE / 8).unwrap();
+    volume.unmount();
+    volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
+    eventually("it has what it missed", || volume.status().1 == 0);
+    assert_full_redundancy(&volume);
+    volume.unmount();
+}
+
+#[test]
+fn what_a_lost_directory_held_is_rebuilt_after_the_time_that_it_is_given() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(SPACIOUS, 2048);
+    volume.try_mount(&[0, 1, 2, 3, 4, 5, 6, 7], &["--rebuild-after", "1s"]);
+    write_large(&volume.path("large"), 1, LARGE / 4).unwrap();
+    volume.delete_member(5);
+    eventually("the loss is seen", || volume.members_in("missing") == 1);
+    eventually("it is made up for", || {
+        let (status, _) = volume.status();
+        let rows = status["redundancy"].as_array().expect("rows are listed");
+        rows.len() == 1 && rows[0]["losses_tolerated"] == 2
+    });
+    drop_caches();
+    check_large(&volume.path("large"), 1, LARGE / 4);
+    volume.unmount();
+}
