@@ -9,9 +9,12 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::codec::{self, Geometry};
+use crate::cuda::{Dispatch, Simulated};
 use crate::format::BLOCK_SIZE;
 use crate::members::{Access, CreateOptions};
-use crate::store::{CallKind, Executor, ExecutorKind, FaultPlan, FaultStore, MemDisk, StoreRef};
+use crate::store::{
+    CallKind, Executor, ExecutorKind, FaultPlan, FaultStore, MemDisk, Store, StoreRef,
+};
 
 /// Bytes of a shard of a full stripe.
 const UNIT: usize = 32 << 10;
@@ -92,6 +95,16 @@ impl Rig {
     }
 
     fn with_threads(data: usize, parity: usize, count: usize, threads: usize) -> Self {
+        Self::with_dispatch(data, parity, count, threads, None)
+    }
+
+    fn with_dispatch(
+        data: usize,
+        parity: usize,
+        count: usize,
+        threads: usize,
+        dispatch: Option<Arc<Dispatch>>,
+    ) -> Self {
         let disk = |index| MemDisk::new(&format!("disk{index}"), 1 << 30);
         let disks: Vec<MemDisk> = (0..count).map(disk).collect();
         let stores = || -> Vec<StoreRef> {
@@ -116,8 +129,8 @@ impl Rig {
             cache_bytes: 16 << 20,
             threads,
             workers: Arc::new(Workers::new(2).unwrap()),
-            accelerator: None,
-            pinner: None,
+            accelerator: dispatch.clone().map(|dispatch| dispatch as _),
+            pinner: dispatch.map(|dispatch| dispatch as _),
         };
         let shared: Arc<dyn Catalog> = Arc::clone(&catalog) as _;
         let volume = Arc::new(Volume::open(members, shared, Vec::new(), &options).unwrap());
@@ -165,6 +178,94 @@ fn a_shard_that_a_sync_finds_lost_before_its_stripe_is_recorded_is_reported_afte
         assert_eq!(lost[0].stripe, stripe);
         assert_eq!(rig.volume.sync().unwrap(), [], "it is reported once");
     }
+}
+
+/// Operations of a device that make its lanes, before any other.
+const LANES: u64 = 3;
+
+fn to_simulated(device: &Simulated) -> Arc<Dispatch> {
+    let devices = vec![Arc::new(device.clone()) as _];
+    let dispatch = Arc::new(Dispatch::to_devices(devices).unwrap());
+    while device.operations() < LANES {
+        std::thread::yield_now();
+    }
+    dispatch
+}
+
+/// What is on the members is what the CPU alone would have written, and what is read is what was, whichever
+/// operation of the device fails, and whether or not it is lost then.
+#[test]
+fn a_volume_on_a_device_that_fails_writes_and_reads_what_one_without_does() {
+    let payloads: Vec<Vec<u8>> = (1..=3).map(|seed| pattern(seed, 4 * UNIT)).collect();
+    let write_all = |rig: &Rig| -> Vec<StripeId> {
+        payloads
+            .iter()
+            .map(|bytes| rig.write_stripe(bytes))
+            .collect()
+    };
+    let members_of = |rig: &Rig| {
+        let shards = |disk: &MemDisk| {
+            let store = disk.open();
+            let files = store.list("segments").unwrap().into_iter();
+            let content = |(name, len): (String, u64)| {
+                let mut bytes = vec![0; usize::try_from(len).unwrap()];
+                store.read_at(&name, 0, &mut bytes).unwrap();
+                (name, bytes)
+            };
+            files.map(content).collect::<Vec<_>>()
+        };
+        rig.disks.iter().map(shards).collect::<Vec<_>>()
+    };
+    let plain = Rig::new(4, 2, 6);
+    write_all(&plain);
+    let expected = members_of(&plain);
+    assert!(
+        expected
+            .iter()
+            .flatten()
+            .any(|(_, bytes)| bytes.len() >= UNIT)
+    );
+    for failing in LANES..LANES + 14 {
+        for lost in [false, true] {
+            let device = if lost {
+                Simulated::default().lost_from(failing)
+            } else {
+                Simulated::default().failing_at(failing)
+            };
+            let dispatch = to_simulated(&device);
+            let rig = Rig::with_dispatch(4, 2, 6, 0, Some(Arc::clone(&dispatch)));
+            let stripes = write_all(&rig);
+            assert!(members_of(&rig) == expected, "operation {failing}, {lost}");
+            rig.disks[0].delete();
+            rig.disks[3].delete();
+            for (stripe, payload) in stripes.iter().zip(&payloads) {
+                let mut read = vec![0; payload.len()];
+                rig.volume.read(*stripe, 0, &mut read).unwrap();
+                assert!(read == *payload, "operation {failing}, {lost}");
+            }
+            assert!(rig.volume.decodes() >= 3);
+            let coding = dispatch.coding();
+            assert!(lost || coding.cuda.passes >= 5, "{failing}: {coding:?}");
+            assert!(lost || coding.redone <= 1, "{failing}: {coding:?}");
+        }
+    }
+}
+
+#[test]
+fn buffers_of_a_volume_are_pinned_for_as_long_as_it_lives() {
+    let device = Simulated::default();
+    let dispatch = to_simulated(&device);
+    let rig = Rig::with_dispatch(4, 2, 6, 0, Some(Arc::clone(&dispatch)));
+    rig.write_stripe(&pattern(1, 4 * UNIT));
+    // The buffer of the data and the one of parity.
+    assert!(device.pinned_bytes() >= 6 * UNIT);
+    let most = device.pinned_bytes();
+    for seed in 2..9 {
+        rig.write_stripe(&pattern(seed, 4 * UNIT));
+    }
+    assert!(device.pinned_bytes() <= 2 * most, "they are lent again");
+    drop(rig);
+    assert_eq!(device.pinned_bytes(), 0);
 }
 
 #[test]

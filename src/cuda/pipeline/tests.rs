@@ -1,0 +1,181 @@
+use std::thread;
+
+use super::queue::{MOST_BYTES, MOST_ITEMS};
+use super::*;
+use crate::codec::{Geometry, Targets};
+use crate::cuda::Simulated;
+
+fn pipeline(device: &Simulated) -> Pipeline {
+    Pipeline::start(vec![Arc::new(device.clone())]).expect("threads")
+}
+
+/// Runs one item of 1+1, whose parity is its data; returns whether it was done, and rightly.
+fn run_one(pipeline: &Pipeline, bytes: usize) -> bool {
+    let matrix = Matrix::cauchy(Geometry::new(1, 1).expect("valid"));
+    let data = vec![0x5A; bytes];
+    let mut parity = vec![0; bytes];
+    let mut item = Item {
+        sources: vec![&data],
+        targets: Targets::Written(vec![&mut parity]),
+        sums: Vec::new(),
+    };
+    let done = pipeline.run(&matrix, &mut item).is_ok();
+    assert_eq!(item.targets.count(), 1, "the item is back");
+    assert!(!done || parity == data);
+    done
+}
+
+/// Waits until another thread has got somewhere.
+fn wait_for(reached: impl Fn() -> bool) {
+    while !reached() {
+        thread::yield_now();
+    }
+}
+
+/// Returns the sizes of the batches without those that kept the lanes busy, smallest first.
+fn others(device: &Simulated) -> Vec<usize> {
+    let mut batches = device.batches();
+    batches.sort_unstable();
+    assert_eq!(batches[..LANES], [1; LANES]);
+    batches.split_off(LANES)
+}
+
+/// Lets so many callers, with items of so many bytes each, meet a device that is held up; returns the
+/// sizes of the batches that are run once it is not.
+fn batches_of(callers: usize, bytes: usize) -> Vec<usize> {
+    let device = Simulated::default();
+    device.shut();
+    let pipeline = pipeline(&device);
+    thread::scope(|scope| {
+        for busy in 1..=LANES {
+            scope.spawn(|| assert!(run_one(&pipeline, 16)));
+            wait_for(|| device.waiting() == busy);
+        }
+        for waiting in 1..=callers {
+            scope.spawn(|| assert!(run_one(&pipeline, bytes)));
+            wait_for(|| pipeline.shared.queue.waiting() == waiting);
+        }
+        device.open();
+    });
+    others(&device)
+}
+
+#[test]
+fn callers_who_come_while_all_lanes_are_busy_are_served_as_one_batch() {
+    assert_eq!(batches_of(10, 4096), [10]);
+}
+
+#[test]
+fn batches_are_bounded_in_items_and_in_bytes() {
+    let batches = batches_of(MOST_ITEMS + 10, 64);
+    assert_eq!(batches.iter().sum::<usize>(), MOST_ITEMS + 10);
+    assert!(batches.contains(&MOST_ITEMS), "{batches:?}");
+    let bytes = MOST_BYTES / 8; // of data; as many of parity come to it
+    let batches = batches_of(10, bytes);
+    assert_eq!(batches.iter().sum::<usize>(), 10);
+    assert!(batches.iter().all(|&items| items <= 4), "{batches:?}");
+    assert_eq!(batches_of(2, MOST_BYTES), [1, 1]);
+}
+
+#[test]
+fn items_that_differ_do_not_share_a_batch() {
+    let device = Simulated::default();
+    device.shut();
+    let pipeline = pipeline(&device);
+    thread::scope(|scope| {
+        for busy in 1..=LANES {
+            scope.spawn(|| assert!(run_one(&pipeline, 16)));
+            wait_for(|| device.waiting() == busy);
+        }
+        for (waiting, bytes) in [100, 200, 100, 200, 100].into_iter().enumerate() {
+            let pipeline = &pipeline;
+            scope.spawn(move || assert!(run_one(pipeline, bytes)));
+            wait_for(|| pipeline.shared.queue.waiting() == waiting + 1);
+        }
+        device.open();
+    });
+    assert_eq!(others(&device), [2, 3]);
+}
+
+#[test]
+fn an_operation_that_fails_spoils_its_own_batch_only_whichever_it_is() {
+    // Operations 0 to 2 make lanes; without one of them the others go on.
+    for failing in 0..10 {
+        let device = Simulated::default().failing_at(failing);
+        let pipeline = pipeline(&device);
+        wait_for(|| device.operations() >= LANES as u64);
+        let done = (0..10).filter(|_| run_one(&pipeline, 64)).count();
+        assert_eq!(
+            done,
+            if failing < LANES as u64 { 10 } else { 9 },
+            "{failing}"
+        );
+        assert!(pipeline.is_working());
+    }
+}
+
+#[test]
+fn a_lost_device_is_given_up_at_once_and_nobody_waits_for_it() {
+    for lost in 0..10 {
+        let device = Simulated::default().lost_from(lost);
+        let pipeline = pipeline(&device);
+        wait_for(|| device.operations() >= LANES as u64);
+        let done = (0..20).filter(|_| run_one(&pipeline, 64)).count();
+        assert_eq!(done as u64, lost.saturating_sub(LANES as u64));
+        assert!(!pipeline.is_working());
+        let asked = device.operations();
+        assert!(!run_one(&pipeline, 64));
+        assert_eq!(device.operations(), asked, "it is asked for nothing");
+    }
+}
+
+#[test]
+fn a_device_that_fails_time_and_again_is_given_up() {
+    let mut device = Simulated::default();
+    for operation in 4..100 {
+        device = device.failing_at(operation);
+    }
+    let pipeline = pipeline(&device);
+    wait_for(|| device.operations() >= LANES as u64);
+    assert!(run_one(&pipeline, 64));
+    for _ in 0..MOST_FAILURES {
+        assert!(pipeline.is_working());
+        assert!(!run_one(&pipeline, 64));
+    }
+    wait_for(|| !pipeline.is_working());
+}
+
+#[test]
+fn callers_who_wait_for_a_device_that_is_lost_meanwhile_are_told() {
+    let device = Simulated::default().lost_from(LANES as u64);
+    device.shut();
+    let pipeline = pipeline(&device);
+    thread::scope(|scope| {
+        for busy in 1..=LANES {
+            scope.spawn(|| assert!(!run_one(&pipeline, 16)));
+            wait_for(|| device.waiting() == busy);
+        }
+        for waiting in 1..=5 {
+            scope.spawn(|| assert!(!run_one(&pipeline, 64)));
+            wait_for(|| pipeline.shared.queue.waiting() == waiting);
+        }
+        device.open();
+    });
+    assert!(!pipeline.is_working());
+}
+
+#[test]
+fn a_second_device_goes_on_alone_when_the_first_is_lost() {
+    let (first, second) = (Simulated::default().lost_from(4), Simulated::default());
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(first.clone()), Arc::new(second.clone())];
+    let pipeline = Pipeline::start(devices).expect("threads");
+    wait_for(|| first.operations() >= 3 && second.operations() >= 3);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..200).filter(|_| !run_one(&pipeline, 64)).count());
+        }
+    });
+    assert!(first.batches().len() <= 1);
+    assert!(pipeline.is_working());
+    assert!(run_one(&pipeline, 64));
+}
