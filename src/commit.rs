@@ -27,6 +27,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use crate::cuda::{Coding, Dispatch};
 use crate::format::record::{Marker, Stripe};
 use crate::format::{BLOCK_SIZE, Ino, Record, StripeId, key};
 use crate::members::{Access, Members};
@@ -76,7 +77,7 @@ const MAX_MENDED_AT_CLOSE: usize = 4096;
 pub struct OpenOptions {
     /// Whether anything may be written.
     pub access: Access,
-    /// The coding engine, by name: `auto`, or one of [`crate::codec::engines`].
+    /// The coding engine, by name: what [`crate::cuda::open`] takes.
     pub engine: String,
     /// Bytes of shards that are kept after being read ahead or decoded.
     pub cache_bytes: usize,
@@ -91,7 +92,7 @@ impl Default for OpenOptions {
     fn default() -> Self {
         Self {
             access: Access::ReadWrite,
-            engine: "auto".to_owned(),
+            engine: "cpu".to_owned(),
             cache_bytes: 128 << 20,
             index_cache_bytes: 64 << 20,
             threads: 2,
@@ -116,6 +117,8 @@ pub struct Pipeline {
     members: Arc<Members>,
     meta: Arc<Meta>,
     volume: Volume,
+    /// Who computes what the volume codes.
+    dispatch: Arc<Dispatch>,
     records: Arc<Records>,
     group: Group,
     /// Why nothing more is accepted.
@@ -139,11 +142,17 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    fn new(members: Arc<Members>, meta: Arc<Meta>, volume: Volume, records: Arc<Records>) -> Self {
+    fn new(
+        members: Arc<Members>,
+        meta: Arc<Meta>,
+        (volume, dispatch): (Volume, Arc<Dispatch>),
+        records: Arc<Records>,
+    ) -> Self {
         Self {
             members,
             meta,
             volume,
+            dispatch,
             records,
             group: Group::new(),
             poison: OnceLock::new(),
@@ -389,10 +398,20 @@ impl Pipeline {
         self.volume.mended()
     }
 
-    /// Returns the name of the coding engine.
+    /// Returns the name of the coding engine: `cuda` while GPUs code, else that of the CPU.
     #[must_use]
     pub fn engine_name(&self) -> &'static str {
-        self.volume.engine_name()
+        if self.dispatch.is_on_devices() {
+            "cuda"
+        } else {
+            self.volume.engine_name()
+        }
+    }
+
+    /// Returns how much was coded since the volume was opened, by whom, and how fast.
+    #[must_use]
+    pub fn coding(&self) -> Coding {
+        self.dispatch.coding()
     }
 
     /// Makes everything durable, moves it into the index, and gives back what was reserved and not

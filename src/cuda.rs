@@ -16,6 +16,7 @@ mod cut;
 mod device;
 mod dispatch;
 mod driver;
+mod engine;
 mod meter;
 mod pipeline;
 mod ptx;
@@ -23,6 +24,7 @@ mod simulated;
 
 pub use device::{Device, DeviceError, Lane, Work};
 pub use dispatch::{Coding, Devices, Dispatch};
-pub use driver::{Gpu, Resident};
+pub use driver::{Bus, Gpu, Resident};
+pub use engine::{EngineError, check, devices, open};
 pub use meter::Coded;
 pub use simulated::Simulated;

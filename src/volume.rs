@@ -543,7 +543,7 @@ impl Volume {
         self.core.decodes.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Returns the name of the coding engine.
+    /// Returns the name of the engine that codes on the CPU.
     #[must_use]
     pub fn engine_name(&self) -> &'static str {
         self.core.codec.engine().name()

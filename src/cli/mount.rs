@@ -10,6 +10,7 @@ use super::failure::{Failure, Outcome, warn};
 use super::logging;
 use super::options::MountOptions;
 use crate::codec;
+use crate::cuda::{self, EngineError};
 use crate::maintain::Schedule;
 
 /// The least memory for caches that leaves room to work.
@@ -51,14 +52,7 @@ fn plan(arguments: &MountArguments) -> Result<Plan, Failure> {
     if arguments.cache_size < LEAST_CACHE {
         return Err(Failure::usage("--cache-size must be at least 16MiB"));
     }
-    if arguments.engine == "cuda" {
-        return Err(Failure::usage("--engine cuda comes with a later release")
-            .advise("leave it out, and the fastest engine of this CPU is chosen"));
-    }
-    codec::select(&arguments.engine).map_err(|error| {
-        let names: Vec<&str> = codec::engines().map(codec::Engine::name).collect();
-        Failure::usage(error).advise(format!("this machine has auto, cpu, {}", names.join(", ")))
-    })?;
+    cuda::check(&arguments.engine).map_err(|error| engine_failure(&error))?;
     let mut options = MountOptions::new(rustix::process::geteuid().is_root());
     for list in &arguments.options {
         options.apply(list)?;
@@ -87,6 +81,20 @@ fn plan(arguments: &MountArguments) -> Result<Plan, Failure> {
             rebuild_after: arguments.rebuild_after.0,
         },
     })
+}
+
+/// Says why an engine is not to be had, and what is.
+fn engine_failure(error: &EngineError) -> Failure {
+    match error {
+        EngineError::Codec(error) => {
+            let names: Vec<&str> = codec::engines().map(codec::Engine::name).collect();
+            let names = names.join(", ");
+            Failure::usage(error).advise(format!("this machine has auto, cpu, {names}"))
+        }
+        EngineError::Device(_) => Failure::environment(error).advise(
+            "see that `nvidia-smi` shows a GPU to this user; with --engine auto, a GPU is used where there is one",
+        ),
+    }
 }
 
 /// Tells directories, mountpoint, and a source as fstab spells it apart.

@@ -5,6 +5,7 @@ use std::fmt::{self, Write as _};
 
 use super::failure::Outcome;
 use super::size::{format_count, format_size};
+use crate::cuda::{Coded, Coding};
 
 /// What a volume may lack although all its members are there.
 pub(super) const LACKS_COPIES: &str = "the index lacks copies";
@@ -19,6 +20,8 @@ pub(super) struct Report {
     pub(super) mounted: bool,
     pub(super) geometry: GeometryReport,
     pub(super) engine: String,
+    /// Nothing where the volume is not open.
+    pub(super) coding: Option<CodingReport>,
     pub(super) members: Vec<MemberReport>,
     pub(super) redundancy: Vec<RedundancyReport>,
     /// Nothing where too few members are there to read it.
@@ -27,6 +30,65 @@ pub(super) struct Report {
     pub(super) capacity: CapacityReport,
     pub(super) scrub: ScrubReport,
     pub(super) rebuild: RebuildReport,
+}
+
+/// What was coded since the volume was mounted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct CodingReport {
+    pub(super) cpu: CodedReport,
+    pub(super) cuda: CodedReport,
+    /// Passes that the CPU did because a GPU had failed to.
+    pub(super) redone: u64,
+    /// The GPUs in use.
+    pub(super) gpus: Vec<String>,
+}
+
+/// What one side coded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct CodedReport {
+    pub(super) passes: u64,
+    pub(super) bytes: u64,
+    /// While at least one pass was under way.
+    pub(super) gb_per_s: f64,
+}
+
+impl From<Coded> for CodedReport {
+    fn from(coded: Coded) -> Self {
+        Self {
+            passes: coded.passes,
+            bytes: coded.bytes,
+            gb_per_s: coded.bytes_per_second() / 1e9,
+        }
+    }
+}
+
+impl From<Coding> for CodingReport {
+    fn from(coding: Coding) -> Self {
+        Self {
+            cpu: coding.cpu.into(),
+            cuda: coding.cuda.into(),
+            redone: coding.redone,
+            gpus: coding.devices,
+        }
+    }
+}
+
+impl CodingReport {
+    /// Says it in words; nothing if nothing was coded.
+    fn in_words(&self) -> Option<String> {
+        let amount = |coded: CodedReport, place: &str| {
+            let size = format_size(coded.bytes);
+            (coded.bytes > 0).then(|| format!("{size} on {place} at {:.1} GB/s", coded.gb_per_s))
+        };
+        let gpus = if self.gpus.is_empty() {
+            "GPUs that are not used any more".to_owned()
+        } else {
+            self.gpus.join(", ")
+        };
+        let parts = [amount(self.cpu, "the CPU"), amount(self.cuda, &gpus)];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| format!("coded {}", parts.join(", ")))
+    }
 }
 
 /// How a volume is, in one word.
@@ -240,6 +302,9 @@ impl Report {
                 format_size(self.capacity.bytes_usable),
             ),
         );
+        if let Some(words) = self.coding.as_ref().and_then(CodingReport::in_words) {
+            push(&mut text, format_args!("{words}"));
+        }
         text.push('\n');
         self.push_members(&mut text);
         self.push_redundancy(&mut text);
@@ -518,6 +583,7 @@ mod tests {
             mounted: true,
             geometry,
             engine: "scalar".to_owned(),
+            coding: None,
             members,
             redundancy,
             index: Some(index),
@@ -560,6 +626,33 @@ mod tests {
     }
 
     #[test]
+    fn what_was_coded_where_and_how_fast_is_said_if_anything_was() {
+        let coded = |bytes, millis| {
+            let busy = std::time::Duration::from_millis(millis);
+            let passes = 1;
+            Coded {
+                passes,
+                bytes,
+                busy,
+            }
+        };
+        let mut coding = Coding::default();
+        assert_eq!(CodingReport::from(coding.clone()).in_words(), None);
+        coding.cuda = coded(4 << 30, 100);
+        coding.devices = vec!["H100".to_owned()];
+        let words = CodingReport::from(coding.clone()).in_words();
+        assert_eq!(words.as_deref(), Some("coded 4.0 GiB on H100 at 42.9 GB/s"));
+        coding.cpu = coded(1 << 30, 1000);
+        let text = Report {
+            coding: Some(coding.into()),
+            ..report(&[], &[(2, 9)], &[0, 1, 2])
+        }
+        .for_people();
+        let words = "coded 1.0 GiB on the CPU at 1.1 GB/s, 4.0 GiB on H100";
+        assert!(text.contains(words), "{text}");
+    }
+
+    #[test]
     fn the_document_has_the_keys_of_the_contract() {
         let value = serde_json::to_value(report(&[2], &[(1, 7)], &[0, 1, 3])).unwrap();
         for key in [
@@ -569,6 +662,7 @@ mod tests {
             "mounted",
             "geometry",
             "engine",
+            "coding",
             "members",
             "redundancy",
             "index",

@@ -55,7 +55,7 @@ impl VolumeOptions {
     pub(super) fn looking() -> Self {
         Self {
             access: Access::ReadOnly,
-            engine: "auto".to_owned(),
+            engine: "cpu".to_owned(),
             cache_bytes: 64 << 20,
             threads: 2,
             schedule: Schedule::default(),
@@ -303,6 +303,7 @@ pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Repor
         state: Report::judge(&blank.members, &redundancy, Some(&index), &blank.geometry),
         mounted,
         engine: pipeline.engine_name().to_owned(),
+        coding: Some(pipeline.coding().into()),
         redundancy,
         index: Some(index),
         unrecoverable_files,
@@ -350,6 +351,7 @@ fn blank_report(members: &Members, notes: &[Unusable]) -> Report {
             code: members.code().to_string(),
         },
         engine: "none".to_owned(),
+        coding: None,
         members: members
             .status()
             .into_iter()

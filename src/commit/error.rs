@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::codec::CodecError;
+use crate::cuda::EngineError;
 use crate::format::FormatError;
 use crate::members::MembersError;
 use crate::meta::MetaError;
@@ -50,9 +51,13 @@ pub enum CommitError {
     #[error(transparent)]
     Members(Arc<MembersError>),
 
-    /// The volume's code or the engine asked for is not to be had.
+    /// The volume's code is not to be had.
     #[error(transparent)]
     Codec(#[from] CodecError),
+
+    /// The engine asked for is not to be had.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
 
     /// The system has no threads left to compute parity on.
     #[error(transparent)]
@@ -101,6 +106,7 @@ impl CommitError {
             | Self::Format(_)
             | Self::Volume(_)
             | Self::Codec(_)
+            | Self::Engine(_)
             | Self::Workers(_) => None,
         }
     }

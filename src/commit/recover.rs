@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{CommitError, OpenOptions, Pipeline, records::Records};
-use crate::codec;
+use crate::cuda;
 use crate::format::record::{LostBytes, Segment, SegmentStripe};
 use crate::format::{BLOCK_SIZE, Record, SegmentId, StripeId, VolumeId, key};
 use crate::members::{Access, CreateOptions, Members};
@@ -65,8 +65,9 @@ impl Pipeline {
         options: &OpenOptions,
         executor: Arc<Executor>,
     ) -> Result<Arc<Self>, CommitError> {
-        let engine = codec::select(&options.engine)?;
         let members = Members::open(stores, options.access, executor)?; // step 1
+        let (engine, dispatch) = cuda::open(&options.engine)?;
+        let dispatch = Arc::new(dispatch);
         let meta_options = MetaOptions {
             cache_bytes: options.index_cache_bytes,
             ..MetaOptions::default()
@@ -80,8 +81,8 @@ impl Pipeline {
             cache_bytes: options.cache_bytes,
             threads: options.threads,
             workers: Arc::new(Workers::new(options.threads)?),
-            accelerator: None,
-            pinner: None,
+            accelerator: Some(Arc::clone(&dispatch) as _),
+            pinner: Some(Arc::clone(&dispatch) as _),
         };
         let catalog: Arc<dyn Catalog> = Arc::clone(&records) as _;
         let segments = all_segments(&meta)?;
@@ -93,7 +94,7 @@ impl Pipeline {
             .collect();
         let volume = Volume::open(Arc::clone(&members), catalog, segments, &volume_options)?;
         note_lost(&meta, &volume)?;
-        let pipeline = Arc::new(Self::new(members, meta, volume, records));
+        let pipeline = Arc::new(Self::new(members, meta, (volume, dispatch), records));
         let census = pipeline.volume.census();
         if options.access == Access::ReadWrite {
             pipeline.volume.remove_strays(&census); // step 3

@@ -7,6 +7,7 @@
 #![expect(unsafe_code, reason = "calls the driver of CUDA")]
 
 mod api;
+mod bus;
 mod context;
 mod kernels;
 mod lane;
@@ -23,7 +24,7 @@ use self::{context::Context, kernels::Kernels, lane::GpuLane};
 use super::{Device, DeviceError, Lane, ptx::Kind};
 use crate::codec::Matrix;
 
-pub use self::resident::Resident;
+pub use self::{bus::Bus, resident::Resident};
 
 /// A GPU.
 #[derive(Clone)]
@@ -56,6 +57,15 @@ impl Gpu {
     /// If the driver cannot, or the device is lost.
     pub fn prepare(&self, matrix: &Matrix, compared: bool) -> Result<(), DeviceError> {
         self.kernels.prepare(matrix, kind_of(compared))
+    }
+
+    /// Returns the bus to it, with room for so many bytes each way, to measure how fast copies are.
+    ///
+    /// # Errors
+    ///
+    /// If the device is lost or has too little memory.
+    pub fn bus(&self, most_bytes: usize) -> Result<Bus, DeviceError> {
+        Bus::new(&self.context, most_bytes)
     }
 
     /// Puts stripes on the device, to measure how fast it applies a matrix to them: as many as `total_bytes`

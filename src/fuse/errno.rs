@@ -44,6 +44,7 @@ fn storage_errno(error: &CommitError) -> Errno {
         | CommitError::Meta(_)
         | CommitError::Members(_)
         | CommitError::Codec(_)
+        | CommitError::Engine(_)
         | CommitError::Workers(_) => Errno::EIO,
     }
 }

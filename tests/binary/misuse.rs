@@ -182,6 +182,21 @@ fn nonsense_is_refused_and_help_is_not() {
 }
 
 #[test]
+fn a_mount_on_gpus_is_refused_where_there_is_none() {
+    let (home, at) = home();
+    let members = create(home.path());
+    let mut line = vec!["mount".into(), "--engine".into(), "cuda".into()];
+    line.extend(members.iter().cloned());
+    line.push(at("nowhere"));
+    let output = cauchyfs(&line);
+    if String::from_utf8_lossy(&output.stderr).contains("cannot mount on") {
+        println!("skipped: there is a CUDA device");
+        return;
+    }
+    refused(&output, 2, "the coding engine cuda cannot be used: no CUDA");
+}
+
+#[test]
 fn mount_refuses_bad_options_places_and_members() {
     let (home, at) = home();
     let members = create(home.path());
@@ -190,7 +205,7 @@ fn mount_refuses_bad_options_places_and_members() {
     let base = home.path().to_str().unwrap();
     let d = members.each_ref().map(|path| path.to_str().unwrap());
     let name = |name: &str| at(name).to_str().unwrap().to_owned();
-    let cases: [(&[&str], i32, &str); 14] = [
+    let cases: [(&[&str], i32, &str); 13] = [
         (&[d[0], d[1], d[2]], 1, "is a member of a volume"),
         (
             &["-o", "remount,ro", d[0], d[1], d[2], &name("mnt")],
@@ -211,11 +226,6 @@ fn mount_refuses_bad_options_places_and_members() {
             &["--engine", "abacus", d[0], d[1], d[2], &name("mnt")],
             1,
             "abacus",
-        ),
-        (
-            &["--engine", "cuda", d[0], d[1], d[2], &name("mnt")],
-            1,
-            "later release",
         ),
         (
             &["--threads", "100000", d[0], d[1], d[2], &name("mnt")],

@@ -1,0 +1,81 @@
+//! What `--engine` asks for.
+
+use std::sync::Arc;
+
+use super::{Device, DeviceError, Devices, Dispatch, Gpu};
+use crate::codec::{self, CodecError, Engine};
+
+/// Why what `--engine` asks for is not to be had.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum EngineError {
+    /// The CPU does not have it.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+
+    /// There is no GPU to be used.
+    #[error("the coding engine cuda cannot be used: {0}")]
+    Device(#[from] DeviceError),
+}
+
+/// Opens all GPUs. No process may fork and use them in the child.
+///
+/// # Errors
+///
+/// If there is no driver or no GPU, or one of them cannot be opened.
+pub fn devices() -> Result<Devices, DeviceError> {
+    let gpus = Gpu::all()?.into_iter();
+    Ok(gpus.map(|gpu| Arc::new(gpu) as Arc<dyn Device>).collect())
+}
+
+/// Returns the engine for what is coded on the CPU, and who has everything coded where `name` asks for:
+/// `auto` by whichever of CPU and GPUs is done first, `cuda` by GPUs, all other names by the CPU.
+///
+/// # Errors
+///
+/// [`EngineError`] if this machine does not have it; `auto` is always to be had.
+pub fn open(name: &str) -> Result<(&'static dyn Engine, Dispatch), EngineError> {
+    match name {
+        "auto" => Ok((codec::select(name)?, Dispatch::to_fastest(devices))),
+        "cuda" => Ok((codec::select("auto")?, Dispatch::to_devices(devices()?)?)),
+        name => Ok((codec::select(name)?, Dispatch::to_cpu())),
+    }
+}
+
+/// Finds out whether this machine has what `name` asks for, without opening it for use.
+///
+/// # Errors
+///
+/// As for [`open`].
+pub fn check(name: &str) -> Result<(), EngineError> {
+    if name == "cuda" {
+        Gpu::all()?;
+    } else {
+        codec::select(name)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_gives_an_engine_of_the_cpu_or_an_error_that_names_it() {
+        for name in ["auto", "cpu", "scalar"] {
+            let (engine, dispatch) = open(name).expect("every machine has it");
+            assert!(codec::engines().any(|known| known.name() == engine.name()));
+            assert_eq!(dispatch.coding().cpu.passes, 0);
+            check(name).expect("the same");
+        }
+        let unknown = open("abacus").expect_err("there is none").to_string();
+        assert!(unknown.contains("abacus"), "{unknown}");
+        match check("cuda") {
+            Ok(()) => assert!(open("cuda").is_ok()),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.contains("engine cuda cannot be used"), "{text}");
+                assert!(open("cuda").is_err());
+            }
+        }
+    }
+}
