@@ -1,4 +1,8 @@
 //! The accelerator of a volume: the CPU, the devices, or for each pass whichever is done first.
+//!
+//! A device is trusted with passes of a kind, by geometry, operation and length, once the CPU has computed
+//! the first of that kind as well, with the same result. A driver or a kernel that is wrong on some machine
+//! would otherwise be noticed when what it computed is needed, and too late.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,13 +10,14 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use lru::LruCache;
 use parking_lot::Mutex;
 
-use super::choice::{Choice, Class, Side};
+use super::choice::{CLASSES, Choice, Class, Side};
 use super::meter::{Coded, Meter};
 use super::pipeline::Pipeline;
 use super::{Device, DeviceError};
-use crate::codec::{Accelerator, Item, Offer};
+use crate::codec::{Accelerator, Item, Offer, Targets};
 use crate::store::Pinner;
 
 /// Passes over fewer bytes than this stay on the CPU: it has computed them before a device is asked.
@@ -36,9 +41,15 @@ struct Shared {
     pipeline: OnceLock<Pipeline>,
     /// Nothing where devices get all that they can do.
     choice: Option<Mutex<Choice>>,
+    /// Whether short passes, too, may leave the CPU.
+    takes_short: bool,
     cpu: Meter,
     devices: Meter,
     redone: AtomicU64,
+    /// Kinds of passes that devices were seen to compute as the CPU does.
+    trusted: Mutex<Trusted>,
+    /// Whether one was seen not to.
+    distrusted: AtomicBool,
     cannot_pin: AtomicBool,
 }
 
@@ -71,9 +82,28 @@ impl Dispatch {
     ///
     /// [`DeviceError`] if there are none.
     pub fn to_devices(devices: Devices) -> Result<Self, DeviceError> {
-        let dispatch = Self::to_cpu();
-        dispatch.shared.start(devices)?;
-        Ok(dispatch)
+        Self::to_devices_from(devices, false)
+    }
+
+    /// Gives everything to the devices, to measure what they make of it.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] if there are none.
+    pub fn all_to_devices(devices: Devices) -> Result<Self, DeviceError> {
+        Self::to_devices_from(devices, true)
+    }
+
+    fn to_devices_from(devices: Devices, takes_short: bool) -> Result<Self, DeviceError> {
+        let shared = Arc::new(Shared {
+            takes_short,
+            ..Shared::default()
+        });
+        shared.start(devices)?;
+        Ok(Self {
+            shared,
+            starting: None,
+        })
     }
 
     /// Has each pass computed where it is expected to be done first. Devices are looked for by a thread of
@@ -197,18 +227,21 @@ impl Shared {
     }
 
     fn working_pipeline(&self) -> Option<&Pipeline> {
-        self.pipeline.get().filter(|pipeline| pipeline.is_working())
+        let pipeline = self.pipeline.get()?;
+        let is_trusted = !self.distrusted.load(Ordering::Relaxed);
+        (is_trusted && pipeline.is_working()).then_some(pipeline)
     }
 
     fn compute(&self, offer: &mut Offer<'_, '_>) {
         let item = offer.item();
         let (class, bytes) = (Class::of(item), item.total_bytes());
-        let Some(pipeline) = self.working_pipeline().filter(|_| bytes >= SMALL_BYTES) else {
+        let is_worth_it = bytes >= SMALL_BYTES || self.takes_short;
+        let Some(pipeline) = self.working_pipeline().filter(|_| is_worth_it) else {
             self.compute_on_cpu(offer);
             return;
         };
         let Some(choice) = &self.choice else {
-            self.compute_on_device(pipeline, offer);
+            self.compute_on_device(pipeline, class, offer);
             return;
         };
         let ticket = choice.lock().begin(class, bytes);
@@ -218,7 +251,7 @@ impl Shared {
                 self.compute_on_cpu(offer);
                 true
             }
-            Side::Device => self.compute_on_device(pipeline, offer),
+            Side::Device => self.compute_on_device(pipeline, class, offer),
         };
         let took = as_expected.then(|| start.elapsed());
         choice.lock().end(&ticket, took);
@@ -232,16 +265,73 @@ impl Shared {
     }
 
     /// Returns whether it was a device that computed it in the end.
-    fn compute_on_device(&self, pipeline: &Pipeline, offer: &mut Offer<'_, '_>) -> bool {
+    fn compute_on_device(
+        &self,
+        pipeline: &Pipeline,
+        class: Class,
+        offer: &mut Offer<'_, '_>,
+    ) -> bool {
         self.devices.begin(Instant::now());
         let done = pipeline.run(offer.matrix(), offer.item_mut()).is_ok();
         let bytes = done.then(|| source_bytes(offer.item()));
         self.devices.end(Instant::now(), bytes);
-        if !done {
+        if done {
+            self.check_once(class, offer);
+        } else {
             self.redone.fetch_add(1, Ordering::Relaxed);
             self.compute_on_cpu(offer);
         }
         done
+    }
+
+    /// Has the CPU compute it, too, if it is the first of its kind that a device did, and gives all devices
+    /// up if that makes a difference. What is left behind is the CPU's.
+    fn check_once(&self, class: Class, offer: &mut Offer<'_, '_>) {
+        if self.trusted.lock().0.get(&class).is_some() {
+            return;
+        }
+        let by_device = Outcome::of(offer.item());
+        offer.compute_on_cpu();
+        if by_device == Outcome::of(offer.item()) {
+            self.trusted.lock().0.put(class, ());
+        } else if !self.distrusted.swap(true, Ordering::Relaxed) {
+            log::error!("GPUs compute wrong results on this machine; coding on the CPU only");
+        }
+    }
+}
+
+/// Kinds of passes.
+#[derive(Debug)]
+struct Trusted(LruCache<Class, ()>);
+
+impl Default for Trusted {
+    fn default() -> Self {
+        Self(LruCache::new(CLASSES))
+    }
+}
+
+/// All that comes of a pass.
+#[derive(PartialEq)]
+struct Outcome {
+    written: Vec<Vec<u8>>,
+    wrong: Vec<bool>,
+    sums: Vec<Vec<u32>>,
+}
+
+impl Outcome {
+    fn of(item: &Item<'_>) -> Self {
+        let (written, wrong) = match &item.targets {
+            Targets::Written(shards) => {
+                let copies = shards.iter().map(|shard| shard.to_vec());
+                (copies.collect(), Vec::new())
+            }
+            Targets::Compared { wrong, .. } => (Vec::new(), wrong.clone()),
+        };
+        Self {
+            written,
+            wrong,
+            sums: item.sums.iter().map(|list| list.to_vec()).collect(),
+        }
     }
 }
 

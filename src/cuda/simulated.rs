@@ -29,6 +29,7 @@ struct State {
     operations: u64,
     failing: BTreeSet<u64>,
     lost_from: Option<u64>,
+    lying_from: Option<u64>,
     shut: bool,
     waiting: usize,
     /// Starts and lengths of what is pinned.
@@ -48,6 +49,13 @@ impl Simulated {
     #[must_use]
     pub fn lost_from(self, operation: u64) -> Self {
         self.shared.state.lock().lost_from = Some(operation);
+        self
+    }
+
+    /// Gives wrong results from operation number `operation` on, and says that they are right.
+    #[must_use]
+    pub fn lying_from(self, operation: u64) -> Self {
+        self.shared.state.lock().lying_from = Some(operation);
         self
     }
 
@@ -148,7 +156,11 @@ impl Lane for Simulated {
         }
         let plan = Plan::new(work.matrix.clone());
         work.items.iter_mut().for_each(|item| apply(&plan, item));
-        self.shared.state.lock().batches.push(work.items.len());
+        let mut state = self.shared.state.lock();
+        state.batches.push(work.items.len());
+        if state.lying_from.is_some_and(|from| state.operations > from) {
+            work.items.iter_mut().for_each(falsify);
+        }
         Ok(())
     }
 }
@@ -165,6 +177,26 @@ fn spoil(item: &mut Item<'_>) {
         Targets::Compared { wrong, .. } => wrong.fill(true),
     }
     item.sums.iter_mut().for_each(|list| list.fill(0xEEEE_EEEE));
+}
+
+/// Changes as little as there is.
+fn falsify(item: &mut Item<'_>) {
+    if let Some(last) = item.sums.last_mut().and_then(|list| list.last_mut()) {
+        *last ^= 1;
+        return;
+    }
+    match &mut item.targets {
+        Targets::Written(shards) => {
+            if let Some(last) = shards.last_mut().and_then(|shard| shard.last_mut()) {
+                *last ^= 1;
+            }
+        }
+        Targets::Compared { wrong, .. } => {
+            if let Some(first) = wrong.first_mut() {
+                *first ^= true;
+            }
+        }
+    }
 }
 
 fn apply(plan: &Plan, item: &mut Item<'_>) {

@@ -96,6 +96,19 @@ fn short_passes_stay_on_the_cpu_and_long_ones_do_not() {
 }
 
 #[test]
+fn a_device_that_computes_wrong_results_is_caught_in_the_first_pass_of_each_kind() {
+    let expected = round(&codec("scalar"), None);
+    let auto = codec("auto");
+    // The fourth pass is of the same kind as the third.
+    for lying in 0..6 {
+        let device = Simulated::default().lying_from(lying);
+        let dispatch = to_simulated(&device);
+        assert!(round(&auto, Some(&dispatch)) == expected, "{lying}");
+        assert!(!dispatch.is_on_devices(), "{lying}");
+    }
+}
+
+#[test]
 fn the_fastest_is_found_by_trying_both() {
     let device = Simulated::default();
     let found = device.clone();

@@ -6,9 +6,9 @@ use parking_lot::{Condvar, Mutex};
 
 use super::loan::Loan;
 
-/// The most bytes of a batch of more than one item: some hundred microseconds of a bus, beside which what
-/// a batch costs by itself is little.
-pub(super) const MOST_BYTES: usize = 32 << 20;
+/// The most bytes of a batch of more than one item: about two milliseconds of a bus, beside which what a
+/// batch and the pieces it travels in cost by themselves is little.
+pub(super) const MOST_BYTES: usize = 96 << 20;
 
 /// The most items of a batch.
 pub(super) const MOST_ITEMS: usize = 64;
