@@ -3,6 +3,7 @@
 //! A row is one engine doing one thing. Beside it, in turns within the same row so that both see
 //! the same machine, run the plain XOR of the same shards and, where it can be loaded, ISA-L.
 
+mod bus;
 mod isal;
 mod lane;
 mod machine;
@@ -18,9 +19,11 @@ pub use self::{
 
 use std::time::Duration;
 
+use bus::Gpus;
 use lane::Arena;
 
 use crate::codec::{CodeId, Codec, CodecError, Engine, Geometry, engines, select};
+use crate::cuda::DeviceError;
 
 /// What to measure. An empty list stands for the usual choice.
 #[derive(Debug, Clone, Default)]
@@ -51,6 +54,12 @@ const COMPARED_SHARD_BYTES: usize = 64 << 10;
 
 /// The most threads that are measured at once.
 const MOST_THREADS: usize = 256;
+
+/// The name under which GPUs are asked for.
+const GPU_ENGINE: &str = "cuda";
+
+/// Callers who give GPUs something to do at once, unless told otherwise: as many as keep them busy.
+const GPU_CALLERS: usize = 16;
 
 /// Why nothing could be measured.
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +105,14 @@ pub enum BenchError {
         needed: usize,
     },
 
+    /// GPUs were asked for, and there are none, or one failed.
+    #[error("cannot measure GPUs: {0}")]
+    Device(#[from] DeviceError),
+
+    /// The GPU failed, and what was measured was in part done by the CPU.
+    #[error("a GPU failed while it was measured")]
+    NotOnGpu,
+
     /// The system gave no thread to measure on.
     #[error("the system gives no more threads")]
     NoThread(#[source] std::io::Error),
@@ -117,7 +134,8 @@ pub fn usual_geometries() -> impl Iterator<Item = Geometry> {
 /// [`BenchError`] if an engine, a code or a length cannot be measured, or the system lacks the memory
 /// or the threads. What `progress` was told of until then is lost.
 pub fn run(wishes: &Wishes, mut progress: impl FnMut(&Row, usize)) -> Result<Report, BenchError> {
-    let plans = plans(wishes)?;
+    let gpus = gpus(wishes)?;
+    let plans = plans(wishes, gpus.is_some())?;
     let seconds = if wishes.seconds > 0.0 {
         wishes.seconds
     } else {
@@ -133,11 +151,20 @@ pub fn run(wishes: &Wishes, mut progress: impl FnMut(&Row, usize)) -> Result<Rep
         });
     }
     let isal = Isal::load().ok();
-    let machine = Machine::measure();
+    let mut machine = Machine::measure();
+    if let Some(gpus) = &gpus {
+        machine.gpu = Some(gpus.name().to_owned());
+        machine.pcie_h2d_gb_per_s = Some(gpus.send_gb_per_s()?);
+    }
     let mut arena = Arena::default();
     let mut rows = Vec::new();
     for plan in &plans {
-        let row = plan.measure(isal.as_ref(), &mut arena, time)?;
+        let row = match &gpus {
+            Some(gpus) if plan.setting.working_set.is_of_gpu() => {
+                plan.measure_on(gpus, &mut arena, time)?
+            }
+            _ => plan.measure(isal.as_ref(), &mut arena, time)?,
+        };
         progress(&row, plans.len());
         rows.push(row);
     }
@@ -151,26 +178,48 @@ pub fn run(wishes: &Wishes, mut progress: impl FnMut(&Row, usize)) -> Result<Rep
     })
 }
 
+/// Opens the GPUs if they are asked for, or if there are some and nothing in particular is.
+fn gpus(wishes: &Wishes) -> Result<Option<Gpus>, DeviceError> {
+    let mut sets = wishes.working_sets.iter();
+    if wishes.engines.iter().any(|name| name == GPU_ENGINE) || sets.any(|set| set.is_of_gpu()) {
+        return Gpus::open().map(Some);
+    }
+    if wishes.engines.is_empty() && wishes.working_sets.is_empty() {
+        return Ok(Gpus::open().ok());
+    }
+    Ok(None)
+}
+
 /// Returns the rows to measure, grouped so that those to compare stand together.
-fn plans(wishes: &Wishes) -> Result<Vec<row::Plan>, BenchError> {
+fn plans(wishes: &Wishes, with_gpus: bool) -> Result<Vec<row::Plan>, BenchError> {
     let usual: Vec<Geometry> = usual_geometries().collect();
     let geometries = or(&wishes.geometries, &usual);
-    let settings = settings(wishes)?;
+    let on_cpu = settings(wishes, &WorkingSet::OF_CPU)?;
+    let on_gpus = if with_gpus {
+        settings(wishes, &WorkingSet::OF_GPU)?
+    } else {
+        Vec::new()
+    };
+    let is_wanted = wishes.codes.is_empty() || wishes.codes.contains(&CodeId::RS_CAUCHY);
     let mut plans = Vec::new();
     for &geometry in &geometries {
-        for &setting in &settings {
+        for &setting in &on_cpu {
             for code in codes_for(wishes, geometry, setting) {
                 for engine in engines_for(wishes, code, setting)? {
                     plans.push(row::Plan::new(Codec::new(code, geometry, engine)?, setting));
                 }
             }
         }
+        for &setting in on_gpus.iter().filter(|_| is_wanted) {
+            let codec = Codec::new(CodeId::RS_CAUCHY, geometry, select("auto")?)?;
+            plans.push(row::Plan::new(codec, setting));
+        }
     }
     Ok(plans)
 }
 
 /// Returns the settings to measure each codec in.
-fn settings(wishes: &Wishes) -> Result<Vec<Setting>, BenchError> {
+fn settings(wishes: &Wishes, sets: &[WorkingSet]) -> Result<Vec<Setting>, BenchError> {
     let lengths = or(&wishes.shard_bytes, &[4 << 10, 64 << 10, 1 << 20]);
     if let Some(&seen) = lengths
         .iter()
@@ -179,7 +228,11 @@ fn settings(wishes: &Wishes) -> Result<Vec<Setting>, BenchError> {
         return Err(BenchError::ShardBytes { seen });
     }
     let all = std::thread::available_parallelism().map_or(1, usize::from);
-    let usual_threads: &[usize] = if all > 1 { &[1, all] } else { &[1] };
+    let usual_threads: &[usize] = match sets.iter().any(|set| set.is_of_gpu()) {
+        true => &[GPU_CALLERS],
+        false if all > 1 => &[1, all],
+        false => &[1],
+    };
     let threads = or(&wishes.threads, usual_threads);
     if let Some(&seen) = threads
         .iter()
@@ -191,7 +244,10 @@ fn settings(wishes: &Wishes) -> Result<Vec<Setting>, BenchError> {
     let mut settings = Vec::new();
     for &shard_bytes in &lengths {
         for &threads in &threads {
-            for working_set in or(&wishes.working_sets, &WorkingSet::ALL) {
+            for working_set in or(&wishes.working_sets, sets) {
+                if !sets.contains(&working_set) {
+                    continue;
+                }
                 let setting = |&operation| Setting {
                     shard_bytes,
                     threads,
@@ -242,7 +298,10 @@ fn engines_for(
     match &wishes.engines[..] {
         [] if is_compared(setting) && code == CodeId::RS_CAUCHY => Ok(engines().collect()),
         [] => Ok(vec![select("auto")?]),
-        names => names.iter().map(|name| select(name)).collect(),
+        names => {
+            let of_cpu = names.iter().filter(|name| *name != GPU_ENGINE);
+            of_cpu.map(|name| select(name)).collect()
+        }
     }
 }
 
@@ -264,6 +323,7 @@ mod tests {
             geometries: vec![Geometry::new(3, 2).expect("valid")],
             shard_bytes: vec![4096],
             threads: vec![1, 2],
+            working_sets: WorkingSet::OF_CPU.to_vec(),
             seconds: 0.002,
             ..Wishes::default()
         }
@@ -318,7 +378,7 @@ mod tests {
             operations: vec![Operation::Encode],
             ..quick()
         };
-        let plans = plans(&wishes).expect("can be measured");
+        let plans = plans(&wishes, false).expect("can be measured");
         // Warm, every engine with the default code and every other code; cold, just one.
         assert_eq!(
             plans.len(),
@@ -333,7 +393,7 @@ mod tests {
             codes: vec![narrow],
             ..Wishes::default()
         };
-        let plans = plans(&wishes).expect("the usual geometries narrow themselves");
+        let plans = plans(&wishes, false).expect("the usual geometries narrow themselves");
         let geometries: Vec<String> = plans.iter().map(|p| p.geometry().to_string()).collect();
         assert!(geometries.contains(&"10+4".to_owned()), "{geometries:?}");
         assert!(!geometries.contains(&"16+4".to_owned()), "{geometries:?}");

@@ -89,6 +89,11 @@ impl<'a> Lane<'a> {
         self.stripes
     }
 
+    /// Returns the memory of all stripes.
+    pub(super) fn memory(&mut self) -> &mut [u8] {
+        self.buffer
+    }
+
     /// Hands out data and parity of the next stripe.
     pub(super) fn encode<R>(&mut self, work: impl FnOnce(&[&[u8]], &mut [&mut [u8]]) -> R) -> R {
         let k = self.geometry.data_shards();

@@ -29,6 +29,9 @@ impl fmt::Display for Report {
             "memory, one thread: read {:.1} GB/s, copy {:.1} GB/s",
             machine.memory_read_gb_per_s, machine.memory_copy_gb_per_s
         )?;
+        if let (Some(gpu), Some(rate)) = (&machine.gpu, machine.pcie_h2d_gb_per_s) {
+            writeln!(f, "{gpu}: copies to it {rate:.1} GB/s")?;
+        }
         match &self.isal {
             Some(library) => writeln!(f, "ISA-L: {library}")?,
             None => writeln!(f, "ISA-L: not found, so not compared")?,
@@ -39,18 +42,20 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "\nGB/s of data; limit: plain XOR of the same shards; * the engine of `auto`"
+            "\nGB/s of data; limit: plain XOR of the same shards, or a copy of as many bytes over the bus; \
+             * the engine of `auto`"
         )
     }
 }
 
-const HEADING: &str =
-    "engine   code       k+m    shard    threads  set   op      GB/s   limit  of it  ISA-L  ratio";
+const HEADING: &str = "engine   code       k+m    shard    threads  set      op      GB/s   limit  of it  ISA-L  ratio  CPU s/TB";
 
 fn write_row(f: &mut fmt::Formatter<'_>, row: &Row, chosen: bool) -> fmt::Result {
     let set = match row.working_set {
         WorkingSet::Warm => "warm",
         WorkingSet::Cold => "cold",
+        WorkingSet::Pinned => "pinned",
+        WorkingSet::Pageable => "pageable",
     };
     let operation = match row.operation {
         Operation::Encode => "encode",
@@ -59,7 +64,7 @@ fn write_row(f: &mut fmt::Formatter<'_>, row: &Row, chosen: bool) -> fmt::Result
     };
     write!(
         f,
-        "{:<7}{} {:<10} {:<6} {:<8} {:>7}  {set:<5} {operation:<6} {:>5.1}  {:>6.1}  {:>4.0}%",
+        "{:<7}{} {:<10} {:<6} {:<8} {:>7}  {set:<8} {operation:<6} {:>5.1}  {:>6.1}  {:>4.0}%",
         row.engine,
         if chosen { '*' } else { ' ' },
         row.code,
@@ -71,8 +76,12 @@ fn write_row(f: &mut fmt::Formatter<'_>, row: &Row, chosen: bool) -> fmt::Result
         100.0 * row.gb_per_s / row.limit_gb_per_s,
     )?;
     match row.isal_gb_per_s {
-        Some(isal) => writeln!(f, "  {isal:>5.1}  {:>5.2}", row.gb_per_s / isal),
-        None => writeln!(f, "      –      –"),
+        Some(isal) => write!(f, "  {isal:>5.1}  {:>5.2}", row.gb_per_s / isal)?,
+        None => write!(f, "      –      –")?,
+    }
+    match row.cpu_seconds_per_tb {
+        Some(seconds) => writeln!(f, "  {seconds:>8.1}"),
+        None => writeln!(f, "         –"),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
         isal::Rival,
         lane::{Arena, Lane},
     },
-    codec::{self, Codec, Geometry, Job, Matrix, Mode, Stores},
+    codec::{self, Accelerator, Codec, Geometry, Job, Matrix, Mode, Stores},
 };
 
 /// What is done to stripes.
@@ -42,11 +42,24 @@ pub enum WorkingSet {
     Warm,
     /// Stripes in turn, 256 MiB of them, so that each comes from memory.
     Cold,
+    /// The same in memory that GPUs read and write by themselves.
+    Pinned,
+    /// The same in any memory, for GPUs.
+    Pageable,
 }
 
 impl WorkingSet {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::Warm, Self::Cold];
+    /// Those of engines of the CPU.
+    pub const OF_CPU: [Self; 2] = [Self::Warm, Self::Cold];
+
+    /// Those of GPUs.
+    pub const OF_GPU: [Self; 2] = [Self::Pinned, Self::Pageable];
+
+    /// Returns whether stripes are coded by GPUs.
+    #[must_use]
+    pub fn is_of_gpu(self) -> bool {
+        Self::OF_GPU.contains(&self)
+    }
 
     /// Bytes of all stripes of a cold run.
     const COLD_BYTES: usize = 256 << 20;
@@ -55,14 +68,16 @@ impl WorkingSet {
     fn stripes(self, stripe_bytes: usize, threads: usize) -> usize {
         match self {
             Self::Warm => 1,
-            Self::Cold => (Self::COLD_BYTES / threads / stripe_bytes).max(2),
+            Self::Cold | Self::Pinned | Self::Pageable => {
+                (Self::COLD_BYTES / threads / stripe_bytes).max(2)
+            }
         }
     }
 
     fn stores(self) -> Stores {
         match self {
             Self::Warm => Stores::Cached,
-            Self::Cold => Stores::Streaming,
+            Self::Cold | Self::Pinned | Self::Pageable => Stores::Streaming,
         }
     }
 }
@@ -102,10 +117,13 @@ pub struct Row {
     pub operation: Operation,
     /// Median rate, in 10⁹ bytes a second.
     pub gb_per_s: f64,
-    /// The same for a plain XOR that reads and writes the same shards.
+    /// The same for a plain XOR that reads and writes the same shards, or a copy over the bus of as many
+    /// bytes each way.
     pub limit_gb_per_s: f64,
     /// The same for ISA-L, where it could be loaded and does this.
     pub isal_gb_per_s: Option<f64>,
+    /// Seconds that the cores worked, all together, for 10¹² bytes that GPUs coded.
+    pub cpu_seconds_per_tb: Option<f64>,
 }
 
 /// A row to be measured.
@@ -114,14 +132,14 @@ pub(super) struct Plan {
     codec: Codec,
     /// Reads and writes as many shards as the operation does.
     plain: codec::Plan,
-    setting: Setting,
+    pub(super) setting: Setting,
 }
 
 /// How often each contender gets its turn.
 const TURNS: u32 = 5;
 
 /// One thing to measure: what to do to the next stripe of a lane.
-type Contender<'c> = Box<dyn Fn(&mut Lane<'_>) + Sync + 'c>;
+pub(super) type Contender<'c> = Box<dyn Fn(&mut Lane<'_>) + Sync + 'c>;
 
 impl Plan {
     pub(super) fn new(codec: Codec, setting: Setting) -> Self {
@@ -169,28 +187,10 @@ impl Plan {
         arena: &mut Arena,
         time: Duration,
     ) -> Result<Row, BenchError> {
-        let Setting {
-            shard_bytes,
-            threads,
-            working_set,
-            operation,
-        } = self.setting;
-        let geometry = self.codec.geometry();
-        let stripes = working_set.stripes(geometry.total_shards() * shard_bytes, threads);
-        let lanes = arena.lanes(threads, geometry, shard_bytes, stripes);
-        let mut lanes = lanes.map_err(|_| BenchError::NoMemory {
-            geometry,
-            needed: self.memory_bytes(),
-        })?;
-        if operation == Operation::Verify {
-            // A comparison stops at the first difference, so there must be none.
-            for lane in &mut lanes {
-                self.make_sound(lane);
-            }
-        }
-        let rival = isal.and_then(|isal| Rival::new(isal, &self.codec, operation));
+        let mut lanes = self.lanes(arena)?;
+        let rival = isal.and_then(|isal| Rival::new(isal, &self.codec, self.setting.operation));
         let mut contenders: Vec<Contender> = vec![
-            Box::new(|lane| self.work(lane)),
+            Box::new(|lane| self.work(lane, None)),
             Box::new(|lane| self.work_plain(lane)),
         ];
         if let Some(rival) = &rival {
@@ -203,23 +203,62 @@ impl Plan {
                 rates.push(stripes_per_second(&mut lanes, contender, turn)?);
             }
         }
-        let data_bytes = geometry.data_shards() * shard_bytes;
+        let data_bytes = self.geometry().data_shards() * self.setting.shard_bytes;
         let mut rates = rates
             .into_iter()
             .map(|rates| median(rates) * to_f64(data_bytes) / 1e9);
         Ok(Row {
+            gb_per_s: rates.next().unwrap_or_default(),
+            limit_gb_per_s: rates.next().unwrap_or_default(),
+            isal_gb_per_s: rates.next(),
+            ..self.blank_row()
+        })
+    }
+
+    /// Returns what is known of a row before anything is measured.
+    pub(super) fn blank_row(&self) -> Row {
+        Row {
             engine: self.codec.engine().name(),
             code: self.codec.code().to_string(),
-            data: geometry.data_shards(),
-            parity: geometry.parity_shards(),
+            data: self.geometry().data_shards(),
+            parity: self.geometry().parity_shards(),
+            shard_bytes: self.setting.shard_bytes,
+            threads: self.setting.threads,
+            working_set: self.setting.working_set,
+            operation: self.setting.operation,
+            gb_per_s: 0.0,
+            limit_gb_per_s: 0.0,
+            isal_gb_per_s: None,
+            cpu_seconds_per_tb: None,
+        }
+    }
+
+    /// Returns the lanes of all threads, with stripes that are fit for the operation.
+    ///
+    /// # Errors
+    ///
+    /// If the system does not give the memory.
+    pub(super) fn lanes<'a>(&self, arena: &'a mut Arena) -> Result<Vec<Lane<'a>>, BenchError> {
+        let Setting {
             shard_bytes,
             threads,
             working_set,
             operation,
-            gb_per_s: rates.next().unwrap_or_default(),
-            limit_gb_per_s: rates.next().unwrap_or_default(),
-            isal_gb_per_s: rates.next(),
-        })
+        } = self.setting;
+        let geometry = self.geometry();
+        let stripes = working_set.stripes(geometry.total_shards() * shard_bytes, threads);
+        let lanes = arena.lanes(threads, geometry, shard_bytes, stripes);
+        let mut lanes = lanes.map_err(|_| BenchError::NoMemory {
+            geometry,
+            needed: self.memory_bytes(),
+        })?;
+        if operation == Operation::Verify {
+            // A comparison stops at the first difference, so there must be none.
+            for lane in &mut lanes {
+                self.make_sound(lane);
+            }
+        }
+        Ok(lanes)
     }
 
     /// Encodes all stripes of a lane.
@@ -231,8 +270,9 @@ impl Plan {
     }
 
     /// Does the operation to the lane's next stripe.
-    fn work(&self, lane: &mut Lane<'_>) {
-        let pass = self.codec.pass().stores(self.setting.working_set.stores());
+    pub(super) fn work(&self, lane: &mut Lane<'_>, accelerator: Option<&dyn Accelerator>) {
+        let stores = self.setting.working_set.stores();
+        let pass = self.codec.pass().stores(stores).accelerator(accelerator);
         let done = match self.setting.operation {
             Operation::Encode => lane.encode(|data, parity| pass.encode(data, parity)),
             Operation::Decode => lane.decode(|present, lost| pass.reconstruct(present, lost)),
@@ -270,7 +310,7 @@ impl Plan {
 const LANES_FIT: &str = "a lane's shards fit its geometry";
 
 /// Lets every lane work on a thread of its own, all at once; returns the sum of their rates.
-fn stripes_per_second(
+pub(super) fn stripes_per_second(
     lanes: &mut [Lane<'_>],
     contender: &Contender<'_>,
     time: Duration,
@@ -323,7 +363,7 @@ fn rate(lane: &mut Lane<'_>, contender: &Contender<'_>, time: Duration) -> f64 {
     }
 }
 
-fn median(mut rates: Vec<f64>) -> f64 {
+pub(super) fn median(mut rates: Vec<f64>) -> f64 {
     rates.sort_by(f64::total_cmp);
     rates[rates.len() / 2]
 }
@@ -332,6 +372,6 @@ fn median(mut rates: Vec<f64>) -> f64 {
     clippy::cast_precision_loss,
     reason = "counts of stripes and bytes lie far below 2^52"
 )]
-fn to_f64(count: usize) -> f64 {
+pub(super) fn to_f64(count: usize) -> f64 {
     count as f64
 }

@@ -109,7 +109,7 @@ pub(super) struct MountArguments {
     /// Mount options, separated by commas.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub(super) options: Vec<String>,
-    /// Coding engine: auto, cpu, or one by name.
+    /// Coding engine: auto, cpu, cuda, or one of the CPU by name.
     #[arg(long, default_value = "auto", value_name = "ENGINE")]
     pub(super) engine: String,
     /// Memory for caches and buffers.

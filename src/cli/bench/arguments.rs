@@ -34,6 +34,7 @@ pub(super) enum What {
   cauchyfs bench codec --data 10 --parity 4 --op encode,decode --working-set warm
   cauchyfs bench codec --engine avx2,gfni512 --shard-bytes 64KiB --threads 1
   cauchyfs bench codec --code crs-w8 --json --seconds 0.1
+  cauchyfs bench codec --engine cuda --working-set pinned --data 10 --parity 1,2,3,4
   LD_LIBRARY_PATH=~/isa-l/lib cauchyfs bench codec      # next to an ISA-L of your own")]
 pub(super) struct CodecArguments {
     /// Print one JSON document.
@@ -48,10 +49,10 @@ pub(super) struct CodecArguments {
     /// Length of a shard.
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = shard_size)]
     pub(super) shard_bytes: Vec<usize>,
-    /// Threads that code at once, each stripes of its own.
+    /// Threads that code at once, each stripes of its own; for GPUs, callers who wait for them.
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub(super) threads: Vec<usize>,
-    /// Engines: auto, cpu, or by name.
+    /// Engines: auto, cpu, cuda, or by name.
     #[arg(long = "engine", value_name = "ENGINE", value_delimiter = ',')]
     pub(super) engines: Vec<String>,
     /// Codes.
@@ -60,7 +61,8 @@ pub(super) struct CodecArguments {
     /// What to do to stripes; decode loses as many data shards as there are parities.
     #[arg(long = "op", value_name = "OP", value_delimiter = ',')]
     pub(super) operations: Vec<OperationName>,
-    /// Where stripes lie: one stripe in the cache, or 256 MiB of them in turn.
+    /// Where stripes lie: one stripe in the cache, or 256 MiB of them in turn; for GPUs, these in memory
+    /// that is pinned, or pageable.
     #[arg(long = "working-set", value_name = "SET", value_delimiter = ',')]
     pub(super) working_sets: Vec<WorkingSetName>,
     /// How long to measure each row.
@@ -118,6 +120,8 @@ impl From<OperationName> for Operation {
 pub(super) enum WorkingSetName {
     Warm,
     Cold,
+    Pinned,
+    Pageable,
 }
 
 impl From<WorkingSetName> for WorkingSet {
@@ -125,6 +129,8 @@ impl From<WorkingSetName> for WorkingSet {
         match name {
             WorkingSetName::Warm => Self::Warm,
             WorkingSetName::Cold => Self::Cold,
+            WorkingSetName::Pinned => Self::Pinned,
+            WorkingSetName::Pageable => Self::Pageable,
         }
     }
 }

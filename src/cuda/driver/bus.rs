@@ -42,8 +42,8 @@ impl Bus {
     pub fn copy(&mut self, send: &[u8], fetch: &mut [u8]) -> Result<(), DeviceError> {
         assert!(send.len().max(fetch.len()) <= self.sent.len().min(self.fetched.len()));
         let queued = self.queue(send, fetch);
-        let (sent, fetched) = (self.sending.finish(), self.fetching.finish());
-        queued.and(sent).and(fetched)
+        let finished = [self.sending.finish(), self.fetching.finish()];
+        finished.into_iter().fold(queued, Result::and)
     }
 
     fn queue(&self, send: &[u8], fetch: &mut [u8]) -> Result<(), DeviceError> {

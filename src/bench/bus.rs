@@ -1,0 +1,236 @@
+//! Rows of GPUs: stripes that go over the bus and back, as the filesystem's do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::lane::{Arena, Lane};
+use super::row::{Contender, Plan, median, stripes_per_second, to_f64};
+use super::{BenchError, Operation, Row, WorkingSet};
+use crate::cuda::{Bus, Device, DeviceError, Dispatch, Gpu};
+
+/// Bytes that one copy takes each way where nothing but the bus is measured.
+const COPY_BYTES: usize = 64 << 20;
+
+/// How often pipeline and bus get their turns.
+const TURNS: u32 = 3;
+
+/// What a turn takes at least: so long that it does not matter how callers begin and end.
+const LEAST_TURN: Duration = Duration::from_millis(200);
+
+/// The GPUs of this machine, ready to code.
+#[derive(Debug)]
+pub(super) struct Gpus {
+    dispatch: Dispatch,
+    first: Gpu,
+    bus: Mutex<Copies>,
+}
+
+/// A bus, and memory at this end of it.
+struct Copies {
+    bus: Bus,
+    send: Pinned,
+    fetch: Pinned,
+}
+
+/// Memory that a device knows of.
+struct Pinned {
+    gpu: Gpu,
+    bytes: Vec<u8>,
+}
+
+impl Pinned {
+    fn new(gpu: &Gpu, len: usize) -> Result<Self, DeviceError> {
+        let mut bytes = vec![1; len];
+        gpu.pin(&mut bytes)?;
+        Ok(Self {
+            gpu: gpu.clone(),
+            bytes,
+        })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        unpin(&self.gpu, &mut self.bytes);
+    }
+}
+
+impl std::fmt::Debug for Copies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Copies")
+    }
+}
+
+impl Gpus {
+    /// Opens all GPUs.
+    ///
+    /// # Errors
+    ///
+    /// If there are none.
+    pub(super) fn open() -> Result<Self, DeviceError> {
+        let gpus = Gpu::all()?;
+        let first = gpus.first().ok_or(DeviceError::NoDevice)?.clone();
+        let devices = gpus.into_iter().map(|gpu| Arc::new(gpu) as Arc<dyn Device>);
+        let copies = Copies {
+            bus: first.bus(COPY_BYTES)?,
+            send: Pinned::new(&first, COPY_BYTES)?,
+            fetch: Pinned::new(&first, COPY_BYTES)?,
+        };
+        Ok(Self {
+            dispatch: Dispatch::all_to_devices(devices.collect())?,
+            first,
+            bus: Mutex::new(copies),
+        })
+    }
+
+    /// Returns the name of the first.
+    pub(super) fn name(&self) -> &str {
+        self.first.name()
+    }
+
+    /// Returns how fast bytes are copied to the first, and nothing else, in 10⁹ a second.
+    ///
+    /// # Errors
+    ///
+    /// If it is lost.
+    pub(super) fn send_gb_per_s(&self) -> Result<f64, DeviceError> {
+        let turn = || self.copy_rate(COPY_BYTES, 0, Duration::from_millis(100));
+        let rates: Result<Vec<f64>, DeviceError> = (0..TURNS).map(|_| turn()).collect();
+        Ok(median(rates?) / 1e9)
+    }
+
+    /// Copies so many bytes there and back again and again; returns how many a second went there.
+    fn copy_rate(&self, there: usize, back: usize, time: Duration) -> Result<f64, DeviceError> {
+        let mut copies = self.bus.lock();
+        let Copies {
+            bus,
+            send: from,
+            fetch: to,
+        } = &mut *copies;
+        let start = Instant::now();
+        let mut total = 0;
+        loop {
+            bus.copy(&from.bytes[..there], &mut to.bytes[..back])?;
+            total += there;
+            let elapsed = start.elapsed();
+            if elapsed >= time {
+                return Ok(to_f64(total) / elapsed.as_secs_f64());
+            }
+        }
+    }
+}
+
+fn unpin(gpu: &Gpu, memory: &mut [u8]) {
+    if let Err(error) = gpu.unpin(memory) {
+        log::debug!("memory stays pinned: {error}");
+    }
+}
+
+/// Lanes whose memory is pinned, if it is to be.
+struct Held<'g, 'l, 'a> {
+    gpu: &'g Gpu,
+    lanes: &'l mut [Lane<'a>],
+    pinned: usize,
+}
+
+impl<'g, 'l, 'a> Held<'g, 'l, 'a> {
+    fn new(gpu: &'g Gpu, lanes: &'l mut [Lane<'a>], pin: bool) -> Result<Self, DeviceError> {
+        let mut held = Self {
+            gpu,
+            lanes,
+            pinned: 0,
+        };
+        while pin && held.pinned < held.lanes.len() {
+            gpu.pin(held.lanes[held.pinned].memory())?;
+            held.pinned += 1;
+        }
+        Ok(held)
+    }
+}
+
+impl Drop for Held<'_, '_, '_> {
+    fn drop(&mut self) {
+        for lane in &mut self.lanes[..self.pinned] {
+            unpin(self.gpu, lane.memory());
+        }
+    }
+}
+
+impl Plan {
+    /// Measures on the GPUs for about as long as `time`, with as many callers at once as the setting has
+    /// threads.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError`] if the system gives no memory or no threads, or a GPU fails.
+    pub(super) fn measure_on(
+        &self,
+        gpus: &Gpus,
+        arena: &mut Arena,
+        time: Duration,
+    ) -> Result<Row, BenchError> {
+        let mut lanes = self.lanes(arena)?;
+        let is_pinned = self.setting.working_set == WorkingSet::Pinned;
+        let held = Held::new(&gpus.first, &mut lanes, is_pinned)?;
+        let turn = (time / TURNS / 2).max(LEAST_TURN);
+        let data_bytes = self.geometry().data_shards() * self.setting.shard_bytes;
+        let (mut rates, mut limits, mut seconds_per_tb) = (Vec::new(), Vec::new(), Vec::new());
+        let redone = gpus.dispatch.coding().redone;
+        for _ in 0..TURNS {
+            // Callers wait for each other's stripes, so only what all of them got done together counts.
+            let (stripes, done) = (AtomicUsize::new(0), Mutex::new(Instant::now()));
+            let contender: Contender = Box::new(|lane| {
+                self.work(lane, Some(&gpus.dispatch));
+                stripes.fetch_add(1, Ordering::Relaxed);
+                *done.lock() = Instant::now();
+            });
+            let (start, cpu) = (Instant::now(), cpu_seconds());
+            stripes_per_second(held.lanes, &contender, turn)?;
+            let cpu = cpu_seconds() - cpu;
+            let bytes = to_f64(stripes.load(Ordering::Relaxed) * data_bytes);
+            let seconds = (*done.lock() - start).as_secs_f64();
+            rates.push(bytes / seconds / 1e9);
+            seconds_per_tb.push(cpu / bytes * 1e12);
+            limits.push(self.limit(gpus, turn)? / 1e9);
+        }
+        if gpus.dispatch.coding().redone > redone {
+            return Err(BenchError::NotOnGpu);
+        }
+        Ok(Row {
+            engine: "cuda",
+            gb_per_s: median(rates),
+            limit_gb_per_s: median(limits),
+            isal_gb_per_s: None,
+            cpu_seconds_per_tb: Some(median(seconds_per_tb)),
+            ..self.blank_row()
+        })
+    }
+
+    /// Returns how many bytes of data a second the bus moves if it copies what this moves, and no more.
+    fn limit(&self, gpus: &Gpus, time: Duration) -> Result<f64, DeviceError> {
+        let (k, m) = (
+            self.geometry().data_shards(),
+            self.geometry().parity_shards(),
+        );
+        let (there, back) = match self.setting.operation {
+            Operation::Encode => (k, m),
+            Operation::Decode => (k, m.min(k)),
+            Operation::Verify => (k + m, 0),
+        };
+        let unit = COPY_BYTES / there.max(back);
+        let rate = gpus.copy_rate(there * unit, back * unit, time)?;
+        Ok(rate / to_f64(there) * to_f64(k))
+    }
+}
+
+/// Returns the time that all cores together have worked for this process.
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let whole = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or(0);
+    Duration::new(whole, nanoseconds).as_secs_f64()
+}
