@@ -153,15 +153,13 @@ impl<'p> Pass<'p> {
         let used = &ascending(present)[..k];
         let plan = self.codec.decoder.plan(set_of(used), set_of(lost));
         let sources: Vec<&[u8]> = used.iter().map(|shard| shard.1).collect();
-        let sorted = lost.is_sorted_by_key(|shard| shard.0);
-        let mut lost: Vec<(usize, &mut [u8])> = lost
-            .iter_mut()
-            .map(|(index, bytes)| (*index, &mut **bytes))
-            .collect();
-        if !sorted {
-            lost.sort_unstable_by_key(|shard| shard.0);
-        }
-        let mut targets: Vec<&mut [u8]> = lost.into_iter().map(|shard| shard.1).collect();
+        let mut targets: Vec<&mut [u8]> = if lost.is_sorted_by_key(|shard| shard.0) {
+            lost.iter_mut().map(|shard| &mut *shard.1).collect()
+        } else {
+            let mut sorted: Vec<_> = lost.iter_mut().collect();
+            sorted.sort_unstable_by_key(|shard| shard.0);
+            sorted.into_iter().map(|shard| &mut *shard.1).collect()
+        };
         self.assign(&plan, &sources, &mut targets)
     }
 

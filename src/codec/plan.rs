@@ -103,8 +103,8 @@ impl Plan {
     }
 }
 
-/// The most targets whose sums engines keep in registers together.
-pub(super) const MOST_TOGETHER: usize = 10;
+/// The most targets whose sums any engine keeps in registers together.
+pub(super) const MOST_TOGETHER: usize = 16;
 
 /// Whether targets are replaced or added to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ mod rows;
 mod solution;
 
 use crate::codec::{
-    plan::{Job, MOST_TOGETHER, Mode, Stores},
+    plan::{Job, Mode, Stores},
     syndromes::Syndromes,
 };
 
@@ -20,10 +20,17 @@ use super::vector::Affine;
 /// the next few targets read them again.
 const TILE_BYTES: usize = 24 << 10;
 
+/// The most rows of which `WIDE` registers at a time are computed.
+const MOST_WIDE: usize = 4;
+
+/// The most rows of which `NARROW` registers at a time are computed. Of more, it is one.
+const MOST_NARROW: usize = 10;
+
 /// Computes as many leading bytes of all targets as fill whole registers; returns how many.
 ///
 /// `WIDE` is how many registers of each source to hold at once: as many as fit beside their sums, of
-/// which there are up to four times as many. `NARROW` is the same for up to ten times as many sums.
+/// which there are up to four times as many. `NARROW` is the same for up to ten times as many sums,
+/// and `MOST` how many sums there may be of a single register.
 ///
 /// # Safety
 ///
@@ -33,18 +40,18 @@ const TILE_BYTES: usize = 24 << 10;
     reason = "the loop reads and writes registers through pointers"
 )]
 #[inline(always)]
-pub(super) unsafe fn run<V: Affine, const WIDE: usize, const NARROW: usize>(
+pub(super) unsafe fn run<V: Affine, const WIDE: usize, const NARROW: usize, const MOST: usize>(
     job: &mut Job<'_, '_>,
 ) -> usize {
     let whole = job.shard_bytes() / V::BYTES * V::BYTES;
     match job.plan().syndromes() {
-        Some(syndromes) if job.mode() == Mode::Assign => {
+        Some(syndromes) if job.mode() == Mode::Assign && syndromes.count() <= MOST => {
             // SAFETY: the caller vouches for the CPU, and the shards have that many bytes.
-            unsafe { solve::<V, WIDE, NARROW>(job, syndromes, whole) };
+            unsafe { solve::<V, WIDE, NARROW, MOST>(job, syndromes, whole) };
         }
         _ => {
             // SAFETY: as above.
-            unsafe { multiply::<V, WIDE, NARROW>(job, whole) };
+            unsafe { multiply::<V, WIDE, NARROW, MOST>(job, whole) };
         }
     }
     if job.stores() == Stores::Streaming {
@@ -62,15 +69,15 @@ pub(super) unsafe fn run<V: Affine, const WIDE: usize, const NARROW: usize>(
 /// shards.
 #[expect(unsafe_code, reason = "passes on what the caller vouches for")]
 #[inline(always)]
-unsafe fn multiply<V: Affine, const WIDE: usize, const NARROW: usize>(
+unsafe fn multiply<V: Affine, const WIDE: usize, const NARROW: usize, const MOST: usize>(
     job: &mut Job<'_, '_>,
     whole: usize,
 ) {
-    let tile = if job.target_count() <= MOST_TOGETHER {
+    let tile = if job.target_count() <= MOST {
         whole
     } else {
         let step = WIDE * V::BYTES;
-        (TILE_BYTES / job.sources().len()).next_multiple_of(step)
+        (TILE_BYTES / job.sources().len().max(1)).next_multiple_of(step)
     };
     let mut start = 0;
     while start < whole {
@@ -79,26 +86,37 @@ unsafe fn multiply<V: Affine, const WIDE: usize, const NARROW: usize>(
         while row < job.target_count() {
             // SAFETY: the caller vouches for the CPU, and both ends of the tile are multiples of a
             // register within the shards.
-            row += unsafe { next_rows::<V, WIDE, NARROW>(job, row, start, end) };
+            row += unsafe { next_rows::<V, WIDE, NARROW, MOST>(job, row, start, end) };
         }
         start = end;
     }
 }
 
-/// Runs a body with the number of rows as a constant, and the number of registers to go with it.
+/// Runs a body with the number of rows as a constant, and the number of registers to go with it: of
+/// sources in the cache, and of those that are not.
 macro_rules! with_rows {
-    ($count:expr, $wide:ident, $narrow:ident, $body:ident) => {
+    ($count:expr, $body:ident) => {
         match $count {
-            1 => $body!(1, $wide),
-            2 => $body!(2, $wide),
-            3 => $body!(3, $wide),
-            4 => $body!(4, $wide),
-            5 => $body!(5, $narrow),
-            6 => $body!(6, $narrow),
-            7 => $body!(7, $narrow),
-            8 => $body!(8, $narrow),
-            9 => $body!(9, $narrow),
-            _ => $body!(10, $narrow),
+            1 => $body!(1, WIDE, NARROW),
+            2 => $body!(2, WIDE, NARROW),
+            3 => $body!(3, WIDE, NARROW),
+            4 => $body!(4, WIDE, NARROW),
+            5 => $body!(5, NARROW, NARROW),
+            6 => $body!(6, NARROW, NARROW),
+            7 => $body!(7, NARROW, NARROW),
+            8 => $body!(8, NARROW, NARROW),
+            9 => $body!(9, NARROW, NARROW),
+            10 => $body!(10, NARROW, NARROW),
+            // Compiled only for registers that are as many.
+            count if const { MOST > MOST_NARROW } => match count {
+                11 => $body!(11, 1, 1),
+                12 => $body!(12, 1, 1),
+                13 => $body!(13, 1, 1),
+                14 => $body!(14, 1, 1),
+                15 => $body!(15, 1, 1),
+                _ => $body!(16, 1, 1),
+            },
+            count => unreachable!("{count} rows at once, of at most {MOST}"),
         }
     };
 }
@@ -112,7 +130,7 @@ macro_rules! with_rows {
 /// the shards.
 #[expect(unsafe_code, reason = "passes on what the caller vouches for")]
 #[inline(always)]
-unsafe fn next_rows<V: Affine, const WIDE: usize, const NARROW: usize>(
+unsafe fn next_rows<V: Affine, const WIDE: usize, const NARROW: usize, const MOST: usize>(
     job: &mut Job<'_, '_>,
     row: usize,
     start: usize,
@@ -120,25 +138,22 @@ unsafe fn next_rows<V: Affine, const WIDE: usize, const NARROW: usize>(
 ) -> usize {
     let ones = job.plan().row_is_ones(row);
     macro_rules! rows {
-        ($r:literal, $wide:ident) => {{
+        ($r:literal, $cached:tt, $streamed:tt) => {{
             if ones {
                 // SAFETY: the caller vouches for all of it.
-                unsafe { Rows::<$r, true>::new(job, row).run::<V, $wide, NARROW>(start, end) };
+                unsafe { Rows::<$r, true>::new(job, row).run::<V, $cached, $streamed>(start, end) };
             } else {
                 // SAFETY: as above.
-                unsafe { Rows::<$r, false>::new(job, row).run::<V, $wide, NARROW>(start, end) };
+                unsafe {
+                    Rows::<$r, false>::new(job, row).run::<V, $cached, $streamed>(start, end)
+                };
             }
             $r
         }};
     }
     // Ten rows and one are better split evenly.
     let left = job.target_count() - row;
-    with_rows!(
-        left.div_ceil(left.div_ceil(MOST_TOGETHER)),
-        WIDE,
-        NARROW,
-        rows
-    )
+    with_rows!(left.div_ceil(left.div_ceil(MOST)), rows)
 }
 
 /// Computes `whole` bytes of all targets by syndromes.
@@ -148,25 +163,25 @@ unsafe fn next_rows<V: Affine, const WIDE: usize, const NARROW: usize>(
 /// As for [`multiply`].
 #[expect(unsafe_code, reason = "passes on what the caller vouches for")]
 #[inline(always)]
-unsafe fn solve<'a, V: Affine, const WIDE: usize, const NARROW: usize>(
+unsafe fn solve<'a, V: Affine, const WIDE: usize, const NARROW: usize, const MOST: usize>(
     job: &mut Job<'a, '_>,
     syndromes: &'a Syndromes,
     whole: usize,
 ) {
     macro_rules! solve {
-        ($r:literal, $wide:ident) => {{
+        ($r:literal, $cached:tt, $streamed:tt) => {{
             if syndromes.parity_leads() {
                 let solution = Solution::<$r, true>::new(job, syndromes);
                 // SAFETY: the caller vouches for all of it.
-                unsafe { solution.run::<V, $wide, NARROW>(0, whole) };
+                unsafe { solution.run::<V, $cached, $streamed>(0, whole) };
             } else {
                 let solution = Solution::<$r, false>::new(job, syndromes);
                 // SAFETY: as above.
-                unsafe { solution.run::<V, $wide, NARROW>(0, whole) };
+                unsafe { solution.run::<V, $cached, $streamed>(0, whole) };
             }
         }};
     }
-    with_rows!(syndromes.count(), WIDE, NARROW, solve);
+    with_rows!(syndromes.count(), solve);
 }
 
 /// A few targets, computed a few registers of each at a time.
@@ -216,7 +231,8 @@ trait Columns {
                 offset += N * V::BYTES;
             }
         }
-        while offset < end {
+        // One register at a time leaves none over; so this is compiled only where it can be needed.
+        while (N > 1 || STREAMED > 1) && offset < end {
             // SAFETY: what is left is whole registers.
             unsafe { self.columns::<V, 1, false>(offset) };
             offset += V::BYTES;
@@ -228,6 +244,7 @@ trait Columns {
 mod tests {
     use super::*;
     use crate::codec::engine::vector::Vector;
+    use crate::codec::plan::MOST_TOGETHER;
     use crate::codec::{Geometry, Matrix, Plan, decode::decode_matrix, engine::scalar, field};
 
     /// A register that any CPU has, with the instruction spelled out.
@@ -281,9 +298,15 @@ mod tests {
         }
     }
 
-    /// Runs the loop and the scalar one, and compares.
-    #[expect(unsafe_code, reason = "the loop demands instructions")]
+    /// Runs the loop, with as many sums as each engine has registers for, and the scalar one, and
+    /// compares.
     fn check(plan: &Plan, mode: Mode) {
+        check_with_at_most::<16>(plan, mode);
+        check_with_at_most::<10>(plan, mode);
+    }
+
+    #[expect(unsafe_code, reason = "the loop demands instructions")]
+    fn check_with_at_most<const MOST: usize>(plan: &Plan, mode: Mode) {
         let length = 16 * 8 + 5;
         let mut state = 1u8;
         let mut noise = |_| {
@@ -299,7 +322,7 @@ mod tests {
         let mut targets: Vec<&mut [u8]> = found.iter_mut().map(|t| &mut t[..]).collect();
         let mut job = Job::new(plan, &sources, &mut targets, mode).expect("shards fit");
         // SAFETY: the register needs no instructions that a CPU could lack.
-        let done = unsafe { run::<Portable, 2, 1>(&mut job) };
+        let done = unsafe { run::<Portable, 2, 1, MOST>(&mut job) };
         assert_eq!(done, 16 * 8);
         scalar::finish(&mut job, done);
 
@@ -308,7 +331,7 @@ mod tests {
             &mut Job::new(plan, &sources, &mut targets, mode).expect("shards fit"),
             0,
         );
-        assert!(found == expected, "{plan:?} {mode:?}");
+        assert!(found == expected, "{plan:?} {mode:?}, {MOST} at most");
     }
 
     /// Returns the plan that the codec makes for lost data shards, and whether it uses syndromes.
@@ -338,6 +361,13 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn targets_of_no_source_become_zero() {
+        for rows in [1, 5, 12, 40] {
+            check(&Plan::new(Matrix::from_fn(rows, 0, |_, _| 1)), Mode::Assign);
         }
     }
 

@@ -17,7 +17,7 @@ pub(super) mod x86;
 const PREFETCH_BYTES: usize = 512;
 
 /// Bytes in a cache line.
-const LINE_BYTES: usize = 64;
+pub(super) const LINE_BYTES: usize = 64;
 
 /// So few sources that writing targets takes longest, even within the cache. Then it helps to ask for
 /// targets ahead of the loop; with more sources, they would be gone again from the L1 cache.

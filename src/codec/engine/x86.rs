@@ -74,7 +74,7 @@ engine!(
     ["avx512f", "avx512bw", "gfni"],
     "avx512f,avx512bw,gfni",
     Bytes64,
-    affine::run::<Bytes64, 4, 2>
+    affine::run::<Bytes64, 4, 2, 16>
 );
 
 engine!(
@@ -84,7 +84,7 @@ engine!(
     ["avx2", "gfni"],
     "avx2,gfni",
     Bytes32,
-    affine::run::<Bytes32, 2, 1>
+    affine::run::<Bytes32, 2, 1, 10>
 );
 
 engine!(

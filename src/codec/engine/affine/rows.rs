@@ -5,10 +5,10 @@
     reason = "must become part of a function with the CPU feature"
 )]
 
-use crate::codec::engine::vector::{Affine, FEW_SOURCES};
+use crate::codec::engine::vector::{Affine, FEW_SOURCES, LINE_BYTES};
 use crate::codec::plan::{Job, Mode, Stores};
 
-use super::Columns;
+use super::{Columns, MOST_WIDE};
 
 /// `R` neighbouring rows of a job, of which the first multiplies nothing if `ONES`.
 pub(super) struct Rows<'a, const R: usize, const ONES: bool> {
@@ -25,19 +25,16 @@ pub(super) struct Rows<'a, const R: usize, const ONES: bool> {
     pub(super) stores: Stores,
 }
 
-/// Returns `N` registers of a source; with `AHEAD`, asks for later ones.
+/// Returns `N` registers of a source; if `ahead`, asks for later ones.
 ///
 /// # Safety
 ///
 /// The CPU must have the instructions of `V`, and the registers must lie within the source.
 #[expect(unsafe_code, reason = "reads registers through a pointer")]
 #[inline(always)]
-pub(super) unsafe fn load<V: Affine, const N: usize, const AHEAD: bool>(
-    source: &[u8],
-    offset: usize,
-) -> [V; N] {
+unsafe fn load<V: Affine, const N: usize>(source: &[u8], offset: usize, ahead: bool) -> [V; N] {
     let from = source.as_ptr().wrapping_add(offset);
-    if AHEAD {
+    if ahead {
         // SAFETY: the caller vouches for the CPU.
         unsafe { V::prefetch_ahead::<N>(from) };
     }
@@ -77,7 +74,13 @@ impl<'a, const R: usize, const ONES: bool> Rows<'a, R, ONES> {
         }
     }
 
-    /// Returns the sums of all rows.
+    /// Returns whether to ask for sources ahead of the loop: with `stream`, and where so much is made of
+    /// each of them that the CPU does not look as far ahead by itself as the L2 cache is slow.
+    const fn ahead<V: Affine>(stream: bool) -> bool {
+        stream || R > MOST_WIDE && V::BYTES == LINE_BYTES
+    }
+
+    /// Returns the sums of all rows, with what targets hold if `mode` says so.
     ///
     /// # Safety
     ///
@@ -86,6 +89,7 @@ impl<'a, const R: usize, const ONES: bool> Rows<'a, R, ONES> {
     pub(super) unsafe fn sums<V: Affine, const N: usize, const STREAM: bool>(
         &self,
         offset: usize,
+        mode: Mode,
     ) -> [[V; N]; R] {
         if !STREAM && self.scaled.len() < FEW_SOURCES {
             for target in &self.targets {
@@ -94,7 +98,7 @@ impl<'a, const R: usize, const ONES: bool> Rows<'a, R, ONES> {
             }
         }
         // SAFETY: the caller vouches for these bytes.
-        let mut sums = unsafe { self.start::<V, N, STREAM>(offset) };
+        let mut sums = unsafe { self.start::<V, N, STREAM>(offset, mode) };
         // SAFETY: as above.
         unsafe { self.add::<V, N, STREAM>(&mut sums, offset) };
         sums
@@ -109,14 +113,15 @@ impl<'a, const R: usize, const ONES: bool> Rows<'a, R, ONES> {
     unsafe fn start<V: Affine, const N: usize, const STREAM: bool>(
         &self,
         offset: usize,
+        mode: Mode,
     ) -> [[V; N]; R] {
         // SAFETY: the caller vouches for the CPU.
         let mut sums = [[unsafe { V::zero() }; N]; R];
         if let Some(leading) = self.leading {
             // SAFETY: the caller vouches for these bytes.
-            sums = [unsafe { load::<V, N, STREAM>(leading, offset) }; R];
+            sums = [unsafe { load::<V, N>(leading, offset, Self::ahead::<V>(STREAM)) }; R];
         }
-        if self.mode == Mode::Add {
+        if mode == Mode::Add {
             for (target, sums) in self.targets.iter().zip(&mut sums) {
                 for (i, sum) in sums.iter_mut().enumerate() {
                     let from = target.wrapping_add(offset + i * V::BYTES);
@@ -141,13 +146,14 @@ impl<'a, const R: usize, const ONES: bool> Rows<'a, R, ONES> {
     ) {
         let (pairs, single) = self.scaled.as_chunks::<2>();
         let mut maps = self.maps.as_ptr();
+        let ahead = Self::ahead::<V>(STREAM);
         // Two sources at a time: one three-way XOR adds both products.
         for [a, b] in pairs {
             let maps_of_b = maps.wrapping_add(self.maps_stride);
             // SAFETY: the caller vouches for these bytes.
-            let a = unsafe { load::<V, N, STREAM>(a, offset) };
+            let a = unsafe { load::<V, N>(a, offset, ahead) };
             // SAFETY: as above.
-            let b = unsafe { load::<V, N, STREAM>(b, offset) };
+            let b = unsafe { load::<V, N>(b, offset, ahead) };
             for (r, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: there are maps for all scaled sources, and the caller vouches for GFNI.
                 let a = unsafe { Self::multiply(a, maps, r) };
@@ -161,7 +167,7 @@ impl<'a, const R: usize, const ONES: bool> Rows<'a, R, ONES> {
         }
         for a in single {
             // SAFETY: the caller vouches for these bytes.
-            let a = unsafe { load::<V, N, STREAM>(a, offset) };
+            let a = unsafe { load::<V, N>(a, offset, ahead) };
             for (r, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: there are maps for all scaled sources, and the caller vouches for GFNI.
                 let a = unsafe { Self::multiply(a, maps, r) };
@@ -228,7 +234,7 @@ impl<const R: usize, const ONES: bool> Columns for Rows<'_, R, ONES> {
     #[inline(always)]
     unsafe fn columns<V: Affine, const N: usize, const STREAM: bool>(&self, offset: usize) {
         // SAFETY: the caller vouches for all of it.
-        let sums = unsafe { self.sums::<V, N, STREAM>(offset) };
+        let sums = unsafe { self.sums::<V, N, STREAM>(offset, self.mode) };
         for (target, sums) in sums.into_iter().enumerate() {
             // SAFETY: as above.
             unsafe { self.store::<V, N, STREAM>(target, offset, sums) };

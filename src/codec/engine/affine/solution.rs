@@ -6,7 +6,10 @@
 )]
 
 use crate::codec::engine::vector::Affine;
-use crate::codec::{plan::Job, syndromes::Syndromes};
+use crate::codec::{
+    plan::{Job, Mode},
+    syndromes::Syndromes,
+};
 
 use super::{
     Columns,
@@ -66,12 +69,13 @@ impl<'a, const R: usize, const PARITY_LEADS: bool> Solution<'a, R, PARITY_LEADS>
         offset: usize,
     ) -> [[V; N]; R] {
         // SAFETY: the caller vouches for these bytes.
-        let mut sums = unsafe { self.rows.sums::<V, N, STREAM>(offset) };
+        let mut sums = unsafe { self.rows.sums::<V, N, STREAM>(offset, Mode::Assign) };
         for (r, sums) in sums.iter_mut().enumerate() {
             if r == 0 && PARITY_LEADS {
                 continue;
             }
             let from = self.parities[r].as_ptr().wrapping_add(offset);
+            // Within the caches that gains nothing: no arithmetic comes between parities.
             if STREAM {
                 // SAFETY: the caller vouches for the CPU.
                 unsafe { V::prefetch_ahead::<N>(from) };
