@@ -155,6 +155,31 @@ mod tests {
         }
     }
 
+    /// Any k shards give back the others exactly if no square submatrix is singular. Each determinant is
+    /// expanded along its first row into determinants already known.
+    #[test]
+    fn no_square_submatrix_is_singular_over_any_points_of_the_table() {
+        for (width, geometry) in points::table() {
+            let (x, y) = points::of(width, geometry);
+            let matrix = elements(width, &x, &y);
+            let k = y.len();
+            let mut minors = vec![1; 1 << (k + x.len())];
+            for rows in 1..1usize << x.len() {
+                let row = &matrix[rows.trailing_zeros() as usize];
+                let others = rows & (rows - 1);
+                let columns = 1..1usize << k;
+                for columns in columns.filter(|set| set.count_ones() == rows.count_ones()) {
+                    let chosen = (0..k).filter(|c| columns >> c & 1 == 1);
+                    let minor = chosen.fold(0, |sum, c| {
+                        sum ^ width.mul(row[c], minors[others << k | columns & !(1 << c)])
+                    });
+                    assert_ne!(minor, 0, "{width:?} {geometry}: {rows:#b} {columns:#b}");
+                    minors[rows << k | columns] = minor;
+                }
+            }
+        }
+    }
+
     #[test]
     fn bit_matrices_multiply_as_elements_do() {
         for width in widths() {

@@ -34,6 +34,16 @@ pub(super) enum Effort {
 /// second then.
 const THOROUGH_BITS: usize = 16 << 10;
 
+/// What bounds the rounds of a schedule, so that following its recipe takes a fraction of a second:
+/// bits of the matrix times rounds.
+const ROUNDS_TIMES_BITS: usize = 60_000;
+
+/// Returns how many rounds to spend on a matrix of so many bits.
+pub(super) fn rounds(bits: usize) -> u32 {
+    let rounds = ROUNDS_TIMES_BITS / bits.max(1);
+    u32::try_from(rounds.clamp(1, 1000)).unwrap_or(1000)
+}
+
 /// Steps that compute all outputs. Slots are numbered: inputs first, then one per step.
 #[derive(Debug)]
 pub(super) struct Schedule {
@@ -135,6 +145,7 @@ mod tests {
     use crate::codec::{
         Geometry,
         bitmatrix::{Width, generator},
+        points,
     };
 
     /// Follows a schedule symbolically: every slot as the set of inputs that it is the sum of, which
@@ -186,6 +197,76 @@ mod tests {
                     check(&matrix, &Schedule::new(&matrix, effort));
                 }
             }
+        }
+    }
+
+    /// XORs and copies of all geometries that points were searched for: width, k, m, and the count.
+    const COUNTS: [(usize, usize, usize, usize); 53] = [
+        (4, 3, 2, 25),
+        (4, 4, 2, 33),
+        (4, 5, 3, 58),
+        (4, 6, 2, 48),
+        (4, 6, 3, 66),
+        (4, 6, 4, 91),
+        (4, 8, 3, 93),
+        (4, 8, 4, 121),
+        (4, 10, 4, 153),
+        (4, 10, 6, 241),
+        (4, 12, 4, 190),
+        (5, 3, 2, 31),
+        (5, 4, 2, 40),
+        (5, 5, 3, 74),
+        (5, 6, 2, 60),
+        (5, 6, 3, 88),
+        (5, 8, 3, 118),
+        (5, 8, 4, 160),
+        (5, 10, 4, 200),
+        (5, 12, 4, 245),
+        (5, 16, 4, 357),
+        (6, 3, 2, 37),
+        (6, 4, 2, 50),
+        (6, 5, 3, 89),
+        (6, 6, 2, 74),
+        (6, 6, 3, 112),
+        (6, 8, 3, 151),
+        (6, 8, 4, 208),
+        (6, 10, 4, 281),
+        (6, 12, 4, 323),
+        (6, 16, 4, 456),
+        (7, 3, 2, 44),
+        (7, 4, 2, 58),
+        (7, 5, 3, 108),
+        (7, 6, 2, 85),
+        (7, 6, 3, 133),
+        (7, 8, 3, 181),
+        (7, 8, 4, 261),
+        (7, 10, 4, 350),
+        (7, 12, 4, 416),
+        (7, 16, 4, 590),
+        (8, 3, 2, 52),
+        (8, 4, 2, 70),
+        (8, 5, 3, 132),
+        (8, 6, 2, 105),
+        (8, 6, 3, 153),
+        (8, 6, 4, 247),
+        (8, 8, 3, 226),
+        (8, 8, 4, 354),
+        (8, 10, 4, 416),
+        (8, 10, 6, 686),
+        (8, 12, 4, 521),
+        (8, 16, 4, 770),
+    ];
+
+    #[test]
+    fn schedules_over_searched_points_compute_every_row_in_as_many_operations_as_were_found() {
+        assert_eq!(points::table().count(), COUNTS.len());
+        for ((width, geometry), (w, k, m, operations)) in points::table().zip(COUNTS) {
+            let expected = (w, Geometry::new(k, m).expect("valid"));
+            assert_eq!((width.bits(), geometry), expected);
+            let matrix = generator(width, geometry);
+            let schedule = Schedule::new(&matrix, points::effort(width, geometry));
+            check(&matrix, &schedule);
+            assert_eq!(schedule.operations(), operations, "w = {w}, {geometry}");
         }
     }
 

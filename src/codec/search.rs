@@ -4,11 +4,11 @@
 use std::fmt;
 
 use crate::codec::{
-    CodeId, CodecError, Geometry, Matrix,
+    CodeId, CodecError, Geometry,
     bitmatrix::{self, Width},
     points,
     random::Random,
-    schedule::{Effort, Schedule},
+    schedule::{Effort, Schedule, rounds},
 };
 
 /// Steps without gain after which a climb is over.
@@ -16,10 +16,6 @@ const PATIENCE: usize = 400;
 
 /// Points, of those that promise most, which all seeds are tried on.
 const FINALISTS: usize = 8;
-
-/// What bounds the rounds of a schedule, so that following its recipe takes a fraction of a second:
-/// bits of the matrix times rounds.
-const ROUNDS_TIMES_BITS: usize = 60_000;
 
 /// What a search may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +100,7 @@ pub fn search(
     let mut best: Option<Found> = None;
     for points in candidates {
         let bits = bitmatrix::from_points(width, &points[..m], &points[m..]);
-        let rounds = rounds(&bits);
+        let rounds = rounds(bits.rows() * bits.columns());
         for seed in 0..=tries {
             let operations = Schedule::new(&bits, Effort::Thorough { seed, rounds }).operations();
             if best
@@ -124,12 +120,6 @@ pub fn search(
     }
     // There is a candidate, and seed 0 is always tried on it.
     best.ok_or(CodecError::UnknownCodeNumber { number: code.0 })
-}
-
-/// Returns how many rounds to spend on a schedule.
-fn rounds(bits: &Matrix) -> u32 {
-    let rounds = ROUNDS_TIMES_BITS / (bits.rows() * bits.columns());
-    u32::try_from(rounds.clamp(1, 1000)).unwrap_or(1000)
 }
 
 /// Returns a few lists of points, of parity shards first, that a quick look finds to take fewest XORs.

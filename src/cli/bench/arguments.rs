@@ -76,7 +76,7 @@ pub(super) struct CodecArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs bench schedule
-  cauchyfs bench schedule --search 500                 # as the table in points.rs was made: minutes
+  cauchyfs bench schedule --search 500                 # of the study's geometries: minutes
   cauchyfs bench schedule --code crs-w6 --data 5 --parity 3 --search 50 --new-points")]
 pub(super) struct ScheduleArguments {
     /// The code.
