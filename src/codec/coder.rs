@@ -1,11 +1,12 @@
 //! The codec: a code, a geometry and an engine.
 
+use std::sync::OnceLock;
+
 use crate::codec::{
     CodeId, CodecError, Engine, Geometry, Matrix, Pass, Plan, bitmatrix,
     decode::{Decoder, decode_matrix},
     packets::Packets,
     points,
-    schedule::Effort,
 };
 
 /// A code with a geometry, ready to run on an engine. Share one among all threads.
@@ -33,8 +34,9 @@ pub struct Codec {
     geometry: Geometry,
     engine: &'static dyn Engine,
     pub(super) encode: Plan,
-    /// Per data shard, the plan that turns a change of it into changes of all parities.
-    pub(super) updates: Vec<Plan>,
+    /// Per data shard, the plan that turns a change of it into changes of all parities, once it has
+    /// been asked for.
+    updates: Vec<OnceLock<Plan>>,
     pub(super) decoder: Decoder,
 }
 
@@ -55,18 +57,6 @@ impl Codec {
         let packets = code
             .packet_width()?
             .map(|width| (width, bitmatrix::generator(width, geometry)));
-        let all_rows: Vec<usize> = (0..generator.rows()).collect();
-        let update = |shard| {
-            let matrix = generator.select(&all_rows, &[shard]);
-            let Some((width, bits)) = &packets else {
-                return Plan::new(matrix);
-            };
-            let rows: Vec<usize> = (0..bits.rows()).collect();
-            let columns: Vec<usize> = (shard * width.bits()..(shard + 1) * width.bits()).collect();
-            let packets = Packets::new(*width, &bits.select(&rows, &columns), Effort::Quick);
-            Plan::with_packets(matrix, packets)
-        };
-        let updates = (0..generator.columns()).map(update).collect();
         let encode = match &packets {
             None => Plan::new(generator.clone()),
             Some((width, bits)) => {
@@ -80,7 +70,9 @@ impl Codec {
             geometry,
             engine,
             encode,
-            updates,
+            updates: std::iter::repeat_with(OnceLock::new)
+                .take(geometry.data_shards())
+                .collect(),
             decoder,
         })
     }
@@ -118,6 +110,13 @@ impl Codec {
         self.encode
             .packets()
             .map(|packets| packets.schedule().operations())
+    }
+
+    /// Returns the plan that turns a change of a data shard into changes of all parities, or `None` if
+    /// there is no such shard.
+    pub(super) fn update_plan(&self, data_shard: usize) -> Option<&Plan> {
+        let plan = self.updates.get(data_shard)?;
+        Some(plan.get_or_init(|| self.decoder.update_plan(data_shard)))
     }
 
     /// Returns the matrix whose rows give the `lost` shards, in the order given, as sums over the

@@ -1,6 +1,6 @@
 //! From an erasure pattern to the one matrix that computes all lost shards from k present ones.
 
-use std::{num::NonZeroUsize, sync::Arc};
+use std::{num::NonZeroUsize, ops::Range, sync::Arc};
 
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -39,7 +39,8 @@ impl ShardSet {
     }
 }
 
-/// Decode plans of one generator, those used last kept for the next stripe that lost the same.
+/// The plans of one generator other than to encode; decode plans used last are kept for the next stripe
+/// that lost the same.
 #[derive(Debug)]
 pub(super) struct Decoder {
     generator: Matrix,
@@ -80,6 +81,21 @@ impl Decoder {
         let plan = Arc::new(self.make(&used.indices(), &lost.indices()));
         self.plans.lock().put((used, lost), Arc::clone(&plan));
         plan
+    }
+
+    /// Returns the plan that turns a change of one data shard into changes of all parities.
+    pub(super) fn update_plan(&self, data_shard: usize) -> Plan {
+        let column = |generator: &Matrix, columns: Range<usize>| {
+            let rows: Vec<usize> = (0..generator.rows()).collect();
+            generator.select(&rows, &columns.collect::<Vec<usize>>())
+        };
+        let matrix = column(&self.generator, data_shard..data_shard + 1);
+        let Some((width, generator)) = &self.packets else {
+            return Plan::new(matrix);
+        };
+        let count = width.bits();
+        let bits = column(generator, data_shard * count..(data_shard + 1) * count);
+        Plan::with_packets(matrix, Packets::new(*width, &bits, Effort::Quick))
     }
 
     fn make(&self, used: &[usize], lost: &[usize]) -> Plan {

@@ -255,7 +255,7 @@ impl<'p> Pass<'p> {
         delta: &[u8],
         parity: &mut [&mut [u8]],
     ) -> Result<(), CodecError> {
-        let Some(plan) = self.codec.updates.get(data_shard) else {
+        let Some(plan) = self.codec.update_plan(data_shard) else {
             let total = self.codec.geometry().data_shards();
             return Err(CodecError::ShardIndex {
                 index: data_shard,
