@@ -74,8 +74,13 @@ impl<'a, V: Vector, const N: usize> Column<'a, V, N> {
     /// Starts with the first block of the job's sources and of `targets`.
     fn new(job: &Job<'a, '_>, targets: &[*mut u8], partial_sums: &'a mut [[V; N]]) -> Self {
         let packets = job.plan().packets().expect(PACKETS);
-        let inputs = job.sources().iter().flat_map(|source| packets.of(source));
-        let mut slots: Vec<*mut u8> = inputs.map(|packet| packet.as_ptr().cast_mut()).collect();
+        // Taken from whole shards, since slots go on to all later blocks of them.
+        let packet_of = |shard: *mut u8, index| shard.wrapping_add(index * packets.packet_bytes());
+        let sources = job.sources().iter();
+        let mut slots: Vec<*mut u8> = sources
+            .map(|source| source.as_ptr().cast_mut())
+            .flat_map(|source| (0..packets.count()).map(move |i| packet_of(source, i)))
+            .collect();
         assert_eq!(slots.len(), packets.schedule().inputs());
         let mut in_shard = vec![true; slots.len()];
         let sums: Vec<*mut u8> = partial_sums
@@ -88,8 +93,7 @@ impl<'a, V: Vector, const N: usize> Column<'a, V, N> {
                 Place::Scratch(sum) => sums[usize::from(sum)],
                 Place::Output(output) => {
                     let output = usize::from(output);
-                    let packet = output % packets.count() * packets.packet_bytes();
-                    targets[output / packets.count()].wrapping_add(packet)
+                    packet_of(targets[output / packets.count()], output % packets.count())
                 }
             });
         }

@@ -69,7 +69,9 @@ pub(super) fn finish_plain(job: &mut Job<'_, '_>, start: usize) {
         let target = &mut job.target(row)[start..];
         target.fill(0);
         for source in sources {
-            add(1, &source[start..], target);
+            for (target, source) in target.iter_mut().zip(&source[start..]) {
+                *target ^= source;
+            }
         }
     }
 }
