@@ -204,6 +204,52 @@ fn every_engine_agrees_with_scalar_on_long_shards_of_wide_geometries() {
     }
 }
 
+/// So long that every kind of loop and tile is gone through many times.
+#[test]
+fn every_engine_agrees_with_scalar_on_shards_of_up_to_300_000_bytes() {
+    let mut rng = StdRng::seed_from_u64(SEED);
+    for (k, m) in [(2, 1), (4, 2), (10, 4), (5, 13), (3, 20)] {
+        let plan = Plan::new(Matrix::cauchy(Geometry::new(k, m).expect("valid")));
+        let length = rng.random_range(5_000..300_000);
+        let sources = Shards::random(&mut rng, k, length);
+        let mut targets = Shards::random(&mut rng, m, length);
+        for engine in others() {
+            for mode in [Mode::Assign, Mode::Add] {
+                compare(engine, &plan, mode, &sources, &mut targets);
+            }
+        }
+    }
+}
+
+/// Decode matrices have other shapes than generators: with parity 0 for example, the rows add up to
+/// little, which engines make use of.
+#[test]
+fn every_engine_agrees_with_scalar_on_decode_matrices_that_replace_or_add() {
+    let scalar = select("scalar").expect("scalar runs everywhere");
+    let mut rng = StdRng::seed_from_u64(SEED);
+    for (k, m) in [(4, 2), (10, 4), (40, 4), (20, 17)] {
+        let geometry = Geometry::new(k, m).expect("valid");
+        let codec = Codec::new(CodeId::RS_CAUCHY, geometry, scalar).expect("known code");
+        for first in [0, 1] {
+            // From all parities, and from all but parity 0.
+            let count = m - first;
+            let lost: Vec<usize> = (1..=count).collect();
+            let used: Vec<usize> = (0..k + m)
+                .filter(|shard| !lost.contains(shard) && (first == 0 || *shard != k))
+                .collect();
+            let matrix = codec.decode_matrix(&used, &lost).expect("k shards");
+            let plan = Plan::new(matrix);
+            let sources = Shards::random(&mut rng, k, 1111);
+            let mut targets = Shards::random(&mut rng, count, 1111);
+            for engine in others() {
+                for mode in [Mode::Assign, Mode::Add] {
+                    compare(engine, &plan, mode, &sources, &mut targets);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn every_engine_writes_the_plain_xor_of_all_sources_to_every_target() {
     let mut rng = StdRng::seed_from_u64(SEED);
