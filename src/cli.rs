@@ -15,6 +15,7 @@ mod failure;
 mod helper;
 mod listener;
 mod logging;
+mod member;
 mod mount;
 mod options;
 mod rebuild;
@@ -72,18 +73,12 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
                 Command::Extract(extract) => extract::run(&extract),
                 Command::Scrub(scrub) => scrub::run(&scrub),
                 Command::Rebuild(rebuild) => rebuild::run(&rebuild),
-                Command::Member(_) => Err(later("member")),
+                Command::Member(member) => member::run(&member),
                 Command::Bench(bench) => bench::run(&bench),
                 Command::Mount(_) => unreachable!("handled above"),
             }
         }
     }
-}
-
-fn later(command: &str) -> Failure {
-    Failure::usage(format!("`cauchyfs {command}` comes with a later release")).advise(
-        "this one has create, mount, unmount, status, scrub, rebuild, check, extract and bench",
-    )
 }
 
 /// Prints help and versions as clap has them, and its complaints in our form.

@@ -41,6 +41,7 @@ mod copies;
 mod error;
 mod group;
 mod growth;
+mod join;
 mod reap;
 mod rebuild;
 mod records;
@@ -61,6 +62,7 @@ pub use scrub::{ReadShards, ScrubState, ScrubStatus, WrongShards};
 use candidates::Candidates;
 use group::Group;
 use growth::Growth;
+use join::Joins;
 use reap::Reaper;
 use rebuild::Rebuilding;
 use records::Records;
@@ -134,6 +136,7 @@ pub struct Pipeline {
     to_checkpoint: AtomicBool,
     counting: Counting,
     rebuilding: Rebuilding,
+    joins: Joins,
     /// Counts what others than background work ask of stripes.
     foreground: AtomicU64,
     /// Whether segment files were gone or too short when the volume was opened.
@@ -166,6 +169,7 @@ impl Pipeline {
             to_checkpoint: AtomicBool::new(false),
             counting: Counting::default(),
             rebuilding: Rebuilding::default(),
+            joins: Joins::default(),
             foreground: AtomicU64::new(0),
             lacked_files: AtomicBool::new(false),
             scrubbing: Scrubbing::default(),

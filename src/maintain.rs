@@ -1,5 +1,5 @@
 //! Background work: commits and checkpoints, watching the members, freeing what is dead, making room,
-//! rebuilding.
+//! rebuilding, taking back who was away.
 //!
 //! Every kind of work has a thread of its own, so that one that waits for a hung member does not
 //! keep the others from their work.
@@ -16,6 +16,9 @@ use crate::members::Access;
 use crate::workers::Threads;
 
 mod rebuild;
+mod returns;
+
+use returns::Returns;
 
 pub use rebuild::{OrderNumber, Rebuilder};
 
@@ -37,6 +40,9 @@ const SCRUB_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often it is looked whether something is to be rebuilt.
 const REBUILD_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How often members that are away are looked for.
+const RETURN_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What is done in the background only if it was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,6 +115,9 @@ impl Maintain {
             }
             let make_room: Work = Box::new(move |pipeline| pipeline.make_room_ahead(&*locks));
             start("room", ROOM_INTERVAL, make_room);
+            let returns = Mutex::new(Returns::default());
+            let look: Work = Box::new(move |pipeline| returns.lock().look(pipeline));
+            start("return", RETURN_INTERVAL, look);
             let shared = Arc::new(Rebuilder::new(schedule.rebuild_after));
             rebuilder = Some(Arc::clone(&shared));
             let until = Arc::clone(&stop);

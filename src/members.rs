@@ -17,9 +17,9 @@
 //!
 //! # Lock order
 //!
-//! `roster`, then one member's health or `live`; `locks` and `spaces` by
-//! themselves. No lock but `roster` is held across I/O; only those
-//! who have to do with a failing member wait for it.
+//! `joining`, `roster`, then one member's health, `all`, `live` or `leaving`; `locks` and `spaces` by
+//! themselves. No lock but the first two is held across I/O; only those who have to do with a failing or a
+//! joining member wait for them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -38,6 +38,8 @@ mod epoch;
 mod error;
 mod health;
 mod io;
+mod join;
+mod leave;
 mod lineage;
 mod open;
 mod slots;
@@ -47,6 +49,7 @@ pub use brief::Patience;
 pub use create::CreateOptions;
 pub use error::{Absent, Half, MembersError};
 pub use health::{ErrorClass, ErrorCounts, MemberState, MemberStatus, Unusable};
+pub use join::{Belongings, Seat};
 pub use verify::VerifiedSuperblocks;
 
 use epoch::Roster;
@@ -78,11 +81,15 @@ pub struct Members {
     access: Access,
     executor: Arc<Executor>,
     /// All members, by index, whether they are there or not.
-    all: Vec<Member>,
+    all: RwLock<Vec<Arc<Member>>>,
+    /// Held while a directory is taken into the volume.
+    joining: Mutex<()>,
     /// Held while an epoch is begun.
     roster: Mutex<Roster>,
     /// The members that are up, as of the last epoch that was begun.
     live: RwLock<Arc<[MemberIndex]>>,
+    /// The members that are being emptied.
+    leaving: RwLock<Arc<[MemberIndex]>>,
     epoch: AtomicU64,
     failed: AtomicBool,
     current_at_open: Vec<MemberIndex>,
@@ -250,7 +257,8 @@ impl Members {
     /// Returns how many members the volume has, missing ones included.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.all.len()
+        let all = self.all.read();
+        all.iter().filter(|member| !member.is_vacant()).count()
     }
 
     /// Returns the members that take part, stale ones included.
@@ -309,22 +317,27 @@ impl Members {
         self.released.load(Ordering::Acquire)
     }
 
-    fn member(&self, index: MemberIndex) -> Option<&Member> {
-        self.all.get(usize::from(index.0))
+    fn member(&self, index: MemberIndex) -> Option<Arc<Member>> {
+        self.all.read().get(usize::from(index.0)).cloned()
+    }
+
+    fn everyone(&self) -> Vec<Arc<Member>> {
+        self.all.read().clone()
     }
 
     fn is_up(&self, index: MemberIndex) -> bool {
-        self.member(index).is_some_and(Member::is_up)
+        self.member(index).is_some_and(|member| member.is_up())
     }
 
-    fn indices(&self) -> impl Iterator<Item = MemberIndex> + use<'_> {
-        (0..).map(MemberIndex).take(self.all.len())
+    fn indices(&self) -> impl Iterator<Item = MemberIndex> + use<> {
+        (0..).map(MemberIndex).take(self.all.read().len())
     }
 
     /// Lets everybody see who is up and which epoch it is.
     fn publish(&self, roster: &Roster) {
         let live = self.indices().filter(|index| self.is_up(*index)).collect();
         *self.live.write() = live;
+        *self.leaving.write() = roster.leaving().collect();
         self.epoch.store(roster.epoch().0, Ordering::Release);
     }
 }

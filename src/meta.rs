@@ -479,6 +479,15 @@ impl Meta {
         self.overlay.read().pending_bytes()
     }
 
+    /// Returns how long each journal file is to be on a member.
+    ///
+    /// # Errors
+    ///
+    /// If nothing may be written.
+    pub fn journal_file_bytes(&self) -> Result<u64, MetaError> {
+        Ok(self.journal()?.file_bytes())
+    }
+
     /// Returns how full the journal is; at 1.0 its files begin to grow.
     #[must_use]
     pub fn journal_fill(&self) -> f32 {

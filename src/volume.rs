@@ -57,7 +57,7 @@ pub use error::{CatalogError, VolumeError};
 pub use inspect::{Remedy, Verdict};
 pub use pins::Pin;
 pub use rebuild::{Lacking, Rebuilt, Target, TargetFailed};
-pub use space::Space;
+pub use space::{Load, Space};
 
 pub(crate) use layout::{Tally, member_of};
 pub(crate) use pins::Moment;
@@ -416,6 +416,17 @@ impl Volume {
         self.core.make_rebuild_file(segment, member, stripes)
     }
 
+    /// Returns what each member that takes new segments has of them, and room for.
+    #[must_use]
+    pub fn loads(&self) -> BTreeMap<MemberIndex, Load> {
+        self.core.loads()
+    }
+
+    /// Removes the file of a segment from a member that it is not on any more, durably.
+    pub fn remove_file(&self, segment: SegmentId, member: MemberIndex) {
+        self.core.segments.remove_file(segment, member);
+    }
+
     /// Removes the file of a segment from a member that the segment does not name.
     pub fn drop_rebuild_file(&self, segment: SegmentId, member: MemberIndex) {
         self.core.drop_rebuild_file(segment, member);
@@ -462,6 +473,11 @@ impl Volume {
     pub fn free_rebuilt(&self, record: &Stripe, targets: &[Target]) {
         let members = targets.iter().map(|target| target.member).collect();
         self.core.segments.punch_on(members, record);
+    }
+
+    /// Forgets what was found out about a member, since another directory has its place.
+    pub fn forget_member(&self, member: MemberIndex) {
+        self.core.segments.forget_member(member);
     }
 
     /// Takes a segment for being on these members from now on. It is not being written, and the caller

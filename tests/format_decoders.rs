@@ -379,6 +379,7 @@ fn superblock() -> Decoder {
     let entry = |id| MemberEntry {
         id: MemberId(Uuid::from_u128(id)),
         current: true,
+        leaving: false,
         path: b"/srv/d0".to_vec(),
     };
     let sample = Superblock {

@@ -51,12 +51,7 @@ pub(super) enum Command {
     Extract(ExtractArguments),
     Scrub(ScrubArguments),
     Rebuild(RebuildArguments),
-    /// Add, replace or remove a directory (in a later release).
-    #[command(after_help = "Examples:
-  cauchyfs member add /mnt/photos /srv/d6
-  cauchyfs member replace /mnt/photos /srv/d2 /srv/e2
-  cauchyfs member remove /mnt/photos /srv/d3")]
-    Member(LaterArguments),
+    Member(MemberArguments),
     Bench(BenchArguments),
 }
 
@@ -208,14 +203,97 @@ pub(super) struct ScrubArguments {
   cauchyfs rebuild /mnt/photos
   cauchyfs rebuild --rate 50MiB /mnt/photos      # write no more than 50 MiB a second")]
 pub(super) struct RebuildArguments {
+    #[command(flatten)]
+    pub(super) rebuild: RebuildOptions,
+    /// Where the volume is mounted.
+    pub(super) mountpoint: PathBuf,
+}
+
+/// Change the directories of a mounted volume.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs member add /mnt/photos /srv/d6
+  cauchyfs member replace /mnt/photos /srv/d2 /srv/e2
+  cauchyfs member replace /mnt/photos 2 /srv/e2
+  cauchyfs member remove /mnt/photos /srv/d3")]
+pub(super) struct MemberArguments {
+    #[command(subcommand)]
+    pub(super) change: MemberChange,
+}
+
+/// What is to become of them.
+#[derive(Debug, Subcommand)]
+pub(super) enum MemberChange {
+    /// Add an empty directory, made if absent. New data uses it at once, and so does what was lost.
+    #[command(after_help = "Examples:
+  cauchyfs member add /mnt/photos /srv/d6
+  cauchyfs member add --balance /mnt/photos /srv/d6    # move old data there, too")]
+    Add(AddArguments),
+    /// Put an empty directory, made if absent, in the place of another, and rebuild or copy what was
+    /// there; or take back one that was away. One that is still there is emptied, and then let go.
+    #[command(after_help = "Examples:
+  cauchyfs member replace /mnt/photos /srv/d2 /srv/e2
+  cauchyfs member replace /mnt/photos 2 /srv/e2
+  cauchyfs member replace /mnt/photos /srv/d2 /srv/d2    # it was away, and is back")]
+    Replace(ReplaceArguments),
+    /// Move everything off a directory, then let it go. Refused if the others would be too few.
+    #[command(after_help = "Examples:
+  cauchyfs member remove /mnt/photos /srv/d3
+  cauchyfs member remove /mnt/photos 3")]
+    Remove(RemoveArguments),
+}
+
+/// Arguments of `member remove`.
+#[derive(Debug, Args)]
+pub(super) struct RemoveArguments {
+    #[command(flatten)]
+    pub(super) rebuild: RebuildOptions,
+    /// Where the volume is mounted.
+    pub(super) mountpoint: PathBuf,
+    /// The directory, or its number in `status`.
+    #[arg(value_name = "DIR")]
+    pub(super) member: String,
+}
+
+/// Arguments of `member add`.
+#[derive(Debug, Args)]
+pub(super) struct AddArguments {
+    /// Move old data to it, too, until all are as full as the others.
+    #[arg(long)]
+    pub(super) balance: bool,
+    #[command(flatten)]
+    pub(super) rebuild: RebuildOptions,
+    /// Where the volume is mounted.
+    pub(super) mountpoint: PathBuf,
+    /// The directory, best on a disk of its own.
+    #[arg(value_name = "DIR")]
+    pub(super) directory: PathBuf,
+}
+
+/// Arguments of `member replace`.
+#[derive(Debug, Args)]
+pub(super) struct ReplaceArguments {
+    #[command(flatten)]
+    pub(super) rebuild: RebuildOptions,
+    /// Where the volume is mounted.
+    pub(super) mountpoint: PathBuf,
+    /// The directory whose place is taken, or its number in `status`.
+    #[arg(value_name = "OLD")]
+    pub(super) old: String,
+    /// The directory that takes its place.
+    #[arg(value_name = "NEW")]
+    pub(super) new: PathBuf,
+}
+
+/// How to rebuild.
+#[derive(Debug, Args)]
+pub(super) struct RebuildOptions {
     /// Print one JSON document.
     #[arg(long)]
     pub(super) json: bool,
     /// Bytes that may be written in a second.
     #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
     pub(super) rate: Option<u64>,
-    /// Where the volume is mounted.
-    pub(super) mountpoint: PathBuf,
 }
 
 /// Parses a size, with `/s` behind it or not.
@@ -261,11 +339,4 @@ pub(super) struct ExtractArguments {
     /// Where the files go, and after it which ones; all if none is named.
     #[arg(long, value_names = ["OUT", "PATH"], num_args = 1.., required = true)]
     pub(super) to: Vec<PathBuf>,
-}
-
-/// Whatever is typed after a command that a later release has.
-#[derive(Debug, Args)]
-pub(super) struct LaterArguments {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    pub(super) rest: Vec<String>,
 }

@@ -55,6 +55,24 @@ pub(super) enum Request {
         /// No faster than this, if it is said.
         bytes_per_second: Option<u64>,
     },
+    /// Take a directory into the volume, and rebuild what it is to have.
+    Join {
+        /// The member whose place it takes, by path or number; it gets one of its own without.
+        old: Option<String>,
+        /// The directory.
+        directory: PathBuf,
+        /// Whether old data is to move there.
+        balance: bool,
+        /// No faster than this, if it is said.
+        bytes_per_second: Option<u64>,
+    },
+    /// Move everything off a member, and let it go.
+    Remove {
+        /// The member, by path or number.
+        member: String,
+        /// No faster than this, if it is said.
+        bytes_per_second: Option<u64>,
+    },
     /// How far is that?
     RebuildProgress {
         /// What was answered to the order.
@@ -76,6 +94,13 @@ pub(super) enum Answer {
     Scrubbed(Scrubbed),
     /// It will be rebuilt; the number of the order.
     Ordered(u64),
+    /// A directory is a member now.
+    Joined {
+        /// Its number.
+        member: u16,
+        /// The number of the order to rebuild.
+        order: u64,
+    },
     /// How far a rebuild is.
     Rebuild {
         /// In numbers.
@@ -337,6 +362,8 @@ fn exchange(
         | Request::Directories
         | Request::Scrub { .. }
         | Request::Rebuild { .. }
+        | Request::Join { .. }
+        | Request::Remove { .. }
         | Request::RebuildProgress { .. } => Some(ANSWER_TIMEOUT),
         // Flushing takes as long as there is to flush.
         Request::Unmount { .. } => None,

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -13,10 +14,12 @@ use std::time::Duration;
 use super::control::{self, Answer, ControlSocket, Request};
 use super::failure::Failure;
 use super::scrub;
-use super::volume::{Volume, rebuild_report, report, storage_failure};
+use super::volume::{Volume, rebuild_report, report, storage_failure, store_failure};
+use crate::format::MemberIndex;
 use crate::fs::Fs;
 use crate::maintain::{OrderNumber, Rebuilder};
-use crate::members::Unusable;
+use crate::members::{Members, Seat, Unusable};
+use crate::store::{DirStore, StoreRef};
 
 /// Commands that are answered at once at most; more are refused.
 const MOST_AT_ONCE: usize = 64;
@@ -120,10 +123,32 @@ impl Listener {
             Ok(Request::Unmount { lazy }) => (self.unmount)(lazy, client),
             Ok(Request::Rebuild { bytes_per_second }) => {
                 let ordered = self.rebuilder().map(|rebuilder| {
-                    let OrderNumber(order) = rebuilder.order(bytes_per_second);
+                    let OrderNumber(order) = rebuilder.order(bytes_per_second, false);
                     Answer::Ordered(order)
                 });
                 control::answer(&client, &ordered.unwrap_or_else(Answer::Failed));
+            }
+            Ok(Request::Remove {
+                member,
+                bytes_per_second,
+            }) => {
+                let remove = || self.remove(&member, bytes_per_second);
+                let answer = meanwhile(&client, || remove().unwrap_or_else(Answer::Failed));
+                control::answer(&client, &answer);
+            }
+            Ok(Request::Join {
+                old,
+                directory,
+                balance,
+                bytes_per_second,
+            }) => {
+                let join = || {
+                    let (member, rebuilder) = self.join(old.as_deref(), &directory)?;
+                    let OrderNumber(order) = rebuilder.order(bytes_per_second, balance);
+                    Ok(Answer::Joined { member, order })
+                };
+                let answer = meanwhile(&client, || join().unwrap_or_else(Answer::Failed));
+                control::answer(&client, &answer);
             }
             Ok(Request::RebuildProgress { order }) => {
                 let progress = self.rebuild_progress(OrderNumber(order));
@@ -142,6 +167,39 @@ impl Listener {
         })
     }
 
+    /// Takes a directory into the volume, in the place of another or as one more. One that is still there
+    /// is left to be emptied.
+    fn join(&self, old: Option<&str>, directory: &Path) -> Result<(u16, &Rebuilder), Failure> {
+        let rebuilder = self.rebuilder()?;
+        let pipeline = self.fs.pipeline();
+        let members = pipeline.members();
+        let old = old.map(|old| member_called(members, old)).transpose()?;
+        let emptied = old.filter(|old| members.live().contains(old));
+        let seat = match old {
+            Some(old) if emptied.is_none() => Seat::Of(old),
+            _ => Seat::New,
+        };
+        let store = DirStore::open(directory).map_err(|error| store_failure(&error))?;
+        let store: StoreRef = Arc::new(store);
+        let joined = pipeline.join(seat, &store);
+        let MemberIndex(member) = joined.map_err(|error| storage_failure(&error))?;
+        if let Some(old) = emptied {
+            let emptied = pipeline.remove_member(old);
+            emptied.map_err(|error| storage_failure(&error))?;
+        }
+        Ok((member, rebuilder))
+    }
+
+    fn remove(&self, member: &str, bytes_per_second: Option<u64>) -> Result<Answer, Failure> {
+        let rebuilder = self.rebuilder()?;
+        let pipeline = self.fs.pipeline();
+        let member = member_called(pipeline.members(), member)?;
+        let removed = pipeline.remove_member(member);
+        removed.map_err(|error| storage_failure(&error))?;
+        let OrderNumber(order) = rebuilder.order(bytes_per_second, false);
+        Ok(Answer::Ordered(order))
+    }
+
     fn rebuild_progress(&self, order: OrderNumber) -> Result<Answer, Failure> {
         let outcome = self.rebuilder()?.outcome(order);
         let report = rebuild_report(self.fs.pipeline());
@@ -153,6 +211,21 @@ impl Listener {
             }),
         }
     }
+}
+
+/// Returns the member with a number, or at a path.
+fn member_called(members: &Members, name: &str) -> Result<MemberIndex, Failure> {
+    if let Ok(number) = name.parse() {
+        return Ok(MemberIndex(number));
+    }
+    let mut paths = vec![name.to_owned()];
+    if let Ok(canonical) = Path::new(name).canonicalize() {
+        paths.push(canonical.to_string_lossy().into_owned());
+    }
+    members.at(&paths).ok_or_else(|| {
+        Failure::usage(format!("{name} is no member of the volume"))
+            .advise("`cauchyfs status` lists the members and their numbers")
+    })
 }
 
 /// Does what may take long, and gives signs of life meanwhile.

@@ -32,13 +32,13 @@ struct Document<'a> {
 pub(super) fn run(arguments: &RebuildArguments) -> Result<Outcome, Failure> {
     let mount = LiveMount::at(&arguments.mountpoint)?;
     let request = Request::Rebuild {
-        bytes_per_second: arguments.rate,
+        bytes_per_second: arguments.rebuild.rate,
     };
     let order = match mount.ask(&request)? {
         Answer::Ordered(order) => order,
         other => return Err(mount.beside_the_point(&other)),
     };
-    follow(&mount, order, arguments.json)
+    follow(&mount, order, arguments.rebuild.json)
 }
 
 /// Waits until an order is carried out, and says what was counted afterwards.

@@ -214,6 +214,14 @@ pub(super) enum RebuildState {
 }
 
 impl MemberReport {
+    /// Says whether its directory takes part.
+    fn is_here(&self) -> bool {
+        match self.state {
+            MemberState::Online | MemberState::Rebuilding | MemberState::Removing => true,
+            MemberState::Missing | MemberState::Faulted => false,
+        }
+    }
+
     /// Names it for a sentence: `member 2 (/srv/d2)`.
     pub(super) fn name(&self) -> String {
         match &self.path {
@@ -231,10 +239,7 @@ impl Report {
         index: Option<&IndexReport>,
         geometry: &GeometryReport,
     ) -> State {
-        let online = members
-            .iter()
-            .filter(|member| member.state == MemberState::Online)
-            .count();
+        let online = members.iter().filter(|member| member.is_here()).count();
         let full = i64::try_from(geometry.parity).unwrap_or(i64::MAX);
         let is_lost = redundancy
             .iter()
@@ -264,9 +269,7 @@ impl Report {
 
     /// Returns the members that are not online.
     pub(super) fn absentees(&self) -> impl Iterator<Item = &MemberReport> {
-        self.members
-            .iter()
-            .filter(|member| member.state != MemberState::Online)
+        self.members.iter().filter(|member| !member.is_here())
     }
 
     /// Writes it for people: state first, then members, then what to do next.
@@ -336,7 +339,7 @@ impl Report {
     fn push_members(&self, text: &mut String) {
         push(
             text,
-            format_args!("member  state    used        free        errors  directory"),
+            format_args!("member  state      used        free        errors  directory"),
         );
         for member in &self.members {
             let errors = member.errors.read + member.errors.write + member.errors.checksum;
@@ -347,7 +350,7 @@ impl Report {
             push(
                 text,
                 format_args!(
-                    "{:<7} {:<8} {:<11} {:<11} {errors:<7} {}{reason}",
+                    "{:<7} {:<10} {:<11} {:<11} {errors:<7} {}{reason}",
                     member.index,
                     member.state.word(),
                     format_size(member.bytes_used),

@@ -14,6 +14,7 @@ use super::report::{
 };
 use super::scrub::scrub_report;
 use crate::commit::{self, CommitError, LostStripe, OpenOptions, Pipeline, RedundancyRow};
+use crate::format::MemberIndex;
 use crate::fs::{Fs, FsError, FsOptions};
 use crate::fuse::one_line;
 use crate::maintain::{Maintain, Rebuilder, Schedule};
@@ -284,7 +285,13 @@ pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Repor
         .redundancy()
         .map_err(|error| storage_failure(&error))?;
     let redundancy: Vec<RedundancyReport> = counted.rows.iter().map(row_report).collect();
-    let blank = blank_report(members, notes);
+    let mut blank = blank_report(members, notes);
+    let rebuilding = pipeline.rebuilding_members();
+    for member in &mut blank.members {
+        if member.state == MemberState::Online && rebuilding.contains(&MemberIndex(member.index)) {
+            member.state = MemberState::Rebuilding;
+        }
+    }
     let unrecoverable_files = if counted.unrecoverable.is_empty() {
         Vec::new()
     } else {
@@ -407,6 +414,7 @@ pub(super) fn member_report(status: members::MemberStatus, notes: &[Unusable]) -
         id: status.id.to_string(),
         path: Some(status.path).filter(|path| !path.is_empty()),
         state: match status.state {
+            members::MemberState::Online if status.leaving => MemberState::Removing,
             members::MemberState::Online => MemberState::Online,
             members::MemberState::Missing => MemberState::Missing,
             members::MemberState::Faulted => MemberState::Faulted,

@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, VecDeque};
 use super::group::CommitNumber;
 use super::{CommitError, Pipeline};
 use crate::format::record::{Marker, Stripe};
-use crate::format::{Record, SegmentId, StripeId, key};
+use crate::format::{MemberIndex, Record, SegmentId, StripeId, key};
 use crate::meta::Batch;
 use crate::volume::Moment;
 
@@ -35,6 +35,8 @@ struct Suspect {
 enum Garbage {
     Stripe(Stripe),
     Segment(SegmentId),
+    /// A file of a segment that moved to another member.
+    File(SegmentId, MemberIndex),
 }
 
 /// What is on its way from "perhaps dead" to free space.
@@ -73,7 +75,19 @@ impl Reaper {
         self.garbage.iter().any(|(_, garbage)| match garbage {
             Garbage::Stripe(record) => record.segment == segment,
             Garbage::Segment(whole) => *whole == segment,
+            Garbage::File(..) => false,
         })
+    }
+
+    /// Has a file removed once a commit covers that its segment moved to another member.
+    pub(super) fn abandon_file(
+        &mut self,
+        covered_by: CommitNumber,
+        segment: SegmentId,
+        member: MemberIndex,
+    ) {
+        let garbage = Garbage::File(segment, member);
+        self.garbage.push_back((covered_by, garbage));
     }
 }
 
@@ -107,6 +121,7 @@ impl Pipeline {
             match garbage {
                 Garbage::Stripe(record) => self.volume.free_stripe(&record),
                 Garbage::Segment(segment) => self.volume.remove_segment(segment),
+                Garbage::File(segment, member) => self.volume.remove_file(segment, member),
             }
             reaper.freed += 1;
         }

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::{CommitError, Pipeline};
+use super::{CommitError, MAX_MENDED_AT_CLOSE, Pipeline};
 use crate::format::record::{Segment, ShardSet, Stripe};
 use crate::format::{MemberIndex, SegmentId, StripeId};
 use crate::volume::{Census, Lacking, LostShard, Target, TargetFailed, Volume};
@@ -70,6 +70,8 @@ pub(super) struct Rebuilding {
     /// Held while rebuilding.
     baton: Mutex<()>,
     progress: Mutex<RebuildProgress>,
+    /// The members that get what they lack.
+    members: Mutex<BTreeSet<MemberIndex>>,
 }
 
 /// What rebuilding one segment came to.
@@ -86,7 +88,7 @@ enum Step {
 /// One going over all that lacks shards.
 struct Round<'a> {
     pace: &'a Pace<'a>,
-    census: Census,
+    census: &'a Census,
     /// Members that had no room, or failed otherwise, in this round.
     refusing: BTreeSet<MemberIndex>,
     /// When the round, and how much was written in it.
@@ -144,7 +146,11 @@ impl Pipeline {
             ..RebuildProgress::default()
         };
         let began = Instant::now();
-        let outcome = self.rebuild_all(pace, began);
+        let outcome = self.rebuild_all(pace, began).and_then(|finished| {
+            self.let_members_go()?;
+            Ok(finished)
+        });
+        self.rebuilding.members.lock().clear();
         let mut progress = self.rebuilding.progress.lock();
         progress.elapsed = began.elapsed();
         progress.state = match outcome {
@@ -160,34 +166,139 @@ impl Pipeline {
         *self.rebuilding.progress.lock()
     }
 
+    /// Moves shards from the members that are fullest to those that are emptiest.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::rebuild`].
+    pub fn balance(&self, pace: &Pace<'_>) -> Result<RebuildProgress, CommitError> {
+        self.check_writable()?;
+        let _baton = self.rebuilding.baton.lock();
+        let began = Instant::now();
+        *self.rebuilding.progress.lock() = RebuildProgress {
+            state: RebuildState::Running,
+            ..RebuildProgress::default()
+        };
+        let segments = self.volume.segments().into_iter();
+        let segments = segments
+            .filter(|(segment, _)| !self.volume.is_writing(*segment))
+            .collect();
+        let needs = plan::balance(&segments, &self.volume.loads());
+        let census = self.volume.census();
+        let outcome = self.go_over(&Plan { needs, census }, pace, began);
+        let mut progress = self.rebuilding.progress.lock();
+        progress.elapsed = began.elapsed();
+        progress.state = match outcome {
+            Ok(Some(_)) => RebuildState::Finished,
+            Ok(None) | Err(_) => RebuildState::Stopped,
+        };
+        outcome.map(|_| *progress)
+    }
+
+    /// Empties a member, so that it can be let go: to be followed by [`Pipeline::rebuild`], which does both.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError::Members`] if the others would be too few; [`CommitError::NoSpace`] if they have too
+    /// little room; else as for [`Pipeline::sync`].
+    pub fn remove_member(&self, member: MemberIndex) -> Result<(), CommitError> {
+        self.check_writable()?;
+        let loads = self.volume.loads();
+        let taken = loads.get(&member).map_or(0, |load| load.taken);
+        let others = loads.iter().filter(|(other, _)| **other != member);
+        let room: u64 = others.map(|(_, load)| load.available).sum();
+        if room < taken {
+            return Err(CommitError::NoSpace);
+        }
+        self.members.set_leaving(member)?;
+        self.volume.retire_segments()?;
+        self.sync()
+    }
+
+    /// Lets go of the members that are empty by now.
+    fn let_members_go(&self) -> Result<(), CommitError> {
+        for member in self.members.leaving() {
+            let names_it =
+                |(_, segment): &(SegmentId, Segment)| segment.slots.contains(&Some(member));
+            if self.volume.segments().iter().any(names_it) {
+                continue;
+            }
+            let store = self.members.store(member);
+            self.members.let_go(member)?;
+            self.volume.forget_member(member);
+            // While the others have too few copies of the index, the one there may be needed.
+            let is_complete = !self.mend_index(MAX_MENDED_AT_CLOSE)?;
+            if let Some(store) = store.filter(|_| is_complete) {
+                self.members.clear(&store);
+            }
+            log::info!("member {member} is none any more");
+        }
+        Ok(())
+    }
+
+    /// Returns the members that are getting what they lack.
+    #[must_use]
+    pub fn rebuilding_members(&self) -> BTreeSet<MemberIndex> {
+        self.rebuilding.members.lock().clone()
+    }
+
+    /// Notes which members are to get what they lack.
+    fn note_members(&self, needs: &[Need]) {
+        let live = self.members.live();
+        let mut members = BTreeSet::new();
+        for need in needs {
+            let Some(record) = self.volume.segment(need.segment) else {
+                continue;
+            };
+            let lacking = need.slots.keys().filter(|slot| !need.moves.contains(slot));
+            let holders = lacking.filter_map(|&slot| record.slots[slot]);
+            members.extend(holders.filter(|member| live.contains(member)));
+        }
+        *self.rebuilding.members.lock() = members;
+    }
+
     /// Goes over all that lacks shards until there is nothing that can be done. Returns false if it was
     /// stopped before.
     fn rebuild_all(&self, pace: &Pace<'_>, began: Instant) -> Result<bool, CommitError> {
         loop {
             let plan = self.plan_rebuild()?;
             self.close_segments(&plan)?;
-            let mut round = Round {
-                pace,
-                census: plan.census,
-                refusing: BTreeSet::new(),
-                began,
-            };
-            let mut done = false;
-            self.note_progress(&round, 0, plan.needs.iter().map(Need::bytes).sum());
-            for need in &plan.needs {
-                match self.rebuild_segment(need, &mut round)? {
-                    Step::Done => done = true,
-                    Step::Nothing => self.note_waiting(need.bytes()),
-                    Step::Stopped => return Ok(false),
-                }
-            }
+            let done = self.go_over(&plan, pace, began)?;
             if plan.needs.is_empty() {
                 self.lacked_files.store(false, Ordering::Relaxed);
             }
-            if !done {
-                return Ok(true);
+            match done {
+                None => return Ok(false),
+                Some(false) => return Ok(true),
+                Some(true) => {}
             }
         }
+    }
+
+    /// Does what is planned. Returns whether any of it could be done, or `None` if it was stopped.
+    fn go_over(
+        &self,
+        plan: &Plan,
+        pace: &Pace<'_>,
+        began: Instant,
+    ) -> Result<Option<bool>, CommitError> {
+        let mut round = Round {
+            pace,
+            census: &plan.census,
+            refusing: BTreeSet::new(),
+            began,
+        };
+        let mut done = false;
+        self.note_members(&plan.needs);
+        self.note_progress(&round, 0, plan.needs.iter().map(Need::bytes).sum());
+        for need in &plan.needs {
+            match self.rebuild_segment(need, &mut round)? {
+                Step::Done => done = true,
+                Step::Nothing => self.note_waiting(need.bytes()),
+                Step::Stopped => return Ok(None),
+            }
+        }
+        Ok(Some(done))
     }
 
     /// Sees to it that segments that lack shards are written to no more.
@@ -296,7 +407,11 @@ impl Pipeline {
         let lacks_file = |member| found(member) < Some(record.len);
         let mut targets: Vec<Target> = Vec::new();
         for (&slot, &bytes) in &need.slots {
-            let holder = record.slots[slot].filter(|member| live.contains(member));
+            let holder = record.slots[slot];
+            let is_staying =
+                |member: &MemberIndex| live.contains(member) && !need.moves.contains(&slot);
+            let may_be_back = holder.is_some() && !need.moves.contains(&slot);
+            let holder = holder.filter(is_staying);
             let is_refusing = |member: &MemberIndex| round.refusing.contains(member);
             let is_taken = |member: &MemberIndex| targets.iter().any(|t| t.member == *member);
             let member = match holder {
@@ -304,7 +419,7 @@ impl Pipeline {
                 Some(member) if need.is_unreadable() && lacks_file(member) => None,
                 Some(member) => Some(member).filter(|member| !is_refusing(member)),
                 // What is gone with its member can be had from that member alone.
-                None if need.is_unreadable() && record.slots[slot].is_some() => None,
+                None if need.is_unreadable() && may_be_back => None,
                 None => {
                     let mut homes = self.volume.homes_for_slot(record, bytes).into_iter();
                     homes.find(|member| !is_refusing(member) && !is_taken(member))
@@ -357,7 +472,7 @@ impl Pipeline {
     /// or would give up what may come back.
     fn finish_job(&self, job: &Job, failed: &[StripeId]) -> Result<bool, CommitError> {
         // Nobody removes, cuts or punches anything meanwhile.
-        let _reaper = self.reaper.lock();
+        let mut reaper = self.reaper.lock();
         let live = self.members.live();
         let is_up = |target: &Target| live.contains(&target.member);
         let Some(record) = self.volume.segment(job.segment) else {
@@ -368,9 +483,11 @@ impl Pipeline {
         }
         let still_there = |stripe: &&StripeId| !matches!(self.records.stripe(**stripe), Ok(None));
         let failed: BTreeSet<StripeId> = failed.iter().filter(still_there).copied().collect();
+        let leaving = self.members.leaving();
         let gives_up = |target: &Target| {
             let holder = record.slots[target.slot];
-            job.is_moved(target) && holder.is_some_and(|member| !live.contains(&member))
+            let may_be_back = |member| !live.contains(&member) && !leaving.contains(&member);
+            job.is_moved(target) && holder.is_some_and(may_be_back)
         };
         if !failed.is_empty() && job.targets.iter().any(gives_up) {
             log::warn!(
@@ -387,6 +504,12 @@ impl Pipeline {
             };
             self.records.put_segment(job.segment, &moved)?;
             self.volume.set_slots(job.segment, moved.slots);
+            let left = job.targets.iter().filter(|target| job.is_moved(target));
+            for member in left.filter_map(|target| job.record.slots[target.slot]) {
+                if live.contains(&member) {
+                    reaper.abandon_file(self.group.next(), job.segment, member);
+                }
+            }
         }
         self.note_shards(job, &failed)?;
         Ok(true)

@@ -242,12 +242,16 @@ impl Pipeline {
         self.check_poison()?;
         // Held through I/O, by checkpoints only.
         let _one_at_a_time = self.checkpointing.lock();
+        let came = self.joins.so_far();
         self.group.join(|| self.guarded(|| self.commit()))?;
         self.to_checkpoint.store(false, Ordering::SeqCst);
         let done = self.guarded(|| self.meta.checkpoint());
         self.forget_growth();
         match done {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.joins.cover(came);
+                Ok(())
+            }
             Err(error) => {
                 self.to_checkpoint.store(true, Ordering::SeqCst);
                 let error = error.into();
@@ -284,7 +288,11 @@ impl Pipeline {
         }
         self.meta.compare_index()?;
         let unsaved = self.to_checkpoint.load(Ordering::SeqCst);
-        let done = if self.meta.journal_fill() >= JOURNAL_FILL || (checkpoint_due && unsaved) {
+        let is_waited_for = mend_due && self.joins.wait();
+        let done = if self.meta.journal_fill() >= JOURNAL_FILL
+            || (checkpoint_due && unsaved)
+            || is_waited_for
+        {
             self.clockwork.lock().checkpointed = Instant::now();
             self.clockwork.lock().committed = Instant::now();
             self.checkpoint()
@@ -301,12 +309,15 @@ impl Pipeline {
     }
 
     /// Does at most so many pieces of what copies of the index lack. Once nothing is left to do, takes
-    /// back members that were away: while there are too few copies they cannot stand in for others.
+    /// back members that were away, and takes in new ones: while there are too few copies they cannot stand
+    /// in for others, and before a checkpoint the journal has what they lack.
     /// Returns whether there may be more to do.
     pub(super) fn mend_index(&self, pieces: usize) -> Result<bool, CommitError> {
         for _ in 0..pieces {
             if !self.meta.mend_index()? {
-                self.members.admit_stale()?;
+                if !self.joins.wait() {
+                    self.members.admit_stale()?;
+                }
                 return Ok(false);
             }
         }

@@ -28,6 +28,7 @@ mod creation;
 mod degraded;
 mod faults;
 mod full;
+mod join;
 mod leaks;
 mod lost_files;
 mod opening;

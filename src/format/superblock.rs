@@ -103,6 +103,8 @@ pub struct MemberEntry {
     pub id: MemberId,
     /// Whether it belongs to the current epoch. One that does not may have missed writes.
     pub current: bool,
+    /// Whether its shards are on their way to other members, after which it is let go.
+    pub leaving: bool,
     /// Where it was last seen, for messages; empty if that path is longer than [`MAX_PATH`].
     pub path: Vec<u8>,
 }
@@ -183,7 +185,7 @@ impl Superblock {
         for entry in &self.members {
             assert!(entry.path.len() <= MAX_PATH, "too long a path");
             slot.put_slice(entry.id.0.as_bytes());
-            slot.put_u8(entry.current.into());
+            slot.put_u8(u8::from(entry.current) | u8::from(entry.leaving) << 1);
             slot.put_u8(narrow(entry.path.len()));
             slot.put_slice(&entry.path);
         }
@@ -352,11 +354,10 @@ fn take_label(reader: &mut Reader<'_>, len: u8) -> Result<String, FormatError> {
 fn take_entry(reader: &mut Reader<'_>, features: Features) -> Result<MemberEntry, FormatError> {
     let id = MemberId(Uuid::from_bytes(reader.array()?));
     let newer = features.read_only & !KNOWN.read_only != 0;
-    let current = match reader.u8()? {
-        0 => false,
-        1 => true,
+    let (current, leaving) = match reader.u8()? {
+        state @ 0..4 => (state & 1 != 0, state & 2 != 0),
         // Nothing rewrites it: a volume with such features is read only.
-        _ if newer => false,
+        _ if newer => (false, false),
         other => return Err(reader.bad("member state", other)),
     };
     let path_len = reader.u8()?;
@@ -364,7 +365,31 @@ fn take_entry(reader: &mut Reader<'_>, features: Features) -> Result<MemberEntry
         return Err(reader.bad("path of length", path_len));
     }
     let path = reader.bytes(path_len.into())?.to_vec();
-    Ok(MemberEntry { id, current, path })
+    Ok(MemberEntry {
+        id,
+        current,
+        leaving,
+        path,
+    })
+}
+
+impl MemberEntry {
+    /// Returns the entry of a place that no member has: its member was let go.
+    #[must_use]
+    pub fn vacant() -> Self {
+        Self {
+            id: MemberId(Uuid::nil()),
+            current: false,
+            leaving: false,
+            path: Vec::new(),
+        }
+    }
+
+    /// Says whether no member has this place.
+    #[must_use]
+    pub fn is_vacant(&self) -> bool {
+        self.id.0.is_nil()
+    }
 }
 
 fn take_marks(

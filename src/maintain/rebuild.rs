@@ -33,6 +33,7 @@ pub struct Rebuilder {
 struct State {
     ordered: u64,
     done: u64,
+    balance: bool,
     failure: Option<CommitError>,
     watch: Option<Watch>,
 }
@@ -43,6 +44,8 @@ struct Members {
     epoch: Epoch,
     live: Vec<MemberIndex>,
     all_here: bool,
+    /// Whether one is being emptied.
+    leaving: bool,
 }
 
 /// When something is to be done about them.
@@ -60,7 +63,7 @@ impl Watch {
         if let Some(looked) = self.looked {
             return now.duration_since(looked) >= LOOK_INTERVAL;
         }
-        let patience = if self.members.all_here {
+        let patience = if self.members.all_here || self.members.leaving {
             Some(SETTLED)
         } else {
             after
@@ -78,13 +81,14 @@ impl Rebuilder {
         }
     }
 
-    /// Asks for a rebuild, with a limit to the bytes written in a second; the limit counts at once for
-    /// one that is under way, too.
-    pub fn order(&self, bytes_per_second: Option<u64>) -> OrderNumber {
+    /// Asks for a rebuild, with a limit to the bytes written in a second, and for shards to be moved to
+    /// members that have fewer afterwards; the limit counts at once for one that is under way, too.
+    pub fn order(&self, bytes_per_second: Option<u64>, balance: bool) -> OrderNumber {
         self.bytes_per_second
             .store(bytes_per_second.unwrap_or(0), Ordering::Relaxed);
         let mut state = self.state.lock();
         state.ordered += 1;
+        state.balance |= balance;
         OrderNumber(state.ordered)
     }
 
@@ -107,9 +111,10 @@ impl Rebuilder {
         pipeline: &Pipeline,
         wait: &dyn Fn(Duration) -> bool,
     ) -> Result<(), CommitError> {
-        let ordered = {
-            let state = self.state.lock();
-            (state.ordered > state.done).then_some(state.ordered)
+        let (ordered, balance) = {
+            let mut state = self.state.lock();
+            let ordered = (state.ordered > state.done).then_some(state.ordered);
+            (ordered, std::mem::take(&mut state.balance))
         };
         if ordered.is_none() && !self.is_called_for(pipeline)? {
             return Ok(());
@@ -118,7 +123,10 @@ impl Rebuilder {
             bytes_per_second: &self.bytes_per_second,
             wait,
         };
-        let outcome = pipeline.rebuild(&pace).map(drop);
+        let mut outcome = pipeline.rebuild(&pace).map(drop);
+        if outcome.is_ok() && balance {
+            outcome = pipeline.balance(&pace).map(drop);
+        }
         let mut state = self.state.lock();
         state.done = state.done.max(ordered.unwrap_or(0));
         state.failure = outcome.clone().err();
@@ -134,6 +142,7 @@ impl Rebuilder {
         let now = Instant::now();
         let members = members_of(pipeline);
         let all_here = members.all_here;
+        let leaving = members.leaving;
         {
             let mut state = self.state.lock();
             let watch = match state.watch.take() {
@@ -151,7 +160,7 @@ impl Rebuilder {
                 return Ok(false);
             }
         }
-        Ok(!all_here || pipeline.lacks_shards()?)
+        Ok(!all_here || leaving || pipeline.lacks_shards()?)
     }
 }
 
@@ -161,6 +170,7 @@ fn members_of(pipeline: &Pipeline) -> Members {
         epoch: members.epoch(),
         live: members.live(),
         all_here: members.live().len() == members.count(),
+        leaving: !members.leaving().is_empty(),
     }
 }
 
@@ -178,6 +188,7 @@ mod tests {
                 epoch: Epoch(3),
                 live: Vec::new(),
                 all_here,
+                leaving: false,
             },
             since: start,
             looked,

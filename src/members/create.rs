@@ -10,7 +10,7 @@ use crate::format::superblock::{
     EpochMark, Features, MAX_LABEL, MAX_MEMBERS, MemberEntry, SLOT_BYTES, SLOTS, Superblock,
 };
 use crate::format::{BLOCK_SIZE, Epoch, Generation, MemberId, MemberIndex, VolumeId, files};
-use crate::store::{Hold, StoreErrorKind, StoreRef};
+use crate::store::{Hold, Store, StoreError, StoreErrorKind, StoreRef};
 
 /// What a new volume is to be like.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,16 +129,25 @@ pub(super) fn create(
 }
 
 fn check_empty(store: &StoreRef) -> Result<(), MembersError> {
+    what_is_in(&**store)?.map_or(Ok(()), |found| Err(refusal(store.label(), found)))
+}
+
+/// Returns a file that a directory has, a superblock first. A lock may be left of an attempt that was cut
+/// off.
+pub(super) fn what_is_in(store: &dyn Store) -> Result<Option<String>, StoreError> {
     let mut names = store.list("")?;
     names.extend(store.list(files::SEGMENTS)?);
-    let path = store.label();
-    if names.iter().any(|(name, _)| name == files::SUPERBLOCK) {
-        return Err(MembersError::AlreadyMember { path });
-    }
-    // A lock may be left of an attempt that was cut off.
-    match names.into_iter().find(|(name, _)| name != files::LOCK) {
-        Some((found, _)) => Err(MembersError::NotEmpty { path, found }),
-        None => Ok(()),
+    names.retain(|(name, _)| name != files::LOCK);
+    names.sort_by_key(|(name, _)| name != files::SUPERBLOCK);
+    Ok(names.into_iter().next().map(|(name, _)| name))
+}
+
+/// Says why a directory with a file in it is none for a new member.
+pub(super) fn refusal(path: String, found: String) -> MembersError {
+    if found == files::SUPERBLOCK {
+        MembersError::AlreadyMember { path }
+    } else {
+        MembersError::NotEmpty { path, found }
     }
 }
 
@@ -149,6 +158,7 @@ fn first_superblocks(stores: &[StoreRef], options: &CreateOptions) -> Vec<Superb
         .map(|store| MemberEntry {
             id: MemberId(Uuid::new_v4()),
             current: true,
+            leaving: false,
             path: super::epoch::noted_path(&store.label()),
         })
         .collect();

@@ -65,6 +65,57 @@ impl Roster {
         self.history.last().map_or(Epoch(0), |mark| mark.epoch)
     }
 
+    /// All members, as of the current epoch.
+    pub(super) fn table(&self) -> &[MemberEntry] {
+        &self.table
+    }
+
+    /// The same, to be changed before the next epoch is begun.
+    pub(super) fn table_mut(&mut self) -> &mut Vec<MemberEntry> {
+        &mut self.table
+    }
+
+    /// The members that are being emptied.
+    pub(super) fn leaving(&self) -> impl Iterator<Item = MemberIndex> + '_ {
+        let entries = (0..).map(MemberIndex).zip(&self.table);
+        entries
+            .filter(|(_, entry)| entry.leaving)
+            .map(|(index, _)| index)
+    }
+
+    pub(super) fn features(&self) -> Features {
+        self.features
+    }
+
+    pub(super) fn extension(&self) -> &[u8] {
+        &self.extension
+    }
+
+    /// Says whether the volume has come through an epoch.
+    pub(super) fn knows(&self, mark: EpochMark) -> bool {
+        self.history.contains(&mark)
+    }
+
+    /// Returns the epochs before the current one; that one, if there was none before.
+    pub(super) fn earlier_history(&self) -> Vec<EpochMark> {
+        let earlier = self.history.len().saturating_sub(1).max(1);
+        self.history[..earlier.min(self.history.len())].to_vec()
+    }
+
+    /// Notes what a member's superblock says that came to the volume.
+    /// Forgets a member that is let go.
+    pub(super) fn vacate(&mut self, index: MemberIndex) {
+        self.blocks.remove(&index);
+        self.admitted.remove(&index);
+        if let Some(entry) = self.table.get_mut(usize::from(index.0)) {
+            *entry = MemberEntry::vacant();
+        }
+    }
+
+    pub(super) fn put_block(&mut self, index: MemberIndex, block: Superblock) {
+        self.blocks.insert(index, block);
+    }
+
     /// Whether the members on disk are exactly those admitted, and all of them have begun the epoch.
     pub(super) fn is_settled(&self) -> bool {
         let listed = self.table.iter().filter(|entry| entry.current).count();

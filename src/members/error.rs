@@ -109,6 +109,51 @@ pub enum MembersError {
         found: String,
     },
 
+    /// A directory was said to be a member that is back, and is none.
+    #[error("{path} is not a member of the volume")]
+    NotAMember {
+        /// The directory.
+        path: String,
+    },
+
+    /// A member that is back was mounted apart, or was away for too long to tell.
+    #[error("{path} went on without the others, or has been away for too long to tell")]
+    Diverged {
+        /// The directory.
+        path: String,
+    },
+
+    /// The place of a member is wanted that is not gone.
+    #[error("member {index} ({path}) is still there")]
+    StillThere {
+        /// The member.
+        index: MemberIndex,
+        /// Its directory.
+        path: String,
+    },
+
+    /// There is no member of this number.
+    #[error("the volume has no member {index}")]
+    NoSuchMember {
+        /// The number.
+        index: MemberIndex,
+    },
+
+    /// Without a member the others would be too few for a stripe.
+    #[error("without member {index}, {staying} members are left, and a stripe needs {needed}")]
+    TooFewLeft {
+        /// The member.
+        index: MemberIndex,
+        /// How many would be left.
+        staying: usize,
+        /// Shards of a stripe.
+        needed: usize,
+    },
+
+    /// Members cannot change while nothing can be written.
+    #[error("members cannot change: the volume is not open to be written to")]
+    NotNow,
+
     /// None of the directories is a usable member.
     #[error("no member of a volume found: {}", reasons.join("; "))]
     NoMember {
@@ -215,7 +260,11 @@ impl MembersError {
                 geometry.total_shards() - given,
             )),
             Self::TooManyDirectories { most, .. } => Some(format!("name at most {most}")),
-            Self::Option { .. } | Self::Store(_) | Self::Codec(_) => None,
+            Self::Option { .. }
+            | Self::Store(_)
+            | Self::Codec(_)
+            | Self::NotAMember { .. }
+            | Self::NotNow => None,
             Self::NotEmpty { path, .. } => Some(format!(
                 "a volume is made in empty directories only: make one below it, such as {path}/member"
             )),
@@ -228,6 +277,16 @@ impl MembersError {
             Self::Foreign { path, .. } => Some(format!(
                 "leave {path} out, or give the directory that is a member"
             )),
+            Self::Diverged { path } => Some(format!(
+                "if what it has is not needed, empty {path}, and give it as a new directory"
+            )),
+            Self::StillThere { .. } => Some(
+                "add the new directory, and then remove the old one: nothing is lost meanwhile".into(),
+            ),
+            Self::TooFewLeft { .. } => Some(
+                "add a directory first, with `cauchyfs member add`, or replace this one".into(),
+            ),
+            Self::NoSuchMember { .. } => Some("`cauchyfs status` lists the members".into()),
             Self::NoMember { .. } => Some(
                 "check the paths, and that the disks are mounted; a new volume is made with `cauchyfs create`, in empty directories"
                     .into(),

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
+use crate::format::superblock::MemberEntry;
 use crate::format::{MemberId, MemberIndex};
 use crate::store::{StoreError, StoreErrorKind, StoreRef};
 
@@ -56,6 +57,8 @@ pub struct MemberStatus {
     pub state: MemberState,
     /// Why it does not, or not yet fully.
     pub reason: Option<String>,
+    /// Whether it is being emptied, to be let go.
+    pub leaving: bool,
     /// Bytes that its files take on its filesystem; 0 if it is not online.
     pub bytes_used: u64,
     /// Bytes that its filesystem has left; 0 if it is not online.
@@ -123,6 +126,16 @@ impl Member {
             write_errors: AtomicU64::new(0),
             checksum_errors: AtomicU64::new(0),
         }
+    }
+
+    /// A place that no member has.
+    pub(super) fn vacant() -> Self {
+        let reason = "it was removed from the volume".to_owned();
+        Self::missing(MemberEntry::vacant().id, String::new(), reason)
+    }
+
+    pub(super) fn is_vacant(&self) -> bool {
+        self.id.0.is_nil()
     }
 
     pub(super) fn is_up(&self) -> bool {

@@ -12,7 +12,7 @@ use super::epoch::Roster;
 use super::health::Member;
 use super::{Access, ErrorClass, MemberState, MemberStatus, Members, MembersError};
 use crate::format::{MemberIndex, files};
-use crate::store::{Op, Outcome, Pool, Request, Store, StoreError, StoreErrorKind};
+use crate::store::{Op, Outcome, Pool, Request, Store, StoreError, StoreErrorKind, StoreRef};
 
 /// Bytes that are written at once to fill a file.
 const NOISE_BYTES: usize = 1 << 20;
@@ -42,18 +42,21 @@ impl Members {
                 Op::Read { .. } => ErrorClass::Read,
                 _ => ErrorClass::Write,
             };
-            let store = self.store(index);
-            seats.push((index, class, store.is_some()));
-            requests.extend(store.map(|store| Request { store, op }));
+            let asked = self.asked(index);
+            seats.push((index, class, asked.clone()));
+            requests.extend(asked.map(|(_, store)| Request { store, op }));
         }
         let mut answers = execute(requests).into_iter();
         let mut disturbed = false;
         let mut outcomes = Vec::with_capacity(seats.len());
         for (index, class, asked) in seats {
-            let answer = if asked { answers.next() } else { None };
+            let answer = asked.as_ref().and_then(|_| answers.next());
             let outcome = answer.unwrap_or_else(|| Err(self.gone(index, "reach")));
             if let Err(error) = &outcome {
-                disturbed |= !asked || self.note(index, class, error);
+                disturbed |= match &asked {
+                    Some((member, _)) => note(index, member, class, error),
+                    None => true,
+                };
             }
             outcomes.push(outcome);
         }
@@ -76,7 +79,7 @@ impl Members {
         action: &'static str,
         work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let Some(store) = self.store(member) else {
+        let Some((asked, store)) = self.asked(member) else {
             self.settle();
             return Err(self.gone(member, action));
         };
@@ -86,15 +89,32 @@ impl Members {
         if let Err(error) = &result
             && error.is_member_failure()
         {
-            self.fail(member, error);
+            take_down(member, &asked, error);
+            self.settle();
         }
         result
     }
 
+    /// Returns a member that is up, and its directory: what that answers says nothing of another which may
+    /// have its place by then.
+    fn asked(&self, index: MemberIndex) -> Option<(Arc<Member>, StoreRef)> {
+        let member = self.member(index).filter(|_| !self.is_released())?;
+        let store = member.store()?;
+        Some((member, store))
+    }
+
     /// Returns how many members can be given up before the volume has failed.
     pub(super) fn spare(&self) -> usize {
-        let live = self.all.iter().filter(|member| member.is_up()).count();
+        let live = self.up_count();
         live.saturating_sub(self.shape.geometry.data_shards())
+    }
+
+    fn up_count(&self) -> usize {
+        self.all
+            .read()
+            .iter()
+            .filter(|member| member.is_up())
+            .count()
     }
 
     /// Leaves a member behind because of `error`: nothing reaches it from now on, and when this returns
@@ -193,7 +213,8 @@ impl Members {
     /// Returns the directory of each member, or where it was last seen, if that is known.
     #[must_use]
     pub fn paths(&self) -> Vec<PathBuf> {
-        let known = self.all.iter().filter(|member| !member.path.is_empty());
+        let everyone = self.everyone();
+        let known = everyone.iter().filter(|member| !member.path.is_empty());
         known.map(|member| PathBuf::from(&member.path)).collect()
     }
 
@@ -204,8 +225,10 @@ impl Members {
             Access::ReadWrite => "it is being brought up to date",
             Access::ReadOnly => "a mount that may write brings it up to date",
         };
-        let members = self.indices().zip(&self.all);
+        let leaving = self.leaving();
+        let members = (0..).map(MemberIndex).zip(self.everyone());
         members
+            .filter(|(_, member)| !member.is_vacant())
             .map(|(index, member)| {
                 let health = member.health();
                 let waiting = stale
@@ -217,6 +240,7 @@ impl Members {
                     path: member.path.clone(),
                     state: health.state,
                     reason: health.reason.or(waiting),
+                    leaving: leaving.contains(&index),
                     bytes_used: 0,
                     bytes_free: 0,
                     errors: member.errors(),
@@ -238,33 +262,9 @@ impl Members {
         .unwrap_or_default()
     }
 
-    /// Counts an error, and takes the member down if that is what it means; returns whether it does.
-    fn note(&self, index: MemberIndex, class: ErrorClass, error: &StoreError) -> bool {
-        match error.kind() {
-            // What a full or mistaken request gets says nothing of the member.
-            StoreErrorKind::NoSpace
-            | StoreErrorKind::AlreadyExists
-            | StoreErrorKind::InvalidName
-            | StoreErrorKind::Slow
-            | StoreErrorKind::Exhausted => {}
-            _ => self.count_error(index, class),
-        }
-        let failed = error.is_member_failure();
-        if failed {
-            self.mark_down(index, error);
-        }
-        failed
-    }
-
     pub(super) fn mark_down(&self, index: MemberIndex, error: &StoreError) {
-        if self
-            .member(index)
-            .is_some_and(|member| member.mark_down(error))
-        {
-            log::warn!(
-                "member {index} is left behind: {}",
-                super::slots::chain(error)
-            );
+        if let Some(member) = self.member(index) {
+            take_down(index, &member, error);
         }
     }
 
@@ -290,7 +290,7 @@ impl Members {
 
     /// Checks that the volume can go on with `admitted` in its epoch; if not, it has failed.
     pub(super) fn check_alive(&self, admitted: &BTreeSet<MemberIndex>) -> Result<(), MembersError> {
-        let live = self.all.iter().filter(|member| member.is_up()).count();
+        let live = self.up_count();
         let needed = self.shape.geometry.data_shards();
         if live >= needed && !admitted.is_empty() {
             return Ok(());
@@ -301,7 +301,7 @@ impl Members {
 
     /// The error for an operation on a member that is not up.
     fn gone(&self, index: MemberIndex, action: &'static str) -> StoreError {
-        let reason = match self.member(index).map(Member::health) {
+        let reason = match self.member(index).map(|member| member.health()) {
             Some(health) => health.reason.unwrap_or_default(),
             None => format!("there is no member {index}"),
         };
@@ -313,6 +313,33 @@ impl Members {
             "directory",
             io::Error::other(reason),
         )
+    }
+}
+
+/// Counts an error, and takes the member down if that is what it means; returns whether it does.
+fn note(index: MemberIndex, member: &Member, class: ErrorClass, error: &StoreError) -> bool {
+    match error.kind() {
+        // What a full or mistaken request gets says nothing of the member.
+        StoreErrorKind::NoSpace
+        | StoreErrorKind::AlreadyExists
+        | StoreErrorKind::InvalidName
+        | StoreErrorKind::Slow
+        | StoreErrorKind::Exhausted => {}
+        _ => member.count_error(class),
+    }
+    let failed = error.is_member_failure();
+    if failed {
+        take_down(index, member, error);
+    }
+    failed
+}
+
+fn take_down(index: MemberIndex, member: &Member, error: &StoreError) {
+    if member.mark_down(error) {
+        log::warn!(
+            "member {index} is left behind: {}",
+            super::slots::chain(error)
+        );
     }
 }
 

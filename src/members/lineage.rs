@@ -212,7 +212,7 @@ impl Lineage {
     fn missing(&self) -> Vec<Absent> {
         let entries = (0..).map(MemberIndex).zip(&self.tip.members);
         entries
-            .filter(|(index, _)| !self.present.contains_key(index))
+            .filter(|(index, entry)| !entry.is_vacant() && !self.present.contains_key(index))
             .map(|(index, entry)| Absent {
                 index,
                 path: String::from_utf8_lossy(&entry.path).into_owned(),

@@ -128,18 +128,22 @@ fn build(
     let all = entries
         .map(|(index, entry)| match lineage.present.get(&index) {
             Some(found) => Member::present(entry.id, Arc::clone(&found.store)),
+            None if entry.is_vacant() => Member::vacant(),
             None => absent(entry.id, &entry.path, &unusable),
         })
+        .map(Arc::new)
         .collect();
     let roster = Roster::new(lineage);
     Ok(Members {
         shape,
         access,
         executor,
-        all,
+        all: RwLock::new(all),
+        joining: Mutex::default(),
         epoch: AtomicU64::new(roster.epoch().0),
         roster: Mutex::new(roster),
         live: RwLock::default(),
+        leaving: RwLock::default(),
         failed: AtomicBool::new(false),
         current_at_open: Vec::new(),
         unusable,

@@ -37,7 +37,7 @@ impl Members {
                 verified.wrong += left;
             }
         }
-        if self.all.iter().any(|member| !member.is_up()) {
+        if self.all.read().iter().any(|member| !member.is_up()) {
             self.settle();
         }
         verified

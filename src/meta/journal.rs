@@ -141,6 +141,11 @@ impl Journal {
         }
     }
 
+    /// Returns how long each file is meant to be.
+    pub(super) fn file_bytes(&self) -> u64 {
+        self.size
+    }
+
     /// Returns how full the files are: 1.0 if both are. More is possible.
     pub(super) fn fill(&self) -> f32 {
         f32::from_bits(self.fill.load(Ordering::Relaxed))

@@ -213,9 +213,12 @@ impl Core {
     /// Returns the members to which a slot of a segment could be moved, the best first: those with most
     /// room, as for a new segment.
     pub(super) fn homes_for_slot(&self, segment: &Segment, bytes: u64) -> Vec<MemberIndex> {
+        let leaving = self.members.leaving();
         let mut candidates = self.segments.candidates(Need::New);
         candidates.retain(|candidate| {
-            !segment.slots.contains(&Some(candidate.member)) && candidate.available >= bytes
+            !segment.slots.contains(&Some(candidate.member))
+                && !leaving.contains(&candidate.member)
+                && candidate.available >= bytes
         });
         candidates.sort_by_key(|candidate| {
             let room = std::cmp::Reverse(candidate.available);

@@ -258,7 +258,7 @@ impl Segments {
 
     /// Returns whether no other placement would bring more of a stripe's shards onto members.
     fn is_good(&self, writing: &Writing, full: &[MemberIndex]) -> bool {
-        let live = self.members.live();
+        let live = self.members.homes();
         let slots = || writing.handle.record.slots.iter().flatten();
         let reachable = slots().filter(|member| live.contains(member)).count();
         !writing.damaged
@@ -388,6 +388,13 @@ impl Segments {
         if !writer.full.contains(&member) {
             writer.full.push(member);
         }
+    }
+
+    /// Another directory has the place of a member.
+    pub(crate) fn forget_member(&self, member: MemberIndex) {
+        let mut writer = self.writer.lock();
+        writer.full.retain(|full| *full != member);
+        writer.ballast.remove(&member);
     }
 
     /// Something was freed: every member is worth another try.

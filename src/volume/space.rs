@@ -16,10 +16,10 @@
 //! so is that of dead stripes once it was given back; what others keep on the same filesystems is
 //! neither free nor used.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::Core;
-use super::placement::slot_capacity;
+use super::placement::{Candidate, slot_capacity};
 use super::segments::{Need, Taken, kept_back, kept_from_index, promised};
 use crate::format::{BLOCK_SIZE, MemberIndex};
 use crate::store;
@@ -39,7 +39,46 @@ pub struct Space {
 /// that is not filled.
 const INDEX_BYTES_PER_SUM: u64 = 5;
 
+/// What a member has of segments, and room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Bytes that segments take there.
+    pub taken: u64,
+    /// Bytes that more of them could.
+    pub available: u64,
+}
+
+impl Load {
+    /// Returns the load with so many bytes more, or fewer.
+    #[must_use]
+    pub fn with(self, bytes: u64, more: bool) -> Self {
+        if more {
+            Self {
+                taken: self.taken + bytes,
+                available: self.available.saturating_sub(bytes),
+            }
+        } else {
+            Self {
+                taken: self.taken.saturating_sub(bytes),
+                available: self.available + bytes,
+            }
+        }
+    }
+}
+
 impl Core {
+    /// Returns what each member has of segments, and room for.
+    pub(super) fn loads(&self) -> BTreeMap<MemberIndex, Load> {
+        let candidates = self.segments.candidates(Need::New).into_iter();
+        let load = |candidate: Candidate| Load {
+            taken: candidate.taken,
+            available: candidate.available,
+        };
+        candidates
+            .map(|candidate| (candidate.member, load(candidate)))
+            .collect()
+    }
+
     /// Returns how much of a member the index may not take.
     pub(super) fn kept_from_index(&self, space: store::Space) -> u64 {
         kept_from_index(space, self.segments.step())

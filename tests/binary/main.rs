@@ -12,6 +12,7 @@ mod full;
 mod halves;
 mod hang;
 mod kinds;
+mod members;
 mod misuse;
 mod posix;
 mod rebuild;

@@ -167,10 +167,11 @@ fn nonsense_is_refused_and_help_is_not() {
     refused(&cauchyfs(&["frobnicate"]), 1, "frobnicate");
     refused(&cauchyfs::<&str>(&[]), 1, "no command");
     refused(&cauchyfs(&["mount", "--frob", "a", "b"]), 1, "--frob");
-    refused(&cauchyfs(&["member", "/mnt"]), 1, "later release");
+    refused(&cauchyfs(&["member"]), 1, "no command given after `member`");
+    refused(&cauchyfs(&["member", "add", "/"]), 1, "DIR");
     refused(&cauchyfs(&["rebuild", "/"]), 1, "no volume is mounted");
     for command in [
-        "create", "mount", "unmount", "status", "check", "extract", "scrub", "rebuild",
+        "create", "mount", "unmount", "status", "check", "extract", "scrub", "rebuild", "member",
     ] {
         let help = cauchyfs(&[command, "--help"]);
         assert!(help.status.success());

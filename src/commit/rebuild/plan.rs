@@ -1,12 +1,12 @@
 //! What lacks shards, counted on the members, and what of it is most urgent.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::super::reap::successor;
 use super::super::{CommitError, Pipeline};
 use crate::format::record::{Segment, SegmentStripe, Stripe};
 use crate::format::{MemberIndex, Record, SegmentId, ShardIndex, StripeId, key};
-use crate::volume::{Census, Tally, member_of};
+use crate::volume::{Census, Load, Tally, member_of};
 
 /// Records read at once.
 const RECORDS_AT_ONCE: usize = 1024;
@@ -25,6 +25,8 @@ pub(super) struct Need {
     pub(super) segment: SegmentId,
     /// The slots without their shards, and how many bytes these have.
     pub(super) slots: BTreeMap<usize, u64>,
+    /// Slots that leave their members although these are at hand.
+    pub(super) moves: BTreeSet<usize>,
     /// How many more shards its worst stripe can lose; negative if data is lost.
     worst: i16,
 }
@@ -33,6 +35,21 @@ impl Need {
     /// Returns how many bytes are to be written.
     pub(super) fn bytes(&self) -> u64 {
         self.slots.values().sum()
+    }
+
+    fn new(segment: SegmentId) -> Self {
+        Self {
+            segment,
+            slots: BTreeMap::new(),
+            moves: BTreeSet::new(),
+            worst: i16::MAX,
+        }
+    }
+
+    /// Has a slot move, of so many bytes.
+    fn add_move(&mut self, slot: usize, bytes: u64) {
+        *self.slots.entry(slot).or_default() += bytes;
+        self.moves.insert(slot);
     }
 
     /// Says whether some of it cannot be read as it is.
@@ -57,10 +74,12 @@ impl Pipeline {
         let census = self.volume.census();
         let live = self.members.live();
         let segments: HashMap<SegmentId, Segment> = self.volume.segments().into_iter().collect();
-        let mut needs: HashMap<SegmentId, Need> = HashMap::new();
+        let leaving = self.members.leaving();
+        let mut needs = moves_of(&segments, &leaving);
         self.for_each_stripe(|_, stripe| {
             if let Some(segment) = segments.get(&stripe.segment) {
                 add(&mut needs, segment, &stripe, &census, &live);
+                add_moving(&mut needs, segment, &stripe);
             }
         })?;
         let mut needs: Vec<Need> = needs.into_values().collect();
@@ -89,6 +108,77 @@ impl Pipeline {
     }
 }
 
+/// Returns the segments that are to leave members, with nothing counted yet.
+fn moves_of(
+    segments: &HashMap<SegmentId, Segment>,
+    leaving: &[MemberIndex],
+) -> HashMap<SegmentId, Need> {
+    let mut needs = HashMap::new();
+    for (&id, segment) in segments {
+        for (slot, member) in segment.slots.iter().enumerate() {
+            if member.is_some_and(|member| leaving.contains(&member)) {
+                let need = needs.entry(id).or_insert_with(|| Need::new(id));
+                need.add_move(slot, 0);
+            }
+        }
+    }
+    needs
+}
+
+/// Adds what a stripe has in the slots of its segment that move.
+fn add_moving(needs: &mut HashMap<SegmentId, Need>, segment: &Segment, stripe: &Stripe) {
+    let Some(need) = needs.get_mut(&stripe.segment) else {
+        return;
+    };
+    for slot in need.moves.clone() {
+        if shard_in(segment, stripe, slot).is_some() {
+            need.add_move(slot, stripe.height.into());
+        }
+    }
+}
+
+/// Chooses segments that leave the members with most for those with least, as long as that makes them
+/// more alike.
+pub(super) fn balance(
+    segments: &BTreeMap<SegmentId, Segment>,
+    loads: &BTreeMap<MemberIndex, Load>,
+) -> Vec<Need> {
+    let mut loads = loads.clone();
+    let mut needs = Vec::new();
+    for (&id, segment) in segments.iter().rev() {
+        let is_outside = |member: &MemberIndex| !segment.slots.contains(&Some(*member));
+        let slots = segment.slots.iter().enumerate();
+        let held = slots.filter_map(|(slot, member)| Some((slot, (*member)?)));
+        let held = held.filter(|(_, member)| loads.contains_key(member));
+        let fullest = held.max_by_key(|(_, member)| fill(&loads[member]));
+        let emptiest = loads.keys().copied().filter(is_outside);
+        let emptiest = emptiest.min_by_key(|member| fill(&loads[member]));
+        let (Some((slot, from)), Some(to)) = (fullest, emptiest) else {
+            continue;
+        };
+        let less = loads[&from].with(segment.len, false);
+        let more = loads[&to].with(segment.len, true);
+        if fill(&more) > fill(&less) || segment.len == 0 {
+            continue;
+        }
+        loads.insert(from, less);
+        loads.insert(to, more);
+        let mut need = Need::new(id);
+        need.add_move(slot, segment.len);
+        needs.push(need);
+    }
+    needs
+}
+
+/// Returns how full a member is, in parts of a million.
+fn fill(load: &Load) -> u64 {
+    let whole = u128::from(load.taken) + u128::from(load.available);
+    let part = u128::from(load.taken) * 1_000_000;
+    part.checked_div(whole)
+        .and_then(|part| u64::try_from(part).ok())
+        .unwrap_or(u64::MAX)
+}
+
 /// Adds what a stripe lacks to what its segment does.
 fn add(
     needs: &mut HashMap<SegmentId, Need>,
@@ -107,14 +197,11 @@ fn add(
         return;
     }
     let id = stripe.segment;
-    let need = needs.entry(id).or_insert_with(|| Need {
-        segment: id,
-        slots: BTreeMap::new(),
-        worst: i16::MAX,
-    });
+    let need = needs.entry(id).or_insert_with(|| Need::new(id));
     need.worst = need.worst.min(tolerated);
     for slot in 0..segment.slots.len() {
-        if shard_in(segment, stripe, slot).is_some_and(|shard| !is_there(shard)) {
+        let is_lacking = shard_in(segment, stripe, slot).is_some_and(|shard| !is_there(shard));
+        if is_lacking && !need.moves.contains(&slot) {
             *need.slots.entry(slot).or_default() += u64::from(stripe.height);
         }
     }

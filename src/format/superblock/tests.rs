@@ -10,8 +10,8 @@ fn mark() -> impl Strategy<Value = EpochMark> {
 }
 
 prop_compose! {
-    fn entry()(id: u128, current: bool, path in prop::collection::vec(any::<u8>(), 0..=MAX_PATH)) -> MemberEntry {
-        MemberEntry { id: MemberId(Uuid::from_u128(id)), current, path }
+    fn entry()(id: u128, current: bool, leaving: bool, path in prop::collection::vec(any::<u8>(), 0..=MAX_PATH)) -> MemberEntry {
+        MemberEntry { id: MemberId(Uuid::from_u128(id)), current, leaving, path }
     }
 }
 
@@ -46,6 +46,7 @@ fn largest() -> Superblock {
     let entry = MemberEntry {
         id: MemberId(Uuid::max()),
         current: true,
+        leaving: true,
         path: vec![b'p'; MAX_PATH],
     };
     Superblock {
@@ -172,7 +173,7 @@ fn a_member_in_a_state_of_a_newer_build_is_not_current_and_else_damage() {
     };
     for (block, expected) in [(read_only, Some(false)), (largest(), None)] {
         let mut slot = block.encode();
-        slot[FIRST_STATE] = 2;
+        slot[FIRST_STATE] = 4;
         let decoded = Superblock::decode(&sealed(slot)).ok();
         assert_eq!(decoded.map(|block| block.members[0].current), expected);
     }

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Need, SegmentHandle, Segments};
-use crate::format::MemberIndex;
 use crate::format::record::{Segment, Stripe};
+use crate::format::{MemberIndex, SegmentId, files as file_names};
 use crate::store::{Op, Space, StoreErrorKind};
 use crate::volume::placement::{Candidate, Place, place};
 use crate::volume::{VolumeError, layout};
@@ -159,13 +159,16 @@ impl Segments {
     /// Returns the members that are left, with the room that a new segment may take on each.
     pub(crate) fn candidates(&self, need: Need) -> Vec<Candidate> {
         let taken = self.taken_by_member();
+        let homes = self.members.homes();
         let mut spaces = self.members.spaces();
+        spaces.retain(|(member, _)| homes.contains(member));
         let mut full = Vec::new();
         if need == Need::New {
             let (without, took) = self.keep_ballast(&spaces);
             full = without;
             if took {
                 spaces = self.members.spaces();
+                spaces.retain(|(member, _)| homes.contains(member));
             }
         }
         full.extend(self.writer.lock().full.iter());
@@ -223,6 +226,15 @@ impl Segments {
             )
         };
         self.run_all(members.map(remove).collect());
+    }
+
+    /// Removes the file of a segment from a member that it is not on any more.
+    pub(crate) fn remove_file(&self, segment: SegmentId, member: MemberIndex) {
+        let name = file_names::segment(segment).into();
+        let outcomes = self.members.run(vec![(member, Op::Remove { name })]);
+        for error in outcomes.into_iter().filter_map(Result::err) {
+            log::debug!("{error}: it goes with the next mount");
+        }
     }
 
     pub(super) fn punch_files(&self, handle: &SegmentHandle, range: &Range<u64>) {

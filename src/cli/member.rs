@@ -1,0 +1,120 @@
+//! `cauchyfs member`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::args::{MemberArguments, MemberChange, RebuildOptions};
+use super::control::{Answer, LiveMount, Request};
+use super::failure::{Failure, Outcome, warn};
+use super::rebuild::follow;
+use super::report::MemberState;
+
+/// Changes the members of a mounted volume.
+///
+/// # Errors
+///
+/// If nothing of ours is mounted there, or the directory does not do.
+pub(super) fn run(arguments: &MemberArguments) -> Result<Outcome, Failure> {
+    match &arguments.change {
+        MemberChange::Add(add) => {
+            let mount = LiveMount::at(&add.mountpoint)?;
+            join(&mount, None, &add.directory, add.balance, &add.rebuild)
+        }
+        MemberChange::Replace(replace) => {
+            let mount = LiveMount::at(&replace.mountpoint)?;
+            let old = name_of(&replace.old)?;
+            join(&mount, Some(old), &replace.new, false, &replace.rebuild)
+        }
+        MemberChange::Remove(remove) => {
+            let mount = LiveMount::at(&remove.mountpoint)?;
+            let request = Request::Remove {
+                member: name_of(&remove.member)?,
+                bytes_per_second: remove.rebuild.rate,
+            };
+            let order = match mount.ask(&request)? {
+                Answer::Ordered(order) => order,
+                other => return Err(mount.beside_the_point(&other)),
+            };
+            let outcome = follow(&mount, order, remove.rebuild.json)?;
+            let members = mount.report()?.members;
+            let is_left = members
+                .iter()
+                .any(|member| member.state == MemberState::Removing);
+            if is_left {
+                warn("the directory still holds shards that the others have no room for");
+                return Ok(Outcome::Degraded);
+            }
+            Ok(outcome)
+        }
+    }
+}
+
+fn join(
+    mount: &LiveMount,
+    old: Option<String>,
+    directory: &Path,
+    balance: bool,
+    options: &RebuildOptions,
+) -> Result<Outcome, Failure> {
+    let made = make(directory)?;
+    let canonical = directory.canonicalize().map_err(|error| {
+        Failure::environment(format!("cannot find {}: {error}", directory.display()))
+    })?;
+    let request = Request::Join {
+        old,
+        directory: canonical.clone(),
+        balance,
+        bytes_per_second: options.rate,
+    };
+    let asked = mount.ask(&request);
+    if asked.is_err() && made {
+        // It is as it was before, unless something is in it by now.
+        if let Err(error) = fs::remove_dir(&canonical) {
+            warn(format_args!("{} stays: {error}", canonical.display()));
+        }
+    }
+    match asked? {
+        Answer::Joined { member, order } => {
+            if !options.json {
+                println!("member {member} is {}", canonical.display());
+            }
+            follow(mount, order, options.json)
+        }
+        other => Err(mount.beside_the_point(&other)),
+    }
+}
+
+/// Makes a directory if there is none; says whether it did.
+fn make(directory: &Path) -> Result<bool, Failure> {
+    if directory.exists() {
+        return Ok(false);
+    }
+    fs::create_dir_all(directory).map_err(|error| {
+        Failure::environment(format!("cannot make {}: {error}", directory.display()))
+    })?;
+    Ok(true)
+}
+
+/// Returns how the daemon is to be told of a member that is gone: its number as it is, a path complete.
+fn name_of(old: &str) -> Result<String, Failure> {
+    if old.parse::<u16>().is_ok() {
+        return Ok(old.to_owned());
+    }
+    let path: PathBuf = std::path::absolute(old)
+        .map_err(|error| Failure::usage(format!("cannot make sense of {old}: {error}")))?;
+    Ok(path.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_that_is_gone_is_named_by_number_or_by_complete_path() {
+        assert_eq!(name_of("12").unwrap(), "12");
+        assert_eq!(name_of("/srv/d2").unwrap(), "/srv/d2");
+        let here = std::env::current_dir().unwrap();
+        let d2 = here.join("d2");
+        assert_eq!(name_of("d2").unwrap(), d2.to_str().unwrap());
+    }
+}

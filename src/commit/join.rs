@@ -1,0 +1,77 @@
+//! Directories that come into a volume while it is open.
+//!
+//! A directory that joins takes part at once, but is stale: what is in the journal from before lies on
+//! others alone. So it is taken into the epoch only after a checkpoint that began later than that, when
+//! the index needs nothing of the journal that it lacks, and once the index has all its copies.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{CommitError, MAX_MENDED_AT_CLOSE, Pipeline};
+use crate::format::MemberIndex;
+use crate::members::{Belongings, Seat};
+use crate::store::StoreRef;
+
+/// Counts who came, and how many of them may be taken into the epoch.
+#[derive(Debug, Default)]
+pub(super) struct Joins {
+    came: AtomicU64,
+    covered: AtomicU64,
+}
+
+impl Joins {
+    /// Returns how many came so far; to be asked before a checkpoint begins.
+    pub(super) fn so_far(&self) -> u64 {
+        self.came.load(Ordering::SeqCst)
+    }
+
+    /// A checkpoint ended well that began when so many had come.
+    pub(super) fn cover(&self, came: u64) {
+        self.covered.fetch_max(came, Ordering::SeqCst);
+    }
+
+    /// Says whether somebody waits for a checkpoint.
+    pub(super) fn wait(&self) -> bool {
+        self.covered.load(Ordering::SeqCst) < self.so_far()
+    }
+}
+
+impl Pipeline {
+    /// Takes a directory into the volume. It has no shards yet, or lacks some: [`Pipeline::rebuild`]
+    /// brings them.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError::Members`] if the directory does not do, or the place is not free;
+    /// [`CommitError::NoSpace`] while the index has none for what it needs; else as for
+    /// [`Pipeline::sync`].
+    pub fn join(&self, seat: Seat, store: &StoreRef) -> Result<MemberIndex, CommitError> {
+        self.check_writable()?;
+        // A copy of the index that went with a member must not be looked for on another in its place.
+        self.meta.mend_index()?;
+        let live = self.members.live();
+        let holders = self.meta.index_holders();
+        if holders.iter().any(|holder| !live.contains(holder)) {
+            return Err(CommitError::NoSpace);
+        }
+        let mut segments: BTreeMap<MemberIndex, BTreeMap<_, _>> = BTreeMap::new();
+        for (id, segment) in self.volume.segments() {
+            for member in segment.slots.iter().flatten() {
+                segments.entry(*member).or_default().insert(id, segment.len);
+            }
+        }
+        let belongings = Belongings {
+            journal_bytes: self.meta.journal_file_bytes()?,
+            segments,
+        };
+        // Before it takes part: from then on somebody may think of taking it into the epoch.
+        self.joins.came.fetch_add(1, Ordering::SeqCst);
+        let index = self.members.join(seat, store, &belongings)?;
+        self.volume.forget_member(index);
+        // What died while it was away still takes space there.
+        self.reaper.lock().unaudited = None;
+        self.checkpoint()?;
+        self.mend_index(MAX_MENDED_AT_CLOSE)?;
+        Ok(index)
+    }
+}

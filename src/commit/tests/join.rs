@@ -1,0 +1,383 @@
+//! Directories that come into a volume, or back into it, while it is open.
+
+use std::sync::atomic::AtomicU64;
+
+use super::*;
+use crate::commit::{Pace, RebuildProgress};
+use crate::format::MemberIndex;
+use crate::members::{MembersError, Seat};
+use crate::store::{Effect, Fault, Scope, StoreErrorKind};
+
+static UNLIMITED: AtomicU64 = AtomicU64::new(0);
+
+fn fill(fs: &TestFs, first: u64, model: &mut Model) {
+    for round in 0..4 {
+        for (file, len) in (first + 100 * round..).zip([50_000, 63, 5_000, 70_000, 120_001]) {
+            let bytes = pattern(file, len);
+            fs.write(file, &bytes).unwrap();
+            model.insert(file, bytes);
+        }
+        fs.sync().unwrap();
+    }
+}
+
+fn rebuild(fs: &TestFs) -> RebuildProgress {
+    let pace = Pace {
+        bytes_per_second: &UNLIMITED,
+        wait: &|_| true,
+    };
+    fs.pipeline.rebuild(&pace).unwrap()
+}
+
+fn join(fs: &TestFs, seat: Seat, disk: &MemDisk) -> Result<MemberIndex, CommitError> {
+    let store: StoreRef = Arc::new(disk.open());
+    fs.pipeline.join(seat, &store)
+}
+
+fn new_disk() -> MemDisk {
+    MemDisk::new("new", DISK)
+}
+
+/// Asserts that all data bears any `parity` losses, by losing them.
+fn assert_bears(rig: &Rig, parity: usize, model: &Model, context: &str) {
+    for lost in subsets(rig.disks.len(), parity) {
+        let context = format!("{context}, then lost {lost:?}");
+        let fs = TestFs::open(rig.fork().stores(&lost), Access::ReadWrite)
+            .unwrap_or_else(|error| panic!("{context}: {error}"));
+        assert_holds(&fs, model, &context);
+    }
+}
+
+#[test]
+fn a_new_directory_takes_the_place_of_a_lost_one_and_gets_its_very_bytes() {
+    for lost in 0..6 {
+        let mut rig = Rig::new(4, 2, 6);
+        let fs = rig.open(&[]);
+        let mut model = Model::new();
+        fill(&fs, 0, &mut model);
+        fs.close();
+        let fs = rig.open(&[]);
+        let shards: Vec<WrittenShard> = fs.written_shards();
+        let of_lost = || shards.iter().filter(|shard| shard.disk == lost);
+        let before: Vec<Vec<u8>> = of_lost().map(|shard| rig.bytes_of(shard)).collect();
+        assert!(before.len() > 3);
+        fs.close();
+        let old = rig.disks[lost].clone();
+        let fs = rig.open(&[lost]);
+        fill(&fs, 1000, &mut model);
+        rig.disks[lost] = new_disk();
+        let index = MemberIndex(lost as u16);
+        assert_eq!(join(&fs, Seat::Of(index), &rig.disks[lost]).unwrap(), index);
+        assert!(fs.pipeline.members().stale().is_empty(), "it is admitted");
+        // Nothing is said to be there that is not.
+        assert!(fs.redundancy()[0].0 <= 1, "{:?}", fs.redundancy());
+        fill(&fs, 2000, &mut model);
+        rebuild(&fs);
+        for (shard, before) in of_lost().zip(before) {
+            assert!(rig.bytes_of(shard) == before, "{} of {lost}", shard.name);
+        }
+        assert_eq!(fs.redundancy()[0].0, 2);
+        fs.assert_shards_lie_on(&rig, &[], "replaced");
+        fs.close();
+        assert_bears(&rig, 2, &model, &format!("{lost} was replaced"));
+        // The old one is refused from now on.
+        let mut stores = rig.fork().stores(&[]);
+        stores.push(Arc::new(old.fork().open()));
+        let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
+        assert_eq!(fs.pipeline.members().unusable().len(), 1);
+        assert_eq!(fs.redundancy()[0].0, 2);
+    }
+}
+
+#[test]
+fn one_more_directory_takes_new_data_at_once_and_what_was_lost() {
+    let mut rig = Rig::new(2, 2, 4);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    fill(&fs, 0, &mut model);
+    fs.close();
+    let fs = rig.open(&[1]);
+    rig.disks.push(new_disk());
+    assert_eq!(join(&fs, Seat::New, &rig.disks[4]).unwrap(), MemberIndex(4));
+    fill(&fs, 1000, &mut model);
+    let newest = *fs.stripes().last().unwrap();
+    let record = fs.pipeline.stripe(newest).unwrap().unwrap();
+    let segment = fs.pipeline.volume.segment(record.segment).unwrap();
+    assert!(segment.slots.contains(&Some(MemberIndex(4))), "{segment:?}");
+    let progress = rebuild(&fs);
+    assert_eq!(progress.bytes_waiting, 0);
+    assert_eq!(fs.redundancy()[0].0, 2, "{:?}", fs.redundancy());
+    fs.assert_shards_lie_on(&rig, &[1], "added");
+    fs.close();
+    for lost in [2, 3] {
+        let fs = TestFs::open(rig.fork().stores(&[1, lost]), Access::ReadWrite).unwrap();
+        assert_holds(&fs, &model, &format!("1 and {lost} are away"));
+    }
+    // The one that was away comes back as any other does.
+    let fs = rig.open(&[]);
+    assert_eq!(fs.pipeline.members().count(), 5);
+    assert_holds(&fs, &model, "all are there");
+}
+
+#[test]
+fn what_was_written_before_a_checkpoint_is_durable_on_a_directory_that_has_just_come() {
+    for (data, parity) in [(1, 2), (2, 1)] {
+        let mut rig = Rig::new(data, parity, data + parity);
+        let fs = rig.open(&[0]);
+        let bytes = pattern(7, 300);
+        fs.write(1, &bytes).unwrap();
+        fs.sync().unwrap();
+        rig.disks[0] = new_disk();
+        join(&fs, Seat::Of(MemberIndex(0)), &rig.disks[0]).unwrap();
+        rebuild(&fs);
+        drop(fs);
+        rig.cut(CutPolicy::Drop);
+        let model = Model::from([(1, bytes)]);
+        assert_bears(&rig, parity, &model, &format!("{data}+{parity}"));
+    }
+}
+
+#[test]
+fn a_power_cut_at_any_call_of_joining_loses_nothing() {
+    for seat in [Seat::Of(MemberIndex(2)), Seat::New] {
+        let base = Rig::new(2, 1, 3);
+        let fs = base.open(&[]);
+        let mut model = Model::new();
+        fill(&fs, 0, &mut model);
+        fs.close();
+        base.open(&[2]).close();
+        for call in 1.. {
+            let mut rig = base.fork();
+            let new = new_disk();
+            let mut stores = rig.stores(&[2]);
+            stores.push(Arc::new(new.open()));
+            let plan = FaultPlan::new();
+            let mut stores = FaultStore::wrap_all(stores, &plan);
+            let joining = stores.pop().unwrap();
+            let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
+            let cut = Fault::at(call, Effect::PowerCut).of(Scope::Changing);
+            plan.add(cut.lasting());
+            let joined = fs.pipeline.join(seat, &joining);
+            let struck = plan.triggered() > 0;
+            drop(fs);
+            match seat {
+                Seat::New => rig.disks.push(new),
+                _ => rig.disks[2] = new,
+            }
+            let away: Vec<usize> = (seat == Seat::New).then_some(2).into_iter().collect();
+            for policy in [CutPolicy::Drop, CutPolicy::Keep, CutPolicy::Reorder(call)] {
+                let rig = rig.fork();
+                rig.cut(policy);
+                let context = format!("{seat:?}, cut {call}, {policy:?}");
+                let fs = TestFs::open(rig.stores(&away), Access::ReadWrite)
+                    .unwrap_or_else(|error| panic!("{context}: {error}"));
+                assert_holds(&fs, &model, &context);
+                fs.write(9, &pattern(9, 20_000)).unwrap();
+                fs.sync().unwrap();
+                rebuild(&fs);
+                assert_holds(&fs, &model, &context);
+                let live = fs.pipeline.members().live();
+                let is_gone = |disk: &usize| !live.contains(&MemberIndex(*disk as u16));
+                let gone: Vec<usize> = (0..rig.disks.len()).filter(is_gone).collect();
+                fs.assert_shards_lie_on(&rig, &gone, &context);
+                fs.close();
+            }
+            if !struck {
+                joined.unwrap();
+                assert!(call > 20, "only {call} calls");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_directory_that_vanished_and_is_back_gets_what_it_missed() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    fill(&fs, 0, &mut model);
+    rig.disks[1].fail(Some(StoreErrorKind::Gone));
+    fs.pipeline.members().probe();
+    assert_eq!(fs.pipeline.members().live().len(), 2);
+    fill(&fs, 1000, &mut model);
+    fs.remove(0).unwrap();
+    model.insert(0, Vec::new());
+    for _ in 0..4 {
+        fs.sync().unwrap();
+        fs.pipeline.reap().unwrap();
+    }
+    rig.disks[1].fail(None);
+    let back = join(&fs, Seat::Own, &rig.disks[1]).unwrap();
+    assert_eq!(back, MemberIndex(1));
+    assert!(matches!(
+        join(&fs, Seat::Own, &rig.disks[1]),
+        Err(CommitError::Members(error)) if matches!(*error, MembersError::AlreadyMember { .. })
+    ));
+    let before = fs.written_shards().len();
+    let progress = rebuild(&fs);
+    assert!(progress.bytes_done > 0);
+    assert!(before > 0 && fs.written_shards().len() > before);
+    assert_eq!(fs.redundancy()[0].0, 1);
+    fs.assert_shards_lie_on(&rig, &[], "back");
+    assert_holds(&fs, &model, "back");
+    fs.close();
+    assert_bears(&rig, 1, &model, "back");
+}
+
+#[test]
+fn what_does_not_do_is_refused_and_left_as_it_was() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[2]);
+    let refused = |seat, disk: &MemDisk| match join(&fs, seat, disk) {
+        Err(CommitError::Members(error)) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let full = new_disk();
+    full.open().create("note", 10).unwrap();
+    assert!(refused(Seat::New, &full).contains("not empty"));
+    assert_eq!(full.open().list("").unwrap(), [("note".to_owned(), 10)]);
+    let seat = Seat::Of(MemberIndex(0));
+    assert!(refused(seat, &new_disk()).contains("is still there"));
+    let seat = Seat::Of(MemberIndex(9));
+    assert!(refused(seat, &new_disk()).contains("no member 9"));
+    assert!(refused(Seat::Own, &new_disk()).contains("not a member"));
+    let other = Rig::new(2, 1, 3);
+    assert!(refused(Seat::New, &other.disks[0]).contains("a member of a volume already"));
+    assert!(refused(Seat::New, &rig.disks[0]).contains("already"));
+    assert_eq!(fs.pipeline.members().count(), 3);
+    assert_eq!(fs.pipeline.members().live().len(), 2);
+}
+
+#[test]
+fn a_member_that_is_removed_is_emptied_and_everything_bears_as_many_losses_without_it() {
+    for away in [false, true] {
+        let mut rig = Rig::new(2, 1, 5);
+        let fs = rig.open(&[]);
+        let mut model = Model::new();
+        fill(&fs, 0, &mut model);
+        fs.close();
+        let absent: &[usize] = if away { &[4] } else { &[] };
+        let fs = rig.open(absent);
+        fill(&fs, 1000, &mut model);
+        fs.pipeline.remove_member(MemberIndex(4)).unwrap();
+        fill(&fs, 2000, &mut model);
+        rebuild(&fs);
+        assert_eq!(fs.pipeline.members().count(), 4);
+        assert_eq!(fs.redundancy(), [(1, fs.stripes().len() as u64)]);
+        fs.assert_shards_lie_on(&rig, absent, "removed");
+        if !away {
+            assert_eq!(rig.disks[4].open().list("").unwrap(), []);
+            assert_eq!(rig.disks[4].open().list(files::SEGMENTS).unwrap(), []);
+        }
+        // Its place is taken by the next that comes.
+        let gone = rig.disks.pop().unwrap();
+        fs.close();
+        assert_bears(&rig, 1, &model, "removed");
+        let mut stores = rig.stores(&[]);
+        stores.push(Arc::new(gone.open()));
+        let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
+        assert_eq!(fs.pipeline.members().live().len(), 4);
+        rig.disks.push(new_disk());
+        assert_eq!(join(&fs, Seat::New, &rig.disks[4]).unwrap(), MemberIndex(4));
+        fill(&fs, 3000, &mut model);
+        rebuild(&fs);
+        fs.close();
+        assert_bears(&rig, 1, &model, "another came");
+    }
+}
+
+#[test]
+fn a_member_that_the_others_cannot_spare_is_not_removed() {
+    let rig = Rig::new(2, 1, 4);
+    let fs = rig.open(&[3]);
+    let refused = fs.pipeline.remove_member(MemberIndex(0));
+    let too_few = |error: &CommitError| matches!(error, CommitError::Members(error) if matches!(**error, MembersError::TooFewLeft { .. }));
+    assert!(refused.as_ref().is_err_and(too_few), "{refused:?}");
+    assert_eq!(fs.pipeline.members().leaving(), []);
+}
+
+#[test]
+fn a_power_cut_at_any_call_of_a_removal_loses_nothing_and_it_goes_on() {
+    let base = Rig::new(2, 1, 4);
+    let fs = base.open(&[]);
+    let mut model = Model::new();
+    fill(&fs, 0, &mut model);
+    fs.close();
+    for call in (1..).step_by(3) {
+        let rig = base.fork();
+        let plan = FaultPlan::new();
+        let fs = rig.open_with_faults(&plan).unwrap();
+        let cut = Fault::at(call, Effect::PowerCut).of(Scope::Changing);
+        plan.add(cut.lasting());
+        let pace = Pace {
+            bytes_per_second: &UNLIMITED,
+            wait: &|_| true,
+        };
+        let removed = fs.pipeline.remove_member(MemberIndex(3));
+        let removed = removed.and_then(|()| fs.pipeline.rebuild(&pace));
+        let struck = plan.triggered() > 0;
+        drop(fs);
+        for policy in [CutPolicy::Drop, CutPolicy::Keep, CutPolicy::Reorder(call)] {
+            let rig = rig.fork();
+            rig.cut(policy);
+            let context = format!("cut {call}, {policy:?}");
+            let fs = TestFs::open(rig.stores(&[]), Access::ReadWrite)
+                .unwrap_or_else(|error| panic!("{context}: {error}"));
+            assert_holds(&fs, &model, &context);
+            let was_leaving = !fs.pipeline.members().leaving().is_empty();
+            rebuild(&fs);
+            assert_eq!(fs.pipeline.members().leaving(), [], "{context}");
+            let left = fs.pipeline.members().count();
+            assert!(left == 3 || !was_leaving, "{context}");
+            assert!(left == 4 || !struck || left == 3, "{context}");
+            fs.assert_shards_lie_on(&rig, &[], &context);
+            assert_eq!(fs.redundancy()[0].0, 1, "{context}");
+            assert_holds(&fs, &model, &context);
+        }
+        if !struck {
+            removed.unwrap();
+            assert!(call > 30, "only {call} calls");
+            break;
+        }
+    }
+}
+
+#[test]
+fn balancing_fills_a_new_member_as_much_as_the_others_and_loses_nothing() {
+    let mut rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    for round in 0..4 {
+        fill(&fs, 1000 * round, &mut model);
+    }
+    fs.close();
+    let fs = rig.open(&[]);
+    rig.disks.push(new_disk());
+    join(&fs, Seat::New, &rig.disks[3]).unwrap();
+    let taken = |rig: &Rig| -> Vec<u64> {
+        let taken = |disk: &MemDisk| disk.open().taken(files::SEGMENTS).unwrap();
+        rig.disks.iter().map(taken).collect()
+    };
+    let whole: u64 = taken(&rig).iter().sum();
+    let pace = Pace {
+        bytes_per_second: &UNLIMITED,
+        wait: &|_| true,
+    };
+    for _ in 0..3 {
+        fs.pipeline.balance(&pace).unwrap();
+        for _ in 0..4 {
+            fs.sync().unwrap();
+            fs.pipeline.reap().unwrap();
+        }
+    }
+    let after = taken(&rig);
+    assert!(after.iter().sum::<u64>() <= whole, "{after:?} of {whole}");
+    let (least, most) = (after.iter().min().unwrap(), after.iter().max().unwrap());
+    assert!(least * 3 > most * 2, "{after:?}");
+    fs.assert_shards_lie_on(&rig, &[], "balanced");
+    assert_eq!(fs.redundancy()[0].0, 1);
+    assert_holds(&fs, &model, "balanced");
+    fs.close();
+    assert_bears(&rig, 1, &model, "balanced");
+}

@@ -1,0 +1,334 @@
+//! Taking a directory into a volume that is open: as another member, in the place of one that is gone,
+//! or as a member that is back.
+//!
+//! 1. Look what the directory is, lock it, and look again. One for a new member has to be empty; one that is back
+//!    must have been left behind by the very epochs that this volume has come through.
+//! 2. Make what a member has: a superblock that says that it is not up to date, and journals. What a member
+//!    that is back holds of index, journal and segments that are not its own any more goes.
+//! 3. From here on it takes part, as a stale member does. [`Members::admit_stale`] takes it into the
+//!    epoch, once index and journal need nothing that it lacks.
+//!
+//! A crash before the next epoch leaves a directory that is no member, or a stale one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::health::Member;
+use super::slots::{Look, SUPERBLOCK_LEN, look, padded};
+use super::{Access, MemberState, Members, MembersError, create};
+use crate::format::superblock::{MAX_MEMBERS, MemberEntry, SLOT_BYTES, SLOTS, Superblock};
+use crate::format::{Generation, MemberId, MemberIndex, SegmentId, files};
+use crate::store::{Hold, Store, StoreError, StoreErrorKind, StoreLock, StoreRef};
+
+/// Which place a directory is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seat {
+    /// One more.
+    New,
+    /// That of a member that is gone for good.
+    Of(MemberIndex),
+    /// Its own: it was away.
+    Own,
+}
+
+/// What the layers above keep on a member.
+#[derive(Clone, Debug, Default)]
+pub struct Belongings {
+    /// Bytes of each journal file.
+    pub journal_bytes: u64,
+    /// The segments that name each member, with the lengths of their files.
+    pub segments: BTreeMap<MemberIndex, BTreeMap<SegmentId, u64>>,
+}
+
+/// A directory that is about to take part.
+struct Joining {
+    index: MemberIndex,
+    entry: MemberEntry,
+    /// What it has already, if it is back.
+    found: Option<Superblock>,
+}
+
+impl Members {
+    /// Takes a directory into the volume. It takes part when this returns, as a stale member does.
+    ///
+    /// # Errors
+    ///
+    /// [`MembersError`] if the directory does not do, or the place is not free; what it had is still
+    /// there then, if it was not empty.
+    pub fn join(
+        &self,
+        seat: Seat,
+        store: &StoreRef,
+        belongings: &Belongings,
+    ) -> Result<MemberIndex, MembersError> {
+        let _one_at_a_time = self.joining.lock();
+        if self.access == Access::ReadOnly || self.is_failed() || self.is_released() {
+            return Err(MembersError::NotNow);
+        }
+        // First without a lock, which leaves a file: it may be a directory whose disk is not mounted.
+        self.seat(seat, store)?;
+        let lock = self.take(store)?;
+        let joining = self.seat(seat, store)?;
+        let index = joining.index;
+        let block = self.first_block(&joining);
+        let keep = belongings.segments.get(&index).cloned();
+        let keep = keep.unwrap_or_default();
+        let is_back = joining.found.is_some();
+        let (fresh, journal_bytes) = (block.clone(), belongings.journal_bytes);
+        self.executor.call(store, "prepare", move |store| {
+            prepare(store, (!is_back).then_some(&fresh), journal_bytes, &keep)
+        })?;
+        self.admit_joining(&joining, block, store, lock);
+        log::info!("{} takes part as member {index}", store.label());
+        Ok(index)
+    }
+
+    /// Locks a directory for this volume alone.
+    fn take(&self, store: &StoreRef) -> Result<Option<StoreLock>, MembersError> {
+        let mine = |(held, _): &(StoreRef, StoreLock)| held.label() == store.label();
+        if self.locks.lock().iter().any(mine) && self.is_in_use(store) {
+            let path = store.label();
+            return Err(MembersError::InUse { path });
+        }
+        let locked = self
+            .executor
+            .call(store, "lock", |store| store.lock(Hold::Exclusive));
+        match locked {
+            Ok(lock) => Ok(Some(lock)),
+            // The very directory may be locked by this process, since it was a member.
+            Err(error) if error.kind() == StoreErrorKind::InUse => {
+                if self.locks.lock().iter().any(mine) {
+                    Ok(None)
+                } else {
+                    let path = store.label();
+                    Err(MembersError::InUse { path })
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn is_in_use(&self, store: &StoreRef) -> bool {
+        let everyone = self.everyone();
+        let mut up = everyone.iter().filter(|member| member.is_up());
+        up.any(|member| member.path == store.label())
+    }
+
+    /// Finds out which place a directory is to have, and whether it may have it.
+    fn seat(&self, seat: Seat, store: &StoreRef) -> Result<Joining, MembersError> {
+        let found = match look(std::slice::from_ref(store), &self.executor) {
+            Err(MembersError::Foreign { path, found }) => {
+                return Err(MembersError::NotEmpty { path, found });
+            }
+            looks => match looks?.pop() {
+                Some(Look::Member(block)) => Some(*block),
+                Some(Look::Unusable(_)) | None => None,
+            },
+        };
+        // What no table of members names any more, or not yet, has nothing that is needed.
+        let of_volume = |found: &Superblock| found.volume == self.shape.volume;
+        let is_ours = found.as_ref().is_some_and(of_volume);
+        let roster = self.roster.lock();
+        if let Some(found) = found
+            && found.volume == self.shape.volume
+            && let Some(entry) = roster.table().get(usize::from(found.index.0))
+            && entry.id == found.member
+        {
+            let index = found.index;
+            let is_own = match seat {
+                Seat::New => false,
+                Seat::Of(wanted) => wanted == index,
+                Seat::Own => true,
+            };
+            if !is_own || self.is_up(index) {
+                let path = store.label();
+                return Err(MembersError::AlreadyMember { path });
+            }
+            if !roster.knows(found.head()) {
+                let path = store.label();
+                return Err(MembersError::Diverged { path });
+            }
+            let entry = entry.clone();
+            return Ok(Joining {
+                index,
+                entry,
+                found: Some(found),
+            });
+        }
+        let index = match seat {
+            Seat::Own => {
+                let path = store.label();
+                return Err(MembersError::NotAMember { path });
+            }
+            Seat::Of(index) => {
+                self.check_gone(index)?;
+                index
+            }
+            Seat::New => {
+                let table = roster.table();
+                let vacant = table.iter().position(MemberEntry::is_vacant);
+                let given = vacant.unwrap_or(table.len());
+                if given >= MAX_MEMBERS {
+                    let most = MAX_MEMBERS;
+                    return Err(MembersError::TooManyDirectories { given, most });
+                }
+                MemberIndex(u16::try_from(given).expect("there are fewer members"))
+            }
+        };
+        drop(roster);
+        if !(is_ours && self.executor.call(store, "list", has_no_segments)?)
+            && let Some(found) = self.executor.call(store, "list", create::what_is_in)?
+        {
+            return Err(create::refusal(store.label(), found));
+        }
+        let entry = MemberEntry {
+            id: MemberId(Uuid::new_v4()),
+            current: false,
+            leaving: false,
+            path: super::epoch::noted_path(&store.label()),
+        };
+        Ok(Joining {
+            index,
+            entry,
+            found: None,
+        })
+    }
+
+    fn check_gone(&self, index: MemberIndex) -> Result<(), MembersError> {
+        match self.member(index) {
+            Some(member) if member.is_up() => Err(MembersError::StillThere {
+                index,
+                path: member.path.clone(),
+            }),
+            Some(member) if !member.is_vacant() => Ok(()),
+            _ => Err(MembersError::NoSuchMember { index }),
+        }
+    }
+
+    /// Returns the superblock that a directory begins with: one of a member that is not up to date.
+    fn first_block(&self, joining: &Joining) -> Superblock {
+        if let Some(found) = &joining.found {
+            return found.clone();
+        }
+        let roster = self.roster.lock();
+        let mut members = roster.table().to_vec();
+        put_entry(&mut members, joining);
+        Superblock {
+            volume: self.shape.volume,
+            member: joining.entry.id,
+            index: joining.index,
+            data_shards: narrow(self.shape.geometry.data_shards()),
+            parity_shards: narrow(self.shape.geometry.parity_shards()),
+            code: self.shape.code.0,
+            unit_bytes: self.shape.unit_bytes,
+            segment_bytes: self.shape.segment_bytes,
+            label: self.shape.label.clone(),
+            features: roster.features(),
+            generation: Generation(0),
+            history: roster.earlier_history(),
+            proposed: None,
+            members,
+            extension: roster.extension().to_vec(),
+        }
+    }
+
+    fn admit_joining(
+        &self,
+        joining: &Joining,
+        block: Superblock,
+        store: &StoreRef,
+        lock: Option<StoreLock>,
+    ) {
+        let index = joining.index;
+        let mut roster = self.roster.lock();
+        put_entry(roster.table_mut(), joining);
+        roster.admitted.remove(&index);
+        roster.put_block(index, block);
+        let member = Arc::new(Member::present(joining.entry.id, Arc::clone(store)));
+        {
+            let mut all = self.all.write();
+            match all.get_mut(usize::from(index.0)) {
+                Some(seat) => *seat = member,
+                None => all.push(member),
+            }
+        }
+        self.spaces.lock().remove(&index);
+        if let Some(lock) = lock {
+            self.locks.lock().push((Arc::clone(store), lock));
+        }
+        self.publish(&roster);
+    }
+
+    /// Returns the member whose directory has one of these paths, or had it when it was last seen.
+    #[must_use]
+    pub fn at(&self, paths: &[String]) -> Option<MemberIndex> {
+        let mut everyone = (0..).map(MemberIndex).zip(self.everyone());
+        let found = everyone.find(|(_, member)| paths.contains(&member.path));
+        found.map(|(index, _)| index)
+    }
+
+    /// Returns the members that are away, and where they were.
+    #[must_use]
+    pub fn away(&self) -> Vec<(MemberIndex, String)> {
+        let everyone = (0..).map(MemberIndex).zip(self.everyone());
+        let away = everyone.filter(|(_, member)| member.health().state == MemberState::Missing);
+        away.map(|(index, member)| (index, member.path.clone()))
+            .collect()
+    }
+}
+
+fn has_no_segments(store: &dyn Store) -> Result<bool, StoreError> {
+    Ok(store.list(files::SEGMENTS)?.is_empty())
+}
+
+fn put_entry(table: &mut Vec<MemberEntry>, joining: &Joining) {
+    match table.get_mut(usize::from(joining.index.0)) {
+        Some(entry) => *entry = joining.entry.clone(),
+        None => table.push(joining.entry.clone()),
+    }
+}
+
+fn narrow(shards: usize) -> u8 {
+    u8::try_from(shards).expect("a geometry has at most 255 shards")
+}
+
+/// Makes what a member has: a superblock, if it is new, and empty journals. Of a member that is back only
+/// the segments stay that still name it.
+fn prepare(
+    store: &dyn Store,
+    fresh: Option<&Superblock>,
+    journal_bytes: u64,
+    keep: &BTreeMap<SegmentId, u64>,
+) -> Result<(), StoreError> {
+    if let Some(block) = fresh {
+        // First of all: what is left of an attempt that was cut off is known by it.
+        store.remove(files::SUPERBLOCK)?;
+        store.create(files::SUPERBLOCK, SUPERBLOCK_LEN)?;
+        for slot in 0..SLOTS {
+            let offset = (slot * SLOT_BYTES) as u64;
+            store.write_at(files::SUPERBLOCK, offset, &padded(block))?;
+        }
+        store.sync(files::SUPERBLOCK)?;
+    }
+    for name in [files::INDEX, files::BALLAST, files::DATA_BALLAST] {
+        store.remove(name)?;
+    }
+    let mut strays = BTreeSet::new();
+    for (name, len) in store.list(files::SEGMENTS)? {
+        match files::parse_segment(&name).and_then(|segment| keep.get(&segment)) {
+            Some(wanted) if len > *wanted => store.truncate(&name, *wanted)?,
+            Some(_) => {}
+            None => {
+                strays.insert(name);
+            }
+        }
+    }
+    strays.iter().try_for_each(|name| store.remove(name))?;
+    for name in files::JOURNALS {
+        store.remove(name)?;
+        store.create(name, journal_bytes)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! Letting a member go: first it takes nothing new, and once nothing is on it any more it is no member.
+
+use std::sync::Arc;
+
+use super::health::Member;
+use super::{Access, Members, MembersError};
+use crate::format::{MemberIndex, files};
+use crate::store::{Store, StoreError};
+
+impl Members {
+    /// Returns the members that are being emptied.
+    #[must_use]
+    pub fn leaving(&self) -> Vec<MemberIndex> {
+        self.leaving.read().to_vec()
+    }
+
+    /// Returns the members that new segments go to: those at hand that are not being emptied, or, if these
+    /// are too few for a stripe, all that are at hand.
+    #[must_use]
+    pub fn homes(&self) -> Vec<MemberIndex> {
+        let (live, leaving) = (self.live(), self.leaving());
+        let staying: Vec<_> = live
+            .iter()
+            .copied()
+            .filter(|member| !leaving.contains(member))
+            .collect();
+        if staying.len() >= self.shape.geometry.total_shards() {
+            staying
+        } else {
+            live
+        }
+    }
+
+    /// Says whether a member is to be emptied. Durable on return.
+    ///
+    /// # Errors
+    ///
+    /// [`MembersError::TooFewLeft`] if the others were too few for a stripe;
+    /// [`MembersError::NoSuchMember`], [`MembersError::NotNow`].
+    pub fn set_leaving(&self, index: MemberIndex) -> Result<(), MembersError> {
+        let _one_at_a_time = self.joining.lock();
+        let mut roster = self.roster.lock();
+        if self.access == Access::ReadOnly || self.is_failed() || !roster.begun {
+            return Err(MembersError::NotNow);
+        }
+        match self.member(index) {
+            Some(member) if !member.is_vacant() => {}
+            _ => return Err(MembersError::NoSuchMember { index }),
+        }
+        let leaving = self.leaving();
+        let stays = |other: &MemberIndex| *other != index && !leaving.contains(other);
+        let staying = self.live().into_iter().filter(stays).count();
+        let needed = self.shape.geometry.total_shards();
+        if staying < needed {
+            return Err(MembersError::TooFewLeft {
+                index,
+                staying,
+                needed,
+            });
+        }
+        if let Some(entry) = roster.table_mut().get_mut(usize::from(index.0)) {
+            entry.leaving = true;
+        }
+        let target = roster.admitted.clone();
+        let raised = self.raise_epoch(&mut roster, target);
+        self.publish(&roster);
+        raised
+    }
+
+    /// Lets go of a member on which nothing is any more: it is none when this returns, durably.
+    ///
+    /// # Errors
+    ///
+    /// [`MembersError::Failed`] if so many members fail on the way that the volume cannot go on.
+    pub fn let_go(&self, index: MemberIndex) -> Result<(), MembersError> {
+        let _one_at_a_time = self.joining.lock();
+        let mut roster = self.roster.lock();
+        if self.is_failed() || !self.leaving().contains(&index) {
+            return Ok(());
+        }
+        roster.vacate(index);
+        if let Some(seat) = self.all.write().get_mut(usize::from(index.0)) {
+            *seat = Arc::new(Member::vacant());
+        }
+        self.publish(&roster);
+        let target = roster.admitted.clone();
+        let raised = self.raise_epoch(&mut roster, target);
+        self.publish(&roster);
+        self.spaces.lock().remove(&index);
+        raised
+    }
+
+    /// Removes what a directory has that was let go, and leaves it to others.
+    pub fn clear(&self, store: &crate::store::StoreRef) {
+        if let Err(error) = self.executor.call(store, "clear", clear) {
+            log::warn!("{error}; what is left in {} is of no use", store.label());
+        }
+        let is_of_it = |(held, _): &mut (crate::store::StoreRef, _)| Arc::ptr_eq(held, store);
+        let freed = self
+            .locks
+            .lock()
+            .extract_if(.., is_of_it)
+            .collect::<Vec<_>>();
+        drop(freed);
+    }
+}
+
+/// Removes all files of a member, the superblock after those that are nothing without it.
+fn clear(store: &dyn Store) -> Result<(), StoreError> {
+    for (name, _) in store.list(files::SEGMENTS)? {
+        store.remove(&name)?;
+    }
+    let others = [files::INDEX, files::BALLAST, files::DATA_BALLAST];
+    let others = others.into_iter().chain(files::JOURNALS);
+    for name in others.chain([files::SUPERBLOCK, files::LOCK]) {
+        store.remove(name)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,283 @@
+//! Directories that come and go while the volume is mounted.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::support::{
+    CAUCHYFS, Load, Shape, TestVolume, check_large, drop_caches, eventually, must, run,
+    skip_mounts, text, write_large,
+};
+
+const LARGE: u64 = 96 << 20;
+
+fn segment_files(member: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(member.join("segments")).expect("the member is there");
+    let read = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().expect("names are text");
+        (name, fs::read(entry.path()).expect("the file is there"))
+    };
+    entries
+        .map(|entry| read(entry.expect("it can be listed")))
+        .collect()
+}
+
+#[track_caller]
+fn assert_healthy(volume: &TestVolume) {
+    let (status, code) = volume.status();
+    assert_eq!(code, 0, "{status}\n{}", volume.log());
+    let rows = status["redundancy"].as_array().expect("rows are listed");
+    assert_eq!(rows.len(), 1, "{status}");
+    assert_eq!(rows[0]["losses_tolerated"], 2, "{status}");
+}
+
+fn member(volume: &TestVolume, change: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut all = vec!["member", change, text(&volume.mountpoint)];
+    all.extend(arguments);
+    let output = run(CAUCHYFS, &all);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    (output.status.code(), said)
+}
+
+fn beside(volume: &TestVolume, name: &str) -> PathBuf {
+    volume.members[0].with_file_name(name)
+}
+
+#[test]
+fn a_new_directory_in_the_place_of_a_lost_one_gets_its_very_bytes_under_load() {
+    if skip_mounts() {
+        return;
+    }
+    let mut volume = TestVolume::create(Shape::FOUR_TWO, 3072);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    volume.remount();
+    let before = segment_files(&volume.members[2]);
+    let load = Load::start(volume.path("load"));
+    volume.delete_member(2);
+    eventually("the loss is seen", || volume.members_in("missing") == 1);
+    let new = beside(&volume, "e2");
+    let (code, said) = member(&volume, "replace", &["2", text(&new)]);
+    assert_eq!(code, Some(0), "{said}\n{}", volume.log());
+    assert!(said.contains("member 2 is "), "{said}");
+    load.goes_on();
+    load.end();
+    assert_healthy(&volume);
+    volume.unmount();
+    let after = segment_files(&new);
+    assert!(before.len() > 1);
+    for (name, bytes) in &before {
+        assert!(after[name] == *bytes, "{name} has other bytes");
+    }
+    volume.members[2] = new;
+    volume.mount();
+    // Any two may be lost again.
+    volume.delete_member(4);
+    volume.delete_member(5);
+    eventually("the losses are seen", || volume.members_in("missing") == 2);
+    drop_caches();
+    check_large(&volume.path("large"), 1, LARGE);
+    volume.unmount();
+}
+
+#[test]
+fn a_replacement_that_was_killed_half_way_goes_on() {
+    if skip_mounts() {
+        return;
+    }
+    let mut volume = TestVolume::create(Shape::FOUR_TWO, 3072);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    volume.delete_member(1);
+    eventually("the loss is seen", || volume.members_in("missing") == 1);
+    let new = beside(&volume, "e1");
+    let mut command = std::process::Command::new(CAUCHYFS)
+        .args(["member", "replace", "--rate", "4MiB"])
+        .args([&volume.mountpoint, &volume.members[1], &new])
+        .stderr(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    eventually("some of it is rebuilt", || {
+        let (status, _) = volume.status();
+        let rows = status["redundancy"].as_array().expect("rows are listed");
+        let whole = rows.iter().find(|row| row["losses_tolerated"] == 2);
+        whole.is_some_and(|row| row["stripes"].as_u64() > Some(20))
+    });
+    volume.crash();
+    assert_ne!(command.wait().expect("it ends").code(), Some(0));
+    volume.members[1] = new;
+    let all = [0, 1, 2, 3, 4, 5];
+    volume.try_mount(&all, &[]);
+    must(CAUCHYFS, &["rebuild", text(&volume.mountpoint)]);
+    assert_healthy(&volume);
+    drop_caches();
+    check_large(&volume.path("large"), 1, LARGE);
+    volume.unmount();
+    let members: Vec<&str> = volume.members.iter().map(|member| text(member)).collect();
+    must(CAUCHYFS, &[&["check"][..], &members].concat());
+}
+
+#[test]
+fn one_more_directory_takes_what_was_lost_and_new_data() {
+    if skip_mounts() {
+        return;
+    }
+    let mut volume = TestVolume::create(Shape::FOUR_TWO, 3072);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    volume.delete_member(3);
+    eventually("the loss is seen", || volume.members_in("missing") == 1);
+    let new = beside(&volume, "d6");
+    let (code, said) = member(&volume, "add", &[text(&new)]);
+    assert_eq!(code, Some(0), "{said}\n{}", volume.log());
+    assert!(said.contains("member 6 is "), "{said}");
+    let (status, _) = volume.status();
+    assert_eq!(status["redundancy"][0]["losses_tolerated"], 2, "{status}");
+    write_large(&volume.path("more"), 2, LARGE).unwrap();
+    volume.unmount();
+    volume.members.push(new);
+    volume.mount_degraded(&[0, 1, 2, 4, 5, 6]);
+    volume.delete_member(0);
+    volume.delete_member(5);
+    eventually("the losses are seen", || volume.members_in("missing") == 3);
+    drop_caches();
+    check_large(&volume.path("large"), 1, LARGE);
+    check_large(&volume.path("more"), 2, LARGE);
+    volume.unmount();
+}
+
+#[test]
+fn a_directory_that_was_moved_away_and_back_is_taken_back_by_itself() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 2048);
+    volume.mount();
+    write_large(&volume.path("old"), 1, LARGE / 4).unwrap();
+    let elsewhere = beside(&volume, "elsewhere");
+    fs::rename(&volume.members[4], &elsewhere).unwrap();
+    eventually("the loss is seen", || volume.members_in("missing") == 1);
+    write_large(&volume.path("new"), 2, LARGE / 4).unwrap();
+    fs::rename(&elsewhere, &volume.members[4]).unwrap();
+    eventually("it is back with all that it missed", || {
+        volume.status().1 == 0
+    });
+    assert_healthy(&volume);
+    check_large(&volume.path("new"), 2, LARGE / 4);
+    volume.unmount();
+    let members: Vec<&str> = volume.members.iter().map(|member| text(member)).collect();
+    must(CAUCHYFS, &[&["check"][..], &members].concat());
+}
+
+#[test]
+fn a_directory_that_is_removed_is_emptied_and_is_nobodys_afterwards() {
+    if skip_mounts() {
+        return;
+    }
+    let shape = Shape {
+        members: 7,
+        ..Shape::FOUR_TWO
+    };
+    let mut volume = TestVolume::create(shape, 3072);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let load = Load::start(volume.path("load"));
+    let old = volume.members[6].clone();
+    let (code, said) = member(&volume, "remove", &[text(&old)]);
+    assert_eq!(code, Some(0), "{said}\n{}", volume.log());
+    load.goes_on();
+    load.end();
+    assert_healthy(&volume);
+    assert_eq!(volume.members_in("online"), 6);
+    assert_eq!(segment_files(&old).len(), 0);
+    assert!(!old.join("superblock").exists() && !old.join("index").exists());
+    // Another volume may have it; this one has too few to give another one away.
+    let (code, said) = member(&volume, "remove", &["0"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("a stripe needs 6"), "{said}");
+    volume.unmount();
+    volume.members.pop();
+    volume.mount();
+    drop_caches();
+    check_large(&volume.path("large"), 1, LARGE);
+    volume.unmount();
+    let members: Vec<&str> = volume.members.iter().map(|member| text(member)).collect();
+    must(CAUCHYFS, &[&["check"][..], &members].concat());
+}
+
+#[test]
+fn a_directory_that_is_still_there_is_replaced_by_copying_what_it_has() {
+    if skip_mounts() {
+        return;
+    }
+    let mut volume = TestVolume::create(Shape::FOUR_TWO, 3072);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let new = beside(&volume, "e3");
+    let old = volume.members[3].clone();
+    let (code, said) = member(&volume, "replace", &[text(&old), text(&new)]);
+    assert_eq!(code, Some(0), "{said}\n{}", volume.log());
+    assert_healthy(&volume);
+    assert!(segment_files(&old).is_empty());
+    volume.unmount();
+    volume.members[3] = new;
+    volume.mount();
+    drop_caches();
+    check_large(&volume.path("large"), 1, LARGE);
+    volume.unmount();
+}
+
+#[test]
+fn old_data_moves_to_a_new_directory_when_it_is_to_be_balanced() {
+    if skip_mounts() {
+        return;
+    }
+    let mut volume = TestVolume::create(Shape::FOUR_TWO, 3072);
+    volume.mount();
+    write_large(&volume.path("large"), 1, 3 * LARGE).unwrap();
+    volume.remount();
+    let new = beside(&volume, "d6");
+    let (code, said) = member(&volume, "add", &["--balance", text(&new)]);
+    assert_eq!(code, Some(0), "{said}\n{}", volume.log());
+    volume.members.push(new);
+    assert_healthy(&volume);
+    volume.remount();
+    let held = |member: &PathBuf| -> usize {
+        let files = segment_files(member);
+        files.values().map(Vec::len).sum()
+    };
+    let held: Vec<usize> = volume.members.iter().map(held).collect();
+    let (least, most) = (held.iter().min().unwrap(), held.iter().max().unwrap());
+    assert!(least * 2 > *most, "{held:?}");
+    drop_caches();
+    check_large(&volume.path("large"), 1, 3 * LARGE);
+    volume.unmount();
+}
+
+#[test]
+fn directories_that_do_not_do_are_refused_and_left_alone() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    let full = beside(&volume, "full");
+    fs::create_dir(&full).unwrap();
+    fs::write(full.join("note"), "mine").unwrap();
+    let (code, said) = member(&volume, "add", &[text(&full)]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("is not empty"), "{said}");
+    assert_eq!(fs::read_dir(&full).unwrap().count(), 1);
+    let new = beside(&volume, "new");
+    for (old, needle) in [("9", "no member 9"), ("/no", "is no member")] {
+        let (code, said) = member(&volume, "replace", &[old, text(&new)]);
+        assert!(matches!(code, Some(1 | 2)), "{old}: {said}");
+        assert!(said.contains(needle), "{old}: {said}");
+        assert!(!new.exists(), "{old}");
+    }
+    let (code, said) = member(&volume, "add", &[text(&volume.members[0])]);
+    assert_eq!(code, Some(2), "{said}");
+    volume.unmount();
+}
