@@ -1,4 +1,5 @@
-//! Stripes that compaction may move, the deadest first.
+//! Stripes that compaction may move: those that lack shards first, which are whole in a new place, then the
+//! deadest.
 //!
 //! A stripe that lost bytes is a candidate without a rank; once somebody counted what lives of it, it
 //! has one, until it loses bytes again. How many are remembered is bounded; those that were not are
@@ -16,12 +17,21 @@ const MAX_CANDIDATES: usize = 1 << 16;
 /// Parts in a thousand of a stripe that live.
 pub(super) type Permille = u64;
 
+/// What makes a stripe worth moving, the most first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Rank {
+    /// Whether it has all its shards.
+    pub(super) is_whole: bool,
+    /// How much of it lives.
+    pub(super) live: Permille,
+}
+
 /// What is known of partly dead stripes.
 #[derive(Debug)]
 pub(super) struct Candidates {
     unranked: BTreeSet<StripeId>,
-    ranked: BTreeSet<(Permille, StripeId)>,
-    ranks: HashMap<StripeId, Permille>,
+    ranked: BTreeSet<(Rank, StripeId)>,
+    ranks: HashMap<StripeId, Rank>,
     /// The next stripe that a survey looks at; `None` once it saw all that there were at the mount.
     pub(super) survey_from: Option<Bytes>,
     /// Stripes taken to have what lives of them counted.
@@ -73,17 +83,22 @@ impl Candidates {
         self.unranked.is_empty() && self.survey_from.is_none()
     }
 
-    /// Notes what lives of a stripe.
-    pub(super) fn rank(&mut self, stripe: StripeId, live: Permille) {
-        if let Some(before) = self.ranks.insert(stripe, live) {
+    /// Notes what is known of a stripe.
+    pub(super) fn rank(&mut self, stripe: StripeId, rank: Rank) {
+        if let Some(before) = self.ranks.insert(stripe, rank) {
             self.ranked.remove(&(before, stripe));
         }
-        self.ranked.insert((live, stripe));
+        self.ranked.insert((rank, stripe));
     }
 
-    /// Returns the deadest stripes of which at most `most` lives.
-    pub(super) fn deadest(&self, most: Permille, limit: usize) -> Vec<StripeId> {
-        let ranked = self.ranked.iter().take_while(|(live, _)| *live <= most);
+    /// Returns the stripes most worth moving of which at most `most` lives.
+    pub(super) fn best(&self, most: Permille, limit: usize) -> Vec<StripeId> {
+        let of = |is_whole| {
+            let first = (Rank { is_whole, live: 0 }, StripeId(0));
+            let ranked = self.ranked.range(first..);
+            ranked.take_while(move |(rank, _)| rank.is_whole == is_whole && rank.live <= most)
+        };
+        let ranked = of(false).chain(of(true));
         ranked.map(|(_, stripe)| *stripe).take(limit).collect()
     }
 }
@@ -92,24 +107,40 @@ impl Candidates {
 mod tests {
     use super::*;
 
+    fn whole(live: Permille) -> Rank {
+        Rank {
+            is_whole: true,
+            live,
+        }
+    }
+
     #[test]
     fn the_deadest_come_first_and_a_further_loss_asks_for_another_count() {
         let mut candidates = Candidates::new();
         (1..=4).for_each(|stripe| candidates.add(StripeId(stripe)));
-        assert_eq!(candidates.deadest(1000, 10), []);
+        assert_eq!(candidates.best(1000, 10), []);
         for stripe in candidates.take_unranked(10) {
-            candidates.rank(stripe, 1000 - 100 * stripe.0);
+            candidates.rank(stripe, whole(1000 - 100 * stripe.0));
         }
         let ids = |stripes: &[u64]| stripes.iter().copied().map(StripeId).collect::<Vec<_>>();
-        assert_eq!(candidates.deadest(1000, 3), ids(&[4, 3, 2]));
-        assert_eq!(candidates.deadest(700, 3), ids(&[4, 3]));
+        assert_eq!(candidates.best(1000, 3), ids(&[4, 3, 2]));
+        assert_eq!(candidates.best(700, 3), ids(&[4, 3]));
         candidates.add(StripeId(1));
         candidates.forget(StripeId(3));
         assert_eq!(candidates.take_unranked(10), ids(&[1]));
-        assert_eq!(candidates.deadest(1000, 10), ids(&[4, 2]));
-        candidates.rank(StripeId(1), 10);
-        candidates.rank(StripeId(4), 20);
-        assert_eq!(candidates.deadest(1000, 10), ids(&[1, 4, 2]));
+        assert_eq!(candidates.best(1000, 10), ids(&[4, 2]));
+        candidates.rank(StripeId(1), whole(10));
+        candidates.rank(StripeId(4), whole(20));
+        assert_eq!(candidates.best(1000, 10), ids(&[1, 4, 2]));
+        // What lacks shards comes first, if little enough of it lives.
+        let lacking = |live| Rank {
+            is_whole: false,
+            live,
+        };
+        candidates.rank(StripeId(7), lacking(700));
+        candidates.rank(StripeId(8), lacking(500));
+        assert_eq!(candidates.best(600, 10), ids(&[8, 1, 4]));
+        assert_eq!(candidates.best(1000, 3), ids(&[8, 7, 1]));
     }
 
     #[test]

@@ -1,18 +1,20 @@
 //! Compaction: live bytes out of mostly dead stripes, so that the dead ones' space comes free.
 //!
 //! Overwriting a file leaves dead bytes in its old stripes; a stripe comes free only when all of it
-//! is dead. When nothing is free, the live rest of the deadest stripes is packed into new ones, in
+//! is dead. When nothing is free, the live rest of the deadest stripes (first of those that lack shards, which are
+//! whole again where there are members enough) is packed into new ones, in
 //! room that is kept back for this, and the old stripes die. The copying is done without any lock;
 //! the extents are re-pointed under their inode's lock, each only if it still is what was copied.
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::candidates::Permille;
+use super::candidates::{Permille, Rank};
 use super::reap::successor;
 use super::{CommitError, Pipeline};
-use crate::format::record::{Backref, Extent, Marker};
+use crate::format::record::{Backref, Extent, Marker, Stripe};
 use crate::format::{BLOCK_SIZE, Ino, Record, StripeId, key};
 use crate::meta::Batch;
+use crate::volume::{Tally, member_of};
 
 /// Stripes moved in one go. New ones are filled with what lives of them; the room kept back is
 /// enough for that.
@@ -127,15 +129,15 @@ impl Pipeline {
         Ok(moved | self.move_out(&mut packed, locks)?)
     }
 
-    /// Returns the deadest of the stripes that are known to have lost bytes, or else of those that a
-    /// survey comes upon.
+    /// Returns those most worth moving of the stripes that are known to have lost bytes, or else of those
+    /// that a survey comes upon.
     fn find_victims(&self, effort: Effort) -> Result<Vec<StripeId>, CommitError> {
         for _ in 0..effort.counts {
             let counted = self.count_candidates()?;
             let victims = self
                 .candidates
                 .lock()
-                .deadest(effort.max_live, VICTIMS_AT_ONCE);
+                .best(effort.max_live, VICTIMS_AT_ONCE);
             if !victims.is_empty() || (!counted && !self.survey()?) {
                 return Ok(victims);
             }
@@ -153,25 +155,42 @@ impl Pipeline {
                 continue;
             }
             counted = true;
-            let live = self.live_part(stripe).inspect_err(|_| {
+            let rank = self.rank_of(stripe).inspect_err(|_| {
                 let mut candidates = self.candidates.lock();
                 stripes[done..]
                     .iter()
                     .for_each(|&left| candidates.add(left));
             })?;
-            if (1..=MAX_LIVE).contains(&live) {
-                self.candidates.lock().rank(stripe, live);
+            if (1..=MAX_LIVE).contains(&rank.live) {
+                self.candidates.lock().rank(stripe, rank);
             }
         }
         Ok(counted)
     }
 
-    /// Returns which part of a stripe lives; 0 if it is gone.
-    fn live_part(&self, stripe: StripeId) -> Result<Permille, CommitError> {
+    /// Returns what makes a stripe worth moving; nothing of it lives if it is gone.
+    fn rank_of(&self, stripe: StripeId) -> Result<Rank, CommitError> {
         let record = self.records.stripe(stripe)?;
         let held = record.map_or(0, |record| u64::from(record.payload_len));
         let live = self.live_bytes(stripe)?;
-        Ok((live * 1000).checked_div(held).unwrap_or(0))
+        Ok(Rank {
+            is_whole: record.is_none_or(|record| self.is_whole(&record)),
+            live: (live * 1000).checked_div(held).unwrap_or(0),
+        })
+    }
+
+    /// Says whether all shards of a stripe were written, and their members are at hand.
+    fn is_whole(&self, record: &Stripe) -> bool {
+        let Some(segment) = self.volume.segment(record.segment) else {
+            return true;
+        };
+        let live = self.members.live();
+        let is_there = |shard| {
+            let member = member_of(&segment, record, shard);
+            record.written.contains(shard) && member.is_some_and(|member| live.contains(&member))
+        };
+        let tally = Tally::of(&segment, record, is_there);
+        tally.present == tally.existing
     }
 
     /// Makes candidates of the next stripes in the order of their numbers. Returns false once all were

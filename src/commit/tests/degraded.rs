@@ -314,3 +314,58 @@ fn who_reads_does_not_wait_for_a_member_that_hangs_when_others_have_the_same() {
         plan.release();
     }
 }
+
+/// With a member to spare, what is moved out of the way of others is at full redundancy again.
+#[test]
+fn compaction_moves_stripes_that_lack_shards_before_deader_ones() {
+    let rig = Rig::new(2, 1, 4);
+    let fs = rig.open(&[]);
+    for file in 0..40 {
+        fs.write(file, &pattern(file, UNIT)).unwrap();
+    }
+    fs.pipeline.checkpoint().unwrap();
+    let shards = fs.written_shards();
+    let on = |disk: usize| {
+        let of_disk = shards.iter().filter(|shard| shard.disk == disk);
+        of_disk.map(|shard| shard.stripe).collect::<Vec<_>>()
+    };
+    // The first stripes, which are moved first where all else is the same, keep their shards.
+    let first = shards[0].stripe;
+    let lost = (0..4).find(|disk| !on(*disk).is_empty() && !on(*disk).contains(&first));
+    let lost = lost.expect("segments lie on different disks");
+    let lacking = on(lost);
+    // Half of each stripe dies.
+    for file in (0..40).step_by(2) {
+        fs.remove(file).unwrap();
+    }
+    fs.sync().unwrap();
+    rig.disks[lost].delete();
+    fs.pipeline.members().probe();
+    fs.pipeline.reap_now().unwrap();
+    let before: Vec<StripeId> = fs.stripes();
+    let lacking: Vec<StripeId> = lacking.into_iter().filter(|s| before.contains(s)).collect();
+    assert!(!lacking.is_empty() && lacking.len() < before.len());
+    let effort = crate::commit::compact::Effort {
+        max_live: 900,
+        counts: usize::MAX,
+    };
+    assert!(fs.pipeline.compact(&NoLocks, effort).unwrap());
+    fs.pipeline.reap_now().unwrap();
+    let moved: Vec<StripeId> = before
+        .iter()
+        .copied()
+        .filter(|s| !fs.stripes().contains(s))
+        .collect();
+    let first = moved
+        .iter()
+        .filter(|stripe| lacking.contains(stripe))
+        .count();
+    assert_eq!(
+        first,
+        lacking.len().min(moved.len()),
+        "{moved:?} of {lacking:?}"
+    );
+    for file in (1..40).step_by(2) {
+        assert!(fs.read(file).unwrap() == pattern(file, UNIT), "file {file}");
+    }
+}
