@@ -18,8 +18,8 @@
 //!
 //! `rebuilding`, `room.making`, `checkpointing` and `reaper` are batons, taken in this order and held
 //! through I/O: those who wait for one want what its holder is doing. So is `counting`, taken by none of
-//! them. The
-//! commit group is left while a commit runs. All others are leaves.
+//! them, and `scrubbing`, taken before all of them. The commit group is left while a commit runs. All
+//! others are leaves.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -440,7 +440,7 @@ fn superblocks_journals_and_copies_of_the_index_are_repaired_from_others() {
             assert!(disk.corrupt(files::INDEX, at, |b| b[0] ^= 1, 1));
         }
     };
-    let harms: [(&str, Spoil); 5] = [
+    let harms: [(&str, Spoil); 6] = [
         ("slot 0", |disk| {
             assert!(disk.corrupt(files::SUPERBLOCK, 100, |b| b[0] ^= 1, 1));
         }),
@@ -451,6 +451,13 @@ fn superblocks_journals_and_copies_of_the_index_are_repaired_from_others() {
         ("index heads", |disk| {
             disk.corrupt(files::INDEX, 100, |b| b[0] ^= 1, 1);
             disk.corrupt(files::INDEX, 4196, |b| b[0] ^= 1, 1);
+        }),
+        ("index cut short", |disk| {
+            let store = disk.open();
+            if store.open_len(files::INDEX).is_ok() {
+                store.truncate(files::INDEX, 20_000).unwrap();
+                store.sync(files::INDEX).unwrap();
+            }
         }),
         ("journal", |disk| {
             for journal in files::JOURNALS {
@@ -475,6 +482,7 @@ fn superblocks_journals_and_copies_of_the_index_are_repaired_from_others() {
                 "{context}"
             );
             assert_eq!(fs.pipeline.index_copies().members.len(), 2, "{context}");
+            assert_eq!(fs.pipeline.members().live().len(), 3, "{context}");
             fs.sync().unwrap();
             assert_eq!(scrub(&fs).record.repaired, 0, "{context}");
             drop(fs);
