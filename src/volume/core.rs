@@ -46,7 +46,7 @@ pub(crate) struct Core {
     pub(super) cache: ShardCache,
     pub(super) prefetch: Prefetch,
     pub(super) pins: Pins,
-    /// Stripes of which a part was decoded, and may be again.
+    /// Where parts of shards were decoded lately.
     pub(super) partly_decoded: PartlyDecoded,
     /// What was said of damage.
     pub(super) damage: Damage,

@@ -56,21 +56,28 @@ impl Located {
     }
 }
 
-/// Stripes of which a part was decoded lately.
+/// Where parts of shards were decoded lately.
 #[derive(Debug, Default)]
-pub(super) struct PartlyDecoded(Mutex<VecDeque<StripeId>>);
+pub(super) struct PartlyDecoded(Mutex<VecDeque<(StripeId, Rows)>>);
 
-/// Partly decoded stripes that are remembered.
+/// Partly decoded shards that are remembered.
 const MAX_PARTLY_DECODED: usize = 64;
 
 impl PartlyDecoded {
-    /// Takes note of a stripe; returns whether it was noted lately.
-    fn note(&self, stripe: StripeId) -> bool {
+    /// Takes note of rows; returns whether they go on where others ended lately, or nearly so: requests
+    /// of one reader may overtake one another.
+    fn note(&self, stripe: StripeId, rows: &Rows) -> bool {
         let mut noted = self.0.lock();
-        if noted.contains(&stripe) {
+        let goes_on = |(of, before): &(StripeId, Rows)| {
+            let reach = before.range.end + 2 * rows.range.len();
+            *of == stripe
+                && before.shard == rows.shard
+                && (before.range.end..=reach).contains(&rows.range.start)
+        };
+        if noted.iter().any(goes_on) {
             return true;
         }
-        noted.push_back(stripe);
+        noted.push_back((stripe, rows.clone()));
         if noted.len() > MAX_PARTLY_DECODED {
             noted.pop_front();
         }
@@ -180,21 +187,20 @@ impl Core {
     /// Returns whether the whole of a stripe should be decoded for some rows of it: some of them are
     /// lost, or on a member that is slow, and the reader seems to be on his way through the stripe.
     ///
-    /// He is if he enters a lost shard at its start, takes much of it, or has been here before; decoding
-    /// for him piece by piece would read each of the other shards as often as the lost one.
+    /// He is if he enters a lost shard at its start, takes much of it, or goes on where he was; decoding for
+    /// him piece by piece would read each of the other shards as often as the lost one. For one who reads
+    /// here and there, that is little beside the whole.
     fn is_worth_decoding(&self, located: &Located, wanted: &[Rows]) -> bool {
         let is_lost = |rows: &&Rows| {
             let member = self.reachable(located, rows.shard);
             !located.is_implied(rows.shard)
                 && member.is_none_or(|member| self.members.is_avoided(member))
         };
-        let mut lost = wanted.iter().filter(is_lost).peekable();
-        if lost.peek().is_none() {
-            return false;
-        }
-        let is_telling =
-            |rows: &Rows| rows.range.start == 0 || rows.range.len() * 2 >= located.height();
-        lost.any(is_telling) || self.partly_decoded.note(located.id)
+        let is_telling = |rows: &Rows| {
+            let takes_much = rows.range.len() * 2 >= located.height();
+            rows.range.start == 0 || takes_much || self.partly_decoded.note(located.id, rows)
+        };
+        wanted.iter().filter(is_lost).any(is_telling)
     }
 
     /// Reads all data shards of a stripe into the cache, from all members at once. Nothing fails if this

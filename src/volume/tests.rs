@@ -348,15 +348,24 @@ fn a_block_read_here_and_there_is_decoded_without_the_rest_of_its_stripe() {
     rig.disks[usize::from(lost.0)].delete();
     rig.volume.core.members.probe();
     rig.plan.record();
-    let mut out = [0; 100];
-    let at = 2 * UNIT + BLOCK_SIZE + 7;
-    rig.volume
-        .read(stripe, u32::try_from(at).unwrap(), &mut out)
-        .unwrap();
-    assert!(out == payload[at..at + 100]);
-    let log = rig.plan.take_log();
-    let reads: Vec<u64> = log.iter().map(|call| call.len).collect();
-    assert_eq!(reads, [BLOCK_SIZE as u64; 4]);
+    let read = |at: usize| {
+        let mut out = [0; 100];
+        let offset = u32::try_from(at).unwrap();
+        rig.volume.read(stripe, offset, &mut out).unwrap();
+        assert!(out == payload[at..at + 100]);
+        let log = rig.plan.take_log();
+        rig.plan.record();
+        log.iter().map(|call| call.len).collect::<Vec<u64>>()
+    };
+    // Again and again, but never on from where he was.
+    for block in [7, 5, 3, 1] {
+        let reads = read(2 * UNIT + block * BLOCK_SIZE + 7);
+        assert_eq!(reads, [BLOCK_SIZE as u64; 4], "block {block}");
+    }
+    // Who goes on is given all of it.
+    let whole = read(2 * UNIT + 2 * BLOCK_SIZE);
+    assert_eq!(whole.iter().sum::<u64>(), 4 * UNIT as u64);
+    assert_eq!(read(2 * UNIT + 4 * BLOCK_SIZE), [0; 0]);
 }
 
 /// Nobody waits for what will never be.
