@@ -34,6 +34,7 @@ mod pace;
 mod plan;
 
 pub use pace::Pace;
+pub(super) use pace::pause;
 
 /// How far a rebuild is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

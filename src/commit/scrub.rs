@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
+use super::rebuild::pause;
 use super::{CommitError, InodeLocks, Pipeline};
 use crate::format::record::Scrub;
 use crate::format::{Record, SegmentId, key};
@@ -105,7 +106,7 @@ impl Drop for Live<'_> {
 impl Pipeline {
     /// Scrubs, or goes on with the scrub that stopped half way, until it is through, `report` breaks, or the
     /// volume is closed. `report` is called several times a second. Reads no more than so many bytes in a
-    /// second, if that is limited. Returns `None` if somebody else scrubs.
+    /// second, if that is limited, and rests half of the time while others use the volume. Returns `None` if somebody else scrubs.
     ///
     /// What is repaired is durable, and was read back, when it is counted.
     ///
@@ -141,12 +142,14 @@ impl Pipeline {
             self.scrub_metadata(&mut scrub, &mut go_on)?;
         }
         while go_on(&scrub)? {
-            let (began, read) = (Instant::now(), scrub.bytes);
+            let (began, read, foreground) = (Instant::now(), scrub.bytes, self.foreground());
             if !self.scrub_stripes(&mut scrub, batch_bytes(bytes_per_second), locks)? {
                 self.end_scrub(&mut scrub);
                 break;
             }
-            let until = began + least_time(bytes_per_second, scrub.bytes - read);
+            let in_use = self.foreground() > foreground;
+            let took = began.elapsed();
+            let until = began + took + pause(bytes_per_second, scrub.bytes - read, took, in_use);
             while Instant::now() < until && go_on(&scrub)? {
                 std::thread::sleep(MAX_REST.min(until.saturating_duration_since(Instant::now())));
             }
@@ -269,15 +272,6 @@ impl Pipeline {
 /// moment.
 fn batch_bytes(bytes_per_second: Option<u64>) -> u64 {
     bytes_per_second.map_or(BATCH_BYTES, |rate| (rate / 4).min(BATCH_BYTES))
-}
-
-/// Returns how long reading so many bytes is to take at least.
-fn least_time(bytes_per_second: Option<u64>, bytes: u64) -> Duration {
-    let Some(rate) = bytes_per_second else {
-        return Duration::ZERO;
-    };
-    let micros = u128::from(bytes) * 1_000_000 / u128::from(rate.max(1));
-    Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
 }
 
 #[expect(

@@ -1,4 +1,5 @@
-//! How fast a rebuild goes: no faster than it was told to, and at half its speed while others work.
+//! How fast a rebuild goes, and a scrub: no faster than it was told to, and at half its speed while others
+//! work.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -23,7 +24,13 @@ impl Pace<'_> {
     }
 }
 
-fn pause(bytes_per_second: Option<u64>, bytes: u64, took: Duration, in_use: bool) -> Duration {
+/// Returns how long to rest after a piece of work.
+pub(in crate::commit) fn pause(
+    bytes_per_second: Option<u64>,
+    bytes: u64,
+    took: Duration,
+    in_use: bool,
+) -> Duration {
     let least = match bytes_per_second {
         Some(rate) => {
             let microseconds = u128::from(bytes) * 1_000_000 / u128::from(rate.max(1));
