@@ -267,6 +267,16 @@ mod tests {
     }
 
     #[test]
+    fn no_two_buffers_adjoin() {
+        let pool = Pool::new(0);
+        let buffers: Vec<Buffer> = (0..64).map(|_| pool.buffer(PINNED_BYTES)).collect();
+        let starts: Vec<usize> = buffers.iter().map(|b| b.as_ptr().addr()).collect();
+        for start in &starts {
+            assert!(!starts.contains(&(start + PINNED_BYTES)), "{starts:x?}");
+        }
+    }
+
+    #[test]
     fn large_buffers_are_pinned_once_and_unpinned_before_their_memory_goes() {
         let notes = Arc::new(Notes::default());
         let pool = Pool::pinned(1 << 20, Some(Arc::clone(&notes) as _));

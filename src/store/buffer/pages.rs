@@ -15,7 +15,12 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use super::Pinner;
 use crate::store::ALIGNMENT;
 
-/// An owned private mapping of `len` bytes, readable and writable.
+/// Bytes between mappings.
+const GAP: usize = ALIGNMENT;
+
+/// An owned private mapping of `len` bytes, readable and writable. A page behind it belongs to it and is
+/// never touched: where two mappings adjoined, bytes of both might be taken for one run, and a device that
+/// knows both refuses to copy what lies in two of them.
 #[derive(Debug)]
 pub(super) struct Pages {
     start: NonNull<u8>,
@@ -42,8 +47,10 @@ impl Pages {
             "mapping of {len} bytes"
         );
         let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let total = len + GAP;
         // SAFETY: a null hint and no MAP_FIXED let the kernel choose a range that nothing uses.
-        let start = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE) };
+        let start =
+            unsafe { mmap_anonymous(ptr::null_mut(), total, protection, MapFlags::PRIVATE) };
         match start.ok().and_then(|start| NonNull::new(start.cast())) {
             Some(start) => Self {
                 start,
@@ -89,7 +96,7 @@ impl Drop for Pages {
         }
         // SAFETY: exactly this range was mapped by `map`, and every reference into it borrowed
         // from `self`, which ends here.
-        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len + GAP) };
         unmapped.expect("unmapping a whole mapping of our own succeeds");
     }
 }
