@@ -8,6 +8,7 @@ mod isal;
 mod lane;
 mod machine;
 mod report;
+mod resident;
 mod row;
 
 pub use self::{
@@ -154,12 +155,16 @@ pub fn run(wishes: &Wishes, mut progress: impl FnMut(&Row, usize)) -> Result<Rep
     let mut machine = Machine::measure();
     if let Some(gpus) = &gpus {
         machine.gpu = Some(gpus.name().to_owned());
+        machine.gpu_copy_gb_per_s = Some(resident::copy_gb_per_s(gpus.first(), time)?);
         machine.pcie_h2d_gb_per_s = Some(gpus.send_gb_per_s()?);
     }
     let mut arena = Arena::default();
     let mut rows = Vec::new();
     for plan in &plans {
         let row = match &gpus {
+            Some(gpus) if plan.setting.working_set == WorkingSet::Device => {
+                plan.measure_resident(gpus.first(), time)?
+            }
             Some(gpus) if plan.setting.working_set.is_of_gpu() => {
                 plan.measure_on(gpus, &mut arena, time)?
             }
@@ -240,12 +245,15 @@ fn settings(wishes: &Wishes, sets: &[WorkingSet]) -> Result<Vec<Setting>, BenchE
     {
         return Err(BenchError::Threads { seen });
     }
+    let first_threads = threads[0];
     let operations = or(&wishes.operations, &Operation::ALL);
     let mut settings = Vec::new();
     for &shard_bytes in &lengths {
         for &threads in &threads {
             for working_set in or(&wishes.working_sets, sets) {
-                if !sets.contains(&working_set) {
+                // What stays on a device has no callers of whom there might be several.
+                let is_again = working_set == WorkingSet::Device && threads != first_threads;
+                if !sets.contains(&working_set) || is_again {
                     continue;
                 }
                 let setting = |&operation| Setting {

@@ -87,6 +87,11 @@ impl Gpus {
         })
     }
 
+    /// Returns the first.
+    pub(super) fn first(&self) -> &Gpu {
+        &self.first
+    }
+
     /// Returns the name of the first.
     pub(super) fn name(&self) -> &str {
         self.first.name()

@@ -82,7 +82,6 @@ fn gb_per_s(time: Duration) -> f64 {
     BYTES as f64 / time.as_secs_f64() / 1e9
 }
 
-/// Returns what Linux calls the CPU.
 /// Returns how much memory this machine has, in bytes.
 pub(super) fn memory_bytes() -> usize {
     let info = rustix::system::sysinfo();
@@ -90,6 +89,7 @@ pub(super) fn memory_bytes() -> usize {
     usize::try_from(info.totalram).map_or(usize::MAX, |units| units.saturating_mul(unit))
 }
 
+/// Returns what Linux calls the CPU.
 fn cpu_name() -> Option<String> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;

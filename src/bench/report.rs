@@ -29,8 +29,15 @@ impl fmt::Display for Report {
             "memory, one thread: read {:.1} GB/s, copy {:.1} GB/s",
             machine.memory_read_gb_per_s, machine.memory_copy_gb_per_s
         )?;
-        if let (Some(gpu), Some(rate)) = (&machine.gpu, machine.pcie_h2d_gb_per_s) {
-            writeln!(f, "{gpu}: copies to it {rate:.1} GB/s")?;
+        if let (Some(gpu), Some(inside), Some(rate)) = (
+            &machine.gpu,
+            machine.gpu_copy_gb_per_s,
+            machine.pcie_h2d_gb_per_s,
+        ) {
+            writeln!(
+                f,
+                "{gpu}: copies inside {inside:.0} GB/s, to it {rate:.1} GB/s"
+            )?;
         }
         match &self.isal {
             Some(library) => writeln!(f, "ISA-L: {library}")?,
@@ -42,7 +49,8 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "\nGB/s of data; limit: plain XOR of the same shards, or a copy of as many bytes over the bus; \
+            "\nGB/s of data; limit: plain XOR of the same shards, or a copy of as many bytes inside the GPU or \
+             over the bus; \
              * the engine of `auto`"
         )
     }
@@ -54,6 +62,7 @@ fn write_row(f: &mut fmt::Formatter<'_>, row: &Row, chosen: bool) -> fmt::Result
     let set = match row.working_set {
         WorkingSet::Warm => "warm",
         WorkingSet::Cold => "cold",
+        WorkingSet::Device => "device",
         WorkingSet::Pinned => "pinned",
         WorkingSet::Pageable => "pageable",
     };

@@ -42,7 +42,9 @@ pub enum WorkingSet {
     Warm,
     /// Stripes in turn, 256 MiB of them, so that each comes from memory.
     Cold,
-    /// The same in memory that GPUs read and write by themselves.
+    /// 2 GiB of them in the memory of a GPU, where they stay.
+    Device,
+    /// As with [`Self::Cold`], in memory that GPUs read and write by themselves.
     Pinned,
     /// The same in any memory, for GPUs.
     Pageable,
@@ -53,7 +55,7 @@ impl WorkingSet {
     pub const OF_CPU: [Self; 2] = [Self::Warm, Self::Cold];
 
     /// Those of GPUs.
-    pub const OF_GPU: [Self; 2] = [Self::Pinned, Self::Pageable];
+    pub const OF_GPU: [Self; 3] = [Self::Device, Self::Pinned, Self::Pageable];
 
     /// Returns whether stripes are coded by GPUs.
     #[must_use]
@@ -68,6 +70,7 @@ impl WorkingSet {
     fn stripes(self, stripe_bytes: usize, threads: usize) -> usize {
         match self {
             Self::Warm => 1,
+            Self::Device => 0,
             Self::Cold | Self::Pinned | Self::Pageable => {
                 (Self::COLD_BYTES / threads / stripe_bytes).max(2)
             }
@@ -77,7 +80,7 @@ impl WorkingSet {
     fn stores(self) -> Stores {
         match self {
             Self::Warm => Stores::Cached,
-            Self::Cold | Self::Pinned | Self::Pageable => Stores::Streaming,
+            Self::Cold | Self::Device | Self::Pinned | Self::Pageable => Stores::Streaming,
         }
     }
 }
@@ -117,8 +120,8 @@ pub struct Row {
     pub operation: Operation,
     /// Median rate, in 10⁹ bytes a second.
     pub gb_per_s: f64,
-    /// The same for a plain XOR that reads and writes the same shards, or a copy over the bus of as many
-    /// bytes each way.
+    /// The same for a plain XOR that reads and writes the same shards, or a copy of as many bytes: inside
+    /// the GPU, or over the bus each way.
     pub limit_gb_per_s: f64,
     /// The same for ISA-L, where it could be loaded and does this.
     pub isal_gb_per_s: Option<f64>,

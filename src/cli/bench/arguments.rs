@@ -62,7 +62,7 @@ pub(super) struct CodecArguments {
     #[arg(long = "op", value_name = "OP", value_delimiter = ',')]
     pub(super) operations: Vec<OperationName>,
     /// Where stripes lie: one stripe in the cache, or 256 MiB of them in turn; for GPUs, these in memory
-    /// that is pinned, or pageable.
+    /// that is pinned, or pageable, or 2 GiB of them in the memory of the first GPU.
     #[arg(long = "working-set", value_name = "SET", value_delimiter = ',')]
     pub(super) working_sets: Vec<WorkingSetName>,
     /// How long to measure each row.
@@ -120,6 +120,7 @@ impl From<OperationName> for Operation {
 pub(super) enum WorkingSetName {
     Warm,
     Cold,
+    Device,
     Pinned,
     Pageable,
 }
@@ -129,6 +130,7 @@ impl From<WorkingSetName> for WorkingSet {
         match name {
             WorkingSetName::Warm => Self::Warm,
             WorkingSetName::Cold => Self::Cold,
+            WorkingSetName::Device => Self::Device,
             WorkingSetName::Pinned => Self::Pinned,
             WorkingSetName::Pageable => Self::Pageable,
         }

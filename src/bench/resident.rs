@@ -1,0 +1,125 @@
+//! Rows of GPUs: stripes that stay in the memory of one, next to copies inside it.
+
+use std::time::Duration;
+
+use super::row::{Plan, median, to_f64};
+use super::{BenchError, Operation, Row};
+use crate::codec::{Geometry, Matrix};
+use crate::cuda::{DeviceError, Gpu, Resident};
+
+/// Bytes of all stripes: far more than the caches of a GPU hold.
+const TOTAL_BYTES: usize = 2 << 30;
+
+/// How often each contender gets its turn.
+const TURNS: u32 = 5;
+
+/// The most that is queued for one turn.
+const MOST_ROUNDS: f64 = 1000.0;
+
+/// Returns how fast a GPU copies bytes within its memory, in 10⁹ bytes a second, each of them read and
+/// written.
+///
+/// # Errors
+///
+/// If it is lost or has too little memory.
+pub(super) fn copy_gb_per_s(gpu: &Gpu, time: Duration) -> Result<f64, DeviceError> {
+    let mirror = Matrix::from_fn(1, 1, |_, _| 1);
+    let mut resident = gpu.resident(&mirror, false, 1 << 20, TOTAL_BYTES)?;
+    let bytes = to_f64(resident.copied_bytes());
+    let rates = (0..TURNS).map(|_| rate(&mut resident, Resident::copy, time / TURNS));
+    let rates: Vec<f64> = rates.collect::<Result<_, _>>()?;
+    Ok(median(rates) * bytes / 1e9)
+}
+
+impl Plan {
+    /// Measures a GPU for about as long as `time`, with stripes that lie in its memory.
+    ///
+    /// # Errors
+    ///
+    /// If it is lost or has too little memory.
+    pub(super) fn measure_resident(&self, gpu: &Gpu, time: Duration) -> Result<Row, BenchError> {
+        let geometry = self.geometry();
+        let matrix = match self.setting.operation {
+            Operation::Encode | Operation::Verify => Matrix::cauchy(geometry),
+            Operation::Decode => decode_matrix(geometry),
+        };
+        let is_compared = self.setting.operation == Operation::Verify;
+        let shard_bytes = self.setting.shard_bytes;
+        let mut resident = gpu.resident(&matrix, is_compared, shard_bytes, TOTAL_BYTES)?;
+        let turn = time / TURNS / 2;
+        let (mut rates, mut limits) = (Vec::new(), Vec::new());
+        let data_bytes = to_f64(resident.source_bytes());
+        let moved = to_f64(matrix.rows() + matrix.columns()) / to_f64(matrix.columns());
+        // A copy reads what it copies and writes it.
+        let copied = 2.0 * to_f64(resident.copied_bytes()) / moved;
+        for _ in 0..TURNS {
+            rates.push(rate(&mut resident, Resident::apply, turn)? * data_bytes / 1e9);
+            limits.push(rate(&mut resident, Resident::copy, turn)? * copied / 1e9);
+        }
+        Ok(Row {
+            engine: super::GPU_ENGINE,
+            threads: 1,
+            gb_per_s: median(rates),
+            limit_gb_per_s: median(limits),
+            ..self.blank_row()
+        })
+    }
+}
+
+/// Returns how many rounds of some work a GPU gets done in a second.
+fn rate(
+    resident: &mut Resident,
+    work: impl Fn(&mut Resident, u32) -> Result<Duration, DeviceError>,
+    time: Duration,
+) -> Result<f64, DeviceError> {
+    let once = work(resident, 1)?.as_secs_f64();
+    let rounds = (time.as_secs_f64() / once).clamp(1.0, MOST_ROUNDS);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to what fits"
+    )]
+    let rounds = rounds as u32;
+    Ok(f64::from(rounds) / work(resident, rounds)?.as_secs_f64())
+}
+
+/// Returns the matrix that computes as many data shards as there are parities, the first ones, from the k
+/// shards that follow: the worst case.
+fn decode_matrix(geometry: Geometry) -> Matrix {
+    let (k, m) = (geometry.data_shards(), geometry.parity_shards());
+    let generator = Matrix::cauchy(geometry);
+    let all: Vec<usize> = (0..k).collect();
+    let rows = Matrix::from_fn(k + m, k, |row, column| match row.checked_sub(k) {
+        None => u8::from(row == column),
+        Some(parity) => generator.at(parity, column),
+    });
+    let lost = k.min(m);
+    let used: Vec<usize> = (lost..lost + k).collect();
+    let solved = rows.select(&used, &all).inverse();
+    let solved = solved.expect("any k shards of a stripe determine the others");
+    solved.select(&all[..lost], &all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_matrix_of_the_worst_case_gives_the_first_shards_back() {
+        for (k, m) in [(1, 1), (4, 2), (10, 4), (3, 5)] {
+            let geometry = Geometry::new(k, m).expect("valid");
+            let generator = Matrix::cauchy(geometry);
+            let lost = k.min(m);
+            let data: Vec<u8> = (0..k).map(|i| i.to_le_bytes()[0] * 17 + 3).collect();
+            let data = Matrix::from_fn(k, 1, |row, _| data[row]);
+            let parity = generator.times(&data);
+            let used = Matrix::from_fn(k, 1, |row, _| match (lost + row).checked_sub(k) {
+                None => data.at(lost + row, 0),
+                Some(row) => parity.at(row, 0),
+            });
+            let found = decode_matrix(geometry).times(&used);
+            let first: Vec<usize> = (0..lost).collect();
+            assert_eq!(found, data.select(&first, &[0]), "{k}+{m}");
+        }
+    }
+}
