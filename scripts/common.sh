@@ -26,14 +26,18 @@ as_root() {
     fi
 }
 
+# try_packages PACKAGE...: installs them if that can be.
+try_packages() {
+    say "installing $*"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq || true
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
+}
+
 # add_packages PACKAGE...: installs them.
 add_packages() {
-    say "installing $*"
     command -v apt-get >/dev/null ||
         fail "this system has no apt-get; please install by hand: $*"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq || true
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" ||
-        fail "could not install $*"
+    try_packages "$@" || fail "could not install $*"
 }
 
 # need COMMAND=PACKAGE...: installs the packages whose commands are missing.
