@@ -7,6 +7,8 @@ use super::failure::Outcome;
 use super::size::{format_count, format_size};
 use crate::cuda::{Coded, Coding};
 
+mod advice;
+
 /// What a volume may lack although all its members are there.
 pub(super) const LACKS_COPIES: &str = "the index lacks copies";
 pub(super) const LACKS_SHARDS: &str = "some stripes lack shards";
@@ -468,35 +470,6 @@ impl Report {
             ),
         }
     }
-
-    fn next_step(&self) -> String {
-        let away: Vec<String> = self.absentees().map(MemberReport::name).collect();
-        match self.state {
-            State::Healthy => "nothing to do".to_owned(),
-            State::Degraded if away.is_empty() && self.index.as_ref().is_some_and(IndexReport::is_short) => {
-                "wait: a mounted volume copies its index in the background; if it does not, make room on its members"
-                    .to_owned()
-            }
-            State::Degraded if away.is_empty() && self.rebuild.state == RebuildState::Running => {
-                "wait: what is missing is being rebuilt".to_owned()
-            }
-            State::Degraded if away.is_empty() => {
-                "`cauchyfs rebuild` restores what is missing, on a mounted volume".to_owned()
-            }
-            State::Degraded => format!(
-                "bring back {} (are the disks mounted?), then {}mount with all directories",
-                away.join(", "),
-                if self.mounted { "unmount and " } else { "" },
-            ),
-            State::Failed if away.is_empty() => {
-                "restore the files listed above from a backup".to_owned()
-            }
-            State::Failed => format!(
-                "bring back {}: what is left is not enough to read everything",
-                away.join(", "),
-            ),
-        }
-    }
 }
 
 impl fmt::Display for RedundancyReport {
@@ -548,7 +521,11 @@ mod tests {
         }
     }
 
-    fn report(away: &[u16], rows: &[(i64, u64)], index: &[u16]) -> Report {
+    pub(in crate::cli::report) fn report(
+        away: &[u16],
+        rows: &[(i64, u64)],
+        index: &[u16],
+    ) -> Report {
         let members: Vec<_> = (0..6)
             .map(|index| {
                 let gone = away.contains(&index);

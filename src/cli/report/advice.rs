@@ -1,0 +1,171 @@
+//! What to do next about a volume.
+
+use super::{IndexReport, MemberReport, RebuildState, Report, State};
+
+impl Report {
+    /// Says in one sentence what to do next.
+    pub(super) fn next_step(&self) -> String {
+        let away: Vec<&MemberReport> = self.absentees().collect();
+        match self.state {
+            State::Healthy => "nothing to do".to_owned(),
+            State::Failed if away.is_empty() => {
+                "restore the files listed above from a backup".to_owned()
+            }
+            State::Failed => format!(
+                "bring back {}: what is left is not enough to read everything",
+                names_of(&away),
+            ),
+            State::Degraded if away.is_empty() => self.next_step_with_all_members(),
+            State::Degraded if self.mounted => self.next_step_without(&away),
+            State::Degraded => format!(
+                "bring back {} (are the disks mounted?), then mount with all directories; what is gone for \
+                 good is made up for after a mount with the others",
+                names_of(&away),
+            ),
+        }
+    }
+
+    fn next_step_with_all_members(&self) -> String {
+        if self.index.as_ref().is_some_and(IndexReport::is_short) {
+            "wait: a mounted volume copies its index in the background; if it does not, make room on its members"
+        } else if self.rebuild.state == RebuildState::Running {
+            "wait: what is missing is being rebuilt"
+        } else if self.rebuild.bytes_waiting > 0 {
+            "`cauchyfs member add MOUNTPOINT DIR` makes room for what waits for a directory"
+        } else {
+            "`cauchyfs rebuild MOUNTPOINT` restores what is missing"
+        }
+        .to_owned()
+    }
+
+    fn next_step_without(&self, away: &[&MemberReport]) -> String {
+        let names = names_of(away);
+        let (it, them) = if away.len() == 1 {
+            ("it is", "it")
+        } else {
+            ("they are", "them")
+        };
+        let replace = format!("`cauchyfs member replace MOUNTPOINT {} DIR`", away[0].index);
+        let remove = format!("`cauchyfs member remove MOUNTPOINT {}`", away[0].index);
+        let here = self.members.len() - away.len();
+        if here < self.geometry.data + self.geometry.parity {
+            return format!(
+                "bring back {names}: {it} taken in again within seconds; for one that is gone for good, \
+                 {replace} puts another in its place"
+            );
+        }
+        if self.rebuild.state == RebuildState::Running {
+            return format!("wait: what {names} held is being rebuilt onto the others");
+        }
+        if self.lacks_shards() {
+            return format!(
+                "bring back {names}: {it} taken in again within seconds; if {it} gone for good, \
+                 `cauchyfs rebuild MOUNTPOINT` makes up for {them} on the others"
+            );
+        }
+        format!(
+            "all data is whole without {names}: bring {them} back, or give up {them} with {remove}, or \
+             {replace}"
+        )
+    }
+
+    fn lacks_shards(&self) -> bool {
+        let full = i64::try_from(self.geometry.parity).unwrap_or(i64::MAX);
+        let mut rows = self.redundancy.iter();
+        rows.any(|row| row.losses_tolerated < full && row.stripes > 0)
+    }
+}
+
+fn names_of(members: &[&MemberReport]) -> String {
+    let names: Vec<String> = members.iter().map(|member| member.name()).collect();
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::report;
+    use super::*;
+
+    fn advice(change: impl FnOnce(&mut Report), away: &[u16], rows: &[(i64, u64)]) -> String {
+        let mut report = report(away, rows, &[0, 1, 3]);
+        change(&mut report);
+        report.next_step()
+    }
+
+    /// Makes do with 3+2 shards for six members.
+    fn spare(report: &mut Report) {
+        report.geometry.data = 3;
+    }
+
+    #[test]
+    fn whole_volumes_need_nothing() {
+        assert_eq!(advice(|_| {}, &[], &[(2, 7)]), "nothing to do");
+    }
+
+    #[test]
+    fn who_is_away_may_come_back_or_get_a_successor() {
+        let said = advice(|_| {}, &[2, 4], &[(0, 7)]);
+        assert!(
+            said.starts_with("bring back member 2 (/srv/d2), member 4 (/srv/d4): they are"),
+            "{said}"
+        );
+        assert!(
+            said.ends_with("`cauchyfs member replace MOUNTPOINT 2 DIR` puts another in its place"),
+            "{said}"
+        );
+        let said = advice(|report| report.mounted = false, &[2], &[(1, 7)]);
+        assert!(said.contains("then mount with all directories"), "{said}");
+        let said = advice(|_| {}, &[1, 2, 4], &[(-1, 7)]);
+        assert!(said.ends_with("not enough to read everything"), "{said}");
+    }
+
+    #[test]
+    fn the_others_make_up_for_it_where_there_are_enough() {
+        let said = advice(spare, &[2], &[(1, 7), (2, 1)]);
+        assert!(
+            said.contains("`cauchyfs rebuild MOUNTPOINT` makes up for it"),
+            "{said}"
+        );
+        let running = |report: &mut Report| {
+            spare(report);
+            report.rebuild.state = RebuildState::Running;
+        };
+        let said = advice(running, &[2], &[(1, 7)]);
+        assert!(
+            said.starts_with("wait: what member 2 (/srv/d2) held"),
+            "{said}"
+        );
+        let said = advice(spare, &[2], &[(2, 7)]);
+        assert!(
+            said.contains("`cauchyfs member remove MOUNTPOINT 2`"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn missing_shards_and_copies_are_made_where_there_is_room() {
+        let said = advice(|_| {}, &[], &[(1, 7)]);
+        assert!(said.starts_with("`cauchyfs rebuild MOUNTPOINT`"), "{said}");
+        let said = advice(
+            |report| report.rebuild.state = RebuildState::Running,
+            &[],
+            &[(1, 7)],
+        );
+        assert!(said.starts_with("wait: what is missing"), "{said}");
+        let said = advice(|report| report.rebuild.bytes_waiting = 1, &[], &[(1, 7)]);
+        assert!(
+            said.starts_with("`cauchyfs member add MOUNTPOINT DIR`"),
+            "{said}"
+        );
+        let short = |report: &mut Report| report.index.as_mut().unwrap().members.truncate(1);
+        let said = advice(
+            |report| {
+                short(report);
+                report.state = State::Degraded;
+            },
+            &[],
+            &[(2, 7)],
+        );
+        assert!(said.contains("copies its index"), "{said}");
+    }
+}
