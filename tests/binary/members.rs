@@ -1,35 +1,14 @@
 //! Directories that come and go while the volume is mounted.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::support::{
     CAUCHYFS, Load, Shape, TestVolume, check_large, drop_caches, eventually, must, run,
-    skip_mounts, text, write_large,
+    segment_files, skip_mounts, text, write_large,
 };
 
 const LARGE: u64 = 96 << 20;
-
-fn segment_files(member: &Path) -> BTreeMap<String, Vec<u8>> {
-    let entries = fs::read_dir(member.join("segments")).expect("the member is there");
-    let read = |entry: fs::DirEntry| {
-        let name = entry.file_name().into_string().expect("names are text");
-        (name, fs::read(entry.path()).expect("the file is there"))
-    };
-    entries
-        .map(|entry| read(entry.expect("it can be listed")))
-        .collect()
-}
-
-#[track_caller]
-fn assert_healthy(volume: &TestVolume) {
-    let (status, code) = volume.status();
-    assert_eq!(code, 0, "{status}\n{}", volume.log());
-    let rows = status["redundancy"].as_array().expect("rows are listed");
-    assert_eq!(rows.len(), 1, "{status}");
-    assert_eq!(rows[0]["losses_tolerated"], 2, "{status}");
-}
 
 fn member(volume: &TestVolume, change: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let mut all = vec!["member", change, text(&volume.mountpoint)];
@@ -63,7 +42,7 @@ fn a_new_directory_in_the_place_of_a_lost_one_gets_its_very_bytes_under_load() {
     assert!(said.contains("member 2 is "), "{said}");
     load.goes_on();
     load.end();
-    assert_healthy(&volume);
+    volume.assert_healthy();
     volume.unmount();
     let after = segment_files(&new);
     assert!(before.len() > 1);
@@ -111,7 +90,7 @@ fn a_replacement_that_was_killed_half_way_goes_on() {
     let all = [0, 1, 2, 3, 4, 5];
     volume.try_mount(&all, &[]);
     must(CAUCHYFS, &["rebuild", text(&volume.mountpoint)]);
-    assert_healthy(&volume);
+    volume.assert_healthy();
     drop_caches();
     check_large(&volume.path("large"), 1, LARGE);
     volume.unmount();
@@ -164,7 +143,7 @@ fn a_directory_that_was_moved_away_and_back_is_taken_back_by_itself() {
     eventually("it is back with all that it missed", || {
         volume.status().1 == 0
     });
-    assert_healthy(&volume);
+    volume.assert_healthy();
     check_large(&volume.path("new"), 2, LARGE / 4);
     volume.unmount();
     let members: Vec<&str> = volume.members.iter().map(|member| text(member)).collect();
@@ -189,7 +168,7 @@ fn a_directory_that_is_removed_is_emptied_and_is_nobodys_afterwards() {
     assert_eq!(code, Some(0), "{said}\n{}", volume.log());
     load.goes_on();
     load.end();
-    assert_healthy(&volume);
+    volume.assert_healthy();
     assert_eq!(volume.members_in("online"), 6);
     assert_eq!(segment_files(&old).len(), 0);
     assert!(!old.join("superblock").exists() && !old.join("index").exists());
@@ -219,7 +198,7 @@ fn a_directory_that_is_still_there_is_replaced_by_copying_what_it_has() {
     let old = volume.members[3].clone();
     let (code, said) = member(&volume, "replace", &[text(&old), text(&new)]);
     assert_eq!(code, Some(0), "{said}\n{}", volume.log());
-    assert_healthy(&volume);
+    volume.assert_healthy();
     assert!(segment_files(&old).is_empty());
     volume.unmount();
     volume.members[3] = new;
@@ -242,7 +221,7 @@ fn old_data_moves_to_a_new_directory_when_it_is_to_be_balanced() {
     let (code, said) = member(&volume, "add", &["--balance", text(&new)]);
     assert_eq!(code, Some(0), "{said}\n{}", volume.log());
     volume.members.push(new);
-    assert_healthy(&volume);
+    volume.assert_healthy();
     volume.remount();
     let held = |member: &PathBuf| -> usize {
         let files = segment_files(member);

@@ -1,15 +1,13 @@
 //! Losing directories, and having what was on them rebuilt.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
 use crate::support::{
     CAUCHYFS, Load, Shape, TestVolume, check_large, drop_caches, eventually, must, run,
-    skip_mounts, text, write_large,
+    segment_files, skip_mounts, text, write_large,
 };
 
 /// Two directories more than a stripe needs.
@@ -43,25 +41,6 @@ fn document(output: &Output) -> Value {
 }
 
 /// Returns the segment files of a directory, and what is in them.
-fn segment_files(member: &Path) -> BTreeMap<String, Vec<u8>> {
-    let entries = fs::read_dir(member.join("segments")).expect("the member is there");
-    let read = |entry: fs::DirEntry| {
-        let name = entry.file_name().into_string().expect("names are text");
-        (name, fs::read(entry.path()).expect("the file is there"))
-    };
-    entries
-        .map(|entry| read(entry.expect("it can be listed")))
-        .collect()
-}
-
-#[track_caller]
-fn assert_full_redundancy(volume: &TestVolume) {
-    let (status, _) = volume.status();
-    let rows = status["redundancy"].as_array().expect("rows are listed");
-    assert_eq!(rows.len(), 1, "{status}");
-    assert_eq!(rows[0]["losses_tolerated"], 2, "{status}");
-}
-
 #[track_caller]
 fn check_offline(volume: &TestVolume, members: &[usize]) {
     let mut arguments = vec!["check"];
@@ -98,7 +77,7 @@ fn what_a_lost_directory_held_is_rebuilt_onto_the_others_under_load() {
     assert_eq!(said["redundancy"][0]["losses_tolerated"], 2, "{said}");
     load.goes_on();
     load.end();
-    assert_full_redundancy(&volume);
+    volume.assert_full_redundancy();
     let (status, _) = volume.status();
     assert_eq!(status["rebuild"]["state"], "finished", "{status}");
     // Two more may go now: what is left is what a stripe can do without no longer.
@@ -146,7 +125,7 @@ fn a_rebuild_that_was_killed_goes_on_and_redoes_little() {
         said.contains("survive the loss of 2 more members"),
         "{said}"
     );
-    assert_full_redundancy(&volume);
+    volume.assert_full_redundancy();
     drop_caches();
     check_large(&volume.path("large"), 1, LARGE);
     volume.unmount();
@@ -173,7 +152,7 @@ fn segment_files_that_vanish_are_made_again_byte_for_byte() {
         "{output:?}\n{}",
         volume.log()
     );
-    assert_full_redundancy(&volume);
+    volume.assert_full_redundancy();
     volume.unmount();
     let after = segment_files(&volume.members[3]);
     assert!(before.keys().eq(after.keys()), "{:?}", after.keys());
@@ -222,7 +201,7 @@ fn a_member_that_is_back_is_brought_up_to_date_by_itself() {
     volume.unmount();
     volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
     eventually("it has what it missed", || volume.status().1 == 0);
-    assert_full_redundancy(&volume);
+    volume.assert_full_redundancy();
     volume.unmount();
 }
 

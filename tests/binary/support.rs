@@ -11,10 +11,12 @@ use tempfile::TempDir;
 
 mod disk;
 mod load;
+mod segment;
 mod tree;
 
 pub(crate) use disk::{Disk, DiskKind};
 pub(crate) use load::Load;
+pub(crate) use segment::segment_files;
 pub(crate) use tree::{check_large, compare_trees, copy_source, pattern, write_large};
 
 /// The binary under test.
@@ -268,6 +270,25 @@ impl TestVolume {
             .iter()
             .filter(|member| member["state"] == state)
             .count()
+    }
+
+    /// Fails unless every stripe has all its shards.
+    #[track_caller]
+    pub(crate) fn assert_full_redundancy(&self) {
+        let (status, _) = self.status();
+        let rows = status["redundancy"].as_array().expect("rows are listed");
+        let parity = &status["geometry"]["parity"];
+        assert_eq!(rows.len(), 1, "{status}\n{}", self.log());
+        assert_eq!(rows[0]["losses_tolerated"], *parity, "{status}");
+    }
+
+    /// Fails unless every stripe has all its shards, and every member is there.
+    #[track_caller]
+    pub(crate) fn assert_healthy(&self) {
+        let (status, code) = self.status();
+        assert_eq!(status["state"], "healthy", "{status}\n{}", self.log());
+        assert_eq!(code, 0, "{status}");
+        self.assert_full_redundancy();
     }
 
     /// Deletes a member's directory, with everything in it.
