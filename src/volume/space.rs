@@ -93,10 +93,15 @@ impl Core {
         if slots < geometry.data_shards() {
             return Space::default();
         }
-        let Usage { by_member, left } = self.usage();
+        let Usage {
+            by_member,
+            stripes,
+            left,
+        } = self.usage();
         let unwritten = self.segments.unwritten();
         let mut free = Vec::with_capacity(spaces.len());
         let mut total = Vec::with_capacity(spaces.len());
+        let mut most = Vec::with_capacity(spaces.len());
         for &(member, space) in &spaces {
             let sharing = spaces
                 .iter()
@@ -110,16 +115,19 @@ impl Core {
             let room = self.without_index(room.saturating_add(to_be_cut));
             free.push(room);
             // Until all segments are audited, some seem to take more than they do.
-            let most = space.total_bytes / sharing;
-            total.push(most.min(room.saturating_add(usage.taken)));
+            most.push(space.total_bytes / sharing);
+            total.push((space.total_bytes / sharing).min(room.saturating_add(usage.taken)));
         }
         let data_shards = geometry.data_shards() as u64;
         let usable_free = (slot_capacity(&free, slots) + left) * data_shards;
         let usable_total = slot_capacity(&total, slots) * data_shards;
-        let usable_total = usable_total.max(usable_free);
+        // Where members share a disk, one with little of the old stripes has room for few of the others.
+        let most = (slot_capacity(&most, slots) * data_shards).saturating_sub(usable_free);
+        let stripes = (stripes * data_shards).min(most);
+        let usable_used = usable_total.saturating_sub(usable_free).max(stripes);
         Space {
-            usable_total,
-            usable_used: usable_total - usable_free,
+            usable_total: usable_free + usable_used,
+            usable_used,
             usable_free,
         }
     }
@@ -146,6 +154,7 @@ impl Core {
         ) in self.segments.taken()
         {
             let left = left - left % self.segments.step();
+            usage.stripes = usage.stripes.saturating_add(stripes);
             usage.left += if open { left } else { 0 };
             for &member in segment.record.slots.iter().flatten() {
                 let of_member = usage.by_member.entry(member).or_default();
@@ -162,6 +171,8 @@ impl Core {
 #[derive(Default)]
 struct Usage {
     by_member: HashMap<MemberIndex, MemberUsage>,
+    /// What stripes take of one slot of each segment.
+    stripes: u64,
     /// What each slot of the segments being written has left.
     left: u64,
 }

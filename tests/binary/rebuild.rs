@@ -40,7 +40,6 @@ fn document(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// Returns the segment files of a directory, and what is in them.
 #[track_caller]
 fn check_offline(volume: &TestVolume, members: &[usize]) {
     let mut arguments = vec!["check"];
@@ -63,6 +62,9 @@ fn what_a_lost_directory_held_is_rebuilt_onto_the_others_under_load() {
     volume.delete_member(7);
     volume.delete_member(6);
     eventually("the losses are seen", || volume.members_in("missing") == 2);
+    let (status, _) = volume.status();
+    let used = status["capacity"]["bytes_used"].as_u64();
+    assert!(used >= Some(LARGE), "{status}");
     let output = rebuild(&volume, &["--json"]);
     assert_eq!(
         output.status.code(),

@@ -64,8 +64,8 @@ impl Report {
             );
         }
         format!(
-            "all data is whole without {names}: bring {them} back, or give up {them} with {remove}, or \
-             {replace}"
+            "all data is whole without {names}: bring {them} back, or let {them} go with {remove}, or put \
+             another in the place with {replace}"
         )
     }
 
