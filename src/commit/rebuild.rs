@@ -180,6 +180,9 @@ impl Pipeline {
             state: RebuildState::Running,
             ..RebuildProgress::default()
         };
+        // What is being written to cannot move.
+        self.volume.retire_segments()?;
+        self.sync()?;
         let segments = self.volume.segments().into_iter();
         let segments = segments
             .filter(|(segment, _)| !self.volume.is_writing(*segment))

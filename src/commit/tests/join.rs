@@ -351,8 +351,6 @@ fn balancing_fills_a_new_member_as_much_as_the_others_and_loses_nothing() {
     for round in 0..4 {
         fill(&fs, 1000 * round, &mut model);
     }
-    fs.close();
-    let fs = rig.open(&[]);
     rig.disks.push(new_disk());
     join(&fs, Seat::New, &rig.disks[3]).unwrap();
     let taken = |rig: &Rig| -> Vec<u64> {
@@ -366,6 +364,9 @@ fn balancing_fills_a_new_member_as_much_as_the_others_and_loses_nothing() {
     };
     for _ in 0..3 {
         fs.pipeline.balance(&pace).unwrap();
+        let volume = &fs.pipeline.volume;
+        let segments = volume.segments();
+        assert!(segments.iter().all(|(segment, _)| !volume.is_writing(*segment)));
         for _ in 0..4 {
             fs.sync().unwrap();
             fs.pipeline.reap().unwrap();
