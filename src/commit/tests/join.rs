@@ -366,7 +366,11 @@ fn balancing_fills_a_new_member_as_much_as_the_others_and_loses_nothing() {
         fs.pipeline.balance(&pace).unwrap();
         let volume = &fs.pipeline.volume;
         let segments = volume.segments();
-        assert!(segments.iter().all(|(segment, _)| !volume.is_writing(*segment)));
+        assert!(
+            segments
+                .iter()
+                .all(|(segment, _)| !volume.is_writing(*segment))
+        );
         for _ in 0..4 {
             fs.sync().unwrap();
             fs.pipeline.reap().unwrap();
