@@ -22,7 +22,7 @@ mod pipeline;
 mod ptx;
 mod simulated;
 
-pub use device::{Device, DeviceError, Lane, Work};
+pub use device::{Device, DeviceError, Lane, Program, Work};
 pub use dispatch::{Coding, Devices, Dispatch};
 pub use driver::{Bus, Gpu, Resident};
 pub use engine::{EngineError, check, devices, open};

@@ -27,7 +27,7 @@ const REFRESH: f64 = 64.0;
 const WEIGHT: f64 = 0.25;
 
 /// Classes whose costs are remembered.
-pub(super) const CLASSES: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
+const CLASSES: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
 
 /// The sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! What a device is, to those who have work for it.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::codec::{Item, Matrix};
 
@@ -59,6 +60,21 @@ pub struct Work<'w, 'a> {
     pub items: &'w mut [Item<'a>],
 }
 
+/// What a device ran to apply a matrix: equal where the same device ran the same kernel with the same
+/// coefficients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Program(u64);
+
+impl Program {
+    /// Returns the program that `parts` tell from all others: device, matrix, kernel.
+    #[must_use]
+    pub fn of(parts: impl Hash) -> Self {
+        let mut hasher = DefaultHasher::new();
+        parts.hash(&mut hasher);
+        Self(hasher.finish())
+    }
+}
+
 /// Something beside the CPU that applies matrices to items.
 ///
 /// Items may lie anywhere in memory, at any alignment; those whose memory was [pinned](Self::pin)
@@ -94,11 +110,11 @@ pub trait Device: Send + Sync + fmt::Debug {
 /// One of several ways into a device that work side by side, each used by one thread at a time.
 pub trait Lane: Send {
     /// Applies a matrix to all items of a batch, and returns when all of it has been done: all targets
-    /// and sums are in place then. Sleeps while it waits.
+    /// and sums are in place then. Sleeps while it waits. Returns what it was done with.
     ///
     /// # Errors
     ///
     /// If anything failed; targets and sums are unspecified then, and nothing touches the items any
     /// more after the return.
-    fn run(&mut self, work: &mut Work<'_, '_>) -> Result<(), DeviceError>;
+    fn run(&mut self, work: &mut Work<'_, '_>) -> Result<Program, DeviceError>;
 }

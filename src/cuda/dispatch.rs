@@ -1,24 +1,26 @@
 //! The accelerator of a volume: the CPU, the devices, or for each pass whichever is done first.
 //!
-//! A device is trusted with passes of a kind, by geometry, operation and length, once the CPU has computed
-//! the first of that kind as well, with the same result. A driver or a kernel that is wrong on some machine
-//! would otherwise be noticed when what it computed is needed, and too late.
+//! A device is trusted with passes that it computes in one way, by matrix, kernel, operation, length and company,
+//! once the CPU has computed the first of these as well, with the same result. A driver or a kernel that is
+//! wrong on some machine would otherwise be noticed when what it computed is needed, and too late.
+
+mod trust;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use lru::LruCache;
 use parking_lot::Mutex;
 
-use super::choice::{CLASSES, Choice, Class, Side};
+use super::choice::{Choice, Class, Side};
 use super::meter::{Coded, Meter};
 use super::pipeline::Pipeline;
 use super::{Device, DeviceError};
-use crate::codec::{Accelerator, Item, Offer, Targets};
+use crate::codec::{Accelerator, Item, Offer};
 use crate::store::Pinner;
+use trust::{Outcome, Trust, Way, sees_damage};
 
 /// Passes over fewer bytes than this stay on the CPU: it has computed them before a device is asked.
 const SMALL_BYTES: usize = 64 << 10;
@@ -46,10 +48,7 @@ struct Shared {
     cpu: Meter,
     devices: Meter,
     redone: AtomicU64,
-    /// Kinds of passes that devices were seen to compute as the CPU does.
-    trusted: Mutex<Trusted>,
-    /// Whether one was seen not to.
-    distrusted: AtomicBool,
+    trust: Trust,
     cannot_pin: AtomicBool,
 }
 
@@ -60,7 +59,7 @@ pub struct Coding {
     pub cpu: Coded,
     /// What devices coded.
     pub cuda: Coded,
-    /// Passes that the CPU did in the end because a device had failed to.
+    /// Passes that the CPU did in the end because a device had failed to, or had been wrong.
     pub redone: u64,
     /// Names of the devices in use.
     pub devices: Vec<String>,
@@ -228,8 +227,7 @@ impl Shared {
 
     fn working_pipeline(&self) -> Option<&Pipeline> {
         let pipeline = self.pipeline.get()?;
-        let is_trusted = !self.distrusted.load(Ordering::Relaxed);
-        (is_trusted && pipeline.is_working()).then_some(pipeline)
+        (!self.trust.is_lost() && pipeline.is_working()).then_some(pipeline)
     }
 
     fn compute(&self, offer: &mut Offer<'_, '_>) {
@@ -241,19 +239,18 @@ impl Shared {
             return;
         };
         let Some(choice) = &self.choice else {
-            self.compute_on_device(pipeline, class, offer);
+            self.compute_on_device(pipeline, offer);
             return;
         };
         let ticket = choice.lock().begin(class, bytes);
-        let start = Instant::now();
-        let as_expected = match ticket.side {
+        let took = match ticket.side {
             Side::Cpu => {
+                let start = Instant::now();
                 self.compute_on_cpu(offer);
-                true
+                Some(start.elapsed())
             }
-            Side::Device => self.compute_on_device(pipeline, class, offer),
+            Side::Device => self.compute_on_device(pipeline, offer),
         };
-        let took = as_expected.then(|| start.elapsed());
         choice.lock().end(&ticket, took);
     }
 
@@ -264,74 +261,47 @@ impl Shared {
             .end(Instant::now(), Some(source_bytes(offer.item())));
     }
 
-    /// Returns whether it was a device that computed it in the end.
+    /// Returns how long the device took for it; nothing if it was the CPU that computed it in the end.
     fn compute_on_device(
         &self,
         pipeline: &Pipeline,
-        class: Class,
         offer: &mut Offer<'_, '_>,
-    ) -> bool {
-        self.devices.begin(Instant::now());
-        let done = pipeline.run(offer.matrix(), offer.item_mut()).is_ok();
-        let bytes = done.then(|| source_bytes(offer.item()));
-        self.devices.end(Instant::now(), bytes);
-        if done {
-            self.check_once(class, offer);
-        } else {
+    ) -> Option<Duration> {
+        let start = Instant::now();
+        self.devices.begin(start);
+        let done = pipeline.run(offer.matrix(), offer.item_mut());
+        let end = Instant::now();
+        let bytes = done.is_ok().then(|| source_bytes(offer.item()));
+        self.devices.end(end, bytes);
+        let Ok(done) = done else {
             self.redone.fetch_add(1, Ordering::Relaxed);
             self.compute_on_cpu(offer);
-        }
-        done
+            return None;
+        };
+        let way = Way::of(offer.item(), done);
+        let is_right = self.trust.covers(&way) || self.put_to_the_test(pipeline, way, offer);
+        is_right.then(|| end - start)
     }
 
-    /// Has the CPU compute it, too, if it is the first of its kind that a device did, and gives all devices
-    /// up if that makes a difference. What is left behind is the CPU's.
-    fn check_once(&self, class: Class, offer: &mut Offer<'_, '_>) {
-        if self.trusted.lock().0.get(&class).is_some() {
-            return;
-        }
+    /// Has the CPU compute it, too, and gives all devices up if that makes a difference; returns whether it
+    /// does not. What is left behind is the CPU's.
+    fn put_to_the_test(&self, pipeline: &Pipeline, way: Way, offer: &mut Offer<'_, '_>) -> bool {
         let by_device = Outcome::of(offer.item());
         offer.compute_on_cpu();
-        if by_device == Outcome::of(offer.item()) {
-            self.trusted.lock().0.put(class, ());
-        } else if !self.distrusted.swap(true, Ordering::Relaxed) {
-            log::error!("GPUs compute wrong results on this machine; coding on the CPU only");
-        }
-    }
-}
-
-/// Kinds of passes.
-#[derive(Debug)]
-struct Trusted(LruCache<Class, ()>);
-
-impl Default for Trusted {
-    fn default() -> Self {
-        Self(LruCache::new(CLASSES))
-    }
-}
-
-/// All that comes of a pass.
-#[derive(PartialEq)]
-struct Outcome {
-    written: Vec<Vec<u8>>,
-    wrong: Vec<bool>,
-    sums: Vec<Vec<u32>>,
-}
-
-impl Outcome {
-    fn of(item: &Item<'_>) -> Self {
-        let (written, wrong) = match &item.targets {
-            Targets::Written(shards) => {
-                let copies = shards.iter().map(|shard| shard.to_vec());
-                (copies.collect(), Vec::new())
+        let mut is_right = by_device == Outcome::of(offer.item());
+        if is_right {
+            match sees_damage(pipeline, offer.matrix(), offer.item()) {
+                Some(true) => self.trust.earn(way),
+                Some(false) => is_right = false,
+                // The next of its kind is put to the test instead.
+                None => {}
             }
-            Targets::Compared { wrong, .. } => (Vec::new(), wrong.clone()),
-        };
-        Self {
-            written,
-            wrong,
-            sums: item.sums.iter().map(|list| list.to_vec()).collect(),
         }
+        if !is_right {
+            self.redone.fetch_add(1, Ordering::Relaxed);
+            self.trust.lose();
+        }
+        is_right
     }
 }
 

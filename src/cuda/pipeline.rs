@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
-use super::{Device, DeviceError, Lane, Work};
+use super::{Device, DeviceError, Lane, Program, Work};
 use crate::codec::{Item, Matrix};
 use loan::Loan;
 use queue::Queue;
@@ -35,7 +35,17 @@ const MOST_FAILURES: u32 = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NotDone;
 
-type Ended = Result<(), NotDone>;
+/// How an item was done: two that were done alike went the same way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Done {
+    program: Program,
+    /// Binary logarithm of how many items the batch had, on which it depends in which pieces they travel.
+    magnitude: u32,
+    /// Whether the item was the first of them; the places of all others are computed from their numbers.
+    is_first: bool,
+}
+
+type Ended = Result<Done, NotDone>;
 
 /// Devices with the threads that feed them.
 pub(super) struct Pipeline {
@@ -110,7 +120,7 @@ impl Pipeline {
         left.next().map(|station| &station.device)
     }
 
-    /// Has the matrix applied to the item; blocks until it is.
+    /// Has the matrix applied to the item; blocks until it is. Returns how it was done.
     ///
     /// # Errors
     ///
@@ -118,6 +128,12 @@ impl Pipeline {
     pub(super) fn run(&self, matrix: &Matrix, item: &mut Item<'_>) -> Ended {
         let accept = |loan| self.shared.queue.push(loan);
         loan::lend(matrix, item, accept).unwrap_or(Err(NotDone))
+    }
+
+    /// Returns how many items wait for a lane.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.shared.queue.waiting()
     }
 }
 
@@ -153,33 +169,39 @@ impl Shared {
     fn feed_lane(&self, station: &Station, lane: &mut dyn Lane) {
         while let Some(mut batch) = self.queue.next_batch(|| station.is_given_up()) {
             let outcome = run_batch(lane, &mut batch);
-            let ended = outcome.as_ref().map(|&()| ()).map_err(|_| NotDone);
+            let program = outcome
+                .as_ref()
+                .map(|&program| program)
+                .map_err(|_| NotDone);
             // Noted first: who is told of the loss of a device does not come back to it.
             match outcome {
-                Ok(()) => station.failures.store(0, Ordering::Relaxed),
+                Ok(_) => station.failures.store(0, Ordering::Relaxed),
                 Err(error) => station.failed(&error),
             }
             if station.is_given_up() {
                 // Other lanes of this device may be waiting for work.
                 self.queue.wake_all();
             }
-            for loan in batch {
-                loan.give_back(ended);
+            let magnitude = batch.len().ilog2();
+            for (index, loan) in batch.into_iter().enumerate() {
+                loan.give_back(program.map(|program| Done {
+                    program,
+                    magnitude,
+                    is_first: index == 0,
+                }));
             }
         }
     }
 }
 
 /// Runs all items of a batch.
-fn run_batch(lane: &mut dyn Lane, batch: &mut [Loan<Ended>]) -> Result<(), DeviceError> {
+fn run_batch(lane: &mut dyn Lane, batch: &mut [Loan<Ended>]) -> Result<Program, DeviceError> {
     let mut items: Vec<Item<'_>> = batch.iter_mut().map(Loan::take_item).collect();
-    let matrix = batch.first().map(Loan::matrix);
-    let outcome = matrix.map_or(Ok(()), |matrix| {
-        catch(|| {
-            lane.run(&mut Work {
-                matrix,
-                items: &mut items,
-            })
+    let matrix = batch[0].matrix();
+    let outcome = catch(|| {
+        lane.run(&mut Work {
+            matrix,
+            items: &mut items,
         })
     });
     for (loan, item) in batch.iter_mut().zip(items) {

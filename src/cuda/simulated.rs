@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{Device, DeviceError, Lane, Work};
+use super::{Device, DeviceError, Lane, Program, Work};
 use crate::codec::{BLOCK_BYTES, Item, Job, Mode, Plan, Targets, select};
 
 /// A device made of software: slow, right, and as faulty as a test wants it. Clones are the same device.
@@ -30,6 +30,9 @@ struct State {
     failing: BTreeSet<u64>,
     lost_from: Option<u64>,
     lying_from: Option<u64>,
+    lying_in_company: bool,
+    is_blind: bool,
+    recompiled_from: Option<u64>,
     shut: bool,
     waiting: usize,
     /// Starts and lengths of what is pinned.
@@ -56,6 +59,27 @@ impl Simulated {
     #[must_use]
     pub fn lying_from(self, operation: u64) -> Self {
         self.shared.state.lock().lying_from = Some(operation);
+        self
+    }
+
+    /// Gives wrong results from now on for all items of a batch but the first.
+    #[must_use]
+    pub fn lying_in_company(self) -> Self {
+        self.shared.state.lock().lying_in_company = true;
+        self
+    }
+
+    /// Never finds anything wrong with what it compares.
+    #[must_use]
+    pub fn blind(self) -> Self {
+        self.shared.state.lock().is_blind = true;
+        self
+    }
+
+    /// Runs another program for each matrix from operation number `operation` on.
+    #[must_use]
+    pub fn recompiled_from(self, operation: u64) -> Self {
+        self.shared.state.lock().recompiled_from = Some(operation);
         self
     }
 
@@ -147,7 +171,7 @@ impl Device for Simulated {
 }
 
 impl Lane for Simulated {
-    fn run(&mut self, work: &mut Work<'_, '_>) -> Result<(), DeviceError> {
+    fn run(&mut self, work: &mut Work<'_, '_>) -> Result<Program, DeviceError> {
         self.wait_until_open();
         if let Err(error) = self.begin("run a batch") {
             // A device that fails half way leaves anything behind.
@@ -158,10 +182,19 @@ impl Lane for Simulated {
         work.items.iter_mut().for_each(|item| apply(&plan, item));
         let mut state = self.shared.state.lock();
         state.batches.push(work.items.len());
-        if state.lying_from.is_some_and(|from| state.operations > from) {
-            work.items.iter_mut().for_each(falsify);
+        let is_past = |from: Option<u64>| from.is_some_and(|from| state.operations > from);
+        let first_wrong = match (is_past(state.lying_from), state.lying_in_company) {
+            (true, _) => 0,
+            (false, true) => 1,
+            (false, false) => work.items.len(),
+        };
+        work.items.iter_mut().skip(first_wrong).for_each(falsify);
+        if state.is_blind {
+            work.items.iter_mut().for_each(overlook);
         }
-        Ok(())
+        let device = Arc::as_ptr(&self.shared).addr();
+        let is_recompiled = is_past(state.recompiled_from);
+        Ok(Program::of((device, work.matrix, is_recompiled)))
     }
 }
 
@@ -196,6 +229,13 @@ fn falsify(item: &mut Item<'_>) {
                 *first ^= true;
             }
         }
+    }
+}
+
+/// Calls everything right.
+fn overlook(item: &mut Item<'_>) {
+    if let Targets::Compared { wrong, .. } = &mut item.targets {
+        wrong.fill(false);
     }
 }
 
@@ -259,6 +299,7 @@ mod tests {
             matrix,
             items: std::slice::from_mut(item),
         })
+        .map(drop)
     }
 
     #[test]

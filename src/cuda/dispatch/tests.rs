@@ -52,10 +52,12 @@ fn round(codec: &Codec, accelerator: Option<&dyn Accelerator>) -> (Vec<u8>, Vec<
 fn every_operation_that_fails_is_made_up_for_by_the_cpu_byte_for_byte() {
     let expected = round(&codec("scalar"), None);
     let auto = codec("auto");
+    // Operations 3 to 7: encode, reconstruct, verify, verify what was damaged for a test, verify.
     for failing in 0..12 {
         let device = Simulated::default().failing_at(failing);
         let dispatch = to_simulated(&device);
         assert!(round(&auto, Some(&dispatch)) == expected, "{failing}");
+        assert!(dispatch.is_on_devices(), "a failure is no lie");
         let coding = dispatch.coding();
         assert!(coding.redone <= 1, "{coding:?}");
         assert_eq!(coding.cpu.passes, coding.redone);
@@ -67,13 +69,18 @@ fn every_operation_that_fails_is_made_up_for_by_the_cpu_byte_for_byte() {
 fn a_device_lost_in_any_operation_costs_no_byte() {
     let expected = round(&codec("scalar"), None);
     let auto = codec("auto");
-    for lost in 0..12 {
+    for lost in 0..14 {
         let dispatch = to_simulated(&Simulated::default().lost_from(lost));
         for _ in 0..2 {
             assert!(round(&auto, Some(&dispatch)) == expected, "{lost}");
         }
-        assert_eq!(dispatch.coding().cuda.passes, lost.saturating_sub(3).min(8));
-        assert_eq!(dispatch.is_on_devices(), lost > 10);
+        // Operations 0 to 2 make lanes, and 6 is a test.
+        let others = 3 + u64::from(lost > 6);
+        assert_eq!(
+            dispatch.coding().cuda.passes,
+            lost.saturating_sub(others).min(8)
+        );
+        assert_eq!(dispatch.is_on_devices(), lost > 11);
     }
 }
 
@@ -99,13 +106,128 @@ fn short_passes_stay_on_the_cpu_and_long_ones_do_not() {
 fn a_device_that_computes_wrong_results_is_caught_in_the_first_pass_of_each_kind() {
     let expected = round(&codec("scalar"), None);
     let auto = codec("auto");
-    // The fourth pass is of the same kind as the third.
-    for lying in 0..6 {
+    // The pass of operation 7 is of the same kind as that of operation 5, which 6 was a test of.
+    for lying in 0..7 {
         let device = Simulated::default().lying_from(lying);
         let dispatch = to_simulated(&device);
         assert!(round(&auto, Some(&dispatch)) == expected, "{lying}");
         assert!(!dispatch.is_on_devices(), "{lying}");
+        assert_eq!(dispatch.coding().redone, 1, "{lying}");
     }
+}
+
+#[test]
+fn a_kernel_that_takes_over_is_put_to_the_test_as_the_first_one_was() {
+    let expected = round(&codec("scalar"), None);
+    let auto = codec("auto");
+    // The second round begins with operation 8.
+    for taking_over in 8..11 {
+        let device = Simulated::default();
+        let device = device.recompiled_from(taking_over).lying_from(taking_over);
+        let dispatch = to_simulated(&device);
+        assert!(round(&auto, Some(&dispatch)) == expected, "{taking_over}");
+        assert!(dispatch.is_on_devices(), "{taking_over}");
+        assert!(round(&auto, Some(&dispatch)) == expected, "{taking_over}");
+        assert!(!dispatch.is_on_devices(), "{taking_over}");
+    }
+    let dispatch = to_simulated(&Simulated::default().recompiled_from(9));
+    for _ in 0..3 {
+        assert!(round(&auto, Some(&dispatch)) == expected);
+    }
+    assert!(dispatch.is_on_devices(), "a new kernel may be right");
+}
+
+#[test]
+fn a_device_that_never_finds_anything_wrong_is_caught_on_sound_stripes() {
+    let expected = round(&codec("scalar"), None);
+    let dispatch = to_simulated(&Simulated::default().blind());
+    assert!(round(&codec("auto"), Some(&dispatch)) == expected);
+    assert!(!dispatch.is_on_devices());
+}
+
+/// Returns shards 0 and 1, reconstructed from others, of a stripe that is always the same.
+fn reconstruct(codec: &Codec, accelerator: Option<&dyn Accelerator>, from: [usize; 4]) -> Vec<u8> {
+    let present: Vec<Vec<u8>> = from
+        .iter()
+        .map(|&shard| vec![byte_of(shard); BYTES])
+        .collect();
+    let present: Vec<(usize, &[u8])> = from
+        .into_iter()
+        .zip(present.iter().map(|p| &p[..]))
+        .collect();
+    let mut lost = vec![0; 2 * BYTES];
+    let mut outputs: Vec<(usize, &mut [u8])> = lost.chunks_exact_mut(BYTES).enumerate().collect();
+    let pass = codec.pass().accelerator(accelerator);
+    pass.reconstruct(&present, &mut outputs).expect("enough");
+    lost
+}
+
+fn byte_of(shard: usize) -> u8 {
+    u8::try_from(shard * 37 + 5).expect("small")
+}
+
+#[test]
+fn another_matrix_of_the_same_shape_is_put_to_the_test() {
+    let (scalar, auto) = (codec("scalar"), codec("auto"));
+    let device = Simulated::default().lying_from(5);
+    let dispatch = to_simulated(&device);
+    for from in [[2, 3, 4, 5], [2, 3, 4, 5], [2, 3, 4, 6]] {
+        assert!(dispatch.is_on_devices());
+        let by_device = reconstruct(&auto, Some(&dispatch), from);
+        assert!(by_device == reconstruct(&scalar, None, from), "{from:?}");
+    }
+    assert!(!dispatch.is_on_devices());
+}
+
+#[test]
+fn a_second_device_is_not_trusted_for_what_the_first_one_did() {
+    let (right, wrong) = (Simulated::default(), Simulated::default().lying_from(0));
+    let devices: Devices = vec![Arc::new(right.clone()), Arc::new(wrong.clone())];
+    let dispatch = Dispatch::to_devices(devices).expect("there are two");
+    while right.operations() < 3 || wrong.operations() < 3 {
+        std::thread::yield_now();
+    }
+    let (scalar, auto) = (codec("scalar"), codec("auto"));
+    let from = [2, 3, 4, 5];
+    let expected = reconstruct(&scalar, None, from);
+    wrong.shut();
+    std::thread::scope(|scope| {
+        let check = || assert!(reconstruct(&auto, Some(&dispatch), from) == expected);
+        // Three of these are held up, and the others get done by the right one.
+        let mut callers = Vec::new();
+        while wrong.waiting() < 3 || right.batches().is_empty() {
+            callers.push(scope.spawn(check));
+            std::thread::yield_now();
+        }
+        wrong.open();
+    });
+    assert!(!dispatch.is_on_devices());
+}
+
+#[test]
+fn items_that_travel_in_company_are_put_to_the_test_apart_from_those_that_travel_alone() {
+    let device = Simulated::default().lying_in_company();
+    let dispatch = to_simulated(&device);
+    let (scalar, auto) = (codec("scalar"), codec("auto"));
+    let from = [2, 3, 4, 5];
+    let expected = reconstruct(&scalar, None, from);
+    let check = || assert!(reconstruct(&auto, Some(&dispatch), from) == expected);
+    check();
+    assert!(dispatch.is_on_devices());
+    device.shut();
+    std::thread::scope(|scope| {
+        let pipeline = dispatch.shared.pipeline.get().expect("there is a device");
+        for (busy, waiting) in [(1, 0), (2, 0), (3, 0), (3, 1), (3, 2), (3, 3)] {
+            scope.spawn(check);
+            while (device.waiting(), pipeline.waiting()) != (busy, waiting) {
+                std::thread::yield_now();
+            }
+        }
+        device.open();
+    });
+    let batches = device.batches();
+    assert!(batches.iter().any(|&items| items > 1), "{batches:?}");
+    assert!(!dispatch.is_on_devices());
 }
 
 #[test]

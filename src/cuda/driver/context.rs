@@ -77,6 +77,11 @@ impl Context {
         }
     }
 
+    /// Returns the number that tells the device from all others.
+    pub(super) fn index(&self) -> c_int {
+        self.device
+    }
+
     pub(super) fn name(&self) -> &str {
         &self.name
     }

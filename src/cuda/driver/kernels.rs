@@ -12,7 +12,7 @@ use super::{
     module::{Function, Module, short},
 };
 use crate::codec::Matrix;
-use crate::cuda::{DeviceError, ptx, ptx::Kind};
+use crate::cuda::{DeviceError, Program, ptx, ptx::Kind};
 
 /// Matrices whose kernels are kept.
 const KEPT: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
@@ -40,6 +40,7 @@ struct Entry {
 
 /// A matrix, ready to be applied.
 pub(super) struct Applied {
+    program: Program,
     module: Arc<Module>,
     /// For the kernel that reads them.
     coefficients: Option<DeviceMemory>,
@@ -47,6 +48,11 @@ pub(super) struct Applied {
 }
 
 impl Applied {
+    /// Returns what tells it from all others.
+    pub(super) fn program(&self) -> Program {
+        self.program
+    }
+
     /// Returns the kernels, to be run one after the other.
     pub(super) fn functions(&self) -> &[Function] {
         self.module.functions()
@@ -74,6 +80,7 @@ impl Applied {
     ) -> Result<Self, DeviceError> {
         let module = Module::new(context, &ptx::Module::for_matrix(matrix, kind))?;
         Ok(Self {
+            program: Program::of((context.index(), matrix, kind, true)),
             module: Arc::new(module),
             coefficients: None,
             layers: 1,
@@ -159,6 +166,7 @@ impl Kernels {
         let words = ptx::coefficients(matrix);
         let coefficients = DeviceMemory::with_words(&self.context, &words)?;
         Ok(Applied {
+            program: Program::of((self.context.index(), matrix, kind, false)),
             module,
             coefficients: Some(coefficients),
             layers: short(matrix.rows().div_ceil(ptx::Module::ANY_ROWS)),

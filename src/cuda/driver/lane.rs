@@ -14,7 +14,7 @@ use super::{
 };
 use crate::codec::{Item, Targets};
 use crate::cuda::{
-    DeviceError, Lane, Work,
+    DeviceError, Lane, Program, Work,
     cut::{self, Piece},
     ptx::Kind,
 };
@@ -58,10 +58,8 @@ impl GpuLane {
         })
     }
 
-    fn run_pieces(&mut self, work: &mut Work<'_, '_>) -> Result<(), DeviceError> {
-        let Some(task) = Task::new(work, &self.kernels)? else {
-            return Ok(());
-        };
+    fn run_pieces(&mut self, work: &mut Work<'_, '_>) -> Result<Program, DeviceError> {
+        let task = Task::new(work, &self.kernels)?;
         let pieces = cut::cut(
             work.items.len(),
             task.sources + task.targets,
@@ -73,12 +71,13 @@ impl GpuLane {
             self.slots[index % SLOTS].start(&task, piece, work.items)?;
         }
         let mut slots = self.slots.iter_mut();
-        slots.try_for_each(|slot| slot.complete(&task, work.items))
+        slots.try_for_each(|slot| slot.complete(&task, work.items))?;
+        Ok(task.applied.program())
     }
 }
 
 impl Lane for GpuLane {
-    fn run(&mut self, work: &mut Work<'_, '_>) -> Result<(), DeviceError> {
+    fn run(&mut self, work: &mut Work<'_, '_>) -> Result<Program, DeviceError> {
         self.context.enter()?;
         let result = self.run_pieces(work);
         if result.is_err() {
@@ -100,15 +99,14 @@ struct Task {
 }
 
 impl Task {
-    /// Returns the task of a batch; none if there is nothing to do.
+    /// Returns the task of a batch.
     ///
     /// # Panics
     ///
-    /// If items are not alike, or do not fit the matrix: lengths are relied on when the device writes.
-    fn new(work: &Work<'_, '_>, kernels: &Kernels) -> Result<Option<Self>, DeviceError> {
-        let Some(first) = work.items.first().filter(|item| item.shard_bytes() > 0) else {
-            return Ok(None);
-        };
+    /// If there are no items, or they are empty, not alike, or do not fit the matrix: lengths are relied on when the device writes.
+    fn new(work: &Work<'_, '_>, kernels: &Kernels) -> Result<Self, DeviceError> {
+        let first = &work.items[0];
+        assert_ne!(first.shard_bytes(), 0, "{first:?}");
         let (sources, targets) = (work.matrix.columns(), work.matrix.rows());
         let (shard_bytes, is_compared) = (first.shard_bytes(), first.is_compared());
         let lists = first.sums.len();
@@ -130,14 +128,14 @@ impl Task {
         };
         let bytes = (work.items.len() * (sources + targets) * shard_bytes) as u64;
         let checksums = (lists > 0).then(|| kernels.checksums()).transpose()?;
-        Ok(Some(Self {
+        Ok(Self {
             sources,
             targets,
             shard_bytes,
             is_compared,
             applied: kernels.applying(work.matrix, kind, bytes)?,
             checksums,
-        }))
+        })
     }
 
     /// Returns how many verdicts a piece has.

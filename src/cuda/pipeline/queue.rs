@@ -63,7 +63,7 @@ impl<R> Queue<R> {
         !self.state.lock().closed
     }
 
-    /// Waits for the next batch; `None` once the queue is closed, or when `is_over` for this lane.
+    /// Waits for the next batch, of one loan or more; `None` once the queue is closed, or when `is_over` for this lane.
     pub(super) fn next_batch(&self, is_over: impl Fn() -> bool) -> Option<Vec<Loan<R>>> {
         let mut state = self.state.lock();
         loop {
