@@ -46,6 +46,11 @@ impl DeviceMemory {
         let answer =
             unsafe { sys::cuMemcpyHtoD_v2(memory.address, words.as_ptr().cast(), memory.len) };
         check(answer, "copy to the device")?;
+        // The words may still be on their way from a copy that the driver made, and the streams of lanes do
+        // not wait for the default one, which they travel in.
+        // SAFETY: the default stream always exists.
+        let answer = unsafe { sys::cuStreamSynchronize(ptr::null_mut()) };
+        check(answer, "wait for a copy")?;
         Ok(memory)
     }
 
