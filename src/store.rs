@@ -28,7 +28,7 @@ pub mod fault;
 pub mod memory;
 mod name;
 
-pub use buffer::{Buffer, Pinner, Pool};
+pub use buffer::{Buffer, Pinner, Pool, Unpinner};
 pub use dir::DirStore;
 pub use error::{StoreError, StoreErrorKind};
 pub use executor::{Executor, ExecutorKind, Op, Outcome, Request};

@@ -19,7 +19,7 @@ use super::meter::{Coded, Meter};
 use super::pipeline::Pipeline;
 use super::{Device, DeviceError};
 use crate::codec::{Accelerator, Item, Offer};
-use crate::store::Pinner;
+use crate::store::{Pinner, Unpinner};
 use trust::{Outcome, Trust, Way, sees_damage};
 
 /// Passes over fewer bytes than this stay on the CPU: it has computed them before a device is asked.
@@ -176,36 +176,49 @@ impl Accelerator for Dispatch {
 }
 
 impl Pinner for Dispatch {
-    fn pin(&self, memory: &mut [u8]) -> bool {
+    fn pin(&self, memory: &mut [u8]) -> Option<Arc<dyn Unpinner>> {
         if self.shared.cannot_pin.load(Ordering::Relaxed) {
-            return false;
+            return None;
         }
-        let pipeline = self.shared.working_pipeline();
-        let Some(device) = pipeline.and_then(Pipeline::pinning_device) else {
-            return false;
-        };
-        let pinned = device.pin(memory);
-        if let Err(error) = &pinned
-            && !self.shared.cannot_pin.swap(true, Ordering::Relaxed)
-        {
-            log::warn!(
-                "GPU {}: {error}; it codes more slowly from memory that is not pinned",
-                device.name()
-            );
+        let pipeline = self.shared.working_pipeline()?;
+        let device = Arc::clone(pipeline.pinning_device()?);
+        match device.pin(memory) {
+            Ok(()) => Some(Arc::new(Pinned {
+                device,
+                shared: Arc::clone(&self.shared),
+            })),
+            Err(error) => {
+                self.shared.pin_no_more(|| {
+                    let name = device.name();
+                    log::warn!(
+                        "GPU {name}: {error}; it codes more slowly from memory that is not pinned"
+                    );
+                });
+                None
+            }
         }
-        pinned.is_ok()
     }
+}
 
-    fn unpin(&self, memory: &mut [u8]) {
-        let device = self
-            .shared
-            .pipeline
-            .get()
-            .and_then(Pipeline::pinning_device);
-        // A device that was given up has lost what it had pinned.
-        if let Some(Err(error)) = device.map(|device| device.unpin(memory)) {
-            log::debug!("memory stays pinned: {error}");
+/// The device that pinned some memory. What it has pinned stays so when it is given up: it may have failed
+/// for another reason, and other devices know the memory as well.
+#[derive(Debug)]
+struct Pinned {
+    device: Arc<dyn Device>,
+    shared: Arc<Shared>,
+}
+
+impl Unpinner for Pinned {
+    fn unpin(&self, memory: &mut [u8]) -> bool {
+        let unpinned = self.device.unpin(memory);
+        if let Err(error) = &unpinned {
+            // Memory that is never freed is bounded by what is pinned already.
+            self.shared.pin_no_more(|| {
+                let name = self.device.name();
+                log::warn!("GPU {name}: {error}; memory it knows stays taken until the end");
+            });
         }
+        unpinned.is_ok()
     }
 }
 
@@ -223,6 +236,13 @@ impl Shared {
         })?;
         let _ = self.pipeline.set(pipeline);
         Ok(())
+    }
+
+    /// Has no more memory pinned; says so the first time.
+    fn pin_no_more(&self, say: impl FnOnce()) {
+        if !self.cannot_pin.swap(true, Ordering::Relaxed) {
+            say();
+        }
     }
 
     fn working_pipeline(&self) -> Option<&Pipeline> {

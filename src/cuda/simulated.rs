@@ -83,6 +83,11 @@ impl Simulated {
         self
     }
 
+    /// Lets all operations succeed again that were to fail; a lost device stays lost.
+    pub fn heal(&self) {
+        self.shared.state.lock().failing.clear();
+    }
+
     /// Keeps batches from being run from now on, until [`Self::open`].
     pub fn shut(&self) {
         self.shared.state.lock().shut = true;

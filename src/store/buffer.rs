@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::ALIGNMENT;
 use pages::Pages;
-pub use pinner::Pinner;
+pub use pinner::{Pinner, Unpinner};
 
 mod pages;
 mod pinner;
@@ -79,7 +79,7 @@ impl Pool {
         if let Some(pinner) = &self.shared.pinner
             && class >= PINNED_BYTES
         {
-            pages.pin(pinner);
+            pages.pin(&**pinner);
         }
         let buffer = Buffer {
             pages: Some(pages),
@@ -236,12 +236,24 @@ impl Drop for Buffer {
 mod tests {
     use super::*;
 
-    /// Knows what is pinned, and refuses while it is told to.
+    /// Knows what is pinned, and refuses to pin or to let go while it is told to.
+    #[derive(Clone, Debug, Default)]
+    struct Notes(Arc<Noted>);
+
     #[derive(Debug, Default)]
-    struct Notes {
+    struct Noted {
         refusing: Mutex<bool>,
+        holding_on: Mutex<bool>,
         asked: Mutex<usize>,
         pinned: Mutex<Vec<(usize, usize)>>,
+    }
+
+    impl Deref for Notes {
+        type Target = Noted;
+
+        fn deref(&self) -> &Noted {
+            &self.0
+        }
     }
 
     fn range(memory: &[u8]) -> (usize, usize) {
@@ -249,20 +261,56 @@ mod tests {
     }
 
     impl Pinner for Notes {
-        fn pin(&self, memory: &mut [u8]) -> bool {
+        fn pin(&self, memory: &mut [u8]) -> Option<Arc<dyn Unpinner>> {
             *self.asked.lock() += 1;
             if *self.refusing.lock() {
-                return false;
+                return None;
             }
             assert!(!self.pinned.lock().contains(&range(memory)), "pinned twice");
             self.pinned.lock().push(range(memory));
-            true
+            Some(Arc::new(self.clone()))
         }
+    }
 
-        fn unpin(&self, memory: &mut [u8]) {
+    impl Unpinner for Notes {
+        fn unpin(&self, memory: &mut [u8]) -> bool {
+            if *self.holding_on.lock() {
+                return false;
+            }
             let mut pinned = self.pinned.lock();
             let at = pinned.iter().position(|&known| known == range(memory));
             pinned.remove(at.expect("only what is pinned is unpinned"));
+            true
+        }
+    }
+
+    /// Returns whether anything is mapped at an address.
+    fn is_mapped(address: usize) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("procfs");
+        maps.lines().any(|line| {
+            let ends = line
+                .split_once(' ')
+                .and_then(|(range, _)| range.split_once('-'));
+            let (start, end) = ends.expect("a range");
+            let hex = |text| usize::from_str_radix(text, 16).expect("hexadecimal");
+            (hex(start)..hex(end)).contains(&address)
+        })
+    }
+
+    #[test]
+    fn memory_that_a_device_does_not_let_go_of_is_never_used_for_anything_else() {
+        let notes = Notes::default();
+        let pool = Pool::pinned(0, Some(Arc::new(notes.clone())));
+        *notes.holding_on.lock() = true;
+        drop(pool.buffer(PINNED_BYTES));
+        let held: Vec<(usize, usize)> = notes.pinned.lock().clone();
+        let [(start, len)] = held[..] else {
+            panic!("one buffer: {held:x?}")
+        };
+        let others: Vec<Buffer> = (0..64).map(|_| pool.buffer(PINNED_BYTES)).collect();
+        assert!(is_mapped(start) && is_mapped(start + len - 1));
+        for (other, len) in others.iter().map(|other| range(other)) {
+            assert!(other + len <= start || start + PINNED_BYTES <= other);
         }
     }
 
@@ -278,8 +326,8 @@ mod tests {
 
     #[test]
     fn large_buffers_are_pinned_once_and_unpinned_before_their_memory_goes() {
-        let notes = Arc::new(Notes::default());
-        let pool = Pool::pinned(1 << 20, Some(Arc::clone(&notes) as _));
+        let notes = Notes::default();
+        let pool = Pool::pinned(1 << 20, Some(Arc::new(notes.clone())));
         drop(pool.buffer(PINNED_BYTES / 2));
         assert_eq!(*notes.asked.lock(), 0, "small buffers are not worth it");
         for _ in 0..3 {
@@ -303,9 +351,9 @@ mod tests {
 
     #[test]
     fn memory_that_could_not_be_pinned_is_lent_all_the_same_and_tried_again_when_next_lent() {
-        let notes = Arc::new(Notes::default());
+        let notes = Notes::default();
         *notes.refusing.lock() = true;
-        let pool = Pool::pinned(1 << 20, Some(Arc::clone(&notes) as _));
+        let pool = Pool::pinned(1 << 20, Some(Arc::new(notes.clone())));
         drop(pool.copy_of(&vec![7; PINNED_BYTES]));
         assert!(notes.pinned.lock().is_empty());
         *notes.refusing.lock() = false;

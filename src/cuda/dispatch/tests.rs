@@ -266,11 +266,52 @@ fn memory_is_pinned_with_a_device_and_the_first_refusal_is_the_last_question() {
     let device = Simulated::default().failing_at(4);
     let dispatch = to_simulated(&device);
     let mut memory = vec![0; 1 << 16];
-    assert!(dispatch.pin(&mut memory[..4096]));
+    let pinned = dispatch.pin(&mut memory[..4096]).expect("operation 3");
     assert_eq!(device.pinned_bytes(), 4096);
-    assert!(!dispatch.pin(&mut memory[4096..]), "operation 4");
-    assert!(!dispatch.pin(&mut memory[8192..]));
+    assert!(dispatch.pin(&mut memory[4096..]).is_none(), "operation 4");
+    assert!(dispatch.pin(&mut memory[8192..]).is_none());
     assert_eq!(device.operations(), 5);
-    dispatch.unpin(&mut memory[..4096]);
+    assert!(pinned.unpin(&mut memory[..4096]));
     assert_eq!(device.pinned_bytes(), 0);
+}
+
+#[test]
+fn memory_is_unpinned_by_whom_it_was_pinned_with_also_if_that_was_given_up_since() {
+    let mut first = Simulated::default();
+    for operation in 4..100 {
+        first = first.failing_at(operation);
+    }
+    let second = Simulated::default();
+    second.shut();
+    let devices: Devices = vec![Arc::new(first.clone()), Arc::new(second.clone())];
+    let dispatch = Dispatch::to_devices(devices).expect("there are two");
+    while first.operations() < 3 || second.operations() < 3 {
+        std::thread::yield_now();
+    }
+    let mut memory = vec![0; 4096];
+    let pinned = dispatch.pin(&mut memory).expect("operation 3 of the first");
+    assert_eq!((first.pinned_bytes(), second.pinned_bytes()), (4096, 0));
+    let (scalar, auto) = (codec("scalar"), codec("auto"));
+    let expected = reconstruct(&scalar, None, [2, 3, 4, 5]);
+    std::thread::scope(|scope| {
+        let check = || assert!(reconstruct(&auto, Some(&dispatch), [2, 3, 4, 5]) == expected);
+        // What the second device takes waits until the first has failed once too often.
+        while dispatch.coding().devices.len() == 2 {
+            scope.spawn(check);
+            std::thread::yield_now();
+        }
+        second.open();
+    });
+    let asked = second.operations();
+    // It is lost to the device for good only if the device itself does not let go.
+    assert!(!pinned.unpin(&mut memory), "this operation fails as well");
+    assert_eq!(first.pinned_bytes(), 4096);
+    assert!(
+        dispatch.pin(&mut memory).is_none(),
+        "no more is pinned then"
+    );
+    assert_eq!(second.operations(), asked);
+    first.heal();
+    assert!(pinned.unpin(&mut memory));
+    assert_eq!(first.pinned_bytes(), 0);
 }

@@ -142,9 +142,12 @@ pub(super) fn pin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceErro
 ///
 /// # Errors
 ///
-/// If it was not pinned, or the device is lost.
+/// If it was not pinned, or the driver cannot.
 pub(super) fn unpin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceError> {
-    context.enter()?;
+    // Memory is registered for the process: the driver may well let go of it when the device is lost.
+    if let Err(error) = context.enter() {
+        log::debug!("{}: {error}", context.name());
+    }
     // SAFETY: the driver refuses what was not pinned.
     let answer = unsafe { sys::cuMemHostUnregister(memory.as_mut_ptr().cast()) };
     check(answer, "unlock memory")

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use super::Pinner;
+use super::{Pinner, Unpinner};
 use crate::store::ALIGNMENT;
 
 /// Bytes between mappings.
@@ -26,7 +26,7 @@ pub(super) struct Pages {
     start: NonNull<u8>,
     len: usize,
     /// Who pinned it, if anyone did.
-    pinned_by: Option<Arc<dyn Pinner>>,
+    pinned_by: Option<Arc<dyn Unpinner>>,
 }
 
 // SAFETY: a `Pages` owns its mapping alone, as a `Box<[u8]>` owns its heap block; nothing about a
@@ -69,9 +69,9 @@ impl Pages {
     }
 
     /// Has the memory pinned, unless it is.
-    pub(super) fn pin(&mut self, pinner: &Arc<dyn Pinner>) {
-        if self.pinned_by.is_none() && pinner.pin(self.bytes_mut()) {
-            self.pinned_by = Some(Arc::clone(pinner));
+    pub(super) fn pin(&mut self, pinner: &dyn Pinner) {
+        if self.pinned_by.is_none() {
+            self.pinned_by = pinner.pin(self.bytes_mut());
         }
     }
 
@@ -91,8 +91,11 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        if let Some(pinner) = self.pinned_by.take() {
-            pinner.unpin(self.bytes_mut());
+        if let Some(pinner) = self.pinned_by.take()
+            && !pinner.unpin(self.bytes_mut())
+        {
+            // Whoever got these addresses next would share them with a device that knows other pages there.
+            return;
         }
         // SAFETY: exactly this range was mapped by `map`, and every reference into it borrowed
         // from `self`, which ends here.
