@@ -34,12 +34,12 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Opens all GPUs of this machine. It must not be called in a process that forks afterwards and goes on
+    /// Opens all GPUs of this machine that can be opened. It must not be called in a process that forks afterwards and goes on
     /// with them in the child.
     ///
     /// # Errors
     ///
-    /// If there is no driver or no GPU, or one of them cannot be opened.
+    /// If there is no driver or no GPU, or none of them can be opened.
     pub fn all() -> Result<Vec<Self>, DeviceError> {
         let contexts = Context::all()?.into_iter();
         let gpu = |context| Self {

@@ -17,11 +17,11 @@ pub enum EngineError {
     Device(#[from] DeviceError),
 }
 
-/// Opens all GPUs. No process may fork and use them in the child.
+/// Opens all GPUs that can be opened. No process may fork and use them in the child.
 ///
 /// # Errors
 ///
-/// If there is no driver or no GPU, or one of them cannot be opened.
+/// If there is no driver or no GPU, or none of them can be opened.
 pub fn devices() -> Result<Devices, DeviceError> {
     let gpus = Gpu::all()?.into_iter();
     Ok(gpus.map(|gpu| Arc::new(gpu) as Arc<dyn Device>).collect())

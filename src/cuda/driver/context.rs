@@ -23,11 +23,11 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Opens all devices.
+    /// Opens all devices that can be opened.
     ///
     /// # Errors
     ///
-    /// If there is no driver or no device, or one of them cannot be opened.
+    /// If there is no driver or no device, or none of them can be opened.
     pub(super) fn all() -> Result<Vec<Arc<Self>>, DeviceError> {
         load()?;
         let mut count: c_int = 0;
@@ -37,9 +37,7 @@ impl Context {
         if count == 0 {
             return Err(DeviceError::NoDevice);
         }
-        (0..count)
-            .map(|index| Self::open(index).map(Arc::new))
-            .collect()
+        those_that_open(count, |index| Self::open(index).map(Arc::new))
     }
 
     fn open(index: c_int) -> Result<Self, DeviceError> {
@@ -103,6 +101,32 @@ impl fmt::Debug for Context {
     }
 }
 
+/// Opens as many devices as will; those that do not, because somebody has them for himself, say, do not
+/// keep others from being used.
+///
+/// # Errors
+///
+/// That of the first device, if none can be opened.
+fn those_that_open<T>(
+    count: c_int,
+    open: impl Fn(c_int) -> Result<T, DeviceError>,
+) -> Result<Vec<T>, DeviceError> {
+    let (mut opened, mut refused) = (Vec::new(), Vec::new());
+    for index in 0..count {
+        match open(index) {
+            Ok(device) => opened.push(device),
+            Err(error) => refused.push((index, error)),
+        }
+    }
+    if opened.is_empty() && !refused.is_empty() {
+        return Err(refused.swap_remove(0).1);
+    }
+    for (index, error) in &refused {
+        log::warn!("GPU {index}: {error}; it is left out");
+    }
+    Ok(opened)
+}
+
 fn name_of(device: sys::CUdevice) -> Result<String, DeviceError> {
     let mut name: [c_char; 256] = [0; 256];
     // SAFETY: the driver writes up to 256 bytes with a zero at the end.
@@ -111,4 +135,34 @@ fn name_of(device: sys::CUdevice) -> Result<String, DeviceError> {
     // SAFETY: as above.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) };
     Ok(name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_does_not_open_is_left_out_and_the_others_are_used() {
+        let refused = |index: c_int| DeviceError::Failed {
+            operation: "open a device",
+            reason: index.to_string(),
+        };
+        for broken in 0..8u32 {
+            let is_broken = |index: c_int| broken >> index & 1 == 1;
+            let open = |index| {
+                if is_broken(index) {
+                    Err(refused(index))
+                } else {
+                    Ok(index)
+                }
+            };
+            let left: Vec<c_int> = (0..3).filter(|&index| !is_broken(index)).collect();
+            let expected = if left.is_empty() {
+                Err(refused(0))
+            } else {
+                Ok(left)
+            };
+            assert_eq!(those_that_open(3, open), expected);
+        }
+    }
 }
