@@ -12,10 +12,11 @@ use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 fn gpu() -> Option<Gpu> {
     match Gpu::all() {
         Ok(gpus) => gpus.into_iter().next(),
-        Err(error) => {
+        Err(error) if error.is_absence() => {
             println!("skipped: no CUDA device ({error})");
             None
         }
+        Err(error) => panic!("there is a GPU, but: {error}"),
     }
 }
 

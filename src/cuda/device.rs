@@ -9,9 +9,13 @@ use crate::codec::{Item, Matrix};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// There is no driver, or one that cannot be used.
-    #[error("no CUDA driver: {reason}")]
-    NoDriver {
+    /// There is no driver.
+    #[error("no CUDA driver: libcuda.so.1 cannot be loaded")]
+    NoDriver,
+
+    /// There is a driver, but it cannot be used.
+    #[error("the CUDA driver cannot be used: {reason}")]
+    BadDriver {
         /// What was tried, and what came of it.
         reason: String,
     },
@@ -40,11 +44,17 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
+    /// Returns whether it only says that this machine has no GPU for us.
+    #[must_use]
+    pub fn is_absence(&self) -> bool {
+        matches!(self, Self::NoDriver | Self::NoDevice)
+    }
+
     /// Returns whether trying again on this device is in vain.
     #[must_use]
     pub fn is_final(&self) -> bool {
         match self {
-            Self::NoDriver { .. } | Self::NoDevice | Self::Lost { .. } => true,
+            Self::NoDriver | Self::BadDriver { .. } | Self::NoDevice | Self::Lost { .. } => true,
             Self::Failed { .. } => false,
         }
     }

@@ -118,7 +118,7 @@ impl Dispatch {
             let shared = Arc::clone(&shared);
             move || match find().and_then(|devices| shared.start(devices)) {
                 Ok(()) => {}
-                Err(error @ (DeviceError::NoDriver { .. } | DeviceError::NoDevice)) => {
+                Err(error) if error.is_absence() => {
                     log::debug!("coding on the CPU only: {error}");
                 }
                 Err(error) => log::warn!("coding on the CPU only: {error}"),

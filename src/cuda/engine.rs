@@ -72,6 +72,8 @@ mod tests {
         match check("cuda") {
             Ok(()) => assert!(open("cuda").is_ok()),
             Err(error) => {
+                let absent = matches!(&error, EngineError::Device(device) if device.is_absence());
+                assert!(absent, "there is a GPU, but: {error}");
                 let text = error.to_string();
                 assert!(text.contains("engine cuda cannot be used"), "{text}");
                 assert!(open("cuda").is_err());

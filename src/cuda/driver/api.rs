@@ -49,26 +49,26 @@ const FUNCTIONS: &[&str] = &[
 ///
 /// # Errors
 ///
-/// [`DeviceError::NoDriver`] if there is none or it is too old, [`DeviceError::NoDevice`] if it has
-/// nothing to drive.
+/// [`DeviceError::NoDriver`] if there is none, [`DeviceError::BadDriver`] if it is too old or does not start,
+/// [`DeviceError::NoDevice`] if it has nothing to drive.
 pub(super) fn load() -> Result<(), DeviceError> {
-    let no_driver = |reason: String| DeviceError::NoDriver { reason };
+    let bad_driver = |reason: String| DeviceError::BadDriver { reason };
     // SAFETY: loading runs the initialisers of the system's own driver, as every user of it does.
     if !unsafe { sys::is_culib_present() } {
-        return Err(no_driver("libcuda.so.1 cannot be loaded".to_owned()));
+        return Err(DeviceError::NoDriver);
     }
     // SAFETY: as above; the library was found, so that this does not panic.
     let library = unsafe { sys::culib() };
     for name in FUNCTIONS {
         // SAFETY: the symbol is looked up, and not used.
         let found = unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) };
-        found.map_err(|_| no_driver(format!("libcuda.so.1 has no {name}; it is too old")))?;
+        found.map_err(|_| bad_driver(format!("libcuda.so.1 has no {name}; it is too old")))?;
     }
     // SAFETY: no demands.
     match unsafe { sys::cuInit(0) } {
         CUresult::CUDA_SUCCESS => Ok(()),
         CUresult::CUDA_ERROR_NO_DEVICE => Err(DeviceError::NoDevice),
-        other => Err(no_driver(describe(other))),
+        other => Err(bad_driver(describe(other))),
     }
 }
 
