@@ -82,8 +82,11 @@ pub(super) struct Ticket {
 /// What is known of one side for one class.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cost {
+    /// Passes that did not fail, those under way included.
     begun: u64,
     ended: u64,
+    /// Whether the last pass failed.
+    has_failed: bool,
     /// Passes of this class that the other side got since this one last did.
     passed_over: f64,
     seconds_per_byte: Option<f64>,
@@ -92,6 +95,7 @@ struct Cost {
 impl Cost {
     fn learn(&mut self, seconds_per_byte: f64) {
         self.ended += 1;
+        self.has_failed = false;
         if self.ended > 1 {
             let known = self.seconds_per_byte.unwrap_or(seconds_per_byte);
             self.seconds_per_byte = Some(known + (seconds_per_byte - known) * WEIGHT);
@@ -156,13 +160,19 @@ impl Choice {
         }
     }
 
-    /// Takes note of how long a pass took; nothing is learnt from one that failed.
+    /// Takes note of how long a pass took, or that it failed: then it was no trial.
     pub(super) fn end(&mut self, ticket: &Ticket, took: Option<Duration>) {
         let in_flight = self.in_flight.of(ticket.side);
         *in_flight = (*in_flight - ticket.own_bytes).max(0.0);
-        if let (Some(took), Some(costs)) = (took, self.costs.get_mut(&ticket.class)) {
-            let seconds_per_byte = took.as_secs_f64() / ticket.load_bytes;
-            costs.of(ticket.side).learn(seconds_per_byte);
+        let Some(costs) = self.costs.get_mut(&ticket.class) else {
+            return;
+        };
+        let cost = costs.of(ticket.side);
+        if let Some(took) = took {
+            cost.learn(took.as_secs_f64() / ticket.load_bytes);
+        } else {
+            cost.begun = cost.begun.saturating_sub(1);
+            cost.has_failed = true;
         }
     }
 
@@ -170,7 +180,9 @@ impl Choice {
         let in_flight = self.in_flight;
         let Both { cpu, device } = *self.costs.get_or_insert(class, Both::default);
         if cpu.begun.min(device.begun) < TRIALS {
-            return if device.begun < cpu.begun {
+            // After a failure it is left alone for a while; memory that was short may be free again then.
+            let is_avoided = device.has_failed && device.passed_over < REFRESH;
+            return if device.begun < cpu.begun && !is_avoided {
                 Side::Device
             } else {
                 Side::Cpu
@@ -319,6 +331,26 @@ mod tests {
             assert_eq!(ticket.side, Side::Device);
             choice.end(&ticket, None);
         }
+    }
+
+    #[test]
+    fn a_device_whose_trials_failed_is_tried_again_after_a_while_and_then_for_good() {
+        let mut choice = Choice::default();
+        let mut pass = |is_failing: bool| {
+            let ticket = choice.begin(class(20), MEGABYTE);
+            let took = match ticket.side {
+                Side::Cpu => Some(Duration::from_micros(100)),
+                Side::Device => (!is_failing).then(|| Duration::from_micros(10)),
+            };
+            choice.end(&ticket, took);
+            ticket.side
+        };
+        let failing: Vec<Side> = (0..10_000).map(|_| pass(true)).collect();
+        let asked = count(&failing, Side::Device);
+        assert!((100..=200).contains(&asked), "{asked} of 10,000");
+        let healed: Vec<Side> = (0..10_000).map(|_| pass(false)).collect();
+        let asked = count(&healed, Side::Device);
+        assert!(asked > 9_800, "{asked} of 10,000");
     }
 
     #[test]
