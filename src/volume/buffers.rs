@@ -9,7 +9,8 @@
 //! A stripe that finds no space waits, readable and with its buffer, until it is asked to try again; no
 //! other stripe is opened meanwhile.
 //!
-//! Lock order: `open`, then `state`. Neither is held across I/O. A stripe is in the table from the
+//! Lock order: `open`, then `state`. Neither is held across I/O, nor while memory is taken from the pool or
+//! may go back to it: a device may have to be told of it, which takes long. A stripe is in the table from the
 //! moment it gets its number until its record is in the catalog, so that a reader who finds it in
 //! neither place knows that it does not exist.
 
@@ -207,9 +208,12 @@ impl Buffers {
             return Ok(());
         }
         let unwinding = guard_on_unwind((), |()| self.give_up_opening());
-        let opening = prepare();
+        let opened = prepare().map(|opening| {
+            let buffer = self.pool.buffer(self.capacity);
+            OpenStripe::new(opening.stripe, opening.reservation, buffer)
+        });
         ScopeGuard::into_inner(unwinding);
-        self.install(opening)
+        self.install(opened)
     }
 
     /// Passes the baton on without having opened a stripe.
@@ -220,23 +224,19 @@ impl Buffers {
         self.room.notify_all();
     }
 
-    fn install(&self, opening: Result<Opening, VolumeError>) -> Result<(), VolumeError> {
+    fn install(&self, opened: Result<OpenStripe, VolumeError>) -> Result<(), VolumeError> {
         let mut open = self.open.lock();
         let mut state = self.state.lock();
         state.opening = false;
         self.room.notify_all();
-        match opening {
-            Ok(Opening {
-                stripe,
-                reservation,
-            }) => {
+        match opened {
+            Ok(stripe) => {
                 debug_assert!(
                     open.is_none(),
                     "only the holder of the baton opens a stripe"
                 );
-                state.table.insert(stripe, Entry::Open);
-                let buffer = self.pool.buffer(self.capacity);
-                *open = Some(OpenStripe::new(stripe, reservation, buffer));
+                state.table.insert(stripe.stripe(), Entry::Open);
+                *open = Some(stripe);
                 Ok(())
             }
             Err(error) => {
@@ -281,7 +281,9 @@ impl Buffers {
     pub(crate) fn keep(&self, stripe: StripeId, data: &[u8]) {
         let kept = self.restored(stripe, data, None).seal(self.data_shards, 0);
         let mut state = self.state.lock();
-        state.table.insert(stripe, Entry::Sealed(Arc::new(kept)));
+        let before = state.table.insert(stripe, Entry::Sealed(Arc::new(kept)));
+        drop(state);
+        drop(before);
     }
 
     fn restored(
@@ -350,6 +352,12 @@ impl Buffers {
     pub(crate) fn is_busy(&self, stripe: StripeId) -> bool {
         let state = self.state.lock();
         state.table.contains_key(&stripe) || state.holds.contains_key(&stripe)
+    }
+
+    /// Returns whether anyone has one of the locks.
+    #[cfg(test)]
+    pub(crate) fn are_locked(&self) -> bool {
+        self.open.is_locked() || self.state.is_locked()
     }
 
     /// Returns whether a stripe is in memory: open, or not yet recorded.
@@ -428,6 +436,7 @@ impl Buffers {
             state.no_space = None;
         }
         state.forget(&sealed);
+        drop(state);
         self.room.notify_all();
         self.flushed.notify_all();
     }

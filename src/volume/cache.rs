@@ -51,22 +51,62 @@ impl ShardCache {
         if bytes.len() > self.limit_bytes {
             return;
         }
+        // Dropped last, without the lock: memory may have to be unmapped.
+        let mut dropped = Vec::new();
         let mut held = self.held.lock();
         held.bytes += bytes.len();
         if let Some(old) = held.shards.put((stripe, shard), bytes) {
             held.bytes -= old.len();
+            dropped.push(old);
         }
         while held.bytes > self.limit_bytes
             && let Some((_, oldest)) = held.shards.pop_lru()
         {
             held.bytes -= oldest.len();
+            dropped.push(oldest);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+
+    /// Memory that says, when it is freed, whether the cache was locked then.
+    struct Freed {
+        cache: Arc<ShardCache>,
+        locked: Arc<Mutex<Vec<bool>>>,
+    }
+
+    impl AsRef<[u8]> for Freed {
+        fn as_ref(&self) -> &[u8] {
+            &[1; 4]
+        }
+    }
+
+    impl Drop for Freed {
+        fn drop(&mut self) {
+            self.locked.lock().push(self.cache.held.is_locked());
+        }
+    }
+
+    #[test]
+    fn nobody_waits_while_what_is_dropped_is_freed() {
+        let cache = Arc::new(ShardCache::new(8));
+        let locked = Arc::new(Mutex::new(Vec::new()));
+        for stripe in [1, 2, 2, 3, 4] {
+            let freed = Freed {
+                cache: Arc::clone(&cache),
+                locked: Arc::clone(&locked),
+            };
+            cache.put(StripeId(stripe), ShardIndex(0), Bytes::from_owner(freed));
+        }
+        assert_eq!(*locked.lock(), [false; 3]);
+        // Those that are left refer to the cache that holds them.
+        cache.held.lock().shards.clear();
+    }
 
     #[test]
     fn the_cache_never_holds_more_than_its_limit_and_drops_what_was_used_least_recently() {

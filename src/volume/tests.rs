@@ -13,7 +13,8 @@ use crate::cuda::{Dispatch, Simulated};
 use crate::format::BLOCK_SIZE;
 use crate::members::{Access, CreateOptions};
 use crate::store::{
-    CallKind, Executor, ExecutorKind, FaultPlan, FaultStore, MemDisk, Store, StoreRef,
+    CallKind, Executor, ExecutorKind, FaultPlan, FaultStore, MemDisk, Pinner, Store, StoreRef,
+    Unpinner,
 };
 
 /// Bytes of a shard of a full stripe.
@@ -105,6 +106,19 @@ impl Rig {
         threads: usize,
         dispatch: Option<Arc<Dispatch>>,
     ) -> Self {
+        let accelerator = dispatch.clone().map(|dispatch| dispatch as _);
+        let pinner = dispatch.map(|dispatch| dispatch as _);
+        Self::with(data, parity, count, threads, accelerator, pinner)
+    }
+
+    fn with(
+        data: usize,
+        parity: usize,
+        count: usize,
+        threads: usize,
+        accelerator: Option<Arc<dyn Accelerator>>,
+        pinner: Option<Arc<dyn Pinner>>,
+    ) -> Self {
         let disk = |index| MemDisk::new(&format!("disk{index}"), 1 << 30);
         let disks: Vec<MemDisk> = (0..count).map(disk).collect();
         let stores = || -> Vec<StoreRef> {
@@ -129,8 +143,8 @@ impl Rig {
             cache_bytes: 16 << 20,
             threads,
             workers: Arc::new(Workers::new(2).unwrap()),
-            accelerator: dispatch.clone().map(|dispatch| dispatch as _),
-            pinner: dispatch.map(|dispatch| dispatch as _),
+            accelerator,
+            pinner,
         };
         let shared: Arc<dyn Catalog> = Arc::clone(&catalog) as _;
         let volume = Arc::new(Volume::open(members, shared, Vec::new(), &options).unwrap());
@@ -249,6 +263,34 @@ fn a_volume_on_a_device_that_fails_writes_and_reads_what_one_without_does() {
             assert!(lost || coding.redone <= 1, "{failing}: {coding:?}");
         }
     }
+}
+
+/// Looks, whenever it pins memory, whether somebody else could go on meanwhile.
+#[derive(Debug, Default)]
+struct Onlooker {
+    volume: OnceLock<Weak<Volume>>,
+    seen: Mutex<Vec<bool>>,
+}
+
+impl Pinner for Onlooker {
+    fn pin(&self, _: &mut [u8]) -> Option<Arc<dyn Unpinner>> {
+        let volume = self.volume.get().and_then(Weak::upgrade);
+        let are_locked = volume.map(|volume| volume.core.buffers.are_locked());
+        self.seen.lock().extend(are_locked);
+        None
+    }
+}
+
+#[test]
+fn nobody_waits_for_memory_that_is_pinned_for_another() {
+    let onlooker = Arc::new(Onlooker::default());
+    let rig = Rig::with(4, 2, 6, 0, None, Some(Arc::clone(&onlooker) as _));
+    onlooker.volume.set(Arc::downgrade(&rig.volume)).unwrap();
+    rig.write_stripe(&pattern(1, 4 * UNIT));
+    drop(rig.volume.append(&pattern(2, UNIT)).unwrap());
+    let seen = onlooker.seen.lock();
+    assert!(seen.len() >= 2, "{seen:?}");
+    assert!(!seen.contains(&true), "{seen:?}");
 }
 
 #[test]
