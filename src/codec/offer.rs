@@ -9,6 +9,10 @@ pub trait Accelerator: Send + Sync + fmt::Debug {
     /// Sees to it that all of the offer is computed when this returns: by the hardware, or with
     /// [`Offer::compute_on_cpu`], whatever the hardware may have left behind before it failed.
     fn compute(&self, offer: &mut Offer<'_, '_>);
+
+    /// What was computed was proven wrong, and the CPU computes it rightly: the hardware is to get nothing
+    /// any more.
+    fn distrust(&self);
 }
 
 /// A pass that can be computed elsewhere. Its matrix applies to bytes; passes over packets are never
@@ -179,6 +183,10 @@ mod tests {
             }
             item.sums.iter_mut().for_each(|list| list.fill(7));
             offer.compute_on_cpu();
+        }
+
+        fn distrust(&self) {
+            unreachable!("nothing is checked here");
         }
     }
 

@@ -173,6 +173,12 @@ impl Accelerator for Dispatch {
     fn compute(&self, offer: &mut Offer<'_, '_>) {
         self.shared.compute(offer);
     }
+
+    fn distrust(&self) {
+        if self.shared.working_pipeline().is_some() {
+            self.shared.trust.lose();
+        }
+    }
 }
 
 impl Pinner for Dispatch {

@@ -136,6 +136,30 @@ impl Core {
             .accelerator(self.accelerator.as_deref())
     }
 
+    /// Has something computed, and done again on the CPU if it `is_right` not: checksums know what is, and a
+    /// device may be wrong. Whoever was is not trusted any more. Returns whether it is right in the end.
+    ///
+    /// # Errors
+    ///
+    /// Those of `compute`.
+    pub(super) fn compute_surely(
+        &self,
+        codec: &Codec,
+        mut compute: impl FnMut(Pass<'_>) -> Result<bool, VolumeError>,
+    ) -> Result<bool, VolumeError> {
+        if compute(self.pass(codec))? {
+            return Ok(true);
+        }
+        let Some(accelerator) = &self.accelerator else {
+            return Ok(false);
+        };
+        let is_right = compute(self.pass(codec).accelerator(None))?;
+        if is_right {
+            accelerator.distrust();
+        }
+        Ok(is_right)
+    }
+
     pub(super) fn append(&self, data: &[u8]) -> Result<(Placed, Hold), VolumeError> {
         if !self.is_writable() {
             return Err(VolumeError::ReadOnly);

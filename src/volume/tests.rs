@@ -265,6 +265,29 @@ fn a_volume_on_a_device_that_fails_writes_and_reads_what_one_without_does() {
     }
 }
 
+/// A device that was right until now is no more; what it decodes is decoded again, and the device left alone.
+#[test]
+fn what_a_device_decodes_wrongly_is_decoded_again_on_the_cpu() {
+    let device = Simulated::default();
+    let dispatch = to_simulated(&device);
+    let rig = Rig::with_dispatch(4, 2, 6, 0, Some(Arc::clone(&dispatch)));
+    let payloads: Vec<Vec<u8>> = (1..=48).map(|seed| pattern(seed, 4 * UNIT)).collect();
+    let stripes: Vec<StripeId> = payloads.iter().map(|p| rig.write_stripe(p)).collect();
+    rig.disks[0].delete();
+    rig.disks[3].delete();
+    for (at, (stripe, payload)) in stripes.iter().zip(&payloads).enumerate() {
+        if at == 36 {
+            assert!(dispatch.is_on_devices());
+            drop(device.clone().lying_from(device.operations()));
+        }
+        let mut read = vec![0; payload.len()];
+        rig.volume.read(*stripe, 0, &mut read).unwrap();
+        assert!(read == *payload, "stripe {at}");
+    }
+    assert!(!dispatch.is_on_devices());
+    assert_eq!(dispatch.coding().redone, 0, "it was trusted, wrongly");
+}
+
 /// Looks, whenever it pins memory, whether somebody else could go on meanwhile.
 #[derive(Debug, Default)]
 struct Onlooker {

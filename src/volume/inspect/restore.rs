@@ -104,28 +104,36 @@ impl Core {
             }
             return Ok(());
         }
-        let mut outputs: Vec<(usize, &mut [u8])> = restored
-            .fixed
-            .iter_mut()
-            .filter(|fixed| !right(fixed.shard))
-            .map(|fixed| (fixed.shard, &mut fixed.bytes[rows.clone()]))
-            .collect();
-        self.pass(&located.codec)
-            .reconstruct(&present, &mut outputs)
-            .map_err(|source| VolumeError::Codec {
+        // Where there are no checksums, nothing says that it is wrong.
+        let is_wrong = |shard: usize, bytes: &[u8]| {
+            let checked = Rows {
+                shard: layout::shard(shard),
+                range: rows.clone(),
+            };
+            self.is_wrong(located, &checked, bytes)
+        };
+        let fixed = &mut restored.fixed;
+        self.compute_surely(&located.codec, |pass| {
+            let mut outputs: Vec<(usize, &mut [u8])> = fixed
+                .iter_mut()
+                .filter(|fixed| !right(fixed.shard))
+                .map(|fixed| (fixed.shard, &mut fixed.bytes[rows.clone()]))
+                .collect();
+            let reconstructed = pass.reconstruct(&present, &mut outputs);
+            reconstructed.map_err(|source| VolumeError::Codec {
                 stripe: located.id,
                 source,
             })?;
+            let mut outputs = outputs.iter();
+            outputs.try_fold(true, |so_far, (shard, bytes)| {
+                Ok(so_far && !is_wrong(*shard, bytes)?)
+            })
+        })?;
         for fixed in &mut restored.fixed {
             if right(fixed.shard) {
                 continue;
             }
-            // Where there are no checksums, nothing says that it is wrong.
-            let checked = Rows {
-                shard: layout::shard(fixed.shard),
-                range: rows.clone(),
-            };
-            if self.is_wrong(located, &checked, &fixed.bytes[rows.clone()])? {
+            if is_wrong(fixed.shard, &fixed.bytes[rows.clone()])? {
                 restored.is_inconsistent = true;
                 restored.is_lost_for_good = true;
                 fixed.is_whole = false;
@@ -155,12 +163,14 @@ impl Core {
                 None => found.bytes().map(|bytes| &bytes[..]),
             })
             .collect();
-        let verified = self.pass(&located.codec).verify(&columns);
-        let wrong = verified.map_err(|source| VolumeError::Codec {
-            stripe: located.id,
-            source,
-        })?;
-        Ok(wrong.is_empty())
+        self.compute_surely(&located.codec, |pass| {
+            let verified = pass.verify(&columns);
+            let wrong = verified.map_err(|source| VolumeError::Codec {
+                stripe: located.id,
+                source,
+            })?;
+            Ok(wrong.is_empty())
+        })
     }
 }
 

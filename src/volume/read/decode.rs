@@ -163,27 +163,25 @@ impl Core {
             .iter()
             .map(|(shard, bytes)| (usize::from(shard.0), &**bytes))
             .collect();
-        let mut outputs: Vec<(usize, &mut [u8])> = targets
-            .iter()
-            .zip(&mut decoded)
-            .map(|(shard, bytes)| (usize::from(shard.0), &mut **bytes))
-            .collect();
         self.decodes.fetch_add(1, Ordering::Relaxed);
-        self.pass(&located.codec)
-            .reconstruct(&present, &mut outputs)
-            .map_err(|source| VolumeError::Codec {
+        let is_right = self.compute_surely(&located.codec, |pass| {
+            let mut outputs: Vec<(usize, &mut [u8])> = targets
+                .iter()
+                .zip(&mut decoded)
+                .map(|(shard, bytes)| (usize::from(shard.0), &mut **bytes))
+                .collect();
+            let reconstructed = pass.reconstruct(&present, &mut outputs);
+            reconstructed.map_err(|source| VolumeError::Codec {
                 stripe: located.id,
                 source,
             })?;
-        for (&shard, bytes) in targets.iter().zip(&decoded) {
-            self.check_decoded(
-                located,
-                &Rows {
-                    shard,
-                    range: rows.clone(),
-                },
-                bytes,
-            )?;
+            self.are_right(located, rows, targets.iter().copied().zip(&decoded))
+        })?;
+        if !is_right {
+            return Err(VolumeError::BadRecord {
+                stripe: located.id,
+                what: "reconstructed bytes do not match",
+            });
         }
         for wrong in wrong.iter().chain(&gathered.wrong) {
             if let Some(at) = targets.iter().position(|&shard| shard == wrong.shard) {
@@ -286,30 +284,25 @@ impl Core {
         Some(cached.slice(rows.clone()))
     }
 
-    /// Checks reconstructed rows like any others: wrong ones mean that shards were taken for right
-    /// that were not, or that the checksums themselves are wrong.
-    fn check_decoded(
+    /// Checks reconstructed rows of shards like any others: wrong ones mean that shards were taken for right
+    /// that were not, that the checksums themselves are wrong, or who computed the rows.
+    fn are_right<'b>(
         &self,
         located: &Located,
-        rows: &Rows,
-        bytes: &[u8],
-    ) -> Result<(), VolumeError> {
-        let stripe = located.id;
-        let unverified = VolumeError::BadRecord {
-            stripe,
-            what: "reconstructed bytes do not match",
-        };
-        if located.is_implied(rows.shard) {
-            return Ok(());
-        }
-        let sums = self
-            .sums_of(located, rows)?
-            .ok_or_else(|| unverified.clone())?;
-        if mismatches(rows, bytes, &sums).is_empty() {
-            Ok(())
-        } else {
-            Err(unverified)
-        }
+        rows: &Range<usize>,
+        mut shards: impl Iterator<Item = (ShardIndex, &'b Buffer)>,
+    ) -> Result<bool, VolumeError> {
+        shards.try_fold(true, |right, (shard, bytes)| {
+            if !right || located.is_implied(shard) {
+                return Ok(right);
+            }
+            let rows = Rows {
+                shard,
+                range: rows.clone(),
+            };
+            let sums = self.sums_of(located, &rows)?;
+            Ok(sums.is_some_and(|sums| mismatches(&rows, bytes, &sums).is_empty()))
+        })
     }
 
     /// Writes reconstructed blocks over the wrong ones; says in the log whether that succeeded.
