@@ -190,7 +190,14 @@ fn gpus(wishes: &Wishes) -> Result<Option<Gpus>, DeviceError> {
         return Gpus::open().map(Some);
     }
     if wishes.engines.is_empty() && wishes.working_sets.is_empty() {
-        return Ok(Gpus::open().ok());
+        return match Gpus::open() {
+            Ok(gpus) => Ok(Some(gpus)),
+            Err(error) if error.is_absence() => Ok(None),
+            Err(error) => {
+                log::warn!("nothing is measured on GPUs: {error}");
+                Ok(None)
+            }
+        };
     }
     Ok(None)
 }

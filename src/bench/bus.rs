@@ -184,7 +184,7 @@ impl Plan {
         let turn = (time / TURNS / 2).max(LEAST_TURN);
         let data_bytes = self.geometry().data_shards() * self.setting.shard_bytes;
         let (mut rates, mut limits, mut seconds_per_tb) = (Vec::new(), Vec::new(), Vec::new());
-        let redone = gpus.dispatch.coding().redone;
+        let before = gpus.dispatch.coding();
         for _ in 0..TURNS {
             // Callers wait for each other's stripes, so only what all of them got done together counts.
             let (stripes, done) = (AtomicUsize::new(0), Mutex::new(Instant::now()));
@@ -202,7 +202,8 @@ impl Plan {
             seconds_per_tb.push(cpu / bytes * 1e12);
             limits.push(self.limit(gpus, turn)? / 1e9);
         }
-        if gpus.dispatch.coding().redone > redone {
+        let after = gpus.dispatch.coding();
+        if (after.redone, after.cpu.passes) != (before.redone, before.cpu.passes) {
             return Err(BenchError::NotOnGpu);
         }
         Ok(Row {
