@@ -29,9 +29,9 @@ impl Directories {
         let mut present = Vec::new();
         let mut absent = Vec::new();
         for path in typed {
-            match fs::canonicalize(path) {
-                Ok(found) if found.is_dir() => present.push(found),
-                Ok(_) => {
+            match look(path) {
+                Ok((found, true)) => present.push(found),
+                Ok((_, false)) => {
                     return Err(Failure::usage(format!(
                         "{} is no directory",
                         path.display()
@@ -89,6 +89,14 @@ impl Directories {
         }
         Ok(found.present)
     }
+}
+
+/// Returns the one spelling of a path, and whether a directory is there.
+fn look(path: &Path) -> io::Result<(PathBuf, bool)> {
+    let found = fs::canonicalize(path)?;
+    // The kernel may remember the names of what does not answer any more.
+    let is_directory = fs::metadata(&found)?.is_dir();
+    Ok((found, is_directory))
 }
 
 /// Says that nothing is there, or nothing that answers: a member that counts as gone.

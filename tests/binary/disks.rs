@@ -79,6 +79,25 @@ fn a_shut_down_filesystem_and_a_deleted_directory_cost_no_byte_under_load() {
     }
 }
 
+/// The kernel remembers the names on a disk that is gone, and a volume is mounted by naming all directories.
+#[test]
+fn a_volume_is_mounted_although_a_disk_that_is_named_answers_nothing() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = mixed();
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE / 4).unwrap();
+    volume.unmount();
+    for index in [EXT4, XFS] {
+        shut_down(&volume.members[index]);
+    }
+    volume.mount_degraded(&[0, 1, 2, 3, 4, 5]);
+    assert_eq!(volume.members_in("missing"), 2);
+    check_large(&volume.path("large"), 1, LARGE / 4);
+    volume.unmount();
+}
+
 /// One directory has far less room than the others, which have all the redundancy without it.
 #[test]
 fn a_full_disk_is_left_out_where_the_others_suffice() {
