@@ -4,6 +4,7 @@
 //! out, as `scripts/test.sh` does aloud where they cannot run.
 
 mod bench;
+mod chaos;
 mod check;
 mod crash;
 mod daemon;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::{must, run};
+use super::{must, run, text};
 
 /// The kinds on which everything must work alike, and one more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +33,14 @@ impl DiskKind {
 }
 
 /// A filesystem of its own, mounted in a temporary directory until it is dropped.
+#[derive(Debug)]
 pub(crate) struct Disk {
     home: TempDir,
     mounted: PathBuf,
+    kind: DiskKind,
+    /// How often it was switched on.
+    starts: u32,
+    frozen: bool,
 }
 
 impl Disk {
@@ -46,7 +51,13 @@ impl Disk {
             .tempdir()
             .expect("there is room for a temporary directory");
         let mounted = home.path().join("fs");
-        let disk = Self { home, mounted };
+        let disk = Self {
+            home,
+            mounted,
+            kind,
+            starts: 0,
+            frozen: false,
+        };
         fs::create_dir(disk.path()).expect("the home is empty");
         let at = disk.path().to_str().expect("test paths are text");
         let Some((program, arguments)) = kind.mkfs().split_first() else {
@@ -54,7 +65,7 @@ impl Disk {
             must("mount", &["-t", "tmpfs", "-o", &size, "cauchyfs-test", at]);
             return disk;
         };
-        let image = disk.home.path().join("image");
+        let image = disk.image();
         let file = fs::File::create(&image).expect("the home is writable");
         file.set_len(mebibytes << 20)
             .expect("sparse files are possible");
@@ -68,11 +79,56 @@ impl Disk {
     pub(crate) fn path(&self) -> &Path {
         &self.mounted
     }
+
+    fn image(&self) -> PathBuf {
+        self.home.path().join(format!("image{}", self.starts))
+    }
+
+    /// Says whether [`Disk::cut`] and [`Disk::freeze`] can be called.
+    pub(crate) fn is_real(&self) -> bool {
+        matches!(self.kind, DiskKind::Ext4 | DiskKind::Xfs)
+    }
+
+    /// Cuts its power: what was not synced is lost, and every operation fails from now on.
+    pub(crate) fn cut(&self) {
+        must("xfs_io", &["-x", "-c", "shutdown", text(&self.mounted)]);
+    }
+
+    /// Switches it on again after [`Disk::cut`].
+    pub(crate) fn restart(&mut self) {
+        must("umount", &["-l", text(&self.mounted)]);
+        // Somebody may have files of the old one open, who must not keep the new one from being made.
+        let old = self.image();
+        self.starts += 1;
+        must("cp", &["--sparse=always", text(&old), text(&self.image())]);
+        fs::remove_file(old).expect("it is there");
+        let options = match self.kind {
+            DiskKind::Xfs => "loop,nouuid",
+            _ => "loop",
+        };
+        let (image, mounted) = (self.image(), &self.mounted);
+        must("mount", &["-o", options, text(&image), text(mounted)]);
+    }
+
+    /// Has everything that is written to it wait, until it is thawed.
+    pub(crate) fn freeze(&mut self) {
+        must("fsfreeze", &["-f", text(&self.mounted)]);
+        self.frozen = true;
+    }
+
+    /// See [`Disk::freeze`].
+    pub(crate) fn thaw(&mut self) {
+        must("fsfreeze", &["-u", text(&self.mounted)]);
+        self.frozen = false;
+    }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
         let path = self.mounted.to_str().expect("test paths are text");
+        if self.frozen {
+            run("fsfreeze", &["-u", path]);
+        }
         run("umount", &["-l", path]);
     }
 }

@@ -1,0 +1,110 @@
+//! The directories of a volume, on a disk of its own each, and an account of which of them are sound.
+
+use std::path::PathBuf;
+
+use rand::rngs::StdRng;
+use rand::seq::IteratorRandom;
+
+use super::plan;
+use crate::support::{Disk, must, text};
+
+/// Room on each disk: the least that all kinds of filesystems can do with.
+const MEBIBYTES: u64 = 320;
+
+/// What has become of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Condition {
+    /// It has all that it should have.
+    Sound,
+    /// It is deleted.
+    Deleted,
+    /// It lies in another place.
+    Away(PathBuf),
+    /// Its disk has no power.
+    Cut,
+    /// Its disk has no room, but for what was reserved.
+    Full,
+    /// Some of its files are damaged.
+    Spoiled,
+    /// It is there, but missed something.
+    Stale,
+}
+
+/// One directory.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) path: PathBuf,
+    pub(super) disk: Disk,
+    pub(super) condition: Condition,
+    /// How often the daemon took it back by itself since the volume was mounted.
+    pub(super) returns: u32,
+}
+
+impl Seat {
+    /// Returns an empty place on a new disk.
+    pub(super) fn new(number: usize) -> Self {
+        let disk = Disk::new(plan::kind(number), MEBIBYTES);
+        Self {
+            path: disk.path().join(format!("d{number}")),
+            disk,
+            condition: Condition::Sound,
+            returns: 0,
+        }
+    }
+
+    pub(super) fn is_sound(&self) -> bool {
+        self.condition == Condition::Sound
+    }
+
+    /// Says whether a mount finds anything there.
+    pub(super) fn is_there(&self) -> bool {
+        !matches!(
+            self.condition,
+            Condition::Deleted | Condition::Away(_) | Condition::Cut
+        )
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.condition == Condition::Full
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.disk.path().join("ballast")
+    }
+
+    /// Leaves no room on the disk.
+    pub(super) fn fill(&mut self) {
+        let space = rustix::fs::statvfs(self.disk.path()).expect("the disk is mounted");
+        let file = std::fs::File::create(self.ballast()).expect("the disk is writable");
+        let mut step = space.f_bavail * space.f_frsize;
+        let mut len = 0;
+        // Filesystems need some for themselves: as much as goes.
+        while step >= 4096 {
+            let flags = rustix::fs::FallocateFlags::empty();
+            if rustix::fs::fallocate(&file, flags, len, step).is_ok() {
+                len += step;
+            } else {
+                step /= 2;
+            }
+        }
+        self.condition = Condition::Full;
+    }
+
+    /// Gives back what [`Seat::fill`] took.
+    pub(super) fn empty(&mut self) {
+        must("rm", &["-f", text(&self.ballast())]);
+    }
+}
+
+/// Draws one of the sound directories that `fits`.
+pub(super) fn draw(
+    seats: &[Seat],
+    rng: &mut StdRng,
+    fits: impl Fn(&Seat) -> bool,
+) -> Option<usize> {
+    let sound = seats.iter().enumerate().filter(|(_, seat)| seat.is_sound());
+    sound
+        .filter(|(_, seat)| fits(seat))
+        .map(|(index, _)| index)
+        .choose(rng)
+}

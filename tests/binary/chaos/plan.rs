@@ -1,0 +1,102 @@
+//! What happens, as a function of a seed.
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+
+use crate::support::{DiskKind, Shape};
+
+/// One thing that happens while writers are at work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A directory is deleted.
+    Delete,
+    /// A directory is moved away.
+    MoveAway,
+    /// A disk has no power any more.
+    Cut,
+    /// A disk answers nothing for a while.
+    Hang,
+    /// A disk has no room any more.
+    Fill,
+    /// Files of a directory are damaged.
+    Spoil,
+    /// The daemon is killed, and the volume is mounted again.
+    Kill,
+    /// The volume is unmounted and mounted again.
+    Remount,
+    /// While the volume is not mounted, an old copy of a directory takes its place.
+    OldCopy,
+    /// One more directory comes in.
+    Add,
+    /// A directory that is sound is let go.
+    Remove,
+    /// Everything is verified.
+    Scrub,
+    /// Everything is made whole, and looked at.
+    Heal,
+}
+
+/// How often what happens, in parts of the whole.
+const WEIGHTS: [(Event, u32); 13] = [
+    (Event::Delete, 10),
+    (Event::MoveAway, 10),
+    (Event::Cut, 10),
+    (Event::Hang, 3),
+    (Event::Fill, 6),
+    (Event::Spoil, 14),
+    (Event::Kill, 18),
+    (Event::Remount, 8),
+    (Event::OldCopy, 5),
+    (Event::Add, 4),
+    (Event::Remove, 4),
+    (Event::Scrub, 4),
+    (Event::Heal, 12),
+];
+
+/// Streams of random numbers that know nothing of each other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seed(pub(super) u64);
+
+impl Seed {
+    /// Returns the stream of one writer, or of those who disturb it, in one step.
+    pub(super) fn stream(self, step: u64, actor: u64) -> StdRng {
+        let mixed = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (step << 8 | actor);
+        StdRng::seed_from_u64(mixed)
+    }
+
+    /// Returns the volume to try it with.
+    pub(super) fn shape(self) -> Shape {
+        let geometries = [
+            (4, 2, 8),
+            (3, 2, 8),
+            (4, 2, 6),
+            (2, 1, 5),
+            (3, 3, 8),
+            (1, 1, 3),
+        ];
+        let (data, parity, members) = *geometries
+            .choose(&mut self.stream(0, 0))
+            .expect("there are some");
+        Shape {
+            data,
+            parity,
+            members,
+            segment: "4MiB",
+            unit: "128KiB",
+        }
+    }
+}
+
+/// Draws what happens next.
+pub(super) fn draw(rng: &mut StdRng) -> Event {
+    WEIGHTS
+        .choose_weighted(rng, |(_, weight)| *weight)
+        .expect("there are some")
+        .0
+}
+
+/// Returns the filesystem that a disk gets.
+pub(super) fn kind(number: usize) -> DiskKind {
+    [DiskKind::Tmpfs, DiskKind::Ext4, DiskKind::Xfs][number % 3]
+}
