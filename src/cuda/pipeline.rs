@@ -16,7 +16,7 @@ mod queue;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use super::{Device, DeviceError, Lane, Program, Work};
@@ -62,6 +62,8 @@ struct Shared {
 struct Station {
     device: Arc<dyn Device>,
     failures: AtomicU32,
+    /// Lanes that could not be made.
+    missing_lanes: AtomicUsize,
     has_failed: AtomicBool,
     given_up: AtomicBool,
 }
@@ -76,6 +78,7 @@ impl Pipeline {
         let station = |device| Station {
             device,
             failures: AtomicU32::new(0),
+            missing_lanes: AtomicUsize::new(0),
             has_failed: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
         };
@@ -161,7 +164,7 @@ impl Shared {
         let leaving = scopeguard::guard((), |()| self.queue.leave());
         match catch(|| station.device.lane()) {
             Ok(mut lane) => self.feed_lane(station, &mut *lane),
-            Err(error) => station.failed(&error),
+            Err(error) => station.lacks_lane(&error),
         }
         drop(leaving);
     }
@@ -225,14 +228,28 @@ impl Station {
         self.given_up.load(Ordering::Relaxed)
     }
 
+    /// Takes note of a lane that could not be made. Without any, the device is given up.
+    fn lacks_lane(&self, error: &DeviceError) {
+        let missing = self.missing_lanes.fetch_add(1, Ordering::Relaxed) + 1;
+        if missing == LANES {
+            self.give_up(error);
+        } else {
+            self.failed(error);
+        }
+    }
+
+    fn give_up(&self, error: &DeviceError) {
+        if !self.given_up.swap(true, Ordering::Relaxed) {
+            let name = self.device.name();
+            log::warn!("GPU {name}: {error}; it is not used any more, and the CPU goes on");
+        }
+    }
+
     /// Takes note of a failure, and says so if it is the first.
     fn failed(&self, error: &DeviceError) {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         if error.is_final() || failures >= MOST_FAILURES {
-            if !self.given_up.swap(true, Ordering::Relaxed) {
-                let name = self.device.name();
-                log::warn!("GPU {name}: {error}; it is not used any more, and the CPU goes on");
-            }
+            self.give_up(error);
         } else if !self.has_failed.swap(true, Ordering::Relaxed) {
             let name = self.device.name();
             log::warn!("GPU {name}: {error}; the CPU does what failed, now and in future");
