@@ -10,6 +10,7 @@
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -36,6 +37,10 @@ use crate::members::Access;
 
 /// How long what is open below a mount may stay open after the mount was taken away by a signal.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// Keeps the driver of CUDA from writing the kernels that it compiles below the user's home. The home may lie
+/// on this very volume, and the stripe buffers that such a write needs may be what waits for the kernel.
+const KERNEL_CACHE_OFF: (&str, &str) = ("CUDA_CACHE_DISABLE", "1");
 
 /// What to mount, checked.
 #[derive(Debug)]
@@ -77,10 +82,9 @@ enum Event {
 /// The daemon's own failure, or that it died without a word.
 pub(super) fn spawn(arguments: &[OsString]) -> Result<Outcome, Failure> {
     keep_descriptors_to_ourselves();
-    // By its name, so that `ps` shows it.
-    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
-    let mut child = Command::new(program)
+    let mut child = program()
         .args(arguments)
+        .env(KERNEL_CACHE_OFF.0, KERNEL_CACHE_OFF.1)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -109,6 +113,11 @@ pub(super) fn spawn(arguments: &[OsString]) -> Result<Outcome, Failure> {
     }
 }
 
+/// Returns this program, by its name, so that `ps` shows it.
+fn program() -> Command {
+    Command::new(std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe")))
+}
+
 /// Keeps what our caller had open, a lock or the end of a pipe, from staying open with the daemon.
 #[expect(unsafe_code, reason = "no safe wrapper of close_range is at hand")]
 fn keep_descriptors_to_ourselves() {
@@ -135,6 +144,22 @@ pub(super) fn run_reporting(prepare: impl FnOnce() -> Result<Plan, Failure>) -> 
             Outcome::Degraded
         }
     }
+}
+
+/// Lets the program start over in its place, with the same arguments, if it was not started with the environment
+/// that a daemon needs.
+///
+/// # Errors
+///
+/// If it cannot.
+pub(super) fn start_over_as_daemon() -> Result<(), Failure> {
+    let (name, value) = KERNEL_CACHE_OFF;
+    if std::env::var_os(name).is_some_and(|seen| seen == value) {
+        return Ok(());
+    }
+    let arguments = std::env::args_os().skip(1);
+    let error = program().args(arguments).env(name, value).exec();
+    Err(Failure::environment(format!("cannot start over: {error}")))
 }
 
 /// Runs with the mount until it is gone.

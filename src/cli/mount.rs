@@ -29,6 +29,7 @@ pub(super) fn run(arguments: &MountArguments, verbosity: u8) -> Result<Outcome, 
         }));
     }
     if arguments.foreground {
+        daemon::start_over_as_daemon()?;
         start_foreground_log(arguments, verbosity)?;
         return daemon::run_in_foreground(&plan(arguments)?);
     }

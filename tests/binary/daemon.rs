@@ -53,6 +53,38 @@ fn a_lock_of_whoever_mounts_does_not_stay_with_the_daemon() {
     volume.unmount();
 }
 
+/// The home may lie on the mounted volume itself, whose daemon must not wait for its own answers.
+#[test]
+fn the_driver_of_gpus_keeps_no_kernels_in_the_home_of_whoever_mounts() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    let is_kept_out = |pid: u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
+        let mut variables = environment.split(|&byte| byte == 0);
+        variables.any(|variable| variable == b"CUDA_CACHE_DISABLE=1")
+    };
+    volume.mount();
+    assert!(is_kept_out(
+        volume.daemon().expect("a daemon serves the mount")
+    ));
+    volume.unmount();
+    let mut command = Command::new(CAUCHYFS);
+    command
+        .args(["mount", "--foreground"])
+        .args(&volume.members);
+    command.env("CUDA_CACHE_DISABLE", "0");
+    let mut foreground = command.arg(&volume.mountpoint).spawn().unwrap();
+    eventually("it is mounted", || {
+        let mounted = run("mountpoint", &["-q", text(&volume.mountpoint)]);
+        mounted.status.success()
+    });
+    assert!(is_kept_out(foreground.id()));
+    must("umount", &[text(&volume.mountpoint)]);
+    assert!(foreground.wait().unwrap().success());
+}
+
 #[test]
 fn few_descriptors_are_enough_for_many_segments() {
     if skip_mounts() {
