@@ -11,7 +11,7 @@ use crate::cuda::DeviceError;
 
 /// Copies that do nothing else.
 pub struct Bus {
-    // Dropped first: nothing uses the memory below any more then.
+    context: Arc<Context>,
     sending: Stream,
     fetching: Stream,
     sent: DeviceMemory,
@@ -22,6 +22,7 @@ impl Bus {
     /// Makes room on the device for so many bytes each way.
     pub(super) fn new(context: &Arc<Context>, most_bytes: usize) -> Result<Self, DeviceError> {
         Ok(Self {
+            context: Arc::clone(context),
             sending: Stream::new(context)?,
             fetching: Stream::new(context)?,
             sent: DeviceMemory::new(context, most_bytes)?,
@@ -41,7 +42,9 @@ impl Bus {
     /// If one of them is longer than there is room for.
     pub fn copy(&mut self, send: &[u8], fetch: &mut [u8]) -> Result<(), DeviceError> {
         assert!(send.len().max(fetch.len()) <= self.sent.len().min(self.fetched.len()));
+        self.context.enter()?;
         let queued = self.queue(send, fetch);
+        // Nothing is under way any more when this returns, so that the memory can be freed.
         let finished = [self.sending.finish(), self.fetching.finish()];
         finished.into_iter().fold(queued, Result::and)
     }

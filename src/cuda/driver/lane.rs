@@ -12,7 +12,7 @@ use super::{
     module::Module,
     stream::{Copy, End, Event, Stream},
 };
-use crate::codec::{Item, Targets};
+use crate::codec::{BLOCK_BYTES, Item, Targets};
 use crate::cuda::{
     DeviceError, Lane, Program, Work,
     cut::{self, Piece},
@@ -58,8 +58,7 @@ impl GpuLane {
         })
     }
 
-    fn run_pieces(&mut self, work: &mut Work<'_, '_>) -> Result<Program, DeviceError> {
-        let task = Task::new(work, &self.kernels)?;
+    fn run_pieces(&mut self, task: &Task, work: &mut Work<'_, '_>) -> Result<(), DeviceError> {
         let pieces = cut::cut(
             work.items.len(),
             task.sources + task.targets,
@@ -68,22 +67,24 @@ impl GpuLane {
             2 * SLOTS,
         );
         for (index, piece) in pieces.iter().enumerate() {
-            self.slots[index % SLOTS].start(&task, piece, work.items)?;
+            self.slots[index % SLOTS].start(task, piece, work.items)?;
         }
         let mut slots = self.slots.iter_mut();
-        slots.try_for_each(|slot| slot.complete(&task, work.items))?;
-        Ok(task.applied.program())
+        slots.try_for_each(|slot| slot.complete(task, work.items))
     }
 }
 
 impl Lane for GpuLane {
     fn run(&mut self, work: &mut Work<'_, '_>) -> Result<Program, DeviceError> {
         self.context.enter()?;
-        let result = self.run_pieces(work);
-        if result.is_err() {
-            self.slots.iter_mut().for_each(Slot::abandon);
-        }
-        result
+        // Kernels that may still run belong to it: it goes after they were waited for.
+        let task = Task::new(work, &self.kernels)?;
+        // Whether this fails or panics, nothing touches the items any more when it is over.
+        let mut lane = scopeguard::guard(self, |lane| {
+            lane.slots.iter_mut().for_each(Slot::abandon);
+        });
+        lane.run_pieces(&task, work)?;
+        Ok(task.applied.program())
     }
 }
 
@@ -120,7 +121,13 @@ impl Task {
                 "{item:?}"
             );
             assert_eq!((item.is_compared(), item.sums.len()), (is_compared, lists));
+            let blocks = shard_bytes.div_ceil(BLOCK_BYTES);
+            assert!(
+                item.sums.iter().all(|list| list.len() == blocks),
+                "{item:?}"
+            );
         }
+        assert!(lists == 0 || lists == sources + targets, "{first:?}");
         let kind = if is_compared {
             Kind::Compare
         } else {
@@ -188,7 +195,7 @@ fn lengths<'i>(item: &'i Item<'_>) -> Box<dyn Iterator<Item = usize> + 'i> {
 /// Room for one piece on the device, which takes one behind the other: the stream sees to it that none
 /// overwrites what is left of the one before.
 struct Slot {
-    // Dropped first: nothing uses the memory below any more then.
+    // Nothing uses these any more when they go: `Drop` waits for the stream.
     stream: Stream,
     done: Event,
     shards: DeviceMemory,

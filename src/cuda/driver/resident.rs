@@ -15,6 +15,7 @@ use crate::cuda::{DeviceError, ptx::Kind};
 
 /// Stripes of noise on a device, and a matrix that is applied to them there.
 pub struct Resident {
+    context: Arc<Context>,
     stream: Stream,
     start: Event,
     end: Event,
@@ -48,6 +49,7 @@ impl Resident {
             targets: matrix.rows(),
         };
         let resident = Self {
+            context: Arc::clone(context),
             stream: Stream::new(context)?,
             start: Event::new(context, true)?,
             end: Event::new(context, true)?,
@@ -56,13 +58,14 @@ impl Resident {
             applied: Applied::compile(context, matrix, kind)?,
             stripes,
         };
-        resident.fill(matrix, context)?;
+        resident.fill(matrix)?;
         Ok(resident)
     }
 
     /// Fills all sources with noise, and targets with what belongs to it: comparing is measured where
     /// nothing differs.
-    fn fill(&self, matrix: &Matrix, context: &Arc<Context>) -> Result<(), DeviceError> {
+    fn fill(&self, matrix: &Matrix) -> Result<(), DeviceError> {
+        let write = Applied::compile(&self.context, matrix, Kind::Write)?;
         let mut state = 0x9E37_79B9_7F4A_7C15_u64;
         let mut noise = vec![0u8; self.memory.len().min(NOISE_BYTES)];
         for word in noise.chunks_mut(8) {
@@ -71,6 +74,12 @@ impl Resident {
             state ^= state << 17;
             word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
         }
+        let queued = self.queue_fill(&mut noise, &write);
+        // Whether or not all was queued, what was is done before the noise is freed.
+        queued.and(self.stream.finish())
+    }
+
+    fn queue_fill(&self, noise: &mut [u8], write: &Applied) -> Result<(), DeviceError> {
         for start in (0..self.memory.len()).step_by(noise.len()) {
             let width = noise.len().min(self.memory.len() - start);
             let copy = Copy {
@@ -82,13 +91,11 @@ impl Resident {
                 width,
                 rows: 1,
             };
-            // SAFETY: both ends are there and long enough; it is waited for below.
+            // SAFETY: both ends are there and long enough; `fill` waits for it.
             unsafe { self.stream.copy(&copy) }?;
         }
-        let write = Applied::compile(context, matrix, Kind::Write)?;
-        // SAFETY: stripes lie in `memory`, and it is waited for below; nothing is compared.
-        unsafe { self.stripes.apply(&self.stream, &write, 0) }?;
-        self.stream.finish()
+        // SAFETY: stripes lie in `memory`, and `fill` waits for it; nothing is compared.
+        unsafe { self.stripes.apply(&self.stream, write, 0) }
     }
 
     /// Returns how many bytes all sources of all stripes have.
@@ -103,6 +110,7 @@ impl Resident {
     ///
     /// If the device is lost.
     pub fn apply(&mut self, rounds: u32) -> Result<Duration, DeviceError> {
+        self.context.enter()?;
         self.start.record(&self.stream)?;
         for _ in 0..rounds {
             let wrong = self.wrong.address();
@@ -121,6 +129,7 @@ impl Resident {
     /// If the device is lost.
     pub fn copy(&mut self, rounds: u32) -> Result<Duration, DeviceError> {
         let half = self.memory.len() / 2;
+        self.context.enter()?;
         self.start.record(&self.stream)?;
         for _ in 0..rounds {
             let copy = Copy {
