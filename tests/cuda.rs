@@ -371,6 +371,34 @@ fn a_refused_call_is_an_error_that_the_device_outlives() {
     check(&mut *lane, &cauchy(4, 2), 4096, 1, Place::Adjacent, 1);
 }
 
+/// A device copies from one registration at a time: what lies in two of them is refused, with everything
+/// before it under way.
+#[test]
+fn a_batch_that_fails_half_way_leaves_its_memory_alone_and_the_lane_goes_on() {
+    let Some(gpu) = gpu() else { return };
+    let mut lane = gpu.lane().expect("a lane");
+    let matrix = cauchy(4, 2);
+    let mut batch = Batch::new(&matrix, 1 << 20, 40, Place::Adjacent, 21);
+    let inside = 39 * batch.item_bytes() + (2 << 20);
+    let border = inside + batch.memory[inside..].as_ptr().align_offset(4096);
+    let (front, back) = batch.memory.split_at_mut(border);
+    gpu.pin(front).expect("may be pinned");
+    gpu.pin(back).expect("may be pinned");
+    let failed = batch.run(&mut *lane, true);
+    let left = batch.memory.clone();
+    check(&mut *lane, &matrix, 1 << 20, 9, Place::Adjacent, 22);
+    assert!(batch.memory == left, "nothing comes late");
+    let (front, back) = batch.memory.split_at_mut(border);
+    gpu.unpin(front).expect("was pinned");
+    gpu.unpin(back).expect("was pinned");
+    let failed = failed.expect_err("sources of the last item lie in two registrations");
+    assert!(!failed.is_final(), "{failed}");
+    let mut expected = Batch::new(&matrix, 1 << 20, 40, Place::Adjacent, 21);
+    expected.complete();
+    batch.run(&mut *lane, true).expect("runs");
+    assert!(batch.memory == expected.memory);
+}
+
 #[test]
 fn zero_coefficients_and_plain_copies_are_right_too() {
     let Some(gpu) = gpu() else { return };
