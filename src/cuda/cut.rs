@@ -7,8 +7,8 @@ use crate::codec::BLOCK_BYTES;
 /// Shards on a device begin at multiples of this, so that threads read full sectors.
 const ALIGNMENT: usize = 256;
 
-/// Bytes of a piece that are worth the calls they take.
-const LEAST_BYTES: usize = 2 << 20;
+/// The most items of a piece: kernels have a layer of blocks for each, and no more layers are possible.
+const MOST_ITEMS: usize = 65_535;
 
 /// Some items of a batch, and columns of them: several whole ones, or a part of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,23 +42,17 @@ pub(super) const fn most_shards(bytes: usize) -> usize {
 }
 
 /// Cuts `items` of so many shards of so many bytes into pieces of which each takes `most` bytes at most
-/// on the device: about `ways` pieces or more, so that each can travel while others are worked on.
+/// on the device. They are as few as can be, since each costs the CPU as much as some copies, and about
+/// equally long.
 ///
 /// # Panics
 ///
 /// If a block of all shards takes more than that.
-pub(super) fn cut(
-    items: usize,
-    shards: usize,
-    shard_bytes: usize,
-    most: usize,
-    ways: usize,
-) -> Vec<Piece> {
+pub(super) fn cut(items: usize, shards: usize, shard_bytes: usize, most: usize) -> Vec<Piece> {
     assert!(shards * BLOCK_BYTES <= most, "{shards} shards");
     let item_bytes = shards * shard_bytes.next_multiple_of(ALIGNMENT);
-    let target = (items * item_bytes / ways).clamp(LEAST_BYTES.min(most), most);
-    if item_bytes <= target {
-        let count = items.div_ceil(target / item_bytes);
+    if item_bytes <= most {
+        let count = items.div_ceil((most / item_bytes).min(MOST_ITEMS));
         let first = |piece| piece * items / count;
         let piece = |index| Piece {
             items: first(index)..first(index + 1),
@@ -66,7 +60,7 @@ pub(super) fn cut(
         };
         return (0..count).map(piece).collect();
     }
-    let widest = target / shards / BLOCK_BYTES * BLOCK_BYTES;
+    let widest = most / shards / BLOCK_BYTES * BLOCK_BYTES;
     let blocks = shard_bytes.div_ceil(BLOCK_BYTES);
     let count = shard_bytes.div_ceil(widest.max(BLOCK_BYTES));
     let start = |part: usize| (part * blocks / count * BLOCK_BYTES).min(shard_bytes);
@@ -101,7 +95,7 @@ mod tests {
             ] {
                 for items in [1, 2, 7, 300] {
                     let mut covered = vec![0; items];
-                    for piece in cut(items, shards, bytes, MOST, 6) {
+                    for piece in cut(items, shards, bytes, MOST) {
                         let size = piece.items.len() * shards * piece.pitch();
                         assert!(size <= MOST, "{shards} {bytes} {items}: {piece:?}");
                         assert!(piece.bytes() > 0, "{shards} {bytes} {items}: {piece:?}");
@@ -119,9 +113,16 @@ mod tests {
     }
 
     #[test]
+    fn pieces_have_no_more_items_than_kernels_have_layers() {
+        let pieces = cut(200_000, 2, 1, 64 << 20);
+        assert!(pieces.iter().all(|piece| piece.items.len() <= MOST_ITEMS));
+        assert_eq!(pieces.len(), 4);
+    }
+
+    #[test]
     fn small_items_travel_together_and_large_batches_in_several_pieces() {
-        assert_eq!(cut(100, 6, 4096, MOST, 6).len(), 2);
-        assert_eq!(cut(8, 6, 1 << 20, MOST, 6).len(), 8);
-        assert_eq!(cut(60, 6, 1 << 20, MOST, 6).len(), 30);
+        assert_eq!(cut(100, 6, 4096, MOST).len(), 1);
+        assert_eq!(cut(8, 6, 1 << 20, MOST).len(), 4);
+        assert_eq!(cut(1, 6, 40 << 20, MOST).len(), 16);
     }
 }

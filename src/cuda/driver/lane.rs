@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::ops::Range;
+use std::ptr;
 use std::sync::Arc;
 
 use super::{
@@ -10,7 +11,7 @@ use super::{
     launch::Stripes,
     memory::{DeviceMemory, Staged},
     module::Module,
-    stream::{Copy, End, Event, Stream},
+    stream::{Copy, End, Event, Purpose, Stream},
 };
 use crate::codec::{BLOCK_BYTES, Item, Targets};
 use crate::cuda::{
@@ -19,11 +20,11 @@ use crate::cuda::{
     ptx::Kind,
 };
 
-/// Pieces that are worked on at once: one on its way there, one on the device, one on its way back.
-const SLOTS: usize = 3;
+/// Pieces of a batch that are worked on at once: one on its way there, one on the device or on its way back.
+const SLOTS: usize = 2;
 
 /// Bytes of a piece, at most.
-const PIECE_BYTES: usize = 16 << 20;
+const PIECE_BYTES: usize = 64 << 20;
 
 /// Words for the results of a piece: a verdict per target, and a sum per block. There are no more of either
 /// than shards would be if they were as short as can be.
@@ -31,7 +32,7 @@ const RESULT_WORDS: usize = 2 * cut::most_shards(PIECE_BYTES);
 
 /// Words for the results of all pieces that a slot has under way. As a rule a piece has far fewer than it
 /// might have.
-const STAGED_WORDS: usize = 2 * RESULT_WORDS;
+const STAGED_WORDS: usize = RESULT_WORDS;
 
 /// Pieces that a slot takes one behind the other before it is waited for.
 const MOST_UNDER_WAY: usize = 32;
@@ -64,13 +65,27 @@ impl GpuLane {
             task.sources + task.targets,
             task.shard_bytes,
             PIECE_BYTES,
-            2 * SLOTS,
         );
         for (index, piece) in pieces.iter().enumerate() {
             self.slots[index % SLOTS].start(task, piece, work.items)?;
         }
-        let mut slots = self.slots.iter_mut();
-        slots.try_for_each(|slot| slot.complete(task, work.items))
+        self.wait((pieces.len() - 1) % SLOTS)?;
+        for slot in &mut self.slots {
+            slot.hand_over(task, work.items);
+        }
+        Ok(())
+    }
+
+    /// Waits for all slots at once; the last piece was given to `last`.
+    fn wait(&self, last: usize) -> Result<(), DeviceError> {
+        let last = &self.slots[last];
+        for slot in &self.slots {
+            if !ptr::eq(slot, last) && !slot.under_way.is_empty() {
+                slot.ordered.record(&slot.stream)?;
+                last.stream.follow(&slot.ordered)?;
+            }
+        }
+        last.wait()
     }
 }
 
@@ -198,6 +213,7 @@ struct Slot {
     // Nothing uses these any more when they go: `Drop` waits for the stream.
     stream: Stream,
     done: Event,
+    ordered: Event,
     shards: DeviceMemory,
     results: DeviceMemory,
     staged: Staged,
@@ -213,10 +229,17 @@ struct UnderWay {
 
 impl Slot {
     fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
+        let stream = Stream::new(context)?;
+        let shards = DeviceMemory::new(context, PIECE_BYTES)?;
+        // Between the ends of shards and the beginnings of the next lie bytes that kernels read along, and that
+        // nothing depends on.
+        // SAFETY: so many words were allocated, and the stream is done with them before they are freed.
+        unsafe { stream.clear(shards.address(), shards.len() / size_of::<u32>()) }?;
         Ok(Self {
-            stream: Stream::new(context)?,
-            done: Event::new(context, false)?,
-            shards: DeviceMemory::new(context, PIECE_BYTES)?,
+            stream,
+            done: Event::new(context, Purpose::Sleep)?,
+            ordered: Event::new(context, Purpose::Order)?,
+            shards,
             results: DeviceMemory::new(context, RESULT_WORDS * size_of::<u32>())?,
             staged: Staged::new(context, STAGED_WORDS)?,
             under_way: Vec::with_capacity(MOST_UNDER_WAY),
@@ -273,8 +296,7 @@ impl Slot {
                 self.fetch(shards, piece, address + (task.sources * pitch) as u64)?;
             }
         }
-        self.fetch_results(&staged)?;
-        self.done.record(&self.stream)
+        self.fetch_results(&staged)
     }
 
     /// Takes a piece up among those that are under way; returns where its results will be.
@@ -288,7 +310,8 @@ impl Slot {
         assert!(words <= RESULT_WORDS, "{piece:?} has {words} results");
         let end = |slot: &Self| slot.under_way.last().map_or(0, |last| last.staged.end);
         if end(self) + words > STAGED_WORDS || self.under_way.len() == MOST_UNDER_WAY {
-            self.complete(task, items)?;
+            self.wait()?;
+            self.hand_over(task, items);
         }
         let staged = end(self)..end(self) + words;
         self.under_way.push(UnderWay {
@@ -370,21 +393,22 @@ impl Slot {
             rows: 1,
         };
         // SAFETY: both ends have room for so many words, live as long as the stream, and are not
-        // touched before `complete` has waited for it.
+        // touched before the stream was waited for.
         unsafe { self.stream.copy(&copy) }
     }
 
-    /// Waits for the pieces that are under way, and hands their results over.
-    fn complete(&mut self, task: &Task, items: &mut [Item<'_>]) -> Result<(), DeviceError> {
-        if self.under_way.is_empty() {
-            return Ok(());
-        }
-        self.done.wait()?;
+    /// Waits until the stream is done with all that it has.
+    fn wait(&self) -> Result<(), DeviceError> {
+        self.done.record(&self.stream)?;
+        self.done.wait()
+    }
+
+    /// Hands the results of all pieces that were under way over; they have been waited for.
+    fn hand_over(&mut self, task: &Task, items: &mut [Item<'_>]) {
         for UnderWay { piece, staged } in self.under_way.drain(..) {
             let results = &self.staged.words()[staged];
             task.hand_over(&piece, results, &mut items[piece.items.clone()]);
         }
-        Ok(())
     }
 
     /// Waits until the device uses no item any more, after something failed.

@@ -8,7 +8,7 @@ use super::{
     kernels::Applied,
     launch::Stripes,
     memory::DeviceMemory,
-    stream::{Copy, End, Event, Stream},
+    stream::{Copy, End, Event, Purpose, Stream},
 };
 use crate::codec::Matrix;
 use crate::cuda::{DeviceError, ptx::Kind};
@@ -51,8 +51,8 @@ impl Resident {
         let resident = Self {
             context: Arc::clone(context),
             stream: Stream::new(context)?,
-            start: Event::new(context, true)?,
-            end: Event::new(context, true)?,
+            start: Event::new(context, Purpose::Measure)?,
+            end: Event::new(context, Purpose::Measure)?,
             memory,
             wrong,
             applied: Applied::compile(context, matrix, kind)?,

@@ -137,6 +137,19 @@ impl Stream {
         check(answer, "start a kernel")
     }
 
+    /// Lets all that is queued from now on wait for an event that has been recorded.
+    ///
+    /// # Errors
+    ///
+    /// If the device is lost.
+    pub(super) fn follow(&self, event: &Event) -> Result<(), DeviceError> {
+        // SAFETY: both exist; what an event stands for outlives it.
+        check(
+            unsafe { sys::cuStreamWaitEvent(self.raw, event.raw, 0) },
+            "order streams",
+        )
+    }
+
     /// Waits until all is done.
     ///
     /// # Errors
@@ -238,6 +251,18 @@ impl Parameter {
     }
 }
 
+/// What an event is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A thread sleeps until it has happened. The driver has a thread of its own see to that, which costs as much
+    /// as queuing ten copies.
+    Sleep,
+    /// Other streams follow it.
+    Order,
+    /// As with [`Self::Sleep`], and it tells the time.
+    Measure,
+}
+
 /// A moment in a stream.
 pub(super) struct Event {
     context: Arc<Context>,
@@ -248,18 +273,21 @@ pub(super) struct Event {
 unsafe impl Send for Event {}
 
 impl Event {
-    /// Makes an event that threads sleep for, and that can tell the time if it is to be measured.
+    /// Makes an event.
     ///
     /// # Errors
     ///
     /// If the device is lost or out of memory.
-    pub(super) fn new(context: &Arc<Context>, measured: bool) -> Result<Self, DeviceError> {
+    pub(super) fn new(context: &Arc<Context>, purpose: Purpose) -> Result<Self, DeviceError> {
         context.enter()?;
         let mut raw = ptr::null_mut();
-        let mut flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as c_uint;
-        if !measured {
-            flags |= sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
-        }
+        let sleep = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as c_uint;
+        let timeless = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
+        let flags = match purpose {
+            Purpose::Sleep => sleep | timeless,
+            Purpose::Order => timeless,
+            Purpose::Measure => sleep,
+        };
         // SAFETY: the pointer is written to; a context is current.
         let answer = unsafe { sys::cuEventCreate(&raw mut raw, flags) };
         check(answer, "make an event")?;
