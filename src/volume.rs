@@ -51,7 +51,7 @@ mod tidy;
 mod undecodable;
 
 pub use buffers::{Fresh, Hold, Placed, Unjournaled};
-pub use count::{Census, SegmentCensus};
+pub use count::{Census, SegmentCensus, SegmentFiles};
 pub use dirty::LostShard;
 pub use error::{CatalogError, VolumeError};
 pub use inspect::{Remedy, Verdict};
@@ -509,6 +509,13 @@ impl Volume {
     #[must_use]
     pub fn census(&self) -> Census {
         self.core.census()
+    }
+
+    /// Asks the members of a segment how long their files of it are at this moment. `None` if the segment
+    /// is gone, or a member that is at hand does not say.
+    #[must_use]
+    pub fn look_at_files(&self, segment: SegmentId) -> Option<SegmentFiles> {
+        self.core.look_at_files(segment)
     }
 
     /// Measures the members at hand; asks each of them.

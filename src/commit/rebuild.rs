@@ -6,8 +6,9 @@
 //!
 //! 1. Choose where the shards go: to the slot's own member if it is at hand, which then gets only what
 //!    it lacks; else to one that has no other slot of the segment. Where there is none, the slot waits.
-//! 2. Shards that a record calls written, in a file that is gone or too short, are taken out of their
-//!    records, and this is **committed**: the file may be made anew now without counting for them.
+//! 2. Shards that a record calls written, in a file that is gone or too short by what its member says at
+//!    this moment, are taken out of their records, and this is **committed**: the file may be made anew now
+//!    without counting for them.
 //! 3. Make the files; write the shards, from what others have ([`crate::volume`]); **sync** the files.
 //! 4. While nobody frees or cuts anything, note that the segment lies on its new members and that its
 //!    stripes have their shards; what died meanwhile is given back there as well. **Commit**.
@@ -26,9 +27,9 @@ use parking_lot::Mutex;
 use super::{CommitError, MAX_MENDED_AT_CLOSE, Pipeline};
 use crate::format::record::{Segment, ShardSet, Stripe};
 use crate::format::{MemberIndex, SegmentId, StripeId};
-use crate::volume::{Census, Lacking, LostShard, Target, TargetFailed, Volume};
+use crate::volume::{Lacking, LostShard, SegmentFiles, Target, TargetFailed, Volume};
 
-use plan::{Need, Plan};
+use plan::Need;
 
 mod pace;
 mod plan;
@@ -82,6 +83,8 @@ enum Step {
     Done,
     /// Nothing could be done: there is no member, or one failed or is full.
     Nothing,
+    /// It lacks nothing any more.
+    Needless,
     /// The rebuild is to stop.
     Stopped,
 }
@@ -89,7 +92,6 @@ enum Step {
 /// One going over all that lacks shards.
 struct Round<'a> {
     pace: &'a Pace<'a>,
-    census: &'a Census,
     /// Members that had no room, or failed otherwise, in this round.
     refusing: BTreeSet<MemberIndex>,
     /// When the round, and how much was written in it.
@@ -188,8 +190,7 @@ impl Pipeline {
             .filter(|(segment, _)| !self.volume.is_writing(*segment))
             .collect();
         let needs = plan::balance(&segments, &self.volume.loads());
-        let census = self.volume.census();
-        let outcome = self.go_over(&Plan { needs, census }, pace, began);
+        let outcome = self.go_over(&needs, pace, began);
         let mut progress = self.rebuilding.progress.lock();
         progress.elapsed = began.elapsed();
         progress.state = match outcome {
@@ -265,10 +266,10 @@ impl Pipeline {
     /// stopped before.
     fn rebuild_all(&self, pace: &Pace<'_>, began: Instant) -> Result<bool, CommitError> {
         loop {
-            let plan = self.plan_rebuild()?;
-            self.close_segments(&plan)?;
-            let done = self.go_over(&plan, pace, began)?;
-            if plan.needs.is_empty() {
+            let needs = self.plan_rebuild()?;
+            self.close_segments(&needs)?;
+            let done = self.go_over(&needs, pace, began)?;
+            if needs.is_empty() {
                 self.lacked_files.store(false, Ordering::Relaxed);
             }
             match done {
@@ -282,23 +283,23 @@ impl Pipeline {
     /// Does what is planned. Returns whether any of it could be done, or `None` if it was stopped.
     fn go_over(
         &self,
-        plan: &Plan,
+        needs: &[Need],
         pace: &Pace<'_>,
         began: Instant,
     ) -> Result<Option<bool>, CommitError> {
         let mut round = Round {
             pace,
-            census: &plan.census,
             refusing: BTreeSet::new(),
             began,
         };
         let mut done = false;
-        self.note_members(&plan.needs);
-        self.note_progress(&round, 0, plan.needs.iter().map(Need::bytes).sum());
-        for need in &plan.needs {
+        self.note_members(needs);
+        self.note_progress(&round, 0, needs.iter().map(Need::bytes).sum());
+        for need in needs {
             match self.rebuild_segment(need, &mut round)? {
                 Step::Done => done = true,
                 Step::Nothing => self.note_waiting(need.bytes()),
+                Step::Needless => self.note_needless(need.bytes()),
                 Step::Stopped => return Ok(None),
             }
         }
@@ -306,8 +307,8 @@ impl Pipeline {
     }
 
     /// Sees to it that segments that lack shards are written to no more.
-    fn close_segments(&self, plan: &Plan) -> Result<(), CommitError> {
-        let mut needs = plan.needs.iter();
+    fn close_segments(&self, needs: &[Need]) -> Result<(), CommitError> {
+        let mut needs = needs.iter();
         if needs.any(|need| self.volume.is_writing(need.segment)) {
             self.volume.retire_segments()?;
             self.sync()?;
@@ -319,6 +320,9 @@ impl Pipeline {
         let Some(mut job) = self.prepare_job(need, round)? else {
             return Ok(Step::Nothing);
         };
+        if job.targets.is_empty() {
+            return Ok(Step::Needless);
+        }
         if !job.missing.is_empty() {
             let segment_of = |segment| self.volume.segment(segment);
             self.records.forget_shards(&job.missing, segment_of)?;
@@ -361,8 +365,8 @@ impl Pipeline {
         Ok(if is_better { Step::Done } else { Step::Nothing })
     }
 
-    /// Chooses where the shards of a segment go, and lists them; `None` if there is nothing to be done,
-    /// or nobody for it.
+    /// Chooses where the shards of a segment go, and lists them; `None` if there is nobody for them. There
+    /// are no targets if nothing is to be done.
     fn prepare_job(&self, need: &Need, round: &Round<'_>) -> Result<Option<Job>, CommitError> {
         let segment = need.segment;
         let Some(record) = self.volume.segment(segment) else {
@@ -371,28 +375,39 @@ impl Pipeline {
         if self.volume.is_writing(segment) {
             return Ok(None);
         }
-        let targets = self.choose_targets(need, &record, round);
+        // Members may have come or gone since the need was counted: what is taken out of the records is
+        // what the members themselves do not have.
+        let Some(files) = self.volume.look_at_files(segment) else {
+            return Ok(None);
+        };
+        let all = self.stripes_in(segment)?;
+        let is_unreadable = plan::is_unreadable(&record, &all, &files);
+        let targets = self.choose_targets(need, &record, &files, is_unreadable, round);
+        let is_for_all = targets.len() == need.slots.len();
         let mut job = Job {
             segment,
             record,
             targets,
             stripes: Vec::new(),
-            all: self.stripes_in(segment)?,
+            all,
             missing: Vec::new(),
         };
+        let mut lacking = BTreeSet::new();
         for &(stripe, record) in &job.all {
             let mut shards = ShardSet::default();
             for target in &job.targets {
                 let Some(shard) = plan::shard_in(&job.record, &record, target.slot) else {
                     continue;
                 };
-                let is_there = round.census.holds(target.member, &record);
                 if job.is_moved(target) || !record.written.contains(shard) {
                     shards.insert(shard);
-                } else if !is_there {
+                } else if !files.hold(target.member, &record) {
                     shards.insert(shard);
                     job.missing.push(LostShard { stripe, shard });
+                } else {
+                    continue;
                 }
+                lacking.insert(target.slot);
             }
             if !shards.is_empty() {
                 job.stripes.push(Lacking {
@@ -402,28 +417,36 @@ impl Pipeline {
                 });
             }
         }
-        Ok((!job.targets.is_empty()).then_some(job))
+        let mut targets = std::mem::take(&mut job.targets);
+        targets.retain(|target| job.is_moved(target) || lacking.contains(&target.slot));
+        job.targets = targets;
+        Ok((is_for_all || !job.targets.is_empty()).then_some(job))
     }
 
-    fn choose_targets(&self, need: &Need, record: &Segment, round: &Round<'_>) -> Vec<Target> {
-        let live = self.members.live();
-        let found = |member| round.census.len(member, need.segment);
-        let lacks_file = |member| found(member) < Some(record.len);
+    fn choose_targets(
+        &self,
+        need: &Need,
+        record: &Segment,
+        files: &SegmentFiles,
+        is_unreadable: bool,
+        round: &Round<'_>,
+    ) -> Vec<Target> {
+        let lacks_file = |member| files.len(member) < Some(record.len);
         let mut targets: Vec<Target> = Vec::new();
         for (&slot, &bytes) in &need.slots {
             let holder = record.slots[slot];
             let is_staying =
-                |member: &MemberIndex| live.contains(member) && !need.moves.contains(&slot);
+                |member: &MemberIndex| files.are_known_of(*member) && !need.moves.contains(&slot);
             let may_be_back = holder.is_some() && !need.moves.contains(&slot);
             let holder = holder.filter(is_staying);
             let is_refusing = |member: &MemberIndex| round.refusing.contains(member);
             let is_taken = |member: &MemberIndex| targets.iter().any(|t| t.member == *member);
             let member = match holder {
                 // Nor is what may still be found of it written over.
-                Some(member) if need.is_unreadable() && lacks_file(member) => None,
+                Some(member) if is_unreadable && lacks_file(member) => None,
                 Some(member) => Some(member).filter(|member| !is_refusing(member)),
                 // What is gone with its member can be had from that member alone.
-                None if need.is_unreadable() && may_be_back => None,
+                None if is_unreadable && may_be_back => None,
                 None => {
                     let mut homes = self.volume.homes_for_slot(record, bytes).into_iter();
                     homes.find(|member| !is_refusing(member) && !is_taken(member))
@@ -564,6 +587,11 @@ impl Pipeline {
         }
         progress.bytes_left = progress.bytes_left.saturating_sub(bytes);
         progress.elapsed = round.began.elapsed();
+    }
+
+    fn note_needless(&self, bytes: u64) {
+        let mut progress = self.rebuilding.progress.lock();
+        progress.bytes_left = progress.bytes_left.saturating_sub(bytes);
     }
 
     fn note_waiting(&self, bytes: u64) {

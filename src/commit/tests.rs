@@ -35,6 +35,7 @@ mod opening;
 mod poison;
 mod rebuild;
 mod repair;
+mod returns;
 mod rollback;
 mod room;
 mod scrub;

@@ -1,12 +1,13 @@
 //! Counting what is really on the members (P6).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::{Core, Tally, layout};
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex, files};
-use crate::store::Store;
+use crate::store::{Store, StoreErrorKind};
 
 /// Which segment files there are on the members at hand, and how long they are, as their directories
 /// list them.
@@ -54,6 +55,33 @@ impl Census {
     /// Returns the segments with a file on some member.
     pub(super) fn files(&self) -> impl Iterator<Item = (MemberIndex, SegmentId)> + '_ {
         self.files.keys().copied()
+    }
+}
+
+/// The files of one segment on the members that are at hand, as these say themselves: not to be had from a
+/// [`Census`], which may be from before somebody came.
+#[derive(Clone, Debug)]
+pub struct SegmentFiles {
+    lens: BTreeMap<MemberIndex, Option<u64>>,
+}
+
+impl SegmentFiles {
+    /// Returns whether a member has the segment, and is at hand.
+    #[must_use]
+    pub fn are_known_of(&self, member: MemberIndex) -> bool {
+        self.lens.contains_key(&member)
+    }
+
+    /// Returns the length of a member's file, or `None` if there is none at hand.
+    #[must_use]
+    pub fn len(&self, member: MemberIndex) -> Option<u64> {
+        self.lens.get(&member).copied().flatten()
+    }
+
+    /// Returns whether a member's file reaches as far as a shard of a stripe of the segment.
+    #[must_use]
+    pub fn hold(&self, member: MemberIndex, stripe: &Stripe) -> bool {
+        self.len(member).is_some_and(|len| len >= end_of(stripe))
     }
 }
 
@@ -118,10 +146,39 @@ impl Core {
                         .filter_map(|(name, len)| Some((files::parse_segment(name)?, *len)));
                     found.extend(segments.map(|(segment, len)| ((member, segment), len)));
                 }
-                // It is out of the volume by now, and counts for nothing.
+                // Most likely it is out of the volume by now; it counts for nothing.
                 Err(error) => log::debug!("{error}"),
             }
         }
         Census { files: found }
+    }
+
+    /// Asks the members of a segment how long their files of it are at this moment; `None` if one that is
+    /// at hand does not say.
+    pub(super) fn look_at_files(&self, id: SegmentId) -> Option<SegmentFiles> {
+        let handle = self.segments.get(id)?;
+        let live = self.members.live();
+        let mut lens = BTreeMap::new();
+        for member in handle.record.slots.iter().flatten() {
+            if !live.contains(member) {
+                continue;
+            }
+            let name = Arc::clone(&handle.name);
+            let open_len = move |store: &dyn Store| store.open_len(&name);
+            match self.members.call(*member, "open", open_len) {
+                Ok(len) => {
+                    lens.insert(*member, Some(len));
+                }
+                Err(error) if error.kind() == StoreErrorKind::NotFound => {
+                    lens.insert(*member, None);
+                }
+                Err(error) if self.members.live().contains(member) => {
+                    log::warn!("segment {id}: {error}");
+                    return None;
+                }
+                Err(error) => log::debug!("segment {id}: {error}"),
+            }
+        }
+        Some(SegmentFiles { lens })
     }
 }

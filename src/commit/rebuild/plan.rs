@@ -6,18 +6,10 @@ use super::super::reap::successor;
 use super::super::{CommitError, Pipeline};
 use crate::format::record::{Segment, SegmentStripe, Stripe};
 use crate::format::{MemberIndex, Record, SegmentId, ShardIndex, StripeId, key};
-use crate::volume::{Census, Load, Tally, member_of};
+use crate::volume::{Census, Load, SegmentFiles, Tally, member_of};
 
 /// Records read at once.
 const RECORDS_AT_ONCE: usize = 1024;
-
-/// All that is to be rebuilt.
-pub(super) struct Plan {
-    /// The most urgent first.
-    pub(super) needs: Vec<Need>,
-    /// What it was counted on.
-    pub(super) census: Census,
-}
 
 /// What a segment lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,11 +43,6 @@ impl Need {
         *self.slots.entry(slot).or_default() += bytes;
         self.moves.insert(slot);
     }
-
-    /// Says whether some of it cannot be read as it is.
-    pub(super) fn is_unreadable(&self) -> bool {
-        self.worst < 0
-    }
 }
 
 /// Returns the shard of a stripe that lies in a slot of its segment, unless that is one of zeros, which
@@ -69,11 +56,12 @@ pub(super) fn shard_in(segment: &Segment, stripe: &Stripe, slot: usize) -> Optio
 }
 
 impl Pipeline {
-    /// Counts what each segment lacks.
-    pub(super) fn plan_rebuild(&self) -> Result<Plan, CommitError> {
-        let census = self.volume.census();
+    /// Counts what each segment lacks; the most urgent come first. Who comes while it counts may seem to
+    /// lack more than it does.
+    pub(super) fn plan_rebuild(&self) -> Result<Vec<Need>, CommitError> {
         let live = self.members.live();
         let segments: HashMap<SegmentId, Segment> = self.volume.segments().into_iter().collect();
+        let census = self.volume.census();
         let leaving = self.members.leaving();
         let mut needs = moves_of(&segments, &leaving);
         self.for_each_stripe(|_, stripe| {
@@ -84,7 +72,7 @@ impl Pipeline {
         })?;
         let mut needs: Vec<Need> = needs.into_values().collect();
         needs.sort_by_key(|need| (need.worst, need.segment));
-        Ok(Plan { needs, census })
+        Ok(needs)
     }
 
     /// Returns the stripes of a segment in disk order.
@@ -106,6 +94,22 @@ impl Pipeline {
             }
         }
     }
+}
+
+/// Says whether one of the stripes of a segment cannot be read from the files that are there.
+pub(super) fn is_unreadable(
+    segment: &Segment,
+    stripes: &[(StripeId, Stripe)],
+    files: &SegmentFiles,
+) -> bool {
+    stripes.iter().any(|(_, stripe)| {
+        let is_there = |shard: ShardIndex| {
+            let member = member_of(segment, stripe, shard);
+            stripe.written.contains(shard)
+                && member.is_some_and(|member| files.hold(member, stripe))
+        };
+        Tally::of(segment, stripe, is_there).losses_tolerated() < 0
+    })
 }
 
 /// Returns the segments that are to leave members, with nothing counted yet.
