@@ -510,16 +510,15 @@ impl Pipeline {
         }
         let still_there = |stripe: &&StripeId| !matches!(self.records.stripe(**stripe), Ok(None));
         let failed: BTreeSet<StripeId> = failed.iter().filter(still_there).copied().collect();
-        let leaving = self.members.leaving();
-        let gives_up = |target: &Target| {
-            let holder = record.slots[target.slot];
-            let may_be_back = |member| !live.contains(&member) && !leaving.contains(&member);
-            job.is_moved(target) && holder.is_some_and(may_be_back)
-        };
-        if !failed.is_empty() && job.targets.iter().any(gives_up) {
+        if let Some(target) = job
+            .targets
+            .iter()
+            .find(|target| self.gives_up(job, target, &failed))
+        {
             log::warn!(
-                "segment {} stays where it is: {} stripes of it cannot be read without a member that is away",
+                "segment {} stays on member {}: {} stripes of it cannot be read whole, and what is left of them is there",
                 job.segment,
+                job.record.slots[target.slot].unwrap_or(target.member),
                 failed.len()
             );
             return Ok(false);
@@ -540,6 +539,26 @@ impl Pipeline {
         }
         self.note_shards(job, &failed)?;
         Ok(true)
+    }
+
+    /// Says whether a slot that moves leaves shards behind that could not be had, and which its member may
+    /// still have: of one that cannot be made right as a whole, most may still be read.
+    fn gives_up(&self, job: &Job, target: &Target, failed: &BTreeSet<StripeId>) -> bool {
+        let Some(holder) = job.record.slots[target.slot].filter(|_| job.is_moved(target)) else {
+            return false;
+        };
+        // Nobody expects it back.
+        let is_removed = self.members.leaving().contains(&holder)
+            && self.members.away().iter().any(|(away, _)| *away == holder);
+        let has_shard = |lacking: &Lacking| {
+            let shard = plan::shard_in(&job.record, &lacking.record, target.slot);
+            shard.is_some_and(|shard| lacking.record.written.contains(shard))
+        };
+        let mut left = job
+            .stripes
+            .iter()
+            .filter(|lacking| failed.contains(&lacking.stripe));
+        !is_removed && left.any(has_shard)
     }
 
     /// Notes which shards lie where they are to be, and gives back what died since the job began.

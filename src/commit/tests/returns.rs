@@ -90,3 +90,78 @@ fn what_a_member_has_that_returns_during_a_rebuild_still_counts() {
         }
     }
 }
+
+/// Returns how many blocks of the files cannot be read.
+fn unreadable_blocks(fs: &TestFs, model: &Model) -> usize {
+    let mut unreadable = 0;
+    for file in model.keys() {
+        for (_, extent) in fs.extents(*file).unwrap() {
+            let end = u64::from(extent.stripe_offset) + extent.len;
+            let mut block = vec![0; BLOCK_SIZE];
+            for from in (u64::from(extent.stripe_offset)..end).step_by(BLOCK_SIZE) {
+                let len = (end - from).min(BLOCK_SIZE as u64) as usize;
+                let read = fs
+                    .pipeline
+                    .read(extent.stripe, from as u32, &mut block[..len]);
+                unreadable += usize::from(read.is_err());
+            }
+        }
+    }
+    unreadable
+}
+
+#[test]
+fn a_member_that_is_removed_keeps_what_only_it_can_give() {
+    const REMOVED: usize = 0;
+    let rig = Rig::new(2, 1, 4);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    fill(&fs, &mut model);
+    fs.close();
+    let fs = rig.open(&[]);
+    let shards = fs.written_shards();
+    let is_spoilt = |shard: &&WrittenShard| {
+        shard.disk == REMOVED && shard.shard.0 == 0 && shard.height > BLOCK_SIZE
+    };
+    let spoilt = shards.iter().find(is_spoilt).unwrap();
+    let others = shards
+        .iter()
+        .filter(|s| s.stripe == spoilt.stripe && s.disk != REMOVED);
+    let others: Vec<&WrittenShard> = others.collect();
+    let spoil = |shard: &WrittenShard, block: usize| {
+        let at = shard.offset + (block * BLOCK_SIZE) as u64;
+        assert!(rig.disks[shard.disk].corrupt(&shard.name, at, |b| b.fill(0xee), 64));
+    };
+    spoil(spoilt, 0);
+    spoil(others[0], 0);
+    // This one can be had from the member alone.
+    spoil(others[0], 1);
+    spoil(others[1], 1);
+    let before = unreadable_blocks(&fs, &model);
+    assert!(before > 0);
+    let removed = crate::format::MemberIndex(REMOVED as u16);
+    fs.pipeline.remove_member(removed).unwrap();
+    rebuild_while(&fs, &|| ());
+    fs.close();
+    let fs = rig.open(&[]);
+    assert_eq!(unreadable_blocks(&fs, &model), before);
+    assert_eq!(fs.pipeline.members().leaving(), [removed]);
+    // Once nothing needs that stripe any more, the member can go.
+    for file in model.keys().copied().collect::<Vec<_>>() {
+        let extents = fs.extents(file).unwrap();
+        if extents
+            .iter()
+            .any(|(_, extent)| extent.stripe == spoilt.stripe)
+        {
+            fs.remove(file).unwrap();
+            model.remove(&file);
+        }
+    }
+    for _ in 0..6 {
+        fs.sync().unwrap();
+        fs.pipeline.reap().unwrap();
+    }
+    rebuild_while(&fs, &|| ());
+    assert_eq!(fs.pipeline.members().leaving(), []);
+    assert_holds(&fs, &model, "removed");
+}
