@@ -89,6 +89,12 @@ impl Reaper {
         let garbage = Garbage::File(segment, member);
         self.garbage.push_back((covered_by, garbage));
     }
+
+    /// Has a file not removed after all: the segment is about to move back to the member.
+    pub(super) fn reclaim_file(&mut self, segment: SegmentId, member: MemberIndex) {
+        let is_it = |garbage: &Garbage| matches!(garbage, Garbage::File(s, m) if (*s, *m) == (segment, member));
+        self.garbage.retain(|(_, garbage)| !is_it(garbage));
+    }
 }
 
 impl Pipeline {

@@ -470,6 +470,9 @@ impl Pipeline {
                 shard.is_some_and(|shard| lacking.shards.contains(shard))
             };
             let stripes: Vec<Lacking> = job.stripes.iter().filter(is_in_it).copied().collect();
+            if job.is_moved(target) {
+                self.reaper.lock().reclaim_file(job.segment, target.member);
+            }
             self.volume
                 .make_rebuild_file(job.segment, target.member, &stripes)?;
         }

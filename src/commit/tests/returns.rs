@@ -165,3 +165,27 @@ fn a_member_that_is_removed_keeps_what_only_it_can_give() {
     assert_eq!(fs.pipeline.members().leaving(), []);
     assert_holds(&fs, &model, "removed");
 }
+
+#[test]
+fn a_segment_that_moves_back_before_its_old_file_was_removed_keeps_its_new_one() {
+    let mut rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    fill(&fs, &mut model);
+    rig.disks.push(MemDisk::new("new", DISK));
+    let store: StoreRef = Arc::new(rig.disks[3].open());
+    fs.pipeline.join(Seat::New, &store).unwrap();
+    let pace = Pace {
+        bytes_per_second: &UNLIMITED,
+        wait: &|_| true,
+    };
+    assert!(fs.pipeline.balance(&pace).unwrap().bytes_done > 0);
+    lose(&fs, &rig, 3);
+    rebuild_while(&fs, &|| ());
+    for _ in 0..4 {
+        fs.sync().unwrap();
+        fs.pipeline.reap().unwrap();
+    }
+    fs.assert_shards_lie_on(&rig, &[3], "moved there and back");
+    assert_eq!(fs.redundancy()[0].0, 1);
+}
