@@ -153,12 +153,16 @@ impl Pipeline {
     }
 
     fn count_redundancy(&self) -> Result<Redundancy, CommitError> {
-        let mut count = Count::new(&self.volume);
+        self.count_all(Count::new(&self.volume))
+    }
+
+    fn count_all(&self, mut count: Count<'_>) -> Result<Redundancy, CommitError> {
         let (mut from, end) = key::stripes();
         let mut stripes = Vec::new();
         loop {
             self.read_stripes(&from, &end, &mut stripes)?;
             let Some(&(last, _)) = stripes.last() else {
+                count.look_again();
                 return Ok(count.result());
             };
             self.count_stripes(&mut count, &stripes)?;
@@ -187,7 +191,7 @@ impl Pipeline {
     /// Counts some stripes, in order, beside the backrefs that say what of them lives.
     fn count_stripes(
         &self,
-        count: &mut Count,
+        count: &mut Count<'_>,
         stripes: &[(StripeId, Stripe)],
     ) -> Result<(), CommitError> {
         let (Some((first, _)), Some((last, _))) = (stripes.first(), stripes.last()) else {
@@ -328,25 +332,38 @@ fn is_hit(backref: &Backref, lost: &[Range<u32>]) -> bool {
 }
 
 /// A count that is being made.
-struct Count {
+struct Count<'v> {
+    volume: &'v Volume,
     undecodable: BTreeMap<StripeId, Vec<Range<u32>>>,
     segments: HashMap<SegmentId, SegmentCensus>,
     rows: BTreeMap<i16, RedundancyRow>,
     unrecoverable: Vec<LostStripe>,
+    /// Stripes, and their live bytes, that lack shards in segments that were being written meanwhile:
+    /// their files may be younger than the look at the members.
+    doubtful: Vec<(StripeId, Stripe, u64)>,
 }
 
-impl Count {
+impl<'v> Count<'v> {
     /// Looks which files there are.
-    fn new(volume: &Volume) -> Self {
-        let census = volume.census();
-        let segments = volume.segments().into_iter();
+    fn new(volume: &'v Volume) -> Self {
         Self {
+            volume,
             undecodable: volume.undecodable(),
-            segments: segments
-                .map(|(id, record)| (id, census.of_segment(id, record)))
-                .collect(),
+            segments: take_census(volume),
             rows: BTreeMap::new(),
             unrecoverable: Vec::new(),
+            doubtful: Vec::new(),
+        }
+    }
+
+    /// Counts what was left open, by files as they are now.
+    fn look_again(&mut self) {
+        if self.doubtful.is_empty() {
+            return;
+        }
+        self.segments = take_census(self.volume);
+        for (stripe, record, live) in std::mem::take(&mut self.doubtful) {
+            self.settle(stripe, &record, live);
         }
     }
 
@@ -355,6 +372,17 @@ impl Count {
         if live == 0 {
             return;
         }
+        let segment = self.segments.get(&record.segment);
+        let is_whole = segment.is_some_and(|segment| segment.is_whole(record));
+        let is_fresh = segment.is_none() || self.volume.is_writing(record.segment);
+        if is_fresh && !is_whole {
+            self.doubtful.push((stripe, *record, live));
+        } else {
+            self.settle(stripe, record, live);
+        }
+    }
+
+    fn settle(&mut self, stripe: StripeId, record: &Stripe, live: u64) {
         // A stripe without a segment cannot be read at all.
         let segment = self.segments.get(&record.segment);
         let mut tolerated = segment.map_or(i16::MIN, |segment| segment.losses_tolerated(record));
@@ -384,5 +412,28 @@ impl Count {
             rows: self.rows.into_values().collect(),
             unrecoverable: self.unrecoverable,
         }
+    }
+}
+
+/// Lists the segments, and then what there is of them: a file is there before its segment is known.
+fn take_census(volume: &Volume) -> HashMap<SegmentId, SegmentCensus> {
+    let segments = volume.segments();
+    let census = volume.census();
+    segments
+        .into_iter()
+        .map(|(id, record)| (id, census.of_segment(id, record)))
+        .collect()
+}
+
+#[cfg(test)]
+impl Pipeline {
+    /// Counts after something happened that a count which has begun does not see.
+    pub(super) fn redundancy_with(
+        &self,
+        meanwhile: impl FnOnce(),
+    ) -> Result<Redundancy, CommitError> {
+        let count = Count::new(&self.volume);
+        meanwhile();
+        self.count_all(count)
     }
 }

@@ -107,6 +107,12 @@ impl SegmentCensus {
         Tally::of(&self.record, stripe, |shard| self.has(stripe, shard)).losses_tolerated()
     }
 
+    /// Says whether a stripe has all its shards.
+    #[must_use]
+    pub fn is_whole(&self, stripe: &Stripe) -> bool {
+        self.losses_tolerated(stripe) >= i16::from(self.record.parity_shards)
+    }
+
     /// Returns which bytes of a stripe's payload are lost: those of data shards that are not there, if too
     /// few others are.
     #[must_use]

@@ -96,3 +96,22 @@ fn a_count_that_began_after_it_was_asked_for_is_good_whatever_happened_since() {
         "something changed"
     );
 }
+
+#[test]
+fn what_is_written_while_it_is_counted_is_not_taken_for_lost() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    fs.write(0, &pattern(0, 100_000)).unwrap();
+    fs.sync().unwrap();
+    let before = fs.pipeline.volume.segments().len();
+    let counted = fs.pipeline.redundancy_with(|| {
+        for file in 1..200 {
+            fs.write(file, &pattern(file, 50_000)).unwrap();
+        }
+        fs.sync().unwrap();
+    });
+    assert!(fs.pipeline.volume.segments().len() > before);
+    let counted = counted.unwrap();
+    assert_eq!(counted.rows.len(), 1, "{:?}", counted.rows);
+    assert_eq!(counted.rows[0].losses_tolerated, 1);
+}
