@@ -460,6 +460,11 @@ impl LiveMount {
         }
     }
 
+    /// Returns where it is mounted.
+    pub(super) fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
     /// Asks its daemon.
     ///
     /// # Errors

@@ -171,6 +171,24 @@ fn refuse_content(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Checks where a directory lies, absent or not, that a mounted volume is to take in.
+///
+/// # Errors
+///
+/// If it lies inside a member, or below the mountpoint: the volume would wait for itself.
+pub(super) fn check_newcomer(typed: &Path, mountpoint: &Path) -> Result<(), Failure> {
+    let path = fs::canonicalize(typed).unwrap_or_else(|_| spell(typed));
+    if path.starts_with(mountpoint) {
+        return Err(Failure::usage(format!(
+            "{} lies inside the mount {} itself",
+            path.display(),
+            mountpoint.display()
+        ))
+        .advise("a member must lie outside the volume, best on a disk of its own"));
+    }
+    refuse_member_above(&path)
+}
+
 /// Refuses a directory below a member of another volume, which is to be left alone.
 fn refuse_member_above(path: &Path) -> Result<(), Failure> {
     let is_member = |above: &&Path| {

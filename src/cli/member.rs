@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::args::{MemberArguments, MemberChange, RebuildOptions};
 use super::control::{Answer, LiveMount, Request};
+use super::directories::check_newcomer;
 use super::failure::{Failure, Outcome, warn};
 use super::rebuild::follow;
 use super::report::MemberState;
@@ -56,6 +57,7 @@ fn join(
     balance: bool,
     options: &RebuildOptions,
 ) -> Result<Outcome, Failure> {
+    check_newcomer(directory, mount.mountpoint())?;
     let made = make(directory)?;
     let canonical = directory.canonicalize().map_err(|error| {
         Failure::environment(format!("cannot find {}: {error}", directory.display()))

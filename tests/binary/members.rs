@@ -258,5 +258,12 @@ fn directories_that_do_not_do_are_refused_and_left_alone() {
     }
     let (code, said) = member(&volume, "add", &[text(&volume.members[0])]);
     assert_eq!(code, Some(2), "{said}");
+    let inside = [volume.members[0].join("inner"), volume.path("inner")];
+    for inside in &inside {
+        let (code, said) = member(&volume, "add", &[text(inside)]);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("lies inside"), "{said}");
+        assert!(!inside.exists());
+    }
     volume.unmount();
 }
