@@ -11,6 +11,7 @@ use super::{CommitError, MAX_MENDED_AT_CLOSE, Pipeline};
 use crate::format::MemberIndex;
 use crate::members::{Belongings, Seat};
 use crate::store::StoreRef;
+use crate::volume::Remedy;
 
 /// Counts who came, and how many of them may be taken into the epoch.
 #[derive(Debug, Default)]
@@ -47,6 +48,8 @@ impl Pipeline {
     /// [`Pipeline::sync`].
     pub fn join(&self, seat: Seat, store: &StoreRef) -> Result<MemberIndex, CommitError> {
         self.check_writable()?;
+        // Who is refused is to cost nothing: it may come again and again.
+        self.members.check_seat(seat, store)?;
         // A copy of the index that went with a member must not be looked for on another in its place.
         self.meta.mend_index()?;
         let live = self.members.live();
@@ -72,6 +75,16 @@ impl Pipeline {
         self.reaper.lock().unaudited = None;
         self.checkpoint()?;
         self.mend_index(MAX_MENDED_AT_CLOSE)?;
+        self.look_again_at_what_is_lost()?;
         Ok(index)
+    }
+
+    /// What could not be read without a member may be there again with it.
+    fn look_again_at_what_is_lost(&self) -> Result<(), CommitError> {
+        for &stripe in self.volume.undecodable().keys() {
+            let _pin = self.volume.pin();
+            self.volume.inspect(&[stripe], Remedy::Report)?;
+        }
+        Ok(())
     }
 }

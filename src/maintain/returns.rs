@@ -1,17 +1,22 @@
-//! Taking back members whose directories were gone and are there again.
+//! Taking back members whose directories were gone, or failed, and are there again.
 //!
 //! One that comes and goes is not taken back endlessly: bringing it up to date costs more than it gives.
-//! After some times it is left alone for so long that somebody will have looked at it.
+//! After some times it is left alone for so long that somebody will have looked at it. And one that is
+//! refused is asked less and less often.
+//!
+//! A directory that was away may hang as soon as it is touched. So it is looked at on a thread of its own,
+//! for which nobody waits; there is one at most for each member.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use crate::commit::{CommitError, Pipeline};
-use crate::format::MemberIndex;
-use crate::members::Seat;
-use crate::store::{DirStore, StoreRef};
+use crate::format::{MemberIndex, files};
+use crate::members::{MembersError, Seat};
+use crate::store::{DirStore, StoreError, StoreErrorKind, StoreRef};
 
 /// How often a member is taken back within [`SPAN`].
 const MOST_RETURNS: usize = 3;
@@ -19,58 +24,132 @@ const MOST_RETURNS: usize = 3;
 /// See [`MOST_RETURNS`].
 const SPAN: Duration = Duration::from_secs(3600);
 
-/// When which member was taken back.
+/// How long a directory is waited for before others have their turn.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The longest pause between two attempts with one directory.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// What is known of the members that are away.
 #[derive(Debug, Default)]
-pub(super) struct Returns(BTreeMap<MemberIndex, Vec<Instant>>);
+pub(super) struct Returns(BTreeMap<MemberIndex, Absentee>);
+
+/// A member that is away, or was.
+#[derive(Debug, Default)]
+struct Absentee {
+    /// When it was taken back.
+    returned: Vec<Instant>,
+    /// A look at its directory that is under way.
+    look: Option<Receiver<Result<StoreRef, StoreError>>>,
+    /// How often in a row it was there, and could not be taken back.
+    refused: u32,
+    refused_at: Option<Instant>,
+}
+
+impl Absentee {
+    /// Says whether it is worth a look.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let pause = Duration::from_secs(1 << self.refused.min(16)).min(LONGEST_PAUSE);
+        let rests = |at| now.duration_since(at) < pause;
+        self.returns(now) < MOST_RETURNS && !self.refused_at.is_some_and(rests)
+    }
+
+    /// Returns how often it was taken back of late.
+    fn returns(&mut self, now: Instant) -> usize {
+        self.returned
+            .retain(|time| now.duration_since(*time) < SPAN);
+        self.returned.len()
+    }
+
+    fn note_return(&mut self, now: Instant) {
+        self.returned.push(now);
+        self.refused = 0;
+        self.refused_at = None;
+    }
+
+    fn note_refusal(&mut self, now: Instant) {
+        self.refused += 1;
+        self.refused_at = Some(now);
+    }
+
+    /// Returns the directory if it answers soon; it may also do so the next time.
+    fn open(&mut self, path: &Path) -> Option<Result<StoreRef, StoreError>> {
+        let look = self.look.take().unwrap_or_else(|| start_look(path));
+        match look.recv_timeout(PATIENCE) {
+            Ok(opened) => Some(opened),
+            Err(RecvTimeoutError::Timeout) => {
+                self.look = Some(look);
+                None
+            }
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
+    }
+}
 
 impl Returns {
     /// Looks for the directories of members that are away, and takes back those that are there.
     pub(super) fn look(&mut self, pipeline: &Pipeline) -> Result<(), CommitError> {
         for (member, path) in pipeline.members().away() {
-            if path.is_empty() || !Path::new(&path).is_dir() || !self.may_return(member) {
+            let absentee = self.0.entry(member).or_default();
+            if path.is_empty() || !absentee.is_due(Instant::now()) {
                 continue;
             }
-            let store: StoreRef = match DirStore::open(Path::new(&path)) {
-                Ok(store) => Arc::new(store),
-                Err(error) => {
-                    log::debug!("member {member} is not back: {error}");
-                    continue;
-                }
+            let joined = match absentee.open(Path::new(&path)) {
+                None => continue,
+                Some(Ok(store)) => pipeline.join(Seat::Own, &store),
+                // Nothing is there: that may change at any time.
+                Some(Err(error)) if is_absence(&error) => continue,
+                Some(Err(error)) => Err(MembersError::from(error).into()),
             };
-            match pipeline.join(Seat::Own, &store) {
-                Ok(member) => {
+            match joined {
+                Ok(_) => {
                     log::info!("member {member} is back at {path}");
-                    self.note(member, Instant::now());
+                    absentee.note_return(Instant::now());
+                    if absentee.returns(Instant::now()) == MOST_RETURNS {
+                        log::warn!(
+                            "member {member} comes and goes; it is not taken back again by itself within an hour"
+                        );
+                    }
                 }
-                // Something else is there by now.
+                // Something else is there by now, or it fails still.
                 Err(CommitError::Members(error)) => {
                     log::debug!("member {member} is not back: {error}");
+                    absentee.note_refusal(Instant::now());
                 }
                 Err(error) => return Err(error),
             }
         }
         Ok(())
     }
+}
 
-    fn may_return(&mut self, member: MemberIndex) -> bool {
-        self.count(member, Instant::now()) < MOST_RETURNS
-    }
+/// Says that there is no directory, or an empty one as where its disk is not mounted.
+fn is_absence(error: &StoreError) -> bool {
+    matches!(
+        error.kind(),
+        StoreErrorKind::NotFound | StoreErrorKind::Gone
+    )
+}
 
-    /// Returns how often a member was taken back of late.
-    fn count(&mut self, member: MemberIndex, now: Instant) -> usize {
-        let times = self.0.entry(member).or_default();
-        times.retain(|time| now.duration_since(*time) < SPAN);
-        times.len()
+/// Opens a member's directory, and sees whether it takes writes.
+fn start_look(path: &Path) -> Receiver<Result<StoreRef, StoreError>> {
+    let (found, receiver) = channel();
+    let path = PathBuf::from(path);
+    let look = move || {
+        let opened = DirStore::open(&path).and_then(|store| {
+            store.touch(files::SUPERBLOCK)?;
+            Ok(Arc::new(store) as StoreRef)
+        });
+        // Nobody may want to know any more.
+        drop(found.send(opened));
+    };
+    let started = std::thread::Builder::new()
+        .name("look".to_owned())
+        .spawn(look);
+    if let Err(error) = started {
+        log::debug!("nobody looks whether a member is back: {error}");
     }
-
-    fn note(&mut self, member: MemberIndex, now: Instant) {
-        self.0.entry(member).or_default().push(now);
-        if self.count(member, now) == MOST_RETURNS {
-            log::warn!(
-                "member {member} comes and goes; it is not taken back again by itself within an hour"
-            );
-        }
-    }
+    receiver
 }
 
 #[cfg(test)]
@@ -79,17 +158,48 @@ mod tests {
 
     #[test]
     fn who_comes_and_goes_is_left_alone_for_an_hour() {
-        let mut returns = Returns::default();
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let (flapping, steady) = (MemberIndex(3), MemberIndex(4));
+        let mut flapping = Absentee::default();
         for second in [0, 10, 20] {
-            assert!(returns.count(flapping, at(second)) < MOST_RETURNS);
-            returns.note(flapping, at(second));
+            assert!(flapping.is_due(at(second)));
+            flapping.note_return(at(second));
         }
-        assert_eq!(returns.count(flapping, at(30)), MOST_RETURNS);
-        assert_eq!(returns.count(steady, at(30)), 0);
-        assert_eq!(returns.count(flapping, at(3599)), MOST_RETURNS);
-        assert_eq!(returns.count(flapping, at(3605)), 2);
+        assert!(!flapping.is_due(at(30)));
+        assert!(!flapping.is_due(at(3599)));
+        assert!(flapping.is_due(at(3605)));
+    }
+
+    #[test]
+    fn who_is_refused_is_asked_less_and_less_often_but_at_least_every_minute() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut absentee = Absentee::default();
+        assert!(absentee.is_due(at(0)));
+        absentee.note_refusal(at(0));
+        assert!(!absentee.is_due(at(1)));
+        assert!(absentee.is_due(at(2)));
+        for _ in 0..40 {
+            absentee.note_refusal(at(100));
+        }
+        assert!(!absentee.is_due(at(159)));
+        assert!(absentee.is_due(at(160)));
+        absentee.note_return(at(160));
+        assert!(absentee.is_due(at(161)));
+    }
+
+    #[test]
+    fn a_directory_is_there_once_it_takes_writes() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("member");
+        let look = |absentee: &mut Absentee| absentee.open(&path);
+        let mut absentee = Absentee::default();
+        let absent = look(&mut absentee).unwrap().unwrap_err();
+        assert!(is_absence(&absent), "{absent}");
+        std::fs::create_dir(&path).unwrap();
+        let empty = look(&mut absentee).unwrap().unwrap_err();
+        assert!(is_absence(&empty), "{empty}");
+        std::fs::write(path.join(files::SUPERBLOCK), b"").unwrap();
+        assert!(look(&mut absentee).unwrap().is_ok());
     }
 }

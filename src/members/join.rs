@@ -85,6 +85,15 @@ impl Members {
         Ok(index)
     }
 
+    /// Looks whether a directory may have a place, and changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Members::join`].
+    pub fn check_seat(&self, seat: Seat, store: &StoreRef) -> Result<(), MembersError> {
+        self.seat(seat, store).map(drop)
+    }
+
     /// Locks a directory for this volume alone.
     fn take(&self, store: &StoreRef) -> Result<Option<StoreLock>, MembersError> {
         let mine = |(held, _): &(StoreRef, StoreLock)| held.label() == store.label();
@@ -269,11 +278,12 @@ impl Members {
         found.map(|(index, _)| index)
     }
 
-    /// Returns the members that are away, and where they were.
+    /// Returns the members that take no part, and where they were: those whose directories are gone, and
+    /// those that failed.
     #[must_use]
     pub fn away(&self) -> Vec<(MemberIndex, String)> {
         let everyone = (0..).map(MemberIndex).zip(self.everyone());
-        let away = everyone.filter(|(_, member)| member.health().state == MemberState::Missing);
+        let away = everyone.filter(|(_, member)| member.health().state != MemberState::Online);
         away.map(|(index, member)| (index, member.path.clone()))
             .collect()
     }

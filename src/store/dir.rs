@@ -17,7 +17,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::fs::{self as sys, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{
+    self as sys, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Timespec,
+    Timestamps,
+};
 use rustix::io::Errno;
 
 use super::name::{Name, invalid, is_dir};
@@ -108,6 +111,30 @@ impl DirStore {
         self.tree
             .is_empty()
             .map_err(self.failed("list", "directory"))
+    }
+
+    /// Sets when a file was changed to now, and waits until that is durable: what only reads, or is frozen,
+    /// or hangs, does not do that.
+    ///
+    /// # Errors
+    ///
+    /// If it is absent, and those of a failing directory.
+    pub fn touch(&self, name: &str) -> Result<(), StoreError> {
+        let file = self.buffered(name, "touch")?;
+        let keep = Timespec {
+            tv_sec: 0,
+            tv_nsec: sys::UTIME_OMIT,
+        };
+        let now = Timespec {
+            tv_nsec: sys::UTIME_NOW,
+            ..keep
+        };
+        let times = Timestamps {
+            last_access: keep,
+            last_modification: now,
+        };
+        sys::futimens(&file, &times).map_err(self.failed("touch", name))?;
+        retry(|| sys::fsync(&file)).map_err(self.failed("touch", name))
     }
 
     fn failed<'a>(

@@ -30,6 +30,34 @@ fn mixed() -> TestVolume {
     TestVolume::create_over(Shape::FOUR_TWO, disks)
 }
 
+/// A disk that failed and was mounted again: what it wrote last is gone, and it missed what came after.
+#[test]
+fn a_disk_that_failed_is_taken_back_once_it_takes_writes_again() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = mixed();
+    volume.mount();
+    write_large(&volume.path("old"), 1, LARGE).unwrap();
+    let filesystem = volume.members[XFS].parent().expect("members lie in disks");
+    shut_down(&volume.members[XFS]);
+    write_large(&volume.path("new"), 2, LARGE).unwrap();
+    eventually("the failure is seen", || volume.members_in("online") < 6);
+    let image = filesystem.with_file_name("image");
+    must("umount", &["-l", text(filesystem)]);
+    must("mount", &["-o", "loop", text(&image), text(filesystem)]);
+    eventually("it is back with all that it missed", || {
+        volume.status().1 == 0
+    });
+    volume.assert_healthy();
+    volume.delete_member(EXT4);
+    volume.delete_member(BTRFS);
+    drop_caches();
+    check_large(&volume.path("old"), 1, LARGE);
+    check_large(&volume.path("new"), 2, LARGE);
+    volume.unmount();
+}
+
 /// A disk is gone under two directories at once, or one is gone and another directory deleted.
 #[test]
 fn a_shut_down_filesystem_and_a_deleted_directory_cost_no_byte_under_load() {

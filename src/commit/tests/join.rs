@@ -242,6 +242,8 @@ fn what_does_not_do_is_refused_and_left_as_it_was() {
     let seat = Seat::Of(MemberIndex(9));
     assert!(refused(seat, &new_disk()).contains("no member 9"));
     assert!(refused(Seat::Own, &new_disk()).contains("not a member"));
+    // Who is refused makes nobody write a checkpoint.
+    assert!(!fs.pipeline.joins.wait());
     let other = Rig::new(2, 1, 3);
     assert!(refused(Seat::New, &other.disks[0]).contains("a member of a volume already"));
     assert!(refused(Seat::New, &rig.disks[0]).contains("already"));
@@ -341,6 +343,35 @@ fn a_power_cut_at_any_call_of_a_removal_loses_nothing_and_it_goes_on() {
             break;
         }
     }
+}
+
+#[test]
+fn what_could_not_be_read_counts_again_once_its_member_is_back() {
+    let rig = Rig::new(2, 1, 5);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    fill(&fs, 0, &mut model);
+    fs.close();
+    let fs = rig.open(&[]);
+    // The index is to survive.
+    let holders = fs.pipeline.meta.index_holders();
+    let others = (0..5).filter(|&disk| !holders.contains(&MemberIndex(disk)));
+    let lost: Vec<&MemDisk> = others
+        .take(2)
+        .map(|disk| &rig.disks[usize::from(disk)])
+        .collect();
+    for disk in &lost {
+        disk.fail(Some(StoreErrorKind::Gone));
+    }
+    fs.pipeline.members().probe();
+    assert!(model.keys().any(|&file| fs.read(file).is_err()));
+    assert!(!fs.pipeline.volume.undecodable().is_empty());
+    assert!(fs.redundancy()[0].0 < 0);
+    lost[1].fail(None);
+    join(&fs, Seat::Own, lost[1]).unwrap();
+    assert!(fs.pipeline.volume.undecodable().is_empty());
+    assert_eq!(fs.redundancy()[0].0, 0, "{:?}", fs.redundancy());
+    assert_holds(&fs, &model, "one is back");
 }
 
 #[test]
