@@ -21,7 +21,7 @@
 //! queue are taken alone. `dirty::syncing` is held through a sync and by syncs only.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use crate::codec::{Accelerator, CodecError, Engine};
@@ -432,17 +432,9 @@ impl Volume {
         self.core.drop_rebuild_file(segment, member);
     }
 
-    /// Cuts stripes of a segment, in disk order, into what [`Volume::rebuild`] is to take at once.
-    #[must_use]
-    pub fn rebuild_batches(
-        segment: &Segment,
-        stripes: &[Lacking],
-        targets: &[Target],
-    ) -> Vec<Range<usize>> {
-        rebuild::batches(segment, stripes, targets.len())
-    }
-
-    /// Writes lost shards of some stripes of a segment to the targets, read or reconstructed.
+    /// Writes lost shards of some stripes of a segment, in disk order, to the targets, read or
+    /// reconstructed, as many at once as may be in memory. `heed` gets what became of them; once it breaks,
+    /// nothing more is written.
     ///
     /// # Errors
     ///
@@ -452,8 +444,9 @@ impl Volume {
         segment: SegmentId,
         stripes: &[Lacking],
         targets: &[Target],
-    ) -> Result<Rebuilt, TargetFailed> {
-        self.core.rebuild(segment, stripes, targets)
+        heed: &mut dyn FnMut(Rebuilt) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, TargetFailed> {
+        self.core.rebuild(segment, stripes, targets, heed)
     }
 
     /// Makes durable what was rebuilt on a member.

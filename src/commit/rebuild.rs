@@ -19,6 +19,7 @@
 //! It is said to be complete only after the shards were counted on the members.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -27,7 +28,7 @@ use parking_lot::Mutex;
 use super::{CommitError, MAX_MENDED_AT_CLOSE, Pipeline};
 use crate::format::record::{Segment, ShardSet, Stripe};
 use crate::format::{MemberIndex, SegmentId, StripeId};
-use crate::volume::{Lacking, LostShard, SegmentFiles, Target, TargetFailed, Volume};
+use crate::volume::{Lacking, LostShard, Rebuilt, SegmentFiles, Target, TargetFailed};
 
 use plan::Need;
 
@@ -477,20 +478,27 @@ impl Pipeline {
                 .make_rebuild_file(job.segment, target.member, &stripes)?;
         }
         let mut failed = Vec::new();
-        for batch in Volume::rebuild_batches(&job.record, &job.stripes, &job.targets) {
-            let (foreground, started) = (self.foreground(), Instant::now());
-            let stripes = &job.stripes[batch];
-            let rebuilt = self.volume.rebuild(job.segment, stripes, &job.targets)?;
+        let (mut foreground, mut started) = (self.foreground(), Instant::now());
+        let mut heed = |rebuilt: Rebuilt| {
             for (stripe, error) in rebuilt.failed {
                 log::debug!("stripe {stripe} is not rebuilt: {error}");
                 failed.push(stripe);
             }
-            let bytes = stripes.iter().map(Lacking::bytes).sum();
-            self.note_progress(round, bytes, 0);
+            self.note_progress(round, rebuilt.bytes, 0);
             let in_use = self.foreground() > foreground;
-            if !round.pace.rest(bytes, started.elapsed(), in_use) {
-                return Ok(None);
+            let goes_on = round.pace.rest(rebuilt.bytes, started.elapsed(), in_use);
+            (foreground, started) = (self.foreground(), Instant::now());
+            if goes_on {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
             }
+        };
+        let written = self
+            .volume
+            .rebuild(job.segment, &job.stripes, &job.targets, &mut heed)?;
+        if written.is_break() {
+            return Ok(None);
         }
         for target in &job.targets {
             self.volume.sync_rebuild_file(job.segment, target.member)?;

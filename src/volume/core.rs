@@ -13,6 +13,7 @@ use super::dirty::{Dirty, LostShard};
 use super::pins::Pins;
 use super::prefetch::Prefetch;
 use super::read::{Damage, PartlyDecoded};
+use super::rebuild::BATCH_PARTS;
 use super::segments::{Need, Reservation, Segments};
 use super::undecodable::Undecodable;
 use super::{Catalog, VolumeError, VolumeOptions};
@@ -53,7 +54,10 @@ pub(crate) struct Core {
     pub(super) undecodable: Undecodable,
     pub(super) mended: AtomicU64,
     pub(super) decodes: AtomicU64,
-    threads: usize,
+    /// Threads of each kind; with none, everything is done by the caller, one thing after the other.
+    pub(super) threads: usize,
+    /// Memory for each batch of stripes that is rebuilt.
+    pub(super) batch_bytes: usize,
 }
 
 /// Returns the greatest height of a stripe: the stripe unit, or less where stripes are so wide that
@@ -103,6 +107,7 @@ impl Core {
             mended: AtomicU64::new(0),
             decodes: AtomicU64::new(0),
             threads: options.threads,
+            batch_bytes: options.buffer_bytes / BATCH_PARTS,
         })
     }
 

@@ -1,7 +1,7 @@
 //! Writing lost shards anew, many stripes at a time.
 //!
-//! 1. The stripes of a segment are taken in disk order, as many at once as may be in memory. What is
-//!    near to each other in the segment's files is read and written as one run.
+//! 1. The stripes of a segment are taken in disk order, in batches that may be in memory. What is near to
+//!    each other in the segment's files is read and written as one run.
 //! 2. Read all runs from all members at once: the shard itself where it can still be read, else as many
 //!    others as decoding needs.
 //! 3. Reconstruct, stripe by stripe on all threads for computing, and compare what comes out with its
@@ -9,31 +9,35 @@
 //!    not come out right is read again, with all the care that other readers have.
 //! 4. Write what is right, in long runs, to all members at once.
 //!
+//! While a batch goes through steps 3 and 4, the next one goes through step 2, if the volume has threads: so
+//! the members from which is read are not idle while others are written to.
+//!
 //! Nothing live is overwritten: a shard that is written here is in no record as written, or goes to a
 //! file that its segment does not name yet. Making that durable, and then saying so in the records, is
 //! up to the caller.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::ops::{ControlFlow, Range};
+use std::sync::{Arc, OnceLock};
+use std::thread;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 
-use super::layout::{self, slot_of};
+use super::layout;
 use super::read::Rows;
-use super::segments::{Need, SegmentHandle};
+use super::segments::Need;
 use super::{Core, VolumeError};
-use crate::codec::{Codec, Crew};
+use crate::codec::{CodecError, Crew as _};
 use crate::format::record::{Segment, ShardSet, Stripe};
 use crate::format::{BLOCK_SIZE, MemberIndex, SegmentId, ShardIndex, StripeId};
 use crate::store::{Buffer, Op, Store, StoreError, StoreErrorKind};
+use batch::{Batch, Inputs, Run, Source, Work, batches};
 
-/// Memory for one batch of stripes: what is read of them, and what is written.
-const BATCH_BYTES: u64 = 64 << 20;
+mod batch;
 
-/// What lies no farther apart is read as one run.
-const MAX_GAP_BYTES: u64 = 64 << 10;
+/// Parts of the memory for stripes of which a batch takes one at most: for what is read of its stripes, and
+/// what is written. Two of them are under way at once, and others go on writing.
+pub(super) const BATCH_PARTS: usize = 4;
 
 /// A slot of a segment, and the member on which its shards are to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,10 +94,27 @@ fn shard_of(slot: usize, rotation: u8, total_shards: usize) -> ShardIndex {
 /// What became of a batch of stripes.
 #[derive(Debug, Default)]
 pub struct Rebuilt {
+    /// The bytes of shards that were to be written.
+    pub bytes: u64,
     /// The stripes whose shards were written, and those shards; not synced.
     pub written: Vec<(StripeId, ShardSet)>,
     /// The stripes whose shards could not be had, and why.
     pub failed: Vec<(StripeId, VolumeError)>,
+}
+
+impl Rebuilt {
+    /// None of the stripes, which have a code that cannot be used.
+    fn nothing(stripes: &[Lacking], source: &CodecError) -> Self {
+        let failed = |lacking: &Lacking| {
+            let (stripe, source) = (lacking.stripe, source.clone());
+            (stripe, VolumeError::Codec { stripe, source })
+        };
+        Self {
+            bytes: stripes.iter().map(Lacking::bytes).sum(),
+            written: Vec::new(),
+            failed: stripes.iter().map(failed).collect(),
+        }
+    }
 }
 
 /// Why shards could not be written to a member.
@@ -105,99 +126,6 @@ pub struct TargetFailed {
     /// What it answered.
     #[source]
     pub source: StoreError,
-}
-
-/// Stripes near to each other in the files of their segment.
-struct Run<'a> {
-    stripes: &'a [Lacking],
-    range: Range<u64>,
-}
-
-impl Run<'_> {
-    fn len(&self) -> usize {
-        usize::try_from(self.range.end - self.range.start).expect("a batch fits in memory")
-    }
-
-    /// Returns where in the run's buffers a stripe's rows are.
-    fn rows_of(&self, lacking: &Lacking) -> Range<usize> {
-        let start = usize::try_from(lacking.start() - self.range.start).expect("it is in the run");
-        start..start + lacking.height()
-    }
-}
-
-/// Where the bytes of a stripe's lost shards come from.
-enum Source {
-    /// The shards can be read themselves.
-    Copies,
-    /// They are computed from these.
-    Others(Vec<ShardIndex>),
-    /// Too few are known to be there.
-    Unsure,
-}
-
-/// What there is to do for one stripe.
-struct Work<'a> {
-    lacking: &'a Lacking,
-    source: &'a Source,
-    present: Vec<(usize, &'a [u8])>,
-    outputs: Vec<(usize, &'a mut [u8])>,
-    is_right: bool,
-}
-
-/// A batch with all that is needed to go over it.
-struct Batch<'a> {
-    segment: Arc<SegmentHandle>,
-    codec: Arc<Codec>,
-    targets: &'a [Target],
-    runs: Vec<Run<'a>>,
-    /// For each stripe of each run.
-    sources: Vec<Vec<Source>>,
-}
-
-/// The shards that were read: of a run, in a slot.
-type Inputs = BTreeMap<(usize, usize), Buffer>;
-
-/// Cuts stripes, in disk order, into batches that may be in memory at once.
-#[must_use]
-pub(crate) fn batches(
-    segment: &Segment,
-    stripes: &[Lacking],
-    target_count: usize,
-) -> Vec<Range<usize>> {
-    let rows = usize::from(segment.data_shards) + target_count;
-    let limit = BATCH_BYTES / rows as u64;
-    let mut batches = Vec::new();
-    let mut first = 0;
-    let mut bytes = 0;
-    for (at, lacking) in stripes.iter().enumerate() {
-        let gap = match at.checked_sub(1) {
-            Some(before) if at > first => lacking.start() - stripes[before].end(),
-            _ => 0,
-        };
-        let more = gap.min(MAX_GAP_BYTES) + u64::from(lacking.record.height);
-        if at > first && bytes + more > limit {
-            batches.push(first..at);
-            (first, bytes) = (at, 0);
-        }
-        bytes += more;
-    }
-    if first < stripes.len() {
-        batches.push(first..stripes.len());
-    }
-    batches
-}
-
-/// Joins stripes that are near to each other.
-fn runs(stripes: &[Lacking]) -> Vec<Run<'_>> {
-    let near = |a: &Lacking, b: &Lacking| b.start() <= a.end() + MAX_GAP_BYTES;
-    let run = |stripes: &[Lacking]| stripes[0].start()..stripes[stripes.len() - 1].end();
-    stripes
-        .chunk_by(near)
-        .map(|stripes| Run {
-            stripes,
-            range: run(stripes),
-        })
-        .collect()
 }
 
 /// Returns the ranges of a segment's files that stripes take, neighbours joined.
@@ -279,75 +207,62 @@ impl Core {
         }
     }
 
-    /// Writes the shards of some stripes of a segment, in disk order, to the targets.
+    /// Writes the shards of some stripes of a segment, in disk order, to the targets. Stops once `heed`
+    /// breaks, which gets what became of each batch.
     pub(super) fn rebuild(
         &self,
         segment: SegmentId,
         stripes: &[Lacking],
         targets: &[Target],
-    ) -> Result<Rebuilt, TargetFailed> {
+        heed: &mut dyn FnMut(Rebuilt) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, TargetFailed> {
         let Some(handle) = self.segments.get(segment) else {
-            return Ok(Rebuilt::default());
+            return Ok(ControlFlow::Continue(()));
         };
         let codec = match self.codec_of(&handle.record) {
             Ok(codec) => codec,
-            Err(source) => {
-                let failed = |lacking: &Lacking| {
-                    let (stripe, source) = (lacking.stripe, source.clone());
-                    (stripe, VolumeError::Codec { stripe, source })
-                };
-                return Ok(Rebuilt {
-                    written: Vec::new(),
-                    failed: stripes.iter().map(failed).collect(),
-                });
-            }
+            Err(source) => return Ok(heed(Rebuilt::nothing(stripes, &source))),
         };
-        let batch = self.plan_batch(handle, codec, stripes, targets);
-        let inputs = self.read_inputs(&batch);
-        let zeros = self.pool.zeroed(batch.tallest_implied());
-        let mut outputs: Vec<Vec<Buffer>> = batch
-            .runs
-            .iter()
-            .map(|run| {
-                targets
-                    .iter()
-                    .map(|_| self.pool.buffer(run.len()))
-                    .collect()
-            })
-            .collect();
-        let rebuilt = self.compute(&batch, &inputs, &zeros, &mut outputs);
-        drop(inputs);
-        self.write_outputs(&batch, outputs, &rebuilt)?;
-        Ok(rebuilt)
+        let ranges = batches(&handle.record, stripes, targets.len(), self.batch_bytes);
+        let mut batches = ranges.into_iter().map(|range| {
+            let live = self.members.live();
+            Batch::new(&handle, &codec, &stripes[range], targets, &live)
+        });
+        let mut next = batches.next().map(|batch| (batch, None));
+        while let Some((batch, inputs)) = next {
+            let inputs = inputs.unwrap_or_else(|| self.read_inputs(&batch));
+            let follower = batches.next();
+            let ahead = OnceLock::new();
+            let rebuilt = thread::scope(|scope| {
+                if let Some(batch) = follower.as_ref().filter(|_| self.threads > 0) {
+                    let start = thread::Builder::new().name("rebuild-read".to_owned());
+                    let read = || drop(ahead.set(self.read_inputs(batch)));
+                    // Nobody joins it: see `Threads`. Without a thread to be had it is read later.
+                    drop(start.spawn_scoped(scope, read));
+                }
+                self.finish_batch(&batch, inputs)
+            });
+            next = follower.map(|batch| (batch, ahead.into_inner()));
+            if heed(rebuilt?).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
     }
 
-    fn plan_batch<'a>(
-        &self,
-        segment: Arc<SegmentHandle>,
-        codec: Arc<Codec>,
-        stripes: &'a [Lacking],
-        targets: &'a [Target],
-    ) -> Batch<'a> {
-        let live = self.members.live();
-        // Another part of the members for each segment, so that all of them have their share.
-        let total = layout::total_shards(&segment.record);
-        let first = usize::try_from(segment.id.0 % total.max(1) as u64).unwrap_or(0);
-        let order: Vec<usize> = (0..total).map(|slot| (slot + first) % total).collect();
-        let runs = runs(stripes);
-        let sources = runs
-            .iter()
-            .map(|run| {
-                let source = |lacking| source_of(&segment, lacking, &order, &live);
-                run.stripes.iter().map(source).collect()
-            })
-            .collect();
-        Batch {
-            segment,
-            codec,
-            targets,
-            runs,
-            sources,
-        }
+    /// Reconstructs and writes a batch of which everything was read.
+    fn finish_batch(&self, batch: &Batch<'_>, inputs: Inputs) -> Result<Rebuilt, TargetFailed> {
+        let zeros = self.pool.zeroed(batch.tallest_implied());
+        let buffers_for = |len: usize| {
+            let targets = batch.targets.iter();
+            targets.map(|_| self.pool.buffer(len)).collect()
+        };
+        let lens = batch.runs.iter().map(Run::len);
+        let mut outputs: Vec<Vec<Buffer>> = lens.map(buffers_for).collect();
+        let rebuilt = self.compute(batch, &inputs, &zeros, &mut outputs);
+        drop(inputs);
+        self.write_outputs(batch, outputs, &rebuilt)?;
+        Ok(rebuilt)
     }
 
     /// Reads what the batch needs, from all members at once; what cannot be read is left out.
@@ -399,6 +314,7 @@ impl Core {
         for work in works {
             let mut work = work.into_inner();
             let stripe = work.lacking.stripe;
+            rebuilt.bytes += work.lacking.bytes();
             let done = if work.is_right {
                 Ok(())
             } else {
@@ -496,144 +412,6 @@ impl Core {
             }
         }
         Ok(())
-    }
-}
-
-impl Batch<'_> {
-    fn total_shards(&self) -> usize {
-        layout::total_shards(&self.segment.record)
-    }
-
-    fn is_implied(&self, lacking: &Lacking, shard: ShardIndex) -> bool {
-        let data_shards = usize::from(self.segment.record.data_shards);
-        lacking.record.is_implied(shard, data_shards)
-    }
-
-    /// Returns the shards of a stripe that are zeros and lie nowhere.
-    fn implied<'s>(&'s self, lacking: &'s Lacking) -> impl Iterator<Item = ShardIndex> + 's {
-        layout::shards(&self.segment.record).filter(|shard| self.is_implied(lacking, *shard))
-    }
-
-    /// Returns the height of the tallest stripe with shards that are zeros.
-    fn tallest_implied(&self) -> usize {
-        let stripes = self.runs.iter().flat_map(|run| run.stripes);
-        let short = stripes.filter(|lacking| self.implied(lacking).next().is_some());
-        short.map(Lacking::height).max().unwrap_or(0)
-    }
-
-    /// Returns which slots are to be read of which run.
-    fn wanted(&self) -> BTreeSet<(usize, usize)> {
-        let total = self.total_shards();
-        let mut wanted = BTreeSet::new();
-        for (index, (run, sources)) in self.runs.iter().zip(&self.sources).enumerate() {
-            for (lacking, source) in run.stripes.iter().zip(sources) {
-                for shard in source.shards(lacking) {
-                    wanted.insert((index, slot_of(shard, lacking.record.rotation, total)));
-                }
-            }
-        }
-        wanted
-    }
-
-    /// Deals the inputs and outputs out to the stripes.
-    fn works<'w>(
-        &'w self,
-        inputs: &'w Inputs,
-        zeros: &'w [u8],
-        outputs: &'w mut [Vec<Buffer>],
-    ) -> Vec<Work<'w>> {
-        let total = self.total_shards();
-        let mut works = Vec::new();
-        for ((index, run), outputs) in self.runs.iter().enumerate().zip(outputs) {
-            let first = works.len();
-            for (lacking, source) in run.stripes.iter().zip(&self.sources[index]) {
-                let rows = run.rows_of(lacking);
-                let read = |shard: ShardIndex| {
-                    let slot = slot_of(shard, lacking.record.rotation, total);
-                    let bytes = &inputs.get(&(index, slot))?[rows.clone()];
-                    Some((usize::from(shard.0), bytes))
-                };
-                let mut present: Vec<_> = source.shards(lacking).filter_map(read).collect();
-                if matches!(source, Source::Others(_)) {
-                    let zeros = &zeros[..lacking.height().min(zeros.len())];
-                    let implied = self.implied(lacking);
-                    present.extend(implied.map(|shard| (usize::from(shard.0), zeros)));
-                }
-                works.push(Work {
-                    lacking,
-                    source,
-                    present,
-                    outputs: Vec::new(),
-                    is_right: false,
-                });
-            }
-            for (target, output) in self.targets.iter().zip(outputs) {
-                let mut rest = &mut output[..];
-                let mut at = 0;
-                for work in &mut works[first..] {
-                    let rows = run.rows_of(work.lacking);
-                    let (_, tail) = rest.split_at_mut(rows.start - at);
-                    let (mine, tail) = tail.split_at_mut(rows.len());
-                    (rest, at) = (tail, rows.end);
-                    if let Some(shard) = work.lacking.shard_in(target.slot, total) {
-                        work.outputs.push((usize::from(shard.0), mine));
-                    }
-                }
-            }
-        }
-        works
-    }
-
-    fn write_op(&self, run: &Run<'_>, output: &Bytes, rows: Range<usize>) -> Op {
-        Op::Write {
-            name: Arc::clone(&self.segment.name),
-            offset: run.range.start + rows.start as u64,
-            data: output.slice(rows),
-        }
-    }
-}
-
-impl Source {
-    /// Returns the shards that are to be read.
-    fn shards(&self, lacking: &Lacking) -> impl Iterator<Item = ShardIndex> + use<> {
-        match self {
-            Self::Copies => lacking.shards.iter().collect::<Vec<_>>(),
-            Self::Others(shards) => shards.clone(),
-            Self::Unsure => Vec::new(),
-        }
-        .into_iter()
-    }
-}
-
-/// Chooses what to read for a stripe, from slots in the given order.
-fn source_of(
-    segment: &SegmentHandle,
-    lacking: &Lacking,
-    order: &[usize],
-    live: &[MemberIndex],
-) -> Source {
-    let Lacking { record, shards, .. } = lacking;
-    let data_shards = usize::from(segment.record.data_shards);
-    let is_readable = |shard: ShardIndex| {
-        let member = segment.member_of(record, shard);
-        record.written.contains(shard) && member.is_some_and(|member| live.contains(&member))
-    };
-    if shards.iter().all(is_readable) {
-        return Source::Copies;
-    }
-    let implied = layout::shards(&segment.record)
-        .filter(|&shard| record.is_implied(shard, data_shards))
-        .count();
-    let needed = data_shards - implied;
-    let others = order
-        .iter()
-        .map(|&slot| shard_of(slot, record.rotation, order.len()))
-        .filter(|&shard| is_readable(shard) && !shards.contains(shard));
-    let others: Vec<ShardIndex> = others.take(needed).collect();
-    if others.len() < needed {
-        Source::Unsure
-    } else {
-        Source::Others(others)
     }
 }
 

@@ -34,6 +34,8 @@ struct TestCatalog {
     before_flushed: Mutex<Option<Interlude>>,
     /// Runs before the record of a stripe is returned.
     before_read: Mutex<Option<Interlude>>,
+    /// Runs before checksums are returned.
+    before_sums: Mutex<Option<Interlude>>,
 }
 
 impl Catalog for TestCatalog {
@@ -46,6 +48,10 @@ impl Catalog for TestCatalog {
     }
 
     fn sums(&self, stripe: StripeId, shard: ShardIndex) -> Result<Option<ShardSums>, CatalogError> {
+        let interlude = self.before_sums.lock().take();
+        if let Some(interlude) = interlude {
+            interlude(&self.volume.get().unwrap().upgrade().unwrap());
+        }
         Ok(self.sums.lock().get(&(stripe, shard)).cloned())
     }
 
@@ -139,7 +145,7 @@ impl Rig {
         let catalog = Arc::new(TestCatalog::default());
         let options = VolumeOptions {
             engine: codec::select("auto").unwrap(),
-            buffer_bytes: 16 << 20,
+            buffer_bytes: 1 << 20,
             cache_bytes: 16 << 20,
             threads,
             workers: Arc::new(Workers::new(2).unwrap()),
@@ -479,4 +485,86 @@ fn a_panic_while_reading_ahead_costs_neither_readers_nor_the_thread() {
         rig.volume.read(stripe, 0, &mut out).unwrap();
         assert!(out == payload);
     }
+}
+
+/// Reads the segment file of a disk.
+fn segment_of(disk: &MemDisk, name: &str) -> Vec<u8> {
+    let store = disk.open();
+    let len = usize::try_from(store.open_len(name).unwrap()).unwrap();
+    let mut bytes = vec![0; len];
+    store.read_at(name, 0, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn a_lost_file_is_rebuilt_batch_by_batch_with_the_next_being_read_while_one_is_computed() {
+    const LOST: usize = 2;
+    let rig = Rig::with_threads(2, 1, 3, 1);
+    for seed in 0..24 {
+        rig.write_stripe(&pattern(seed, 2 * UNIT));
+    }
+    rig.volume.retire_segments().unwrap();
+    let mut stripes: Vec<(StripeId, Stripe)> = rig
+        .catalog
+        .stripes
+        .lock()
+        .iter()
+        .map(|(id, record)| (*id, *record))
+        .collect();
+    stripes.sort_by_key(|(_, record)| (record.segment, record.offset));
+    let full = stripes.chunk_by(|a, b| a.1.segment == b.1.segment);
+    let full = full.max_by_key(|stripes| stripes.len()).unwrap();
+    let segment = full[0].1.segment;
+    stripes.retain(|(_, record)| record.segment == segment);
+    assert!(stripes.len() > 4, "{}", stripes.len());
+    let slots = rig.volume.segment(segment).unwrap().slots;
+    let member = MemberIndex(u16::try_from(LOST).unwrap());
+    let slot = slots.iter().position(|&s| s == Some(member)).unwrap();
+    let name = crate::format::files::segment(segment);
+    let before = segment_of(&rig.disks[LOST], &name);
+    rig.disks[LOST].open().remove(&name).unwrap();
+    let lacking: Vec<Lacking> = stripes
+        .iter()
+        .map(|&(stripe, mut record)| {
+            let shard = ShardIndex(
+                u8::try_from((slot + 3 - usize::from(record.rotation) % 3) % 3).unwrap(),
+            );
+            record.written.remove(shard);
+            let shards = [shard].into_iter().collect();
+            Lacking {
+                stripe,
+                record,
+                shards,
+            }
+        })
+        .collect();
+    let targets = [Target { slot, member }];
+    rig.volume
+        .make_rebuild_file(segment, member, &lacking)
+        .unwrap();
+    let (plan, called) = (rig.plan.clone(), rig.plan.calls());
+    // Each batch is read with two calls, and nothing is written before it was computed.
+    let both_were_read = move |_: &Volume| {
+        let began = std::time::Instant::now();
+        while plan.calls() < called + 4 {
+            assert!(began.elapsed() < Duration::from_secs(60), "it is not read");
+            std::thread::yield_now();
+        }
+    };
+    *rig.catalog.before_sums.lock() = Some(Box::new(both_were_read));
+    let mut batches = Vec::new();
+    let mut heed = |rebuilt: Rebuilt| {
+        assert!(rebuilt.failed.is_empty(), "{:?}", rebuilt.failed);
+        batches.push(rebuilt.bytes);
+        std::ops::ControlFlow::Continue(())
+    };
+    let rebuilt = rig
+        .volume
+        .rebuild(segment, &lacking, &targets, &mut heed)
+        .unwrap();
+    assert!(rebuilt.is_continue());
+    assert!(batches.len() > 2, "{batches:?}");
+    let rebuilt = batches.iter().sum::<u64>();
+    assert_eq!(rebuilt, stripes.len() as u64 * UNIT as u64);
+    assert!(segment_of(&rig.disks[LOST], &name) == before);
 }

@@ -1,0 +1,278 @@
+//! What is gone over at once: which stripes, what is read for them, and how it is dealt out to them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::super::layout::{self, slot_of};
+use super::super::segments::SegmentHandle;
+use super::{Lacking, Target, shard_of};
+use crate::codec::Codec;
+use crate::format::record::Segment;
+use crate::format::{MemberIndex, ShardIndex};
+use crate::store::{Buffer, Op};
+
+/// What lies no farther apart is read as one run.
+const MAX_GAP_BYTES: u64 = 64 << 10;
+
+/// Stripes near to each other in the files of their segment.
+pub(super) struct Run<'a> {
+    pub(super) stripes: &'a [Lacking],
+    pub(super) range: Range<u64>,
+}
+
+impl Run<'_> {
+    pub(super) fn len(&self) -> usize {
+        usize::try_from(self.range.end - self.range.start).expect("a batch fits in memory")
+    }
+
+    /// Returns where in the run's buffers a stripe's rows are.
+    pub(super) fn rows_of(&self, lacking: &Lacking) -> Range<usize> {
+        let start = usize::try_from(lacking.start() - self.range.start).expect("it is in the run");
+        start..start + lacking.height()
+    }
+}
+
+/// Where the bytes of a stripe's lost shards come from.
+pub(super) enum Source {
+    /// The shards can be read themselves.
+    Copies,
+    /// They are computed from these.
+    Others(Vec<ShardIndex>),
+    /// Too few are known to be there.
+    Unsure,
+}
+
+/// What there is to do for one stripe.
+pub(super) struct Work<'a> {
+    pub(super) lacking: &'a Lacking,
+    pub(super) source: &'a Source,
+    pub(super) present: Vec<(usize, &'a [u8])>,
+    pub(super) outputs: Vec<(usize, &'a mut [u8])>,
+    pub(super) is_right: bool,
+}
+
+/// A batch with all that is needed to go over it.
+pub(super) struct Batch<'a> {
+    pub(super) segment: Arc<SegmentHandle>,
+    pub(super) codec: Arc<Codec>,
+    pub(super) targets: &'a [Target],
+    pub(super) runs: Vec<Run<'a>>,
+    /// For each stripe of each run.
+    sources: Vec<Vec<Source>>,
+}
+
+/// The shards that were read: of a run, in a slot.
+pub(super) type Inputs = BTreeMap<(usize, usize), Buffer>;
+
+/// Cuts stripes, in disk order, into batches for each of which so many bytes of memory do.
+pub(super) fn batches(
+    segment: &Segment,
+    stripes: &[Lacking],
+    target_count: usize,
+    batch_bytes: usize,
+) -> Vec<Range<usize>> {
+    let rows = usize::from(segment.data_shards) + target_count;
+    let limit = (batch_bytes / rows) as u64;
+    let mut batches = Vec::new();
+    let mut first = 0;
+    let mut bytes = 0;
+    for (at, lacking) in stripes.iter().enumerate() {
+        let gap = match at.checked_sub(1) {
+            Some(before) if at > first => lacking.start() - stripes[before].end(),
+            _ => 0,
+        };
+        let more = gap.min(MAX_GAP_BYTES) + u64::from(lacking.record.height);
+        if at > first && bytes + more > limit {
+            batches.push(first..at);
+            (first, bytes) = (at, 0);
+        }
+        bytes += more;
+    }
+    if first < stripes.len() {
+        batches.push(first..stripes.len());
+    }
+    batches
+}
+
+/// Joins stripes that are near to each other.
+fn runs(stripes: &[Lacking]) -> Vec<Run<'_>> {
+    let near = |a: &Lacking, b: &Lacking| b.start() <= a.end() + MAX_GAP_BYTES;
+    let run = |stripes: &[Lacking]| stripes[0].start()..stripes[stripes.len() - 1].end();
+    stripes
+        .chunk_by(near)
+        .map(|stripes| Run {
+            stripes,
+            range: run(stripes),
+        })
+        .collect()
+}
+
+impl<'a> Batch<'a> {
+    /// Plans how stripes are rebuilt onto the targets, with the members that are live.
+    pub(super) fn new(
+        segment: &Arc<SegmentHandle>,
+        codec: &Arc<Codec>,
+        stripes: &'a [Lacking],
+        targets: &'a [Target],
+        live: &[MemberIndex],
+    ) -> Self {
+        // Another part of the members for each segment, so that all of them have their share.
+        let total = layout::total_shards(&segment.record);
+        let first = usize::try_from(segment.id.0 % total.max(1) as u64).unwrap_or(0);
+        let order: Vec<usize> = (0..total).map(|slot| (slot + first) % total).collect();
+        let runs = runs(stripes);
+        let sources = runs
+            .iter()
+            .map(|run| {
+                let source = |lacking| source_of(segment, lacking, &order, live);
+                run.stripes.iter().map(source).collect()
+            })
+            .collect();
+        Self {
+            segment: Arc::clone(segment),
+            codec: Arc::clone(codec),
+            targets,
+            runs,
+            sources,
+        }
+    }
+
+    fn total_shards(&self) -> usize {
+        layout::total_shards(&self.segment.record)
+    }
+
+    fn is_implied(&self, lacking: &Lacking, shard: ShardIndex) -> bool {
+        let data_shards = usize::from(self.segment.record.data_shards);
+        lacking.record.is_implied(shard, data_shards)
+    }
+
+    /// Returns the shards of a stripe that are zeros and lie nowhere.
+    fn implied<'s>(&'s self, lacking: &'s Lacking) -> impl Iterator<Item = ShardIndex> + 's {
+        layout::shards(&self.segment.record).filter(|shard| self.is_implied(lacking, *shard))
+    }
+
+    /// Returns the height of the tallest stripe with shards that are zeros.
+    pub(super) fn tallest_implied(&self) -> usize {
+        let stripes = self.runs.iter().flat_map(|run| run.stripes);
+        let short = stripes.filter(|lacking| self.implied(lacking).next().is_some());
+        short.map(Lacking::height).max().unwrap_or(0)
+    }
+
+    /// Returns which slots are to be read of which run.
+    pub(super) fn wanted(&self) -> BTreeSet<(usize, usize)> {
+        let total = self.total_shards();
+        let mut wanted = BTreeSet::new();
+        for (index, (run, sources)) in self.runs.iter().zip(&self.sources).enumerate() {
+            for (lacking, source) in run.stripes.iter().zip(sources) {
+                for shard in source.shards(lacking) {
+                    wanted.insert((index, slot_of(shard, lacking.record.rotation, total)));
+                }
+            }
+        }
+        wanted
+    }
+
+    /// Deals the inputs and outputs out to the stripes.
+    pub(super) fn works<'w>(
+        &'w self,
+        inputs: &'w Inputs,
+        zeros: &'w [u8],
+        outputs: &'w mut [Vec<Buffer>],
+    ) -> Vec<Work<'w>> {
+        let total = self.total_shards();
+        let mut works = Vec::new();
+        for ((index, run), outputs) in self.runs.iter().enumerate().zip(outputs) {
+            let first = works.len();
+            for (lacking, source) in run.stripes.iter().zip(&self.sources[index]) {
+                let rows = run.rows_of(lacking);
+                let read = |shard: ShardIndex| {
+                    let slot = slot_of(shard, lacking.record.rotation, total);
+                    let bytes = &inputs.get(&(index, slot))?[rows.clone()];
+                    Some((usize::from(shard.0), bytes))
+                };
+                let mut present: Vec<_> = source.shards(lacking).filter_map(read).collect();
+                if matches!(source, Source::Others(_)) {
+                    let zeros = &zeros[..lacking.height().min(zeros.len())];
+                    let implied = self.implied(lacking);
+                    present.extend(implied.map(|shard| (usize::from(shard.0), zeros)));
+                }
+                works.push(Work {
+                    lacking,
+                    source,
+                    present,
+                    outputs: Vec::new(),
+                    is_right: false,
+                });
+            }
+            for (target, output) in self.targets.iter().zip(outputs) {
+                let mut rest = &mut output[..];
+                let mut at = 0;
+                for work in &mut works[first..] {
+                    let rows = run.rows_of(work.lacking);
+                    let (_, tail) = rest.split_at_mut(rows.start - at);
+                    let (mine, tail) = tail.split_at_mut(rows.len());
+                    (rest, at) = (tail, rows.end);
+                    if let Some(shard) = work.lacking.shard_in(target.slot, total) {
+                        work.outputs.push((usize::from(shard.0), mine));
+                    }
+                }
+            }
+        }
+        works
+    }
+
+    pub(super) fn write_op(&self, run: &Run<'_>, output: &Bytes, rows: Range<usize>) -> Op {
+        Op::Write {
+            name: Arc::clone(&self.segment.name),
+            offset: run.range.start + rows.start as u64,
+            data: output.slice(rows),
+        }
+    }
+}
+
+impl Source {
+    /// Returns the shards that are to be read.
+    fn shards(&self, lacking: &Lacking) -> impl Iterator<Item = ShardIndex> + use<> {
+        match self {
+            Self::Copies => lacking.shards.iter().collect::<Vec<_>>(),
+            Self::Others(shards) => shards.clone(),
+            Self::Unsure => Vec::new(),
+        }
+        .into_iter()
+    }
+}
+
+/// Chooses what to read for a stripe, from slots in the given order.
+fn source_of(
+    segment: &SegmentHandle,
+    lacking: &Lacking,
+    order: &[usize],
+    live: &[MemberIndex],
+) -> Source {
+    let Lacking { record, shards, .. } = lacking;
+    let data_shards = usize::from(segment.record.data_shards);
+    let is_readable = |shard: ShardIndex| {
+        let member = segment.member_of(record, shard);
+        record.written.contains(shard) && member.is_some_and(|member| live.contains(&member))
+    };
+    if shards.iter().all(is_readable) {
+        return Source::Copies;
+    }
+    let implied = layout::shards(&segment.record)
+        .filter(|&shard| record.is_implied(shard, data_shards))
+        .count();
+    let needed = data_shards - implied;
+    let others = order
+        .iter()
+        .map(|&slot| shard_of(slot, record.rotation, order.len()))
+        .filter(|&shard| is_readable(shard) && !shards.contains(shard));
+    let others: Vec<ShardIndex> = others.take(needed).collect();
+    if others.len() < needed {
+        Source::Unsure
+    } else {
+        Source::Others(others)
+    }
+}
