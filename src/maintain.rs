@@ -38,7 +38,7 @@ const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is seen whether a scrub is due.
 const SCRUB_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether something is to be rebuilt.
+/// How often it is looked whether something is to be rebuilt that nobody ordered.
 const REBUILD_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How often members that are away are looked for.
@@ -54,6 +54,9 @@ pub struct Schedule {
     pub rebuild_after: Option<Duration>,
 }
 
+/// Waits for the time of the next piece of work; returns whether to go on.
+type Wait = Box<dyn Fn() -> bool + Send>;
+
 /// One kind of work: a piece of it, bounded.
 type Work = Box<dyn Fn(&Pipeline) -> Result<(), CommitError> + Send>;
 
@@ -66,11 +69,28 @@ struct Stop {
 impl Stop {
     /// Waits; returns whether to go on.
     fn sleep(&self, time: Duration) -> bool {
+        self.sleep_until(time, || false)
+    }
+
+    /// The same, but no longer than until something is the case; who makes it so calls
+    /// [`Stop::nudge`].
+    fn sleep_until(&self, time: Duration, is_so: impl Fn() -> bool) -> bool {
         let mut stopped = self.stopped.lock();
-        if !*stopped {
-            self.changed.wait_for(&mut stopped, time);
-        }
+        let goes_on = |stopped: &mut bool| !*stopped && !is_so();
+        self.changed.wait_while_for(&mut stopped, goes_on, time);
         !*stopped
+    }
+
+    /// Ends all waiting.
+    fn stop(&self) {
+        *self.stopped.lock() = true;
+        self.changed.notify_all();
+    }
+
+    /// Has all who wait see whether they still have to.
+    fn nudge(&self) {
+        let _stopped = self.stopped.lock();
+        self.changed.notify_all();
     }
 }
 
@@ -93,10 +113,14 @@ impl Maintain {
     pub fn start(pipeline: &Arc<Pipeline>, locks: Arc<dyn InodeLocks>, schedule: Schedule) -> Self {
         let stop = Arc::new(Stop::default());
         let threads = Threads::default();
-        let start = |name, every, work: Work| {
-            let (pipeline, stop) = (Arc::clone(pipeline), Arc::clone(&stop));
-            let started = threads.start(name, move || repeat(&pipeline, &stop, every, &*work));
+        let start_waiting = |name, wait: Wait, work: Work| {
+            let pipeline = Arc::clone(pipeline);
+            let started = threads.start(name, move || repeat(&pipeline, &*wait, &*work));
             started.expect("the system gives threads");
+        };
+        let start = |name, every, work| {
+            let stop = Arc::clone(&stop);
+            start_waiting(name, Box::new(move || stop.sleep(every)), work);
         };
         let probe: Work = Box::new(|pipeline| {
             pipeline.members().probe();
@@ -118,12 +142,15 @@ impl Maintain {
             let returns = Mutex::new(Returns::default());
             let look: Work = Box::new(move |pipeline| returns.lock().look(pipeline));
             start("return", RETURN_INTERVAL, look);
-            let shared = Arc::new(Rebuilder::new(schedule.rebuild_after));
+            let shared = Arc::new(Rebuilder::new(schedule.rebuild_after, Arc::clone(&stop)));
             rebuilder = Some(Arc::clone(&shared));
-            let until = Arc::clone(&stop);
-            let rebuild: Work =
-                Box::new(move |pipeline| shared.work(pipeline, &|time| until.sleep(time)));
-            start("rebuild", REBUILD_INTERVAL, rebuild);
+            let waiting = Arc::clone(&shared);
+            let wait: Wait = Box::new(move || waiting.wait_for_order(REBUILD_INTERVAL));
+            start_waiting(
+                "rebuild",
+                wait,
+                Box::new(move |pipeline| shared.work(pipeline)),
+            );
         }
         Self {
             rebuilder,
@@ -146,8 +173,7 @@ impl Maintain {
 
 impl Drop for Maintain {
     fn drop(&mut self) {
-        *self.stop.stopped.lock() = true;
-        self.stop.changed.notify_all();
+        self.stop.stop();
         self.threads.wait();
     }
 }
@@ -189,12 +215,11 @@ fn scrub_if_due(
 /// work succeeds again. If it panics, the volume is read-only from then on.
 fn repeat(
     pipeline: &Pipeline,
-    stop: &Stop,
-    every: Duration,
+    wait: &dyn Fn() -> bool,
     work: &dyn Fn(&Pipeline) -> Result<(), CommitError>,
 ) {
     let mut said = String::new();
-    while stop.sleep(every) {
+    while wait() {
         let done = catch_unwind(AssertUnwindSafe(|| pipeline.guarded(|| work(pipeline))));
         let failure = match done {
             Ok(Ok(())) => String::new(),
@@ -215,8 +240,8 @@ mod tests {
     use crate::commit::{CreateOptions, OpenOptions};
     use crate::store::{Executor, ExecutorKind, MemDisk, StoreRef};
 
-    #[test]
-    fn work_that_panics_makes_the_volume_read_only_and_does_not_end_its_thread() {
+    /// Makes a volume of two members in memory.
+    fn pipeline() -> Arc<Pipeline> {
         let disks: Vec<MemDisk> = (0..2)
             .map(|index| MemDisk::new(&format!("disk{index}"), 32 << 20))
             .collect();
@@ -233,7 +258,38 @@ mod tests {
             threads: 0,
             ..OpenOptions::default()
         };
-        let pipeline = Pipeline::open(stores(&disks), &options, executor).unwrap();
+        Pipeline::open(stores(&disks), &options, executor).unwrap()
+    }
+
+    #[test]
+    fn an_order_to_rebuild_is_taken_and_answered_without_waiting_for_the_time_to_look() {
+        const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
+        let pipeline = pipeline();
+        let stop = Arc::new(Stop::default());
+        let rebuilder = Rebuilder::new(None, Arc::clone(&stop));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                repeat(
+                    &pipeline,
+                    &|| rebuilder.wait_for_order(FOR_EVER),
+                    &|pipeline| rebuilder.work(pipeline),
+                );
+            });
+            for _ in 0..3 {
+                let order = rebuilder.order(None, false);
+                let outcome = rebuilder.outcome(order, FOR_EVER);
+                assert!(matches!(outcome, Some(Ok(()))), "{outcome:?}");
+            }
+            let next = OrderNumber(4);
+            let outcome = rebuilder.outcome(next, Duration::ZERO);
+            assert!(outcome.is_none(), "{outcome:?}");
+            stop.stop();
+        });
+    }
+
+    #[test]
+    fn work_that_panics_makes_the_volume_read_only_and_does_not_end_its_thread() {
+        let pipeline = pipeline();
         let stop = Stop::default();
         let rounds = Mutex::new(0);
         let work = |_: &Pipeline| {
@@ -243,7 +299,7 @@ mod tests {
             }
             panic!("as a bug would");
         };
-        repeat(&pipeline, &stop, Duration::from_millis(1), &work);
+        repeat(&pipeline, &|| stop.sleep(Duration::from_millis(1)), &work);
         assert_eq!(*rounds.lock(), 3);
         let refused = pipeline.sync();
         assert!(

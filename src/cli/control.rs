@@ -73,7 +73,7 @@ pub(super) enum Request {
         /// No faster than this, if it is said.
         bytes_per_second: Option<u64>,
     },
-    /// How far is that?
+    /// How far is that? Answered once it is done, and otherwise in a moment.
     RebuildProgress {
         /// What was answered to the order.
         order: u64,

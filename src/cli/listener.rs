@@ -24,6 +24,9 @@ use crate::store::{DirStore, StoreRef};
 /// Commands that are answered at once at most; more are refused.
 const MOST_AT_ONCE: usize = 64;
 
+/// How often who waits for a rebuild is told how far it is.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
 /// How often who waits for a slow answer is told that it is on its way.
 const SIGN_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -201,7 +204,7 @@ impl Listener {
     }
 
     fn rebuild_progress(&self, order: OrderNumber) -> Result<Answer, Failure> {
-        let outcome = self.rebuilder()?.outcome(order);
+        let outcome = self.rebuilder()?.outcome(order, PROGRESS_INTERVAL);
         let report = rebuild_report(self.fs.pipeline());
         match outcome {
             Some(Err(error)) => Err(storage_failure(&error)),

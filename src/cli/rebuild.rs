@@ -1,8 +1,5 @@
 //! `cauchyfs rebuild`.
 
-use std::thread;
-use std::time::Duration;
-
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -11,9 +8,6 @@ use super::control::{Answer, LiveMount, Request};
 use super::failure::{Failure, Outcome};
 use super::report::{RebuildReport, RedundancyReport, Report};
 use super::size::format_size;
-
-/// How often the daemon is asked how far it is.
-const POLL: Duration = Duration::from_millis(200);
 
 /// What `rebuild --json` prints.
 #[derive(Debug, Serialize)]
@@ -58,7 +52,6 @@ pub(super) fn follow(mount: &LiveMount, order: u64, json: bool) -> Result<Outcom
             }
             other => return Err(mount.beside_the_point(&other)),
         }
-        thread::sleep(POLL);
     };
     bar.finish_and_clear();
     let report = mount.report()?;

@@ -1,11 +1,13 @@
 //! Rebuilding in the background: when it was asked for, and by itself when members have been away for
 //! long enough, or are back.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
+use super::Stop;
 use crate::commit::{CommitError, Pace, Pipeline};
 use crate::format::{Epoch, MemberIndex};
 
@@ -27,6 +29,9 @@ pub struct Rebuilder {
     /// Bytes that may be written in a second; 0 if that is not limited.
     bytes_per_second: AtomicU64,
     state: Mutex<State>,
+    /// Told when an order was carried out.
+    done: Condvar,
+    stop: Arc<Stop>,
 }
 
 #[derive(Debug, Default)]
@@ -73,11 +78,13 @@ impl Watch {
 }
 
 impl Rebuilder {
-    pub(super) fn new(after: Option<Duration>) -> Self {
+    pub(super) fn new(after: Option<Duration>, stop: Arc<Stop>) -> Self {
         Self {
             after,
             bytes_per_second: AtomicU64::new(0),
             state: Mutex::default(),
+            done: Condvar::new(),
+            stop,
         }
     }
 
@@ -86,31 +93,49 @@ impl Rebuilder {
     pub fn order(&self, bytes_per_second: Option<u64>, balance: bool) -> OrderNumber {
         self.bytes_per_second
             .store(bytes_per_second.unwrap_or(0), Ordering::Relaxed);
-        let mut state = self.state.lock();
-        state.ordered += 1;
-        state.balance |= balance;
-        OrderNumber(state.ordered)
+        let order = {
+            let mut state = self.state.lock();
+            state.ordered += 1;
+            state.balance |= balance;
+            OrderNumber(state.ordered)
+        };
+        self.stop.nudge();
+        order
     }
 
-    /// Returns whether an order has been carried out, as far as that was possible.
+    /// Waits until an order has been carried out, as far as that is possible, but no longer than so long.
+    /// Returns `None` if it has not been then.
     ///
     /// # Errors
     ///
     /// What kept the last rebuild from being so.
-    pub fn outcome(&self, order: OrderNumber) -> Option<Result<(), CommitError>> {
-        let state = self.state.lock();
-        if state.done < order.0 {
+    pub fn outcome(
+        &self,
+        order: OrderNumber,
+        patience: Duration,
+    ) -> Option<Result<(), CommitError>> {
+        let mut state = self.state.lock();
+        let is_open = |state: &mut State| state.done < order.0;
+        if self
+            .done
+            .wait_while_for(&mut state, is_open, patience)
+            .timed_out()
+        {
             return None;
         }
         Some(state.failure.clone().map_or(Ok(()), Err))
     }
 
-    /// Rebuilds if it is time to; `wait` waits, and returns whether to go on.
-    pub(super) fn work(
-        &self,
-        pipeline: &Pipeline,
-        wait: &dyn Fn(Duration) -> bool,
-    ) -> Result<(), CommitError> {
+    /// Waits for an order, but no longer than so long; returns whether to go on.
+    pub(super) fn wait_for_order(&self, time: Duration) -> bool {
+        self.stop.sleep_until(time, || {
+            let state = self.state.lock();
+            state.ordered > state.done
+        })
+    }
+
+    /// Rebuilds if it is time to.
+    pub(super) fn work(&self, pipeline: &Pipeline) -> Result<(), CommitError> {
         let (ordered, balance) = {
             let mut state = self.state.lock();
             let ordered = (state.ordered > state.done).then_some(state.ordered);
@@ -121,7 +146,7 @@ impl Rebuilder {
         }
         let pace = Pace {
             bytes_per_second: &self.bytes_per_second,
-            wait,
+            wait: &|time| self.stop.sleep(time),
         };
         let mut outcome = pipeline.rebuild(&pace).map(drop);
         if outcome.is_ok() && balance {
@@ -130,6 +155,7 @@ impl Rebuilder {
         let mut state = self.state.lock();
         state.done = state.done.max(ordered.unwrap_or(0));
         state.failure = outcome.clone().err();
+        self.done.notify_all();
         if state.done == state.ordered {
             // Nobody asked for it to be slow next time.
             self.bytes_per_second.store(0, Ordering::Relaxed);
