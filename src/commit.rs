@@ -139,8 +139,6 @@ pub struct Pipeline {
     joins: Joins,
     /// Counts what others than background work ask of stripes.
     foreground: AtomicU64,
-    /// Whether segment files were gone or too short when the volume was opened.
-    lacked_files: AtomicBool,
     scrubbing: Scrubbing,
 }
 
@@ -171,7 +169,6 @@ impl Pipeline {
             rebuilding: Rebuilding::default(),
             joins: Joins::default(),
             foreground: AtomicU64::new(0),
-            lacked_files: AtomicBool::new(false),
             scrubbing: Scrubbing::default(),
         }
     }

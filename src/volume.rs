@@ -23,6 +23,7 @@
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::codec::{Accelerator, CodecError, Engine};
 use crate::format::record::{Segment, ShardSums, Stripe};
@@ -511,6 +512,17 @@ impl Volume {
         self.core.look_at_files(segment)
     }
 
+    /// Says whether segment files are known to be gone or too short, on members at hand.
+    #[must_use]
+    pub fn lacks_files(&self) -> bool {
+        self.core.lacks_files.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of whether segment files are gone or too short, on members at hand.
+    pub fn set_lacks_files(&self, lacks_files: bool) {
+        self.core.lacks_files.store(lacks_files, Ordering::Relaxed);
+    }
+
     /// Measures the members at hand; asks each of them.
     #[must_use]
     pub fn space(&self) -> Space {
@@ -532,7 +544,7 @@ impl Volume {
     /// Returns how many wrong ranges of blocks were mended since the volume was opened.
     #[must_use]
     pub fn mended(&self) -> u64 {
-        self.core.mended.load(std::sync::atomic::Ordering::Relaxed)
+        self.core.mended.load(Ordering::Relaxed)
     }
 
     /// Returns the bytes of stripes' payloads that could not be decoded when they were last looked at, since

@@ -20,7 +20,6 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -267,11 +266,14 @@ impl Pipeline {
     /// stopped before.
     fn rebuild_all(&self, pace: &Pace<'_>, began: Instant) -> Result<bool, CommitError> {
         loop {
+            // What is met from here on may come after the counting.
+            let lacked_files = self.volume.lacks_files();
+            self.volume.set_lacks_files(false);
             let needs = self.plan_rebuild()?;
             self.close_segments(&needs)?;
             let done = self.go_over(&needs, pace, began)?;
-            if needs.is_empty() {
-                self.lacked_files.store(false, Ordering::Relaxed);
+            if lacked_files && !needs.is_empty() {
+                self.volume.set_lacks_files(true);
             }
             match done {
                 None => return Ok(false),

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::{CommitError, OpenOptions, Pipeline, records::Records};
 use crate::cuda;
@@ -103,7 +102,7 @@ impl Pipeline {
                 .try_for_each(|segment| pipeline.cut_unfinished(segment))?;
         }
         let lacks_files = census.lacks_files(&pipeline.volume.segments(), &pipeline.members.live());
-        pipeline.lacked_files.store(lacks_files, Ordering::Relaxed);
+        pipeline.volume.set_lacks_files(lacks_files);
         pipeline.restore(recovered.data)?; // step 4
         if options.access == Access::ReadWrite {
             match pipeline.checkpoint() {

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -12,7 +11,7 @@ use super::reap::successor;
 use super::{CommitError, Pipeline};
 use crate::format::record::{Backref, Segment, Stripe};
 use crate::format::{Epoch, Ino, MemberIndex, Record, SegmentId, StripeId, key};
-use crate::volume::{SegmentCensus, Volume, member_of};
+use crate::volume::{Census, SegmentCensus, Volume, member_of};
 use live::LiveBytes;
 
 mod live;
@@ -153,7 +152,9 @@ impl Pipeline {
     }
 
     fn count_redundancy(&self) -> Result<Redundancy, CommitError> {
-        self.count_all(Count::new(&self.volume))
+        let (census, segments) = take_census(&self.volume);
+        self.note_files(&census);
+        self.count_all(Count::new(&self.volume, segments))
     }
 
     fn count_all(&self, mut count: Count<'_>) -> Result<Redundancy, CommitError> {
@@ -263,8 +264,8 @@ impl Pipeline {
     }
 
     /// Says whether stripes are known to lack shards: those that were written while members were away,
-    /// or that lost shards since; and those whose files were gone or too short when the volume was
-    /// opened. It counts nothing.
+    /// or that lost shards since; and those whose files turned out to be gone or too short. It counts
+    /// nothing.
     ///
     /// # Errors
     ///
@@ -272,7 +273,29 @@ impl Pipeline {
     pub fn lacks_shards(&self) -> Result<bool, CommitError> {
         let (from, end) = key::repairs();
         let noted = !self.meta.scan(&from, &end, 1)?.is_empty();
-        Ok(noted || self.lacked_files.load(Ordering::Relaxed))
+        Ok(noted || self.volume.lacks_files())
+    }
+
+    /// Says whether segment files are known to be gone or too short, on members at hand: since the volume
+    /// was opened, counted, or read.
+    #[must_use]
+    pub fn lacks_files(&self) -> bool {
+        self.volume.lacks_files()
+    }
+
+    /// Looks whether segment files are gone or too short, on members at hand: one call to each.
+    pub fn look_for_files(&self) {
+        self.note_files(&self.volume.census());
+    }
+
+    /// Takes note of it if segment files turned out to be gone or too short. Those of segments that are
+    /// being written are found when they are finished.
+    fn note_files(&self, census: &Census) {
+        let mut segments = self.volume.segments();
+        segments.retain(|(segment, _)| !self.volume.is_writing(*segment));
+        if census.lacks_files(&segments, &self.members.live()) {
+            self.volume.set_lacks_files(true);
+        }
     }
 
     /// Says whether there are segments of which fewer members are at hand than they have data shards.
@@ -344,12 +367,11 @@ struct Count<'v> {
 }
 
 impl<'v> Count<'v> {
-    /// Looks which files there are.
-    fn new(volume: &'v Volume) -> Self {
+    fn new(volume: &'v Volume, segments: HashMap<SegmentId, SegmentCensus>) -> Self {
         Self {
             volume,
             undecodable: volume.undecodable(),
-            segments: take_census(volume),
+            segments,
             rows: BTreeMap::new(),
             unrecoverable: Vec::new(),
             doubtful: Vec::new(),
@@ -361,7 +383,7 @@ impl<'v> Count<'v> {
         if self.doubtful.is_empty() {
             return;
         }
-        self.segments = take_census(self.volume);
+        self.segments = take_census(self.volume).1;
         for (stripe, record, live) in std::mem::take(&mut self.doubtful) {
             self.settle(stripe, &record, live);
         }
@@ -416,13 +438,13 @@ impl<'v> Count<'v> {
 }
 
 /// Lists the segments, and then what there is of them: a file is there before its segment is known.
-fn take_census(volume: &Volume) -> HashMap<SegmentId, SegmentCensus> {
-    let segments = volume.segments();
+fn take_census(volume: &Volume) -> (Census, HashMap<SegmentId, SegmentCensus>) {
+    let segments = volume.segments().into_iter();
     let census = volume.census();
-    segments
-        .into_iter()
+    let of_segments = segments
         .map(|(id, record)| (id, census.of_segment(id, record)))
-        .collect()
+        .collect();
+    (census, of_segments)
 }
 
 #[cfg(test)]
@@ -432,7 +454,7 @@ impl Pipeline {
         &self,
         meanwhile: impl FnOnce(),
     ) -> Result<Redundancy, CommitError> {
-        let count = Count::new(&self.volume);
+        let count = Count::new(&self.volume, take_census(&self.volume).1);
         meanwhile();
         self.count_all(count)
     }

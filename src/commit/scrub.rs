@@ -209,7 +209,7 @@ impl Pipeline {
         scrub.last_finished = now();
         let census = self.volume.census();
         let lacks_files = census.lacks_files(&self.volume.segments(), &self.members.live());
-        self.lacked_files.store(lacks_files, Ordering::Relaxed);
+        self.volume.set_lacks_files(lacks_files);
     }
 
     /// Notes how far a scrub is, durably unless there is no space. What it repaired is durable already.

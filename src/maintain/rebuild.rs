@@ -51,6 +51,8 @@ struct Members {
     all_here: bool,
     /// Whether one is being emptied.
     leaving: bool,
+    /// Whether files on them are known to be gone or too short.
+    lacks_files: bool,
 }
 
 /// When something is to be done about them.
@@ -186,6 +188,7 @@ impl Rebuilder {
                 return Ok(false);
             }
         }
+        pipeline.look_for_files();
         Ok(!all_here || leaving || pipeline.lacks_shards()?)
     }
 }
@@ -197,6 +200,7 @@ fn members_of(pipeline: &Pipeline) -> Members {
         live: members.live(),
         all_here: members.live().len() == members.count(),
         leaving: !members.leaving().is_empty(),
+        lacks_files: pipeline.lacks_files(),
     }
 }
 
@@ -215,6 +219,7 @@ mod tests {
                 live: Vec::new(),
                 all_here,
                 leaving: false,
+                lacks_files: false,
             },
             since: start,
             looked,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::Mutex;
 
@@ -52,6 +52,8 @@ pub(crate) struct Core {
     /// What was said of damage.
     pub(super) damage: Damage,
     pub(super) undecodable: Undecodable,
+    /// Whether files turned out to be gone or too short.
+    pub(super) lacks_files: AtomicBool,
     pub(super) mended: AtomicU64,
     pub(super) decodes: AtomicU64,
     /// Threads of each kind; with none, everything is done by the caller, one thing after the other.
@@ -104,6 +106,7 @@ impl Core {
             partly_decoded: PartlyDecoded::default(),
             damage: Damage::default(),
             undecodable: Undecodable::default(),
+            lacks_files: AtomicBool::new(false),
             mended: AtomicU64::new(0),
             decodes: AtomicU64::new(0),
             threads: options.threads,

@@ -127,6 +127,36 @@ fn files_that_are_gone_or_cut_short_are_made_again_with_the_same_bytes() {
 }
 
 #[test]
+fn files_that_readers_or_counting_find_gone_or_cut_short_are_called_for() {
+    for (is_read, is_cut) in [(true, true), (true, false), (false, true), (false, false)] {
+        let context = format!("read {is_read}, cut {is_cut}");
+        let rig = Rig::new(2, 1, 3);
+        let fs = rig.open(&[]);
+        let mut model = Model::new();
+        fill(&fs, 0, &mut model);
+        fs.close();
+        let fs = rig.open(&[]);
+        let disk = rig.disks[1].open();
+        for (name, _) in disk.list(files::SEGMENTS).unwrap() {
+            if is_cut {
+                disk.truncate(&name, 0).unwrap();
+            } else {
+                disk.remove(&name).unwrap();
+            }
+        }
+        assert!(!fs.pipeline.lacks_shards().unwrap(), "{context}");
+        if is_read {
+            assert_holds(&fs, &model, &context);
+        } else {
+            assert_eq!(fs.redundancy()[0].0, 0, "{context}");
+        }
+        assert!(fs.pipeline.lacks_shards().unwrap(), "{context}");
+        rebuild(&fs).unwrap();
+        assert_whole(fs, &rig, &[], 1, &model, &context);
+    }
+}
+
+#[test]
 fn a_member_that_was_away_gets_only_what_it_missed() {
     let rig = Rig::new(2, 1, 3);
     let fs = rig.open(&[]);

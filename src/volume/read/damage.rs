@@ -12,6 +12,8 @@ use crate::format::{ShardIndex, StripeId};
 pub(in crate::volume) enum Finding {
     /// Some blocks do not match their checksums.
     WrongBytes,
+    /// The file is gone, or ends before it.
+    Missing,
     /// There are no checksums to match.
     NoChecksums,
     /// Wrong blocks were written anew.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
@@ -10,7 +11,7 @@ use super::decode::Lost;
 use super::{Located, Rows};
 use crate::format::{BLOCK_SIZE, MemberIndex, ShardIndex};
 use crate::members::{ErrorClass, Patience};
-use crate::store::{Buffer, Op, StoreErrorKind};
+use crate::store::{Buffer, Op, StoreError, StoreErrorKind};
 use crate::volume::{Core, VolumeError};
 
 /// What reading some rows came to.
@@ -106,7 +107,7 @@ impl Core {
                 Err(error) if error.kind() == StoreErrorKind::Slow => {
                     fetched[index] = Fetched::Slow;
                 }
-                Err(error) => log::debug!("stripe {}: {error}", located.id),
+                Err(error) => self.note_unreadable(located, wanted[index].shard, member, &error),
             }
         }
         Ok(fetched)
@@ -126,6 +127,27 @@ impl Core {
             name: Arc::clone(&located.segment.name),
             offset: located.record.offset + rows.range.start as u64,
             buf: self.pool.buffer(rows.range.len()),
+        }
+    }
+
+    /// Takes note of it if the file of a shard is gone or too short, so that it is rebuilt.
+    fn note_unreadable(
+        &self,
+        located: &Located,
+        shard: ShardIndex,
+        member: MemberIndex,
+        error: &StoreError,
+    ) {
+        if matches!(
+            error.kind(),
+            StoreErrorKind::NotFound | StoreErrorKind::ShortRead
+        ) {
+            self.lacks_files.store(true, Ordering::Relaxed);
+            self.damage.warn((located.id, shard), Finding::Missing, || {
+                format!("it is not on member {member}: {error}")
+            });
+        } else {
+            log::debug!("stripe {}: {error}", located.id);
         }
     }
 
