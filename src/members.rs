@@ -17,7 +17,7 @@
 //!
 //! # Lock order
 //!
-//! `joining`, `roster`, then one member's health, `all`, `live` or `leaving`; `locks` and `spaces` by
+//! `joining`, `roster`, then one member's health, `all`, `live` or `leaving`; `locks` and `last_known` by
 //! themselves. No lock but the first two is held across I/O; only those who have to do with a failing or a
 //! joining member wait for them.
 
@@ -30,7 +30,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::codec::{CodeId, Geometry};
 use crate::format::{Epoch, MemberIndex, VolumeId};
-use crate::store::{Executor, Space, StoreLock, StoreRef};
+use crate::store::{Executor, StoreLock, StoreRef};
 
 mod brief;
 mod create;
@@ -52,6 +52,7 @@ pub use health::{ErrorClass, ErrorCounts, MemberState, MemberStatus, Unusable};
 pub use join::{Belongings, Seat};
 pub use verify::VerifiedSuperblocks;
 
+use brief::LastKnown;
 use epoch::Roster;
 use health::Member;
 
@@ -97,8 +98,8 @@ pub struct Members {
     /// With the directories that they are of; none after [`Members::release`] but those that hang.
     locks: Mutex<Vec<(StoreRef, StoreLock)>>,
     released: AtomicBool,
-    /// What room each member was last found to have.
-    spaces: Mutex<BTreeMap<MemberIndex, Space>>,
+    /// What each member said of itself last.
+    last_known: Mutex<BTreeMap<MemberIndex, LastKnown>>,
 }
 
 impl Members {

@@ -472,6 +472,7 @@ impl Volume {
     /// Forgets what was found out about a member, since another directory has its place.
     pub fn forget_member(&self, member: MemberIndex) {
         self.core.segments.forget_member(member);
+        *self.core.last_census.lock() = Census::default();
     }
 
     /// Takes a segment for being on these members from now on. It is not being written, and the caller
@@ -510,6 +511,12 @@ impl Volume {
     #[must_use]
     pub fn look_at_files(&self, segment: SegmentId) -> Option<SegmentFiles> {
         self.core.look_at_files(segment)
+    }
+
+    /// As [`Volume::census`], but members that do not answer in a moment count with what they had when they were asked last.
+    #[must_use]
+    pub fn census_at_once(&self) -> Census {
+        self.core.census_at_once()
     }
 
     /// Says whether segment files are known to be gone or too short, on members at hand.

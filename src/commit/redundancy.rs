@@ -440,7 +440,7 @@ impl<'v> Count<'v> {
 /// Lists the segments, and then what there is of them: a file is there before its segment is known.
 fn take_census(volume: &Volume) -> (Census, HashMap<SegmentId, SegmentCensus>) {
     let segments = volume.segments().into_iter();
-    let census = volume.census();
+    let census = volume.census_at_once();
     let of_segments = segments
         .map(|(id, record)| (id, census.of_segment(id, record)))
         .collect();

@@ -4,8 +4,8 @@
 //! have the same from others: who does not answer in a moment is slow, and is asked for nothing of the
 //! kind until he has answered.
 
-use crate::format::MemberIndex;
-use crate::store::{Op, Outcome, Request, Space, StoreError, StoreErrorKind, StoreRef};
+use crate::format::{MemberIndex, files};
+use crate::store::{Op, Outcome, Request, Space, Store, StoreError, StoreErrorKind, StoreRef};
 
 use super::{ErrorClass, Members};
 
@@ -16,6 +16,15 @@ pub enum Patience {
     Brief,
     /// Until they answer, or are left behind.
     Full,
+}
+
+/// What a member said of itself last.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LastKnown {
+    /// The room on its filesystem.
+    space: Option<Space>,
+    /// Bytes that its files take.
+    taken: Option<u64>,
 }
 
 impl Members {
@@ -71,33 +80,61 @@ impl Members {
             .collect()
     }
 
-    fn space(&self, index: MemberIndex) -> Option<Space> {
-        let known = || self.spaces.lock().get(&index).copied();
-        let Some(known) = known() else {
-            let space = self.call(index, "measure", |store| store.space()).ok()?;
-            self.spaces.lock().insert(index, space);
-            return Some(space);
+    /// Returns the room on a member's filesystem, as it was last if the member is slow.
+    pub(super) fn space(&self, index: MemberIndex) -> Option<Space> {
+        let measure = |store: &dyn Store| store.space();
+        self.measured(index, |known| &mut known.space, measure)
+    }
+
+    /// Returns how many bytes the files of a member take, as they did last if the member is slow.
+    pub(super) fn taken(&self, index: MemberIndex) -> Option<u64> {
+        let measure = |store: &dyn Store| Ok(store.taken("")? + store.taken(files::SEGMENTS)?);
+        self.measured(index, |known| &mut known.taken, measure)
+    }
+
+    /// Measures something of a member, and remembers it for when the member is slow. What was never
+    /// measured is waited for.
+    fn measured<T: Copy + Send + 'static>(
+        &self,
+        index: MemberIndex,
+        place: impl Fn(&mut LastKnown) -> &mut Option<T>,
+        measure: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Option<T> {
+        let known = *place(self.last_known.lock().entry(index).or_default());
+        let measured = if known.is_some() {
+            self.call_briefly(index, "measure", measure)
+        } else {
+            self.call(index, "measure", measure)
         };
-        let store = self.store(index)?;
-        if self.executor.is_slow(&store) {
-            return Some(known);
-        }
-        let measured = self
-            .executor
-            .call_briefly(&store, "measure", |store| store.space());
         match measured {
-            Ok(space) => {
-                self.spaces.lock().insert(index, space);
-                Some(space)
+            Ok(measured) => {
+                *place(self.last_known.lock().entry(index).or_default()) = Some(measured);
+                Some(measured)
             }
-            Err(error) if error.kind() == StoreErrorKind::Slow => Some(known),
-            Err(error) => {
-                if error.is_member_failure() {
-                    self.fail(index, &error);
-                }
-                None
-            }
+            Err(error) if error.kind() == StoreErrorKind::Slow => known,
+            Err(_) => None,
         }
+    }
+
+    /// Runs any work that changes nothing like [`Members::call`], but waits for a moment only.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Members::call`]; [`StoreErrorKind::Slow`] if the member does not answer in a moment, or is
+    /// slow already.
+    pub fn call_briefly<T: Send + 'static>(
+        &self,
+        index: MemberIndex,
+        action: &'static str,
+        work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.call_by(index, action, |store| {
+            if self.executor.is_slow(store) {
+                Err(self.slow_error(index))
+            } else {
+                self.executor.call_briefly(store, action, work)
+            }
+        })
     }
 
     /// Leaves behind the members that have been slow for too long.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::epoch::Roster;
 use super::health::Member;
 use super::{Access, ErrorClass, MemberState, MemberStatus, Members, MembersError};
-use crate::format::{MemberIndex, files};
+use crate::format::MemberIndex;
 use crate::store::{Op, Outcome, Pool, Request, Store, StoreError, StoreErrorKind, StoreRef};
 
 /// Bytes that are written at once to fill a file.
@@ -79,13 +79,24 @@ impl Members {
         action: &'static str,
         work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.call_by(member, action, |store| {
+            self.executor
+                .call_sparing(store, action, self.spare(), work)
+        })
+    }
+
+    /// The same, with `execute` to run what can be tried.
+    pub(super) fn call_by<T>(
+        &self,
+        member: MemberIndex,
+        action: &'static str,
+        execute: impl FnOnce(&StoreRef) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let Some((asked, store)) = self.asked(member) else {
             self.settle();
             return Err(self.gone(member, action));
         };
-        let result = self
-            .executor
-            .call_sparing(&store, action, self.spare(), work);
+        let result = execute(&store);
         if let Err(error) = &result
             && error.is_member_failure()
         {
@@ -192,7 +203,8 @@ impl Members {
             .try_for_each(|outcome| outcome.map(drop))
     }
 
-    /// Returns how each member does, by index, and asks each how much it holds.
+    /// Returns how each member does, by index, and asks each how much it holds; what a slow one held when
+    /// it was asked last.
     #[must_use]
     pub fn status(&self) -> Vec<MemberStatus> {
         let mut members = self.standing();
@@ -254,12 +266,8 @@ impl Members {
         if !self.is_up(index) {
             return (0, 0);
         }
-        self.call(index, "measure", |store| {
-            let free = store.space()?.free_bytes;
-            let used = store.taken("")? + store.taken(files::SEGMENTS)?;
-            Ok((used, free))
-        })
-        .unwrap_or_default()
+        let usage = self.taken(index).zip(self.space(index));
+        usage.map_or((0, 0), |(taken, space)| (taken, space.free_bytes))
     }
 
     pub(super) fn mark_down(&self, index: MemberIndex, error: &StoreError) {

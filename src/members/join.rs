@@ -263,7 +263,7 @@ impl Members {
                 None => all.push(member),
             }
         }
-        self.spaces.lock().remove(&index);
+        self.last_known.lock().remove(&index);
         if let Some(lock) = lock {
             self.locks.lock().push((Arc::clone(store), lock));
         }

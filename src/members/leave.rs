@@ -86,7 +86,7 @@ impl Members {
         let target = roster.admitted.clone();
         let raised = self.raise_epoch(&mut roster, target);
         self.publish(&roster);
-        self.spaces.lock().remove(&index);
+        self.last_known.lock().remove(&index);
         raised
     }
 

@@ -149,7 +149,7 @@ fn build(
         unusable,
         locks: Mutex::new(locks),
         released: AtomicBool::new(false),
-        spaces: Mutex::default(),
+        last_known: Mutex::default(),
     })
 }
 

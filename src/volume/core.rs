@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::buffers::{Buffers, Hold, Opening, Placed};
 use super::cache::ShardCache;
+use super::count::Census;
 use super::dirty::{Dirty, LostShard};
 use super::pins::Pins;
 use super::prefetch::Prefetch;
@@ -52,6 +53,8 @@ pub(crate) struct Core {
     /// What was said of damage.
     pub(super) damage: Damage,
     pub(super) undecodable: Undecodable,
+    /// Which segment files there were when the members were asked last.
+    pub(super) last_census: Mutex<Census>,
     /// Whether files turned out to be gone or too short.
     pub(super) lacks_files: AtomicBool,
     pub(super) mended: AtomicU64,
@@ -106,6 +109,7 @@ impl Core {
             partly_decoded: PartlyDecoded::default(),
             damage: Damage::default(),
             undecodable: Undecodable::default(),
+            last_census: Mutex::default(),
             lacks_files: AtomicBool::new(false),
             mended: AtomicU64::new(0),
             decodes: AtomicU64::new(0),

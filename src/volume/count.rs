@@ -7,13 +7,13 @@ use std::sync::Arc;
 use super::{Core, Tally, layout};
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex, files};
-use crate::store::{Store, StoreErrorKind};
+use crate::store::{Store, StoreError, StoreErrorKind};
 
 /// Which segment files there are on the members at hand, and how long they are, as their directories
 /// list them.
 #[derive(Clone, Debug, Default)]
 pub struct Census {
-    files: HashMap<(MemberIndex, SegmentId), u64>,
+    files: Arc<HashMap<(MemberIndex, SegmentId), u64>>,
 }
 
 impl Census {
@@ -142,21 +142,49 @@ impl SegmentCensus {
 impl Core {
     /// Lists the segment files of all members at hand: one call to each.
     pub(super) fn census(&self) -> Census {
-        let mut found = HashMap::new();
+        self.census_by(|member| self.members.call(member, "list", list_segments))
+    }
+
+    /// The same, but of members that do not answer in a moment as it was when they were asked last.
+    pub(super) fn census_at_once(&self) -> Census {
+        let known = self.last_census.lock().clone();
+        self.census_by(|member| {
+            let of_member = |found: &(MemberIndex, SegmentId)| found.0 == member;
+            if !known.files.keys().any(of_member) {
+                return self.members.call(member, "list", list_segments);
+            }
+            let listed = self.members.call_briefly(member, "list", list_segments);
+            match listed {
+                Err(error) if error.kind() == StoreErrorKind::Slow => {
+                    let files = known.files.iter();
+                    let held = files.filter(|((holder, _), _)| *holder == member);
+                    Ok(held.map(|((_, segment), len)| (*segment, *len)).collect())
+                }
+                listed => listed,
+            }
+        })
+    }
+
+    fn census_by(
+        &self,
+        list: impl Fn(MemberIndex) -> Result<Vec<(SegmentId, u64)>, StoreError>,
+    ) -> Census {
+        let mut files = HashMap::new();
         for member in self.members.live() {
-            let list = |store: &dyn Store| store.list(files::SEGMENTS);
-            match self.members.call(member, "list", list) {
+            match list(member) {
                 Ok(listed) => {
-                    let segments = listed
-                        .iter()
-                        .filter_map(|(name, len)| Some((files::parse_segment(name)?, *len)));
-                    found.extend(segments.map(|(segment, len)| ((member, segment), len)));
+                    let listed = listed.into_iter();
+                    files.extend(listed.map(|(segment, len)| ((member, segment), len)));
                 }
                 // Most likely it is out of the volume by now; it counts for nothing.
                 Err(error) => log::debug!("{error}"),
             }
         }
-        Census { files: found }
+        let census = Census {
+            files: Arc::new(files),
+        };
+        *self.last_census.lock() = census.clone();
+        census
     }
 
     /// Asks the members of a segment how long their files of it are at this moment; `None` if one that is
@@ -187,4 +215,10 @@ impl Core {
         }
         Some(SegmentFiles { lens })
     }
+}
+
+fn list_segments(store: &dyn Store) -> Result<Vec<(SegmentId, u64)>, StoreError> {
+    let listed = store.list(files::SEGMENTS)?.into_iter();
+    let segment = |(name, len): (String, u64)| Some((files::parse_segment(&name)?, len));
+    Ok(listed.filter_map(segment).collect())
 }

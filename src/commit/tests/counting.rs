@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::*;
+use crate::store::{Effect, Fault, Scope};
 
 /// The bytes of all rows, and their stripes.
 fn totals(fs: &TestFs) -> (u64, u64) {
@@ -114,4 +115,28 @@ fn what_is_written_while_it_is_counted_is_not_taken_for_lost() {
     let counted = counted.unwrap();
     assert_eq!(counted.rows.len(), 1, "{:?}", counted.rows);
     assert_eq!(counted.rows[0].losses_tolerated, 1);
+}
+
+#[test]
+fn counting_does_not_wait_for_a_member_that_hangs() {
+    let rig = Rig::new(2, 1, 3);
+    let plan = FaultPlan::new();
+    let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
+    let never = Duration::from_secs(3600);
+    let executor = Arc::new(Executor::new(ExecutorKind::Threads, never));
+    let fs = TestFs::open_on(stores, Access::ReadWrite, executor).unwrap();
+    fs.write(1, &pattern(1, 50_000)).unwrap();
+    fs.sync().unwrap();
+    let before = totals(&fs);
+    assert!(before.0 > 0);
+    fs.write(2, &pattern(2, 300)).unwrap();
+    fs.sync().unwrap();
+    let hanging = Fault::at(1, Effect::Hang).of(Scope::MemberKind(1, CallKind::List));
+    plan.add(hanging.lasting());
+    let counted = fs.redundancy();
+    assert_eq!(plan.triggered(), 1, "it was asked");
+    assert!(counted.iter().all(|row| row.0 == 1), "{counted:?}");
+    assert!(totals(&fs) >= before);
+    plan.clear();
+    plan.release();
 }

@@ -43,11 +43,14 @@ fn a_slow_member_is_asked_once_until_it_answers_and_counts_with_what_was_last_kn
     let members = open_on(&disks, &plan, Duration::from_secs(600));
     let spaces = members.spaces();
     assert_eq!(spaces.len(), 4);
+    let status = members.status();
+    assert!(status[1].bytes_used > 0 && status[1].bytes_free > 0);
     plan.add(Fault::at(1, Effect::Hang).of(Scope::Member(1)).lasting());
     assert_eq!(kinds(&members, 0..4), [None, SLOW, None, None]);
     assert!(members.is_avoided(MemberIndex(1)));
     assert_eq!(kinds(&members, [1, 3, 1]), [SLOW, None, SLOW]);
     assert_eq!(members.spaces(), spaces);
+    assert_eq!(members.status(), status);
     assert_eq!(plan.triggered(), 1, "it is asked once");
     members.judge_slow();
     assert_eq!(members.live(), indices(0..4), "nobody gives it up yet");
