@@ -11,6 +11,8 @@
 //! used  = total - free
 //! ```
 //!
+//! A member that is being emptied has no room, and what it holds is taken off what is free on the others.
+//!
 //! `slots(...)` is [`slot_capacity`]: a segment takes different members, so that what one member has
 //! beyond the others may be of no use. Space that is reserved for a segment and not written is free, and
 //! so is that of dead stripes once it was given back; what others keep on the same filesystems is
@@ -87,7 +89,9 @@ impl Core {
     /// Measures the members at hand.
     pub(super) fn space(&self) -> Space {
         let geometry = self.codec.geometry();
-        let spaces = self.members.spaces();
+        let leaving = self.members.leaving();
+        let mut spaces = self.members.spaces();
+        spaces.retain(|(member, _)| !leaving.contains(member));
         // With members missing, stripes are written with what is left.
         let slots = geometry.total_shards().min(spaces.len());
         if slots < geometry.data_shards() {
@@ -119,7 +123,10 @@ impl Core {
             total.push((space.total_bytes / sharing).min(room.saturating_add(usage.taken)));
         }
         let data_shards = geometry.data_shards() as u64;
-        let usable_free = (slot_capacity(&free, slots) + left) * data_shards;
+        let to_be_moved = leaving.iter().filter_map(|member| by_member.get(member));
+        let to_be_moved = to_be_moved.map(|usage| usage.taken).sum::<u64>() / slots as u64;
+        let free_slots = (slot_capacity(&free, slots) + left).saturating_sub(to_be_moved);
+        let usable_free = free_slots * data_shards;
         let usable_total = slot_capacity(&total, slots) * data_shards;
         // Where members share a disk, one with little of the old stripes has room for few of the others.
         let most = (slot_capacity(&most, slots) * data_shards).saturating_sub(usable_free);

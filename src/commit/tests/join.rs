@@ -264,7 +264,15 @@ fn a_member_that_is_removed_is_emptied_and_everything_bears_as_many_losses_witho
         fill(&fs, 1000, &mut model);
         fs.pipeline.remove_member(MemberIndex(4)).unwrap();
         fill(&fs, 2000, &mut model);
+        let promised = fs.pipeline.space();
         rebuild(&fs);
+        let found = fs.pipeline.space();
+        let about = |a: u64, b: u64| a.abs_diff(b) * 50 <= found.usable_total;
+        assert!(
+            about(promised.usable_total, found.usable_total)
+                && about(promised.usable_free, found.usable_free),
+            "{promised:?} and then {found:?}"
+        );
         assert_eq!(fs.pipeline.members().count(), 4);
         assert_eq!(fs.redundancy(), [(1, fs.stripes().len() as u64)]);
         fs.assert_shards_lie_on(&rig, absent, "removed");
