@@ -31,6 +31,7 @@ use crate::volume::{Lacking, LostShard, Rebuilt, SegmentFiles, Target, TargetFai
 
 use plan::Need;
 
+mod files;
 mod pace;
 mod plan;
 

@@ -143,7 +143,7 @@ impl Pipeline {
         }
         while go_on(&scrub)? {
             let (began, read, foreground) = (Instant::now(), scrub.bytes, self.foreground());
-            if !self.scrub_stripes(&mut scrub, batch_bytes(bytes_per_second), locks)? {
+            if !self.scrub_stripes(&mut scrub, bytes_per_second, locks)? {
                 self.end_scrub(&mut scrub);
                 break;
             }

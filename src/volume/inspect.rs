@@ -3,7 +3,8 @@
 //!
 //! Nothing is taken on trust: a shard is right if every block of it matches its checksum, and a stripe is
 //! consistent if parity is what the code makes of the data. What is computed anew is written where the
-//! shard lies, synced, and read back before it counts as repaired (P6).
+//! shard lies, synced, and read back before it counts as repaired (P6). A file that is gone or too short is
+//! left to those who rebuild.
 //!
 //! The caller holds a pin from before it saw that something refers to each of the stripes: none of them
 //! is freed meanwhile.
@@ -121,7 +122,7 @@ impl Core {
             }
         }
         if self.is_writable() {
-            for (at, shard) in self.mend_all(&located, mends) {
+            for (at, shard) in self.mend_all(&located, &mends) {
                 verdicts[at].repaired += 1;
                 verdicts[at].wrong.remove(shard);
             }
@@ -156,20 +157,17 @@ impl Core {
 fn mends_of(located: &Located, found: &[Found], restored: Restored) -> impl Iterator<Item = Mend> {
     let segment = Arc::clone(&located.segment);
     let record = located.record;
-    let is_gone: BTreeSet<usize> = (0..found.len())
-        .filter(|shard| matches!(found[*shard], Found::Gone))
-        .collect();
-    let is_away: BTreeSet<usize> = (0..found.len())
-        .filter(|shard| matches!(found[*shard], Found::Away))
+    // A file that is made for some shards would count for all the others that it is long enough for.
+    let is_absent: BTreeSet<usize> = (0..found.len())
+        .filter(|shard| matches!(found[*shard], Found::Gone | Found::Away))
         .collect();
     let fixed = restored.fixed.into_iter();
     fixed.filter_map(move |fixed| {
         let shard = layout::shard(fixed.shard);
         let member = segment.member_of(&record, shard)?;
-        (!is_away.contains(&fixed.shard) && !fixed.ranges.is_empty()).then(|| Mend {
+        (!is_absent.contains(&fixed.shard) && !fixed.ranges.is_empty()).then(|| Mend {
             shard,
             member,
-            is_gone: is_gone.contains(&fixed.shard),
             is_whole: fixed.is_whole,
             bytes: fixed.bytes,
             ranges: fixed.ranges,

@@ -29,6 +29,13 @@ impl Need {
         self.slots.values().sum()
     }
 
+    /// Returns the need of slots whose files are gone or too short.
+    pub(super) fn of_files(segment: SegmentId, slots: impl Iterator<Item = usize>) -> Self {
+        let mut need = Self::new(segment);
+        need.slots.extend(slots.map(|slot| (slot, 0)));
+        need
+    }
+
     fn new(segment: SegmentId) -> Self {
         Self {
             segment,

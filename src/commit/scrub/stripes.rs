@@ -1,7 +1,11 @@
 //! The stripes of the segments, some megabytes at a time.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
 use super::super::reap::successor;
-use super::super::{CommitError, InodeLocks, Pipeline};
+use super::super::{CommitError, InodeLocks, Pace, Pipeline};
+use super::{MAX_REST, batch_bytes};
 use crate::format::record::{LostBytes, Scrub, SegmentStripe};
 use crate::format::{Record, SegmentId, StripeId, key};
 use crate::meta::Batch;
@@ -21,12 +25,12 @@ pub(super) struct Stretch {
 }
 
 impl Pipeline {
-    /// Looks at the next stripes of a scrub, which have at most so many bytes of shards unless it is one.
-    /// Returns false if there are none left.
+    /// Looks at the next stripes of a scrub: as many as may be read at once at this rate. Returns false if
+    /// there are none left.
     pub(super) fn scrub_stripes(
         &self,
         scrub: &mut Scrub,
-        most_bytes: u64,
+        bytes_per_second: Option<u64>,
         locks: &dyn InodeLocks,
     ) -> Result<bool, CommitError> {
         let segments = self.volume.segments().into_iter().map(|(id, _)| id);
@@ -39,10 +43,16 @@ impl Pipeline {
         if segment > scrub.segment {
             (scrub.segment, scrub.offset) = (segment, 0);
         }
+        let rest = |pause| self.rest_of_scrub(pause);
+        let pace = Pace {
+            bytes_per_second: &AtomicU64::new(bytes_per_second.unwrap_or(0)),
+            wait: &rest,
+        };
+        scrub.repaired += self.restore_files(segment, &pace)?;
         let inconsistent = {
             // From before the look for what refers to them: none of them is freed meanwhile.
             let _pin = self.volume.pin();
-            let stretch = self.stretch(segment, scrub.offset, most_bytes)?;
+            let stretch = self.stretch(segment, scrub.offset, batch_bytes(bytes_per_second))?;
             let before = self.volume.segment(segment).map(|record| record.slots);
             let verdicts = self.volume.inspect(&stretch.live, Remedy::Mend)?;
             let after = self.volume.segment(segment).map(|record| record.slots);
@@ -73,6 +83,16 @@ impl Pipeline {
             }
         }
         Ok(true)
+    }
+
+    /// Waits; returns whether the scrub is to go on.
+    fn rest_of_scrub(&self, pause: Duration) -> bool {
+        let until = Instant::now() + pause;
+        let is_to_stop = || self.scrubbing.is_to_stop.load(Ordering::SeqCst);
+        while Instant::now() < until && !is_to_stop() {
+            std::thread::sleep(MAX_REST.min(until.saturating_duration_since(Instant::now())));
+        }
+        !is_to_stop()
     }
 
     pub(super) fn stretch(

@@ -189,3 +189,32 @@ fn a_segment_that_moves_back_before_its_old_file_was_removed_keeps_its_new_one()
     fs.assert_shards_lie_on(&rig, &[3], "moved there and back");
     assert_eq!(fs.redundancy()[0].0, 1);
 }
+
+/// What a scrub has not written yet does not count, however it ends.
+#[test]
+fn a_scrub_that_is_stopped_leaves_no_file_that_counts_for_what_is_not_in_it() {
+    for steps in 1..12 {
+        let rig = Rig::new(2, 1, 3);
+        let fs = rig.open(&[]);
+        let mut model = Model::new();
+        fill(&fs, &mut model);
+        fs.close();
+        let fs = rig.open(&[]);
+        let disk = rig.disks[1].open();
+        for (name, _) in disk.list(files::SEGMENTS).unwrap() {
+            disk.remove(&name).unwrap();
+        }
+        let left = Cell::new(steps);
+        let stop = |_: &crate::commit::ScrubStatus| {
+            left.set(left.get() - 1);
+            if left.get() == 0 {
+                return std::ops::ControlFlow::Break(());
+            }
+            std::ops::ControlFlow::Continue(())
+        };
+        fs.pipeline.scrub(&NoLocks, None, stop).unwrap();
+        rebuild_while(&fs, &|| ());
+        fs.assert_shards_lie_on(&rig, &[], &format!("stopped after {steps} steps"));
+        assert_eq!(fs.redundancy()[0].0, 1, "stopped after {steps} steps");
+    }
+}

@@ -9,15 +9,13 @@ use super::super::Core;
 use super::super::read::{Finding, Located, Rows, mismatches};
 use super::super::segments::SegmentHandle;
 use crate::format::{MemberIndex, ShardIndex};
-use crate::store::{Buffer, Op, Store, StoreErrorKind};
+use crate::store::{Buffer, Op};
 
 /// What is to be written of one shard.
 #[derive(Debug)]
 pub(super) struct Mend {
     pub(super) shard: ShardIndex,
     pub(super) member: MemberIndex,
-    /// Whether the member's file has nothing where the shard lies.
-    pub(super) is_gone: bool,
     /// Whether the shard is right afterwards, all of it.
     pub(super) is_whole: bool,
     /// The shard.
@@ -32,23 +30,13 @@ impl Core {
     pub(super) fn mend_all(
         &self,
         stripes: &[Located],
-        mut mends: Vec<(usize, Mend)>,
+        mends: &[(usize, Mend)],
     ) -> Vec<(usize, ShardIndex)> {
         let Some(first) = stripes.first().filter(|_| !mends.is_empty()) else {
             return Vec::new();
         };
         let segment = &first.segment;
-        let without_file: BTreeSet<MemberIndex> = mends
-            .iter()
-            .filter(|(_, mend)| mend.is_gone)
-            .map(|(_, mend)| mend.member)
-            .collect();
-        let hopeless: BTreeSet<MemberIndex> = without_file
-            .into_iter()
-            .filter(|&member| !self.make_file(segment, member))
-            .collect();
-        mends.retain(|(_, mend)| !(mend.is_gone && hopeless.contains(&mend.member)));
-        let mut failed = self.write_mends(stripes, &mends);
+        let mut failed = self.write_mends(stripes, mends);
         let files: BTreeSet<MemberIndex> = mends.iter().map(|(_, mend)| mend.member).collect();
         let unsynced = self.sync_files(segment, &files);
         for (at, (_, mend)) in mends.iter().enumerate() {
@@ -56,7 +44,7 @@ impl Core {
                 failed.insert(at);
             }
         }
-        failed.extend(self.misread(stripes, &mends, &failed));
+        failed.extend(self.misread(stripes, mends, &failed));
         let mut mended = Vec::new();
         for (at, (stripe, mend)) in mends.iter().enumerate() {
             let is_done = !failed.contains(&at);
@@ -78,29 +66,6 @@ impl Core {
             }
         }
         mended
-    }
-
-    /// Sees that a member has the file of a segment, as long as it is to be; says whether it has.
-    fn make_file(&self, segment: &Arc<SegmentHandle>, member: MemberIndex) -> bool {
-        let is_current = self
-            .segments
-            .get(segment.id)
-            .is_some_and(|now| now.record.slots.contains(&Some(member)));
-        if !is_current {
-            return false;
-        }
-        let (name, len) = (Arc::clone(&segment.name), segment.record.len);
-        let make = move |store: &dyn Store| match store.open_len(&name) {
-            Ok(found) if found < len => store.reserve(&name, found, len - found),
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == StoreErrorKind::NotFound => store.create(&name, len),
-            Err(error) => Err(error),
-        };
-        let outcome = self.members.call(member, "create", make);
-        if let Err(error) = &outcome {
-            log::warn!("{error}: its shards stay missing");
-        }
-        outcome.is_ok()
     }
 
     /// Writes; returns the places of those that failed.

@@ -1,0 +1,90 @@
+//! Files of one segment that are gone or too short, for who finds that out on another errand.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use super::super::{CommitError, Pipeline};
+use super::plan::{self, Need};
+use super::{Pace, Round, Step};
+use crate::format::SegmentId;
+use crate::volume::LostShard;
+
+impl Pipeline {
+    /// Writes anew what files of a segment lack that are gone or too short, each on its member. Returns how
+    /// many shards are there again; none if a rebuild is under way, which sees to it.
+    ///
+    /// It is durable before a record says so, and until then a file that is made anew counts for nothing.
+    pub(in crate::commit) fn restore_files(
+        &self,
+        segment: SegmentId,
+        pace: &Pace<'_>,
+    ) -> Result<u64, CommitError> {
+        let slots = self.slots_without_file(segment);
+        if slots.is_empty() {
+            return Ok(0);
+        }
+        let Some(_baton) = self.rebuilding.baton.try_lock() else {
+            return Ok(0);
+        };
+        let need = Need::of_files(segment, slots.iter().copied());
+        self.close_segments(std::slice::from_ref(&need))?;
+        let lost = self.shards_not_there(segment, &slots)?;
+        let mut round = Round {
+            pace,
+            refusing: BTreeSet::new(),
+            began: Instant::now(),
+        };
+        // What is told of the last rebuild is not about this.
+        let told = *self.rebuilding.progress.lock();
+        let step = self.rebuild_segment(&need, &mut round);
+        *self.rebuilding.progress.lock() = told;
+        if step? != Step::Done {
+            return Ok(0);
+        }
+        let mut restored = 0;
+        for LostShard { stripe, shard } in lost {
+            let record = self.records.stripe(stripe)?;
+            restored += u64::from(record.is_some_and(|record| record.written.contains(shard)));
+        }
+        Ok(restored)
+    }
+
+    /// Returns the slots of a segment whose members are at hand, but have no file of its length.
+    fn slots_without_file(&self, segment: SegmentId) -> Vec<usize> {
+        let found = self.volume.look_at_files(segment);
+        let (Some(record), Some(files)) = (self.volume.segment(segment), found) else {
+            return Vec::new();
+        };
+        let lacks_file = |slot: &usize| {
+            let member = record.slots[*slot].filter(|member| files.are_known_of(*member));
+            member.is_some_and(|member| files.len(member) < Some(record.len))
+        };
+        (0..record.slots.len()).filter(lacks_file).collect()
+    }
+
+    /// Returns the shards in some slots that are in the records, but not in the files.
+    fn shards_not_there(
+        &self,
+        segment: SegmentId,
+        slots: &[usize],
+    ) -> Result<Vec<LostShard>, CommitError> {
+        let found = self.volume.look_at_files(segment);
+        let (Some(record), Some(files)) = (self.volume.segment(segment), found) else {
+            return Ok(Vec::new());
+        };
+        let mut lost = Vec::new();
+        for (id, stripe) in self.stripes_in(segment)? {
+            for &slot in slots {
+                let shard = plan::shard_in(&record, &stripe, slot)
+                    .filter(|shard| stripe.written.contains(*shard));
+                let is_there = record.slots[slot].is_some_and(|m| files.hold(m, &stripe));
+                lost.extend(
+                    shard
+                        .filter(|_| !is_there)
+                        .map(|shard| LostShard { stripe: id, shard }),
+                );
+            }
+        }
+        Ok(lost)
+    }
+}
