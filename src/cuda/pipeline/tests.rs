@@ -182,7 +182,6 @@ fn a_second_device_goes_on_alone_when_the_first_is_lost() {
     assert_eq!(pipeline.device_names(), ["simulated"], "the second is left");
     assert!(pipeline.is_working());
     let done = second.batches().len();
-    assert!(done > 0);
     assert!(run_one(&pipeline, 64));
     assert_eq!(second.batches().len(), done + 1);
 }
