@@ -67,6 +67,10 @@ impl Pipeline {
             journal_bytes: self.meta.journal_file_bytes()?,
             segments,
         };
+        if seat == Seat::Own {
+            // What it has not made durable counts as lost, which nobody can tell once it is back.
+            self.sync()?;
+        }
         // Before it takes part: from then on somebody may think of taking it into the epoch.
         self.joins.came.fetch_add(1, Ordering::SeqCst);
         let index = self.members.join(seat, store, &belongings)?;

@@ -321,6 +321,7 @@ impl Pipeline {
     }
 
     fn rebuild_segment(&self, need: &Need, round: &mut Round<'_>) -> Result<Step, CommitError> {
+        let joined = self.joins.so_far();
         let Some(mut job) = self.prepare_job(need, round)? else {
             return Ok(Step::Nothing);
         };
@@ -358,6 +359,11 @@ impl Pipeline {
                 return Ok(Step::Nothing);
             }
         };
+        if self.joins.so_far() != joined {
+            // It may be a target that came back, without what had been written to it.
+            self.abandon_job(&job);
+            return Ok(Step::Done);
+        }
         if !self.finish_job(&job, &failed)? {
             self.abandon_job(&job);
             return Ok(Step::Nothing);

@@ -36,21 +36,18 @@ fn a_disk_that_failed_is_taken_back_once_it_takes_writes_again() {
     if skip_mounts() {
         return;
     }
-    let volume = mixed();
+    let mut volume = mixed();
     volume.mount();
     write_large(&volume.path("old"), 1, LARGE).unwrap();
-    let filesystem = volume.members[XFS].parent().expect("members lie in disks");
-    shut_down(&volume.members[XFS]);
+    shut_down(&volume.members[EXT4]);
     write_large(&volume.path("new"), 2, LARGE).unwrap();
     eventually("the failure is seen", || volume.members_in("online") < 6);
-    let image = filesystem.with_file_name("image");
-    must("umount", &["-l", text(filesystem)]);
-    must("mount", &["-o", "loop", text(&image), text(filesystem)]);
+    volume.restart_disk(EXT4);
     eventually("it is back with all that it missed", || {
         volume.status().1 == 0
     });
     volume.assert_healthy();
-    volume.delete_member(EXT4);
+    volume.delete_member(XFS);
     volume.delete_member(BTRFS);
     drop_caches();
     check_large(&volume.path("old"), 1, LARGE);

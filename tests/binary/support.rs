@@ -112,7 +112,7 @@ pub(crate) struct TestVolume {
     pub(crate) home: PathBuf,
     // In this order: what lies on a disk goes before it.
     _home: TempDir,
-    _disks: Vec<Disk>,
+    disks: Vec<Disk>,
 }
 
 impl TestVolume {
@@ -146,7 +146,7 @@ impl TestVolume {
             members,
             home: home.path().to_owned(),
             _home: home,
-            _disks: disks,
+            disks,
         };
         fs::create_dir(&volume.mountpoint).expect("the home is empty");
         volume.run_create(shape);
@@ -289,6 +289,11 @@ impl TestVolume {
         assert_eq!(status["state"], "healthy", "{status}\n{}", self.log());
         assert_eq!(code, 0, "{status}");
         self.assert_full_redundancy();
+    }
+
+    /// Switches a disk on again whose power was cut.
+    pub(crate) fn restart_disk(&mut self, index: usize) {
+        self.disks[index].restart();
     }
 
     /// Deletes a member's directory, with everything in it.
