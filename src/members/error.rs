@@ -93,6 +93,15 @@ pub enum MembersError {
         path: String,
     },
 
+    /// A directory that is to come into a volume is one of its members.
+    #[error("{path} is member {index} of this very volume")]
+    OwnMember {
+        /// The directory.
+        path: String,
+        /// Which member it is.
+        index: MemberIndex,
+    },
+
     /// Another process has the member, or, for a new volume, it was given twice.
     #[error("{path} is in use")]
     InUse {
@@ -269,8 +278,11 @@ impl MembersError {
                 "a volume is made in empty directories only: make one below it, such as {path}/member"
             )),
             Self::AlreadyMember { path } => Some(format!(
-                "`cauchyfs status {path}` says which; if it is to be given up, or `create` was cut off, empty {path} first"
+                "`cauchyfs status {path}` says which; only if nothing of that volume is needed any more, empty {path} first"
             )),
+            Self::OwnMember { .. } => Some(
+                "leave what it holds alone, and name a directory that is no member; `cauchyfs status` lists them".into(),
+            ),
             Self::InUse { path } => Some(format!(
                 "a volume with {path} is mounted already, or {path} was given twice"
             )),
@@ -308,7 +320,7 @@ impl MembersError {
                     "; if the rest is lost for good, mount it with `-o ro` or save what is left with \
                      `cauchyfs extract`"
                 } else {
-                    "; if `cauchyfs create` was cut off, empty them all and run it again"
+                    "; only after a `cauchyfs create` that was cut off, with nothing ever written, empty them and run it again"
                 }
             )),
             Self::SplitBrain { halves } => Some(way_out(halves)),

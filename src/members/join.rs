@@ -153,7 +153,7 @@ impl Members {
             };
             if !is_own || self.is_up(index) {
                 let path = store.label();
-                return Err(MembersError::AlreadyMember { path });
+                return Err(MembersError::OwnMember { path, index });
             }
             if !roster.knows(found.head()) {
                 let path = store.label();
