@@ -8,6 +8,7 @@
 
 mod api;
 mod bus;
+mod calls;
 mod context;
 mod kernels;
 mod lane;

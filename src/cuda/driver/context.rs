@@ -6,7 +6,10 @@ use std::{fmt, ptr};
 
 use cudarc::driver::sys;
 
-use super::api::{check, load};
+use super::{
+    api::{check, load},
+    calls::{self, Answer},
+};
 use crate::cuda::DeviceError;
 
 /// A device's primary context, which everything else on it belongs to.
@@ -32,7 +35,7 @@ impl Context {
         load()?;
         let mut count: c_int = 0;
         // SAFETY: the pointer is written to.
-        let answer = unsafe { sys::cuDeviceGetCount(&raw mut count) };
+        let answer = unsafe { calls::cuDeviceGetCount(&raw mut count) };
         check(answer, "count devices")?;
         if count == 0 {
             return Err(DeviceError::NoDevice);
@@ -43,12 +46,12 @@ impl Context {
     fn open(index: c_int) -> Result<Self, DeviceError> {
         let mut device: sys::CUdevice = 0;
         // SAFETY: the pointer is written to.
-        let answer = unsafe { sys::cuDeviceGet(&raw mut device, index) };
+        let answer = unsafe { calls::cuDeviceGet(&raw mut device, index) };
         check(answer, "open a device")?;
         let name = name_of(device)?;
         let mut raw: sys::CUcontext = ptr::null_mut();
         // SAFETY: the pointer is written to; the device exists.
-        let answer = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut raw, device) };
+        let answer = unsafe { calls::cuDevicePrimaryCtxRetain(&raw mut raw, device) };
         check(answer, "open a device")?;
         Ok(Self { raw, device, name })
     }
@@ -61,14 +64,14 @@ impl Context {
     pub(super) fn enter(&self) -> Result<(), DeviceError> {
         // SAFETY: the context was retained, and is released when this is dropped.
         check(
-            unsafe { sys::cuCtxSetCurrent(self.raw) },
+            unsafe { calls::cuCtxSetCurrent(self.raw) },
             "turn to a device",
         )
     }
 
     /// Calls `free`, which frees something, with the device current. Failing to is worth no more than a line:
     /// it happens when the device is lost, which is said where work fails.
-    pub(super) fn free(&self, what: &'static str, free: impl FnOnce() -> sys::CUresult) {
+    pub(super) fn free(&self, what: &'static str, free: impl FnOnce() -> Answer) {
         let freed = self.enter().and_then(|()| check(free(), what));
         if let Err(error) = freed {
             log::debug!("{}: {error}", self.name);
@@ -88,7 +91,7 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: it was retained once, and everything that belongs to it holds a reference to it.
-        let answer = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
+        let answer = unsafe { calls::cuDevicePrimaryCtxRelease_v2(self.device) };
         if let Err(error) = check(answer, "close a device") {
             log::debug!("{}: {error}", self.name);
         }
@@ -130,7 +133,7 @@ fn those_that_open<T>(
 fn name_of(device: sys::CUdevice) -> Result<String, DeviceError> {
     let mut name: [c_char; 256] = [0; 256];
     // SAFETY: the driver writes up to 256 bytes with a zero at the end.
-    let answer = unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), 256, device) };
+    let answer = unsafe { calls::cuDeviceGetName(name.as_mut_ptr(), 256, device) };
     check(answer, "name a device")?;
     // SAFETY: as above.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) };

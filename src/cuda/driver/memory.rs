@@ -6,7 +6,7 @@ use std::{ptr, slice};
 
 use cudarc::driver::sys;
 
-use super::{api::check, context::Context};
+use super::{api::check, calls, context::Context};
 use crate::cuda::DeviceError;
 
 /// Bytes on a device, zeros nowhere promised.
@@ -26,7 +26,7 @@ impl DeviceMemory {
         context.enter()?;
         let mut address = 0;
         // SAFETY: the pointer is written to; a context is current.
-        let answer = unsafe { sys::cuMemAlloc_v2(&raw mut address, len) };
+        let answer = unsafe { calls::cuMemAlloc_v2(&raw mut address, len) };
         check(answer, "allocate device memory")?;
         Ok(Self {
             context: Arc::clone(context),
@@ -44,12 +44,12 @@ impl DeviceMemory {
         let memory = Self::new(context, size_of_val(words))?;
         // SAFETY: the memory has been allocated as long as the words are.
         let answer =
-            unsafe { sys::cuMemcpyHtoD_v2(memory.address, words.as_ptr().cast(), memory.len) };
+            unsafe { calls::cuMemcpyHtoD_v2(memory.address, words.as_ptr().cast(), memory.len) };
         check(answer, "copy to the device")?;
         // The words may still be on their way from a copy that the driver made, and the streams of lanes do
         // not wait for the default one, which they travel in.
         // SAFETY: the default stream always exists.
-        let answer = unsafe { sys::cuStreamSynchronize(ptr::null_mut()) };
+        let answer = unsafe { calls::cuStreamSynchronize(ptr::null_mut()) };
         check(answer, "wait for a copy")?;
         Ok(memory)
     }
@@ -66,7 +66,7 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         // SAFETY: it was allocated by `new`; freeing waits for what the device is doing with it.
-        let free = || unsafe { sys::cuMemFree_v2(self.address) };
+        let free = || unsafe { calls::cuMemFree_v2(self.address) };
         self.context.free("free device memory", free);
     }
 }
@@ -93,7 +93,7 @@ impl Staged {
         let mut address: *mut c_void = ptr::null_mut();
         // SAFETY: the pointer is written to. Without flags, memory is cached as any other, so that it
         // can be read fast.
-        let answer = unsafe { sys::cuMemHostAlloc(&raw mut address, bytes, 0) };
+        let answer = unsafe { calls::cuMemHostAlloc(&raw mut address, bytes, 0) };
         check(answer, "allocate page-locked memory")?;
         // SAFETY: it was allocated as long as that.
         unsafe { ptr::write_bytes(address.cast::<u8>(), 0, bytes) };
@@ -118,7 +118,7 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         // SAFETY: it was allocated by `new`, and lanes wait for the device before they go.
-        let free = || unsafe { sys::cuMemFreeHost(self.words.cast()) };
+        let free = || unsafe { calls::cuMemFreeHost(self.words.cast()) };
         self.context.free("free page-locked memory", free);
     }
 }
@@ -133,7 +133,7 @@ pub(super) fn pin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceErro
     let address = memory.as_mut_ptr().cast();
     // SAFETY: the memory is there; the caller promised not to unmap it before it is unpinned.
     let answer = unsafe {
-        sys::cuMemHostRegister_v2(address, memory.len(), sys::CU_MEMHOSTREGISTER_PORTABLE)
+        calls::cuMemHostRegister_v2(address, memory.len(), sys::CU_MEMHOSTREGISTER_PORTABLE)
     };
     check(answer, "lock memory")
 }
@@ -149,6 +149,6 @@ pub(super) fn unpin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceEr
         log::debug!("{}: {error}", context.name());
     }
     // SAFETY: the driver refuses what was not pinned.
-    let answer = unsafe { sys::cuMemHostUnregister(memory.as_mut_ptr().cast()) };
+    let answer = unsafe { calls::cuMemHostUnregister(memory.as_mut_ptr().cast()) };
     check(answer, "unlock memory")
 }

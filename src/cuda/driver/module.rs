@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys;
 
-use super::{api::check, context::Context};
+use super::{api::check, calls, context::Context};
 use crate::cuda::{DeviceError, ptx};
 
 /// Bytes for what the compiler has to say.
@@ -72,7 +72,7 @@ impl Module {
         // SAFETY: the text ends with a zero; there are two options with a value each, and the log is as
         // long as they say.
         let answer = unsafe {
-            sys::cuModuleLoadDataEx(
+            calls::cuModuleLoadDataEx(
                 &raw mut raw,
                 text.as_ptr().cast(),
                 2,
@@ -100,7 +100,7 @@ impl Module {
         })?;
         let mut raw = ptr::null_mut();
         // SAFETY: the pointer is written to; the name ends with a zero.
-        let answer = unsafe { sys::cuModuleGetFunction(&raw mut raw, self.raw, name.as_ptr()) };
+        let answer = unsafe { calls::cuModuleGetFunction(&raw mut raw, self.raw, name.as_ptr()) };
         check(answer, COMPILE)?;
         Ok(Function {
             raw,
@@ -116,7 +116,7 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         // SAFETY: `new` loaded it, and lanes that run it hold it.
-        let free = || unsafe { sys::cuModuleUnload(self.raw) };
+        let free = || unsafe { calls::cuModuleUnload(self.raw) };
         self.context.free("unload a module", free);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cudarc::driver::sys;
 
-use super::{api::check, context::Context, module::Function};
+use super::{api::check, calls, context::Context, module::Function};
 use crate::cuda::DeviceError;
 
 /// Work that a device does one after the other, beside that of other streams.
@@ -30,7 +30,7 @@ impl Stream {
         let mut raw = ptr::null_mut();
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
         // SAFETY: the pointer is written to; a context is current.
-        let answer = unsafe { sys::cuStreamCreate(&raw mut raw, flags) };
+        let answer = unsafe { calls::cuStreamCreate(&raw mut raw, flags) };
         check(answer, "make a stream")?;
         Ok(Self {
             context: Arc::clone(context),
@@ -59,20 +59,20 @@ impl Stream {
         let answer = match (from, to) {
             (End::Host { address, .. }, End::Device { address: to, .. }) if whole => {
                 // SAFETY: the caller promised it.
-                unsafe { sys::cuMemcpyHtoDAsync_v2(to, address, width * rows, self.raw) }
+                unsafe { calls::cuMemcpyHtoDAsync_v2(to, address, width * rows, self.raw) }
             }
             (End::Device { address, .. }, End::Host { address: to, .. }) if whole => {
                 // SAFETY: the caller promised it.
-                unsafe { sys::cuMemcpyDtoHAsync_v2(to, address, width * rows, self.raw) }
+                unsafe { calls::cuMemcpyDtoHAsync_v2(to, address, width * rows, self.raw) }
             }
             (End::Device { address, .. }, End::Device { address: to, .. }) if whole => {
                 // SAFETY: the caller promised it.
-                unsafe { sys::cuMemcpyDtoDAsync_v2(to, address, width * rows, self.raw) }
+                unsafe { calls::cuMemcpyDtoDAsync_v2(to, address, width * rows, self.raw) }
             }
             _ => {
                 let copy = copy.in_rows();
                 // SAFETY: the caller promised it.
-                unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, self.raw) }
+                unsafe { calls::cuMemcpy2DAsync_v2(&raw const copy, self.raw) }
             }
         };
         check(answer, "copy")
@@ -94,7 +94,7 @@ impl Stream {
     ) -> Result<(), DeviceError> {
         // SAFETY: the caller promised it.
         check(
-            unsafe { sys::cuMemsetD32Async(address, 0, words, self.raw) },
+            unsafe { calls::cuMemsetD32Async(address, 0, words, self.raw) },
             "clear",
         )
     }
@@ -120,7 +120,7 @@ impl Stream {
         let [x, y, z] = grid;
         // SAFETY: the caller promised it; the driver copies the parameters before it returns.
         let answer = unsafe {
-            sys::cuLaunchKernel(
+            calls::cuLaunchKernel(
                 function.raw(),
                 x,
                 y,
@@ -145,7 +145,7 @@ impl Stream {
     pub(super) fn follow(&self, event: &Event) -> Result<(), DeviceError> {
         // SAFETY: both exist; what an event stands for outlives it.
         check(
-            unsafe { sys::cuStreamWaitEvent(self.raw, event.raw, 0) },
+            unsafe { calls::cuStreamWaitEvent(self.raw, event.raw, 0) },
             "order streams",
         )
     }
@@ -159,7 +159,7 @@ impl Stream {
         self.context.enter()?;
         // SAFETY: the stream exists.
         check(
-            unsafe { sys::cuStreamSynchronize(self.raw) },
+            unsafe { calls::cuStreamSynchronize(self.raw) },
             "wait for a stream",
         )
     }
@@ -168,7 +168,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         // SAFETY: `new` made it.
-        let free = || unsafe { sys::cuStreamDestroy_v2(self.raw) };
+        let free = || unsafe { calls::cuStreamDestroy_v2(self.raw) };
         self.context.free("end a stream", free);
     }
 }
@@ -289,7 +289,7 @@ impl Event {
             Purpose::Measure => sleep,
         };
         // SAFETY: the pointer is written to; a context is current.
-        let answer = unsafe { sys::cuEventCreate(&raw mut raw, flags) };
+        let answer = unsafe { calls::cuEventCreate(&raw mut raw, flags) };
         check(answer, "make an event")?;
         Ok(Self {
             context: Arc::clone(context),
@@ -305,7 +305,7 @@ impl Event {
     pub(super) fn record(&self, stream: &Stream) -> Result<(), DeviceError> {
         // SAFETY: both exist.
         check(
-            unsafe { sys::cuEventRecord(self.raw, stream.raw) },
+            unsafe { calls::cuEventRecord(self.raw, stream.raw) },
             "record an event",
         )
     }
@@ -318,7 +318,7 @@ impl Event {
     pub(super) fn wait(&self) -> Result<(), DeviceError> {
         // SAFETY: the event exists.
         check(
-            unsafe { sys::cuEventSynchronize(self.raw) },
+            unsafe { calls::cuEventSynchronize(self.raw) },
             "wait for the device",
         )
     }
@@ -331,7 +331,8 @@ impl Event {
     pub(super) fn since(&self, start: &Self) -> Result<Duration, DeviceError> {
         let mut milliseconds = 0.0;
         // SAFETY: the pointer is written to; both events exist.
-        let answer = unsafe { sys::cuEventElapsedTime(&raw mut milliseconds, start.raw, self.raw) };
+        let answer =
+            unsafe { calls::cuEventElapsedTime(&raw mut milliseconds, start.raw, self.raw) };
         check(answer, "measure time")?;
         Ok(Duration::from_secs_f64(f64::from(milliseconds) / 1e3))
     }
@@ -340,7 +341,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: `new` made it.
-        let free = || unsafe { sys::cuEventDestroy_v2(self.raw) };
+        let free = || unsafe { calls::cuEventDestroy_v2(self.raw) };
         self.context.free("end an event", free);
     }
 }
