@@ -10,6 +10,8 @@
 //! - A member that fails is left behind for good: no operation reaches it again, and before anyone
 //!   hears of the failure an epoch without it is durable on all others (P7). Whoever sees an operation
 //!   fail may go on as soon as the call returns.
+//! - Once nothing that was asked of such a member is under way any more, nothing of its directory stays open
+//!   or locked.
 //! - Members with an older epoch than others are stale: they take part, but nothing on them is taken
 //!   for the newest until [`Members::admit_stale`].
 //! - Opened with [`Access::ReadOnly`], nothing is written, not even a lock. Opened to be written to,
@@ -17,7 +19,7 @@
 //!
 //! # Lock order
 //!
-//! `joining`, `roster`, then one member's health, `all`, `live` or `leaving`; `locks` and `last_known` by
+//! `joining`, `roster`, then one member's health, `all`, `live` or `leaving`; `holds` and `last_known` by
 //! themselves. No lock but the first two is held across I/O; only those who have to do with a failing or a
 //! joining member wait for them.
 
@@ -30,13 +32,14 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::codec::{CodeId, Geometry};
 use crate::format::{Epoch, MemberIndex, VolumeId};
-use crate::store::{Executor, StoreLock, StoreRef};
+use crate::store::{Executor, StoreRef};
 
 mod brief;
 mod create;
 mod epoch;
 mod error;
 mod health;
+mod holds;
 mod io;
 mod join;
 mod leave;
@@ -55,6 +58,7 @@ pub use verify::VerifiedSuperblocks;
 use brief::LastKnown;
 use epoch::Roster;
 use health::Member;
+use holds::Holds;
 
 /// What a volume may be opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,8 +99,8 @@ pub struct Members {
     failed: AtomicBool,
     current_at_open: Vec<MemberIndex>,
     unusable: Vec<Unusable>,
-    /// With the directories that they are of; none after [`Members::release`] but those that hang.
-    locks: Mutex<Vec<(StoreRef, StoreLock)>>,
+    /// The directories that are open and locked; none after [`Members::release`] but those that hang.
+    holds: Holds,
     released: AtomicBool,
     /// What each member said of itself last.
     last_known: Mutex<BTreeMap<MemberIndex, LastKnown>>,
@@ -195,10 +199,7 @@ impl Members {
     /// does, since it may still take effect. Returns their paths.
     pub fn release(&self) -> Vec<String> {
         self.released.store(true, Ordering::Release);
-        let mut locks = self.locks.lock();
-        let freed = locks.extract_if(.., |(store, _)| !self.executor.is_hanging(store));
-        drop(freed.collect::<Vec<_>>());
-        locks.iter().map(|(store, _)| store.label()).collect()
+        self.holds.free_all(&self.executor)
     }
 
     /// Returns the volume's identity.

@@ -92,7 +92,8 @@ pub(super) struct Health {
 pub(super) struct Member {
     pub(super) id: MemberId,
     pub(super) path: String,
-    store: Option<StoreRef>,
+    /// Until it is down.
+    store: RwLock<Option<StoreRef>>,
     health: RwLock<Health>,
     read_errors: AtomicU64,
     write_errors: AtomicU64,
@@ -120,7 +121,7 @@ impl Member {
         Self {
             id,
             path,
-            store,
+            store: RwLock::new(store),
             health: RwLock::new(health),
             read_errors: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
@@ -148,7 +149,7 @@ impl Member {
 
     /// Returns the store, as long as the member is up.
     pub(super) fn store(&self) -> Option<StoreRef> {
-        self.store.clone().filter(|_| self.is_up())
+        self.store.read().clone().filter(|_| self.is_up())
     }
 
     /// Takes the member down; returns false if it was down.
@@ -162,6 +163,8 @@ impl Member {
             _ => MemberState::Faulted,
         };
         health.reason = Some(chain(error));
+        drop(health);
+        self.store.write().take();
         true
     }
 

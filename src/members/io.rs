@@ -137,12 +137,25 @@ impl Members {
     }
 
     /// Asks every live member whether its directory is still there, and leaves behind those whose
-    /// is not, and those that owe an answer for too long.
+    /// is not, and those that owe an answer for too long. Lets go of the directories of those that are behind.
     pub fn probe(&self) {
         self.judge_slow();
         let probes = self.live().into_iter().map(|index| (index, Op::Probe));
         // What fails is left behind by `run`; there is nothing else to do about it.
         let _ = self.run(probes.collect());
+        self.let_go_of_the_lost();
+    }
+
+    /// Lets go of the directories of members that are left behind and of those that were replaced, if
+    /// nothing asked of them is under way any more.
+    fn let_go_of_the_lost(&self) {
+        let roster = self.roster.lock();
+        // Before an epoch without them is durable, nobody else may have them.
+        let is_known = roster.begun || self.access == Access::ReadOnly;
+        drop(roster);
+        if is_known && !self.is_failed() {
+            self.holds.free_unused(&self.executor);
+        }
     }
 
     /// Counts an error of a member. [`Members::run`] counts failed reads and writes itself.

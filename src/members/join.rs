@@ -96,9 +96,9 @@ impl Members {
 
     /// Locks a directory for this volume alone.
     fn take(&self, store: &StoreRef) -> Result<Option<StoreLock>, MembersError> {
-        let mine = |(held, _): &(StoreRef, StoreLock)| held.label() == store.label();
-        if self.locks.lock().iter().any(mine) && self.is_in_use(store) {
-            let path = store.label();
+        let path = store.label();
+        let is_ours = || self.holds.has(&path);
+        if is_ours() && self.is_in_use(store) {
             return Err(MembersError::InUse { path });
         }
         let locked = self
@@ -107,13 +107,9 @@ impl Members {
         match locked {
             Ok(lock) => Ok(Some(lock)),
             // The very directory may be locked by this process, since it was a member.
+            Err(error) if error.kind() == StoreErrorKind::InUse && is_ours() => Ok(None),
             Err(error) if error.kind() == StoreErrorKind::InUse => {
-                if self.locks.lock().iter().any(mine) {
-                    Ok(None)
-                } else {
-                    let path = store.label();
-                    Err(MembersError::InUse { path })
-                }
+                Err(MembersError::InUse { path })
             }
             Err(error) => Err(error.into()),
         }
@@ -264,8 +260,9 @@ impl Members {
             }
         }
         self.last_known.lock().remove(&index);
-        if let Some(lock) = lock {
-            self.locks.lock().push((Arc::clone(store), lock));
+        match lock {
+            Some(lock) => self.holds.add(store, lock),
+            None => self.holds.add_again(store),
         }
         self.publish(&roster);
     }

@@ -95,13 +95,7 @@ impl Members {
         if let Err(error) = self.executor.call(store, "clear", clear) {
             log::warn!("{error}; what is left in {} is of no use", store.label());
         }
-        let is_of_it = |(held, _): &mut (crate::store::StoreRef, _)| Arc::ptr_eq(held, store);
-        let freed = self
-            .locks
-            .lock()
-            .extract_if(.., is_of_it)
-            .collect::<Vec<_>>();
-        drop(freed);
+        self.holds.free(store);
     }
 }
 

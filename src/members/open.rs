@@ -8,13 +8,14 @@ use parking_lot::{Mutex, RwLock};
 
 use super::epoch::Roster;
 use super::health::Member;
+use super::holds::Holds;
 use super::lineage::{Found, Lineage, trace};
 use super::slots::{Look, chain, look};
 use super::{Access, Members, MembersError, Shape, Unusable};
 use crate::codec::{CodeId, Geometry};
 use crate::format::superblock::Superblock;
 use crate::format::{MemberId, MemberIndex};
-use crate::store::{Executor, Hold, StoreErrorKind, StoreLock, StoreRef};
+use crate::store::{Executor, Hold, StoreErrorKind, StoreRef};
 
 /// Opens a volume; see [`Members::open`].
 ///
@@ -31,19 +32,19 @@ pub(super) fn open(
     }
     let mut unusable = Vec::new();
     let mut found = find(stores, &executor, &mut unusable)?;
-    let mut locks = Vec::new();
+    let holds = Holds::default();
     // Before locking: one directory given twice would be locked out by itself.
     trace(found.clone(), &mut unusable.clone())?;
     let hold = match access {
         Access::ReadWrite => Hold::Exclusive,
         Access::ReadOnly => Hold::Shared,
     };
-    let stores = lock(found, hold, &executor, &mut locks, &mut unusable)?;
+    let stores = lock(found, hold, &executor, &holds, &mut unusable)?;
     found = find(stores, &executor, &mut unusable)?;
     let lineage = trace(found, &mut unusable)?;
     lineage.check_features(access)?;
     lineage.check_sufficient(access)?;
-    let mut members = build(&lineage, access, executor, unusable, locks)?;
+    let mut members = build(&lineage, access, executor, unusable, holds)?;
     let roster = members.roster.lock();
     members.publish(&roster);
     let current = roster.admitted.iter().copied().collect();
@@ -60,7 +61,13 @@ pub(super) fn survey(
     let mut unusable = Vec::new();
     let found = find(stores, &executor, &mut unusable)?;
     let lineage = trace(found, &mut unusable)?;
-    let members = build(&lineage, Access::ReadOnly, executor, unusable, Vec::new())?;
+    let members = build(
+        &lineage,
+        Access::ReadOnly,
+        executor,
+        unusable,
+        Holds::default(),
+    )?;
     let roster = members.roster.lock();
     members.publish(&roster);
     drop(roster);
@@ -93,14 +100,14 @@ fn lock(
     found: Vec<Found>,
     hold: Hold,
     executor: &Executor,
-    locks: &mut Vec<(StoreRef, StoreLock)>,
+    holds: &Holds,
     unusable: &mut Vec<Unusable>,
 ) -> Result<Vec<StoreRef>, MembersError> {
     let mut stores = Vec::with_capacity(found.len());
     for Found { store, .. } in found {
         match executor.call(&store, "lock", move |store| store.lock(hold)) {
             Ok(lock) => {
-                locks.push((Arc::clone(&store), lock));
+                holds.add(&store, lock);
                 stores.push(store);
             }
             Err(error) if error.kind() == StoreErrorKind::InUse => {
@@ -121,7 +128,7 @@ fn build(
     access: Access,
     executor: Arc<Executor>,
     unusable: Vec<Unusable>,
-    locks: Vec<(StoreRef, StoreLock)>,
+    holds: Holds,
 ) -> Result<Members, MembersError> {
     let shape = shape(&lineage.tip)?;
     let entries = (0..).map(MemberIndex).zip(&lineage.tip.members);
@@ -147,7 +154,7 @@ fn build(
         failed: AtomicBool::new(false),
         current_at_open: Vec::new(),
         unusable,
-        locks: Mutex::new(locks),
+        holds,
         released: AtomicBool::new(false),
         last_known: Mutex::default(),
     })

@@ -55,6 +55,36 @@ fn a_disk_that_failed_is_taken_back_once_it_takes_writes_again() {
     volume.unmount();
 }
 
+/// Who wants to repair a disk has to unmount it first, and the volume is in use meanwhile.
+#[test]
+fn disks_that_failed_can_be_unmounted_and_mounted_again_while_the_volume_is_in_use() {
+    if skip_mounts() {
+        return;
+    }
+    let mut volume = mixed();
+    volume.mount();
+    write_large(&volume.path("old"), 1, LARGE).unwrap();
+    let load = Load::start(volume.path("load"));
+    for index in [EXT4, XFS] {
+        shut_down(&volume.members[index]);
+    }
+    eventually("the failures are seen", || volume.members_in("online") == 4);
+    for index in [EXT4, XFS] {
+        volume.mount_disk_again(index);
+    }
+    load.goes_on();
+    eventually("they are back with all that they missed", || {
+        volume.status().1 == 0
+    });
+    load.end();
+    volume.assert_healthy();
+    volume.delete_member(0);
+    volume.delete_member(BTRFS);
+    drop_caches();
+    check_large(&volume.path("old"), 1, LARGE);
+    volume.unmount();
+}
+
 /// A disk is gone under two directories at once, or one is gone and another directory deleted.
 #[test]
 fn a_shut_down_filesystem_and_a_deleted_directory_cost_no_byte_under_load() {

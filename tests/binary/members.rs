@@ -144,6 +144,10 @@ fn a_directory_that_was_moved_away_and_back_is_taken_back_by_itself() {
         volume.status().1 == 0
     });
     volume.assert_healthy();
+    // Its former self had files open that were removed since.
+    eventually("what is deleted takes no space", || {
+        volume.open_files("(deleted)").is_empty()
+    });
     check_large(&volume.path("new"), 2, LARGE / 4);
     volume.unmount();
     let members: Vec<&str> = volume.members.iter().map(|member| text(member)).collect();

@@ -243,6 +243,17 @@ impl TestVolume {
             })
     }
 
+    /// Returns what the daemon has open of which the path contains `part`.
+    pub(crate) fn open_files(&self, part: &str) -> Vec<PathBuf> {
+        let daemon = self.daemon().expect("a daemon serves the mount");
+        let open = fs::read_dir(format!("/proc/{daemon}/fd")).expect("the daemon runs");
+        // Some are closed meanwhile.
+        let links = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+        links
+            .filter(|link| link.to_string_lossy().contains(part))
+            .collect()
+    }
+
     /// Returns what `status --json` says of the mount, and its exit code.
     #[track_caller]
     pub(crate) fn status(&self) -> (Value, i32) {
@@ -289,6 +300,11 @@ impl TestVolume {
         assert_eq!(status["state"], "healthy", "{status}\n{}", self.log());
         assert_eq!(code, 0, "{status}");
         self.assert_full_redundancy();
+    }
+
+    /// Mounts a disk anew that failed.
+    pub(crate) fn mount_disk_again(&mut self, index: usize) {
+        self.disks[index].mount_again();
     }
 
     /// Switches a disk on again whose power was cut.

@@ -1,5 +1,7 @@
+use std::sync::Weak;
+
 use super::*;
-use crate::store::{CallKind, Effect, Fault, Scope};
+use crate::store::{CallKind, Effect, Fault, Hold, Scope};
 
 #[test]
 fn released_directories_can_be_used_by_others_and_nothing_reaches_them_any_more() {
@@ -40,4 +42,75 @@ fn a_directory_on_which_an_operation_hangs_stays_locked_when_the_others_are_rele
     }
     let all = disks.open(0..3).expect("nobody uses any of them");
     assert_eq!(all.stale(), indices([1]));
+}
+
+/// The directories of a volume of three members, to be asked whether anything holds them still.
+fn watched(disks: &Disks, plan: &FaultPlan) -> (Vec<StoreRef>, Vec<Weak<dyn Store>>) {
+    let stores = disks.faulty(0..3, plan);
+    let watches = stores.iter().map(Arc::downgrade).collect();
+    (stores, watches)
+}
+
+#[test]
+fn a_directory_that_failed_is_let_go_although_the_volume_stays_open() {
+    let disks = Disks::volume(2, 1, 3);
+    let plan = FaultPlan::new();
+    let (stores, watches) = watched(&disks, &plan);
+    let members = open(stores).expect("all members are there");
+    disks.directories[1].fail(Some(StoreErrorKind::Io));
+    members.probe();
+    assert_eq!(members.live(), indices([0, 2]));
+    let held: Vec<_> = watches.iter().map(Weak::strong_count).collect();
+    assert!(held[0] > 0 && held[1] == 0 && held[2] > 0, "{held:?}");
+    disks.directories[1].fail(None);
+    let lock = |index: usize| disks.directories[index].open().lock(Hold::Exclusive);
+    drop(lock(1).expect("nobody uses it"));
+    assert!(lock(0).is_err() && lock(2).is_err());
+}
+
+#[test]
+fn a_directory_that_hung_is_let_go_as_soon_as_the_last_call_comes_back() {
+    let disks = Disks::volume(2, 1, 3);
+    let plan = FaultPlan::new();
+    let (stores, watches) = watched(&disks, &plan);
+    let executor = Executor::new(ExecutorKind::Threads, Duration::from_millis(200));
+    let members = Members::open(stores, Access::ReadWrite, Arc::new(executor));
+    let members = members.expect("all members are there");
+    members.begin().expect("all members are there");
+    plan.add(Fault::at(1, Effect::Hang).of(Scope::MemberKind(1, CallKind::Probe)));
+    members.probe();
+    members.probe();
+    assert_eq!(members.live(), indices([0, 2]));
+    let lock = || disks.directories[1].open().lock(Hold::Exclusive);
+    assert!(lock().is_err(), "what hangs there may still take effect");
+    plan.release();
+    // It answers in its own time.
+    while watches[1].strong_count() > 0 {
+        members.probe();
+        std::thread::yield_now();
+    }
+    drop(lock().expect("nobody uses it"));
+}
+
+#[test]
+fn a_directory_that_is_back_is_locked_and_its_former_self_is_let_go() {
+    let disks = Disks::volume(2, 1, 3);
+    let plan = FaultPlan::new();
+    let (stores, watches) = watched(&disks, &plan);
+    let members = open(stores).expect("all members are there");
+    for is_let_go in [false, true] {
+        members.fail(MemberIndex(1), &io_error());
+        if is_let_go {
+            members.probe();
+        }
+        let again = Arc::new(disks.directories[1].open()) as StoreRef;
+        let joined = members.join(Seat::Own, &again, &Belongings::default());
+        assert_eq!(joined.expect("it was a member"), MemberIndex(1));
+        members.probe();
+        let lock = disks.directories[1].open().lock(Hold::Exclusive);
+        assert!(lock.is_err(), "it is in use: {is_let_go}");
+    }
+    assert_eq!(watches[1].strong_count(), 0);
+    assert!(members.release().is_empty());
+    drop(disks.open(0..3).expect("nobody uses them"));
 }

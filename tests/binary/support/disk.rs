@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::{must, run, text};
+use super::{eventually, must, run, text};
 
 /// The kinds on which everything must work alike, and one more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +108,17 @@ impl Disk {
         };
         let (image, mounted) = (self.image(), &self.mounted);
         must("mount", &["-o", options, text(&image), text(mounted)]);
+    }
+
+    /// Unmounts it after [`Disk::cut`] as soon as nobody uses it any more, and mounts it again.
+    pub(crate) fn mount_again(&mut self) {
+        eventually("nothing of the disk is in use", || {
+            run("umount", &[text(&self.mounted)]).status.success()
+        });
+        must(
+            "mount",
+            &["-o", "loop", text(&self.image()), text(&self.mounted)],
+        );
     }
 
     /// Has everything that is written to it wait, until it is thawed.

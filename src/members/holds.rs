@@ -1,0 +1,125 @@
+//! The directories that are open and locked, and letting go of them.
+//!
+//! A directory stays open for as long as anything can reach it: a member that is up, or a call that has not
+//! come back. Who was left behind, or is replaced by a newer self, is let go once the last such call is
+//! over: until then what it does may still take effect, so nobody else may have the directory. Files that
+//! were deleted take no space any more from then on, and its filesystem can be unmounted.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::store::{Executor, StoreLock, StoreRef};
+
+/// How long to wait until files are closed, which only hangs where the directory does.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A directory, and what keeps others from it.
+#[derive(Debug)]
+struct Held {
+    /// More than one where it was opened again before the last use of it was over.
+    stores: Vec<StoreRef>,
+    // In this order: nobody else has the directory before its files are closed.
+    _lock: StoreLock,
+}
+
+impl Held {
+    fn is_of(&self, store: &StoreRef) -> bool {
+        self.stores.iter().any(|held| Arc::ptr_eq(held, store))
+    }
+
+    fn is_at(&self, path: &str) -> bool {
+        self.stores.iter().any(|held| held.label() == path)
+    }
+
+    fn hangs(&self, executor: &Executor) -> bool {
+        self.stores.iter().any(|store| executor.is_hanging(store))
+    }
+
+    /// Says whether nothing but this knows of it.
+    fn is_unused(&self) -> bool {
+        let mut stores = self.stores.iter();
+        stores.all(|store| Arc::strong_count(store) == 1)
+    }
+}
+
+/// All directories that are in use.
+#[derive(Debug, Default)]
+pub(super) struct Holds(Mutex<Vec<Held>>);
+
+impl Holds {
+    /// Notes a directory that was locked.
+    pub(super) fn add(&self, store: &StoreRef, lock: StoreLock) {
+        self.0.lock().push(Held {
+            stores: vec![Arc::clone(store)],
+            _lock: lock,
+        });
+    }
+
+    /// Notes that a directory is held already under its path, and was opened once more.
+    pub(super) fn add_again(&self, store: &StoreRef) {
+        let path = store.label();
+        if let Some(held) = self.0.lock().iter_mut().find(|held| held.is_at(&path)) {
+            held.stores.push(Arc::clone(store));
+        }
+    }
+
+    /// Says whether the directory at a path is held, or was when something else was there.
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.0.lock().iter().any(|held| held.is_at(path))
+    }
+
+    /// Lets go of one directory.
+    pub(super) fn free(&self, store: &StoreRef) {
+        let freed: Vec<_> = self
+            .0
+            .lock()
+            .extract_if(.., |held| held.is_of(store))
+            .collect();
+        drop(freed);
+    }
+
+    /// Lets go of all, but those on which an operation hangs; returns the paths of these.
+    pub(super) fn free_all(&self, executor: &Executor) -> Vec<String> {
+        let mut all = self.0.lock();
+        let freed: Vec<_> = all.extract_if(.., |held| !held.hangs(executor)).collect();
+        let paths = all.iter().filter_map(|held| held.stores.first());
+        let paths = paths.map(|store| store.label()).collect();
+        drop(all);
+        drop(freed);
+        paths
+    }
+
+    /// Lets go of those that nothing reaches any more.
+    pub(super) fn free_unused(&self, executor: &Executor) {
+        let is_over = |held: &mut Held| !held.hangs(executor) && held.is_unused();
+        let unused: Vec<_> = self.0.lock().extract_if(.., is_over).collect();
+        if unused.is_empty() {
+            return;
+        }
+        for held in &unused {
+            log::debug!("{}: nothing of it is open any more", held.stores[0].label());
+        }
+        close(unused);
+    }
+}
+
+/// Closes all files of directories that failed, in a moment or without anybody waiting for it.
+fn close(unused: Vec<Held>) {
+    let (sender, closed) = channel::<()>();
+    let close = move || {
+        drop(unused);
+        drop(sender);
+    };
+    // If there is no thread for it, that was done right here.
+    if let Err(error) = std::thread::Builder::new()
+        .name("close".to_owned())
+        .spawn(close)
+    {
+        log::debug!("no thread to close files: {error}");
+    }
+    // Nothing is ever sent: this ends when the other end is dropped, or after a moment.
+    let _ = closed.recv_timeout(PATIENCE);
+}
