@@ -35,9 +35,9 @@ if [ "${CAUCHYFS_SKIP_MOUNTS:-}" != 1 ]; then
 fi
 
 say "formatting and lints"
-if cargo fmt --version >/dev/null 2>&1; then cargo fmt --check; else echo "no rustfmt here: left out"; fi
+if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else echo "no rustfmt here: left out"; fi
 if cargo clippy --version >/dev/null 2>&1; then
-    cargo clippy --locked --all-targets -- -D warnings
+    cargo clippy --locked --workspace --all-targets -- -D warnings
 else
     echo "no clippy here: left out"
 fi
@@ -49,7 +49,7 @@ else
 fi
 
 say "tests"
-cargo test --locked "$@"
+cargo test --locked --workspace "$@"
 
 if [ "${CAUCHYFS_SKIP_MOUNTS:-}" = 1 ]; then
     say "tests that mount were LEFT OUT, as CAUCHYFS_SKIP_MOUNTS asks for"

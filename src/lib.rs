@@ -10,12 +10,14 @@
 //!                                        codec  format    (pure: no files, no clock, no threads)
 //! ```
 //!
-//! Beside them stand [`mod@bench`], which measures the codec, [`workers`], the threads it may use, and
-//! [`cuda`], the GPUs.
+//! [`codec`] is a crate of its own: it is of use without a filesystem, and its unrolled engines take the
+//! compiler about as long as all the rest. Beside these stand [`mod@bench`], which measures it,
+//! [`workers`], the threads it may use, and [`cuda`], the GPUs.
+
+pub use cauchyfs_codec as codec;
 
 pub mod bench;
 pub mod cli;
-pub mod codec;
 pub mod commit;
 pub mod cuda;
 pub mod format;

@@ -72,7 +72,7 @@ pub(super) struct CodecArguments {
 
 /// Count the XORs and copies of packets that the codes crs-w4 to crs-w8 take, next to the counts of
 /// table 3 of the FAST '19 study; with --search, look for shorter schedules, and print what to check
-/// in as src/codec/points.rs.
+/// in as crates/codec/src/points.rs.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs bench schedule

@@ -1,0 +1,103 @@
+//! The engine without any vector instruction: runs everywhere, and is what all others are
+//! compared with.
+
+use crate::{
+    BLOCK_BYTES,
+    field::PRODUCTS,
+    packets::PACKETS,
+    plan::{Job, Mode},
+    schedule::Place,
+};
+
+use super::Engine;
+
+/// Table look-ups, byte by byte.
+#[derive(Debug)]
+pub(super) struct Scalar;
+
+impl Scalar {
+    // An Option like every other engine's: this one just is never missing.
+    #[expect(clippy::unnecessary_wraps, reason = "the signature is Candidate's")]
+    pub(super) fn detect() -> Option<&'static dyn Engine> {
+        Some(&Self)
+    }
+}
+
+impl Engine for Scalar {
+    fn name(&self) -> &'static str {
+        "scalar"
+    }
+
+    fn run(&self, job: &mut Job<'_, '_>) {
+        finish(job, 0);
+    }
+
+    fn run_packets(&self, job: &mut Job<'_, '_>) {
+        let packets = job.plan().packets().expect(PACKETS);
+        let sources = job.sources();
+        for block in 0..job.shard_bytes() / BLOCK_BYTES {
+            let start = block * BLOCK_BYTES;
+            let inputs = sources
+                .iter()
+                .flat_map(|source| packets.of(&source[start..]));
+            let mut slots: Vec<Vec<u8>> = inputs.map(<[u8]>::to_vec).collect();
+            for (terms, place) in packets.schedule().steps() {
+                let mut sum = vec![0; packets.packet_bytes()];
+                for &term in terms {
+                    add(1, &slots[usize::from(term)], &mut sum);
+                }
+                if let Place::Output(output) = place {
+                    let output = usize::from(output);
+                    let target = job.target(output / packets.count());
+                    let start = start + output % packets.count() * sum.len();
+                    target[start..start + sum.len()].copy_from_slice(&sum);
+                }
+                slots.push(sum);
+            }
+        }
+    }
+
+    fn run_plain(&self, job: &mut Job<'_, '_>) {
+        finish_plain(job, 0);
+    }
+}
+
+/// Writes the XOR of all sources to every target, from byte `start` on.
+pub(super) fn finish_plain(job: &mut Job<'_, '_>, start: usize) {
+    let sources = job.sources();
+    for row in 0..job.target_count() {
+        let target = &mut job.target(row)[start..];
+        target.fill(0);
+        for source in sources {
+            for (target, source) in target.iter_mut().zip(&source[start..]) {
+                *target ^= source;
+            }
+        }
+    }
+}
+
+/// Computes all targets from byte `start` on: the whole of it here, and the last bytes, too few
+/// for a register, of other engines.
+pub(super) fn finish(job: &mut Job<'_, '_>, start: usize) {
+    if start == job.shard_bytes() {
+        return;
+    }
+    let (plan, sources, mode) = (job.plan(), job.sources(), job.mode());
+    for row in 0..job.target_count() {
+        let target = &mut job.target(row)[start..];
+        if mode == Mode::Assign {
+            target.fill(0);
+        }
+        for (source, &coefficient) in sources.iter().zip(plan.matrix().row(row)) {
+            add(coefficient, &source[start..], target);
+        }
+    }
+}
+
+/// Adds `coefficient` times `source` to `target`.
+fn add(coefficient: u8, source: &[u8], target: &mut [u8]) {
+    let products = &PRODUCTS[usize::from(coefficient)];
+    for (target, source) in target.iter_mut().zip(source) {
+        *target ^= products[usize::from(*source)];
+    }
+}

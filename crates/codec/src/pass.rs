@@ -1,0 +1,397 @@
+//! One pass over the shards of a stripe: encode, reconstruct, verify, update.
+
+use std::borrow::Cow;
+
+use parking_lot::Mutex;
+
+use crate::{
+    Accelerator, Codec, CodecError, Crew, Item, Job, Mode, Offer, Plan, Stores, Targets,
+    decode::ShardSet,
+    piece::{BLOCK_BYTES, Piece},
+    plan::{check_count, common_length},
+};
+
+/// Bytes of each shard that [`Pass::verify`] works on at once, so that its parities stay in cache.
+const VERIFY_BYTES: usize = 16 << 10;
+
+/// Shards of one pass that take more than this together are taken to exceed the cache.
+const CACHE_BYTES: usize = 8 << 20;
+
+/// The fewest bytes, of all shards together, that are worth waking another thread for.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// How one stripe is to be gone over. Made by [`Codec::pass`].
+///
+/// # Examples
+///
+/// ```
+/// # use cauchyfs_codec::{self as codec, CodeId, Codec, CodecError, Geometry, Stores};
+/// # let codec = Codec::new(CodeId::RS_CAUCHY, Geometry::new(1, 1)?, codec::select("auto")?)?;
+/// // The stripe is written to disk next and not looked at again, so keep it out of the cache.
+/// let mut mirror = [0; 3];
+/// codec.pass().stores(Stores::Streaming).encode(&[b"abc"], &mut [&mut mirror])?;
+/// assert_eq!(&mirror, b"abc");
+/// # Ok::<(), CodecError>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+#[must_use]
+pub struct Pass<'p> {
+    codec: &'p Codec,
+    stores: Option<Stores>,
+    crew: Option<&'p dyn Crew>,
+    accelerator: Option<&'p dyn Accelerator>,
+}
+
+impl<'p> Pass<'p> {
+    pub(super) fn new(codec: &'p Codec) -> Self {
+        Self {
+            codec,
+            stores: None,
+            crew: None,
+            accelerator: None,
+        }
+    }
+
+    /// Says where results are written to. Otherwise that depends on whether the shards of this pass
+    /// would fit the cache.
+    pub fn stores(self, stores: Stores) -> Self {
+        Self {
+            stores: Some(stores),
+            ..self
+        }
+    }
+
+    /// Splits big passes over the threads of a crew, by columns, without copying.
+    pub fn crew(self, crew: &'p dyn Crew) -> Self {
+        Self {
+            crew: Some(crew),
+            ..self
+        }
+    }
+
+    /// Leaves it to an accelerator who computes the pass: everything but [`Self::update`], and nothing of
+    /// the codes that work on packets.
+    pub fn accelerator(self, accelerator: Option<&'p dyn Accelerator>) -> Self {
+        Self {
+            accelerator,
+            ..self
+        }
+    }
+
+    /// Computes all parity shards from all data shards.
+    ///
+    /// # Errors
+    ///
+    /// [`CodecError::ShardCount`] or [`CodecError::ShardLength`] if the shards do not fit the
+    /// geometry or each other.
+    pub fn encode(self, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), CodecError> {
+        self.check_encode(data, parity)?;
+        self.assign(&self.codec.encode, data, parity)
+    }
+
+    /// Computes all parity shards, and the CRC32C of every block of [`BLOCK_BYTES`] of every shard
+    /// while it is in the cache. A shard's last block may be short.
+    ///
+    /// `checksums` holds a list per shard, data first, each of one sum per block.
+    ///
+    /// # Errors
+    ///
+    /// [`CodecError::ShardCount`] or [`CodecError::ShardLength`] if the shards do not fit the
+    /// geometry or each other, or the lists (whose lengths count as shards of so many blocks) do
+    /// not fit the shards.
+    pub fn encode_with_checksums(
+        self,
+        data: &[&[u8]],
+        parity: &mut [&mut [u8]],
+        checksums: &mut [&mut [u32]],
+    ) -> Result<(), CodecError> {
+        self.check_encode(data, parity)?;
+        check_count(
+            "total",
+            checksums.len(),
+            self.codec.geometry().total_shards(),
+        )?;
+        let plan = &self.codec.encode;
+        let piece = Piece::new(plan, data, parity, Mode::Assign)?.with_checksums(checksums)?;
+        if self.accelerator_for(plan, piece.shard_bytes()).is_none() {
+            self.run_pieces(piece);
+            return Ok(());
+        }
+        self.offer(plan, piece.into_item());
+        Ok(())
+    }
+
+    /// Computes lost shards, data and parity alike, in one pass over k present ones.
+    ///
+    /// Both lists pair a shard's index with its bytes, in any order. Of more than k present shards
+    /// those with the lowest indices are used. Shards may be in neither list.
+    ///
+    /// # Errors
+    ///
+    /// [`CodecError::TooFewShards`] with fewer than k present shards; [`CodecError::ShardIndex`],
+    /// [`CodecError::DuplicateShard`] or [`CodecError::ShardLength`] if the lists make no sense.
+    /// Nothing is written then.
+    pub fn reconstruct(
+        self,
+        present: &[(usize, &[u8])],
+        lost: &mut [(usize, &mut [u8])],
+    ) -> Result<(), CodecError> {
+        let k = self.codec.geometry().data_shards();
+        let all = present.iter().map(|p| p.0).chain(lost.iter().map(|l| l.0));
+        self.codec.geometry().check_indices(all)?;
+        if present.len() < k {
+            return Err(CodecError::TooFewShards {
+                present: present.len(),
+                needed: k,
+            });
+        }
+        let present_lengths = present.iter().map(|shard| shard.1.len());
+        common_length(present_lengths.chain(lost.iter().map(|shard| shard.1.len())))?;
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let used = &ascending(present)[..k];
+        let plan = self.codec.decoder.plan(set_of(used), set_of(lost));
+        let sources: Vec<&[u8]> = used.iter().map(|shard| shard.1).collect();
+        let mut targets: Vec<&mut [u8]> = if lost.is_sorted_by_key(|shard| shard.0) {
+            lost.iter_mut().map(|shard| &mut *shard.1).collect()
+        } else {
+            let mut sorted: Vec<_> = lost.iter_mut().collect();
+            sorted.sort_unstable_by_key(|shard| shard.0);
+            sorted.into_iter().map(|shard| &mut *shard.1).collect()
+        };
+        self.assign(&plan, &sources, &mut targets)
+    }
+
+    /// Returns the indices of the parity shards that differ from what the data shards call for;
+    /// none if the stripe is sound. `shards` are all k+m, data first.
+    ///
+    /// A wrong data shard shows as a mismatch of every parity.
+    ///
+    /// # Errors
+    ///
+    /// [`CodecError::ShardCount`] or [`CodecError::ShardLength`] if the shards do not fit the
+    /// geometry or each other.
+    pub fn verify(self, shards: &[&[u8]]) -> Result<Vec<usize>, CodecError> {
+        check_count("total", shards.len(), self.codec.geometry().total_shards())?;
+        let shard_bytes = common_length(shards.iter().map(|shard| shard.len()))?;
+        let k = self.codec.geometry().data_shards();
+        let (data, parity) = shards.split_at(k);
+        let mut wrong = vec![false; parity.len()];
+        if self
+            .accelerator_for(&self.codec.encode, shard_bytes)
+            .is_some()
+        {
+            let targets = Targets::Compared {
+                shards: parity.to_vec(),
+                wrong,
+            };
+            let item = Item {
+                sources: data.to_vec(),
+                targets,
+                sums: Vec::new(),
+            };
+            wrong = self.offer(&self.codec.encode, item).into_wrong();
+        } else {
+            self.compare(data, parity, &mut wrong);
+        }
+        Ok((k..)
+            .zip(wrong)
+            .filter(|row| row.1)
+            .map(|row| row.0)
+            .collect())
+    }
+
+    /// Notes which parities are other than the data calls for.
+    pub(super) fn compare(self, data: &[&[u8]], parity: &[&[u8]], wrong: &mut [bool]) {
+        let shards: Vec<&[u8]> = data.iter().chain(parity).copied().collect();
+        let shard_bytes = data.first().map_or(0, |shard| shard.len());
+        let pieces = self.piece_count(shards.len(), shard_bytes);
+        let piece_bytes = shard_bytes.div_ceil(pieces).next_multiple_of(BLOCK_BYTES);
+        wrong.fill(false);
+        let wrong = Mutex::new(wrong);
+        self.side_by_side(pieces, &|piece| {
+            let start = shard_bytes.min(piece * piece_bytes);
+            let end = shard_bytes.min(start + piece_bytes);
+            let columns: Vec<&[u8]> = shards.iter().map(|shard| &shard[start..end]).collect();
+            for row in self.wrong_parities(&columns) {
+                wrong.lock()[row] = true;
+            }
+        });
+    }
+
+    /// Returns the rows of the generator that the given shards do not obey.
+    fn wrong_parities(self, shards: &[&[u8]]) -> Vec<usize> {
+        let (data, parity) = shards.split_at(self.codec.geometry().data_shards());
+        let shard_bytes = data[0].len();
+        let tile_bytes = shard_bytes.clamp(1, VERIFY_BYTES);
+        let mut expected = vec![0; tile_bytes * parity.len()];
+        let mut wrong = vec![false; parity.len()];
+        for start in (0..shard_bytes).step_by(tile_bytes) {
+            let end = shard_bytes.min(start + tile_bytes);
+            let sources: Vec<&[u8]> = data.iter().map(|shard| &shard[start..end]).collect();
+            let rows = expected.chunks_exact_mut(tile_bytes);
+            let mut targets: Vec<&mut [u8]> = rows.map(|row| &mut row[..end - start]).collect();
+            let job = Job::new(&self.codec.encode, &sources, &mut targets, Mode::Assign);
+            job.expect("tiles of shards that fit the geometry")
+                .run(self.codec.engine());
+            for (row, target) in targets.iter().enumerate() {
+                wrong[row] |= **target != parity[row][start..end];
+            }
+        }
+        (0..parity.len()).filter(|&row| wrong[row]).collect()
+    }
+
+    /// Brings all parity shards up to date with a change of one data shard: `delta` is the old
+    /// content XOR the new.
+    ///
+    /// # Errors
+    ///
+    /// [`CodecError::ShardIndex`], [`CodecError::ShardCount`] or [`CodecError::ShardLength`] if the
+    /// shards do not fit the geometry or each other. Nothing is written then.
+    pub fn update(
+        self,
+        data_shard: usize,
+        delta: &[u8],
+        parity: &mut [&mut [u8]],
+    ) -> Result<(), CodecError> {
+        let Some(plan) = self.codec.update_plan(data_shard) else {
+            let total = self.codec.geometry().data_shards();
+            return Err(CodecError::ShardIndex {
+                index: data_shard,
+                total,
+            });
+        };
+        check_count(
+            "parity",
+            parity.len(),
+            self.codec.geometry().parity_shards(),
+        )?;
+        self.run(plan, &[delta], parity, Mode::Add)
+    }
+
+    fn check_encode(self, data: &[&[u8]], parity: &[&mut [u8]]) -> Result<(), CodecError> {
+        check_count("data", data.len(), self.codec.geometry().data_shards())?;
+        check_count(
+            "parity",
+            parity.len(),
+            self.codec.geometry().parity_shards(),
+        )
+    }
+
+    /// Returns who is to decide where a pass is computed, if that is a question.
+    fn accelerator_for(self, plan: &Plan, shard_bytes: usize) -> Option<&'p dyn Accelerator> {
+        self.accelerator
+            .filter(|_| plan.packets().is_none() && shard_bytes > 0)
+    }
+
+    /// Has an accelerator see to it that an item that fits the plan is computed.
+    fn offer<'t>(self, plan: &'p Plan, item: Item<'t>) -> Offer<'p, 't> {
+        let on_cpu = Self {
+            accelerator: None,
+            ..self
+        };
+        let mut offer = Offer::new(on_cpu, plan, item);
+        match self.accelerator {
+            Some(accelerator) => accelerator.compute(&mut offer),
+            None => offer.compute_on_cpu(),
+        }
+        offer
+    }
+
+    /// Computes all targets, wherever is best.
+    fn assign(
+        self,
+        plan: &Plan,
+        sources: &[&[u8]],
+        targets: &mut [&mut [u8]],
+    ) -> Result<(), CodecError> {
+        let shard_bytes = sources.first().map_or(0, |source| source.len());
+        if self.accelerator_for(plan, shard_bytes).is_none() {
+            return self.run(plan, sources, targets, Mode::Assign);
+        }
+        let piece = Piece::new(plan, sources, targets, Mode::Assign)?;
+        self.offer(plan, piece.into_item());
+        Ok(())
+    }
+
+    /// Computes all targets, on this thread or the whole crew.
+    fn run(
+        self,
+        plan: &Plan,
+        sources: &[&[u8]],
+        targets: &mut [&mut [u8]],
+        mode: Mode,
+    ) -> Result<(), CodecError> {
+        let shard_count = sources.len() + targets.len();
+        let shard_bytes = sources.first().map_or(0, |source| source.len());
+        if self.piece_count(shard_count, shard_bytes) > 1 {
+            self.run_pieces(Piece::new(plan, sources, targets, mode)?);
+            return Ok(());
+        }
+        let job = Job::new(plan, sources, targets, mode)?;
+        let stores = self.stores_for(shard_count, shard_bytes);
+        job.with_stores(stores).run(self.codec.engine());
+        Ok(())
+    }
+
+    /// Computes all targets, and checksums if they were asked for, on this thread or the whole crew.
+    pub(super) fn run_pieces(self, piece: Piece<'_, '_>) {
+        let engine = self.codec.engine();
+        let (shard_count, shard_bytes) = (piece.shard_count(), piece.shard_bytes());
+        let stores = self.stores_for(shard_count, shard_bytes);
+        let pieces = self.piece_count(shard_count, shard_bytes);
+        let piece_bytes = shard_bytes.div_ceil(pieces).next_multiple_of(BLOCK_BYTES);
+        let pieces = piece.split(piece_bytes.max(BLOCK_BYTES)).into_iter();
+        let pieces: Vec<Mutex<Option<Piece>>> =
+            pieces.map(|piece| Mutex::new(Some(piece))).collect();
+        self.side_by_side(pieces.len(), &|index| {
+            // Each index is run once, so the lock is never waited for.
+            if let Some(piece) = pieces[index].lock().take() {
+                piece.run(engine, stores);
+            }
+        });
+    }
+
+    /// Returns where results of a pass over so many shards are written to.
+    fn stores_for(self, shard_count: usize, shard_bytes: usize) -> Stores {
+        let big = shard_count * shard_bytes > CACHE_BYTES;
+        self.stores.unwrap_or(if big {
+            Stores::Streaming
+        } else {
+            Stores::Cached
+        })
+    }
+
+    /// Returns how many pieces to split shards into, so that each is worth a thread.
+    fn piece_count(self, shard_count: usize, shard_bytes: usize) -> usize {
+        let width = self.crew.map_or(1, Crew::width);
+        width.min(shard_count * shard_bytes / PIECE_BYTES).max(1)
+    }
+
+    fn side_by_side(self, pieces: usize, work: &(dyn Fn(usize) + Sync)) {
+        match self.crew {
+            Some(crew) if pieces > 1 => crew.run(pieces, work),
+            _ => (0..pieces).for_each(work),
+        }
+    }
+}
+
+/// Returns the shards in ascending order.
+fn ascending<'s, 'b>(shards: &'s [(usize, &'b [u8])]) -> Cow<'s, [(usize, &'b [u8])]> {
+    if shards.is_sorted_by_key(|shard| shard.0) {
+        return Cow::Borrowed(shards);
+    }
+    let mut sorted = shards.to_vec();
+    sorted.sort_unstable_by_key(|shard| shard.0);
+    Cow::Owned(sorted)
+}
+
+/// Returns the indices of a list of shards.
+fn set_of<Bytes>(shards: &[(usize, Bytes)]) -> ShardSet {
+    let mut set = ShardSet::default();
+    for (index, _) in shards {
+        set.insert(*index);
+    }
+    set
+}
