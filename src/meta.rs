@@ -61,6 +61,7 @@ mod error;
 mod index;
 mod journal;
 mod mirror;
+mod moving;
 mod overlay;
 mod pieces;
 mod redb_index;

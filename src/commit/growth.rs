@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::{CommitError, Pipeline};
+use super::{CommitError, MAX_MENDED_AT_CLOSE, Pipeline};
+use crate::format::MemberIndex;
 use crate::store::Space;
 
 /// Bytes of the index's file that a byte of waiting changes may take: pages are copied when they
@@ -96,15 +97,21 @@ impl Pipeline {
         self.growth.allowed.store(0, Ordering::Release);
     }
 
-    /// Measures how much may be added; to be called every now and then, since others use the same
-    /// filesystems.
+    /// Measures how much may be added, and where copies of the index have no room; to be called every now
+    /// and then, since others use the same filesystems.
     pub(super) fn measure_growth(&self) {
+        let spaces = self.members.spaces();
         // Room that came free goes to the reserve first.
         let room = if self.meta.keep_reserve() {
-            self.room_for_index()
+            self.room_for_index(&spaces)
         } else {
             0
         };
+        let full = match room {
+            0 => self.full_holders(&spaces),
+            _ => Vec::new(),
+        };
+        self.meta.move_copies_off(&full);
         // The index may have room in its file: little is tried, since there is the reserve.
         let allowed = match room {
             0 => 0,
@@ -113,19 +120,55 @@ impl Pipeline {
         self.growth.allowed.store(allowed, Ordering::Release);
     }
 
-    /// Returns what each copy of the index may grow by; compaction keeps what it needs.
-    fn room_for_index(&self) -> u64 {
+    /// Returns what each copy of the index may grow by.
+    fn room_for_index(&self, spaces: &[(MemberIndex, Space)]) -> u64 {
         let holders = self.meta.index_holders();
-        let mut spaces = self.members.spaces();
-        spaces.retain(|(member, _)| holders.contains(member));
+        let of_holders = spaces.iter().filter(|(member, _)| holders.contains(member));
         let room = |(_, space): &(_, Space)| {
-            let sharing = spaces
-                .iter()
+            let sharing = of_holders
+                .clone()
                 .filter(|(_, other)| other.filesystem == space.filesystem);
-            let free = space.free_bytes.saturating_sub(self.volume.kept(*space));
-            free / sharing.count() as u64
+            self.free_for_index(*space) / sharing.count() as u64
         };
-        spaces.iter().map(room).min().unwrap_or(0)
+        of_holders.clone().map(room).min().unwrap_or(0)
+    }
+
+    /// Returns what the index may have of a filesystem; compaction keeps what it needs.
+    fn free_for_index(&self, space: Space) -> u64 {
+        let kept = self.volume.kept(space);
+        space.free_bytes.saturating_sub(kept)
+    }
+
+    /// Returns the members without room that have copies of the index, if others have room for one: a disk
+    /// that somebody filled must not keep all others from being used.
+    fn full_holders(&self, spaces: &[(MemberIndex, Space)]) -> Vec<MemberIndex> {
+        let holders = self.meta.index_holders();
+        let needed = self.meta.room_for_a_copy();
+        let (held, others): (Vec<_>, Vec<_>) = spaces
+            .iter()
+            .partition(|(member, _)| holders.contains(member));
+        let has_room = |(_, space): &(_, Space)| self.free_for_index(*space) >= needed;
+        if !others.into_iter().any(has_room) {
+            return Vec::new();
+        }
+        let is_full = |(_, space): &&(_, Space)| self.free_for_index(*space) == 0;
+        let full = held.into_iter().filter(is_full);
+        full.map(|(member, _)| *member).collect()
+    }
+
+    /// Moves copies of the index away from members that have no room, as long as others have some.
+    fn spread_index(&self) -> Result<(), CommitError> {
+        for _ in 0..=self.members.geometry().parity_shards() {
+            let holders = self.meta.index_holders();
+            self.meta.mend_copies(MAX_MENDED_AT_CLOSE)?;
+            self.measure_growth();
+            let moved = self.meta.index_holders();
+            if moved == holders {
+                break;
+            }
+            log::info!("the index is on members {moved:?} now: {holders:?} had no room for it");
+        }
+        Ok(())
     }
 
     /// Makes room for the index, if that is short: brings in what waits, and moves together what the
@@ -136,6 +179,7 @@ impl Pipeline {
         if self.may_grow() {
             return Ok(false);
         }
+        self.spread_index()?;
         self.checkpoint_if_possible()?;
         self.measure_growth();
         if !self.may_grow() && self.meta.compact_index()? {

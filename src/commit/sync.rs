@@ -51,6 +51,12 @@ impl Clockwork {
             mended_index: Some(now),
         }
     }
+
+    /// Has the copies of the index looked after at the next tick.
+    #[cfg(test)]
+    pub(super) fn look_after_index(&mut self) {
+        self.mended_index = None;
+    }
 }
 
 /// Where a commit makes changes durable.

@@ -81,6 +81,10 @@ pub(super) trait Index: Send + Sync {
     /// Returns how many bytes each holder keeps back for commits that find no space otherwise.
     fn reserve_bytes(&self) -> u64;
 
+    /// Has [`Index::refill`] move what it keeps on these members, and on no others, to where there is room
+    /// for it.
+    fn leave(&self, members: &[MemberIndex]);
+
     /// Lets commits have what is kept back.
     fn give_reserve(&self);
 

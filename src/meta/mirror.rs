@@ -121,8 +121,10 @@ struct Io {
     refused: Vec<MemberIndex>,
     /// How often nobody was found since one was refused.
     vain_rounds: u32,
-    /// Copies whose members had no space lately, to be moved elsewhere.
+    /// Copies whose members had no space since the last head, to be moved elsewhere.
     cramped: Vec<MemberIndex>,
+    /// Copies that are to be moved elsewhere before their members have no space.
+    leaving: Vec<MemberIndex>,
     /// Members that keep space back for their copy.
     ballast: BTreeSet<MemberIndex>,
 }
@@ -130,7 +132,9 @@ struct Io {
 impl Io {
     /// Says whether a member that has a copy lacks space for it.
     fn is_short(&self, member: MemberIndex) -> bool {
-        self.cramped.contains(&member) || !self.ballast.contains(&member)
+        self.cramped.contains(&member)
+            || self.leaving.contains(&member)
+            || !self.ballast.contains(&member)
     }
 }
 

@@ -317,6 +317,10 @@ impl Index for RedbIndex {
         self.mirror.ballast_bytes()
     }
 
+    fn leave(&self, members: &[MemberIndex]) {
+        self.mirror.leave(members);
+    }
+
     fn give_reserve(&self) {
         self.mirror.drop_ballast();
     }

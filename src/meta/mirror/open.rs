@@ -111,6 +111,7 @@ impl Mirror {
             refused: Vec::new(),
             vain_rounds: 0,
             cramped: Vec::new(),
+            leaving: Vec::new(),
             ballast: BTreeSet::new(),
         };
         Self {

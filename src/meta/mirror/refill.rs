@@ -19,10 +19,18 @@ pub(in crate::meta) const VAIN_ROUNDS: u32 = 32;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arriving {
     pub(super) member: MemberIndex,
+    /// A member without room, whose copy is given up for it.
+    replaces: Option<MemberIndex>,
     next_page: u64,
 }
 
 impl Mirror {
+    /// Has the copies of these members, and of no others, moved to where there is room for them: what has
+    /// become of their own room is known before a write fails for it.
+    pub(in crate::meta) fn leave(&self, members: &[MemberIndex]) {
+        self.io.lock().leaving = members.to_vec();
+    }
+
     /// Copies a piece of the index to a member that is to get a copy, if one is to. Says whether
     /// there may be more to do.
     pub(in crate::meta) fn refill(&self) -> io::Result<bool> {
@@ -44,7 +52,7 @@ impl Mirror {
         if arriving.next_page < end {
             self.copy_piece(&mut io, arriving, PIECE_PAGES.min(end - arriving.next_page))?;
         } else {
-            self.admit(&mut io, arriving.member, end)?;
+            self.admit(&mut io, arriving, end)?;
         }
         Ok(true)
     }
@@ -63,8 +71,11 @@ impl Mirror {
         match self.welcome(member) {
             Ok(()) => {
                 log::info!("copying the index to member {member}");
+                let holders = self.members();
+                let mut short = holders.iter().filter(|holder| io.is_short(**holder));
                 io.arriving = Some(Arriving {
                     member,
+                    replaces: short.next().copied(),
                     next_page: 1,
                 });
             }
@@ -146,7 +157,8 @@ impl Mirror {
     }
 
     /// Counts a copy that is complete, and names it in all heads.
-    fn admit(&self, io: &mut Io, member: MemberIndex, end: u64) -> io::Result<()> {
+    fn admit(&self, io: &mut Io, arriving: Arriving, end: u64) -> io::Result<()> {
+        let member = arriving.member;
         let file_bytes = frame::frame_offset(end);
         let grown = self.disk.truncate(member, &self.name, file_bytes);
         let mut answers = vec![(member, grown)];
@@ -155,8 +167,6 @@ impl Mirror {
         if io.arriving.take().is_none() {
             return Ok(());
         }
-        let mut short = self.members();
-        short.retain(|holder| io.is_short(*holder));
         self.copies.write().push(Copied {
             member,
             file_bytes,
@@ -168,19 +178,18 @@ impl Mirror {
         if self.add_ballast(member) {
             io.ballast.insert(member);
         }
-        self.leave_one(io, &short);
+        self.leave_one(io, arriving.replaces);
         Ok(())
     }
 
-    /// Gives up one of the copies that have no space, if there is one too many.
-    fn leave_one(&self, io: &mut Io, short: &[MemberIndex]) {
+    /// Gives up the copy in whose place another was made, unless one was lost meanwhile.
+    fn leave_one(&self, io: &mut Io, replaced: Option<MemberIndex>) {
         let members = self.members();
-        let leaving = short.iter().find(|member| members.contains(member));
         if members.len() > self.wanted
-            && let Some(member) = leaving
+            && let Some(member) = replaced.filter(|member| members.contains(member))
         {
-            io.ballast.remove(member);
-            self.give_up(*member);
+            io.ballast.remove(&member);
+            self.give_up(member);
         }
     }
 }

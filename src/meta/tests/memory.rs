@@ -85,6 +85,8 @@ impl Index for MemIndex {
         0
     }
 
+    fn leave(&self, _: &[MemberIndex]) {}
+
     fn give_reserve(&self) {}
 
     fn keep_reserve(&self) -> bool {

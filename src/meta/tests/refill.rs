@@ -149,3 +149,44 @@ fn a_member_that_could_not_take_a_copy_keeps_nothing_of_it_and_is_asked_again() 
         assert!(content(&meta).expect("content") == state, "write {nth}");
     }
 }
+
+/// Commits are made while the copies move, and whether they are to move may change before they have.
+#[test]
+fn copies_move_off_members_while_commits_go_on_and_there_are_as_many_as_before() {
+    for changes_its_mind in [false, true] {
+        let rig = Rig::new(1, 1, 4);
+        let (meta, _, members) = rig.open(&[], None, Access::ReadWrite).expect("open");
+        let mut state = content(&meta).expect("content");
+        write(&meta, &mut state, 0..KEYS, 1);
+        let before = meta.index_holders();
+        assert_eq!(before.len(), 2);
+        meta.move_copies_off(&before);
+        let mut pieces = 0;
+        while meta.mend_copies(1).expect("mend") {
+            write(&meta, &mut state, (pieces..KEYS).step_by(501), 3);
+            pieces += 1;
+            assert!(pieces < 100, "it comes to an end");
+            if changes_its_mind {
+                meta.move_copies_off(&[]);
+            }
+        }
+        let after = meta.index_holders();
+        let stay = after
+            .iter()
+            .filter(|member| before.contains(member))
+            .count();
+        assert_eq!((after.len(), stay), (2, usize::from(changes_its_mind)));
+        for disk in 0..4 {
+            let holds = after.iter().any(|member| usize::from(member.0) == disk);
+            assert_eq!(has_copy(&rig, disk), holds, "disk {disk}");
+        }
+        drop((meta, members));
+        for lost in 0..4 {
+            let (meta, _, _members) = rig
+                .fork()
+                .open(&[lost], None, Access::ReadWrite)
+                .unwrap_or_else(|error| panic!("lost {lost}: {error:?}"));
+            assert!(content(&meta).expect("content") == state, "lost {lost}");
+        }
+    }
+}

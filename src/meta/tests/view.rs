@@ -179,6 +179,10 @@ impl Index for Hanging {
         self.index.reserve_bytes()
     }
 
+    fn leave(&self, members: &[MemberIndex]) {
+        self.index.leave(members);
+    }
+
     fn give_reserve(&self) {}
 
     fn keep_reserve(&self) -> bool {
