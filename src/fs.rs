@@ -33,6 +33,7 @@ mod nodes;
 mod paths;
 mod read;
 mod read_ahead;
+mod refused;
 mod removal;
 mod remove;
 mod rename;
@@ -55,6 +56,7 @@ use edit::Edit;
 use handles::Handles;
 use locks::Locks;
 use nodes::Nodes;
+use refused::Refused;
 use removal::Removal;
 
 pub use error::FsError;
@@ -91,6 +93,7 @@ pub struct Fs {
     nodes: Nodes,
     handles: Handles,
     removal: Removal,
+    refused: Refused,
 }
 
 impl Fs {
@@ -113,6 +116,7 @@ impl Fs {
             nodes: Nodes::new(),
             handles: Handles::new(),
             removal,
+            refused: Refused::default(),
         };
         fs.find_root()?;
         if !fs.options.read_only {
@@ -135,6 +139,9 @@ impl Fs {
             self.removal.remove(ino)?;
         }
         self.removal.settle();
+        for ino in self.refused.files() {
+            self.keep_refused(ino);
+        }
         self.syncfs()
     }
 

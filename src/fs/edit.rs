@@ -67,7 +67,7 @@ impl Edit {
         self.batch.delete(key::orphan(ino));
     }
 
-    /// Puts an extent and the way back to it.
+    /// Puts an extent and the way back to it, if it names a stripe.
     pub(super) fn put_run(&mut self, ino: Ino, run: &Run) {
         let extent = Extent {
             len: run.len,
@@ -79,14 +79,18 @@ impl Edit {
             stripe_offset: run.stripe_offset,
         };
         self.batch.put(key::extent(ino, run.end()), extent.encode());
-        self.batch
-            .put(key::backref(run.stripe, ino, run.end()), backref.encode());
+        if !run.is_refused() {
+            self.batch
+                .put(key::backref(run.stripe, ino, run.end()), backref.encode());
+        }
     }
 
     /// Deletes an extent and the way back to it.
     pub(super) fn delete_run(&mut self, ino: Ino, run: &Run) {
         self.batch.delete(key::extent(ino, run.end()));
-        self.batch.delete(key::backref(run.stripe, ino, run.end()));
+        if !run.is_refused() {
+            self.batch.delete(key::backref(run.stripe, ino, run.end()));
+        }
     }
 
     /// Deletes a way back that leads to no extent.
@@ -96,6 +100,8 @@ impl Edit {
 
     /// Notes that bytes of a stripe are no longer needed.
     pub(super) fn put_perhaps_dead(&mut self, stripe: StripeId) {
-        self.batch.put(key::perhaps_dead(stripe), Marker.encode());
+        if stripe != Extent::REFUSED {
+            self.batch.put(key::perhaps_dead(stripe), Marker.encode());
+        }
     }
 }

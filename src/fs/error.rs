@@ -66,6 +66,14 @@ pub enum FsError {
     /// There is no data, or no hole, at or behind this offset (`ENXIO`).
     #[error("no such offset")]
     NoSuchOffset,
+    /// The bytes came from a page cache and were refused (`EIO`): whoever wrote them was told.
+    #[error("inode {ino}: the bytes at {offset} were refused when they were written")]
+    Refused {
+        /// The inode concerned.
+        ino: u64,
+        /// Where in the file, in bytes.
+        offset: u64,
+    },
     /// Records of the index contradict each other (`EIO`). `cauchyfs check` tells more.
     #[error("inode {ino}: {what}")]
     Corrupt {

@@ -36,6 +36,11 @@ impl Run {
         self.start + self.len
     }
 
+    /// Says whether it stands for bytes that were refused.
+    pub(super) fn is_refused(&self) -> bool {
+        self.stripe == Extent::REFUSED
+    }
+
     /// Returns the part of the run that lies in `range`, if any.
     pub(super) fn clip(&self, range: &Range<u64>) -> Option<Self> {
         let start = self.start.max(range.start);

@@ -106,6 +106,9 @@ impl Fs {
         if self.nodes.forget(ino, lookups) {
             self.remove_inode(ino);
         }
+        if !self.nodes.is_out(ino) {
+            self.forget_refused(ino);
+        }
     }
 
     /// Looks up a name without counting.

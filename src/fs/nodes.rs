@@ -57,6 +57,11 @@ impl Nodes {
         node.writers += u32::from(writes);
     }
 
+    /// Says whether anything of an inode is out.
+    pub(super) fn is_out(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().contains_key(&ino)
+    }
+
     /// Says whether a handle is out through which the inode may be written.
     pub(super) fn has_writer(&self, ino: Ino) -> bool {
         let shard = self.shard(ino).lock();

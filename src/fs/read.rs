@@ -18,6 +18,8 @@ struct Snapshot {
     inode: Inode,
     range: Range<u64>,
     runs: Vec<Run>,
+    /// What was refused of the range asked for: where it holds nothing else, nothing can be read.
+    refused: Vec<Range<u64>>,
 }
 
 impl Fs {
@@ -27,7 +29,7 @@ impl Fs {
     /// # Errors
     ///
     /// [`FsError::BadHandle`], [`FsError::IsDirectory`], [`FsError::Storage`] if the bytes cannot be
-    /// had: never wrong ones (P2).
+    /// had: never wrong ones (P2); [`FsError::Refused`] if they were refused when they were written.
     pub fn read(&self, handle: Handle, offset: u64, out: &mut [u8]) -> Result<usize, FsError> {
         let file = self.handles.file(handle)?;
         let (inode, len) = self.read_at(file.ino, offset, out)?;
@@ -53,7 +55,7 @@ impl Fs {
             let _pin = self.pipeline.pin();
             let snapshot = self.snapshot(ino, offset, out.len())?;
             let len = index(snapshot.range.end - snapshot.range.start);
-            match self.fill(&snapshot, &mut out[..len]) {
+            match self.fill(ino, &snapshot, &mut out[..len]) {
                 Ok(()) => return Ok((snapshot.inode, len)),
                 // Compaction may have moved the bytes; if they are where they were, they are lost.
                 Err(error) if failed.is_some_and(|last| last.runs == snapshot.runs) => {
@@ -80,12 +82,21 @@ impl Fs {
                 _ => break,
             }
         }
-        Ok(Snapshot { inode, range, runs })
+        let wanted = offset..offset.saturating_add(len as u64);
+        let refused = self.refused.within(ino, &wanted);
+        Ok(Snapshot {
+            inode,
+            range,
+            runs,
+            refused,
+        })
     }
 
-    fn fill(&self, snapshot: &Snapshot, out: &mut [u8]) -> Result<(), FsError> {
+    fn fill(&self, ino: Ino, snapshot: &Snapshot, out: &mut [u8]) -> Result<(), FsError> {
         let range = &snapshot.range;
+        let nothing = |from: u64, to: u64| Self::check_hole(ino, &snapshot.refused, &(from..to));
         if let Inline::Data(data) = &snapshot.inode.inline {
+            nothing(data.len() as u64, u64::MAX)?;
             copy_inline(data, range.start, out);
             return Ok(());
         }
@@ -95,11 +106,18 @@ impl Fs {
                 index(run.start - range.start),
                 index(run.end() - range.start),
             );
+            nothing(range.start + filled as u64, run.start)?;
             out[filled..from].fill(0);
+            if run.is_refused() {
+                let (ino, offset) = (ino.0, run.start);
+                return Err(FsError::Refused { ino, offset });
+            }
             self.pipeline
                 .read(run.stripe, run.stripe_offset, &mut out[from..to])?;
             filled = to;
         }
+        // Where the file ends because what came behind was refused, it does not end for who wrote that.
+        nothing(range.start + filled as u64, u64::MAX)?;
         out[filled..].fill(0);
         Ok(())
     }
@@ -115,7 +133,7 @@ impl Fs {
         };
         let mut last = None;
         for run in runs {
-            if last != Some(run.stripe) {
+            if last != Some(run.stripe) && !run.is_refused() {
                 self.pipeline.prefetch(run.stripe);
                 last = Some(run.stripe);
             }

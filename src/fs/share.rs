@@ -103,6 +103,9 @@ impl Fs {
         let copied = part.end - part.start;
         let range = target_offset..target_offset + copied;
         self.clear_behind(&lock, to.ino, &mut inode, range.end)?;
+        if !self.mark_refused(&lock, to.ino, &mut inode, &range)? {
+            return Ok(None);
+        }
         let mut edit = Edit::default();
         let Some(spilled) = self.spill(&inode, &range)? else {
             return Ok(None);
@@ -125,6 +128,7 @@ impl Fs {
         edit.put_inode(to.ino, &inode);
         // With the source still locked: until now its extents alone keep the bytes.
         self.apply(edit)?;
+        self.refused.forget(to.ino, &range);
         drop(spilled);
         Ok(Some(Shared::Bytes(copied)))
     }

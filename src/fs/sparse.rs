@@ -60,13 +60,19 @@ impl Fs {
         inode.ctime = now;
         if grown {
             self.clear_behind(&lock, file.ino, &mut inode, range.end)?;
+            let end = range.end..range.end;
+            if !self.mark_refused(&lock, file.ino, &mut inode, &end)? {
+                return Err(FsError::NoSpace);
+            }
             inode.size = range.end;
         }
         if allocate {
             edit.put_inode(file.ino, &inode);
             return self.apply(edit);
         }
-        self.punch(&lock, edit, file.ino, inode, range)
+        self.punch(&lock, edit, file.ino, inode, range.clone())?;
+        self.refused.forget(file.ino, &range);
+        Ok(())
     }
 
     /// Finds the next data or the next hole at `offset` or behind it.

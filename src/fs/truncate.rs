@@ -31,6 +31,9 @@ impl Fs {
             return Err(FsError::FileTooBig);
         }
         self.clear_behind(lock, ino, &mut inode, size)?;
+        if !self.mark_refused(lock, ino, &mut inode, &(size..size))? {
+            return Err(FsError::NoSpace);
+        }
         inode.size = size;
         if let Inline::Data(data) = &mut inode.inline {
             data.truncate(usize::try_from(size).unwrap_or(usize::MAX));
@@ -42,6 +45,7 @@ impl Fs {
         }
         edit.put_inode(ino, &inode);
         self.apply(edit)?;
+        self.refused.forget(ino, &behind(size));
         if !complete {
             self.removal.cut_later(lock, ino)?;
         }

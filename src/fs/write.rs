@@ -15,7 +15,8 @@ use super::{Caller, Fs, FsError, Handle, INLINE_MAX, SIZE_MAX, WriteFlags};
 
 impl Fs {
     /// Writes `data` at `offset`, or at the end of a file that was opened to append, and returns its
-    /// length: all of it is written or nothing.
+    /// length: all of it is written or nothing. Where a write from a page cache fails and the file holds
+    /// nothing else, reading fails as well, until something is written there.
     ///
     /// The bytes are copied into a stripe, and the file points at them then, in one batch; with
     /// `O_SYNC` they are durable when this returns. A write from a page cache leaves the times alone
@@ -48,7 +49,12 @@ impl Fs {
             self.write_once(&file, offset, data, flags)?;
         } else {
             let needed = data.len() as u64;
-            self.with_room(needed, || self.write_once(&file, offset, data, flags))?;
+            let written = self.with_room(needed, || self.write_once(&file, offset, data, flags));
+            if written.is_err() && flags.from_page_cache {
+                // Before the kernel hears of it, and goes on with what follows.
+                self.note_refused(file.ino, offset, needed);
+            }
+            written?;
         }
         if file.flags.sync && !flags.from_page_cache {
             self.pipeline.sync()?;
@@ -107,6 +113,9 @@ impl Fs {
         };
         let end = end_of(start, data.len() as u64)?;
         self.clear_behind(&lock, file.ino, &mut inode, end)?;
+        if !self.mark_refused(&lock, file.ino, &mut inode, &(start..end))? {
+            return Ok(None);
+        }
         let mut edit = Edit::default();
         // Until the batch is applied, nothing but these says that the bytes are needed.
         let mut _holds = (Spilled::default(), None);
@@ -147,6 +156,7 @@ impl Fs {
         }
         edit.put_inode(file.ino, &inode);
         self.apply(edit)?;
+        self.refused.forget(file.ino, &(start..end));
         Ok(Some(()))
     }
 

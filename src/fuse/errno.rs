@@ -29,7 +29,7 @@ pub(super) fn errno(error: &FsError) -> Errno {
         FsError::Unsupported => Errno::EOPNOTSUPP,
         FsError::BadHandle => Errno::EBADF,
         FsError::NoSuchOffset => Errno::ENXIO,
-        FsError::Corrupt { .. } | FsError::Format(_) => Errno::EIO,
+        FsError::Refused { .. } | FsError::Corrupt { .. } | FsError::Format(_) => Errno::EIO,
         FsError::Storage(error) => storage_errno(error),
     }
 }

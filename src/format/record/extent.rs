@@ -17,6 +17,11 @@ pub struct Extent {
     pub stripe_offset: u32,
 }
 
+impl Extent {
+    /// Names no stripe: bytes of a page cache were refused here, and reading them fails.
+    pub const REFUSED: StripeId = StripeId(u64::MAX);
+}
+
 impl Record for Extent {
     fn encode(&self) -> Bytes {
         let mut value = Vec::with_capacity(21);

@@ -88,6 +88,9 @@ fn check_extent(check: &mut Check<'_>, file: &mut Current, run: &Run) -> Result<
     }
     file.last_end = run.end();
     file.counted += run.len;
+    if run.is_refused() {
+        return Ok(());
+    }
     check_backref_of(check, file.ino, run)?;
     check_stripe_of(check, file.ino, run)
 }

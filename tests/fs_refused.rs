@@ -1,0 +1,220 @@
+//! Bytes that a kernel's page cache had taken, and that found no room when it wrote them back: whoever
+//! reads there gets an error or what was there before, never zeros that nobody wrote.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+#[path = "fs_model/calls.rs"]
+#[expect(dead_code, reason = "these tests need a part of it")]
+mod calls;
+#[path = "fs_model/volume.rs"]
+#[expect(dead_code, reason = "these tests need a part of it")]
+mod volume;
+
+use std::sync::Arc;
+
+use cauchyfs::format::Ino;
+use cauchyfs::fs::{Allocation, Changes, Fs, FsError, FsOptions, Handle, OpenFlags, WriteFlags};
+use cauchyfs::store::MemDisk;
+
+use calls::{ROOT, create, read, sound, write};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// A volume that is full of what can be removed again.
+struct Full {
+    disks: Vec<MemDisk>,
+    fs: Arc<Fs>,
+    filler: (Ino, Handle),
+}
+
+impl Full {
+    /// Makes one with what `before` writes first.
+    fn new<T>(before: impl FnOnce(&Fs) -> T) -> (Self, T) {
+        let disks = volume::disks_of(48 << 20, 3, 2, 1);
+        let fs = Fs::open(volume::open(&disks, 0), FsOptions::default()).unwrap();
+        let made = before(&fs);
+        let filler = create(&fs, "filler");
+        let mut end = 0;
+        let chunk = vec![7; 1 << 20];
+        while write(&fs, filler.1, end, &chunk).is_ok() {
+            end += MIB;
+        }
+        while write(&fs, filler.1, end, &chunk[..4096]).is_ok() {
+            end += 4 * KIB;
+        }
+        (Self { disks, fs, filler }, made)
+    }
+
+    fn make_room(&self) {
+        self.fs.unlink(Ino::ROOT, b"filler").unwrap();
+        self.fs.release(self.filler.1).unwrap();
+        self.fs.forget(self.filler.0, 1);
+        self.fs.settle();
+        self.fs.syncfs().unwrap();
+    }
+
+    /// Unmounts and mounts again.
+    fn again(&mut self) {
+        self.fs.close().unwrap();
+        self.fs.pipeline().close().unwrap();
+        self.disks = self.disks.iter().map(MemDisk::fork).collect();
+        self.fs = Fs::open(volume::open(&self.disks, 0), FsOptions::default()).unwrap();
+    }
+
+    fn open(&self, name: &str) -> Handle {
+        let ino = self.fs.lookup(Ino::ROOT, name.as_bytes()).unwrap().ino;
+        let flags = OpenFlags::read_write();
+        self.fs.open_file(ROOT, ino, flags).unwrap()
+    }
+}
+
+fn bytes(seed: u8, len: u64) -> Vec<u8> {
+    (0..len).map(|at| seed ^ (at % 251) as u8 | 1).collect()
+}
+
+/// Writes as the kernel writes back its pages.
+fn write_back(fs: &Fs, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, FsError> {
+    let flags = WriteFlags {
+        from_page_cache: true,
+        ..WriteFlags::default()
+    };
+    fs.write(ROOT, handle, offset, data, flags)
+}
+
+#[track_caller]
+fn refused(fs: &Fs, handle: Handle, offset: u64, data: &[u8]) {
+    let refused = write_back(fs, handle, offset, data);
+    assert!(matches!(refused, Err(FsError::NoSpace)), "{refused:?}");
+}
+
+/// Says that no byte of a range can be read.
+#[track_caller]
+fn unreadable(fs: &Fs, handle: Handle, offset: u64, len: u64) {
+    for at in [offset, offset + len / 2, offset + len - 1] {
+        let read = fs.read(handle, at, &mut [0]);
+        assert!(
+            matches!(read, Err(FsError::Refused { .. })),
+            "{at}: {read:?}"
+        );
+    }
+}
+
+#[test]
+fn what_was_refused_cannot_be_read_until_it_is_written_again_also_after_a_remount() {
+    let start = bytes(1, 64 * KIB);
+    let (mut full, (_, handle)) = Full::new(|fs| {
+        let file = create(fs, "file");
+        write_back(fs, file.1, 0, &bytes(1, 64 * KIB)).unwrap();
+        file
+    });
+    let hole = bytes(2, 512 * KIB);
+    refused(&full.fs, handle, 64 * KIB, &hole);
+    refused(&full.fs, handle, 576 * KIB, &hole);
+    let check = |fs: &Fs, handle| {
+        assert_eq!(read(fs, handle, 0, 64 << 10), start);
+        unreadable(fs, handle, 64 * KIB, MIB);
+        let both = fs.read(handle, 0, &mut vec![0; 128 << 10]);
+        assert!(matches!(both, Err(FsError::Refused { .. })), "{both:?}");
+    };
+    check(&full.fs, handle);
+    full.make_room();
+    check(&full.fs, handle);
+    let end = bytes(3, MIB);
+    write_back(&full.fs, handle, 3 * MIB, &end).unwrap();
+    for _ in 0..2 {
+        let handle = full.open("file");
+        check(&full.fs, handle);
+        // Nobody wrote this.
+        assert_eq!(read(&full.fs, handle, 2 * MIB, 4096), [0; 4096]);
+        assert_eq!(read(&full.fs, handle, 3 * MIB, 1 << 20), end);
+        sound(&full.fs);
+        full.again();
+    }
+    let handle = full.open("file");
+    write_back(&full.fs, handle, 64 * KIB, &hole).unwrap();
+    assert_eq!(read(&full.fs, handle, 64 * KIB, 512 << 10), hole);
+    unreadable(&full.fs, handle, 576 * KIB, 512 * KIB);
+    let len = 512 * KIB;
+    full.fs
+        .fallocate(ROOT, handle, Allocation::PunchHole, 576 * KIB, len)
+        .unwrap();
+    assert_eq!(read(&full.fs, handle, 576 * KIB, 4096), [0; 4096]);
+    sound(&full.fs);
+}
+
+#[test]
+fn a_hole_that_was_refused_behind_which_others_were_faster_stays_unreadable() {
+    let (mut full, (_, handle)) = Full::new(|fs| {
+        let file = create(fs, "file");
+        write_back(fs, file.1, 2 * MIB, &bytes(1, MIB)).unwrap();
+        file
+    });
+    refused(&full.fs, handle, MIB, &bytes(2, MIB));
+    unreadable(&full.fs, handle, MIB, MIB);
+    full.make_room();
+    full.again();
+    let handle = full.open("file");
+    unreadable(&full.fs, handle, MIB, MIB);
+    assert_eq!(read(&full.fs, handle, 2 * MIB, 1 << 20), bytes(1, MIB));
+    sound(&full.fs);
+}
+
+#[test]
+fn where_a_file_held_something_else_that_is_what_is_read() {
+    let (full, (old, small)) = Full::new(|fs| {
+        let (_, old) = create(fs, "old");
+        write_back(fs, old, 0, &bytes(1, MIB)).unwrap();
+        let (_, small) = create(fs, "small");
+        write_back(fs, small, 0, &bytes(2, 100)).unwrap();
+        (old, small)
+    });
+    refused(&full.fs, old, 0, &bytes(9, MIB));
+    refused(&full.fs, small, 0, &bytes(9, 512 * KIB));
+    let check = || {
+        assert_eq!(read(&full.fs, old, 0, 1 << 20), bytes(1, MIB));
+        assert_eq!(read(&full.fs, small, 0, 100), bytes(2, 100));
+        unreadable(&full.fs, small, 100, 512 * KIB - 100);
+    };
+    check();
+    full.make_room();
+    // The first bytes of it leave the record now.
+    write_back(&full.fs, small, MIB, &bytes(3, 4096)).unwrap();
+    check();
+    sound(&full.fs);
+}
+
+#[test]
+fn what_is_cut_off_or_forgotten_by_the_kernel_is_as_if_it_had_never_come() {
+    let (full, files) = Full::new(|fs| {
+        ["cut", "forgotten", "removed"].map(|name| {
+            let file = create(fs, name);
+            write_back(fs, file.1, 0, &bytes(1, 8 * KIB)).unwrap();
+            file
+        })
+    });
+    for (_, handle) in files {
+        refused(&full.fs, handle, 8 * KIB, &bytes(2, MIB));
+        unreadable(&full.fs, handle, 8 * KIB, MIB);
+    }
+    full.make_room();
+    let size = |size| Changes {
+        size: Some(size),
+        ..Changes::default()
+    };
+    let [cut, forgotten, removed] = files;
+    full.fs.setattr(ROOT, cut.0, size(8 * KIB)).unwrap();
+    full.fs.setattr(ROOT, cut.0, size(2 * MIB)).unwrap();
+    full.fs.unlink(Ino::ROOT, b"removed").unwrap();
+    for file in [forgotten, removed] {
+        full.fs.release(file.1).unwrap();
+        full.fs.forget(file.0, 1);
+    }
+    let again = full.open("forgotten");
+    full.fs.setattr(ROOT, forgotten.0, size(2 * MIB)).unwrap();
+    for handle in [cut.1, again] {
+        assert_eq!(read(&full.fs, handle, 0, 8 << 10), bytes(1, 8 * KIB));
+        assert_eq!(read(&full.fs, handle, 8 * KIB, 1 << 20), vec![0; 1 << 20]);
+    }
+    sound(&full.fs);
+}
