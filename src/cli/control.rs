@@ -101,6 +101,13 @@ pub(super) enum Answer {
         /// The number of the order to rebuild.
         order: u64,
     },
+    /// A member is to be emptied and let go.
+    Leaving {
+        /// Its number.
+        member: u16,
+        /// The number of the order to rebuild.
+        order: u64,
+    },
     /// How far a rebuild is.
     Rebuild {
         /// In numbers.

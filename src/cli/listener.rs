@@ -15,10 +15,11 @@ use super::control::{self, Answer, ControlSocket, Request};
 use super::failure::Failure;
 use super::scrub;
 use super::volume::{Volume, rebuild_report, report, storage_failure, store_failure};
+use crate::commit::CommitError;
 use crate::format::MemberIndex;
 use crate::fs::Fs;
 use crate::maintain::{OrderNumber, Rebuilder};
-use crate::members::{Members, Seat, Unusable};
+use crate::members::{Members, MembersError, Seat, Unusable};
 use crate::store::{DirStore, StoreRef};
 
 /// Commands that are answered at once at most; more are refused.
@@ -171,7 +172,7 @@ impl Listener {
     }
 
     /// Takes a directory into the volume, in the place of another or as one more. One that is still there
-    /// is left to be emptied.
+    /// is left to be emptied; one that is to be in its own place, and is, stays.
     fn join(&self, old: Option<&str>, directory: &Path) -> Result<(u16, &Rebuilder), Failure> {
         let rebuilder = self.rebuilder()?;
         let pipeline = self.fs.pipeline();
@@ -184,8 +185,13 @@ impl Listener {
         };
         let store = DirStore::open(directory).map_err(|error| store_failure(&error))?;
         let store: StoreRef = Arc::new(store);
-        let joined = pipeline.join(seat, &store);
-        let MemberIndex(member) = joined.map_err(|error| storage_failure(&error))?;
+        let MemberIndex(member) = match pipeline.join(seat, &store) {
+            Ok(member) => member,
+            Err(error) => match own_place(&error) {
+                Some(own) if old == Some(own) => return Ok((own.0, rebuilder)),
+                _ => return Err(storage_failure(&error)),
+            },
+        };
         if let Some(old) = emptied {
             let emptied = pipeline.remove_member(old);
             emptied.map_err(|error| storage_failure(&error))?;
@@ -200,7 +206,8 @@ impl Listener {
         let removed = pipeline.remove_member(member);
         removed.map_err(|error| storage_failure(&error))?;
         let OrderNumber(order) = rebuilder.order(bytes_per_second, false);
-        Ok(Answer::Ordered(order))
+        let MemberIndex(member) = member;
+        Ok(Answer::Leaving { member, order })
     }
 
     fn rebuild_progress(&self, order: OrderNumber) -> Result<Answer, Failure> {
@@ -213,6 +220,18 @@ impl Listener {
                 done: outcome.is_some(),
             }),
         }
+    }
+}
+
+/// Returns which member a directory is that was refused because it is one: where it is to be already,
+/// perhaps because it came back by itself a moment ago.
+fn own_place(error: &CommitError) -> Option<MemberIndex> {
+    match error {
+        CommitError::Members(error) => match **error {
+            MembersError::OwnMember { index, .. } => Some(index),
+            _ => None,
+        },
+        _ => None,
     }
 }
 

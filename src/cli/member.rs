@@ -8,7 +8,6 @@ use super::control::{Answer, LiveMount, Request};
 use super::directories::check_newcomer;
 use super::failure::{Failure, Outcome, warn};
 use super::rebuild::follow;
-use super::report::MemberState;
 
 /// Changes the members of a mounted volume.
 ///
@@ -32,17 +31,16 @@ pub(super) fn run(arguments: &MemberArguments) -> Result<Outcome, Failure> {
                 member: name_of(&remove.member)?,
                 bytes_per_second: remove.rebuild.rate,
             };
-            let order = match mount.ask(&request)? {
-                Answer::Ordered(order) => order,
+            let (leaving, order) = match mount.ask(&request)? {
+                Answer::Leaving { member, order } => (member, order),
                 other => return Err(mount.beside_the_point(&other)),
             };
             let outcome = follow(&mount, order, remove.rebuild.json)?;
-            let members = mount.report()?.members;
-            let is_left = members
-                .iter()
-                .any(|member| member.state == MemberState::Removing);
-            if is_left {
-                warn("the directory still holds shards that the others have no room for");
+            let mut members = mount.report()?.members.into_iter();
+            if members.any(|member| member.index == leaving) {
+                warn(
+                    "it is a member still: there are shards on it that the others have no room for",
+                );
                 return Ok(Outcome::Degraded);
             }
             Ok(outcome)

@@ -262,6 +262,13 @@ fn directories_that_do_not_do_are_refused_and_left_alone() {
     }
     let (code, said) = member(&volume, "add", &[text(&volume.members[0])]);
     assert_eq!(code, Some(2), "{said}");
+    let (code, said) = member(&volume, "replace", &["1", text(&volume.members[0])]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("member 0 of this very volume"), "{said}");
+    let own = text(&volume.members[1]);
+    let (code, said) = member(&volume, "replace", &[own, own]);
+    assert_eq!(code, Some(0), "it is where it is to be: {said}");
+    assert_eq!(volume.status().0["members"].as_array().unwrap().len(), 6);
     let inside = [volume.members[0].join("inner"), volume.path("inner")];
     for inside in &inside {
         let (code, said) = member(&volume, "add", &[text(inside)]);
