@@ -17,6 +17,7 @@ mod listener;
 mod logging;
 mod member;
 mod mount;
+mod mounts;
 mod options;
 mod rebuild;
 mod report;

@@ -3,9 +3,9 @@
 use std::ops::ControlFlow;
 
 use super::args::CheckArguments;
-use super::control;
 use super::directories::Directories;
 use super::failure::{Failure, Outcome};
+use super::mounts;
 use super::report::{MemberReport, State};
 use super::scrub::scrubbed_of;
 use super::size::{format_count, format_size};
@@ -21,7 +21,7 @@ use crate::fs::check;
 /// If it cannot be opened at all.
 pub(super) fn run(arguments: &CheckArguments) -> Result<Outcome, Failure> {
     let directories = Directories::find(&arguments.directories)?;
-    control::refuse_mounted(&directories.present)?;
+    mounts::refuse_mounted(&directories.present)?;
     let volume = if arguments.repair {
         Volume::open_to_repair(&directories)?
     } else {

@@ -26,6 +26,9 @@ use crate::fuse::mountinfo::{self, MountEntry};
 /// How long a daemon may be silent, and how long it may take to end.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// How long to wait for a daemon that is perhaps none of our business.
+const BRIEF_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// How long a client may take for its request, and to take a piece of its answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -40,6 +43,8 @@ pub(super) enum Request {
     Status,
     /// Which directories are in use? Answered at once, where a status may have to count.
     Directories,
+    /// Which volume is it, and which members is it without?
+    Membership,
     /// Verify everything and repair what is wrong; goes on as long as the client is there.
     Scrub {
         /// The most that may be read in a second.
@@ -86,8 +91,10 @@ pub(super) enum Request {
 pub(super) enum Answer {
     /// How the volume is.
     Status(Box<Report>),
-    /// The directories of the members, where they were last seen.
+    /// The directories that are open and locked.
     Directories(Vec<PathBuf>),
+    /// Which volume it is.
+    Membership(Membership),
     /// How far a scrub is; the answer is yet to come.
     Scrubbing(Progress),
     /// What a scrub came to.
@@ -121,6 +128,26 @@ pub(super) enum Answer {
     Lingering(Vec<String>),
     /// It could not be done.
     Failed(Failure),
+}
+
+/// Which volume a mount serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Membership {
+    /// Its identity.
+    pub(super) volume: String,
+    /// Whether it is written to.
+    pub(super) writable: bool,
+    /// The members that it is without.
+    pub(super) away: Vec<Absentee>,
+}
+
+/// A member that a mount is without.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Absentee {
+    /// Its number.
+    pub(super) index: u16,
+    /// Its identity.
+    pub(super) id: String,
 }
 
 /// Returns the directories in which the sockets of `user` may be, the best one first. Which one a
@@ -365,6 +392,7 @@ fn exchange(
     mut heed: impl FnMut(&Answer),
 ) -> io::Result<Answer> {
     let patience = match request {
+        Request::Membership => Some(BRIEF_TIMEOUT),
         Request::Status
         | Request::Directories
         | Request::Scrub { .. }
@@ -526,44 +554,6 @@ pub(super) fn connect_to(mountpoint: &Path, entry: &MountEntry) -> Result<UnixSt
             "`cauchyfs unmount {shown}` clears the mountpoint; then mount it again"
         ))
     })
-}
-
-/// Returns the running mount that uses one of `directories`, if any.
-pub(super) fn mount_using(directories: &[PathBuf]) -> Option<MountEntry> {
-    let mounts = mountinfo::mounts().ok()?;
-    mounts
-        .into_iter()
-        .filter(MountEntry::is_ours)
-        .find(|entry| uses_any_of(entry, directories).unwrap_or(false))
-}
-
-/// Asks the daemon of a mount whether it uses one of `directories`; one that is gone does not.
-fn uses_any_of(entry: &MountEntry, directories: &[PathBuf]) -> Result<bool, Failure> {
-    let Some(stream) = connect(&entry.mountpoint, Some(entry))? else {
-        return Ok(false);
-    };
-    match ask(stream, &Request::Directories)? {
-        Answer::Directories(used) => Ok(used.iter().any(|used| directories.contains(used))),
-        _ => Ok(false),
-    }
-}
-
-/// Refuses to work on directories that a running mount uses.
-///
-/// # Errors
-///
-/// If one does.
-pub(super) fn refuse_mounted(directories: &[PathBuf]) -> Result<(), Failure> {
-    let Some(entry) = mount_using(directories) else {
-        return Ok(());
-    };
-    let shown = entry.mountpoint.display();
-    Err(Failure::environment(format!(
-        "these directories are in use: they are mounted at {shown}"
-    ))
-    .advise(format!(
-        "`cauchyfs unmount {shown}` first, or use the files there"
-    )))
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use super::control::{self, Answer, ControlSocket, SocketFile};
 use super::directories::Directories;
 use super::failure::{Failure, Outcome, warn};
 use super::listener;
+use super::mounts;
 use super::options::{Atime, MountOptions};
 use super::volume::{Volume, VolumeOptions};
 use super::warnings;
@@ -243,6 +244,9 @@ fn open(plan: &Plan) -> Result<Volume, Failure> {
         read_only: plan.options.read_only,
         ..FsOptions::default()
     };
+    if !plan.options.read_only {
+        mounts::refuse_other_half(&plan.directories)?;
+    }
     Volume::open(&plan.directories, &volume_options, fs_options)
 }
 

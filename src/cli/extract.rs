@@ -16,9 +16,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 
 use super::args::ExtractArguments;
-use super::control;
 use super::directories::Directories;
 use super::failure::{Failure, Outcome, warn};
+use super::mounts;
 use super::size::{format_count, format_size};
 use super::volume::{Volume, fs_failure};
 use crate::format::record::{FileKind, Timestamp};
@@ -64,7 +64,7 @@ pub(super) fn run(arguments: &ExtractArguments) -> Result<Outcome, Failure> {
         .split_first()
         .ok_or_else(|| Failure::usage("--to needs a directory"))?;
     let directories = Directories::find(&arguments.directories)?;
-    control::refuse_mounted(&directories.present)?;
+    mounts::refuse_mounted(&directories.present)?;
     let out = std::path::absolute(out).map_err(Failure::environment)?;
     if let Some(member) = directories
         .present

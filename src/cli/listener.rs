@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use super::control::{self, Answer, ControlSocket, Request};
+use super::control::{self, Absentee, Answer, ControlSocket, Membership, Request};
 use super::failure::Failure;
 use super::scrub;
 use super::volume::{Volume, rebuild_report, report, storage_failure, store_failure};
@@ -19,7 +19,7 @@ use crate::commit::CommitError;
 use crate::format::MemberIndex;
 use crate::fs::Fs;
 use crate::maintain::{OrderNumber, Rebuilder};
-use crate::members::{Members, MembersError, Seat, Unusable};
+use crate::members::{Access, Members, MembersError, Seat, Unusable};
 use crate::store::{DirStore, StoreRef};
 
 /// Commands that are answered at once at most; more are refused.
@@ -118,8 +118,11 @@ impl Listener {
                 control::answer(&client, &answer);
             }
             Ok(Request::Directories) => {
-                let directories = self.fs.pipeline().members().paths();
+                let directories = self.fs.pipeline().members().in_use();
                 control::answer(&client, &Answer::Directories(directories));
+            }
+            Ok(Request::Membership) => {
+                control::answer(&client, &Answer::Membership(self.membership()));
             }
             Ok(Request::Scrub { bytes_per_second }) => {
                 scrub::serve(&self.fs, &client, bytes_per_second);
@@ -169,6 +172,19 @@ impl Listener {
             Failure::environment("the volume is mounted to be read only")
                 .advise("unmount it, and mount it without `-o ro`")
         })
+    }
+
+    fn membership(&self) -> Membership {
+        let members = self.fs.pipeline().members();
+        let away = members.absentees().into_iter().map(|member| Absentee {
+            index: member.index.0,
+            id: member.id.to_string(),
+        });
+        Membership {
+            volume: members.volume_id().to_string(),
+            writable: members.access() == Access::ReadWrite,
+            away: away.collect(),
+        }
     }
 
     /// Takes a directory into the volume, in the place of another or as one more. One that is still there

@@ -269,6 +269,11 @@ impl Report {
         }
     }
 
+    /// Returns the members that are online.
+    pub(super) fn present(&self) -> impl Iterator<Item = &MemberReport> {
+        self.members.iter().filter(|member| member.is_here())
+    }
+
     /// Returns the members that are not online.
     pub(super) fn absentees(&self) -> impl Iterator<Item = &MemberReport> {
         self.members.iter().filter(|member| !member.is_here())

@@ -6,6 +6,7 @@ use super::args::StatusArguments;
 use super::control;
 use super::directories::Directories;
 use super::failure::{Failure, Fault, Outcome};
+use super::mounts;
 use super::report::Report;
 use super::volume::{Volume, survey};
 use crate::fuse::mountinfo;
@@ -33,7 +34,7 @@ fn find(arguments: &StatusArguments) -> Result<Report, Failure> {
         return Ok(report);
     }
     let directories = Directories::find(&arguments.paths)?;
-    if let Some(entry) = control::mount_using(&directories.present) {
+    if let Some(entry) = mounts::mount_using(&directories.present) {
         let report = control::live_report(&entry.mountpoint, &entry)?;
         refuse_others(&directories, &report, &entry.mountpoint)?;
         return Ok(report);

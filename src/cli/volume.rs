@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::control;
 use super::directories::Directories;
 use super::failure::{Failure, Fault, warn};
+use super::mounts;
 use super::report::{
     CapacityReport, ErrorCounts, GeometryReport, IndexReport, MemberReport, MemberState,
     RebuildReport, RebuildState, RedundancyReport, Report, ScrubReport, State,
@@ -143,7 +143,7 @@ fn open_pipeline(
             }
             Err(CommitError::Members(error)) if matches!(*error, MembersError::InUse { .. }) => {
                 let failure = members_failure(&error);
-                if let Some(entry) = control::mount_using(&directories.present) {
+                if let Some(entry) = mounts::mount_using(&directories.present) {
                     let shown = entry.mountpoint.display();
                     return Err(failure.advise(format!("the volume is mounted at {shown}")));
                 }

@@ -342,8 +342,8 @@ fn way_out(halves: &[Half]) -> String {
         .collect();
     let others = others.join(" ");
     format!(
-        "each half has writes that the other lacks; choose which to keep and mount it alone, say {first}; \
-         copy what it lacks out of the other with `cauchyfs extract {others} --to DIR`; then empty the other's \
-         directories, and give each back with `cauchyfs member replace MOUNTPOINT DIR DIR`"
+        "each half has writes that the other lacks; choose which to keep, with all its directories, and mount it \
+         alone, say {first}; copy what it lacks out of the other with `cauchyfs extract {others} --to DIR`; then \
+         empty the other's directories, and give each back with `cauchyfs member replace MOUNTPOINT DIR DIR`"
     )
 }

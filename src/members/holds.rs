@@ -71,6 +71,13 @@ impl Holds {
         self.0.lock().iter().any(|held| held.is_at(path))
     }
 
+    /// Returns where all of them are.
+    pub(super) fn paths(&self) -> Vec<String> {
+        let all = self.0.lock();
+        let stores = all.iter().flat_map(|held| &held.stores);
+        stores.map(|store| store.label()).collect()
+    }
+
     /// Lets go of one directory.
     pub(super) fn free(&self, store: &StoreRef) {
         let freed: Vec<_> = self

@@ -235,12 +235,10 @@ impl Members {
         members
     }
 
-    /// Returns the directory of each member, or where it was last seen, if that is known.
+    /// Returns the directories that are open and locked.
     #[must_use]
-    pub fn paths(&self) -> Vec<PathBuf> {
-        let everyone = self.everyone();
-        let known = everyone.iter().filter(|member| !member.path.is_empty());
-        known.map(|member| PathBuf::from(&member.path)).collect()
+    pub fn in_use(&self) -> Vec<PathBuf> {
+        self.holds.paths().into_iter().map(PathBuf::from).collect()
     }
 
     /// What is known of each member without asking it.

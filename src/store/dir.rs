@@ -113,6 +113,17 @@ impl DirStore {
             .map_err(self.failed("list", "directory"))
     }
 
+    /// Says whether a daemon may have the directory: only if somebody holds its lock, or if that cannot be
+    /// told.
+    #[must_use]
+    pub fn may_be_locked(&self) -> bool {
+        let Ok(directory) = self.tree.reopen() else {
+            return true;
+        };
+        // Freed as soon as it is closed, which is now.
+        sys::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_err()
+    }
+
     /// Sets when a file was changed to now, and waits until that is durable: what only reads, or is frozen,
     /// or hangs, does not do that.
     ///

@@ -121,3 +121,115 @@ fn halves_that_were_mounted_apart_are_left_as_they_are_and_the_way_out_is_named(
         volume.unmount();
     }
 }
+
+#[test]
+fn what_the_refusal_of_halves_advises_makes_one_whole_volume_of_them() {
+    if skip_mounts() {
+        return;
+    }
+    let shape = Shape {
+        data: 2,
+        parity: 2,
+        members: 4,
+        ..Shape::FOUR_TWO
+    };
+    let volume = TestVolume::create(shape, 800);
+    volume.mount();
+    fs::write(volume.path("both"), pattern(1, 3_000_000)).expect("there is room");
+    volume.unmount();
+    write_alone(&volume, &[0, 1], "first", 2);
+    write_alone(&volume, &[2, 3], "second", 3);
+    let mounted = volume.try_mount(&[0, 1, 2, 3], &[]);
+    assert_eq!(mounted.status.code(), Some(2), "{mounted:?}");
+    let said = String::from_utf8_lossy(&mounted.stderr).into_owned();
+    assert!(
+        said.contains("then empty the other's directories"),
+        "{said}"
+    );
+
+    volume.mount_degraded(&[0, 1]);
+    // The other half is nobody's, also while this one is mounted: as the refusal says, what it has is copied out.
+    let losers: Vec<&PathBuf> = volume.members[2..].iter().collect();
+    let (code, said) = run(&["check"], &losers);
+    assert!(matches!(code, 0 | 3), "{said}");
+    let (option, out) = (PathBuf::from("--to"), volume.home.join("out"));
+    let (code, said) = run(&["extract"], &[&losers[..], &[&option, &out]].concat());
+    assert!(matches!(code, 0 | 3), "{said}");
+    assert!(fs::read(out.join("second")).expect("it was copied") == pattern(3, 300_000));
+    for loser in &volume.members[2..] {
+        fs::remove_dir_all(loser).expect("nobody uses it");
+        fs::create_dir(loser).expect("its parent is there");
+    }
+    for (loser, outcome) in volume.members[2..].iter().zip([3, 0]) {
+        let arguments = [&volume.mountpoint, loser, loser];
+        let (code, said) = run(&["member", "replace"], &arguments);
+        assert_eq!(code, outcome, "{said}\n{}", volume.log());
+    }
+    let (status, code) = volume.status();
+    assert_eq!(code, 0, "{status}");
+    assert_eq!(status["redundancy"][0]["losses_tolerated"], 2, "{status}");
+    volume.unmount();
+    let all: Vec<&PathBuf> = volume.members.iter().collect();
+    let (code, said) = run(&["check", "--deep"], &all);
+    assert_eq!(code, 0, "{said}");
+    // The winner's data lie on those that lost, which can do without it from now on.
+    volume.mount_degraded(&[2, 3]);
+    assert!(fs::read(volume.path("first")).expect("it is there") == pattern(2, 300_000));
+    assert!(fs::read(volume.path("both")).expect("it is there") == pattern(1, 3_000_000));
+    assert!(!volume.path("second").exists());
+    volume.unmount();
+}
+
+/// Whoever mounts the members that a mounted volume is without makes a second half of it.
+#[test]
+fn a_second_half_is_not_mounted_to_be_written_where_the_first_is_mounted() {
+    if skip_mounts() {
+        return;
+    }
+    let shape = Shape {
+        data: 2,
+        parity: 2,
+        members: 4,
+        ..Shape::FOUR_TWO
+    };
+    let volume = TestVolume::create(shape, 800);
+    volume.mount();
+    fs::write(volume.path("both"), pattern(1, 300_000)).expect("there is room");
+    volume.unmount();
+    // Else they are taken in at once.
+    let elsewhere = |member: &PathBuf| member.with_extension("moved");
+    for member in &volume.members[2..] {
+        fs::rename(member, elsewhere(member)).expect("nobody uses it");
+    }
+    volume.mount_degraded(&[0, 1]);
+    let second = volume.home.join("second");
+    fs::create_dir(&second).expect("the home is writable");
+    let moved: Vec<PathBuf> = volume.members[2..].iter().map(elsewhere).collect();
+    let before: Vec<_> = moved.iter().map(|member| content(member)).collect();
+    let all = [&moved[0], &moved[1], &second];
+    let (code, said) = run(&["mount"], &all);
+    assert_eq!(code, 2, "{said}");
+    assert!(said.contains("each half would have writes"), "{said}");
+    assert!(said.contains("cauchyfs member replace"), "{said}");
+    let after: Vec<_> = moved.iter().map(|member| content(member)).collect();
+    assert!(before == after, "they are left as they were");
+    // Looking at it does no harm.
+    let (code, said) = run(&["mount", "-o", "ro"], &all);
+    assert_eq!(code, 3, "{said}");
+    assert!(fs::read(second.join("both")).expect("it is there") == pattern(1, 300_000));
+    let (code, said) = run(&["unmount"], &[&second]);
+    assert_eq!(code, 0, "{said}");
+    // The way that was named.
+    for (number, directory) in ["2", "3"].iter().zip(&moved) {
+        let number = PathBuf::from(number);
+        let arguments = [&volume.mountpoint, &number, directory];
+        let (code, said) = run(&["member", "replace"], &arguments);
+        assert!(matches!(code, 0 | 3), "{said}\n{}", volume.log());
+    }
+    volume.assert_healthy();
+    volume.unmount();
+    let (code, said) = run(&["mount"], &[&moved[0], &moved[1], &second]);
+    assert_eq!(code, 3, "{said}");
+    let (code, said) = run(&["unmount"], &[&second]);
+    assert_eq!(code, 0, "{said}");
+}

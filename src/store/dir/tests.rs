@@ -156,6 +156,19 @@ fn a_directory_is_in_use_for_every_other_opener() {
 }
 
 #[test]
+fn a_directory_may_be_locked_only_while_somebody_has_its_lock() {
+    for hold in [Hold::Shared, Hold::Exclusive] {
+        let (_parent, store) = temporary();
+        let other = DirStore::open(store.path()).expect("it is there");
+        assert!(!other.may_be_locked());
+        let held = store.lock(hold).expect("nobody has it");
+        assert!(other.may_be_locked(), "{hold:?}");
+        drop(held);
+        assert!(!other.may_be_locked());
+    }
+}
+
+#[test]
 fn a_lock_that_is_about_to_be_released_is_waited_for() {
     let home = tempfile::tempdir().unwrap();
     let store = DirStore::open(home.path()).unwrap();
