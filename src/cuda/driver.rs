@@ -10,6 +10,7 @@ mod api;
 mod bus;
 mod calls;
 mod context;
+mod copy;
 mod kernels;
 mod lane;
 mod launch;

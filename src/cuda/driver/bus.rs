@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::{
     context::Context,
+    copy::{Copy, End},
     memory::DeviceMemory,
-    stream::{Copy, End, Stream},
+    stream::Stream,
 };
 use crate::cuda::DeviceError;
 
@@ -52,7 +53,7 @@ impl Bus {
     fn queue(&self, send: &[u8], fetch: &mut [u8]) -> Result<(), DeviceError> {
         let there = Copy {
             from: End::Host {
-                address: send.as_ptr().cast_mut().cast(),
+                address: send.as_ptr().expose_provenance(),
                 pitch: send.len(),
             },
             to: End::Device {
@@ -68,7 +69,7 @@ impl Bus {
                 pitch: fetch.len(),
             },
             to: End::Host {
-                address: fetch.as_mut_ptr().cast(),
+                address: fetch.as_mut_ptr().expose_provenance(),
                 pitch: fetch.len(),
             },
             width: fetch.len(),

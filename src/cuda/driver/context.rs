@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::{fmt, ptr};
 
 use cudarc::driver::sys;
@@ -17,6 +18,8 @@ pub(super) struct Context {
     raw: sys::CUcontext,
     device: sys::CUdevice,
     name: String,
+    /// Whether several copies can be queued at once.
+    takes_batches: AtomicBool,
 }
 
 // SAFETY: the driver's functions may be called from any thread; a context is made current in the calling one
@@ -53,7 +56,12 @@ impl Context {
         // SAFETY: the pointer is written to; the device exists.
         let answer = unsafe { calls::cuDevicePrimaryCtxRetain(&raw mut raw, device) };
         check(answer, "open a device")?;
-        Ok(Self { raw, device, name })
+        Ok(Self {
+            raw,
+            device,
+            name,
+            takes_batches: AtomicBool::new(knows_host_addresses(device)),
+        })
     }
 
     /// Lets calls of this thread go to this device from now on.
@@ -81,6 +89,17 @@ impl Context {
     /// Returns the number that tells the device from all others.
     pub(super) fn index(&self) -> c_int {
         self.device
+    }
+
+    /// Returns whether copies of pinned memory may be queued as a batch.
+    pub(super) fn takes_batches(&self) -> bool {
+        self.takes_batches.load(Ordering::Relaxed)
+    }
+
+    /// Takes note that the driver does not take batches.
+    pub(super) fn refuses_batches(&self, error: &DeviceError) {
+        self.takes_batches.store(false, Ordering::Relaxed);
+        log::debug!("{}: copies one by one: {error}", self.name);
     }
 
     pub(super) fn name(&self) -> &str {
@@ -128,6 +147,17 @@ fn those_that_open<T>(
         log::warn!("GPU {index}: {error}; it is left out");
     }
     Ok(opened)
+}
+
+/// Returns whether the device takes the addresses that pinned memory has in this process: batches of copies
+/// are given no others, and elsewhere would copy from anywhere.
+fn knows_host_addresses(device: sys::CUdevice) -> bool {
+    let attribute =
+        sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM;
+    let mut value: c_int = 0;
+    // SAFETY: the pointer is written to; the device exists.
+    let answer = unsafe { calls::cuDeviceGetAttribute(&raw mut value, attribute, device) };
+    check(answer, "ask what a device can do").is_ok() && value == 1
 }
 
 fn name_of(device: sys::CUdevice) -> Result<String, DeviceError> {

@@ -1,17 +1,17 @@
 //! A lane: pieces of a batch on their way to a device, on it, and back.
 
-use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 
 use super::{
     context::Context,
+    copy::{Copies, End},
     kernels::{Applied, Kernels},
     launch::Stripes,
     memory::{DeviceMemory, Staged},
     module::Module,
-    stream::{Copy, End, Event, Purpose, Stream},
+    stream::{Event, Purpose, Stream},
 };
 use crate::codec::{BLOCK_BYTES, Item, Targets};
 use crate::cuda::{
@@ -218,6 +218,8 @@ struct Slot {
     results: DeviceMemory,
     staged: Staged,
     under_way: Vec<UnderWay>,
+    /// Those that are about to be queued; kept for its room.
+    copies: Copies,
 }
 
 /// A piece whose results have not been handed over yet.
@@ -243,6 +245,7 @@ impl Slot {
             results: DeviceMemory::new(context, RESULT_WORDS * size_of::<u32>())?,
             staged: Staged::new(context, STAGED_WORDS)?,
             under_way: Vec::with_capacity(MOST_UNDER_WAY),
+            copies: Copies::default(),
         })
     }
 
@@ -269,13 +272,17 @@ impl Slot {
         );
         // From here on the device may be using the items, whatever fails.
         let staged = self.admit(task, piece, items)?;
+        self.copies.clear();
         for (index, item) in items[piece.items.clone()].iter().enumerate() {
             let address = stripes.address + (index * stripes.stride) as u64;
-            self.send(&item.sources, piece, address)?;
+            self.send(&item.sources, piece, address);
             if let Targets::Compared { shards, .. } = &item.targets {
-                self.send(shards, piece, address + (task.sources * pitch) as u64)?;
+                self.send(shards, piece, address + (task.sources * pitch) as u64);
             }
         }
+        // SAFETY: these are columns of borrowed shards, which the lane does not return before the stream is
+        // done with them; the device has room for all shards of the piece.
+        unsafe { self.stream.copy_all(&mut self.copies) }?;
         let verdicts = self.results.address();
         let words = task.verdict_words(piece);
         let sums = verdicts + (words * size_of::<u32>()) as u64;
@@ -290,13 +297,17 @@ impl Slot {
             // SAFETY: as above; behind the verdicts there is room for the sums.
             unsafe { stripes.sum(&self.stream, module, sums) }?;
         }
+        self.copies.clear();
         for (index, item) in items[piece.items.clone()].iter_mut().enumerate() {
             let address = stripes.address + (index * stripes.stride) as u64;
             if let Targets::Written(shards) = &mut item.targets {
-                self.fetch(shards, piece, address + (task.sources * pitch) as u64)?;
+                self.fetch(shards, piece, address + (task.sources * pitch) as u64);
             }
         }
-        self.fetch_results(&staged)
+        self.fetch_results(&staged);
+        // SAFETY: as above, and the shards are borrowed mutably; nobody looks at the staged words before
+        // the stream was waited for.
+        unsafe { self.stream.copy_all(&mut self.copies) }
     }
 
     /// Takes a piece up among those that are under way; returns where its results will be.
@@ -321,80 +332,52 @@ impl Slot {
         Ok(staged)
     }
 
-    /// Queues the copy of columns of shards to the device, those that are adjacent in memory at once.
-    fn send(&self, shards: &[&[u8]], piece: &Piece, to: u64) -> Result<(), DeviceError> {
-        let pointers: Vec<*const u8> = shards.iter().map(|shard| shard.as_ptr()).collect();
-        let shard_bytes = shards.first().map_or(0, |shard| shard.len());
-        for run in runs(&pointers, shard_bytes) {
-            let first = shards[run.start][piece.columns.clone()].as_ptr();
-            let copy = Copy {
-                from: End::Host {
-                    address: first.cast_mut().cast(),
-                    pitch: shard_bytes,
-                },
-                to: End::Device {
-                    address: to + (run.start * piece.pitch()) as u64,
-                    pitch: piece.pitch(),
-                },
-                width: piece.bytes(),
-                rows: run.len(),
+    /// Adds columns of shards to the copies that go to the device.
+    fn send(&mut self, shards: &[&[u8]], piece: &Piece, to: u64) {
+        let pitch = piece.pitch();
+        for (index, shard) in shards.iter().enumerate() {
+            let from = End::Host {
+                address: shard[piece.columns.clone()].as_ptr().expose_provenance(),
+                pitch: shard.len(),
             };
-            // SAFETY: the rows are columns of borrowed shards, which the lane does not return before
-            // the stream is done with; the device has room for all shards of the piece.
-            unsafe { self.stream.copy(&copy) }?;
+            let address = to + (index * pitch) as u64;
+            let to = End::Device { address, pitch };
+            self.copies.add(from, to, piece.bytes());
         }
-        Ok(())
     }
 
-    /// Queues the copy of columns of shards from the device, those that are adjacent in memory at once.
-    fn fetch(&self, shards: &mut [&mut [u8]], piece: &Piece, from: u64) -> Result<(), DeviceError> {
-        let shard_bytes = shards.first().map_or(0, |shard| shard.len());
-        let pointers: Vec<*mut u8> = shards.iter_mut().map(|shard| shard.as_mut_ptr()).collect();
-        let read: Vec<*const u8> = pointers
-            .iter()
-            .map(|pointer| pointer.cast_const())
-            .collect();
-        for run in runs(&read, shard_bytes) {
-            let first: *mut c_void = pointers[run.start].wrapping_add(piece.columns.start).cast();
-            let copy = Copy {
-                from: End::Device {
-                    address: from + (run.start * piece.pitch()) as u64,
-                    pitch: piece.pitch(),
-                },
-                to: End::Host {
-                    address: first,
-                    pitch: shard_bytes,
-                },
-                width: piece.bytes(),
-                rows: run.len(),
+    /// Adds columns of shards to the copies that come from the device.
+    fn fetch(&mut self, shards: &mut [&mut [u8]], piece: &Piece, from: u64) {
+        let pitch = piece.pitch();
+        for (index, shard) in shards.iter_mut().enumerate() {
+            let address = from + (index * pitch) as u64;
+            let from = End::Device { address, pitch };
+            let to = End::Host {
+                address: shard[piece.columns.clone()]
+                    .as_mut_ptr()
+                    .expose_provenance(),
+                pitch: shard.len(),
             };
-            // SAFETY: as in `send`, and the shards are borrowed mutably.
-            unsafe { self.stream.copy(&copy) }?;
+            self.copies.add(from, to, piece.bytes());
         }
-        Ok(())
     }
 
-    /// Queues the copy of verdicts and sums, if there are any.
-    fn fetch_results(&mut self, staged: &Range<usize>) -> Result<(), DeviceError> {
+    /// Adds verdicts and sums, if there are any, to the copies that come from the device.
+    fn fetch_results(&mut self, staged: &Range<usize>) {
         if staged.is_empty() {
-            return Ok(());
+            return;
         }
         let width = staged.len() * size_of::<u32>();
-        let copy = Copy {
-            from: End::Device {
-                address: self.results.address(),
-                pitch: width,
-            },
-            to: End::Host {
-                address: self.staged.as_mut_ptr().wrapping_add(staged.start).cast(),
-                pitch: width,
-            },
-            width,
-            rows: 1,
+        let from = End::Device {
+            address: self.results.address(),
+            pitch: width,
         };
-        // SAFETY: both ends have room for so many words, live as long as the stream, and are not
-        // touched before the stream was waited for.
-        unsafe { self.stream.copy(&copy) }
+        let words = self.staged.as_mut_ptr().wrapping_add(staged.start);
+        let to = End::Host {
+            address: words.expose_provenance(),
+            pitch: width,
+        };
+        self.copies.add(from, to, width);
     }
 
     /// Waits until the stream is done with all that it has.
@@ -425,34 +408,5 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         self.abandon();
-    }
-}
-
-/// Returns the runs of shards of which each begins where the one before ends.
-fn runs(shards: &[*const u8], shard_bytes: usize) -> Vec<Range<usize>> {
-    let mut runs: Vec<Range<usize>> = Vec::new();
-    for (index, shard) in shards.iter().enumerate() {
-        match runs.last_mut() {
-            Some(run) if shards[index - 1].wrapping_add(shard_bytes) == *shard => run.end += 1,
-            _ => runs.push(index..index + 1),
-        }
-    }
-    runs
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn adjacent_shards_travel_together() {
-        let memory = [0u8; 100];
-        let at = |offset: usize| memory[offset..].as_ptr();
-        let runs = |offsets: &[usize]| {
-            let shards: Vec<*const u8> = offsets.iter().map(|&offset| at(offset)).collect();
-            super::runs(&shards, 10)
-        };
-        assert_eq!(runs(&[0, 10, 20, 50]), [0..3, 3..4]);
-        assert_eq!(runs(&[0, 10, 30, 40, 20]), [0..2, 2..4, 4..5]);
-        assert_eq!(runs(&[10, 0]), [0..1, 1..2]);
-        assert_eq!(runs(&[]), []);
     }
 }

@@ -1,10 +1,12 @@
 //! Memory on a device, and memory of this process that a device reads and writes by itself.
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::{ptr, slice};
 
 use cudarc::driver::sys;
+use parking_lot::RwLock;
 
 use super::{api::check, calls, context::Context};
 use crate::cuda::DeviceError;
@@ -97,6 +99,7 @@ impl Staged {
         check(answer, "allocate page-locked memory")?;
         // SAFETY: it was allocated as long as that.
         unsafe { ptr::write_bytes(address.cast::<u8>(), 0, bytes) };
+        PINNED.write().insert(address.addr(), bytes);
         Ok(Self {
             context: Arc::clone(context),
             words: address.cast(),
@@ -117,10 +120,21 @@ impl Staged {
 
 impl Drop for Staged {
     fn drop(&mut self) {
+        PINNED.write().remove(&self.words.addr());
         // SAFETY: it was allocated by `new`, and lanes wait for the device before they go.
         let free = || unsafe { calls::cuMemFreeHost(self.words.cast()) };
         self.context.free("free page-locked memory", free);
     }
+}
+
+/// What devices read and write by themselves: where it begins, and how long it is. All of them know it.
+static PINNED: RwLock<BTreeMap<usize, usize>> = RwLock::new(BTreeMap::new());
+
+/// Returns whether so many bytes from an address on lie in memory that was pinned in one piece.
+pub(super) fn is_pinned(address: usize, len: usize) -> bool {
+    let pinned = PINNED.read();
+    let before = pinned.range(..=address).next_back();
+    before.is_some_and(|(start, pinned)| address + len <= start + pinned)
 }
 
 /// Locks memory into its pages, for all devices.
@@ -135,7 +149,9 @@ pub(super) fn pin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceErro
     let answer = unsafe {
         calls::cuMemHostRegister_v2(address, memory.len(), sys::CU_MEMHOSTREGISTER_PORTABLE)
     };
-    check(answer, "lock memory")
+    check(answer, "lock memory")?;
+    PINNED.write().insert(memory.as_ptr().addr(), memory.len());
+    Ok(())
 }
 
 /// Takes [`pin`] back.
@@ -144,6 +160,7 @@ pub(super) fn pin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceErro
 ///
 /// If it was not pinned, or the driver cannot.
 pub(super) fn unpin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceError> {
+    PINNED.write().remove(&memory.as_ptr().addr());
     // Memory is registered for the process: the driver may well let go of it when the device is lost.
     if let Err(error) = context.enter() {
         log::debug!("{}: {error}", context.name());
@@ -151,4 +168,26 @@ pub(super) fn unpin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceEr
     // SAFETY: the driver refuses what was not pinned.
     let answer = unsafe { calls::cuMemHostUnregister(memory.as_mut_ptr().cast()) };
     check(answer, "unlock memory")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_memory_that_was_pinned_in_one_piece_counts_as_pinned() {
+        // Where no mapping lies, so that no other test pins anything there.
+        let start = 0x1000;
+        PINNED.write().extend([(start, 100), (start + 100, 50)]);
+        assert!(is_pinned(start, 100));
+        assert!(is_pinned(start + 99, 1));
+        assert!(is_pinned(start + 100, 50));
+        assert!(!is_pinned(start - 1, 2));
+        assert!(!is_pinned(start + 99, 2), "in two pieces");
+        assert!(!is_pinned(start + 149, 2));
+        PINNED.write().remove(&start);
+        assert!(!is_pinned(start, 1));
+        assert!(is_pinned(start + 100, 1));
+        PINNED.write().remove(&(start + 100));
+    }
 }

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use super::{
     context::Context,
+    copy::{Copy, End},
     kernels::Applied,
     launch::Stripes,
     memory::DeviceMemory,
-    stream::{Copy, End, Event, Purpose, Stream},
+    stream::{Event, Purpose, Stream},
 };
 use crate::codec::Matrix;
 use crate::cuda::{DeviceError, ptx::Kind};
@@ -74,17 +75,17 @@ impl Resident {
             state ^= state << 17;
             word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
         }
-        let queued = self.queue_fill(&mut noise, &write);
+        let queued = self.queue_fill(&noise, &write);
         // Whether or not all was queued, what was is done before the noise is freed.
         queued.and(self.stream.finish())
     }
 
-    fn queue_fill(&self, noise: &mut [u8], write: &Applied) -> Result<(), DeviceError> {
+    fn queue_fill(&self, noise: &[u8], write: &Applied) -> Result<(), DeviceError> {
         for start in (0..self.memory.len()).step_by(noise.len()) {
             let width = noise.len().min(self.memory.len() - start);
             let copy = Copy {
                 from: End::Host {
-                    address: noise.as_mut_ptr().cast(),
+                    address: noise.as_ptr().expose_provenance(),
                     pitch: width,
                 },
                 to: self.end_at(start, width),

@@ -7,7 +7,14 @@ use std::time::Duration;
 
 use cudarc::driver::sys;
 
-use super::{api::check, calls, context::Context, module::Function};
+use super::{
+    api::check,
+    calls,
+    context::Context,
+    copy::{Copies, Copy, End},
+    memory,
+    module::Function,
+};
 use crate::cuda::DeviceError;
 
 /// Work that a device does one after the other, beside that of other streams.
@@ -49,25 +56,22 @@ impl Stream {
     /// All rows of both ends must be there, those of the target not be used otherwise and those of
     /// the source not be written, until the stream is done with it.
     pub(super) unsafe fn copy(&self, copy: &Copy) -> Result<(), DeviceError> {
-        let Copy {
-            from,
-            to,
-            width,
-            rows,
-        } = *copy;
-        let whole = rows == 1 || (from.pitch() == width && to.pitch() == width);
+        let Copy { from, to, .. } = *copy;
+        let bytes = copy.bytes();
         let answer = match (from, to) {
-            (End::Host { address, .. }, End::Device { address: to, .. }) if whole => {
+            (End::Host { address, .. }, End::Device { address: to, .. }) if copy.is_whole() => {
+                let from = ptr::with_exposed_provenance(address);
                 // SAFETY: the caller promised it.
-                unsafe { calls::cuMemcpyHtoDAsync_v2(to, address, width * rows, self.raw) }
+                unsafe { calls::cuMemcpyHtoDAsync_v2(to, from, bytes, self.raw) }
             }
-            (End::Device { address, .. }, End::Host { address: to, .. }) if whole => {
+            (End::Device { address, .. }, End::Host { address: to, .. }) if copy.is_whole() => {
+                let to = ptr::with_exposed_provenance_mut(to);
                 // SAFETY: the caller promised it.
-                unsafe { calls::cuMemcpyDtoHAsync_v2(to, address, width * rows, self.raw) }
+                unsafe { calls::cuMemcpyDtoHAsync_v2(to, address, bytes, self.raw) }
             }
-            (End::Device { address, .. }, End::Device { address: to, .. }) if whole => {
+            (End::Device { address, .. }, End::Device { address: to, .. }) if copy.is_whole() => {
                 // SAFETY: the caller promised it.
-                unsafe { calls::cuMemcpyDtoDAsync_v2(to, address, width * rows, self.raw) }
+                unsafe { calls::cuMemcpyDtoDAsync_v2(to, address, bytes, self.raw) }
             }
             _ => {
                 let copy = copy.in_rows();
@@ -76,6 +80,79 @@ impl Stream {
             }
         };
         check(answer, "copy")
+    }
+
+    /// Queues copies, as a batch those that can go in one: a batch costs the CPU hardly more than a copy.
+    ///
+    /// # Errors
+    ///
+    /// If the device is lost, or some of them cannot be queued.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::copy`], for each of them; none may read what another writes.
+    pub(super) unsafe fn copy_all(&self, copies: &mut Copies) -> Result<(), DeviceError> {
+        if self.context.takes_batches() {
+            copies.split(memory::is_pinned);
+        }
+        if copies.have_batch() {
+            // SAFETY: the caller promised it.
+            match unsafe { self.copy_batch(copies) } {
+                Ok(()) => {}
+                Err(error) if error.is_final() => return Err(error),
+                Err(error) => {
+                    self.context.refuses_batches(&error);
+                    // Those that it may have queued are copied twice.
+                    copies.rejoin();
+                }
+            }
+        }
+        for copy in copies.all() {
+            // SAFETY: the caller promised it.
+            unsafe { self.copy(copy) }?;
+        }
+        Ok(())
+    }
+
+    /// Queues the batch that some copies make.
+    ///
+    /// # Errors
+    ///
+    /// If the device is lost, or does not take batches.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::copy_all`].
+    unsafe fn copy_batch(&self, copies: &mut Copies) -> Result<(), DeviceError> {
+        let nowhere = sys::CUmemLocation {
+            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID,
+            id: 0,
+        };
+        // Places are for memory that moves about.
+        let mut attributes = sys::CUmemcpyAttributes {
+            srcAccessOrder: sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+            srcLocHint: nowhere,
+            dstLocHint: nowhere,
+            flags: 0,
+        };
+        let (mut first, mut failed) = (0, 0);
+        let (from, to, sizes) = copies.batch();
+        // SAFETY: the three lists are equally long, and the only attributes count from the first copy
+        // on; all else the caller promised.
+        let answer = unsafe {
+            calls::cuMemcpyBatchAsync(
+                to.as_mut_ptr(),
+                from.as_mut_ptr(),
+                sizes.as_mut_ptr(),
+                sizes.len(),
+                &raw mut attributes,
+                &raw mut first,
+                1,
+                &raw mut failed,
+                self.raw,
+            )
+        };
+        check(answer, "copy a batch")
     }
 
     /// Queues zeros for words on the device.
@@ -170,69 +247,6 @@ impl Drop for Stream {
         // SAFETY: `new` made it.
         let free = || unsafe { calls::cuStreamDestroy_v2(self.raw) };
         self.context.free("end a stream", free);
-    }
-}
-
-/// Equally long rows of bytes, `pitch` bytes apart.
-#[derive(Clone, Copy)]
-pub(super) enum End {
-    /// In this process.
-    Host { address: *mut c_void, pitch: usize },
-    /// On the device.
-    Device {
-        address: sys::CUdeviceptr,
-        pitch: usize,
-    },
-}
-
-impl End {
-    fn pitch(self) -> usize {
-        match self {
-            Self::Host { pitch, .. } | Self::Device { pitch, .. } => pitch,
-        }
-    }
-}
-
-/// A copy of rows of bytes.
-#[derive(Clone, Copy)]
-pub(super) struct Copy {
-    pub(super) from: End,
-    pub(super) to: End,
-    /// Bytes of a row.
-    pub(super) width: usize,
-    pub(super) rows: usize,
-}
-
-impl Copy {
-    fn in_rows(&self) -> sys::CUDA_MEMCPY2D {
-        let host = sys::CUmemorytype::CU_MEMORYTYPE_HOST;
-        let device = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
-        let (src_type, src_host, src_device) = match self.from {
-            End::Host { address, .. } => (host, address, 0),
-            End::Device { address, .. } => (device, ptr::null_mut(), address),
-        };
-        let (dst_type, dst_host, dst_device) = match self.to {
-            End::Host { address, .. } => (host, address, 0),
-            End::Device { address, .. } => (device, ptr::null_mut(), address),
-        };
-        sys::CUDA_MEMCPY2D {
-            srcXInBytes: 0,
-            srcY: 0,
-            srcMemoryType: src_type,
-            srcHost: src_host,
-            srcDevice: src_device,
-            srcArray: ptr::null_mut(),
-            srcPitch: self.from.pitch(),
-            dstXInBytes: 0,
-            dstY: 0,
-            dstMemoryType: dst_type,
-            dstHost: dst_host,
-            dstDevice: dst_device,
-            dstArray: ptr::null_mut(),
-            dstPitch: self.to.pitch(),
-            WidthInBytes: self.width,
-            Height: self.rows,
-        }
     }
 }
 
