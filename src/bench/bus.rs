@@ -26,7 +26,8 @@ const LEAST_TURN: Duration = Duration::from_millis(200);
 pub(super) struct Gpus {
     dispatch: Dispatch,
     first: Gpu,
-    bus: Mutex<Copies>,
+    /// One for each.
+    buses: Vec<Mutex<Copies>>,
 }
 
 /// A bus, and memory at this end of it.
@@ -34,6 +35,31 @@ struct Copies {
     bus: Bus,
     send: Pinned,
     fetch: Pinned,
+}
+
+impl Copies {
+    fn new(gpu: &Gpu) -> Result<Mutex<Self>, DeviceError> {
+        Ok(Mutex::new(Self {
+            bus: gpu.bus(COPY_BYTES)?,
+            send: Pinned::new(gpu, COPY_BYTES)?,
+            fetch: Pinned::new(gpu, COPY_BYTES)?,
+        }))
+    }
+
+    /// Copies so many bytes there and back again and again; returns how many a second went there.
+    fn rate(&mut self, there: usize, back: usize, time: Duration) -> Result<f64, DeviceError> {
+        let start = Instant::now();
+        let mut total = 0;
+        loop {
+            let (from, to) = (&self.send.bytes[..there], &mut self.fetch.bytes[..back]);
+            self.bus.copy(from, to)?;
+            total += there;
+            let elapsed = start.elapsed();
+            if elapsed >= time {
+                return Ok(to_f64(total) / elapsed.as_secs_f64());
+            }
+        }
+    }
 }
 
 /// Memory that a device knows of.
@@ -74,16 +100,12 @@ impl Gpus {
     pub(super) fn open() -> Result<Self, DeviceError> {
         let gpus = Gpu::all()?;
         let first = gpus.first().ok_or(DeviceError::NoDevice)?.clone();
+        let buses = gpus.iter().map(Copies::new).collect::<Result<_, _>>()?;
         let devices = gpus.into_iter().map(|gpu| Arc::new(gpu) as Arc<dyn Device>);
-        let copies = Copies {
-            bus: first.bus(COPY_BYTES)?,
-            send: Pinned::new(&first, COPY_BYTES)?,
-            fetch: Pinned::new(&first, COPY_BYTES)?,
-        };
         Ok(Self {
             dispatch: Dispatch::all_to_devices(devices.collect())?,
             first,
-            bus: Mutex::new(copies),
+            buses,
         })
     }
 
@@ -97,35 +119,35 @@ impl Gpus {
         self.first.name()
     }
 
-    /// Returns how fast bytes are copied to the first, and nothing else, in 10⁹ a second.
+    /// Returns how fast bytes are copied to all of them together, and nothing else, in 10⁹ a second.
     ///
     /// # Errors
     ///
-    /// If it is lost.
+    /// If one is lost.
     pub(super) fn send_gb_per_s(&self) -> Result<f64, DeviceError> {
         let turn = || self.copy_rate(COPY_BYTES, 0, Duration::from_millis(100));
         let rates: Result<Vec<f64>, DeviceError> = (0..TURNS).map(|_| turn()).collect();
         Ok(median(rates?) / 1e9)
     }
 
-    /// Copies so many bytes there and back again and again; returns how many a second went there.
+    /// Copies so many bytes to each of them and back, all at once; returns how many a second went there.
     fn copy_rate(&self, there: usize, back: usize, time: Duration) -> Result<f64, DeviceError> {
-        let mut copies = self.bus.lock();
-        let Copies {
-            bus,
-            send: from,
-            fetch: to,
-        } = &mut *copies;
-        let start = Instant::now();
-        let mut total = 0;
-        loop {
-            bus.copy(&from.bytes[..there], &mut to.bytes[..back])?;
-            total += there;
-            let elapsed = start.elapsed();
-            if elapsed >= time {
-                return Ok(to_f64(total) / elapsed.as_secs_f64());
-            }
-        }
+        let no_thread = |error: std::io::Error| DeviceError::Failed {
+            operation: "start a thread",
+            reason: error.to_string(),
+        };
+        std::thread::scope(|scope| {
+            let rate = |bus: &Mutex<Copies>| bus.lock().rate(there, back, time);
+            let workers = self.buses.iter().map(|bus| {
+                let builder = std::thread::Builder::new();
+                builder.spawn_scoped(scope, move || rate(bus))
+            });
+            let workers: Vec<_> = workers.collect::<Result<_, _>>().map_err(no_thread)?;
+            let rates = workers
+                .into_iter()
+                .map(|worker| worker.join().expect("copying does not panic"));
+            rates.sum()
+        })
     }
 }
 
@@ -185,6 +207,10 @@ impl Plan {
         let data_bytes = self.geometry().data_shards() * self.setting.shard_bytes;
         let (mut rates, mut limits, mut seconds_per_tb) = (Vec::new(), Vec::new(), Vec::new());
         let before = gpus.dispatch.coding();
+        // What is only done once is done now: kernels are compiled, and the CPU repeats what is new.
+        let warm_up: Contender = Box::new(|lane| self.work(lane, Some(&gpus.dispatch)));
+        stripes_per_second(held.lanes, &warm_up, LEAST_TURN)?;
+        drop(warm_up);
         for _ in 0..TURNS {
             // Callers wait for each other's stripes, so only what all of them got done together counts.
             let (stripes, done) = (AtomicUsize::new(0), Mutex::new(Instant::now()));
@@ -234,7 +260,7 @@ impl Plan {
 }
 
 /// Returns the time that all cores together have worked for this process.
-fn cpu_seconds() -> f64 {
+pub(super) fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let whole = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or(0);

@@ -1,7 +1,8 @@
 //! Rows of GPUs: stripes that stay in the memory of one, next to copies inside it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::bus::cpu_seconds;
 use super::row::{Plan, median, to_f64};
 use super::{BenchError, Operation, Row};
 use crate::codec::{Geometry, Matrix};
@@ -52,8 +53,14 @@ impl Plan {
         let moved = to_f64(matrix.rows() + matrix.columns()) / to_f64(matrix.columns());
         // A copy reads what it copies and writes it.
         let copied = 2.0 * to_f64(resident.copied_bytes()) / moved;
+        let mut seconds_per_tb = Vec::new();
         for _ in 0..TURNS {
-            rates.push(rate(&mut resident, Resident::apply, turn)? * data_bytes / 1e9);
+            let cpu = cpu_seconds();
+            let start = Instant::now();
+            let reached = rate(&mut resident, Resident::apply, turn)? * data_bytes;
+            let busy = start.elapsed().as_secs_f64();
+            seconds_per_tb.push((cpu_seconds() - cpu) / (busy * reached) * 1e12);
+            rates.push(reached / 1e9);
             limits.push(rate(&mut resident, Resident::copy, turn)? * copied / 1e9);
         }
         Ok(Row {
@@ -61,6 +68,7 @@ impl Plan {
             threads: 1,
             gb_per_s: median(rates),
             limit_gb_per_s: median(limits),
+            cpu_seconds_per_tb: Some(median(seconds_per_tb)),
             ..self.blank_row()
         })
     }

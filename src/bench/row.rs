@@ -14,7 +14,10 @@ use crate::{
         isal::Rival,
         lane::{Arena, Lane},
     },
-    codec::{self, Accelerator, Codec, Geometry, Job, Matrix, Mode, Stores},
+    codec::{
+        self, Accelerator, BLOCK_BYTES, Codec, CodecError, Geometry, Job, Matrix, Mode, Pass,
+        Stores,
+    },
 };
 
 /// What is done to stripes.
@@ -44,7 +47,8 @@ pub enum WorkingSet {
     Cold,
     /// 2 GiB of them in the memory of a GPU, where they stay.
     Device,
-    /// As with [`Self::Cold`], in memory that GPUs read and write by themselves.
+    /// As with [`Self::Cold`], in memory that GPUs read and write by themselves; who encodes wants checksums,
+    /// too, as the filesystem does.
     Pinned,
     /// The same in any memory, for GPUs.
     Pageable,
@@ -277,11 +281,28 @@ impl Plan {
         let stores = self.setting.working_set.stores();
         let pass = self.codec.pass().stores(stores).accelerator(accelerator);
         let done = match self.setting.operation {
+            Operation::Encode if self.setting.working_set.is_of_gpu() => {
+                lane.encode(|data, parity| self.encode_with_checksums(pass, data, parity))
+            }
             Operation::Encode => lane.encode(|data, parity| pass.encode(data, parity)),
             Operation::Decode => lane.decode(|present, lost| pass.reconstruct(present, lost)),
             Operation::Verify => lane.verify(|shards, _| pass.verify(shards).map(drop)),
         };
         done.expect(LANES_FIT);
+    }
+
+    /// Encodes as the filesystem does, which needs a checksum of each block of each shard. GPUs have to read all
+    /// of them once more for these; CPUs compute them as they go.
+    fn encode_with_checksums(
+        &self,
+        pass: Pass<'_>,
+        data: &[&[u8]],
+        parity: &mut [&mut [u8]],
+    ) -> Result<(), CodecError> {
+        let blocks = self.setting.shard_bytes.div_ceil(BLOCK_BYTES);
+        let mut sums = vec![vec![0; blocks]; data.len() + parity.len()];
+        let mut lists: Vec<&mut [u32]> = sums.iter_mut().map(|list| &mut list[..]).collect();
+        pass.encode_with_checksums(data, parity, &mut lists)
     }
 
     /// Reads and writes the same shards of the lane's next stripe, with nothing but XOR.
