@@ -43,6 +43,9 @@ pub(super) struct CodingReport {
     pub(super) redone: u64,
     /// The GPUs in use.
     pub(super) gpus: Vec<String>,
+    /// Those that do not answer; stripes wait for them.
+    #[serde(default)]
+    pub(super) gpus_hanging: Vec<String>,
 }
 
 /// What one side coded.
@@ -71,12 +74,13 @@ impl From<Coding> for CodingReport {
             cuda: coding.cuda.into(),
             redone: coding.redone,
             gpus: coding.devices,
+            gpus_hanging: coding.hanging,
         }
     }
 }
 
 impl CodingReport {
-    /// Says it in words; nothing if nothing was coded.
+    /// Says it in words; nothing if there is nothing to say.
     fn in_words(&self) -> Option<String> {
         let amount = |coded: CodedReport, place: &str| {
             let size = format_size(coded.bytes);
@@ -89,7 +93,12 @@ impl CodingReport {
         };
         let parts = [amount(self.cpu, "the CPU"), amount(self.cuda, &gpus)];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
-        (!parts.is_empty()).then(|| format!("coded {}", parts.join(", ")))
+        let coded = (!parts.is_empty()).then(|| format!("coded {}", parts.join(", ")));
+        let hanging = self.gpus_hanging.iter().map(|gpu| {
+            format!("{gpu} does not answer: stripes that are with it stay unwritten until it does")
+        });
+        let lines: Vec<String> = coded.into_iter().chain(hanging).collect();
+        (!lines.is_empty()).then(|| lines.join("\n"))
     }
 }
 
@@ -635,6 +644,16 @@ mod tests {
         .for_people();
         let words = "coded 1.0 GiB on the CPU at 1.1 GB/s, 4.0 GiB on H100";
         assert!(text.contains(words), "{text}");
+    }
+
+    #[test]
+    fn a_gpu_that_does_not_answer_is_named_whether_or_not_anything_was_coded() {
+        let coding = Coding {
+            hanging: vec!["H100".to_owned()],
+            ..Coding::default()
+        };
+        let words = CodingReport::from(coding).in_words().unwrap();
+        assert!(words.starts_with("H100 does not answer"), "{words}");
     }
 
     #[test]

@@ -63,6 +63,8 @@ pub struct Coding {
     pub redone: u64,
     /// Names of the devices in use.
     pub devices: Vec<String>,
+    /// Names of those that do not answer. Stripes that are with them can be neither written nor coded elsewhere.
+    pub hanging: Vec<String>,
 }
 
 impl Dispatch {
@@ -151,6 +153,11 @@ impl Dispatch {
             cuda: self.shared.devices.coded(),
             redone: self.shared.redone.load(Ordering::Relaxed),
             devices: pipeline.map_or_else(Vec::new, Pipeline::device_names),
+            hanging: self
+                .shared
+                .pipeline
+                .get()
+                .map_or_else(Vec::new, Pipeline::hanging_device_names),
         }
     }
 

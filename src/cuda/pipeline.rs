@@ -8,27 +8,31 @@
 //! # Invariants
 //!
 //! - An item is done, or its caller is told that it is not; then nothing touches it any more.
-//! - A device that is lost, or fails time and again, is given nothing any more. This is said once.
+//! - A device that is lost, fails time and again, or does not answer is given nothing any more. This is said
+//!   once.
 
 mod loan;
 mod queue;
+mod station;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::{Device, DeviceError, Lane, Program, Work};
 use crate::codec::{Item, Matrix};
 use loan::Loan;
 use queue::Queue;
+use station::Station;
 
 /// Lanes of each device: one copies to the device, one computes or copies back, one gathers.
-const LANES: usize = 3;
+pub(super) const LANES: usize = 3;
 
-/// Failures in a row after which a device is taken for broken, though it is not lost.
-const MOST_FAILURES: u32 = 8;
+/// How long a device may take for a batch, or to make a lane, before it is taken for one that hangs. What
+/// takes longest on one that works is to compile a kernel: some seconds.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An item was not done: no device is left, or the one that was to do it failed. Its targets are
 /// unspecified.
@@ -50,22 +54,14 @@ type Ended = Result<Done, NotDone>;
 /// Devices with the threads that feed them.
 pub(super) struct Pipeline {
     shared: Arc<Shared>,
+    /// In the order of stations, and lanes of each.
     threads: Vec<JoinHandle<()>>,
 }
 
 struct Shared {
     queue: Queue<Ended>,
     stations: Vec<Station>,
-}
-
-/// A device, and how it has been doing.
-struct Station {
-    device: Arc<dyn Device>,
-    failures: AtomicU32,
-    /// Lanes that could not be made.
-    missing_lanes: AtomicUsize,
-    has_failed: AtomicBool,
-    given_up: AtomicBool,
+    patience: Duration,
 }
 
 impl Pipeline {
@@ -75,18 +71,16 @@ impl Pipeline {
     ///
     /// If the system gives no threads.
     pub(super) fn start(devices: Vec<Arc<dyn Device>>) -> std::io::Result<Self> {
-        let station = |device| Station {
-            device,
-            failures: AtomicU32::new(0),
-            missing_lanes: AtomicUsize::new(0),
-            has_failed: AtomicBool::new(false),
-            given_up: AtomicBool::new(false),
-        };
-        let stations: Vec<Station> = devices.into_iter().map(station).collect();
+        Self::start_with(devices, PATIENCE)
+    }
+
+    fn start_with(devices: Vec<Arc<dyn Device>>, patience: Duration) -> std::io::Result<Self> {
+        let stations: Vec<Station> = devices.into_iter().map(Station::new).collect();
         let lanes = stations.len() * LANES;
         let shared = Arc::new(Shared {
             queue: Queue::new(lanes),
             stations,
+            patience,
         });
         let mut pipeline = Self {
             shared,
@@ -95,7 +89,7 @@ impl Pipeline {
         for lane in 0..lanes {
             let shared = Arc::clone(&pipeline.shared);
             let name = format!("cuda-{}", lane / LANES);
-            let work = move || shared.feed(&shared.stations[lane / LANES]);
+            let work = move || shared.feed(lane / LANES, lane % LANES);
             let thread = std::thread::Builder::new().name(name).spawn(work);
             pipeline.threads.push(thread.inspect_err(|_| {
                 (lane..lanes).for_each(|_| pipeline.shared.queue.leave());
@@ -113,24 +107,36 @@ impl Pipeline {
     /// Returns the names of the devices that are left.
     pub(super) fn device_names(&self) -> Vec<String> {
         let left = self.shared.stations.iter().filter(|s| !s.is_given_up());
-        left.map(|station| station.device.name().to_owned())
+        left.map(|station| station.device().name().to_owned())
+            .collect()
+    }
+
+    /// Returns the names of the devices that do not answer, though items are with them.
+    pub(super) fn hanging_device_names(&self) -> Vec<String> {
+        let hanging = self.shared.stations.iter().filter(|s| s.is_hanging());
+        hanging
+            .map(|station| station.device().name().to_owned())
             .collect()
     }
 
     /// Returns the device that memory is to be pinned with; what one has pinned is so for all.
     pub(super) fn pinning_device(&self) -> Option<&Arc<dyn Device>> {
         let mut left = self.shared.stations.iter().filter(|s| !s.is_given_up());
-        left.next().map(|station| &station.device)
+        left.next().map(Station::device)
     }
 
     /// Has the matrix applied to the item; blocks until it is. Returns how it was done.
+    ///
+    /// An item that is with a device that hangs is not returned before the device lets go of it, which may be
+    /// never: nobody can tell that it does not write any more.
     ///
     /// # Errors
     ///
     /// [`NotDone`].
     pub(super) fn run(&self, matrix: &Matrix, item: &mut Item<'_>) -> Ended {
         let accept = |loan| self.shared.queue.push(loan);
-        loan::lend(matrix, item, accept).unwrap_or(Err(NotDone))
+        let look = || self.shared.look_for_hanging();
+        loan::lend(matrix, item, accept, self.shared.patience, look).unwrap_or(Err(NotDone))
     }
 
     /// Returns how many items wait for a lane.
@@ -143,7 +149,11 @@ impl Pipeline {
 impl Drop for Pipeline {
     fn drop(&mut self) {
         self.shared.queue.close();
-        for thread in self.threads.drain(..) {
+        self.shared.look_for_hanging();
+        for (lane, thread) in self.threads.drain(..).enumerate() {
+            if self.shared.stations[lane / LANES].is_hanging() {
+                continue; // it may never come back, and nobody waits for what it does
+            }
             if thread.join().is_err() {
                 log::error!("a thread that feeds a GPU panicked");
             }
@@ -153,32 +163,35 @@ impl Drop for Pipeline {
 
 impl fmt::Debug for Pipeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let devices = self.shared.stations.iter().map(|station| &station.device);
+        let devices = self.shared.stations.iter().map(Station::device);
         f.debug_list().entries(devices).finish()
     }
 }
 
 impl Shared {
     /// Makes a lane and feeds it until the queue is closed or the device given up.
-    fn feed(&self, station: &Station) {
+    fn feed(&self, device: usize, lane: usize) {
+        let station = &self.stations[device];
         let leaving = scopeguard::guard((), |()| self.queue.leave());
-        match catch(|| station.device.lane()) {
-            Ok(mut lane) => self.feed_lane(station, &mut *lane),
+        match station.watch(lane, || catch(|| station.device().lane())) {
+            Ok(mut made) => self.feed_lane(device, lane, &mut *made),
             Err(error) => station.lacks_lane(&error),
         }
         drop(leaving);
     }
 
-    fn feed_lane(&self, station: &Station, lane: &mut dyn Lane) {
-        while let Some(mut batch) = self.queue.next_batch(|| station.is_given_up()) {
-            let outcome = run_batch(lane, &mut batch);
+    fn feed_lane(&self, device: usize, number: usize, lane: &mut dyn Lane) {
+        let station = &self.stations[device];
+        let is_over = || station.is_given_up();
+        while let Some(mut batch) = self.queue.next_batch(is_over) {
+            let outcome = station.watch(number, || run_batch(lane, &mut batch));
             let program = outcome
                 .as_ref()
                 .map(|&program| program)
                 .map_err(|_| NotDone);
             // Noted first: who is told of the loss of a device does not come back to it.
             match outcome {
-                Ok(_) => station.failures.store(0, Ordering::Relaxed),
+                Ok(_) => station.succeeded(),
                 Err(error) => station.failed(&error),
             }
             if station.is_given_up() {
@@ -193,6 +206,20 @@ impl Shared {
                     is_first: index == 0,
                 }));
             }
+        }
+    }
+
+    /// Gives devices up that have not answered for too long. If none is left, items that wait for a lane go back
+    /// to their owners.
+    fn look_for_hanging(&self) {
+        let hanging = self.stations.iter().filter(|s| s.hangs_for(self.patience));
+        if hanging.count() == 0 {
+            return;
+        }
+        if self.stations.iter().all(Station::is_given_up) {
+            self.queue.close();
+        } else {
+            self.queue.wake_all();
         }
     }
 }
@@ -221,42 +248,6 @@ fn catch<T>(work: impl FnOnce() -> Result<T, DeviceError>) -> Result<T, DeviceEr
             reason: "its driver panicked".to_owned(),
         })
     })
-}
-
-impl Station {
-    fn is_given_up(&self) -> bool {
-        self.given_up.load(Ordering::Relaxed)
-    }
-
-    /// Takes note of a lane that could not be made. Without any, the device is given up.
-    fn lacks_lane(&self, error: &DeviceError) {
-        let missing = self.missing_lanes.fetch_add(1, Ordering::Relaxed) + 1;
-        if missing == LANES {
-            self.give_up(error);
-        } else {
-            self.failed(error);
-        }
-    }
-
-    fn give_up(&self, error: &DeviceError) {
-        if !self.given_up.swap(true, Ordering::Relaxed) {
-            let name = self.device.name();
-            log::warn!("GPU {name}: {error}; it is not used any more, and the CPU goes on");
-        }
-    }
-
-    /// Takes note of a failure, and says so if it is the first.
-    fn failed(&self, error: &DeviceError) {
-        let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
-        if error.is_final() || failures >= MOST_FAILURES {
-            self.give_up(error);
-        } else if !self.has_failed.swap(true, Ordering::Relaxed) {
-            let name = self.device.name();
-            log::warn!("GPU {name}: {error}; the CPU does what failed, now and in future");
-        } else {
-            log::debug!("GPU {}: {error}", self.device.name());
-        }
-    }
 }
 
 #[cfg(test)]

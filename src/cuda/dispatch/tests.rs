@@ -1,13 +1,17 @@
 use super::*;
 use crate::codec::{CodeId, Codec, Geometry, select};
 use crate::cuda::Simulated;
+use crate::cuda::pipeline::LANES;
+
+/// Operations of a device that make its lanes, before any other.
+const FIRST: u64 = LANES as u64;
 
 const BYTES: usize = 20_000;
 
-/// Gives everything to the device, whose operations 0 to 2 were to make lanes.
+/// Gives everything to the device once it has made its lanes, or failed to.
 fn to_simulated(device: &Simulated) -> Dispatch {
     let dispatch = Dispatch::to_devices(vec![Arc::new(device.clone())]).expect("there is one");
-    while device.operations() < 3 {
+    while device.operations() < FIRST {
         std::thread::yield_now();
     }
     dispatch
@@ -52,8 +56,8 @@ fn round(codec: &Codec, accelerator: Option<&dyn Accelerator>) -> (Vec<u8>, Vec<
 fn every_operation_that_fails_is_made_up_for_by_the_cpu_byte_for_byte() {
     let expected = round(&codec("scalar"), None);
     let auto = codec("auto");
-    // Operations 3 to 7: encode, reconstruct, verify, verify what was damaged for a test, verify.
-    for failing in 0..12 {
+    // Behind the lanes: encode, reconstruct, verify, verify what was damaged for a test, verify.
+    for failing in 0..FIRST + 9 {
         let device = Simulated::default().failing_at(failing);
         let dispatch = to_simulated(&device);
         assert!(round(&auto, Some(&dispatch)) == expected, "{failing}");
@@ -69,18 +73,18 @@ fn every_operation_that_fails_is_made_up_for_by_the_cpu_byte_for_byte() {
 fn a_device_lost_in_any_operation_costs_no_byte() {
     let expected = round(&codec("scalar"), None);
     let auto = codec("auto");
-    for lost in 0..14 {
+    for lost in 0..FIRST + 11 {
         let dispatch = to_simulated(&Simulated::default().lost_from(lost));
         for _ in 0..2 {
             assert!(round(&auto, Some(&dispatch)) == expected, "{lost}");
         }
-        // Operations 0 to 2 make lanes, and 6 is a test.
-        let others = 3 + u64::from(lost > 6);
+        // The fourth behind the lanes is a test.
+        let others = FIRST + u64::from(lost > FIRST + 3);
         assert_eq!(
             dispatch.coding().cuda.passes,
             lost.saturating_sub(others).min(8)
         );
-        assert_eq!(dispatch.is_on_devices(), lost > 11);
+        assert_eq!(dispatch.is_on_devices(), lost > FIRST + 8);
     }
 }
 
@@ -106,8 +110,8 @@ fn short_passes_stay_on_the_cpu_and_long_ones_do_not() {
 fn a_device_that_computes_wrong_results_is_caught_in_the_first_pass_of_each_kind() {
     let expected = round(&codec("scalar"), None);
     let auto = codec("auto");
-    // The pass of operation 7 is of the same kind as that of operation 5, which 6 was a test of.
-    for lying in 0..7 {
+    // The fifth behind the lanes is of the same kind as the third, which the fourth was a test of.
+    for lying in 0..FIRST + 4 {
         let device = Simulated::default().lying_from(lying);
         let dispatch = to_simulated(&device);
         assert!(round(&auto, Some(&dispatch)) == expected, "{lying}");
@@ -120,8 +124,8 @@ fn a_device_that_computes_wrong_results_is_caught_in_the_first_pass_of_each_kind
 fn a_kernel_that_takes_over_is_put_to_the_test_as_the_first_one_was() {
     let expected = round(&codec("scalar"), None);
     let auto = codec("auto");
-    // The second round begins with operation 8.
-    for taking_over in 8..11 {
+    // The first round takes five.
+    for taking_over in FIRST + 5..FIRST + 8 {
         let device = Simulated::default();
         let device = device.recompiled_from(taking_over).lying_from(taking_over);
         let dispatch = to_simulated(&device);
@@ -130,7 +134,7 @@ fn a_kernel_that_takes_over_is_put_to_the_test_as_the_first_one_was() {
         assert!(round(&auto, Some(&dispatch)) == expected, "{taking_over}");
         assert!(!dispatch.is_on_devices(), "{taking_over}");
     }
-    let dispatch = to_simulated(&Simulated::default().recompiled_from(9));
+    let dispatch = to_simulated(&Simulated::default().recompiled_from(FIRST + 6));
     for _ in 0..3 {
         assert!(round(&auto, Some(&dispatch)) == expected);
     }
@@ -169,7 +173,7 @@ fn byte_of(shard: usize) -> u8 {
 #[test]
 fn another_matrix_of_the_same_shape_is_put_to_the_test() {
     let (scalar, auto) = (codec("scalar"), codec("auto"));
-    let device = Simulated::default().lying_from(5);
+    let device = Simulated::default().lying_from(FIRST + 2);
     let dispatch = to_simulated(&device);
     for from in [[2, 3, 4, 5], [2, 3, 4, 5], [2, 3, 4, 6]] {
         assert!(dispatch.is_on_devices());
@@ -184,7 +188,7 @@ fn a_second_device_is_not_trusted_for_what_the_first_one_did() {
     let (right, wrong) = (Simulated::default(), Simulated::default().lying_from(0));
     let devices: Devices = vec![Arc::new(right.clone()), Arc::new(wrong.clone())];
     let dispatch = Dispatch::to_devices(devices).expect("there are two");
-    while right.operations() < 3 || wrong.operations() < 3 {
+    while right.operations() < FIRST || wrong.operations() < FIRST {
         std::thread::yield_now();
     }
     let (scalar, auto) = (codec("scalar"), codec("auto"));
@@ -193,9 +197,9 @@ fn a_second_device_is_not_trusted_for_what_the_first_one_did() {
     wrong.shut();
     std::thread::scope(|scope| {
         let check = || assert!(reconstruct(&auto, Some(&dispatch), from) == expected);
-        // Three of these are held up, and the others get done by the right one.
+        // One at least is held up, and the others get done by the right one.
         let mut callers = Vec::new();
-        while wrong.waiting() < 3 || right.batches().is_empty() {
+        while wrong.waiting() == 0 || right.batches().is_empty() {
             callers.push(scope.spawn(check));
             std::thread::yield_now();
         }
@@ -217,7 +221,8 @@ fn items_that_travel_in_company_are_put_to_the_test_apart_from_those_that_travel
     device.shut();
     std::thread::scope(|scope| {
         let pipeline = dispatch.shared.pipeline.get().expect("there is a device");
-        for (busy, waiting) in [(1, 0), (2, 0), (3, 0), (3, 1), (3, 2), (3, 3)] {
+        let alone = (1..=LANES).map(|busy| (busy, 0));
+        for (busy, waiting) in alone.chain((1..=3).map(|waiting| (LANES, waiting))) {
             scope.spawn(check);
             while (device.waiting(), pipeline.waiting()) != (busy, waiting) {
                 std::thread::yield_now();
@@ -263,14 +268,16 @@ fn without_a_device_there_is_the_cpu() {
 
 #[test]
 fn memory_is_pinned_with_a_device_and_the_first_refusal_is_the_last_question() {
-    let device = Simulated::default().failing_at(4);
+    let device = Simulated::default().failing_at(FIRST + 1);
     let dispatch = to_simulated(&device);
     let mut memory = vec![0; 1 << 16];
-    let pinned = dispatch.pin(&mut memory[..4096]).expect("operation 3");
+    let pinned = dispatch
+        .pin(&mut memory[..4096])
+        .expect("the first behind the lanes");
     assert_eq!(device.pinned_bytes(), 4096);
-    assert!(dispatch.pin(&mut memory[4096..]).is_none(), "operation 4");
+    assert!(dispatch.pin(&mut memory[4096..]).is_none(), "the second");
     assert!(dispatch.pin(&mut memory[8192..]).is_none());
-    assert_eq!(device.operations(), 5);
+    assert_eq!(device.operations(), FIRST + 2);
     assert!(pinned.unpin(&mut memory[..4096]));
     assert_eq!(device.pinned_bytes(), 0);
 }
@@ -278,18 +285,18 @@ fn memory_is_pinned_with_a_device_and_the_first_refusal_is_the_last_question() {
 #[test]
 fn memory_is_unpinned_by_whom_it_was_pinned_with_also_if_that_was_given_up_since() {
     let mut first = Simulated::default();
-    for operation in 4..100 {
+    for operation in FIRST + 1..100 {
         first = first.failing_at(operation);
     }
     let second = Simulated::default();
     second.shut();
     let devices: Devices = vec![Arc::new(first.clone()), Arc::new(second.clone())];
     let dispatch = Dispatch::to_devices(devices).expect("there are two");
-    while first.operations() < 3 || second.operations() < 3 {
+    while first.operations() < FIRST || second.operations() < FIRST {
         std::thread::yield_now();
     }
     let mut memory = vec![0; 4096];
-    let pinned = dispatch.pin(&mut memory).expect("operation 3 of the first");
+    let pinned = dispatch.pin(&mut memory).expect("done by the first");
     assert_eq!((first.pinned_bytes(), second.pinned_bytes()), (4096, 0));
     let (scalar, auto) = (codec("scalar"), codec("auto"));
     let expected = reconstruct(&scalar, None, [2, 3, 4, 5]);

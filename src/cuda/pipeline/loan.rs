@@ -7,8 +7,9 @@
 
 use std::mem;
 use std::sync::Arc;
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::codec::{Item, Matrix};
 
@@ -64,11 +65,14 @@ impl<R> Drop for Loan<R> {
 }
 
 /// Hands a loan of the item over to `accept`, waits until it is back, and returns what it was returned
-/// with: nothing, if it was dropped.
+/// with: nothing, if it was dropped. Whenever it has waited for as long as its patience once more, it calls
+/// `look`, which may see to it that the loan comes back.
 pub(super) fn lend<R>(
     matrix: &Matrix,
     item: &mut Item<'_>,
     accept: impl FnOnce(Loan<R>),
+    patience: Duration,
+    look: impl Fn(),
 ) -> Option<R> {
     let desk = Arc::new(Desk {
         returned: Mutex::new(None),
@@ -84,6 +88,8 @@ pub(super) fn lend<R>(
         desk: Arc::clone(&desk),
         is_back: false,
         result: None,
+        patience,
+        look,
     };
     accept(Loan {
         matrix,
@@ -95,16 +101,23 @@ pub(super) fn lend<R>(
 }
 
 /// Someone who must not go on, not even unwind, before his item is back.
-struct Owner<'i, 'a, R> {
+struct Owner<'i, 'a, R, L: Fn()> {
     item: &'i mut Item<'a>,
     desk: Arc<Desk<R>>,
     is_back: bool,
     result: Option<R>,
+    patience: Duration,
+    look: L,
 }
 
-impl<R> Owner<'_, '_, R> {
+/// In how many parts an owner waits: a process that was stopped for long has waited for one of them, and
+/// looks as late as any other.
+const PARTS: u32 = 30;
+
+impl<R, L: Fn()> Owner<'_, '_, R, L> {
     fn wait(&mut self) {
         let mut returned = self.desk.returned.lock();
+        let mut waited = 0;
         while !self.is_back {
             match returned.take() {
                 Some((item, result)) => {
@@ -112,13 +125,21 @@ impl<R> Owner<'_, '_, R> {
                     self.result = result;
                     self.is_back = true;
                 }
-                None => self.desk.arrived.wait(&mut returned),
+                None if waited == PARTS => {
+                    waited = 0;
+                    MutexGuard::unlocked(&mut returned, &self.look);
+                }
+                None => {
+                    let part = self.patience / PARTS;
+                    let arrived = self.desk.arrived.wait_for(&mut returned, part);
+                    waited += u32::from(arrived.timed_out());
+                }
             }
         }
     }
 }
 
-impl<R> Drop for Owner<'_, '_, R> {
+impl<R, L: Fn()> Drop for Owner<'_, '_, R, L> {
     fn drop(&mut self) {
         self.wait();
     }
@@ -130,6 +151,8 @@ mod tests {
 
     use super::*;
     use crate::codec::{Geometry, Targets};
+
+    const PATIENCE: Duration = Duration::from_secs(3600);
 
     fn with_item(run: impl FnOnce(&Matrix, &mut Item<'_>)) -> Vec<u8> {
         let matrix = Matrix::cauchy(Geometry::new(1, 1).expect("valid"));
@@ -153,15 +176,21 @@ mod tests {
     #[test]
     fn an_item_comes_back_from_another_thread_with_what_became_of_it() {
         let target = with_item(|matrix, item| {
-            let result = lend(matrix, item, |mut loan: Loan<&str>| {
-                thread::spawn(move || {
-                    assert_eq!(loan.matrix().rows(), loan.item().targets.count());
-                    let mut item = loan.take_item();
-                    fill(&mut item, 5);
-                    loan.put_item(item);
-                    loan.give_back("done");
-                });
-            });
+            let result = lend(
+                matrix,
+                item,
+                |mut loan: Loan<&str>| {
+                    thread::spawn(move || {
+                        assert_eq!(loan.matrix().rows(), loan.item().targets.count());
+                        let mut item = loan.take_item();
+                        fill(&mut item, 5);
+                        loan.put_item(item);
+                        loan.give_back("done");
+                    });
+                },
+                PATIENCE,
+                || {},
+            );
             assert_eq!(result, Some("done"));
         });
         assert_eq!(target, [5; 8]);
@@ -170,7 +199,24 @@ mod tests {
     #[test]
     fn a_loan_that_is_dropped_comes_back_with_nothing() {
         with_item(|matrix, item| {
-            assert_eq!(lend::<()>(matrix, item, drop), None);
+            assert_eq!(lend::<()>(matrix, item, drop, PATIENCE, || {}), None);
+        });
+    }
+
+    #[test]
+    fn an_owner_looks_around_when_he_has_lost_patience_and_gets_what_that_brings_back() {
+        with_item(|matrix, item| {
+            let kept = Mutex::new(None);
+            let accept = |loan: Loan<u8>| *kept.lock() = Some(loan);
+            let times = Mutex::new(0);
+            let look = || {
+                *times.lock() += 1;
+                if *times.lock() == 2 {
+                    kept.lock().take().expect("still there").give_back(7);
+                }
+            };
+            let result = lend(matrix, item, accept, Duration::from_millis(30), look);
+            assert_eq!((result, *times.lock()), (Some(7), 2));
         });
     }
 
@@ -178,15 +224,21 @@ mod tests {
     fn an_owner_who_unwinds_waits_for_his_item_all_the_same() {
         let target = with_item(|matrix, item| {
             let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                lend(matrix, item, |mut loan: Loan<()>| {
-                    thread::spawn(move || {
-                        let mut item = loan.take_item();
-                        thread::yield_now();
-                        fill(&mut item, 9);
-                        loan.put_item(item);
-                    });
-                    panic!("after the loan was handed on");
-                });
+                lend(
+                    matrix,
+                    item,
+                    |mut loan: Loan<()>| {
+                        thread::spawn(move || {
+                            let mut item = loan.take_item();
+                            thread::yield_now();
+                            fill(&mut item, 9);
+                            loan.put_item(item);
+                        });
+                        panic!("after the loan was handed on");
+                    },
+                    PATIENCE,
+                    || {},
+                );
             }));
             assert!(caught.is_err());
         });

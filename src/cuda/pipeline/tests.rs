@@ -1,6 +1,7 @@
 use std::thread;
 
 use super::queue::{MOST_BYTES, MOST_ITEMS};
+use super::station::MOST_FAILURES;
 use super::*;
 use crate::codec::{Geometry, Targets};
 use crate::cuda::Simulated;
@@ -99,7 +100,7 @@ fn items_that_differ_do_not_share_a_batch() {
 
 #[test]
 fn an_operation_that_fails_spoils_its_own_batch_only_whichever_it_is() {
-    // Operations 0 to 2 make lanes; without one of them the others go on.
+    // The first operations make lanes; without one of them the others go on.
     for failing in 0..10 {
         let device = Simulated::default().failing_at(failing);
         let pipeline = pipeline(&device);
@@ -132,7 +133,7 @@ fn a_lost_device_is_given_up_at_once_and_nobody_waits_for_it() {
 #[test]
 fn a_device_that_fails_time_and_again_is_given_up() {
     let mut device = Simulated::default();
-    for operation in 4..100 {
+    for operation in LANES as u64 + 1..100 {
         device = device.failing_at(operation);
     }
     let pipeline = pipeline(&device);
@@ -166,10 +167,12 @@ fn callers_who_wait_for_a_device_that_is_lost_meanwhile_are_told() {
 
 #[test]
 fn a_second_device_goes_on_alone_when_the_first_is_lost() {
-    let (first, second) = (Simulated::default().lost_from(4), Simulated::default());
+    let (first, second) = (Simulated::default(), Simulated::default());
+    let first = first.lost_from(LANES as u64 + 1);
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(first.clone()), Arc::new(second.clone())];
     let pipeline = Pipeline::start(devices).expect("threads");
-    wait_for(|| first.operations() >= 3 && second.operations() >= 3);
+    let ready = |device: &Simulated| device.operations() >= LANES as u64;
+    wait_for(|| ready(&first) && ready(&second));
     while pipeline.device_names().len() == 2 {
         thread::scope(|scope| {
             for _ in 0..4 {
@@ -177,7 +180,7 @@ fn a_second_device_goes_on_alone_when_the_first_is_lost() {
             }
         });
     }
-    // Its operation 4 is the second batch: it asked for work until then, and for none afterwards.
+    // Its second batch is the first to fail: it asked for work until then, and for none afterwards.
     assert_eq!(first.batches().len(), 1);
     assert_eq!(pipeline.device_names(), ["simulated"], "the second is left");
     assert!(pipeline.is_working());
@@ -198,4 +201,69 @@ fn a_device_without_lanes_is_given_up_and_another_goes_on() {
     wait_for(|| pipeline.device_names().len() == 1);
     assert!((0..10).all(|_| run_one(&pipeline, 64)));
     assert_eq!(first.operations(), LANES as u64);
+}
+
+/// How long devices may take where they are to be found hanging.
+const SHORT: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_device_that_does_not_answer_gets_nothing_any_more_and_who_waits_for_a_lane_is_told() {
+    let device = Simulated::default();
+    device.shut();
+    let pipeline = Pipeline::start_with(vec![Arc::new(device.clone())], SHORT).expect("threads");
+    thread::scope(|scope| {
+        let caught: Vec<_> = (1..=LANES)
+            .map(|busy| {
+                let caller = scope.spawn(|| run_one(&pipeline, 16));
+                wait_for(|| device.waiting() == busy || !pipeline.is_working());
+                caller
+            })
+            .collect();
+        let waiting: Vec<_> = (0..5)
+            .map(|_| scope.spawn(|| run_one(&pipeline, 64)))
+            .collect();
+        for caller in waiting {
+            assert!(!caller.join().expect("told"));
+        }
+        assert!(!pipeline.is_working());
+        assert_eq!(pipeline.hanging_device_names(), ["simulated"]);
+        assert!(!run_one(&pipeline, 64), "nobody waits for it any more");
+        let held = device.waiting();
+        assert!(held > 0);
+        device.open();
+        let done = caught
+            .into_iter()
+            .map(|caller| caller.join().expect("no panic"));
+        assert_eq!(
+            done.filter(|&done| done).count(),
+            held,
+            "it answered after all"
+        );
+    });
+    wait_for(|| pipeline.hanging_device_names().is_empty());
+    assert!(!pipeline.is_working(), "it is not trusted to answer again");
+}
+
+#[test]
+fn another_device_goes_on_while_one_does_not_answer() {
+    let (first, second) = (Simulated::default(), Simulated::default());
+    first.shut();
+    second.shut();
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(first.clone()), Arc::new(second.clone())];
+    let pipeline = Pipeline::start_with(devices, SHORT).expect("threads");
+    thread::scope(|scope| {
+        scope.spawn(|| run_one(&pipeline, 64));
+        wait_for(|| first.waiting() + second.waiting() == 1);
+        let (hanging, other) = if first.waiting() == 1 {
+            (&first, &second)
+        } else {
+            (&second, &first)
+        };
+        other.open();
+        wait_for(|| pipeline.device_names().len() == 1);
+        assert!(pipeline.is_working());
+        assert!((0..20).all(|_| run_one(&pipeline, 64)));
+        assert_eq!(other.batches().len(), 20);
+        hanging.open();
+    });
 }

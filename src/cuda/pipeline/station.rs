@@ -1,0 +1,112 @@
+//! A device in use, and how it has been doing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::LANES;
+use crate::cuda::{Device, DeviceError};
+
+/// Failures in a row after which a device is taken for broken, though it is not lost.
+pub(super) const MOST_FAILURES: u32 = 8;
+
+/// A device that has lanes.
+pub(super) struct Station {
+    device: Arc<dyn Device>,
+    failures: AtomicU32,
+    /// Lanes that could not be made.
+    missing_lanes: AtomicUsize,
+    has_failed: AtomicBool,
+    given_up: AtomicBool,
+    /// Whether it was given up because it did not answer.
+    has_hung: AtomicBool,
+    /// Since when each lane has been waiting for the device, if it has.
+    waiting_since: [Mutex<Option<Instant>>; LANES],
+}
+
+impl Station {
+    pub(super) fn new(device: Arc<dyn Device>) -> Self {
+        Self {
+            device,
+            failures: AtomicU32::new(0),
+            missing_lanes: AtomicUsize::new(0),
+            has_failed: AtomicBool::new(false),
+            given_up: AtomicBool::new(false),
+            has_hung: AtomicBool::new(false),
+            waiting_since: [const { Mutex::new(None) }; LANES],
+        }
+    }
+
+    pub(super) fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    pub(super) fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether it was given up because it did not answer, and still does not.
+    pub(super) fn is_hanging(&self) -> bool {
+        let mut lanes = self.waiting_since.iter();
+        self.has_hung.load(Ordering::Relaxed) && lanes.any(|since| since.lock().is_some())
+    }
+
+    /// Does something with the device for a lane, and keeps in mind since when.
+    pub(super) fn watch<T>(&self, lane: usize, work: impl FnOnce() -> T) -> T {
+        *self.waiting_since[lane].lock() = Some(Instant::now());
+        let answered = scopeguard::guard((), |()| *self.waiting_since[lane].lock() = None);
+        let result = work();
+        drop(answered);
+        result
+    }
+
+    /// Returns whether a lane has been waiting for so long; gives the device up if so.
+    pub(super) fn hangs_for(&self, patience: Duration) -> bool {
+        let is_late = |since: Option<Instant>| since.is_some_and(|s| s.elapsed() >= patience);
+        let hangs = self.waiting_since.iter().any(|s| is_late(*s.lock()));
+        if hangs {
+            self.has_hung.store(true, Ordering::Relaxed);
+            let seconds = patience.as_secs();
+            self.give_up(&format!(
+                "has not answered for {seconds} s; what is with it waits on"
+            ));
+        }
+        hangs
+    }
+
+    /// Takes note of a lane that could not be made. Without any, the device is given up.
+    pub(super) fn lacks_lane(&self, error: &DeviceError) {
+        let missing = self.missing_lanes.fetch_add(1, Ordering::Relaxed) + 1;
+        if missing == LANES {
+            self.give_up(&error.to_string());
+        } else {
+            self.failed(error);
+        }
+    }
+
+    fn give_up(&self, reason: &str) {
+        if !self.given_up.swap(true, Ordering::Relaxed) {
+            let name = self.device.name();
+            log::warn!("GPU {name}: {reason}; it is not used any more, and the CPU goes on");
+        }
+    }
+
+    pub(super) fn succeeded(&self) {
+        self.failures.store(0, Ordering::Relaxed);
+    }
+
+    /// Takes note of a failure, and says so if it is the first.
+    pub(super) fn failed(&self, error: &DeviceError) {
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
+        if error.is_final() || failures >= MOST_FAILURES {
+            self.give_up(&error.to_string());
+        } else if !self.has_failed.swap(true, Ordering::Relaxed) {
+            let name = self.device.name();
+            log::warn!("GPU {name}: {error}; the CPU does what failed, now and in future");
+        } else {
+            log::debug!("GPU {}: {error}", self.device.name());
+        }
+    }
+}
