@@ -102,7 +102,13 @@ impl Roster {
         self.history[..earlier.min(self.history.len())].to_vec()
     }
 
-    /// Notes what a member's superblock says that came to the volume.
+    /// Gives a place to a member that is not up to date; whoever had it is none any more.
+    pub(super) fn list(&mut self, index: MemberIndex, entry: MemberEntry) {
+        self.blocks.remove(&index);
+        self.admitted.remove(&index);
+        put_entry(&mut self.table, index, entry);
+    }
+
     /// Forgets a member that is let go.
     pub(super) fn vacate(&mut self, index: MemberIndex) {
         self.blocks.remove(&index);
@@ -112,6 +118,7 @@ impl Roster {
         }
     }
 
+    /// Notes what a member's superblock says that came to the volume.
     pub(super) fn put_block(&mut self, index: MemberIndex, block: Superblock) {
         self.blocks.insert(index, block);
     }
@@ -253,6 +260,14 @@ impl Members {
             }
         }
         all
+    }
+}
+
+/// Puts what is known of a member into a table of all of them; its place is there, or the next one.
+pub(super) fn put_entry(table: &mut Vec<MemberEntry>, index: MemberIndex, entry: MemberEntry) {
+    match table.get_mut(usize::from(index.0)) {
+        Some(place) => *place = entry,
+        None => table.push(entry),
     }
 }
 

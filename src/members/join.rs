@@ -5,16 +5,18 @@
 //!    must have been left behind by the very epochs that this volume has come through.
 //! 2. Make what a member has: a superblock that says that it is not up to date, and journals. What a member
 //!    that is back holds of index, journal and segments that are not its own any more goes.
-//! 3. From here on it takes part, as a stale member does. [`Members::admit_stale`] takes it into the
+//! 3. Begin an epoch in which it is listed, though not as one that is up to date, unless it is listed
+//!    already. A crash before that leaves a directory that is no member, and one after it a stale one, whose
+//!    shards count.
+//! 4. From here on it takes part, as a stale member does. [`Members::admit_stale`] takes it into the
 //!    epoch, once index and journal need nothing that it lacks.
-//!
-//! A crash before the next epoch leaves a directory that is no member, or a stale one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use uuid::Uuid;
 
+use super::epoch::put_entry;
 use super::health::Member;
 use super::slots::{Look, SUPERBLOCK_LEN, look, padded};
 use super::{Access, MemberState, Members, MembersError, create};
@@ -64,7 +66,8 @@ impl Members {
         belongings: &Belongings,
     ) -> Result<MemberIndex, MembersError> {
         let _one_at_a_time = self.joining.lock();
-        if self.access == Access::ReadOnly || self.is_failed() || self.is_released() {
+        let may_write = self.access == Access::ReadWrite && self.roster.lock().begun;
+        if !may_write || self.is_failed() || self.is_released() {
             return Err(MembersError::NotNow);
         }
         // First without a lock, which leaves a file: it may be a directory whose disk is not mounted.
@@ -80,7 +83,7 @@ impl Members {
         self.executor.call(store, "prepare", move |store| {
             prepare(store, (!is_back).then_some(&fresh), journal_bytes, &keep)
         })?;
-        self.admit_joining(&joining, block, store, lock);
+        self.admit_joining(&joining, block, store, lock)?;
         log::info!("{} takes part as member {index}", store.label());
         Ok(index)
     }
@@ -219,7 +222,7 @@ impl Members {
         }
         let roster = self.roster.lock();
         let mut members = roster.table().to_vec();
-        put_entry(&mut members, joining);
+        put_entry(&mut members, joining.index, joining.entry.clone());
         Superblock {
             volume: self.shape.volume,
             member: joining.entry.id,
@@ -239,16 +242,24 @@ impl Members {
         }
     }
 
+    /// Lets a directory take part, after all others know of it: what is written to it from here on counts,
+    /// also after a crash.
     fn admit_joining(
         &self,
         joining: &Joining,
         block: Superblock,
         store: &StoreRef,
         lock: Option<StoreLock>,
-    ) {
+    ) -> Result<(), MembersError> {
         let index = joining.index;
         let mut roster = self.roster.lock();
-        put_entry(roster.table_mut(), joining);
+        if joining.found.is_none() {
+            roster.list(index, joining.entry.clone());
+            let target = roster.admitted.clone();
+            let raised = self.raise_epoch(&mut roster, target);
+            self.publish(&roster);
+            raised?;
+        }
         roster.admitted.remove(&index);
         roster.put_block(index, block);
         let member = Arc::new(Member::present(joining.entry.id, Arc::clone(store)));
@@ -265,6 +276,7 @@ impl Members {
             None => self.holds.add_again(store),
         }
         self.publish(&roster);
+        Ok(())
     }
 
     /// Returns the member whose directory has one of these paths, or had it when it was last seen.
@@ -288,13 +300,6 @@ impl Members {
 
 fn has_no_segments(store: &dyn Store) -> Result<bool, StoreError> {
     Ok(store.list(files::SEGMENTS)?.is_empty())
-}
-
-fn put_entry(table: &mut Vec<MemberEntry>, joining: &Joining) {
-    match table.get_mut(usize::from(joining.index.0)) {
-        Some(entry) => *entry = joining.entry.clone(),
-        None => table.push(joining.entry.clone()),
-    }
 }
 
 fn narrow(shards: usize) -> u8 {

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use super::*;
 use crate::commit::{Pace, RebuildProgress};
 use crate::format::MemberIndex;
-use crate::members::{MembersError, Seat};
+use crate::members::{Belongings, MembersError, Seat};
 use crate::store::{Effect, Fault, Scope, StoreErrorKind};
 
 static UNLIMITED: AtomicU64 = AtomicU64::new(0);
@@ -186,6 +186,61 @@ fn a_power_cut_at_any_call_of_joining_loses_nothing() {
                 joined.unwrap();
                 assert!(call > 20, "only {call} calls");
                 break;
+            }
+        }
+    }
+}
+
+/// What is written to a directory counts as soon as it takes part, and it is taken into the epoch later.
+#[test]
+fn what_was_written_to_a_directory_before_it_is_up_to_date_counts_after_a_power_cut() {
+    for seat in [Seat::Of(MemberIndex(3)), Seat::New] {
+        let mut rig = Rig::new(2, 1, 4);
+        let mut model = Model::new();
+        let fs = rig.open(&[]);
+        fill(&fs, 0, &mut model);
+        fs.close();
+        let away: &[usize] = if seat == Seat::New { &[] } else { &[3] };
+        let fs = rig.open(away);
+        let new = new_disk();
+        let belongings = Belongings {
+            journal_bytes: fs.pipeline.meta.journal_file_bytes().unwrap(),
+            ..Belongings::default()
+        };
+        let store: StoreRef = Arc::new(new.open());
+        let members = fs.pipeline.members();
+        let index = members.join(seat, &store, &belongings).unwrap();
+        assert_eq!(members.stale(), [index]);
+        fill(&fs, 1000, &mut model);
+        rebuild(&fs);
+        fill(&fs, 2000, &mut model);
+        let disk = usize::from(index.0);
+        let on_it = fs
+            .written_shards()
+            .iter()
+            .filter(|s| s.disk == disk)
+            .count();
+        assert!(on_it > 10, "{on_it} shards on the new directory");
+        assert_eq!(members.stale(), [index], "there was no checkpoint");
+        drop(fs);
+        match seat {
+            Seat::New => rig.disks.push(new),
+            _ => rig.disks[3] = new,
+        }
+        for policy in [CutPolicy::Drop, CutPolicy::Keep] {
+            let rig = rig.fork();
+            rig.cut(policy);
+            for lost in subsets(rig.disks.len(), 1) {
+                let context = format!("{seat:?}, {policy:?}, lost {lost:?}");
+                let rig = rig.fork();
+                let fs = TestFs::open(rig.stores(&lost), Access::ReadWrite)
+                    .unwrap_or_else(|error| panic!("{context}: {error}"));
+                assert_holds(&fs, &model, &context);
+                assert_eq!(fs.pipeline.members().unusable(), [], "{context}");
+                if lost.is_empty() {
+                    fs.assert_shards_lie_on(&rig, &[], &context);
+                    assert_eq!(fs.redundancy()[0].0, 1, "{context}");
+                }
             }
         }
     }
