@@ -229,12 +229,18 @@ impl Pipeline {
             if self.volume.segments().iter().any(names_it) {
                 continue;
             }
+            // Its copy of the index is needed until another member has one in its place.
+            self.mend_index(MAX_MENDED_AT_CLOSE)?;
+            if self.meta.index_holders().contains(&member) {
+                log::warn!(
+                    "member {member} stays: no other has room for the copy of the index that it has"
+                );
+                continue;
+            }
             let store = self.members.store(member);
             self.members.let_go(member)?;
             self.volume.forget_member(member);
-            // While the others have too few copies of the index, the one there may be needed.
-            let is_complete = !self.mend_index(MAX_MENDED_AT_CLOSE)?;
-            if let Some(store) = store.filter(|_| is_complete) {
+            if let Some(store) = store {
                 self.members.clear(&store);
             }
             log::info!("member {member} is none any more");

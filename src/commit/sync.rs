@@ -319,15 +319,16 @@ impl Pipeline {
     /// in for others, and before a checkpoint the journal has what they lack.
     /// Returns whether there may be more to do.
     pub(super) fn mend_index(&self, pieces: usize) -> Result<bool, CommitError> {
-        for _ in 0..pieces {
-            if !self.meta.mend_index()? {
-                if !self.joins.wait() {
-                    self.members.admit_stale()?;
-                }
-                return Ok(false);
-            }
+        let more = if pieces == 1 {
+            // Not worth waiting for a commit that is being made.
+            self.meta.mend_index()?
+        } else {
+            self.meta.mend_copies(pieces)?
+        };
+        if !more && !self.joins.wait() {
+            self.members.admit_stale()?;
         }
-        Ok(true)
+        Ok(more)
     }
 
     pub(super) fn check_poison(&self) -> Result<(), CommitError> {

@@ -123,19 +123,10 @@ struct Io {
     vain_rounds: u32,
     /// Copies whose members had no space since the last head, to be moved elsewhere.
     cramped: Vec<MemberIndex>,
-    /// Copies that are to be moved elsewhere before their members have no space.
+    /// Copies that are to be moved elsewhere before a write finds no space.
     leaving: Vec<MemberIndex>,
     /// Members that keep space back for their copy.
     ballast: BTreeSet<MemberIndex>,
-}
-
-impl Io {
-    /// Says whether a member that has a copy lacks space for it.
-    fn is_short(&self, member: MemberIndex) -> bool {
-        self.cramped.contains(&member)
-            || self.leaving.contains(&member)
-            || !self.ballast.contains(&member)
-    }
 }
 
 impl Mirror {

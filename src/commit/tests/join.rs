@@ -408,6 +408,85 @@ fn a_power_cut_at_any_call_of_a_removal_loses_nothing_and_it_goes_on() {
     }
 }
 
+/// Returns the disks that have copies of the index.
+fn holders(rig: &Rig) -> Vec<usize> {
+    let holds = |disk: &usize| rig.disks[*disk].open().open_len(files::INDEX).is_ok();
+    (0..rig.disks.len()).filter(holds).collect()
+}
+
+/// There are two copies of the index, and one loss is to be borne at any time.
+#[test]
+fn the_index_bears_as_many_losses_at_any_call_of_the_removal_of_a_member_that_has_a_copy() {
+    let base = Rig::new(2, 1, 4);
+    let fs = base.open(&[]);
+    let mut model = Model::new();
+    fill(&fs, 0, &mut model);
+    fs.close();
+    let [removed, other] = holders(&base)[..] else {
+        panic!("parity shards + 1 copies");
+    };
+    for call in (1..).step_by(2) {
+        let rig = base.fork();
+        let plan = FaultPlan::new();
+        let fs = rig.open_with_faults(&plan).unwrap();
+        let cut = Fault::at(call, Effect::PowerCut).of(Scope::Changing);
+        plan.add(cut.lasting());
+        let pace = Pace {
+            bytes_per_second: &UNLIMITED,
+            wait: &|_| true,
+        };
+        let done = fs.pipeline.remove_member(MemberIndex(removed as u16));
+        let done = done.and_then(|()| fs.pipeline.rebuild(&pace));
+        let struck = plan.triggered() > 0;
+        drop(fs);
+        let policy =
+            [CutPolicy::Drop, CutPolicy::Keep, CutPolicy::Reorder(call)][call as usize / 2 % 3];
+        rig.cut(policy);
+        let context = format!("cut {call}, {policy:?}");
+        let fs = TestFs::open(rig.stores(&[other]), Access::ReadWrite)
+            .unwrap_or_else(|error| panic!("{context}: {error}"));
+        assert_holds(&fs, &model, &context);
+        if !struck {
+            done.unwrap();
+            assert!(call > 30, "only {call} calls");
+            assert_eq!(fs.pipeline.members().count(), 3);
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_member_is_let_go_only_once_others_have_the_copies_of_the_index() {
+    let rig = Rig::new(2, 1, 6);
+    let fs = rig.open(&[]);
+    let before = holders(&rig);
+    let others: Vec<usize> = (0..6).filter(|disk| !before.contains(disk)).collect();
+    let index = |disk: usize| MemberIndex(disk as u16);
+    // It has more room than any other, and is to have nothing new.
+    rig.disks[others[0]].set_capacity(2 * DISK);
+    let capacity = |bytes| {
+        let others = others[1..].iter();
+        others.for_each(|disk| rig.disks[*disk].set_capacity(bytes));
+    };
+    fs.pipeline.remove_member(index(others[0])).unwrap();
+    fs.pipeline.remove_member(index(before[0])).unwrap();
+    capacity(0);
+    rebuild(&fs);
+    assert_eq!(holders(&rig), before);
+    assert_eq!(fs.pipeline.members().leaving(), [index(before[0])]);
+    capacity(DISK);
+    // Who had no room is asked again after a while.
+    for _ in 0..40 {
+        fs.pipeline.mend_index(1).unwrap();
+    }
+    rebuild(&fs);
+    assert_eq!(fs.pipeline.members().leaving(), []);
+    assert_eq!(fs.pipeline.members().count(), 4);
+    let after = holders(&rig);
+    assert!(after.len() == 2 && after.contains(&before[1]), "{after:?}");
+    assert!(others[1..].iter().any(|disk| after.contains(disk)));
+}
+
 #[test]
 fn what_could_not_be_read_counts_again_once_its_member_is_back() {
     let rig = Rig::new(2, 1, 5);

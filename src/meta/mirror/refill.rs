@@ -19,7 +19,7 @@ pub(in crate::meta) const VAIN_ROUNDS: u32 = 32;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arriving {
     pub(super) member: MemberIndex,
-    /// A member without room, whose copy is given up for it.
+    /// A member without room, or that is being emptied, whose copy is given up for it.
     replaces: Option<MemberIndex>,
     next_page: u64,
 }
@@ -72,7 +72,9 @@ impl Mirror {
             Ok(()) => {
                 log::info!("copying the index to member {member}");
                 let holders = self.members();
-                let mut short = holders.iter().filter(|holder| io.is_short(**holder));
+                let mut short = holders
+                    .iter()
+                    .filter(|holder| self.is_to_move(io, **holder));
                 io.arriving = Some(Arriving {
                     member,
                     replaces: short.next().copied(),
@@ -95,27 +97,42 @@ impl Mirror {
         }
     }
 
-    /// Chooses the member with most room among those that have no copy, if copies are lacking.
+    /// Chooses the member with most room among those that have no copy, if copies are lacking or to move. One
+    /// that is being emptied is the last resort where they are lacking.
     fn next_member(&self, io: &Io) -> Option<MemberIndex> {
         let members = self.members();
-        let roomy = members.iter().filter(|member| !io.is_short(**member));
-        if roomy.count() >= self.wanted {
+        let are_lacking = members.len() < self.wanted;
+        let staying = members
+            .iter()
+            .filter(|member| !self.is_to_move(io, **member));
+        if staying.count() >= self.wanted {
             return None;
         }
-        let live = self.disk.members().live().into_iter();
-        let without =
-            live.filter(|member| !members.contains(member) && !io.refused.contains(member));
-        let sized = without.filter_map(|member| Some((self.disk.free_bytes(member).ok()?, member)));
+        let leaving = self.disk.members().leaving();
+        let is_leaving = |member: &MemberIndex| leaving.contains(member);
+        let mut without = self.disk.members().live();
+        without.retain(|member| !members.contains(member) && !io.refused.contains(member));
+        without.retain(|member| are_lacking || !is_leaving(member));
+        let sized = without.into_iter();
+        let sized = sized.filter_map(|member| Some((self.disk.free_bytes(member).ok()?, member)));
         // One that takes the place of a copy without space is to have some.
-        let needed = if members.len() < self.wanted {
+        let needed = if are_lacking {
             0
         } else {
             file_bytes(self.db_bytes()) + 2 * self.ballast_bytes()
         };
         sized
             .filter(|(free, _)| *free >= needed)
-            .max_by_key(|(free, _)| *free)
+            .max_by_key(|(free, member)| (!is_leaving(member), *free))
             .map(|(_, member)| member)
+    }
+
+    /// Says whether a copy is to be elsewhere: its member lacks space for it, or is being emptied.
+    fn is_to_move(&self, io: &Io, member: MemberIndex) -> bool {
+        io.cramped.contains(&member)
+            || io.leaving.contains(&member)
+            || !io.ballast.contains(&member)
+            || self.disk.members().leaving().contains(&member)
     }
 
     /// Makes an empty file, without a head, on a member.
