@@ -77,6 +77,15 @@ pub(super) struct Rebuilding {
     members: Mutex<BTreeSet<MemberIndex>>,
 }
 
+/// Which shards that are missing are rebuilt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    /// All of them.
+    All,
+    /// Those that members lack which are at hand.
+    AtHand,
+}
+
 /// What rebuilding one segment came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
@@ -142,6 +151,20 @@ impl Pipeline {
     ///
     /// As for [`Pipeline::sync`]. It can be called again then.
     pub fn rebuild(&self, pace: &Pace<'_>) -> Result<RebuildProgress, CommitError> {
+        self.rebuild_those(Which::All, pace)
+    }
+
+    /// Brings members that are at hand the shards that they lack, and moves nothing: what absent members
+    /// have waits for them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::rebuild`].
+    pub fn catch_up(&self, pace: &Pace<'_>) -> Result<RebuildProgress, CommitError> {
+        self.rebuild_those(Which::AtHand, pace)
+    }
+
+    fn rebuild_those(&self, which: Which, pace: &Pace<'_>) -> Result<RebuildProgress, CommitError> {
         self.check_writable()?;
         // Held through all of it: who comes second finds nothing to do.
         let _baton = self.rebuilding.baton.lock();
@@ -150,7 +173,7 @@ impl Pipeline {
             ..RebuildProgress::default()
         };
         let began = Instant::now();
-        let outcome = self.rebuild_all(pace, began).and_then(|finished| {
+        let outcome = self.rebuild_all(which, pace, began).and_then(|finished| {
             self.let_members_go()?;
             Ok(finished)
         });
@@ -271,12 +294,17 @@ impl Pipeline {
 
     /// Goes over all that lacks shards until there is nothing that can be done. Returns false if it was
     /// stopped before.
-    fn rebuild_all(&self, pace: &Pace<'_>, began: Instant) -> Result<bool, CommitError> {
+    fn rebuild_all(
+        &self,
+        which: Which,
+        pace: &Pace<'_>,
+        began: Instant,
+    ) -> Result<bool, CommitError> {
         loop {
             // What is met from here on may come after the counting.
             let lacked_files = self.volume.lacks_files();
             self.volume.set_lacks_files(false);
-            let needs = self.plan_rebuild()?;
+            let needs = self.plan_rebuild(which)?;
             self.close_segments(&needs)?;
             let done = self.go_over(&needs, pace, began)?;
             if lacked_files && !needs.is_empty() {

@@ -55,6 +55,15 @@ struct Members {
     lacks_files: bool,
 }
 
+/// What is to be rebuilt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Task {
+    /// Everything, also what members have that are away.
+    Everything,
+    /// What members lack that are at hand.
+    AtHand,
+}
+
 /// When something is to be done about them.
 #[derive(Debug)]
 struct Watch {
@@ -62,20 +71,34 @@ struct Watch {
     since: Instant,
     /// When it was last looked whether there was something to do.
     looked: Option<Instant>,
+    /// When that was done for those at hand alone.
+    looked_at_hand: Option<Instant>,
 }
 
 impl Watch {
-    /// Returns whether it is time to look whether something is to be rebuilt.
-    fn is_due(&self, after: Option<Duration>, now: Instant) -> bool {
-        if let Some(looked) = self.looked {
-            return now.duration_since(looked) >= LOOK_INTERVAL;
-        }
+    /// Returns what it is time to look for. Those that are back need not wait for those that are away.
+    fn due(&self, after: Option<Duration>, now: Instant) -> Option<Task> {
+        let has_passed = |looked: Option<Instant>, patience| match looked {
+            Some(looked) => now.duration_since(looked) >= LOOK_INTERVAL,
+            None => now.duration_since(self.since) >= patience,
+        };
         let patience = if self.members.all_here || self.members.leaving {
             Some(SETTLED)
         } else {
             after
         };
-        patience.is_some_and(|patience| now.duration_since(self.since) >= patience)
+        if patience.is_some_and(|patience| has_passed(self.looked, patience)) {
+            return Some(Task::Everything);
+        }
+        let at_hand = self.looked_at_hand.max(self.looked);
+        has_passed(at_hand, SETTLED).then_some(Task::AtHand)
+    }
+
+    fn note(&mut self, task: Task, now: Instant) {
+        match task {
+            Task::Everything => self.looked = Some(now),
+            Task::AtHand => self.looked_at_hand = Some(now),
+        }
     }
 }
 
@@ -143,14 +166,22 @@ impl Rebuilder {
             let ordered = (state.ordered > state.done).then_some(state.ordered);
             (ordered, std::mem::take(&mut state.balance))
         };
-        if ordered.is_none() && !self.is_called_for(pipeline)? {
+        let task = match ordered {
+            Some(_) => Some(Task::Everything),
+            None => self.called_for(pipeline)?,
+        };
+        let Some(task) = task else {
             return Ok(());
-        }
+        };
         let pace = Pace {
             bytes_per_second: &self.bytes_per_second,
             wait: &|time| self.stop.sleep(time),
         };
-        let mut outcome = pipeline.rebuild(&pace).map(drop);
+        let rebuilt = match task {
+            Task::Everything => pipeline.rebuild(&pace),
+            Task::AtHand => pipeline.catch_up(&pace),
+        };
+        let mut outcome = rebuilt.map(drop);
         if outcome.is_ok() && balance {
             outcome = pipeline.balance(&pace).map(drop);
         }
@@ -165,31 +196,35 @@ impl Rebuilder {
         outcome
     }
 
-    /// Says whether something is to be rebuilt without having been asked for.
-    fn is_called_for(&self, pipeline: &Pipeline) -> Result<bool, CommitError> {
+    /// Returns what is to be rebuilt without having been asked for.
+    fn called_for(&self, pipeline: &Pipeline) -> Result<Option<Task>, CommitError> {
         let now = Instant::now();
         let members = members_of(pipeline);
-        let all_here = members.all_here;
-        let leaving = members.leaving;
-        {
+        let is_whole = members.all_here && !members.leaving;
+        let task = {
             let mut state = self.state.lock();
-            let watch = match state.watch.take() {
+            let mut watch = match state.watch.take() {
                 Some(watch) if watch.members == members => watch,
                 _ => Watch {
                     members,
                     since: now,
                     looked: None,
+                    looked_at_hand: None,
                 },
             };
-            let is_due = watch.is_due(self.after, now);
-            let looked = if is_due { Some(now) } else { watch.looked };
-            state.watch = Some(Watch { looked, ..watch });
-            if !is_due {
-                return Ok(false);
+            let task = watch.due(self.after, now);
+            if let Some(task) = task {
+                watch.note(task, now);
             }
-        }
+            state.watch = Some(watch);
+            task
+        };
+        let Some(task) = task else {
+            return Ok(None);
+        };
         pipeline.look_for_files();
-        Ok(!all_here || leaving || pipeline.lacks_shards()?)
+        let may_be_known = task == Task::AtHand || is_whole;
+        Ok((!may_be_known || pipeline.lacks_shards()?).then_some(task))
     }
 }
 
@@ -213,7 +248,7 @@ mod tests {
         let after = Some(Duration::from_secs(100));
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let watch = |all_here, looked| Watch {
+        let watch = |all_here, looked: Option<Instant>| Watch {
             members: Members {
                 epoch: Epoch(3),
                 live: Vec::new(),
@@ -223,14 +258,40 @@ mod tests {
             },
             since: start,
             looked,
+            looked_at_hand: Some(at(5)),
         };
-        assert!(!watch(false, None).is_due(after, at(99)));
-        assert!(watch(false, None).is_due(after, at(100)));
-        assert!(!watch(false, Some(at(100))).is_due(after, at(600)));
-        assert!(watch(false, Some(at(100))).is_due(after, at(700)));
-        assert!(!watch(true, None).is_due(after, at(4)));
-        assert!(watch(true, None).is_due(after, at(5)));
-        assert!(!watch(false, None).is_due(None, at(1_000_000)));
-        assert!(watch(true, None).is_due(None, at(5)));
+        assert_eq!(watch(false, None).due(after, at(99)), None);
+        let everything = Some(Task::Everything);
+        assert_eq!(watch(false, None).due(after, at(100)), everything);
+        assert_eq!(watch(false, Some(at(100))).due(after, at(600)), None);
+        assert_eq!(watch(false, Some(at(100))).due(after, at(700)), everything);
+        assert_eq!(watch(true, None).due(after, at(4)), None);
+        assert_eq!(watch(true, None).due(after, at(5)), everything);
+        assert_eq!(watch(true, None).due(None, at(5)), everything);
+    }
+
+    #[test]
+    fn who_is_back_gets_what_it_missed_at_once_although_others_stay_away_for_ever() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for after in [None, Some(Duration::from_secs(3600))] {
+            let mut watch = Watch {
+                members: Members {
+                    epoch: Epoch(3),
+                    live: Vec::new(),
+                    all_here: false,
+                    leaving: false,
+                    lacks_files: false,
+                },
+                since: start,
+                looked: None,
+                looked_at_hand: None,
+            };
+            assert_eq!(watch.due(after, at(4)), None);
+            assert_eq!(watch.due(after, at(5)), Some(Task::AtHand));
+            watch.note(Task::AtHand, at(5));
+            assert_eq!(watch.due(after, at(604)), None);
+            assert_eq!(watch.due(after, at(605)), Some(Task::AtHand));
+        }
     }
 }

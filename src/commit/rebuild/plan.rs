@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::super::reap::successor;
 use super::super::{CommitError, Pipeline};
+use super::Which;
 use crate::format::record::{Segment, SegmentStripe, Stripe};
 use crate::format::{MemberIndex, Record, SegmentId, ShardIndex, StripeId, key};
 use crate::volume::{Census, Load, SegmentFiles, Tally, member_of};
@@ -45,6 +46,18 @@ impl Need {
         }
     }
 
+    /// Leaves out slots that move, and those whose members are not among `live`; says whether any is left.
+    fn keep_those_of(&mut self, slots: &[Option<MemberIndex>], live: &[MemberIndex]) -> bool {
+        for moved in std::mem::take(&mut self.moves) {
+            self.slots.remove(&moved);
+        }
+        self.slots.retain(|slot, _| {
+            let holder = slots.get(*slot).copied().flatten();
+            holder.is_some_and(|holder| live.contains(&holder))
+        });
+        !self.slots.is_empty()
+    }
+
     /// Has a slot move, of so many bytes.
     fn add_move(&mut self, slot: usize, bytes: u64) {
         *self.slots.entry(slot).or_default() += bytes;
@@ -65,7 +78,7 @@ pub(super) fn shard_in(segment: &Segment, stripe: &Stripe, slot: usize) -> Optio
 impl Pipeline {
     /// Counts what each segment lacks; the most urgent come first. Who comes while it counts may seem to
     /// lack more than it does.
-    pub(super) fn plan_rebuild(&self) -> Result<Vec<Need>, CommitError> {
+    pub(super) fn plan_rebuild(&self, which: Which) -> Result<Vec<Need>, CommitError> {
         let live = self.members.live();
         let segments: HashMap<SegmentId, Segment> = self.volume.segments().into_iter().collect();
         let census = self.volume.census();
@@ -78,6 +91,12 @@ impl Pipeline {
             }
         })?;
         let mut needs: Vec<Need> = needs.into_values().collect();
+        if which == Which::AtHand {
+            needs.retain_mut(|need| {
+                let slots = segments.get(&need.segment).map(|segment| &segment.slots);
+                need.keep_those_of(slots.map_or(&[][..], Vec::as_slice), &live)
+            });
+        }
         needs.sort_by_key(|need| (need.worst, need.segment));
         Ok(needs)
     }

@@ -91,6 +91,46 @@ fn what_a_member_has_that_returns_during_a_rebuild_still_counts() {
     }
 }
 
+#[test]
+fn who_is_back_gets_what_it_missed_and_what_others_have_that_are_away_waits_for_them() {
+    let rig = Rig::new(2, 2, 7);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    fill(&fs, &mut model);
+    fs.pipeline.checkpoint().unwrap();
+    let before = fs.pipeline.volume.segments();
+    lose(&fs, &rig, 5);
+    lose(&fs, &rig, 6);
+    // These want shards on both, and get them elsewhere or nowhere.
+    for file in 100..110 {
+        let bytes = pattern(file, 50_000);
+        fs.write(file, &bytes).unwrap();
+        model.insert(file, bytes);
+    }
+    fs.sync().unwrap();
+    take_back(&fs, &rig, 5);
+    // It has lost a file, too.
+    let store = rig.disks[5].open();
+    let (name, _) = store.list(files::SEGMENTS).unwrap().swap_remove(0);
+    store.remove(&name).unwrap();
+    let pace = Pace {
+        bytes_per_second: &UNLIMITED,
+        wait: &|_| true,
+    };
+    let progress = fs.pipeline.catch_up(&pace).unwrap();
+    assert!(progress.bytes_done > 0 && progress.bytes_waiting == 0);
+    fs.assert_shards_lie_on(&rig, &[6], "caught up");
+    for (id, segment) in before {
+        let now = fs.pipeline.volume.segment(id).unwrap();
+        assert_eq!(now.slots, segment.slots, "segment {id}");
+    }
+    assert_eq!(fs.redundancy()[0].0, 1, "{:?}", fs.redundancy());
+    take_back(&fs, &rig, 6);
+    rebuild_while(&fs, &|| ());
+    assert_eq!(fs.redundancy()[0].0, 2, "{:?}", fs.redundancy());
+    assert_holds(&fs, &model, "all are back");
+}
+
 /// Returns how many blocks of the files cannot be read.
 fn unreadable_blocks(fs: &TestFs, model: &Model) -> usize {
     let mut unreadable = 0;
