@@ -6,6 +6,10 @@
 //! from passes that were computed there takes everything into account that slows a side down, be it
 //! cores that are busy with other things, memory that is not pinned, or the latency of a bus.
 //!
+//! What was learnt is kept as long as the volume is mounted, and no longer: learning costs three passes a side,
+//! each of which is a stripe that had to be coded anyway, and what another mount found, with other work on the
+//! same cores, another GPU or another driver, would have to be doubted all the same.
+//!
 //! While one side is so much faster that it is done first despite its queue, it gets everything. Once it
 //! is not, the other gets what it can finish sooner: both work.
 
