@@ -1,4 +1,4 @@
-# Shared by run.sh and test.sh: messages, and installing what is missing.
+# Shared by the scripts: messages, and installing what is missing.
 # shellcheck shell=bash
 
 set -euo pipefail

@@ -48,6 +48,7 @@ enum Place {
 }
 
 /// A batch to be run, and what is to be seen afterwards.
+#[derive(Clone)]
 struct Batch {
     matrix: Matrix,
     bytes: usize,
@@ -171,12 +172,32 @@ fn check(
     place: Place,
     seed: u64,
 ) {
+    let batch = Batch::new(matrix, bytes, items, place, seed);
+    check_batch(lane, &batch, seed, |batch, lane, with_sums| {
+        batch.run(lane, with_sums)
+    });
+}
+
+/// Does the same with copies of a batch, which `run` runs.
+fn check_batch(
+    lane: &mut dyn Lane,
+    batch: &Batch,
+    seed: u64,
+    run: impl Fn(&mut Batch, &mut dyn Lane, bool) -> Result<Vec<u32>, DeviceError>,
+) {
+    let Batch {
+        matrix,
+        bytes,
+        items,
+        place,
+        ..
+    } = batch;
     let what = format!("seed {seed}, {bytes} bytes, {items} items, {place:?}, {matrix:?}");
-    let mut expected = Batch::new(matrix, bytes, items, place, seed);
+    let mut expected = batch.clone();
     expected.complete();
     for with_sums in [false, true] {
-        let mut batch = Batch::new(matrix, bytes, items, place, seed);
-        let sums = batch.run(lane, with_sums);
+        let mut batch = batch.clone();
+        let sums = run(&mut batch, lane, with_sums);
         let sums = sums.unwrap_or_else(|error| panic!("{error}: {what}"));
         assert!(batch.memory == expected.memory, "{what}");
         if !with_sums {
@@ -280,6 +301,31 @@ fn batches_larger_than_a_lane_are_computed_pinned_or_not() {
             let mut batch = Batch::new(&matrix, bytes, items, place, 7);
             batch.run(&mut *lane, false).expect("runs");
             assert!(batch.memory == expected.memory, "{k}+{m} {bytes} {place:?}");
+        }
+    }
+}
+
+/// What is pinned is copied by other calls, many shards at once.
+#[test]
+fn pinned_shards_of_every_length_are_computed_wherever_they_begin() {
+    let Some(gpu) = gpu() else { return };
+    let mut lane = gpu.lane().expect("a lane");
+    for bytes in [1, 255, 256, 4095, 4096, 65_536, 65_537, 300_000] {
+        for (k, m, items) in [(3, 2, 17), (10, 4, 1)] {
+            for place in [Place::Adjacent, Place::Scattered] {
+                let batch = Batch::new(&cauchy(k, m), bytes, items, place, bytes as u64);
+                check_batch(
+                    &mut *lane,
+                    &batch,
+                    bytes as u64,
+                    |batch, lane, with_sums| {
+                        gpu.pin(&mut batch.memory).expect("may be pinned");
+                        let sums = batch.run(lane, with_sums);
+                        gpu.unpin(&mut batch.memory).expect("was pinned");
+                        sums
+                    },
+                );
+            }
         }
     }
 }
