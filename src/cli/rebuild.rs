@@ -121,6 +121,12 @@ fn for_people(rebuild: &RebuildReport, report: &Report) -> String {
             format_size(rebuild.bytes_waiting)
         ));
     }
+    if rebuild.bytes_unreadable > 0 {
+        lines.push(format!(
+            "{} stays where it is, beside stripes that cannot be read; bring back what is away, or have `cauchyfs scrub` name the files",
+            format_size(rebuild.bytes_unreadable)
+        ));
+    }
     lines.extend(report.redundancy_lines());
     lines.extend(report.unrecoverable_lines());
     lines.push(String::new());

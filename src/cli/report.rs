@@ -210,6 +210,8 @@ pub(super) struct RebuildReport {
     pub(super) bytes_done: u64,
     /// What has no directory to go to.
     pub(super) bytes_waiting: u64,
+    /// What keeps its place since something beside it cannot be read.
+    pub(super) bytes_unreadable: u64,
     /// For how long it has been running, or was.
     pub(super) seconds: u64,
 }
@@ -396,6 +398,7 @@ impl Report {
             progress,
             bytes_left,
             bytes_waiting,
+            bytes_unreadable,
             ..
         } = &self.rebuild;
         if *state == RebuildState::Running {
@@ -410,6 +413,13 @@ impl Report {
             push(
                 text,
                 format_args!("{waiting} of shards wait for another directory to go to"),
+            );
+        }
+        if *bytes_unreadable > 0 {
+            let unreadable = format_size(*bytes_unreadable);
+            push(
+                text,
+                format_args!("{unreadable} of shards wait for others that cannot be read"),
             );
         }
     }

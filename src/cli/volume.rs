@@ -380,7 +380,8 @@ fn blank_report(members: &Members, notes: &[Unusable]) -> Report {
 )]
 pub(super) fn rebuild_report(pipeline: &Pipeline) -> RebuildReport {
     let progress = pipeline.rebuild_progress();
-    let whole = progress.bytes_done + progress.bytes_left + progress.bytes_waiting;
+    let left = progress.bytes_left + progress.bytes_waiting + progress.bytes_unreadable;
+    let whole = progress.bytes_done + left;
     RebuildReport {
         state: match progress.state {
             commit::RebuildState::Idle => RebuildState::Idle,
@@ -393,9 +394,10 @@ pub(super) fn rebuild_report(pipeline: &Pipeline) -> RebuildReport {
         } else {
             progress.bytes_done as f64 / whole as f64
         },
-        bytes_left: progress.bytes_left + progress.bytes_waiting,
+        bytes_left: left,
         bytes_done: progress.bytes_done,
         bytes_waiting: progress.bytes_waiting,
+        bytes_unreadable: progress.bytes_unreadable,
         seconds: progress.elapsed.as_secs(),
     }
 }

@@ -20,13 +20,12 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
+use std::time::Instant;
 
 use super::{CommitError, MAX_MENDED_AT_CLOSE, Pipeline};
 use crate::format::record::{Segment, ShardSet, Stripe};
 use crate::format::{MemberIndex, SegmentId, StripeId};
+use crate::store::StoreErrorKind;
 use crate::volume::{Lacking, LostShard, Rebuilt, SegmentFiles, Target, TargetFailed};
 
 use plan::Need;
@@ -34,48 +33,12 @@ use plan::Need;
 mod files;
 mod pace;
 mod plan;
+mod progress;
 
 pub use pace::Pace;
 pub(super) use pace::pause;
-
-/// How far a rebuild is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RebuildProgress {
-    /// Whether it is being done.
-    pub state: RebuildState,
-    /// Bytes of shards written so far.
-    pub bytes_done: u64,
-    /// Bytes of shards that are still to be written, as far as there are members for them.
-    pub bytes_left: u64,
-    /// Bytes of shards for which there is no member with room that has no shard of the same stripes.
-    pub bytes_waiting: u64,
-    /// For how long it has been done, or was.
-    pub elapsed: Duration,
-}
-
-/// What a rebuild is doing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RebuildState {
-    /// Nobody asked for one since the volume was opened.
-    #[default]
-    Idle,
-    /// It is at work.
-    Running,
-    /// It did all that could be done.
-    Finished,
-    /// It was stopped, or could not go on; it can be started again.
-    Stopped,
-}
-
-/// Who rebuilds, and how far.
-#[derive(Debug, Default)]
-pub(super) struct Rebuilding {
-    /// Held while rebuilding.
-    baton: Mutex<()>,
-    progress: Mutex<RebuildProgress>,
-    /// The members that get what they lack.
-    members: Mutex<BTreeSet<MemberIndex>>,
-}
+pub(super) use progress::Rebuilding;
+pub use progress::{RebuildProgress, RebuildState};
 
 /// Which shards that are missing are rebuilt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,12 +54,23 @@ enum Which {
 enum Step {
     /// Its slots have their shards, or at least more of them.
     Done,
-    /// Nothing could be done: there is no member, or one failed or is full.
-    Nothing,
+    /// Nothing could be done.
+    Nothing(Obstacle),
     /// It lacks nothing any more.
     Needless,
     /// The rebuild is to stop.
     Stopped,
+}
+
+/// What keeps a segment from being rebuilt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Obstacle {
+    /// There is no member for it, or one is full.
+    NoRoom,
+    /// One of its stripes cannot be read, and what is left of it is not to be given up.
+    Unreadable,
+    /// It is being written, or is gone, or a member failed meanwhile.
+    Passing,
 }
 
 /// One going over all that lacks shards.
@@ -187,12 +161,6 @@ impl Pipeline {
         outcome.map(|_| *progress)
     }
 
-    /// Returns how far the rebuild is that is being done, or was done last.
-    #[must_use]
-    pub fn rebuild_progress(&self) -> RebuildProgress {
-        *self.rebuilding.progress.lock()
-    }
-
     /// Moves shards from the members that are fullest to those that are emptiest.
     ///
     /// # Errors
@@ -271,27 +239,6 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Returns the members that are getting what they lack.
-    #[must_use]
-    pub fn rebuilding_members(&self) -> BTreeSet<MemberIndex> {
-        self.rebuilding.members.lock().clone()
-    }
-
-    /// Notes which members are to get what they lack.
-    fn note_members(&self, needs: &[Need]) {
-        let live = self.members.live();
-        let mut members = BTreeSet::new();
-        for need in needs {
-            let Some(record) = self.volume.segment(need.segment) else {
-                continue;
-            };
-            let lacking = need.slots.keys().filter(|slot| !need.moves.contains(slot));
-            let holders = lacking.filter_map(|&slot| record.slots[slot]);
-            members.extend(holders.filter(|member| live.contains(member)));
-        }
-        *self.rebuilding.members.lock() = members;
-    }
-
     /// Goes over all that lacks shards until there is nothing that can be done. Returns false if it was
     /// stopped before.
     fn rebuild_all(
@@ -336,7 +283,7 @@ impl Pipeline {
         for need in needs {
             match self.rebuild_segment(need, &mut round)? {
                 Step::Done => done = true,
-                Step::Nothing => self.note_waiting(need.bytes()),
+                Step::Nothing(obstacle) => self.note_obstacle(need.bytes(), obstacle),
                 Step::Needless => self.note_needless(need.bytes()),
                 Step::Stopped => return Ok(None),
             }
@@ -356,8 +303,9 @@ impl Pipeline {
 
     fn rebuild_segment(&self, need: &Need, round: &mut Round<'_>) -> Result<Step, CommitError> {
         let joined = self.joins.so_far();
-        let Some(mut job) = self.prepare_job(need, round)? else {
-            return Ok(Step::Nothing);
+        let mut job = match self.prepare_job(need, round)? {
+            Ok(job) => job,
+            Err(obstacle) => return Ok(Step::Nothing(obstacle)),
         };
         if job.targets.is_empty() {
             return Ok(Step::Needless);
@@ -390,7 +338,10 @@ impl Pipeline {
                 );
                 round.refusing.insert(member);
                 self.abandon_job(&job);
-                return Ok(Step::Nothing);
+                return Ok(Step::Nothing(match source.kind() {
+                    StoreErrorKind::NoSpace => Obstacle::NoRoom,
+                    _ => Obstacle::Passing,
+                }));
             }
         };
         if self.joins.so_far() != joined {
@@ -398,31 +349,39 @@ impl Pipeline {
             self.abandon_job(&job);
             return Ok(Step::Done);
         }
-        if !self.finish_job(&job, &failed)? {
+        if let Some(obstacle) = self.finish_job(&job, &failed)? {
             self.abandon_job(&job);
-            return Ok(Step::Nothing);
+            return Ok(Step::Nothing(obstacle));
         }
         self.sync()?;
         // What cannot be had now cannot be had in the next round either.
         let is_moved = job.targets.iter().any(|target| job.is_moved(target));
         let is_better = is_moved || failed.len() < job.stripes.len();
-        Ok(if is_better { Step::Done } else { Step::Nothing })
+        Ok(if is_better {
+            Step::Done
+        } else {
+            Step::Nothing(Obstacle::Unreadable)
+        })
     }
 
-    /// Chooses where the shards of a segment go, and lists them; `None` if there is nobody for them. There
+    /// Chooses where the shards of a segment go, and lists them, or says why they cannot go anywhere. There
     /// are no targets if nothing is to be done.
-    fn prepare_job(&self, need: &Need, round: &Round<'_>) -> Result<Option<Job>, CommitError> {
+    fn prepare_job(
+        &self,
+        need: &Need,
+        round: &Round<'_>,
+    ) -> Result<Result<Job, Obstacle>, CommitError> {
         let segment = need.segment;
         let Some(record) = self.volume.segment(segment) else {
-            return Ok(None);
+            return Ok(Err(Obstacle::Passing));
         };
         if self.volume.is_writing(segment) {
-            return Ok(None);
+            return Ok(Err(Obstacle::Passing));
         }
         // Members may have come or gone since the need was counted: what is taken out of the records is
         // what the members themselves do not have.
         let Some(files) = self.volume.look_at_files(segment) else {
-            return Ok(None);
+            return Ok(Err(Obstacle::Passing));
         };
         let all = self.stripes_in(segment)?;
         let is_unreadable = plan::is_unreadable(&record, &all, &files);
@@ -464,7 +423,13 @@ impl Pipeline {
         let mut targets = std::mem::take(&mut job.targets);
         targets.retain(|target| job.is_moved(target) || lacking.contains(&target.slot));
         job.targets = targets;
-        Ok((is_for_all || !job.targets.is_empty()).then_some(job))
+        Ok(if is_for_all || !job.targets.is_empty() {
+            Ok(job)
+        } else if is_unreadable {
+            Err(Obstacle::Unreadable)
+        } else {
+            Err(Obstacle::NoRoom)
+        })
     }
 
     fn choose_targets(
@@ -549,18 +514,18 @@ impl Pipeline {
         Ok(Some(failed))
     }
 
-    /// Notes in the records what is durable on the members now. Returns false if that would not be true,
-    /// or would give up what may come back.
-    fn finish_job(&self, job: &Job, failed: &[StripeId]) -> Result<bool, CommitError> {
+    /// Notes in the records what is durable on the members now, unless that would not be true, or would give
+    /// up what may come back: it says so then.
+    fn finish_job(&self, job: &Job, failed: &[StripeId]) -> Result<Option<Obstacle>, CommitError> {
         // Nobody removes, cuts or punches anything meanwhile.
         let mut reaper = self.reaper.lock();
         let live = self.members.live();
         let is_up = |target: &Target| live.contains(&target.member);
         let Some(record) = self.volume.segment(job.segment) else {
-            return Ok(false);
+            return Ok(Some(Obstacle::Passing));
         };
         if !job.targets.iter().all(is_up) {
-            return Ok(false);
+            return Ok(Some(Obstacle::Passing));
         }
         let still_there = |stripe: &&StripeId| !matches!(self.records.stripe(**stripe), Ok(None));
         let failed: BTreeSet<StripeId> = failed.iter().filter(still_there).copied().collect();
@@ -575,7 +540,7 @@ impl Pipeline {
                 job.record.slots[target.slot].unwrap_or(target.member),
                 failed.len()
             );
-            return Ok(false);
+            return Ok(Some(Obstacle::Unreadable));
         }
         if job.targets.iter().any(|target| job.is_moved(target)) {
             let moved = Segment {
@@ -592,7 +557,7 @@ impl Pipeline {
             }
         }
         self.note_shards(job, &failed)?;
-        Ok(true)
+        Ok(None)
     }
 
     /// Says whether a slot that moves leaves shards behind that could not be had, and which its member may
@@ -650,26 +615,5 @@ impl Pipeline {
         for member in job.newcomers() {
             self.volume.drop_rebuild_file(job.segment, member);
         }
-    }
-
-    fn note_progress(&self, round: &Round<'_>, bytes: u64, left: u64) {
-        let mut progress = self.rebuilding.progress.lock();
-        progress.bytes_done += bytes;
-        if left > 0 || bytes == 0 {
-            (progress.bytes_left, progress.bytes_waiting) = (left, 0);
-        }
-        progress.bytes_left = progress.bytes_left.saturating_sub(bytes);
-        progress.elapsed = round.began.elapsed();
-    }
-
-    fn note_needless(&self, bytes: u64) {
-        let mut progress = self.rebuilding.progress.lock();
-        progress.bytes_left = progress.bytes_left.saturating_sub(bytes);
-    }
-
-    fn note_waiting(&self, bytes: u64) {
-        let mut progress = self.rebuilding.progress.lock();
-        progress.bytes_waiting += bytes;
-        progress.bytes_left = progress.bytes_left.saturating_sub(bytes);
     }
 }

@@ -32,6 +32,9 @@ impl Report {
             "wait: what is missing is being rebuilt"
         } else if self.rebuild.bytes_waiting > 0 {
             "`cauchyfs member add MOUNTPOINT DIR` makes room for what waits for a directory"
+        } else if self.rebuild.bytes_unreadable > 0 {
+            "`cauchyfs scrub MOUNTPOINT` names the files of which parts cannot be read; once they are removed, \
+             or restored from a backup, `cauchyfs rebuild MOUNTPOINT` can go on"
         } else {
             "`cauchyfs rebuild MOUNTPOINT` restores what is missing"
         }
@@ -157,6 +160,9 @@ mod tests {
             said.starts_with("`cauchyfs member add MOUNTPOINT DIR`"),
             "{said}"
         );
+        let unreadable = |report: &mut Report| report.rebuild.bytes_unreadable = 1;
+        let said = advice(unreadable, &[], &[(1, 7)]);
+        assert!(said.starts_with("`cauchyfs scrub MOUNTPOINT`"), "{said}");
         let short = |report: &mut Report| report.index.as_mut().unwrap().members.truncate(1);
         let said = advice(
             |report| {

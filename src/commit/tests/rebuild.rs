@@ -241,7 +241,7 @@ fn what_is_lost_for_good_keeps_nothing_else_from_being_rebuilt_and_is_left_as_it
     let progress = rebuild(&fs).unwrap();
     assert_eq!(progress.state, RebuildState::Finished);
     assert!(
-        progress.bytes_done > 0 && progress.bytes_waiting > 0,
+        progress.bytes_done > 0 && progress.bytes_unreadable > 0,
         "{progress:?}"
     );
     let rows = fs.redundancy();
