@@ -600,11 +600,13 @@ impl Pipeline {
             });
         self.records
             .forget_shards(&given_up.collect::<Vec<_>>(), segment_of)?;
-        if job.newcomers().next().is_some() {
-            for (stripe, record) in &job.all {
-                if self.records.stripe(*stripe)?.is_none() {
-                    self.volume.free_rebuilt(record, &job.targets);
-                }
+        // In a new file all of them have room; else only what was written has.
+        let written: BTreeSet<StripeId> = job.stripes.iter().map(|l| l.stripe).collect();
+        let is_new = job.newcomers().next().is_some();
+        let has_room = |stripe: &StripeId| is_new || written.contains(stripe);
+        for (stripe, record) in job.all.iter().filter(|(stripe, _)| has_room(stripe)) {
+            if self.records.stripe(*stripe)?.is_none() {
+                self.volume.free_rebuilt(record, &job.targets);
             }
         }
         Ok(())

@@ -180,12 +180,13 @@ impl Core {
         })
     }
 
-    /// Gives up the file of a segment on a member that the segment does not have.
+    /// Gives up the file of a segment on a member that the segment does not have, or had: it may be gone
+    /// altogether by now.
     pub(super) fn drop_rebuild_file(&self, segment: SegmentId, member: MemberIndex) {
-        if let Some(handle) = self.segments.get(segment)
-            && !handle.record.slots.contains(&Some(member))
-        {
-            self.segments.remove_files(&handle, std::iter::once(member));
+        match self.segments.get(segment) {
+            Some(handle) if handle.record.slots.contains(&Some(member)) => {}
+            Some(handle) => self.segments.remove_files(&handle, std::iter::once(member)),
+            None => self.segments.remove_file(segment, member),
         }
     }
 

@@ -1,7 +1,10 @@
 //! Space that no record names, after crashes and absences.
 
+use std::sync::atomic::AtomicU64;
+
 use super::*;
-use crate::store::{Effect, Fault, Scope};
+use crate::commit::Pace;
+use crate::store::{Effect, Fault, Scope, StoreErrorKind};
 
 /// Bytes free on all disks together.
 fn free_on(rig: &Rig) -> u64 {
@@ -125,4 +128,62 @@ fn no_crash_and_no_absence_leaks_space() {
         );
     }
     assert!(cuts > 20, "only {cuts} cuts");
+}
+
+/// What dies while its shards are rebuilt takes no space afterwards, on a member that had lost them nor on
+/// one that had nothing of them.
+#[test]
+fn what_dies_while_it_is_rebuilt_takes_no_space() {
+    static UNLIMITED: AtomicU64 = AtomicU64::new(0);
+    for (is_moved, dies_whole) in [(false, false), (true, false), (true, true)] {
+        let context = format!("moved: {is_moved}, all dies: {dies_whole}");
+        let rig = Rig::new(2, 1, if is_moved { 4 } else { 3 });
+        let plan = FaultPlan::new();
+        let threads = Executor::new(ExecutorKind::Threads, Duration::from_secs(600));
+        let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
+        let fs = TestFs::open_on(stores, Access::ReadWrite, Arc::new(threads)).unwrap();
+        for file in 0..12 {
+            fs.write(file, &pattern(file, 30_000)).unwrap();
+        }
+        fs.pipeline.checkpoint().unwrap();
+        fs.pipeline.volume.retire_segments().unwrap();
+        fs.sync().unwrap();
+        if is_moved {
+            rig.disks[0].fail(Some(StoreErrorKind::Gone));
+            fs.pipeline.members().probe();
+        } else {
+            let disk = rig.disks[0].open();
+            for (name, _) in disk.list(files::SEGMENTS).unwrap() {
+                disk.remove(&name).unwrap();
+            }
+        }
+        // The first file that the rebuild makes.
+        plan.add(Fault::at(1, Effect::Hang).of(Scope::Kind(CallKind::Create)));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let pace = Pace {
+                    bytes_per_second: &UNLIMITED,
+                    wait: &|_| true,
+                };
+                fs.pipeline.rebuild(&pace).unwrap();
+            });
+            while plan.triggered() == 0 {
+                std::thread::yield_now();
+            }
+            for file in (0..12).filter(|file| dies_whole || file % 6 > 0) {
+                fs.remove(file).unwrap();
+            }
+            settle(&fs);
+            plan.release();
+        });
+        settle(&fs);
+        let named = named_by_records(&fs, rig.disks.len());
+        rig.disks[0].fail(None);
+        let taken = taken_by_segments(&rig);
+        let mut disks = taken.iter().zip(&named).skip(usize::from(is_moved));
+        assert!(
+            disks.all(|(taken, named)| taken <= named),
+            "{context}: {taken:?} bytes taken, {named:?} named"
+        );
+    }
 }
