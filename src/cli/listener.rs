@@ -210,7 +210,19 @@ impl Listener {
         };
         if let Some(old) = emptied {
             let emptied = pipeline.remove_member(old);
-            emptied.map_err(|error| storage_failure(&error))?;
+            emptied.map_err(|error| {
+                let failure = storage_failure(&error);
+                let (path, why) = (directory.display(), &failure.message);
+                Failure {
+                    message: format!(
+                        "{path} is member {member} now, and member {old} stays: {why}"
+                    ),
+                    ..failure
+                }
+                .advise(format_args!(
+                    "make room and remove member {old}, or remove member {member} again"
+                ))
+            })?;
         }
         Ok((member, rebuilder))
     }

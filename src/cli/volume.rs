@@ -494,6 +494,8 @@ fn members_failure(error: &MembersError) -> Failure {
         // What was typed does not belong together, whatever state it is in.
         MembersError::MixedVolumes { .. }
         | MembersError::SameMember { .. }
+        | MembersError::NoSuchMember { .. }
+        | MembersError::TooFewLeft { .. }
         | MembersError::Foreign { .. } => failure.fault = Fault::Usage,
         _ => {}
     }
