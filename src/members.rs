@@ -25,14 +25,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::codec::{CodeId, Geometry};
 use crate::format::{Epoch, MemberIndex, VolumeId};
-use crate::store::{Executor, StoreRef};
+use crate::store::{Executor, Store, StoreRef};
 
 mod brief;
 mod create;
@@ -89,6 +89,8 @@ pub struct Members {
     all: RwLock<Vec<Arc<Member>>>,
     /// Held while a directory is taken into the volume.
     joining: Mutex<()>,
+    /// Directories that could not be taken in, since something hung on them.
+    unprepared: Mutex<Vec<Weak<dyn Store>>>,
     /// Held while an epoch is begun.
     roster: Mutex<Roster>,
     /// The members that are up, as of the last epoch that was begun.

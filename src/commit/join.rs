@@ -73,7 +73,16 @@ impl Pipeline {
         }
         // Before it takes part: from then on somebody may think of taking it into the epoch.
         self.joins.came.fetch_add(1, Ordering::SeqCst);
-        let index = self.members.join(seat, store, &belongings)?;
+        let index = self
+            .members
+            .join(seat, store, &belongings, |index, strays| {
+                // Held until it takes part: a segment may move there from then on.
+                let mut reaper = self.reaper.lock();
+                for segment in strays {
+                    reaper.abandon_file(self.group.next(), segment, index);
+                }
+                reaper
+            })?;
         self.volume.forget_member(index);
         // What died while it was away still takes space there.
         self.reaper.lock().unaudited = None;

@@ -23,6 +23,9 @@ use crate::volume::Moment;
 /// Marks looked at in one go.
 const MARKS_AT_ONCE: usize = 256;
 
+/// Files of segments that are elsewhere now removed in one go: others wait for the reaper meanwhile.
+const FILES_AT_ONCE: usize = 32;
+
 /// Stripes audited in one go.
 const AUDITED_AT_ONCE: usize = 64;
 
@@ -120,14 +123,19 @@ impl Pipeline {
 
     fn free_garbage(&self, reaper: &mut Reaper) {
         let freed_before = reaper.freed;
-        while let Some((covered_by, _)) = reaper.garbage.front()
+        let mut files = 0;
+        while files < FILES_AT_ONCE
+            && let Some((covered_by, _)) = reaper.garbage.front()
             && self.group.has_ended(*covered_by)
             && let Some((_, garbage)) = reaper.garbage.pop_front()
         {
             match garbage {
                 Garbage::Stripe(record) => self.volume.free_stripe(&record),
                 Garbage::Segment(segment) => self.volume.remove_segment(segment),
-                Garbage::File(segment, member) => self.volume.remove_file(segment, member),
+                Garbage::File(segment, member) => {
+                    self.volume.remove_file(segment, member);
+                    files += 1;
+                }
             }
             reaper.freed += 1;
         }

@@ -4,15 +4,16 @@
 //! 1. Look what the directory is, lock it, and look again. One for a new member has to be empty; one that is back
 //!    must have been left behind by the very epochs that this volume has come through.
 //! 2. Make what a member has: a superblock that says that it is not up to date, and journals. What a member
-//!    that is back holds of index, journal and segments that are not its own any more goes.
+//!    that is back holds of index and journal goes; what it holds of segments that are not its own any more
+//!    goes later.
 //! 3. Begin an epoch in which it is listed, though not as one that is up to date, unless it is listed
 //!    already. A crash before that leaves a directory that is no member, and one after it a stale one, whose
 //!    shards count.
 //! 4. From here on it takes part, as a stale member does. [`Members::admit_stale`] takes it into the
 //!    epoch, once index and journal need nothing that it lacks.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 
 use uuid::Uuid;
 
@@ -44,6 +45,9 @@ pub struct Belongings {
     pub segments: BTreeMap<MemberIndex, BTreeMap<SegmentId, u64>>,
 }
 
+/// A call that prepares a directory.
+type Work = Box<dyn FnOnce(&dyn Store) -> Result<(), StoreError> + Send>;
+
 /// A directory that is about to take part.
 struct Joining {
     index: MemberIndex,
@@ -53,17 +57,20 @@ struct Joining {
 }
 
 impl Members {
-    /// Takes a directory into the volume. It takes part when this returns, as a stale member does.
+    /// Takes a directory into the volume. It takes part when this returns, as a stale member does. Before it
+    /// does, `heed` hears which segments it has files of that are elsewhere by now; what that returns is
+    /// held until it takes part.
     ///
     /// # Errors
     ///
     /// [`MembersError`] if the directory does not do, or the place is not free; what it had is still
     /// there then, if it was not empty.
-    pub fn join(
+    pub fn join<G>(
         &self,
         seat: Seat,
         store: &StoreRef,
         belongings: &Belongings,
+        heed: impl FnOnce(MemberIndex, Vec<SegmentId>) -> G,
     ) -> Result<MemberIndex, MembersError> {
         let _one_at_a_time = self.joining.lock();
         let may_write = self.access == Access::ReadWrite && self.roster.lock().begun;
@@ -78,14 +85,89 @@ impl Members {
         let block = self.first_block(&joining);
         let keep = belongings.segments.get(&index).cloned();
         let keep = keep.unwrap_or_default();
-        let is_back = joining.found.is_some();
-        let (fresh, journal_bytes) = (block.clone(), belongings.journal_bytes);
-        self.executor.call(store, "prepare", move |store| {
-            prepare(store, (!is_back).then_some(&fresh), journal_bytes, &keep)
-        })?;
+        let fresh = joining.found.is_none().then(|| block.clone());
+        let strays = match self.prepare(store, fresh, belongings.journal_bytes, &keep) {
+            Ok(strays) => strays,
+            Err(error) => {
+                self.put_off(store, lock);
+                return Err(error.into());
+            }
+        };
+        let _until_it_takes_part = heed(index, strays);
         self.admit_joining(&joining, block, store, lock)?;
         log::info!("{} takes part as member {index}", store.label());
         Ok(index)
+    }
+
+    /// Makes what a member has: a superblock, if it is new, and empty journals. Of a member that is back only
+    /// the segments stay that still name it, and those that are returned, which are to be removed.
+    ///
+    /// Each call is short, also on a disk that takes long to free large files.
+    fn prepare(
+        &self,
+        store: &StoreRef,
+        fresh: Option<Superblock>,
+        journal_bytes: u64,
+        keep: &BTreeMap<SegmentId, u64>,
+    ) -> Result<Vec<SegmentId>, StoreError> {
+        let call = |action, work: Work| self.executor.call(store, action, work);
+        if let Some(block) = fresh {
+            // First of all: what is left of an attempt that was cut off is known by it.
+            let write = move |store: &dyn Store| write_first_block(store, &block);
+            call("write the superblock", Box::new(write))?;
+        }
+        for name in files::JOURNALS {
+            let renew = move |store: &dyn Store| {
+                store.remove(name)?;
+                store.create(name, journal_bytes)
+            };
+            call("make the journal", Box::new(renew))?;
+        }
+        for name in [files::INDEX, files::BALLAST, files::DATA_BALLAST] {
+            call("remove", Box::new(move |store| store.remove(name)))?;
+        }
+        let list = |store: &dyn Store| store.list(files::SEGMENTS);
+        let mut strays = Vec::new();
+        for (name, len) in self.executor.call(store, "list", list)? {
+            let Some(segment) = files::parse_segment(&name) else {
+                continue;
+            };
+            match keep.get(&segment) {
+                Some(&wanted) if len > wanted => {
+                    call(
+                        "truncate",
+                        Box::new(move |store| store.truncate(&name, wanted)),
+                    )?;
+                }
+                Some(_) => {}
+                None => strays.push(segment),
+            }
+        }
+        Ok(strays)
+    }
+
+    /// Notes that a directory could not be prepared. What hangs may still take effect, as by removing a
+    /// journal: until it has come to an end nobody tries again, and nobody else has the directory.
+    fn put_off(&self, store: &StoreRef, lock: Option<StoreLock>) {
+        if !self.executor.is_hanging(store) {
+            return;
+        }
+        self.unprepared.lock().push(Arc::downgrade(store));
+        match lock {
+            Some(lock) => self.holds.add(store, lock),
+            None => self.holds.add_again(store),
+        }
+    }
+
+    /// Says whether an earlier attempt to prepare the directory is still under way.
+    fn is_being_prepared(&self, store: &StoreRef) -> bool {
+        let mut unprepared = self.unprepared.lock();
+        unprepared.retain(|store| {
+            let store = store.upgrade();
+            store.is_some_and(|store| self.executor.is_hanging(&store))
+        });
+        let mut under_way = unprepared.iter().filter_map(Weak::upgrade);
+        under_way.any(|other| other.label() == store.label())
     }
 
     /// Looks whether a directory may have a place, and changes nothing.
@@ -101,7 +183,7 @@ impl Members {
     fn take(&self, store: &StoreRef) -> Result<Option<StoreLock>, MembersError> {
         let path = store.label();
         let is_ours = || self.holds.has(&path);
-        if is_ours() && self.is_in_use(store) {
+        if self.is_being_prepared(store) || (is_ours() && self.is_in_use(store)) {
             return Err(MembersError::InUse { path });
         }
         let locked = self
@@ -306,41 +388,13 @@ fn narrow(shards: usize) -> u8 {
     u8::try_from(shards).expect("a geometry has at most 255 shards")
 }
 
-/// Makes what a member has: a superblock, if it is new, and empty journals. Of a member that is back only
-/// the segments stay that still name it.
-fn prepare(
-    store: &dyn Store,
-    fresh: Option<&Superblock>,
-    journal_bytes: u64,
-    keep: &BTreeMap<SegmentId, u64>,
-) -> Result<(), StoreError> {
-    if let Some(block) = fresh {
-        // First of all: what is left of an attempt that was cut off is known by it.
-        store.remove(files::SUPERBLOCK)?;
-        store.create(files::SUPERBLOCK, SUPERBLOCK_LEN)?;
-        for slot in 0..SLOTS {
-            let offset = (slot * SLOT_BYTES) as u64;
-            store.write_at(files::SUPERBLOCK, offset, &padded(block))?;
-        }
-        store.sync(files::SUPERBLOCK)?;
+/// Writes the first superblock of a new member, in both slots.
+fn write_first_block(store: &dyn Store, block: &Superblock) -> Result<(), StoreError> {
+    store.remove(files::SUPERBLOCK)?;
+    store.create(files::SUPERBLOCK, SUPERBLOCK_LEN)?;
+    for slot in 0..SLOTS {
+        let offset = (slot * SLOT_BYTES) as u64;
+        store.write_at(files::SUPERBLOCK, offset, &padded(block))?;
     }
-    for name in [files::INDEX, files::BALLAST, files::DATA_BALLAST] {
-        store.remove(name)?;
-    }
-    let mut strays = BTreeSet::new();
-    for (name, len) in store.list(files::SEGMENTS)? {
-        match files::parse_segment(&name).and_then(|segment| keep.get(&segment)) {
-            Some(wanted) if len > *wanted => store.truncate(&name, *wanted)?,
-            Some(_) => {}
-            None => {
-                strays.insert(name);
-            }
-        }
-    }
-    strays.iter().try_for_each(|name| store.remove(name))?;
-    for name in files::JOURNALS {
-        store.remove(name)?;
-        store.create(name, journal_bytes)?;
-    }
-    Ok(())
+    store.sync(files::SUPERBLOCK)
 }

@@ -147,6 +147,7 @@ fn build(
         executor,
         all: RwLock::new(all),
         joining: Mutex::default(),
+        unprepared: Mutex::default(),
         epoch: AtomicU64::new(roster.epoch().0),
         roster: Mutex::new(roster),
         live: RwLock::default(),

@@ -13,6 +13,7 @@ use crate::store::{
 
 mod cuts;
 mod epochs;
+mod joining;
 mod liveness;
 mod refusals;
 mod release;

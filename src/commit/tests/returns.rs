@@ -131,6 +131,44 @@ fn who_is_back_gets_what_it_missed_and_what_others_have_that_are_away_waits_for_
     assert_holds(&fs, &model, "all are back");
 }
 
+/// Files of segments that were rebuilt elsewhere go, and those of segments that moved back stay.
+#[test]
+fn who_is_back_keeps_no_file_of_what_is_elsewhere_by_now() {
+    for moves_back in [false, true] {
+        let rig = Rig::new(2, 1, 4);
+        let fs = rig.open(&[]);
+        let mut model = Model::new();
+        fill(&fs, &mut model);
+        fs.pipeline.checkpoint().unwrap();
+        lose(&fs, &rig, 3);
+        rebuild_while(&fs, &|| ());
+        let kept = || rig.disks[3].open().list(files::SEGMENTS).unwrap();
+        take_back(&fs, &rig, 3);
+        assert!(kept().len() > 3, "nobody waits for that");
+        if moves_back {
+            let pace = Pace {
+                bytes_per_second: &UNLIMITED,
+                wait: &|_| true,
+            };
+            assert!(fs.pipeline.balance(&pace).unwrap().bytes_done > 0);
+        }
+        for _ in 0..6 {
+            fs.sync().unwrap();
+            fs.pipeline.reap().unwrap();
+        }
+        let is_named = |(name, _): &(String, u64)| {
+            let record = files::parse_segment(name).and_then(|id| fs.pipeline.volume.segment(id));
+            let index = Some(crate::format::MemberIndex(3));
+            record.is_some_and(|record| record.slots.contains(&index))
+        };
+        assert!(kept().iter().all(is_named), "{:?}", kept());
+        assert_eq!(kept().is_empty(), !moves_back);
+        fs.assert_shards_lie_on(&rig, &[], "back");
+        assert_eq!(fs.redundancy()[0].0, 1);
+        assert_holds(&fs, &model, "back");
+    }
+}
+
 /// Returns how many blocks of the files cannot be read.
 fn unreadable_blocks(fs: &TestFs, model: &Model) -> usize {
     let mut unreadable = 0;

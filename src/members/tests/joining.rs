@@ -1,0 +1,48 @@
+//! Directories that come to a volume that is open.
+
+use super::*;
+use crate::members::{Belongings, Seat};
+use crate::store::{CallKind, Effect, Fault, Scope};
+
+/// Bytes of a journal file.
+const JOURNAL: u64 = 1 << 20;
+
+/// What the first attempt began comes to an end some time, and would take away the journals of the second.
+#[test]
+fn a_directory_is_not_taken_in_while_an_earlier_attempt_hangs() {
+    let belongings = Belongings {
+        journal_bytes: JOURNAL,
+        ..Belongings::default()
+    };
+    for nth in [1, 2] {
+        let disks = Disks::volume(2, 1, 3);
+        let executor = Executor::new(ExecutorKind::Threads, Duration::from_millis(500));
+        let stores = disks.stores(0..3);
+        let members = Members::open(stores, Access::ReadWrite, Arc::new(executor))
+            .expect("all members are there");
+        members.begin().expect("all members are there");
+        members.fail(MemberIndex(2), &io_error());
+        let join = |store: &StoreRef| members.join(Seat::Own, store, &belongings, |_, _| ());
+        let plan = FaultPlan::new();
+        let hanging = disks.faulty([2], &plan).remove(0);
+        plan.add(Fault::at(nth, Effect::Hang).of(Scope::Kind(CallKind::Create)));
+        let refusal = join(&hanging).expect_err("it hangs");
+        assert!(matches!(refusal, MembersError::Store(_)), "{refusal}");
+        let again = || join(&disks.stores([2]).remove(0));
+        assert!(matches!(again(), Err(MembersError::InUse { .. })));
+        assert_eq!(members.live(), indices([0, 1]));
+        plan.release();
+        // It answers in its own time.
+        let index = loop {
+            match again() {
+                Err(MembersError::InUse { .. }) => std::thread::yield_now(),
+                joined => break joined.expect("nothing hangs any more"),
+            }
+        };
+        assert_eq!(members.stale(), [index]);
+        for name in files::JOURNALS {
+            let len = disks.directories[2].open().open_len(name);
+            assert_eq!(len.expect("it has its journals"), JOURNAL);
+        }
+    }
+}
