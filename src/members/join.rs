@@ -361,11 +361,13 @@ impl Members {
         Ok(())
     }
 
-    /// Returns the member whose directory has one of these paths, or had it when it was last seen.
+    /// Returns the member whose directory has one of these paths, or, if there is none, that had it when it
+    /// was last seen: another may have been put where one died.
     #[must_use]
     pub fn at(&self, paths: &[String]) -> Option<MemberIndex> {
-        let mut everyone = (0..).map(MemberIndex).zip(self.everyone());
-        let found = everyone.find(|(_, member)| paths.contains(&member.path));
+        let everyone = (0..).map(MemberIndex).zip(self.everyone());
+        let at_path = everyone.filter(|(_, member)| paths.contains(&member.path));
+        let found = at_path.max_by_key(|(index, member)| (member.is_up(), *index));
         found.map(|(index, _)| index)
     }
 

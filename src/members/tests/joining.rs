@@ -46,3 +46,22 @@ fn a_directory_is_not_taken_in_while_an_earlier_attempt_hangs() {
         }
     }
 }
+
+#[test]
+fn a_path_means_the_member_that_is_there_and_not_one_that_died_there() {
+    let mut disks = Disks::volume(2, 1, 4);
+    let members = disks.open(0..4).expect("all members are there");
+    members.fail(MemberIndex(1), &io_error());
+    disks.directories[1] = MemDisk::new("/d1", 1 << 30);
+    let store = disks.stores([1]).remove(0);
+    let belongings = Belongings {
+        journal_bytes: JOURNAL,
+        ..Belongings::default()
+    };
+    assert_eq!(members.at(&["/d1".to_owned()]), Some(MemberIndex(1)));
+    let joined = members.join(Seat::New, &store, &belongings, |_, _| ());
+    assert_eq!(joined.expect("it is empty"), MemberIndex(4));
+    assert_eq!(members.at(&["/d1".to_owned()]), Some(MemberIndex(4)));
+    assert_eq!(members.at(&["/d2".to_owned()]), Some(MemberIndex(2)));
+    assert_eq!(members.at(&["/d9".to_owned()]), None);
+}
