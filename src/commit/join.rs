@@ -86,8 +86,12 @@ impl Pipeline {
         self.volume.forget_member(index);
         // What died while it was away still takes space there.
         self.reaper.lock().unaudited = None;
-        self.checkpoint()?;
-        self.mend_index(MAX_MENDED_AT_CLOSE)?;
+        // It takes part by now: if there is no space for a checkpoint, it is admitted once there is.
+        match self.checkpoint() {
+            Ok(()) => drop(self.mend_index(MAX_MENDED_AT_CLOSE)?),
+            Err(CommitError::NoSpace) => log::warn!("member {index} waits for space in the index"),
+            Err(error) => return Err(error),
+        }
         self.look_again_at_what_is_lost()?;
         Ok(index)
     }

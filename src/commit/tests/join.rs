@@ -191,6 +191,39 @@ fn a_power_cut_at_any_call_of_joining_loses_nothing() {
     }
 }
 
+/// The index has no space for what waits; the directory has joined nevertheless.
+#[test]
+fn who_comes_to_a_full_volume_takes_part_and_is_admitted_once_there_is_space() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    fill(&fs, 0, &mut model);
+    let capacity = |bytes| rig.disks.iter().for_each(|disk| disk.set_capacity(bytes));
+    capacity(0);
+    let mut number = 0;
+    while fs.pipeline.meta.journal_fill() < 0.8 {
+        let mut batch = Batch::default();
+        batch.put(
+            key::xattr(Ino(number), b"user.waits"),
+            pattern(number, 3000),
+        );
+        fs.pipeline.apply(batch).unwrap();
+        number += 1;
+        if number.is_multiple_of(50) {
+            fs.sync().unwrap();
+        }
+    }
+    let full = fs.pipeline.checkpoint();
+    assert!(matches!(full, Err(CommitError::NoSpace)), "{full:?}");
+    let index = join(&fs, Seat::New, &new_disk()).unwrap();
+    assert_eq!(fs.pipeline.members().stale(), [index]);
+    capacity(DISK);
+    fs.pipeline.checkpoint().unwrap();
+    while fs.pipeline.mend_index(1).unwrap() {}
+    assert_eq!(fs.pipeline.members().stale(), []);
+    assert_holds(&fs, &model, "admitted");
+}
+
 /// What is written to a directory counts as soon as it takes part, and it is taken into the epoch later.
 #[test]
 fn what_was_written_to_a_directory_before_it_is_up_to_date_counts_after_a_power_cut() {
