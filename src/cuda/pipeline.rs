@@ -74,7 +74,11 @@ impl Pipeline {
         Self::start_with(devices, PATIENCE)
     }
 
-    fn start_with(devices: Vec<Arc<dyn Device>>, patience: Duration) -> std::io::Result<Self> {
+    /// As [`Self::start`], for devices that may take so long for a batch.
+    pub(super) fn start_with(
+        devices: Vec<Arc<dyn Device>>,
+        patience: Duration,
+    ) -> std::io::Result<Self> {
         let stations: Vec<Station> = devices.into_iter().map(Station::new).collect();
         let lanes = stations.len() * LANES;
         let shared = Arc::new(Shared {

@@ -236,6 +236,36 @@ fn items_that_travel_in_company_are_put_to_the_test_apart_from_those_that_travel
 }
 
 #[test]
+fn passes_go_to_the_cpu_once_a_device_does_not_answer_and_that_is_reported() {
+    let device = Simulated::default();
+    device.shut();
+    let devices: Devices = vec![Arc::new(device.clone())];
+    let patience = Duration::from_secs(1);
+    let dispatch = Dispatch::to_cpu();
+    let pipeline = Pipeline::start_with(devices, patience).expect("threads");
+    assert!(dispatch.shared.pipeline.set(pipeline).is_ok());
+    let (scalar, auto) = (codec("scalar"), codec("auto"));
+    let expected = round(&scalar, None);
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert!(round(&auto, Some(&dispatch)) == expected));
+        while dispatch.coding().hanging.is_empty() {
+            std::thread::yield_now();
+        }
+        assert!(round(&auto, Some(&dispatch)) == expected);
+        let coding = dispatch.coding();
+        assert_eq!((coding.cpu.passes, coding.cuda.passes), (4, 0));
+        assert_eq!(
+            (coding.hanging, coding.devices),
+            (vec!["simulated".to_owned()], vec![])
+        );
+        device.open();
+    });
+    // What it had came back in the end, and was as right as all else.
+    assert_eq!(dispatch.coding().cuda.passes, 1);
+    assert!(!dispatch.is_on_devices());
+}
+
+#[test]
 fn the_fastest_is_found_by_trying_both() {
     let device = Simulated::default();
     let found = device.clone();
