@@ -79,10 +79,13 @@ impl Station {
     /// Takes note of a lane that could not be made. Without any, the device is given up.
     pub(super) fn lacks_lane(&self, error: &DeviceError) {
         let missing = self.missing_lanes.fetch_add(1, Ordering::Relaxed) + 1;
-        if missing == LANES {
+        let name = self.device.name();
+        if missing == LANES || error.is_final() {
             self.give_up(&error.to_string());
+        } else if missing == 1 {
+            log::warn!("GPU {name}: {error}; it is given less to do at a time");
         } else {
-            self.failed(error);
+            log::debug!("GPU {name}: {error}");
         }
     }
 
