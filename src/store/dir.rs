@@ -342,9 +342,12 @@ impl Store for DirStore {
         let parts = self.check(name, "create")?;
         let failed = |errno| Self::gone_if_not_found(self.failed("create", name)(errno));
         self.tree.make_dir(parts.dir).map_err(failed)?;
-        let epoch = self.handles.epoch();
         let new = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         let file = Arc::new(self.tree.open_file(parts, new).map_err(failed)?);
+        // What is open under this name is of a file that somebody else deleted, and would take what is
+        // written with it.
+        self.handles.forget(name);
+        let epoch = self.handles.epoch();
         if let Err(errno) = self.fill_new(parts, &file, len) {
             // The first failure is the one worth telling; the next create meets what is left.
             if let Err(second) = self.tree.unlink(parts) {

@@ -77,6 +77,27 @@ fn a_segment_file_deleted_by_others_is_absent_and_the_directory_still_there() {
         .expect("the other file is untouched");
 }
 
+/// What is written goes to the new file, by every way, and not to what is still open of the old one.
+#[test]
+fn a_file_made_anew_after_others_deleted_it_gets_what_is_written() {
+    let pool = Pool::new(1 << 20);
+    for direct in [true, false] {
+        let (_parent, store) = temporary();
+        store.takes_direct.store(direct, Ordering::Relaxed);
+        let mut data = pool.buffer(8192);
+        store.create("segments/01", 8192).expect("a new file");
+        store.write_at("segments/01", 0, &data).expect("room");
+        store.read_at("segments/01", 0, &mut data).expect("bytes");
+        fs::remove_file(store.path().join("segments/01")).expect("removable");
+        store.create("segments/01", 8192).expect("a new file");
+        data.fill(2);
+        store.write_at("segments/01", 0, &data).expect("room");
+        store.sync("segments/01").expect("a sound disk");
+        let lies_there = fs::read(store.path().join("segments/01")).expect("it is there");
+        assert!(lies_there == [2; 8192], "past the page cache: {direct}");
+    }
+}
+
 #[test]
 fn removals_and_renames_of_our_own_are_no_reason_to_call_a_directory_gone() {
     let (_parent, store) = temporary();
