@@ -200,16 +200,24 @@ impl Pipeline {
     /// little room; else as for [`Pipeline::sync`].
     pub fn remove_member(&self, member: MemberIndex) -> Result<(), CommitError> {
         self.check_writable()?;
-        let loads = self.volume.loads();
-        let taken = loads.get(&member).map_or(0, |load| load.taken);
-        let others = loads.iter().filter(|(other, _)| **other != member);
-        let room: u64 = others.map(|(_, load)| load.available).sum();
-        if room < taken {
-            return Err(CommitError::NoSpace);
+        if !self.has_room_without(member) {
+            self.free_dead()?;
+            if !self.has_room_without(member) {
+                return Err(CommitError::NoSpace);
+            }
         }
         self.members.set_leaving(member)?;
         self.volume.retire_segments()?;
         self.sync()
+    }
+
+    /// Says whether the other members have room for what one has.
+    fn has_room_without(&self, member: MemberIndex) -> bool {
+        let loads = self.volume.loads();
+        let taken = loads.get(&member).map_or(0, |load| load.taken);
+        let others = loads.iter().filter(|(other, _)| **other != member);
+        let room: u64 = others.map(|(_, load)| load.available).sum();
+        room >= taken
     }
 
     /// Lets go of the members that are empty by now.
@@ -247,6 +255,7 @@ impl Pipeline {
         pace: &Pace<'_>,
         began: Instant,
     ) -> Result<bool, CommitError> {
+        let mut has_freed = false;
         loop {
             // What is met from here on may come after the counting.
             let lacked_files = self.volume.lacks_files();
@@ -259,6 +268,13 @@ impl Pipeline {
             }
             match done {
                 None => return Ok(false),
+                // Once only: others may go on writing and removing for as long as they like.
+                Some(false) if !has_freed && self.rebuild_progress().bytes_waiting > 0 => {
+                    has_freed = true;
+                    if !self.free_dead()? {
+                        return Ok(true);
+                    }
+                }
                 Some(false) => return Ok(true),
                 Some(true) => {}
             }

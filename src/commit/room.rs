@@ -18,6 +18,9 @@ use crate::volume::Space;
 /// backrefs, one for that of its records, and one that frees it.
 const REAPS: usize = 3;
 
+/// Rounds of reaping before something is refused for want of room, if each frees something.
+const MAX_REAPS: usize = 1000;
+
 /// Rounds of compaction in one call: where nearly everything lives, each gains little.
 const MAX_ROUNDS: usize = 16;
 
@@ -207,7 +210,24 @@ impl Pipeline {
         self.reaper.lock().freed
     }
 
-    /// Commits and reaps until what is dead by now is freed.
+    /// Frees what is dead, however much that is; says whether there was any. Where there is no space even
+    /// for noting that it is dead, it is freed later.
+    pub(super) fn free_dead(&self) -> Result<bool, CommitError> {
+        let first = self.freed();
+        for _ in 0..MAX_REAPS {
+            let before = self.freed();
+            match self.reap_now() {
+                Err(CommitError::NoSpace) => break,
+                done => done?,
+            }
+            if self.freed() == before {
+                break;
+            }
+        }
+        Ok(self.freed() > first)
+    }
+
+    /// Commits and reaps until some of what is dead by now is freed.
     pub(super) fn reap_now(&self) -> Result<(), CommitError> {
         for _ in 0..REAPS {
             self.reap()?;

@@ -385,6 +385,31 @@ fn a_member_that_is_removed_is_emptied_and_everything_bears_as_many_losses_witho
     }
 }
 
+/// What was removed lately takes room still, and is more than the others have.
+#[test]
+fn what_is_dead_keeps_no_member_from_being_removed() {
+    let rig = Rig::new(1, 1, 3);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    for file in 0..70 {
+        let bytes = pattern(file, 500_000);
+        fs.write(file, &bytes).unwrap();
+        model.insert(file, bytes);
+    }
+    fs.sync().unwrap();
+    for file in (0..70).filter(|file| file % 7 != 0) {
+        fs.remove(file).unwrap();
+        model.insert(file, Vec::new());
+    }
+    fs.pipeline.remove_member(MemberIndex(2)).unwrap();
+    let progress = rebuild(&fs);
+    assert_eq!(progress.bytes_waiting, 0, "{progress:?}");
+    assert_eq!(fs.pipeline.members().count(), 2);
+    assert_eq!(fs.redundancy(), [(1, fs.stripes().len() as u64)]);
+    fs.close();
+    assert_bears(&rig, 1, &model, "removed");
+}
+
 #[test]
 fn a_member_that_the_others_cannot_spare_is_not_removed() {
     let rig = Rig::new(2, 1, 4);
