@@ -242,9 +242,7 @@ impl Chaos {
                 self.seats[index].disk.thaw();
             }
             Event::Fill => {
-                // One that has a copy of the index is needed for more than its room.
-                let has_no_index = |seat: &Seat| !seat.path.join("index").exists();
-                let Some(index) = draw(&self.seats, rng, has_no_index) else {
+                let Some(index) = draw(&self.seats, rng, any) else {
                     return;
                 };
                 eprintln!("  {}", self.seats[index].path.display());
