@@ -93,6 +93,15 @@ pub enum MembersError {
         path: String,
     },
 
+    /// A directory that is to come into a volume is a member of one, nobody can say of which.
+    #[error("{path} is a member of a volume, which cannot be told: {reason}")]
+    UnreadableMember {
+        /// The directory.
+        path: String,
+        /// What is wrong with its superblock.
+        reason: String,
+    },
+
     /// A directory that is to come into a volume is one of its members.
     #[error("{path} is member {index} of this very volume")]
     OwnMember {
@@ -279,6 +288,9 @@ impl MembersError {
             )),
             Self::AlreadyMember { path } => Some(format!(
                 "`cauchyfs status {path}` says which; only if nothing of that volume is needed any more, empty {path} first"
+            )),
+            Self::UnreadableMember { path, .. } => Some(format!(
+                "check its disk, and try again; only if nothing that {path} holds is needed any more, empty it first"
             )),
             Self::OwnMember { .. } => Some(
                 "leave what it holds alone, and name a directory that is no member; `cauchyfs status` lists them".into(),

@@ -208,13 +208,14 @@ impl Members {
 
     /// Finds out which place a directory is to have, and whether it may have it.
     fn seat(&self, seat: Seat, store: &StoreRef) -> Result<Joining, MembersError> {
-        let found = match look(std::slice::from_ref(store), &self.executor) {
+        let (found, problem) = match look(std::slice::from_ref(store), &self.executor) {
             Err(MembersError::Foreign { path, found }) => {
                 return Err(MembersError::NotEmpty { path, found });
             }
             looks => match looks?.pop() {
-                Some(Look::Member(block)) => Some(*block),
-                Some(Look::Unusable(_)) | None => None,
+                Some(Look::Member(block)) => (Some(*block), None),
+                Some(Look::Unusable(reason)) => (None, Some(reason)),
+                None => (None, None),
             },
         };
         // What no table of members names any more, or not yet, has nothing that is needed.
@@ -271,7 +272,13 @@ impl Members {
         if !(is_ours && self.executor.call(store, "list", has_no_segments)?)
             && let Some(found) = self.executor.call(store, "list", create::what_is_in)?
         {
-            return Err(create::refusal(store.label(), found));
+            let path = store.label();
+            return Err(match (create::refusal(path, found), problem) {
+                (MembersError::AlreadyMember { path }, Some(reason)) => {
+                    MembersError::UnreadableMember { path, reason }
+                }
+                (refusal, _) => refusal,
+            });
         }
         let entry = MemberEntry {
             id: MemberId(Uuid::new_v4()),

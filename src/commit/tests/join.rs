@@ -335,6 +335,17 @@ fn what_does_not_do_is_refused_and_left_as_it_was() {
     assert!(!fs.pipeline.joins.wait());
     let other = Rig::new(2, 1, 3);
     assert!(refused(Seat::New, &other.disks[0]).contains("a member of a volume already"));
+    let length = other.disks[1].open().open_len("superblock").unwrap();
+    let zeros = vec![0; usize::try_from(length).unwrap()];
+    other.disks[1]
+        .open()
+        .write_at("superblock", 0, &zeros)
+        .unwrap();
+    let said = refused(Seat::New, &other.disks[1]);
+    assert!(
+        said.contains("cannot be told: its superblock is damaged"),
+        "{said}"
+    );
     assert_eq!(fs.pipeline.members().count(), 3);
     assert_eq!(fs.pipeline.members().live().len(), 2);
 }
