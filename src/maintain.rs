@@ -131,12 +131,12 @@ impl Maintain {
         if pipeline.members().access() == Access::ReadWrite {
             start("tick", TICK, Box::new(Pipeline::tick));
             start("reap", REAP_INTERVAL, Box::new(Pipeline::reap));
-            if let Some(interval) = schedule.scrub_interval {
-                let (locks, stop) = (Arc::clone(&locks), Arc::clone(&stop));
-                let scrub: Work =
-                    Box::new(move |pipeline| scrub_if_due(pipeline, &*locks, &stop, interval));
-                start("scrub", SCRUB_CHECK_INTERVAL, scrub);
-            }
+            let (locks_of_scrub, until) = (Arc::clone(&locks), Arc::clone(&stop));
+            let interval = schedule.scrub_interval;
+            let scrub: Work = Box::new(move |pipeline| {
+                scrub_if_due(pipeline, &*locks_of_scrub, &until, interval)
+            });
+            start("scrub", SCRUB_CHECK_INTERVAL, scrub);
             let make_room: Work = Box::new(move |pipeline| pipeline.make_room_ahead(&*locks));
             start("room", ROOM_INTERVAL, make_room);
             let returns = Mutex::new(Returns::default());
@@ -178,17 +178,15 @@ impl Drop for Maintain {
     }
 }
 
-/// Scrubs if the last scrub is so long ago, or was not brought to its end.
+/// Scrubs if the last scrub is so long ago, or was not brought to its end, or a member was put back from an
+/// earlier time.
 fn scrub_if_due(
     pipeline: &Pipeline,
     locks: &dyn InodeLocks,
     stop: &Stop,
-    interval: Duration,
+    interval: Option<Duration>,
 ) -> Result<(), CommitError> {
-    let last = UNIX_EPOCH + Duration::from_secs(pipeline.scrub_status()?.record.last_finished);
-    // A clock that was set back makes no difference of one scrub.
-    let is_due = last.elapsed().map_or(true, |passed| passed >= interval);
-    if !is_due {
+    if pipeline.members().put_back().is_empty() && !is_scrub_due(pipeline, interval)? {
         return Ok(());
     }
     let scrubbed = pipeline.scrub(locks, None, |_| {
@@ -209,6 +207,15 @@ fn scrub_if_due(
         );
     }
     Ok(())
+}
+
+fn is_scrub_due(pipeline: &Pipeline, interval: Option<Duration>) -> Result<bool, CommitError> {
+    let Some(interval) = interval else {
+        return Ok(false);
+    };
+    let last = UNIX_EPOCH + Duration::from_secs(pipeline.scrub_status()?.record.last_finished);
+    // A clock that was set back makes no difference of one scrub.
+    Ok(last.elapsed().map_or(true, |passed| passed >= interval))
 }
 
 /// Does a kind of work again and again. What fails is said once, until something else fails or the

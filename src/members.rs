@@ -45,6 +45,7 @@ mod join;
 mod leave;
 mod lineage;
 mod open;
+mod put_back;
 mod slots;
 mod verify;
 
@@ -53,12 +54,14 @@ pub use create::CreateOptions;
 pub use error::{Absent, Half, MembersError};
 pub use health::{ErrorClass, ErrorCounts, MemberState, MemberStatus, Unusable};
 pub use join::{Belongings, Seat};
+pub use put_back::PutBack;
 pub use verify::VerifiedSuperblocks;
 
 use brief::LastKnown;
 use epoch::Roster;
 use health::Member;
 use holds::Holds;
+use put_back::Unverified;
 
 /// What a volume may be opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +107,8 @@ pub struct Members {
     /// The directories that are open and locked; none after [`Members::release`] but those that hang.
     holds: Holds,
     released: AtomicBool,
+    /// The members that were put back from an earlier time.
+    unverified: Unverified,
     /// What each member said of itself last.
     last_known: Mutex<BTreeMap<MemberIndex, LastKnown>>,
 }

@@ -281,6 +281,10 @@ fn records_of_scrubs() -> Vec<Decoder> {
                     lost: u64::MAX,
                     ..Scrub::default()
                 },
+                Scrub {
+                    put_back: [0, 2, 0, 1 << 63],
+                    ..Scrub::default()
+                },
             ],
         ),
         record(

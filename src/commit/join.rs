@@ -86,6 +86,9 @@ impl Pipeline {
         self.volume.forget_member(index);
         // What died while it was away still takes space there.
         self.reaper.lock().unaudited = None;
+        if seat == Seat::Own {
+            self.note_put_back()?;
+        }
         // It takes part by now: if there is no space for a checkpoint, it is admitted once there is.
         match self.checkpoint() {
             Ok(()) => drop(self.mend_index(MAX_MENDED_AT_CLOSE)?),

@@ -110,6 +110,7 @@ impl Pipeline {
                 Err(CommitError::NoSpace) => log::warn!("the volume is full"),
                 done => done?,
             }
+            pipeline.note_put_back()?;
             pipeline.mend_index(MAX_MENDED_AT_OPEN)?; // step 5
         }
         Ok(pipeline)

@@ -11,6 +11,7 @@ use super::reap::successor;
 use super::{CommitError, Pipeline};
 use crate::format::record::{Backref, Segment, Stripe};
 use crate::format::{Epoch, Ino, MemberIndex, Record, SegmentId, StripeId, key};
+use crate::members::PutBack;
 use crate::volume::{Census, SegmentCensus, Volume, member_of};
 use live::LiveBytes;
 
@@ -93,6 +94,8 @@ struct KnownState {
     commits: u64,
     /// Changes of what turned out to be undecodable.
     undecodable: u64,
+    /// The members whose files count for nothing yet.
+    unverified: PutBack,
 }
 
 impl Pipeline {
@@ -148,6 +151,7 @@ impl Pipeline {
             live: self.members.live(),
             commits: self.group.count(),
             undecodable: self.volume.undecodable_changes(),
+            unverified: self.members.put_back(),
         }
     }
 
@@ -407,7 +411,8 @@ impl<'v> Count<'v> {
     fn settle(&mut self, stripe: StripeId, record: &Stripe, live: u64) {
         // A stripe without a segment cannot be read at all.
         let segment = self.segments.get(&record.segment);
-        let mut tolerated = segment.map_or(i16::MIN, |segment| segment.losses_tolerated(record));
+        let mut tolerated =
+            segment.map_or(i16::MIN, |segment| segment.losses_surely_tolerated(record));
         let undecodable = self.undecodable.get(&stripe);
         if undecodable.is_some() {
             tolerated = tolerated.min(-1);

@@ -17,6 +17,10 @@ use crate::store::{Op, Outcome, Pool, Request, Store, StoreError, StoreErrorKind
 /// Bytes that are written at once to fill a file.
 const NOISE_BYTES: usize = 1 << 20;
 
+/// Why a member that was put back does not count.
+const UNVERIFIED: &str =
+    "its directory is from an earlier time; what it holds counts once a scrub has verified it";
+
 impl Members {
     /// Runs operations on members in parallel, and returns what each came to, in their order.
     ///
@@ -249,6 +253,7 @@ impl Members {
             Access::ReadOnly => "a mount that may write brings it up to date",
         };
         let leaving = self.leaving();
+        let put_back = self.put_back();
         let members = (0..).map(MemberIndex).zip(self.everyone());
         members
             .filter(|(_, member)| !member.is_vacant())
@@ -257,12 +262,13 @@ impl Members {
                 let waiting = stale
                     .contains(&index)
                     .then(|| format!("it was away while the volume was written to; {remedy}"));
+                let unverified = put_back.contains_key(&index).then(|| UNVERIFIED.to_owned());
                 MemberStatus {
                     index,
                     id: member.id,
                     path: member.path.clone(),
                     state: health.state,
-                    reason: health.reason.or(waiting),
+                    reason: health.reason.or(unverified).or(waiting),
                     leaving: leaving.contains(&index),
                     bytes_used: 0,
                     bytes_free: 0,

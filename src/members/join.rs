@@ -54,6 +54,8 @@ struct Joining {
     entry: MemberEntry,
     /// What it has already, if it is back.
     found: Option<Superblock>,
+    /// Whether that is older than what was last written to it.
+    is_older: bool,
 }
 
 impl Members {
@@ -96,6 +98,9 @@ impl Members {
         let _until_it_takes_part = heed(index, strays);
         self.admit_joining(&joining, block, store, lock)?;
         log::info!("{} takes part as member {index}", store.label());
+        if joining.is_older {
+            self.note_put_back(index);
+        }
         Ok(index)
     }
 
@@ -241,10 +246,10 @@ impl Members {
                 let path = store.label();
                 return Err(MembersError::Diverged { path });
             }
-            let entry = entry.clone();
             return Ok(Joining {
                 index,
-                entry,
+                entry: entry.clone(),
+                is_older: roster.is_older(&found),
                 found: Some(found),
             });
         }
@@ -290,6 +295,7 @@ impl Members {
             index,
             entry,
             found: None,
+            is_older: false,
         })
     }
 

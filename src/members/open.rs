@@ -10,6 +10,7 @@ use super::epoch::Roster;
 use super::health::Member;
 use super::holds::Holds;
 use super::lineage::{Found, Lineage, trace};
+use super::put_back::Unverified;
 use super::slots::{Look, chain, look};
 use super::{Access, Members, MembersError, Shape, Unusable};
 use crate::codec::{CodeId, Geometry};
@@ -47,6 +48,7 @@ pub(super) fn open(
     let mut members = build(&lineage, access, executor, unusable, holds)?;
     let roster = members.roster.lock();
     members.publish(&roster);
+    members.note_older(&roster);
     let current = roster.admitted.iter().copied().collect();
     drop(roster);
     members.current_at_open = current;
@@ -157,6 +159,7 @@ fn build(
         unusable,
         holds,
         released: AtomicBool::new(false),
+        unverified: Unverified::default(),
         last_known: Mutex::default(),
     })
 }

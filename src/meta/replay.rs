@@ -73,21 +73,59 @@ pub(super) fn replay(disk: &Arc<Disk>, position: Position) -> Result<Replayed, M
         last: position.lsn,
         ..Replayed::default()
     };
-    for (first, tape) in runs {
-        let mut next = Some(first);
+    let (firsts, tapes): (Vec<Placed>, Vec<Tape>) = runs.into_iter().unzip();
+    let mut newest: Vec<Mark<'_>> = Vec::new();
+    for (first, tape) in firsts.into_iter().zip(&tapes) {
+        let (mut offset, mut next) = (0, Some(first));
         while let Some(placed) = next {
             let lsn = placed.record.header.lsn;
             if lsn.0 > replayed.last.0 + 1 {
                 lost(disk, Lsn(replayed.last.0 + 1), lsn)?;
                 return Ok(replayed);
             }
-            next = tape.record(placed.end, Lsn(lsn.0 + 1));
+            let epoch = placed.record.header.epoch;
+            newest.push(Mark {
+                tape,
+                offset,
+                lsn,
+                epoch,
+            });
+            let surplus = newest.len().saturating_sub(RECORDS_IN_FLIGHT + 1);
+            newest.drain(..surplus);
+            offset = placed.end;
+            next = tape.record(offset, Lsn(lsn.0 + 1));
             if lsn > replayed.last {
                 replayed.take(placed.record);
             }
         }
     }
+    if newest.len() > RECORDS_IN_FLIGHT {
+        let is_behind = |member: &MemberIndex| is_behind(*member, &tapes, &newest);
+        for member in sources.into_iter().filter(is_behind) {
+            disk.members().note_put_back(member);
+        }
+    }
     Ok(replayed)
+}
+
+/// Says whether a member has none of the newest records, although it should: it was put back from an earlier
+/// time. One that came or returned after them has no records at all, and is up to date only in an epoch after
+/// theirs.
+fn is_behind(member: MemberIndex, tapes: &[Tape], newest: &[Mark<'_>]) -> bool {
+    let has_newest = |mark: &Mark<'_>| {
+        let placed = mark.tape.read_from(member, mark.offset);
+        placed.is_some_and(|placed| {
+            let header = placed.record.header;
+            (header.life, header.lsn) == (mark.tape.position.life, mark.lsn)
+        })
+    };
+    let has_any = |tape: &Tape| tape.read_from(member, 0).is_some();
+    let of_epoch = newest.iter().filter(|mark| mark.epoch == mark.tape.epoch);
+    // Files that are gone or damaged are that and no more.
+    let is_from_before_all =
+        || of_epoch.count() > RECORDS_IN_FLIGHT && tapes.iter().all(|tape| tape.is_blank(member));
+    let has_older = || tapes.iter().any(has_any);
+    !newest.iter().any(has_newest) && (has_older() || is_from_before_all())
 }
 
 /// Refuses to write to a volume that lost records; reading what was before them does no harm.
@@ -117,6 +155,17 @@ impl Replayed {
         }
         self.data.extend(record.data);
     }
+}
+
+/// Records that a crash may leave on some members only.
+const RECORDS_IN_FLIGHT: usize = 1;
+
+/// Where a record lies.
+struct Mark<'a> {
+    tape: &'a Tape,
+    offset: u64,
+    lsn: Lsn,
+    epoch: Epoch,
 }
 
 /// A record, and where the next one begins.
@@ -175,6 +224,19 @@ impl Tape {
             let header = placed.record.header;
             (header.life == self.position.life && header.lsn == lsn).then_some(placed)
         })
+    }
+
+    /// Says whether a member's file is as it was made.
+    fn is_blank(&self, member: MemberIndex) -> bool {
+        let has_file = self.copies.iter().any(|(holder, _)| *holder == member);
+        let front = self.disk.read(member, &self.name, 0, BLOCK_SIZE);
+        has_file && front.is_ok_and(|front| front.iter().all(|byte| *byte == 0))
+    }
+
+    /// Reads a record of this volume from a member, of whatever life and number.
+    fn read_from(&self, member: MemberIndex, offset: u64) -> Option<Placed> {
+        let (_, len) = self.copies.iter().find(|(holder, _)| *holder == member)?;
+        self.read(member, *len, offset)
     }
 
     /// Reads a record of this volume from one member, of whatever life and number.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::{Core, Tally, layout};
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex, files};
+use crate::members::PutBack;
 use crate::store::{Store, StoreError, StoreErrorKind};
 
 /// Which segment files there are on the members at hand, and how long they are, as their directories
@@ -14,6 +15,8 @@ use crate::store::{Store, StoreError, StoreErrorKind};
 #[derive(Clone, Debug, Default)]
 pub struct Census {
     files: Arc<HashMap<(MemberIndex, SegmentId), u64>>,
+    /// The members of which it is not known whether their files hold what they should.
+    unverified: Arc<PutBack>,
 }
 
 impl Census {
@@ -21,8 +24,13 @@ impl Census {
     #[must_use]
     pub fn of_segment(&self, id: SegmentId, record: Segment) -> SegmentCensus {
         let len_of = |member: &Option<MemberIndex>| member.and_then(|member| self.len(member, id));
+        let slots = record.slots.iter();
+        let is_sure = |member: &MemberIndex| !self.unverified.contains_key(member);
         SegmentCensus {
-            lens: record.slots.iter().map(len_of).collect(),
+            lens: slots.clone().map(len_of).collect(),
+            sure: slots
+                .map(|slot| slot.as_ref().is_none_or(is_sure))
+                .collect(),
             record,
         }
     }
@@ -95,6 +103,8 @@ pub struct SegmentCensus {
     record: Segment,
     /// The length of each slot's file, where there is one at hand.
     lens: Vec<Option<u64>>,
+    /// Whether what each slot's file holds may be believed.
+    sure: Vec<bool>,
 }
 
 impl SegmentCensus {
@@ -105,6 +115,18 @@ impl SegmentCensus {
     #[must_use]
     pub fn losses_tolerated(&self, stripe: &Stripe) -> i16 {
         Tally::of(&self.record, stripe, |shard| self.has(stripe, shard)).losses_tolerated()
+    }
+
+    /// The same, without the shards on members that were put back from an earlier time, which may hold
+    /// something else; no less than 0 if the data is there with them.
+    #[must_use]
+    pub fn losses_surely_tolerated(&self, stripe: &Stripe) -> i16 {
+        let tolerated = self.losses_tolerated(stripe);
+        let is_sure = |shard| self.sure.get(self.slot_of(stripe, shard)) == Some(&true);
+        let sure = Tally::of(&self.record, stripe, |shard| {
+            is_sure(shard) && self.has(stripe, shard)
+        });
+        tolerated.min(sure.losses_tolerated().max(0))
     }
 
     /// Says whether a stripe has all its shards.
@@ -132,10 +154,14 @@ impl SegmentCensus {
 
     /// Says whether a shard was written and its file is at hand, and long enough.
     fn has(&self, stripe: &Stripe, shard: ShardIndex) -> bool {
-        let total = layout::total_shards(&self.record).max(1);
-        let slot = layout::slot_of(shard, stripe.rotation, total);
-        let len = self.lens.get(slot).copied().flatten();
+        let len = self.lens.get(self.slot_of(stripe, shard));
+        let len = len.copied().flatten();
         stripe.written.contains(shard) && len.is_some_and(|len| len >= end_of(stripe))
+    }
+
+    fn slot_of(&self, stripe: &Stripe, shard: ShardIndex) -> usize {
+        let total = layout::total_shards(&self.record).max(1);
+        layout::slot_of(shard, stripe.rotation, total)
     }
 }
 
@@ -182,6 +208,7 @@ impl Core {
         }
         let census = Census {
             files: Arc::new(files),
+            unverified: Arc::new(self.members.put_back()),
         };
         *self.last_census.lock() = census.clone();
         census

@@ -1,7 +1,7 @@
 //! Directories that come and go while the volume is mounted.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::support::{
     CAUCHYFS, Load, Shape, TestVolume, check_large, drop_caches, eventually, must, run,
@@ -152,6 +152,122 @@ fn a_directory_that_was_moved_away_and_back_is_taken_back_by_itself() {
     volume.unmount();
     let members: Vec<&str> = volume.members.iter().map(|member| text(member)).collect();
     must(CAUCHYFS, &[&["check"][..], &members].concat());
+}
+
+#[test]
+fn a_directory_that_comes_and_goes_is_left_alone_after_the_third_time() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 1024);
+    volume.mount();
+    write_large(&volume.path("old"), 1, LARGE / 8).unwrap();
+    let elsewhere = beside(&volume, "elsewhere");
+    let come_and_go = || {
+        fs::rename(&volume.members[4], &elsewhere).unwrap();
+        eventually("the loss is seen", || volume.members_in("missing") == 1);
+        fs::rename(&elsewhere, &volume.members[4]).unwrap();
+    };
+    for _ in 0..3 {
+        come_and_go();
+        eventually("it is taken back", || volume.members_in("missing") == 0);
+    }
+    come_and_go();
+    // It is looked for every two seconds.
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    assert_eq!(volume.members_in("missing"), 1, "{}", volume.log());
+    assert!(volume.log().contains("comes and goes"), "{}", volume.log());
+    write_large(&volume.path("new"), 2, LARGE / 8).unwrap();
+    // Who mounts it anew has looked at it.
+    volume.unmount();
+    volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
+    eventually("it has what it missed", || volume.status().1 == 0);
+    volume.assert_healthy();
+    check_large(&volume.path("new"), 2, LARGE / 8);
+    volume.unmount();
+}
+
+/// Copies a directory with all that is in it.
+fn back_up(directory: &Path, copy: &Path) {
+    must("cp", &["-a", text(directory), text(copy)]);
+}
+
+/// Fails unless every shard lies where it should, right in every byte.
+#[track_caller]
+fn check_offline(volume: &TestVolume) {
+    let members = volume.members.iter().map(|member| text(member));
+    let arguments: Vec<&str> = ["check", "--deep"].into_iter().chain(members).collect();
+    must(CAUCHYFS, &arguments);
+}
+
+#[test]
+fn an_old_copy_in_the_place_of_a_directory_gets_all_that_it_lacks_while_mounted() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 2048);
+    volume.mount();
+    write_large(&volume.path("first"), 1, LARGE / 8).unwrap();
+    volume.unmount();
+    let (copy, newer) = (beside(&volume, "copy"), beside(&volume, "newer"));
+    back_up(&volume.members[4], &copy);
+    volume.mount();
+    write_large(&volume.path("second"), 2, LARGE / 8).unwrap();
+    // Others come and go, so that epochs pass that the copy knows nothing of.
+    let elsewhere = beside(&volume, "elsewhere");
+    fs::rename(&volume.members[1], &elsewhere).unwrap();
+    eventually("the loss is seen", || volume.members_in("missing") == 1);
+    write_large(&volume.path("third"), 3, LARGE / 8).unwrap();
+    fs::rename(&elsewhere, &volume.members[1]).unwrap();
+    eventually("it is taken back", || volume.status().1 == 0);
+    fs::rename(&volume.members[4], &newer).unwrap();
+    eventually("the loss is seen", || volume.members_in("missing") == 1);
+    write_large(&volume.path("fourth"), 4, LARGE / 8).unwrap();
+    fs::rename(&copy, &volume.members[4]).unwrap();
+    eventually("it has what it lacks", || volume.status().1 == 0);
+    volume.assert_healthy();
+    volume.unmount();
+    check_offline(&volume);
+    volume.mount_degraded(&[2, 3, 4, 5]);
+    for (seed, name) in (1..).zip(["first", "second", "third", "fourth"]) {
+        check_large(&volume.path(name), seed, LARGE / 8);
+    }
+    volume.unmount();
+}
+
+#[test]
+fn an_old_copy_in_the_place_of_a_directory_gets_all_that_it_lacks_when_it_is_mounted() {
+    if skip_mounts() {
+        return;
+    }
+    for copied_while_mounted in [false, true] {
+        let volume = TestVolume::create(Shape::FOUR_TWO, 2048);
+        volume.mount();
+        write_large(&volume.path("first"), 1, LARGE / 8).unwrap();
+        let copy = beside(&volume, "copy");
+        if copied_while_mounted {
+            must("sync", &["-f", text(&volume.mountpoint)]);
+            back_up(&volume.members[4], &copy);
+        } else {
+            volume.unmount();
+            back_up(&volume.members[4], &copy);
+            volume.mount();
+        }
+        write_large(&volume.path("second"), 2, LARGE / 8).unwrap();
+        volume.unmount();
+        fs::remove_dir_all(&volume.members[4]).unwrap();
+        fs::rename(&copy, &volume.members[4]).unwrap();
+        volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
+        eventually("it has what it lacks", || volume.status().1 == 0);
+        volume.assert_healthy();
+        volume.unmount();
+        check_offline(&volume);
+        volume.mount_degraded(&[2, 3, 4, 5]);
+        for (seed, name) in (1..).zip(["first", "second"]) {
+            check_large(&volume.path(name), seed, LARGE / 8);
+        }
+        volume.unmount();
+    }
 }
 
 #[test]

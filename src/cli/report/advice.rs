@@ -1,6 +1,6 @@
 //! What to do next about a volume.
 
-use super::{IndexReport, MemberReport, RebuildState, Report, State};
+use super::{IndexReport, MemberReport, RebuildState, Report, ScrubState, State};
 
 impl Report {
     /// Says in one sentence what to do next.
@@ -30,6 +30,8 @@ impl Report {
             "wait: a mounted volume copies its index in the background; if it does not, make room on its members"
         } else if self.rebuild.state == RebuildState::Running {
             "wait: what is missing is being rebuilt"
+        } else if self.scrub.state == ScrubState::Running {
+            "wait: everything is being verified; what turns out to be missing is rebuilt then"
         } else if self.rebuild.bytes_waiting > 0 {
             "`cauchyfs member add MOUNTPOINT DIR` makes room for what waits for a directory"
         } else if self.rebuild.bytes_unreadable > 0 {

@@ -1,9 +1,10 @@
 //! Directories that come into a volume, or back into it, while it is open.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::AtomicU64;
 
 use super::*;
-use crate::commit::{Pace, RebuildProgress};
+use crate::commit::{Pace, RebuildProgress, ScrubStatus};
 use crate::format::MemberIndex;
 use crate::members::{Belongings, MembersError, Seat};
 use crate::store::{Effect, Fault, Scope, StoreErrorKind};
@@ -311,6 +312,38 @@ fn a_directory_that_vanished_and_is_back_gets_what_it_missed() {
     assert_holds(&fs, &model, "back");
     fs.close();
     assert_bears(&rig, 1, &model, "back");
+}
+
+#[test]
+fn an_older_copy_of_a_directory_that_vanished_gets_all_that_it_lacks() {
+    let mut rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    fill(&fs, 0, &mut model);
+    let copy = rig.disks[1].fork();
+    fill(&fs, 500, &mut model);
+    // Another comes and goes, so that an epoch passes that the copy knows nothing of.
+    rig.disks[2].fail(Some(StoreErrorKind::Gone));
+    fs.pipeline.members().probe();
+    rig.disks[2].fail(None);
+    join(&fs, Seat::Own, &rig.disks[2]).unwrap();
+    rebuild(&fs);
+    fill(&fs, 1000, &mut model);
+    assert!(fs.pipeline.members().put_back().is_empty());
+    rig.disks[1].fail(Some(StoreErrorKind::Gone));
+    fs.pipeline.members().probe();
+    fill(&fs, 1500, &mut model);
+    rig.disks[1] = copy;
+    join(&fs, Seat::Own, &rig.disks[1]).unwrap();
+    assert!(!fs.pipeline.members().put_back().is_empty());
+    let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
+    fs.pipeline.scrub(&NoLocks, None, go_on).unwrap();
+    rebuild(&fs);
+    assert_eq!(fs.redundancy()[0].0, 1);
+    fs.assert_shards_lie_on(&rig, &[], "put back");
+    assert_holds(&fs, &model, "put back");
+    fs.close();
+    assert_bears(&rig, 1, &model, "put back");
 }
 
 #[test]

@@ -1,6 +1,11 @@
 //! A member that was put back from an earlier time of the same epoch, its segment files as well.
 
+use std::ops::ControlFlow;
+use std::sync::atomic::AtomicU64;
+
 use super::*;
+use crate::commit::{Pace, ScrubStatus};
+use crate::format::MemberIndex;
 
 const ROUNDS: u64 = 7;
 
@@ -31,8 +36,8 @@ fn live(rig: &Rig) -> (Model, Vec<Rig>) {
     (model, backups)
 }
 
-/// What its index says is not believed, what its segment files hold fails its checksums, and what they
-/// lack is counted as lost.
+/// What its index says is not believed, what its segment files hold fails its checksums, and until that is
+/// verified nothing of it counts.
 #[test]
 fn a_member_put_back_to_any_earlier_state_costs_no_more_than_its_shards() {
     for (data, parity, count) in [(2, 1, 3), (2, 2, 4), (4, 2, 6)] {
@@ -52,14 +57,11 @@ fn a_member_put_back_to_any_earlier_state_costs_no_more_than_its_shards() {
                     stripes,
                     "{context}"
                 );
-                let is_short = |shard: &&WrittenShard| {
-                    let len = rig.disks[shard.disk].open().open_len(&shard.name);
-                    len.unwrap_or(0) < shard.offset + shard.height as u64
-                };
+                let is_back = |shard: &&WrittenShard| shard.disk == back;
                 let written = fs.written_shards();
-                let short: std::collections::BTreeSet<_> = written
+                let unsure: std::collections::BTreeSet<_> = written
                     .iter()
-                    .filter(is_short)
+                    .filter(is_back)
                     .map(|shard| shard.stripe)
                     .collect();
                 let counted: u64 = rows
@@ -67,7 +69,7 @@ fn a_member_put_back_to_any_earlier_state_costs_no_more_than_its_shards() {
                     .filter(|row| row.0 < parity as i16)
                     .map(|row| row.1)
                     .sum();
-                assert_eq!(counted, short.len() as u64, "{context}: {rows:?}");
+                assert_eq!(counted, unsure.len() as u64, "{context}: {rows:?}");
                 let bytes = pattern(7, 20_000);
                 fs.write(7, &bytes).unwrap();
                 fs.close();
@@ -82,4 +84,68 @@ fn a_member_put_back_to_any_earlier_state_costs_no_more_than_its_shards() {
             }
         }
     }
+}
+
+/// It is noticed, and everything is verified then: what the records say of it is not believed.
+#[test]
+fn all_that_a_member_lacks_which_was_put_back_is_found_and_made_up_for() {
+    for (data, parity, count) in [(2, 1, 3), (4, 2, 6)] {
+        let base = Rig::new(data, parity, count);
+        let (model, backups) = live(&base);
+        assert!(
+            base.fork()
+                .open(&[])
+                .pipeline
+                .members()
+                .put_back()
+                .is_empty()
+        );
+        for (age, backup) in backups.iter().rev().enumerate() {
+            for back in 0..count {
+                let context = format!("{data}+{parity}: {back} put back by {age}");
+                let mut rig = base.fork();
+                rig.disks[back] = backup.disks[back].fork();
+                let fs = rig.open(&[]);
+                assert!(!fs.pipeline.members().put_back().is_empty(), "{context}");
+                let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
+                fs.pipeline.scrub(&NoLocks, None, go_on).unwrap();
+                assert!(fs.pipeline.members().put_back().is_empty(), "{context}");
+                let pace = Pace {
+                    bytes_per_second: &AtomicU64::new(0),
+                    wait: &|_| true,
+                };
+                fs.pipeline.rebuild(&pace).unwrap();
+                fs.assert_shards_lie_on(&rig, &[], &context);
+                assert_holds(&fs, &model, &context);
+                fs.close();
+                let fs = rig.open(&[]);
+                assert!(fs.pipeline.members().put_back().is_empty(), "{context}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_scrub_that_is_stopped_leaves_what_was_put_back_to_the_next_which_begins_anew() {
+    let base = Rig::new(2, 1, 3);
+    let (_, backups) = live(&base);
+    let mut rig = base.fork();
+    rig.disks[1] = backups[0].disks[1].fork();
+    let fs = rig.open(&[]);
+    let tolerated = || fs.pipeline.redundancy().unwrap().rows[0].losses_tolerated;
+    assert_eq!(tolerated(), 0, "what it holds counts for nothing yet");
+    let stop = |_: &ScrubStatus| ControlFlow::Break(());
+    fs.pipeline.scrub(&NoLocks, None, stop).unwrap();
+    assert_eq!(tolerated(), 0);
+    fs.close();
+    // Nothing but its record tells now that it was put back.
+    let fs = rig.open(&[]);
+    let known: Vec<_> = fs.pipeline.members().put_back().into_keys().collect();
+    assert_eq!(known, [MemberIndex(1)]);
+    let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
+    fs.pipeline.scrub(&NoLocks, None, go_on).unwrap();
+    assert!(fs.pipeline.members().put_back().is_empty());
+    fs.close();
+    let fs = rig.open(&[]);
+    assert!(fs.pipeline.members().put_back().is_empty());
 }

@@ -32,13 +32,17 @@ pub struct Scrub {
     pub missing: u64,
     /// Bytes of stripes that were lost.
     pub lost: u64,
+    /// The members that were put back from an earlier time before it was begun, a bit for each: it goes
+    /// on by itself.
+    pub put_back: [u64; 4],
 }
 
 impl Record for Scrub {
     fn encode(&self) -> Bytes {
-        let mut value = Vec::with_capacity(82);
+        let mut value = Vec::with_capacity(114);
         value.put_u8(VERSION);
-        value.put_u8(u8::from(self.is_finished));
+        let has_put_back = self.put_back != [0; 4];
+        value.put_u8(u8::from(self.is_finished) | u8::from(has_put_back) << 1);
         for number in [
             self.segment.0,
             self.offset,
@@ -53,19 +57,23 @@ impl Record for Scrub {
         ] {
             value.put_u64_le(number);
         }
+        if has_put_back {
+            for bits in self.put_back {
+                value.put_u64_le(bits);
+            }
+        }
         value.into()
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut reader = Reader::new("scrub", bytes);
         reader.version(VERSION)?;
-        let is_finished = match reader.u8()? {
-            0 => false,
-            1 => true,
-            other => return Err(reader.bad("whether it is finished:", other)),
-        };
-        let scrub = Self {
-            is_finished,
+        let flags = reader.u8()?;
+        if flags > 3 {
+            return Err(reader.bad("flags", flags));
+        }
+        let mut scrub = Self {
+            is_finished: flags & 1 == 1,
             segment: SegmentId(reader.u64()?),
             offset: reader.u64()?,
             end: SegmentId(reader.u64()?),
@@ -76,7 +84,16 @@ impl Record for Scrub {
             wrong: reader.u64()?,
             missing: reader.u64()?,
             lost: reader.u64()?,
+            put_back: [0; 4],
         };
+        if flags & 2 == 2 {
+            for bits in &mut scrub.put_back {
+                *bits = reader.u64()?;
+            }
+            if scrub.put_back == [0; 4] {
+                return Err(reader.bad("members put back", 0_u8));
+            }
+        }
         reader.finish()?;
         Ok(scrub)
     }

@@ -160,11 +160,11 @@ proptest! {
     }
 
     #[test]
-    fn scrubs_round_trip(numbers: [u64; 10], is_finished: bool, lost in prop::collection::vec(any::<(u32, u32)>(), 0..20)) {
+    fn scrubs_round_trip(numbers: [u64; 10], put_back: [u64; 4], is_finished: bool, lost in prop::collection::vec(any::<(u32, u32)>(), 0..20)) {
         let [segment, offset, end, began, last_finished, bytes, repaired, wrong, missing, lost_bytes] = numbers;
         let scrub = Scrub {
             is_finished, segment: SegmentId(segment), offset, end: SegmentId(end), began, last_finished,
-            bytes, repaired, wrong, missing, lost: lost_bytes,
+            bytes, repaired, wrong, missing, lost: lost_bytes, put_back,
         };
         round_trip(&scrub, false);
         round_trip(&LostBytes(lost.into_iter().map(|(start, end)| start..end).collect()), true);

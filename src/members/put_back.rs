@@ -1,0 +1,91 @@
+//! Members whose directories are from an earlier time: put back from a backup, say, or from a snapshot.
+//!
+//! They look like those that were away, or like those that never were, but what was written to them last is
+//! not there, although the records say so. So everything is to be verified, as a scrub does, before what the
+//! records say of them counts again.
+//!
+//! They are known by a superblock from before an epoch in which they took part, or by a journal without the
+//! newest records. A copy that is put back while the volume is mounted, and was made since the last epoch
+//! began, is not known: what is wrong with it is found as any damage is.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+
+use super::epoch::Roster;
+use super::{Access, Members};
+use crate::format::MemberIndex;
+use crate::format::superblock::Superblock;
+
+/// The members that were put back since they were verified, and how many had been before each: whoever is
+/// put back once more has another number.
+pub type PutBack = BTreeMap<MemberIndex, u64>;
+
+/// See [`PutBack`].
+#[derive(Debug, Default)]
+pub(super) struct Unverified(Mutex<(u64, PutBack)>);
+
+impl Unverified {
+    fn add(&self, member: MemberIndex) {
+        let mut all = self.0.lock();
+        all.0 += 1;
+        let number = all.0;
+        all.1.insert(member, number);
+    }
+}
+
+impl Members {
+    /// Takes note of a member that was put back from an earlier time.
+    pub fn note_put_back(&self, member: MemberIndex) {
+        if self.access == Access::ReadOnly {
+            return;
+        }
+        log::warn!(
+            "member {member} ({}) is from an earlier time: was the directory put back from a backup? \
+             everything is going to be verified",
+            self.path(member)
+        );
+        self.unverified.add(member);
+    }
+
+    /// Takes note of members that were put back before the volume was opened, and are not verified yet.
+    pub fn restore_put_back(&self, members: impl IntoIterator<Item = MemberIndex>) {
+        let known = self.put_back();
+        let members = members.into_iter();
+        members
+            .filter(|member| !known.contains_key(member))
+            .for_each(|member| self.unverified.add(member));
+    }
+
+    /// Returns the members that were put back and are not verified yet.
+    #[must_use]
+    pub fn put_back(&self) -> PutBack {
+        self.unverified.0.lock().1.clone()
+    }
+
+    /// Everything was verified since these were put back.
+    pub fn set_verified(&self, verified: &PutBack) {
+        let is_verified =
+            |member: &MemberIndex, number: &mut u64| verified.get(member) == Some(number);
+        let mut all = self.unverified.0.lock();
+        all.1.retain(|member, number| !is_verified(member, number));
+    }
+
+    /// Takes note of the members that the newest epoch counts as up to date, but that know nothing of it.
+    pub(super) fn note_older(&self, roster: &Roster) {
+        for (index, entry) in (0..).map(MemberIndex).zip(roster.table()) {
+            let is_here = roster.block(index).is_some();
+            if entry.current && is_here && !roster.admitted.contains(&index) {
+                self.note_put_back(index);
+            }
+        }
+    }
+}
+
+impl Roster {
+    /// Says whether a superblock is older than the one that was last written to its member.
+    pub(super) fn is_older(&self, found: &Superblock) -> bool {
+        let known = self.block(found.index);
+        known.is_some_and(|known| found.generation < known.generation)
+    }
+}
