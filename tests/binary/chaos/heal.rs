@@ -12,7 +12,7 @@ use super::run::Chaos;
 use crate::support::eventually;
 
 /// How often a daemon takes a directory back by itself.
-const RETURNS: u32 = 3;
+pub(super) const RETURNS: u32 = 3;
 
 impl Chaos {
     /// Brings back, replaces or does without every directory that is not sound, and fails unless the

@@ -13,6 +13,7 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 
 use super::damage;
+use super::heal::RETURNS;
 use super::members::{Condition, Seat, draw};
 use super::plan::{self, Event, Seed};
 use super::writer::{Shared, Writer};
@@ -24,7 +25,7 @@ const WRITERS: u64 = 4;
 /// Operations of each writer in a step.
 const OPERATIONS: u64 = 120;
 
-/// What is not done by then is not going to be.
+/// What waits while no writer gets anything done for so long waits for ever.
 const STUCK: Duration = Duration::from_secs(240);
 
 /// A volume, its directories and those who write to it.
@@ -131,13 +132,13 @@ impl Chaos {
                 .collect();
             let idle = || threads.iter().all(thread::ScopedJoinHandle::is_finished);
             let disturbed = catch_unwind(AssertUnwindSafe(|| {
-                wait_until("some operations are done", || {
+                wait_until("some operations are done", &shared, || {
                     idle() || shared.done.load(Ordering::Relaxed) >= target
                 });
                 if dies {
                     let busy = self.keep_busy(rng);
                     let more = shared.done.load(Ordering::Relaxed) + rng.random_range(0..50);
-                    wait_until("some more operations are done", || {
+                    wait_until("some more operations are done", &shared, || {
                         idle() || shared.done.load(Ordering::Relaxed) >= more
                     });
                     shared.dying.store(true, Ordering::SeqCst);
@@ -146,9 +147,9 @@ impl Chaos {
                         busy.wait().expect("it ends with its daemon");
                     }
                 } else {
-                    self.disturb(event, rng, &idle);
+                    self.disturb(event, rng, &idle, &shared);
                 }
-                wait_until("all operations are done", idle);
+                wait_until("all operations are done", &shared, idle);
             }));
             if let Err(panic) = disturbed {
                 // Nobody waits for it any more.
@@ -195,7 +196,13 @@ impl Chaos {
     }
 
     /// Does to the mounted volume what an event stands for.
-    fn disturb(&mut self, event: Event, rng: &mut StdRng, idle: &dyn Fn() -> bool) {
+    fn disturb(
+        &mut self,
+        event: Event,
+        rng: &mut StdRng,
+        idle: &dyn Fn() -> bool,
+        shared: &Shared,
+    ) {
         let any = |_: &Seat| true;
         let real = |seat: &Seat| seat.disk.is_real();
         match event {
@@ -236,7 +243,7 @@ impl Chaos {
                 eprintln!("  {}", self.seats[index].path.display());
                 self.seats[index].disk.freeze();
                 self.seats[index].condition = Condition::Stale;
-                wait_until("the member is left behind", || {
+                wait_until("the member is left behind", shared, || {
                     idle() || !self.is_online(&self.seats[index].path)
                 });
                 self.seats[index].disk.thaw();
@@ -330,7 +337,9 @@ impl Chaos {
             self.seats
         );
         for seat in &mut self.seats {
-            seat.returns = 0;
+            // One that was not named is not taken back by itself.
+            let is_named = self.volume.members.contains(&seat.path);
+            seat.returns = if is_named { 0 } else { RETURNS };
         }
     }
 
@@ -416,11 +425,15 @@ impl Chaos {
     }
 }
 
-/// Waits for something that must come to be, however slow this machine is.
-fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
-    let start = Instant::now();
+/// Waits for something that must come to be, however slow this machine is, as long as writers get on.
+fn wait_until(what: &str, shared: &Shared, mut is_true: impl FnMut() -> bool) {
+    let mut last = (0, Instant::now());
     while !is_true() {
-        assert!(start.elapsed() < STUCK, "stuck: {what}");
+        let done = shared.done.load(Ordering::Relaxed);
+        if done != last.0 {
+            last = (done, Instant::now());
+        }
+        assert!(last.1.elapsed() < STUCK, "stuck: {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
