@@ -12,6 +12,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use parking_lot::{Condvar, Mutex};
 
 use crate::commit::{CommitError, InodeLocks, Pipeline, ScrubState};
+use crate::format::MemberIndex;
 use crate::members::Access;
 use crate::workers::Threads;
 
@@ -104,13 +105,19 @@ pub struct Maintain {
 
 impl Maintain {
     /// Starts those that the volume's access calls for: one that is only read is only watched. `locks`
-    /// are those of the inodes whose extents are moved; `schedule` says what else is to be done.
+    /// are those of the inodes whose extents are moved; `schedule` says what else is to be done. Members
+    /// that are away are taken back when they are there, but for those `left_out` on purpose.
     ///
     /// # Panics
     ///
     /// If the system gives no threads.
     #[must_use]
-    pub fn start(pipeline: &Arc<Pipeline>, locks: Arc<dyn InodeLocks>, schedule: Schedule) -> Self {
+    pub fn start(
+        pipeline: &Arc<Pipeline>,
+        locks: Arc<dyn InodeLocks>,
+        schedule: Schedule,
+        left_out: Vec<MemberIndex>,
+    ) -> Self {
         let stop = Arc::new(Stop::default());
         let threads = Threads::default();
         let start_waiting = |name, wait: Wait, work: Work| {
@@ -139,7 +146,7 @@ impl Maintain {
             start("scrub", SCRUB_CHECK_INTERVAL, scrub);
             let make_room: Work = Box::new(move |pipeline| pipeline.make_room_ahead(&*locks));
             start("room", ROOM_INTERVAL, make_room);
-            let returns = Mutex::new(Returns::default());
+            let returns = Mutex::new(Returns::new(left_out));
             let look: Work = Box::new(move |pipeline| returns.lock().look(pipeline));
             start("return", RETURN_INTERVAL, look);
             let shared = Arc::new(Rebuilder::new(schedule.rebuild_after, Arc::clone(&stop)));

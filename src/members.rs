@@ -54,6 +54,7 @@ pub use create::CreateOptions;
 pub use error::{Absent, Half, MembersError};
 pub use health::{ErrorClass, ErrorCounts, MemberState, MemberStatus, Unusable};
 pub use join::{Belongings, Seat};
+pub use open::NOT_GIVEN;
 pub use put_back::PutBack;
 pub use verify::VerifiedSuperblocks;
 

@@ -86,7 +86,9 @@ pub(super) struct CreateArguments {
 }
 
 /// Mount a volume: any order of its directories, any subset that suffices. Returns when the mount is
-/// usable and leaves a daemon behind; exits with 3 if directories are missing.
+/// usable and leaves a daemon behind; exits with 3 if directories are missing. One that is named and
+/// missing is taken in as soon as it is there; one that is not named stays out, until
+/// `cauchyfs member replace MOUNTPOINT DIR DIR` takes it in.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "cauchyfs mount [OPTIONS] DIR... MOUNTPOINT",
@@ -183,13 +185,14 @@ pub(super) struct StatusArguments {
   cauchyfs scrub --rate 50MiB /mnt/photos      # read no more than this in a second
   cauchyfs scrub --json /mnt/photos
 
-Files go on being used meanwhile. Ctrl-C stops it; `cauchyfs status` says how far it is.")]
+Files go on being used meanwhile. Ctrl-C stops it, unless others wait for it too; `cauchyfs status`
+says how far it is.")]
 pub(super) struct ScrubArguments {
     /// Print one JSON document.
     #[arg(long)]
     pub(super) json: bool,
     /// The most that is read in a second, of all directories together.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
     pub(super) rate: Option<u64>,
     /// Where it is mounted.
     pub(super) mountpoint: PathBuf,

@@ -6,7 +6,7 @@ use super::args::CheckArguments;
 use super::directories::Directories;
 use super::failure::{Failure, Outcome};
 use super::mounts;
-use super::report::{MemberReport, State};
+use super::report::{MemberReport, State, unrecoverable_lines};
 use super::scrub::scrubbed_of;
 use super::size::{format_count, format_size};
 use super::volume::{Volume, fs_failure, row_report, storage_failure};
@@ -44,9 +44,10 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Outcome, Failu
     for finding in &checked.findings {
         println!("{finding}");
     }
-    for path in &report.unrecoverable_files {
-        println!("cannot be read in full: {path}");
+    for line in unrecoverable_lines(&report.unrecoverable_files) {
+        println!("{line}");
     }
+    let is_whole = read == Outcome::Done && report.state == State::Healthy;
     let away: Vec<String> = report.absentees().map(MemberReport::name).collect();
     if !away.is_empty() {
         println!("not checked, because away: {}", away.join(", "));
@@ -58,7 +59,7 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Outcome, Failu
         checked.extents,
         format_size(checked.bytes),
         checked.stripes,
-        verdict(repair, checked.found, checked.mended),
+        verdict(repair, checked.found, checked.mended, is_whole),
     );
     let listed = checked.findings.len() as u64;
     if checked.found > listed {
@@ -112,10 +113,12 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
     })
 }
 
-fn verdict(repair: bool, found: u64, mended: u64) -> String {
+/// Says what was found wrong with the records; if nothing, whether anything else is.
+fn verdict(repair: bool, found: u64, mended: u64, is_whole: bool) -> String {
     let left = count(found - mended);
     match (found, found - mended) {
-        (0, _) => "nothing is wrong".to_owned(),
+        (0, _) if is_whole => "nothing is wrong".to_owned(),
+        (0, _) => "the records are sound, but not all that they name is there".to_owned(),
         (_, 0) => format!("{}, mended", count(found)),
         _ if !repair => format!("{left}; `cauchyfs check --repair` mends what can be mended"),
         _ if mended == 0 => format!("{left} that this cannot mend"),
@@ -136,11 +139,12 @@ mod tests {
 
     #[test]
     fn the_verdict_counts_what_is_left() {
-        assert_eq!(verdict(false, 0, 0), "nothing is wrong");
-        assert_eq!(verdict(true, 3, 3), "3 faults, mended");
+        assert_eq!(verdict(false, 0, 0, true), "nothing is wrong");
+        assert_eq!(verdict(true, 3, 3, true), "3 faults, mended");
         let some = "2 faults mended, 1 fault that this cannot mend";
-        assert_eq!(verdict(true, 3, 2), some);
-        assert_eq!(verdict(true, 1, 0), "1 fault that this cannot mend");
-        assert!(verdict(false, 2, 0).starts_with("2 faults; `cauchyfs check --repair`"));
+        assert_eq!(verdict(true, 3, 2, true), some);
+        assert_eq!(verdict(true, 1, 0, true), "1 fault that this cannot mend");
+        assert!(verdict(false, 2, 0, true).starts_with("2 faults; `cauchyfs check --repair`"));
+        assert!(!verdict(false, 0, 0, false).contains("nothing is wrong"));
     }
 }

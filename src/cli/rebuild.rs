@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::args::RebuildArguments;
 use super::control::{Answer, LiveMount, Request};
 use super::failure::{Failure, Outcome};
-use super::report::{RebuildReport, RedundancyReport, Report};
+use super::report::{RebuildReport, RedundancyReport, Report, unrecoverable_lines};
 use super::size::format_size;
 
 /// What `rebuild --json` prints.
@@ -80,16 +80,21 @@ fn progress_bar() -> ProgressBar {
 }
 
 fn show(bar: &ProgressBar, report: &RebuildReport) {
-    bar.set_length(report.bytes_done + report.bytes_left);
+    bar.set_length(report.bytes_done + to_write(report));
     bar.set_position(report.bytes_done);
     bar.set_message(match rate(report) {
         Some(rate) => format!(
             ", {}/s, {} left",
             format_size(rate),
-            format_time(report.bytes_left / rate)
+            format_time(to_write(report) / rate)
         ),
         None => String::new(),
     });
+}
+
+/// Returns the bytes that are yet to be written: not those that have nowhere to go.
+fn to_write(report: &RebuildReport) -> u64 {
+    report.bytes_left.saturating_sub(report.bytes_waiting)
 }
 
 /// Returns the bytes written in a second so far, once that can be said.
@@ -128,7 +133,7 @@ fn for_people(rebuild: &RebuildReport, report: &Report) -> String {
         ));
     }
     lines.extend(report.redundancy_lines());
-    lines.extend(report.unrecoverable_lines());
+    lines.extend(unrecoverable_lines(&report.unrecoverable_files));
     lines.push(String::new());
     lines.join("\n")
 }
@@ -164,6 +169,11 @@ mod tests {
         assert_eq!(rate(&report(0, 100, 5)), None);
         assert_eq!(rate(&report(1000, 100, 0)), None);
         assert_eq!(rate(&report(1000, 100, 5)), Some(200));
+        let waiting = RebuildReport {
+            bytes_waiting: 70,
+            ..report(1000, 100, 5)
+        };
+        assert_eq!(to_write(&waiting), 30);
         assert_eq!(format_time(59), "59 s");
         assert_eq!(format_time(61), "2 min");
         assert_eq!(format_time(7260), "2 h 1 min");

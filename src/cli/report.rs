@@ -8,6 +8,9 @@ use super::size::{format_count, format_size};
 use crate::cuda::{Coded, Coding};
 
 mod advice;
+mod lost;
+
+pub(super) use lost::unrecoverable_lines;
 
 /// What a volume may lack although all its members are there.
 pub(super) const LACKS_COPIES: &str = "the index lacks copies";
@@ -386,12 +389,6 @@ impl Report {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Names the files that are lost, in part or as a whole.
-    pub(super) fn unrecoverable_lines(&self) -> impl Iterator<Item = String> + '_ {
-        let paths = self.unrecoverable_files.iter();
-        paths.map(|path| format!("cannot be read in full: {path}"))
-    }
-
     fn push_rebuild(&self, text: &mut String) {
         let RebuildReport {
             state,
@@ -438,7 +435,7 @@ impl Report {
         self.push_rebuild(text);
         self.push_index(text);
         self.push_scrub(text);
-        for line in self.unrecoverable_lines() {
+        for line in unrecoverable_lines(&self.unrecoverable_files) {
             push(text, format_args!("{line}"));
         }
     }

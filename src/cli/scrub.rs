@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use super::args::ScrubArguments;
 use super::control::{self, Answer, Request};
 use super::failure::{Failure, Outcome};
-use super::report::ScrubState;
+use super::report::{ScrubState, unrecoverable_lines};
 use super::size::{format_count, format_size};
 use crate::fuse::mountinfo;
 
 mod serve;
 
-pub(super) use serve::{scrub_report, scrubbed_of, serve};
+pub(super) use serve::{Followers, scrub_report, scrubbed_of, serve};
 
 /// How far a scrub is, as the daemon tells a command that waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,9 +87,7 @@ impl Scrubbed {
         if self.bytes_lost > 0 {
             lines.push(format!("{} are lost", format_size(self.bytes_lost)));
         }
-        for path in &self.unrecoverable_files {
-            lines.push(format!("cannot be read in full: {path}"));
-        }
+        lines.extend(unrecoverable_lines(&self.unrecoverable_files));
         if self.state != ScrubState::Finished {
             lines.push("the next `cauchyfs scrub` goes on from there".to_owned());
         }

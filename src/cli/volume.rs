@@ -1,7 +1,7 @@
 //! Opening a volume from directories, and saying how it is.
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -158,6 +158,17 @@ fn open_pipeline(
     }
 }
 
+/// Returns the members that are away and whose directories nobody named.
+fn left_out(pipeline: &Pipeline, directories: &Directories) -> Vec<MemberIndex> {
+    let is_named = |path: &str| {
+        let mut named = directories.present.iter().chain(&directories.absent);
+        named.any(|named| named == Path::new(path))
+    };
+    let absentees = pipeline.members().absentees().into_iter();
+    let unnamed = absentees.filter(|member| !is_named(&member.path));
+    unnamed.map(|member| member.index).collect()
+}
+
 /// Adds what is known about the directories to a failure that has no advice of its own.
 fn add_notes(failure: Failure, notes: &[Unusable]) -> Failure {
     if failure.advice.is_some() || notes.is_empty() {
@@ -189,7 +200,8 @@ impl Volume {
     ) -> Result<Self, Failure> {
         let mut volume = Self::open_at_rest(directories, options, fs_options)?;
         let locks = Arc::clone(&volume.fs) as _;
-        let started = Maintain::start(&volume.pipeline, locks, options.schedule);
+        let left_out = left_out(&volume.pipeline, directories);
+        let started = Maintain::start(&volume.pipeline, locks, options.schedule, left_out);
         volume.maintain = Some(started);
         Ok(volume)
     }

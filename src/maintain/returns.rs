@@ -31,8 +31,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// What is known of the members that are away.
-#[derive(Debug, Default)]
-pub(super) struct Returns(BTreeMap<MemberIndex, Absentee>);
+#[derive(Debug)]
+pub(super) struct Returns {
+    absentees: BTreeMap<MemberIndex, Absentee>,
+    /// Members that the volume was mounted without although their directories may be there: whoever did
+    /// so is to say when they are wanted.
+    left_out: Vec<MemberIndex>,
+}
 
 /// A member that is away, or was.
 #[derive(Debug, Default)]
@@ -87,10 +92,22 @@ impl Absentee {
 }
 
 impl Returns {
+    /// Nobody is to look for `left_out`, unless they come and are lost again.
+    pub(super) fn new(left_out: Vec<MemberIndex>) -> Self {
+        Self {
+            absentees: BTreeMap::new(),
+            left_out,
+        }
+    }
+
     /// Looks for the directories of members that are away, and takes back those that are there.
     pub(super) fn look(&mut self, pipeline: &Pipeline) -> Result<(), CommitError> {
-        for (member, path) in pipeline.members().away() {
-            let absentee = self.0.entry(member).or_default();
+        let members = pipeline.members();
+        for (member, path) in members.away() {
+            if self.left_out.contains(&member) && !members.was_here(member) {
+                continue;
+            }
+            let absentee = self.absentees.entry(member).or_default();
             if path.is_empty() || !absentee.is_due(Instant::now()) {
                 continue;
             }

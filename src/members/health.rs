@@ -92,6 +92,8 @@ pub(super) struct Health {
 pub(super) struct Member {
     pub(super) id: MemberId,
     pub(super) path: String,
+    /// Whether it was up since the volume was opened.
+    pub(super) was_here: bool,
     /// Until it is down.
     store: RwLock<Option<StoreRef>>,
     health: RwLock<Health>,
@@ -121,6 +123,7 @@ impl Member {
         Self {
             id,
             path,
+            was_here: store.is_some(),
             store: RwLock::new(store),
             health: RwLock::new(health),
             read_errors: AtomicU64::new(0),

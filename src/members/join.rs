@@ -395,6 +395,14 @@ impl Members {
     }
 }
 
+impl Members {
+    /// Says whether a member has taken part since the volume was opened.
+    #[must_use]
+    pub fn was_here(&self, index: MemberIndex) -> bool {
+        self.member(index).is_some_and(|member| member.was_here)
+    }
+}
+
 fn has_no_segments(store: &dyn Store) -> Result<bool, StoreError> {
     Ok(store.list(files::SEGMENTS)?.is_empty())
 }

@@ -18,6 +18,9 @@ use crate::format::superblock::Superblock;
 use crate::format::{MemberId, MemberIndex};
 use crate::store::{Executor, Hold, StoreErrorKind, StoreRef};
 
+/// Why a member is missing whose directory nobody named.
+pub const NOT_GIVEN: &str = "not among the directories given";
+
 /// Opens a volume; see [`Members::open`].
 ///
 /// 1. Look into all directories. Those that are no members are set aside, or refused.
@@ -187,7 +190,7 @@ fn absent(id: MemberId, path: &[u8], unusable: &[Unusable]) -> Member {
         .collect();
     let reason = match reasons.get(&path) {
         Some(reason) => (*reason).clone(),
-        None => "not among the directories given".to_owned(),
+        None => NOT_GIVEN.to_owned(),
     };
     Member::missing(id, path, reason)
 }

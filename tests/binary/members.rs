@@ -187,6 +187,34 @@ fn a_directory_that_comes_and_goes_is_left_alone_after_the_third_time() {
     volume.unmount();
 }
 
+#[test]
+fn a_directory_that_was_not_named_stays_out_until_somebody_wants_it() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 1024);
+    volume.mount_degraded(&[0, 1, 2, 3, 5]);
+    write_large(&volume.path("large"), 1, LARGE / 8).unwrap();
+    // One that was named is looked for, and taken back.
+    let elsewhere = beside(&volume, "elsewhere");
+    fs::rename(&volume.members[5], &elsewhere).unwrap();
+    eventually("the loss is seen", || volume.members_in("missing") == 2);
+    fs::rename(&elsewhere, &volume.members[5]).unwrap();
+    eventually("it is taken back", || volume.members_in("online") == 5);
+    let (status, _) = volume.status();
+    assert_eq!(status["members"][4]["state"], "missing", "{status}");
+    let path = text(&volume.members[4]);
+    let (code, said) = member(&volume, "replace", &["4", path]);
+    assert_eq!(code, Some(0), "{said}\n{}", volume.log());
+    volume.assert_healthy();
+    // From now on it is one like all others.
+    fs::rename(path, &elsewhere).unwrap();
+    eventually("the loss is seen", || volume.members_in("missing") == 1);
+    fs::rename(&elsewhere, path).unwrap();
+    eventually("it is taken back", || volume.status().1 == 0);
+    volume.unmount();
+}
+
 /// Copies a directory with all that is in it.
 fn back_up(directory: &Path, copy: &Path) {
     must("cp", &["-a", text(directory), text(copy)]);

@@ -384,3 +384,41 @@ fn there_is_nothing_to_scrub_where_nothing_is_mounted() {
         "{said}"
     );
 }
+
+#[test]
+fn a_rate_at_which_nothing_would_be_done_is_refused() {
+    let output = Command::new(CAUCHYFS)
+        .args(["scrub", "--rate", "0", "/mnt"])
+        .output()
+        .expect("the binary runs");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
+#[test]
+fn a_scrub_for_which_another_command_waits_goes_on_when_its_own_is_interrupted() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = filled();
+    let command = |options: &[&str]| {
+        let mut command = Command::new(CAUCHYFS);
+        command.args(["scrub", "--json"]).args(options);
+        command.arg(&volume.mountpoint).stdout(Stdio::piped());
+        command.spawn().expect("the binary runs")
+    };
+    let is_running = || volume.status().0["scrub"]["state"] == "running";
+    let mut first = command(&["--rate", "40MiB"]);
+    eventually("the scrub is under way", is_running);
+    let second = command(&[]);
+    let progress = volume.status().0["scrub"]["progress"].as_f64();
+    eventually("it gets on", || {
+        volume.status().0["scrub"]["progress"].as_f64() > progress
+    });
+    must("kill", &["-INT", &first.id().to_string()]);
+    assert_ne!(first.wait().expect("it ends").code(), Some(0));
+    let output = second.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let said: Value = serde_json::from_slice(&output.stdout).expect("a document");
+    assert_eq!(said["state"], "finished", "{said}");
+    volume.unmount();
+}

@@ -1,5 +1,7 @@
 //! What to do next about a volume.
 
+use crate::members::NOT_GIVEN;
+
 use super::{IndexReport, MemberReport, RebuildState, Report, ScrubState, State};
 
 impl Report {
@@ -53,6 +55,14 @@ impl Report {
         let replace = format!("`cauchyfs member replace MOUNTPOINT {} DIR`", away[0].index);
         let remove = format!("`cauchyfs member remove MOUNTPOINT {}`", away[0].index);
         let here = self.members.len() - away.len();
+        if away[0].reason.as_deref() == Some(NOT_GIVEN) {
+            let path = away[0].path.as_deref().unwrap_or("DIR");
+            let index = away[0].index;
+            return format!(
+                "the volume was mounted without {names}: `cauchyfs member replace MOUNTPOINT {index} {path}` \
+                 takes it in, or {replace} puts another in its place"
+            );
+        }
         if here < self.geometry.data + self.geometry.parity {
             return format!(
                 "bring back {names}: {it} taken in again within seconds; for one that is gone for good, \
@@ -122,6 +132,19 @@ mod tests {
         assert!(said.contains("then mount with all directories"), "{said}");
         let said = advice(|_| {}, &[1, 2, 4], &[(-1, 7)]);
         assert!(said.ends_with("not enough to read everything"), "{said}");
+    }
+
+    #[test]
+    fn who_was_left_out_comes_back_when_it_is_told_to() {
+        let said = advice(
+            |report| report.members[2].reason = Some(NOT_GIVEN.to_owned()),
+            &[2],
+            &[(1, 7)],
+        );
+        assert!(
+            said.contains("`cauchyfs member replace MOUNTPOINT 2 /srv/d2`"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{Progress, Scrubbed};
@@ -17,10 +18,40 @@ use crate::fs::Fs;
 /// How often whoever waits for a scrub hears how far it is.
 const TELL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Scrubs for a client, who hears how far it is, until that is done or the client has gone. If a scrub is
-/// under way already, the client follows that one.
-pub(in crate::cli) fn serve(fs: &Arc<Fs>, client: &UnixStream, bytes_per_second: Option<u64>) {
-    let answer = match scrub(fs, client, bytes_per_second) {
+/// How many clients wait for a scrub that another one has begun.
+#[derive(Debug, Default)]
+pub(in crate::cli) struct Followers(AtomicUsize);
+
+/// One of them, until it is dropped.
+struct Follower<'a>(&'a Followers);
+
+impl Followers {
+    fn join(&self) -> Follower<'_> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Follower(self)
+    }
+
+    fn are_there(&self) -> bool {
+        self.0.load(Ordering::SeqCst) > 0
+    }
+}
+
+impl Drop for Follower<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Scrubs for a client, who hears how far it is, until that is done or nobody waits for it any more. If a
+/// scrub is under way already, the client follows that one, and takes over if it stops half way.
+pub(in crate::cli) fn serve(
+    fs: &Arc<Fs>,
+    client: &UnixStream,
+    bytes_per_second: Option<u64>,
+    followers: &Followers,
+) {
+    let scrubbed = meanwhile(client, || scrub(fs, client, bytes_per_second, followers));
+    let answer = match scrubbed {
         Ok(Some(scrubbed)) => Answer::Scrubbed(scrubbed),
         Ok(None) => return,
         Err(failure) => Answer::Failed(failure),
@@ -33,39 +64,51 @@ fn scrub(
     fs: &Arc<Fs>,
     client: &UnixStream,
     bytes_per_second: Option<u64>,
+    followers: &Followers,
 ) -> Result<Option<Scrubbed>, Failure> {
     let pipeline = fs.pipeline();
     let mut told: Option<Instant> = None;
     let mut is_gone = false;
     let mut tell = |status: &ScrubStatus| {
-        if told.is_some_and(|told| told.elapsed() < TELL_INTERVAL) {
-            return ControlFlow::Continue(());
+        let is_due = told.is_none_or(|told| told.elapsed() >= TELL_INTERVAL);
+        if is_due && !is_gone {
+            told = Some(Instant::now());
+            is_gone = control::tell(client, &Answer::Scrubbing(progress(status))).is_err();
         }
-        told = Some(Instant::now());
-        is_gone = control::tell(client, &Answer::Scrubbing(progress(status))).is_err();
-        if is_gone {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+        is_gone
     };
-    let scrubbed = pipeline.scrub(&**fs, bytes_per_second, &mut tell);
-    let mut status = scrubbed.map_err(|error| storage_failure(&error))?;
-    while status.is_none() {
-        std::thread::sleep(TELL_INTERVAL);
-        let of_other = pipeline
-            .scrub_status()
-            .map_err(|error| storage_failure(&error))?;
-        if of_other.state != commit::ScrubState::Running {
-            status = Some(of_other);
-        } else if tell(&of_other).is_break() {
-            break;
+    loop {
+        let scrubbed = pipeline.scrub(&**fs, bytes_per_second, |status| {
+            // Who follows would be told that it was stopped half way.
+            if tell(status) && !followers.are_there() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        if let Some(status) = scrubbed.map_err(|error| storage_failure(&error))? {
+            return result_of(fs, &status, tell(&status));
+        }
+        let _follower = followers.join();
+        let status = loop {
+            std::thread::sleep(TELL_INTERVAL);
+            let of_other = pipeline
+                .scrub_status()
+                .map_err(|error| storage_failure(&error))?;
+            if tell(&of_other) || of_other.state != commit::ScrubState::Running {
+                break of_other;
+            }
+        };
+        // Else whoever scrubbed has stopped: it is for others to go on.
+        if tell(&status) || status.state == commit::ScrubState::Finished {
+            return result_of(fs, &status, tell(&status));
         }
     }
-    match status {
-        Some(status) if !is_gone => meanwhile(client, || scrubbed_of(fs, &status)).map(Some),
-        _ => Ok(None),
-    }
+}
+
+/// Returns what a scrub came to, unless nobody wants to know.
+fn result_of(fs: &Fs, status: &ScrubStatus, is_gone: bool) -> Result<Option<Scrubbed>, Failure> {
+    (!is_gone).then(|| scrubbed_of(fs, status)).transpose()
 }
 
 fn progress(status: &ScrubStatus) -> Progress {

@@ -4,9 +4,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// The longest rest without a look at the limit.
+const MAX_REST: Duration = Duration::from_millis(250);
+
 /// Sets the pace of background work, and says when it is to stop.
 pub struct Pace<'a> {
-    /// Bytes that may be written in a second; 0 if that is not limited. Looked at after each piece.
+    /// Bytes that may be written in a second; 0 if that is not limited. Looked at after each piece, and
+    /// several times a second while it rests.
     pub bytes_per_second: &'a AtomicU64,
     /// Waits; returns whether to go on.
     pub wait: &'a dyn Fn(Duration) -> bool,
@@ -16,11 +20,22 @@ impl Pace<'_> {
     /// Rests after a piece of work: so long that the limit is kept, and as long as the work took if others
     /// used the volume meanwhile. Returns whether to go on.
     pub(super) fn rest(&self, bytes: u64, took: Duration, in_use: bool) -> bool {
-        let bytes_per_second = match self.bytes_per_second.load(Ordering::Relaxed) {
-            0 => None,
-            limit => Some(limit),
-        };
-        (self.wait)(pause(bytes_per_second, bytes, took, in_use))
+        let mut rested = Duration::ZERO;
+        loop {
+            let bytes_per_second = match self.bytes_per_second.load(Ordering::Relaxed) {
+                0 => None,
+                limit => Some(limit),
+            };
+            let whole = pause(bytes_per_second, bytes, took, in_use);
+            let piece = whole.saturating_sub(rested).min(MAX_REST);
+            if !(self.wait)(piece) {
+                return false;
+            }
+            rested += piece;
+            if rested >= whole {
+                return true;
+            }
+        }
     }
 }
 
@@ -47,6 +62,31 @@ mod tests {
     use super::*;
 
     const TOOK: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn a_limit_that_is_raised_ends_a_rest_that_was_meant_to_be_long() {
+        let limit = AtomicU64::new(1000);
+        let rested = std::cell::Cell::new(Duration::ZERO);
+        let wait = |time| {
+            rested.set(rested.get() + time);
+            if rested.get() >= Duration::from_secs(10) {
+                limit.store(1_000_000, Ordering::Relaxed);
+            }
+            true
+        };
+        let pace = Pace {
+            bytes_per_second: &limit,
+            wait: &wait,
+        };
+        assert!(pace.rest(1_000_000, Duration::ZERO, false));
+        assert_eq!(rested.get(), Duration::from_secs(10));
+        limit.store(100_000, Ordering::Relaxed);
+        rested.set(Duration::ZERO);
+        assert!(pace.rest(100_000, Duration::ZERO, false));
+        assert_eq!(rested.get(), Duration::from_secs(1));
+        assert!(pace.rest(1, Duration::from_secs(1), false));
+        assert_eq!(rested.get(), Duration::from_secs(1));
+    }
 
     #[test]
     fn the_limit_is_kept_and_others_get_as_much_time() {
