@@ -107,11 +107,7 @@ impl Pipeline {
         } else {
             0
         };
-        let full = match room {
-            0 => self.full_holders(&spaces),
-            _ => Vec::new(),
-        };
-        self.meta.move_copies_off(&full);
+        self.meta.move_copies_off(&self.full_holders(&spaces));
         // The index may have room in its file: little is tried, since there is the reserve.
         let allowed = match room {
             0 => 0,
@@ -139,8 +135,9 @@ impl Pipeline {
         space.free_bytes.saturating_sub(kept)
     }
 
-    /// Returns the members without room that have copies of the index, if others have room for one: a disk
-    /// that somebody filled must not keep all others from being used.
+    /// Returns the members with next to no room that have copies of the index, if others have room for one:
+    /// a disk that somebody filled must not keep all others from being used. Filesystems that are full may
+    /// say that some blocks are free.
     fn full_holders(&self, spaces: &[(MemberIndex, Space)]) -> Vec<MemberIndex> {
         let holders = self.meta.index_holders();
         let needed = self.meta.room_for_a_copy();
@@ -151,7 +148,8 @@ impl Pipeline {
         if !others.into_iter().any(has_room) {
             return Vec::new();
         }
-        let is_full = |(_, space): &&(_, Space)| self.free_for_index(*space) == 0;
+        let least = self.meta.reserve_bytes();
+        let is_full = |(_, space): &&(_, Space)| self.free_for_index(*space) < least;
         let full = held.into_iter().filter(is_full);
         full.map(|(member, _)| *member).collect()
     }
@@ -182,6 +180,12 @@ impl Pipeline {
         self.spread_index()?;
         self.checkpoint_if_possible()?;
         self.measure_growth();
+        if self.has_no_commits() {
+            // Where there was no space has turned out now.
+            self.spread_index()?;
+            self.checkpoint_if_possible()?;
+            self.measure_growth();
+        }
         if !self.may_grow() && self.meta.compact_index()? {
             self.checkpoint_if_possible()?;
             self.measure_growth();

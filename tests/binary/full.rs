@@ -6,13 +6,19 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::support::{Disk, DiskKind, Shape, TestVolume, drop_caches, pattern, skip_mounts};
+use crate::support::{
+    Disk, DiskKind, Load, Shape, TestVolume, check_large, drop_caches, eventually, pattern,
+    skip_mounts, write_large,
+};
 
 /// Small enough to lie in inode records.
 const SMALL: usize = 2000;
 
 /// Files that are synced together.
 const BATCH: usize = 20;
+
+/// Bytes of the large files.
+const LARGE: u64 = 24 << 20;
 
 /// Files to a directory.
 const TO_A_DIRECTORY: u64 = 200;
@@ -244,4 +250,51 @@ fn what_was_refused_is_never_read_as_zeros() {
     volume.remount();
     check();
     volume.unmount();
+}
+
+/// Others fill disks one after the other, the first with copies of the index; a stripe needs three.
+#[test]
+fn disks_that_others_fill_cost_nothing_as_long_as_enough_have_room() {
+    if skip_mounts() {
+        return;
+    }
+    for kind in DiskKind::ALL {
+        let shape = Shape {
+            data: 2,
+            parity: 1,
+            members: 5,
+            segment: "4MiB",
+            unit: "64KiB",
+        };
+        let disks = (0..5).map(|_| Disk::new(kind, 320)).collect();
+        let volume = TestVolume::create_over(shape, disks);
+        volume.mount();
+        let load = Load::start(volume.path("load"));
+        load.goes_on();
+        let mut end = 0;
+        for filled in 0..2 {
+            let has_index = |member: &usize| volume.members[*member].join("index").exists();
+            let full = (0..5).find(has_index).expect("the index is somewhere");
+            volume.fill_disk(full);
+            for _ in 0..10 {
+                let written = write_batch(&volume, end);
+                written.unwrap_or_else(|error| panic!("{kind:?}: {error}\n{}", volume.log()));
+                end += BATCH as u64;
+            }
+            let large = volume.path(&format!("large{filled}"));
+            write_large(&large, filled, LARGE).unwrap();
+            load.goes_on();
+            eventually(&format!("{kind:?}: the index leaves"), || !has_index(&full));
+            assert_eq!((0..5).filter(has_index).count(), 2, "{kind:?}: {filled}");
+        }
+        load.end();
+        assert_eq!(volume.members_in("online"), 5, "{kind:?}");
+        volume.assert_healthy();
+        volume.remount();
+        check(&volume, 0..end);
+        for filled in 0..2 {
+            check_large(&volume.path(&format!("large{filled}")), filled, LARGE);
+        }
+        volume.unmount();
+    }
 }

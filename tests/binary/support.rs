@@ -312,6 +312,11 @@ impl TestVolume {
         self.disks[index].restart();
     }
 
+    /// Leaves no room on a disk.
+    pub(crate) fn fill_disk(&self, index: usize) {
+        self.disks[index].fill();
+    }
+
     /// Deletes a member's directory, with everything in it.
     pub(crate) fn delete_member(&self, index: usize) {
         // The daemon may add a file while the directory is being emptied.

@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use rand::seq::IteratorRandom;
 
 use super::plan;
-use crate::support::{Disk, must, text};
+use crate::support::Disk;
 
 /// Room on each disk: the least that all kinds of filesystems can do with.
 const MEBIBYTES: u64 = 320;
@@ -68,31 +68,15 @@ impl Seat {
         self.condition == Condition::Full
     }
 
-    fn ballast(&self) -> PathBuf {
-        self.disk.path().join("ballast")
-    }
-
     /// Leaves no room on the disk.
     pub(super) fn fill(&mut self) {
-        let space = rustix::fs::statvfs(self.disk.path()).expect("the disk is mounted");
-        let file = std::fs::File::create(self.ballast()).expect("the disk is writable");
-        let mut step = space.f_bavail * space.f_frsize;
-        let mut len = 0;
-        // Filesystems need some for themselves: as much as goes.
-        while step >= 4096 {
-            let flags = rustix::fs::FallocateFlags::empty();
-            if rustix::fs::fallocate(&file, flags, len, step).is_ok() {
-                len += step;
-            } else {
-                step /= 2;
-            }
-        }
+        self.disk.fill();
         self.condition = Condition::Full;
     }
 
     /// Gives back what [`Seat::fill`] took.
     pub(super) fn empty(&mut self) {
-        must("rm", &["-f", text(&self.ballast())]);
+        self.disk.empty();
     }
 }
 

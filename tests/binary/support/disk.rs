@@ -80,6 +80,32 @@ impl Disk {
         &self.mounted
     }
 
+    fn ballast(&self) -> PathBuf {
+        self.mounted.join("ballast")
+    }
+
+    /// Leaves no room on it.
+    pub(crate) fn fill(&self) {
+        let space = rustix::fs::statvfs(&self.mounted).expect("the disk is mounted");
+        let file = fs::File::create(self.ballast()).expect("the disk is writable");
+        let mut step = space.f_bavail * space.f_frsize;
+        let mut len = 0;
+        // Filesystems need some for themselves: as much as goes.
+        while step >= 4096 {
+            let flags = rustix::fs::FallocateFlags::empty();
+            if rustix::fs::fallocate(&file, flags, len, step).is_ok() {
+                len += step;
+            } else {
+                step /= 2;
+            }
+        }
+    }
+
+    /// Gives back what [`Disk::fill`] took.
+    pub(crate) fn empty(&self) {
+        must("rm", &["-f", text(&self.ballast())]);
+    }
+
     fn image(&self) -> PathBuf {
         self.home.path().join(format!("image{}", self.starts))
     }
