@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::support::{
-    CAUCHYFS, Load, Shape, TestVolume, check_large, drop_caches, eventually, must, run,
-    segment_files, skip_mounts, text, write_large,
+    CAUCHYFS, Disk, DiskKind, Load, Shape, TestVolume, check_large, drop_caches, eventually, must,
+    run, segment_files, skip_mounts, text, write_large,
 };
 
 const LARGE: u64 = 96 << 20;
@@ -380,6 +380,44 @@ fn old_data_moves_to_a_new_directory_when_it_is_to_be_balanced() {
     assert!(least * 2 > *most, "{held:?}");
     drop_caches();
     check_large(&volume.path("large"), 1, 3 * LARGE);
+    volume.unmount();
+}
+
+/// The new directory has joined by the time that it turns out to be too small.
+#[test]
+fn who_is_replaced_by_a_directory_that_is_too_small_stays_and_both_are_named() {
+    if skip_mounts() {
+        return;
+    }
+    let shape = Shape {
+        data: 2,
+        parity: 1,
+        members: 3,
+        segment: "4MiB",
+        unit: "64KiB",
+    };
+    let disks = (0..3).map(|_| Disk::new(DiskKind::Tmpfs, 320)).collect();
+    let volume = TestVolume::create_over(shape, disks);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    volume.remount();
+    volume.fill_disk(1);
+    volume.fill_disk(2);
+    let small = Disk::new(DiskKind::Tmpfs, 16);
+    let new = small.path().join("new");
+    let old = text(&volume.members[0]);
+    let (code, said) = member(&volume, "replace", &[old, text(&new)]);
+    assert_eq!(code, Some(2), "{said}\n{}", volume.log());
+    assert!(
+        said.contains("is member 3 now, and member 0 stays"),
+        "{said}"
+    );
+    assert_eq!(volume.members_in("online"), 4);
+    let (code, said) = member(&volume, "remove", &["3"]);
+    assert_eq!(code, Some(0), "{said}\n{}", volume.log());
+    assert_eq!(volume.members_in("online"), 3);
+    drop_caches();
+    check_large(&volume.path("large"), 1, LARGE);
     volume.unmount();
 }
 
