@@ -28,6 +28,7 @@ mod creation;
 mod degraded;
 mod faults;
 mod full;
+mod full_disks;
 mod join;
 mod leaks;
 mod lost_files;
@@ -139,6 +140,12 @@ impl Rig {
             .filter(|(index, _)| !lost.contains(index));
         left.map(|(_, disk)| Arc::new(disk.open()) as StoreRef)
             .collect()
+    }
+
+    /// Returns the disks that have copies of the index.
+    fn holders(&self) -> Vec<usize> {
+        let holds = |disk: &usize| self.disks[*disk].open().open_len(files::INDEX).is_ok();
+        (0..self.disks.len()).filter(holds).collect()
     }
 
     fn open(&self, lost: &[usize]) -> TestFs {

@@ -513,12 +513,6 @@ fn a_power_cut_at_any_call_of_a_removal_loses_nothing_and_it_goes_on() {
     }
 }
 
-/// Returns the disks that have copies of the index.
-fn holders(rig: &Rig) -> Vec<usize> {
-    let holds = |disk: &usize| rig.disks[*disk].open().open_len(files::INDEX).is_ok();
-    (0..rig.disks.len()).filter(holds).collect()
-}
-
 /// There are two copies of the index, and one loss is to be borne at any time.
 #[test]
 fn the_index_bears_as_many_losses_at_any_call_of_the_removal_of_a_member_that_has_a_copy() {
@@ -527,7 +521,7 @@ fn the_index_bears_as_many_losses_at_any_call_of_the_removal_of_a_member_that_ha
     let mut model = Model::new();
     fill(&fs, 0, &mut model);
     fs.close();
-    let [removed, other] = holders(&base)[..] else {
+    let [removed, other] = base.holders()[..] else {
         panic!("parity shards + 1 copies");
     };
     for call in (1..).step_by(2) {
@@ -564,7 +558,7 @@ fn the_index_bears_as_many_losses_at_any_call_of_the_removal_of_a_member_that_ha
 fn a_member_is_let_go_only_once_others_have_the_copies_of_the_index() {
     let rig = Rig::new(2, 1, 6);
     let fs = rig.open(&[]);
-    let before = holders(&rig);
+    let before = rig.holders();
     let others: Vec<usize> = (0..6).filter(|disk| !before.contains(disk)).collect();
     let index = |disk: usize| MemberIndex(disk as u16);
     // It has more room than any other, and is to have nothing new.
@@ -577,7 +571,7 @@ fn a_member_is_let_go_only_once_others_have_the_copies_of_the_index() {
     fs.pipeline.remove_member(index(before[0])).unwrap();
     capacity(0);
     rebuild(&fs);
-    assert_eq!(holders(&rig), before);
+    assert_eq!(rig.holders(), before);
     assert_eq!(fs.pipeline.members().leaving(), [index(before[0])]);
     capacity(DISK);
     // Who had no room is asked again after a while.
@@ -587,7 +581,7 @@ fn a_member_is_let_go_only_once_others_have_the_copies_of_the_index() {
     rebuild(&fs);
     assert_eq!(fs.pipeline.members().leaving(), []);
     assert_eq!(fs.pipeline.members().count(), 4);
-    let after = holders(&rig);
+    let after = rig.holders();
     assert!(after.len() == 2 && after.contains(&before[1]), "{after:?}");
     assert!(others[1..].iter().any(|disk| after.contains(disk)));
 }

@@ -1,0 +1,136 @@
+//! Disks that others fill, and that have copies of the index.
+
+use super::full::{add, assert_records};
+use super::*;
+use crate::store::{Effect, Fault, Scope};
+
+/// Somebody else takes all that is free.
+fn fill_disk(disk: &MemDisk) {
+    fill_disk_but(disk, 0);
+}
+
+/// Somebody else takes all that is free but so many bytes.
+fn fill_disk_but(disk: &MemDisk, left: u64) {
+    let space = disk.open().space().unwrap();
+    disk.set_capacity(space.total_bytes - space.free_bytes + left);
+}
+
+/// Others fill disks that have copies of the index, one after the other, and those that are left have room.
+#[test]
+fn as_long_as_some_have_room_for_the_index_full_members_cost_nothing() {
+    let rig = Rig::new(2, 1, 6);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    for file in 0..3 {
+        let before = rig.holders();
+        assert_eq!(before.len(), 2, "after {file} disks were filled");
+        fill_disk(&rig.disks[before[0]]);
+        fs.pipeline.measure_growth();
+        assert!(matches!(add(&fs, file), Err(CommitError::NoSpace)));
+        assert!(fs.pipeline.make_room(0, &NoLocks).unwrap());
+        add(&fs, file).unwrap();
+        let after = rig.holders();
+        assert!(!after.contains(&before[0]) && after.contains(&before[1]));
+        let bytes = pattern(file, 60_000);
+        fs.write(file, &bytes).unwrap();
+        model.insert(file, bytes);
+        fs.sync().unwrap();
+    }
+    assert_eq!(fs.pipeline.members().live().len(), 6);
+    fs.close();
+    for lost in subsets(6, 1) {
+        let fs = rig.fork().open(&lost);
+        assert_holds(&fs, &model, &format!("lost {lost:?}"));
+        assert_records(&fs, 0..3);
+    }
+}
+
+#[test]
+fn the_index_leaves_full_members_before_anybody_asks_for_room() {
+    let rig = Rig::new(2, 2, 6);
+    let fs = rig.open(&[]);
+    let before = rig.holders();
+    assert_eq!(before.len(), 3);
+    fill_disk(&rig.disks[before[0]]);
+    // A filesystem may say so and yet be full.
+    fill_disk_but(&rig.disks[before[1]], 200 << 10);
+    fs.pipeline.measure_growth();
+    for _ in 0..100 {
+        fs.pipeline.clockwork.lock().look_after_index();
+        fs.pipeline.tick().unwrap();
+    }
+    let after = rig.holders();
+    assert_eq!(after.len(), 3);
+    assert!(before[..2].iter().all(|full| !after.contains(full)));
+    add(&fs, 1).unwrap();
+}
+
+#[test]
+fn the_index_stays_where_all_are_full_and_where_there_is_room_again() {
+    let rig = Rig::new(2, 1, 4);
+    let fs = rig.open(&[]);
+    let before = rig.holders();
+    rig.disks.iter().for_each(fill_disk);
+    fs.pipeline.measure_growth();
+    assert!(matches!(add(&fs, 1), Err(CommitError::NoSpace)));
+    fs.pipeline.make_room(0, &NoLocks).unwrap();
+    assert_eq!(rig.holders(), before);
+    for full in &before {
+        rig.disks[*full].set_capacity(DISK);
+    }
+    add(&fs, 1).unwrap();
+    fs.sync().unwrap();
+    fs.pipeline.mend_index(100).unwrap();
+    assert_eq!(rig.holders(), before);
+    assert_records(&fs, 1..2);
+}
+
+#[test]
+fn a_power_cut_at_any_call_of_moving_the_index_loses_nothing() {
+    let base = Rig::new(2, 1, 5);
+    let fs = base.open(&[]);
+    let mut model = Model::new();
+    for file in 0..4 {
+        let bytes = pattern(file, 40_000);
+        fs.write(file, &bytes).unwrap();
+        model.insert(file, bytes);
+    }
+    for number in 0..3 {
+        add(&fs, number).unwrap();
+    }
+    fs.close();
+    for call in 1.. {
+        let rig = base.fork();
+        let plan = FaultPlan::new();
+        let fs = rig.open_with_faults(&plan).unwrap();
+        let full = rig.holders()[0];
+        fill_disk(&rig.disks[full]);
+        fs.pipeline.measure_growth();
+        plan.add(
+            Fault::at(call, Effect::PowerCut)
+                .of(Scope::Changing)
+                .lasting(),
+        );
+        let moved = fs.pipeline.make_room(0, &NoLocks);
+        let moved = moved.and_then(|_| add(&fs, 3)).and_then(|()| fs.sync());
+        let struck = plan.triggered() > 0;
+        drop(fs);
+        for policy in [CutPolicy::Drop, CutPolicy::Keep, CutPolicy::Reorder(call)] {
+            for lost in [vec![], vec![call as usize % 5]] {
+                let rig = rig.fork();
+                rig.cut(policy);
+                let context = format!("cut {call}, {policy:?}, lost {lost:?}");
+                let fs = TestFs::open(rig.stores(&lost), Access::ReadWrite)
+                    .unwrap_or_else(|error| panic!("{context}: {error}"));
+                assert_holds(&fs, &model, &context);
+                assert_records(&fs, 0..3 + u64::from(moved.is_ok()));
+            }
+        }
+        if !struck {
+            moved.unwrap();
+            assert!(call > 20, "only {call} calls");
+            assert!(!rig.holders().contains(&full));
+            break;
+        }
+    }
+}
