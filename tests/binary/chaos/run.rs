@@ -359,6 +359,8 @@ impl Chaos {
         eprintln!("  {}", seat.path.display());
         fs::remove_dir_all(&seat.path).expect("it is there");
         must("cp", &["-a", text(copy), text(&seat.path)]);
+        // Nobody can tell what of it is only in memory yet, and goes with the next power cut.
+        must("sync", &["-f", text(&seat.path)]);
         fs::remove_dir_all(copy).expect("it is there");
         seat.condition = Condition::Stale;
     }
