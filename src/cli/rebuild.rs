@@ -132,6 +132,14 @@ fn for_people(rebuild: &RebuildReport, report: &Report) -> String {
             format_size(rebuild.bytes_unreadable)
         ));
     }
+    for member in report.present() {
+        lines.extend(
+            member
+                .reason
+                .as_ref()
+                .map(|reason| format!("{}: {reason}", member.name())),
+        );
+    }
     lines.extend(report.redundancy_lines());
     lines.extend(unrecoverable_lines(&report.unrecoverable_files));
     lines.push(String::new());

@@ -159,6 +159,11 @@ impl Chaos {
     }
 
     fn rebuild(&self) {
+        // Until then it counts for nothing, and a rebuild says so.
+        eventually("what was put back from an old copy is verified", || {
+            let (status, _) = self.volume.status();
+            !status.to_string().contains("is from an earlier time")
+        });
         let output = self.order(&["rebuild"], &[]);
         assert_eq!(
             output.status.code(),
