@@ -218,3 +218,24 @@ fn what_is_cut_off_or_forgotten_by_the_kernel_is_as_if_it_had_never_come() {
     }
     sound(&full.fs);
 }
+
+#[test]
+fn what_was_refused_cannot_be_read_from_a_copy_either() {
+    let (full, (_, handle)) = Full::new(|fs| {
+        let file = create(fs, "file");
+        write_back(fs, file.1, 2 * MIB, &bytes(1, MIB)).unwrap();
+        file
+    });
+    refused(&full.fs, handle, MIB, &bytes(2, MIB));
+    full.make_room();
+    let (_, copy) = create(&full.fs, "copy");
+    let copied = full
+        .fs
+        .copy_range(&ROOT, handle, 0, copy, 0, 3 * MIB)
+        .unwrap();
+    assert_eq!(copied, 3 * MIB);
+    assert_eq!(read(&full.fs, copy, 0, 1 << 20), vec![0; 1 << 20]);
+    unreadable(&full.fs, copy, MIB, MIB);
+    assert_eq!(read(&full.fs, copy, 2 * MIB, 1 << 20), bytes(1, MIB));
+    sound(&full.fs);
+}

@@ -75,6 +75,7 @@ enum Obstacle {
 
 /// One going over all that lacks shards.
 struct Round<'a> {
+    which: Which,
     pace: &'a Pace<'a>,
     /// Members that had no room, or failed otherwise, in this round.
     refusing: BTreeSet<MemberIndex>,
@@ -182,7 +183,7 @@ impl Pipeline {
             .filter(|(segment, _)| !self.volume.is_writing(*segment))
             .collect();
         let needs = plan::balance(&segments, &self.volume.loads());
-        let outcome = self.go_over(&needs, pace, began);
+        let outcome = self.go_over(&needs, Which::All, pace, began);
         let mut progress = self.rebuilding.progress.lock();
         progress.elapsed = began.elapsed();
         progress.state = match outcome {
@@ -262,7 +263,7 @@ impl Pipeline {
             self.volume.set_lacks_files(false);
             let needs = self.plan_rebuild(which)?;
             self.close_segments(&needs)?;
-            let done = self.go_over(&needs, pace, began)?;
+            let done = self.go_over(&needs, which, pace, began)?;
             if lacked_files && !needs.is_empty() {
                 self.volume.set_lacks_files(true);
             }
@@ -285,10 +286,12 @@ impl Pipeline {
     fn go_over(
         &self,
         needs: &[Need],
+        which: Which,
         pace: &Pace<'_>,
         began: Instant,
     ) -> Result<Option<bool>, CommitError> {
         let mut round = Round {
+            which,
             pace,
             refusing: BTreeSet::new(),
             began,
@@ -443,6 +446,8 @@ impl Pipeline {
             Ok(job)
         } else if is_unreadable {
             Err(Obstacle::Unreadable)
+        } else if round.which == Which::AtHand {
+            Err(Obstacle::Passing)
         } else {
             Err(Obstacle::NoRoom)
         })
@@ -472,6 +477,8 @@ impl Pipeline {
                 Some(member) => Some(member).filter(|member| !is_refusing(member)),
                 // What is gone with its member can be had from that member alone.
                 None if is_unreadable && may_be_back => None,
+                // It went away again: what it has waits for it.
+                None if round.which == Which::AtHand => None,
                 None => {
                     let mut homes = self.volume.homes_for_slot(record, bytes).into_iter();
                     homes.find(|member| !is_refusing(member) && !is_taken(member))

@@ -58,12 +58,15 @@ impl Holds {
         });
     }
 
-    /// Notes that a directory is held already under its path, and was opened once more.
-    pub(super) fn add_again(&self, store: &StoreRef) {
+    /// Notes that a directory is held already under its path, and was opened once more; says whether it is.
+    /// From then on it stays held while `store` is in use.
+    pub(super) fn add_again(&self, store: &StoreRef) -> bool {
         let path = store.label();
-        if let Some(held) = self.0.lock().iter_mut().find(|held| held.is_at(&path)) {
-            held.stores.push(Arc::clone(store));
-        }
+        let mut all = self.0.lock();
+        // The newest: what was there before may not be let go of yet.
+        let held = all.iter_mut().rev().find(|held| held.is_at(&path));
+        held.map(|held| held.stores.push(Arc::clone(store)))
+            .is_some()
     }
 
     /// Says whether the directory at a path is held, or was when something else was there.

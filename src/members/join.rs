@@ -158,9 +158,8 @@ impl Members {
             return;
         }
         self.unprepared.lock().push(Arc::downgrade(store));
-        match lock {
-            Some(lock) => self.holds.add(store, lock),
-            None => self.holds.add_again(store),
+        if let Some(lock) = lock {
+            self.holds.add(store, lock);
         }
     }
 
@@ -184,7 +183,8 @@ impl Members {
         self.seat(seat, store).map(drop)
     }
 
-    /// Locks a directory for this volume alone.
+    /// Locks a directory for this volume alone. Without a lock of its own it is held with what was locked
+    /// before.
     fn take(&self, store: &StoreRef) -> Result<Option<StoreLock>, MembersError> {
         let path = store.label();
         let is_ours = || self.holds.has(&path);
@@ -197,9 +197,12 @@ impl Members {
         match locked {
             Ok(lock) => Ok(Some(lock)),
             // The very directory may be locked by this process, since it was a member.
-            Err(error) if error.kind() == StoreErrorKind::InUse && is_ours() => Ok(None),
             Err(error) if error.kind() == StoreErrorKind::InUse => {
-                Err(MembersError::InUse { path })
+                if self.holds.add_again(store) {
+                    Ok(None)
+                } else {
+                    Err(MembersError::InUse { path })
+                }
             }
             Err(error) => Err(error.into()),
         }
@@ -366,9 +369,8 @@ impl Members {
             }
         }
         self.last_known.lock().remove(&index);
-        match lock {
-            Some(lock) => self.holds.add(store, lock),
-            None => self.holds.add_again(store),
+        if let Some(lock) = lock {
+            self.holds.add(store, lock);
         }
         self.publish(&roster);
         Ok(())

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::super::{CommitError, Pipeline};
 use super::plan::{self, Need};
-use super::{Pace, Round, Step};
+use super::{Pace, Round, Step, Which};
 use crate::format::SegmentId;
 use crate::volume::LostShard;
 
@@ -30,6 +30,7 @@ impl Pipeline {
         self.close_segments(std::slice::from_ref(&need))?;
         let lost = self.shards_not_there(segment, &slots)?;
         let mut round = Round {
+            which: Which::All,
             pace,
             refusing: BTreeSet::new(),
             began: Instant::now(),

@@ -131,6 +131,44 @@ fn who_is_back_gets_what_it_missed_and_what_others_have_that_are_away_waits_for_
     assert_holds(&fs, &model, "all are back");
 }
 
+/// It is back, and goes again while it gets what it missed: what it has waits for it.
+#[test]
+fn who_goes_again_while_it_is_brought_up_to_date_keeps_its_places() {
+    let rig = Rig::new(2, 1, 5);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    fill(&fs, &mut model);
+    fs.pipeline.checkpoint().unwrap();
+    let before = fs.pipeline.volume.segments();
+    lose(&fs, &rig, 4);
+    take_back(&fs, &rig, 4);
+    let store = rig.disks[4].open();
+    for (name, _) in store.list(files::SEGMENTS).unwrap() {
+        store.remove(&name).unwrap();
+    }
+    let goes = |_| {
+        lose(&fs, &rig, 4);
+        true
+    };
+    let pace = Pace {
+        bytes_per_second: &UNLIMITED,
+        wait: &goes,
+    };
+    let progress = fs.pipeline.catch_up(&pace).unwrap();
+    assert!(progress.bytes_done > 0, "{progress:?}");
+    assert!(
+        !fs.pipeline
+            .members()
+            .live()
+            .contains(&crate::format::MemberIndex(4))
+    );
+    for (id, segment) in before {
+        let now = fs.pipeline.volume.segment(id).unwrap();
+        assert_eq!(now.slots, segment.slots, "segment {id}");
+    }
+    assert_holds(&fs, &model, "gone again");
+}
+
 /// Files of segments that were rebuilt elsewhere go, and those of segments that moved back stay.
 #[test]
 fn who_is_back_keeps_no_file_of_what_is_elsewhere_by_now() {
