@@ -231,7 +231,7 @@ fn what_was_refused_cannot_be_read_from_a_copy_either() {
     let (_, copy) = create(&full.fs, "copy");
     let copied = full
         .fs
-        .copy_range(&ROOT, handle, 0, copy, 0, 3 * MIB)
+        .copy_range(ROOT, handle, 0, copy, 0, 3 * MIB)
         .unwrap();
     assert_eq!(copied, 3 * MIB);
     assert_eq!(read(&full.fs, copy, 0, 1 << 20), vec![0; 1 << 20]);
