@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::args::RebuildArguments;
 use super::control::{Answer, LiveMount, Request};
 use super::failure::{Failure, Outcome};
-use super::report::{RebuildReport, RedundancyReport, Report, unrecoverable_lines};
+use super::report::{IndexReport, RebuildReport, RedundancyReport, Report, unrecoverable_lines};
 use super::size::format_size;
 
 /// What `rebuild --json` prints.
@@ -148,11 +148,12 @@ fn for_people(rebuild: &RebuildReport, report: &Report) -> String {
 
 /// Judges by what was counted: whole, not yet whole, or lost.
 fn outcome(report: &Report) -> Outcome {
+    let lacks_copies = report.index.as_ref().is_some_and(IndexReport::is_short);
     let full = i64::try_from(report.geometry.parity).unwrap_or(i64::MAX);
     let mut rows = report.redundancy.iter().filter(|row| row.stripes > 0);
     if rows.clone().any(|row| row.losses_tolerated < 0) {
         Outcome::Lost
-    } else if rows.all(|row| row.losses_tolerated >= full) {
+    } else if rows.all(|row| row.losses_tolerated >= full) && !lacks_copies {
         Outcome::Done
     } else {
         Outcome::Degraded

@@ -176,7 +176,7 @@ pub(super) struct IndexReport {
 }
 
 impl IndexReport {
-    fn is_short(&self) -> bool {
+    pub(super) fn is_short(&self) -> bool {
         self.members.len() < self.copies_wanted
     }
 }
@@ -386,6 +386,9 @@ impl Report {
     pub(super) fn redundancy_lines(&self) -> Vec<String> {
         let mut text = String::new();
         self.push_rows(&mut text);
+        if self.index.as_ref().is_some_and(IndexReport::is_short) {
+            self.push_index(&mut text);
+        }
         text.lines().map(str::to_owned).collect()
     }
 

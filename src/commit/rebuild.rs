@@ -119,8 +119,8 @@ impl Job {
 }
 
 impl Pipeline {
-    /// Brings every stripe back to full redundancy, as far as there are members for it. Returns what is
-    /// left to do; nothing but the state of a counted volume says that it is whole.
+    /// Brings every stripe and the index back to full redundancy, as far as there are members for it. Returns
+    /// what is left to do; nothing but the state of a counted volume says that it is whole.
     ///
     /// # Errors
     ///
@@ -150,6 +150,7 @@ impl Pipeline {
         let began = Instant::now();
         let outcome = self.rebuild_all(which, pace, began).and_then(|finished| {
             self.let_members_go()?;
+            self.complete_index_if_possible()?;
             Ok(finished)
         });
         self.rebuilding.members.lock().clear();
@@ -219,6 +220,19 @@ impl Pipeline {
         let others = loads.iter().filter(|(other, _)| **other != member);
         let room: u64 = others.map(|(_, load)| load.available).sum();
         room >= taken
+    }
+
+    /// Makes the copies of the index that are missing: without them the volume bears fewer losses than its
+    /// stripes do.
+    fn complete_index_if_possible(&self) -> Result<(), CommitError> {
+        if self.joins.wait() {
+            match self.checkpoint() {
+                // They are made once there is space, by themselves.
+                Err(CommitError::NoSpace) => return Ok(()),
+                done => done?,
+            }
+        }
+        self.complete_index()
     }
 
     /// Lets go of the members that are empty by now.

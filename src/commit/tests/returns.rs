@@ -309,6 +309,22 @@ fn a_segment_that_moves_back_before_its_old_file_was_removed_keeps_its_new_one()
     assert_eq!(fs.redundancy()[0].0, 1);
 }
 
+#[test]
+fn a_rebuild_ends_with_all_copies_of_the_index() {
+    let rig = Rig::new(2, 1, 4);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    fill(&fs, &mut model);
+    fs.pipeline.checkpoint().unwrap();
+    let holder = fs.pipeline.index_copies().members[0];
+    lose(&fs, &rig, usize::from(holder.0));
+    rebuild_while(&fs, &|| ());
+    let copies = fs.pipeline.index_copies();
+    assert!(!copies.are_too_few(), "{copies:?}");
+    assert!(!copies.members.contains(&holder));
+    assert_holds(&fs, &model, "all copies");
+}
+
 /// What a scrub has not written yet does not count, however it ends.
 #[test]
 fn a_scrub_that_is_stopped_leaves_no_file_that_counts_for_what_is_not_in_it() {
