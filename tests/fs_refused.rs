@@ -13,7 +13,9 @@ mod volume;
 use std::sync::Arc;
 
 use cauchyfs::format::Ino;
-use cauchyfs::fs::{Allocation, Changes, Fs, FsError, FsOptions, Handle, OpenFlags, WriteFlags};
+use cauchyfs::fs::{
+    Allocation, Changes, Fs, FsError, FsOptions, Handle, OpenFlags, Whence, WriteFlags,
+};
 use cauchyfs::store::MemDisk;
 
 use calls::{ROOT, create, read, sound, write};
@@ -44,6 +46,18 @@ impl Full {
             end += 4 * KIB;
         }
         (Self { disks, fs, filler }, made)
+    }
+
+    /// Adds what the index alone holds, until it takes no more.
+    fn fill_index(&self) {
+        let name = |number: u32| format!("{number:0240}");
+        let full = (0..).find_map(|number| {
+            let made = self
+                .fs
+                .mkdir(ROOT, Ino::ROOT, name(number).as_bytes(), 0o755);
+            made.err()
+        });
+        assert!(matches!(full, Some(FsError::NoSpace)), "{full:?}");
     }
 
     fn make_room(&self) {
@@ -237,5 +251,56 @@ fn what_was_refused_cannot_be_read_from_a_copy_either() {
     assert_eq!(read(&full.fs, copy, 0, 1 << 20), vec![0; 1 << 20]);
     unreadable(&full.fs, copy, MIB, MIB);
     assert_eq!(read(&full.fs, copy, 2 * MIB, 1 << 20), bytes(1, MIB));
+    sound(&full.fs);
+}
+
+/// Says where data and holes follow each other in a file.
+fn map(fs: &Fs, handle: Handle) -> Vec<(u64, u64)> {
+    let (mut found, mut at) = (Vec::new(), 0);
+    while let Ok(start) = fs.seek(handle, at, Whence::Data) {
+        at = fs.seek(handle, start, Whence::Hole).unwrap();
+        found.push((start, at));
+    }
+    found
+}
+
+#[test]
+fn what_the_index_has_no_room_for_is_refused_to_copies_and_is_no_hole() {
+    let (full, (hole, behind, small)) = Full::new(|fs| {
+        let (_, hole) = create(fs, "hole");
+        write_back(fs, hole, 2 * MIB, &bytes(1, MIB)).unwrap();
+        let (_, behind) = create(fs, "behind");
+        write_back(fs, behind, 0, &bytes(1, MIB)).unwrap();
+        let (_, small) = create(fs, "small");
+        write_back(fs, small, 0, &bytes(2, 100)).unwrap();
+        (hole, behind, small)
+    });
+    full.fill_index();
+    refused(&full.fs, hole, 512 * KIB, &bytes(2, MIB));
+    refused(&full.fs, behind, 2 * MIB, &bytes(2, MIB));
+    refused(&full.fs, small, MIB, &bytes(2, MIB));
+    assert_eq!(
+        map(&full.fs, hole),
+        [(512 * KIB, 1536 * KIB), (2 * MIB, 3 * MIB)]
+    );
+    assert_eq!(map(&full.fs, behind), [(0, MIB), (2 * MIB, 3 * MIB)]);
+    assert_eq!(map(&full.fs, small), [(0, 100), (MIB, 2 * MIB)]);
+    full.make_room();
+    let (_, copy) = create(&full.fs, "copy");
+    let copy_range = |from, at, len| full.fs.copy_range(ROOT, from, at, copy, at, len);
+    assert_eq!(copy_range(hole, 0, 3 * MIB).unwrap(), 3 * MIB);
+    unreadable(&full.fs, copy, 512 * KIB, MIB);
+    unreadable(&full.fs, hole, 512 * KIB, MIB);
+    assert_eq!(read(&full.fs, copy, 0, 512 << 10), vec![0; 512 << 10]);
+    assert_eq!(read(&full.fs, copy, 2 * MIB, 1 << 20), bytes(1, MIB));
+    // Where a file ends because what followed did not come, its end is no end for a copy either.
+    assert_eq!(copy_range(behind, 0, 3 * MIB).unwrap(), MIB);
+    for (file, at) in [(behind, 2 * MIB), (behind, MIB), (small, MIB)] {
+        let copied = copy_range(file, at, 4 * MIB);
+        assert!(
+            matches!(copied, Err(FsError::Refused { .. })),
+            "{at}: {copied:?}"
+        );
+    }
     sound(&full.fs);
 }

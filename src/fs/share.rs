@@ -31,7 +31,8 @@ impl Fs {
     ///
     /// [`FsError::BadHandle`] if the target is not open for writing, or is open to append;
     /// [`FsError::Invalid`] if source and target overlap in one file; [`FsError::FileTooBig`];
-    /// [`FsError::NoSpace`].
+    /// [`FsError::NoSpace`]; [`FsError::Refused`] if the source ends where it does because what follows was
+    /// refused when it was written.
     pub fn copy_range(
         &self,
         caller: &Caller,
@@ -76,12 +77,19 @@ impl Fs {
     ) -> Result<Option<Shared>, FsError> {
         self.pipeline.check_growth()?;
         let lock = self.locks.exclusive(&[from.ino, to.ino]);
-        let source = self.inode(from.ino)?;
-        let mut inode = self.inode(to.ino)?;
+        let mut source = self.inode(from.ino)?;
         check_regular(&source)?;
+        // What is known of in memory only would be a hole in the copy.
+        let source_end = source.size..source.size;
+        if !self.mark_refused(&lock, from.ino, &mut source, &source_end)? {
+            return Ok(None);
+        }
+        let mut inode = self.inode(to.ino)?;
         check_regular(&inode)?;
         let end = wanted.end.min(source.size);
         if wanted.start >= end {
+            let refused = self.refused.within(from.ino, wanted);
+            Self::check_hole(from.ino, &refused, wanted)?;
             return Ok(Some(Shared::Bytes(0)));
         }
         let whole = wanted.start..end;

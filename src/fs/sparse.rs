@@ -10,7 +10,16 @@ use super::edit::Edit;
 use super::extents::{self, PAGE};
 use super::locks::Exclusive;
 use super::write::end_of;
-use super::{Allocation, Caller, Fs, FsError, Handle, Whence};
+use super::{Allocation, Caller, Fs, FsError, Handle, SIZE_MAX, Whence};
+
+/// What is known of a file's data without its extents.
+struct Map {
+    ino: Ino,
+    /// Bytes in its record.
+    inline_len: u64,
+    /// What was refused of it, in order.
+    refused: Vec<Range<u64>>,
+}
 
 impl Fs {
     /// Allocates, punches out or zeroes a range of a file, as `fallocate(2)`.
@@ -75,7 +84,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Finds the next data or the next hole at `offset` or behind it.
+    /// Finds the next data or the next hole at `offset` or behind it. Data is also what was refused when it
+    /// was written, even where the file ends because of that: a copy that skipped it would have zeros there.
     ///
     /// # Errors
     ///
@@ -85,31 +95,52 @@ impl Fs {
         let _lock = self.locks.shared(ino);
         let inode = self.inode(ino)?;
         check_regular(&inode)?;
-        if offset >= inode.size {
+        let refused = self.refused.within(ino, &(offset..SIZE_MAX));
+        let end = refused.last().map_or(0, |last| last.end).max(inode.size);
+        if offset >= end {
             return Err(FsError::NoSuchOffset);
         }
-        let found = match (&inode.inline, whence) {
-            (Inline::Data(data), Whence::Data) => {
-                Some(offset).filter(|offset| *offset < data.len() as u64)
-            }
-            (Inline::Data(data), Whence::Hole) => Some(offset.max(data.len() as u64)),
-            (_, Whence::Data) => self.next_data(ino, offset)?,
-            (_, Whence::Hole) => Some(self.next_hole(ino, offset)?),
+        let map = Map {
+            ino,
+            inline_len: match &inode.inline {
+                Inline::Data(data) => data.len() as u64,
+                Inline::None | Inline::Target(_) => 0,
+            },
+            refused,
         };
-        match (found.filter(|found| *found < inode.size), whence) {
-            (Some(found), _) => Ok(found),
-            (None, Whence::Data) => Err(FsError::NoSuchOffset),
+        let found = match whence {
+            Whence::Data => self.next_data(&map, offset)?,
             // Every file ends in a hole.
-            (None, Whence::Hole) => Ok(inode.size),
+            Whence::Hole => Some(self.next_hole(&map, offset)?.min(end)),
+        };
+        found
+            .filter(|found| *found < end || whence == Whence::Hole)
+            .ok_or(FsError::NoSuchOffset)
+    }
+
+    fn next_data(&self, map: &Map, offset: u64) -> Result<Option<u64>, FsError> {
+        if offset < map.inline_len {
+            return Ok(Some(offset));
+        }
+        let runs = extents::page_of(&self.pipeline, map.ino, &(offset..u64::MAX), 1)?;
+        let starts = runs.first().map(|run| run.start).into_iter();
+        let starts = starts.chain(map.refused.first().map(|part| part.start));
+        Ok(starts.min().map(|start| start.max(offset)))
+    }
+
+    fn next_hole(&self, map: &Map, offset: u64) -> Result<u64, FsError> {
+        let mut at = offset.max(map.inline_len);
+        loop {
+            at = self.end_of_runs(map.ino, at)?;
+            match map.refused.iter().find(|part| part.contains(&at)) {
+                Some(part) => at = part.end,
+                None => return Ok(at),
+            }
         }
     }
 
-    fn next_data(&self, ino: Ino, offset: u64) -> Result<Option<u64>, FsError> {
-        let runs = extents::page_of(&self.pipeline, ino, &(offset..u64::MAX), 1)?;
-        Ok(runs.first().map(|run| run.start.max(offset)))
-    }
-
-    fn next_hole(&self, ino: Ino, offset: u64) -> Result<u64, FsError> {
+    /// Returns where the runs end that a file has from an offset on, one right behind the other.
+    fn end_of_runs(&self, ino: Ino, offset: u64) -> Result<u64, FsError> {
         let mut at = offset;
         loop {
             let page = extents::page(&self.pipeline, ino, &(at..u64::MAX))?;
