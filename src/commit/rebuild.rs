@@ -150,7 +150,9 @@ impl Pipeline {
         let began = Instant::now();
         let outcome = self.rebuild_all(which, pace, began).and_then(|finished| {
             self.let_members_go()?;
-            self.complete_index_if_possible()?;
+            if finished {
+                self.complete_index_if_possible()?;
+            }
             Ok(finished)
         });
         self.rebuilding.members.lock().clear();

@@ -246,7 +246,6 @@ fn what_was_written_to_a_directory_before_it_is_up_to_date_counts_after_a_power_
         let index = members.join(seat, &store, &belongings, |_, _| ()).unwrap();
         assert_eq!(members.stale(), [index]);
         fill(&fs, 1000, &mut model);
-        rebuild(&fs);
         fill(&fs, 2000, &mut model);
         let disk = usize::from(index.0);
         let on_it = fs
@@ -269,9 +268,14 @@ fn what_was_written_to_a_directory_before_it_is_up_to_date_counts_after_a_power_
                 let rig = rig.fork();
                 let fs = TestFs::open(rig.stores(&lost), Access::ReadWrite)
                     .unwrap_or_else(|error| panic!("{context}: {error}"));
+                let of_old = |file: &u64| seat != Seat::New && !lost.is_empty() && *file < 1000;
+                let mut model = model.clone();
+                // Nothing was rebuilt of what went with the old directory.
+                model.retain(|file, _| !of_old(file));
                 assert_holds(&fs, &model, &context);
                 assert_eq!(fs.pipeline.members().unusable(), [], "{context}");
                 if lost.is_empty() {
+                    rebuild(&fs);
                     fs.assert_shards_lie_on(&rig, &[], &context);
                     assert_eq!(fs.redundancy()[0].0, 1, "{context}");
                 }
