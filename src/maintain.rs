@@ -144,7 +144,9 @@ impl Maintain {
                 scrub_if_due(pipeline, &*locks_of_scrub, &until, interval)
             });
             start("scrub", SCRUB_CHECK_INTERVAL, scrub);
-            let make_room: Work = Box::new(move |pipeline| pipeline.make_room_ahead(&*locks));
+            let locks_of_room = Arc::clone(&locks);
+            let make_room: Work =
+                Box::new(move |pipeline| pipeline.make_room_ahead(&*locks_of_room));
             start("room", ROOM_INTERVAL, make_room);
             let returns = Mutex::new(Returns::new(left_out));
             let look: Work = Box::new(move |pipeline| returns.lock().look(pipeline));
@@ -156,7 +158,7 @@ impl Maintain {
             start_waiting(
                 "rebuild",
                 wait,
-                Box::new(move |pipeline| shared.work(pipeline)),
+                Box::new(move |pipeline| shared.work(pipeline, &*locks)),
             );
         }
         Self {
@@ -252,7 +254,16 @@ mod tests {
     use super::*;
     use crate::codec::Geometry;
     use crate::commit::{CreateOptions, OpenOptions};
+    use crate::format::Ino;
     use crate::store::{Executor, ExecutorKind, MemDisk, StoreRef};
+
+    struct NoLocks;
+
+    impl InodeLocks for NoLocks {
+        fn with_locked(&self, _: Ino, work: &mut dyn FnMut()) {
+            work();
+        }
+    }
 
     /// Makes a volume of two members in memory.
     fn pipeline() -> Arc<Pipeline> {
@@ -286,7 +297,7 @@ mod tests {
                 repeat(
                     &pipeline,
                     &|| rebuilder.wait_for_order(FOR_EVER),
-                    &|pipeline| rebuilder.work(pipeline),
+                    &|pipeline| rebuilder.work(pipeline, &NoLocks),
                 );
             });
             for _ in 0..3 {

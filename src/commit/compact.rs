@@ -102,7 +102,9 @@ impl Pipeline {
         }
     }
 
-    fn move_stripes(
+    /// Moves the live bytes of some stripes into new ones, as far as they can be read; no more of them than
+    /// a few stripes hold. Returns whether any were moved.
+    pub(super) fn move_stripes(
         &self,
         victims: Vec<StripeId>,
         locks: &dyn InodeLocks,

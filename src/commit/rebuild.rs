@@ -13,6 +13,9 @@
 //! 4. While nobody frees or cuts anything, note that the segment lies on its new members and that its
 //!    stripes have their shards; what died meanwhile is given back there as well. **Commit**.
 //!
+//! A segment keeps its slots where they are while stripes of it cannot be read: what is left of these may be
+//! whole once somebody is back. The stripes beside them are copied into new ones instead.
+//!
 //! Up to the commit of step 4 the old state is the true one, and after it the new one is: a crash costs
 //! the work on one segment. A file that is in no record then is removed by the next mount.
 //!
@@ -22,7 +25,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use super::{CommitError, MAX_MENDED_AT_CLOSE, Pipeline};
+use super::{CommitError, InodeLocks, MAX_MENDED_AT_CLOSE, Pipeline};
 use crate::format::record::{Segment, ShardSet, Stripe};
 use crate::format::{MemberIndex, SegmentId, StripeId};
 use crate::store::StoreErrorKind;
@@ -30,6 +33,7 @@ use crate::volume::{Lacking, LostShard, Rebuilt, SegmentFiles, Target, TargetFai
 
 use plan::Need;
 
+mod beside;
 mod files;
 mod pace;
 mod plan;
@@ -77,6 +81,8 @@ enum Obstacle {
 struct Round<'a> {
     which: Which,
     pace: &'a Pace<'a>,
+    /// What it takes to move bytes into other stripes, if that is to be done.
+    locks: Option<&'a dyn InodeLocks>,
     /// Members that had no room, or failed otherwise, in this round.
     refusing: BTreeSet<MemberIndex>,
     /// When the round, and how much was written in it.
@@ -95,6 +101,18 @@ struct Job {
     all: Vec<(StripeId, Stripe)>,
     /// Shards that are in the records, but not in the files.
     missing: Vec<LostShard>,
+}
+
+impl<'a> Round<'a> {
+    fn new(which: Which, pace: &'a Pace<'a>, locks: Option<&'a dyn InodeLocks>) -> Self {
+        Self {
+            which,
+            pace,
+            locks,
+            refusing: BTreeSet::new(),
+            began: Instant::now(),
+        }
+    }
 }
 
 impl Job {
@@ -120,13 +138,18 @@ impl Job {
 
 impl Pipeline {
     /// Brings every stripe and the index back to full redundancy, as far as there are members for it. Returns
-    /// what is left to do; nothing but the state of a counted volume says that it is whole.
+    /// what is left to do; nothing but the state of a counted volume says that it is whole. `locks` are those
+    /// of the inodes whose extents may have to be moved.
     ///
     /// # Errors
     ///
     /// As for [`Pipeline::sync`]. It can be called again then.
-    pub fn rebuild(&self, pace: &Pace<'_>) -> Result<RebuildProgress, CommitError> {
-        self.rebuild_those(Which::All, pace)
+    pub fn rebuild(
+        &self,
+        locks: &dyn InodeLocks,
+        pace: &Pace<'_>,
+    ) -> Result<RebuildProgress, CommitError> {
+        self.rebuild_those(Round::new(Which::All, pace, Some(locks)))
     }
 
     /// Brings members that are at hand the shards that they lack, and moves nothing: what absent members
@@ -136,10 +159,10 @@ impl Pipeline {
     ///
     /// As for [`Pipeline::rebuild`].
     pub fn catch_up(&self, pace: &Pace<'_>) -> Result<RebuildProgress, CommitError> {
-        self.rebuild_those(Which::AtHand, pace)
+        self.rebuild_those(Round::new(Which::AtHand, pace, None))
     }
 
-    fn rebuild_those(&self, which: Which, pace: &Pace<'_>) -> Result<RebuildProgress, CommitError> {
+    fn rebuild_those(&self, mut round: Round<'_>) -> Result<RebuildProgress, CommitError> {
         self.check_writable()?;
         // Held through all of it: who comes second finds nothing to do.
         let _baton = self.rebuilding.baton.lock();
@@ -147,8 +170,8 @@ impl Pipeline {
             state: RebuildState::Running,
             ..RebuildProgress::default()
         };
-        let began = Instant::now();
-        let outcome = self.rebuild_all(which, pace, began).and_then(|finished| {
+        round.began = Instant::now();
+        let outcome = self.rebuild_all(&mut round).and_then(|finished| {
             self.let_members_go()?;
             if finished {
                 self.complete_index_if_possible()?;
@@ -157,7 +180,7 @@ impl Pipeline {
         });
         self.rebuilding.members.lock().clear();
         let mut progress = self.rebuilding.progress.lock();
-        progress.elapsed = began.elapsed();
+        progress.elapsed = round.began.elapsed();
         progress.state = match outcome {
             Ok(true) => RebuildState::Finished,
             Ok(false) | Err(_) => RebuildState::Stopped,
@@ -173,7 +196,7 @@ impl Pipeline {
     pub fn balance(&self, pace: &Pace<'_>) -> Result<RebuildProgress, CommitError> {
         self.check_writable()?;
         let _baton = self.rebuilding.baton.lock();
-        let began = Instant::now();
+        let mut round = Round::new(Which::All, pace, None);
         *self.rebuilding.progress.lock() = RebuildProgress {
             state: RebuildState::Running,
             ..RebuildProgress::default()
@@ -186,9 +209,9 @@ impl Pipeline {
             .filter(|(segment, _)| !self.volume.is_writing(*segment))
             .collect();
         let needs = plan::balance(&segments, &self.volume.loads());
-        let outcome = self.go_over(&needs, Which::All, pace, began);
+        let outcome = self.go_over(&needs, &mut round);
         let mut progress = self.rebuilding.progress.lock();
-        progress.elapsed = began.elapsed();
+        progress.elapsed = round.began.elapsed();
         progress.state = match outcome {
             Ok(Some(_)) => RebuildState::Finished,
             Ok(None) | Err(_) => RebuildState::Stopped,
@@ -266,20 +289,15 @@ impl Pipeline {
 
     /// Goes over all that lacks shards until there is nothing that can be done. Returns false if it was
     /// stopped before.
-    fn rebuild_all(
-        &self,
-        which: Which,
-        pace: &Pace<'_>,
-        began: Instant,
-    ) -> Result<bool, CommitError> {
+    fn rebuild_all(&self, round: &mut Round<'_>) -> Result<bool, CommitError> {
         let mut has_freed = false;
         loop {
             // What is met from here on may come after the counting.
             let lacked_files = self.volume.lacks_files();
             self.volume.set_lacks_files(false);
-            let needs = self.plan_rebuild(which)?;
+            let needs = self.plan_rebuild(round.which)?;
             self.close_segments(&needs)?;
-            let done = self.go_over(&needs, which, pace, began)?;
+            let done = self.go_over(&needs, round)?;
             if lacked_files && !needs.is_empty() {
                 self.volume.set_lacks_files(true);
             }
@@ -299,24 +317,17 @@ impl Pipeline {
     }
 
     /// Does what is planned. Returns whether any of it could be done, or `None` if it was stopped.
-    fn go_over(
-        &self,
-        needs: &[Need],
-        which: Which,
-        pace: &Pace<'_>,
-        began: Instant,
-    ) -> Result<Option<bool>, CommitError> {
-        let mut round = Round {
-            which,
-            pace,
-            refusing: BTreeSet::new(),
-            began,
-        };
+    fn go_over(&self, needs: &[Need], round: &mut Round<'_>) -> Result<Option<bool>, CommitError> {
+        round.refusing.clear();
         let mut done = false;
         self.note_members(needs);
-        self.note_progress(&round, 0, needs.iter().map(Need::bytes).sum());
+        self.note_progress(round, 0, needs.iter().map(Need::bytes).sum());
         for need in needs {
-            match self.rebuild_segment(need, &mut round)? {
+            let step = match self.rebuild_segment(need, round)? {
+                Step::Nothing(Obstacle::Unreadable) => self.copy_readable(need.segment, round)?,
+                step => step,
+            };
+            match step {
                 Step::Done => done = true,
                 Step::Nothing(obstacle) => self.note_obstacle(need.bytes(), obstacle),
                 Step::Needless => self.note_needless(need.bytes()),

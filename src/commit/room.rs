@@ -137,7 +137,8 @@ impl Pipeline {
         Ok(made || self.freed() > freed_before)
     }
 
-    fn has_room(&self, needed: u64) -> bool {
+    /// Says whether there is room for so many bytes, and for a stripe beside them.
+    pub(super) fn has_room(&self, needed: u64) -> bool {
         let capacity = self.volume.stripe_capacity() as u64;
         self.volume.space().usable_free >= needed.saturating_add(capacity)
     }

@@ -22,6 +22,7 @@ use crate::store::{
 };
 use crate::volume::Catalog;
 
+mod beside;
 mod counting;
 mod crash;
 mod creation;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::Stop;
-use crate::commit::{CommitError, Pace, Pipeline};
+use crate::commit::{CommitError, InodeLocks, Pace, Pipeline};
 use crate::format::{Epoch, MemberIndex};
 
 /// How long members have to be as they are before what they lack is rebuilt, if none is away.
@@ -159,8 +159,12 @@ impl Rebuilder {
         })
     }
 
-    /// Rebuilds if it is time to.
-    pub(super) fn work(&self, pipeline: &Pipeline) -> Result<(), CommitError> {
+    /// Rebuilds if it is time to; `locks` are those of the inodes whose extents are moved.
+    pub(super) fn work(
+        &self,
+        pipeline: &Pipeline,
+        locks: &dyn InodeLocks,
+    ) -> Result<(), CommitError> {
         let (ordered, balance) = {
             let mut state = self.state.lock();
             let ordered = (state.ordered > state.done).then_some(state.ordered);
@@ -178,7 +182,7 @@ impl Rebuilder {
             wait: &|time| self.stop.sleep(time),
         };
         let rebuilt = match task {
-            Task::Everything => pipeline.rebuild(&pace),
+            Task::Everything => pipeline.rebuild(locks, &pace),
             Task::AtHand => pipeline.catch_up(&pace),
         };
         let mut outcome = rebuilt.map(drop);

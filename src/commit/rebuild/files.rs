@@ -1,8 +1,5 @@
 //! Files of one segment that are gone or too short, for who finds that out on another errand.
 
-use std::collections::BTreeSet;
-use std::time::Instant;
-
 use super::super::{CommitError, Pipeline};
 use super::plan::{self, Need};
 use super::{Pace, Round, Step, Which};
@@ -29,12 +26,7 @@ impl Pipeline {
         let need = Need::of_files(segment, slots.iter().copied());
         self.close_segments(std::slice::from_ref(&need))?;
         let lost = self.shards_not_there(segment, &slots)?;
-        let mut round = Round {
-            which: Which::All,
-            pace,
-            refusing: BTreeSet::new(),
-            began: Instant::now(),
-        };
+        let mut round = Round::new(Which::All, pace, None);
         // What is told of the last rebuild is not about this.
         let told = *self.rebuilding.progress.lock();
         let step = self.rebuild_segment(&need, &mut round);

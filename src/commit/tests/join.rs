@@ -27,7 +27,7 @@ fn rebuild(fs: &TestFs) -> RebuildProgress {
         bytes_per_second: &UNLIMITED,
         wait: &|_| true,
     };
-    fs.pipeline.rebuild(&pace).unwrap()
+    fs.pipeline.rebuild(&NoLocks, &pace).unwrap()
 }
 
 fn join(fs: &TestFs, seat: Seat, disk: &MemDisk) -> Result<MemberIndex, CommitError> {
@@ -486,7 +486,7 @@ fn a_power_cut_at_any_call_of_a_removal_loses_nothing_and_it_goes_on() {
             wait: &|_| true,
         };
         let removed = fs.pipeline.remove_member(MemberIndex(3));
-        let removed = removed.and_then(|()| fs.pipeline.rebuild(&pace));
+        let removed = removed.and_then(|()| fs.pipeline.rebuild(&NoLocks, &pace));
         let struck = plan.triggered() > 0;
         drop(fs);
         for policy in [CutPolicy::Drop, CutPolicy::Keep, CutPolicy::Reorder(call)] {
@@ -539,7 +539,7 @@ fn the_index_bears_as_many_losses_at_any_call_of_the_removal_of_a_member_that_ha
             wait: &|_| true,
         };
         let done = fs.pipeline.remove_member(MemberIndex(removed as u16));
-        let done = done.and_then(|()| fs.pipeline.rebuild(&pace));
+        let done = done.and_then(|()| fs.pipeline.rebuild(&NoLocks, &pace));
         let struck = plan.triggered() > 0;
         drop(fs);
         let policy =

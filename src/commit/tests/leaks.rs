@@ -165,7 +165,7 @@ fn what_dies_while_it_is_rebuilt_takes_no_space() {
                     bytes_per_second: &UNLIMITED,
                     wait: &|_| true,
                 };
-                fs.pipeline.rebuild(&pace).unwrap();
+                fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
             });
             while plan.triggered() == 0 {
                 std::thread::yield_now();

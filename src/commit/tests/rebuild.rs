@@ -33,7 +33,7 @@ fn rebuild(fs: &TestFs) -> Result<RebuildProgress, CommitError> {
         bytes_per_second: &UNLIMITED,
         wait: &|_| true,
     };
-    fs.pipeline.rebuild(&pace)
+    fs.pipeline.rebuild(&NoLocks, &pace)
 }
 
 /// Asserts that every stripe bears the loss of any `parity` members, by counting and by losing them.
@@ -283,7 +283,7 @@ fn what_is_nearest_to_being_lost_is_rebuilt_first() {
         bytes_per_second: &UNLIMITED,
         wait: &watched,
     };
-    fs.pipeline.rebuild(&pace).unwrap();
+    fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
     let seen = seen.into_inner();
     let of_one_loss: Vec<u64> = seen
         .iter()
@@ -324,7 +324,7 @@ fn a_rebuild_that_is_stopped_anywhere_goes_on_where_it_was() {
             bytes_per_second: &UNLIMITED,
             wait: &wait,
         };
-        let first = fs.pipeline.rebuild(&pace).unwrap();
+        let first = fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
         if first.state == RebuildState::Finished {
             assert!(steps > 4, "only {steps} steps");
             break;
@@ -487,7 +487,7 @@ fn what_is_written_and_removed_while_it_is_rebuilt_is_right_afterwards() {
             bytes_per_second: &UNLIMITED,
             wait: &wait,
         };
-        fs.pipeline.rebuild(&pace).unwrap();
+        fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
         let model = model.into_inner();
         let context = format!("seed {seed}");
         for _ in 0..6 {

@@ -42,7 +42,7 @@ fn rebuild_while(fs: &TestFs, between: &dyn Fn()) -> RebuildProgress {
         bytes_per_second: &UNLIMITED,
         wait: &wait,
     };
-    fs.pipeline.rebuild(&pace).unwrap()
+    fs.pipeline.rebuild(&NoLocks, &pace).unwrap()
 }
 
 /// Returns the shards that are written, as the records say.

@@ -114,7 +114,7 @@ fn all_that_a_member_lacks_which_was_put_back_is_found_and_made_up_for() {
                     bytes_per_second: &AtomicU64::new(0),
                     wait: &|_| true,
                 };
-                fs.pipeline.rebuild(&pace).unwrap();
+                fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
                 fs.assert_shards_lie_on(&rig, &[], &context);
                 assert_holds(&fs, &model, &context);
                 fs.close();

@@ -395,7 +395,7 @@ fn a_power_cut_after_any_call_of_a_scrub_loses_nothing_and_the_next_one_repairs_
                     bytes_per_second: &AtomicU64::new(0),
                     wait: &|_| true,
                 };
-                fs.pipeline.rebuild(&pace).unwrap();
+                fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
                 let done = scrub(&fs);
                 assert!(done.state == ScrubState::Finished, "{context}: {done:?}");
                 assert_eq!((done.record.wrong, done.record.lost), (0, 0), "{context}");

@@ -1,0 +1,142 @@
+//! Stripes that can be read, beside others in their segment that cannot.
+//!
+//! The slots of such a segment stay as they are. What lives of its readable stripes is copied into new ones
+//! on the members at hand, as compaction does, and the old ones die; what is left of the others stays where
+//! it is for as long as something refers to it.
+
+use std::time::Instant;
+
+use super::super::{CommitError, Pipeline};
+use super::{Obstacle, Round, Step};
+use crate::format::record::{Segment, Stripe};
+use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};
+use crate::volume::{Tally, member_of};
+
+/// A stripe that is worth copying.
+#[derive(Clone, Copy, Debug)]
+struct Endangered {
+    stripe: StripeId,
+    payload_bytes: usize,
+    /// Bytes of all its shards.
+    shard_bytes: u64,
+    /// Bytes of those that it lacks.
+    lacking_bytes: u64,
+}
+
+impl Pipeline {
+    /// Copies the stripes of a segment into new ones that can be read, and lack shards that new ones would
+    /// have.
+    pub(super) fn copy_readable(
+        &self,
+        segment: SegmentId,
+        round: &Round<'_>,
+    ) -> Result<Step, CommitError> {
+        let nothing = Ok(Step::Nothing(Obstacle::Unreadable));
+        let Some(locks) = round.locks else {
+            return nothing;
+        };
+        let capacity = self.volume.stripe_capacity();
+        let endangered = self.endangered_in(segment)?;
+        let mut copied = false;
+        for stripes in packs(&endangered, capacity) {
+            // What is kept back is not for this: no space comes free here that it takes elsewhere.
+            if !self.has_room(capacity as u64) {
+                if copied {
+                    break;
+                }
+                return Ok(Step::Nothing(Obstacle::NoRoom));
+            }
+            let (foreground, started) = (self.foreground(), Instant::now());
+            let victims = stripes.iter().map(|found| found.stripe).collect();
+            match self.move_stripes(victims, locks) {
+                Err(CommitError::NoSpace) if copied => break,
+                Err(CommitError::NoSpace) => return Ok(Step::Nothing(Obstacle::NoRoom)),
+                moved => moved?,
+            };
+            let mut bytes = 0;
+            for found in stripes {
+                if !self.has_backref(found.stripe)? {
+                    copied = true;
+                    bytes += found.lacking_bytes;
+                }
+            }
+            self.note_progress(round, bytes, 0);
+            let in_use = self.foreground() > foreground;
+            let written = stripes.iter().map(|found| found.shard_bytes).sum();
+            if !round.pace.rest(written, started.elapsed(), in_use) {
+                return Ok(Step::Stopped);
+            }
+        }
+        if !copied {
+            return nothing;
+        }
+        // So that the next round does not count them.
+        self.free_dead()?;
+        Ok(Step::Done)
+    }
+
+    /// Returns the stripes of a segment that something refers to and that bear fewer losses than new ones
+    /// would, the worst first.
+    fn endangered_in(&self, segment: SegmentId) -> Result<Vec<Endangered>, CommitError> {
+        let found = self.volume.look_at_files(segment);
+        let (Some(record), Some(files)) = (self.volume.segment(segment), found) else {
+            return Ok(Vec::new());
+        };
+        let leaving = self.members.leaving();
+        let live = self.members.live().into_iter();
+        let homes = live.filter(|member| !leaving.contains(member)).count();
+        let geometry = self.members.geometry();
+        let vacant = geometry.total_shards().saturating_sub(homes);
+        let attainable = signed(geometry.parity_shards()) - signed(vacant);
+        let mut endangered = Vec::new();
+        for (id, stripe) in self.stripes_in(segment)? {
+            let tally = |counts: &dyn Fn(MemberIndex) -> bool| tally_of(&record, &stripe, counts);
+            let at_hand = tally(&|member| files.hold(member, &stripe));
+            let staying =
+                tally(&|member| files.hold(member, &stripe) && !leaving.contains(&member));
+            let is_worth_it =
+                at_hand.losses_tolerated() >= 0 && staying.losses_tolerated() < attainable;
+            if is_worth_it && !self.volume.is_busy(id) && self.has_backref(id)? {
+                let lacking = staying.existing.saturating_sub(staying.present) as u64;
+                let height = u64::from(stripe.height);
+                let found = Endangered {
+                    stripe: id,
+                    payload_bytes: stripe.payload_len as usize,
+                    shard_bytes: staying.existing as u64 * height,
+                    lacking_bytes: lacking * height,
+                };
+                endangered.push((staying.losses_tolerated(), found));
+            }
+        }
+        endangered.sort_by_key(|(tolerated, _)| *tolerated);
+        Ok(endangered.into_iter().map(|(_, found)| found).collect())
+    }
+}
+
+fn tally_of(segment: &Segment, stripe: &Stripe, counts: &dyn Fn(MemberIndex) -> bool) -> Tally {
+    let is_there = |shard: ShardIndex| {
+        stripe.written.contains(shard) && member_of(segment, stripe, shard).is_some_and(counts)
+    };
+    Tally::of(segment, stripe, is_there)
+}
+
+fn signed(count: usize) -> i16 {
+    i16::try_from(count).unwrap_or(i16::MAX)
+}
+
+/// Cuts stripes into pieces of which each fits into one new stripe.
+fn packs(stripes: &[Endangered], capacity: usize) -> Vec<&[Endangered]> {
+    let mut packs = Vec::new();
+    let (mut first, mut bytes) = (0, 0);
+    for (at, found) in stripes.iter().enumerate() {
+        if at > first && bytes + found.payload_bytes > capacity {
+            packs.push(&stripes[first..at]);
+            (first, bytes) = (at, 0);
+        }
+        bytes += found.payload_bytes;
+    }
+    if first < stripes.len() {
+        packs.push(&stripes[first..]);
+    }
+    packs
+}
