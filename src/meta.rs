@@ -44,8 +44,8 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
+use crate::format::Lsn;
 use crate::format::journal::{Change, Life};
-use crate::format::{Lsn, MemberIndex};
 use crate::members::{Access, Members};
 use disk::Disk;
 use index::{Commit, Index, Position};
@@ -56,12 +56,12 @@ use pieces::Progress;
 use redb_index::RedbIndex;
 
 mod batch;
+mod copies;
 mod disk;
 mod error;
 mod index;
 mod journal;
 mod mirror;
-mod moving;
 mod overlay;
 mod pieces;
 mod redb_index;
@@ -81,12 +81,6 @@ const CHUNK: usize = 1024;
 
 /// Longest time that [`Meta::apply`] waits for a checkpoint to make room.
 const APPLY_WAIT: Duration = Duration::from_secs(5);
-
-/// An index longer than this is not compacted: nobody can read it meanwhile.
-const MAX_COMPACTED_BYTES: u64 = 1 << 30;
-
-/// An index is compacted if what was changed in it is worth this part of its length.
-const WORTH_COMPACTING_PART: u64 = 8;
 
 /// How much of compacting an index each deletion pays for.
 const DELETION_WORTH_BYTES: u64 = 64 << 10;
@@ -576,46 +570,6 @@ impl Meta {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// Keeps space back for the day when there is none; says whether all of it is kept back.
-    pub fn keep_reserve(&self) -> bool {
-        self.journal.is_none() || self.index.keep_reserve()
-    }
-
-    /// Moves what the index holds together, so that space in it that came free is of use to others, if
-    /// enough was changed since that was last done. Says whether space came free.
-    ///
-    /// # Errors
-    ///
-    /// [`MetaError::Poisoned`] if the index is in doubt.
-    pub fn compact_index(&self) -> Result<bool, MetaError> {
-        let bytes = self.index.bytes();
-        let worth = self.worth_compacting.load(Ordering::Relaxed);
-        if bytes > MAX_COMPACTED_BYTES || worth < bytes / WORTH_COMPACTING_PART {
-            return Ok(false);
-        }
-        self.index.give_reserve();
-        match self.index.compact() {
-            Ok(shorter) => {
-                self.worth_compacting.store(0, Ordering::Relaxed);
-                Ok(shorter)
-            }
-            Err(MetaError::NoSpace) => Ok(false),
-            Err(error) => Err(self.poisoned_by(error)),
-        }
-    }
-
-    /// Returns how many bytes are kept back on each member that has a copy of the index.
-    #[must_use]
-    pub fn reserve_bytes(&self) -> u64 {
-        self.index.reserve_bytes()
-    }
-
-    /// Returns the members that have a copy of the index.
-    #[must_use]
-    pub fn index_holders(&self) -> Vec<MemberIndex> {
-        self.index.holders()
-    }
-
     /// Returns about how much memory the changes take that the index does not have yet.
     #[must_use]
     pub fn overlay_bytes(&self) -> usize {
@@ -627,37 +581,6 @@ impl Meta {
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.journal_full.load(Ordering::Acquire) || self.index_full.load(Ordering::Acquire)
-    }
-
-    /// Does a bounded piece of work, some megabytes, if a member failed that held a copy of the
-    /// index: another member gets one. Says whether there may be more to do.
-    ///
-    /// # Errors
-    ///
-    /// [`MetaError::Poisoned`] if no copy is left.
-    pub fn mend_index(&self) -> Result<bool, MetaError> {
-        self.journal()?;
-        self.index.refill().map_err(|error| self.poisoned_by(error))
-    }
-
-    /// Looks for the copies of the index, and returns the members on which they are, in order. There
-    /// are to be as many as parity shards and one more.
-    #[must_use]
-    pub fn index_copies(&self) -> Vec<MemberIndex> {
-        self.index.copies()
-    }
-
-    /// Does a bounded piece, a megabyte, of comparing the copies of the index with one another, once a
-    /// mount: what one of them lost is written again. Says whether there is more to do.
-    ///
-    /// # Errors
-    ///
-    /// [`MetaError::Poisoned`] if no copy is left.
-    pub fn compare_index(&self) -> Result<bool, MetaError> {
-        self.journal()?;
-        self.index
-            .compare()
-            .map_err(|error| self.poisoned_by(error))
     }
 
     /// Makes a last checkpoint, under the same guarantee as [`Meta::checkpoint`], and lets go of the

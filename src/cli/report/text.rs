@@ -1,0 +1,268 @@
+//! What `status` writes for people.
+
+use std::fmt::{self, Write as _};
+
+use super::super::size::{format_count, format_size};
+use super::{
+    CodedReport, CodingReport, IndexReport, LACKS_COPIES, LACKS_SHARDS, MemberState, RebuildReport,
+    RebuildState, RedundancyReport, Report, ScrubReport, ScrubState, State, unrecoverable_lines,
+};
+
+impl Report {
+    /// Writes it for people: state first, then members, then what to do next.
+    pub(in crate::cli) fn for_people(&self) -> String {
+        let mut text = String::new();
+        let name = if self.label.is_empty() {
+            &self.volume
+        } else {
+            &self.label
+        };
+        push(&mut text, format_args!("{name}: {}", self.headline()));
+        push(
+            &mut text,
+            format_args!(
+                "volume {}, {}+{} {}, engine {}, {}",
+                self.volume,
+                self.geometry.data,
+                self.geometry.parity,
+                self.geometry.code,
+                self.engine,
+                if self.mounted {
+                    "mounted"
+                } else {
+                    "not mounted"
+                },
+            ),
+        );
+        push(
+            &mut text,
+            format_args!(
+                "{} of {} used",
+                format_size(self.capacity.bytes_used),
+                format_size(self.capacity.bytes_usable),
+            ),
+        );
+        if let Some(words) = self.coding.as_ref().and_then(CodingReport::in_words) {
+            push(&mut text, format_args!("{words}"));
+        }
+        text.push('\n');
+        self.push_members(&mut text);
+        self.push_redundancy(&mut text);
+        push(&mut text, format_args!("\nnext: {}", self.next_step()));
+        text
+    }
+
+    fn headline(&self) -> String {
+        let gone = self.absentees().count();
+        let members = self.members.len();
+        match self.state {
+            State::Healthy => "healthy".to_owned(),
+            State::Degraded if gone == 0 => format!("degraded, {}", self.shortage()),
+            State::Degraded => format!("degraded, {gone} of {members} members are away"),
+            State::Failed if gone == 0 => "failed, some data is lost".to_owned(),
+            State::Failed => format!("failed, {gone} of {members} members are away"),
+        }
+    }
+
+    /// Says what a volume lacks that is degraded although all members are there.
+    fn shortage(&self) -> &'static str {
+        if self.index.as_ref().is_some_and(IndexReport::is_short) {
+            LACKS_COPIES
+        } else {
+            LACKS_SHARDS
+        }
+    }
+
+    fn push_members(&self, text: &mut String) {
+        push(
+            text,
+            format_args!("member  state      used        free        errors  directory"),
+        );
+        for member in &self.members {
+            let errors = member.errors.read + member.errors.write + member.errors.checksum;
+            let reason = member
+                .reason
+                .as_ref()
+                .map_or_else(String::new, |reason| format!("  ({reason})"));
+            push(
+                text,
+                format_args!(
+                    "{:<7} {:<10} {:<11} {:<11} {errors:<7} {}{reason}",
+                    member.index,
+                    member.state.word(),
+                    format_size(member.bytes_used),
+                    format_size(member.bytes_free),
+                    member.path.as_deref().unwrap_or("(unknown)"),
+                ),
+            );
+        }
+    }
+
+    /// Says what survives what.
+    pub(in crate::cli) fn redundancy_lines(&self) -> Vec<String> {
+        let mut text = String::new();
+        self.push_rows(&mut text);
+        if self.index.as_ref().is_some_and(IndexReport::is_short) {
+            self.push_index(&mut text);
+        }
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn push_rebuild(&self, text: &mut String) {
+        let RebuildReport {
+            state,
+            progress,
+            bytes_left,
+            bytes_waiting,
+            bytes_unreadable,
+            ..
+        } = &self.rebuild;
+        if *state == RebuildState::Running {
+            let (percent, left) = (100.0 * progress, format_size(*bytes_left));
+            push(
+                text,
+                format_args!("rebuilding: {percent:.0}% done, {left} left"),
+            );
+        }
+        if *bytes_waiting > 0 {
+            let waiting = format_size(*bytes_waiting);
+            push(
+                text,
+                format_args!("{waiting} of shards wait for another directory to go to"),
+            );
+        }
+        if *bytes_unreadable > 0 {
+            let unreadable = format_size(*bytes_unreadable);
+            push(
+                text,
+                format_args!("{unreadable} of shards wait for others that cannot be read"),
+            );
+        }
+    }
+
+    fn push_redundancy(&self, text: &mut String) {
+        text.push('\n');
+        self.push_rows(text);
+        match &self.index {
+            None => push(
+                text,
+                format_args!("too few members are here to count what they hold"),
+            ),
+            Some(_) if self.redundancy.is_empty() => push(text, format_args!("no stripes yet")),
+            Some(_) => {}
+        }
+        self.push_rebuild(text);
+        self.push_index(text);
+        self.push_scrub(text);
+        for line in unrecoverable_lines(&self.unrecoverable_files) {
+            push(text, format_args!("{line}"));
+        }
+    }
+
+    fn push_index(&self, text: &mut String) {
+        if let Some(index) = &self.index {
+            let members: Vec<_> = index.members.iter().map(ToString::to_string).collect();
+            push(
+                text,
+                format_args!(
+                    "the index has {} of {} copies, on members {}",
+                    members.len(),
+                    index.copies_wanted,
+                    members.join(", ")
+                ),
+            );
+        }
+    }
+
+    fn push_rows(&self, text: &mut String) {
+        for row in &self.redundancy {
+            push(text, format_args!("{row}"));
+        }
+    }
+
+    fn push_scrub(&self, text: &mut String) {
+        let ScrubReport {
+            state,
+            progress,
+            repaired,
+            finished_at,
+        } = &self.scrub;
+        let percent = (progress * 100.0).floor();
+        let repaired = format_count(*repaired, "piece");
+        match state {
+            ScrubState::Never => push(text, format_args!("never scrubbed")),
+            ScrubState::Running => push(
+                text,
+                format_args!("a scrub is under way: {percent}%, {repaired} repaired"),
+            ),
+            ScrubState::Finished => push(
+                text,
+                format_args!(
+                    "scrubbed, {repaired} repaired, at {}",
+                    finished_at.as_deref().unwrap_or("an unknown time")
+                ),
+            ),
+            ScrubState::Stopped => push(
+                text,
+                format_args!(
+                    "a scrub stopped at {percent}%, {repaired} repaired; `cauchyfs scrub` goes on with it"
+                ),
+            ),
+        }
+    }
+}
+
+impl CodingReport {
+    /// Says it in words; nothing if there is nothing to say.
+    pub(super) fn in_words(&self) -> Option<String> {
+        let amount = |coded: CodedReport, place: &str| {
+            let size = format_size(coded.bytes);
+            (coded.bytes > 0).then(|| format!("{size} on {place} at {:.1} GB/s", coded.gb_per_s))
+        };
+        let gpus = if self.gpus.is_empty() {
+            "GPUs that are not used any more".to_owned()
+        } else {
+            self.gpus.join(", ")
+        };
+        let parts = [amount(self.cpu, "the CPU"), amount(self.cuda, &gpus)];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        let coded = (!parts.is_empty()).then(|| format!("coded {}", parts.join(", ")));
+        let hanging = self.gpus_hanging.iter().map(|gpu| {
+            format!("{gpu} does not answer: stripes that are with it stay unwritten until it does")
+        });
+        let lines: Vec<String> = coded.into_iter().chain(hanging).collect();
+        (!lines.is_empty()).then(|| lines.join("\n"))
+    }
+}
+
+impl fmt::Display for RedundancyReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let amount = format_size(self.bytes);
+        let stripes = format_count(self.stripes, "stripe");
+        match self.losses_tolerated {
+            ..0 => write!(f, "{amount} in {stripes} cannot be read in full"),
+            0 => write!(f, "{amount} in {stripes} would not survive another loss"),
+            1 => write!(f, "{amount} in {stripes} survive the loss of 1 more member"),
+            losses => write!(
+                f,
+                "{amount} in {stripes} survive the loss of {losses} more members"
+            ),
+        }
+    }
+}
+
+impl MemberState {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Online => "online",
+            Self::Missing => "missing",
+            Self::Faulted => "faulted",
+            Self::Rebuilding => "rebuilding",
+            Self::Removing => "removing",
+        }
+    }
+}
+
+fn push(text: &mut String, line: std::fmt::Arguments<'_>) {
+    writeln!(text, "{line}").expect("writing to a string cannot fail");
+}
