@@ -126,6 +126,30 @@ fn the_layer_test_sees_single_grouped_and_nested_uses() {
     assert_eq!(used_modules(text), ["a", "c", "d", "g", "i"]);
 }
 
+/// They compute: what they are given is all that they depend on.
+#[test]
+fn the_codes_and_the_format_know_no_file_no_clock_and_no_thread() {
+    let pure = sources("crates/codec/src")
+        .into_iter()
+        .chain(sources("src/format"));
+    let mut looked_at = 0;
+    for (path, text) in pure {
+        looked_at += 1;
+        for (number, line) in text.lines().enumerate() {
+            for part in ["fs", "io", "net", "process", "thread", "time", "env"] {
+                let name = format!("std::{part}");
+                assert!(
+                    !line.contains(&name),
+                    "{}:{}: {line}",
+                    path.display(),
+                    number + 1
+                );
+            }
+        }
+    }
+    assert!(looked_at > 50, "{looked_at} files");
+}
+
 #[test]
 fn files_are_short_enough_to_be_read() {
     for (path, text) in sources("src").into_iter().chain(sources("crates")) {
