@@ -187,15 +187,15 @@ impl Drop for Maintain {
     }
 }
 
-/// Scrubs if the last scrub is so long ago, or was not brought to its end, or a member was put back from an
-/// earlier time.
+/// Scrubs if the last scrub is so long ago, or was not brought to its end, or a member at hand was put back
+/// from an earlier time.
 fn scrub_if_due(
     pipeline: &Pipeline,
     locks: &dyn InodeLocks,
     stop: &Stop,
     interval: Option<Duration>,
 ) -> Result<(), CommitError> {
-    if pipeline.members().put_back().is_empty() && !is_scrub_due(pipeline, interval)? {
+    if !pipeline.members().is_verification_due() && !is_scrub_due(pipeline, interval)? {
         return Ok(());
     }
     let scrubbed = pipeline.scrub(locks, None, |_| {
@@ -255,6 +255,7 @@ mod tests {
     use crate::codec::Geometry;
     use crate::commit::{CreateOptions, OpenOptions};
     use crate::format::Ino;
+    use crate::members::Seat;
     use crate::store::{Executor, ExecutorKind, MemDisk, StoreRef};
 
     struct NoLocks;
@@ -310,6 +311,27 @@ mod tests {
             assert!(outcome.is_none(), "{outcome:?}");
             stop.stop();
         });
+    }
+
+    /// It would verify nothing of the member, again and again.
+    #[test]
+    fn a_scrub_begins_by_itself_for_a_member_that_was_put_back_while_that_takes_part() {
+        let pipeline = pipeline();
+        let back = MemberIndex(1);
+        let stop = Stop::default();
+        let scrub = || {
+            scrub_if_due(&pipeline, &NoLocks, &stop, None).unwrap();
+            pipeline.scrub_status().unwrap().state
+        };
+        assert_eq!(scrub(), ScrubState::Never, "nobody waits for one");
+        pipeline.members().note_put_back(back);
+        let store = pipeline.members().store(back).unwrap();
+        let error = store.open_len("nothing").unwrap_err();
+        pipeline.members().fail(back, &error);
+        assert_eq!(scrub(), ScrubState::Never, "it is away");
+        pipeline.join(Seat::Own, &store).unwrap();
+        assert_eq!(scrub(), ScrubState::Finished);
+        assert!(pipeline.members().put_back().is_empty());
     }
 
     #[test]

@@ -76,19 +76,23 @@ impl Pipeline {
         let index = self
             .members
             .join(seat, store, &belongings, |index, strays| {
+                if self.members.put_back().contains_key(&index) {
+                    // Before what it holds counts for anything.
+                    self.note_put_back()?;
+                    self.sync()?;
+                }
                 // Held until it takes part: a segment may move there from then on.
                 let mut reaper = self.reaper.lock();
                 for segment in strays {
                     reaper.abandon_file(self.group.next(), segment, index);
                 }
-                reaper
+                Ok::<_, CommitError>(reaper)
             })?;
         self.volume.forget_member(index);
         // What died while it was away still takes space there.
         self.reaper.lock().unaudited = None;
-        if seat == Seat::Own {
-            self.note_put_back()?;
-        }
+        // One that came in its place has nothing that is from an earlier time.
+        self.note_put_back()?;
         // It takes part by now: if there is no space for a checkpoint, it is admitted once there is.
         match self.checkpoint() {
             Ok(()) => drop(self.mend_index(MAX_MENDED_AT_CLOSE)?),

@@ -104,13 +104,13 @@ impl Pipeline {
         let lacks_files = census.lacks_files(&pipeline.volume.segments(), &pipeline.members.live());
         pipeline.volume.set_lacks_files(lacks_files);
         pipeline.restore(recovered.data)?; // step 4
+        pipeline.restore_put_back()?;
         if options.access == Access::ReadWrite {
             match pipeline.checkpoint() {
                 // What was in the journal stays in the index until its stripes find space.
                 Err(CommitError::NoSpace) => log::warn!("the volume is full"),
                 done => done?,
             }
-            pipeline.note_put_back()?;
             pipeline.mend_index(MAX_MENDED_AT_OPEN)?; // step 5
         }
         Ok(pipeline)

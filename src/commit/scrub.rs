@@ -15,12 +15,12 @@ use parking_lot::Mutex;
 use super::rebuild::pause;
 use super::{CommitError, InodeLocks, Pipeline};
 use crate::format::record::Scrub;
-use crate::format::{MemberIndex, Record, SegmentId, key};
+use crate::format::{Record, SegmentId, key};
 use crate::members::PutBack;
-use crate::meta::Batch;
 
 mod deep;
 mod metadata;
+mod put_back;
 mod stripes;
 
 pub use deep::{ReadShards, WrongShards};
@@ -85,7 +85,8 @@ pub(super) struct Scrubbing {
     is_to_stop: AtomicBool,
     /// How far it is; `None` if nobody scrubs.
     live: Mutex<Option<Scrub>>,
-    /// The members that were put back before the scrub was begun that is not through.
+    /// The members that were put back before the scrub was begun that is not through. Held while its record
+    /// changes.
     covered: Mutex<PutBack>,
 }
 
@@ -126,7 +127,7 @@ impl Pipeline {
         let Some(_baton) = self.scrubbing.baton.try_lock() else {
             return Ok(None);
         };
-        let mut scrub = self.begin_scrub()?;
+        let mut scrub = self.scrub_to_go_on_with()?;
         let _live = Live(&self.scrubbing);
         let (mut noted, mut is_stopped) = (Instant::now(), false);
         let mut go_on = |scrub: &Scrub| -> Result<bool, CommitError> {
@@ -158,35 +159,7 @@ impl Pipeline {
             }
         }
         self.note_scrub(&scrub)?;
-        if scrub.is_finished {
-            let covered = std::mem::take(&mut *self.scrubbing.covered.lock());
-            self.members.set_verified(&covered);
-        }
         Ok(Some(self.status_of(&scrub, false)))
-    }
-
-    /// Takes note, durably, of members that were put back from an earlier time, so that they are verified
-    /// although the volume may be closed before; to be called once it is open, and when one came.
-    pub(super) fn note_put_back(&self) -> Result<(), CommitError> {
-        let Some(_baton) = self.scrubbing.baton.try_lock() else {
-            // Whoever has it begins anew when he is through.
-            return Ok(());
-        };
-        if let Some(last) = self.last_scrub()?.filter(|last| !last.is_finished) {
-            let covered = members_in(last.put_back);
-            let mut known = self.scrubbing.covered.lock();
-            if known.is_empty() {
-                // These have to be verified from the beginning.
-                let new = self.members.put_back();
-                self.members.restore_put_back(covered);
-                *known = self.members.put_back();
-                known.retain(|member, _| !new.contains_key(member));
-            }
-        }
-        if self.members.put_back() != *self.scrubbing.covered.lock() {
-            self.begin_scrub()?;
-        }
-        Ok(())
     }
 
     /// Says how the last scrub went, or how far the one is that is under way.
@@ -216,34 +189,12 @@ impl Pipeline {
         Ok(found.map(|value| Scrub::decode(&value)).transpose()?)
     }
 
-    /// Returns the scrub to go on with: the last one, unless that went through, or a member was put back
-    /// since: what it verified may be so no more.
-    fn begin_scrub(&self) -> Result<Scrub, CommitError> {
-        let last = self.last_scrub()?;
-        let put_back = self.members.put_back();
-        let is_covered = put_back == *self.scrubbing.covered.lock();
-        if let Some(last) = last.filter(|last| !last.is_finished && is_covered) {
-            return Ok(last);
-        }
-        let newest = self.volume.segments().into_iter().map(|(id, _)| id.0).max();
-        let scrub = Scrub {
-            end: SegmentId(newest.map_or(0, |newest| newest + 1)),
-            began: now(),
-            last_finished: last.map_or(0, |last| last.last_finished),
-            put_back: bits_of(put_back.keys()),
-            ..Scrub::default()
-        };
-        self.note_scrub(&scrub)?;
-        *self.scrubbing.covered.lock() = put_back;
-        Ok(scrub)
-    }
-
     fn end_scrub(&self, scrub: &mut Scrub) {
         scrub.is_finished = true;
         scrub.segment = scrub.end;
         scrub.offset = 0;
         scrub.last_finished = now();
-        scrub.put_back = [0; 4];
+        self.set_verified();
         let census = self.volume.census();
         let lacks_files = census.lacks_files(&self.volume.segments(), &self.members.live());
         self.volume.set_lacks_files(lacks_files);
@@ -251,9 +202,7 @@ impl Pipeline {
 
     /// Notes how far a scrub is, durably unless there is no space. What it repaired is durable already.
     fn note_scrub(&self, scrub: &Scrub) -> Result<(), CommitError> {
-        let mut batch = Batch::default();
-        batch.put(key::scrub(), scrub.encode());
-        self.meta.apply(batch)?;
+        self.put_scrub_covering(scrub)?;
         if self.closed.load(Ordering::SeqCst) {
             // Whoever closes the volume commits it, and waits for us.
             return Ok(());
@@ -317,23 +266,6 @@ fn batch_bytes(bytes_per_second: Option<u64>) -> u64 {
 )]
 fn part(done: u64, total: u64) -> f64 {
     done as f64 / total as f64
-}
-
-/// Returns a bit for each member.
-fn bits_of<'m>(members: impl Iterator<Item = &'m MemberIndex>) -> [u64; 4] {
-    let mut bits = [0; 4];
-    for MemberIndex(member) in members {
-        if let Some(word) = bits.get_mut(usize::from(member / 64)) {
-            *word |= 1 << (member % 64);
-        }
-    }
-    bits
-}
-
-/// Returns the members whose bits are set.
-fn members_in(bits: [u64; 4]) -> impl Iterator<Item = MemberIndex> {
-    let is_set = move |member: &u16| bits[usize::from(member / 64)] >> (member % 64) & 1 == 1;
-    (0..256).filter(is_set).map(MemberIndex)
 }
 
 /// Returns the seconds since 1970.

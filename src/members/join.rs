@@ -61,23 +61,23 @@ struct Joining {
 impl Members {
     /// Takes a directory into the volume. It takes part when this returns, as a stale member does. Before it
     /// does, `heed` hears which segments it has files of that are elsewhere by now; what that returns is
-    /// held until it takes part.
+    /// held until it takes part. If it is to be verified first, [`Members::put_back`] says so by then.
     ///
     /// # Errors
     ///
     /// [`MembersError`] if the directory does not do, or the place is not free; what it had is still
-    /// there then, if it was not empty.
-    pub fn join<G>(
+    /// there then, if it was not empty. And whatever `heed` fails with.
+    pub fn join<G, E: From<MembersError>>(
         &self,
         seat: Seat,
         store: &StoreRef,
         belongings: &Belongings,
-        heed: impl FnOnce(MemberIndex, Vec<SegmentId>) -> G,
-    ) -> Result<MemberIndex, MembersError> {
+        heed: impl FnOnce(MemberIndex, Vec<SegmentId>) -> Result<G, E>,
+    ) -> Result<MemberIndex, E> {
         let _one_at_a_time = self.joining.lock();
         let may_write = self.access == Access::ReadWrite && self.roster.lock().begun;
         if !may_write || self.is_failed() || self.is_released() {
-            return Err(MembersError::NotNow);
+            return Err(MembersError::NotNow.into());
         }
         // First without a lock, which leaves a file: it may be a directory whose disk is not mounted.
         self.seat(seat, store)?;
@@ -92,15 +92,17 @@ impl Members {
             Ok(strays) => strays,
             Err(error) => {
                 self.put_off(store, lock);
-                return Err(error.into());
+                return Err(MembersError::from(error).into());
             }
         };
-        let _until_it_takes_part = heed(index, strays);
-        self.admit_joining(&joining, block, store, lock)?;
-        log::info!("{} takes part as member {index}", store.label());
         if joining.is_older {
             self.note_put_back(index);
+        } else if joining.found.is_some() {
+            self.note_return(index);
         }
+        let _until_it_takes_part = heed(index, strays)?;
+        self.admit_joining(&joining, block, store, lock)?;
+        log::info!("{} takes part as member {index}", store.label());
         Ok(index)
     }
 
@@ -353,6 +355,7 @@ impl Members {
         let mut roster = self.roster.lock();
         if joining.found.is_none() {
             roster.list(index, joining.entry.clone());
+            self.forget_put_back(index);
             let target = roster.admitted.clone();
             let raised = self.raise_epoch(&mut roster, target);
             self.publish(&roster);

@@ -79,6 +79,7 @@ impl Members {
             return Ok(());
         }
         roster.vacate(index);
+        self.forget_put_back(index);
         if let Some(seat) = self.all.write().get_mut(usize::from(index.0)) {
             *seat = Arc::new(Member::vacant());
         }

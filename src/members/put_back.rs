@@ -51,16 +51,36 @@ impl Members {
     /// Takes note of members that were put back before the volume was opened, and are not verified yet.
     pub fn restore_put_back(&self, members: impl IntoIterator<Item = MemberIndex>) {
         let known = self.put_back();
+        let is_vacant = |index| self.member(index).is_none_or(|member| member.is_vacant());
         let members = members.into_iter();
         members
-            .filter(|member| !known.contains_key(member))
+            .filter(|member| !known.contains_key(member) && !is_vacant(*member))
             .for_each(|member| self.unverified.add(member));
     }
 
-    /// Returns the members that were put back and are not verified yet.
+    /// A member is back: if it is not verified yet, what was verified while it was away does not count for it.
+    pub(super) fn note_return(&self, member: MemberIndex) {
+        if self.put_back().contains_key(&member) {
+            self.unverified.add(member);
+        }
+    }
+
+    /// Another has the place of a member, or none.
+    pub(super) fn forget_put_back(&self, member: MemberIndex) {
+        self.unverified.0.lock().1.remove(&member);
+    }
+
+    /// Returns the members that were put back and are not verified yet, those included that are away.
     #[must_use]
     pub fn put_back(&self) -> PutBack {
         self.unverified.0.lock().1.clone()
+    }
+
+    /// Says whether a member that was put back and is not verified yet takes part.
+    #[must_use]
+    pub fn is_verification_due(&self) -> bool {
+        let live = self.live();
+        self.put_back().keys().any(|member| live.contains(member))
     }
 
     /// Everything was verified since these were put back.

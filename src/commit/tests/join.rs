@@ -243,7 +243,9 @@ fn what_was_written_to_a_directory_before_it_is_up_to_date_counts_after_a_power_
         };
         let store: StoreRef = Arc::new(new.open());
         let members = fs.pipeline.members();
-        let index = members.join(seat, &store, &belongings, |_, _| ()).unwrap();
+        let index = members
+            .join(seat, &store, &belongings, |_, _| Ok::<_, MembersError>(()))
+            .unwrap();
         assert_eq!(members.stale(), [index]);
         fill(&fs, 1000, &mut model);
         fill(&fs, 2000, &mut model);

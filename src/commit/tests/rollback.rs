@@ -1,11 +1,14 @@
 //! A member that was put back from an earlier time of the same epoch, its segment files as well.
 
+use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
 use std::sync::atomic::AtomicU64;
 
 use super::*;
-use crate::commit::{Pace, ScrubStatus};
+use crate::commit::{Pace, ScrubState, ScrubStatus};
 use crate::format::MemberIndex;
+use crate::members::{MemberState, Seat};
+use crate::store::{Effect, Fault, Scope, StoreErrorKind};
 
 const ROUNDS: u64 = 7;
 
@@ -148,4 +151,250 @@ fn a_scrub_that_is_stopped_leaves_what_was_put_back_to_the_next_which_begins_ane
     fs.close();
     let fs = rig.open(&[]);
     assert!(fs.pipeline.members().put_back().is_empty());
+}
+
+/// Returns a volume of which disk 1 is from an earlier time, what it is to hold, and the first state of all.
+fn put_back_one() -> (Rig, Model, Rig) {
+    let base = Rig::new(2, 1, 3);
+    let (model, mut backups) = live(&base);
+    let mut rig = base.fork();
+    let first = backups.swap_remove(0);
+    rig.disks[1] = first.disks[1].fork();
+    (rig, model, first)
+}
+
+fn unverified(fs: &TestFs) -> Vec<MemberIndex> {
+    fs.pipeline.members().put_back().into_keys().collect()
+}
+
+fn scrub(fs: &TestFs) {
+    let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
+    fs.pipeline.scrub(&NoLocks, None, go_on).unwrap();
+}
+
+/// Scrubs so many steps, then does something, and goes on if that says so.
+fn scrub_with(fs: &TestFs, steps: usize, then: impl Fn() -> ControlFlow<()>) -> ScrubStatus {
+    let done = Cell::new(0);
+    let report = |_: &ScrubStatus| {
+        done.set(done.get() + 1);
+        if done.get() == steps {
+            then()
+        } else {
+            ControlFlow::Continue(())
+        }
+    };
+    let status = fs.pipeline.scrub(&NoLocks, None, report).unwrap().unwrap();
+    assert!(done.get() >= steps, "only {} steps", done.get());
+    status
+}
+
+fn lose(fs: &TestFs, rig: &Rig, disk: usize) {
+    rig.disks[disk].fail(Some(StoreErrorKind::Gone));
+    fs.pipeline.members().probe();
+}
+
+fn take_back(fs: &TestFs, rig: &Rig, disk: usize) {
+    rig.disks[disk].fail(None);
+    let store: StoreRef = Arc::new(rig.disks[disk].open());
+    fs.pipeline.join(Seat::Own, &store).unwrap();
+}
+
+/// Verifies all and makes up for what that found to be missing: everything is there then.
+fn assert_mends(fs: &TestFs, rig: &Rig, model: &Model, context: &str) {
+    scrub(fs);
+    assert_eq!(unverified(fs), [], "{context}");
+    let pace = Pace {
+        bytes_per_second: &AtomicU64::new(0),
+        wait: &|_| true,
+    };
+    fs.pipeline.rebuild(&pace).unwrap();
+    fs.assert_shards_lie_on(rig, &[], context);
+    assert_eq!(fs.redundancy()[0].0, 1, "{context}: {:?}", fs.redundancy());
+    assert_holds(fs, model, context);
+}
+
+const BACK: MemberIndex = MemberIndex(1);
+
+/// It was away while stripes were verified that it should have shards of.
+#[test]
+fn who_was_put_back_and_goes_while_a_scrub_runs_is_not_verified_by_it() {
+    const STEPS: usize = 4;
+    for (returns_meanwhile, crashes) in [(false, false), (false, true), (true, false), (true, true)]
+    {
+        let context = format!("returns meanwhile: {returns_meanwhile}, then a crash: {crashes}");
+        let (rig, model, _) = put_back_one();
+        let fs = rig.open(&[]);
+        let status = scrub_with(&fs, STEPS, || {
+            lose(&fs, &rig, 1);
+            if returns_meanwhile {
+                take_back(&fs, &rig, 1);
+            }
+            ControlFlow::Continue(())
+        });
+        assert_eq!(status.state, ScrubState::Finished, "{context}");
+        assert_eq!(unverified(&fs), [BACK], "{context}");
+        let fs = if crashes {
+            drop(fs);
+            rig.disks[1].fail(None);
+            rig.cut(CutPolicy::Drop);
+            rig.open(&[])
+        } else {
+            if !returns_meanwhile {
+                take_back(&fs, &rig, 1);
+            }
+            fs
+        };
+        assert_eq!(unverified(&fs), [BACK], "{context}");
+        assert_eq!(fs.redundancy()[0].0, 0, "{context}: {:?}", fs.redundancy());
+        assert_mends(&fs, &rig, &model, &context);
+        fs.close();
+        assert_eq!(unverified(&rig.open(&[])), [], "{context}");
+    }
+}
+
+/// Whoever scrubs without it verifies nothing of it, and what was verified without it is verified again.
+#[test]
+fn who_was_put_back_is_verified_by_no_scrub_of_a_mount_without_it() {
+    for (before, without) in [(0, None), (4, Some(3)), (4, None)] {
+        let context = format!("{before} steps with it, {without:?} without it");
+        let (rig, model, _) = put_back_one();
+        let fs = rig.open(&[]);
+        if before > 0 {
+            scrub_with(&fs, before, || ControlFlow::Break(()));
+        }
+        fs.close();
+        let fs = rig.open(&[1]);
+        assert_eq!(unverified(&fs), [BACK], "{context}");
+        match without {
+            Some(steps) => drop(scrub_with(&fs, steps, || ControlFlow::Break(()))),
+            None => scrub(&fs),
+        }
+        assert_eq!(unverified(&fs), [BACK], "{context}");
+        fs.close();
+        let fs = rig.open(&[]);
+        assert_eq!(unverified(&fs), [BACK], "{context}");
+        let anew = scrub_with(&fs, 1, || ControlFlow::Break(()));
+        assert_eq!(anew.bytes_passed, 0, "{context}");
+        assert_mends(&fs, &rig, &model, &context);
+        fs.close();
+        assert_eq!(unverified(&rig.open(&[])), [], "{context}");
+    }
+}
+
+/// With nobody at hand who waits for it, a scrub that stopped goes on where it was.
+#[test]
+fn who_was_put_back_and_is_away_does_not_make_scrubs_begin_anew() {
+    let (rig, _, _) = put_back_one();
+    rig.open(&[]).close();
+    let fs = rig.open(&[1]);
+    let stopped = scrub_with(&fs, 4, || ControlFlow::Break(()));
+    assert!(stopped.bytes_passed > 0);
+    fs.close();
+    let fs = rig.open(&[1]);
+    let went_on = scrub_with(&fs, 1, || ControlFlow::Break(()));
+    assert_eq!(went_on.bytes_passed, stopped.bytes_passed);
+    assert_eq!(unverified(&fs), [BACK]);
+}
+
+/// Begins two epochs, so that a copy from before is known to be one.
+fn pass_epochs(fs: &TestFs, rig: &Rig, disk: usize) {
+    lose(fs, rig, disk);
+    take_back(fs, rig, disk);
+}
+
+/// The scrub that runs does not cover it, and whoever looks for the next one after a crash knows that.
+#[test]
+fn who_is_put_back_while_a_scrub_runs_is_known_after_a_crash() {
+    let rig = Rig::new(2, 1, 3);
+    let (model, backups) = live(&rig);
+    let old = backups[1].disks[1].fork();
+    let fs = rig.open(&[]);
+    let stopped = scrub_with(&fs, 4, || ControlFlow::Break(()));
+    assert!(stopped.bytes_passed > 0);
+    let cut = || {
+        let mut cut = rig.fork();
+        cut.disks[1] = old.fork();
+        cut.cut(CutPolicy::Drop);
+        cut
+    };
+    let mut crashes = RefCell::new(Vec::new());
+    scrub_with(&fs, 2, || {
+        pass_epochs(&fs, &rig, 2);
+        lose(&fs, &rig, 1);
+        let store: StoreRef = Arc::new(old.open());
+        fs.pipeline.join(Seat::Own, &store).unwrap();
+        assert!(fs.pipeline.members().stale().is_empty());
+        crashes.borrow_mut().push(cut());
+        ControlFlow::Continue(())
+    });
+    assert_eq!(unverified(&fs), [BACK]);
+    crashes.get_mut().push(cut());
+    for (number, rig) in crashes.into_inner().into_iter().enumerate() {
+        let context = format!("crash {number}");
+        let fs = rig.open(&[]);
+        assert_eq!(unverified(&fs), [BACK], "{context}");
+        let anew = scrub_with(&fs, 1, || ControlFlow::Break(()));
+        assert_eq!(anew.bytes_passed, 0, "{context}");
+        assert_mends(&fs, &rig, &model, &context);
+    }
+}
+
+/// It is known to be old by a superblock that was written anew since, which after a crash nobody knows.
+#[test]
+fn before_an_old_copy_takes_part_it_is_durable_that_it_is_one() {
+    let base = Rig::new(2, 1, 3);
+    live(&base);
+    for call in 1.. {
+        let mut rig = base.fork();
+        let old = rig.disks[1].fork();
+        let plan = FaultPlan::new();
+        let mut stores = rig.stores(&[]);
+        stores.push(Arc::new(old.open()));
+        let mut stores = FaultStore::wrap_all(stores, &plan);
+        let joining = stores.pop().unwrap();
+        let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
+        assert!(rig.disks[1].corrupt(files::SUPERBLOCK, 0, |slot| slot.fill(0xee), 64));
+        scrub(&fs);
+        lose(&fs, &rig, 1);
+        let cut = Fault::at(call, Effect::PowerCut).of(Scope::Changing);
+        plan.add(cut.lasting());
+        let joined = fs.pipeline.join(Seat::Own, &joining);
+        // It is missing until then, and fails with all others.
+        let takes_part = fs.pipeline.members().status()[1].state != MemberState::Missing;
+        let struck = plan.triggered() > 0;
+        drop(fs);
+        rig.disks[1] = old;
+        rig.cut(CutPolicy::Drop);
+        let is_known = unverified(&rig.open(&[])) == [BACK];
+        assert!(is_known || !takes_part, "cut {call}");
+        if !struck {
+            joined.unwrap();
+            assert!(is_known && call > 10, "only {call} calls");
+            break;
+        }
+    }
+}
+
+/// Who comes in its place has nothing that is from an earlier time.
+#[test]
+fn a_member_that_was_put_back_is_forgotten_with_its_place() {
+    let (mut rig, model, _) = put_back_one();
+    let fs = rig.open(&[]);
+    lose(&fs, &rig, 1);
+    rig.disks[1] = MemDisk::new("new", DISK);
+    let store: StoreRef = Arc::new(rig.disks[1].open());
+    fs.pipeline.join(Seat::Of(BACK), &store).unwrap();
+    assert_eq!(unverified(&fs), []);
+    let pace = Pace {
+        bytes_per_second: &AtomicU64::new(0),
+        wait: &|_| true,
+    };
+    fs.pipeline.rebuild(&pace).unwrap();
+    assert_eq!(fs.redundancy()[0].0, 1);
+    drop(fs);
+    rig.cut(CutPolicy::Drop);
+    let fs = rig.open(&[]);
+    assert_eq!(unverified(&fs), []);
+    fs.assert_shards_lie_on(&rig, &[], "replaced");
+    assert_holds(&fs, &model, "replaced");
 }

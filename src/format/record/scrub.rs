@@ -32,8 +32,8 @@ pub struct Scrub {
     pub missing: u64,
     /// Bytes of stripes that were lost.
     pub lost: u64,
-    /// The members that were put back from an earlier time before it was begun, a bit for each: it goes
-    /// on by itself.
+    /// The members that were put back from an earlier time and are not verified yet, a bit for each: one
+    /// begins, or goes on, by itself.
     pub put_back: [u64; 4],
 }
 

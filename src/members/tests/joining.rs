@@ -22,7 +22,11 @@ fn a_directory_is_not_taken_in_while_an_earlier_attempt_hangs() {
             .expect("all members are there");
         members.begin().expect("all members are there");
         members.fail(MemberIndex(2), &io_error());
-        let join = |store: &StoreRef| members.join(Seat::Own, store, &belongings, |_, _| ());
+        let join = |store: &StoreRef| {
+            members.join(Seat::Own, store, &belongings, |_, _| {
+                Ok::<_, MembersError>(())
+            })
+        };
         let plan = FaultPlan::new();
         let hanging = disks.faulty([2], &plan).remove(0);
         plan.add(Fault::at(nth, Effect::Hang).of(Scope::Kind(CallKind::Create)));
@@ -59,7 +63,9 @@ fn a_path_means_the_member_that_is_there_and_not_one_that_died_there() {
         ..Belongings::default()
     };
     assert_eq!(members.at(&["/d1".to_owned()]), Some(MemberIndex(1)));
-    let joined = members.join(Seat::New, &store, &belongings, |_, _| ());
+    let joined = members.join(Seat::New, &store, &belongings, |_, _| {
+        Ok::<_, MembersError>(())
+    });
     assert_eq!(joined.expect("it is empty"), MemberIndex(4));
     assert_eq!(members.at(&["/d1".to_owned()]), Some(MemberIndex(4)));
     assert_eq!(members.at(&["/d2".to_owned()]), Some(MemberIndex(2)));

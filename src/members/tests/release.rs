@@ -104,7 +104,9 @@ fn a_directory_that_is_back_is_locked_and_its_former_self_is_let_go() {
             members.probe();
         }
         let again = Arc::new(disks.directories[1].open()) as StoreRef;
-        let joined = members.join(Seat::Own, &again, &Belongings::default(), |_, _| ());
+        let joined = members.join(Seat::Own, &again, &Belongings::default(), |_, _| {
+            Ok::<_, MembersError>(())
+        });
         assert_eq!(joined.expect("it was a member"), MemberIndex(1));
         members.probe();
         let lock = disks.directories[1].open().lock(Hold::Exclusive);

@@ -1,0 +1,135 @@
+//! Members that were put back from an earlier time, and which of them a scrub verifies.
+//!
+//! It verifies those that were known when it began and took part until its end: whoever comes, or comes back,
+//! has another number from then on. The record of the scrub names all who are not verified yet; one that does
+//! not cover them all is not gone on with, but begun anew.
+
+use super::{Pipeline, now};
+use crate::commit::CommitError;
+use crate::format::record::Scrub;
+use crate::format::{MemberIndex, Record, SegmentId, key};
+use crate::members::PutBack;
+use crate::meta::Batch;
+
+impl Pipeline {
+    /// Takes up what the last scrub's record says of members that were put back before the volume was opened;
+    /// to be called once it is open, and before those that are stale are taken into the epoch. Takes note
+    /// of those that were put back since, which the next commit makes durable.
+    pub(in super::super) fn restore_put_back(&self) -> Result<(), CommitError> {
+        let Some(last) = self.last_scrub()? else {
+            return self.note_put_back();
+        };
+        let new = self.members.put_back();
+        self.members.restore_put_back(members_in(last.put_back));
+        // Who is stale was not there all the time.
+        let stale = self.members.stale();
+        let mut covered = self.members.put_back();
+        covered.retain(|member, _| !new.contains_key(member) && !stale.contains(member));
+        *self.scrubbing.covered.lock() = covered;
+        self.note_put_back()
+    }
+
+    /// Takes note of the members that are not verified, if others are by now than the last scrub's record says.
+    /// The next commit makes that durable.
+    pub(in super::super) fn note_put_back(&self) -> Result<(), CommitError> {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        let covered = self.scrubbing.covered.lock();
+        let put_back = self.members.put_back();
+        let last = self.last_scrub()?.unwrap_or_default();
+        if covers(&covered, &put_back) && last.put_back == bits_of(&put_back) {
+            return Ok(());
+        }
+        self.put_scrub(&last, &covered, &put_back)
+    }
+
+    /// Returns the scrub to go on with: the last one, unless that went through, or has just begun, or a member
+    /// was put back since: what it verified may be so no more.
+    pub(super) fn scrub_to_go_on_with(&self) -> Result<Scrub, CommitError> {
+        let mut covered = self.scrubbing.covered.lock();
+        let put_back = self.members.put_back();
+        let last = self.last_scrub()?;
+        let goes_on = |last: &Scrub| {
+            let has_begun = (last.segment, last.offset) > (SegmentId(0), 0);
+            !last.is_finished && has_begun && covers(&covered, &put_back)
+        };
+        if let Some(last) = last.filter(goes_on) {
+            return Ok(last);
+        }
+        let scrub = self.new_scrub(&last.unwrap_or_default());
+        self.put_scrub(&scrub, &put_back, &put_back)?;
+        *covered = put_back;
+        Ok(scrub)
+    }
+
+    /// Writes down how far a scrub is; if it does not cover all who are to be verified, that it is to be begun
+    /// anew.
+    pub(super) fn put_scrub_covering(&self, scrub: &Scrub) -> Result<(), CommitError> {
+        let covered = self.scrubbing.covered.lock();
+        self.put_scrub(scrub, &covered, &self.members.put_back())
+    }
+
+    /// A scrub has gone through: who took part in all of it is verified.
+    pub(super) fn set_verified(&self) {
+        let live = self.members.live();
+        let mut verified = self.scrubbing.covered.lock().clone();
+        verified.retain(|member, _| live.contains(member));
+        self.members.set_verified(&verified);
+    }
+
+    fn put_scrub(
+        &self,
+        scrub: &Scrub,
+        covered: &PutBack,
+        put_back: &PutBack,
+    ) -> Result<(), CommitError> {
+        let noted = if scrub.is_finished || covers(covered, put_back) {
+            *scrub
+        } else {
+            self.new_scrub(scrub)
+        };
+        let noted = Scrub {
+            put_back: bits_of(put_back),
+            ..noted
+        };
+        let mut batch = Batch::default();
+        batch.put(key::scrub(), noted.encode());
+        Ok(self.meta.apply(batch)?)
+    }
+
+    /// Returns a scrub of all that there is now.
+    fn new_scrub(&self, last: &Scrub) -> Scrub {
+        let newest = self.volume.segments().into_iter().map(|(id, _)| id.0).max();
+        Scrub {
+            end: SegmentId(newest.map_or(0, |newest| newest + 1)),
+            began: now(),
+            last_finished: last.last_finished,
+            ..Scrub::default()
+        }
+    }
+}
+
+/// Says whether a scrub that covers some verifies all of `put_back`, unless they go meanwhile.
+fn covers(covered: &PutBack, put_back: &PutBack) -> bool {
+    put_back
+        .iter()
+        .all(|(member, number)| covered.get(member) == Some(number))
+}
+
+/// Returns a bit for each member.
+fn bits_of(members: &PutBack) -> [u64; 4] {
+    let mut bits = [0; 4];
+    for MemberIndex(member) in members.keys() {
+        if let Some(word) = bits.get_mut(usize::from(member / 64)) {
+            *word |= 1 << (member % 64);
+        }
+    }
+    bits
+}
+
+/// Returns the members whose bits are set.
+fn members_in(bits: [u64; 4]) -> impl Iterator<Item = MemberIndex> {
+    let is_set = move |member: &u16| bits[usize::from(member / 64)] >> (member % 64) & 1 == 1;
+    (0..256).filter(is_set).map(MemberIndex)
+}
