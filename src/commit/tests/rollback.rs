@@ -207,7 +207,7 @@ fn assert_mends(fs: &TestFs, rig: &Rig, model: &Model, context: &str) {
         bytes_per_second: &AtomicU64::new(0),
         wait: &|_| true,
     };
-    fs.pipeline.rebuild(&pace).unwrap();
+    fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
     fs.assert_shards_lie_on(rig, &[], context);
     assert_eq!(fs.redundancy()[0].0, 1, "{context}: {:?}", fs.redundancy());
     assert_holds(fs, model, context);
@@ -389,7 +389,7 @@ fn a_member_that_was_put_back_is_forgotten_with_its_place() {
         bytes_per_second: &AtomicU64::new(0),
         wait: &|_| true,
     };
-    fs.pipeline.rebuild(&pace).unwrap();
+    fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
     assert_eq!(fs.redundancy()[0].0, 1);
     drop(fs);
     rig.cut(CutPolicy::Drop);
