@@ -434,8 +434,9 @@ impl Volume {
     }
 
     /// Writes lost shards of some stripes of a segment, in disk order, to the targets, read or
-    /// reconstructed, as many at once as may be in memory. `heed` gets what became of them; once it breaks,
-    /// nothing more is written.
+    /// reconstructed, as many at once as may be in memory, but no more bytes than `most_bytes` says each
+    /// time unless one stripe has more. `heed` gets what became of them; once it breaks, nothing more is
+    /// written.
     ///
     /// # Errors
     ///
@@ -445,9 +446,11 @@ impl Volume {
         segment: SegmentId,
         stripes: &[Lacking],
         targets: &[Target],
+        most_bytes: &dyn Fn() -> u64,
         heed: &mut dyn FnMut(Rebuilt) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, TargetFailed> {
-        self.core.rebuild(segment, stripes, targets, heed)
+        self.core
+            .rebuild(segment, stripes, targets, most_bytes, heed)
     }
 
     /// Makes durable what was rebuilt on a member.

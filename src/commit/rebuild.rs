@@ -40,7 +40,7 @@ mod plan;
 mod progress;
 
 pub use pace::Pace;
-pub(super) use pace::pause;
+pub(super) use pace::{pause, piece};
 pub(super) use progress::Rebuilding;
 pub use progress::{RebuildProgress, RebuildState};
 
@@ -552,9 +552,14 @@ impl Pipeline {
                 ControlFlow::Break(())
             }
         };
-        let written = self
-            .volume
-            .rebuild(job.segment, &job.stripes, &job.targets, &mut heed)?;
+        let most_bytes = || round.pace.piece();
+        let written = self.volume.rebuild(
+            job.segment,
+            &job.stripes,
+            &job.targets,
+            &most_bytes,
+            &mut heed,
+        )?;
         if written.is_break() {
             return Ok(None);
         }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
-use super::rebuild::pause;
+use super::rebuild::{pause, piece};
 use super::{CommitError, InodeLocks, Pipeline};
 use crate::format::record::Scrub;
 use crate::format::{Record, SegmentId, key};
@@ -254,10 +254,9 @@ impl Pipeline {
     }
 }
 
-/// Returns how many bytes of shards to look at in one go: where the rate is limited, some for each
-/// moment.
+/// Returns how many bytes of shards to look at in one go.
 fn batch_bytes(bytes_per_second: Option<u64>) -> u64 {
-    bytes_per_second.map_or(BATCH_BYTES, |rate| (rate / 4).min(BATCH_BYTES))
+    piece(bytes_per_second).map_or(BATCH_BYTES, |piece| piece.min(BATCH_BYTES))
 }
 
 #[expect(

@@ -17,6 +17,7 @@
 //! up to the caller.
 
 use std::collections::BTreeSet;
+use std::iter;
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -31,7 +32,7 @@ use crate::codec::{CodecError, Crew as _};
 use crate::format::record::{Segment, ShardSet, Stripe};
 use crate::format::{BLOCK_SIZE, MemberIndex, SegmentId, ShardIndex, StripeId};
 use crate::store::{Buffer, Op, Store, StoreError, StoreErrorKind};
-use batch::{Batch, Inputs, Run, Source, Work, batches};
+use batch::{Batch, Inputs, Run, Source, Work, first_batch};
 
 mod batch;
 
@@ -208,13 +209,15 @@ impl Core {
         }
     }
 
-    /// Writes the shards of some stripes of a segment, in disk order, to the targets. Stops once `heed`
-    /// breaks, which gets what became of each batch.
+    /// Writes the shards of some stripes of a segment, in disk order, to the targets: in each batch no more
+    /// bytes than `most_bytes` says then, unless one stripe has more. Stops once `heed` breaks, which gets what
+    /// became of each batch.
     pub(super) fn rebuild(
         &self,
         segment: SegmentId,
         stripes: &[Lacking],
         targets: &[Target],
+        most_bytes: &dyn Fn() -> u64,
         heed: &mut dyn FnMut(Rebuilt) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, TargetFailed> {
         let Some(handle) = self.segments.get(segment) else {
@@ -224,10 +227,15 @@ impl Core {
             Ok(codec) => codec,
             Err(source) => return Ok(heed(Rebuilt::nothing(stripes, &source))),
         };
-        let ranges = batches(&handle.record, stripes, targets.len(), self.batch_bytes);
-        let mut batches = ranges.into_iter().map(|range| {
+        let rows = usize::from(handle.record.data_shards) + targets.len();
+        let in_memory = (self.batch_bytes / rows) as u64;
+        let mut rest = stripes;
+        let mut batches = iter::from_fn(|| {
+            let most = in_memory.min(most_bytes() / targets.len().max(1) as u64);
+            let (first, others) = rest.split_at(first_batch(rest, most));
+            rest = others;
             let live = self.members.live();
-            Batch::new(&handle, &codec, &stripes[range], targets, &live)
+            (!first.is_empty()).then(|| Batch::new(&handle, &codec, first, targets, &live))
         });
         let mut next = batches.next().map(|batch| (batch, None));
         while let Some((batch, inputs)) = next {

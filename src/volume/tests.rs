@@ -560,7 +560,7 @@ fn a_lost_file_is_rebuilt_batch_by_batch_with_the_next_being_read_while_one_is_c
     };
     let rebuilt = rig
         .volume
-        .rebuild(segment, &lacking, &targets, &mut heed)
+        .rebuild(segment, &lacking, &targets, &|| u64::MAX, &mut heed)
         .unwrap();
     assert!(rebuilt.is_continue());
     assert!(batches.len() > 2, "{batches:?}");

@@ -7,26 +7,30 @@ use std::time::Duration;
 /// The longest rest without a look at the limit.
 const MAX_REST: Duration = Duration::from_millis(250);
 
+/// Into how many pieces the bytes of a second are cut where they are limited.
+const PIECES_PER_SECOND: u64 = 4;
+
 /// Sets the pace of background work, and says when it is to stop.
 pub struct Pace<'a> {
-    /// Bytes that may be written in a second; 0 if that is not limited. Looked at after each piece, and
-    /// several times a second while it rests.
+    /// Bytes that may be written in a second; 0 if that is not limited. Looked at before and after each piece,
+    /// and several times a second while it rests.
     pub bytes_per_second: &'a AtomicU64,
     /// Waits; returns whether to go on.
     pub wait: &'a dyn Fn(Duration) -> bool,
 }
 
 impl Pace<'_> {
+    /// Returns how many bytes may be written in one go, with a rest afterwards.
+    pub(super) fn piece(&self) -> u64 {
+        piece(limit(self.bytes_per_second)).unwrap_or(u64::MAX)
+    }
+
     /// Rests after a piece of work: so long that the limit is kept, and as long as the work took if others
     /// used the volume meanwhile. Returns whether to go on.
     pub(super) fn rest(&self, bytes: u64, took: Duration, in_use: bool) -> bool {
         let mut rested = Duration::ZERO;
         loop {
-            let bytes_per_second = match self.bytes_per_second.load(Ordering::Relaxed) {
-                0 => None,
-                limit => Some(limit),
-            };
-            let whole = pause(bytes_per_second, bytes, took, in_use);
+            let whole = pause(limit(self.bytes_per_second), bytes, took, in_use);
             let piece = whole.saturating_sub(rested).min(MAX_REST);
             if !(self.wait)(piece) {
                 return false;
@@ -37,6 +41,19 @@ impl Pace<'_> {
             }
         }
     }
+}
+
+fn limit(bytes_per_second: &AtomicU64) -> Option<u64> {
+    match bytes_per_second.load(Ordering::Relaxed) {
+        0 => None,
+        limit => Some(limit),
+    }
+}
+
+/// Returns how many bytes to go over at once if they are limited: some for each moment, instead of many
+/// and then nothing for long.
+pub(in crate::commit) fn piece(bytes_per_second: Option<u64>) -> Option<u64> {
+    bytes_per_second.map(|rate| rate / PIECES_PER_SECOND)
 }
 
 /// Returns how long to rest after a piece of work.

@@ -1,7 +1,7 @@
 //! Rebuilding what members lack, asserted on what lies on the disks afterwards.
 
 use std::cell::{Cell, RefCell};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::commit::{Pace, RebuildProgress, RebuildState};
@@ -296,6 +296,58 @@ fn what_is_nearest_to_being_lost_is_rebuilt_first() {
         "a stripe that lacks one shard came before one that lacks two: {seen:?}"
     );
     assert_whole(fs, &rig, &[5, 6], 2, &model, "both rebuilt");
+}
+
+#[test]
+fn a_limit_is_kept_in_pieces_of_a_moment_and_counts_at_once_when_it_is_changed() {
+    /// Bytes that one stripe lacks at most.
+    const STRIPE: u64 = UNIT as u64;
+    let rig = Rig::new(2, 1, 5);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    fill_amply(&fs, &mut model);
+    fs.close();
+    let pieces_with = |limit: &AtomicU64, after: u64| {
+        let fs = TestFs::open(rig.fork().stores(&[4]), Access::ReadWrite).unwrap();
+        let (done, pieces) = (Cell::new(0), RefCell::new(Vec::new()));
+        let wait = |_| {
+            let now = fs.pipeline.rebuild_progress().bytes_done;
+            let before = done.replace(now);
+            if now > before {
+                pieces.borrow_mut().push(now - before);
+            }
+            if now >= after {
+                limit.store(0, Ordering::Relaxed);
+            }
+            true
+        };
+        let pace = Pace {
+            bytes_per_second: limit,
+            wait: &wait,
+        };
+        fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
+        pieces.into_inner()
+    };
+    let unlimited = pieces_with(&AtomicU64::new(0), u64::MAX);
+    assert!(
+        unlimited.iter().any(|piece| *piece > 2 * STRIPE),
+        "{unlimited:?}"
+    );
+    let limited = pieces_with(&AtomicU64::new(8 * STRIPE), u64::MAX);
+    assert!(
+        limited.iter().all(|piece| *piece <= 2 * STRIPE),
+        "{limited:?}"
+    );
+    let whole: u64 = unlimited.iter().sum();
+    assert_eq!(limited.iter().sum::<u64>(), whole);
+    // One piece was cut before the limit was lifted.
+    let lifted = pieces_with(&AtomicU64::new(4 * STRIPE), 1);
+    assert!(
+        lifted[..2].iter().all(|piece| *piece <= STRIPE),
+        "{lifted:?}"
+    );
+    assert!(lifted.iter().any(|piece| *piece > 2 * STRIPE), "{lifted:?}");
+    assert_eq!(lifted.iter().sum::<u64>(), whole);
 }
 
 #[test]

@@ -10,7 +10,6 @@ use super::super::layout::{self, slot_of};
 use super::super::segments::SegmentHandle;
 use super::{Lacking, Target, shard_of};
 use crate::codec::Codec;
-use crate::format::record::Segment;
 use crate::format::{MemberIndex, ShardIndex};
 use crate::store::{Buffer, Op};
 
@@ -67,34 +66,21 @@ pub(super) struct Batch<'a> {
 /// The shards that were read: of a run, in a slot.
 pub(super) type Inputs = BTreeMap<(usize, usize), Buffer>;
 
-/// Cuts stripes, in disk order, into batches for each of which so many bytes of memory do.
-pub(super) fn batches(
-    segment: &Segment,
-    stripes: &[Lacking],
-    target_count: usize,
-    batch_bytes: usize,
-) -> Vec<Range<usize>> {
-    let rows = usize::from(segment.data_shards) + target_count;
-    let limit = (batch_bytes / rows) as u64;
-    let mut batches = Vec::new();
-    let mut first = 0;
+/// Returns how many of some stripes, in disk order, make a batch that has at most so many bytes in each slot:
+/// one at least, if there are any.
+pub(super) fn first_batch(stripes: &[Lacking], most_bytes: u64) -> usize {
     let mut bytes = 0;
     for (at, lacking) in stripes.iter().enumerate() {
         let gap = match at.checked_sub(1) {
-            Some(before) if at > first => lacking.start() - stripes[before].end(),
-            _ => 0,
+            Some(before) => lacking.start() - stripes[before].end(),
+            None => 0,
         };
-        let more = gap.min(MAX_GAP_BYTES) + u64::from(lacking.record.height);
-        if at > first && bytes + more > limit {
-            batches.push(first..at);
-            (first, bytes) = (at, 0);
+        bytes += gap.min(MAX_GAP_BYTES) + u64::from(lacking.record.height);
+        if at > 0 && bytes > most_bytes {
+            return at;
         }
-        bytes += more;
     }
-    if first < stripes.len() {
-        batches.push(first..stripes.len());
-    }
-    batches
+    stripes.len()
 }
 
 /// Joins stripes that are near to each other.
