@@ -102,17 +102,34 @@ impl Holds {
         paths
     }
 
-    /// Lets go of those that nothing reaches any more.
-    pub(super) fn free_unused(&self, executor: &Executor) {
-        let is_over = |held: &mut Held| !held.hangs(executor) && held.is_unused();
-        let unused: Vec<_> = self.0.lock().extract_if(.., is_over).collect();
-        if unused.is_empty() {
-            return;
+    /// Takes out those that nothing reaches any more, to be let go when what is returned is dropped, if
+    /// `may_go` says so: it is asked after it was found out which they are.
+    pub(super) fn take_unused(&self, executor: &Executor, may_go: impl FnOnce() -> bool) -> Unused {
+        let is_over = |held: &Held| !held.hangs(executor) && held.is_unused();
+        let mut all = self.0.lock();
+        let over: Vec<bool> = all.iter().map(is_over).collect();
+        if !over.contains(&true) || !may_go() {
+            return Unused::default();
         }
+        let mut over = over.into_iter();
+        let unused = all.extract_if(.., |_| over.next() == Some(true));
+        Unused(unused.collect())
+    }
+}
+
+/// Directories that nothing reaches any more.
+#[derive(Debug, Default)]
+pub(super) struct Unused(Vec<Held>);
+
+impl Drop for Unused {
+    fn drop(&mut self) {
+        let unused = std::mem::take(&mut self.0);
         for held in &unused {
             log::debug!("{}: nothing of it is open any more", held.stores[0].label());
         }
-        close(unused);
+        if !unused.is_empty() {
+            close(unused);
+        }
     }
 }
 

@@ -152,14 +152,21 @@ impl Members {
 
     /// Lets go of the directories of members that are left behind and of those that were replaced, if
     /// nothing asked of them is under way any more.
-    fn let_go_of_the_lost(&self) {
+    pub(super) fn let_go_of_the_lost(&self) {
         let roster = self.roster.lock();
-        // Before an epoch without them is durable, nobody else may have them.
-        let is_known = roster.begun || self.access == Access::ReadOnly;
+        let unused = self
+            .holds
+            .take_unused(&self.executor, || self.is_durable_who_is_lost(&roster));
         drop(roster);
-        if is_known && !self.is_failed() {
-            self.holds.free_unused(&self.executor);
-        }
+        // Which may take a moment.
+        drop(unused);
+    }
+
+    /// Says whether an epoch is durable without any member that is down: before that, nobody else may have
+    /// its directory, as whoever opened that could take it for one of a current member.
+    fn is_durable_who_is_lost(&self, roster: &Roster) -> bool {
+        let is_noted = roster.begun && roster.admitted.iter().all(|index| self.is_up(*index));
+        !self.is_failed() && (is_noted || self.access == Access::ReadOnly)
     }
 
     /// Counts an error of a member. [`Members::run`] counts failed reads and writes itself.

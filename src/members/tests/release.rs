@@ -69,6 +69,23 @@ fn a_directory_that_failed_is_let_go_although_the_volume_stays_open() {
 }
 
 #[test]
+fn a_directory_that_failed_stays_locked_until_an_epoch_without_it_is_durable() {
+    let disks = Disks::volume(2, 1, 3);
+    let plan = FaultPlan::new();
+    let (stores, watches) = watched(&disks, &plan);
+    let members = open(stores).expect("all members are there");
+    let lock = || disks.directories[1].open().lock(Hold::Exclusive);
+    // As while somebody is about to begin that epoch.
+    members.mark_down(MemberIndex(1), &io_error());
+    members.let_go_of_the_lost();
+    assert!(lock().is_err(), "the others do not know yet");
+    members.settle();
+    members.let_go_of_the_lost();
+    drop(lock().expect("nobody uses it"));
+    assert_eq!(watches[1].strong_count(), 0);
+}
+
+#[test]
 fn a_directory_that_hung_is_let_go_as_soon_as_the_last_call_comes_back() {
     let disks = Disks::volume(2, 1, 3);
     let plan = FaultPlan::new();
