@@ -55,7 +55,7 @@ pub use buffers::{Fresh, Hold, Placed, Unjournaled};
 pub use count::{Census, SegmentCensus, SegmentFiles};
 pub use dirty::LostShard;
 pub use error::{CatalogError, VolumeError};
-pub use inspect::{Remedy, Verdict};
+pub use inspect::{Inconsistent, Remedy, Verdict};
 pub use pins::Pin;
 pub use rebuild::{Lacking, Rebuilt, Target, TargetFailed};
 pub use space::{Load, Space};

@@ -7,7 +7,8 @@ use std::{
 
 use cauchyfs::{
     codec::{
-        BLOCK_BYTES, CodeId, Codec, CodecError, Crew, Geometry, Pass, Stores, engines, select,
+        BLOCK_BYTES, CodeId, Codec, CodecError, Crew, Geometry, Mismatch, Pass, Stores, engines,
+        select,
     },
     workers::Workers,
 };
@@ -152,6 +153,11 @@ fn crews_reconstruct_and_verify_as_one_thread_does() {
     for at in [0, 99_999, 299_999] {
         shards[4][at] ^= 1;
         assert_eq!(pass.verify(&slices(&shards)), Ok(vec![4]), "byte {at}");
+        let wrong = Mismatch {
+            shard: 4,
+            block: at / BLOCK_BYTES,
+        };
+        assert_eq!(pass.mismatches(&slices(&shards)), Ok(vec![wrong]));
         shards[4][at] ^= 1;
     }
 }

@@ -137,7 +137,7 @@ impl Batch {
         Ok(sums)
     }
 
-    /// Compares the targets; returns which of each item are wrong.
+    /// Compares the targets; returns for each item which of their blocks are wrong.
     fn compare(&self, lane: &mut dyn Lane) -> Result<Vec<Vec<bool>>, DeviceError> {
         let columns = self.matrix.columns();
         let items = self.memory.chunks(self.item_bytes()).map(|item| Item {
@@ -146,7 +146,7 @@ impl Batch {
                 shards: (columns..self.shards())
                     .map(|s| &item[self.range(s)])
                     .collect(),
-                wrong: vec![false; self.matrix.rows()],
+                wrong: vec![false; self.matrix.rows() * self.bytes.div_ceil(BLOCK_BYTES)],
             },
             sums: Vec::new(),
         });
@@ -348,7 +348,9 @@ fn comparing_finds_every_planted_damage_and_nothing_else() {
         (20, 8, 4096),
         (32, 16, 1 << 20),
         (5, 18, 77),
+        (2, 2, 24 << 20),
     ] {
+        let blocks = usize::div_ceil(bytes, BLOCK_BYTES);
         let matrix = cauchy(k, m);
         for prepared in [false, true] {
             if prepared {
@@ -356,27 +358,31 @@ fn comparing_finds_every_planted_damage_and_nothing_else() {
             }
             let mut batch = Batch::new(&matrix, bytes, 3, Place::Scattered, 12);
             batch.complete();
-            let sound = vec![vec![false; m]; 3];
+            let sound = vec![vec![false; m * blocks]; 3];
             assert_eq!(batch.compare(&mut *lane), Ok(sound.clone()), "{k}+{m}");
             for _ in 0..10 {
                 let (item, row) = (random.random_range(0..3), random.random_range(0..m));
                 let at = random.random_range(0..bytes);
                 let place = item * batch.item_bytes() + batch.range(k + row).start + at;
-                batch.memory[place] ^= 1 << random.random_range(0..8);
+                let bit = 1 << random.random_range(0..8);
+                batch.memory[place] ^= bit;
                 let mut expected = sound.clone();
-                expected[item][row] = true;
+                expected[item][row * blocks + at / BLOCK_BYTES] = true;
                 let seen = batch.compare(&mut *lane);
                 assert_eq!(
                     seen,
                     Ok(expected),
                     "{k}+{m}: item {item}, row {row}, byte {at}"
                 );
-                batch.complete();
+                batch.memory[place] ^= bit;
             }
-            // A wrong source shows in every target, since no coefficient is zero.
+            // A wrong source shows in every target at its place, since no coefficient is zero.
             batch.memory[0] ^= 0x80;
             let mut expected = sound.clone();
-            expected[0] = vec![true; m];
+            expected[0]
+                .iter_mut()
+                .step_by(blocks)
+                .for_each(|wrong| *wrong = true);
             assert_eq!(batch.compare(&mut *lane), Ok(expected), "{k}+{m}");
         }
     }

@@ -98,8 +98,8 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
         let shards = format_count(wrong.shards, "shard");
         println!("{directory}/{file}: {shards} wrong");
     }
-    for stripe in &read.inconsistent {
-        println!("stripe {stripe}: parity is not what the data calls for");
+    for inconsistent in &read.inconsistent {
+        println!("{inconsistent}");
     }
     println!("{} of shards read", format_size(read.bytes));
     for row in &read.rows {

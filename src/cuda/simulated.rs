@@ -259,8 +259,10 @@ fn apply(plan: &Plan, item: &mut Item<'_>) {
             shards.iter().map(|shard| &**shard).collect()
         }
         Targets::Compared { shards, wrong } => {
-            for ((shard, row), wrong) in shards.iter().zip(&rows).zip(wrong) {
-                *wrong = *shard != &**row;
+            let there = shards.iter().flat_map(|shard| shard.chunks(BLOCK_BYTES));
+            let right = rows.iter().flat_map(|row| row.chunks(BLOCK_BYTES));
+            for ((there, right), wrong) in there.zip(right).zip(wrong) {
+                *wrong = there != right;
             }
             shards.clone()
         }

@@ -10,6 +10,7 @@
 //! is freed meanwhile.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -54,8 +55,30 @@ pub struct Verdict {
     pub lost: Vec<Range<u32>>,
     /// Whether they would be lost also if all members were there.
     pub is_lost_for_good: bool,
-    /// Whether all checksums match, and yet parity is not what the code makes of the data.
-    pub is_inconsistent: bool,
+    /// Where all checksums match, and yet parity is not what the code makes of the data.
+    pub inconsistent: Option<Inconsistent>,
+}
+
+/// Blocks of a stripe whose parity is not what the code makes of the data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inconsistent {
+    /// The stripe.
+    pub stripe: StripeId,
+    /// Where they lie in its shards, in order.
+    pub rows: Vec<Range<u32>>,
+}
+
+impl fmt::Display for Inconsistent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { stripe, rows } = self;
+        let bytes: u64 = rows.iter().map(|r| u64::from(r.end - r.start)).sum();
+        write!(
+            f,
+            "stripe {stripe}: parity is not what the data calls for in {bytes} bytes of each shard"
+        )?;
+        rows.first()
+            .map_or(Ok(()), |first| write!(f, ", from byte {}", first.start))
+    }
 }
 
 /// How a shard was found.
@@ -148,7 +171,10 @@ impl Core {
             missing: away.count() as u64,
             lost: restored.lost.clone(),
             is_lost_for_good: restored.is_lost_for_good,
-            is_inconsistent: restored.is_inconsistent,
+            inconsistent: (!restored.inconsistent.is_empty()).then(|| Inconsistent {
+                stripe: located.id,
+                rows: restored.inconsistent.clone(),
+            }),
         }
     }
 }

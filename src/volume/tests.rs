@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::codec::{self, Geometry};
+use crate::codec::{self, Geometry, Offer, Targets};
 use crate::cuda::{Dispatch, Simulated};
 use crate::format::BLOCK_SIZE;
 use crate::members::{Access, CreateOptions};
@@ -292,6 +292,46 @@ fn what_a_device_decodes_wrongly_is_decoded_again_on_the_cpu() {
     }
     assert!(!dispatch.is_on_devices());
     assert_eq!(dispatch.coding().redone, 0, "it was trusted, wrongly");
+}
+
+/// Computes wrong parity in block 3 of every stripe that is written, and a checksum that it matches.
+#[derive(Debug)]
+struct WrongInBlock3;
+
+impl Accelerator for WrongInBlock3 {
+    fn compute(&self, offer: &mut Offer<'_, '_>) {
+        offer.compute_on_cpu();
+        let item = offer.item_mut();
+        let shards = item.sources.len();
+        if let Targets::Written(parity) = &mut item.targets
+            && let Some(sums) = item.sums.get_mut(shards + 1)
+        {
+            let block = &mut parity[1][3 * BLOCK_SIZE..4 * BLOCK_SIZE];
+            block[5] ^= 1;
+            sums[3] = crc32c::crc32c(block);
+        }
+    }
+
+    fn distrust(&self) {}
+}
+
+#[test]
+fn of_a_stripe_whose_checksums_match_inspection_names_the_blocks_whose_parity_does_not() {
+    let wrong = Arc::new(WrongInBlock3);
+    let rig = Rig::with(4, 2, 6, 0, Some(wrong as _), None);
+    let stripe = rig.write_stripe(&pattern(1, 4 * UNIT));
+    let verdicts = rig.volume.inspect(&[stripe], Remedy::Report).unwrap();
+    let block = u32::try_from(BLOCK_SIZE).unwrap();
+    let inconsistent = verdicts[0].inconsistent.clone().expect("parity is wrong");
+    assert_eq!(inconsistent.rows, vec![3 * block..4 * block]);
+    assert_eq!(
+        inconsistent.to_string(),
+        format!(
+            "stripe {stripe}: parity is not what the data calls for in 4096 bytes of each shard, \
+             from byte 12288"
+        )
+    );
+    assert!(verdicts[0].wrong.is_empty(), "{verdicts:?}");
 }
 
 /// Looks, whenever it pins memory, whether somebody else could go on meanwhile.

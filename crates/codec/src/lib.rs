@@ -33,7 +33,7 @@ pub use self::{
     geometry::Geometry,
     matrix::Matrix,
     offer::{Accelerator, Item, Offer, Targets},
-    pass::Pass,
+    pass::{Mismatch, Pass},
     piece::BLOCK_BYTES,
     plan::{Job, Mode, Plan, Stores},
     search::{Found, Freedom, search},

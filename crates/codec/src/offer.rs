@@ -2,7 +2,11 @@
 
 use std::fmt;
 
-use crate::{Matrix, Pass, Plan, piece::Piece, plan::Mode};
+use crate::{
+    Matrix, Pass, Plan,
+    piece::{BLOCK_BYTES, Piece},
+    plan::Mode,
+};
 
 /// Hardware that computes passes in the CPU's place, or chooses for each of them who does.
 pub trait Accelerator: Send + Sync + fmt::Debug {
@@ -73,7 +77,7 @@ impl<'p, 't> Offer<'p, 't> {
         }
     }
 
-    /// Returns whether each of the targets that were compared is wrong; nothing if they were written.
+    /// Returns whether each block of the targets that were compared is wrong; nothing if they were written.
     pub(super) fn into_wrong(self) -> Vec<bool> {
         match self.item.targets {
             Targets::Written(_) => Vec::new(),
@@ -103,7 +107,8 @@ pub enum Targets<'a> {
     Compared {
         /// What should come of it.
         shards: Vec<&'a [u8]>,
-        /// Whether each of them differs from what came of it; false at first.
+        /// Whether each [block](Item::blocks) of each of them differs from what came of it, target after target;
+        /// false at first.
         wrong: Vec<bool>,
     },
 }
@@ -130,6 +135,12 @@ impl Item<'_> {
     #[must_use]
     pub fn shard_bytes(&self) -> usize {
         self.sources.first().map_or(0, |source| source.len())
+    }
+
+    /// Returns how many blocks of [`BLOCK_BYTES`] a shard has; the last one may be short.
+    #[must_use]
+    pub fn blocks(&self) -> usize {
+        self.shard_bytes().div_ceil(BLOCK_BYTES)
     }
 
     /// Returns the length of all shards together, in bytes.
@@ -163,7 +174,7 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::{CodeId, Codec, Geometry, select};
+    use crate::{CodeId, Codec, Geometry, Mismatch, select};
 
     /// Leaves rubbish behind, as hardware may that fails, and has the CPU compute all of it.
     #[derive(Debug, Default)]
@@ -221,8 +232,8 @@ mod tests {
 
         q[BYTES - 1] ^= 1;
         let shards = [data[0], data[1], data[2], &*p, &*q];
-        let wrong = pass().verify(&shards).expect("fits");
-        assert_eq!(wrong, [4]);
+        let wrong = pass().mismatches(&shards).expect("fits");
+        assert_eq!(wrong, [Mismatch { shard: 4, block: 1 }]);
         let sums = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
         vec![plain, sums, shard_0, shard_2, parity]
     }

@@ -20,6 +20,17 @@ const CACHE_BYTES: usize = 8 << 20;
 /// The fewest bytes, of all shards together, that are worth waking another thread for.
 const PIECE_BYTES: usize = 256 << 10;
 
+const _: () = assert!(VERIFY_BYTES.is_multiple_of(BLOCK_BYTES));
+
+/// A block of a parity shard that differs from what the data shards call for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The index of the shard.
+    pub shard: usize,
+    /// Which block of [`BLOCK_BYTES`] it is.
+    pub block: usize,
+}
+
 /// How one stripe is to be gone over. Made by [`Codec::pass`].
 ///
 /// # Examples
@@ -173,11 +184,23 @@ impl<'p> Pass<'p> {
     /// [`CodecError::ShardCount`] or [`CodecError::ShardLength`] if the shards do not fit the
     /// geometry or each other.
     pub fn verify(self, shards: &[&[u8]]) -> Result<Vec<usize>, CodecError> {
+        let mut wrong: Vec<usize> = self.mismatches(shards)?.iter().map(|m| m.shard).collect();
+        wrong.dedup();
+        Ok(wrong)
+    }
+
+    /// As [`Self::verify`], but says which blocks of each parity shard differ, in order of shards, then blocks.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::verify`].
+    pub fn mismatches(self, shards: &[&[u8]]) -> Result<Vec<Mismatch>, CodecError> {
         check_count("total", shards.len(), self.codec.geometry().total_shards())?;
         let shard_bytes = common_length(shards.iter().map(|shard| shard.len()))?;
+        let blocks = shard_bytes.div_ceil(BLOCK_BYTES);
         let k = self.codec.geometry().data_shards();
         let (data, parity) = shards.split_at(k);
-        let mut wrong = vec![false; parity.len()];
+        let mut wrong = vec![false; parity.len() * blocks];
         if self
             .accelerator_for(&self.codec.encode, shard_bytes)
             .is_some()
@@ -195,17 +218,19 @@ impl<'p> Pass<'p> {
         } else {
             self.compare(data, parity, &mut wrong);
         }
-        Ok((k..)
-            .zip(wrong)
-            .filter(|row| row.1)
-            .map(|row| row.0)
-            .collect())
+        let found = wrong.iter().enumerate().filter(|(_, is_wrong)| **is_wrong);
+        let mismatch = |(at, _)| Mismatch {
+            shard: k + at / blocks,
+            block: at % blocks,
+        };
+        Ok(found.map(mismatch).collect())
     }
 
-    /// Notes which parities are other than the data calls for.
+    /// Notes which blocks of the parities are other than the data calls for, parity after parity.
     pub(super) fn compare(self, data: &[&[u8]], parity: &[&[u8]], wrong: &mut [bool]) {
         let shards: Vec<&[u8]> = data.iter().chain(parity).copied().collect();
         let shard_bytes = data.first().map_or(0, |shard| shard.len());
+        let blocks = shard_bytes.div_ceil(BLOCK_BYTES);
         let pieces = self.piece_count(shards.len(), shard_bytes);
         let piece_bytes = shard_bytes.div_ceil(pieces).next_multiple_of(BLOCK_BYTES);
         wrong.fill(false);
@@ -214,19 +239,19 @@ impl<'p> Pass<'p> {
             let start = shard_bytes.min(piece * piece_bytes);
             let end = shard_bytes.min(start + piece_bytes);
             let columns: Vec<&[u8]> = shards.iter().map(|shard| &shard[start..end]).collect();
-            for row in self.wrong_parities(&columns) {
-                wrong.lock()[row] = true;
+            for (row, block) in self.wrong_blocks(&columns) {
+                wrong.lock()[row * blocks + start / BLOCK_BYTES + block] = true;
             }
         });
     }
 
-    /// Returns the rows of the generator that the given shards do not obey.
-    fn wrong_parities(self, shards: &[&[u8]]) -> Vec<usize> {
+    /// Returns the rows of the generator that the given shards do not obey, and in which blocks.
+    fn wrong_blocks(self, shards: &[&[u8]]) -> Vec<(usize, usize)> {
         let (data, parity) = shards.split_at(self.codec.geometry().data_shards());
         let shard_bytes = data[0].len();
         let tile_bytes = shard_bytes.clamp(1, VERIFY_BYTES);
         let mut expected = vec![0; tile_bytes * parity.len()];
-        let mut wrong = vec![false; parity.len()];
+        let mut wrong = Vec::new();
         for start in (0..shard_bytes).step_by(tile_bytes) {
             let end = shard_bytes.min(start + tile_bytes);
             let sources: Vec<&[u8]> = data.iter().map(|shard| &shard[start..end]).collect();
@@ -236,10 +261,16 @@ impl<'p> Pass<'p> {
             job.expect("tiles of shards that fit the geometry")
                 .run(self.codec.engine());
             for (row, target) in targets.iter().enumerate() {
-                wrong[row] |= **target != parity[row][start..end];
+                let there = &parity[row][start..end];
+                // As a rule nothing differs, and the whole is compared faster than its blocks.
+                if **target != *there {
+                    let blocks = target.chunks(BLOCK_BYTES).zip(there.chunks(BLOCK_BYTES));
+                    let differing = blocks.enumerate().filter(|(_, (a, b))| a != b);
+                    wrong.extend(differing.map(|(block, _)| (row, start / BLOCK_BYTES + block)));
+                }
             }
         }
-        (0..parity.len()).filter(|&row| wrong[row]).collect()
+        wrong
     }
 
     /// Brings all parity shards up to date with a change of one data shard: `delta` is the old

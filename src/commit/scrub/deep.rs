@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::super::redundancy::RedundancyRow;
 use super::super::{CommitError, Pipeline};
 use super::BATCH_BYTES;
-use crate::format::{MemberIndex, SegmentId, StripeId};
-use crate::volume::{Remedy, Verdict, member_of};
+use crate::format::{MemberIndex, SegmentId};
+use crate::volume::{Inconsistent, Remedy, Verdict, member_of};
 
 /// Shards of one file that are wrong, or are not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +26,8 @@ pub struct ReadShards {
     pub bytes: u64,
     /// Shards that are wrong, by member and segment.
     pub wrong: Vec<WrongShards>,
-    /// Stripes whose parity is not what the data calls for.
-    pub inconsistent: Vec<StripeId>,
+    /// Stripes whose parity is not what the data calls for, and where.
+    pub inconsistent: Vec<Inconsistent>,
     /// How many stripes can bear how many losses, by what was read; the most endangered first. A shard
     /// counts if all of it is right.
     pub rows: Vec<RedundancyRow>,
@@ -53,13 +53,11 @@ impl Pipeline {
                 let stretch = self.stretch(segment, from, BATCH_BYTES)?;
                 for verdict in self.volume.inspect(&stretch.live, Remedy::Report)? {
                     read.bytes += verdict.bytes;
-                    if verdict.is_inconsistent {
-                        read.inconsistent.push(verdict.stripe);
-                    }
                     for member in self.holders_of_wrong(segment, &verdict)? {
                         *wrong.entry((member, segment)).or_default() += 1;
                     }
                     self.add_to_rows(segment, &verdict, &mut rows)?;
+                    read.inconsistent.extend(verdict.inconsistent);
                 }
                 if !stretch.has_more {
                     break;

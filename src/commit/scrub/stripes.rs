@@ -67,16 +67,12 @@ impl Pipeline {
             } else {
                 (SegmentId(segment.0.saturating_add(1)), 0)
             };
-            let inconsistent = verdicts.iter().filter(|verdict| verdict.is_inconsistent);
-            inconsistent
-                .map(|verdict| verdict.stripe)
-                .collect::<Vec<_>>()
+            let inconsistent = verdicts.into_iter().filter_map(|found| found.inconsistent);
+            inconsistent.collect::<Vec<_>>()
         };
-        for stripe in inconsistent {
-            log::warn!(
-                "stripe {stripe}: parity is not what the data calls for; it is written anew"
-            );
-            if self.rewrite(stripe, locks)? {
+        for inconsistent in inconsistent {
+            log::warn!("{inconsistent}; it is written anew");
+            if self.rewrite(inconsistent.stripe, locks)? {
                 scrub.repaired += 1;
             } else {
                 scrub.wrong += 1;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::codec::{CodeId, Codec, Geometry, select};
+use crate::codec::{BLOCK_BYTES, CodeId, Codec, Geometry, Mismatch, select};
 use crate::cuda::Simulated;
 use crate::cuda::pipeline::LANES;
 
@@ -31,8 +31,9 @@ fn round(codec: &Codec, accelerator: Option<&dyn Accelerator>) -> (Vec<u8>, Vec<
     let data: Vec<&[u8]> = data.chunks_exact(BYTES).collect();
     let mut parity = vec![0; 3 * BYTES];
     let mut rows: Vec<&mut [u8]> = parity.chunks_exact_mut(BYTES).collect();
-    let mut sums = vec![0; 7 * BYTES.div_ceil(4096)];
-    let mut lists: Vec<&mut [u32]> = sums.chunks_exact_mut(BYTES.div_ceil(4096)).collect();
+    let blocks = BYTES.div_ceil(BLOCK_BYTES);
+    let mut sums = vec![0; 7 * blocks];
+    let mut lists: Vec<&mut [u32]> = sums.chunks_exact_mut(blocks).collect();
     let encoded = pass().encode_with_checksums(&data, &mut rows, &mut lists);
     encoded.expect("fits");
     let rows: Vec<&[u8]> = parity.chunks_exact(BYTES).collect();
@@ -46,9 +47,15 @@ fn round(codec: &Codec, accelerator: Option<&dyn Accelerator>) -> (Vec<u8>, Vec<
         .expect("enough are present");
     let mut shards: Vec<&[u8]> = data.iter().chain(&rows).copied().collect();
     assert!(pass().verify(&shards).expect("fits").is_empty());
-    let damaged: Vec<u8> = rows[1].iter().map(|byte| byte ^ 0x10).collect();
-    shards[5] = &damaged;
-    assert_eq!(pass().verify(&shards).expect("fits"), [5]);
+    let everywhere: Vec<u8> = rows[1].iter().map(|byte| byte ^ 0x10).collect();
+    let mut in_block_1 = rows[2].to_vec();
+    in_block_1[BLOCK_BYTES] ^= 1;
+    (shards[5], shards[6]) = (&everywhere, &in_block_1);
+    let mut wrong: Vec<Mismatch> = (0..blocks)
+        .map(|block| Mismatch { shard: 5, block })
+        .collect();
+    wrong.push(Mismatch { shard: 6, block: 1 });
+    assert_eq!(pass().mismatches(&shards).expect("fits"), wrong);
     (parity, sums, lost)
 }
 

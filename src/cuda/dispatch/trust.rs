@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use lru::LruCache;
 use parking_lot::Mutex;
 
-use crate::codec::{Item, Matrix, Targets};
+use crate::codec::{BLOCK_BYTES, Item, Matrix, Targets};
 use crate::cuda::choice::Class;
 use crate::cuda::pipeline::{Done, Pipeline};
 
@@ -104,35 +104,36 @@ impl Outcome {
 }
 
 /// Has a device compare an item once more, with a byte of each target changed; returns whether it finds
-/// all of them wrong, or nothing if it failed. Most stripes are sound, so that a device that never finds
-/// anything would pass for right. It is not asked about an item that is written.
+/// just these blocks wrong beside those that were, or nothing if it failed. Most stripes are sound, so that a
+/// device that never finds anything would pass for right. It is not asked about an item that is written.
 pub(super) fn sees_damage(pipeline: &Pipeline, matrix: &Matrix, item: &Item<'_>) -> Option<bool> {
     let Targets::Compared { shards, wrong } = &item.targets else {
         return Some(true);
     };
-    let damage = |(row, (shard, &is_wrong)): (usize, (&&[u8], &bool))| {
+    let blocks = item.blocks();
+    let mut expected = wrong.clone();
+    let damage = |(row, shard): (usize, &&[u8])| {
         let mut copy = shard.to_vec();
+        // Not at the same place in each.
+        let at = (row * 257 + copy.len() / 2) % copy.len();
+        let is_wrong = &mut expected[row * blocks + at / BLOCK_BYTES];
         // One that is wrong as it is might become right.
-        if !is_wrong {
-            // Not at the same place in each.
-            let at = (row * 257 + copy.len() / 2) % copy.len();
+        if !*is_wrong {
             copy[at] ^= 1 << (row % 8);
+            *is_wrong = true;
         }
         copy
     };
-    let damaged = shards.iter().zip(wrong).enumerate().map(damage);
-    let damaged: Vec<Vec<u8>> = damaged.collect();
+    let damaged: Vec<Vec<u8>> = shards.iter().enumerate().map(damage).collect();
     let mut sums: Vec<Vec<u32>> = item.sums.iter().map(|list| list.to_vec()).collect();
     let mut item = Item {
         sources: item.sources.clone(),
         targets: Targets::Compared {
             shards: damaged.iter().map(Vec::as_slice).collect(),
-            wrong: vec![false; damaged.len()],
+            wrong: vec![false; expected.len()],
         },
         sums: sums.iter_mut().map(Vec::as_mut_slice).collect(),
     };
     pipeline.run(matrix, &mut item).ok()?;
-    Some(
-        matches!(item.targets, Targets::Compared { wrong, .. } if wrong.iter().all(|&wrong| wrong)),
-    )
+    Some(matches!(item.targets, Targets::Compared { wrong, .. } if wrong == expected))
 }

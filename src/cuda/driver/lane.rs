@@ -26,8 +26,8 @@ const SLOTS: usize = 2;
 /// Bytes of a piece, at most.
 const PIECE_BYTES: usize = 64 << 20;
 
-/// Words for the results of a piece: a verdict per target, and a sum per block. There are no more of either
-/// than shards would be if they were as short as can be.
+/// Words for the results of a piece: a verdict and a sum per block. There are no more of either than shards
+/// would be if they were as short as can be.
 const RESULT_WORDS: usize = 2 * cut::most_shards(PIECE_BYTES);
 
 /// Words for the results of all pieces that a slot has under way. As a rule a piece has far fewer than it
@@ -136,11 +136,14 @@ impl Task {
                 "{item:?}"
             );
             assert_eq!((item.is_compared(), item.sums.len()), (is_compared, lists));
-            let blocks = shard_bytes.div_ceil(BLOCK_BYTES);
+            let blocks = first.blocks();
             assert!(
                 item.sums.iter().all(|list| list.len() == blocks),
                 "{item:?}"
             );
+            if let Targets::Compared { wrong, .. } = &item.targets {
+                assert_eq!(wrong.len(), targets * blocks, "{item:?}");
+            }
         }
         assert!(lists == 0 || lists == sources + targets, "{first:?}");
         let kind = if is_compared {
@@ -163,7 +166,7 @@ impl Task {
     /// Returns how many verdicts a piece has.
     fn verdict_words(&self, piece: &Piece) -> usize {
         if self.is_compared {
-            piece.items.len() * self.targets
+            piece.items.len() * self.targets * piece.blocks().len()
         } else {
             0
         }
@@ -180,17 +183,20 @@ impl Task {
     /// Hands results of a piece, verdicts first, over to its items.
     fn hand_over(&self, piece: &Piece, results: &[u32], items: &mut [Item<'_>]) {
         let (verdicts, sums) = results.split_at(self.verdict_words(piece));
+        let blocks = piece.blocks();
         if self.is_compared {
-            for (item, verdicts) in items.iter_mut().zip(verdicts.chunks(self.targets)) {
-                if let Targets::Compared { wrong, .. } = &mut item.targets {
-                    for (wrong, &verdict) in wrong.iter_mut().zip(verdicts) {
-                        *wrong |= verdict != 0;
-                    }
+            let all_blocks = self.shard_bytes.div_ceil(BLOCK_BYTES);
+            let lists = items.iter_mut().flat_map(|item| match &mut item.targets {
+                Targets::Compared { wrong, .. } => wrong.chunks_mut(all_blocks),
+                Targets::Written(_) => [].chunks_mut(all_blocks),
+            });
+            for (list, verdicts) in lists.zip(verdicts.chunks(blocks.len())) {
+                for (wrong, &verdict) in list[blocks.clone()].iter_mut().zip(verdicts) {
+                    *wrong = verdict != 0;
                 }
             }
         }
         if self.checksums.is_some() {
-            let blocks = piece.blocks();
             let lists = items.iter_mut().flat_map(|item| item.sums.iter_mut());
             for (list, sums) in lists.zip(sums.chunks(blocks.len())) {
                 list[blocks.clone()].copy_from_slice(sums);

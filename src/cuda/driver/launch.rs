@@ -29,8 +29,8 @@ impl Stripes {
         self.bytes.div_ceil(BLOCK_BYTES)
     }
 
-    /// Queues what applies a matrix. Where targets are compared, words at `wrong`, one per target, become 1
-    /// for those that differ.
+    /// Queues what applies a matrix. Where targets are compared, words at `wrong`, one per [block](Self::blocks)
+    /// of each target, target after target, stripe after stripe, become 1 for those that differ.
     ///
     /// # Errors
     ///
@@ -56,6 +56,7 @@ impl Stripes {
                 Parameter::Short(short(self.bytes)),
                 Parameter::Short(short(self.sources)),
                 Parameter::Short(short(self.targets)),
+                Parameter::Short(short(self.blocks())),
             ];
             let grid = [
                 function.blocks(self.bytes),

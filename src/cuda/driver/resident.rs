@@ -39,7 +39,6 @@ impl Resident {
         let stride = shards * pitch;
         let count = (total_bytes / stride).clamp(1, 65_535);
         let memory = DeviceMemory::new(context, count * stride)?;
-        let wrong = DeviceMemory::new(context, count * matrix.rows() * size_of::<u32>())?;
         let stripes = Stripes {
             address: memory.address(),
             pitch,
@@ -49,6 +48,8 @@ impl Resident {
             sources: matrix.columns(),
             targets: matrix.rows(),
         };
+        let verdicts = count * matrix.rows() * stripes.blocks();
+        let wrong = DeviceMemory::new(context, verdicts * size_of::<u32>())?;
         let resident = Self {
             context: Arc::clone(context),
             stream: Stream::new(context)?,
@@ -115,7 +116,7 @@ impl Resident {
         self.start.record(&self.stream)?;
         for _ in 0..rounds {
             let wrong = self.wrong.address();
-            // SAFETY: stripes lie in `memory`, `wrong` has a word per target, and both live until
+            // SAFETY: stripes lie in `memory`, `wrong` has a word per block of each target, and both live until
             // the wait below.
             unsafe { self.stripes.apply(&self.stream, &self.applied, wrong) }?;
         }

@@ -206,6 +206,7 @@ fn compute(name: &str, inputs: &[u64]) -> u64 {
         "mul.lo.u32" => word(low(a).wrapping_mul(low(b))),
         "mul.wide.u32" => word(low(a)) * word(low(b)),
         "mad.lo.u32" => word(low(a).wrapping_mul(low(b)).wrapping_add(low(c))),
+        "mad.wide.u32" => (word(low(a)) * word(low(b))).wrapping_add(c),
         "mad.lo.u64" => a.wrapping_mul(b).wrapping_add(c),
         "cvt.u64.u32" => word(low(a)),
         "cvt.s64.s32" => i64::from(signed(a)).cast_unsigned(),

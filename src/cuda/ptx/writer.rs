@@ -75,7 +75,7 @@ impl Writer {
         if self.kind == Kind::Compare {
             let _ = write!(
                 registers,
-                ", %m<{}>, %one;\n    .reg .pred %p<{}>",
+                ", %m<{}>, %one;\n    .reg .b64 %v;\n    .reg .pred %p<{}>",
                 self.words,
                 self.predicates.max(1)
             );
@@ -177,8 +177,9 @@ impl Writer {
         let differs = format!("%p{}", self.predicates);
         self.predicates += 1;
         self.line(&format!("setp.ne.u32 {differs}, {difference}, 0;"));
-        let place = target * WORD_BYTES;
-        self.line(&format!("@{differs} st.global.u32 [%w+{place}], %one;"));
+        let step = target * WORD_BYTES;
+        self.line(&format!("@{differs} mad.wide.u32 %v, %blocks, {step}, %w;"));
+        self.line(&format!("@{differs} st.global.u32 [%v], %one;"));
     }
 
     /// Returns one more register.

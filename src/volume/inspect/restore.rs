@@ -7,6 +7,7 @@ use super::super::read::{Located, Rows};
 use super::super::undecodable::joined;
 use super::super::{Core, VolumeError, layout};
 use super::Found;
+use crate::codec::{BLOCK_BYTES, Mismatch};
 use crate::format::BLOCK_SIZE;
 use crate::store::Buffer;
 
@@ -19,8 +20,8 @@ pub(super) struct Restored {
     pub(super) lost: Vec<Range<u32>>,
     /// Whether they could not be had either if all members were there.
     pub(super) is_lost_for_good: bool,
-    /// Whether what is right does not fit together.
-    pub(super) is_inconsistent: bool,
+    /// The rows in which what is right does not fit together.
+    pub(super) inconsistent: Vec<Range<u32>>,
 }
 
 /// A shard that was not right.
@@ -67,7 +68,11 @@ impl Core {
             }
         }
         let is_whole = restored.fixed.iter().all(|fixed| fixed.is_whole);
-        restored.is_inconsistent |= is_whole && !self.is_consistent(located, found, &restored)?;
+        if is_whole {
+            let found = self.inconsistent_rows(located, found, &restored)?;
+            restored.inconsistent.extend(found);
+        }
+        restored.inconsistent = joined(restored.inconsistent);
         restored.lost = joined(restored.lost);
         Ok(restored)
     }
@@ -134,7 +139,7 @@ impl Core {
                 continue;
             }
             if is_wrong(fixed.shard, &fixed.bytes[rows.clone()])? {
-                restored.is_inconsistent = true;
+                restored.inconsistent.push(in_shards(rows));
                 restored.is_lost_for_good = true;
                 fixed.is_whole = false;
                 restored
@@ -147,13 +152,14 @@ impl Core {
         Ok(())
     }
 
-    /// Says whether parity is what the code makes of the data, now that every shard is at hand.
-    fn is_consistent(
+    /// Returns the blocks in which parity is not what the code makes of the data, now that every shard is at
+    /// hand.
+    fn inconsistent_rows(
         &self,
         located: &Located,
         found: &[Found],
         restored: &Restored,
-    ) -> Result<bool, VolumeError> {
+    ) -> Result<Vec<Range<u32>>, VolumeError> {
         let fixed = |shard: usize| restored.fixed.iter().find(|fixed| fixed.shard == shard);
         let columns: Vec<&[u8]> = found
             .iter()
@@ -163,14 +169,20 @@ impl Core {
                 None => found.bytes().map(|bytes| &bytes[..]),
             })
             .collect();
+        let mut mismatches = Vec::new();
         self.compute_surely(&located.codec, |pass| {
-            let verified = pass.verify(&columns);
-            let wrong = verified.map_err(|source| VolumeError::Codec {
+            let compared = pass.mismatches(&columns);
+            mismatches = compared.map_err(|source| VolumeError::Codec {
                 stripe: located.id,
                 source,
             })?;
-            Ok(wrong.is_empty())
-        })
+            Ok(mismatches.is_empty())
+        })?;
+        let rows = |mismatch: &Mismatch| {
+            let start = mismatch.block * BLOCK_BYTES;
+            in_shards(&(start..start + BLOCK_BYTES))
+        };
+        Ok(mismatches.iter().map(rows).collect())
     }
 }
 
@@ -186,6 +198,10 @@ fn stretches(height: usize, found: &[Found]) -> Vec<Range<usize>> {
     cuts.dedup();
     debug_assert!(cuts.iter().all(|cut| cut.is_multiple_of(BLOCK_SIZE)));
     cuts.windows(2).map(|ends| ends[0]..ends[1]).collect()
+}
+
+fn in_shards(rows: &Range<usize>) -> Range<u32> {
+    layout::stripe_bytes(rows.start)..layout::stripe_bytes(rows.end)
 }
 
 /// Returns what rows of a shard are of the payload, if they are any of it.
