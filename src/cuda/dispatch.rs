@@ -8,6 +8,7 @@ mod trust;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use parking_lot::Mutex;
 
 use super::choice::{Choice, Class, Side};
 use super::meter::{Coded, Meter};
-use super::pipeline::Pipeline;
+use super::pipeline::{PATIENCE, Pipeline};
 use super::{Device, DeviceError};
 use crate::codec::{Accelerator, Item, Offer};
 use crate::store::{Pinner, Unpinner};
@@ -35,7 +36,17 @@ pub type Devices = Vec<Arc<dyn Device>>;
 pub struct Dispatch {
     shared: Arc<Shared>,
     /// What still looks for devices.
-    starting: Option<JoinHandle<()>>,
+    starting: Option<Starting>,
+}
+
+/// A thread that looks for devices.
+#[derive(Debug)]
+struct Starting {
+    thread: JoinHandle<()>,
+    /// Nothing ever comes; closed when the thread ends.
+    ended: Mutex<Receiver<()>>,
+    /// How long it is waited for when nobody needs what it finds any more.
+    patience: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -112,24 +123,40 @@ impl Dispatch {
     pub fn to_fastest(
         find: impl FnOnce() -> Result<Devices, DeviceError> + Send + 'static,
     ) -> Self {
+        Self::to_fastest_within(find, PATIENCE)
+    }
+
+    fn to_fastest_within(
+        find: impl FnOnce() -> Result<Devices, DeviceError> + Send + 'static,
+        patience: Duration,
+    ) -> Self {
         let shared = Arc::new(Shared {
             choice: Some(Mutex::default()),
             ..Shared::default()
         });
+        let (ends, ended) = mpsc::channel();
         let look = {
             let shared = Arc::clone(&shared);
-            move || match find().and_then(|devices| shared.start(devices)) {
-                Ok(()) => {}
-                Err(error) if error.is_absence() => {
-                    log::debug!("coding on the CPU only: {error}");
+            move || {
+                match find().and_then(|devices| shared.start(devices)) {
+                    Ok(()) => {}
+                    Err(error) if error.is_absence() => {
+                        log::debug!("coding on the CPU only: {error}");
+                    }
+                    Err(error) => log::warn!("coding on the CPU only: {error}"),
                 }
-                Err(error) => log::warn!("coding on the CPU only: {error}"),
+                drop(ends);
             }
         };
         let started = std::thread::Builder::new()
             .name("cuda-find".to_owned())
             .spawn(look);
         let starting = started
+            .map(|thread| Starting {
+                thread,
+                ended: Mutex::new(ended),
+                patience,
+            })
             .inspect_err(|error| log::warn!("coding on the CPU only: no thread: {error}"))
             .ok();
         Self { shared, starting }
@@ -137,8 +164,8 @@ impl Dispatch {
 
     /// Waits until devices have been looked for.
     pub fn settle(&mut self) {
-        if let Some(thread) = self.starting.take()
-            && thread.join().is_err()
+        if let Some(starting) = self.starting.take()
+            && starting.thread.join().is_err()
         {
             log::error!("looking for GPUs panicked; coding on the CPU only");
         }
@@ -172,6 +199,14 @@ impl Dispatch {
 
 impl Drop for Dispatch {
     fn drop(&mut self) {
+        if let Some(Starting {
+            ended, patience, ..
+        }) = &mut self.starting
+            && ended.get_mut().recv_timeout(*patience) == Err(RecvTimeoutError::Timeout)
+        {
+            log::warn!("GPUs have been looked for in vain: the driver does not answer");
+            self.starting = None; // it may never end
+        }
         self.settle();
     }
 }

@@ -31,8 +31,12 @@ use station::Station;
 pub(super) const LANES: usize = 3;
 
 /// How long a device may take for a batch, or to make a lane, before it is taken for one that hangs. What
-/// takes longest on one that works is to compile a kernel: some seconds.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// takes longest on one that works is to compile a kernel: some seconds. Nobody waits any longer to get rid of a lane, either.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// In how many parts it is waited for devices: a process that was stopped for long has waited for one of them, and
+/// looks as late as any other.
+const PARTS: u32 = 30;
 
 /// An item was not done: no device is left, or the one that was to do it failed. Its targets are
 /// unspecified.
@@ -96,7 +100,7 @@ impl Pipeline {
             let work = move || shared.feed(lane / LANES, lane % LANES);
             let thread = std::thread::Builder::new().name(name).spawn(work);
             pipeline.threads.push(thread.inspect_err(|_| {
-                (lane..lanes).for_each(|_| pipeline.shared.queue.leave());
+                (lane..lanes).for_each(|lane| pipeline.shared.leave(lane / LANES));
             })?);
         }
         Ok(pipeline)
@@ -153,12 +157,14 @@ impl Pipeline {
 impl Drop for Pipeline {
     fn drop(&mut self) {
         self.shared.queue.close();
-        self.shared.look_for_hanging();
+        let patience = self.shared.patience;
+        let stations = self.shared.stations.iter();
+        let left: Vec<bool> = stations
+            .map(|station| station.wait_for_lanes(patience))
+            .collect();
         for (lane, thread) in self.threads.drain(..).enumerate() {
-            if self.shared.stations[lane / LANES].is_hanging() {
-                continue; // it may never come back, and nobody waits for what it does
-            }
-            if thread.join().is_err() {
+            // What hangs may never come back, and nobody waits for what it does.
+            if left[lane / LANES] && thread.join().is_err() {
                 log::error!("a thread that feeds a GPU panicked");
             }
         }
@@ -176,12 +182,21 @@ impl Shared {
     /// Makes a lane and feeds it until the queue is closed or the device given up.
     fn feed(&self, device: usize, lane: usize) {
         let station = &self.stations[device];
-        let leaving = scopeguard::guard((), |()| self.queue.leave());
+        let leaving = scopeguard::guard((), |()| self.leave(device));
         match station.watch(lane, || catch(|| station.device().lane())) {
-            Ok(mut made) => self.feed_lane(device, lane, &mut *made),
+            Ok(mut made) => {
+                self.feed_lane(device, lane, &mut *made);
+                station.watch(lane, || drop(made));
+            }
             Err(error) => station.lacks_lane(&error),
         }
         drop(leaving);
+    }
+
+    /// A lane of this device comes for no more work.
+    fn leave(&self, device: usize) {
+        self.queue.leave();
+        self.stations[device].leave();
     }
 
     fn feed_lane(&self, device: usize, number: usize, lane: &mut dyn Lane) {

@@ -34,6 +34,9 @@ struct State {
     is_blind: bool,
     recompiled_from: Option<u64>,
     shut: bool,
+    /// How many lanes are made before the next are kept from being so.
+    most_lanes: Option<usize>,
+    lanes: usize,
     waiting: usize,
     /// Starts and lengths of what is pinned.
     pinned: BTreeSet<(usize, usize)>,
@@ -93,13 +96,22 @@ impl Simulated {
         self.shared.state.lock().shut = true;
     }
 
-    /// Lets batches be run again.
+    /// Makes so many lanes, and keeps more from being made until [`Self::open`].
+    #[must_use]
+    pub fn shut_after_lanes(self, most: usize) -> Self {
+        self.shared.state.lock().most_lanes = Some(most);
+        self
+    }
+
+    /// Lets batches be run and lanes be made again.
     pub fn open(&self) {
-        self.shared.state.lock().shut = false;
+        let mut state = self.shared.state.lock();
+        (state.shut, state.most_lanes) = (false, None);
+        drop(state);
         self.shared.opened.notify_all();
     }
 
-    /// Returns how many batches wait for [`Self::open`].
+    /// Returns how many batches and lanes wait for [`Self::open`].
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.shared.state.lock().waiting
@@ -138,10 +150,10 @@ impl Simulated {
         Ok(())
     }
 
-    fn wait_until_open(&self) {
+    fn wait_while(&self, is_shut: impl Fn(&State) -> bool) {
         let mut state = self.shared.state.lock();
         state.waiting += 1;
-        while state.shut {
+        while is_shut(&state) {
             self.shared.opened.wait(&mut state);
         }
         state.waiting -= 1;
@@ -154,6 +166,12 @@ impl Device for Simulated {
     }
 
     fn lane(&self) -> Result<Box<dyn Lane>, DeviceError> {
+        let number = {
+            let mut state = self.shared.state.lock();
+            state.lanes += 1;
+            state.lanes
+        };
+        self.wait_while(|state| state.most_lanes.is_some_and(|most| number > most));
         self.begin("make a lane")?;
         Ok(Box::new(self.clone()))
     }
@@ -177,7 +195,7 @@ impl Device for Simulated {
 
 impl Lane for Simulated {
     fn run(&mut self, work: &mut Work<'_, '_>) -> Result<Program, DeviceError> {
-        self.wait_until_open();
+        self.wait_while(|state| state.shut);
         if let Err(error) = self.begin("run a batch") {
             // A device that fails half way leaves anything behind.
             work.items.iter_mut().for_each(spoil);

@@ -293,6 +293,21 @@ fn the_fastest_is_found_by_trying_both() {
 }
 
 #[test]
+fn nobody_waits_for_devices_that_cannot_be_looked_for_in_the_end() {
+    let (answer, answers) = mpsc::channel::<()>();
+    let find = move || {
+        // Hangs for as long as nobody answers.
+        let _ = answers.recv();
+        Err(DeviceError::NoDevice)
+    };
+    let dispatch = Dispatch::to_fastest_within(find, Duration::from_millis(100));
+    let expected = round(&codec("scalar"), None);
+    assert!(round(&codec("auto"), Some(&dispatch)) == expected);
+    drop(dispatch);
+    answer.send(()).expect("it hangs still");
+}
+
+#[test]
 fn without_a_device_there_is_the_cpu() {
     let mut dispatch = Dispatch::to_fastest(|| Err(DeviceError::NoDevice));
     dispatch.settle();

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::PARTS;
 use crate::codec::{Item, Matrix};
 
 /// Where an item comes back to.
@@ -109,10 +110,6 @@ struct Owner<'i, 'a, R, L: Fn()> {
     patience: Duration,
     look: L,
 }
-
-/// In how many parts an owner waits: a process that was stopped for long has waited for one of them, and
-/// looks as late as any other.
-const PARTS: u32 = 30;
 
 impl<R, L: Fn()> Owner<'_, '_, R, L> {
     fn wait(&mut self) {

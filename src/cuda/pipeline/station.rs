@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
-use super::LANES;
+use super::{LANES, PARTS};
 use crate::cuda::{Device, DeviceError};
 
 /// Failures in a row after which a device is taken for broken, though it is not lost.
@@ -16,6 +16,9 @@ pub(super) const MOST_FAILURES: u32 = 8;
 pub(super) struct Station {
     device: Arc<dyn Device>,
     failures: AtomicU32,
+    /// Lanes that have not left.
+    lanes: Mutex<usize>,
+    left: Condvar,
     /// Lanes that could not be made.
     missing_lanes: AtomicUsize,
     has_failed: AtomicBool,
@@ -31,6 +34,8 @@ impl Station {
         Self {
             device,
             failures: AtomicU32::new(0),
+            lanes: Mutex::new(LANES),
+            left: Condvar::new(),
             missing_lanes: AtomicUsize::new(0),
             has_failed: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
@@ -74,6 +79,21 @@ impl Station {
             ));
         }
         hangs
+    }
+
+    /// Takes note that a lane is no more.
+    pub(super) fn leave(&self) {
+        *self.lanes.lock() -= 1;
+        self.left.notify_all();
+    }
+
+    /// Waits until no lane is left; returns whether that is so, or the device hangs.
+    pub(super) fn wait_for_lanes(&self, patience: Duration) -> bool {
+        let mut lanes = self.lanes.lock();
+        while *lanes > 0 && !self.hangs_for(patience) {
+            self.left.wait_for(&mut lanes, patience / PARTS);
+        }
+        *lanes == 0
     }
 
     /// Takes note of a lane that could not be made. Without any, the device is given up.

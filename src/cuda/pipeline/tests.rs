@@ -245,6 +245,21 @@ fn a_device_that_does_not_answer_gets_nothing_any_more_and_who_waits_for_a_lane_
 }
 
 #[test]
+fn nobody_waits_for_a_device_that_hangs_while_its_lanes_are_made() {
+    for most in 0..LANES {
+        let device = Simulated::default().shut_after_lanes(most);
+        let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
+        let pipeline = Pipeline::start_with(devices, SHORT).expect("threads");
+        wait_for(|| device.waiting() == LANES - most);
+        assert!(most == 0 || run_one(&pipeline, 64), "another lane does it");
+        drop(pipeline);
+        assert_eq!(device.waiting(), LANES - most, "they hang still");
+        device.open();
+        wait_for(|| device.operations() == (LANES + usize::from(most > 0)) as u64);
+    }
+}
+
+#[test]
 fn another_device_goes_on_while_one_does_not_answer() {
     let (first, second) = (Simulated::default(), Simulated::default());
     first.shut();
