@@ -63,22 +63,22 @@ pub fn run() -> ExitCode {
 fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
     let verbosity = arguments.verbose;
     match arguments.command {
+        // Where it logs depends on its options.
+        Command::Mount(_) => {}
+        Command::Check(_) => logging::to_stderr_if_asked(verbosity),
+        _ => logging::to_stderr(verbosity),
+    }
+    match arguments.command {
         Command::Mount(mount) => mount::run(&mount, verbosity),
-        command => {
-            logging::to_stderr(verbosity);
-            match command {
-                Command::Create(create) => create::run(&create),
-                Command::Unmount(unmount) => unmount::run(&unmount),
-                Command::Status(status) => status::run(&status),
-                Command::Check(check) => check::run(&check),
-                Command::Extract(extract) => extract::run(&extract),
-                Command::Scrub(scrub) => scrub::run(&scrub),
-                Command::Rebuild(rebuild) => rebuild::run(&rebuild),
-                Command::Member(member) => member::run(&member),
-                Command::Bench(bench) => bench::run(&bench),
-                Command::Mount(_) => unreachable!("handled above"),
-            }
-        }
+        Command::Create(create) => create::run(&create),
+        Command::Unmount(unmount) => unmount::run(&unmount),
+        Command::Status(status) => status::run(&status),
+        Command::Check(check) => check::run(&check),
+        Command::Extract(extract) => extract::run(&extract),
+        Command::Scrub(scrub) => scrub::run(&scrub),
+        Command::Rebuild(rebuild) => rebuild::run(&rebuild),
+        Command::Member(member) => member::run(&member),
+        Command::Bench(bench) => bench::run(&bench),
     }
 }
 

@@ -19,6 +19,16 @@ pub(super) fn to_stderr(verbosity: u8) {
     start(builder, verbosity);
 }
 
+/// The same for commands whose report says all that they find: warnings are logged only if more is asked for.
+pub(super) fn to_stderr_if_asked(verbosity: u8) {
+    if verbosity > 0 {
+        return to_stderr(verbosity);
+    }
+    let mut builder = Builder::new();
+    builder.target(Target::Stderr);
+    start_at(builder, LevelFilter::Error);
+}
+
 /// Logs to the end of a file, which is made if absent.
 ///
 /// # Errors
@@ -65,11 +75,15 @@ pub(super) fn to_syslog(verbosity: u8) -> Result<(), syslog::Error> {
     Ok(())
 }
 
-fn start(mut builder: Builder, verbosity: u8) {
+fn start(builder: Builder, verbosity: u8) {
+    start_at(builder, level(verbosity));
+}
+
+fn start_at(mut builder: Builder, level: LevelFilter) {
     builder
-        .filter_level(level(verbosity))
+        .filter_level(level)
         // Its own lines name every request and its missing replies; ours do that in context.
-        .filter_module("fuser", LevelFilter::Warn)
+        .filter_module("fuser", level.min(LevelFilter::Warn))
         .format_timestamp_millis();
     if builder.try_init().is_ok() {
         log_panics();

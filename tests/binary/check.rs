@@ -3,11 +3,9 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::support::{
-    CAUCHYFS, Shape, TestVolume, check_large, drop_caches, must, pattern, skip_mounts, text,
-    write_large,
+    Shape, TestVolume, check_large, drop_caches, must, pattern, skip_mounts, text, write_large,
 };
 
 /// Bytes of the large file: several segments.
@@ -114,20 +112,6 @@ const HARMS: [(&str, Harm, Codes); 9] = [
     ),
 ];
 
-fn check(volume: &TestVolume, options: &[&str]) -> (i32, String) {
-    let output = Command::new(CAUCHYFS)
-        .arg("check")
-        .args(options)
-        .args(&volume.members)
-        .output()
-        .expect("the binary runs");
-    let code = output.status.code().expect("it was not killed");
-    (
-        code,
-        String::from_utf8(output.stdout).expect("the output is text"),
-    )
-}
-
 /// Keeps copies of a volume's directories, to begin anew from.
 struct Kept<'a> {
     volume: &'a TestVolume,
@@ -172,14 +156,14 @@ fn check_says_what_happened_to_two_directories_and_mends_what_it_can() {
         fs::write(name, pattern(index, 1500)).unwrap();
     }
     volume.unmount();
-    assert_eq!(check(&volume, &[]).0, 0);
+    assert_eq!(volume.check(&[]).1, 0);
     let kept = Kept::new(&volume);
     for (what, harm, codes) in HARMS {
         kept.restore();
         two_with_the_index(&volume).into_iter().for_each(harm);
         let steps: [&[&str]; 3] = [&[], &["--repair"], &[]];
         for (options, expected) in steps.into_iter().zip(codes) {
-            let (code, said) = check(&volume, options);
+            let (said, code) = volume.check(options);
             assert_eq!(code, expected, "{what}: check {options:?}: {said}");
             let verdict = said.lines().last().unwrap();
             let repair = verdict.contains("--repair");
@@ -222,7 +206,7 @@ fn what_two_damaged_journals_held_is_in_the_others() {
         }
         volume.crash();
         volume.members[1..3].iter().for_each(|member| harm(member));
-        assert_eq!(check(&volume, &["--repair"]).0, 0);
+        assert_eq!(volume.check(&["--repair"]).1, 0);
         volume.mount();
         for index in 0..20 {
             let name = volume.path(&format!("small{index}"));
@@ -250,7 +234,7 @@ fn a_repair_after_a_crash_finds_nothing_wrong() {
     File::open(&volume.mountpoint).unwrap().sync_all().unwrap();
     volume.crash();
     drop(ghost);
-    let (code, said) = check(&volume, &["--repair"]);
+    let (said, code) = volume.check(&["--repair"]);
     assert_eq!(code, 0, "{said}");
     let summary = said.lines().last().unwrap();
     assert!(
@@ -270,6 +254,6 @@ fn without_any_copy_of_the_index_everything_is_said_to_be_lost() {
         spoil(&member.join("index"), 0, 8192);
     }
     for options in [&[][..], &["--repair"]] {
-        assert_eq!(check(&volume, options).0, 4);
+        assert_eq!(volume.check(options).1, 4);
     }
 }

@@ -316,17 +316,6 @@ fn a_mount_scrubs_by_itself_when_it_is_told_to() {
     volume.unmount();
 }
 
-fn check(volume: &TestVolume, options: &[&str]) -> (String, i32) {
-    let output = Command::new(CAUCHYFS)
-        .arg("check")
-        .args(options)
-        .args(&volume.members)
-        .output()
-        .expect("the binary runs");
-    let said = String::from_utf8(output.stdout).expect("it is text");
-    (said, output.status.code().expect("it was not killed"))
-}
-
 #[test]
 fn a_deep_check_reads_every_shard_of_a_volume_that_is_not_mounted() {
     if skip_mounts() {
@@ -334,7 +323,7 @@ fn a_deep_check_reads_every_shard_of_a_volume_that_is_not_mounted() {
     }
     let volume = filled();
     volume.unmount();
-    let (said, code) = check(&volume, &["--deep"]);
+    let (said, code) = volume.check(&["--deep"]);
     assert_eq!(code, 0, "{said}");
     assert!(
         said.contains("survive the loss of 2 more members"),
@@ -348,8 +337,8 @@ fn a_deep_check_reads_every_shard_of_a_volume_that_is_not_mounted() {
     for path in hit {
         spoil(path, 4096);
     }
-    assert_eq!(check(&volume, &[]).1, 0, "bytes are not read");
-    let (said, code) = check(&volume, &["--deep"]);
+    assert_eq!(volume.check(&[]).1, 0, "bytes are not read");
+    let (said, code) = volume.check(&["--deep"]);
     assert_eq!(code, 3, "{said}");
     for path in hit {
         assert!(
@@ -362,11 +351,11 @@ fn a_deep_check_reads_every_shard_of_a_volume_that_is_not_mounted() {
         "{said}"
     );
     assert!(shards(&volume) != before, "nothing was written");
-    let (said, code) = check(&volume, &["--deep", "--repair"]);
+    let (said, code) = volume.check(&["--deep", "--repair"]);
     assert_eq!(code, 0, "{said}");
     assert!(said.contains("2 pieces repaired"), "{said}");
     assert!(shards(&volume) == before);
-    assert_eq!(check(&volume, &["--deep"]).1, 0);
+    assert_eq!(volume.check(&["--deep"]).1, 0);
 }
 
 #[test]

@@ -273,6 +273,22 @@ impl TestVolume {
         (value, output.status.code().expect("it was not killed"))
     }
 
+    /// Returns what `check` says of the directories, and its exit code; it logs nothing beside its report.
+    #[track_caller]
+    pub(crate) fn check(&self, options: &[&str]) -> (String, i32) {
+        let output = Command::new(CAUCHYFS)
+            .arg("check")
+            .args(options)
+            .args(&self.members)
+            .output()
+            .expect("the binary runs");
+        let beside = String::from_utf8_lossy(&output.stderr);
+        let is_ours = |line: &str| line.starts_with("cauchyfs: ") || line.starts_with("  ");
+        assert!(beside.lines().all(is_ours), "check {options:?}: {beside}");
+        let said = String::from_utf8(output.stdout).expect("it is text");
+        (said, output.status.code().expect("it was not killed"))
+    }
+
     /// Returns how many members `status` holds for `state`.
     pub(crate) fn members_in(&self, state: &str) -> usize {
         let (status, _) = self.status();
