@@ -231,7 +231,10 @@ impl Members {
         let write = self.run_on_each(&blocks, slots::write_op);
         let sync = self.run_on_each(&blocks, |_| slots::sync_op());
         for block in blocks {
-            roster.blocks.insert(block.index, block);
+            // Who failed may have this one or the one before: nobody knows.
+            if self.is_up(block.index) {
+                roster.blocks.insert(block.index, block);
+            }
         }
         write && sync
     }

@@ -71,3 +71,27 @@ fn a_path_means_the_member_that_is_there_and_not_one_that_died_there() {
     assert_eq!(members.at(&["/d2".to_owned()]), Some(MemberIndex(2)));
     assert_eq!(members.at(&["/d9".to_owned()]), None);
 }
+
+/// What was to be written to it may never have come there, and is no reason to doubt what it has.
+#[test]
+fn who_failed_while_its_superblock_was_written_is_not_taken_for_an_old_copy() {
+    let kinds = [CallKind::Write, CallKind::Sync];
+    for (kind, nth) in kinds.into_iter().flat_map(|kind| [(kind, 1), (kind, 2)]) {
+        let disks = Disks::volume(2, 2, 4);
+        let plan = FaultPlan::new();
+        let members = open(disks.faulty(0..4, &plan)).expect("all members are there");
+        plan.add(Fault::at(nth, Effect::Eio).of(Scope::MemberKind(2, kind)));
+        members.fail(MemberIndex(1), &io_error());
+        assert_eq!(plan.triggered(), 1, "{kind:?} {nth}");
+        assert_eq!(members.live(), indices([0, 3]), "{kind:?} {nth}");
+        for disk in [1, 2] {
+            let store = disks.stores([disk]).remove(0);
+            let belongings = Belongings::default();
+            let joined = members.join(Seat::Own, &store, &belongings, |_, _| {
+                Ok::<_, MembersError>(())
+            });
+            joined.expect("it is as it was left");
+        }
+        assert!(members.put_back().is_empty(), "{kind:?} {nth}");
+    }
+}
