@@ -7,6 +7,10 @@ use super::{
     Epoch, FORMAT_VERSION, FormatError, Generation, MemberId, MemberIndex, VolumeId, wire::Reader,
 };
 
+mod last_seen;
+
+pub use last_seen::LastSeen;
+
 /// Bytes of each of the two slots.
 pub const SLOT_BYTES: usize = 64 << 10;
 
@@ -25,7 +29,7 @@ pub const MAX_PATH: usize = 200;
 /// Most epochs that the history keeps.
 pub const MAX_HISTORY: usize = 256;
 
-/// Most bytes of fields that this build does not know.
+/// Most bytes of fields.
 pub const MAX_EXTENSION: usize = 4096;
 
 /// The features that this build knows; none so far.
@@ -140,8 +144,8 @@ pub struct Superblock {
     pub proposed: Option<EpochMark>,
     /// All members, by index, as of the current epoch; at most [`MAX_MEMBERS`].
     pub members: Vec<MemberEntry>,
-    /// Fields of features that this build does not know, kept as they are; at most
-    /// [`MAX_EXTENSION`] bytes.
+    /// Fields: how members were last ([`Superblock::last_seen`]), and those that this build does not know,
+    /// kept as they are; at most [`MAX_EXTENSION`] bytes.
     pub extension: Vec<u8>,
 }
 

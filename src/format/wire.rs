@@ -129,6 +129,12 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Says whether no bytes are left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     /// Takes all bytes that are left.
     pub fn rest(&mut self) -> &'a [u8] {
         self.taken += self.rest.len();

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::lineage::Lineage;
 use super::{Members, MembersError, slots};
 use crate::format::superblock::{
-    EpochMark, Features, MAX_HISTORY, MAX_PATH, MemberEntry, Superblock,
+    EpochMark, Features, LastSeen, MAX_HISTORY, MAX_PATH, MemberEntry, Superblock,
 };
 use crate::format::{Epoch, Generation, MemberIndex};
 use crate::store::{Op, Request};
@@ -26,8 +26,10 @@ use crate::store::{Op, Request};
 /// What the superblocks say, and who belongs to the current epoch.
 #[derive(Debug)]
 pub(super) struct Roster {
-    /// The superblock last written to each member that was found.
+    /// The superblock that each member has that was found.
     blocks: BTreeMap<MemberIndex, Superblock>,
+    /// How each member was when it was written to last, as far as that is known.
+    last_seen: BTreeMap<MemberIndex, LastSeen>,
     /// The members of the current epoch, as far as they were found.
     pub(super) admitted: BTreeSet<MemberIndex>,
     /// Epochs that led here; the last is the current one.
@@ -40,7 +42,7 @@ pub(super) struct Roster {
     table: Vec<MemberEntry>,
     /// What the volume uses.
     features: Features,
-    /// Fields of it that this build does not know.
+    /// The fields of the newest superblock; those that this build does not know are kept.
     extension: Vec<u8>,
 }
 
@@ -51,6 +53,7 @@ impl Roster {
             blocks: present
                 .map(|(index, found)| (*index, found.block.clone()))
                 .collect(),
+            last_seen: last_seen(lineage),
             admitted: lineage.current.clone(),
             history: lineage.tip.history.clone(),
             proposed: lineage.proposed.clone(),
@@ -105,6 +108,7 @@ impl Roster {
     /// Gives a place to a member that is not up to date; whoever had it is none any more.
     pub(super) fn list(&mut self, index: MemberIndex, entry: MemberEntry) {
         self.blocks.remove(&index);
+        self.last_seen.remove(&index);
         self.admitted.remove(&index);
         put_entry(&mut self.table, index, entry);
     }
@@ -112,6 +116,7 @@ impl Roster {
     /// Forgets a member that is let go.
     pub(super) fn vacate(&mut self, index: MemberIndex) {
         self.blocks.remove(&index);
+        self.last_seen.remove(&index);
         self.admitted.remove(&index);
         if let Some(entry) = self.table.get_mut(usize::from(index.0)) {
             *entry = MemberEntry::vacant();
@@ -120,7 +125,22 @@ impl Roster {
 
     /// Notes what a member's superblock says that came to the volume.
     pub(super) fn put_block(&mut self, index: MemberIndex, block: Superblock) {
+        // What was known of it before counts: this one may be older.
+        let seen = LastSeen::of(&block);
+        self.last_seen.entry(index).or_insert(seen);
         self.blocks.insert(index, block);
+    }
+
+    /// A superblock was written to its member, durably.
+    fn note_written(&mut self, block: Superblock) {
+        self.last_seen.insert(block.index, LastSeen::of(&block));
+        self.blocks.insert(block.index, block);
+    }
+
+    /// Says whether a superblock is older than the one that was last written to its member.
+    pub(super) fn is_older(&self, found: &Superblock) -> bool {
+        let last = self.last_seen.get(&found.index);
+        last.is_some_and(|last| last.is_after(found))
     }
 
     /// Whether the members on disk are exactly those admitted, and all of them have begun the epoch.
@@ -184,18 +204,47 @@ impl Roster {
                 entry.path = noted_path(&members.path(index));
             }
         }
+        let mut away = self.last_seen.clone();
+        away.retain(|index, _| !target.contains(index));
         let blocks = target.iter().filter_map(|index| self.next_block(*index));
         blocks
-            .map(|block| Superblock {
-                history: self.history.clone(),
-                proposed: None,
-                members: self.table.clone(),
-                features: self.features,
-                extension: self.extension.clone(),
-                ..block
+            .map(|block| {
+                let mut block = Superblock {
+                    history: self.history.clone(),
+                    proposed: None,
+                    members: self.table.clone(),
+                    features: self.features,
+                    extension: self.extension.clone(),
+                    ..block
+                };
+                block.set_last_seen(&away);
+                block
             })
             .collect()
     }
+}
+
+/// Returns how each member was last: those of the newest epoch are in it, and its superblocks say how the
+/// others were. Of those that they say nothing of, what they are themselves is all that is known.
+fn last_seen(lineage: &Lineage) -> BTreeMap<MemberIndex, LastSeen> {
+    let tip = &lineage.tip;
+    let mut last_seen = tip.last_seen();
+    for (index, entry) in (0..).map(MemberIndex).zip(&tip.members) {
+        let found = lineage.present.get(&index).map(|found| &found.block);
+        if entry.current {
+            let up_to_date = found.filter(|_| lineage.current.contains(&index));
+            let seen = LastSeen {
+                epoch: tip.head().epoch,
+                generation: up_to_date.map_or(Generation(0), |block| block.generation),
+            };
+            last_seen.insert(index, seen);
+        } else if entry.is_vacant() {
+            last_seen.remove(&index);
+        } else if let Some(block) = found {
+            last_seen.entry(index).or_insert(LastSeen::of(block));
+        }
+    }
+    last_seen
 }
 
 impl Members {
@@ -233,7 +282,7 @@ impl Members {
         for block in blocks {
             // Who failed may have this one or the one before: nobody knows.
             if self.is_up(block.index) {
-                roster.blocks.insert(block.index, block);
+                roster.note_written(block);
             }
         }
         write && sync

@@ -4,9 +4,10 @@
 //! not there, although the records say so. So everything is to be verified, as a scrub does, before what the
 //! records say of them counts again.
 //!
-//! They are known by a superblock from before an epoch in which they took part, or by a journal without the
-//! newest records. A copy that is put back while the volume is mounted, and was made since the last epoch
-//! began, is not known: what is wrong with it is found as any damage is.
+//! They are known by a superblock that is older than the one that was written to them last, which those of
+//! the others tell also when they were left behind long ago, or by a journal without the newest records. A
+//! copy that was made since the last epoch began is known only by the latter, and so only when the volume
+//! is opened and the member was not left behind: else what is wrong with it is found as any damage is.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,6 @@ use parking_lot::Mutex;
 use super::epoch::Roster;
 use super::{Access, Members};
 use crate::format::MemberIndex;
-use crate::format::superblock::Superblock;
 
 /// The members that were put back since they were verified, and how many had been before each: whoever is
 /// put back once more has another number.
@@ -91,21 +91,13 @@ impl Members {
         all.1.retain(|member, number| !is_verified(member, number));
     }
 
-    /// Takes note of the members that the newest epoch counts as up to date, but that know nothing of it.
+    /// Takes note of the members whose superblocks are older than what was last written to them.
     pub(super) fn note_older(&self, roster: &Roster) {
-        for (index, entry) in (0..).map(MemberIndex).zip(roster.table()) {
-            let is_here = roster.block(index).is_some();
-            if entry.current && is_here && !roster.admitted.contains(&index) {
+        for index in self.indices() {
+            let found = roster.block(index);
+            if found.is_some_and(|found| roster.is_older(found)) {
                 self.note_put_back(index);
             }
         }
-    }
-}
-
-impl Roster {
-    /// Says whether a superblock is older than the one that was last written to its member.
-    pub(super) fn is_older(&self, found: &Superblock) -> bool {
-        let known = self.block(found.index);
-        known.is_some_and(|known| found.generation < known.generation)
     }
 }

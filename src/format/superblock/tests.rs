@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -191,4 +193,68 @@ fn slots_are_used_in_turn() {
         superblock.generation = Generation(generation);
         assert_eq!(superblock.slot_offset(), offset);
     }
+}
+
+/// Two fields of some other build.
+const UNKNOWN: &[u8] = b"\x07\0\x03\0new\x09\0\0\0";
+
+fn seen(members: u16) -> BTreeMap<MemberIndex, LastSeen> {
+    let seen = |member: u16| LastSeen {
+        epoch: Epoch(u64::from(member) << 40),
+        generation: Generation(u64::MAX - u64::from(member)),
+    };
+    (0..members)
+        .map(|member| (MemberIndex(member), seen(member)))
+        .collect()
+}
+
+#[test]
+fn how_members_were_last_stands_beside_the_fields_of_other_builds() {
+    for unknown in [&b""[..], UNKNOWN] {
+        let mut block = Superblock {
+            extension: unknown.to_vec(),
+            ..largest()
+        };
+        assert_eq!(block.last_seen(), BTreeMap::new());
+        for members in [3, 0, 200, 1, 0] {
+            block.set_last_seen(&seen(members));
+            let read = Superblock::decode(&block.encode()).expect("it fits");
+            assert_eq!(read.last_seen(), seen(members));
+            assert!(read.extension.starts_with(unknown));
+        }
+        assert_eq!(block.extension, unknown);
+    }
+}
+
+#[test]
+fn how_members_were_last_is_left_out_where_there_is_no_room_for_it() {
+    let mut block = Superblock {
+        extension: UNKNOWN.to_vec(),
+        ..largest()
+    };
+    block.set_last_seen(&seen(250));
+    assert_eq!(block.extension, UNKNOWN);
+    let most = u16::try_from((MAX_EXTENSION - UNKNOWN.len() - 4) / 18).expect("some hundred");
+    block.set_last_seen(&seen(most));
+    assert_eq!(block.last_seen(), seen(most));
+    Superblock::decode(&block.encode()).expect("it fits");
+}
+
+#[test]
+fn what_does_not_read_says_of_nobody_how_it_was_last_and_is_kept() {
+    for extension in [&b"\x07\0\x05\0new"[..], b"\x01", b"eeee"] {
+        let mut block = Superblock {
+            extension: extension.to_vec(),
+            ..largest()
+        };
+        assert_eq!(block.last_seen(), BTreeMap::new());
+        block.set_last_seen(&seen(2));
+        assert_eq!(block.extension, extension);
+    }
+    // The field is there, but holds no whole entries.
+    let block = Superblock {
+        extension: b"\x01\0\x03\0abc".to_vec(),
+        ..largest()
+    };
+    assert_eq!(block.last_seen(), BTreeMap::new());
 }

@@ -38,10 +38,11 @@ fn cut_everywhere(
 
 /// After a cut, any set that suffices opens, and afterwards still gets on with all others.
 fn still_one_volume(disks: &Disks, at_least: usize, text: &str) {
-    disks
+    let members = disks
         .fork()
         .open(disks.all())
         .unwrap_or_else(|error| panic!("{text}: {error}"));
+    assert!(members.put_back().is_empty(), "{text}: none is a copy");
     for set in disks.subsets().filter(|set| set.len() >= at_least) {
         let disks = disks.fork();
         let members = match disks.open(set.clone()) {
@@ -57,7 +58,8 @@ fn still_one_volume(disks: &Disks, at_least: usize, text: &str) {
             .unwrap_or_else(|error| panic!("{text}, {set:?}: {error}"));
         drop(members);
         let opened = disks.open(disks.all());
-        opened.unwrap_or_else(|error| panic!("{text}, {set:?}, then all: {error}"));
+        let members = opened.unwrap_or_else(|error| panic!("{text}, {set:?}, then all: {error}"));
+        assert!(members.put_back().is_empty(), "{text}, {set:?}: no copy");
     }
 }
 

@@ -3,6 +3,7 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 use crate::format::superblock::MAX_HISTORY;
+use crate::members::{Belongings, Seat};
 
 #[test]
 fn a_returned_member_is_stale_until_it_is_admitted() {
@@ -149,6 +150,7 @@ fn members_are_split_stale_or_current_as_their_past_says() {
             );
             let stale = set.difference(&current).copied();
             assert_eq!(members.stale(), indices(stale), "{text}");
+            assert!(members.put_back().is_empty(), "{text}: none is a copy");
             if current != set && random.random() {
                 members.admit_stale().expect(&text);
                 model.begin(&set, &current);
@@ -229,6 +231,7 @@ fn with_more_data_than_parity_shards_the_volume_is_never_mounted_apart() {
                 Err(MembersError::TooFew { .. } | MembersError::NoDirectory) => continue,
                 Err(error) => panic!("{text}: {error}"),
             };
+            assert!(members.put_back().is_empty(), "{text}: none is a copy");
             if random.random() {
                 members.admit_stale().expect(&text);
             }
@@ -275,4 +278,73 @@ fn members_that_were_away_make_up_for_others_that_are_lost_since() {
     assert_eq!(disks.block(2), before[2], "it is stale from now on");
     let members = disks.open(0..6).expect("one that was away comes back");
     assert_eq!(members.stale(), indices([2]));
+}
+
+/// Returns a volume that has come through some epochs, with all its members, and member 1 as it was before
+/// each.
+fn with_copies() -> (Disks, Vec<MemDisk>) {
+    let disks = Disks::volume(2, 1, 3);
+    let mut copies = Vec::new();
+    for _ in 0..2 {
+        copies.push(disks.directories[1].fork());
+        drop(disks.open([0, 1]).expect("enough members"));
+        copies.push(disks.directories[1].fork());
+        let members = disks.open(0..3).expect("all members are there");
+        members.admit_stale().expect("nothing fails");
+        assert!(members.put_back().is_empty());
+    }
+    (disks, copies)
+}
+
+/// It died while the volume was mounted, or was away when it was; whatever happened meanwhile, the others
+/// know how it was.
+#[test]
+fn an_old_copy_of_a_member_that_was_left_behind_is_known_when_it_is_there_again() {
+    for died_mounted in [true, false] {
+        for mounts_without in 0..3 {
+            let (disks, copies) = with_copies();
+            if died_mounted {
+                let members = disks.open(0..3).expect("all members are there");
+                members.fail(MemberIndex(1), &io_error());
+            } else {
+                drop(disks.open([0, 2]).expect("enough members"));
+            }
+            for _ in 0..mounts_without {
+                drop(disks.open([0, 2]).expect("enough members"));
+            }
+            let context =
+                format!("died mounted: {died_mounted}, {mounts_without} mounts without it");
+            let here = disks.fork().open(0..3).expect("all members are there");
+            assert_eq!(here.stale(), indices([1]), "{context}");
+            assert!(
+                here.put_back().is_empty(),
+                "{context}: it is as it was left"
+            );
+            for (age, copy) in copies.iter().rev().enumerate() {
+                let context = format!("{context}, {age} epochs old");
+                let mut disks = disks.fork();
+                disks.directories[1] = copy.fork();
+                // Not admitted the first time, as after a crash: still known the second time.
+                for _ in 0..2 {
+                    let members = disks.open(0..3).expect("all members are there");
+                    let known: Vec<_> = members.put_back().into_keys().collect();
+                    assert_eq!(known, indices([1]), "{context}");
+                }
+                let members = disks.open([0, 2]).expect("enough members");
+                let store = disks.stores([1]).remove(0);
+                let joined = members.join(Seat::Own, &store, &Belongings::default(), |_, _| {
+                    Ok::<_, MembersError>(())
+                });
+                joined.expect("it is one of them");
+                let known: Vec<_> = members.put_back().into_keys().collect();
+                assert_eq!(known, indices([1]), "{context}, taken in");
+                members.admit_stale().expect("nothing fails");
+                // What is written to it from now on is what it has to have.
+                members.fail(MemberIndex(1), &io_error());
+                drop(members);
+                let members = disks.open(0..3).expect("all members are there");
+                assert!(members.put_back().is_empty(), "{context}, admitted");
+            }
+        }
+    }
 }
