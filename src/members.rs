@@ -53,7 +53,7 @@ pub use brief::Patience;
 pub use create::CreateOptions;
 pub use error::{Absent, Half, MembersError};
 pub use health::{ErrorClass, ErrorCounts, MemberState, MemberStatus, Unusable};
-pub use join::{Belongings, Seat};
+pub use join::{Belongings, MOUNTED_APART, Seat};
 pub use open::NOT_GIVEN;
 pub use put_back::PutBack;
 pub use verify::VerifiedSuperblocks;

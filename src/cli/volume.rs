@@ -417,9 +417,10 @@ pub(super) fn rebuild_report(pipeline: &Pipeline) -> RebuildReport {
 /// What is known of a member; where its directory could not be used, `notes` say why.
 pub(super) fn member_report(status: members::MemberStatus, notes: &[Unusable]) -> MemberReport {
     let known = notes.iter().find(|note| note.path == status.path);
-    let reason = match (status.state, known) {
-        (members::MemberState::Missing, Some(note)) => Some(note.reason.clone()),
-        (_, _) => status
+    let reason = match (status.refusal, status.state, known) {
+        (Some(refusal), _, _) => Some(refusal),
+        (None, members::MemberState::Missing, Some(note)) => Some(note.reason.clone()),
+        (None, _, _) => status
             .reason
             .map(|reason| without_path(&reason, &status.path)),
     };

@@ -115,7 +115,10 @@ impl Returns {
                 None => continue,
                 Some(Ok(store)) => pipeline.join(Seat::Own, &store),
                 // Nothing is there: that may change at any time.
-                Some(Err(error)) if is_absence(&error) => continue,
+                Some(Err(error)) if is_absence(&error) => {
+                    members.forget_refusal(member);
+                    continue;
+                }
                 Some(Err(error)) => Err(MembersError::from(error).into()),
             };
             match joined {
@@ -131,6 +134,7 @@ impl Returns {
                 // Something else is there by now, or it fails still.
                 Err(CommitError::Members(error)) => {
                     log::debug!("member {member} is not back: {error}");
+                    members.note_refusal(member, &error);
                     absentee.note_refusal(Instant::now());
                 }
                 Err(error) => return Err(error),

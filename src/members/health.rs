@@ -57,6 +57,8 @@ pub struct MemberStatus {
     pub state: MemberState,
     /// Why it does not, or not yet fully.
     pub reason: Option<String>,
+    /// Why its directory, which is there again, is not taken back.
+    pub refusal: Option<String>,
     /// Whether it is being emptied, to be let go.
     pub leaving: bool,
     /// Bytes that its files take on its filesystem; 0 if it is not online.
@@ -86,6 +88,7 @@ impl fmt::Display for Unusable {
 pub(super) struct Health {
     pub(super) state: MemberState,
     pub(super) reason: Option<String>,
+    pub(super) refusal: Option<String>,
 }
 
 #[derive(Debug)]
@@ -107,6 +110,7 @@ impl Member {
         let health = Health {
             state: MemberState::Online,
             reason: None,
+            refusal: None,
         };
         Self::new(id, store.label(), Some(store), health)
     }
@@ -115,6 +119,7 @@ impl Member {
         let health = Health {
             state: MemberState::Missing,
             reason: Some(reason),
+            refusal: None,
         };
         Self::new(id, path, None, health)
     }
@@ -169,6 +174,11 @@ impl Member {
         drop(health);
         self.store.write().take();
         true
+    }
+
+    /// Notes why its directory is not taken back, or that nothing is known against that.
+    pub(super) fn set_refusal(&self, refusal: Option<String>) {
+        self.health.write().refusal = refusal;
     }
 
     pub(super) fn count_error(&self, class: ErrorClass) {

@@ -276,6 +276,7 @@ impl Members {
                     path: member.path.clone(),
                     state: health.state,
                     reason: health.reason.or(unverified).or(waiting),
+                    refusal: health.refusal,
                     leaving: leaving.contains(&index),
                     bytes_used: 0,
                     bytes_free: 0,

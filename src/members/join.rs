@@ -25,6 +25,9 @@ use crate::format::superblock::{MAX_MEMBERS, MemberEntry, SLOT_BYTES, SLOTS, Sup
 use crate::format::{Generation, MemberId, MemberIndex, SegmentId, files};
 use crate::store::{Hold, Store, StoreError, StoreErrorKind, StoreLock, StoreRef};
 
+/// Why a member's directory is not taken back that went on without the others.
+pub const MOUNTED_APART: &str = "it was mounted apart from the others, or has been away for too long to tell; it is left as it is";
+
 /// Which place a directory is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seat {
@@ -183,6 +186,26 @@ impl Members {
     /// As for [`Members::join`].
     pub fn check_seat(&self, seat: Seat, store: &StoreRef) -> Result<(), MembersError> {
         self.seat(seat, store).map(drop)
+    }
+
+    /// Takes note, for whoever asks how a member is, why its directory was not taken back.
+    pub fn note_refusal(&self, index: MemberIndex, error: &MembersError) {
+        let refusal = match error {
+            // It fails still, as it did when it was left behind, or is busy with what was asked of it then.
+            MembersError::Store(_) | MembersError::InUse { .. } => return,
+            MembersError::Diverged { .. } => MOUNTED_APART.to_owned(),
+            error => error.to_string(),
+        };
+        if let Some(member) = self.member(index) {
+            member.set_refusal(Some(refusal));
+        }
+    }
+
+    /// Takes note that a member's directory is not there: whatever comes next may be another.
+    pub fn forget_refusal(&self, index: MemberIndex) {
+        if let Some(member) = self.member(index) {
+            member.set_refusal(None);
+        }
     }
 
     /// Locks a directory for this volume alone. Without a lock of its own it is held with what was locked

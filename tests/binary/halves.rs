@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{CAUCHYFS, Shape, TestVolume, pattern, skip_mounts};
+use crate::support::{CAUCHYFS, Shape, TestVolume, eventually, pattern, skip_mounts};
 
 /// Everything that lies in a directory.
 fn content(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -232,4 +232,70 @@ fn a_second_half_is_not_mounted_to_be_written_where_the_first_is_mounted() {
     assert_eq!(code, 3, "{said}");
     let (code, said) = run(&["unmount"], &[&second]);
     assert_eq!(code, 0, "{said}");
+}
+
+/// They come to a volume that is mounted without them: `status` says why they are not taken in, and what to do.
+#[test]
+fn who_was_mounted_apart_and_comes_to_the_others_is_refused_for_that_reason() {
+    if skip_mounts() {
+        return;
+    }
+    let shape = Shape {
+        data: 2,
+        parity: 2,
+        members: 4,
+        ..Shape::FOUR_TWO
+    };
+    let volume = TestVolume::create(shape, 800);
+    volume.mount();
+    fs::write(volume.path("both"), pattern(1, 300_000)).expect("there is room");
+    volume.unmount();
+    write_alone(&volume, &[0, 1], "first", 2);
+    write_alone(&volume, &[2, 3], "second", 3);
+    let losers = &volume.members[2..];
+    let moved = |member: &PathBuf| member.with_extension("moved");
+    for member in losers {
+        fs::rename(member, moved(member)).expect("nobody uses it");
+    }
+    let mounted = volume.try_mount(&[0, 1, 2, 3], &[]);
+    assert_eq!(mounted.status.code(), Some(3), "{mounted:?}");
+    for member in losers {
+        fs::rename(moved(member), member).expect("nobody uses it");
+    }
+    let before: Vec<_> = losers.iter().map(|member| content(member)).collect();
+    eventually("both are refused for that reason", || {
+        let (status, _) = volume.status();
+        [2, 3].iter().all(|&index| {
+            let reason = status["members"][index]["reason"].as_str();
+            reason.is_some_and(|reason| reason.contains("mounted apart"))
+        })
+    });
+    let (code, said) = said_by_status(&volume);
+    assert_eq!(code, 3, "{said}");
+    let next = format!("member replace MOUNTPOINT 2 {}", losers[0].display());
+    assert!(
+        said.contains("mounted apart") && said.contains(&next),
+        "{said}"
+    );
+    let after: Vec<_> = losers.iter().map(|member| content(member)).collect();
+    assert!(before == after, "they are left as they were");
+    for (number, directory) in ["2", "3"].iter().zip(losers) {
+        fs::remove_dir_all(directory).expect("nobody uses it");
+        fs::create_dir(directory).expect("its parent is there");
+        let arguments = [&volume.mountpoint, &PathBuf::from(number), directory];
+        let (code, said) = run(&["member", "replace"], &arguments);
+        assert!(matches!(code, 0 | 3), "{said}\n{}", volume.log());
+    }
+    volume.assert_healthy();
+    volume.unmount();
+}
+
+fn said_by_status(volume: &TestVolume) -> (i32, String) {
+    let output = Command::new(CAUCHYFS)
+        .arg("status")
+        .arg(&volume.mountpoint)
+        .output()
+        .expect("the binary runs");
+    let code = output.status.code().expect("it was not killed");
+    (code, String::from_utf8_lossy(&output.stdout).into_owned())
 }

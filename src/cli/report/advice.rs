@@ -1,6 +1,6 @@
 //! What to do next about a volume.
 
-use crate::members::NOT_GIVEN;
+use crate::members::{MOUNTED_APART, NOT_GIVEN};
 
 use super::{IndexReport, MemberReport, RebuildState, Report, ScrubState, State};
 
@@ -61,6 +61,16 @@ impl Report {
             return format!(
                 "the volume was mounted without {names}: `cauchyfs member replace MOUNTPOINT {index} {path}` \
                  takes it in, or {replace} puts another in its place"
+            );
+        }
+        let is_apart = |member: &&&MemberReport| member.reason.as_deref() == Some(MOUNTED_APART);
+        if let Some(apart) = away.iter().find(is_apart) {
+            let path = apart.path.as_deref().unwrap_or("DIR");
+            return format!(
+                "{} was mounted apart from the others: `cauchyfs extract` copies out what is needed of it; then empty \
+                 {path}, and `cauchyfs member replace MOUNTPOINT {} {path}` takes it in",
+                apart.name(),
+                apart.index
             );
         }
         if here < self.geometry.data + self.geometry.parity {
@@ -132,6 +142,24 @@ mod tests {
         assert!(said.contains("then mount with all directories"), "{said}");
         let said = advice(|_| {}, &[1, 2, 4], &[(-1, 7)]);
         assert!(said.ends_with("not enough to read everything"), "{said}");
+    }
+
+    #[test]
+    fn who_was_mounted_apart_is_emptied_first() {
+        let apart = |report: &mut Report| {
+            report.members[4].reason = Some(MOUNTED_APART.to_owned());
+        };
+        let said = advice(apart, &[2, 4], &[(0, 7)]);
+        assert!(
+            said.starts_with("member 4 (/srv/d4) was mounted apart"),
+            "{said}"
+        );
+        assert!(
+            said.ends_with(
+                "empty /srv/d4, and `cauchyfs member replace MOUNTPOINT 4 /srv/d4` takes it in"
+            ),
+            "{said}"
+        );
     }
 
     #[test]
