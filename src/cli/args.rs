@@ -227,10 +227,12 @@ pub(super) struct MemberArguments {
 /// What is to become of them.
 #[derive(Debug, Subcommand)]
 pub(super) enum MemberChange {
-    /// Add an empty directory, made if absent. New data uses it at once, and so does what was lost.
+    /// Add an empty directory, made if absent. New data uses it at once, and so does what was lost. Or keep one
+    /// that is being removed.
     #[command(after_help = "Examples:
   cauchyfs member add /mnt/photos /srv/d6
-  cauchyfs member add --balance /mnt/photos /srv/d6    # move old data there, too")]
+  cauchyfs member add --balance /mnt/photos /srv/d6    # move old data there, too
+  cauchyfs member add /mnt/photos /srv/d3              # it was to be removed: it stays")]
     Add(AddArguments),
     /// Put an empty directory, made if absent, in the place of another, and rebuild or copy what was
     /// there; or take back one that was away. One that is still there is emptied, and then let go.

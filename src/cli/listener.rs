@@ -190,7 +190,8 @@ impl Listener {
     }
 
     /// Takes a directory into the volume, in the place of another or as one more. One that is still there
-    /// is left to be emptied; one that is to be in its own place, and is, stays.
+    /// is left to be emptied; one that is to be in its own place, and is, stays. Adding a member that is being
+    /// emptied keeps it.
     fn join(&self, old: Option<&str>, directory: &Path) -> Result<(u16, &Rebuilder), Failure> {
         let rebuilder = self.rebuilder()?;
         let pipeline = self.fs.pipeline();
@@ -207,6 +208,11 @@ impl Listener {
             Ok(member) => member,
             Err(error) => match own_place(&error) {
                 Some(own) if old == Some(own) => return Ok((own.0, rebuilder)),
+                Some(own) if old.is_none() && members.leaving().contains(&own) => {
+                    let kept = pipeline.keep_member(own);
+                    kept.map_err(|error| storage_failure(&error))?;
+                    return Ok((own.0, rebuilder));
+                }
                 _ => return Err(storage_failure(&error)),
             },
         };

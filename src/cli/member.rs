@@ -8,6 +8,7 @@ use super::control::{Answer, LiveMount, Request};
 use super::directories::check_newcomer;
 use super::failure::{Failure, Outcome, warn};
 use super::rebuild::follow;
+use super::report::MemberState;
 
 /// Changes the members of a mounted volume.
 ///
@@ -37,13 +38,26 @@ pub(super) fn run(arguments: &MemberArguments) -> Result<Outcome, Failure> {
             };
             let outcome = follow(&mount, order, remove.rebuild.json)?;
             let mut members = mount.report()?.members.into_iter();
-            if members.any(|member| member.index == leaving) {
-                warn(
-                    "it is a member still: there are shards on it that the others have no room for",
-                );
-                return Ok(Outcome::Degraded);
+            match members.find(|member| member.index == leaving) {
+                None => Ok(outcome),
+                Some(member) => {
+                    warn(why_it_stays(member.state));
+                    Ok(Outcome::Degraded)
+                }
             }
-            Ok(outcome)
+        }
+    }
+}
+
+/// Says why a member is one still that was to be removed.
+fn why_it_stays(state: MemberState) -> &'static str {
+    match state {
+        MemberState::Online | MemberState::Rebuilding => {
+            "it is a member still: `cauchyfs member add` has kept it meanwhile"
+        }
+        MemberState::Removing | MemberState::Missing | MemberState::Faulted => {
+            "it is a member still: there are shards on it that the others have no room for\n  \
+             make room for them, or keep it with `cauchyfs member add`"
         }
     }
 }

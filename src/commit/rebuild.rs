@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use super::{CommitError, InodeLocks, MAX_MENDED_AT_CLOSE, Pipeline};
+use super::{CommitError, InodeLocks, Pipeline};
 use crate::format::record::{Segment, ShardSet, Stripe};
 use crate::format::{MemberIndex, SegmentId, StripeId};
 use crate::store::StoreErrorKind;
@@ -35,6 +35,7 @@ use plan::Need;
 
 mod beside;
 mod files;
+mod leaving;
 mod pace;
 mod plan;
 mod progress;
@@ -219,34 +220,6 @@ impl Pipeline {
         outcome.map(|_| *progress)
     }
 
-    /// Empties a member, so that it can be let go: to be followed by [`Pipeline::rebuild`], which does both.
-    ///
-    /// # Errors
-    ///
-    /// [`CommitError::Members`] if the others would be too few; [`CommitError::NoSpace`] if they have too
-    /// little room; else as for [`Pipeline::sync`].
-    pub fn remove_member(&self, member: MemberIndex) -> Result<(), CommitError> {
-        self.check_writable()?;
-        if !self.has_room_without(member) {
-            self.free_dead()?;
-            if !self.has_room_without(member) {
-                return Err(CommitError::NoSpace);
-            }
-        }
-        self.members.set_leaving(member)?;
-        self.volume.retire_segments()?;
-        self.sync()
-    }
-
-    /// Says whether the other members have room for what one has.
-    fn has_room_without(&self, member: MemberIndex) -> bool {
-        let loads = self.volume.loads();
-        let taken = loads.get(&member).map_or(0, |load| load.taken);
-        let others = loads.iter().filter(|(other, _)| **other != member);
-        let room: u64 = others.map(|(_, load)| load.available).sum();
-        room >= taken
-    }
-
     /// Makes the copies of the index that are missing: without them the volume bears fewer losses than its
     /// stripes do.
     fn complete_index_if_possible(&self) -> Result<(), CommitError> {
@@ -258,33 +231,6 @@ impl Pipeline {
             }
         }
         self.complete_index()
-    }
-
-    /// Lets go of the members that are empty by now.
-    fn let_members_go(&self) -> Result<(), CommitError> {
-        for member in self.members.leaving() {
-            let names_it =
-                |(_, segment): &(SegmentId, Segment)| segment.slots.contains(&Some(member));
-            if self.volume.segments().iter().any(names_it) {
-                continue;
-            }
-            // Its copy of the index is needed until another member has one in its place.
-            self.mend_index(MAX_MENDED_AT_CLOSE)?;
-            if self.meta.index_holders().contains(&member) {
-                log::warn!(
-                    "member {member} stays: no other has room for the copy of the index that it has"
-                );
-                continue;
-            }
-            let store = self.members.store(member);
-            self.members.let_go(member)?;
-            self.volume.forget_member(member);
-            if let Some(store) = store {
-                self.members.clear(&store);
-            }
-            log::info!("member {member} is none any more");
-        }
-        Ok(())
     }
 
     /// Goes over all that lacks shards until there is nothing that can be done. Returns false if it was
@@ -348,6 +294,10 @@ impl Pipeline {
     }
 
     fn rebuild_segment(&self, need: &Need, round: &mut Round<'_>) -> Result<Step, CommitError> {
+        if need.is_kept_after_all(&self.members.leaving()) {
+            // It lacks less than was planned, if anything.
+            return Ok(Step::Done);
+        }
         let joined = self.joins.so_far();
         let mut job = match self.prepare_job(need, round)? {
             Ok(job) => job,

@@ -32,6 +32,7 @@ mod full;
 mod full_disks;
 mod join;
 mod leaks;
+mod leaving;
 mod lost_files;
 mod opening;
 mod poison;

@@ -1,4 +1,5 @@
-//! Letting a member go: first it takes nothing new, and once nothing is on it any more it is no member.
+//! Letting a member go: first it takes nothing new, and once nothing is on it any more it is no member. Until
+//! then it can be kept after all.
 
 use std::sync::Arc;
 
@@ -35,9 +36,9 @@ impl Members {
     ///
     /// # Errors
     ///
-    /// [`MembersError::TooFewLeft`] if the others were too few for a stripe;
+    /// [`MembersError::TooFewLeft`] if it is, and the others were too few for a stripe;
     /// [`MembersError::NoSuchMember`], [`MembersError::NotNow`].
-    pub fn set_leaving(&self, index: MemberIndex) -> Result<(), MembersError> {
+    pub fn set_leaving(&self, index: MemberIndex, is_leaving: bool) -> Result<(), MembersError> {
         let _one_at_a_time = self.joining.lock();
         let mut roster = self.roster.lock();
         if self.access == Access::ReadOnly || self.is_failed() || !roster.begun {
@@ -51,7 +52,7 @@ impl Members {
         let stays = |other: &MemberIndex| *other != index && !leaving.contains(other);
         let staying = self.live().into_iter().filter(stays).count();
         let needed = self.shape.geometry.total_shards();
-        if staying < needed {
+        if is_leaving && staying < needed {
             return Err(MembersError::TooFewLeft {
                 index,
                 staying,
@@ -59,7 +60,7 @@ impl Members {
             });
         }
         if let Some(entry) = roster.table_mut().get_mut(usize::from(index.0)) {
-            entry.leaving = true;
+            entry.leaving = is_leaving;
         }
         let target = roster.admitted.clone();
         let raised = self.raise_epoch(&mut roster, target);

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use crate::support::{
     CAUCHYFS, Disk, DiskKind, Load, Shape, TestVolume, check_large, drop_caches, eventually, must,
@@ -331,6 +332,41 @@ fn a_directory_that_is_removed_is_emptied_and_is_nobodys_afterwards() {
     volume.unmount();
     let members: Vec<&str> = volume.members.iter().map(|member| text(member)).collect();
     must(CAUCHYFS, &[&["check"][..], &members].concat());
+}
+
+#[test]
+fn a_directory_that_is_being_removed_is_kept_when_it_is_added() {
+    if skip_mounts() {
+        return;
+    }
+    let shape = Shape {
+        members: 7,
+        ..Shape::FOUR_TWO
+    };
+    let volume = TestVolume::create(shape, 3072);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let kept = text(&volume.members[6]);
+    let remove = ["member", "remove", "--rate", "64K"];
+    let mut removal = Command::new(CAUCHYFS)
+        .args(remove)
+        .args([text(&volume.mountpoint), kept])
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    eventually("it is being removed", || volume.members_in("removing") == 1);
+    let (code, said) = member(&volume, "add", &[kept]);
+    assert_eq!(code, Some(0), "{said}\n{}", volume.log());
+    let ended = removal.wait().expect("nobody else waits for it");
+    assert_eq!(ended.code(), Some(3), "it was not removed");
+    volume.assert_healthy();
+    assert_eq!(volume.members_in("online"), 7);
+    assert!(!segment_files(&volume.members[6]).is_empty());
+    volume.remount();
+    volume.assert_healthy();
+    assert_eq!(volume.members_in("online"), 7);
+    volume.unmount();
+    check_offline(&volume);
 }
 
 #[test]

@@ -20,6 +20,8 @@ pub(super) struct Need {
     pub(super) slots: BTreeMap<usize, u64>,
     /// Slots that leave their members although these are at hand.
     pub(super) moves: BTreeSet<usize>,
+    /// The members that are being emptied and have such slots.
+    emptied: BTreeSet<MemberIndex>,
     /// How many more shards its worst stripe can lose; negative if data is lost.
     worst: i16,
 }
@@ -42,8 +44,15 @@ impl Need {
             segment,
             slots: BTreeMap::new(),
             moves: BTreeSet::new(),
+            emptied: BTreeSet::new(),
             worst: i16::MAX,
         }
+    }
+
+    /// Says whether it is to leave a member that is not among those `leaving` any more.
+    pub(super) fn is_kept_after_all(&self, leaving: &[MemberIndex]) -> bool {
+        let mut emptied = self.emptied.iter();
+        emptied.any(|member| !leaving.contains(member))
     }
 
     /// Leaves out slots that move, and those whose members are not among `live`; says whether any is left.
@@ -51,6 +60,7 @@ impl Need {
         for moved in std::mem::take(&mut self.moves) {
             self.slots.remove(&moved);
         }
+        self.emptied.clear();
         self.slots.retain(|slot, _| {
             let holder = slots.get(*slot).copied().flatten();
             holder.is_some_and(|holder| live.contains(&holder))
@@ -146,9 +156,10 @@ fn moves_of(
     let mut needs = HashMap::new();
     for (&id, segment) in segments {
         for (slot, member) in segment.slots.iter().enumerate() {
-            if member.is_some_and(|member| leaving.contains(&member)) {
+            if let Some(member) = member.filter(|member| leaving.contains(member)) {
                 let need = needs.entry(id).or_insert_with(|| Need::new(id));
                 need.add_move(slot, 0);
+                need.emptied.insert(member);
             }
         }
     }

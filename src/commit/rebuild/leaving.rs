@@ -1,0 +1,72 @@
+//! Members that are emptied, and then let go.
+
+use super::super::{CommitError, MAX_MENDED_AT_CLOSE, Pipeline};
+use crate::format::record::Segment;
+use crate::format::{MemberIndex, SegmentId};
+
+impl Pipeline {
+    /// Empties a member, so that it can be let go: to be followed by [`Pipeline::rebuild`], which does both.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError::Members`] if the others would be too few; [`CommitError::NoSpace`] if they have too
+    /// little room; else as for [`Pipeline::sync`].
+    pub fn remove_member(&self, member: MemberIndex) -> Result<(), CommitError> {
+        self.check_writable()?;
+        if !self.has_room_without(member) {
+            self.free_dead()?;
+            if !self.has_room_without(member) {
+                return Err(CommitError::NoSpace);
+            }
+        }
+        self.members.set_leaving(member, true)?;
+        self.volume.retire_segments()?;
+        self.sync()
+    }
+
+    /// Keeps a member that was to be emptied: what moved away stays where it is, and nothing else moves.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError::Members`] if there is no such member, or no epoch can be begun.
+    pub fn keep_member(&self, member: MemberIndex) -> Result<(), CommitError> {
+        self.check_writable()?;
+        Ok(self.members.set_leaving(member, false)?)
+    }
+
+    /// Says whether the other members have room for what one has.
+    fn has_room_without(&self, member: MemberIndex) -> bool {
+        let loads = self.volume.loads();
+        let taken = loads.get(&member).map_or(0, |load| load.taken);
+        let others = loads.iter().filter(|(other, _)| **other != member);
+        let room: u64 = others.map(|(_, load)| load.available).sum();
+        room >= taken
+    }
+
+    /// Lets go of the members that are empty by now.
+    pub(super) fn let_members_go(&self) -> Result<(), CommitError> {
+        for member in self.members.leaving() {
+            let names_it =
+                |(_, segment): &(SegmentId, Segment)| segment.slots.contains(&Some(member));
+            if self.volume.segments().iter().any(names_it) {
+                continue;
+            }
+            // Its copy of the index is needed until another member has one in its place.
+            self.mend_index(MAX_MENDED_AT_CLOSE)?;
+            if self.meta.index_holders().contains(&member) {
+                log::warn!(
+                    "member {member} stays: no other has room for the copy of the index that it has"
+                );
+                continue;
+            }
+            let store = self.members.store(member);
+            self.members.let_go(member)?;
+            self.volume.forget_member(member);
+            if let Some(store) = store {
+                self.members.clear(&store);
+            }
+            log::info!("member {member} is none any more");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+//! Members that are to be emptied, and are kept after all.
+
+use std::cell::Cell;
+use std::sync::atomic::AtomicU64;
+
+use super::*;
+use crate::commit::Pace;
+use crate::format::MemberIndex;
+
+const REMOVED: MemberIndex = MemberIndex(3);
+
+/// Returns how many shards the records say are on the member.
+fn shards_of(fs: &TestFs) -> usize {
+    let shards = fs.written_shards().into_iter();
+    shards.filter(|s| s.disk == usize::from(REMOVED.0)).count()
+}
+
+#[test]
+fn a_member_that_is_kept_half_way_has_what_it_had_left_and_takes_new_data() {
+    let rig = Rig::new(2, 1, 4);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    for file in 0..40 {
+        model.insert(file, pattern(file, 20_000));
+        fs.write(file, &model[&file]).unwrap();
+    }
+    fs.close();
+    let fs = rig.open(&[]);
+    let before = shards_of(&fs);
+    fs.pipeline.remove_member(REMOVED).unwrap();
+    let left = Cell::new(None);
+    let wait = |_| {
+        let now = shards_of(&fs);
+        if left.get().is_none() && now < before {
+            fs.pipeline.keep_member(REMOVED).unwrap();
+            left.set(Some(now));
+        }
+        true
+    };
+    let pace = Pace {
+        bytes_per_second: &AtomicU64::new(0),
+        wait: &wait,
+    };
+    let progress = fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
+    assert_eq!((progress.bytes_left, progress.bytes_waiting), (0, 0));
+    // No more than the segment that was being moved.
+    let segments = fs.pipeline.volume.segments().into_iter();
+    let held = segments.filter(|(_, segment)| segment.slots.contains(&Some(REMOVED)));
+    assert!(held.count() > 0, "{before} shards before");
+    assert!(left.get().is_some() && shards_of(&fs) > 0);
+    fs.close();
+    let fs = rig.open(&[]);
+    assert_eq!(fs.pipeline.members().leaving(), []);
+    fs.assert_shards_lie_on(&rig, &[], "kept");
+    let rows = fs.redundancy();
+    assert_eq!((rows.len(), rows[0].0), (1, 1), "{rows:?}");
+    let kept = shards_of(&fs);
+    for file in 100..120 {
+        model.insert(file, pattern(file, 50_000));
+        fs.write(file, &model[&file]).unwrap();
+    }
+    fs.sync().unwrap();
+    assert!(shards_of(&fs) > kept, "nothing new is on it");
+    assert_holds(&fs, &model, "kept");
+}
