@@ -53,6 +53,7 @@ pub use brief::Patience;
 pub use create::CreateOptions;
 pub use error::{Absent, Half, MembersError};
 pub use health::{ErrorClass, ErrorCounts, MemberState, MemberStatus, Unusable};
+pub use io::UNVERIFIED;
 pub use join::{Belongings, MOUNTED_APART, Seat};
 pub use open::NOT_GIVEN;
 pub use put_back::PutBack;

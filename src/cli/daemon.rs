@@ -29,7 +29,7 @@ use super::listener;
 use super::mounts;
 use super::options::{Atime, MountOptions};
 use super::volume::{Volume, VolumeOptions};
-use super::warnings;
+use super::warnings::{self, Warnings};
 use crate::fs::{AtimePolicy, FsOptions};
 use crate::fuse::mount::{MountError, MountFlavor, Place, Unmount};
 use crate::fuse::{ServeOptions, Serving, serve, sync_mount};
@@ -60,8 +60,8 @@ pub(super) struct Plan {
 /// What a daemon tells the process that started it, as one line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 enum News {
-    /// The mount is usable; the strings are warnings, the members that are missing among them.
-    Ready(Vec<String>),
+    /// The mount is usable, and there may be something to be said.
+    Ready(Warnings),
     /// It is not going to be.
     Failed(Failure),
 }
@@ -99,11 +99,11 @@ pub(super) fn spawn(arguments: &[OsString]) -> Result<Outcome, Failure> {
     }
     match serde_json::from_str(&line) {
         Ok(News::Ready(warnings)) => {
-            warnings.iter().for_each(warn);
-            Ok(if warnings.is_empty() {
-                Outcome::Done
-            } else {
+            warnings.lines.iter().for_each(warn);
+            Ok(if warnings.is_degraded {
                 Outcome::Degraded
+            } else {
+                Outcome::Done
             })
         }
         Ok(News::Failed(failure)) => Err(failure),
@@ -169,7 +169,7 @@ pub(super) fn start_over_as_daemon() -> Result<(), Failure> {
 ///
 /// If it could not be mounted, or not be closed in good order.
 pub(super) fn run_in_foreground(plan: &Plan) -> Result<Outcome, Failure> {
-    run(plan, |warnings| warnings.iter().for_each(warn))
+    run(plan, |warnings| warnings.lines.iter().for_each(warn))
 }
 
 /// Leaves the terminal, and the directory that it was started in.
@@ -192,7 +192,7 @@ fn tell(news: &News) {
 }
 
 /// Opens, mounts, serves, closes. `ready` gets the warnings.
-fn run(plan: &Plan, ready: impl FnOnce(Vec<String>)) -> Result<Outcome, Failure> {
+fn run(plan: &Plan, ready: impl FnOnce(Warnings)) -> Result<Outcome, Failure> {
     raise_descriptor_limit();
     let volume = open(plan)?;
     let (events, inbox) = mpsc::channel();

@@ -15,7 +15,6 @@ use super::control::{self, Absentee, Answer, ControlSocket, Membership, Request}
 use super::failure::Failure;
 use super::scrub::{self, Followers};
 use super::volume::{Volume, rebuild_report, report, storage_failure, store_failure};
-use crate::commit::CommitError;
 use crate::format::MemberIndex;
 use crate::fs::Fs;
 use crate::maintain::{OrderNumber, Rebuilder};
@@ -190,8 +189,7 @@ impl Listener {
     }
 
     /// Takes a directory into the volume, in the place of another or as one more. One that is still there
-    /// is left to be emptied; one that is to be in its own place, and is, stays. Adding a member that is being
-    /// emptied keeps it.
+    /// is left to be emptied. A member that is being emptied is kept if it is added, or put in its own place.
     fn join(&self, old: Option<&str>, directory: &Path) -> Result<(u16, &Rebuilder), Failure> {
         let rebuilder = self.rebuilder()?;
         let pipeline = self.fs.pipeline();
@@ -204,20 +202,18 @@ impl Listener {
         };
         let store = DirStore::open(directory).map_err(|error| store_failure(&error))?;
         let store: StoreRef = Arc::new(store);
-        let MemberIndex(member) = match pipeline.join(seat, &store) {
-            Ok(member) => member,
-            Err(error) => match own_place(&error) {
-                Some(own) if old == Some(own) => return Ok((own.0, rebuilder)),
-                Some(own) if old.is_none() && members.leaving().contains(&own) => {
-                    let kept = pipeline.keep_member(own);
-                    kept.map_err(|error| storage_failure(&error))?;
-                    return Ok((own.0, rebuilder));
-                }
-                _ => return Err(storage_failure(&error)),
-            },
-        };
+        let own = members.check_seat(seat, &store).err();
+        let own = own.as_ref().and_then(own_place);
+        if let Some(MemberIndex(member)) = self.settled(old, own)? {
+            return Ok((member, rebuilder));
+        }
         if let Some(old) = emptied {
-            let emptied = pipeline.remove_member(old);
+            check_replaceable(members, old)?;
+        }
+        let joined = pipeline.join(seat, &store);
+        let MemberIndex(member) = joined.map_err(|error| storage_failure(&error))?;
+        if let Some(old) = emptied {
+            let emptied = pipeline.replace_member(old, MemberIndex(member));
             emptied.map_err(|error| {
                 let failure = storage_failure(&error);
                 let (path, why) = (directory.display(), &failure.message);
@@ -233,6 +229,28 @@ impl Listener {
             })?;
         }
         Ok((member, rebuilder))
+    }
+
+    /// Returns the member that a directory is already, if it is `own` and no more is to be done than to see
+    /// through what is under way, or to keep who was to be emptied.
+    fn settled(
+        &self,
+        old: Option<MemberIndex>,
+        own: Option<MemberIndex>,
+    ) -> Result<Option<MemberIndex>, Failure> {
+        let pipeline = self.fs.pipeline();
+        let members = pipeline.members();
+        let is_leaving = |member: MemberIndex| members.leaving().contains(&member);
+        match own {
+            Some(own) if old.is_none_or(|old| old == own) && is_leaving(own) => {
+                let kept = pipeline.keep_member(own);
+                kept.map_err(|error| storage_failure(&error))?;
+                Ok(Some(own))
+            }
+            // Perhaps it came back by itself a moment ago, or gets what the other has.
+            Some(own) if old.is_some_and(|old| old == own || is_leaving(old)) => Ok(Some(own)),
+            _ => Ok(None),
+        }
     }
 
     fn remove(&self, member: &str, bytes_per_second: Option<u64>) -> Result<Answer, Failure> {
@@ -259,14 +277,36 @@ impl Listener {
     }
 }
 
-/// Returns which member a directory is that was refused because it is one: where it is to be already,
-/// perhaps because it came back by itself a moment ago.
-fn own_place(error: &CommitError) -> Option<MemberIndex> {
+/// Refuses to put a directory in the place of a member that is there if that could not be emptied.
+fn check_replaceable(members: &Members, old: MemberIndex) -> Result<(), Failure> {
+    let leaving = members.leaving();
+    if leaving.contains(&old) {
+        return Err(
+            Failure::usage(format!("member {old} is being emptied already")).advise(
+                "`cauchyfs rebuild MOUNTPOINT` shows how far that is; `cauchyfs member add` takes in another directory",
+            ),
+        );
+    }
+    // The new one makes up for the old.
+    let live = members.live().into_iter();
+    let staying = live.filter(|member| !leaving.contains(member)).count();
+    let needed = members.geometry().total_shards();
+    if staying < needed {
+        let index = old;
+        let error = MembersError::TooFewLeft {
+            index,
+            staying,
+            needed,
+        };
+        return Err(storage_failure(&error.into()));
+    }
+    Ok(())
+}
+
+/// Returns which member a directory is that was refused because it is one.
+fn own_place(error: &MembersError) -> Option<MemberIndex> {
     match error {
-        CommitError::Members(error) => match **error {
-            MembersError::OwnMember { index, .. } => Some(index),
-            _ => None,
-        },
+        MembersError::OwnMember { index, .. } => Some(*index),
         _ => None,
     }
 }

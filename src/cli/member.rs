@@ -1,6 +1,7 @@
 //! `cauchyfs member`.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::args::{MemberArguments, MemberChange, RebuildOptions};
@@ -82,9 +83,11 @@ fn join(
     };
     let asked = mount.ask(&request);
     if asked.is_err() && made {
-        // It is as it was before, unless something is in it by now.
-        if let Err(error) = fs::remove_dir(&canonical) {
-            warn(format_args!("{} stays: {error}", canonical.display()));
+        match fs::remove_dir(&canonical) {
+            // It is a member by now.
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+            Err(error) => warn(format_args!("{} stays: {error}", canonical.display())),
+            Ok(()) => {}
         }
     }
     match asked? {

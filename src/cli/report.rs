@@ -110,6 +110,9 @@ pub(super) struct MemberReport {
     pub(super) bytes_used: u64,
     pub(super) bytes_free: u64,
     pub(super) errors: ErrorCounts,
+    /// Whether bytes of it were wrong since the last scrub.
+    #[serde(default)]
+    pub(super) suspect: bool,
 }
 
 /// How a member is.
@@ -284,6 +287,7 @@ mod tests {
             bytes_used: 0,
             bytes_free: 0,
             errors: ErrorCounts::default(),
+            suspect: false,
         }
     }
 

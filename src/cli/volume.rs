@@ -293,11 +293,15 @@ impl Volume {
 pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Report, Failure> {
     let pipeline = fs.pipeline();
     let members = pipeline.members();
+    members.look();
     let counted = pipeline
         .redundancy()
         .map_err(|error| storage_failure(&error))?;
     let redundancy: Vec<RedundancyReport> = counted.rows.iter().map(row_report).collect();
-    let mut blank = blank_report(members, notes);
+    let scrub = pipeline
+        .scrub_status()
+        .map_err(|error| storage_failure(&error))?;
+    let mut blank = blank_report(members, notes, scrub.record.last_finished);
     let rebuilding = pipeline.rebuilding_members();
     for member in &mut blank.members {
         if member.state == MemberState::Online && rebuilding.contains(&MemberIndex(member.index)) {
@@ -314,9 +318,6 @@ pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Repor
         copies_wanted: copies.wanted,
         members: copies.members.iter().map(|member| member.0).collect(),
     };
-    let scrub = pipeline
-        .scrub_status()
-        .map_err(|error| storage_failure(&error))?;
     let space = pipeline.space();
     Ok(Report {
         state: Report::judge(&blank.members, &redundancy, Some(&index), &blank.geometry),
@@ -354,11 +355,11 @@ pub(super) fn survey(directories: &Directories) -> Result<Report, Failure> {
     let (stores, mut notes) = usable_stores(directories);
     let members = Members::survey(stores, executor()).map_err(|error| members_failure(&error))?;
     notes.extend(members.unusable().iter().cloned());
-    Ok(blank_report(&members, &notes))
+    Ok(blank_report(&members, &notes, 0))
 }
 
-/// What the members alone tell.
-fn blank_report(members: &Members, notes: &[Unusable]) -> Report {
+/// What the members alone tell; `scrubbed` is when they were last verified, in seconds since 1970.
+fn blank_report(members: &Members, notes: &[Unusable], scrubbed: u64) -> Report {
     Report {
         volume: members.volume_id().to_string(),
         label: members.label().to_owned(),
@@ -374,7 +375,7 @@ fn blank_report(members: &Members, notes: &[Unusable]) -> Report {
         members: members
             .status()
             .into_iter()
-            .map(|status| member_report(status, notes))
+            .map(|status| member_report(status, notes, scrubbed))
             .collect(),
         redundancy: Vec::new(),
         index: None,
@@ -414,8 +415,13 @@ pub(super) fn rebuild_report(pipeline: &Pipeline) -> RebuildReport {
     }
 }
 
-/// What is known of a member; where its directory could not be used, `notes` say why.
-pub(super) fn member_report(status: members::MemberStatus, notes: &[Unusable]) -> MemberReport {
+/// What is known of a member; where its directory could not be used, `notes` say why. `scrubbed` is when it was
+/// last verified, in seconds since 1970.
+pub(super) fn member_report(
+    status: members::MemberStatus,
+    notes: &[Unusable],
+    scrubbed: u64,
+) -> MemberReport {
     let known = notes.iter().find(|note| note.path == status.path);
     let reason = match (status.refusal, status.state, known) {
         (Some(refusal), _, _) => Some(refusal),
@@ -437,6 +443,7 @@ pub(super) fn member_report(status: members::MemberStatus, notes: &[Unusable]) -
         reason,
         bytes_used: status.bytes_used,
         bytes_free: status.bytes_free,
+        suspect: status.wrong_at > Some(scrubbed),
         errors: ErrorCounts {
             read: status.errors.read,
             write: status.errors.write,

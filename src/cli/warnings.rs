@@ -2,52 +2,67 @@
 //!
 //! A mount waits for this, so nothing is counted here: that is what `status` is for.
 
+use serde::{Deserialize, Serialize};
+
 use super::failure::Failure;
 use super::report::{LACKS_COPIES, LACKS_SHARDS, MemberReport};
 use super::volume::{Volume, member_report, storage_failure};
+use crate::members::Unusable;
 
 /// Where too few members are at hand for what was written; only a count tells whether files live there.
 const LOST_SEGMENTS: &str =
     "files have bytes on missing members alone; `cauchyfs status` names them";
 
-/// Says which members are missing and why, which other directories were of no use, whether data is lost
-/// without them, and if all members are there, what the volume is known to lack nevertheless.
+/// What is said of a volume that was mounted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Warnings {
+    pub(super) lines: Vec<String>,
+    /// Whether it lacks anything.
+    pub(super) is_degraded: bool,
+}
+
+/// Says which members are missing and why, whether data is lost without them, and if all members are there,
+/// what the volume is known to lack nevertheless; and which other directories were of no use.
 ///
 /// # Errors
 ///
 /// If the index cannot be read.
-pub(super) fn of(volume: &Volume) -> Result<Vec<String>, Failure> {
+pub(super) fn of(volume: &Volume) -> Result<Warnings, Failure> {
     let absentees: Vec<MemberReport> = volume
         .pipeline
         .members()
         .absentees()
         .into_iter()
-        .map(|status| member_report(status, &volume.notes))
+        .map(|status| member_report(status, &volume.notes, 0))
         .collect();
-    let mut warnings: Vec<String> = absentees
+    let mut lines: Vec<String> = absentees
         .iter()
         .map(|member| match &member.reason {
             Some(reason) => format!("{} is missing: {reason}", member.name()),
             None => format!("{} is missing", member.name()),
         })
         .collect();
+    if volume.pipeline.has_lost_segments() {
+        lines.push(LOST_SEGMENTS.to_owned());
+    }
+    if lines.is_empty() {
+        lines.extend(shortage(volume)?.map(str::to_owned));
+    }
+    let is_degraded = !lines.is_empty();
     let is_of_a_member = |path: &str| {
         let mut paths = absentees.iter().map(|member| member.path.as_deref());
         paths.any(|absent| absent == Some(path))
     };
     let others = volume.notes.iter();
-    warnings.extend(
-        others
-            .filter(|note| !is_of_a_member(&note.path))
-            .map(ToString::to_string),
-    );
-    if volume.pipeline.has_lost_segments() {
-        warnings.push(LOST_SEGMENTS.to_owned());
-    }
-    if warnings.is_empty() {
-        warnings.extend(shortage(volume)?.map(str::to_owned));
-    }
-    Ok(warnings)
+    let others = others.filter(|note| !is_of_a_member(&note.path));
+    lines.extend(others.map(|Unusable { path, reason }| {
+        if absentees.is_empty() {
+            format!("{path} is left aside, and all members are there without it: {reason}")
+        } else {
+            format!("{path}: {reason}")
+        }
+    }));
+    Ok(Warnings { lines, is_degraded })
 }
 
 fn shortage(volume: &Volume) -> Result<Option<&'static str>, Failure> {

@@ -457,13 +457,20 @@ impl Pipeline {
                 // It went away again: what it has waits for it.
                 None if round.which == Which::AtHand => None,
                 None => {
-                    let mut homes = self.volume.homes_for_slot(record, bytes).into_iter();
-                    homes.find(|member| !is_refusing(member) && !is_taken(member))
+                    let mut homes = self.volume.homes_for_slot(record, bytes);
+                    homes.retain(|member| !is_refusing(member) && !is_taken(member));
+                    let heir = record.slots[slot].and_then(|old| self.heir_of(old));
+                    let heir = heir.filter(|heir| homes.contains(heir));
+                    heir.or(homes.first().copied())
                 }
             };
             targets.extend(member.map(|member| Target { slot, member }));
         }
         targets
+    }
+
+    fn heir_of(&self, old: MemberIndex) -> Option<MemberIndex> {
+        self.rebuilding.heirs.lock().get(&old).copied()
     }
 
     /// Writes the shards, and makes them durable. Returns those that could not be had, or `None` if the

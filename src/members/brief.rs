@@ -137,6 +137,15 @@ impl Members {
         })
     }
 
+    /// Asks every live member whether its directory is still there, like [`Members::probe`], but waits for no
+    /// more than a moment for each.
+    pub fn look(&self) {
+        for index in self.live() {
+            // Who is gone is left behind by this, and who is slow will be judged in time.
+            let _ = self.call_briefly(index, "find", |store| store.probe());
+        }
+    }
+
     /// Leaves behind the members that have been slow for too long.
     pub(super) fn judge_slow(&self) {
         if !self.executor.has_slow() {

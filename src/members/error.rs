@@ -102,6 +102,15 @@ pub enum MembersError {
         reason: String,
     },
 
+    /// A directory that is to come into a volume was one of its members.
+    #[error("{path} was member {index} of this very volume, which has let it go since")]
+    FormerMember {
+        /// The directory.
+        path: String,
+        /// Which member it was.
+        index: MemberIndex,
+    },
+
     /// A directory that is to come into a volume is one of its members.
     #[error("{path} is member {index} of this very volume")]
     OwnMember {
@@ -291,6 +300,9 @@ impl MembersError {
             )),
             Self::UnreadableMember { path, .. } => Some(format!(
                 "check its disk, and try again; only if nothing that {path} holds is needed any more, empty it first"
+            )),
+            Self::FormerMember { path, .. } => Some(format!(
+                "what it holds is of no use to the volume any more: empty {path}, and it is as good as any other"
             )),
             Self::OwnMember { .. } => Some(
                 "leave what it holds alone, and name a directory that is no member; `cauchyfs status` lists them".into(),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::RwLock;
 
@@ -67,6 +68,8 @@ pub struct MemberStatus {
     pub bytes_free: u64,
     /// Errors since it was opened.
     pub errors: ErrorCounts,
+    /// When bytes of it were wrong last, in seconds since 1970, if they were since it was opened.
+    pub wrong_at: Option<u64>,
 }
 
 /// A directory that was given, but is left out.
@@ -103,6 +106,8 @@ pub(super) struct Member {
     read_errors: AtomicU64,
     write_errors: AtomicU64,
     checksum_errors: AtomicU64,
+    /// In seconds since 1970; 0 if there was none.
+    last_checksum_error: AtomicU64,
 }
 
 impl Member {
@@ -134,6 +139,7 @@ impl Member {
             read_errors: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
             checksum_errors: AtomicU64::new(0),
+            last_checksum_error: AtomicU64::new(0),
         }
     }
 
@@ -185,9 +191,18 @@ impl Member {
         let counter = match class {
             ErrorClass::Read => &self.read_errors,
             ErrorClass::Write => &self.write_errors,
-            ErrorClass::Checksum => &self.checksum_errors,
+            ErrorClass::Checksum => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH);
+                let now = now.map_or(0, |now| now.as_secs());
+                self.last_checksum_error.store(now, Ordering::Relaxed);
+                &self.checksum_errors
+            }
         };
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn wrong_at(&self) -> Option<u64> {
+        Some(self.last_checksum_error.load(Ordering::Relaxed)).filter(|time| *time > 0)
     }
 
     pub(super) fn errors(&self) -> ErrorCounts {

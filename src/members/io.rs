@@ -18,7 +18,7 @@ use crate::store::{Op, Outcome, Pool, Request, Store, StoreError, StoreErrorKind
 const NOISE_BYTES: usize = 1 << 20;
 
 /// Why a member that was put back does not count.
-const UNVERIFIED: &str =
+pub const UNVERIFIED: &str =
     "its directory is from an earlier time; what it holds counts once a scrub has verified it";
 
 impl Members {
@@ -281,6 +281,7 @@ impl Members {
                     bytes_used: 0,
                     bytes_free: 0,
                     errors: member.errors(),
+                    wrong_at: member.wrong_at(),
                 }
             })
             .collect()

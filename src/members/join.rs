@@ -252,8 +252,9 @@ impl Members {
             },
         };
         // What no table of members names any more, or not yet, has nothing that is needed.
-        let of_volume = |found: &Superblock| found.volume == self.shape.volume;
-        let is_ours = found.as_ref().is_some_and(of_volume);
+        let ours = found.as_ref();
+        let ours = ours.filter(|found| found.volume == self.shape.volume);
+        let former = ours.map(|found| found.index);
         let roster = self.roster.lock();
         if let Some(found) = found
             && found.volume == self.shape.volume
@@ -302,15 +303,18 @@ impl Members {
             }
         };
         drop(roster);
-        if !(is_ours && self.executor.call(store, "list", has_no_segments)?)
+        if !(former.is_some() && self.executor.call(store, "list", has_no_segments)?)
             && let Some(found) = self.executor.call(store, "list", create::what_is_in)?
         {
             let path = store.label();
-            return Err(match (create::refusal(path, found), problem) {
-                (MembersError::AlreadyMember { path }, Some(reason)) => {
+            return Err(match (create::refusal(path, found), former, problem) {
+                (MembersError::AlreadyMember { path }, Some(index), _) => {
+                    MembersError::FormerMember { path, index }
+                }
+                (MembersError::AlreadyMember { path }, None, Some(reason)) => {
                     MembersError::UnreadableMember { path, reason }
                 }
-                (refusal, _) => refusal,
+                (refusal, ..) => refusal,
             });
         }
         let entry = MemberEntry {

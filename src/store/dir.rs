@@ -26,7 +26,7 @@ use rustix::io::Errno;
 use super::name::{Name, invalid, is_dir};
 use super::{ALIGNMENT, Hold, RawUse, Space, Store, StoreError, StoreErrorKind, StoreLock};
 use handles::Handles;
-use tree::Tree;
+use tree::{Place, Tree};
 
 mod handles;
 mod tree;
@@ -489,9 +489,14 @@ impl Store for DirStore {
     }
 
     fn probe(&self) -> Result<(), StoreError> {
-        match self.tree.is_in_place(&self.path) {
-            Ok(true) => self.probe_open_files(),
-            Ok(false) => Err(self.gone("another directory is in its place")),
+        match self.tree.look(&self.path) {
+            Ok(Place::Ours) => self.probe_open_files(),
+            Ok(Place::Emptied(what)) => {
+                Err(self.gone(&format!("{what} was deleted by someone else")))
+            }
+            Ok(Place::Taken) => {
+                Err(self.gone("another directory is in its place; is its disk mounted?"))
+            }
             Err(errno) => Err(Self::gone_if_not_found(self.failed("find", "directory")(
                 errno,
             ))),

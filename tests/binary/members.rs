@@ -108,7 +108,16 @@ fn one_more_directory_takes_what_was_lost_and_new_data() {
     volume.mount();
     write_large(&volume.path("large"), 1, LARGE).unwrap();
     volume.delete_member(3);
-    eventually("the loss is seen", || volume.members_in("missing") == 1);
+    assert_eq!(volume.members_in("missing"), 1, "status looks for itself");
+    // There are too few without another one, and that turns out before anything is changed.
+    let instead = beside(&volume, "e0");
+    let (code, said) = member(&volume, "replace", &["0", text(&instead)]);
+    assert_eq!(code, Some(1), "{said}\n{}", volume.log());
+    assert!(
+        said.contains("5 members are left") && !said.contains("stays"),
+        "{said}"
+    );
+    assert!(!instead.exists());
     let new = beside(&volume, "d6");
     let (code, said) = member(&volume, "add", &[text(&new)]);
     assert_eq!(code, Some(0), "{said}\n{}", volume.log());
@@ -377,15 +386,48 @@ fn a_directory_that_is_still_there_is_replaced_by_copying_what_it_has() {
     let mut volume = TestVolume::create(Shape::FOUR_TWO, 3072);
     volume.mount();
     write_large(&volume.path("large"), 1, LARGE).unwrap();
+    volume.remount();
     let new = beside(&volume, "e3");
     let old = volume.members[3].clone();
+    let before = segment_files(&old);
+    // Whoever gives the command up changes nothing, and may give it again.
+    let mut command = std::process::Command::new(CAUCHYFS)
+        .args(["member", "replace", "--rate", "2MiB"])
+        .args([&volume.mountpoint, &old, &new])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    eventually("it is being emptied", || volume.members_in("removing") == 1);
+    command.kill().expect("it runs");
+    command.wait().expect("it ends");
+    let said = run(CAUCHYFS, &["status", text(&volume.mountpoint)]);
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.contains("next: leave member 3 ("), "{said}");
+    let (code, said) = member(&volume, "replace", &["3", text(&beside(&volume, "f3"))]);
+    assert_eq!(code, Some(1), "{said}\n{}", volume.log());
+    assert!(said.contains("being emptied already"), "{said}");
     let (code, said) = member(&volume, "replace", &[text(&old), text(&new)]);
     assert_eq!(code, Some(0), "{said}\n{}", volume.log());
     volume.assert_healthy();
     assert!(segment_files(&old).is_empty());
+    let after = segment_files(&new);
+    assert_eq!(
+        after.keys().collect::<Vec<_>>(),
+        before.keys().collect::<Vec<_>>()
+    );
+    assert!(after == before, "some bytes are not what they were");
     volume.unmount();
     volume.members[3] = new;
-    volume.mount();
+    // The old one is no member, and nobody misses it.
+    let mut directories: Vec<&str> = volume.members.iter().map(|path| text(path)).collect();
+    directories.push(text(&old));
+    let output = run(
+        CAUCHYFS,
+        &[&["mount"], &directories[..], &[text(&volume.mountpoint)]].concat(),
+    );
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("is left aside"), "{said}");
     drop_caches();
     check_large(&volume.path("large"), 1, LARGE);
     volume.unmount();

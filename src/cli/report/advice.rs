@@ -1,15 +1,15 @@
 //! What to do next about a volume.
 
-use crate::members::{MOUNTED_APART, NOT_GIVEN};
+use crate::members::{MOUNTED_APART, NOT_GIVEN, UNVERIFIED};
 
-use super::{IndexReport, MemberReport, RebuildState, Report, ScrubState, State};
+use super::{IndexReport, MemberReport, MemberState, RebuildState, Report, ScrubState, State};
 
 impl Report {
     /// Says in one sentence what to do next.
     pub(super) fn next_step(&self) -> String {
         let away: Vec<&MemberReport> = self.absentees().collect();
         match self.state {
-            State::Healthy => "nothing to do".to_owned(),
+            State::Healthy => self.next_step_of_a_whole_volume(),
             State::Failed if away.is_empty() => {
                 "restore the files listed above from a backup".to_owned()
             }
@@ -17,6 +17,9 @@ impl Report {
                 "bring back {}: what is left is not enough to read everything",
                 names_of(&away),
             ),
+            State::Degraded if away.is_empty() && !self.mounted => {
+                "mount it: what is missing is made up for then, by itself".to_owned()
+            }
             State::Degraded if away.is_empty() => self.next_step_with_all_members(),
             State::Degraded if self.mounted => self.next_step_without(&away),
             State::Degraded => format!(
@@ -27,12 +30,44 @@ impl Report {
         }
     }
 
+    fn next_step_of_a_whole_volume(&self) -> String {
+        let of = |choose: &dyn Fn(&MemberReport) -> bool| {
+            let members: Vec<&MemberReport> = self.members.iter().filter(|m| choose(m)).collect();
+            (!members.is_empty()).then(|| names_of(&members))
+        };
+        let is_leaving = |member: &MemberReport| member.state == MemberState::Removing;
+        if let Some(names) = of(&is_leaving) {
+            return if self.rebuild.bytes_waiting > 0 {
+                format!(
+                    "`cauchyfs member add MOUNTPOINT DIR` makes room for what {names} still holds; \
+                     leave it in its place until then"
+                )
+            } else {
+                format!("leave {names} in place until it is empty and listed no more")
+            };
+        }
+        match of(&|member| member.suspect) {
+            Some(names) if self.scrub.state == ScrubState::Running => {
+                format!("wait: everything is being verified; {names} gave wrong bytes")
+            }
+            Some(names) => format!(
+                "{names} gave wrong bytes, which the others made up for: `cauchyfs scrub MOUNTPOINT` finds and mends \
+                 the rest; where that happens again, `cauchyfs member replace MOUNTPOINT {} DIR`",
+                self.members
+                    .iter()
+                    .find(|member| member.suspect)
+                    .map_or(0, |member| member.index)
+            ),
+            None => "nothing to do".to_owned(),
+        }
+    }
+
     fn next_step_with_all_members(&self) -> String {
         if self.index.as_ref().is_some_and(IndexReport::is_short) {
             "wait: a mounted volume copies its index in the background; if it does not, make room on its members"
         } else if self.rebuild.state == RebuildState::Running {
             "wait: what is missing is being rebuilt"
-        } else if self.scrub.state == ScrubState::Running {
+        } else if self.scrub.state == ScrubState::Running || self.is_to_be_verified() {
             "wait: everything is being verified; what turns out to be missing is rebuilt then"
         } else if self.rebuild.bytes_waiting > 0 {
             "`cauchyfs member add MOUNTPOINT DIR` makes room for what waits for a directory"
@@ -94,6 +129,12 @@ impl Report {
         )
     }
 
+    /// Says whether a member was put back from an earlier time: a scrub begins by itself.
+    fn is_to_be_verified(&self) -> bool {
+        let mut reasons = self.present().map(|member| member.reason.as_deref());
+        reasons.any(|reason| reason == Some(UNVERIFIED))
+    }
+
     fn lacks_shards(&self) -> bool {
         let full = i64::try_from(self.geometry.parity).unwrap_or(i64::MAX);
         let mut rows = self.redundancy.iter();
@@ -125,6 +166,65 @@ mod tests {
     #[test]
     fn whole_volumes_need_nothing() {
         assert_eq!(advice(|_| {}, &[], &[(2, 7)]), "nothing to do");
+    }
+
+    #[test]
+    fn who_is_being_emptied_stays_in_place_until_it_is() {
+        let leaving = |report: &mut Report| report.members[3].state = MemberState::Removing;
+        let said = advice(leaving, &[], &[(2, 7)]);
+        assert!(
+            said.starts_with("leave member 3 (/srv/d3) in place"),
+            "{said}"
+        );
+        let stuck = |report: &mut Report| {
+            leaving(report);
+            report.rebuild.bytes_waiting = 1;
+        };
+        let said = advice(stuck, &[], &[(2, 7)]);
+        assert!(
+            said.contains("cauchyfs member add MOUNTPOINT DIR"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn wrong_bytes_that_were_mended_call_for_a_scrub() {
+        let rotten = |report: &mut Report| report.members[1].suspect = true;
+        let said = advice(rotten, &[], &[(2, 7)]);
+        assert!(
+            said.starts_with("member 1 (/srv/d1) gave wrong bytes"),
+            "{said}"
+        );
+        assert!(said.contains("`cauchyfs scrub MOUNTPOINT`"), "{said}");
+        let under_way = |report: &mut Report| {
+            rotten(report);
+            report.scrub.state = ScrubState::Running;
+        };
+        let said = advice(under_way, &[], &[(2, 7)]);
+        assert!(
+            said.starts_with("wait: everything is being verified"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn what_is_not_mounted_is_made_whole_by_mounting_it() {
+        let unmounted = |report: &mut Report| report.mounted = false;
+        let said = advice(unmounted, &[], &[(1, 7)]);
+        assert!(said.starts_with("mount it"), "{said}");
+    }
+
+    #[test]
+    fn an_old_copy_that_was_put_back_waits_for_the_scrub_that_begins_by_itself() {
+        let said = advice(
+            |report| report.members[1].reason = Some(UNVERIFIED.to_owned()),
+            &[],
+            &[(1, 7)],
+        );
+        assert!(
+            said.starts_with("wait: everything is being verified"),
+            "{said}"
+        );
     }
 
     #[test]

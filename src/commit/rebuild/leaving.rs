@@ -24,6 +24,19 @@ impl Pipeline {
         self.sync()
     }
 
+    /// Empties a member like [`Pipeline::remove_member`], and has what it holds go to another, as far as that
+    /// has room.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::remove_member`].
+    pub fn replace_member(&self, old: MemberIndex, new: MemberIndex) -> Result<(), CommitError> {
+        self.rebuilding.heirs.lock().insert(old, new);
+        self.remove_member(old).inspect_err(|_| {
+            self.rebuilding.heirs.lock().remove(&old);
+        })
+    }
+
     /// Keeps a member that was to be emptied: what moved away stays where it is, and nothing else moves.
     ///
     /// # Errors
@@ -31,7 +44,9 @@ impl Pipeline {
     /// [`CommitError::Members`] if there is no such member, or no epoch can be begun.
     pub fn keep_member(&self, member: MemberIndex) -> Result<(), CommitError> {
         self.check_writable()?;
-        Ok(self.members.set_leaving(member, false)?)
+        self.members.set_leaving(member, false)?;
+        self.rebuilding.heirs.lock().remove(&member);
+        Ok(())
     }
 
     /// Says whether the other members have room for what one has.
@@ -61,6 +76,7 @@ impl Pipeline {
             }
             let store = self.members.store(member);
             self.members.let_go(member)?;
+            self.rebuilding.heirs.lock().remove(&member);
             self.volume.forget_member(member);
             if let Some(store) = store {
                 self.members.clear(&store);

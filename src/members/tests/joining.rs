@@ -1,6 +1,7 @@
 //! Directories that come to a volume that is open.
 
 use super::*;
+use crate::format::SegmentId;
 use crate::members::{Belongings, Seat};
 use crate::store::{CallKind, Effect, Fault, Scope};
 
@@ -94,4 +95,26 @@ fn who_failed_while_its_superblock_was_written_is_not_taken_for_an_old_copy() {
         }
         assert!(members.put_back().is_empty(), "{kind:?} {nth}");
     }
+}
+
+#[test]
+fn a_directory_that_was_let_go_is_told_from_one_of_another_volume() {
+    let disks = Disks::volume(2, 1, 4);
+    let members = disks.open(0..4).expect("all members are there");
+    let segment = files::segment(SegmentId(3));
+    let former = disks.directories[3].open();
+    former.create(&segment, 4096).expect("there is room");
+    members
+        .set_leaving(MemberIndex(3), true)
+        .expect("three suffice");
+    members.let_go(MemberIndex(3)).expect("it may go");
+    let store = disks.stores([3]).remove(0);
+    let refused = members.check_seat(Seat::New, &store);
+    let is_former = |error: &MembersError| matches!(error, MembersError::FormerMember { index, .. } if *index == MemberIndex(3));
+    assert!(refused.as_ref().is_err_and(is_former), "{refused:?}");
+    // Without segments it may be left of an attempt that was cut off.
+    former.remove(&segment).expect("it works");
+    members
+        .check_seat(Seat::New, &store)
+        .expect("it is as good as empty");
 }

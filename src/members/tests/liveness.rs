@@ -103,21 +103,22 @@ fn errors_are_counted_by_kind() {
 }
 
 #[test]
-fn probe_finds_deleted_and_replaced_directories_missing() {
-    for replace in [false, true] {
+fn probe_finds_deleted_and_replaced_directories_missing_and_so_does_a_look() {
+    let ways: [fn(&Members); 2] = [Members::probe, Members::look];
+    for (replace, ask) in ways.map(|way| [(false, way), (true, way)]).concat() {
         let disks = Disks::volume(2, 1, 3);
         let members = disks.open(0..3).expect("all members are there");
-        members.probe();
+        ask(&members);
         assert_eq!(members.epoch(), Epoch(1), "nothing is wrong yet");
         if replace {
             disks.directories[2].wipe();
         } else {
             disks.directories[2].delete();
         }
-        members.probe();
-        assert_eq!(members.status()[2].state, MemberState::Missing);
+        ask(&members);
         assert_eq!(members.live(), indices([0, 1]));
         assert_eq!(members.epoch(), Epoch(2));
+        assert_eq!(members.status()[2].state, MemberState::Missing);
     }
 }
 

@@ -45,7 +45,13 @@ fn a_replaced_subdirectory_or_a_file_deleted_by_others_is_noticed() {
     let (_parent, store) = temporary();
     store.create("segments/01", 10).expect("a new file");
     fs::remove_dir_all(store.path().join("segments")).expect("removable");
-    assert_eq!(kind_of(store.probe()), StoreErrorKind::Gone);
+    let emptied = store.probe().expect_err("it has no segments any more");
+    assert_eq!(emptied.kind(), StoreErrorKind::Gone);
+    let source = std::error::Error::source(&emptied).map(ToString::to_string);
+    assert_eq!(
+        source.as_deref(),
+        Some("segments was deleted by someone else")
+    );
     fs::create_dir(store.path().join("segments")).expect("the name is free");
     assert_eq!(kind_of(store.probe()), StoreErrorKind::Gone);
 

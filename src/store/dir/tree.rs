@@ -25,6 +25,17 @@ pub(super) struct Tree {
     durable: Mutex<HashSet<String>>,
 }
 
+/// What is where a directory was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// The directory itself.
+    Ours,
+    /// It is there, without this subdirectory.
+    Emptied(String),
+    /// Another one.
+    Taken,
+}
+
 impl Tree {
     /// Opens the directory at `path`; the path itself may lead over symbolic links.
     pub(super) fn open(path: &Path) -> Result<Self, Errno> {
@@ -56,12 +67,12 @@ impl Tree {
         self.identity
     }
 
-    /// Returns whether `path`, and the names of the subdirectories in use, still lead to the
+    /// Says whether `path`, and the names of the subdirectories in use, still lead to the
     /// directories that are held open.
-    pub(super) fn is_in_place(&self, path: &Path) -> Result<bool, Errno> {
+    pub(super) fn look(&self, path: &Path) -> Result<Place, Errno> {
         let now = retry(|| sys::stat(path))?;
         if (now.st_dev, now.st_ino) != self.identity {
-            return Ok(false);
+            return Ok(Place::Taken);
         }
         let subdirs: Vec<_> = self
             .subdirs
@@ -71,12 +82,14 @@ impl Tree {
             .collect();
         for (dir, held) in subdirs {
             let held = sys::fstat(&held)?;
-            let now = retry(|| sys::statat(&self.top, dir.as_str(), NO_FOLLOW))?;
-            if (now.st_dev, now.st_ino) != (held.st_dev, held.st_ino) {
-                return Ok(false);
+            match retry(|| sys::statat(&self.top, dir.as_str(), NO_FOLLOW)) {
+                Ok(now) if (now.st_dev, now.st_ino) == (held.st_dev, held.st_ino) => {}
+                Ok(_) => return Ok(Place::Taken),
+                Err(Errno::NOENT) => return Ok(Place::Emptied(dir)),
+                Err(errno) => return Err(errno),
             }
         }
-        Ok(true)
+        Ok(Place::Ours)
     }
 
     /// Opens a file; `flags` add to those that every file gets.
