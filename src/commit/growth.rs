@@ -31,6 +31,9 @@ const WORTH_A_CHECKPOINT: u64 = 64 << 10;
 pub(super) struct Growth {
     /// Bytes of changes that may wait, as last measured.
     allowed: AtomicU64,
+    /// Bytes of changes that may wait while copies of the index are on their way to members with room; 0 if
+    /// none are.
+    while_moving: AtomicU64,
     /// Held while that is measured, and room is made if there is none.
     measuring: Mutex<()>,
 }
@@ -77,9 +80,15 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Returns whether the last commit found no space.
+    /// Returns whether the last commit found no space, and the index is not about to have some.
     pub(super) fn has_no_commits(&self) -> bool {
-        self.meta.is_full() || self.volume.is_stuck()
+        let is_moving = self.growth.while_moving.load(Ordering::Acquire) > 0;
+        let is_full = if is_moving {
+            self.meta.is_journal_full()
+        } else {
+            self.meta.is_full()
+        };
+        is_full || self.volume.is_stuck()
     }
 
     fn waiting(&self) -> u64 {
@@ -89,7 +98,12 @@ impl Pipeline {
     fn may_grow(&self) -> bool {
         !self.has_no_commits()
             && self.meta.journal_fill() < FULL_JOURNAL
-            && self.waiting() < self.growth.allowed.load(Ordering::Acquire)
+            && self.waiting() < self.allowed()
+    }
+
+    fn allowed(&self) -> u64 {
+        let measured = self.growth.allowed.load(Ordering::Acquire);
+        measured.max(self.growth.while_moving.load(Ordering::Acquire))
     }
 
     /// What was measured is out of date: the index has grown.
@@ -154,8 +168,48 @@ impl Pipeline {
         full.map(|(member, _)| *member).collect()
     }
 
-    /// Moves copies of the index away from members that have no room, as long as others have some.
+    /// Returns how many bytes of changes may wait while the index leaves the members that are full: what it
+    /// will have room for on those that are to have it then, and no more than memory and journal are for.
+    fn room_once_moved(&self) -> u64 {
+        let spaces = self.members.spaces();
+        let full = self.full_holders(&spaces);
+        let holders = self.meta.index_holders();
+        let needed = self.meta.room_for_a_copy();
+        let share = |space: &Space| {
+            let sharing = |(_, other): &&(MemberIndex, Space)| other.filesystem == space.filesystem;
+            self.free_for_index(*space) / spaces.iter().filter(sharing).count().max(1) as u64
+        };
+        let (held, others): (Vec<_>, Vec<_>) = spaces
+            .iter()
+            .partition(|(member, _)| holders.contains(member));
+        let leaving = self.members.leaving();
+        let staying = held.iter().filter(|(member, _)| !full.contains(member));
+        let others = others
+            .iter()
+            .filter(|(member, _)| !leaving.contains(member));
+        let mut new: Vec<u64> = others
+            .map(|(_, space)| share(space).saturating_sub(needed))
+            .collect();
+        new.sort_unstable_by(|a, b| b.cmp(a));
+        let Some(&least) = full.len().checked_sub(1).and_then(|last| new.get(last)) else {
+            return 0;
+        };
+        let room = staying.map(|(_, space)| share(space)).min();
+        let room = room.map_or(least, |room| room.min(least));
+        (room / ROOM_PER_BYTE).min(self.meta.most_waiting())
+    }
+
+    /// Moves copies of the index away from members that have no room, as long as others have some. What is
+    /// added meanwhile need not wait for that.
     fn spread_index(&self) -> Result<(), CommitError> {
+        let growth = &self.growth.while_moving;
+        growth.store(self.room_once_moved(), Ordering::Release);
+        let spread = self.move_full_copies();
+        growth.store(0, Ordering::Release);
+        spread
+    }
+
+    fn move_full_copies(&self) -> Result<(), CommitError> {
         for _ in 0..=self.members.geometry().parity_shards() {
             let holders = self.meta.index_holders();
             self.meta.mend_copies(MAX_MENDED_AT_CLOSE)?;

@@ -50,6 +50,19 @@ impl Meta {
         self.index.reserve_bytes()
     }
 
+    /// Returns whether the members had no space for what was last brought into the journal: unlike the index,
+    /// nothing makes up for that.
+    #[must_use]
+    pub fn is_journal_full(&self) -> bool {
+        self.journal_full.load(Ordering::Acquire)
+    }
+
+    /// Returns how many bytes of changes are meant to wait in memory at most.
+    #[must_use]
+    pub fn most_waiting(&self) -> u64 {
+        self.overlay_bytes as u64
+    }
+
     /// Returns the members that have a copy of the index.
     #[must_use]
     pub fn index_holders(&self) -> Vec<MemberIndex> {

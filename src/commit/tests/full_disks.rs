@@ -45,6 +45,46 @@ fn as_long_as_some_have_room_for_the_index_full_members_cost_nothing() {
     }
 }
 
+/// Copying a large index takes long; here it takes until the test lets it end.
+#[test]
+fn what_is_added_while_the_index_moves_off_a_full_member_does_not_wait_for_that() {
+    let rig = Rig::new(2, 1, 5);
+    let plan = FaultPlan::new();
+    let fs = rig.open_with_faults(&plan).unwrap();
+    let full = rig.holders()[0];
+    fill_disk(&rig.disks[full]);
+    fs.pipeline.measure_growth();
+    assert!(matches!(add(&fs, 0), Err(CommitError::NoSpace)));
+    plan.add(Fault::at(1, Effect::Hang).of(Scope::Kind(CallKind::Create)));
+    let added = std::thread::scope(|scope| {
+        let moving = scope.spawn(|| fs.pipeline.make_room(0, &NoLocks));
+        while plan.triggered() == 0 && !moving.is_finished() {
+            std::thread::yield_now();
+        }
+        let add_durably = |number| add(&fs, number).and_then(|()| fs.sync());
+        let adding = scope.spawn(move || (0..5).try_for_each(add_durably));
+        // Only if it waits for what waits for this test is the patience needed.
+        let mut patience = 0..10_000;
+        while !adding.is_finished() && patience.next().is_some() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let added = adding.is_finished().then_some(());
+        assert!(!moving.is_finished(), "the index moved at once");
+        plan.release();
+        adding.join().unwrap().unwrap();
+        assert!(moving.join().unwrap().unwrap());
+        added
+    });
+    assert!(added.is_some(), "it waited until the index had moved");
+    assert!(!rig.holders().contains(&full));
+    fs.sync().unwrap();
+    fs.pipeline.checkpoint().unwrap();
+    fs.close();
+    for lost in subsets(5, 1) {
+        assert_records(&rig.fork().open(&lost), 0..5);
+    }
+}
+
 #[test]
 fn the_index_leaves_full_members_before_anybody_asks_for_room() {
     let rig = Rig::new(2, 2, 6);
