@@ -57,6 +57,7 @@ pub use io::UNVERIFIED;
 pub use join::{Belongings, MOUNTED_APART, Seat};
 pub use open::NOT_GIVEN;
 pub use put_back::PutBack;
+pub use slots::BAD_SUPERBLOCK;
 pub use verify::VerifiedSuperblocks;
 
 use brief::LastKnown;

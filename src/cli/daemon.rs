@@ -433,7 +433,15 @@ fn finish(
     inbox: &Receiver<Event>,
 ) -> Result<Outcome, Failure> {
     let pipeline = Arc::clone(&volume.pipeline);
-    let closed = volume.close();
+    let closed = volume.close().map_err(|failure| {
+        let message = format!(
+            "it is unmounted, without its last changes: {}",
+            failure.message
+        );
+        Failure { message, ..failure }.advise(
+            "see that its directories are there, and mount it again: what was synced is on them",
+        )
+    });
     let hanging = pipeline.members().release();
     if !hanging.is_empty() {
         log::warn!("this process ends when {} answers", hanging.join(" and "));

@@ -151,7 +151,10 @@ impl Listener {
                 bytes_per_second,
             }) => {
                 let join = || {
-                    let (member, rebuilder) = self.join(old.as_deref(), &directory)?;
+                    let rebuilder = self.rebuilder()?;
+                    let (MemberIndex(member), seat) = self.join(old.as_deref(), &directory)?;
+                    // What a lost one had may be on others by now, who are the fuller for it.
+                    let balance = balance || matches!(seat, Seat::Of(_));
                     let OrderNumber(order) = rebuilder.order(bytes_per_second, balance);
                     Ok(Answer::Joined { member, order })
                 };
@@ -190,8 +193,7 @@ impl Listener {
 
     /// Takes a directory into the volume, in the place of another or as one more. One that is still there
     /// is left to be emptied. A member that is being emptied is kept if it is added, or put in its own place.
-    fn join(&self, old: Option<&str>, directory: &Path) -> Result<(u16, &Rebuilder), Failure> {
-        let rebuilder = self.rebuilder()?;
+    fn join(&self, old: Option<&str>, directory: &Path) -> Result<(MemberIndex, Seat), Failure> {
         let pipeline = self.fs.pipeline();
         let members = pipeline.members();
         let old = old.map(|old| member_called(members, old)).transpose()?;
@@ -204,16 +206,16 @@ impl Listener {
         let store: StoreRef = Arc::new(store);
         let own = members.check_seat(seat, &store).err();
         let own = own.as_ref().and_then(own_place);
-        if let Some(MemberIndex(member)) = self.settled(old, own)? {
-            return Ok((member, rebuilder));
+        if let Some(own) = self.settled(old, own)? {
+            return Ok((own, Seat::Own));
         }
         if let Some(old) = emptied {
             check_replaceable(members, old)?;
         }
         let joined = pipeline.join(seat, &store);
-        let MemberIndex(member) = joined.map_err(|error| storage_failure(&error))?;
+        let member = joined.map_err(|error| storage_failure(&error))?;
         if let Some(old) = emptied {
-            let emptied = pipeline.replace_member(old, MemberIndex(member));
+            let emptied = pipeline.replace_member(old, member);
             emptied.map_err(|error| {
                 let failure = storage_failure(&error);
                 let (path, why) = (directory.display(), &failure.message);
@@ -228,7 +230,7 @@ impl Listener {
                 ))
             })?;
         }
-        Ok((member, rebuilder))
+        Ok((member, seat))
     }
 
     /// Returns the member that a directory is already, if it is `own` and no more is to be done than to see

@@ -16,7 +16,12 @@ mod capped;
 pub(super) fn to_stderr(verbosity: u8) {
     let mut builder = Builder::new();
     builder.target(Target::Stderr);
-    start(builder, verbosity);
+    let level = match verbosity {
+        0 => LevelFilter::Warn,
+        1 => LevelFilter::Info,
+        _ => LevelFilter::Debug,
+    };
+    start_at(builder, level);
 }
 
 /// The same for commands whose report says all that they find: warnings are logged only if more is asked for.
@@ -90,10 +95,10 @@ fn start_at(mut builder: Builder, level: LevelFilter) {
     }
 }
 
+/// A daemon's log tells who came and went, and what was done about it.
 fn level(verbosity: u8) -> LevelFilter {
     match verbosity {
-        0 => LevelFilter::Warn,
-        1 => LevelFilter::Info,
+        0 => LevelFilter::Info,
         _ => LevelFilter::Debug,
     }
 }

@@ -99,9 +99,14 @@ impl CommitError {
         match self {
             Self::Members(error) => error.hint(),
             Self::Meta(error) => error.hint(),
-            Self::NoSpace
-            | Self::ReadOnly
-            | Self::Poisoned { .. }
+            Self::NoSpace => {
+                Some("delete something, or add another directory with `cauchyfs member add`".into())
+            }
+            Self::Poisoned { .. } => Some(
+                "see that the directories are all right, unmount the volume, and mount it again"
+                    .into(),
+            ),
+            Self::ReadOnly
             | Self::Closed
             | Self::Format(_)
             | Self::Volume(_)

@@ -202,6 +202,19 @@ impl Pipeline {
             state: RebuildState::Running,
             ..RebuildProgress::default()
         };
+        let outcome = self.spread(&mut round);
+        let mut progress = self.rebuilding.progress.lock();
+        progress.elapsed = round.began.elapsed();
+        progress.state = match outcome {
+            Ok(Some(_)) => RebuildState::Finished,
+            Ok(None) | Err(_) => RebuildState::Stopped,
+        };
+        outcome.map(|_| *progress)
+    }
+
+    /// Moves shards from the members that are fullest to those that are emptiest. Returns whether any were
+    /// moved, or `None` if it was stopped.
+    fn spread(&self, round: &mut Round<'_>) -> Result<Option<bool>, CommitError> {
         // What is being written to cannot move.
         self.volume.retire_segments()?;
         self.sync()?;
@@ -210,14 +223,7 @@ impl Pipeline {
             .filter(|(segment, _)| !self.volume.is_writing(*segment))
             .collect();
         let needs = plan::balance(&segments, &self.volume.loads());
-        let outcome = self.go_over(&needs, &mut round);
-        let mut progress = self.rebuilding.progress.lock();
-        progress.elapsed = round.began.elapsed();
-        progress.state = match outcome {
-            Ok(Some(_)) => RebuildState::Finished,
-            Ok(None) | Err(_) => RebuildState::Stopped,
-        };
-        outcome.map(|_| *progress)
+        self.go_over(&needs, round)
     }
 
     /// Makes the copies of the index that are missing: without them the volume bears fewer losses than its
@@ -237,6 +243,7 @@ impl Pipeline {
     /// stopped before.
     fn rebuild_all(&self, round: &mut Round<'_>) -> Result<bool, CommitError> {
         let mut has_freed = false;
+        let mut waited = u64::MAX;
         loop {
             // What is met from here on may come after the counting.
             let lacked_files = self.volume.lacks_files();
@@ -249,15 +256,31 @@ impl Pipeline {
             }
             match done {
                 None => return Ok(false),
-                // Once only: others may go on writing and removing for as long as they like.
-                Some(false) if !has_freed && self.rebuild_progress().bytes_waiting > 0 => {
-                    has_freed = true;
-                    if !self.free_dead()? {
-                        return Ok(true);
-                    }
+                Some(true) => continue,
+                Some(false) => {}
+            }
+            let before = self.rebuild_progress();
+            let waiting = before.bytes_waiting;
+            // Once only: others may go on writing and removing for as long as they like.
+            if waiting > 0 && !has_freed {
+                has_freed = true;
+                if self.free_dead()? {
+                    continue;
                 }
-                Some(false) => return Ok(true),
-                Some(true) => {}
+            }
+            // What has room may have shards of the same stripes already, unless it changes places with others.
+            if waiting == 0 || waiting >= waited || round.which == Which::AtHand {
+                return Ok(true);
+            }
+            waited = waiting;
+            match self.spread(round)? {
+                None => return Ok(false),
+                Some(false) => {
+                    self.note_obstacle(waiting, Obstacle::NoRoom);
+                    self.note_obstacle(before.bytes_unreadable, Obstacle::Unreadable);
+                    return Ok(true);
+                }
+                Some(true) => self.free_dead().map(drop)?,
             }
         }
     }

@@ -9,6 +9,9 @@ use crate::format::superblock::{SLOT_BYTES, SLOTS, Superblock};
 use crate::format::{BLOCK_SIZE, FormatError, files};
 use crate::store::{Executor, Op, Pool, Request, Store, StoreError, StoreErrorKind, StoreRef};
 
+/// With what it begins why a directory that has something of a member cannot be told to be one.
+pub const BAD_SUPERBLOCK: &str = "its superblock";
+
 /// Bytes of the superblock's file.
 pub(super) const SUPERBLOCK_LEN: u64 = (SLOTS * SLOT_BYTES) as u64;
 
@@ -100,7 +103,7 @@ fn judge(store: &StoreRef, executor: &Executor, slots: Vec<Slot>) -> Result<Look
 }
 
 fn damaged(why: &impl fmt::Display) -> String {
-    format!("its superblock is damaged: {why}")
+    format!("{BAD_SUPERBLOCK} is damaged: {why}")
 }
 
 /// Tells an empty directory, which may be one whose disk is not mounted, from one that was never meant.
@@ -120,7 +123,7 @@ fn without_superblock(store: &StoreRef, executor: &Executor) -> Result<Look, Mem
         return Ok(Look::Unusable(reason));
     };
     if is_ours(&found) || names.any(|name| is_ours(&name)) {
-        return Ok(Look::Unusable("its superblock is gone".to_owned()));
+        return Ok(Look::Unusable(format!("{BAD_SUPERBLOCK} is gone")));
     }
     let path = store.label();
     Err(MembersError::Foreign { path, found })

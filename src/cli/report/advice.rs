@@ -1,6 +1,6 @@
 //! What to do next about a volume.
 
-use crate::members::{MOUNTED_APART, NOT_GIVEN, UNVERIFIED};
+use crate::members::{BAD_SUPERBLOCK, MOUNTED_APART, NOT_GIVEN, UNVERIFIED};
 
 use super::{IndexReport, MemberReport, MemberState, RebuildState, Report, ScrubState, State};
 
@@ -13,10 +13,15 @@ impl Report {
             State::Failed if away.is_empty() => {
                 "restore the files listed above from a backup".to_owned()
             }
-            State::Failed => format!(
-                "bring back {}: what is left is not enough to read everything",
-                names_of(&away),
-            ),
+            State::Failed => {
+                let again = if self.mounted {
+                    ", unmount the volume and mount it with all directories"
+                } else {
+                    ""
+                };
+                let names = names_of(&away);
+                format!("bring back {names}{again}: what is left is not enough to read everything")
+            }
             State::Degraded if away.is_empty() && !self.mounted => {
                 "mount it: what is missing is made up for then, by itself".to_owned()
             }
@@ -108,6 +113,19 @@ impl Report {
                 apart.index
             );
         }
+        let is_damaged = |member: &&&MemberReport| {
+            let reason = member.reason.as_deref();
+            reason.is_some_and(|reason| reason.starts_with(BAD_SUPERBLOCK))
+        };
+        if let Some(damaged) = away.iter().find(is_damaged) {
+            let path = damaged.path.as_deref().unwrap_or("DIR");
+            return format!(
+                "{} is there, but nobody can tell what it holds: if its disk is sound, empty {path}, and \
+                 `cauchyfs member replace MOUNTPOINT {} {path}` fills it again",
+                damaged.name(),
+                damaged.index
+            );
+        }
         if here < self.geometry.data + self.geometry.parity {
             return format!(
                 "bring back {names}: {it} taken in again within seconds; for one that is gone for good, \
@@ -183,6 +201,19 @@ mod tests {
         let said = advice(stuck, &[], &[(2, 7)]);
         assert!(
             said.contains("cauchyfs member add MOUNTPOINT DIR"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn who_is_there_but_cannot_be_told_is_emptied_and_filled_again() {
+        let damaged = |report: &mut Report| {
+            report.members[2].reason = Some("its superblock is damaged: no magic".to_owned());
+        };
+        let said = advice(damaged, &[2], &[(1, 7)]);
+        assert!(said.contains("empty /srv/d2"), "{said}");
+        assert!(
+            said.contains("`cauchyfs member replace MOUNTPOINT 2 /srv/d2`"),
             "{said}"
         );
     }

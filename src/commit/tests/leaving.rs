@@ -1,4 +1,4 @@
-//! Members that are to be emptied, and are kept after all.
+//! Members that are emptied: for whom, or not after all.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicU64;
@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use super::*;
 use crate::commit::Pace;
 use crate::format::MemberIndex;
+use crate::members::Seat;
 
 const REMOVED: MemberIndex = MemberIndex(3);
 
@@ -62,4 +63,44 @@ fn a_member_that_is_kept_half_way_has_what_it_had_left_and_takes_new_data() {
     fs.sync().unwrap();
     assert!(shards_of(&fs) > kept, "nothing new is on it");
     assert_holds(&fs, &model, "kept");
+}
+
+#[test]
+fn what_a_member_holds_goes_to_who_replaces_it_and_not_to_where_most_room_is() {
+    let mut rig = Rig::new(2, 1, 5);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    for file in 0..40 {
+        model.insert(file, pattern(file, 20_000));
+        fs.write(file, &model[&file]).unwrap();
+    }
+    fs.sync().unwrap();
+    rig.disks[0].set_capacity(2 * DISK);
+    rig.disks.push(MemDisk::new("new", DISK));
+    let store: StoreRef = Arc::new(rig.disks[5].open());
+    let old = MemberIndex(4);
+    let new = fs.pipeline.join(Seat::New, &store).unwrap();
+    let slots = |fs: &TestFs, member| {
+        let segments = fs.pipeline.volume.segments().into_iter();
+        let held = segments.filter(|(_, segment)| segment.slots.contains(&Some(member)));
+        held.map(|(segment, _)| segment).collect::<Vec<_>>()
+    };
+    let held = slots(&fs, old);
+    assert!(held.len() > 2, "{held:?}");
+    let had = slots(&fs, new);
+    fs.pipeline.replace_member(old, new).unwrap();
+    let pace = Pace {
+        bytes_per_second: &AtomicU64::new(0),
+        wait: &|_| true,
+    };
+    fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
+    assert_eq!(fs.pipeline.members().count(), 5);
+    let now = slots(&fs, new);
+    assert!(
+        held.iter().all(|segment| now.contains(segment)),
+        "{held:?} went to {now:?}"
+    );
+    assert!(had.iter().all(|segment| now.contains(segment)));
+    fs.assert_shards_lie_on(&rig, &[4], "replaced");
+    assert_holds(&fs, &model, "replaced");
 }
