@@ -210,6 +210,7 @@ impl Meta {
                         life,
                     },
                     &recovered,
+                    disk.members(),
                 )?;
                 let journal = Journal::start(&disk, life, replayed.last)?;
                 (Some(journal), Overlay::default())

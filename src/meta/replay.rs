@@ -9,15 +9,16 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 
 use super::disk::Disk;
-use super::index::Position;
+use super::index::{Index, Position};
 use super::journal;
 use super::overlay::{Entry, Layer};
 use super::pieces::{self, Progress};
 use super::redb_index::RedbIndex;
-use super::{MetaError, Recovered};
+use super::{Key, MetaError, Recovered};
 use crate::format::journal::{JournalRecord, Preview, StripeData, decode};
-use crate::format::{BLOCK_SIZE, Epoch, Lsn, MemberIndex};
-use crate::members::Access;
+use crate::format::record::Scrub;
+use crate::format::{BLOCK_SIZE, Epoch, Lsn, MemberIndex, Record, SegmentId, key};
+use crate::members::{Access, Members};
 
 /// What the journal holds beyond the index.
 #[derive(Debug, Default)]
@@ -35,6 +36,7 @@ pub(super) fn adopt(
     changes: &Layer,
     position: Position,
     recovered: &Recovered,
+    members: &Members,
 ) -> Result<(), MetaError> {
     if recovered.replayed_records > 0 {
         log::info!(
@@ -43,13 +45,50 @@ pub(super) fn adopt(
             position.lsn
         );
     }
+    let doubts = doubts(index, changes, position.lsn, members)?;
     let progress = Progress {
         journaled: changes,
-        units: &[],
+        units: doubts.as_slice(),
         position,
         carried: &recovered.data,
     };
     pieces::bring_in(index, &progress)
+}
+
+/// Returns the change that names the members which were found to be from an earlier time, if there are any.
+/// Once the journal is written anew, nothing else tells that of those that lack its newest records.
+fn doubts(
+    index: &RedbIndex,
+    changes: &Layer,
+    lsn: Lsn,
+    members: &Members,
+) -> Result<Option<(Key, Entry)>, MetaError> {
+    let put_back = members.put_back();
+    if put_back.is_empty() {
+        return Ok(None);
+    }
+    let key = key::scrub();
+    let found = if let Some(entry) = changes.get(&key) {
+        entry.value.clone()
+    } else {
+        index.make_view()?;
+        let view = index.view();
+        view.map_or(Ok(None), |view| view.get(&key))?
+    };
+    let last = found.map(|value| Scrub::decode(&value)).transpose();
+    let last = last.map_err(MetaError::poisoned)?.unwrap_or_default();
+    let named = last.named().chain(put_back.into_keys());
+    // What it has verified it has not verified of these.
+    let anew = Scrub {
+        segment: SegmentId(0),
+        offset: 0,
+        ..last
+    };
+    let entry = Entry {
+        number: lsn.0,
+        value: Some(anew.naming(named).encode()),
+    };
+    Ok(Some((key, entry)))
 }
 
 /// Reads every record after `position`, from members that may be trusted.

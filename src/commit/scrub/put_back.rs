@@ -7,7 +7,7 @@
 use super::{Pipeline, now};
 use crate::commit::CommitError;
 use crate::format::record::Scrub;
-use crate::format::{MemberIndex, Record, SegmentId, key};
+use crate::format::{Record, SegmentId, key};
 use crate::members::PutBack;
 use crate::meta::Batch;
 
@@ -20,7 +20,7 @@ impl Pipeline {
             return self.note_put_back();
         };
         let new = self.members.put_back();
-        self.members.restore_put_back(members_in(last.put_back));
+        self.members.restore_put_back(last.named());
         // Who is stale was not there all the time.
         let stale = self.members.stale();
         let mut covered = self.members.put_back();
@@ -38,7 +38,7 @@ impl Pipeline {
         let covered = self.scrubbing.covered.lock();
         let put_back = self.members.put_back();
         let last = self.last_scrub()?.unwrap_or_default();
-        if covers(&covered, &put_back) && last.put_back == bits_of(&put_back) {
+        if covers(&covered, &put_back) && last.named().eq(put_back.keys().copied()) {
             return Ok(());
         }
         self.put_scrub(&last, &covered, &put_back)
@@ -89,10 +89,7 @@ impl Pipeline {
         } else {
             self.new_scrub(scrub)
         };
-        let noted = Scrub {
-            put_back: bits_of(put_back),
-            ..noted
-        };
+        let noted = noted.naming(put_back.keys().copied());
         let mut batch = Batch::default();
         batch.put(key::scrub(), noted.encode());
         Ok(self.meta.apply(batch)?)
@@ -115,21 +112,4 @@ fn covers(covered: &PutBack, put_back: &PutBack) -> bool {
     put_back
         .iter()
         .all(|(member, number)| covered.get(member) == Some(number))
-}
-
-/// Returns a bit for each member.
-fn bits_of(members: &PutBack) -> [u64; 4] {
-    let mut bits = [0; 4];
-    for MemberIndex(member) in members.keys() {
-        if let Some(word) = bits.get_mut(usize::from(member / 64)) {
-            *word |= 1 << (member % 64);
-        }
-    }
-    bits
-}
-
-/// Returns the members whose bits are set.
-fn members_in(bits: [u64; 4]) -> impl Iterator<Item = MemberIndex> {
-    let is_set = move |member: &u16| bits[usize::from(member / 64)] >> (member % 64) & 1 == 1;
-    (0..256).filter(is_set).map(MemberIndex)
 }

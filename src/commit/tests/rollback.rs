@@ -375,6 +375,31 @@ fn before_an_old_copy_takes_part_it_is_durable_that_it_is_one() {
     }
 }
 
+/// Opening writes the journal anew that tells it is old.
+#[test]
+fn a_power_cut_while_a_volume_with_an_old_copy_is_opened_leaves_it_known() {
+    let (base, model, _) = put_back_one();
+    for policy in [CutPolicy::Drop, CutPolicy::Keep] {
+        for call in 1.. {
+            let rig = base.fork();
+            let plan = FaultPlan::new();
+            let cut = Fault::at(call, Effect::PowerCut).of(Scope::Changing);
+            plan.add(cut.lasting());
+            let opened = rig.open_with_faults(&plan);
+            let struck = plan.triggered() > 0;
+            drop(opened);
+            rig.cut(policy);
+            let fs = rig.open(&[]);
+            assert_eq!(unverified(&fs), [BACK], "cut {call}, {policy:?}");
+            assert_holds(&fs, &model, &format!("cut {call}, {policy:?}"));
+            if !struck {
+                assert!(call > 10, "only {call} calls");
+                break;
+            }
+        }
+    }
+}
+
 /// Who comes in its place has nothing that is from an earlier time.
 #[test]
 fn a_member_that_was_put_back_is_forgotten_with_its_place() {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use bytes::{BufMut, Bytes};
 
 use super::{Record, VERSION};
-use crate::format::{FormatError, SegmentId, wire::Reader};
+use crate::format::{FormatError, MemberIndex, SegmentId, wire::Reader};
 
 /// The scrub that was begun last: `b'v'`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +35,27 @@ pub struct Scrub {
     /// The members that were put back from an earlier time and are not verified yet, a bit for each: one
     /// begins, or goes on, by itself.
     pub put_back: [u64; 4],
+}
+
+impl Scrub {
+    /// Names members that were put back from an earlier time and are not verified yet, and no others.
+    #[must_use]
+    pub fn naming(self, members: impl IntoIterator<Item = MemberIndex>) -> Self {
+        let mut put_back = [0; 4];
+        for MemberIndex(member) in members {
+            if let Some(word) = put_back.get_mut(usize::from(member / 64)) {
+                *word |= 1 << (member % 64);
+            }
+        }
+        Self { put_back, ..self }
+    }
+
+    /// Returns the members that it names.
+    pub fn named(&self) -> impl Iterator<Item = MemberIndex> + use<> {
+        let bits = self.put_back;
+        let is_set = move |member: &u16| bits[usize::from(member / 64)] >> (member % 64) & 1 == 1;
+        (0..256).filter(is_set).map(MemberIndex)
+    }
 }
 
 impl Record for Scrub {

@@ -4,8 +4,8 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::rig::{Rig, Script, content, inline, newest_head, play, verify};
-use crate::format::VolumeId;
 use crate::format::frame::{self, FRAME_BYTES, Frame, Place};
+use crate::format::{VolumeId, key};
 use crate::members::Access;
 use crate::store::{MemDisk, Store};
 
@@ -79,7 +79,11 @@ fn damage_on_all_members_never_panics_and_never_shows_a_state_that_did_not_exist
             let Ok((meta, _, _members)) = rig.open(&[], None, access) else {
                 continue;
             };
-            let Ok(found) = content(&meta) else { continue };
+            let Ok(mut found) = content(&meta) else {
+                continue;
+            };
+            // A damaged journal is not told from one of an earlier time.
+            found.remove(&key::scrub());
             assert!(script.states.contains(&found), "seed {seed}: {found:?}");
         }
     }

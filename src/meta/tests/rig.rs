@@ -8,8 +8,9 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::codec::Geometry;
-use crate::format::StripeId;
 use crate::format::frame::{HEAD_BYTES, Head};
+use crate::format::record::Scrub;
+use crate::format::{MemberIndex, Record, StripeId, key};
 use crate::members::{Access, CreateOptions, Members};
 use crate::meta::{Batch, Key, Meta, MetaError, MetaOptions, Recovered, StripeData, Value};
 use crate::store::{Executor, ExecutorKind, FaultPlan, FaultStore, MemDisk, Store, StoreRef};
@@ -299,7 +300,18 @@ pub(super) fn verify(
     let (meta, recovered, members) = rig
         .open(without, None, Access::ReadWrite)
         .unwrap_or_else(|error| panic!("{case}: does not open: {error:?}"));
-    let found = content(&meta).unwrap_or_else(|error| panic!("{case}: does not read: {error}"));
+    let mut found = content(&meta).unwrap_or_else(|error| panic!("{case}: does not read: {error}"));
+    // It is durable, and all that is added, that members were put back.
+    let noted = found.remove(&key::scrub());
+    let named: Option<Vec<MemberIndex>> = noted.as_ref().map(|value| {
+        let scrub = Scrub::decode(value);
+        scrub
+            .unwrap_or_else(|error| panic!("{case}: {error}"))
+            .named()
+            .collect()
+    });
+    let put_back: Vec<MemberIndex> = members.put_back().into_keys().collect();
+    assert_eq!(named.unwrap_or_default(), put_back, "{case}");
     let mut range = progress.acknowledged..=progress.started;
     let reached = range
         .find(|count| script.states[*count] == found)
@@ -329,6 +341,7 @@ pub(super) fn verify(
         .unwrap_or_else(|error| panic!("{case}: does not open again: {error:?}"));
     let mut expected = found;
     expected.insert("afterwards".into(), case.to_owned().into());
+    expected.extend(noted.map(|value| (key::scrub(), value)));
     let found =
         content(&meta).unwrap_or_else(|error| panic!("{case}: does not read again: {error}"));
     assert!(
