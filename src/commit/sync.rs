@@ -21,6 +21,9 @@ const COMMIT_BYTES: usize = 8 << 20;
 /// What was committed goes into the index at least so often, if anything was.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(30);
 
+/// Superblocks are written anew at least so often, if anything else was written.
+const RENEW_INTERVAL: Duration = Duration::from_secs(3600);
+
 /// Copies of the index, and the room that it has, are looked after at least so often.
 const MEND_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -40,6 +43,8 @@ pub(super) struct Clockwork {
     checkpointed: Instant,
     /// `None` if copies of the index may lack something.
     mended_index: Option<Instant>,
+    /// When superblocks were written anew, if they were.
+    renewed: Option<Instant>,
 }
 
 impl Clockwork {
@@ -49,7 +54,14 @@ impl Clockwork {
             committed: now,
             checkpointed: now,
             mended_index: Some(now),
+            renewed: None,
         }
+    }
+
+    /// Has a checkpoint made at the next tick, if there is anything for it.
+    #[cfg(test)]
+    pub(super) fn make_checkpoint_due(&mut self) {
+        self.checkpointed -= CHECKPOINT_INTERVAL;
     }
 
     /// Has the copies of the index looked after at the next tick.
@@ -301,7 +313,11 @@ impl Pipeline {
         {
             self.clockwork.lock().checkpointed = Instant::now();
             self.clockwork.lock().committed = Instant::now();
-            self.checkpoint()
+            let done = self.checkpoint();
+            if done.is_ok() {
+                self.renew_superblocks_if_due();
+            }
+            done
         } else if commit_due || self.meta.pending_bytes() >= COMMIT_BYTES {
             self.clockwork.lock().committed = Instant::now();
             self.sync()
@@ -312,6 +328,18 @@ impl Pipeline {
             self.clockwork.lock().mended_index = None;
         }
         done
+    }
+
+    /// The volume was changed: if it was long ago that superblocks were written, they are, so that a directory
+    /// tells whether it is from before.
+    fn renew_superblocks_if_due(&self) {
+        let mut clock = self.clockwork.lock();
+        let is_due = |renewed: Instant| renewed.elapsed() >= RENEW_INTERVAL;
+        if clock.renewed.is_none_or(is_due) {
+            clock.renewed = Some(Instant::now());
+            drop(clock);
+            self.members.renew_superblocks();
+        }
     }
 
     /// Does at most so many pieces of what copies of the index lack. Once nothing is left to do, takes

@@ -5,9 +5,11 @@
 //! records say of them counts again.
 //!
 //! They are known by a superblock that is older than the one that was written to them last, which those of
-//! the others tell also when they were left behind long ago, or by a journal without the newest records. A
-//! copy that was made since the last epoch began is known only by the latter, and so only when the volume
-//! is opened and the member was not left behind: else what is wrong with it is found as any damage is.
+//! the others tell also when they were left behind long ago, or by a journal without the newest records.
+//! Superblocks are written when an epoch begins, and about every hour while the volume is changed. A copy that
+//! was made since is known only by the journal, and so only when the volume is opened and the member was not
+//! left behind: else what is wrong with it is found as any damage is. So is one of a member that was already
+//! away when the volume was opened, if it is from the last epoch: the others know nothing of it but that.
 
 use std::collections::BTreeMap;
 
@@ -68,6 +70,23 @@ impl Members {
     /// Another has the place of a member, or none.
     pub(super) fn forget_put_back(&self, member: MemberIndex) {
         self.unverified.0.lock().1.remove(&member);
+    }
+
+    /// Writes the superblocks of the members in the epoch anew, durably: from then on a copy that was made of
+    /// one before is known to be one, also after the member is left behind. To be called every now and then.
+    pub fn renew_superblocks(&self) {
+        let is_whole = {
+            let mut roster = self.roster.lock();
+            if self.access == Access::ReadOnly || !roster.begun || self.is_failed() {
+                return;
+            }
+            let up = roster.admitted.iter().filter(|index| self.is_up(**index));
+            let blocks = up.filter_map(|index| roster.renewed(*index)).collect();
+            self.write_superblocks(&mut roster, blocks)
+        };
+        if !is_whole {
+            self.settle();
+        }
     }
 
     /// Returns the members that were put back and are not verified yet, those included that are away.

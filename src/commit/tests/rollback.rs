@@ -400,6 +400,55 @@ fn a_power_cut_while_a_volume_with_an_old_copy_is_opened_leaves_it_known() {
     }
 }
 
+/// It died, and no member came or went since the copy was made.
+#[test]
+fn a_copy_that_was_made_before_superblocks_were_written_anew_is_known_for_one() {
+    let base = Rig::new(2, 1, 3);
+    let (mut model, _) = live(&base);
+    let tick = |fs: &TestFs| {
+        fs.pipeline.clockwork.lock().make_checkpoint_due();
+        fs.pipeline.tick().unwrap();
+    };
+    let superblock = |rig: &Rig| {
+        let disk = rig.disks[1].open();
+        let mut bytes = vec![0; disk.open_len(files::SUPERBLOCK).unwrap() as usize];
+        disk.read_at(files::SUPERBLOCK, 0, &mut bytes).unwrap();
+        bytes
+    };
+    let write = |fs: &TestFs, model: &mut Model, file: u64| {
+        let bytes = pattern(file, 60_000);
+        fs.write(file, &bytes).unwrap();
+        model.insert(file, bytes);
+        fs.sync().unwrap();
+    };
+    let mut rig = base;
+    let fs = rig.open(&[]);
+    let old = rig.disks[1].fork();
+    let before = superblock(&rig);
+    tick(&fs);
+    assert!(superblock(&rig) == before, "nothing was written");
+    write(&fs, &mut model, 500);
+    tick(&fs);
+    let renewed = superblock(&rig);
+    assert!(renewed != before);
+    write(&fs, &mut model, 501);
+    tick(&fs);
+    assert!(superblock(&rig) == renewed, "that was not long ago");
+    lose(&fs, &rig, 1);
+    drop(fs);
+    rig.disks[1].fail(None);
+    rig.cut(CutPolicy::Drop);
+    assert_eq!(
+        unverified(&rig.fork().open(&[])),
+        [],
+        "it is as it was left"
+    );
+    rig.disks[1] = old;
+    let fs = rig.open(&[]);
+    assert_eq!(unverified(&fs), [BACK]);
+    assert_mends(&fs, &rig, &model, "put back");
+}
+
 /// Who comes in its place has nothing that is from an earlier time.
 #[test]
 fn a_member_that_was_put_back_is_forgotten_with_its_place() {
