@@ -31,6 +31,19 @@ use tree::{Place, Tree};
 mod handles;
 mod tree;
 
+/// Filesystems that take an operation and answer later, as `statfs(2)` numbers them: ext2 to ext4, XFS, Btrfs,
+/// tmpfs, F2FS, ZFS, bcachefs. Others may wait for a server, or for who knows what, in the very call that hands
+/// an operation over; FUSE does before the first write to a file.
+const LOCAL_FILESYSTEMS: [u32; 7] = [
+    0xef53,
+    0x5846_5342,
+    0x9123_683e,
+    0x0102_1994,
+    0xf2f5_2010,
+    0x2fc1_2fc1,
+    0xca45_1a4e,
+];
+
 /// The file whose lock stands for the whole directory.
 const LOCK_FILE: &str = "lock";
 
@@ -48,6 +61,8 @@ pub struct DirStore {
     tree: Tree,
     handles: Handles,
     /// Cleared for good when the filesystem refuses `O_DIRECT`.
+    /// Whether operations can be handed to the kernel without waiting for whoever serves the filesystem.
+    is_local: bool,
     takes_direct: AtomicBool,
     /// Cleared for good when a file was made that does not take its space.
     reserves: AtomicBool,
@@ -66,11 +81,14 @@ impl DirStore {
         let label = path.display().to_string();
         let tree = Tree::open(&path)
             .map_err(|errno| StoreError::from_io(&label, "open", "directory", errno.into()))?;
+        let kind = tree.kind();
+        let is_local = kind.is_ok_and(|kind| LOCAL_FILESYSTEMS.contains(&kind));
         Ok(Self {
             path,
             label,
             tree,
             handles: Handles::new(),
+            is_local,
             takes_direct: AtomicBool::new(true),
             reserves: AtomicBool::new(true),
             removing: Mutex::new(()),
@@ -538,6 +556,9 @@ impl Store for DirStore {
     }
 
     fn raw(&self, name: &str, usage: RawUse) -> Option<Arc<OwnedFd>> {
+        if !self.is_local {
+            return None;
+        }
         let open = self.handles.get(name);
         match usage {
             RawUse::Sync => open.any(),

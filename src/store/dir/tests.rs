@@ -333,6 +333,7 @@ fn a_filesystem_that_refuses_aligned_io_past_the_page_cache_is_not_asked_again()
     {
         return; // this filesystem takes no O_DIRECT at all
     }
+    assert!(store.is_local, "few others take O_DIRECT");
     assert_eq!(steps(false).expect("steps"), 2);
     assert!(store.takes_direct.load(Ordering::Relaxed));
     assert_eq!(steps(true).expect("the other way"), 2);
@@ -346,4 +347,21 @@ fn a_filesystem_that_refuses_aligned_io_past_the_page_cache_is_not_asked_again()
         .buffered
         .expect("an open file");
     assert!(Arc::ptr_eq(&aligned, &buffered));
+}
+
+#[test]
+fn operations_are_handed_over_by_nobody_who_may_have_to_wait_where_that_may_block() {
+    let store = DirStore::open("/proc/self").expect("it is mounted");
+    assert!(!store.is_local);
+    let (_parent, mut store) = temporary();
+    store.create("index", 10).expect("a new file");
+    store.is_local = true;
+    assert!(store.raw("index", RawUse::Unaligned).is_some());
+    store.is_local = false;
+    for usage in [RawUse::Unaligned, RawUse::Aligned, RawUse::Sync] {
+        assert!(store.raw("index", usage).is_none());
+    }
+    store
+        .write_at("index", 0, b"x")
+        .expect("it works in other ways");
 }

@@ -51,6 +51,16 @@ impl Tree {
         })
     }
 
+    /// Returns the number by which the kernel knows filesystems of this kind.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it has 32 bits, in a word that is longer or signed on some machines"
+    )]
+    pub(super) fn kind(&self) -> Result<u32, Errno> {
+        Ok(sys::fstatfs(&self.top)?.f_type as u32)
+    }
+
     /// Returns the descriptor of the directory itself.
     pub(super) fn top(&self) -> &OwnedFd {
         &self.top
