@@ -23,6 +23,9 @@ use calls::{ROOT, create, read, sound, write};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
+/// More ranges than the index notes when it is full.
+const SCATTERED: u64 = 300;
+
 /// A volume that is full of what can be removed again.
 struct Full {
     disks: Vec<MemDisk>,
@@ -58,6 +61,13 @@ impl Full {
             made.err()
         });
         assert!(matches!(full, Some(FsError::NoSpace)), "{full:?}");
+    }
+
+    /// Has so much refused in a file that the index notes no more of that while it is full.
+    fn exhaust(&self, scattered: Handle) {
+        for piece in 0..SCATTERED {
+            refused(&self.fs, scattered, 64 * KIB * piece, &bytes(2, 4 * KIB));
+        }
     }
 
     fn make_room(&self) {
@@ -266,16 +276,19 @@ fn map(fs: &Fs, handle: Handle) -> Vec<(u64, u64)> {
 
 #[test]
 fn what_the_index_has_no_room_for_is_refused_to_copies_and_is_no_hole() {
-    let (full, (hole, behind, small)) = Full::new(|fs| {
+    let (full, (hole, behind, small, scattered)) = Full::new(|fs| {
         let (_, hole) = create(fs, "hole");
         write_back(fs, hole, 2 * MIB, &bytes(1, MIB)).unwrap();
         let (_, behind) = create(fs, "behind");
         write_back(fs, behind, 0, &bytes(1, MIB)).unwrap();
         let (_, small) = create(fs, "small");
         write_back(fs, small, 0, &bytes(2, 100)).unwrap();
-        (hole, behind, small)
+        let (_, scattered) = create(fs, "scattered");
+        write_back(fs, scattered, 64 * KIB * SCATTERED, &bytes(2, 4096)).unwrap();
+        (hole, behind, small, scattered)
     });
     full.fill_index();
+    full.exhaust(scattered);
     refused(&full.fs, hole, 512 * KIB, &bytes(2, MIB));
     refused(&full.fs, behind, 2 * MIB, &bytes(2, MIB));
     refused(&full.fs, small, MIB, &bytes(2, MIB));
@@ -301,6 +314,25 @@ fn what_the_index_has_no_room_for_is_refused_to_copies_and_is_no_hole() {
             matches!(copied, Err(FsError::Refused { .. })),
             "{at}: {copied:?}"
         );
+    }
+    sound(&full.fs);
+}
+
+#[test]
+fn what_was_refused_between_other_bytes_is_no_zeros_after_a_remount_although_all_is_full() {
+    let (mut full, handle) = Full::new(|fs| {
+        let (_, handle) = create(fs, "file");
+        write_back(fs, handle, 2 * MIB, &bytes(1, MIB)).unwrap();
+        handle
+    });
+    full.fill_index();
+    refused(&full.fs, handle, 512 * KIB, &bytes(2, MIB));
+    for _ in 0..2 {
+        full.again();
+        let handle = full.open("file");
+        unreadable(&full.fs, handle, 512 * KIB, MIB);
+        assert_eq!(read(&full.fs, handle, 0, 512 << 10), vec![0; 512 << 10]);
+        assert_eq!(read(&full.fs, handle, 2 * MIB, 1 << 20), bytes(1, MIB));
     }
     sound(&full.fs);
 }

@@ -12,9 +12,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::commit::CommitError;
 use crate::format::Ino;
 use crate::format::record::{Extent, Inline, Inode};
 
@@ -32,9 +34,17 @@ const MOST_FILES: usize = 4096;
 /// Bytes of a run that names no stripe: what a record can say.
 const MOST_BYTES: u64 = 1 << 30;
 
+/// Ranges that are noted in the index although it is not to grow, since the end of the file or of the mount would
+/// make zeros of them: out of what is kept back for removing, which this is as small as.
+const MOST_OVERDRAWN: usize = 256;
+
 /// The ranges of files that are remembered; each file's are changed under its lock.
 #[derive(Debug, Default)]
-pub(super) struct Refused(Mutex<HashMap<Ino, Ranges>>);
+pub(super) struct Refused {
+    files: Mutex<HashMap<Ino, Ranges>>,
+    /// How many were noted while the index was not to grow.
+    overdrawn: AtomicUsize,
+}
 
 /// Ranges that neither overlap nor touch: where each starts, and where it ends.
 #[derive(Debug, Default)]
@@ -86,7 +96,7 @@ impl Ranges {
 
 impl Refused {
     fn add(&self, ino: Ino, range: Range<u64>) {
-        let mut files = self.0.lock();
+        let mut files = self.files.lock();
         if files.len() < MOST_FILES || files.contains_key(&ino) {
             files.entry(ino).or_default().add(range);
         }
@@ -94,13 +104,13 @@ impl Refused {
 
     /// Returns the parts of a range whose bytes were refused, and perhaps other parts.
     pub(super) fn within(&self, ino: Ino, range: &Range<u64>) -> Vec<Range<u64>> {
-        let files = self.0.lock();
+        let files = self.files.lock();
         files.get(&ino).map_or(Vec::new(), |all| all.within(range))
     }
 
     /// A range of a file holds something else, or nothing on purpose.
     pub(super) fn forget(&self, ino: Ino, range: &Range<u64>) {
-        let mut files = self.0.lock();
+        let mut files = self.files.lock();
         if let Some(all) = files.get_mut(&ino) {
             all.remove(range);
             if all.0.is_empty() {
@@ -109,13 +119,20 @@ impl Refused {
         }
     }
 
+    /// Says whether so many more ranges can be noted while the index is not to grow, and counts them.
+    fn overdraw(&self, ranges: usize) -> bool {
+        let add = |drawn: usize| Some(drawn + ranges).filter(|sum| *sum <= MOST_OVERDRAWN);
+        let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.overdrawn.fetch_update(set, get, add).is_ok()
+    }
+
     /// Returns the files of which any are remembered.
     pub(super) fn files(&self) -> Vec<Ino> {
-        self.0.lock().keys().copied().collect()
+        self.files.lock().keys().copied().collect()
     }
 
     fn has(&self, ino: Ino) -> bool {
-        self.0.lock().contains_key(&ino)
+        self.files.lock().contains_key(&ino)
     }
 }
 
@@ -133,12 +150,21 @@ impl Fs {
     }
 
     /// Puts extents without a stripe where a file has holes instead of bytes that were refused, if there
-    /// is room for that.
+    /// is room for that, or not much of it is needed.
     pub(super) fn keep_refused(&self, ino: Ino) {
         let keep = || {
-            self.pipeline.check_growth()?;
+            let growth = self.pipeline.check_growth();
             let lock = self.locks.exclusive(&[ino]);
             let mut inode = self.inode(ino)?;
+            match growth {
+                Err(CommitError::NoSpace) => {
+                    let ranges = self.refused.within(ino, &(0..inode.size)).len();
+                    if !self.refused.overdraw(ranges) {
+                        return Err(FsError::NoSpace);
+                    }
+                }
+                growth => growth?,
+            }
             let end = inode.size..inode.size;
             self.mark_refused(&lock, ino, &mut inode, &end)
         };
