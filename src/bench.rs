@@ -155,7 +155,9 @@ pub fn run(wishes: &Wishes, mut progress: impl FnMut(&Row, usize)) -> Result<Rep
     let mut machine = Machine::measure();
     if let Some(gpus) = &gpus {
         machine.gpu = Some(gpus.name().to_owned());
-        machine.gpu_copy_gb_per_s = Some(resident::copy_gb_per_s(gpus.first(), time)?);
+        let (copies, checksums) = resident::rates_inside(gpus.first(), time)?;
+        machine.gpu_copy_gb_per_s = Some(copies);
+        machine.gpu_checksum_gb_per_s = Some(checksums);
         machine.pcie_h2d_gb_per_s = Some(gpus.send_gb_per_s()?);
     }
     let mut arena = Arena::default();

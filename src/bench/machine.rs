@@ -29,6 +29,8 @@ pub struct Machine {
     pub gpu: Option<String>,
     /// Bytes copied inside the GPU.
     pub gpu_copy_gb_per_s: Option<f64>,
+    /// Bytes whose blocks get a checksum inside the GPU.
+    pub gpu_checksum_gb_per_s: Option<f64>,
     /// Bytes copied to the GPU.
     pub pcie_h2d_gb_per_s: Option<f64>,
 }
@@ -50,6 +52,7 @@ impl Machine {
             memory_copy_gb_per_s: gb_per_s(copy),
             gpu: None,
             gpu_copy_gb_per_s: None,
+            gpu_checksum_gb_per_s: None,
             pcie_h2d_gb_per_s: None,
         }
     }

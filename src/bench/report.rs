@@ -29,14 +29,15 @@ impl fmt::Display for Report {
             "memory, one thread: read {:.1} GB/s, copy {:.1} GB/s",
             machine.memory_read_gb_per_s, machine.memory_copy_gb_per_s
         )?;
-        if let (Some(gpu), Some(inside), Some(rate)) = (
+        if let (Some(gpu), Some(inside), Some(checksums), Some(rate)) = (
             &machine.gpu,
             machine.gpu_copy_gb_per_s,
+            machine.gpu_checksum_gb_per_s,
             machine.pcie_h2d_gb_per_s,
         ) {
             writeln!(
                 f,
-                "{gpu}: copies inside {inside:.0} GB/s, to it {rate:.1} GB/s"
+                "{gpu}: copies inside {inside:.0} GB/s, checksums {checksums:.0} GB/s, copies to it {rate:.1} GB/s"
             )?;
         }
         match &self.isal {

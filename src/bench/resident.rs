@@ -17,19 +17,23 @@ const TURNS: u32 = 5;
 /// The most that is queued for one turn.
 const MOST_ROUNDS: f64 = 1000.0;
 
-/// Returns how fast a GPU copies bytes within its memory, in 10⁹ bytes a second, each of them read and
-/// written.
+/// Returns how fast a GPU copies bytes within its memory, each of them read and written, and how fast it reads
+/// them and computes the checksums of their blocks, in 10⁹ bytes a second.
 ///
 /// # Errors
 ///
 /// If it is lost or has too little memory.
-pub(super) fn copy_gb_per_s(gpu: &Gpu, time: Duration) -> Result<f64, DeviceError> {
+pub(super) fn rates_inside(gpu: &Gpu, time: Duration) -> Result<(f64, f64), DeviceError> {
     let mirror = Matrix::from_fn(1, 1, |_, _| 1);
     let mut resident = gpu.resident(&mirror, false, 1 << 20, TOTAL_BYTES)?;
-    let bytes = to_f64(resident.copied_bytes());
-    let rates = (0..TURNS).map(|_| rate(&mut resident, Resident::copy, time / TURNS));
-    let rates: Vec<f64> = rates.collect::<Result<_, _>>()?;
-    Ok(median(rates) * bytes / 1e9)
+    let (copied, summed) = (resident.copied_bytes(), resident.summed_bytes());
+    let (mut copy_rounds, mut sum_rounds) = (Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        copy_rounds.push(rate(&mut resident, Resident::copy, time / TURNS)?);
+        sum_rounds.push(rate(&mut resident, Resident::sum, time / TURNS)?);
+    }
+    let rate = |rounds, bytes| median(rounds) * to_f64(bytes) / 1e9;
+    Ok((rate(copy_rounds, copied), rate(sum_rounds, summed)))
 }
 
 impl Plan {

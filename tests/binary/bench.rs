@@ -42,7 +42,12 @@ fn the_json_document_has_what_the_contract_names_and_nothing_stands_beside_it() 
     for rate in ["memory_read_gb_per_s", "memory_copy_gb_per_s"] {
         assert!(machine[rate].as_f64() > Some(0.0), "{rate}: {machine:?}");
     }
-    for key in ["gpu", "gpu_copy_gb_per_s", "pcie_h2d_gb_per_s"] {
+    for key in [
+        "gpu",
+        "gpu_copy_gb_per_s",
+        "gpu_checksum_gb_per_s",
+        "pcie_h2d_gb_per_s",
+    ] {
         assert!(machine.contains_key(key), "{key}: {machine:?}");
     }
 

@@ -9,10 +9,14 @@ use super::{
     kernels::Applied,
     launch::Stripes,
     memory::DeviceMemory,
+    module::Module,
     stream::{Event, Purpose, Stream},
 };
 use crate::codec::Matrix;
-use crate::cuda::{DeviceError, ptx::Kind};
+use crate::cuda::{
+    DeviceError,
+    ptx::{self, Kind},
+};
 
 /// Stripes of noise on a device, and a matrix that is applied to them there.
 pub struct Resident {
@@ -22,6 +26,8 @@ pub struct Resident {
     end: Event,
     memory: DeviceMemory,
     wrong: DeviceMemory,
+    sums: DeviceMemory,
+    checksums: Module,
     applied: Applied,
     stripes: Stripes,
 }
@@ -50,6 +56,7 @@ impl Resident {
         };
         let verdicts = count * matrix.rows() * stripes.blocks();
         let wrong = DeviceMemory::new(context, verdicts * size_of::<u32>())?;
+        let sums = count * shards * stripes.blocks();
         let resident = Self {
             context: Arc::clone(context),
             stream: Stream::new(context)?,
@@ -57,6 +64,8 @@ impl Resident {
             end: Event::new(context, Purpose::Measure)?,
             memory,
             wrong,
+            sums: DeviceMemory::new(context, sums * size_of::<u32>())?,
+            checksums: Module::new(context, &ptx::Module::for_checksums())?,
             applied: Applied::compile(context, matrix, kind)?,
             stripes,
         };
@@ -121,6 +130,28 @@ impl Resident {
             unsafe { self.stripes.apply(&self.stream, &self.applied, wrong) }?;
         }
         self.measured()
+    }
+
+    /// Computes the checksums of all blocks of all shards so many times, and returns how long that took.
+    ///
+    /// # Errors
+    ///
+    /// If the device is lost.
+    pub fn sum(&mut self, rounds: u32) -> Result<Duration, DeviceError> {
+        self.context.enter()?;
+        self.start.record(&self.stream)?;
+        for _ in 0..rounds {
+            let sums = self.sums.address();
+            // SAFETY: as in `apply`, and `sums` has a word per block of each shard.
+            unsafe { self.stripes.sum(&self.stream, &self.checksums, sums) }?;
+        }
+        self.measured()
+    }
+
+    /// Returns how many bytes [`Self::sum`] reads each time.
+    #[must_use]
+    pub fn summed_bytes(&self) -> usize {
+        self.stripes.count * (self.stripes.sources + self.stripes.targets) * self.stripes.bytes
     }
 
     /// Copies bytes on the device so many times, as many read and written together as [`Self::apply`]

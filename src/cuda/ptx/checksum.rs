@@ -1,4 +1,11 @@
 //! The kernel that computes CRC32C.
+//!
+//! It reads all shards once more than the kernel that applies a matrix, and that is not what it costs: on an H100,
+//! which copies 1506 GB/s within its memory (3012 read and written), it gets through 906 GB/s, held up by some
+//! eighty instructions for each word. To one kernel for both it would be worth a quarter of their time at most, beside a state
+//! per shard in registers that are short already; with 64+16 there are not as many. The bus, which brings
+//! 50 GB/s of data, waits for neither: from it stripes of 10+4 with checksums go as fast as copies of the same
+//! bytes alone.
 
 use super::{Kernel, writer::lut};
 use crate::codec::BLOCK_BYTES;
