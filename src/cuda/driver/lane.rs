@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use super::{
     context::Context,
@@ -36,6 +38,9 @@ const STAGED_WORDS: usize = RESULT_WORDS;
 
 /// Pieces that a slot takes one behind the other before it is waited for.
 const MOST_UNDER_WAY: usize = 32;
+
+/// How long to wait before a stream is asked again that could not be waited for.
+const ABANDON_RETRY: Duration = Duration::from_millis(100);
 
 /// A lane of a GPU.
 pub(super) struct GpuLane {
@@ -404,9 +409,14 @@ impl Slot {
     fn abandon(&mut self) {
         let was_used = !self.under_way.is_empty();
         self.under_way.clear();
-        if was_used && let Err(error) = self.stream.finish() {
-            // A lost device uses nothing; what failed first is what is reported.
+        while was_used && let Err(error) = self.stream.finish() {
+            // What failed first is what is reported.
             log::debug!("after a failure: {error}");
+            if error.is_final() {
+                break; // a lost device uses nothing
+            }
+            // It may be at work still. Whoever waits for it finds it hanging if this goes on.
+            thread::sleep(ABANDON_RETRY);
         }
     }
 }

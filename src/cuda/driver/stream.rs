@@ -23,7 +23,7 @@ pub(super) struct Stream {
     raw: sys::CUstream,
 }
 
-// SAFETY: streams may be used from any thread.
+// SAFETY: streams may be used from any thread in which their context is current.
 unsafe impl Send for Stream {}
 
 impl Stream {
@@ -283,7 +283,7 @@ pub(super) struct Event {
     raw: sys::CUevent,
 }
 
-// SAFETY: events may be used from any thread.
+// SAFETY: events may be used from any thread in which their context is current.
 unsafe impl Send for Event {}
 
 impl Event {
