@@ -183,14 +183,29 @@ impl Shared {
     fn feed(&self, device: usize, lane: usize) {
         let station = &self.stations[device];
         let leaving = scopeguard::guard((), |()| self.leave(device));
-        match station.watch(lane, || catch(|| station.device().lane())) {
-            Ok(mut made) => {
-                self.feed_lane(device, lane, &mut *made);
-                station.watch(lane, || drop(made));
-            }
-            Err(error) => station.lacks_lane(&error),
+        if let Some(mut made) = self.make_lane(station, lane) {
+            self.feed_lane(device, lane, &mut *made);
+            station.watch(lane, || drop(made));
         }
         drop(leaving);
+    }
+
+    /// Makes a lane; where memory is short, again and again, as long as others of the device are at work.
+    fn make_lane(&self, station: &Station, lane: usize) -> Option<Box<dyn Lane>> {
+        let attempt = || station.watch(lane, || catch(|| station.device().lane()));
+        let mut made = attempt();
+        if let Err(error) = &made {
+            station.lacks_lane(error);
+        }
+        while let Err(error) = &made {
+            log::debug!("GPU {}: {error}", station.device().name());
+            if !self.queue.rest(self.patience, || station.is_given_up()) {
+                return None;
+            }
+            made = attempt();
+            station.tried_again(made.as_ref().err());
+        }
+        made.ok()
     }
 
     /// A lane of this device comes for no more work.

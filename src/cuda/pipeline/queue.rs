@@ -1,6 +1,7 @@
 //! Items that wait for a lane, and the batches they leave in.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -20,6 +21,8 @@ const LEAST_BYTES: usize = 4 << 20;
 pub(super) struct Queue<R> {
     state: Mutex<State<R>>,
     work: Condvar,
+    /// For lanes that cannot work now.
+    rested: Condvar,
 }
 
 struct State<R> {
@@ -42,6 +45,7 @@ impl<R> Queue<R> {
                 closed: lanes == 0,
             }),
             work: Condvar::new(),
+            rested: Condvar::new(),
         }
     }
 
@@ -79,9 +83,23 @@ impl<R> Queue<R> {
         }
     }
 
+    /// Keeps a lane that cannot work for so long, as if it had left. Returns whether it is to try again: the queue is
+    /// open, and `is_over` not for this lane.
+    pub(super) fn rest(&self, time: Duration, is_over: impl Fn() -> bool) -> bool {
+        self.leave();
+        let until = Instant::now() + time;
+        let mut state = self.state.lock();
+        while !state.closed && !is_over() && Instant::now() < until {
+            self.rested.wait_until(&mut state, until);
+        }
+        state.lanes += 1;
+        !state.closed && !is_over()
+    }
+
     /// Lets all lanes see whether it is over for them.
     pub(super) fn wake_all(&self) {
         self.work.notify_all();
+        self.rested.notify_all();
     }
 
     /// Takes note that a lane comes no more; with the last of them the queue is closed.
@@ -105,7 +123,13 @@ impl<R> Queue<R> {
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         drop(waiting);
-        self.work.notify_all();
+        self.wake_all();
+    }
+
+    /// Returns how many lanes may come for a batch.
+    #[cfg(test)]
+    pub(super) fn lanes(&self) -> usize {
+        self.state.lock().lanes
     }
 
     /// Returns how many loans wait.

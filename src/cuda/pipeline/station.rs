@@ -104,8 +104,19 @@ impl Station {
             self.give_up(&error.to_string());
         } else if missing == 1 {
             log::warn!("GPU {name}: {error}; it is given less to do at a time");
-        } else {
-            log::debug!("GPU {name}: {error}");
+        }
+    }
+
+    /// Takes note of what came of making a lane that was missing.
+    pub(super) fn tried_again(&self, error: Option<&DeviceError>) {
+        match error {
+            Some(error) if error.is_final() => self.give_up(&error.to_string()),
+            Some(_) => {}
+            None => {
+                let missing = self.missing_lanes.fetch_sub(1, Ordering::Relaxed) - 1;
+                let name = self.device.name();
+                log::info!("GPU {name}: there is room for a lane again, {missing} are missing");
+            }
         }
     }
 

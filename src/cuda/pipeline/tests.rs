@@ -245,6 +245,17 @@ fn a_device_that_does_not_answer_gets_nothing_any_more_and_who_waits_for_a_lane_
 }
 
 #[test]
+fn a_lane_for_which_there_was_no_room_is_made_once_there_is() {
+    let device = Simulated::default().failing_at(1);
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
+    let pipeline = Pipeline::start_with(devices, SHORT).expect("threads");
+    let is_retried = || device.operations() == LANES as u64 + 1;
+    wait_for(|| is_retried() && pipeline.shared.queue.lanes() == LANES);
+    assert!(run_one(&pipeline, 64));
+    assert_eq!(pipeline.device_names(), ["simulated"]);
+}
+
+#[test]
 fn nobody_waits_for_a_device_that_hangs_while_its_lanes_are_made() {
     for most in 0..LANES {
         let device = Simulated::default().shut_after_lanes(most);
