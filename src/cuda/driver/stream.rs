@@ -269,7 +269,8 @@ impl Parameter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// A thread sleeps until it has happened. The driver has a thread of its own see to that, which costs as much
-    /// as queuing ten copies.
+    /// as queuing ten copies. To sleep for as long as the batch before took, and to look then, is cheaper only where
+    /// batches are long, and halves the rate where they are short: a late look makes the next one later.
     Sleep,
     /// Other streams follow it.
     Order,
