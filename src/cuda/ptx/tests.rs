@@ -222,7 +222,7 @@ fn comparing_finds_every_wrong_block_and_no_other() {
         (3, 18, 130),
         (2, 1, 4096),
         (2, 5, 2 * 4096 + 1),
-        (1, 17, 3 * 4096),
+        (1, 17, 4096 + 16),
     ] {
         let layout = Layout::new(cauchy(k, m), bytes, 2);
         let one = Module::for_matrix(&layout.matrix, Kind::Compare);
