@@ -74,7 +74,7 @@ pub use batch::{Batch, Key, Value};
 pub use error::MetaError;
 pub use index::Visit;
 pub use overlay::Pending;
-pub use verify::VerifiedIndex;
+pub use verify::{SurveyedIndex, VerifiedIndex};
 
 /// Changes that go from one layer to another under one hold of the overlay's lock.
 const CHUNK: usize = 1024;

@@ -98,6 +98,14 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
         let shards = format_count(wrong.shards, "shard");
         println!("{directory}/{file}: {shards} wrong");
     }
+    for (&member, &pages) in &read.index_pages {
+        let directory = pipeline.members().path(member);
+        let pages = format_count(pages, "page");
+        println!(
+            "{directory}/{}: {pages} wrong of this copy of the index",
+            files::INDEX
+        );
+    }
     for inconsistent in &read.inconsistent {
         println!("{inconsistent}");
     }
@@ -105,7 +113,8 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
     for row in &read.rows {
         println!("{}", row_report(row));
     }
-    let is_whole = read.wrong.is_empty() && read.inconsistent.is_empty();
+    let is_whole =
+        read.wrong.is_empty() && read.inconsistent.is_empty() && read.index_pages.is_empty();
     Ok(if is_whole {
         Outcome::Done
     } else {

@@ -3,7 +3,7 @@
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-use super::{Key, MetaError, Value, VerifiedIndex};
+use super::{Key, MetaError, SurveyedIndex, Value, VerifiedIndex};
 use crate::format::journal::{Life, StripeData};
 use crate::format::{Lsn, MemberIndex};
 
@@ -71,6 +71,10 @@ pub(super) trait Index: Send + Sync {
     /// Verifies a bounded piece of what is kept more than once, from page `first` on, and repairs it;
     /// `None` behind the last page.
     fn verify(&self, first: u64) -> Result<Option<VerifiedIndex>, MetaError>;
+
+    /// Looks at a bounded piece of what is kept more than once, from page `first` on; `None` behind the last
+    /// page.
+    fn survey(&self, first: u64) -> Option<SurveyedIndex>;
 
     /// Returns the members that its commits are written to.
     fn holders(&self) -> Vec<MemberIndex>;

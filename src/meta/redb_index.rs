@@ -14,7 +14,7 @@ use redb::{
 
 use super::index::{Commit, Index, KeyRange, Position, Snapshot, Visit};
 use super::mirror::Mirror;
-use super::{MetaError, Value, VerifiedIndex};
+use super::{MetaError, SurveyedIndex, Value, VerifiedIndex};
 use crate::format::journal::{Life, StripeData};
 use crate::format::wire::Reader;
 use crate::format::{FormatError, Lsn, MemberIndex, StripeId};
@@ -299,6 +299,10 @@ impl Index for RedbIndex {
     fn verify(&self, first: u64) -> Result<Option<VerifiedIndex>, MetaError> {
         let _committing = self.committing.lock();
         self.work_on_copies(|mirror| mirror.verify(first))
+    }
+
+    fn survey(&self, first: u64) -> Option<SurveyedIndex> {
+        self.mirror.survey(first)
     }
 
     fn copies(&self) -> Vec<MemberIndex> {

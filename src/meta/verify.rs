@@ -1,6 +1,7 @@
 //! Verifying what lies on the members beside segments: journals, and the copies of the index.
 
 use super::{Meta, MetaError};
+use crate::format::MemberIndex;
 
 /// What verifying a piece of the copies of the index came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,6 +12,15 @@ pub struct VerifiedIndex {
     pub repaired: u64,
     /// Pages that are damaged on every copy. They need not hold anything that is used.
     pub damaged: u64,
+}
+
+/// What looking at a piece of the copies of the index came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SurveyedIndex {
+    /// The page to go on with.
+    pub next: u64,
+    /// For each page that is damaged or out of date on a copy, while another has it, who has that copy.
+    pub wrong: Vec<MemberIndex>,
 }
 
 impl Meta {
@@ -34,5 +44,12 @@ impl Meta {
         self.journal()?;
         let verified = self.index.verify(first);
         verified.map_err(|error| self.poisoned_by(error))
+    }
+
+    /// Reads a megabyte of all copies of the index, from page `first` on, and changes nothing. Returns `None`
+    /// behind the last page.
+    #[must_use]
+    pub fn survey_index(&self, first: u64) -> Option<SurveyedIndex> {
+        self.index.survey(first)
     }
 }

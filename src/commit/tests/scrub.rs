@@ -437,6 +437,37 @@ fn parity_that_does_not_belong_to_its_data_is_found_though_its_checksums_match()
 }
 
 #[test]
+fn pages_that_are_damaged_on_one_copy_of_the_index_are_counted_by_reading_all() {
+    let rig = Rig::new(2, 1, 3);
+    fill(&rig);
+    let read = || {
+        let fs = TestFs::open(rig.stores(&[]), Access::ReadOnly).unwrap();
+        fs.pipeline.read_all_shards().unwrap().index_pages
+    };
+    assert!(read().is_empty());
+    let holder = rig.holders()[1];
+    let disk = &rig.disks[holder];
+    let end = disk.open().open_len(files::INDEX).unwrap() - 5000;
+    // A different page each time, the first of which have been written.
+    let hit = (8192..end)
+        .step_by(9_000)
+        .map(|at| disk.corrupt(files::INDEX, at, |b| b[0] ^= 1, 1));
+    let hit = hit.filter(|hit| *hit).count() as u64;
+    let found = read();
+    let pages = found[&crate::format::MemberIndex(holder as u16)];
+    assert!(
+        found.len() == 1 && pages > 2 && pages <= hit,
+        "{found:?} of {hit}"
+    );
+    // Nothing was written.
+    assert_eq!(read(), found);
+    let fs = rig.open(&[]);
+    scrub(&fs);
+    fs.close();
+    assert!(read().is_empty());
+}
+
+#[test]
 fn superblocks_journals_and_copies_of_the_index_are_repaired_from_others() {
     let base = Rig::new(2, 1, 3);
     let model = fill(&base);

@@ -7,7 +7,7 @@ use super::{Copied, Io, Mirror, PAGE};
 use crate::format::MemberIndex;
 use crate::format::frame::{HEAD_BYTES, Head, PAGE_BYTES};
 use crate::members::Patience;
-use crate::meta::verify::VerifiedIndex;
+use crate::meta::verify::{SurveyedIndex, VerifiedIndex};
 
 /// Pages verified in one go: 1 MiB.
 const PIECE_PAGES: u64 = (1 << 20) / PAGE_BYTES as u64;
@@ -50,6 +50,26 @@ impl Mirror {
             self.sync_files(&mut io)?;
         }
         Ok(Some(verified))
+    }
+
+    /// Reads some pages of all copies. Returns `None` behind the last page.
+    pub(in crate::meta) fn survey(&self, first: u64) -> Option<SurveyedIndex> {
+        let io = self.io.lock();
+        let first = first.max(1);
+        let end = io.durable.db_bytes.div_ceil(PAGE);
+        if first >= end {
+            return None;
+        }
+        let count = PIECE_PAGES.min(end - first);
+        let compared = self.read_from_all(first, count, Patience::Full);
+        // What a commit had begun to write that was cut off is no part of the index.
+        let is_committed = |page: &u64| compared.newest[page].0 <= io.durable_sequence;
+        let behind = compared.behind.iter();
+        let wrong = behind.filter(|(_, page)| is_committed(page));
+        Some(SurveyedIndex {
+            next: first + count,
+            wrong: wrong.map(|(member, _)| *member).collect(),
+        })
     }
 
     /// Gives up copies whose files were cut short: others are made in their place. Returns how many.

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::format::MemberIndex;
 use crate::meta::index::{Commit, Index, KeyRange, Position, Snapshot, Visit};
-use crate::meta::{Key, MetaError, StripeData, Value, VerifiedIndex};
+use crate::meta::{Key, MetaError, StripeData, SurveyedIndex, Value, VerifiedIndex};
 
 /// A map, shared with the views of it until the next commit.
 #[derive(Debug, Default)]
@@ -67,6 +67,10 @@ impl Index for MemIndex {
 
     fn verify(&self, _first: u64) -> Result<Option<VerifiedIndex>, MetaError> {
         Ok(None)
+    }
+
+    fn survey(&self, _first: u64) -> Option<SurveyedIndex> {
+        None
     }
 
     fn copies(&self) -> Vec<MemberIndex> {

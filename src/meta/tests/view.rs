@@ -13,7 +13,7 @@ use super::rig::State;
 use crate::format::MemberIndex;
 use crate::meta::index::{Commit, Index, Position, Snapshot};
 use crate::meta::overlay::{Origin, Overlay};
-use crate::meta::{Batch, Key, MetaError, StripeData, VerifiedIndex, view};
+use crate::meta::{Batch, Key, MetaError, StripeData, SurveyedIndex, VerifiedIndex, view};
 
 fn key(random: &mut StdRng) -> Key {
     Key::from(random.random_range(0..9000u32).to_be_bytes().to_vec())
@@ -161,6 +161,10 @@ impl Index for Hanging {
 
     fn verify(&self, first: u64) -> Result<Option<VerifiedIndex>, MetaError> {
         self.index.verify(first)
+    }
+
+    fn survey(&self, first: u64) -> Option<SurveyedIndex> {
+        self.index.survey(first)
     }
 
     fn copies(&self) -> Vec<MemberIndex> {
