@@ -8,17 +8,21 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use super::{CommitError, CreateOptions, InodeLocks, MissingShards, OpenOptions, Pipeline};
+use super::{
+    CommitError, CreateOptions, InodeLocks, MissingShards, OpenOptions, Pace, Pipeline,
+    RebuildProgress,
+};
 use crate::codec::Geometry;
 use crate::format::record::{Backref, Extent, Marker};
 use crate::format::{BLOCK_SIZE, Ino, Record, ShardIndex, StripeId, files, key};
 use crate::members::Access;
 use crate::meta::Batch;
 use crate::store::{
-    Call, CallKind, CutPolicy, Executor, ExecutorKind, FaultPlan, FaultStore, MemDisk, Store,
-    StoreRef,
+    Call, CallKind, CutPolicy, Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore,
+    MemDisk, Scope, Store, StoreRef,
 };
 use crate::volume::Catalog;
 
@@ -76,6 +80,33 @@ fn subsets(count: usize, most: usize) -> Vec<Vec<usize>> {
         .map(members)
         .filter(|set| set.len() <= most)
         .collect()
+}
+
+static UNLIMITED: AtomicU64 = AtomicU64::new(0);
+
+/// Work goes on as fast as it can, with `wait` for its rests.
+fn unlimited(wait: &dyn Fn(Duration) -> bool) -> Pace<'_> {
+    Pace {
+        bytes_per_second: &UNLIMITED,
+        wait,
+    }
+}
+
+/// The same, without any rest.
+fn at_once() -> Pace<'static> {
+    unlimited(&|_| true)
+}
+
+/// The power of all disks goes at a call that changes something, and stays away.
+fn power_cut_at(call: u64) -> Fault {
+    Fault::at(call, Effect::PowerCut)
+        .of(Scope::Changing)
+        .lasting()
+}
+
+/// What a power cut may do with what was not synced.
+fn ways_to_cut(seed: u64) -> [CutPolicy; 3] {
+    [CutPolicy::Drop, CutPolicy::Keep, CutPolicy::Reorder(seed)]
 }
 
 struct NoLocks;
@@ -152,6 +183,13 @@ impl Rig {
 
     fn open(&self, lost: &[usize]) -> TestFs {
         TestFs::open(self.stores(lost), Access::ReadWrite).unwrap()
+    }
+
+    /// The same, where what is tried says what came before.
+    #[track_caller]
+    fn open_in(&self, lost: &[usize], context: &str) -> TestFs {
+        let opened = TestFs::open(self.stores(lost), Access::ReadWrite);
+        opened.unwrap_or_else(|error| panic!("{context}: {error}"))
     }
 
     fn bytes_of(&self, written: &WrittenShard) -> Vec<u8> {
@@ -267,6 +305,18 @@ impl TestFs {
 
     fn sync(&self) -> Result<(), CommitError> {
         self.pipeline.sync()
+    }
+
+    fn rebuild(&self) -> Result<RebuildProgress, CommitError> {
+        self.pipeline.rebuild(&NoLocks, &at_once())
+    }
+
+    /// Rebuilds, with `wait` for its rests.
+    fn rebuild_while(
+        &self,
+        wait: &dyn Fn(Duration) -> bool,
+    ) -> Result<RebuildProgress, CommitError> {
+        self.pipeline.rebuild(&NoLocks, &unlimited(wait))
     }
 
     fn close(self) {

@@ -2,11 +2,9 @@
 //! them is given up. Asserted on what lies on the disks.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::AtomicU64;
 
 use super::*;
-use crate::commit::{Pace, RebuildProgress, RebuildState};
-use crate::store::{Effect, Fault, Scope};
+use crate::commit::RebuildState;
 
 /// A volume of 2+1, with a segment of which some stripes need the disk that is away.
 struct Damaged {
@@ -90,14 +88,6 @@ impl Damaged {
     }
 }
 
-fn rebuild(fs: &TestFs) -> Result<RebuildProgress, CommitError> {
-    let pace = Pace {
-        bytes_per_second: &AtomicU64::new(0),
-        wait: &|_| true,
-    };
-    fs.pipeline.rebuild(&NoLocks, &pace)
-}
-
 #[test]
 fn what_can_be_read_is_made_whole_beside_what_needs_who_is_away_and_that_waits_for_him() {
     let damaged = Damaged::new(5);
@@ -109,7 +99,7 @@ fn what_can_be_read_is_made_whole_beside_what_needs_who_is_away_and_that_waits_f
     assert!(!waiting.is_empty());
     let segment = files::parse_segment(&damaged.name).unwrap();
     let slots = fs.pipeline.volume.segment(segment).unwrap().slots;
-    let progress = rebuild(&fs).unwrap();
+    let progress = fs.rebuild().unwrap();
     assert_eq!(progress.state, RebuildState::Finished);
     assert!(progress.bytes_unreadable > 0, "{progress:?}");
     assert_eq!((progress.bytes_waiting, progress.bytes_left), (0, 0));
@@ -124,7 +114,7 @@ fn what_can_be_read_is_made_whole_beside_what_needs_who_is_away_and_that_waits_f
     let found = rig.disks[damaged.cut.0].open().open_len(&damaged.name);
     assert_eq!(found.unwrap(), damaged.cut.1);
     damaged.assert_readable_is_right(&fs, "rebuilt");
-    let again = rebuild(&fs).unwrap();
+    let again = fs.rebuild().unwrap();
     assert_eq!(again.bytes_done, 0, "nothing is copied twice");
     fs.close();
     // Whatever else is lost, what was whole is there.
@@ -134,7 +124,7 @@ fn what_can_be_read_is_made_whole_beside_what_needs_who_is_away_and_that_waits_f
     }
     let fs = rig.open(&[]);
     assert_holds(&fs, model, "back");
-    rebuild(&fs).unwrap();
+    fs.rebuild().unwrap();
     fs.assert_shards_lie_on(rig, &[], "back and rebuilt");
     let rows = fs.redundancy();
     assert_eq!((rows.len(), rows[0].0), (1, 1), "{rows:?}");
@@ -145,7 +135,7 @@ fn what_can_be_read_is_made_whole_beside_what_needs_who_is_away_and_that_waits_f
 fn a_block_that_no_other_can_give_keeps_its_own_stripe_alone_from_being_rebuilt() {
     let Damaged { rig, away, .. } = Damaged::new(5);
     let fs = rig.open(&[]);
-    rebuild(&fs).unwrap();
+    fs.rebuild().unwrap();
     fs.close();
     let fs = rig.open(&[away]);
     let shards = fs.written_shards();
@@ -157,7 +147,7 @@ fn a_block_that_no_other_can_give_keeps_its_own_stripe_alone_from_being_rebuilt(
     let is_spoilt = |s: &&WrittenShard| s.disk != away && of_who_is_away.contains(&s.stripe);
     let spoilt = shards.iter().rfind(is_spoilt).unwrap();
     assert!(rig.disks[spoilt.disk].corrupt(&spoilt.name, spoilt.offset, |b| b.fill(0xee), 64));
-    let progress = rebuild(&fs).unwrap();
+    let progress = fs.rebuild().unwrap();
     assert!(progress.bytes_unreadable > 0, "{progress:?}");
     let rows = fs.redundancy();
     assert_eq!((rows[0], rows[1].0), ((-1, 1), 1), "{rows:?}");
@@ -176,7 +166,7 @@ fn nothing_is_copied_where_a_copy_would_be_no_better() {
     let damaged = Damaged::new(3);
     let fs = damaged.rig.open(&[damaged.away]);
     let stripes = fs.stripes();
-    let progress = rebuild(&fs).unwrap();
+    let progress = fs.rebuild().unwrap();
     assert_eq!(progress.bytes_done, 0);
     assert_eq!(fs.stripes(), stripes);
     damaged.assert_readable_is_right(&fs, "rebuilt");
@@ -190,22 +180,22 @@ fn a_power_cut_at_any_call_loses_nothing_of_what_is_copied_or_waits() {
         let plan = FaultPlan::new();
         let stores = FaultStore::wrap_all(rig.stores(&[damaged.away]), &plan);
         let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
-        let cut = Fault::at(call, Effect::PowerCut).of(Scope::Changing);
-        plan.add(cut.lasting());
-        let outcome = rebuild(&fs);
+        plan.add(power_cut_at(call));
+        let outcome = fs.rebuild();
         if plan.triggered() == 0 {
             outcome.unwrap();
             assert!(call > 20, "only {call} calls");
             break;
         }
         drop(fs);
-        let policies = [CutPolicy::Drop, CutPolicy::Keep, CutPolicy::Reorder(call)];
+        let policies = ways_to_cut(call);
         let policy = policies[call as usize % 3];
         rig.cut(policy);
         let context = format!("cut {call}, {policy:?}");
         let fs = rig.open(&[damaged.away]);
         damaged.assert_readable_is_right(&fs, &context);
-        rebuild(&fs).unwrap_or_else(|error| panic!("{context}: {error}"));
+        fs.rebuild()
+            .unwrap_or_else(|error| panic!("{context}: {error}"));
         damaged.assert_readable_is_right(&fs, &context);
         let rows = fs.redundancy();
         assert!(rows.len() == 2 && rows[1].0 == 1, "{context}: {rows:?}");

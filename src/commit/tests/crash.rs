@@ -89,11 +89,7 @@ fn every_cut_keeps_the_promises(data: usize, parity: usize, count: usize, stride
     for call in (1..).step_by(stride) {
         let rig = base.fork();
         let plan = FaultPlan::new();
-        plan.add(
-            Fault::at(call, Effect::PowerCut)
-                .of(Scope::Changing)
-                .lasting(),
-        );
+        plan.add(power_cut_at(call));
         let mut promises = kept_before.clone();
         let outcome = rig
             .open_with_faults(&plan)
@@ -104,10 +100,7 @@ fn every_cut_keeps_the_promises(data: usize, parity: usize, count: usize, stride
         }
         cuts += 1;
         let seed = call * 1_000;
-        for (turn, policy) in [CutPolicy::Drop, CutPolicy::Keep, CutPolicy::Reorder(seed)]
-            .into_iter()
-            .enumerate()
-        {
+        for (turn, policy) in ways_to_cut(seed).into_iter().enumerate() {
             let left = rig.fork();
             left.cut(policy);
             // Every set of lost members comes up, in turn.
@@ -121,8 +114,7 @@ fn every_cut_keeps_the_promises(data: usize, parity: usize, count: usize, stride
 }
 
 fn check_after_cut(rig: &Rig, lost: &[usize], promises: &Promises, context: &str) {
-    let fs = TestFs::open(rig.stores(lost), Access::ReadWrite)
-        .unwrap_or_else(|error| panic!("{context}: {error}"));
+    let fs = rig.open_in(lost, context);
     promises.check(&fs, context);
     fs.assert_shards_lie_on(rig, lost, context);
     assert!(
@@ -169,11 +161,7 @@ fn a_power_cut_in_the_middle_of_recovery_loses_nothing_either() {
     for call in 1.. {
         let rig = base.fork();
         let plan = FaultPlan::new();
-        plan.add(
-            Fault::at(call, Effect::PowerCut)
-                .of(Scope::Changing)
-                .lasting(),
-        );
+        plan.add(power_cut_at(call));
         let opened = rig.open_with_faults(&plan);
         if plan.triggered() == 0 {
             opened.map(drop).unwrap();

@@ -146,22 +146,17 @@ fn a_power_cut_at_any_call_of_moving_the_index_loses_nothing() {
         let full = rig.holders()[0];
         fill_disk(&rig.disks[full]);
         fs.pipeline.measure_growth();
-        plan.add(
-            Fault::at(call, Effect::PowerCut)
-                .of(Scope::Changing)
-                .lasting(),
-        );
+        plan.add(power_cut_at(call));
         let moved = fs.pipeline.make_room(0, &NoLocks);
         let moved = moved.and_then(|_| add(&fs, 3)).and_then(|()| fs.sync());
         let struck = plan.triggered() > 0;
         drop(fs);
-        for policy in [CutPolicy::Drop, CutPolicy::Keep, CutPolicy::Reorder(call)] {
+        for policy in ways_to_cut(call) {
             for lost in [vec![], vec![call as usize % 5]] {
                 let rig = rig.fork();
                 rig.cut(policy);
                 let context = format!("cut {call}, {policy:?}, lost {lost:?}");
-                let fs = TestFs::open(rig.stores(&lost), Access::ReadWrite)
-                    .unwrap_or_else(|error| panic!("{context}: {error}"));
+                let fs = rig.open_in(&lost, &context);
                 assert_holds(&fs, &model, &context);
                 assert_records(&fs, 0..3 + u64::from(moved.is_ok()));
             }

@@ -1,15 +1,12 @@
 //! Directories that come into a volume, or back into it, while it is open.
 
 use std::ops::ControlFlow;
-use std::sync::atomic::AtomicU64;
 
 use super::*;
-use crate::commit::{Pace, RebuildProgress, ScrubStatus};
+use crate::commit::ScrubStatus;
 use crate::format::MemberIndex;
 use crate::members::{Belongings, MembersError, Seat};
-use crate::store::{Effect, Fault, Scope, StoreErrorKind};
-
-static UNLIMITED: AtomicU64 = AtomicU64::new(0);
+use crate::store::StoreErrorKind;
 
 fn fill(fs: &TestFs, first: u64, model: &mut Model) {
     for round in 0..4 {
@@ -20,14 +17,6 @@ fn fill(fs: &TestFs, first: u64, model: &mut Model) {
         }
         fs.sync().unwrap();
     }
-}
-
-fn rebuild(fs: &TestFs) -> RebuildProgress {
-    let pace = Pace {
-        bytes_per_second: &UNLIMITED,
-        wait: &|_| true,
-    };
-    fs.pipeline.rebuild(&NoLocks, &pace).unwrap()
 }
 
 fn join(fs: &TestFs, seat: Seat, disk: &MemDisk) -> Result<MemberIndex, CommitError> {
@@ -73,7 +62,7 @@ fn a_new_directory_takes_the_place_of_a_lost_one_and_gets_its_very_bytes() {
         // Nothing is said to be there that is not.
         assert!(fs.redundancy()[0].0 <= 1, "{:?}", fs.redundancy());
         fill(&fs, 2000, &mut model);
-        rebuild(&fs);
+        fs.rebuild().unwrap();
         for (shard, before) in of_lost().zip(before) {
             assert!(rig.bytes_of(shard) == before, "{} of {lost}", shard.name);
         }
@@ -105,7 +94,7 @@ fn one_more_directory_takes_new_data_at_once_and_what_was_lost() {
     let record = fs.pipeline.stripe(newest).unwrap().unwrap();
     let segment = fs.pipeline.volume.segment(record.segment).unwrap();
     assert!(segment.slots.contains(&Some(MemberIndex(4))), "{segment:?}");
-    let progress = rebuild(&fs);
+    let progress = fs.rebuild().unwrap();
     assert_eq!(progress.bytes_waiting, 0);
     assert_eq!(fs.redundancy()[0].0, 2, "{:?}", fs.redundancy());
     fs.assert_shards_lie_on(&rig, &[1], "added");
@@ -130,7 +119,7 @@ fn what_was_written_before_a_checkpoint_is_durable_on_a_directory_that_has_just_
         fs.sync().unwrap();
         rig.disks[0] = new_disk();
         join(&fs, Seat::Of(MemberIndex(0)), &rig.disks[0]).unwrap();
-        rebuild(&fs);
+        fs.rebuild().unwrap();
         drop(fs);
         rig.cut(CutPolicy::Drop);
         let model = Model::from([(1, bytes)]);
@@ -156,8 +145,7 @@ fn a_power_cut_at_any_call_of_joining_loses_nothing() {
             let mut stores = FaultStore::wrap_all(stores, &plan);
             let joining = stores.pop().unwrap();
             let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
-            let cut = Fault::at(call, Effect::PowerCut).of(Scope::Changing);
-            plan.add(cut.lasting());
+            plan.add(power_cut_at(call));
             let joined = fs.pipeline.join(seat, &joining);
             let struck = plan.triggered() > 0;
             drop(fs);
@@ -166,16 +154,15 @@ fn a_power_cut_at_any_call_of_joining_loses_nothing() {
                 _ => rig.disks[2] = new,
             }
             let away: Vec<usize> = (seat == Seat::New).then_some(2).into_iter().collect();
-            for policy in [CutPolicy::Drop, CutPolicy::Keep, CutPolicy::Reorder(call)] {
+            for policy in ways_to_cut(call) {
                 let rig = rig.fork();
                 rig.cut(policy);
                 let context = format!("{seat:?}, cut {call}, {policy:?}");
-                let fs = TestFs::open(rig.stores(&away), Access::ReadWrite)
-                    .unwrap_or_else(|error| panic!("{context}: {error}"));
+                let fs = rig.open_in(&away, &context);
                 assert_holds(&fs, &model, &context);
                 fs.write(9, &pattern(9, 20_000)).unwrap();
                 fs.sync().unwrap();
-                rebuild(&fs);
+                fs.rebuild().unwrap();
                 assert_holds(&fs, &model, &context);
                 let live = fs.pipeline.members().live();
                 let is_gone = |disk: &usize| !live.contains(&MemberIndex(*disk as u16));
@@ -268,8 +255,7 @@ fn what_was_written_to_a_directory_before_it_is_up_to_date_counts_after_a_power_
             for lost in subsets(rig.disks.len(), 1) {
                 let context = format!("{seat:?}, {policy:?}, lost {lost:?}");
                 let rig = rig.fork();
-                let fs = TestFs::open(rig.stores(&lost), Access::ReadWrite)
-                    .unwrap_or_else(|error| panic!("{context}: {error}"));
+                let fs = rig.open_in(&lost, &context);
                 let of_old = |file: &u64| seat != Seat::New && !lost.is_empty() && *file < 1000;
                 let mut model = model.clone();
                 // Nothing was rebuilt of what went with the old directory.
@@ -277,7 +263,7 @@ fn what_was_written_to_a_directory_before_it_is_up_to_date_counts_after_a_power_
                 assert_holds(&fs, &model, &context);
                 assert_eq!(fs.pipeline.members().unusable(), [], "{context}");
                 if lost.is_empty() {
-                    rebuild(&fs);
+                    fs.rebuild().unwrap();
                     fs.assert_shards_lie_on(&rig, &[], &context);
                     assert_eq!(fs.redundancy()[0].0, 1, "{context}");
                 }
@@ -310,7 +296,7 @@ fn a_directory_that_vanished_and_is_back_gets_what_it_missed() {
         Err(CommitError::Members(error)) if matches!(*error, MembersError::OwnMember { .. })
     ));
     let before = fs.written_shards().len();
-    let progress = rebuild(&fs);
+    let progress = fs.rebuild().unwrap();
     assert!(progress.bytes_done > 0);
     assert!(before > 0 && fs.written_shards().len() > before);
     assert_eq!(fs.redundancy()[0].0, 1);
@@ -333,7 +319,7 @@ fn an_older_copy_of_a_directory_that_vanished_gets_all_that_it_lacks() {
     fs.pipeline.members().probe();
     rig.disks[2].fail(None);
     join(&fs, Seat::Own, &rig.disks[2]).unwrap();
-    rebuild(&fs);
+    fs.rebuild().unwrap();
     fill(&fs, 1000, &mut model);
     assert!(fs.pipeline.members().put_back().is_empty());
     rig.disks[1].fail(Some(StoreErrorKind::Gone));
@@ -344,7 +330,7 @@ fn an_older_copy_of_a_directory_that_vanished_gets_all_that_it_lacks() {
     assert!(!fs.pipeline.members().put_back().is_empty());
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
     fs.pipeline.scrub(&NoLocks, None, go_on).unwrap();
-    rebuild(&fs);
+    fs.rebuild().unwrap();
     assert_eq!(fs.redundancy()[0].0, 1);
     fs.assert_shards_lie_on(&rig, &[], "put back");
     assert_holds(&fs, &model, "put back");
@@ -403,7 +389,7 @@ fn a_member_that_is_removed_is_emptied_and_everything_bears_as_many_losses_witho
         fs.pipeline.remove_member(MemberIndex(4)).unwrap();
         fill(&fs, 2000, &mut model);
         let promised = fs.pipeline.space();
-        rebuild(&fs);
+        fs.rebuild().unwrap();
         let found = fs.pipeline.space();
         let about = |a: u64, b: u64| a.abs_diff(b) * 50 <= found.usable_total;
         assert!(
@@ -429,7 +415,7 @@ fn a_member_that_is_removed_is_emptied_and_everything_bears_as_many_losses_witho
         rig.disks.push(new_disk());
         assert_eq!(join(&fs, Seat::New, &rig.disks[4]).unwrap(), MemberIndex(4));
         fill(&fs, 3000, &mut model);
-        rebuild(&fs);
+        fs.rebuild().unwrap();
         fs.close();
         assert_bears(&rig, 1, &model, "another came");
     }
@@ -452,7 +438,7 @@ fn what_is_dead_keeps_no_member_from_being_removed() {
         model.insert(file, Vec::new());
     }
     fs.pipeline.remove_member(MemberIndex(2)).unwrap();
-    let progress = rebuild(&fs);
+    let progress = fs.rebuild().unwrap();
     assert_eq!(progress.bytes_waiting, 0, "{progress:?}");
     assert_eq!(fs.pipeline.members().count(), 2);
     assert_eq!(fs.redundancy(), [(1, fs.stripes().len() as u64)]);
@@ -481,26 +467,20 @@ fn a_power_cut_at_any_call_of_a_removal_loses_nothing_and_it_goes_on() {
         let rig = base.fork();
         let plan = FaultPlan::new();
         let fs = rig.open_with_faults(&plan).unwrap();
-        let cut = Fault::at(call, Effect::PowerCut).of(Scope::Changing);
-        plan.add(cut.lasting());
-        let pace = Pace {
-            bytes_per_second: &UNLIMITED,
-            wait: &|_| true,
-        };
+        plan.add(power_cut_at(call));
         let removed = fs.pipeline.remove_member(MemberIndex(3));
-        let removed = removed.and_then(|()| fs.pipeline.rebuild(&NoLocks, &pace));
+        let removed = removed.and_then(|()| fs.rebuild());
         let struck = plan.triggered() > 0;
         drop(fs);
-        for policy in [CutPolicy::Drop, CutPolicy::Keep, CutPolicy::Reorder(call)] {
+        for policy in ways_to_cut(call) {
             let rig = rig.fork();
             rig.cut(policy);
             let context = format!("cut {call}, {policy:?}");
-            let fs = TestFs::open(rig.stores(&[]), Access::ReadWrite)
-                .unwrap_or_else(|error| panic!("{context}: {error}"));
+            let fs = rig.open_in(&[], &context);
             assert_holds(&fs, &model, &context);
             let was_leaving = !fs.pipeline.members().leaving().is_empty();
             let was_there = fs.pipeline.members().count();
-            rebuild(&fs);
+            fs.rebuild().unwrap();
             assert_eq!(fs.pipeline.members().leaving(), [], "{context}");
             // One that was on its way goes; one that nobody is known to want to go stays.
             let left = fs.pipeline.members().count();
@@ -534,22 +514,15 @@ fn the_index_bears_as_many_losses_at_any_call_of_the_removal_of_a_member_that_ha
         let rig = base.fork();
         let plan = FaultPlan::new();
         let fs = rig.open_with_faults(&plan).unwrap();
-        let cut = Fault::at(call, Effect::PowerCut).of(Scope::Changing);
-        plan.add(cut.lasting());
-        let pace = Pace {
-            bytes_per_second: &UNLIMITED,
-            wait: &|_| true,
-        };
+        plan.add(power_cut_at(call));
         let done = fs.pipeline.remove_member(MemberIndex(removed as u16));
-        let done = done.and_then(|()| fs.pipeline.rebuild(&NoLocks, &pace));
+        let done = done.and_then(|()| fs.rebuild());
         let struck = plan.triggered() > 0;
         drop(fs);
-        let policy =
-            [CutPolicy::Drop, CutPolicy::Keep, CutPolicy::Reorder(call)][call as usize / 2 % 3];
+        let policy = ways_to_cut(call)[call as usize / 2 % 3];
         rig.cut(policy);
         let context = format!("cut {call}, {policy:?}");
-        let fs = TestFs::open(rig.stores(&[other]), Access::ReadWrite)
-            .unwrap_or_else(|error| panic!("{context}: {error}"));
+        let fs = rig.open_in(&[other], &context);
         assert_holds(&fs, &model, &context);
         if !struck {
             done.unwrap();
@@ -576,7 +549,7 @@ fn a_member_is_let_go_only_once_others_have_the_copies_of_the_index() {
     fs.pipeline.remove_member(index(others[0])).unwrap();
     fs.pipeline.remove_member(index(before[0])).unwrap();
     capacity(0);
-    rebuild(&fs);
+    fs.rebuild().unwrap();
     assert_eq!(rig.holders(), before);
     assert_eq!(fs.pipeline.members().leaving(), [index(before[0])]);
     capacity(DISK);
@@ -584,7 +557,7 @@ fn a_member_is_let_go_only_once_others_have_the_copies_of_the_index() {
     for _ in 0..40 {
         fs.pipeline.mend_index(1).unwrap();
     }
-    rebuild(&fs);
+    fs.rebuild().unwrap();
     assert_eq!(fs.pipeline.members().leaving(), []);
     assert_eq!(fs.pipeline.members().count(), 4);
     let after = rig.holders();
@@ -636,12 +609,8 @@ fn balancing_fills_a_new_member_as_much_as_the_others_and_loses_nothing() {
         rig.disks.iter().map(taken).collect()
     };
     let whole: u64 = taken(&rig).iter().sum();
-    let pace = Pace {
-        bytes_per_second: &UNLIMITED,
-        wait: &|_| true,
-    };
     for _ in 0..3 {
-        fs.pipeline.balance(&pace).unwrap();
+        fs.pipeline.balance(&at_once()).unwrap();
         let volume = &fs.pipeline.volume;
         let segments = volume.segments();
         assert!(

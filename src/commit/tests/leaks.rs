@@ -1,9 +1,6 @@
 //! Space that no record names, after crashes and absences.
 
-use std::sync::atomic::AtomicU64;
-
 use super::*;
-use crate::commit::Pace;
 use crate::store::{Effect, Fault, Scope, StoreErrorKind};
 
 /// Bytes free on all disks together.
@@ -93,9 +90,7 @@ fn no_crash_and_no_absence_leaks_space() {
     for call in (1..).step_by(3) {
         let rig = base.fork();
         let plan = FaultPlan::new();
-        let fault = Fault::at(call, Effect::PowerCut)
-            .of(Scope::Changing)
-            .lasting();
+        let fault = power_cut_at(call);
         plan.add(fault);
         let run = rig.open_with_faults(&plan).and_then(|fs| make_holes(&fs));
         if plan.triggered() == 0 {
@@ -134,7 +129,6 @@ fn no_crash_and_no_absence_leaks_space() {
 /// one that had nothing of them.
 #[test]
 fn what_dies_while_it_is_rebuilt_takes_no_space() {
-    static UNLIMITED: AtomicU64 = AtomicU64::new(0);
     for (is_moved, dies_whole) in [(false, false), (true, false), (true, true)] {
         let context = format!("moved: {is_moved}, all dies: {dies_whole}");
         let rig = Rig::new(2, 1, if is_moved { 4 } else { 3 });
@@ -161,11 +155,7 @@ fn what_dies_while_it_is_rebuilt_takes_no_space() {
         plan.add(Fault::at(1, Effect::Hang).of(Scope::Kind(CallKind::Create)));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let pace = Pace {
-                    bytes_per_second: &UNLIMITED,
-                    wait: &|_| true,
-                };
-                fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
+                fs.rebuild().unwrap();
             });
             while plan.triggered() == 0 {
                 std::thread::yield_now();

@@ -1,10 +1,8 @@
 //! Members that are emptied: for whom, or not after all.
 
 use std::cell::Cell;
-use std::sync::atomic::AtomicU64;
 
 use super::*;
-use crate::commit::Pace;
 use crate::format::MemberIndex;
 use crate::members::Seat;
 
@@ -38,11 +36,7 @@ fn a_member_that_is_kept_half_way_has_what_it_had_left_and_takes_new_data() {
         }
         true
     };
-    let pace = Pace {
-        bytes_per_second: &AtomicU64::new(0),
-        wait: &wait,
-    };
-    let progress = fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
+    let progress = fs.rebuild_while(&wait).unwrap();
     assert_eq!((progress.bytes_left, progress.bytes_waiting), (0, 0));
     // No more than the segment that was being moved.
     let segments = fs.pipeline.volume.segments().into_iter();

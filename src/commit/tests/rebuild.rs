@@ -4,10 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::commit::{Pace, RebuildProgress, RebuildState};
-use crate::store::{Effect, Fault, Scope};
-
-static UNLIMITED: AtomicU64 = AtomicU64::new(0);
+use crate::commit::{Pace, RebuildState};
+use crate::store::{Effect, Fault};
 
 /// Files of every kind of length, in an order that leaves short stripes between full ones.
 fn fill(fs: &TestFs, first: u64, model: &mut Model) {
@@ -26,14 +24,6 @@ fn fill(fs: &TestFs, first: u64, model: &mut Model) {
 /// Files enough for segments on every disk.
 fn fill_amply(fs: &TestFs, model: &mut Model) {
     (0..5).for_each(|round| fill(fs, 100 * round, model));
-}
-
-fn rebuild(fs: &TestFs) -> Result<RebuildProgress, CommitError> {
-    let pace = Pace {
-        bytes_per_second: &UNLIMITED,
-        wait: &|_| true,
-    };
-    fs.pipeline.rebuild(&NoLocks, &pace)
 }
 
 /// Asserts that every stripe bears the loss of any `parity` members, by counting and by losing them.
@@ -83,7 +73,7 @@ fn what_lost_members_held_is_rebuilt_onto_the_others() {
             let context = format!("{data}+{parity} of {count}, gone {gone:?}");
             let fs = rig.open(&gone);
             fill(&fs, 1000, &mut model);
-            let progress = rebuild(&fs).unwrap();
+            let progress = fs.rebuild().unwrap();
             assert_eq!(progress.state, RebuildState::Finished, "{context}");
             assert_eq!(progress.bytes_waiting, 0, "{context}");
             assert_eq!(progress.bytes_left, 0, "{context}");
@@ -114,7 +104,7 @@ fn files_that_are_gone_or_cut_short_are_made_again_with_the_same_bytes() {
             .unwrap();
     }
     assert!(fs.redundancy()[0].0 <= 1);
-    rebuild(&fs).unwrap();
+    fs.rebuild().unwrap();
     for (shard, before) in shards.iter().zip(before) {
         assert!(
             rig.bytes_of(shard) == before,
@@ -151,7 +141,7 @@ fn files_that_readers_or_counting_find_gone_or_cut_short_are_called_for() {
             assert_eq!(fs.redundancy()[0].0, 0, "{context}");
         }
         assert!(fs.pipeline.lacks_shards().unwrap(), "{context}");
-        rebuild(&fs).unwrap();
+        fs.rebuild().unwrap();
         assert_whole(fs, &rig, &[], 1, &model, &context);
     }
 }
@@ -182,7 +172,7 @@ fn a_member_that_was_away_gets_only_what_it_missed() {
     };
     assert!(missed > 0);
     plan.record();
-    let progress = rebuild(&fs).unwrap();
+    let progress = fs.rebuild().unwrap();
     assert_eq!(progress.bytes_done, missed);
     let log = plan.take_log().into_iter();
     let written =
@@ -201,14 +191,14 @@ fn without_another_member_what_is_lost_waits_and_is_not_said_to_be_rebuilt() {
     fill(&fs, 0, &mut model);
     fs.close();
     let fs = rig.open(&[3]);
-    let progress = rebuild(&fs).unwrap();
+    let progress = fs.rebuild().unwrap();
     assert!(progress.bytes_waiting > 0, "{progress:?}");
     assert_eq!((progress.bytes_done, progress.bytes_left), (0, 0));
     assert_eq!(fs.redundancy()[0].0, 1);
     fs.close();
     // It is back with all it had.
     let fs = rig.open(&[]);
-    assert_eq!(rebuild(&fs).unwrap().bytes_done, 0);
+    assert_eq!(fs.rebuild().unwrap().bytes_done, 0);
     assert_whole(fs, &rig, &[], 2, &model, "back again");
 }
 
@@ -238,7 +228,7 @@ fn what_is_lost_for_good_keeps_nothing_else_from_being_rebuilt_and_is_left_as_it
     {
         assert!(rig.disks[shard.disk].corrupt(&shard.name, shard.offset, |b| b.fill(0xee), 64));
     }
-    let progress = rebuild(&fs).unwrap();
+    let progress = fs.rebuild().unwrap();
     assert_eq!(progress.state, RebuildState::Finished);
     assert!(
         progress.bytes_done > 0 && progress.bytes_unreadable > 0,
@@ -279,11 +269,7 @@ fn what_is_nearest_to_being_lost_is_rebuilt_first() {
         ));
         wait(time)
     };
-    let pace = Pace {
-        bytes_per_second: &UNLIMITED,
-        wait: &watched,
-    };
-    fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
+    fs.rebuild_while(&watched).unwrap();
     let seen = seen.into_inner();
     let of_one_loss: Vec<u64> = seen
         .iter()
@@ -362,7 +348,7 @@ fn a_rebuild_that_is_stopped_anywhere_goes_on_where_it_was() {
     let longest = segments.iter().map(|(_, segment)| segment.len).max();
     let longest = longest.expect("there are some");
     drop(fs);
-    let whole = rebuild(&base.fork().open(&[4])).unwrap().bytes_done;
+    let whole = base.fork().open(&[4]).rebuild().unwrap().bytes_done;
     assert!(whole > 2 * longest, "{whole} {longest}");
     for steps in 1.. {
         let rig = base.fork();
@@ -372,11 +358,7 @@ fn a_rebuild_that_is_stopped_anywhere_goes_on_where_it_was() {
             left.set(left.get() - 1);
             left.get() > 0
         };
-        let pace = Pace {
-            bytes_per_second: &UNLIMITED,
-            wait: &wait,
-        };
-        let first = fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
+        let first = fs.rebuild_while(&wait).unwrap();
         if first.state == RebuildState::Finished {
             assert!(steps > 4, "only {steps} steps");
             break;
@@ -386,7 +368,7 @@ fn a_rebuild_that_is_stopped_anywhere_goes_on_where_it_was() {
         drop(fs);
         rig.cut(CutPolicy::Drop);
         let fs = rig.open(&[4]);
-        let second = rebuild(&fs).unwrap();
+        let second = fs.rebuild().unwrap();
         // Of what was done, one segment at most is done again.
         let again = (first.bytes_done + second.bytes_done).saturating_sub(whole);
         assert!(again <= longest, "stopped at {steps}: {again} bytes again");
@@ -417,16 +399,15 @@ fn a_power_cut_at_any_call_of_a_rebuild_loses_nothing_and_it_can_be_done_again()
             let plan = FaultPlan::new();
             let stores = FaultStore::wrap_all(rig.stores(&away), &plan);
             let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
-            let cut = Fault::at(call, Effect::PowerCut).of(Scope::Changing);
-            plan.add(cut.lasting());
-            let outcome = rebuild(&fs);
+            plan.add(power_cut_at(call));
+            let outcome = fs.rebuild();
             if plan.triggered() == 0 {
                 outcome.unwrap();
                 assert!(call > 20, "only {call} calls");
                 break;
             }
             drop(fs);
-            for policy in [CutPolicy::Drop, CutPolicy::Keep, CutPolicy::Reorder(call)] {
+            for policy in ways_to_cut(call) {
                 let rig = rig.fork();
                 rig.cut(policy);
                 let context = format!("gone {gone:?}, wiped {wiped:?}, cut {call}, {policy:?}");
@@ -435,7 +416,8 @@ fn a_power_cut_at_any_call_of_a_rebuild_loses_nothing_and_it_can_be_done_again()
                     fs.assert_shards_lie_on(&rig, &away, &context);
                 }
                 assert_holds(&fs, &model, &context);
-                rebuild(&fs).unwrap_or_else(|error| panic!("{context}: {error}"));
+                fs.rebuild()
+                    .unwrap_or_else(|error| panic!("{context}: {error}"));
                 fs.assert_shards_lie_on(&rig, &away, &context);
                 assert_eq!(fs.redundancy()[0].0, 1, "{context}");
                 assert_holds(&fs, &model, &context);
@@ -483,7 +465,8 @@ fn any_call_of_a_rebuild_may_fail() {
             let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
             plan.add(Fault::at(call, effect));
             let context = format!("{effect:?} at call {call}");
-            rebuild(&fs).unwrap_or_else(|error| panic!("{context}: {error}"));
+            fs.rebuild()
+                .unwrap_or_else(|error| panic!("{context}: {error}"));
             let struck = plan.triggered() > 0;
             let live = fs.pipeline.members().live();
             let down: Vec<usize> = (0..7)
@@ -492,7 +475,8 @@ fn any_call_of_a_rebuild_may_fail() {
             assert!(down.len() <= 2, "{context}: {down:?}");
             assert_holds(&fs, &model, &context);
             // What went with the member that failed is rebuilt, too.
-            rebuild(&fs).unwrap_or_else(|error| panic!("{context}: {error}"));
+            fs.rebuild()
+                .unwrap_or_else(|error| panic!("{context}: {error}"));
             fs.assert_shards_lie_on(&rig, &down, &context);
             assert_eq!(fs.redundancy()[0].0, 2, "{context}");
             if !struck {
@@ -535,11 +519,7 @@ fn what_is_written_and_removed_while_it_is_rebuilt_is_right_afterwards() {
             }
             true
         };
-        let pace = Pace {
-            bytes_per_second: &UNLIMITED,
-            wait: &wait,
-        };
-        fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
+        fs.rebuild_while(&wait).unwrap();
         let model = model.into_inner();
         let context = format!("seed {seed}");
         for _ in 0..6 {
@@ -594,7 +574,7 @@ fn wrong_bytes_that_are_met_on_the_way_do_not_get_any_further() {
             assert!(rig.disks[shard.disk].corrupt(&shard.name, shard.offset + 7, |b| b[0] ^= 1, 1));
         }
         let fs = rig.open(&[gone]);
-        rebuild(&fs).unwrap();
+        fs.rebuild().unwrap();
         let context = format!("gone {gone}");
         assert_eq!(fs.redundancy()[0].0, 2, "{context}");
         let rebuilt: Vec<_> = fs.written_shards();

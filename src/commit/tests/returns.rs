@@ -2,14 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::sync::atomic::AtomicU64;
 
 use super::*;
-use crate::commit::{Pace, RebuildProgress};
+use crate::commit::RebuildProgress;
 use crate::members::Seat;
 use crate::store::StoreErrorKind;
-
-static UNLIMITED: AtomicU64 = AtomicU64::new(0);
 
 fn fill(fs: &TestFs, model: &mut Model) {
     for file in 0..30 {
@@ -38,11 +35,7 @@ fn rebuild_while(fs: &TestFs, between: &dyn Fn()) -> RebuildProgress {
         between();
         true
     };
-    let pace = Pace {
-        bytes_per_second: &UNLIMITED,
-        wait: &wait,
-    };
-    fs.pipeline.rebuild(&NoLocks, &pace).unwrap()
+    fs.rebuild_while(&wait).unwrap()
 }
 
 /// Returns the shards that are written, as the records say.
@@ -113,11 +106,7 @@ fn who_is_back_gets_what_it_missed_and_what_others_have_that_are_away_waits_for_
     let store = rig.disks[5].open();
     let (name, _) = store.list(files::SEGMENTS).unwrap().swap_remove(0);
     store.remove(&name).unwrap();
-    let pace = Pace {
-        bytes_per_second: &UNLIMITED,
-        wait: &|_| true,
-    };
-    let progress = fs.pipeline.catch_up(&pace).unwrap();
+    let progress = fs.pipeline.catch_up(&at_once()).unwrap();
     assert!(progress.bytes_done > 0 && progress.bytes_waiting == 0);
     fs.assert_shards_lie_on(&rig, &[6], "caught up");
     for (id, segment) in before {
@@ -150,11 +139,7 @@ fn who_goes_again_while_it_is_brought_up_to_date_keeps_its_places() {
         lose(&fs, &rig, 4);
         true
     };
-    let pace = Pace {
-        bytes_per_second: &UNLIMITED,
-        wait: &goes,
-    };
-    let progress = fs.pipeline.catch_up(&pace).unwrap();
+    let progress = fs.pipeline.catch_up(&unlimited(&goes)).unwrap();
     assert!(progress.bytes_done > 0, "{progress:?}");
     assert!(
         !fs.pipeline
@@ -184,11 +169,7 @@ fn who_is_back_keeps_no_file_of_what_is_elsewhere_by_now() {
         take_back(&fs, &rig, 3);
         assert!(kept().len() > 3, "nobody waits for that");
         if moves_back {
-            let pace = Pace {
-                bytes_per_second: &UNLIMITED,
-                wait: &|_| true,
-            };
-            assert!(fs.pipeline.balance(&pace).unwrap().bytes_done > 0);
+            assert!(fs.pipeline.balance(&at_once()).unwrap().bytes_done > 0);
         }
         for _ in 0..6 {
             fs.sync().unwrap();
@@ -294,11 +275,7 @@ fn a_segment_that_moves_back_before_its_old_file_was_removed_keeps_its_new_one()
     rig.disks.push(MemDisk::new("new", DISK));
     let store: StoreRef = Arc::new(rig.disks[3].open());
     fs.pipeline.join(Seat::New, &store).unwrap();
-    let pace = Pace {
-        bytes_per_second: &UNLIMITED,
-        wait: &|_| true,
-    };
-    assert!(fs.pipeline.balance(&pace).unwrap().bytes_done > 0);
+    assert!(fs.pipeline.balance(&at_once()).unwrap().bytes_done > 0);
     lose(&fs, &rig, 3);
     rebuild_while(&fs, &|| ());
     for _ in 0..4 {

@@ -2,13 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
-use std::sync::atomic::AtomicU64;
 
 use super::*;
-use crate::commit::{Pace, ScrubState, ScrubStatus};
+use crate::commit::{ScrubState, ScrubStatus};
 use crate::format::MemberIndex;
 use crate::members::{MemberState, Seat};
-use crate::store::{Effect, Fault, Scope, StoreErrorKind};
+use crate::store::StoreErrorKind;
 
 const ROUNDS: u64 = 7;
 
@@ -113,11 +112,7 @@ fn all_that_a_member_lacks_which_was_put_back_is_found_and_made_up_for() {
                 let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
                 fs.pipeline.scrub(&NoLocks, None, go_on).unwrap();
                 assert!(fs.pipeline.members().put_back().is_empty(), "{context}");
-                let pace = Pace {
-                    bytes_per_second: &AtomicU64::new(0),
-                    wait: &|_| true,
-                };
-                fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
+                fs.rebuild().unwrap();
                 fs.assert_shards_lie_on(&rig, &[], &context);
                 assert_holds(&fs, &model, &context);
                 fs.close();
@@ -203,11 +198,7 @@ fn take_back(fs: &TestFs, rig: &Rig, disk: usize) {
 fn assert_mends(fs: &TestFs, rig: &Rig, model: &Model, context: &str) {
     scrub(fs);
     assert_eq!(unverified(fs), [], "{context}");
-    let pace = Pace {
-        bytes_per_second: &AtomicU64::new(0),
-        wait: &|_| true,
-    };
-    fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
+    fs.rebuild().unwrap();
     fs.assert_shards_lie_on(rig, &[], context);
     assert_eq!(fs.redundancy()[0].0, 1, "{context}: {:?}", fs.redundancy());
     assert_holds(fs, model, context);
@@ -356,8 +347,7 @@ fn before_an_old_copy_takes_part_it_is_durable_that_it_is_one() {
         assert!(rig.disks[1].corrupt(files::SUPERBLOCK, 0, |slot| slot.fill(0xee), 64));
         scrub(&fs);
         lose(&fs, &rig, 1);
-        let cut = Fault::at(call, Effect::PowerCut).of(Scope::Changing);
-        plan.add(cut.lasting());
+        plan.add(power_cut_at(call));
         let joined = fs.pipeline.join(Seat::Own, &joining);
         // It is missing until then, and fails with all others.
         let takes_part = fs.pipeline.members().status()[1].state != MemberState::Missing;
@@ -459,11 +449,7 @@ fn a_member_that_was_put_back_is_forgotten_with_its_place() {
     let store: StoreRef = Arc::new(rig.disks[1].open());
     fs.pipeline.join(Seat::Of(BACK), &store).unwrap();
     assert_eq!(unverified(&fs), []);
-    let pace = Pace {
-        bytes_per_second: &AtomicU64::new(0),
-        wait: &|_| true,
-    };
-    fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
+    fs.rebuild().unwrap();
     assert_eq!(fs.redundancy()[0].0, 1);
     drop(fs);
     rig.cut(CutPolicy::Drop);

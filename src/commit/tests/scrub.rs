@@ -2,12 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::sync::atomic::AtomicU64;
 
 use super::*;
-use crate::commit::{Pace, RedundancyRow, ScrubState, ScrubStatus};
+use crate::commit::{RedundancyRow, ScrubState, ScrubStatus};
 use crate::format::record::ShardSums;
-use crate::store::{Effect, Fault, Scope};
 
 /// What is done to one disk.
 type Spoil = fn(&MemDisk);
@@ -370,11 +368,7 @@ fn a_power_cut_after_any_call_of_a_scrub_loses_nothing_and_the_next_one_repairs_
             let rig = base.fork();
             let plan = FaultPlan::new();
             let fs = rig.open_with_faults(&plan).unwrap();
-            plan.add(
-                Fault::at(call, Effect::PowerCut)
-                    .of(Scope::Changing)
-                    .lasting(),
-            );
+            plan.add(power_cut_at(call));
             let outcome = fs
                 .pipeline
                 .scrub(&NoLocks, None, |_| ControlFlow::Continue(()));
@@ -384,18 +378,14 @@ fn a_power_cut_after_any_call_of_a_scrub_loses_nothing_and_the_next_one_repairs_
             }
             drop(fs);
             cuts += 1;
-            for policy in [CutPolicy::Drop, CutPolicy::Keep, CutPolicy::Reorder(call)] {
+            for policy in ways_to_cut(call) {
                 let rig = rig.fork();
                 rig.cut(policy);
                 let context = format!("{harm:?}, cut {call}, {policy:?}");
                 let fs = rig.open(&[]);
                 assert_holds(&fs, &model, &context);
                 // Shards that were to be written anew are what a rebuild is for.
-                let pace = Pace {
-                    bytes_per_second: &AtomicU64::new(0),
-                    wait: &|_| true,
-                };
-                fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
+                fs.rebuild().unwrap();
                 let done = scrub(&fs);
                 assert!(done.state == ScrubState::Finished, "{context}: {done:?}");
                 assert_eq!((done.record.wrong, done.record.lost), (0, 0), "{context}");
