@@ -7,6 +7,9 @@ use std::process::Command;
 
 use crate::support::{CAUCHYFS, Shape, TestVolume, eventually, pattern, skip_mounts};
 
+/// Bytes of the file that is there before a volume is mounted in halves.
+const BOTH: usize = 3_000_000;
+
 /// Everything that lies in a directory.
 fn content(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
@@ -36,6 +39,29 @@ fn write_alone(volume: &TestVolume, members: &[usize], name: &str, seed: u64) {
     volume.mount_degraded(members);
     fs::write(volume.path(name), pattern(seed, 300_000)).expect("there is room");
     volume.unmount();
+}
+
+/// Makes a volume of 2+2 with a file.
+fn two_plus_two() -> TestVolume {
+    let shape = Shape {
+        data: 2,
+        parity: 2,
+        members: 4,
+        ..Shape::FOUR_TWO
+    };
+    let volume = TestVolume::create(shape, 800);
+    volume.mount();
+    fs::write(volume.path("both"), pattern(1, BOTH)).expect("there is room");
+    volume.unmount();
+    volume
+}
+
+/// The same, with another file in each half, which the other knows nothing of.
+fn mounted_apart() -> TestVolume {
+    let volume = two_plus_two();
+    write_alone(&volume, &[0, 1], "first", 2);
+    write_alone(&volume, &[2, 3], "second", 3);
+    volume
 }
 
 #[test]
@@ -127,18 +153,7 @@ fn what_the_refusal_of_halves_advises_makes_one_whole_volume_of_them() {
     if skip_mounts() {
         return;
     }
-    let shape = Shape {
-        data: 2,
-        parity: 2,
-        members: 4,
-        ..Shape::FOUR_TWO
-    };
-    let volume = TestVolume::create(shape, 800);
-    volume.mount();
-    fs::write(volume.path("both"), pattern(1, 3_000_000)).expect("there is room");
-    volume.unmount();
-    write_alone(&volume, &[0, 1], "first", 2);
-    write_alone(&volume, &[2, 3], "second", 3);
+    let volume = mounted_apart();
     let mounted = volume.try_mount(&[0, 1, 2, 3], &[]);
     assert_eq!(mounted.status.code(), Some(2), "{mounted:?}");
     let said = String::from_utf8_lossy(&mounted.stderr).into_owned();
@@ -175,7 +190,7 @@ fn what_the_refusal_of_halves_advises_makes_one_whole_volume_of_them() {
     // The winner's data lie on those that lost, which can do without it from now on.
     volume.mount_degraded(&[2, 3]);
     assert!(fs::read(volume.path("first")).expect("it is there") == pattern(2, 300_000));
-    assert!(fs::read(volume.path("both")).expect("it is there") == pattern(1, 3_000_000));
+    assert!(fs::read(volume.path("both")).expect("it is there") == pattern(1, BOTH));
     assert!(!volume.path("second").exists());
     volume.unmount();
 }
@@ -186,16 +201,7 @@ fn a_second_half_is_not_mounted_to_be_written_where_the_first_is_mounted() {
     if skip_mounts() {
         return;
     }
-    let shape = Shape {
-        data: 2,
-        parity: 2,
-        members: 4,
-        ..Shape::FOUR_TWO
-    };
-    let volume = TestVolume::create(shape, 800);
-    volume.mount();
-    fs::write(volume.path("both"), pattern(1, 300_000)).expect("there is room");
-    volume.unmount();
+    let volume = two_plus_two();
     // Else they are taken in at once.
     let elsewhere = |member: &PathBuf| member.with_extension("moved");
     for member in &volume.members[2..] {
@@ -216,7 +222,7 @@ fn a_second_half_is_not_mounted_to_be_written_where_the_first_is_mounted() {
     // Looking at it does no harm.
     let (code, said) = run(&["mount", "-o", "ro"], &all);
     assert_eq!(code, 3, "{said}");
-    assert!(fs::read(second.join("both")).expect("it is there") == pattern(1, 300_000));
+    assert!(fs::read(second.join("both")).expect("it is there") == pattern(1, BOTH));
     let (code, said) = run(&["unmount"], &[&second]);
     assert_eq!(code, 0, "{said}");
     // The way that was named.
@@ -240,18 +246,7 @@ fn who_was_mounted_apart_and_comes_to_the_others_is_refused_for_that_reason() {
     if skip_mounts() {
         return;
     }
-    let shape = Shape {
-        data: 2,
-        parity: 2,
-        members: 4,
-        ..Shape::FOUR_TWO
-    };
-    let volume = TestVolume::create(shape, 800);
-    volume.mount();
-    fs::write(volume.path("both"), pattern(1, 300_000)).expect("there is room");
-    volume.unmount();
-    write_alone(&volume, &[0, 1], "first", 2);
-    write_alone(&volume, &[2, 3], "second", 3);
+    let volume = mounted_apart();
     let losers = &volume.members[2..];
     let moved = |member: &PathBuf| member.with_extension("moved");
     for member in losers {
