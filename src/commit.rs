@@ -71,6 +71,10 @@ use room::Room;
 use scrub::Scrubbing;
 use sync::Clockwork;
 
+/// Megabytes of the index whose copies are compared before the volume is closed, if that was not done since it
+/// was opened.
+const MAX_COMPARED_AT_CLOSE: usize = 16;
+
 /// Pieces of missing copies of the index that are made up for before a volume is let go.
 const MAX_MENDED_AT_CLOSE: usize = 4096;
 
@@ -444,6 +448,12 @@ impl Pipeline {
             // A copy that a returned or new member lacks would be missed if another member is lost
             // before the next mount.
             self.mend_index(MAX_MENDED_AT_CLOSE)?;
+            // What a commit left half written that was cut off is damage to whoever looks.
+            for _ in 0..MAX_COMPARED_AT_CLOSE {
+                if !self.meta.compare_index()? {
+                    break;
+                }
+            }
         }
         match self.meta.close() {
             Err(MetaError::NoSpace) => {

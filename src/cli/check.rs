@@ -102,7 +102,7 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
         let directory = pipeline.members().path(member);
         let pages = format_count(pages, "page");
         println!(
-            "{directory}/{}: {pages} wrong of this copy of the index",
+            "{directory}/{}: {pages} damaged of this copy of the index",
             files::INDEX
         );
     }

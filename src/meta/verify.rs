@@ -19,7 +19,7 @@ pub struct VerifiedIndex {
 pub struct SurveyedIndex {
     /// The page to go on with.
     pub next: u64,
-    /// For each page that is damaged or out of date on a copy, while another has it, who has that copy.
+    /// For each page that is damaged on a copy, while another has it, who has that copy.
     pub wrong: Vec<MemberIndex>,
 }
 

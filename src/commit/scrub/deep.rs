@@ -28,7 +28,7 @@ pub struct ReadShards {
     pub wrong: Vec<WrongShards>,
     /// Stripes whose parity is not what the data calls for, and where.
     pub inconsistent: Vec<Inconsistent>,
-    /// How many pages are wrong of the copies of the index that members have.
+    /// How many pages are damaged of the copies of the index that members have.
     pub index_pages: BTreeMap<MemberIndex, u64>,
     /// How many stripes can bear how many losses, by what was read; the most endangered first. A shard
     /// counts if all of it is right.

@@ -8,6 +8,7 @@ use crate::format::MemberIndex;
 use crate::format::frame::{HEAD_BYTES, Head, PAGE_BYTES};
 use crate::members::Patience;
 use crate::meta::verify::{SurveyedIndex, VerifiedIndex};
+use crate::store::Buffer;
 
 /// Pages verified in one go: 1 MiB.
 const PIECE_PAGES: u64 = (1 << 20) / PAGE_BYTES as u64;
@@ -61,14 +62,22 @@ impl Mirror {
             return None;
         }
         let count = PIECE_PAGES.min(end - first);
-        let compared = self.read_from_all(first, count, Patience::Full);
-        // What a commit had begun to write that was cut off is no part of the index.
-        let is_committed = |page: &u64| compared.newest[page].0 <= io.durable_sequence;
-        let behind = compared.behind.iter();
-        let wrong = behind.filter(|(_, page)| is_committed(page));
+        let read = self.read_frames(Patience::Full, &self.reading_order(first), first, count);
+        drop(io);
+        let mut wrong = Vec::new();
+        for page in first..first + count {
+            let is_intact = |frames: &Buffer| self.intact(frames, first, page).is_some();
+            if read.iter().any(|(_, frames)| is_intact(frames)) {
+                // What is older on one copy may be of a commit that was cut off: nothing refers to it.
+                let torn = read
+                    .iter()
+                    .filter(|(_, frames)| self.is_torn(frames, first, page));
+                wrong.extend(torn.map(|(member, _)| *member));
+            }
+        }
         Some(SurveyedIndex {
             next: first + count,
-            wrong: wrong.map(|(member, _)| *member).collect(),
+            wrong,
         })
     }
 
