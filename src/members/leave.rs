@@ -68,16 +68,17 @@ impl Members {
         raised
     }
 
-    /// Lets go of a member on which nothing is any more: it is none when this returns, durably.
+    /// Lets go of a member on which nothing is any more: it is none when this returns true, durably. False if it
+    /// is not being emptied, or not any more.
     ///
     /// # Errors
     ///
     /// [`MembersError::Failed`] if so many members fail on the way that the volume cannot go on.
-    pub fn let_go(&self, index: MemberIndex) -> Result<(), MembersError> {
+    pub fn let_go(&self, index: MemberIndex) -> Result<bool, MembersError> {
         let _one_at_a_time = self.joining.lock();
         let mut roster = self.roster.lock();
         if self.is_failed() || !self.leaving().contains(&index) {
-            return Ok(());
+            return Ok(false);
         }
         roster.vacate(index);
         self.forget_put_back(index);
@@ -89,7 +90,7 @@ impl Members {
         let raised = self.raise_epoch(&mut roster, target);
         self.publish(&roster);
         self.last_known.lock().remove(&index);
-        raised
+        raised.map(|()| true)
     }
 
     /// Removes what a directory has that was let go, and leaves it to others.

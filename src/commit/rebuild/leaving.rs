@@ -75,7 +75,10 @@ impl Pipeline {
                 continue;
             }
             let store = self.members.store(member);
-            self.members.let_go(member)?;
+            if !self.members.let_go(member)? {
+                // Somebody keeps it after all, and it may have something new already.
+                continue;
+            }
             self.rebuilding.heirs.lock().remove(&member);
             self.volume.forget_member(member);
             if let Some(store) = store {

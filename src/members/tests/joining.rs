@@ -107,7 +107,7 @@ fn a_directory_that_was_let_go_is_told_from_one_of_another_volume() {
     members
         .set_leaving(MemberIndex(3), true)
         .expect("three suffice");
-    members.let_go(MemberIndex(3)).expect("it may go");
+    assert!(members.let_go(MemberIndex(3)).expect("it may go"));
     let store = disks.stores([3]).remove(0);
     let refused = members.check_seat(Seat::New, &store);
     let is_former = |error: &MembersError| matches!(error, MembersError::FormerMember { index, .. } if *index == MemberIndex(3));
@@ -117,4 +117,16 @@ fn a_directory_that_was_let_go_is_told_from_one_of_another_volume() {
     members
         .check_seat(Seat::New, &store)
         .expect("it is as good as empty");
+}
+
+#[test]
+fn who_is_kept_after_all_is_not_let_go() {
+    let disks = Disks::volume(2, 1, 4);
+    let members = disks.open(0..4).expect("all members are there");
+    let set_leaving = |leaving| members.set_leaving(MemberIndex(3), leaving);
+    set_leaving(true).expect("three suffice");
+    set_leaving(false).expect("it is there");
+    assert!(!members.let_go(MemberIndex(3)).expect("nothing fails"));
+    assert_eq!(members.live(), indices([0, 1, 2, 3]));
+    assert_eq!(members.count(), 4);
 }
