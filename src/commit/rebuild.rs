@@ -276,8 +276,9 @@ impl Pipeline {
             match self.spread(round)? {
                 None => return Ok(false),
                 Some(false) => {
-                    self.note_obstacle(waiting, Obstacle::NoRoom);
-                    self.note_obstacle(before.bytes_unreadable, Obstacle::Unreadable);
+                    let mut progress = self.rebuilding.progress.lock();
+                    progress.bytes_waiting = waiting;
+                    progress.bytes_unreadable = before.bytes_unreadable;
                     return Ok(true);
                 }
                 Some(true) => self.free_dead().map(drop)?,
