@@ -435,7 +435,7 @@ fn finish(
     let pipeline = Arc::clone(&volume.pipeline);
     let closed = volume.close().map_err(|failure| {
         let message = format!(
-            "it is unmounted, without its last changes: {}",
+            "it is unmounted, perhaps without its last changes: {}",
             failure.message
         );
         Failure { message, ..failure }.advise(

@@ -250,7 +250,9 @@ impl Listener {
                 Ok(Some(own))
             }
             // Perhaps it came back by itself a moment ago, or gets what the other has.
-            Some(own) if old.is_some_and(|old| old == own || is_leaving(old)) => Ok(Some(own)),
+            Some(own) if old.is_some_and(|old| old == own || pipeline.may_succeed(old, own)) => {
+                Ok(Some(own))
+            }
             _ => Ok(None),
         }
     }

@@ -156,17 +156,21 @@ impl Fs {
             let growth = self.pipeline.check_growth();
             let lock = self.locks.exclusive(&[ino]);
             let mut inode = self.inode(ino)?;
-            match growth {
-                Err(CommitError::NoSpace) => {
-                    let ranges = self.refused.within(ino, &(0..inode.size)).len();
-                    if !self.refused.overdraw(ranges) {
-                        return Err(FsError::NoSpace);
-                    }
-                }
-                growth => growth?,
+            let overdrawn = match growth {
+                Err(CommitError::NoSpace) => self.refused.within(ino, &(0..inode.size)).len(),
+                growth => growth.map(|()| 0)?,
+            };
+            if !self.refused.overdraw(overdrawn) {
+                return Err(FsError::NoSpace);
             }
             let end = inode.size..inode.size;
-            self.mark_refused(&lock, ino, &mut inode, &end)
+            let marked = self.mark_refused(&lock, ino, &mut inode, &end);
+            if !matches!(marked, Ok(true)) {
+                self.refused
+                    .overdrawn
+                    .fetch_sub(overdrawn, Ordering::Relaxed);
+            }
+            marked
         };
         if let Err(error) = keep() {
             log::debug!("what was refused of inode {ino} is known until it is unmounted: {error}");

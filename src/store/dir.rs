@@ -60,9 +60,9 @@ pub struct DirStore {
     label: String,
     tree: Tree,
     handles: Handles,
-    /// Cleared for good when the filesystem refuses `O_DIRECT`.
     /// Whether operations can be handed to the kernel without waiting for whoever serves the filesystem.
     is_local: bool,
+    /// Cleared for good when the filesystem refuses `O_DIRECT`.
     takes_direct: AtomicBool,
     /// Cleared for good when a file was made that does not take its space.
     reserves: AtomicBool,

@@ -37,6 +37,22 @@ impl Pipeline {
         })
     }
 
+    /// Says whether a member that is being emptied is so for another, as far as that is known: nobody remembers
+    /// it after a restart, when any other may be the one.
+    #[must_use]
+    pub fn may_succeed(&self, old: MemberIndex, new: MemberIndex) -> bool {
+        let leaving = self.members.leaving();
+        let stays = |member| self.members.live().contains(&member) && !leaving.contains(&member);
+        leaving.contains(&old)
+            && stays(new)
+            && self
+                .rebuilding
+                .heirs
+                .lock()
+                .get(&old)
+                .is_none_or(|heir| *heir == new)
+    }
+
     /// Keeps a member that was to be emptied: what moved away stays where it is, and nothing else moves.
     ///
     /// # Errors
