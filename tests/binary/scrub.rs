@@ -396,7 +396,7 @@ fn a_scrub_for_which_another_command_waits_goes_on_when_its_own_is_interrupted()
         command.spawn().expect("the binary runs")
     };
     let is_running = || volume.status().0["scrub"]["state"] == "running";
-    let mut first = command(&["--rate", "40MiB"]);
+    let mut first = command(&["--rate", "10MiB"]);
     eventually("the scrub is under way", is_running);
     let second = command(&[]);
     let progress = volume.status().0["scrub"]["progress"].as_f64();
