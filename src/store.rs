@@ -151,6 +151,14 @@ pub trait Store: Send + Sync + Debug {
     /// Only those of a failing directory.
     fn remove(&self, name: &str) -> Result<(), StoreError>;
 
+    /// Removes a subdirectory with no files in it, which the next [`Store::create`] in it makes again; one that
+    /// is absent, or holds anything, is left as it is. Not durable by itself.
+    ///
+    /// # Errors
+    ///
+    /// Only those of a failing directory.
+    fn remove_if_empty(&self, dir: &str) -> Result<(), StoreError>;
+
     /// Gives a file another name, replacing what had it. Durable on return; the file's bytes are so
     /// only if they were synced.
     ///

@@ -102,11 +102,12 @@ impl Members {
     }
 }
 
-/// Removes all files of a member, the superblock after those that are nothing without it.
+/// Removes all files of a member, and the subdirectory, the superblock after those that are nothing without it.
 fn clear(store: &dyn Store) -> Result<(), StoreError> {
     for (name, _) in store.list(files::SEGMENTS)? {
         store.remove(&name)?;
     }
+    store.remove_if_empty(files::SEGMENTS)?;
     let others = [files::INDEX, files::BALLAST, files::DATA_BALLAST];
     let others = others.into_iter().chain(files::JOURNALS);
     for name in others.chain([files::SUPERBLOCK, files::LOCK]) {

@@ -415,6 +415,16 @@ impl Store for DirStore {
         }
     }
 
+    fn remove_if_empty(&self, dir: &str) -> Result<(), StoreError> {
+        if dir.is_empty() || !is_dir(dir) {
+            return Err(invalid(dir, &self.label, "remove"));
+        }
+        match self.tree.remove_dir(dir) {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => Ok(()),
+            Err(errno) => Err(self.failed("remove", dir)(errno)),
+        }
+    }
+
     fn rename(&self, from: &str, to: &str) -> Result<(), StoreError> {
         let (source, target) = (self.check(from, "rename")?, self.check(to, "rename")?);
         let failed = self.failed("rename", from);

@@ -147,6 +147,11 @@ impl Store for FaultStore {
         self.inner.remove(name)
     }
 
+    fn remove_if_empty(&self, dir: &str) -> Result<(), StoreError> {
+        self.gate(CallKind::Remove, "remove", dir)?;
+        self.inner.remove_if_empty(dir)
+    }
+
     fn rename(&self, from: &str, to: &str) -> Result<(), StoreError> {
         self.gate(CallKind::Rename, "rename", from)?;
         self.inner.rename(from, to)

@@ -301,6 +301,14 @@ impl Store for MemStore {
         Ok(())
     }
 
+    fn remove_if_empty(&self, dir: &str) -> Result<(), StoreError> {
+        if dir.is_empty() || !is_dir(dir) {
+            return Err(invalid(dir, &self.disk.label, "remove"));
+        }
+        // Here a subdirectory is there as long as it has files.
+        self.state("remove", dir).map(drop)
+    }
+
     fn rename(&self, from: &str, to: &str) -> Result<(), StoreError> {
         let source = Name::check(from, &self.disk.label, "rename")?;
         let target = Name::check(to, &self.disk.label, "rename")?;

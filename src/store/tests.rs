@@ -172,6 +172,33 @@ fn names_are_listed_renamed_and_removed() {
 }
 
 #[test]
+fn a_subdirectory_is_removed_once_it_is_empty_and_made_again_when_it_is_needed() {
+    for (store, dir) in stores() {
+        let is_there = || {
+            dir.as_ref()
+                .is_some_and(|dir| dir.path().join("segments").exists())
+        };
+        store.remove_if_empty("segments").expect("it is absent");
+        store.create("segments/01", 1).expect("a new file");
+        store.remove_if_empty("segments").expect("it is not empty");
+        assert_eq!(store.open_len("segments/01").expect("it is there"), 1);
+        store.remove("segments/01").expect("a file to remove");
+        store.remove_if_empty("segments").expect("it is empty");
+        assert!(!is_there());
+        store
+            .probe()
+            .expect("the directory is all right without it");
+        store.create("segments/02", 2).expect("a new file");
+        let found = store.list("segments").expect("names");
+        assert_eq!(found, [("segments/02".to_owned(), 2)]);
+        for wrong in ["", "../x", "a/b"] {
+            let refused = kind_of(store.remove_if_empty(wrong));
+            assert_eq!(refused, StoreErrorKind::InvalidName, "{wrong:?}");
+        }
+    }
+}
+
+#[test]
 fn names_that_lead_elsewhere_are_refused_by_every_method() {
     for (store, _dir) in stores() {
         for name in ["../x", "/etc/passwd", "a/b/c", ""] {

@@ -136,6 +136,14 @@ impl Tree {
         retry(|| sys::unlinkat(&parent, name.base, AtFlags::empty()))
     }
 
+    /// Removes a subdirectory that is empty.
+    pub(super) fn remove_dir(&self, dir: &str) -> Result<(), Errno> {
+        retry(|| sys::unlinkat(&self.top, dir, AtFlags::REMOVEDIR))?;
+        self.subdirs.lock().remove(dir);
+        self.durable.lock().remove(dir);
+        Ok(())
+    }
+
     /// Renames a file over whatever has the new name.
     pub(super) fn rename(&self, from: Name<'_>, to: Name<'_>) -> Result<(), Errno> {
         let (source, target) = (self.dir(from.dir)?, self.dir(to.dir)?);

@@ -271,6 +271,7 @@ impl Store for Pipe {
         truncate(name: &str, len: u64) -> ();
         reserve(name: &str, offset: u64, len: u64) -> ();
         remove(name: &str) -> ();
+        remove_if_empty(dir: &str) -> ();
         rename(from: &str, to: &str) -> ();
         list(dir: &str) -> Vec<(String, u64)>;
         taken(dir: &str) -> u64;
