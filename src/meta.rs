@@ -37,7 +37,7 @@
 //!
 //! Locks, in order: `checkpointing`, `appending`, then the journal's tail, the index's, the overlay.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -54,6 +54,7 @@ use mirror::Mirror;
 use overlay::{Entry, Frozen, Layer, Origin, Overlay};
 use pieces::Progress;
 use redb_index::RedbIndex;
+use touched::Touched;
 
 mod batch;
 mod copies;
@@ -66,6 +67,7 @@ mod overlay;
 mod pieces;
 mod redb_index;
 mod replay;
+mod touched;
 mod verify;
 mod view;
 
@@ -74,7 +76,8 @@ pub use batch::{Batch, Key, Value};
 pub use error::MetaError;
 pub use index::Visit;
 pub use overlay::Pending;
-pub use verify::{SurveyedIndex, VerifiedIndex};
+pub use touched::GroupOf;
+pub use verify::VerifiedIndex;
 
 /// Changes that go from one layer to another under one hold of the overlay's lock.
 const CHUNK: usize = 1024;
@@ -137,6 +140,7 @@ pub struct Meta {
     index_full: AtomicBool,
     /// Bytes by which the index may have become emptier, or less dense, since it was compacted.
     worth_compacting: AtomicU64,
+    touched: Touched,
     /// The first failure that left journal or index in doubt.
     poison: Mutex<Option<String>>,
 }
@@ -229,6 +233,7 @@ impl Meta {
             journal_full: AtomicBool::new(false),
             index_full: AtomicBool::new(false),
             worth_compacting: AtomicU64::new(u64::MAX),
+            touched: Touched::default(),
             poison: Mutex::default(),
         };
         if !meta.keep_reserve() {
@@ -300,8 +305,22 @@ impl Meta {
 
     fn put(&self, batch: Batch, origin: Origin) -> Result<(), MetaError> {
         self.journal()?;
+        let groups = self.touched.groups_in(&batch);
         self.overlay.write().apply(batch, origin);
+        self.touched.note(&groups);
         Ok(())
+    }
+
+    /// Remembers from now on which groups of keys are changed.
+    pub fn follow(&self, group_of: GroupOf) {
+        self.touched.follow(group_of);
+    }
+
+    /// Returns the groups that were changed since this was called before, or more; `None` if it may be any.
+    /// What [`Meta::apply`] did before it returned is among them, and can be read by then.
+    #[must_use]
+    pub fn touched(&self) -> Option<BTreeSet<u64>> {
+        self.touched.take()
     }
 
     /// Returns the journal, if something may be written.

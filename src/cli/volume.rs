@@ -456,7 +456,7 @@ pub(super) fn member_report(
 pub(super) fn files_in(fs: &Fs, lost: &[LostStripe]) -> Result<Vec<String>, Failure> {
     let inodes = fs
         .pipeline()
-        .inodes_in(lost)
+        .inodes_in(lost, MOST_LISTED)
         .map_err(|error| storage_failure(&error))?;
     let paths = fs
         .paths_of(&inodes, MOST_LISTED)

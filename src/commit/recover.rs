@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{CommitError, OpenOptions, Pipeline, records::Records};
+use super::{CommitError, OpenOptions, Pipeline, records::Records, redundancy::stretch_of};
 use crate::cuda;
 use crate::format::record::{LostBytes, Segment, SegmentStripe};
 use crate::format::{BLOCK_SIZE, Record, SegmentId, StripeId, VolumeId, key};
@@ -30,7 +30,8 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// [`CommitError::Members`] if the directories are refused, or what kept them from being written.
+    /// [`CommitError::Members`] if the directories are refused, or what kept them from being written. They are
+    /// as empty as they were then, as far as that still goes.
     pub fn create(
         stores: &[StoreRef],
         options: &CreateOptions,
@@ -38,7 +39,12 @@ impl Pipeline {
     ) -> Result<VolumeId, CommitError> {
         let volume = Members::create(stores, options)?;
         let members = Members::open(stores.to_vec(), Access::ReadWrite, executor)?;
-        Meta::format(&members, &Batch::default())?;
+        if let Err(error) = Meta::format(&members, &Batch::default()) {
+            for store in stores {
+                members.clear(store);
+            }
+            return Err(error.into());
+        }
         Ok(volume)
     }
 
@@ -72,6 +78,7 @@ impl Pipeline {
             ..MetaOptions::default()
         };
         let (meta, recovered) = Meta::open(Arc::clone(&members), &meta_options)?; // step 2
+        meta.follow(stretch_of);
         let meta = Arc::new(meta);
         let records = Arc::new(Records::open(Arc::clone(&meta))?);
         let volume_options = VolumeOptions {

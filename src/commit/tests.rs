@@ -18,11 +18,11 @@ use super::{
 use crate::codec::Geometry;
 use crate::format::record::{Backref, Extent, Marker};
 use crate::format::{BLOCK_SIZE, Ino, Record, ShardIndex, StripeId, files, key};
-use crate::members::Access;
+use crate::members::{Access, Seat};
 use crate::meta::Batch;
 use crate::store::{
     Call, CallKind, CutPolicy, Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore,
-    MemDisk, Scope, Store, StoreRef,
+    MemDisk, Scope, Store, StoreErrorKind, StoreRef,
 };
 use crate::volume::Catalog;
 
@@ -371,6 +371,19 @@ impl TestFs {
             }
         }
         found
+    }
+
+    /// Takes a disk away, as far as the volume can tell, and has it notice.
+    fn lose(&self, rig: &Rig, disk: usize) {
+        rig.disks[disk].fail(Some(StoreErrorKind::Gone));
+        self.pipeline.members().probe();
+    }
+
+    /// Gives a disk back that was taken away.
+    fn take_back(&self, rig: &Rig, disk: usize) {
+        rig.disks[disk].fail(None);
+        let store: StoreRef = Arc::new(rig.disks[disk].open());
+        self.pipeline.join(Seat::Own, &store).unwrap();
     }
 
     /// Looks on the disks whether every shard that a record calls written is there and right.

@@ -213,6 +213,14 @@ pub fn parse_stripe(key: &[u8]) -> Result<StripeId, FormatError> {
     parse_one("stripe key", tag::STRIPE, key).map(StripeId)
 }
 
+/// Returns the stripe that a key is of, if it is that of a stripe or of a backref.
+#[must_use]
+pub fn stripe_of(key: &[u8]) -> Option<StripeId> {
+    let (&tag, rest) = key.split_first()?;
+    let number = *rest.first_chunk()?;
+    matches!(tag, tag::STRIPE | tag::BACKREF).then(|| StripeId(u64::from_be_bytes(number)))
+}
+
 /// Returns the key of the [`ShardSums`](super::record::ShardSums) of one shard.
 #[must_use]
 pub fn sums(stripe: StripeId, shard: ShardIndex) -> Bytes {

@@ -10,9 +10,7 @@ use crate::store::StoreError;
 pub enum MetaError {
     /// Journal or index can no longer be trusted, so nothing is written any more. Mounting the
     /// volume again recovers everything that was acknowledged.
-    #[error(
-        "metadata is read-only since a failure ({reason}); unmount the volume and mount it again"
-    )]
+    #[error("metadata is read-only since a failure: {reason}")]
     Poisoned {
         /// The first failure.
         reason: String,
@@ -88,8 +86,11 @@ impl MetaError {
                     .into(),
             ),
             Self::Members(error) => error.hint(),
-            Self::Poisoned { .. }
-            | Self::NoSpace
+            Self::Poisoned { .. } => Some(
+                "see that the directories are all right, unmount the volume, and mount it again"
+                    .into(),
+            ),
+            Self::NoSpace
             | Self::ReadOnly
             | Self::Closed
             | Self::TooLarge { .. }

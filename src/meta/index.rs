@@ -1,9 +1,10 @@
 //! The ordered store that the journal stands in front of.
 
+use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-use super::{Key, MetaError, SurveyedIndex, Value, VerifiedIndex};
+use super::{Key, MetaError, Value, VerifiedIndex};
 use crate::format::journal::{Life, StripeData};
 use crate::format::{Lsn, MemberIndex};
 
@@ -72,9 +73,9 @@ pub(super) trait Index: Send + Sync {
     /// `None` behind the last page.
     fn verify(&self, first: u64) -> Result<Option<VerifiedIndex>, MetaError>;
 
-    /// Looks at a bounded piece of what is kept more than once, from page `first` on; `None` behind the last
-    /// page.
-    fn survey(&self, first: u64) -> Option<SurveyedIndex>;
+    /// Looks at all that is kept more than once and that nothing is written to, and returns how much is wrong of
+    /// what members have.
+    fn survey(&self) -> Result<BTreeMap<MemberIndex, u64>, MetaError>;
 
     /// Returns the members that its commits are written to.
     fn holders(&self) -> Vec<MemberIndex>;

@@ -35,6 +35,7 @@ mod len;
 mod open;
 mod read;
 pub(super) mod refill;
+mod survey;
 mod undo;
 mod unfinished;
 mod verify;
@@ -82,6 +83,10 @@ pub(super) struct Mirror {
     buffered: Mutex<BTreeMap<u64, Page>>,
     /// Copies that hold every page. Changed only under `io`.
     copies: RwLock<Vec<Copied>>,
+    /// Members whose copies were mended since the mount.
+    mended: Mutex<BTreeSet<MemberIndex>>,
+    /// Pages that the database has read since somebody began to want to know.
+    walked: Mutex<Option<survey::PageSet>>,
     /// Held while anything is written. Lock order: `io`, then any one of the others.
     io: Mutex<Io>,
 }
@@ -109,6 +114,8 @@ struct Io {
     sequence: u64,
     /// Of the last head that is durable on all copies.
     durable_sequence: u64,
+    /// The copies that it names.
+    named: Vec<MemberIndex>,
     /// The last front that is durable on all copies.
     durable: Front,
     /// A newer head was written, but is not durable on all copies.
@@ -264,6 +271,7 @@ impl Mirror {
             db_header: front.db_header,
         };
         let data = Bytes::copy_from_slice(&head.encode());
+        let named = head.copies;
         let write = |copy: &Copied| {
             (
                 copy.member,
@@ -280,6 +288,7 @@ impl Mirror {
         io.cramped.clear();
         io.head_in_doubt = false;
         io.durable_sequence = io.sequence;
+        io.named = named;
         io.durable = front;
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The index in a redb database on mirrored copies.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use redb::{
 
 use super::index::{Commit, Index, KeyRange, Position, Snapshot, Visit};
 use super::mirror::Mirror;
-use super::{MetaError, SurveyedIndex, Value, VerifiedIndex};
+use super::{MetaError, Value, VerifiedIndex};
 use crate::format::journal::{Life, StripeData};
 use crate::format::wire::Reader;
 use crate::format::{FormatError, Lsn, MemberIndex, StripeId};
@@ -155,6 +156,17 @@ impl RedbIndex {
             }
         }
         Err(CompactionError::TransactionInProgress)
+    }
+
+    /// Has the database read all that it is made of from the copies, and verify it. Nobody reads meanwhile.
+    fn read_everything(&self) -> Result<(), MetaError> {
+        let mut db = self.db.write();
+        self.replace_view(None);
+        let db = db.as_mut().ok_or(MetaError::Closed)?;
+        if !db.check_integrity().map_err(poisoned)? {
+            log::warn!("the index does not count its free pages rightly");
+        }
+        Ok(())
     }
 
     /// Goes back to the last commit, after one for which there was no space.
@@ -301,8 +313,9 @@ impl Index for RedbIndex {
         self.work_on_copies(|mirror| mirror.verify(first))
     }
 
-    fn survey(&self, first: u64) -> Option<SurveyedIndex> {
-        self.mirror.survey(first)
+    fn survey(&self) -> Result<BTreeMap<MemberIndex, u64>, MetaError> {
+        let _committing = self.committing.lock();
+        self.mirror.survey(|| self.read_everything())
     }
 
     fn copies(&self) -> Vec<MemberIndex> {

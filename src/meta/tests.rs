@@ -10,6 +10,7 @@ mod model;
 mod refill;
 mod rig;
 mod rollback;
+mod survey;
 mod trust;
 mod untouched;
 mod view;

@@ -1,5 +1,7 @@
 //! Verifying what lies on the members beside segments: journals, and the copies of the index.
 
+use std::collections::BTreeMap;
+
 use super::{Meta, MetaError};
 use crate::format::MemberIndex;
 
@@ -12,15 +14,6 @@ pub struct VerifiedIndex {
     pub repaired: u64,
     /// Pages that are damaged on every copy. They need not hold anything that is used.
     pub damaged: u64,
-}
-
-/// What looking at a piece of the copies of the index came to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SurveyedIndex {
-    /// The page to go on with.
-    pub next: u64,
-    /// For each page that is damaged on a copy, while another has it, who has that copy.
-    pub wrong: Vec<MemberIndex>,
 }
 
 impl Meta {
@@ -46,10 +39,13 @@ impl Meta {
         verified.map_err(|error| self.poisoned_by(error))
     }
 
-    /// Reads a megabyte of all copies of the index, from page `first` on, and changes nothing. Returns `None`
-    /// behind the last page.
-    #[must_use]
-    pub fn survey_index(&self, first: u64) -> Option<SurveyedIndex> {
-        self.index.survey(first)
+    /// Reads all copies of the index, and changes nothing: to be used where nothing is ever written. Returns how
+    /// many pages and heads are wrong of the copies that members have.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::Poisoned`] if no copy has what the index is made of.
+    pub fn survey_index(&self) -> Result<BTreeMap<MemberIndex, u64>, MetaError> {
+        self.index.survey()
     }
 }

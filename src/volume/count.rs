@@ -98,7 +98,7 @@ fn end_of(stripe: &Stripe) -> u64 {
 }
 
 /// What a [`Census`] found of one segment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentCensus {
     record: Segment,
     /// The length of each slot's file, where there is one at hand.

@@ -28,7 +28,7 @@ pub struct ReadShards {
     pub wrong: Vec<WrongShards>,
     /// Stripes whose parity is not what the data calls for, and where.
     pub inconsistent: Vec<Inconsistent>,
-    /// How many pages are damaged of the copies of the index that members have.
+    /// How many pages and heads are wrong of the copies of the index that members have.
     pub index_pages: BTreeMap<MemberIndex, u64>,
     /// How many stripes can bear how many losses, by what was read; the most endangered first. A shard
     /// counts if all of it is right.
@@ -36,21 +36,17 @@ pub struct ReadShards {
 }
 
 impl Pipeline {
-    /// Reads every shard of every stripe that something refers to, and all copies of the index, and writes nothing. What cannot be had
-    /// is noted for [`Pipeline::redundancy`].
+    /// Reads every shard of every stripe that something refers to, and all copies of the index, and writes
+    /// nothing: the volume was opened to look. What cannot be had is noted for [`Pipeline::redundancy`].
     ///
     /// # Errors
     ///
     /// If the index cannot be read.
     pub fn read_all_shards(&self) -> Result<ReadShards, CommitError> {
-        let mut read = ReadShards::default();
-        let mut page = 0;
-        while let Some(piece) = self.meta.survey_index(page) {
-            page = piece.next;
-            for member in piece.wrong {
-                *read.index_pages.entry(member).or_default() += 1;
-            }
-        }
+        let mut read = ReadShards {
+            index_pages: self.meta.survey_index()?,
+            ..ReadShards::default()
+        };
         let mut wrong: BTreeMap<(MemberIndex, SegmentId), u64> = BTreeMap::new();
         let mut rows: BTreeMap<i16, RedundancyRow> = BTreeMap::new();
         let mut segments: Vec<SegmentId> = self.volume.segments().iter().map(|s| s.0).collect();

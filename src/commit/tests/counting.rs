@@ -2,6 +2,9 @@
 
 use std::time::Instant;
 
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
 use super::*;
 use crate::store::{Effect, Fault, Scope};
 
@@ -139,4 +142,101 @@ fn counting_does_not_wait_for_a_member_that_hangs() {
     assert!(totals(&fs) >= before);
     plan.clear();
     plan.release();
+}
+
+/// Takes away, gives back, damages and changes what is counted.
+fn disturb(fs: &TestFs, rig: &Rig, random: &mut StdRng, lost: &mut Option<usize>) -> String {
+    let disk = random.random_range(0..4);
+    let file = random.random_range(0..12);
+    match random.random_range(0..12) {
+        0..5 => {
+            let len = random.random_range(1..60_000);
+            fs.write(file, &pattern(random.random(), len)).unwrap();
+            format!("write {file}: {len}")
+        }
+        5..7 => {
+            fs.remove(file).unwrap();
+            fs.sync().unwrap();
+            fs.pipeline.reap().unwrap();
+            format!("remove {file}")
+        }
+        7 => {
+            fs.pipeline.checkpoint().unwrap();
+            "checkpoint".to_owned()
+        }
+        8 => {
+            if let Some(disk) = lost.take() {
+                fs.take_back(rig, disk);
+                format!("{disk} is back")
+            } else {
+                fs.lose(rig, disk);
+                *lost = Some(disk);
+                format!("{disk} is lost")
+            }
+        }
+        9 => {
+            let store = rig.disks[disk].open();
+            if *lost != Some(disk)
+                && let Some((name, _)) = store.list(files::SEGMENTS).unwrap().pop()
+            {
+                store.remove(&name).unwrap();
+            }
+            format!("{disk} lacks a file")
+        }
+        10 => {
+            let progress = fs.rebuild().unwrap();
+            format!("rebuild: {progress:?}")
+        }
+        _ => {
+            let stripe = fs.stripes().first().copied().unwrap_or(StripeId(1));
+            let bytes = 0..7;
+            fs.pipeline
+                .volume
+                .note_undecodable(stripe, std::slice::from_ref(&bytes));
+            format!("{stripe} cannot be decoded")
+        }
+    }
+}
+
+#[test]
+fn what_is_counted_bit_by_bit_is_what_counting_anew_finds() {
+    for seed in 0..12 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let rig = Rig::new(2, 1, 4);
+        let fs = rig.open(&[]);
+        let mut lost = None;
+        for step in 0..60 {
+            let what = disturb(&fs, &rig, &mut random, &mut lost);
+            if random.random() {
+                fs.sync().unwrap();
+            }
+            let now = fs.pipeline.redundancy_now().unwrap();
+            let anew = fs.pipeline.redundancy_with(|| ()).unwrap();
+            assert_eq!(now, anew, "seed {seed}, step {step}: {what}");
+        }
+    }
+}
+
+#[test]
+fn only_what_changed_is_counted_again() {
+    let rig = Rig::new(2, 1, 4);
+    let fs = rig.open(&[]);
+    for file in 0..40 {
+        fs.write(file, &pattern(file, 50_000)).unwrap();
+    }
+    fs.pipeline.checkpoint().unwrap();
+    assert_eq!(fs.pipeline.outdated_stretches(), None, "nothing is counted");
+    fs.pipeline.redundancy_now().unwrap();
+    let all = fs.stripes().len();
+    assert!(all > 40);
+    assert_eq!(fs.pipeline.outdated_stretches(), Some(0));
+    fs.write(1, b"another").unwrap();
+    fs.sync().unwrap();
+    let few = fs.pipeline.outdated_stretches().unwrap();
+    assert!((1..10).contains(&few), "{few}");
+    fs.pipeline.redundancy_now().unwrap();
+    // Each segment has shards on three of the four.
+    fs.lose(&rig, 3);
+    let many = fs.pipeline.outdated_stretches().unwrap();
+    assert!(many > all / 8, "{many} of {all}");
 }

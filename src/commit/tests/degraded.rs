@@ -106,11 +106,30 @@ fn one_loss_too_many_is_an_error_and_never_wrong_bytes() {
     let counted = fs.pipeline.redundancy().unwrap();
     assert_eq!(counted.rows[0].losses_tolerated, -1);
     assert_eq!(counted.rows[0].stripes, counted.unrecoverable.len() as u64);
-    let listed = fs.pipeline.inodes_in(&counted.unrecoverable).unwrap();
+    assert!(counted.lists_all_lost());
+    let listed = fs.pipeline.inodes_in(&counted.unrecoverable, 1000).unwrap();
     assert_eq!(
         listed, lost,
         "those that cannot be read in full, and no others"
     );
+}
+
+#[test]
+fn it_is_known_if_more_is_lost_than_is_listed() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    for file in 0..300 {
+        fs.write(file, &pattern(file, UNIT)).unwrap();
+    }
+    fs.pipeline.checkpoint().unwrap();
+    fs.lose(&rig, 1);
+    fs.lose(&rig, 2);
+    let counted = fs.pipeline.redundancy().unwrap();
+    let listed = counted.unrecoverable.len();
+    assert!(counted.rows[0].stripes > listed as u64, "{listed}");
+    assert!(!counted.lists_all_lost());
+    let inodes = fs.pipeline.inodes_in(&counted.unrecoverable, 30).unwrap();
+    assert_eq!(inodes.len(), 30);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Space that no record names, after crashes and absences.
 
 use super::*;
-use crate::store::{Effect, Fault, Scope, StoreErrorKind};
+use crate::store::{Effect, Fault, Scope};
 
 /// Bytes free on all disks together.
 fn free_on(rig: &Rig) -> u64 {
@@ -143,8 +143,7 @@ fn what_dies_while_it_is_rebuilt_takes_no_space() {
         fs.pipeline.volume.retire_segments().unwrap();
         fs.sync().unwrap();
         if is_moved {
-            rig.disks[0].fail(Some(StoreErrorKind::Gone));
-            fs.pipeline.members().probe();
+            fs.lose(&rig, 0);
         } else {
             let disk = rig.disks[0].open();
             for (name, _) in disk.list(files::SEGMENTS).unwrap() {

@@ -210,7 +210,7 @@ fn what_parity_cannot_replace_is_named_and_only_that_cannot_be_read() {
         let counted = fs.pipeline.redundancy().unwrap();
         assert_eq!(counted.unrecoverable.len(), 1);
         assert_eq!(counted.unrecoverable[0].stripe, stripe);
-        let inodes = fs.pipeline.inodes_in(&counted.unrecoverable).unwrap();
+        let inodes = fs.pipeline.inodes_in(&counted.unrecoverable, 1000).unwrap();
         assert_eq!(inodes, BTreeSet::from([Ino(4)]));
     };
     check(&fs);

@@ -16,7 +16,7 @@ use crate::members::Patience;
 use crate::store::Buffer;
 
 /// Pages compared in one go: 1 MiB.
-const PIECE_PAGES: u64 = (1 << 20) / PAGE_BYTES as u64;
+pub(super) const PIECE_PAGES: u64 = (1 << 20) / PAGE_BYTES as u64;
 
 /// What the copies have of a stretch of pages.
 pub(super) struct Compared {
@@ -87,14 +87,8 @@ impl Mirror {
     }
 
     pub(super) fn bring_up(&self, io: &mut Io, compared: &Compared) -> io::Result<()> {
-        let Some((member, page)) = compared.behind.first() else {
-            return Ok(());
-        };
-        log::warn!(
-            "mending {} pages of copies of the index, the first is page {page} on member {member}",
-            compared.behind.len()
-        );
         for (member, page) in &compared.behind {
+            self.note_mended(*member, *page);
             let (sequence, bytes) = &compared.newest[page];
             self.mend_under(
                 io,

@@ -86,6 +86,7 @@ impl Mirror {
         let mut mirror = Self::assemble(disk, copies, front, newest.sequence);
         // `begin` syncs what was read before a head says so.
         mirror.io.get_mut().durable_sequence = oldest.unwrap_or(newest.durable);
+        mirror.io.get_mut().named = newest.copies;
         *mirror.suspended.get_mut() = true;
         Ok(Arc::new(mirror))
     }
@@ -104,6 +105,7 @@ impl Mirror {
         let io = Io {
             sequence,
             durable_sequence: 0,
+            named: Vec::new(),
             durable: front.clone(),
             head_in_doubt: false,
             unsynced: false,
@@ -128,6 +130,8 @@ impl Mirror {
             cut_off: sequence + 1..sequence + CUT_OFF_SEQUENCES,
             compared: AtomicU64::new(0),
             buffered: Mutex::default(),
+            mended: Mutex::default(),
+            walked: Mutex::default(),
             copies: RwLock::new(copies),
             io: Mutex::new(io),
         }

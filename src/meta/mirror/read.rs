@@ -73,6 +73,7 @@ impl Mirror {
         {
             compared = self.read_from_all(start, last - start + 1, Patience::Full);
         }
+        self.note_read(missing);
         for page in missing {
             let Some((_, bytes)) = compared.newest.get(page) else {
                 return Err(damaged_everywhere(*page));
@@ -203,9 +204,18 @@ impl Mirror {
         if !self.members().contains(&member) {
             return;
         }
-        log::warn!("mending page {page} of the index copy on member {member}");
+        self.note_mended(member, page);
         if let Err(error) = self.mend_under(&mut io, member, page, intact) {
             log::warn!("cannot mend page {page} of the index: {error}");
+        }
+    }
+
+    /// Says once of each member that its copy is being mended: there may be millions of pages.
+    pub(super) fn note_mended(&self, member: MemberIndex, page: u64) {
+        if self.mended.lock().insert(member) {
+            log::warn!(
+                "member {member}: mending pages of its copy of the index, the first is page {page}"
+            );
         }
     }
 
@@ -225,7 +235,7 @@ impl Mirror {
 }
 
 fn damaged_everywhere(page: u64) -> io::Error {
-    let text = format!("page {page} of the index is damaged on every copy");
+    let text = format!("page {page} of the index is damaged on every copy that is at hand");
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 

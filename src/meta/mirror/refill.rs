@@ -184,12 +184,16 @@ impl Mirror {
         if io.arriving.take().is_none() {
             return Ok(());
         }
+        let durable = io.durable.clone();
+        if io.named.contains(&member) {
+            // No head before its first one names it, so that an empty slot beside that is known to be new.
+            self.write_heads(io, durable.clone())?;
+        }
         self.copies.write().push(Copied {
             member,
             file_bytes,
             slot: 1,
         });
-        let durable = io.durable.clone();
         self.write_heads(io, durable)?;
         log::info!("member {member} has a copy of the index");
         if self.add_ballast(member) {

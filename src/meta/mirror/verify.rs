@@ -2,16 +2,12 @@
 
 use std::io;
 
-use super::compare::Compared;
+use super::compare::{Compared, PIECE_PAGES};
 use super::{Copied, Io, Mirror, PAGE};
 use crate::format::MemberIndex;
-use crate::format::frame::{HEAD_BYTES, Head, PAGE_BYTES};
+use crate::format::frame::{HEAD_BYTES, Head};
 use crate::members::Patience;
-use crate::meta::verify::{SurveyedIndex, VerifiedIndex};
-use crate::store::Buffer;
-
-/// Pages verified in one go: 1 MiB.
-const PIECE_PAGES: u64 = (1 << 20) / PAGE_BYTES as u64;
+use crate::meta::verify::VerifiedIndex;
 
 impl Mirror {
     /// Verifies some pages of all copies, and before the first of them the heads. Returns `None` behind
@@ -51,34 +47,6 @@ impl Mirror {
             self.sync_files(&mut io)?;
         }
         Ok(Some(verified))
-    }
-
-    /// Reads some pages of all copies. Returns `None` behind the last page.
-    pub(in crate::meta) fn survey(&self, first: u64) -> Option<SurveyedIndex> {
-        let io = self.io.lock();
-        let first = first.max(1);
-        let end = io.durable.db_bytes.div_ceil(PAGE);
-        if first >= end {
-            return None;
-        }
-        let count = PIECE_PAGES.min(end - first);
-        let read = self.read_frames(Patience::Full, &self.reading_order(first), first, count);
-        drop(io);
-        let mut wrong = Vec::new();
-        for page in first..first + count {
-            let is_intact = |frames: &Buffer| self.intact(frames, first, page).is_some();
-            if read.iter().any(|(_, frames)| is_intact(frames)) {
-                // What is older on one copy may be of a commit that was cut off: nothing refers to it.
-                let torn = read
-                    .iter()
-                    .filter(|(_, frames)| self.is_torn(frames, first, page));
-                wrong.extend(torn.map(|(member, _)| *member));
-            }
-        }
-        Some(SurveyedIndex {
-            next: first + count,
-            wrong,
-        })
     }
 
     /// Gives up copies whose files were cut short: others are made in their place. Returns how many.

@@ -68,10 +68,7 @@ fn a_member_that_hangs_is_left_behind_after_the_timeout() {
         plan.add(
             Fault::at(nth, Effect::Hang).of(Scope::MemberKind(1, crate::store::CallKind::Write)),
         );
-        let executor = Arc::new(Executor::new(
-            ExecutorKind::Threads,
-            Duration::from_millis(300),
-        ));
+        let executor = Arc::new(Executor::new(ExecutorKind::Threads, Duration::from_secs(1)));
         let (progress, outcome) = play(&rig, Some(&plan), &script, 2, &executor);
         plan.release();
         outcome.unwrap_or_else(|error| panic!("write {nth} hangs: {error}"));

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::format::MemberIndex;
 use crate::meta::index::{Commit, Index, KeyRange, Position, Snapshot, Visit};
-use crate::meta::{Key, MetaError, StripeData, SurveyedIndex, Value, VerifiedIndex};
+use crate::meta::{Key, MetaError, StripeData, Value, VerifiedIndex};
 
 /// A map, shared with the views of it until the next commit.
 #[derive(Debug, Default)]
@@ -69,8 +69,8 @@ impl Index for MemIndex {
         Ok(None)
     }
 
-    fn survey(&self, _first: u64) -> Option<SurveyedIndex> {
-        None
+    fn survey(&self) -> Result<BTreeMap<MemberIndex, u64>, MetaError> {
+        Ok(BTreeMap::new())
     }
 
     fn copies(&self) -> Vec<MemberIndex> {

@@ -1,5 +1,6 @@
 //! The overlay's layers over an index in memory.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
@@ -13,7 +14,7 @@ use super::rig::State;
 use crate::format::MemberIndex;
 use crate::meta::index::{Commit, Index, Position, Snapshot};
 use crate::meta::overlay::{Origin, Overlay};
-use crate::meta::{Batch, Key, MetaError, StripeData, SurveyedIndex, VerifiedIndex, view};
+use crate::meta::{Batch, Key, MetaError, StripeData, VerifiedIndex, view};
 
 fn key(random: &mut StdRng) -> Key {
     Key::from(random.random_range(0..9000u32).to_be_bytes().to_vec())
@@ -163,8 +164,8 @@ impl Index for Hanging {
         self.index.verify(first)
     }
 
-    fn survey(&self, first: u64) -> Option<SurveyedIndex> {
-        self.index.survey(first)
+    fn survey(&self) -> Result<BTreeMap<MemberIndex, u64>, MetaError> {
+        self.index.survey()
     }
 
     fn copies(&self) -> Vec<MemberIndex> {

@@ -1,0 +1,276 @@
+//! Counting stripes by the files that are there.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::{ControlFlow, Range};
+
+use super::live::LiveBytes;
+use super::stretches::{Stretch, StretchId, Stretches, ranges_of};
+use super::{LostStripe, MAX_LISTED, Redundancy, RedundancyRow};
+use crate::commit::reap::successor;
+use crate::commit::{CommitError, Pipeline};
+use crate::format::key::{self, KeyRange};
+use crate::format::record::{Backref, Stripe};
+use crate::format::{Record, SegmentId, StripeId};
+use crate::volume::{Census, SegmentCensus, Volume};
+
+/// Stripes counted in one go.
+const STRIPES_AT_ONCE: usize = 4096;
+
+impl Pipeline {
+    /// Counts what changed since `stretches` were counted.
+    pub(super) fn count_redundancy(
+        &self,
+        stretches: &mut Stretches,
+    ) -> Result<Redundancy, CommitError> {
+        // Before anything is read: what is changed meanwhile is counted again the next time.
+        let touched = self.meta.touched();
+        let (census, segments) = take_census(&self.volume);
+        self.note_files(&census);
+        let mut count = Count::new(&self.volume, segments);
+        let outdated = stretches.outdated(touched, &count.segments, &count.undecodable);
+        let counted = match outdated {
+            None => self.count_in(&mut count, key::stripes()),
+            Some(outdated) => ranges_of(&outdated)
+                .into_iter()
+                .try_for_each(|range| self.count_in(&mut count, range)),
+        };
+        if let Err(error) = counted {
+            *stretches = Stretches::default();
+            return Err(error);
+        }
+        Ok(count.finish(stretches))
+    }
+
+    /// Counts the stripes whose keys are in a range.
+    fn count_in(
+        &self,
+        count: &mut Count<'_>,
+        (mut from, end): KeyRange,
+    ) -> Result<(), CommitError> {
+        let mut stripes = Vec::new();
+        loop {
+            self.read_stripes(&from, &end, &mut stripes)?;
+            let Some(&(last, _)) = stripes.last() else {
+                return Ok(());
+            };
+            self.count_stripes(count, &stripes)?;
+            from = successor(&key::stripe(last));
+        }
+    }
+
+    /// Reads the first of the records of stripes in a range.
+    fn read_stripes(
+        &self,
+        from: &[u8],
+        end: &[u8],
+        stripes: &mut Vec<(StripeId, Stripe)>,
+    ) -> Result<(), CommitError> {
+        stripes.clear();
+        self.visit(from, end, |key, value| {
+            stripes.push((key::parse_stripe(key)?, Stripe::decode(value)?));
+            Ok(if stripes.len() < STRIPES_AT_ONCE {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            })
+        })
+    }
+
+    /// Counts some stripes, in order, beside the backrefs that say what of them lives.
+    fn count_stripes(
+        &self,
+        count: &mut Count<'_>,
+        stripes: &[(StripeId, Stripe)],
+    ) -> Result<(), CommitError> {
+        let (Some((first, _)), Some((last, _))) = (stripes.first(), stripes.last()) else {
+            return Ok(());
+        };
+        let (from, end) = (key::backrefs(*first).0, key::backrefs(*last).1);
+        let mut stripes = stripes.iter().peekable();
+        let mut live = LiveBytes::default();
+        self.visit(&from, &end, |key, value| {
+            let (stripe, _, _) = key::parse_backref(key)?;
+            while let Some((before, record)) = stripes.next_if(|(id, _)| *id < stripe) {
+                count.add(*before, record, live.take());
+            }
+            // One without a record is in memory.
+            if stripes.peek().is_some_and(|(id, _)| *id == stripe) {
+                live.add(&Backref::decode(value)?);
+            }
+            Ok::<_, CommitError>(ControlFlow::Continue(()))
+        })?;
+        for (stripe, record) in stripes {
+            count.add(*stripe, record, live.take());
+        }
+        Ok(())
+    }
+}
+
+/// A count that is being made.
+struct Count<'v> {
+    volume: &'v Volume,
+    undecodable: BTreeMap<StripeId, Vec<Range<u32>>>,
+    segments: HashMap<SegmentId, SegmentCensus>,
+    stretches: BTreeMap<StretchId, StretchCount>,
+    unrecoverable: Vec<LostStripe>,
+    /// Stripes, and their live bytes, that lack shards in segments that were being written meanwhile:
+    /// their files may be younger than the look at the members.
+    doubtful: Vec<(StripeId, Stripe, u64)>,
+}
+
+/// A stretch that is being counted.
+#[derive(Debug, Default)]
+struct StretchCount {
+    rows: BTreeMap<i16, RedundancyRow>,
+    segments: BTreeSet<SegmentId>,
+    /// Whether it must be counted again the next time, whatever changes.
+    is_unsettled: bool,
+}
+
+impl<'v> Count<'v> {
+    fn new(volume: &'v Volume, segments: HashMap<SegmentId, SegmentCensus>) -> Self {
+        Self {
+            volume,
+            undecodable: volume.undecodable(),
+            segments,
+            stretches: BTreeMap::new(),
+            unrecoverable: Vec::new(),
+            doubtful: Vec::new(),
+        }
+    }
+
+    /// Counts what was left open, by files as they are now.
+    fn look_again(&mut self) {
+        if self.doubtful.is_empty() {
+            return;
+        }
+        self.segments = take_census(self.volume).1;
+        for (stripe, record, live) in std::mem::take(&mut self.doubtful) {
+            self.settle(stripe, &record, live);
+            self.stretch(stripe).is_unsettled = true;
+        }
+    }
+
+    /// Counts a stripe of which so many bytes live; one that is dead holds nothing that can be lost.
+    fn add(&mut self, stripe: StripeId, record: &Stripe, live: u64) {
+        if live == 0 {
+            return;
+        }
+        let segment = self.segments.get(&record.segment);
+        let is_whole = segment.is_some_and(|segment| segment.is_whole(record));
+        let is_fresh = segment.is_none() || self.volume.is_writing(record.segment);
+        if is_fresh && !is_whole {
+            self.doubtful.push((stripe, *record, live));
+        } else {
+            self.settle(stripe, record, live);
+        }
+    }
+
+    fn stretch(&mut self, stripe: StripeId) -> &mut StretchCount {
+        self.stretches.entry(StretchId::of(stripe)).or_default()
+    }
+
+    fn settle(&mut self, stripe: StripeId, record: &Stripe, live: u64) {
+        // A stripe without a segment cannot be read at all.
+        let segment = self.segments.get(&record.segment);
+        let mut tolerated =
+            segment.map_or(i16::MIN, |segment| segment.losses_surely_tolerated(record));
+        let undecodable = self.undecodable.get(&stripe);
+        if undecodable.is_some() {
+            tolerated = tolerated.min(-1);
+        }
+        let is_lost = tolerated < 0;
+        if is_lost && self.unrecoverable.len() < MAX_LISTED {
+            let everything = || std::iter::once(0..u32::MAX).collect();
+            let absent = segment.map_or_else(everything, |segment| segment.lost_bytes(record));
+            let found = undecodable.cloned().unwrap_or_default();
+            let bytes = absent.into_iter().chain(found).collect();
+            self.unrecoverable.push(LostStripe { stripe, bytes });
+        }
+        let stretch = self.stretch(stripe);
+        stretch.is_unsettled |= is_lost;
+        stretch.segments.insert(record.segment);
+        let row = RedundancyRow {
+            losses_tolerated: tolerated,
+            stripes: 1,
+            bytes: live,
+        };
+        add_row(&mut stretch.rows, &row);
+    }
+
+    /// Adds what was counted to what is known already; returns all of it.
+    fn finish(mut self, stretches: &mut Stretches) -> Redundancy {
+        self.look_again();
+        let mut rows = BTreeMap::new();
+        for row in stretches.rows() {
+            add_row(&mut rows, row);
+        }
+        for (id, count) in self.stretches {
+            for row in count.rows.values() {
+                add_row(&mut rows, row);
+            }
+            let counted = (!count.is_unsettled).then(|| Stretch {
+                rows: count.rows.into_values().collect(),
+                segments: count.segments,
+            });
+            stretches.add(id, counted);
+        }
+        stretches.complete();
+        let mut unrecoverable = self.unrecoverable;
+        unrecoverable.sort_by_key(|lost| lost.stripe);
+        Redundancy {
+            rows: rows.into_values().collect(),
+            unrecoverable,
+        }
+    }
+}
+
+/// Adds a row to those that bear as many losses.
+fn add_row(rows: &mut BTreeMap<i16, RedundancyRow>, row: &RedundancyRow) {
+    let fresh = RedundancyRow {
+        stripes: 0,
+        bytes: 0,
+        ..*row
+    };
+    let sum = rows.entry(row.losses_tolerated).or_insert(fresh);
+    sum.stripes += row.stripes;
+    sum.bytes += row.bytes;
+}
+
+/// Lists the segments, and then what there is of them: a file is there before its segment is known.
+fn take_census(volume: &Volume) -> (Census, HashMap<SegmentId, SegmentCensus>) {
+    let segments = volume.segments().into_iter();
+    let census = volume.census_at_once();
+    let of_segments = segments
+        .map(|(id, record)| (id, census.of_segment(id, record)))
+        .collect();
+    (census, of_segments)
+}
+
+#[cfg(test)]
+impl Pipeline {
+    /// Counts after something happened that a count which has begun does not see.
+    pub(in crate::commit) fn redundancy_with(
+        &self,
+        meanwhile: impl FnOnce(),
+    ) -> Result<Redundancy, CommitError> {
+        let mut count = Count::new(&self.volume, take_census(&self.volume).1);
+        meanwhile();
+        self.count_in(&mut count, key::stripes())?;
+        Ok(count.finish(&mut Stretches::default()))
+    }
+
+    /// Counts what changed since the last count, however long ago that was.
+    pub(in crate::commit) fn redundancy_now(&self) -> Result<Redundancy, CommitError> {
+        self.count_redundancy(&mut self.counting.baton.lock())
+    }
+
+    /// Returns how many stretches are to be counted, if it is not all; they are taken for counted then.
+    pub(in crate::commit) fn outdated_stretches(&self) -> Option<usize> {
+        let count = Count::new(&self.volume, take_census(&self.volume).1);
+        let mut stretches = self.counting.baton.lock();
+        let touched = self.meta.touched();
+        let outdated = stretches.outdated(touched, &count.segments, &count.undecodable);
+        outdated.map(|outdated| outdated.len())
+    }
+}

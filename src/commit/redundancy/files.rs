@@ -1,0 +1,93 @@
+//! Segment files that are gone, or too short for what was written to them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::MissingShards;
+use crate::commit::{CommitError, Pipeline};
+use crate::format::record::Segment;
+use crate::format::{MemberIndex, SegmentId, key};
+use crate::volume::{Census, member_of};
+
+impl Pipeline {
+    /// Lists the segment files that are gone, or too short for the shards that were written to them, on
+    /// members at hand; by member and segment.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn missing_shards(&self) -> Result<Vec<MissingShards>, CommitError> {
+        let census = self.volume.census();
+        let live = self.members.live();
+        let segments: HashMap<SegmentId, Segment> = self.volume.segments().into_iter().collect();
+        let mut missing: BTreeMap<(MemberIndex, SegmentId), u64> = BTreeMap::new();
+        self.for_each_stripe(|_, record| {
+            let Some(segment) = segments.get(&record.segment) else {
+                return;
+            };
+            let holders = record
+                .written
+                .iter()
+                .filter_map(|shard| member_of(segment, &record, shard));
+            for member in holders.filter(|member| live.contains(member)) {
+                if !census.holds(member, &record) {
+                    *missing.entry((member, record.segment)).or_default() += 1;
+                }
+            }
+        })?;
+        let list = |((member, segment), shards)| MissingShards {
+            member,
+            segment,
+            found: census.len(member, segment),
+            shards,
+        };
+        Ok(missing.into_iter().map(list).collect())
+    }
+
+    /// Says whether stripes are known to lack shards: those that were written while members were away,
+    /// or that lost shards since; and those whose files turned out to be gone or too short. It counts
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn lacks_shards(&self) -> Result<bool, CommitError> {
+        let (from, end) = key::repairs();
+        let noted = !self.meta.scan(&from, &end, 1)?.is_empty();
+        Ok(noted || self.volume.lacks_files())
+    }
+
+    /// Says whether segment files are known to be gone or too short, on members at hand: since the volume
+    /// was opened, counted, or read.
+    #[must_use]
+    pub fn lacks_files(&self) -> bool {
+        self.volume.lacks_files()
+    }
+
+    /// Looks whether segment files are gone or too short, on members at hand: one call to each.
+    pub fn look_for_files(&self) {
+        self.note_files(&self.volume.census());
+    }
+
+    /// Takes note of it if segment files turned out to be gone or too short. Those of segments that are
+    /// being written are found when they are finished.
+    pub(super) fn note_files(&self, census: &Census) {
+        let mut segments = self.volume.segments();
+        segments.retain(|(segment, _)| !self.volume.is_writing(*segment));
+        if census.lacks_files(&segments, &self.members.live()) {
+            self.volume.set_lacks_files(true);
+        }
+    }
+
+    /// Says whether there are segments of which fewer members are at hand than they have data shards.
+    /// It counts nothing; short stripes in them may be whole.
+    #[must_use]
+    pub fn has_lost_segments(&self) -> bool {
+        let live = self.members.live();
+        let is_lost = |(_, segment): &(SegmentId, Segment)| {
+            let holders = segment.slots.iter().flatten();
+            let held = holders.filter(|member| live.contains(member)).count();
+            held < usize::from(segment.data_shards)
+        };
+        self.volume.segments().iter().any(is_lost)
+    }
+}

@@ -1,0 +1,177 @@
+//! What was counted before, and still is so.
+//!
+//! Stripes are counted by stretches of their numbers. What a stretch came to holds until one of its
+//! stripes, or what lives of it, is changed, or a member comes to have other files of the segments in which
+//! they lie. So counting takes time by what changed since, not by what the volume holds.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::RedundancyRow;
+use crate::format::key::{self, KeyRange};
+use crate::format::{SegmentId, StripeId};
+use crate::volume::SegmentCensus;
+
+/// Numbers of stripes in a stretch; a few in tests, whose volumes are small.
+const STRETCH: u64 = if cfg!(test) { 2 } else { 1 << 7 };
+
+/// Stretches that are remembered. If there are more, nothing is, and all are counted each time.
+const MOST_KNOWN: usize = 1 << 17;
+
+/// The number of a stretch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct StretchId(u64);
+
+impl StretchId {
+    /// Returns the stretch of a stripe.
+    pub(super) fn of(stripe: StripeId) -> Self {
+        Self(stripe.0 / STRETCH)
+    }
+
+    /// Returns the key of its first stripe, or of the first after it.
+    fn bound(self, is_end: bool) -> Bytes {
+        let first = self.0.checked_add(u64::from(is_end));
+        let first = first.and_then(|stretch| stretch.checked_mul(STRETCH));
+        first.map_or_else(|| key::stripes().1, |first| key::stripe(StripeId(first)))
+    }
+}
+
+/// Returns the keys of the stripes of some stretches; what lies side by side is one range.
+pub(super) fn ranges_of(stretches: &BTreeSet<StretchId>) -> Vec<KeyRange> {
+    let mut ranges: Vec<KeyRange> = Vec::new();
+    for stretch in stretches {
+        let (from, end) = (stretch.bound(false), stretch.bound(true));
+        match ranges.last_mut() {
+            Some((_, last)) if *last == from => *last = end,
+            _ => ranges.push((from, end)),
+        }
+    }
+    ranges
+}
+
+/// Returns the stretch that a change of a key is about, for [`Meta::follow`](crate::meta::Meta::follow).
+pub(in crate::commit) fn stretch_of(key: &[u8]) -> Option<u64> {
+    key::stripe_of(key).map(|stripe| StretchId::of(stripe).0)
+}
+
+/// What a stretch came to. None of its stripes has lost data.
+#[derive(Clone, Debug)]
+pub(super) struct Stretch {
+    pub(super) rows: Vec<RedundancyRow>,
+    /// The segments that its stripes lie in.
+    pub(super) segments: BTreeSet<SegmentId>,
+}
+
+/// What was counted, and by which files.
+#[derive(Debug, Default)]
+pub(super) struct Stretches {
+    /// Whether every stretch with stripes is known, unsettled, or changed since.
+    is_complete: bool,
+    known: BTreeMap<StretchId, Stretch>,
+    /// Those that must be counted each time.
+    unsettled: BTreeSet<StretchId>,
+    segments: HashMap<SegmentId, SegmentCensus>,
+    undecodable: BTreeMap<StripeId, Vec<Range<u32>>>,
+}
+
+impl Stretches {
+    /// Takes what is found now, and which stretches were changed since the last time, if that is known.
+    /// Returns those that have to be counted again, or `None` if it is all.
+    pub(super) fn outdated(
+        &mut self,
+        touched: Option<BTreeSet<u64>>,
+        segments: &HashMap<SegmentId, SegmentCensus>,
+        undecodable: &BTreeMap<StripeId, Vec<Range<u32>>>,
+    ) -> Option<BTreeSet<StretchId>> {
+        let touched = touched.filter(|_| self.is_complete);
+        let outdated = touched.map(|touched| self.outdated_among(touched, segments, undecodable));
+        match &outdated {
+            None => {
+                self.known.clear();
+                self.unsettled.clear();
+            }
+            Some(outdated) => {
+                for stretch in outdated {
+                    self.known.remove(stretch);
+                    self.unsettled.remove(stretch);
+                }
+            }
+        }
+        self.segments.clone_from(segments);
+        self.undecodable.clone_from(undecodable);
+        outdated
+    }
+
+    fn outdated_among(
+        &self,
+        touched: BTreeSet<u64>,
+        segments: &HashMap<SegmentId, SegmentCensus>,
+        undecodable: &BTreeMap<StripeId, Vec<Range<u32>>>,
+    ) -> BTreeSet<StretchId> {
+        let is_same = |id: &SegmentId| self.segments.get(id) == segments.get(id);
+        let ids = self.segments.keys().chain(segments.keys());
+        let other: BTreeSet<SegmentId> = ids.filter(|id| !is_same(id)).copied().collect();
+        let of_segments = self
+            .known
+            .iter()
+            .filter(|(_, stretch)| !other.is_empty() && !stretch.segments.is_disjoint(&other))
+            .map(|(id, _)| *id);
+        let is_found_anew =
+            |stripe: &&StripeId| self.undecodable.get(stripe) != undecodable.get(stripe);
+        let stripes = self.undecodable.keys().chain(undecodable.keys());
+        let of_stripes = stripes
+            .filter(is_found_anew)
+            .map(|stripe| StretchId::of(*stripe));
+        let touched = touched.into_iter().map(StretchId);
+        let unsettled = self.unsettled.iter().copied();
+        touched
+            .chain(unsettled)
+            .chain(of_segments)
+            .chain(of_stripes)
+            .collect()
+    }
+
+    /// Takes note of what a stretch came to, or, without that, that it must be counted each time.
+    pub(super) fn add(&mut self, id: StretchId, counted: Option<Stretch>) {
+        match counted {
+            Some(stretch) => drop(self.known.insert(id, stretch)),
+            None => drop(self.unsettled.insert(id)),
+        }
+    }
+
+    /// Everything that was to be counted has been added.
+    pub(super) fn complete(&mut self) {
+        self.is_complete = true;
+        if self.known.len() + self.unsettled.len() > MOST_KNOWN {
+            *self = Self::default();
+        }
+    }
+
+    /// Returns the rows of all that is known.
+    pub(super) fn rows(&self) -> impl Iterator<Item = &RedundancyRow> {
+        self.known.values().flat_map(|stretch| &stretch.rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stretches_side_by_side_are_read_in_one_go() {
+        let stretches = [0, 1, 4, u64::MAX / STRETCH].map(StretchId);
+        let key_of = |number| key::stripe(StripeId(number));
+        let last = u64::MAX - u64::MAX % STRETCH;
+        assert_eq!(
+            ranges_of(&stretches.into()),
+            [
+                (key_of(0), key_of(2 * STRETCH)),
+                (key_of(4 * STRETCH), key_of(5 * STRETCH)),
+                (key_of(last), key::stripes().1),
+            ]
+        );
+        assert!(key_of(u64::MAX) < key::stripes().1);
+    }
+}

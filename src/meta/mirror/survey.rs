@@ -1,0 +1,160 @@
+//! Looking at the copies of the index without changing anything.
+//!
+//! Copies may differ and all be right: what a commit that was cut off has left, or one for which there was no
+//! space, lies in pages that nothing refers to. So where copies differ, the database is asked which pages it
+//! is made of: of these, every copy has to have the newest frame.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::compare::PIECE_PAGES;
+use super::{Mirror, PAGE};
+use crate::format::frame::{HEAD_BYTES, Head};
+use crate::format::{FormatError, MemberIndex};
+use crate::members::Patience;
+use crate::meta::MetaError;
+
+/// Pages of an index: one bit each, up to the last that is in the set.
+#[derive(Debug, Default)]
+pub(in crate::meta) struct PageSet(Vec<u64>);
+
+impl PageSet {
+    fn insert(&mut self, page: u64) {
+        let word = usize::try_from(page / u64::from(u64::BITS)).expect("the words fit in memory");
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (page % u64::from(u64::BITS));
+    }
+
+    /// Returns how many pages are in both.
+    fn count_common(&self, other: &Self) -> u64 {
+        let words = self.0.iter().zip(&other.0);
+        words.map(|(a, b)| u64::from((a & b).count_ones())).sum()
+    }
+}
+
+/// What one copy has in its head slots: an intact head of this volume, or why there is none.
+struct Slots {
+    member: MemberIndex,
+    slots: Vec<Result<Head, Absence>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Absence {
+    /// Nothing was ever written there, or it was zeroed.
+    Empty,
+    /// A write may have been cut off.
+    Torn,
+    /// No write leaves this.
+    Foreign,
+}
+
+impl Mirror {
+    /// Returns how many pages of each copy are not what the newest commit is made of, and how many heads cannot
+    /// be what was written. `walk` has the database read all of its pages; it is called if copies differ.
+    pub(in crate::meta) fn survey(
+        &self,
+        walk: impl FnOnce() -> Result<(), MetaError>,
+    ) -> Result<BTreeMap<MemberIndex, u64>, MetaError> {
+        let mut wrong = self.count_wrong_heads();
+        let (behind, are_damaged) = self.find_differences();
+        if behind.is_empty() && !are_damaged {
+            return Ok(wrong);
+        }
+        *self.walked.lock() = Some(PageSet::default());
+        let done = walk();
+        let walked = self.walked.lock().take().unwrap_or_default();
+        done?;
+        for (member, behind) in behind {
+            *wrong.entry(member).or_default() += behind.count_common(&walked);
+        }
+        wrong.retain(|_, count| *count > 0);
+        Ok(wrong)
+    }
+
+    /// Notes that the database read a page from the copies, if somebody wants to know.
+    pub(super) fn note_read(&self, pages: &[u64]) {
+        if let Some(walked) = &mut *self.walked.lock() {
+            for page in pages {
+                walked.insert(*page);
+            }
+        }
+    }
+
+    /// Compares all copies. Returns the pages of which each lacks the newest frame, and whether there are any
+    /// that are damaged on all.
+    fn find_differences(&self) -> (BTreeMap<MemberIndex, PageSet>, bool) {
+        let end = self.io.lock().durable.db_bytes.div_ceil(PAGE);
+        let mut behind: BTreeMap<MemberIndex, PageSet> = BTreeMap::new();
+        let mut are_damaged = false;
+        // Page 0 is in the heads.
+        let mut first = 1;
+        while first < end {
+            let count = PIECE_PAGES.min(end - first);
+            let compared = self.read_from_all(first, count, Patience::Full);
+            for (member, page) in compared.behind {
+                behind.entry(member).or_default().insert(page);
+            }
+            are_damaged |= compared.damaged > 0;
+            first += count;
+        }
+        (behind, are_damaged)
+    }
+
+    fn count_wrong_heads(&self) -> BTreeMap<MemberIndex, u64> {
+        let copies: Vec<Slots> = self
+            .members()
+            .into_iter()
+            .filter_map(|member| self.read_slots(member))
+            .collect();
+        let known: HashSet<(u64, MemberIndex)> = copies.iter().flat_map(Slots::named).collect();
+        let count = |copy: &Slots| (copy.member, copy.count_wrong(&known));
+        copies
+            .iter()
+            .map(count)
+            .filter(|(_, count)| *count > 0)
+            .collect()
+    }
+
+    fn read_slots(&self, member: MemberIndex) -> Option<Slots> {
+        let read = self.disk.read(member, &self.name, 0, 2 * HEAD_BYTES);
+        let bytes = read.ok()?;
+        let slots = bytes.as_chunks::<HEAD_BYTES>().0.iter();
+        let decode = |slot: &[u8; HEAD_BYTES]| match Head::decode(slot) {
+            Ok(head) if head.volume == self.volume => Ok(head),
+            Ok(_) => Err(Absence::Foreign),
+            Err(_) if slot.iter().all(|byte| *byte == 0) => Err(Absence::Empty),
+            // What is cut off within the first sector leaves this sector as it was.
+            Err(FormatError::Magic { .. }) if slot[..8] != [0; 8] => Err(Absence::Foreign),
+            Err(_) => Err(Absence::Torn),
+        };
+        Some(Slots {
+            member,
+            slots: slots.map(decode).collect(),
+        })
+    }
+}
+
+impl Slots {
+    /// Returns who is named by which head.
+    fn named(&self) -> impl Iterator<Item = (u64, MemberIndex)> {
+        let heads = self.slots.iter().flatten();
+        heads.flat_map(|head| head.copies.iter().map(|copy| (head.sequence, *copy)))
+    }
+
+    /// Counts slots that hold what nothing that was cut off leaves. `known` says who is named by which head.
+    fn count_wrong(&self, known: &HashSet<(u64, MemberIndex)>) -> u64 {
+        let heads = self.slots.iter().flatten();
+        let Some(newest) = heads.max_by_key(|head| head.sequence) else {
+            return self.slots.len() as u64;
+        };
+        let is_wrong = |slot: &&Result<Head, Absence>| match slot {
+            // When the newest was written, the other slot held the one that was durable before it.
+            Ok(head) => head.sequence < newest.durable,
+            Err(Absence::Empty) => known.contains(&(newest.durable, self.member)),
+            Err(Absence::Torn) => false,
+            Err(Absence::Foreign) => true,
+        };
+        self.slots.iter().filter(is_wrong).count() as u64
+    }
+}
