@@ -21,6 +21,7 @@
 //! them, and `scrubbing`, taken before all of them. The commit group is left while a commit runs. All
 //! others are leaves.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -29,7 +30,7 @@ use parking_lot::Mutex;
 
 use crate::cuda::{Coding, Dispatch};
 use crate::format::record::{Marker, Stripe};
-use crate::format::{BLOCK_SIZE, Ino, Record, StripeId, key};
+use crate::format::{BLOCK_SIZE, Ino, MemberIndex, Record, StripeId, key};
 use crate::members::{Access, Members};
 use crate::meta::{Batch, Key, Meta, MetaError, Value};
 use crate::volume::{Hold, Pin, Placed, Space, Volume};
@@ -395,6 +396,15 @@ impl Pipeline {
     #[must_use]
     pub fn space(&self) -> Space {
         self.volume.space()
+    }
+
+    /// Measures how much more of segments each member at hand could take; asks each of them.
+    #[must_use]
+    pub fn room_by_member(&self) -> BTreeMap<MemberIndex, u64> {
+        let loads = self.volume.loads().into_iter();
+        loads
+            .map(|(member, load)| (member, load.available))
+            .collect()
     }
 
     /// Returns how many wrong ranges of blocks were mended since the volume was opened.

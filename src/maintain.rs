@@ -11,7 +11,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::commit::{CommitError, InodeLocks, Pipeline, ScrubState};
+use crate::commit::{CommitError, InodeLocks, Pipeline};
 use crate::format::MemberIndex;
 use crate::members::Access;
 use crate::workers::Threads;
@@ -204,18 +204,8 @@ fn scrub_if_due(
         } else {
             ControlFlow::Continue(())
         }
-    })?;
-    if let Some(status) = scrubbed.filter(|status| status.state == ScrubState::Finished) {
-        let found = status.record;
-        log::info!(
-            "scrub: {} pieces repaired, {} not, {} shards missing, {} bytes lost",
-            found.repaired,
-            found.wrong,
-            found.missing,
-            found.lost
-        );
-    }
-    Ok(())
+    });
+    scrubbed.map(drop)
 }
 
 fn is_scrub_due(pipeline: &Pipeline, interval: Option<Duration>) -> Result<bool, CommitError> {
@@ -251,12 +241,24 @@ fn repeat(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::atomic::AtomicU64;
+    use std::time::Instant;
+
     use super::*;
     use crate::codec::Geometry;
-    use crate::commit::{CreateOptions, OpenOptions};
-    use crate::format::Ino;
+    use crate::commit::{CreateOptions, OpenOptions, Pace, RebuildState, ScrubState};
+    use crate::format::record::{Backref, Extent};
+    use crate::format::{Ino, Record, files, key};
     use crate::members::Seat;
-    use crate::store::{Executor, ExecutorKind, MemDisk, StoreRef};
+    use crate::meta::Batch;
+    use crate::store::{
+        CallKind, Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore, MemDisk, Scope,
+        Store, StoreErrorKind, StoreRef,
+    };
+
+    /// How soon a directory that vanishes is to be left behind.
+    const PROMISED: Duration = Duration::from_secs(3);
 
     struct NoLocks;
 
@@ -268,7 +270,21 @@ mod tests {
 
     /// Makes a volume of two members in memory.
     fn pipeline() -> Arc<Pipeline> {
-        let disks: Vec<MemDisk> = (0..2)
+        volume(2).1
+    }
+
+    /// Makes a volume of 1+1 on disks in memory.
+    fn volume(count: usize) -> (Vec<MemDisk>, Arc<Pipeline>) {
+        let options = CreateOptions::new(Geometry::new(1, 1).unwrap());
+        volume_of(count, &options, |stores| stores)
+    }
+
+    fn volume_of(
+        count: usize,
+        options: &CreateOptions,
+        wrap: impl FnOnce(Vec<StoreRef>) -> Vec<StoreRef>,
+    ) -> (Vec<MemDisk>, Arc<Pipeline>) {
+        let disks: Vec<MemDisk> = (0..count)
             .map(|index| MemDisk::new(&format!("disk{index}"), 32 << 20))
             .collect();
         let stores = |disks: &[MemDisk]| -> Vec<StoreRef> {
@@ -276,15 +292,223 @@ mod tests {
             disks.iter().map(open).collect()
         };
         let executor = Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(5)));
-        let geometry = Geometry::new(1, 1).unwrap();
-        let options = CreateOptions::new(geometry);
-        Pipeline::create(&stores(&disks), &options, Arc::clone(&executor)).unwrap();
+        Pipeline::create(&stores(&disks), options, Arc::clone(&executor)).unwrap();
         let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
         let options = OpenOptions {
             threads: 0,
             ..OpenOptions::default()
         };
-        Pipeline::open(stores(&disks), &options, executor).unwrap()
+        let pipeline = Pipeline::open(wrap(stores(&disks)), &options, executor).unwrap();
+        (disks, pipeline)
+    }
+
+    /// The same of two disks, closed again and opened for reading only.
+    fn volume_to_read() -> (Vec<MemDisk>, Arc<Pipeline>) {
+        let (disks, pipeline) = volume(2);
+        pipeline.close().unwrap();
+        let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
+        let stores = disks.iter().map(|disk| Arc::new(disk.open()) as StoreRef);
+        let executor = Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(5)));
+        let options = OpenOptions {
+            access: Access::ReadOnly,
+            threads: 0,
+            ..OpenOptions::default()
+        };
+        let pipeline = Pipeline::open(stores.collect(), &options, executor).unwrap();
+        (disks, pipeline)
+    }
+
+    /// Makes a volume of 1+1 on four disks, the last of which has no copy of the index, with a file in many
+    /// segments, and another member that is empty. All calls are counted.
+    fn to_be_balanced(plan: &FaultPlan) -> Arc<Pipeline> {
+        let mut options = CreateOptions::new(Geometry::new(1, 1).unwrap());
+        options.unit_bytes = 64 << 10;
+        options.segment_bytes = 256 << 10;
+        let wrap = |stores| FaultStore::wrap_all(stores, plan);
+        let (_, pipeline) = volume_of(4, &options, wrap);
+        write(&pipeline, &vec![7; 6 << 20]);
+        let new: StoreRef = Arc::new(MemDisk::new("new", 32 << 20).open());
+        let new: StoreRef = Arc::new(FaultStore::new(new, 4, plan));
+        pipeline.join(Seat::New, &new).unwrap();
+        pipeline
+    }
+
+    fn is_balanced(pipeline: &Pipeline) -> bool {
+        let wait = |_| true;
+        let pace = Pace {
+            bytes_per_second: &AtomicU64::new(0),
+            wait: &wait,
+        };
+        pipeline.balance(&pace, &|| false).unwrap().bytes_done == 0
+    }
+
+    /// Returns the segments that have shards on a disk, by what the disk says.
+    fn held_by(pipeline: &Pipeline, member: u16) -> BTreeSet<String> {
+        let store = pipeline.members().store(MemberIndex(member)).unwrap();
+        let listed = store.list(files::SEGMENTS).unwrap();
+        listed.into_iter().map(|(name, _)| name).collect()
+    }
+
+    #[test]
+    fn what_is_lost_while_shards_are_moved_is_rebuilt_before_more_are() {
+        let plan = FaultPlan::new();
+        let pipeline = to_be_balanced(&plan);
+        let lost = held_by(&pipeline, 3);
+        let rebuilder = Rebuilder::new(None, Arc::new(Stop::default()));
+        let order = rebuilder.order(None, true);
+        plan.add(Fault::at(2, Effect::Eio).of(Scope::MemberKind(3, CallKind::Read)));
+        rebuilder.work(&pipeline, &NoLocks).unwrap();
+        assert_eq!(plan.triggered(), 1);
+        let stopped = pipeline.rebuild_progress();
+        assert_eq!(stopped.state, RebuildState::Stopped, "{stopped:?}");
+        assert!(stopped.bytes_left > 0, "{stopped:?}");
+        assert!(rebuilder.outcome(order, Duration::ZERO).is_none());
+        let moved = held_by(&pipeline, 4);
+        plan.record();
+        rebuilder.work(&pipeline, &NoLocks).unwrap();
+        let outcome = rebuilder.outcome(order, Duration::ZERO);
+        assert!(matches!(outcome, Some(Ok(()))), "{outcome:?}");
+        let made = plan.take_log().into_iter();
+        let made = made.filter(|call| call.kind == CallKind::Create);
+        let made: Vec<String> = made.map(|call| call.name).collect();
+        let is_lost = |name: &String| lost.contains(name) && !moved.contains(name);
+        let count = lost.iter().filter(|name| is_lost(name)).count();
+        assert!(count > 2 && made.len() > count, "{lost:?} {made:?}");
+        assert!(made[..count].iter().all(is_lost), "{lost:?} {made:?}");
+        let rows = pipeline.redundancy().unwrap().rows.clone();
+        assert_eq!((rows.len(), rows[0].losses_tolerated), (1, 1));
+        assert!(is_balanced(&pipeline));
+    }
+
+    #[test]
+    fn an_order_to_rebuild_does_not_wait_until_all_is_moved() {
+        let plan = FaultPlan::new();
+        let pipeline = to_be_balanced(&plan);
+        let rebuilder = Rebuilder::new(None, Arc::new(Stop::default()));
+        let is_open = |order| rebuilder.outcome(order, Duration::ZERO).is_none();
+        // Does something while the second shard is read that is to be moved.
+        let work_meanwhile = |meanwhile: &dyn Fn()| {
+            let before = plan.triggered();
+            plan.add(Fault::at(2, Effect::Hang).of(Scope::MemberKind(3, CallKind::Read)));
+            std::thread::scope(|scope| {
+                let work = scope.spawn(|| rebuilder.work(&pipeline, &NoLocks));
+                while plan.triggered() == before && !work.is_finished() {
+                    std::thread::yield_now();
+                }
+                meanwhile();
+                plan.release();
+                work.join().unwrap().unwrap();
+            });
+            assert_eq!(plan.triggered(), before + 1);
+        };
+        let balance = rebuilder.order(None, true);
+        let rebuild = Mutex::new(None);
+        work_meanwhile(&|| *rebuild.lock() = Some(rebuilder.order(None, false)));
+        let rebuild = rebuild.into_inner().unwrap();
+        assert!(is_open(balance) && is_open(rebuild));
+        work_meanwhile(&|| assert!(is_open(balance) && !is_open(rebuild)));
+        assert!(!is_open(balance) && !is_open(rebuild));
+        assert!(is_balanced(&pipeline));
+    }
+
+    /// Writes a file that is there once.
+    fn write(pipeline: &Pipeline, bytes: &[u8]) {
+        let written = pipeline.write(bytes).unwrap();
+        let mut batch = Batch::default();
+        let mut end = 0;
+        for placed in &written.placed {
+            let (len, stripe_offset) = (u64::from(placed.len), placed.offset);
+            let stripe = placed.stripe;
+            end += len;
+            let extent = Extent {
+                len,
+                stripe,
+                stripe_offset,
+            };
+            let backref = Backref { len, stripe_offset };
+            batch.put(key::extent(Ino(1), end), extent.encode());
+            batch.put(key::backref(stripe, Ino(1), end), backref.encode());
+        }
+        pipeline.apply(batch).unwrap();
+        pipeline.sync().unwrap();
+    }
+
+    #[test]
+    fn nothing_waits_once_who_was_away_is_back_with_all_that_it_had() {
+        let (_disks, pipeline) = volume(2);
+        write(&pipeline, &vec![7; 2 << 20]);
+        let away = MemberIndex(1);
+        let store = pipeline.members().store(away).unwrap();
+        let error = store.open_len("nothing").unwrap_err();
+        pipeline.members().fail(away, &error);
+        let rebuilder = Rebuilder::new(None, Arc::new(Stop::default()));
+        rebuilder.order(None, false);
+        rebuilder.work(&pipeline, &NoLocks).unwrap();
+        let waiting = || pipeline.rebuild_progress().bytes_waiting;
+        assert!(waiting() > 0);
+        pipeline.join(Seat::Own, &store).unwrap();
+        // First it is noted that members are others now.
+        for seconds in [60, 120] {
+            let now = Instant::now() + Duration::from_secs(seconds);
+            rebuilder.work_at(now, &pipeline, &NoLocks).unwrap();
+        }
+        assert_eq!(waiting(), 0);
+    }
+
+    #[test]
+    fn what_waits_for_room_is_rebuilt_soon_after_some_came() {
+        let (disks, pipeline) = volume(3);
+        write(&pipeline, &vec![7; 2 << 20]);
+        let holds = |disk: &usize| {
+            let segments = disks[*disk].open().list(files::SEGMENTS).unwrap();
+            !segments.is_empty()
+        };
+        let lost = (0..3).find(holds).unwrap();
+        let roomy = (0..3).find(|disk| !holds(disk)).unwrap();
+        disks[lost].fail(Some(StoreErrorKind::Gone));
+        pipeline.members().probe();
+        let space = disks[roomy].open().space().unwrap();
+        disks[roomy].set_capacity(space.total_bytes - space.free_bytes);
+        let rebuilder = Rebuilder::new(None, Arc::new(Stop::default()));
+        rebuilder.order(None, false);
+        rebuilder.work(&pipeline, &NoLocks).unwrap();
+        let waiting = pipeline.rebuild_progress();
+        assert!(waiting.bytes_waiting > 0, "{waiting:?}");
+        let tolerated = || {
+            let rows = pipeline.redundancy().unwrap().rows.clone();
+            rows.first().map(|row| row.losses_tolerated)
+        };
+        let work_after = |seconds| {
+            let now = Instant::now() + Duration::from_secs(seconds);
+            rebuilder.work_at(now, &pipeline, &NoLocks).unwrap();
+            tolerated()
+        };
+        assert_eq!(work_after(60), Some(0));
+        disks[roomy].set_capacity(64 << 20);
+        assert_eq!(work_after(120), Some(1));
+        assert!(holds(&roomy));
+        assert_eq!(pipeline.rebuild_progress().bytes_waiting, 0);
+    }
+
+    /// Nobody uses the volume, and nobody asks how it does.
+    #[test]
+    fn a_directory_that_vanishes_is_left_behind_by_itself_also_where_nothing_may_be_written() {
+        for (disks, pipeline) in [volume(2), volume_to_read()] {
+            let access = pipeline.members().access();
+            let locks = Arc::new(NoLocks);
+            let maintain = Maintain::start(&pipeline, locks, Schedule::default(), Vec::new());
+            disks[1].delete();
+            let start = Instant::now();
+            while pipeline.members().live() != [MemberIndex(0)] {
+                let waited = start.elapsed();
+                assert!(
+                    waited < 10 * PROMISED,
+                    "{access:?}: still there after {waited:?}"
+                );
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            maintain.stop();
+        }
     }
 
     #[test]

@@ -45,6 +45,7 @@ mod join;
 mod leave;
 mod lineage;
 mod open;
+mod overtaken;
 mod put_back;
 mod slots;
 mod verify;
@@ -54,7 +55,7 @@ pub use create::CreateOptions;
 pub use error::{Absent, Half, MembersError};
 pub use health::{ErrorClass, ErrorCounts, MemberState, MemberStatus, Unusable};
 pub use io::UNVERIFIED;
-pub use join::{Belongings, MOUNTED_APART, Seat};
+pub use join::{Belongings, FLAPPING, FORMER_MEMBER, MOUNTED_APART, Seat};
 pub use open::NOT_GIVEN;
 pub use put_back::PutBack;
 pub use slots::BAD_SUPERBLOCK;
@@ -198,6 +199,9 @@ impl Members {
         if self.access == Access::ReadOnly || up.iter().all(|index| roster.admitted.contains(index))
         {
             return Ok(());
+        }
+        for index in up.iter().filter(|index| !roster.admitted.contains(index)) {
+            log::info!("member {index} has the index and the journal again, and counts");
         }
         let raised = self.raise_epoch(&mut roster, up.into_iter().collect());
         self.publish(&roster);

@@ -106,8 +106,8 @@ impl CommitError {
                 "see that the directories are all right, unmount the volume, and mount it again"
                     .into(),
             ),
-            Self::ReadOnly
-            | Self::Closed
+            Self::ReadOnly => Some("unmount it, and mount it without `-o ro`".into()),
+            Self::Closed
             | Self::Format(_)
             | Self::Volume(_)
             | Self::Codec(_)

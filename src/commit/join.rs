@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{CommitError, MAX_MENDED_AT_CLOSE, Pipeline};
 use crate::format::MemberIndex;
-use crate::members::{Belongings, Seat};
+use crate::members::{Belongings, MembersError, Seat};
 use crate::store::StoreRef;
 use crate::volume::Remedy;
 
@@ -39,7 +39,7 @@ impl Joins {
 
 impl Pipeline {
     /// Takes a directory into the volume. It has no shards yet, or lacks some: [`Pipeline::rebuild`]
-    /// brings them.
+    /// brings them. One that is to have its own place, and came back to it by itself meanwhile, is there.
     ///
     /// # Errors
     ///
@@ -47,6 +47,17 @@ impl Pipeline {
     /// [`CommitError::NoSpace`] while the index has none for what it needs; else as for
     /// [`Pipeline::sync`].
     pub fn join(&self, seat: Seat, store: &StoreRef) -> Result<MemberIndex, CommitError> {
+        let joined = self.take_in(seat, store);
+        if let Err(CommitError::Members(error)) = &joined
+            && let MembersError::OwnMember { index, .. } = **error
+            && seat == Seat::Of(index)
+        {
+            return Ok(index);
+        }
+        joined
+    }
+
+    fn take_in(&self, seat: Seat, store: &StoreRef) -> Result<MemberIndex, CommitError> {
         self.check_writable()?;
         // Who is refused is to cost nothing: it may come again and again.
         self.members.check_seat(seat, store)?;
@@ -71,8 +82,6 @@ impl Pipeline {
             // What it has not made durable counts as lost, which nobody can tell once it is back.
             self.sync()?;
         }
-        // Before it takes part: from then on somebody may think of taking it into the epoch.
-        self.joins.came.fetch_add(1, Ordering::SeqCst);
         let index = self
             .members
             .join(seat, store, &belongings, |index, strays| {
@@ -86,6 +95,9 @@ impl Pipeline {
                 for segment in strays {
                     reaper.abandon_file(self.group.next(), segment, index);
                 }
+                // Before it takes part: from then on somebody may think of taking it into the epoch. And not
+                // for one that is refused: whoever rebuilds begins anew because of it.
+                self.joins.came.fetch_add(1, Ordering::SeqCst);
                 Ok::<_, CommitError>(reaper)
             })?;
         self.volume.forget_member(index);

@@ -21,7 +21,7 @@
 //!
 //! It is said to be complete only after the shards were counted on the members.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -33,6 +33,7 @@ use crate::volume::{Lacking, LostShard, Rebuilt, SegmentFiles, Target, TargetFai
 
 use plan::Need;
 
+mod balance;
 mod beside;
 mod files;
 mod leaving;
@@ -67,6 +68,20 @@ enum Step {
     Stopped,
 }
 
+/// What going over all that was planned came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Passage {
+    /// All of it was tried.
+    Through {
+        /// Whether any of it could be done.
+        is_better: bool,
+    },
+    /// It was planned for other members than those at hand by now, or somebody who was to be given way came.
+    Overtaken,
+    /// The rebuild is to stop.
+    Stopped,
+}
+
 /// What keeps a segment from being rebuilt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Obstacle {
@@ -84,6 +99,10 @@ struct Round<'a> {
     pace: &'a Pace<'a>,
     /// What it takes to move bytes into other stripes, if that is to be done.
     locks: Option<&'a dyn InodeLocks>,
+    /// Says whether something else is to be done first.
+    gives_way: &'a dyn Fn() -> bool,
+    /// The members that were at hand when it was planned.
+    live: Vec<MemberIndex>,
     /// Members that had no room, or failed otherwise, in this round.
     refusing: BTreeSet<MemberIndex>,
     /// When the round, and how much was written in it.
@@ -110,6 +129,8 @@ impl<'a> Round<'a> {
             which,
             pace,
             locks,
+            gives_way: &|| false,
+            live: Vec::new(),
             refusing: BTreeSet::new(),
             began: Instant::now(),
         }
@@ -125,6 +146,23 @@ impl Job {
 
     fn is_moved(&self, target: &Target) -> bool {
         self.record.slots[target.slot] != Some(target.member)
+    }
+
+    /// Takes the shards that are missing out of what is known of the stripes.
+    fn forget_missing(&mut self) {
+        let mut missing: HashMap<StripeId, ShardSet> = HashMap::new();
+        for lost in &self.missing {
+            missing.entry(lost.stripe).or_default().insert(lost.shard);
+        }
+        for lacking in &mut self.stripes {
+            for shard in missing
+                .get(&lacking.stripe)
+                .iter()
+                .flat_map(|shards| shards.iter())
+            {
+                lacking.record.written.remove(shard);
+            }
+        }
     }
 
     /// Returns the slots as they are to be.
@@ -167,6 +205,7 @@ impl Pipeline {
         self.check_writable()?;
         // Held through all of it: who comes second finds nothing to do.
         let _baton = self.rebuilding.baton.lock();
+        let before = self.rebuild_progress();
         *self.rebuilding.progress.lock() = RebuildProgress {
             state: RebuildState::Running,
             ..RebuildProgress::default()
@@ -181,49 +220,22 @@ impl Pipeline {
         });
         self.rebuilding.members.lock().clear();
         let mut progress = self.rebuilding.progress.lock();
+        let is_errand = round.which == Which::AtHand && progress.met_nothing();
+        if is_errand {
+            // What lacks another member lacks it still.
+            progress.set_stuck(&before);
+        }
         progress.elapsed = round.began.elapsed();
         progress.state = match outcome {
             Ok(true) => RebuildState::Finished,
             Ok(false) | Err(_) => RebuildState::Stopped,
         };
-        outcome.map(|_| *progress)
-    }
-
-    /// Moves shards from the members that are fullest to those that are emptiest.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Pipeline::rebuild`].
-    pub fn balance(&self, pace: &Pace<'_>) -> Result<RebuildProgress, CommitError> {
-        self.check_writable()?;
-        let _baton = self.rebuilding.baton.lock();
-        let mut round = Round::new(Which::All, pace, None);
-        *self.rebuilding.progress.lock() = RebuildProgress {
-            state: RebuildState::Running,
-            ..RebuildProgress::default()
-        };
-        let outcome = self.spread(&mut round);
-        let mut progress = self.rebuilding.progress.lock();
-        progress.elapsed = round.began.elapsed();
-        progress.state = match outcome {
-            Ok(Some(_)) => RebuildState::Finished,
-            Ok(None) | Err(_) => RebuildState::Stopped,
-        };
-        outcome.map(|_| *progress)
-    }
-
-    /// Moves shards from the members that are fullest to those that are emptiest. Returns whether any were
-    /// moved, or `None` if it was stopped.
-    fn spread(&self, round: &mut Round<'_>) -> Result<Option<bool>, CommitError> {
-        // What is being written to cannot move.
-        self.volume.retire_segments()?;
-        self.sync()?;
-        let segments = self.volume.segments().into_iter();
-        let segments = segments
-            .filter(|(segment, _)| !self.volume.is_writing(*segment))
-            .collect();
-        let needs = plan::balance(&segments, &self.volume.loads());
-        self.go_over(&needs, round)
+        let found = *progress;
+        if is_errand && outcome.is_ok() {
+            // Nor is it rebuilt by that.
+            *progress = before;
+        }
+        outcome.map(|_| found)
     }
 
     /// Makes the copies of the index that are missing: without them the volume bears fewer losses than its
@@ -248,6 +260,7 @@ impl Pipeline {
             // What is met from here on may come after the counting.
             let lacked_files = self.volume.lacks_files();
             self.volume.set_lacks_files(false);
+            round.live = self.members.live();
             let needs = self.plan_rebuild(round.which)?;
             self.close_segments(&needs)?;
             let done = self.go_over(&needs, round)?;
@@ -255,9 +268,14 @@ impl Pipeline {
                 self.volume.set_lacks_files(true);
             }
             match done {
-                None => return Ok(false),
-                Some(true) => continue,
-                Some(false) => {}
+                Passage::Stopped => return Ok(false),
+                Passage::Overtaken => {
+                    // What was tried for others at hand may be of use now.
+                    (has_freed, waited) = (false, u64::MAX);
+                    continue;
+                }
+                Passage::Through { is_better: true } => continue,
+                Passage::Through { is_better: false } => {}
             }
             let before = self.rebuild_progress();
             let waiting = before.bytes_waiting;
@@ -274,37 +292,46 @@ impl Pipeline {
             }
             waited = waiting;
             match self.spread(round)? {
-                None => return Ok(false),
-                Some(false) => {
-                    let mut progress = self.rebuilding.progress.lock();
-                    progress.bytes_waiting = waiting;
-                    progress.bytes_unreadable = before.bytes_unreadable;
+                Passage::Stopped => return Ok(false),
+                Passage::Through { is_better: false } => {
+                    self.rebuilding.progress.lock().set_stuck(&before);
                     return Ok(true);
                 }
-                Some(true) => self.free_dead().map(drop)?,
+                Passage::Overtaken => (has_freed, waited) = (false, u64::MAX),
+                Passage::Through { is_better: true } => self.free_dead().map(drop)?,
             }
         }
     }
 
-    /// Does what is planned. Returns whether any of it could be done, or `None` if it was stopped.
-    fn go_over(&self, needs: &[Need], round: &mut Round<'_>) -> Result<Option<bool>, CommitError> {
+    /// Does what is planned, for as long as the members are those that it was planned for: what is lost with one
+    /// more may be more urgent than all that is left of it.
+    fn go_over(&self, needs: &[Need], round: &mut Round<'_>) -> Result<Passage, CommitError> {
         round.refusing.clear();
-        let mut done = false;
+        let mut is_better = false;
         self.note_members(needs);
-        self.note_progress(round, 0, needs.iter().map(Need::bytes).sum());
+        self.note_round(round, needs.iter().map(Need::bytes).sum());
         for need in needs {
+            if (round.gives_way)() || self.members.live() != round.live {
+                return Ok(Passage::Overtaken);
+            }
             let step = match self.rebuild_segment(need, round)? {
                 Step::Nothing(Obstacle::Unreadable) => self.copy_readable(need.segment, round)?,
                 step => step,
             };
             match step {
-                Step::Done => done = true,
-                Step::Nothing(obstacle) => self.note_obstacle(need.bytes(), obstacle),
+                Step::Done => is_better = true,
+                // Nothing lacks what stays where it is.
+                Step::Nothing(_) if !need.goals.is_empty() => self.note_needless(need.bytes()),
+                Step::Nothing(obstacle) => self.note_obstacle(need, obstacle),
                 Step::Needless => self.note_needless(need.bytes()),
-                Step::Stopped => return Ok(None),
+                Step::Stopped => return Ok(Passage::Stopped),
             }
         }
-        Ok(Some(done))
+        Ok(if self.members.live() == round.live {
+            Passage::Through { is_better }
+        } else {
+            Passage::Overtaken
+        })
     }
 
     /// Sees to it that segments that lack shards are written to no more.
@@ -334,15 +361,7 @@ impl Pipeline {
             let segment_of = |segment| self.volume.segment(segment);
             self.records.forget_shards(&job.missing, segment_of)?;
             self.sync()?;
-            for lacking in &mut job.stripes {
-                for lost in job
-                    .missing
-                    .iter()
-                    .filter(|lost| lost.stripe == lacking.stripe)
-                {
-                    lacking.record.written.remove(lost.shard);
-                }
-            }
+            job.forget_missing();
         }
         let written = self.write_job(&job, round);
         let failed = match written {
@@ -369,14 +388,14 @@ impl Pipeline {
             self.abandon_job(&job);
             return Ok(Step::Done);
         }
-        if let Some(obstacle) = self.finish_job(&job, &failed)? {
+        if let Some(obstacle) = self.finish_job(&job, &failed, joined)? {
             self.abandon_job(&job);
             return Ok(Step::Nothing(obstacle));
         }
         self.sync()?;
         // What cannot be had now cannot be had in the next round either.
         let is_moved = job.targets.iter().any(|target| job.is_moved(target));
-        let is_better = is_moved || failed.len() < job.stripes.len();
+        let is_better = is_moved || job.stripes.is_empty() || failed.len() < job.stripes.len();
         Ok(if is_better {
             Step::Done
         } else {
@@ -441,7 +460,10 @@ impl Pipeline {
             }
         }
         let mut targets = std::mem::take(&mut job.targets);
-        targets.retain(|target| job.is_moved(target) || lacking.contains(&target.slot));
+        let lacks_file = |target: &Target| files.len(target.member) < Some(job.record.len);
+        targets.retain(|target| {
+            job.is_moved(target) || lacking.contains(&target.slot) || lacks_file(target)
+        });
         job.targets = targets;
         Ok(if is_for_all || !job.targets.is_empty() {
             Ok(job)
@@ -483,6 +505,9 @@ impl Pipeline {
                 None => {
                     let mut homes = self.volume.homes_for_slot(record, bytes);
                     homes.retain(|member| !is_refusing(member) && !is_taken(member));
+                    if let Some(goal) = need.goals.get(&slot) {
+                        homes.retain(|member| member == goal);
+                    }
                     let heir = record.slots[slot].and_then(|old| self.heir_of(old));
                     let heir = heir.filter(|heir| homes.contains(heir));
                     heir.or(homes.first().copied())
@@ -523,7 +548,7 @@ impl Pipeline {
                 log::debug!("stripe {stripe} is not rebuilt: {error}");
                 failed.push(stripe);
             }
-            self.note_progress(round, rebuilt.bytes, 0);
+            self.note_written(round, rebuilt.bytes);
             let in_use = self.foreground() > foreground;
             let goes_on = round.pace.rest(rebuilt.bytes, started.elapsed(), in_use);
             (foreground, started) = (self.foreground(), Instant::now());
@@ -552,9 +577,17 @@ impl Pipeline {
 
     /// Notes in the records what is durable on the members now, unless that would not be true, or would give
     /// up what may come back: it says so then.
-    fn finish_job(&self, job: &Job, failed: &[StripeId]) -> Result<Option<Obstacle>, CommitError> {
-        // Nobody removes, cuts or punches anything meanwhile.
+    fn finish_job(
+        &self,
+        job: &Job,
+        failed: &[StripeId],
+        joined: u64,
+    ) -> Result<Option<Obstacle>, CommitError> {
+        // Nobody removes, cuts or punches anything meanwhile, and nobody joins.
         let mut reaper = self.reaper.lock();
+        if self.joins.so_far() != joined {
+            return Ok(Some(Obstacle::Passing));
+        }
         let live = self.members.live();
         let is_up = |target: &Target| live.contains(&target.member);
         let Some(record) = self.volume.segment(job.segment) else {

@@ -159,7 +159,9 @@ impl Pipeline {
             }
         }
         self.note_scrub(&scrub)?;
-        Ok(Some(self.status_of(&scrub, false)))
+        let status = self.status_of(&scrub, false);
+        log_scrubbed(&status);
+        Ok(Some(status))
     }
 
     /// Says how the last scrub went, or how far the one is that is under way.
@@ -252,6 +254,23 @@ impl Pipeline {
         }
         (passed, total)
     }
+}
+
+fn log_scrubbed(status: &ScrubStatus) {
+    let Scrub {
+        repaired,
+        wrong,
+        missing,
+        lost,
+        ..
+    } = status.record;
+    let how_far = match status.state {
+        ScrubState::Finished => "through".to_owned(),
+        _ => format!("stopped at {:.0} %", status.progress * 100.0),
+    };
+    log::info!(
+        "scrub {how_far}: {repaired} pieces repaired, {wrong} not, {missing} shards missing, {lost} bytes lost"
+    );
 }
 
 /// Returns how many bytes of shards to look at in one go.

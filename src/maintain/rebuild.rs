@@ -1,6 +1,7 @@
 //! Rebuilding in the background: when it was asked for, and by itself when members have been away for
 //! long enough, or are back.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,8 +9,12 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::Stop;
-use crate::commit::{CommitError, InodeLocks, Pace, Pipeline};
+use crate::commit::{CommitError, InodeLocks, Pace, Pipeline, RebuildProgress, RebuildState};
 use crate::format::{Epoch, MemberIndex};
+
+use room::Waiting;
+
+mod room;
 
 /// How long members have to be as they are before what they lack is rebuilt, if none is away.
 const SETTLED: Duration = Duration::from_secs(5);
@@ -29,6 +34,8 @@ pub struct Rebuilder {
     /// Bytes that may be written in a second; 0 if that is not limited.
     bytes_per_second: AtomicU64,
     state: Mutex<State>,
+    /// What found no room; of use to who rebuilds alone.
+    waiting: Mutex<Option<Waiting>>,
     /// Told when an order was carried out.
     done: Condvar,
     stop: Arc<Stop>,
@@ -37,10 +44,36 @@ pub struct Rebuilder {
 #[derive(Debug, Default)]
 struct State {
     ordered: u64,
+    /// The last one after which what was missing was rebuilt.
     done: u64,
-    balance: bool,
+    /// The orders for which shards are still to be moved to members that have fewer.
+    balance: BTreeSet<u64>,
     failure: Option<CommitError>,
     watch: Option<Watch>,
+}
+
+impl State {
+    /// Says whether there is something to do for an order.
+    fn is_asked_for(&self) -> bool {
+        self.ordered > self.done || !self.balance.is_empty()
+    }
+
+    fn is_open(&self, order: OrderNumber) -> bool {
+        self.done < order.0 || self.balance.contains(&order.0)
+    }
+
+    /// No shards are to be moved any more for orders up to this one.
+    fn end_balance(&mut self, order: u64) {
+        self.balance.retain(|later| *later > order);
+    }
+
+    /// What failed is given up, for all orders up to this one.
+    fn note_failure(&mut self, order: u64, failure: Option<CommitError>) {
+        if failure.is_some() {
+            self.end_balance(order);
+        }
+        self.failure = failure;
+    }
 }
 
 /// Members as they have been for some time.
@@ -48,7 +81,7 @@ struct State {
 struct Members {
     epoch: Epoch,
     live: Vec<MemberIndex>,
-    all_here: bool,
+    away: Vec<MemberIndex>,
     /// Whether one is being emptied.
     leaving: bool,
     /// Whether files on them are known to be gone or too short.
@@ -68,7 +101,10 @@ enum Task {
 #[derive(Debug)]
 struct Watch {
     members: Members,
+    /// Since when they have been as they are.
     since: Instant,
+    /// Since when each of those has been away that are.
+    away: BTreeMap<MemberIndex, Instant>,
     /// When it was last looked whether there was something to do.
     looked: Option<Instant>,
     /// When that was done for those at hand alone.
@@ -76,22 +112,55 @@ struct Watch {
 }
 
 impl Watch {
+    fn new(members: Members, now: Instant) -> Self {
+        let away = members.away.iter().map(|member| (*member, now)).collect();
+        Self {
+            members,
+            since: now,
+            away,
+            looked: None,
+            looked_at_hand: None,
+        }
+    }
+
+    /// Takes note of the members as they are now. Who has been away stays so for that long, whoever follows.
+    fn see(&mut self, members: Members, now: Instant) {
+        if self.members != members {
+            self.away.retain(|member, _| members.away.contains(member));
+            for member in &members.away {
+                self.away.entry(*member).or_insert(now);
+            }
+            self.members = members;
+            self.since = now;
+        }
+    }
+
     /// Returns what it is time to look for. Those that are back need not wait for those that are away.
     fn due(&self, after: Option<Duration>, now: Instant) -> Option<Task> {
-        let has_passed = |looked: Option<Instant>, patience| match looked {
+        let is_settled = |looked: Option<Instant>| match looked.filter(|at| *at >= self.since) {
             Some(looked) => now.duration_since(looked) >= LOOK_INTERVAL,
-            None => now.duration_since(self.since) >= patience,
+            None => now.duration_since(self.since) >= SETTLED,
         };
-        let patience = if self.members.all_here || self.members.leaving {
-            Some(SETTLED)
+        let is_time_for_all = if self.away.is_empty() || self.members.leaving {
+            is_settled(self.looked)
         } else {
-            after
+            after.is_some_and(|after| self.is_given_up(after, now))
         };
-        if patience.is_some_and(|patience| has_passed(self.looked, patience)) {
+        if is_time_for_all {
             return Some(Task::Everything);
         }
-        let at_hand = self.looked_at_hand.max(self.looked);
-        has_passed(at_hand, SETTLED).then_some(Task::AtHand)
+        is_settled(self.looked_at_hand.max(self.looked)).then_some(Task::AtHand)
+    }
+
+    /// Says whether a member has been away for so long, or, once that was seen to for all that are away, whether
+    /// it is time to look again.
+    fn is_given_up(&self, after: Duration, now: Instant) -> bool {
+        let is_new = |since: &&Instant| self.looked.is_none_or(|looked| **since > looked);
+        match (self.away.values().filter(is_new).min(), self.looked) {
+            (Some(longest), _) => now.duration_since(*longest) >= after,
+            (None, Some(looked)) => now.duration_since(looked) >= LOOK_INTERVAL,
+            (None, None) => false,
+        }
     }
 
     fn note(&mut self, task: Task, now: Instant) {
@@ -108,24 +177,38 @@ impl Rebuilder {
             after,
             bytes_per_second: AtomicU64::new(0),
             state: Mutex::default(),
+            waiting: Mutex::default(),
             done: Condvar::new(),
             stop,
         }
     }
 
     /// Asks for a rebuild, with a limit to the bytes written in a second, and for shards to be moved to
-    /// members that have fewer afterwards; the limit counts at once for one that is under way, too.
+    /// members that have fewer afterwards. The limit counts at once for one that is under way, too, and for
+    /// all that is asked for without one, until everything that was asked for is done or another is given.
+    ///
+    /// What is lost until the order is carried out is rebuilt with it, and before any more shards are moved; so
+    /// is what is asked for meanwhile.
     pub fn order(&self, bytes_per_second: Option<u64>, balance: bool) -> OrderNumber {
-        self.bytes_per_second
-            .store(bytes_per_second.unwrap_or(0), Ordering::Relaxed);
         let order = {
             let mut state = self.state.lock();
+            if let Some(limit) = bytes_per_second {
+                self.bytes_per_second.store(limit, Ordering::Relaxed);
+            }
             state.ordered += 1;
-            state.balance |= balance;
-            OrderNumber(state.ordered)
+            let order = state.ordered;
+            if balance {
+                state.balance.insert(order);
+            }
+            OrderNumber(order)
         };
         self.stop.nudge();
         order
+    }
+
+    /// Lifts the limit: what was to be done slowly has been given up.
+    pub fn lift_limit(&self) {
+        self.bytes_per_second.store(0, Ordering::Relaxed);
     }
 
     /// Waits until an order has been carried out, as far as that is possible, but no longer than so long.
@@ -140,7 +223,7 @@ impl Rebuilder {
         patience: Duration,
     ) -> Option<Result<(), CommitError>> {
         let mut state = self.state.lock();
-        let is_open = |state: &mut State| state.done < order.0;
+        let is_open = |state: &mut State| state.is_open(order);
         if self
             .done
             .wait_while_for(&mut state, is_open, patience)
@@ -155,7 +238,7 @@ impl Rebuilder {
     pub(super) fn wait_for_order(&self, time: Duration) -> bool {
         self.stop.sleep_until(time, || {
             let state = self.state.lock();
-            state.ordered > state.done
+            state.is_asked_for()
         })
     }
 
@@ -165,14 +248,25 @@ impl Rebuilder {
         pipeline: &Pipeline,
         locks: &dyn InodeLocks,
     ) -> Result<(), CommitError> {
-        let (ordered, balance) = {
-            let mut state = self.state.lock();
-            let ordered = (state.ordered > state.done).then_some(state.ordered);
-            (ordered, std::mem::take(&mut state.balance))
+        self.work_at(Instant::now(), pipeline, locks)
+    }
+
+    pub(super) fn work_at(
+        &self,
+        now: Instant,
+        pipeline: &Pipeline,
+        locks: &dyn InodeLocks,
+    ) -> Result<(), CommitError> {
+        let (is_asked_for, ordered, balance) = {
+            let state = self.state.lock();
+            let balance = state.balance.last().copied();
+            (state.is_asked_for(), state.ordered, balance)
         };
-        let task = match ordered {
-            Some(_) => Some(Task::Everything),
-            None => self.called_for(pipeline)?,
+        let roomy = self.with_room(pipeline, now);
+        let task = match &roomy {
+            _ if is_asked_for => Some(Task::Everything),
+            Some(waiting) => Some(waiting.task),
+            None => self.called_for(pipeline, now)?,
         };
         let Some(task) = task else {
             return Ok(());
@@ -185,42 +279,87 @@ impl Rebuilder {
             Task::Everything => pipeline.rebuild(locks, &pace),
             Task::AtHand => pipeline.catch_up(&pace),
         };
-        let mut outcome = rebuilt.map(drop);
-        if outcome.is_ok() && balance {
-            outcome = pipeline.balance(&pace).map(drop);
-        }
-        let mut state = self.state.lock();
-        state.done = state.done.max(ordered.unwrap_or(0));
-        state.failure = outcome.clone().err();
-        self.done.notify_all();
-        if state.done == state.ordered {
-            // Nobody asked for it to be slow next time.
-            self.bytes_per_second.store(0, Ordering::Relaxed);
+        let mut outcome = rebuilt.map(|done| {
+            self.note_waiting(pipeline, task, &done, roomy.as_ref());
+            log_rebuilt("rebuilt", &done);
+        });
+        self.note_done(ordered, outcome.clone());
+        if let (Ok(()), Some(balance)) = (&outcome, balance) {
+            let gives_way = || self.state.lock().ordered > ordered;
+            let balanced = pipeline.balance(&pace, &gives_way);
+            self.note_balanced(balance, &balanced);
+            outcome = balanced.map(|done| log_rebuilt("balanced", &done));
         }
         outcome
     }
 
+    /// Takes note that all orders up to this one were carried out, but for the moving of shards, or what kept
+    /// them from being so.
+    fn note_done(&self, order: u64, outcome: Result<(), CommitError>) {
+        let mut state = self.state.lock();
+        state.done = state.done.max(order);
+        state.note_failure(order, outcome.err());
+        self.announce(&state);
+    }
+
+    /// Takes note of what came of moving shards, for all orders up to this one: what was stopped goes on once
+    /// what came between is done.
+    fn note_balanced(&self, order: u64, outcome: &Result<RebuildProgress, CommitError>) {
+        let mut state = self.state.lock();
+        match outcome {
+            Ok(progress) if progress.state == RebuildState::Finished => state.end_balance(order),
+            Ok(_) => {}
+            Err(error) => state.note_failure(order, Some(error.clone())),
+        }
+        self.announce(&state);
+    }
+
+    fn announce(&self, state: &State) {
+        self.done.notify_all();
+        if !state.is_asked_for() {
+            // Nobody asked for it to be slow next time.
+            self.bytes_per_second.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns what waited for room, if there is some by now.
+    fn with_room(&self, pipeline: &Pipeline, now: Instant) -> Option<Waiting> {
+        let mut waiting = self.waiting.lock();
+        let waiting = waiting.as_mut().filter(|waiting| waiting.is_due(now))?;
+        waiting.note_seen(now);
+        let (away, room) = room_of(pipeline);
+        waiting.can_go_on(&away, &room).then(|| waiting.clone())
+    }
+
+    /// Takes note of what found no room. What members lack that are at hand may wait for less than all.
+    fn note_waiting(
+        &self,
+        pipeline: &Pipeline,
+        task: Task,
+        progress: &RebuildProgress,
+        before: Option<&Waiting>,
+    ) {
+        let waits = Waiting::after(task, progress, before, room_of(pipeline), Instant::now());
+        let mut waiting = self.waiting.lock();
+        let is_for_all = |waiting: &Waiting| waiting.task == Task::Everything;
+        if task == Task::Everything || !waiting.as_ref().is_some_and(is_for_all) {
+            *waiting = waits;
+        }
+    }
+
     /// Returns what is to be rebuilt without having been asked for.
-    fn called_for(&self, pipeline: &Pipeline) -> Result<Option<Task>, CommitError> {
-        let now = Instant::now();
+    fn called_for(&self, pipeline: &Pipeline, now: Instant) -> Result<Option<Task>, CommitError> {
         let members = members_of(pipeline);
-        let is_whole = members.all_here && !members.leaving;
+        let is_whole = members.away.is_empty() && !members.leaving;
         let task = {
             let mut state = self.state.lock();
-            let mut watch = match state.watch.take() {
-                Some(watch) if watch.members == members => watch,
-                _ => Watch {
-                    members,
-                    since: now,
-                    looked: None,
-                    looked_at_hand: None,
-                },
-            };
+            let new = || Watch::new(members.clone(), now);
+            let watch = state.watch.get_or_insert_with(new);
+            watch.see(members, now);
             let task = watch.due(self.after, now);
             if let Some(task) = task {
                 watch.note(task, now);
             }
-            state.watch = Some(watch);
             task
         };
         let Some(task) = task else {
@@ -232,12 +371,39 @@ impl Rebuilder {
     }
 }
 
+/// Returns who is away, and how much room the others have.
+fn room_of(pipeline: &Pipeline) -> (Vec<MemberIndex>, BTreeMap<MemberIndex, u64>) {
+    (away_of(pipeline), pipeline.room_by_member())
+}
+
+fn away_of(pipeline: &Pipeline) -> Vec<MemberIndex> {
+    let away = pipeline.members().away().into_iter();
+    away.map(|(member, _)| member).collect()
+}
+
+/// Says what was done, if anything was, or is left to be.
+fn log_rebuilt(what: &str, progress: &RebuildProgress) {
+    let RebuildProgress {
+        bytes_done,
+        bytes_left,
+        bytes_waiting,
+        bytes_unreadable,
+        elapsed,
+        ..
+    } = *progress;
+    let left = bytes_left + bytes_waiting + bytes_unreadable;
+    if bytes_done > 0 || left > 0 {
+        let seconds = elapsed.as_secs();
+        log::info!("{what}: {bytes_done} bytes of shards written in {seconds} s, {left} are left");
+    }
+}
+
 fn members_of(pipeline: &Pipeline) -> Members {
     let members = pipeline.members();
     Members {
         epoch: members.epoch(),
         live: members.live(),
-        all_here: members.live().len() == members.count(),
+        away: away_of(pipeline),
         leaving: !members.leaving().is_empty(),
         lacks_files: pipeline.lacks_files(),
     }
@@ -247,31 +413,76 @@ fn members_of(pipeline: &Pipeline) -> Members {
 mod tests {
     use super::*;
 
+    const SEVEN: MemberIndex = MemberIndex(7);
+    const SIX: MemberIndex = MemberIndex(6);
+    const FIVE: MemberIndex = MemberIndex(5);
+
+    fn without(away: &[MemberIndex]) -> Members {
+        Members {
+            epoch: Epoch(3),
+            live: Vec::new(),
+            away: away.to_vec(),
+            leaving: false,
+            lacks_files: false,
+        }
+    }
+
+    fn is_due(watch: &Watch, after: u64, now: Instant) -> bool {
+        watch.due(Some(Duration::from_secs(after)), now) == Some(Task::Everything)
+    }
+
+    #[test]
+    fn who_asks_without_a_limit_does_not_lift_the_one_that_another_asked_for() {
+        let rebuilder = Rebuilder::new(None, Arc::new(Stop::default()));
+        let limit = || rebuilder.bytes_per_second.load(Ordering::Relaxed);
+        for (asked, counts) in [(None, 0), (Some(5), 5), (None, 5), (Some(9), 9), (None, 9)] {
+            rebuilder.order(asked, false);
+            assert_eq!(limit(), counts, "asked for {asked:?}");
+        }
+        rebuilder.note_done(4, Ok(()));
+        assert_eq!(limit(), 9, "the last is yet to be done");
+        rebuilder.note_done(5, Ok(()));
+        assert_eq!(limit(), 0);
+        rebuilder.order(Some(5), false);
+        rebuilder.lift_limit();
+        assert_eq!(limit(), 0);
+    }
+
     #[test]
     fn what_members_held_that_are_away_is_rebuilt_once_after_the_time_that_they_are_given() {
-        let after = Some(Duration::from_secs(100));
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let watch = |all_here, looked: Option<Instant>| Watch {
-            members: Members {
-                epoch: Epoch(3),
-                live: Vec::new(),
-                all_here,
-                leaving: false,
-                lacks_files: false,
-            },
-            since: start,
-            looked,
-            looked_at_hand: Some(at(5)),
-        };
-        assert_eq!(watch(false, None).due(after, at(99)), None);
-        let everything = Some(Task::Everything);
-        assert_eq!(watch(false, None).due(after, at(100)), everything);
-        assert_eq!(watch(false, Some(at(100))).due(after, at(600)), None);
-        assert_eq!(watch(false, Some(at(100))).due(after, at(700)), everything);
-        assert_eq!(watch(true, None).due(after, at(4)), None);
-        assert_eq!(watch(true, None).due(after, at(5)), everything);
-        assert_eq!(watch(true, None).due(None, at(5)), everything);
+        let mut watch = Watch::new(without(&[SEVEN]), start);
+        assert!(!is_due(&watch, 100, at(99)) && is_due(&watch, 100, at(100)));
+        watch.note(Task::Everything, at(100));
+        assert!(!is_due(&watch, 100, at(699)) && is_due(&watch, 100, at(700)));
+        for after in [None, Some(Duration::from_secs(100))] {
+            let watch = Watch::new(without(&[]), start);
+            assert_eq!(watch.due(after, at(4)), None);
+            assert_eq!(watch.due(after, at(5)), Some(Task::Everything));
+        }
+        let at_once = Watch::new(without(&[SEVEN]), start);
+        assert!(is_due(&at_once, 0, start));
+    }
+
+    #[test]
+    fn who_goes_as_well_gives_those_no_more_time_that_are_away() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut watch = Watch::new(without(&[SEVEN]), start);
+        watch.see(without(&[SIX, SEVEN]), at(90));
+        assert!(!is_due(&watch, 100, at(99)) && is_due(&watch, 100, at(100)));
+        // That was for both.
+        watch.note(Task::Everything, at(100));
+        assert!(!is_due(&watch, 100, at(250)));
+        // What another has that goes later may come back with it.
+        watch.see(without(&[FIVE, SIX, SEVEN]), at(300));
+        assert!(!is_due(&watch, 1000, at(1299)) && is_due(&watch, 1000, at(1300)));
+        // Who was back has all the time again.
+        let mut watch = Watch::new(without(&[SEVEN]), start);
+        watch.see(without(&[]), at(50));
+        watch.see(without(&[SEVEN]), at(54));
+        assert!(!is_due(&watch, 100, at(153)) && is_due(&watch, 100, at(154)));
     }
 
     #[test]
@@ -279,23 +490,15 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         for after in [None, Some(Duration::from_secs(3600))] {
-            let mut watch = Watch {
-                members: Members {
-                    epoch: Epoch(3),
-                    live: Vec::new(),
-                    all_here: false,
-                    leaving: false,
-                    lacks_files: false,
-                },
-                since: start,
-                looked: None,
-                looked_at_hand: None,
-            };
+            let mut watch = Watch::new(without(&[SEVEN]), start);
             assert_eq!(watch.due(after, at(4)), None);
             assert_eq!(watch.due(after, at(5)), Some(Task::AtHand));
             watch.note(Task::AtHand, at(5));
             assert_eq!(watch.due(after, at(604)), None);
             assert_eq!(watch.due(after, at(605)), Some(Task::AtHand));
+            watch.see(without(&[SIX, SEVEN]), at(606));
+            assert_eq!(watch.due(after, at(610)), None);
+            assert_eq!(watch.due(after, at(611)), Some(Task::AtHand));
         }
     }
 }

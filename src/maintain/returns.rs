@@ -28,7 +28,7 @@ const SPAN: Duration = Duration::from_secs(3600);
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The longest pause between two attempts with one directory.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// What is known of the members that are away.
 #[derive(Debug)]
@@ -53,10 +53,10 @@ struct Absentee {
 
 impl Absentee {
     /// Says whether it is worth a look.
-    fn is_due(&mut self, now: Instant) -> bool {
+    fn is_due(&self, now: Instant) -> bool {
         let pause = Duration::from_secs(1 << self.refused.min(16)).min(LONGEST_PAUSE);
         let rests = |at| now.duration_since(at) < pause;
-        self.returns(now) < MOST_RETURNS && !self.refused_at.is_some_and(rests)
+        !self.refused_at.is_some_and(rests)
     }
 
     /// Returns how often it was taken back of late.
@@ -68,6 +68,10 @@ impl Absentee {
 
     fn note_return(&mut self, now: Instant) {
         self.returned.push(now);
+        self.forget_refusals();
+    }
+
+    fn forget_refusals(&mut self) {
         self.refused = 0;
         self.refused_at = None;
     }
@@ -108,6 +112,10 @@ impl Returns {
                 continue;
             }
             let absentee = self.absentees.entry(member).or_default();
+            if absentee.returns(Instant::now()) >= MOST_RETURNS {
+                members.note_flapping(member);
+                continue;
+            }
             if path.is_empty() || !absentee.is_due(Instant::now()) {
                 continue;
             }
@@ -117,6 +125,7 @@ impl Returns {
                 // Nothing is there: that may change at any time.
                 Some(Err(error)) if is_absence(&error) => {
                     members.forget_refusal(member);
+                    absentee.forget_refusals();
                     continue;
                 }
                 Some(Err(error)) => Err(MembersError::from(error).into()),
@@ -137,7 +146,10 @@ impl Returns {
                     members.note_refusal(member, &error);
                     absentee.note_refusal(Instant::now());
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    absentee.note_refusal(Instant::now());
+                    return Err(error);
+                }
             }
         }
         Ok(())
@@ -182,17 +194,17 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut flapping = Absentee::default();
-        for second in [0, 10, 20] {
-            assert!(flapping.is_due(at(second)));
+        for (before, second) in [0, 10, 20].into_iter().enumerate() {
+            assert_eq!(flapping.returns(at(second)), before);
             flapping.note_return(at(second));
         }
-        assert!(!flapping.is_due(at(30)));
-        assert!(!flapping.is_due(at(3599)));
-        assert!(flapping.is_due(at(3605)));
+        assert_eq!(flapping.returns(at(30)), MOST_RETURNS);
+        assert_eq!(flapping.returns(at(3599)), MOST_RETURNS);
+        assert!(flapping.returns(at(3605)) < MOST_RETURNS);
     }
 
     #[test]
-    fn who_is_refused_is_asked_less_and_less_often_but_at_least_every_minute() {
+    fn who_is_refused_is_asked_less_and_less_often_but_at_least_every_ten_seconds() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut absentee = Absentee::default();
@@ -203,10 +215,14 @@ mod tests {
         for _ in 0..40 {
             absentee.note_refusal(at(100));
         }
-        assert!(!absentee.is_due(at(159)));
-        assert!(absentee.is_due(at(160)));
-        absentee.note_return(at(160));
-        assert!(absentee.is_due(at(161)));
+        assert!(!absentee.is_due(at(109)));
+        assert!(absentee.is_due(at(110)));
+        // It was gone meanwhile: what comes next may be another.
+        absentee.note_refusal(at(110));
+        absentee.forget_refusals();
+        assert!(absentee.is_due(at(111)));
+        absentee.note_return(at(111));
+        assert!(absentee.is_due(at(112)));
     }
 
     #[test]

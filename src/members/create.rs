@@ -211,7 +211,7 @@ fn clear(stores: &[StoreRef]) {
     for store in stores {
         for name in [files::SUPERBLOCK, files::LOCK] {
             if let Err(error) = store.remove(name) {
-                log::warn!("{error}; remove it by hand before the next attempt");
+                log::error!("{error}; remove it by hand before the next attempt");
             }
         }
     }

@@ -65,7 +65,17 @@ impl Roster {
     }
 
     pub(super) fn epoch(&self) -> Epoch {
-        self.history.last().map_or(Epoch(0), |mark| mark.epoch)
+        self.head().map_or(Epoch(0), |mark| mark.epoch)
+    }
+
+    /// The current epoch.
+    pub(super) fn head(&self) -> Option<EpochMark> {
+        self.history.last().copied()
+    }
+
+    /// Says whether a mark was proposed that is in no history here.
+    pub(super) fn has_proposed(&self, mark: EpochMark) -> bool {
+        self.proposed.contains(&mark)
     }
 
     /// All members, as of the current epoch.

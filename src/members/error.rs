@@ -167,7 +167,7 @@ pub enum MembersError {
     },
 
     /// Without a member the others would be too few for a stripe.
-    #[error("without member {index}, {staying} members are left, and a stripe needs {needed}")]
+    #[error("without member {index}, {} left, and a stripe needs {needed}", members_are(*staying))]
     TooFewLeft {
         /// The member.
         index: MemberIndex,
@@ -229,18 +229,22 @@ pub enum MembersError {
     },
 
     /// Fewer members than the volume needs.
-    #[error("{found} member{} {kind}, {needed} needed; missing: {}", if *found == 1 { "" } else { "s" }, list(missing))]
+    #[error("{} {kind}, {needed} needed{}; missing: {}", members(*found), or_to_read(*needed, *to_read), list(missing))]
     TooFew {
         /// How many were found.
         found: usize,
         /// Of what kind: `"found"`, or `"up to date"`.
         kind: &'static str,
-        /// How many it takes.
+        /// How many it takes to write.
         needed: usize,
+        /// How many it takes to read.
+        to_read: usize,
         /// Those that were not found.
         missing: Vec<Absent>,
         /// Whether they are enough to read what is on them.
         readable: bool,
+        /// Whether nothing was ever written to them: what made the volume was cut off.
+        unfinished: bool,
     },
 
     /// Parts of the volume were mounted without each other, and each has what the others lack.
@@ -250,13 +254,20 @@ pub enum MembersError {
         halves: Vec<Half>,
     },
 
+    /// Members that were not given have gone on from where those that were given are.
+    #[error("{half} went on without these: written to, each half would have what the other lacks")]
+    Overtaken {
+        /// Those that are ahead.
+        half: Half,
+    },
+
     /// The geometry or the code is impossible or unknown.
     #[error(transparent)]
     Codec(#[from] CodecError),
 
     /// So many members failed that the volume cannot go on. What was acknowledged is on those that
     /// failed; nothing more is accepted.
-    #[error("{live} members left, {needed} needed")]
+    #[error("{} left, {needed} needed", members(*live))]
     Failed {
         /// How many are left.
         live: usize,
@@ -268,6 +279,25 @@ pub enum MembersError {
     /// removed again as far as possible.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// Puts a number of members into words.
+fn members(count: usize) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} member{ending}")
+}
+
+fn members_are(count: usize) -> String {
+    let verb = if count == 1 { "is" } else { "are" };
+    format!("{} {verb}", members(count))
+}
+
+fn or_to_read(needed: usize, to_read: usize) -> String {
+    if to_read < needed {
+        format!(" ({to_read} to read only)")
+    } else {
+        String::new()
+    }
 }
 
 fn list<T: fmt::Display>(items: &[T]) -> String {
@@ -290,8 +320,11 @@ impl MembersError {
             Self::Option { .. }
             | Self::Store(_)
             | Self::Codec(_)
-            | Self::NotAMember { .. }
-            | Self::NotNow => None,
+            | Self::NotAMember { .. } => None,
+            Self::NotNow => Some(
+                "see that the directories are all right, unmount the volume, and mount it again"
+                    .into(),
+            ),
             Self::NotEmpty { path, .. } => Some(format!(
                 "a volume is made in empty directories only: make one below it, such as {path}/member"
             )),
@@ -314,7 +347,8 @@ impl MembersError {
                 "leave {path} out, or give the directory that is a member"
             )),
             Self::Diverged { path } => Some(format!(
-                "if what it has is not needed, empty {path}, and give it as a new directory"
+                "`cauchyfs extract` of it, and of those that it was mounted with, copies out what is needed; then \
+                 empty {path}, and the same command takes it in"
             )),
             Self::StillThere { .. } => Some(
                 "add the new directory, and then remove the old one: nothing is lost meanwhile".into(),
@@ -338,16 +372,23 @@ impl MembersError {
                     .into(),
             ),
             Self::Newer { .. } => Some("use the version of cauchyfs that wrote it, or a newer one".into()),
-            Self::TooFew { readable, .. } => Some(format!(
+            Self::TooFew { readable, unfinished, .. } => Some(format!(
                 "give all directories of the volume, and check that their disks are mounted{}",
                 if *readable {
                     "; if the rest is lost for good, mount it with `-o ro` or save what is left with \
                      `cauchyfs extract`"
+                } else if *unfinished {
+                    "; nothing was ever written to these: if a `cauchyfs create` was cut off, empty them and run it again"
                 } else {
-                    "; only after a `cauchyfs create` that was cut off, with nothing ever written, empty them and run it again"
+                    ""
                 }
             )),
             Self::SplitBrain { halves } => Some(way_out(halves)),
+            Self::Overtaken { half } => Some(format!(
+                "give them all, {} too; or look at these with `mount -o ro` or `cauchyfs extract`; only if nothing of \
+                 what those hold is needed, move them away or empty them first",
+                half.paths.join(" ")
+            )),
             Self::Failed { .. } => Some(
                 "unmount, bring the failed members back, and mount again".into(),
             ),

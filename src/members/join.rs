@@ -20,13 +20,19 @@ use uuid::Uuid;
 use super::epoch::put_entry;
 use super::health::Member;
 use super::slots::{Look, SUPERBLOCK_LEN, look, padded};
-use super::{Access, MemberState, Members, MembersError, create};
+use super::{Access, Members, MembersError, create};
 use crate::format::superblock::{MAX_MEMBERS, MemberEntry, SLOT_BYTES, SLOTS, Superblock};
 use crate::format::{Generation, MemberId, MemberIndex, SegmentId, files};
 use crate::store::{Hold, Store, StoreError, StoreErrorKind, StoreLock, StoreRef};
 
 /// Why a member's directory is not taken back that went on without the others.
 pub const MOUNTED_APART: &str = "it was mounted apart from the others, or has been away for too long to tell; it is left as it is";
+
+/// Why what lies in a member's place is not taken in that was a member once.
+pub const FORMER_MEMBER: &str = "what is there is no longer a member of the volume";
+
+/// Why a member's directory is not taken back that came and went too often.
+pub const FLAPPING: &str = "it came and went, again and again";
 
 /// Which place a directory is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,13 +197,23 @@ impl Members {
     /// Takes note, for whoever asks how a member is, why its directory was not taken back.
     pub fn note_refusal(&self, index: MemberIndex, error: &MembersError) {
         let refusal = match error {
-            // It fails still, as it did when it was left behind, or is busy with what was asked of it then.
-            MembersError::Store(_) | MembersError::InUse { .. } => return,
-            MembersError::Diverged { .. } => MOUNTED_APART.to_owned(),
-            error => error.to_string(),
+            // It is busy with what was asked of it, or the volume is: nothing is known of the directory.
+            MembersError::InUse { .. } | MembersError::NotNow => return,
+            // It fails still, as it did when it was left behind.
+            MembersError::Store(_) => None,
+            MembersError::Diverged { .. } => Some(MOUNTED_APART.to_owned()),
+            MembersError::FormerMember { .. } => Some(FORMER_MEMBER.to_owned()),
+            error => Some(error.to_string()),
         };
         if let Some(member) = self.member(index) {
-            member.set_refusal(Some(refusal));
+            member.set_refusal(refusal);
+        }
+    }
+
+    /// Takes note that a member's directory is not taken back for a while, since it came and went too often.
+    pub fn note_flapping(&self, index: MemberIndex) {
+        if let Some(member) = self.member(index) {
+            member.set_refusal(Some(FLAPPING.to_owned()));
         }
     }
 
@@ -285,7 +301,10 @@ impl Members {
         let index = match seat {
             Seat::Own => {
                 let path = store.label();
-                return Err(MembersError::NotAMember { path });
+                return Err(match former {
+                    Some(index) => MembersError::FormerMember { path, index },
+                    None => MembersError::NotAMember { path },
+                });
             }
             Seat::Of(index) => {
                 self.check_gone(index)?;
@@ -421,7 +440,7 @@ impl Members {
     #[must_use]
     pub fn away(&self) -> Vec<(MemberIndex, String)> {
         let everyone = (0..).map(MemberIndex).zip(self.everyone());
-        let away = everyone.filter(|(_, member)| member.health().state != MemberState::Online);
+        let away = everyone.filter(|(_, member)| !member.is_vacant() && !member.is_up());
         away.map(|(index, member)| (index, member.path.clone()))
             .collect()
     }

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::join::FORMER_MEMBER;
+use super::overtaken::needed_to_write;
 use super::{Absent, Access, Half, MembersError, Unusable};
 use crate::format::superblock::{EpochMark, MAX_HISTORY, Superblock};
 use crate::format::{MemberId, MemberIndex};
@@ -56,7 +58,7 @@ pub(super) fn trace(
         let reason = if forgotten(&found.block) {
             "it has been away for too long to be told from one mounted apart; empty it and replace it"
         } else if !listed(&found.block) {
-            "it is no longer a member of the volume"
+            FORMER_MEMBER
         } else {
             present.insert(found.block.index, found);
             continue;
@@ -165,35 +167,41 @@ impl Lineage {
     /// The stale ones are brought up to date. Stripes made while they were away can lack more shards than
     /// parity makes up for; those are lost, and no reason to write nothing any more. To save what can be
     /// saved, one of the newest epoch and `data_shards` of any age are enough.
-    pub(super) fn check_sufficient(&self, access: Access) -> Result<(), MembersError> {
+    ///
+    /// `is_unfinished` is asked, where they are not enough, whether the volume looks as if nothing was ever
+    /// written to it.
+    pub(super) fn check_sufficient(
+        &self,
+        access: Access,
+        is_unfinished: impl FnOnce() -> bool,
+    ) -> Result<(), MembersError> {
         let data = usize::from(self.tip.data_shards);
         let parity = usize::from(self.tip.parity_shards);
         let members = self.tip.members.iter();
         let in_epoch = members.filter(|entry| entry.current).count();
-        let to_write = in_epoch
-            .saturating_sub(parity)
-            .max(data.min(in_epoch / 2 + 1));
+        let to_write = needed_to_write(in_epoch, data, parity);
         let needed = match access {
             Access::ReadWrite => to_write,
             Access::ReadOnly => 1,
         };
         let (current, present) = (self.current.len(), self.present.len());
-        let readable = current >= 1 && present >= data;
-        let (found, kind, needed) = if current < needed && current < present {
-            (current, "up to date", needed)
-        } else if current < needed {
-            (current, "found", to_write)
-        } else if present < data {
-            (present, "found", data)
-        } else {
+        if current >= needed && present >= data {
             return Ok(());
+        }
+        let (found, kind, needed, to_read) = if current < needed && current < present {
+            (current, "up to date", needed, needed)
+        } else {
+            // The same whatever they are wanted for.
+            (present, "found", to_write.max(data), data)
         };
         Err(MembersError::TooFew {
             found,
             kind,
             needed,
+            to_read,
             missing: self.missing(),
-            readable,
+            readable: current >= 1 && present >= data,
+            unfinished: is_unfinished(),
         })
     }
 

@@ -15,7 +15,7 @@ use super::slots::{Look, chain, look};
 use super::{Access, Members, MembersError, Shape, Unusable};
 use crate::codec::{CodeId, Geometry};
 use crate::format::superblock::Superblock;
-use crate::format::{MemberId, MemberIndex};
+use crate::format::{MemberId, MemberIndex, files};
 use crate::store::{Executor, Hold, StoreErrorKind, StoreRef};
 
 /// Why a member is missing whose directory nobody named.
@@ -47,7 +47,7 @@ pub(super) fn open(
     found = find(stores, &executor, &mut unusable)?;
     let lineage = trace(found, &mut unusable)?;
     lineage.check_features(access)?;
-    lineage.check_sufficient(access)?;
+    lineage.check_sufficient(access, || is_unfinished(&lineage, &executor))?;
     let mut members = build(&lineage, access, executor, unusable, holds)?;
     let roster = members.roster.lock();
     members.publish(&roster);
@@ -165,6 +165,17 @@ fn build(
         unverified: Unverified::default(),
         last_known: Mutex::default(),
     })
+}
+
+/// Says whether no member that is here has more than the superblock with which it began: a volume that was
+/// finished has journals on all of them.
+fn is_unfinished(lineage: &Lineage, executor: &Executor) -> bool {
+    let names = |store: &StoreRef| executor.call(store, "list", |store| store.list(""));
+    let is_bare = |found: &Found| {
+        let is_first = |name: &str| [files::SUPERBLOCK, files::LOCK].contains(&name);
+        names(&found.store).is_ok_and(|names| names.iter().all(|(name, _)| is_first(name)))
+    };
+    lineage.tip.history.len() == 1 && lineage.present.values().all(is_bare)
 }
 
 fn shape(tip: &Superblock) -> Result<Shape, MembersError> {

@@ -28,11 +28,12 @@ pub type PutBack = BTreeMap<MemberIndex, u64>;
 pub(super) struct Unverified(Mutex<(u64, PutBack)>);
 
 impl Unverified {
-    fn add(&self, member: MemberIndex) {
+    /// Gives a member a number. Returns whether it had none.
+    fn add(&self, member: MemberIndex) -> bool {
         let mut all = self.0.lock();
         all.0 += 1;
         let number = all.0;
-        all.1.insert(member, number);
+        all.1.insert(member, number).is_none()
     }
 }
 
@@ -42,12 +43,14 @@ impl Members {
         if self.access == Access::ReadOnly {
             return;
         }
-        log::warn!(
-            "member {member} ({}) is from an earlier time: was the directory put back from a backup? \
-             everything is going to be verified",
-            self.path(member)
-        );
-        self.unverified.add(member);
+        // Not at each time that it comes and there is no space to take it in.
+        if self.unverified.add(member) {
+            log::warn!(
+                "member {member} ({}) is from an earlier time: was the directory put back from a backup? \
+                 everything is going to be verified",
+                self.path(member)
+            );
+        }
     }
 
     /// Takes note of members that were put back before the volume was opened, and are not verified yet.
@@ -57,7 +60,9 @@ impl Members {
         let members = members.into_iter();
         members
             .filter(|member| !known.contains_key(member) && !is_vacant(*member))
-            .for_each(|member| self.unverified.add(member));
+            .for_each(|member| {
+                self.unverified.add(member);
+            });
     }
 
     /// A member is back: if it is not verified yet, what was verified while it was away does not count for it.
@@ -118,5 +123,22 @@ impl Members {
                 self.note_put_back(index);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What one scrub verified says nothing of what came in between, but it is not news.
+    #[test]
+    fn whoever_is_put_back_once_more_has_another_number_and_was_known_before() {
+        let unverified = Unverified::default();
+        assert!(unverified.add(MemberIndex(2)));
+        let first = unverified.0.lock().1.clone();
+        assert!(!unverified.add(MemberIndex(2)));
+        let second = unverified.0.lock().1.clone();
+        assert_ne!(first, second);
+        assert_eq!(second.len(), 1);
     }
 }

@@ -15,6 +15,7 @@ mod cuts;
 mod epochs;
 mod joining;
 mod liveness;
+mod overtaken;
 mod refusals;
 mod release;
 mod slow;

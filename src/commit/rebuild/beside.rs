@@ -60,9 +60,7 @@ impl Pipeline {
                     bytes += found.lacking_bytes;
                 }
             }
-            if bytes > 0 {
-                self.note_progress(round, bytes, 0);
-            }
+            self.note_written(round, bytes);
             let in_use = self.foreground() > foreground;
             let written = stripes.iter().map(|found| found.shard_bytes).sum();
             if !round.pace.rest(written, started.elapsed(), in_use) {

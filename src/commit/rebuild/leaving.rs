@@ -9,6 +9,7 @@ impl Pipeline {
     ///
     /// # Errors
     ///
+    /// The member stays, as far as [`Members::leaving`](crate::members::Members::leaving) does not say otherwise.
     /// [`CommitError::Members`] if the others would be too few; [`CommitError::NoSpace`] if they have too
     /// little room; else as for [`Pipeline::sync`].
     pub fn remove_member(&self, member: MemberIndex) -> Result<(), CommitError> {
@@ -19,9 +20,17 @@ impl Pipeline {
                 return Err(CommitError::NoSpace);
             }
         }
+        let was_leaving = self.members.leaving().contains(&member);
         self.members.set_leaving(member, true)?;
-        self.volume.retire_segments()?;
-        self.sync()
+        let retired = self.volume.retire_segments().map_err(CommitError::from);
+        let begun = retired.and_then(|()| self.sync());
+        if begun.is_err()
+            && !was_leaving
+            && let Err(error) = self.members.set_leaving(member, false)
+        {
+            log::warn!("member {member} is being emptied although that was to be undone: {error}");
+        }
+        begun
     }
 
     /// Empties a member like [`Pipeline::remove_member`], and has what it holds go to another, as far as that
@@ -31,9 +40,11 @@ impl Pipeline {
     ///
     /// As for [`Pipeline::remove_member`].
     pub fn replace_member(&self, old: MemberIndex, new: MemberIndex) -> Result<(), CommitError> {
-        self.rebuilding.heirs.lock().insert(old, new);
+        let before = self.rebuilding.heirs.lock().insert(old, new);
         self.remove_member(old).inspect_err(|_| {
-            self.rebuilding.heirs.lock().remove(&old);
+            let mut heirs = self.rebuilding.heirs.lock();
+            heirs.remove(&old);
+            heirs.extend(before.map(|heir| (old, heir)));
         })
     }
 

@@ -1,5 +1,6 @@
 //! What lacks shards, counted on the members, and what of it is most urgent.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::super::reap::successor;
@@ -12,6 +13,9 @@ use crate::volume::{Census, Load, SegmentFiles, Tally, member_of};
 /// Records read at once.
 const RECORDS_AT_ONCE: usize = 1024;
 
+/// How often all segments are gone over to balance members.
+const MOST_PASSES: usize = 64;
+
 /// What a segment lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Need {
@@ -20,6 +24,8 @@ pub(super) struct Need {
     pub(super) slots: BTreeMap<usize, u64>,
     /// Slots that leave their members although these are at hand.
     pub(super) moves: BTreeSet<usize>,
+    /// Where slots go that move to make members more alike: there or nowhere.
+    pub(super) goals: BTreeMap<usize, MemberIndex>,
     /// The members that are being emptied and have such slots.
     emptied: BTreeSet<MemberIndex>,
     /// How many more shards its worst stripe can lose; negative if data is lost.
@@ -44,6 +50,7 @@ impl Need {
             segment,
             slots: BTreeMap::new(),
             moves: BTreeSet::new(),
+            goals: BTreeMap::new(),
             emptied: BTreeSet::new(),
             worst: i16::MAX,
         }
@@ -100,6 +107,11 @@ impl Pipeline {
                 add_moving(&mut needs, segment, &stripe);
             }
         })?;
+        for (id, segment) in &segments {
+            if !self.volume.is_writing(*id) {
+                add_files(&mut needs, *id, segment, &census, &live);
+            }
+        }
         let mut needs: Vec<Need> = needs.into_values().collect();
         if which == Which::AtHand {
             needs.retain_mut(|need| {
@@ -178,46 +190,105 @@ fn add_moving(needs: &mut HashMap<SegmentId, Need>, segment: &Segment, stripe: &
     }
 }
 
-/// Chooses segments that leave the members with most for those with least, as long as that makes them
-/// more alike.
+/// Adds the slots of a segment whose files are gone, or too short, although no shards may be missing in them: those
+/// of stripes that are not full lie nowhere.
+fn add_files(
+    needs: &mut HashMap<SegmentId, Need>,
+    id: SegmentId,
+    segment: &Segment,
+    census: &Census,
+    live: &[MemberIndex],
+) {
+    for (slot, member) in segment.slots.iter().enumerate() {
+        let member = member.filter(|member| live.contains(member));
+        if member.is_some_and(|member| census.len(member, id) < Some(segment.len)) {
+            let need = needs.entry(id).or_insert_with(|| Need::new(id));
+            need.slots.entry(slot).or_default();
+        }
+    }
+}
+
+/// Chooses segments that leave the members with most for those with least, until no such move makes two of
+/// them more alike.
 pub(super) fn balance(
     segments: &BTreeMap<SegmentId, Segment>,
     loads: &BTreeMap<MemberIndex, Load>,
 ) -> Vec<Need> {
     let mut loads = loads.clone();
-    let mut needs = Vec::new();
-    for (&id, segment) in segments.iter().rev() {
-        let is_outside = |member: &MemberIndex| !segment.slots.contains(&Some(*member));
-        let slots = segment.slots.iter().enumerate();
-        let held = slots.filter_map(|(slot, member)| Some((slot, (*member)?)));
-        let held = held.filter(|(_, member)| loads.contains_key(member));
-        let fullest = held.max_by_key(|(_, member)| fill(&loads[member]));
-        let emptiest = loads.keys().copied().filter(is_outside);
-        let emptiest = emptiest.min_by_key(|member| fill(&loads[member]));
-        let (Some((slot, from)), Some(to)) = (fullest, emptiest) else {
-            continue;
-        };
-        let less = loads[&from].with(segment.len, false);
-        let more = loads[&to].with(segment.len, true);
-        if fill(&more) > fill(&less) || segment.len == 0 {
-            continue;
+    let mut slots: BTreeMap<SegmentId, Vec<Option<MemberIndex>>> = segments
+        .iter()
+        .filter(|(_, segment)| segment.len > 0)
+        .map(|(id, segment)| (*id, segment.slots.clone()))
+        .collect();
+    // Each move lowers the sum over all members of what is taken, squared, by their room: it comes to an end by
+    // itself, and near enough to it soon.
+    for _ in 0..MOST_PASSES {
+        let mut has_moved = false;
+        for (id, slots) in slots.iter_mut().rev() {
+            has_moved |= move_one(slots, segments[id].len, &mut loads);
         }
-        loads.insert(from, less);
-        loads.insert(to, more);
-        let mut need = Need::new(id);
-        need.add_move(slot, segment.len);
-        needs.push(need);
+        if !has_moved {
+            break;
+        }
     }
+    let needs = slots.iter().rev();
     needs
+        .filter_map(|(id, slots)| need_of_moves(*id, &segments[id], slots))
+        .collect()
 }
 
-/// Returns how full a member is, in parts of a million.
-fn fill(load: &Load) -> u64 {
-    let whole = u128::from(load.taken) + u128::from(load.available);
-    let part = u128::from(load.taken) * 1_000_000;
-    part.checked_div(whole)
-        .and_then(|part| u64::try_from(part).ok())
-        .unwrap_or(u64::MAX)
+/// Has the slot of a segment whose member is fullest go to the member that is emptiest, unless that would be the
+/// fuller of the two.
+fn move_one(
+    slots: &mut [Option<MemberIndex>],
+    len: u64,
+    loads: &mut BTreeMap<MemberIndex, Load>,
+) -> bool {
+    let held = slots.iter().enumerate();
+    let held = held.filter_map(|(slot, member)| Some((slot, (*member)?)));
+    let held = held.filter(|(_, member)| loads.contains_key(member));
+    let fullest = held.max_by(|(_, one), (_, other)| compare_fill(&loads[one], &loads[other]));
+    let has_room = |member: &MemberIndex| loads[member].available >= len;
+    let outside = loads.keys().copied();
+    let outside = outside.filter(|member| !slots.contains(&Some(*member)) && has_room(member));
+    let emptiest = outside.min_by(|one, other| compare_fill(&loads[one], &loads[other]));
+    let (Some((slot, from)), Some(to)) = (fullest, emptiest) else {
+        return false;
+    };
+    let less = loads[&from].with(len, false);
+    let more = loads[&to].with(len, true);
+    if compare_fill(&more, &less).is_gt() {
+        return false;
+    }
+    loads.insert(from, less);
+    loads.insert(to, more);
+    slots[slot] = Some(to);
+    true
+}
+
+fn need_of_moves(id: SegmentId, segment: &Segment, to: &[Option<MemberIndex>]) -> Option<Need> {
+    let mut need = Need::new(id);
+    for (slot, (before, after)) in segment.slots.iter().zip(to).enumerate() {
+        if let Some(goal) = after.filter(|_| before != after) {
+            need.add_move(slot, segment.len);
+            need.goals.insert(slot, goal);
+        }
+    }
+    (!need.goals.is_empty()).then_some(need)
+}
+
+/// Compares how full two members are, exactly: who went by rounded figures would move what is small to and fro.
+fn compare_fill(one: &Load, other: &Load) -> Ordering {
+    let whole = |load: &Load| u128::from(load.taken) + u128::from(load.available);
+    match (whole(one), whole(other)) {
+        // Where there is no room at all nothing is to go.
+        (0, of_other) => 0.cmp(&of_other).reverse(),
+        (_, 0) => Ordering::Less,
+        (of_one, of_other) => {
+            let one = u128::from(one.taken).saturating_mul(of_other);
+            one.cmp(&u128::from(other.taken).saturating_mul(of_one))
+        }
+    }
 }
 
 /// Adds what a stripe lacks to what its segment does.
@@ -245,5 +316,34 @@ fn add(
         if is_lacking && !need.moves.contains(&slot) {
             *need.slots.entry(slot).or_default() += u64::from(stripe.height);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn balancing_large_disks_comes_to_an_end_however_small_a_segment_is() {
+        let taken = [0, 100 << 10, 100 << 10];
+        let loads = (0..).zip(taken).map(|(member, taken)| {
+            let available = 1_000_000_000_000 - taken;
+            (MemberIndex(member), Load { taken, available })
+        });
+        let loads: BTreeMap<MemberIndex, Load> = loads.collect();
+        let segment = Segment {
+            data_shards: 1,
+            parity_shards: 1,
+            code: 0,
+            len: 100 << 10,
+            slots: vec![Some(MemberIndex(1)), Some(MemberIndex(2))],
+        };
+        let segments: BTreeMap<SegmentId, Segment> = [(SegmentId(1), segment)].into();
+        let mut after = loads.clone();
+        let mut slots = segments[&SegmentId(1)].slots.clone();
+        let moves = (0..100).filter(|_| move_one(&mut slots, 100 << 10, &mut after));
+        assert!(moves.count() <= 1);
+        let needs = balance(&segments, &loads);
+        assert!(needs.len() <= 1, "{needs:?}");
     }
 }

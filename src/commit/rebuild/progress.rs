@@ -21,6 +21,8 @@ pub struct RebuildProgress {
     pub bytes_left: u64,
     /// Bytes of shards for which there is no member with room that has no shard of the same stripes.
     pub bytes_waiting: u64,
+    /// The least of these that one member has to have room for at once; 0 if nothing waits.
+    pub least_waiting: u64,
     /// Bytes of shards that keep their place because stripes in the same segments cannot be read without
     /// what members have that are away, or at all.
     pub bytes_unreadable: u64,
@@ -83,30 +85,106 @@ impl Pipeline {
         *self.rebuilding.members.lock() = members;
     }
 
-    pub(super) fn note_progress(&self, round: &Round<'_>, bytes: u64, left: u64) {
+    pub(super) fn note_round(&self, round: &Round<'_>, left: u64) {
         let mut progress = self.rebuilding.progress.lock();
-        progress.bytes_done += bytes;
-        if left > 0 || bytes == 0 {
-            progress.bytes_left = left;
-            (progress.bytes_waiting, progress.bytes_unreadable) = (0, 0);
-        }
-        progress.bytes_left = progress.bytes_left.saturating_sub(bytes);
+        progress.begin_round(left);
+        progress.elapsed = round.began.elapsed();
+    }
+
+    pub(super) fn note_written(&self, round: &Round<'_>, bytes: u64) {
+        let mut progress = self.rebuilding.progress.lock();
+        progress.add_written(bytes);
         progress.elapsed = round.began.elapsed();
     }
 
     pub(super) fn note_needless(&self, bytes: u64) {
-        let mut progress = self.rebuilding.progress.lock();
-        progress.bytes_left = progress.bytes_left.saturating_sub(bytes);
+        self.rebuilding.progress.lock().settle(bytes);
     }
 
-    /// Notes that nothing could be done for so many bytes.
-    pub(super) fn note_obstacle(&self, bytes: u64, obstacle: Obstacle) {
+    /// Notes that nothing could be done for a segment.
+    pub(super) fn note_obstacle(&self, need: &Need, obstacle: Obstacle) {
         let mut progress = self.rebuilding.progress.lock();
+        let bytes = need.bytes();
         match obstacle {
-            Obstacle::NoRoom => progress.bytes_waiting += bytes,
+            Obstacle::NoRoom => progress.add_waiting(need.slots.values().copied()),
             Obstacle::Unreadable => progress.bytes_unreadable += bytes,
             Obstacle::Passing => {}
         }
-        progress.bytes_left = progress.bytes_left.saturating_sub(bytes);
+        progress.settle(bytes);
+    }
+}
+
+impl RebuildProgress {
+    /// A round begins, with so many bytes to write: what could not be done in the one before is tried again.
+    fn begin_round(&mut self, left: u64) {
+        self.bytes_left = left;
+        self.set_stuck(&Self::default());
+    }
+
+    /// Says whether there was nothing to do.
+    pub(super) fn met_nothing(&self) -> bool {
+        self.bytes_done == 0 && self.bytes_waiting == 0 && self.bytes_unreadable == 0
+    }
+
+    /// What could not be done is what it was in another round.
+    pub(super) fn set_stuck(&mut self, other: &Self) {
+        self.bytes_waiting = other.bytes_waiting;
+        self.least_waiting = other.least_waiting;
+        self.bytes_unreadable = other.bytes_unreadable;
+    }
+
+    /// Nobody has room for shards of one segment, of so many bytes each.
+    fn add_waiting(&mut self, slots: impl Iterator<Item = u64>) {
+        for bytes in slots.filter(|bytes| *bytes > 0) {
+            let is_first = self.bytes_waiting == 0;
+            self.least_waiting = if is_first {
+                bytes
+            } else {
+                self.least_waiting.min(bytes)
+            };
+            self.bytes_waiting += bytes;
+        }
+    }
+
+    fn add_written(&mut self, bytes: u64) {
+        self.bytes_done += bytes;
+        self.settle(bytes);
+    }
+
+    /// So many bytes are not to be written any more in this round.
+    fn settle(&mut self, bytes: u64) {
+        self.bytes_left = self.bytes_left.saturating_sub(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As of a batch of which no stripe can be read.
+    #[test]
+    fn what_waits_or_cannot_be_read_is_known_until_the_next_round_also_where_nothing_is_written() {
+        let mut progress = RebuildProgress::default();
+        progress.begin_round(100);
+        progress.add_waiting([20, 0].into_iter());
+        progress.add_waiting([10].into_iter());
+        assert_eq!(progress.least_waiting, 10);
+        progress.bytes_unreadable = 20;
+        progress.settle(50);
+        progress.add_written(0);
+        progress.add_written(40);
+        let seen = |progress: &RebuildProgress| {
+            let RebuildProgress {
+                bytes_done,
+                bytes_left,
+                bytes_waiting,
+                bytes_unreadable,
+                ..
+            } = *progress;
+            (bytes_done, bytes_left, bytes_waiting, bytes_unreadable)
+        };
+        assert_eq!(seen(&progress), (40, 10, 30, 20));
+        progress.begin_round(60);
+        assert_eq!(seen(&progress), (40, 60, 0, 0));
     }
 }

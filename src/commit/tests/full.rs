@@ -136,6 +136,83 @@ fn members_of_any_sizes_take_what_they_promise() {
     }
 }
 
+/// Returns how much data disks of these sizes hold, by the formula in README.md; `holders` have copies of
+/// the index.
+fn room_by_formula(data: u64, parity: u64, sizes: &[u64], unit: u64, holders: &[usize]) -> u64 {
+    let shards = data + parity;
+    let part_of = |size: &u64, most: u64| (size / 64).clamp(1 << 20, most);
+    let smallest = sizes.iter().min().expect("there are disks");
+    let journal = 2 * part_of(smallest, 32 << 20);
+    let room = |(disk, size): (usize, &u64)| {
+        let is_holder = u64::from(holders.contains(&disk));
+        let kept = part_of(size, 1 << 30) + is_holder * part_of(size, 64 << 20) + 4 * unit;
+        let left = size - journal - kept;
+        left - left * shards / 820
+    };
+    let rooms: Vec<u64> = sizes.iter().enumerate().map(room).collect();
+    let fits = |t: u64| rooms.iter().map(|room| t.min(*room)).sum::<u64>() >= shards * t;
+    // So much fits, and so much does not.
+    let (mut most, mut too_much) = (0, rooms.iter().sum::<u64>());
+    while most + 1 < too_much {
+        let middle = u64::midpoint(most, too_much);
+        if fits(middle) {
+            most = middle;
+        } else {
+            too_much = middle;
+        }
+    }
+    data * most
+}
+
+#[test]
+fn large_disks_take_what_the_formula_says_within_two_percent() {
+    // Small against the disks, as real ones are.
+    let unit = 64 << 10;
+    let shapes: [(u64, u64, &[u64]); 3] = [
+        (4, 2, &[256, 256, 256, 256, 256, 256]),
+        (2, 1, &[192, 320, 640, 192, 256]),
+        (1, 1, &[256, 1024]),
+    ];
+    for (data, parity, mebibytes) in shapes {
+        let sizes: Vec<u64> = mebibytes.iter().map(|mib| mib << 20).collect();
+        let rig = Rig::with_unit(data as usize, parity as usize, &sizes, unit);
+        let fs = rig.open(&[]);
+        let formula = room_by_formula(data, parity, &sizes, unit as u64, &rig.holders());
+        let context = format!("{data}+{parity} over {mebibytes:?} MiB");
+        let mut lens = Vec::new();
+        // Short ones take what long ones leave.
+        for len in [1 << 20, LITTLE.next_multiple_of(BLOCK_SIZE)] {
+            let bytes = pattern(len as u64, len);
+            let refused = loop {
+                if let Err(error) = fs.write(lens.len() as u64, &bytes) {
+                    break error;
+                }
+                lens.push(len);
+                if lens.len().is_multiple_of(16) {
+                    fs.sync().unwrap();
+                }
+            };
+            assert!(
+                matches!(refused, CommitError::NoSpace),
+                "{context}: {refused}"
+            );
+            fs.pipeline.make_room(LITTLE as u64, &NoLocks).unwrap();
+        }
+        fs.sync().unwrap();
+        let stored = lens.iter().sum::<usize>() as u64;
+        println!("{context}: {stored} of {formula}");
+        assert!(
+            (formula * 98..=formula * 102).contains(&(stored * 100)),
+            "{context}: {stored} stored, {formula} by the formula"
+        );
+        for (file, len) in (0..).zip(lens).step_by(29) {
+            let expected = pattern(len as u64, len);
+            assert!(fs.read(file).unwrap() == expected, "{context}: file {file}");
+        }
+        fs.close();
+    }
+}
+
 /// Neither what segments reserved nor what dead stripes took counts as used.
 #[test]
 fn what_is_used_is_what_was_written_and_not_removed() {

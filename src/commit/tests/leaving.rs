@@ -60,6 +60,52 @@ fn a_member_that_is_kept_half_way_has_what_it_had_left_and_takes_new_data() {
 }
 
 #[test]
+fn a_member_stays_where_its_removal_fails() {
+    let origin = Rig::new(2, 1, 5);
+    let mut failures = 0;
+    for nth in (1..).step_by(3) {
+        let rig = origin.fork();
+        let plan = FaultPlan::new();
+        let fs = rig.open_with_faults(&plan).unwrap();
+        fs.write(0, &pattern(0, 20_000)).unwrap();
+        // Enough of them for no other way to be tried.
+        for call in nth..nth + 20 {
+            plan.add(Fault::at(call, Effect::NoSpace).of(Scope::Changing));
+        }
+        let removed = fs.pipeline.remove_member(REMOVED);
+        let was_struck = plan.triggered() > 0;
+        plan.clear();
+        let is_leaving = |fs: &TestFs| fs.pipeline.members().leaving() == [REMOVED];
+        let goes_on = matches!(removed, Err(CommitError::NoSpace)) && fs.sync().is_ok();
+        if goes_on {
+            failures += 1;
+            assert!(!is_leaving(&fs), "call {nth}");
+            drop(fs);
+            assert!(!is_leaving(&rig.open(&[])), "call {nth}, after a crash");
+        } else if removed.is_ok() {
+            assert!(is_leaving(&fs), "call {nth}");
+        }
+        if !was_struck {
+            break;
+        }
+    }
+    assert!(failures > 0);
+}
+
+#[test]
+fn who_replaces_a_member_does_so_also_after_another_tried_in_vain() {
+    let rig = Rig::new(2, 1, 5);
+    let fs = rig.open(&[]);
+    let (old, new, late) = (MemberIndex(4), MemberIndex(3), MemberIndex(2));
+    fs.pipeline.replace_member(old, new).unwrap();
+    fs.pipeline.remove_member(MemberIndex(1)).unwrap();
+    fs.lose(&rig, 0);
+    // Two are left for three shards.
+    fs.pipeline.replace_member(old, late).unwrap_err();
+    assert!(fs.pipeline.may_succeed(old, new) && !fs.pipeline.may_succeed(old, late));
+}
+
+#[test]
 fn what_a_member_holds_goes_to_who_replaces_it_and_not_to_where_most_room_is() {
     let mut rig = Rig::new(2, 1, 5);
     let fs = rig.open(&[]);

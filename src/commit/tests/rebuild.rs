@@ -146,6 +146,29 @@ fn files_that_readers_or_counting_find_gone_or_cut_short_are_called_for() {
     }
 }
 
+/// A stripe that is not full has no shards in some slots of its segment, but files are there for all.
+#[test]
+fn files_that_hold_no_shard_are_made_anew_as_well() {
+    for disk in 0..3 {
+        let rig = Rig::new(2, 1, 3);
+        let fs = rig.open(&[]);
+        fs.write(1, &pattern(1, 3000)).unwrap();
+        fs.close();
+        let store = rig.disks[disk].open();
+        for (name, _) in store.list(files::SEGMENTS).unwrap() {
+            store.remove(&name).unwrap();
+        }
+        let fs = rig.open(&[]);
+        assert!(fs.pipeline.lacks_shards().unwrap(), "disk {disk}");
+        fs.rebuild().unwrap();
+        assert!(!fs.pipeline.lacks_shards().unwrap(), "disk {disk}");
+        fs.close();
+        let fs = rig.open(&[]);
+        assert!(!fs.pipeline.lacks_shards().unwrap(), "disk {disk}, again");
+        assert_eq!(fs.redundancy(), [(1, 1)], "disk {disk}");
+    }
+}
+
 #[test]
 fn a_member_that_was_away_gets_only_what_it_missed() {
     let rig = Rig::new(2, 1, 3);
@@ -194,6 +217,9 @@ fn without_another_member_what_is_lost_waits_and_is_not_said_to_be_rebuilt() {
     let progress = fs.rebuild().unwrap();
     assert!(progress.bytes_waiting > 0, "{progress:?}");
     assert_eq!((progress.bytes_done, progress.bytes_left), (0, 0));
+    // Those at hand lack nothing, which changes nothing for the others.
+    let waiting = fs.pipeline.catch_up(&at_once()).unwrap().bytes_waiting;
+    assert_eq!(waiting, progress.bytes_waiting);
     assert_eq!(fs.redundancy()[0].0, 1);
     fs.close();
     // It is back with all it had.
@@ -282,6 +308,86 @@ fn what_is_nearest_to_being_lost_is_rebuilt_first() {
         "a stripe that lacks one shard came before one that lacks two: {seen:?}"
     );
     assert_whole(fs, &rig, &[5, 6], 2, &model, "both rebuilt");
+}
+
+#[test]
+fn what_is_endangered_most_by_a_loss_in_the_midst_of_a_rebuild_is_rebuilt_next() {
+    const FIRST: usize = 7;
+    let rig = Rig::new(2, 2, 8);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    (0..10).for_each(|round| fill(&fs, 100 * round, &mut model));
+    fs.close();
+    let fs = rig.open(&[FIRST]);
+    // One that has some of the segments that lack shards, and not the others.
+    let segments = fs.pipeline.volume.segments();
+    let holds = |segment: &crate::format::record::Segment, disk: usize| {
+        let index = crate::format::MemberIndex(disk as u16);
+        segment.slots.contains(&Some(index))
+    };
+    let mix = |second: &usize| {
+        let lacking = segments.iter().filter(|(_, segment)| holds(segment, FIRST));
+        let (both, one): (Vec<_>, Vec<_>) =
+            lacking.partition(|(_, segment)| holds(segment, *second));
+        both.len().min(one.len())
+    };
+    let second = (0..FIRST).max_by_key(mix).unwrap();
+    assert!(mix(&second) > 2, "{segments:?}");
+    let rows = || {
+        let rows = fs.redundancy();
+        let bearing = |losses| {
+            rows.iter()
+                .find(|row| row.0 == losses)
+                .map_or(0, |row| row.1)
+        };
+        (bearing(0), bearing(1))
+    };
+    let seen = RefCell::new(Vec::new());
+    let wait = |_| {
+        if seen.borrow().is_empty() {
+            assert_eq!(rows().0, 0);
+            fs.lose(&rig, second);
+        }
+        seen.borrow_mut().push(rows());
+        true
+    };
+    fs.rebuild_while(&wait).unwrap();
+    let mut seen = seen.into_inner();
+    seen.dedup();
+    assert!(seen[0].0 > 0 && seen[0].1 > 0, "{seen:?}");
+    // What was being written then is finished first.
+    let worst: Vec<_> = seen[1..].iter().take_while(|(none, _)| *none > 0).collect();
+    assert!(worst.len() > 1, "{seen:?}");
+    assert!(
+        worst.is_sorted_by_key(|(_, one)| one),
+        "a stripe that lacks one shard came before one that lacks two: {seen:?}"
+    );
+    assert_whole(fs, &rig, &[second, FIRST], 2, &model, "both rebuilt");
+}
+
+/// Nothing was written, and what is lost with a member that is away is no less for that.
+#[test]
+fn who_is_at_hand_and_lacks_nothing_changes_nothing_of_what_is_told_of_rebuilds() {
+    let rig = Rig::new(2, 2, 4);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    fill(&fs, 0, &mut model);
+    fs.lose(&rig, 3);
+    fill(&fs, 100, &mut model);
+    let found = fs.pipeline.catch_up(&at_once()).unwrap();
+    assert_eq!((found.state, found.bytes_done), (RebuildState::Finished, 0));
+    assert_eq!(fs.pipeline.rebuild_progress().state, RebuildState::Idle);
+    let waiting = fs.rebuild().unwrap();
+    assert!(waiting.bytes_waiting > 0, "{waiting:?}");
+    fs.pipeline.catch_up(&at_once()).unwrap();
+    assert_eq!(fs.pipeline.rebuild_progress(), waiting);
+    fs.take_back(&rig, 3);
+    let found = fs.pipeline.catch_up(&at_once()).unwrap();
+    assert!(found.bytes_done > 0, "{found:?}");
+    assert_eq!(fs.pipeline.rebuild_progress(), found);
+    // What nobody held at all is for all of them.
+    fs.rebuild().unwrap();
+    assert_whole(fs, &rig, &[], 2, &model, "it is back");
 }
 
 #[test]

@@ -5,8 +5,6 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::commit::RebuildProgress;
-use crate::members::Seat;
-use crate::store::StoreErrorKind;
 
 fn fill(fs: &TestFs, model: &mut Model) {
     for file in 0..30 {
@@ -17,17 +15,6 @@ fn fill(fs: &TestFs, model: &mut Model) {
             fs.sync().unwrap();
         }
     }
-}
-
-fn lose(fs: &TestFs, rig: &Rig, disk: usize) {
-    rig.disks[disk].fail(Some(StoreErrorKind::Gone));
-    fs.pipeline.members().probe();
-}
-
-fn take_back(fs: &TestFs, rig: &Rig, disk: usize) {
-    rig.disks[disk].fail(None);
-    let store: StoreRef = Arc::new(rig.disks[disk].open());
-    fs.pipeline.join(Seat::Own, &store).unwrap();
 }
 
 fn rebuild_while(fs: &TestFs, between: &dyn Fn()) -> RebuildProgress {
@@ -54,7 +41,7 @@ fn what_a_member_has_that_returns_during_a_rebuild_still_counts() {
             let mut model = Model::new();
             fill(&fs, &mut model);
             fs.pipeline.checkpoint().unwrap();
-            lose(&fs, &rig, 3);
+            fs.lose(&rig, 3);
             let steps = Cell::new(0);
             let had = RefCell::new(BTreeSet::new());
             rebuild_while(&fs, &|| {
@@ -63,9 +50,9 @@ fn what_a_member_has_that_returns_during_a_rebuild_still_counts() {
                 assert!(had.borrow().is_subset(&now), "{context}");
                 if steps.get() == after {
                     if with_loss {
-                        lose(&fs, &rig, 2);
+                        fs.lose(&rig, 2);
                     }
-                    take_back(&fs, &rig, 3);
+                    fs.take_back(&rig, 3);
                     assert_holds(&fs, &model, &context);
                 }
                 *had.borrow_mut() = written(&fs);
@@ -92,8 +79,8 @@ fn who_is_back_gets_what_it_missed_and_what_others_have_that_are_away_waits_for_
     fill(&fs, &mut model);
     fs.pipeline.checkpoint().unwrap();
     let before = fs.pipeline.volume.segments();
-    lose(&fs, &rig, 5);
-    lose(&fs, &rig, 6);
+    fs.lose(&rig, 5);
+    fs.lose(&rig, 6);
     // These want shards on both, and get them elsewhere or nowhere.
     for file in 100..110 {
         let bytes = pattern(file, 50_000);
@@ -101,7 +88,7 @@ fn who_is_back_gets_what_it_missed_and_what_others_have_that_are_away_waits_for_
         model.insert(file, bytes);
     }
     fs.sync().unwrap();
-    take_back(&fs, &rig, 5);
+    fs.take_back(&rig, 5);
     // It has lost a file, too.
     let store = rig.disks[5].open();
     let (name, _) = store.list(files::SEGMENTS).unwrap().swap_remove(0);
@@ -114,7 +101,7 @@ fn who_is_back_gets_what_it_missed_and_what_others_have_that_are_away_waits_for_
         assert_eq!(now.slots, segment.slots, "segment {id}");
     }
     assert_eq!(fs.redundancy()[0].0, 1, "{:?}", fs.redundancy());
-    take_back(&fs, &rig, 6);
+    fs.take_back(&rig, 6);
     rebuild_while(&fs, &|| ());
     assert_eq!(fs.redundancy()[0].0, 2, "{:?}", fs.redundancy());
     assert_holds(&fs, &model, "all are back");
@@ -129,14 +116,14 @@ fn who_goes_again_while_it_is_brought_up_to_date_keeps_its_places() {
     fill(&fs, &mut model);
     fs.pipeline.checkpoint().unwrap();
     let before = fs.pipeline.volume.segments();
-    lose(&fs, &rig, 4);
-    take_back(&fs, &rig, 4);
+    fs.lose(&rig, 4);
+    fs.take_back(&rig, 4);
     let store = rig.disks[4].open();
     for (name, _) in store.list(files::SEGMENTS).unwrap() {
         store.remove(&name).unwrap();
     }
     let goes = |_| {
-        lose(&fs, &rig, 4);
+        fs.lose(&rig, 4);
         true
     };
     let progress = fs.pipeline.catch_up(&unlimited(&goes)).unwrap();
@@ -163,13 +150,19 @@ fn who_is_back_keeps_no_file_of_what_is_elsewhere_by_now() {
         let mut model = Model::new();
         fill(&fs, &mut model);
         fs.pipeline.checkpoint().unwrap();
-        lose(&fs, &rig, 3);
+        fs.lose(&rig, 3);
         rebuild_while(&fs, &|| ());
         let kept = || rig.disks[3].open().list(files::SEGMENTS).unwrap();
-        take_back(&fs, &rig, 3);
+        fs.take_back(&rig, 3);
         assert!(kept().len() > 3, "nobody waits for that");
         if moves_back {
-            assert!(fs.pipeline.balance(&at_once()).unwrap().bytes_done > 0);
+            assert!(
+                fs.pipeline
+                    .balance(&at_once(), &|| false)
+                    .unwrap()
+                    .bytes_done
+                    > 0
+            );
         }
         for _ in 0..6 {
             fs.sync().unwrap();
@@ -275,8 +268,14 @@ fn a_segment_that_moves_back_before_its_old_file_was_removed_keeps_its_new_one()
     rig.disks.push(MemDisk::new("new", DISK));
     let store: StoreRef = Arc::new(rig.disks[3].open());
     fs.pipeline.join(Seat::New, &store).unwrap();
-    assert!(fs.pipeline.balance(&at_once()).unwrap().bytes_done > 0);
-    lose(&fs, &rig, 3);
+    assert!(
+        fs.pipeline
+            .balance(&at_once(), &|| false)
+            .unwrap()
+            .bytes_done
+            > 0
+    );
+    fs.lose(&rig, 3);
     rebuild_while(&fs, &|| ());
     for _ in 0..4 {
         fs.sync().unwrap();
@@ -294,7 +293,7 @@ fn a_rebuild_ends_with_all_copies_of_the_index() {
     fill(&fs, &mut model);
     fs.pipeline.checkpoint().unwrap();
     let holder = fs.pipeline.index_copies().members[0];
-    lose(&fs, &rig, usize::from(holder.0));
+    fs.lose(&rig, usize::from(holder.0));
     rebuild_while(&fs, &|| ());
     let copies = fs.pipeline.index_copies();
     assert!(!copies.are_too_few(), "{copies:?}");
@@ -329,4 +328,32 @@ fn a_scrub_that_is_stopped_leaves_no_file_that_counts_for_what_is_not_in_it() {
         fs.assert_shards_lie_on(&rig, &[], &format!("stopped after {steps} steps"));
         assert_eq!(fs.redundancy()[0].0, 1, "stopped after {steps} steps");
     }
+}
+
+/// Who cannot be taken in is tried again and again, as while its disk is full.
+#[test]
+fn who_tries_to_come_back_in_vain_keeps_no_rebuild_from_its_end() {
+    let rig = Rig::new(2, 1, 4);
+    let plan = FaultPlan::new();
+    let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
+    let returning = Arc::clone(&stores[3]);
+    let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
+    let mut model = Model::new();
+    fill(&fs, &mut model);
+    fs.pipeline.checkpoint().unwrap();
+    fs.lose(&rig, 3);
+    rig.disks[3].fail(None);
+    let full = Fault::at(1, Effect::NoSpace);
+    let full = full.of(Scope::MemberKind(3, CallKind::Create));
+    plan.add(full.lasting());
+    let tries = Cell::new(0);
+    rebuild_while(&fs, &|| {
+        tries.set(tries.get() + 1);
+        assert!(tries.get() < 200, "the rebuild comes to no end");
+        fs.pipeline.join(Seat::Own, &returning).unwrap_err();
+    });
+    assert!(tries.get() > 2, "{}", tries.get());
+    fs.assert_shards_lie_on(&rig, &[3], "rebuilt without it");
+    assert_eq!(fs.redundancy()[0].0, 1);
+    assert_holds(&fs, &model, "rebuilt without it");
 }

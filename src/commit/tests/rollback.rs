@@ -6,8 +6,7 @@ use std::ops::ControlFlow;
 use super::*;
 use crate::commit::{ScrubState, ScrubStatus};
 use crate::format::MemberIndex;
-use crate::members::{MemberState, Seat};
-use crate::store::StoreErrorKind;
+use crate::members::MemberState;
 
 const ROUNDS: u64 = 7;
 
@@ -183,17 +182,6 @@ fn scrub_with(fs: &TestFs, steps: usize, then: impl Fn() -> ControlFlow<()>) -> 
     status
 }
 
-fn lose(fs: &TestFs, rig: &Rig, disk: usize) {
-    rig.disks[disk].fail(Some(StoreErrorKind::Gone));
-    fs.pipeline.members().probe();
-}
-
-fn take_back(fs: &TestFs, rig: &Rig, disk: usize) {
-    rig.disks[disk].fail(None);
-    let store: StoreRef = Arc::new(rig.disks[disk].open());
-    fs.pipeline.join(Seat::Own, &store).unwrap();
-}
-
 /// Verifies all and makes up for what that found to be missing: everything is there then.
 fn assert_mends(fs: &TestFs, rig: &Rig, model: &Model, context: &str) {
     scrub(fs);
@@ -216,9 +204,9 @@ fn who_was_put_back_and_goes_while_a_scrub_runs_is_not_verified_by_it() {
         let (rig, model, _) = put_back_one();
         let fs = rig.open(&[]);
         let status = scrub_with(&fs, STEPS, || {
-            lose(&fs, &rig, 1);
+            fs.lose(&rig, 1);
             if returns_meanwhile {
-                take_back(&fs, &rig, 1);
+                fs.take_back(&rig, 1);
             }
             ControlFlow::Continue(())
         });
@@ -231,7 +219,7 @@ fn who_was_put_back_and_goes_while_a_scrub_runs_is_not_verified_by_it() {
             rig.open(&[])
         } else {
             if !returns_meanwhile {
-                take_back(&fs, &rig, 1);
+                fs.take_back(&rig, 1);
             }
             fs
         };
@@ -289,8 +277,8 @@ fn who_was_put_back_and_is_away_does_not_make_scrubs_begin_anew() {
 
 /// Begins two epochs, so that a copy from before is known to be one.
 fn pass_epochs(fs: &TestFs, rig: &Rig, disk: usize) {
-    lose(fs, rig, disk);
-    take_back(fs, rig, disk);
+    fs.lose(rig, disk);
+    fs.take_back(rig, disk);
 }
 
 /// The scrub that runs does not cover it, and whoever looks for the next one after a crash knows that.
@@ -311,7 +299,7 @@ fn who_is_put_back_while_a_scrub_runs_is_known_after_a_crash() {
     let mut crashes = RefCell::new(Vec::new());
     scrub_with(&fs, 2, || {
         pass_epochs(&fs, &rig, 2);
-        lose(&fs, &rig, 1);
+        fs.lose(&rig, 1);
         let store: StoreRef = Arc::new(old.open());
         fs.pipeline.join(Seat::Own, &store).unwrap();
         assert!(fs.pipeline.members().stale().is_empty());
@@ -346,7 +334,7 @@ fn before_an_old_copy_takes_part_it_is_durable_that_it_is_one() {
         let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
         assert!(rig.disks[1].corrupt(files::SUPERBLOCK, 0, |slot| slot.fill(0xee), 64));
         scrub(&fs);
-        lose(&fs, &rig, 1);
+        fs.lose(&rig, 1);
         plan.add(power_cut_at(call));
         let joined = fs.pipeline.join(Seat::Own, &joining);
         // It is missing until then, and fails with all others.
@@ -424,7 +412,7 @@ fn a_copy_that_was_made_before_superblocks_were_written_anew_is_known_for_one() 
     write(&fs, &mut model, 501);
     tick(&fs);
     assert!(superblock(&rig) == renewed, "that was not long ago");
-    lose(&fs, &rig, 1);
+    fs.lose(&rig, 1);
     drop(fs);
     rig.disks[1].fail(None);
     rig.cut(CutPolicy::Drop);
@@ -444,7 +432,7 @@ fn a_copy_that_was_made_before_superblocks_were_written_anew_is_known_for_one() 
 fn a_member_that_was_put_back_is_forgotten_with_its_place() {
     let (mut rig, model, _) = put_back_one();
     let fs = rig.open(&[]);
-    lose(&fs, &rig, 1);
+    fs.lose(&rig, 1);
     rig.disks[1] = MemDisk::new("new", DISK);
     let store: StoreRef = Arc::new(rig.disks[1].open());
     fs.pipeline.join(Seat::Of(BACK), &store).unwrap();

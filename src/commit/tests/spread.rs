@@ -1,11 +1,23 @@
 //! Which members data goes to.
 
+use std::cell::Cell;
 use std::fs::create_dir;
 use std::sync::atomic::AtomicU64;
 
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng};
+
 use super::*;
-use crate::commit::Pace;
-use crate::store::{DirStore, StoreErrorKind};
+use crate::commit::{Pace, RebuildState};
+use crate::store::DirStore;
+
+impl Rig {
+    /// Has a disk be full but for so many bytes.
+    fn leave(&self, disk: usize, bytes: u64) {
+        let space = self.disks[disk].open().space().unwrap();
+        self.disks[disk].set_capacity(space.total_bytes - space.free_bytes + bytes);
+    }
+}
 
 /// They all have the same room, which each segment takes from all of them.
 #[test]
@@ -41,14 +53,121 @@ fn members_on_one_filesystem_all_get_data() {
     );
 }
 
+/// Where a member is to go by the share of its room that is taken, and is not by the bytes that it has left.
+#[test]
+fn members_that_were_made_alike_are_left_alone_however_unequal_they_are() {
+    let sizes: [&[u64]; 4] = [
+        &[DISK, DISK, DISK, DISK / 4, DISK / 4],
+        &[4 * DISK, 4 * DISK, DISK, DISK / 2, DISK / 4],
+        &[8 * DISK, DISK / 4, DISK / 4, DISK / 4, DISK / 4],
+        &[16 * DISK, 16 * DISK, 16 * DISK, DISK / 2, DISK / 2],
+    ];
+    let mut moved = 0;
+    for sizes in sizes {
+        let rig = Rig::with_disks(2, 1, sizes);
+        let fs = rig.open(&[]);
+        let mut model = Model::new();
+        for file in 0..40 {
+            model.insert(file, pattern(file, 200_000));
+            fs.write(file, &model[&file]).unwrap();
+        }
+        fs.sync().unwrap();
+        let first = fs.pipeline.balance(&at_once(), &|| false).unwrap();
+        let second = fs.pipeline.balance(&at_once(), &|| false).unwrap();
+        assert_eq!(second.bytes_done, 0, "{sizes:?}, after {first:?}");
+        assert_eq!((first.bytes_waiting, second.bytes_waiting), (0, 0));
+        moved += first.bytes_done;
+        fs.assert_shards_lie_on(&rig, &[], "balanced");
+        assert_holds(&fs, &model, "balanced");
+    }
+    assert!(moved > 0);
+}
+
+/// A member is lost, or another piece of work has come: both are more urgent.
+#[test]
+fn balancing_stops_for_what_is_more_urgent_and_goes_on_afterwards() {
+    for is_lost in [true, false] {
+        let mut rig = Rig::new(2, 1, 5);
+        let fs = rig.open(&[]);
+        let mut model = Model::new();
+        for file in 0..40 {
+            model.insert(file, pattern(file, 60_000));
+            fs.write(file, &model[&file]).unwrap();
+        }
+        fs.sync().unwrap();
+        rig.disks.push(MemDisk::new("new", DISK));
+        let store: StoreRef = Arc::new(rig.disks[5].open());
+        fs.pipeline.join(Seat::New, &store).unwrap();
+        let lost: &[usize] = if is_lost { &[4] } else { &[] };
+        let has_begun = Cell::new(false);
+        let wait = |_| {
+            if !has_begun.replace(true) {
+                for disk in lost {
+                    fs.lose(&rig, *disk);
+                }
+            }
+            true
+        };
+        let gives_way = || !is_lost && has_begun.get();
+        let first = fs.pipeline.balance(&unlimited(&wait), &gives_way).unwrap();
+        assert_eq!(first.state, RebuildState::Stopped, "{first:?}");
+        assert!(first.bytes_done > 0 && first.bytes_left > 0, "{first:?}");
+        let rebuilt = fs.rebuild().unwrap();
+        assert_eq!(rebuilt.bytes_done > 0, is_lost, "{rebuilt:?}");
+        assert_eq!(fs.redundancy()[0].0, 1);
+        let rest = fs.pipeline.balance(&at_once(), &|| false).unwrap();
+        assert_eq!(rest.state, RebuildState::Finished, "{rest:?}");
+        assert!(rest.bytes_done > 0, "{rest:?}");
+        let again = fs.pipeline.balance(&at_once(), &|| false).unwrap();
+        assert_eq!(again.bytes_done, 0, "{again:?}");
+        fs.assert_shards_lie_on(&rig, lost, "balanced");
+        assert_eq!(fs.redundancy()[0].0, 1);
+        assert_holds(&fs, &model, "balanced");
+    }
+}
+
+/// What waits is looked for again and again.
+#[test]
+fn what_finds_no_room_moves_nothing_a_second_time() {
+    let mut waited = 0;
+    for seed in 0..12 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let sizes: Vec<u64> = (0..5).map(|_| DISK << random.random_range(0..4)).collect();
+        let rig = Rig::with_disks(2, 1, &sizes);
+        let fs = rig.open(&[]);
+        let mut model = Model::new();
+        for file in 0..40 {
+            if file % 8 == 0 {
+                // So that segments are on all kinds of members.
+                let disk = random.random_range(0..5);
+                rig.leave(disk, random.random_range(2..8) << 20);
+                fs.pipeline.volume.retire_segments().unwrap();
+            }
+            model.insert(file, pattern(file, 200_000));
+            fs.write(file, &model[&file]).unwrap();
+            fs.sync().unwrap();
+        }
+        let dead = random.random_range(0..5);
+        fs.lose(&rig, dead);
+        for disk in (0..5).filter(|disk| *disk != dead) {
+            rig.leave(disk, random.random_range(0..1 << 20));
+        }
+        let first = fs.rebuild().unwrap();
+        let second = fs.rebuild().unwrap();
+        let case = format!("seed {seed}: {first:?}, then {second:?}");
+        waited += u64::from(second.bytes_waiting > 0);
+        if second.bytes_waiting == first.bytes_waiting {
+            assert_eq!(second.bytes_done, 0, "{case}");
+        }
+        assert_holds(&fs, &model, &case);
+    }
+    assert!(waited > 3, "something waited in {waited} cases");
+}
+
 /// What has room has shards of the stripes that lack one, and what has none of these is full.
 #[test]
 fn full_members_give_shards_to_emptier_ones_where_that_makes_room_for_what_is_missing() {
     let rig = Rig::new(2, 1, 5);
-    let leave = |disk: usize, bytes: u64| {
-        let space = rig.disks[disk].open().space().unwrap();
-        rig.disks[disk].set_capacity(space.total_bytes - space.free_bytes + bytes);
-    };
     let fs = rig.open(&[]);
     let mut model = Model::new();
     let write = |files: std::ops::Range<u64>, model: &mut Model| {
@@ -60,14 +179,13 @@ fn full_members_give_shards_to_emptier_ones_where_that_makes_room_for_what_is_mi
         fs.sync().unwrap();
     };
     // What comes first is on the first three, what follows on the last two and one of these.
-    (3..5).for_each(|disk| leave(disk, 0));
+    (3..5).for_each(|disk| rig.leave(disk, 0));
     write(0..20, &mut model);
     (3..5).for_each(|disk: usize| rig.disks[disk].set_capacity(2 * DISK));
     fs.pipeline.volume.retire_segments().unwrap();
     write(20..28, &mut model);
-    rig.disks[4].fail(Some(StoreErrorKind::Gone));
-    fs.pipeline.members().probe();
-    (0..3).for_each(|disk| leave(disk, 0));
+    fs.lose(&rig, 4);
+    (0..3).for_each(|disk| rig.leave(disk, 0));
     let pace = Pace {
         bytes_per_second: &AtomicU64::new(0),
         wait: &|_| true,

@@ -10,7 +10,7 @@ const POLICIES: [CutPolicy; 4] = [
 
 /// Runs `scene` on copies of `start` with a power cut at every one of its store calls, and then hands
 /// what is left to `check`, with whether the scene came to its end.
-fn cut_everywhere(
+pub(super) fn cut_everywhere(
     start: &Disks,
     which: &[usize],
     scene: impl Fn(&Members),

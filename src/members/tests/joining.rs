@@ -17,7 +17,7 @@ fn a_directory_is_not_taken_in_while_an_earlier_attempt_hangs() {
     };
     for nth in [1, 2] {
         let disks = Disks::volume(2, 1, 3);
-        let executor = Executor::new(ExecutorKind::Threads, Duration::from_millis(500));
+        let executor = Executor::new(ExecutorKind::Threads, Duration::from_secs(2));
         let stores = disks.stores(0..3);
         let members = Members::open(stores, Access::ReadWrite, Arc::new(executor))
             .expect("all members are there");
@@ -50,6 +50,22 @@ fn a_directory_is_not_taken_in_while_an_earlier_attempt_hangs() {
             assert_eq!(len.expect("it has its journals"), JOURNAL);
         }
     }
+}
+
+#[test]
+fn why_a_directory_is_not_taken_back_is_said_for_as_long_as_that_is_known_to_be_so() {
+    let disks = Disks::volume(2, 1, 4);
+    let members = disks.open(0..4).expect("all members are there");
+    members.fail(MemberIndex(1), &io_error());
+    let path = || "/d1".to_owned();
+    let refusal = || members.status()[1].refusal.clone();
+    members.note_refusal(MemberIndex(1), &MembersError::Diverged { path: path() });
+    for passing in [MembersError::NotNow, MembersError::InUse { path: path() }] {
+        members.note_refusal(MemberIndex(1), &passing);
+        assert_eq!(refusal().as_deref(), Some(MOUNTED_APART), "{passing}");
+    }
+    members.note_refusal(MemberIndex(1), &MembersError::Store(io_error()));
+    assert_eq!(refusal(), None, "it has another reason now");
 }
 
 #[test]
@@ -111,6 +127,9 @@ fn a_directory_that_was_let_go_is_told_from_one_of_another_volume() {
     let store = disks.stores([3]).remove(0);
     let refused = members.check_seat(Seat::New, &store);
     let is_former = |error: &MembersError| matches!(error, MembersError::FormerMember { index, .. } if *index == MemberIndex(3));
+    assert!(refused.as_ref().is_err_and(is_former), "{refused:?}");
+    // Back where it was, as from a copy: that is why nobody takes it in there.
+    let refused = members.check_seat(Seat::Own, &store);
     assert!(refused.as_ref().is_err_and(is_former), "{refused:?}");
     // Without segments it may be left of an attempt that was cut off.
     former.remove(&segment).expect("it works");

@@ -269,6 +269,38 @@ fn open_names_what_is_missing_and_how_many_are_needed() {
          member 2 (last seen at /d2); member 5 (last seen at /d5)"
     );
     assert!(error.hint().is_some());
+    let disks = Disks::volume(4, 2, 7);
+    for access in [Access::ReadOnly, Access::ReadWrite] {
+        let opened = Members::open(disks.stores([1, 3, 4]), access, inline());
+        let said = refused(opened).to_string();
+        let needed = "3 members found, 5 needed (4 to read only); missing: member 0";
+        assert!(said.starts_with(needed), "{access:?}: {said}");
+    }
+    let disks = Disks::volume(1, 1, 2);
+    let members = disks.open(0..2).expect("all members are there");
+    let error = refused(members.set_leaving(MemberIndex(0), true));
+    assert_eq!(
+        error.to_string(),
+        "without member 0, 1 member is left, and a stripe needs 2"
+    );
+}
+
+#[test]
+fn only_where_nothing_was_ever_written_may_it_be_that_the_volume_was_never_finished() {
+    let disks = Disks::volume(4, 2, 6);
+    let hint = |disks: &Disks| refused(disks.open([1, 3, 4])).hint().unwrap_or_default();
+    let said = hint(&disks);
+    assert!(said.contains("`cauchyfs create` was cut off"), "{said}");
+    let written = disks.fork();
+    let made = written.directories[3]
+        .open()
+        .create(files::JOURNALS[0], 4096);
+    made.expect("there is room");
+    let said = hint(&written);
+    assert!(!said.contains("create"), "{said}");
+    drop(disks.open(0..5).expect("enough members"));
+    let said = hint(&disks);
+    assert!(!said.contains("create"), "a later epoch: {said}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn a_directory_on_which_an_operation_hangs_stays_locked_when_the_others_are_rele
     let disks = Disks::volume(2, 1, 3);
     let plan = FaultPlan::new();
     let stores = disks.faulty(0..3, &plan);
-    let executor = Executor::new(ExecutorKind::Threads, Duration::from_millis(200));
+    let executor = Executor::new(ExecutorKind::Threads, Duration::from_secs(1));
     let members = Members::open(stores, Access::ReadWrite, Arc::new(executor));
     let members = members.expect("all members are there");
     members.begin().expect("all members are there");
@@ -90,7 +90,7 @@ fn a_directory_that_hung_is_let_go_as_soon_as_the_last_call_comes_back() {
     let disks = Disks::volume(2, 1, 3);
     let plan = FaultPlan::new();
     let (stores, watches) = watched(&disks, &plan);
-    let executor = Executor::new(ExecutorKind::Threads, Duration::from_millis(200));
+    let executor = Executor::new(ExecutorKind::Threads, Duration::from_secs(1));
     let members = Members::open(stores, Access::ReadWrite, Arc::new(executor));
     let members = members.expect("all members are there");
     members.begin().expect("all members are there");

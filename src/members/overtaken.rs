@@ -1,0 +1,78 @@
+//! Finding out whether members that are not here have gone on without those that are.
+//!
+//! Where there are no more data shards than parity shards, either half of a volume can be mounted without
+//! the other. Whoever mounts the one that was left behind parts the volume for good: each has writes that
+//! the other lacks from then on. Superblocks say where the others were, so that it can be seen before.
+
+use super::slots::{Look, look};
+use super::{Half, Members, MembersError};
+use crate::format::MemberIndex;
+use crate::format::superblock::Superblock;
+use crate::store::StoreRef;
+
+impl Members {
+    /// Returns the paths at which members may be that have gone on without those that are here; none if
+    /// those that are away were too few to be written to alone.
+    #[must_use]
+    pub fn may_have_gone_on(&self) -> Vec<String> {
+        let roster = self.roster.lock();
+        let entries = (0..).map(MemberIndex).zip(roster.table());
+        let in_epoch = entries.filter(|(_, entry)| entry.current);
+        let (here, away): (Vec<_>, Vec<_>) =
+            in_epoch.partition(|(index, _)| roster.admitted.contains(index));
+        let data = self.shape.geometry.data_shards();
+        let parity = self.shape.geometry.parity_shards();
+        if away.len() < needed_to_write(here.len() + away.len(), data, parity) {
+            return Vec::new();
+        }
+        let paths = away.into_iter().map(|(_, entry)| &entry.path);
+        paths
+            .filter(|path| !path.is_empty())
+            .map(|path| String::from_utf8_lossy(path).into_owned())
+            .collect()
+    }
+
+    /// Checks that none of `others` is a member that has gone on from where those that are here are. Those
+    /// that have gone on elsewhere since both knew of each other are no concern: the volume is parted already.
+    ///
+    /// # Errors
+    ///
+    /// [`MembersError::Overtaken`], which names them.
+    pub fn check_not_overtaken(&self, others: &[StoreRef]) -> Result<(), MembersError> {
+        let mut ahead: Vec<(StoreRef, Superblock)> = Vec::new();
+        for other in others {
+            // What is none of ours, or cannot be read, is not ahead of anybody.
+            if let Ok(looks) = look(std::slice::from_ref(other), &self.executor)
+                && let Some(Look::Member(block)) = looks.into_iter().next()
+                && self.is_behind(&block)
+            {
+                ahead.push((other.clone(), *block));
+            }
+        }
+        let Some(epoch) = ahead.iter().map(|(_, block)| block.head().epoch).max() else {
+            return Ok(());
+        };
+        let paths = ahead.iter().map(|(store, _)| store.label()).collect();
+        Err(MembersError::Overtaken {
+            half: Half { epoch, paths },
+        })
+    }
+
+    /// Says whether a superblock is of this volume, and begins where the members that are here end.
+    fn is_behind(&self, other: &Superblock) -> bool {
+        let roster = self.roster.lock();
+        let head = other.head();
+        let is_known = roster.knows(head) || roster.has_proposed(head);
+        let is_ahead = roster
+            .head()
+            .is_some_and(|ours| other.history.contains(&ours));
+        other.volume == self.shape.volume && !is_known && is_ahead
+    }
+}
+
+/// Returns how many members of the newest epoch, which has `in_epoch`, it takes to begin the next one.
+pub(super) fn needed_to_write(in_epoch: usize, data: usize, parity: usize) -> usize {
+    in_epoch
+        .saturating_sub(parity)
+        .max(data.min(in_epoch / 2 + 1))
+}

@@ -1,0 +1,67 @@
+use super::*;
+
+fn survey(disks: &Disks, which: impl IntoIterator<Item = usize>) -> Arc<Members> {
+    Members::survey(disks.stores(which), inline()).expect("they belong together")
+}
+
+fn ahead(members: &Members, disks: &Disks, others: [usize; 2]) -> Option<Vec<String>> {
+    match members.check_not_overtaken(&disks.stores(others)) {
+        Ok(()) => None,
+        Err(MembersError::Overtaken { half }) => Some(half.paths),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn the_half_that_was_left_behind_is_told_before_it_parts_the_volume() {
+    let disks = Disks::volume(2, 2, 4);
+    let second = survey(&disks, [2, 3]);
+    assert_eq!(second.may_have_gone_on(), ["/d0", "/d1"]);
+    assert_eq!(ahead(&second, &disks, [0, 1]), None, "nobody has gone on");
+    drop(disks.open([0, 1]).expect("enough members"));
+    let second = survey(&disks, [2, 3]);
+    assert_eq!(second.may_have_gone_on(), ["/d0", "/d1"]);
+    let both = ["/d0", "/d1"].map(String::from).to_vec();
+    assert_eq!(ahead(&second, &disks, [0, 1]), Some(both));
+    let first = survey(&disks, [0, 1]);
+    assert!(
+        first.may_have_gone_on().is_empty(),
+        "they were left behind, and go nowhere alone but where they are parted"
+    );
+    assert_eq!(ahead(&first, &disks, [2, 3]), None);
+    // Where it is parted already, either half is somebody's choice.
+    drop(disks.open([2, 3]).expect("enough members"));
+    for (here, others) in [([0, 1], [2, 3]), ([2, 3], [0, 1])] {
+        assert_eq!(ahead(&survey(&disks, here), &disks, others), None);
+    }
+    let other = Disks::volume(2, 2, 4);
+    drop(other.open([0, 1]).expect("enough members"));
+    assert_eq!(ahead(&second, &other, [0, 1]), None, "another volume");
+}
+
+#[test]
+fn with_more_data_than_parity_shards_nobody_needs_to_look_for_others() {
+    let disks = Disks::volume(4, 2, 6);
+    for left_out in 0..5 {
+        let members = survey(&disks, [0, 1, 2, 3].map(|index| index + left_out / 2));
+        assert!(members.may_have_gone_on().is_empty());
+    }
+}
+
+/// Those that have an epoch from its proposal alone are not behind those that have begun it.
+#[test]
+fn a_power_cut_between_superblocks_leaves_nobody_overtaken() {
+    let start = Disks::volume(1, 2, 3);
+    super::cuts::cut_everywhere(
+        &start,
+        &[0, 1],
+        |_| (),
+        |disks, _, text| {
+            for (here, other) in [(0, 1), (1, 0)] {
+                let members = survey(disks, [here]);
+                let checked = members.check_not_overtaken(&disks.stores([other]));
+                assert!(checked.is_ok(), "{text}: {checked:?}");
+            }
+        },
+    );
+}
