@@ -24,7 +24,7 @@ PATH="$PATH:/usr/sbin:/sbin" ldconfig -p 2>/dev/null | grep -q 'libisal\.so\.2' 
 if [ "${CAUCHYFS_SKIP_MOUNTS:-}" != 1 ]; then
     need_fuse
     need mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs setfattr=attr setfacl=acl \
-        sqlite3=sqlite3 setpriv=util-linux mount=mount
+        sqlite3=sqlite3 fio=fio setpriv=util-linux mount=mount
     if [ "$(id -u)" != 0 ]; then
         command -v sudo >/dev/null ||
             fail "mounting needs the superuser, and there is no sudo" \

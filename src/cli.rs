@@ -19,6 +19,7 @@ mod member;
 mod mount;
 mod mounts;
 mod options;
+mod overtaken;
 mod rebuild;
 mod report;
 mod scrub;
@@ -65,7 +66,7 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
     match arguments.command {
         // Where it logs depends on its options.
         Command::Mount(_) => {}
-        Command::Check(_) => logging::to_stderr_if_asked(verbosity),
+        Command::Check(_) | Command::Create(_) => logging::to_stderr_if_asked(verbosity),
         _ => logging::to_stderr(verbosity),
     }
     match arguments.command {

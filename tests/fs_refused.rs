@@ -336,3 +336,29 @@ fn what_was_refused_between_other_bytes_is_no_zeros_after_a_remount_although_all
     }
     sound(&full.fs);
 }
+
+#[test]
+fn what_cannot_be_noted_in_a_full_index_leaves_what_is_kept_back_to_others() {
+    let (mut full, (small, file)) = Full::new(|fs| {
+        let (ino, small) = create(fs, "small");
+        write_back(fs, small, 0, &bytes(2, 100)).unwrap();
+        let size = Changes {
+            size: Some(2 * MIB),
+            ..Changes::default()
+        };
+        fs.setattr(ROOT, ino, size).unwrap();
+        let (_, file) = create(fs, "file");
+        write_back(fs, file, 2 * MIB, &bytes(1, MIB)).unwrap();
+        (small, file)
+    });
+    full.fill_index();
+    // Its first bytes would have to leave its record, and there is no room for them.
+    for _ in 0..SCATTERED {
+        refused(&full.fs, small, MIB, &bytes(2, 4 * KIB));
+    }
+    refused(&full.fs, file, 512 * KIB, &bytes(2, MIB));
+    full.again();
+    let file = full.open("file");
+    unreadable(&full.fs, file, 512 * KIB, MIB);
+    sound(&full.fs);
+}

@@ -8,7 +8,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 
 use super::bench::BenchArguments;
 use super::size::parse_size;
-use super::time::{Wait, parse_time, parse_wait};
+use super::time::{Wait, parse_time, parse_timeout, parse_wait};
 
 /// Where an option that every command has stands in its help.
 const LAST: usize = 900;
@@ -120,6 +120,9 @@ pub(super) struct MountArguments {
     /// 1d or never.
     #[arg(long, default_value = "10m", value_name = "TIME", value_parser = parse_wait)]
     pub(super) rebuild_after: Wait,
+    /// How long a directory may take for one operation before it counts as hung, and is left behind.
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_timeout)]
+    pub(super) member_timeout: Duration,
     /// Address to serve metrics on (in a later release).
     #[arg(long, value_name = "ADDR")]
     pub(super) metrics: Option<String>,
@@ -199,8 +202,9 @@ pub(super) struct ScrubArguments {
 }
 
 /// Bring every stripe back to full redundancy, the most endangered first: onto directories that are back
-/// or new, else onto free space of the others. Goes on if this command is interrupted, and after the next
-/// mount. Exits with 3 if something could not be rebuilt, with 4 if data is lost.
+/// or new, else onto free space of the others. Goes on if this command is interrupted. What was rebuilt before
+/// the volume is unmounted, or crashes, stays so; the rest is rebuilt when this is called again, or by itself
+/// after `mount --rebuild-after`. Exits with 3 if something could not be rebuilt, with 4 if data is lost.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs rebuild /mnt/photos
@@ -296,7 +300,7 @@ pub(super) struct RebuildOptions {
     /// Print one JSON document.
     #[arg(long)]
     pub(super) json: bool,
-    /// Bytes that may be written in a second.
+    /// Bytes that may be written in a second; the newest limit counts for all that is under way.
     #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
     pub(super) rate: Option<u64>,
 }

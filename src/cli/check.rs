@@ -6,7 +6,8 @@ use super::args::CheckArguments;
 use super::directories::Directories;
 use super::failure::{Failure, Outcome};
 use super::mounts;
-use super::report::{MemberReport, State, unrecoverable_lines};
+use super::overtaken;
+use super::report::{MemberReport, State};
 use super::scrub::scrubbed_of;
 use super::size::{format_count, format_size};
 use super::volume::{Volume, fs_failure, row_report, storage_failure};
@@ -23,6 +24,8 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<Outcome, Failure> {
     let directories = Directories::find(&arguments.directories)?;
     mounts::refuse_mounted(&directories.present)?;
     let volume = if arguments.repair {
+        mounts::refuse_other_half(&directories)?;
+        overtaken::refuse(&directories)?;
         Volume::open_to_repair(&directories)?
     } else {
         Volume::open_to_look(&directories)?
@@ -44,7 +47,7 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Outcome, Failu
     for finding in &checked.findings {
         println!("{finding}");
     }
-    for line in unrecoverable_lines(&report.unrecoverable_files) {
+    for line in report.lost.lines() {
         println!("{line}");
     }
     let is_whole = read == Outcome::Done && report.state == State::Healthy;
@@ -102,7 +105,7 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
         let directory = pipeline.members().path(member);
         let pages = format_count(pages, "page");
         println!(
-            "{directory}/{}: {pages} damaged of this copy of the index",
+            "{directory}/{}: {pages} of this copy of the index wrong",
             files::INDEX
         );
     }

@@ -6,11 +6,20 @@ use super::args::CreateArguments;
 use super::directories::Directories;
 use super::failure::{Failure, Outcome};
 use super::size::format_size;
-use super::volume::{executor, fs_failure, storage_failure, stores};
+use super::volume::{MEMBER_TIMEOUT, executor, fs_failure, storage_failure, stores};
 use crate::codec::{CodeId, Geometry};
-use crate::commit::{CreateOptions, OpenOptions, Pipeline};
+use crate::commit::{CommitError, CreateOptions, OpenOptions, Pipeline};
 use crate::fs::{Fs, FsOptions};
-use crate::store::StoreRef;
+use crate::members::MembersError;
+use crate::meta::MetaError;
+use crate::store::{StoreError, StoreErrorKind, StoreRef};
+
+/// What the smallest directory takes before there is any data, in bytes: journals, a copy of the index, and
+/// what is kept back for it.
+const FIRST_BYTES: u64 = 6 << 20;
+
+/// Stripes for which a directory has to have room: some are kept back for moving others about.
+const FIRST_STRIPES: u64 = 6;
 
 /// The longest label, in bytes.
 const MAX_LABEL: usize = 64;
@@ -22,23 +31,68 @@ const MAX_LABEL: usize = 64;
 /// If the numbers make no sense, or the directories cannot be used.
 pub(super) fn run(arguments: &CreateArguments) -> Result<Outcome, Failure> {
     let options = options(arguments)?;
-    let directories = Directories::make(&arguments.directories)?;
-    let stores = stores(&directories)?;
-    let volume =
-        Pipeline::create(&stores, &options, executor()).map_err(|error| storage_failure(&error))?;
-    make_root(stores)?;
+    let volume = Directories::make(&arguments.directories, |directories| {
+        let stores = stores(directories)?;
+        let created = Pipeline::create(&stores, &options, executor(MEMBER_TIMEOUT));
+        let volume = created.map_err(|error| {
+            if is_for_want_of_room(&error) {
+                too_small(&options)
+            } else {
+                storage_failure(&error)
+            }
+        })?;
+        make_root(&stores, &options)?;
+        Ok(volume)
+    })?;
     println!("{volume}");
     Ok(Outcome::Done)
 }
 
-/// Gives a new volume its root directory, which belongs to whoever creates it.
-fn make_root(stores: Vec<StoreRef>) -> Result<(), Failure> {
-    let pipeline = Pipeline::open(stores, &OpenOptions::default(), executor())
-        .map_err(|error| storage_failure(&error))?;
+/// Gives a new volume its root directory, which belongs to whoever creates it; or takes all of it away again if
+/// it has room for nothing.
+fn make_root(stores: &[StoreRef], options: &CreateOptions) -> Result<(), Failure> {
+    let pipeline = Pipeline::open(
+        stores.to_vec(),
+        &OpenOptions::default(),
+        executor(MEMBER_TIMEOUT),
+    )
+    .map_err(|error| storage_failure(&error))?;
+    let has_room = pipeline.space().usable_total > 0;
     let fs = Fs::open(Arc::clone(&pipeline), FsOptions::default())
         .map_err(|error| fs_failure(&error))?;
     fs.close().map_err(|error| fs_failure(&error))?;
-    pipeline.close().map_err(|error| storage_failure(&error))
+    pipeline.close().map_err(|error| storage_failure(&error))?;
+    if has_room {
+        return Ok(());
+    }
+    let members = pipeline.members();
+    for store in stores {
+        members.clear(store);
+    }
+    Err(too_small(options))
+}
+
+fn is_for_want_of_room(error: &CommitError) -> bool {
+    let is_full = |error: &StoreError| error.kind() == StoreErrorKind::NoSpace;
+    match error {
+        CommitError::NoSpace => true,
+        CommitError::Meta(error) => matches!(&**error, MetaError::Store(error) if is_full(error)),
+        CommitError::Members(error) => {
+            matches!(&**error, MembersError::Store(error) if is_full(error))
+        }
+        _ => false,
+    }
+}
+
+/// Says how large directories have to be.
+fn too_small(options: &CreateOptions) -> Failure {
+    let shards = options.geometry.total_shards();
+    let least = FIRST_BYTES + FIRST_STRIPES * u64::from(options.unit_bytes);
+    let room = format_size(least);
+    Failure::environment("these directories are too small: there is no room for data in them").advise(format!(
+        "{shards} of them need about {room} each, on disks of their own, and more to be of use; a smaller \
+         --stripe-unit needs less"
+    ))
 }
 
 fn options(arguments: &CreateArguments) -> Result<CreateOptions, Failure> {

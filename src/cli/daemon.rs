@@ -28,6 +28,7 @@ use super::failure::{Failure, Outcome, warn};
 use super::listener;
 use super::mounts;
 use super::options::{Atime, MountOptions};
+use super::overtaken;
 use super::volume::{Volume, VolumeOptions};
 use super::warnings::{self, Warnings};
 use crate::fs::{AtimePolicy, FsOptions};
@@ -54,6 +55,7 @@ pub(super) struct Plan {
     pub(super) engine: String,
     pub(super) cache_bytes: usize,
     pub(super) threads: usize,
+    pub(super) member_timeout: Duration,
     pub(super) schedule: Schedule,
 }
 
@@ -233,6 +235,7 @@ fn open(plan: &Plan) -> Result<Volume, Failure> {
         engine: plan.engine.clone(),
         cache_bytes: plan.cache_bytes,
         threads: std::thread::available_parallelism().map_or(2, usize::from),
+        member_timeout: plan.member_timeout,
         schedule: plan.schedule,
     };
     let fs_options = FsOptions {
@@ -246,8 +249,13 @@ fn open(plan: &Plan) -> Result<Volume, Failure> {
     };
     if !plan.options.read_only {
         mounts::refuse_other_half(&plan.directories)?;
+        overtaken::refuse(&plan.directories)?;
     }
-    Volume::open(&plan.directories, &volume_options, fs_options)
+    let volume = Volume::open(&plan.directories, &volume_options, fs_options)?;
+    if !plan.options.read_only {
+        overtaken::note_apart(volume.pipeline.members(), &plan.directories);
+    }
+    Ok(volume)
 }
 
 /// Mounts, and starts everything that can send an event. The mount comes last but one, since from

@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::failure::Failure;
+use super::failure::{Failure, warn};
 use crate::format::files::{JOURNALS, SUPERBLOCK};
 
 /// The directories of a volume that is to be opened.
@@ -53,23 +53,31 @@ impl Directories {
         Ok(Self { present, absent })
     }
 
-    /// Makes and checks the directories of a volume that is to be created.
+    /// Makes and checks the directories of a volume that is to be created, and has `use_them` do so. Returns
+    /// what it does.
     ///
     /// # Errors
     ///
-    /// If one cannot be made, is not empty, is given twice, or lies inside another. Directories made
-    /// here are gone again then.
-    pub(super) fn make(typed: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    /// If one cannot be made, is not empty, is given twice, or lies inside another, and what `use_them` fails
+    /// with. Directories made here are gone again then.
+    pub(super) fn make<T>(
+        typed: &[PathBuf],
+        use_them: impl FnOnce(&[PathBuf]) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let mut made = Vec::new();
         let checked = Self::make_and_check(typed, &mut made);
-        if checked.is_err() {
+        let used = checked.and_then(|directories| use_them(&directories));
+        if used.is_err() {
             for path in made.iter().rev() {
                 if let Err(error) = fs::remove_dir(path) {
-                    log::warn!("{} was made and stays behind: {error}", path.display());
+                    warn(format_args!(
+                        "{} was made and stays behind: {error}",
+                        path.display()
+                    ));
                 }
             }
         }
-        checked
+        used
     }
 
     fn make_and_check(typed: &[PathBuf], made: &mut Vec<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
@@ -366,7 +374,8 @@ mod tests {
         fs::create_dir(&full).unwrap();
         fs::write(full.join("note"), "mine").unwrap();
         let fresh = home.path().join("new/deep");
-        let failure = Directories::make(&[fresh.clone(), full.clone()]).unwrap_err();
+        let use_them = |_: &[PathBuf]| Ok(());
+        let failure = Directories::make(&[fresh.clone(), full.clone()], use_them).unwrap_err();
         assert!(
             failure.message.contains("it holds note"),
             "{}",
@@ -374,13 +383,20 @@ mod tests {
         );
         assert!(!home.path().join("new").exists());
         assert!(full.join("note").exists());
+        let use_them = |made: &[PathBuf]| -> Result<(), Failure> {
+            assert!(made[0].ends_with("new/deep") && made[0].is_dir());
+            Err(Failure::environment("too small"))
+        };
+        let failure = Directories::make(std::slice::from_ref(&fresh), use_them).unwrap_err();
+        assert_eq!(failure.message, "too small");
+        assert!(!home.path().join("new").exists());
     }
 
     #[test]
     fn what_mkfs_leaves_is_as_good_as_empty() {
         let home = tempfile::tempdir().unwrap();
         fs::create_dir(home.path().join("lost+found")).unwrap();
-        assert!(Directories::make(&[home.path().into()]).is_ok());
+        assert!(Directories::make(&[home.path().into()], |_| Ok(())).is_ok());
     }
 
     #[test]

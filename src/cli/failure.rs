@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 
-/// How a command that did its work ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a command that did its work ended, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Outcome {
     /// Exit code 0.
     Done,

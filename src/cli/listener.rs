@@ -15,6 +15,7 @@ use super::control::{self, Absentee, Answer, ControlSocket, Membership, Request}
 use super::failure::Failure;
 use super::scrub::{self, Followers};
 use super::volume::{Volume, rebuild_report, report, storage_failure, store_failure};
+use crate::commit::CommitError;
 use crate::format::MemberIndex;
 use crate::fs::Fs;
 use crate::maintain::{OrderNumber, Rebuilder};
@@ -206,22 +207,31 @@ impl Listener {
         let store: StoreRef = Arc::new(store);
         let own = members.check_seat(seat, &store).err();
         let own = own.as_ref().and_then(own_place);
-        if let Some(own) = self.settled(old, own)? {
+        if let Some(own) = self.settled(old, own, &store)? {
             return Ok((own, Seat::Own));
         }
         if let Some(old) = emptied {
             check_replaceable(members, old)?;
         }
-        let joined = pipeline.join(seat, &store);
-        let member = joined.map_err(|error| storage_failure(&error))?;
+        let member = self.take_in(seat, old, &store)?;
+        if members.leaving().contains(&member) {
+            // It was away while it was to be emptied, and is wanted.
+            self.keep(member)?;
+        }
         if let Some(old) = emptied {
             let emptied = pipeline.replace_member(old, member);
             emptied.map_err(|error| {
                 let failure = storage_failure(&error);
                 let (path, why) = (directory.display(), &failure.message);
+                let is_leaving = members.leaving().contains(&old);
+                let what = if is_leaving {
+                    "is being emptied"
+                } else {
+                    "stays"
+                };
                 Failure {
                     message: format!(
-                        "{path} is member {member} now, and member {old} stays: {why}"
+                        "{path} is member {member} now, and member {old} {what}: {why}"
                     ),
                     ..failure
                 }
@@ -229,6 +239,7 @@ impl Listener {
                     "make room and remove member {old}, or remove member {member} again"
                 ))
             })?;
+            log::info!("member {old} is to be emptied for member {member}, and let go");
         }
         Ok((member, seat))
     }
@@ -239,14 +250,17 @@ impl Listener {
         &self,
         old: Option<MemberIndex>,
         own: Option<MemberIndex>,
+        store: &StoreRef,
     ) -> Result<Option<MemberIndex>, Failure> {
         let pipeline = self.fs.pipeline();
         let members = pipeline.members();
         let is_leaving = |member: MemberIndex| members.leaving().contains(&member);
         match own {
             Some(own) if old.is_none_or(|old| old == own) && is_leaving(own) => {
-                let kept = pipeline.keep_member(own);
-                kept.map_err(|error| storage_failure(&error))?;
+                if !members.live().contains(&own) {
+                    self.take_in(Seat::Own, Some(own), store)?;
+                }
+                self.keep(own)?;
                 Ok(Some(own))
             }
             // Perhaps it came back by itself a moment ago, or gets what the other has.
@@ -257,12 +271,43 @@ impl Listener {
         }
     }
 
+    /// Has a directory take part, or notes why that of a member must not.
+    fn take_in(
+        &self,
+        seat: Seat,
+        member: Option<MemberIndex>,
+        store: &StoreRef,
+    ) -> Result<MemberIndex, Failure> {
+        let pipeline = self.fs.pipeline();
+        pipeline.join(seat, store).map_err(|error| {
+            if let (Some(member), CommitError::Members(refusal)) = (member, &error)
+                && seat != Seat::New
+            {
+                pipeline.members().note_refusal(member, refusal);
+            }
+            storage_failure(&error)
+        })
+    }
+
+    /// Keeps a member that was to be emptied.
+    fn keep(&self, member: MemberIndex) -> Result<(), Failure> {
+        let pipeline = self.fs.pipeline();
+        let kept = pipeline.keep_member(member);
+        kept.map_err(|error| storage_failure(&error))?;
+        log::info!("member {member} is kept, and not emptied any further");
+        if pipeline.members().leaving().is_empty() {
+            self.rebuilder()?.lift_limit();
+        }
+        Ok(())
+    }
+
     fn remove(&self, member: &str, bytes_per_second: Option<u64>) -> Result<Answer, Failure> {
         let rebuilder = self.rebuilder()?;
         let pipeline = self.fs.pipeline();
         let member = member_called(pipeline.members(), member)?;
         let removed = pipeline.remove_member(member);
         removed.map_err(|error| storage_failure(&error))?;
+        log::info!("member {member} is to be emptied and let go");
         let OrderNumber(order) = rebuilder.order(bytes_per_second, false);
         let MemberIndex(member) = member;
         Ok(Answer::Leaving { member, order })

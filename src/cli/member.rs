@@ -9,7 +9,7 @@ use super::control::{Answer, LiveMount, Request};
 use super::directories::check_newcomer;
 use super::failure::{Failure, Outcome, warn};
 use super::rebuild::follow;
-use super::report::MemberState;
+use super::report::{MemberState, Report};
 
 /// Changes the members of a mounted volume.
 ///
@@ -95,10 +95,29 @@ fn join(
             if !options.json {
                 println!("member {member} is {}", canonical.display());
             }
-            follow(mount, order, options.json)
+            let outcome = follow(mount, order, options.json)?;
+            let report = mount.report()?;
+            Ok(outcome.max(judge_newcomer(&report, member)))
         }
         other => Err(mount.beside_the_point(&other)),
     }
+}
+
+/// Says whether a directory that was taken in is there still, now that it is to have what it was taken in for.
+fn judge_newcomer(report: &Report, member: u16) -> Outcome {
+    let mut present = report.present();
+    if present.any(|present| present.index == member) {
+        return Outcome::Done;
+    }
+    let mut away = report.absentees();
+    let reason = away.find(|away| away.index == member);
+    let reason = reason.and_then(|away| away.reason.as_deref());
+    warn(format_args!(
+        "member {member} is gone again{}: what it was to have went to the others as far as they have room\n  \
+         `cauchyfs status` says how things are",
+        reason.map_or_else(String::new, |reason| format!(" ({reason})"))
+    ));
+    Outcome::Degraded
 }
 
 /// Makes a directory if there is none; says whether it did.

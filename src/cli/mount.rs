@@ -9,6 +9,7 @@ use super::directories::{Directories, check_mountpoint, split_source};
 use super::failure::{Failure, Outcome, warn};
 use super::logging;
 use super::options::MountOptions;
+use super::unmount;
 use crate::codec;
 use crate::cuda::{self, EngineError};
 use crate::maintain::Schedule;
@@ -60,6 +61,7 @@ fn plan(arguments: &MountArguments) -> Result<Plan, Failure> {
     }
     let (typed, mountpoint, source) = split_paths(arguments)?;
     let directories = Directories::find(&typed)?;
+    unmount::clear_if_dead(&mountpoint)?;
     let mountpoint = check_mountpoint(&mountpoint, &directories.present)?;
     if !arguments.report
         && std::fs::read_dir(&mountpoint).is_ok_and(|mut entries| entries.next().is_some())
@@ -77,6 +79,7 @@ fn plan(arguments: &MountArguments) -> Result<Plan, Failure> {
         engine: arguments.engine.clone(),
         cache_bytes: usize::try_from(arguments.cache_size).map_err(Failure::usage)?,
         threads: arguments.threads,
+        member_timeout: arguments.member_timeout,
         schedule: Schedule {
             scrub_interval: arguments.scrub_interval,
             rebuild_after: arguments.rebuild_after.0,
@@ -142,6 +145,8 @@ fn command_line(arguments: &MountArguments, plan: &Plan, verbosity: u8) -> Vec<O
         arguments.cache_size.to_string().into(),
     ]);
     line.extend(["--threads".into(), arguments.threads.to_string().into()]);
+    let timeout = format!("{}ms", arguments.member_timeout.as_millis());
+    line.extend(["--member-timeout".into(), timeout.into()]);
     if let Some(interval) = arguments.scrub_interval {
         let seconds = format!("{}s", interval.as_secs());
         line.extend(["--scrub-interval".into(), seconds.into()]);

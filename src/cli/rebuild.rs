@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::args::RebuildArguments;
 use super::control::{Answer, LiveMount, Request};
 use super::failure::{Failure, Outcome};
-use super::report::{IndexReport, RebuildReport, RedundancyReport, Report, unrecoverable_lines};
+use super::report::{IndexReport, LostFiles, RebuildReport, RedundancyReport, Report};
 use super::size::format_size;
 
 /// What `rebuild --json` prints.
@@ -15,7 +15,8 @@ struct Document<'a> {
     #[serde(flatten)]
     rebuild: &'a RebuildReport,
     redundancy: &'a [RedundancyReport],
-    unrecoverable_files: &'a [String],
+    #[serde(flatten)]
+    lost: &'a LostFiles,
 }
 
 /// Has the daemon rebuild what is missing, shows how far it is, and says what was counted afterwards.
@@ -59,7 +60,7 @@ pub(super) fn follow(mount: &LiveMount, order: u64, json: bool) -> Result<Outcom
         let document = Document {
             rebuild: &rebuild,
             redundancy: &report.redundancy,
-            unrecoverable_files: &report.unrecoverable_files,
+            lost: &report.lost,
         };
         let document = serde_json::to_string_pretty(&document).map_err(Failure::environment)?;
         println!("{document}");
@@ -141,7 +142,7 @@ fn for_people(rebuild: &RebuildReport, report: &Report) -> String {
         );
     }
     lines.extend(report.redundancy_lines());
-    lines.extend(unrecoverable_lines(&report.unrecoverable_files));
+    lines.extend(report.lost.lines());
     lines.push(String::new());
     lines.join("\n")
 }

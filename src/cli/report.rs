@@ -9,7 +9,7 @@ mod advice;
 mod lost;
 mod text;
 
-pub(super) use lost::unrecoverable_lines;
+pub(super) use lost::LostFiles;
 
 /// What a volume may lack although all its members are there.
 pub(super) const LACKS_COPIES: &str = "the index lacks copies";
@@ -22,6 +22,9 @@ pub(super) struct Report {
     pub(super) label: String,
     pub(super) state: State,
     pub(super) mounted: bool,
+    /// Whether it is mounted, and not to be written to.
+    #[serde(default)]
+    pub(super) read_only: bool,
     pub(super) geometry: GeometryReport,
     pub(super) engine: String,
     /// Nothing where the volume is not open.
@@ -30,7 +33,8 @@ pub(super) struct Report {
     pub(super) redundancy: Vec<RedundancyReport>,
     /// Nothing where too few members are there to read it.
     pub(super) index: Option<IndexReport>,
-    pub(super) unrecoverable_files: Vec<String>,
+    #[serde(flatten)]
+    pub(super) lost: LostFiles,
     pub(super) capacity: CapacityReport,
     pub(super) scrub: ScrubReport,
     pub(super) rebuild: RebuildReport,
@@ -184,7 +188,7 @@ pub(super) enum ScrubState {
     Stopped,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct RebuildReport {
     pub(super) state: RebuildState,
     pub(super) progress: f64,
@@ -208,6 +212,21 @@ pub(super) enum RebuildState {
     Stopped,
 }
 
+impl Default for RebuildReport {
+    /// Nothing was asked for, and nothing is left to do.
+    fn default() -> Self {
+        Self {
+            state: RebuildState::Idle,
+            progress: 1.0,
+            bytes_left: 0,
+            bytes_done: 0,
+            bytes_waiting: 0,
+            bytes_unreadable: 0,
+            seconds: 0,
+        }
+    }
+}
+
 impl MemberReport {
     /// Says whether its directory takes part.
     fn is_here(&self) -> bool {
@@ -215,6 +234,11 @@ impl MemberReport {
             MemberState::Online | MemberState::Rebuilding | MemberState::Removing => true,
             MemberState::Missing | MemberState::Faulted => false,
         }
+    }
+
+    /// Says whether it is being emptied, to be let go.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.state == MemberState::Removing
     }
 
     /// Names it for a sentence: `member 2 (/srv/d2)`.
@@ -331,13 +355,14 @@ mod tests {
             label: "photos".to_owned(),
             state: Report::judge(&members, &redundancy, Some(&index), &geometry),
             mounted: true,
+            read_only: false,
             geometry,
             engine: "scalar".to_owned(),
             coding: None,
             members,
             redundancy,
             index: Some(index),
-            unrecoverable_files: Vec::new(),
+            lost: LostFiles::default(),
             capacity: CapacityReport::default(),
             scrub: ScrubReport::default(),
             rebuild: RebuildReport::default(),
@@ -360,6 +385,12 @@ mod tests {
         let text = short.for_people();
         assert!(text.starts_with("photos: degraded, the index lacks copies"));
         assert!(text.contains("the index has 2 of 3 copies, on members 0, 4"));
+        let said = |members: &[u16], expected: &str| {
+            let text = report(&[], &[(2, 9)], members).for_people();
+            assert!(text.lines().any(|line| line == expected), "{text}");
+        };
+        said(&[4], "the index has 1 of 3 copies, on member 4");
+        said(&[], "the index has 0 of 3 copies");
     }
 
     #[test]
@@ -427,6 +458,7 @@ mod tests {
             "redundancy",
             "index",
             "unrecoverable_files",
+            "unrecoverable_files_complete",
             "capacity",
             "scrub",
             "rebuild",
@@ -438,6 +470,7 @@ mod tests {
         assert_eq!(value["members"][0]["reason"], serde_json::Value::Null);
         assert_eq!(value["scrub"]["state"], "never");
         assert_eq!(value["rebuild"]["state"], "idle");
+        assert_eq!(value["rebuild"]["progress"], 1.0);
         assert_eq!(value["redundancy"][0]["losses_tolerated"], 1);
         assert_eq!(value["index"]["copies_wanted"], 3);
         assert_eq!(value["index"]["members"][2], 3);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::args::ScrubArguments;
 use super::control::{self, Answer, Request};
 use super::failure::{Failure, Outcome};
-use super::report::{ScrubState, unrecoverable_lines};
+use super::report::{LostFiles, ScrubState};
 use super::size::{format_count, format_size};
 use crate::fuse::mountinfo;
 
@@ -45,12 +45,13 @@ pub(super) struct Scrubbed {
     pub(super) began_at: Option<String>,
     /// When a scrub last went through.
     pub(super) finished_at: Option<String>,
-    pub(super) unrecoverable_files: Vec<String>,
+    #[serde(flatten)]
+    pub(super) lost: LostFiles,
 }
 
 impl Scrubbed {
     pub(super) fn outcome(&self) -> Outcome {
-        if self.bytes_lost > 0 || !self.unrecoverable_files.is_empty() {
+        if self.bytes_lost > 0 || !self.lost.is_empty() {
             Outcome::Lost
         } else if self.wrong > 0 || self.missing > 0 || self.state != ScrubState::Finished {
             Outcome::Degraded
@@ -87,7 +88,7 @@ impl Scrubbed {
         if self.bytes_lost > 0 {
             lines.push(format!("{} are lost", format_size(self.bytes_lost)));
         }
-        lines.extend(unrecoverable_lines(&self.unrecoverable_files));
+        lines.extend(self.lost.lines());
         if self.state != ScrubState::Finished {
             lines.push("the next `cauchyfs scrub` goes on from there".to_owned());
         }
@@ -181,7 +182,7 @@ mod tests {
             bytes_lost: 0,
             began_at: None,
             finished_at: None,
-            unrecoverable_files: Vec::new(),
+            lost: LostFiles::default(),
         }
     }
 
@@ -205,7 +206,10 @@ mod tests {
         assert_eq!(stopped.outcome(), Outcome::Degraded);
         let lost = Scrubbed {
             bytes_lost: 4096,
-            unrecoverable_files: vec!["/a".to_owned()],
+            lost: LostFiles {
+                paths: vec!["/a".to_owned()],
+                are_all: true,
+            },
             ..stopped
         };
         assert_eq!(lost.outcome(), Outcome::Lost);

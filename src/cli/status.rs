@@ -9,7 +9,7 @@ use super::failure::{Failure, Fault, Outcome};
 use super::mounts;
 use super::report::Report;
 use super::volume::{Volume, survey};
-use crate::fuse::mountinfo;
+use crate::fuse::mountinfo::{self, MountEntry};
 
 /// Shows how a volume is, mounted or not.
 ///
@@ -32,6 +32,15 @@ fn find(arguments: &StatusArguments) -> Result<Report, Failure> {
         && let Some(report) = of_mount(path)?
     {
         return Ok(report);
+    }
+    for path in &arguments.paths {
+        if mount_of_ours(path)?.is_some() {
+            let shown = path.display();
+            return Err(Failure::usage(format!(
+                "{shown} is where a volume is mounted, and is given with other paths"
+            ))
+            .advise(format!("give it alone: `cauchyfs status {shown}`")));
+        }
     }
     let directories = Directories::find(&arguments.paths)?;
     if let Some(entry) = mounts::mount_using(&directories.present) {
@@ -78,13 +87,18 @@ fn refuse_others(
 
 /// Returns the report of the mount at `path`, or `None` if nothing of ours is mounted there.
 fn of_mount(path: &Path) -> Result<Option<Report>, Failure> {
+    let mount = mount_of_ours(path)?;
+    mount
+        .map(|entry| control::live_report(&entry.mountpoint, &entry))
+        .transpose()
+}
+
+/// Returns the mount at `path`, if it is one of ours.
+fn mount_of_ours(path: &Path) -> Result<Option<MountEntry>, Failure> {
     let Ok(mountpoint) = mountinfo::locate(path) else {
         return Ok(None);
     };
     let entry = mountinfo::mount_at(&mountpoint)
         .map_err(|error| Failure::environment(format!("cannot read the mount table: {error}")))?;
-    match entry {
-        Some(entry) if entry.is_ours() => control::live_report(&mountpoint, &entry).map(Some),
-        _ => Ok(None),
-    }
+    Ok(entry.filter(MountEntry::is_ours))
 }

@@ -19,6 +19,19 @@ pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
     parse().ok_or_else(|| format!("`{text}` is no time; write it like 30d or 12h"))
 }
 
+/// Like [`parse_time`], but at least a second.
+///
+/// # Errors
+///
+/// As for [`parse_time`], or if it is less.
+pub(super) fn parse_timeout(text: &str) -> Result<Duration, String> {
+    let time = parse_time(text)?;
+    let is_enough = time >= Duration::from_secs(1);
+    is_enough
+        .then_some(time)
+        .ok_or_else(|| format!("`{text}` is less than a second"))
+}
+
 /// Like [`parse_time`], or `never`.
 ///
 /// # Errors
@@ -55,6 +68,8 @@ mod tests {
         assert_eq!(parse_time(" 2w "), hours(336));
         assert_eq!(parse_time("12h"), hours(12));
         assert_eq!(parse_time("59m 60s"), hours(1));
+        assert_eq!(parse_timeout("1500ms"), Ok(Duration::from_millis(1500)));
+        assert!(parse_timeout("900ms").is_err());
         for text in ["", "30", "x", "-1d", "0s", "1mo"] {
             assert!(parse_time(text).is_err(), "{text}");
         }

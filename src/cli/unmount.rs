@@ -63,7 +63,12 @@ pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
             Some(entry) if is_dead(&mountpoint) => clear(&mountpoint, &entry, arguments.lazy),
             // Unmounted, and not closed in good order: it ends all the same.
             entry if is_gone(&mountpoint, entry.as_ref()) => {
-                departure.wait(DEPARTURE).and(Err(failure))
+                departure.wait(DEPARTURE)?;
+                warn(match &failure.advice {
+                    Some(advice) => format!("{}\n  {advice}", failure.message),
+                    None => failure.message,
+                });
+                Ok(Outcome::Degraded)
             }
             _ => Err(failure),
         },
@@ -103,6 +108,28 @@ fn is_dead(mountpoint: &Path) -> bool {
     // Other calls may be answered from the kernel's caches.
     rustix::fs::statfs(mountpoint)
         .is_err_and(|error| matches!(error, Errno::NOTCONN | Errno::CONNABORTED))
+}
+
+/// Takes away a mount of ours at `typed` of which the daemon is surely gone, so that the place is free again.
+///
+/// # Errors
+///
+/// If it cannot be taken away.
+pub(super) fn clear_if_dead(typed: &Path) -> Result<(), Failure> {
+    // What is wrong with the place is said by whoever mounts there.
+    let Ok(mountpoint) = mountinfo::locate(typed) else {
+        return Ok(());
+    };
+    let entry = mountinfo::mount_at(&mountpoint).ok().flatten();
+    let Some(entry) = entry.filter(MountEntry::is_ours) else {
+        return Ok(());
+    };
+    // One that lives may hang, and must not be touched then.
+    let lives = !matches!(control::connect(&mountpoint, Some(&entry)), Ok(None));
+    if lives || !is_dead(&mountpoint) {
+        return Ok(());
+    }
+    clear(&mountpoint, &entry, false).map(drop)
 }
 
 /// Takes away a mount whose daemon cannot be asked.

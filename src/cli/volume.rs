@@ -9,11 +9,11 @@ use super::directories::Directories;
 use super::failure::{Failure, Fault, warn};
 use super::mounts;
 use super::report::{
-    CapacityReport, ErrorCounts, GeometryReport, IndexReport, MemberReport, MemberState,
+    CapacityReport, ErrorCounts, GeometryReport, IndexReport, LostFiles, MemberReport, MemberState,
     RebuildReport, RebuildState, RedundancyReport, Report, ScrubReport, State,
 };
 use super::scrub::scrub_report;
-use crate::commit::{self, CommitError, LostStripe, OpenOptions, Pipeline, RedundancyRow};
+use crate::commit::{self, CommitError, OpenOptions, Pipeline, Redundancy, RedundancyRow};
 use crate::format::MemberIndex;
 use crate::fs::{Fs, FsError, FsOptions};
 use crate::fuse::one_line;
@@ -23,8 +23,8 @@ use crate::meta::MetaError;
 use crate::store::{DirStore, Executor, ExecutorKind, StoreError, StoreRef};
 use crate::volume::VolumeError;
 
-/// How long a member may take for one operation before it counts as hung.
-const MEMBER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a member may take for one operation before it counts as hung, unless somebody says otherwise.
+pub(super) const MEMBER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long directories that nothing mounted uses may stay in use: by a daemon that is flushing what
 /// `umount` left to it, or by a command that looks at them.
@@ -34,7 +34,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
 const LEAVE_POLL: Duration = Duration::from_millis(100);
 
 /// Files that are listed by name at most.
-const MOST_LISTED: usize = 10_000;
+const MOST_LISTED: usize = 100_000;
 
 /// How to open a volume.
 #[derive(Clone, Debug)]
@@ -47,6 +47,8 @@ pub(super) struct VolumeOptions {
     pub(super) cache_bytes: usize,
     /// Workers for flushing and prefetching.
     pub(super) threads: usize,
+    /// How long a member may take for one operation before it counts as hung.
+    pub(super) member_timeout: Duration,
     /// What is done in the background, and when.
     pub(super) schedule: Schedule,
 }
@@ -59,14 +61,15 @@ impl VolumeOptions {
             engine: "cpu".to_owned(),
             cache_bytes: 64 << 20,
             threads: 2,
+            member_timeout: MEMBER_TIMEOUT,
             schedule: Schedule::default(),
         }
     }
 }
 
 /// Returns the executor over which all I/O of members goes.
-pub(super) fn executor() -> Arc<Executor> {
-    Arc::new(Executor::new(ExecutorKind::Auto, MEMBER_TIMEOUT))
+pub(super) fn executor(member_timeout: Duration) -> Arc<Executor> {
+    Arc::new(Executor::new(ExecutorKind::Auto, member_timeout))
 }
 
 /// Opens directories as stores.
@@ -136,7 +139,7 @@ fn open_pipeline(
             index_cache_bytes: options.cache_bytes / 2,
             threads: options.threads,
         };
-        match Pipeline::open(stores, &open, executor()) {
+        match Pipeline::open(stores, &open, executor(options.member_timeout)) {
             Ok(pipeline) => {
                 notes.extend(pipeline.members().unusable().iter().cloned());
                 return Ok((pipeline, notes));
@@ -153,9 +156,30 @@ fn open_pipeline(
                 log::info!("{error}; waiting");
                 std::thread::sleep(LEAVE_POLL);
             }
-            Err(error) => return Err(add_notes(storage_failure(&error), &notes)),
+            Err(error) => return Err(add_notes(open_failure(&error, directories), &notes)),
         }
     }
+}
+
+/// Puts into words why a volume could not be opened: what is damaged may be whole on who is away.
+fn open_failure(error: &CommitError, directories: &Directories) -> Failure {
+    let failure = storage_failure(error);
+    let is_damaged =
+        matches!(error, CommitError::Meta(error) if matches!(**error, MetaError::Poisoned { .. }));
+    if !is_damaged {
+        return failure;
+    }
+    let Ok(report) = survey(directories) else {
+        return failure;
+    };
+    let away: Vec<String> = report.absentees().map(MemberReport::name).collect();
+    if away.is_empty() {
+        return failure;
+    }
+    failure.advise(format!(
+        "bring back {}: what is damaged here may be whole there",
+        away.join(", ")
+    ))
 }
 
 /// Returns the members that are away and whose directories nobody named.
@@ -308,11 +332,7 @@ pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Repor
             member.state = MemberState::Rebuilding;
         }
     }
-    let unrecoverable_files = if counted.unrecoverable.is_empty() {
-        Vec::new()
-    } else {
-        files_in(fs, &counted.unrecoverable)?
-    };
+    let lost = files_in(fs, &counted)?;
     let copies = pipeline.index_copies();
     let index = IndexReport {
         copies_wanted: copies.wanted,
@@ -322,11 +342,12 @@ pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Repor
     Ok(Report {
         state: Report::judge(&blank.members, &redundancy, Some(&index), &blank.geometry),
         mounted,
+        read_only: mounted && members.access() == Access::ReadOnly,
         engine: pipeline.engine_name().to_owned(),
         coding: Some(pipeline.coding().into()),
         redundancy,
         index: Some(index),
-        unrecoverable_files,
+        lost,
         scrub: scrub_report(&scrub),
         capacity: CapacityReport {
             bytes_usable: space.usable_total,
@@ -352,10 +373,23 @@ pub(super) fn row_report(row: &RedundancyRow) -> RedundancyReport {
 ///
 /// If the directories do not belong together.
 pub(super) fn survey(directories: &Directories) -> Result<Report, Failure> {
-    let (stores, mut notes) = usable_stores(directories);
-    let members = Members::survey(stores, executor()).map_err(|error| members_failure(&error))?;
-    notes.extend(members.unusable().iter().cloned());
+    let (members, notes) = survey_members(directories)?;
     Ok(blank_report(&members, &notes, 0))
+}
+
+/// Looks at the members, however few are there, and says which directories could not be used.
+///
+/// # Errors
+///
+/// If the directories do not belong together.
+pub(super) fn survey_members(
+    directories: &Directories,
+) -> Result<(Arc<Members>, Vec<Unusable>), Failure> {
+    let (stores, mut notes) = usable_stores(directories);
+    let members = Members::survey(stores, executor(MEMBER_TIMEOUT))
+        .map_err(|error| members_failure(&error))?;
+    notes.extend(members.unusable().iter().cloned());
+    Ok((members, notes))
 }
 
 /// What the members alone tell; `scrubbed` is when they were last verified, in seconds since 1970.
@@ -365,6 +399,7 @@ fn blank_report(members: &Members, notes: &[Unusable], scrubbed: u64) -> Report 
         label: members.label().to_owned(),
         state: State::Failed,
         mounted: false,
+        read_only: false,
         geometry: GeometryReport {
             data: members.geometry().data_shards(),
             parity: members.geometry().parity_shards(),
@@ -379,7 +414,7 @@ fn blank_report(members: &Members, notes: &[Unusable], scrubbed: u64) -> Report 
             .collect(),
         redundancy: Vec::new(),
         index: None,
-        unrecoverable_files: Vec::new(),
+        lost: LostFiles::default(),
         capacity: CapacityReport::default(),
         scrub: ScrubReport::default(),
         rebuild: RebuildReport::default(),
@@ -452,17 +487,23 @@ pub(super) fn member_report(
     }
 }
 
-/// Names the files that hold bytes that are lost, as far as they are listed.
-pub(super) fn files_in(fs: &Fs, lost: &[LostStripe]) -> Result<Vec<String>, Failure> {
+/// Names the files that hold bytes that are lost.
+pub(super) fn files_in(fs: &Fs, counted: &Redundancy) -> Result<LostFiles, Failure> {
+    if counted.unrecoverable.is_empty() {
+        return Ok(LostFiles::default());
+    }
     let inodes = fs
         .pipeline()
-        .inodes_in(lost, MOST_LISTED)
+        .inodes_in(&counted.unrecoverable, MOST_LISTED)
         .map_err(|error| storage_failure(&error))?;
     let paths = fs
         .paths_of(&inodes, MOST_LISTED)
         .map_err(|error| fs_failure(&error))?;
     let shown = paths.iter().map(|path| String::from_utf8_lossy(path));
-    Ok(shown.map(Cow::into_owned).collect())
+    Ok(LostFiles {
+        paths: shown.map(Cow::into_owned).collect(),
+        are_all: counted.lists_all_lost() && inodes.len().max(paths.len()) < MOST_LISTED,
+    })
 }
 
 /// Puts an error of a backing directory into words.
@@ -507,7 +548,8 @@ fn is_loss(error: &CommitError) -> bool {
     }
 }
 
-fn members_failure(error: &MembersError) -> Failure {
+/// Puts an error of the members into words.
+pub(super) fn members_failure(error: &MembersError) -> Failure {
     let mut failure = Failure::environment(one_line(error));
     match error {
         MembersError::TooFew { .. } => failure.fault = Fault::TooFew,

@@ -47,6 +47,9 @@ fn a_disk_that_failed_is_taken_back_once_it_takes_writes_again() {
         volume.status().1 == 0
     });
     volume.assert_healthy();
+    volume.unmount();
+    volume.assert_intact();
+    volume.mount();
     volume.delete_member(XFS);
     volume.delete_member(BTRFS);
     drop_caches();
@@ -76,11 +79,14 @@ fn disks_that_failed_can_be_unmounted_and_mounted_again_while_the_volume_is_in_u
     eventually("they are back with all that they missed", || {
         volume.status().1 == 0
     });
-    load.end();
+    let loaded = load.end();
     volume.assert_healthy();
+    volume.unmount();
+    volume.assert_intact();
+    volume.mount();
     volume.delete_member(0);
     volume.delete_member(BTRFS);
-    drop_caches();
+    loaded.check();
     check_large(&volume.path("old"), 1, LARGE);
     volume.unmount();
 }
@@ -115,10 +121,10 @@ fn a_shut_down_filesystem_and_a_deleted_directory_cost_no_byte_under_load() {
             .unwrap();
         eventually("two members are away", || volume.members_in("online") == 4);
         load.goes_on();
-        load.end();
+        let loaded = load.end();
 
         let sound = || {
-            drop_caches();
+            loaded.check();
             check_large(&volume.path("large"), 1, LARGE);
             check_large(&volume.path("new"), 2, LARGE);
             compare_trees(&original, &volume.path("before"));
@@ -131,6 +137,7 @@ fn a_shut_down_filesystem_and_a_deleted_directory_cost_no_byte_under_load() {
         volume.mount_degraded(&left);
         sound();
         volume.unmount();
+        volume.assert_intact_in(&left, 0);
     }
 }
 

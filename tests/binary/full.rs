@@ -287,10 +287,11 @@ fn disks_that_others_fill_cost_nothing_as_long_as_enough_have_room() {
             eventually(&format!("{kind:?}: the index leaves"), || !has_index(&full));
             assert_eq!((0..5).filter(has_index).count(), 2, "{kind:?}: {filled}");
         }
-        load.end();
+        let loaded = load.end();
         assert_eq!(volume.members_in("online"), 5, "{kind:?}");
         volume.assert_healthy();
         volume.remount();
+        loaded.check();
         check(&volume, 0..end);
         for filled in 0..2 {
             check_large(&volume.path(&format!("large{filled}")), filled, LARGE);

@@ -34,11 +34,20 @@ fn run(arguments: &[&str], paths: &[&PathBuf]) -> (i32, String) {
     (code, String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// Mounts some of the members alone and writes a file.
+/// Mounts some of the members alone, with the others out of sight, and writes a file.
 fn write_alone(volume: &TestVolume, members: &[usize], name: &str, seed: u64) {
+    let others = (0..volume.members.len()).filter(|index| !members.contains(index));
+    let others: Vec<&PathBuf> = others.map(|index| &volume.members[index]).collect();
+    let aside = |member: &PathBuf| member.with_extension("aside");
+    for other in &others {
+        fs::rename(other, aside(other)).expect("nobody uses it");
+    }
     volume.mount_degraded(members);
     fs::write(volume.path(name), pattern(seed, 300_000)).expect("there is room");
     volume.unmount();
+    for other in &others {
+        fs::rename(aside(other), other).expect("nobody uses it");
+    }
 }
 
 /// Makes a volume of 2+2 with a file.
@@ -238,6 +247,80 @@ fn a_second_half_is_not_mounted_to_be_written_where_the_first_is_mounted() {
     assert_eq!(code, 3, "{said}");
     let (code, said) = run(&["unmount"], &[&second]);
     assert_eq!(code, 0, "{said}");
+}
+
+/// The first is where it was when both were last together, and has gone on since.
+#[test]
+fn a_second_half_is_not_mounted_to_be_written_either_once_the_first_is_unmounted() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = two_plus_two();
+    volume.mount_degraded(&[0, 1]);
+    fs::write(volume.path("first"), pattern(2, 300_000)).expect("there is room");
+    volume.unmount();
+    let second: Vec<&PathBuf> = volume.members[2..].iter().collect();
+    let before: Vec<_> = second.iter().map(|member| content(member)).collect();
+    let refused = |(code, said): (i32, String)| {
+        assert_eq!(code, 2, "{said}");
+        for ahead in &volume.members[..2] {
+            assert!(said.contains(&ahead.display().to_string()), "{said}");
+        }
+        assert!(said.contains("each half would have"), "{said}");
+        assert!(said.contains("give them all"), "{said}");
+        let after: Vec<_> = second.iter().map(|member| content(member)).collect();
+        assert!(before == after, "they are left as they were");
+    };
+    let mount = [&second[..], &[&volume.mountpoint]].concat();
+    refused(run(&["mount"], &mount));
+    refused(run(&["check", "--repair"], &second));
+    // Looking at it does no harm.
+    let (code, said) = run(&["mount", "-o", "ro"], &mount);
+    assert_eq!(code, 3, "{said}");
+    assert!(!volume.path("first").exists());
+    volume.unmount();
+    let (code, said) = run(&["check"], &second);
+    assert!(matches!(code, 0 | 3), "{said}");
+    // The way that was named.
+    let all: Vec<&PathBuf> = volume.members.iter().collect();
+    let (code, said) = run(&["mount"], &[&all[..], &[&volume.mountpoint]].concat());
+    assert!(matches!(code, 0 | 3), "{said}");
+    assert!(fs::read(volume.path("first")).expect("it is there") == pattern(2, 300_000));
+    eventually("the second half has what it missed", || {
+        volume.status().1 == 0
+    });
+    volume.unmount();
+}
+
+/// They lie beside it, and nobody named them.
+#[test]
+fn who_was_mounted_apart_and_is_left_out_is_said_to_be_and_not_advised_to_be_taken_in_as_it_is() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = mounted_apart();
+    let mounted = volume.try_mount(&[0, 1], &[]);
+    assert_eq!(mounted.status.code(), Some(3), "{mounted:?}");
+    let said = String::from_utf8_lossy(&mounted.stderr).into_owned();
+    for loser in &volume.members[2..] {
+        let lost = |line: &str| line.contains(&loser.display().to_string());
+        let line = said.lines().find(|line| lost(line)).unwrap_or_default();
+        assert!(line.contains("mounted apart"), "{said}");
+    }
+    let next_step = || {
+        let (_, said) = said_by_status(&volume);
+        let next = said.lines().last().unwrap_or_default().to_owned();
+        assert!(next.contains("mounted apart"), "{said}");
+        assert!(next.contains("`cauchyfs extract`"), "{said}");
+    };
+    next_step();
+    let (number, loser) = (PathBuf::from("2"), &volume.members[2]);
+    let arguments = [&volume.mountpoint, &number, loser];
+    let (code, said) = run(&["member", "replace"], &arguments);
+    assert_eq!(code, 2, "{said}");
+    assert!(said.contains("`cauchyfs extract`"), "{said}");
+    next_step();
+    volume.unmount();
 }
 
 /// They come to a volume that is mounted without them: `status` says why they are not taken in, and what to do.

@@ -101,6 +101,8 @@ fn unmount_ends_although_a_member_hangs_and_the_others_can_be_mounted_at_once() 
     // What was written without it has fewer shards.
     volume.mount_degraded(&[0, 1, 2, 3]);
     check_large(&volume.path("large"), 1, 20 << 20);
+    eventually("it has what it missed", || volume.status().1 == 0);
     volume.unmount();
+    volume.assert_intact();
     below.unmount();
 }

@@ -3,12 +3,14 @@
 //! Mounting needs the superuser and `/dev/fuse`; set `CAUCHYFS_SKIP_MOUNTS=1` to leave those tests
 //! out, as `scripts/test.sh` does aloud where they cannot run.
 
+mod advice;
 mod bench;
 mod chaos;
 mod check;
 mod crash;
 mod daemon;
 mod disks;
+mod fio;
 mod full;
 mod halves;
 mod hang;

@@ -356,6 +356,11 @@ fn a_mounted_volume_is_neither_mounted_nor_checked_nor_extracted_again() {
     assert_eq!((status["mounted"].as_bool(), code), (Some(true), 0));
     let with_another = [Path::new("status"), members[0], &other].map(Path::to_owned);
     refused(&cauchyfs(&with_another), 1, "is no member of the volume");
+    for order in [[0, 1], [1, 0]] {
+        let paths = [&volume.mountpoint, members[0]];
+        let both = [Path::new("status"), paths[order[0]], paths[order[1]]].map(Path::to_owned);
+        refused(&cauchyfs(&both), 1, "give it alone: `cauchyfs status");
+    }
     volume.unmount();
     let (status, code) = volume.status_of(&members);
     assert_eq!((status["mounted"].as_bool(), code), (Some(false), 0));

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 
 use crate::support::{
-    CAUCHYFS, Load, Shape, TestVolume, check_large, drop_caches, eventually, must, run,
-    segment_files, skip_mounts, text, write_large,
+    CAUCHYFS, Load, Shape, TestVolume, check_large, drop_caches, eventually, run, segment_files,
+    skip_mounts, text, write_large,
 };
 
 /// Two directories more than a stripe needs.
@@ -40,17 +40,6 @@ fn document(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-#[track_caller]
-fn check_offline(volume: &TestVolume, members: &[usize]) {
-    let mut arguments = vec!["check"];
-    arguments.extend(members.iter().map(|&index| text(&volume.members[index])));
-    let output = run(CAUCHYFS, &arguments);
-    assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(said.contains("inodes"), "{said}");
-    assert!(!said.contains("shards are missing"), "{said}");
-}
-
 #[test]
 fn what_a_lost_directory_held_is_rebuilt_onto_the_others_under_load() {
     if skip_mounts() {
@@ -79,7 +68,7 @@ fn what_a_lost_directory_held_is_rebuilt_onto_the_others_under_load() {
     assert!(said["bytes_done"].as_u64() >= Some(LARGE / 4), "{said}");
     assert_eq!(said["redundancy"][0]["losses_tolerated"], 2, "{said}");
     load.goes_on();
-    load.end();
+    let loaded = load.end();
     volume.assert_full_redundancy();
     let (status, _) = volume.status();
     assert_eq!(status["rebuild"]["state"], "finished", "{status}");
@@ -87,52 +76,65 @@ fn what_a_lost_directory_held_is_rebuilt_onto_the_others_under_load() {
     volume.delete_member(5);
     volume.delete_member(4);
     eventually("the losses are seen", || volume.members_in("missing") == 4);
-    drop_caches();
+    loaded.check();
     check_large(&volume.path("large"), 1, LARGE);
     volume.unmount();
+    volume.assert_intact_in(&[0, 1, 2, 3], 0);
 }
 
 #[test]
 fn a_rebuild_that_was_killed_goes_on_and_redoes_little() {
+    /// Bytes that a segment has on each of its members.
+    const FILE: u64 = 2 << 20;
     if skip_mounts() {
         return;
     }
-    let volume = TestVolume::create(SPACIOUS, 3072);
+    let shape = Shape {
+        segment: "2MiB",
+        ..SPACIOUS
+    };
+    let volume = TestVolume::create(shape, 3072);
     volume.mount();
     write_large(&volume.path("large"), 1, LARGE).unwrap();
     volume.unmount();
     let kept = [0, 1, 2, 3, 4, 5, 6];
     fs::remove_dir_all(&volume.members[7]).unwrap();
     volume.mount_degraded(&kept);
-    let mut command = start_rebuild(&volume, &["--rate", "4MiB"]);
-    eventually("some of it is rebuilt", || {
+    let mut command = start_rebuild(&volume, &["--rate", "2MiB"]);
+    let mut lacked = 0;
+    let mut done = 0;
+    eventually("more than one segment is rebuilt", || {
         let (status, _) = volume.status();
-        let rows = status["redundancy"].as_array().expect("rows are listed");
-        let whole = rows.iter().find(|row| row["losses_tolerated"] == 2);
-        let running = status["rebuild"]["state"] == "running";
-        running && whole.is_some_and(|row| row["stripes"].as_u64() > Some(40))
+        let bytes = |name: &str| status["rebuild"][name].as_u64().expect("bytes are told");
+        (done, lacked) = (
+            bytes("bytes_done"),
+            bytes("bytes_done") + bytes("bytes_left"),
+        );
+        status["rebuild"]["state"] == "running" && done > 2 * FILE
     });
     volume.crash();
     assert_ne!(command.wait().unwrap().code(), Some(0));
     volume.mount_degraded(&kept);
-    let output = rebuild(&volume, &[]);
+    let output = rebuild(&volume, &["--json"]);
     assert_eq!(
         output.status.code(),
         Some(0),
         "{output:?}\n{}",
         volume.log()
     );
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(said.contains("rebuilt in"), "{said}");
+    let said = document(&output);
+    let rest = said["bytes_done"].as_u64().expect("bytes are told");
+    // Of what was done before, what was written of one segment is done again.
     assert!(
-        said.contains("survive the loss of 2 more members"),
-        "{said}"
+        rest > 0 && done + rest <= lacked + FILE,
+        "{done} of {lacked}, then {said}"
     );
+    assert_eq!(said["redundancy"][0]["losses_tolerated"], 2, "{said}");
     volume.assert_full_redundancy();
     drop_caches();
     check_large(&volume.path("large"), 1, LARGE);
     volume.unmount();
-    check_offline(&volume, &kept);
+    volume.assert_intact_in(&kept, 2);
 }
 
 #[test]
@@ -155,6 +157,12 @@ fn segment_files_that_vanish_are_made_again_byte_for_byte() {
         "{output:?}\n{}",
         volume.log()
     );
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("rebuilt in"), "{said}");
+    assert!(
+        said.contains("survive the loss of 2 more members"),
+        "{said}"
+    );
     volume.assert_full_redundancy();
     volume.unmount();
     let after = segment_files(&volume.members[3]);
@@ -162,8 +170,7 @@ fn segment_files_that_vanish_are_made_again_byte_for_byte() {
     for (name, bytes) in &before {
         assert!(after[name] == *bytes, "{name} has other bytes");
     }
-    let members: Vec<&str> = volume.members.iter().map(|member| text(member)).collect();
-    must(CAUCHYFS, &[&["check"][..], &members].concat());
+    volume.assert_intact();
 }
 
 #[test]
@@ -206,6 +213,7 @@ fn a_member_that_is_back_is_brought_up_to_date_by_itself() {
     eventually("it has what it missed", || volume.status().1 == 0);
     volume.assert_full_redundancy();
     volume.unmount();
+    volume.assert_intact();
 }
 
 #[test]
@@ -226,4 +234,5 @@ fn what_a_lost_directory_held_is_rebuilt_after_the_time_that_it_is_given() {
     drop_caches();
     check_large(&volume.path("large"), 1, LARGE / 4);
     volume.unmount();
+    volume.assert_intact_in(&[0, 1, 2, 3, 4, 6, 7], 2);
 }

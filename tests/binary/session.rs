@@ -33,7 +33,7 @@ fn two_of_six_directories_are_deleted_under_load_and_no_byte_is_lost() {
     volume.delete_member(4);
     eventually("both are missing", || volume.members_in("missing") == 2);
     load.goes_on();
-    load.end();
+    let loaded = load.end();
 
     let (status, code) = volume.status();
     assert_eq!((status["state"].as_str(), code), (Some("degraded"), 3));
@@ -48,6 +48,7 @@ fn two_of_six_directories_are_deleted_under_load_and_no_byte_is_lost() {
     volume.mount_degraded(&[5, 0, 3, 2]);
     check_large(&volume.path("large"), 1, LARGE);
     check_large(&volume.path("new"), 2, 20 << 20);
+    loaded.check();
     compare_trees(&original, &volume.path("source"));
     compare_trees(&original, &volume.path("copy"));
     volume.unmount();
@@ -57,6 +58,7 @@ fn two_of_six_directories_are_deleted_under_load_and_no_byte_is_lost() {
     let (status, _) = volume.status();
     assert_eq!(status["members"][1]["reason"], "does not exist");
     volume.unmount();
+    volume.assert_intact_in(&[0, 2, 3, 5], 0);
 }
 
 #[test]

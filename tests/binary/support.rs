@@ -10,12 +10,14 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 mod disk;
+mod fio;
 mod load;
 mod segment;
 mod tree;
 
 pub(crate) use disk::{Disk, DiskKind};
-pub(crate) use load::Load;
+pub(crate) use fio::Fio;
+pub(crate) use load::{Load, read_past_caches};
 pub(crate) use segment::segment_files;
 pub(crate) use tree::{check_large, compare_trees, copy_source, pattern, write_large};
 
@@ -113,6 +115,7 @@ pub(crate) struct TestVolume {
     // In this order: what lies on a disk goes before it.
     _home: TempDir,
     disks: Vec<Disk>,
+    parity: usize,
 }
 
 impl TestVolume {
@@ -147,6 +150,7 @@ impl TestVolume {
             home: home.path().to_owned(),
             _home: home,
             disks,
+            parity: shape.parity,
         };
         fs::create_dir(&volume.mountpoint).expect("the home is empty");
         volume.run_create(shape);
@@ -287,6 +291,40 @@ impl TestVolume {
         assert!(beside.lines().all(is_ours), "check {options:?}: {beside}");
         let said = String::from_utf8(output.stdout).expect("it is text");
         (said, output.status.code().expect("it was not killed"))
+    }
+
+    /// Fails unless every stripe has all its shards, right in every byte, and nothing else is wrong with the
+    /// directories.
+    #[track_caller]
+    pub(crate) fn assert_intact(&self) {
+        let all: Vec<usize> = (0..self.members.len()).collect();
+        self.assert_intact_in(&all, self.parity);
+    }
+
+    /// The same of the directories of some members, which may lose `losses` more of them.
+    #[track_caller]
+    pub(crate) fn assert_intact_in(&self, members: &[usize], losses: usize) {
+        let directories = members.iter().map(|&index| text(&self.members[index]));
+        let arguments: Vec<&str> = ["check", "--deep"].into_iter().chain(directories).collect();
+        let output = run(CAUCHYFS, &arguments);
+        let said = String::from_utf8_lossy(&output.stdout);
+        // Others may be away, and that is all.
+        let is_all = members.len() == self.members.len();
+        let expected = if is_all { 0 } else { 3 };
+        assert_eq!(output.status.code(), Some(expected), "{output:?}");
+        let survives = match losses {
+            0 => "would not survive another loss".to_owned(),
+            1 => "survive the loss of 1 more member".to_owned(),
+            _ => format!("survive the loss of {losses} more members"),
+        };
+        let rows: Vec<&str> = said
+            .lines()
+            .filter(|line| line.contains(" surviv"))
+            .collect();
+        assert!(rows.len() == 1 && rows[0].ends_with(&survives), "{said}");
+        for fault in ["shard wrong", "shards wrong", "damaged", "fault"] {
+            assert!(!said.contains(fault), "{said}");
+        }
     }
 
     /// Returns how many members `status` holds for `state`.

@@ -1,6 +1,8 @@
 //! What to do next about a volume.
 
-use crate::members::{BAD_SUPERBLOCK, MOUNTED_APART, NOT_GIVEN, UNVERIFIED};
+use crate::members::{
+    BAD_SUPERBLOCK, FLAPPING, FORMER_MEMBER, MOUNTED_APART, NOT_GIVEN, UNVERIFIED,
+};
 
 use super::{IndexReport, MemberReport, MemberState, RebuildState, Report, ScrubState, State};
 
@@ -9,6 +11,11 @@ impl Report {
     pub(super) fn next_step(&self) -> String {
         let away: Vec<&MemberReport> = self.absentees().collect();
         match self.state {
+            State::Healthy | State::Degraded if self.read_only && !self.is_fine() => {
+                "unmount it, and mount it with all directories and without `-o ro`: while it is read only, nothing \
+                 can be made up for"
+                    .to_owned()
+            }
             State::Healthy => self.next_step_of_a_whole_volume(),
             State::Failed if away.is_empty() => {
                 "restore the files listed above from a backup".to_owned()
@@ -23,10 +30,16 @@ impl Report {
                 format!("bring back {names}{again}: what is left is not enough to read everything")
             }
             State::Degraded if away.is_empty() && !self.mounted => {
-                "mount it: what is missing is made up for then, by itself".to_owned()
+                "mount it: what is missing is made up for then, by itself, as far as there is room".to_owned()
             }
             State::Degraded if away.is_empty() => self.next_step_with_all_members(),
-            State::Degraded if self.mounted => self.next_step_without(&away),
+            State::Degraded if self.mounted => {
+                let step = self.next_step_without(&away);
+                match self.caution() {
+                    Some(caution) => format!("{step}; {caution}"),
+                    None => step,
+                }
+            }
             State::Degraded => format!(
                 "bring back {} (are the disks mounted?), then mount with all directories; what is gone for \
                  good is made up for after a mount with the others",
@@ -35,13 +48,31 @@ impl Report {
         }
     }
 
+    /// Says whose wrong bytes may be what is missing, once somebody who is away is given up.
+    fn caution(&self) -> Option<String> {
+        let suspects: Vec<&MemberReport> = self.present().filter(|member| member.suspect).collect();
+        (!suspects.is_empty()).then(|| {
+            format!(
+                "{} gave wrong bytes: before anybody is given up for good, `cauchyfs scrub MOUNTPOINT` shows what is \
+                 still right",
+                names_of(&suspects)
+            )
+        })
+    }
+
+    /// Says whether nothing is missing, and nothing under way.
+    fn is_fine(&self) -> bool {
+        let is_well =
+            |member: &MemberReport| !member.suspect && member.state == MemberState::Online;
+        self.state == State::Healthy && self.members.iter().all(is_well)
+    }
+
     fn next_step_of_a_whole_volume(&self) -> String {
         let of = |choose: &dyn Fn(&MemberReport) -> bool| {
             let members: Vec<&MemberReport> = self.members.iter().filter(|m| choose(m)).collect();
             (!members.is_empty()).then(|| names_of(&members))
         };
-        let is_leaving = |member: &MemberReport| member.state == MemberState::Removing;
-        if let Some(names) = of(&is_leaving) {
+        if let Some(names) = of(&MemberReport::is_leaving) {
             return if self.rebuild.bytes_waiting > 0 {
                 format!(
                     "`cauchyfs member add MOUNTPOINT DIR` makes room for what {names} still holds; \
@@ -103,28 +134,8 @@ impl Report {
                  takes it in, or {replace} puts another in its place"
             );
         }
-        let is_apart = |member: &&&MemberReport| member.reason.as_deref() == Some(MOUNTED_APART);
-        if let Some(apart) = away.iter().find(is_apart) {
-            let path = apart.path.as_deref().unwrap_or("DIR");
-            return format!(
-                "{} was mounted apart from the others: `cauchyfs extract` copies out what is needed of it; then empty \
-                 {path}, and `cauchyfs member replace MOUNTPOINT {} {path}` takes it in",
-                apart.name(),
-                apart.index
-            );
-        }
-        let is_damaged = |member: &&&MemberReport| {
-            let reason = member.reason.as_deref();
-            reason.is_some_and(|reason| reason.starts_with(BAD_SUPERBLOCK))
-        };
-        if let Some(damaged) = away.iter().find(is_damaged) {
-            let path = damaged.path.as_deref().unwrap_or("DIR");
-            return format!(
-                "{} is there, but nobody can tell what it holds: if its disk is sound, empty {path}, and \
-                 `cauchyfs member replace MOUNTPOINT {} {path}` fills it again",
-                damaged.name(),
-                damaged.index
-            );
+        if let Some(step) = away.iter().find_map(|member| step_by_reason(member)) {
+            return step;
         }
         if here < self.geometry.data + self.geometry.parity {
             return format!(
@@ -132,8 +143,25 @@ impl Report {
                  {replace} puts another in its place"
             );
         }
-        if self.rebuild.state == RebuildState::Running {
+        if self.rebuild.state == RebuildState::Running && self.lacks_shards() {
             return format!("wait: what {names} held is being rebuilt onto the others");
+        }
+        let leaving: Vec<&MemberReport> = self
+            .present()
+            .filter(|member| member.is_leaving())
+            .collect();
+        if self.rebuild.state == RebuildState::Running && !leaving.is_empty() {
+            let leaving = names_of(&leaving);
+            return format!(
+                "wait: {leaving} is being emptied; all data is whole without {names}: bring {them} back, or let \
+                 {them} go with {remove}"
+            );
+        }
+        if self.rebuild.bytes_waiting > 0 {
+            return format!(
+                "there is no room to make up for {names} on the others: bring {them} back, put another in the place \
+                 with {replace}, or make room with `cauchyfs member add MOUNTPOINT DIR`"
+            );
         }
         if self.lacks_shards() {
             return format!(
@@ -157,6 +185,32 @@ impl Report {
         let full = i64::try_from(self.geometry.parity).unwrap_or(i64::MAX);
         let mut rows = self.redundancy.iter();
         rows.any(|row| row.losses_tolerated < full && row.stripes > 0)
+    }
+}
+
+/// Says what to do about a member of which something is there that cannot be taken in as it is.
+fn step_by_reason(member: &MemberReport) -> Option<String> {
+    let (name, index) = (member.name(), member.index);
+    let path = member.path.as_deref().unwrap_or("DIR");
+    let replace = format!("`cauchyfs member replace MOUNTPOINT {index} {path}`");
+    match member.reason.as_deref()? {
+        MOUNTED_APART => Some(format!(
+            "{name} was mounted apart from the others: `cauchyfs extract` copies out what is needed of it; then empty \
+             {path}, and {replace} takes it in"
+        )),
+        FLAPPING => Some(format!(
+            "{name} came and went three times within an hour, and is left alone for the rest of it: see to its disk and \
+             cable, and {replace} takes it in at once"
+        )),
+        FORMER_MEMBER => Some(format!(
+            "what is in the place of {name} was let go long ago, and is of no use any more: empty {path}, and \
+             {replace} fills it again"
+        )),
+        reason if reason.starts_with(BAD_SUPERBLOCK) => Some(format!(
+            "{name} is there, but nobody can tell what it holds: if its disk is sound, empty {path}, and \
+             {replace} fills it again"
+        )),
+        _ => None,
     }
 }
 
@@ -239,6 +293,42 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_that_is_only_read_gets_no_advice_that_would_be_refused() {
+        let read_only = |report: &mut Report| report.read_only = true;
+        assert_eq!(advice(read_only, &[], &[(2, 7)]), "nothing to do");
+        for (away, rows) in [(&[][..], (1, 7)), (&[2], (1, 7)), (&[2], (2, 7))] {
+            let said = advice(read_only, away, &[rows]);
+            assert!(said.starts_with("unmount it"), "{said}");
+            assert!(!said.contains("cauchyfs"), "{said}");
+        }
+        let rotten = |report: &mut Report| {
+            read_only(report);
+            report.members[1].suspect = true;
+        };
+        let said = advice(rotten, &[], &[(2, 7)]);
+        assert!(said.starts_with("unmount it"), "{said}");
+    }
+
+    #[test]
+    fn who_is_away_is_not_said_to_be_rebuilt_while_another_is_emptied() {
+        let emptied = |report: &mut Report| {
+            spare(report);
+            report.members[3].state = MemberState::Removing;
+            report.rebuild.state = RebuildState::Running;
+        };
+        let said = advice(emptied, &[2], &[(2, 7)]);
+        assert!(
+            said.starts_with("wait: member 3 (/srv/d3) is being emptied"),
+            "{said}"
+        );
+        let said = advice(emptied, &[2], &[(1, 1), (2, 7)]);
+        assert!(
+            said.starts_with("wait: what member 2 (/srv/d2) held"),
+            "{said}"
+        );
+    }
+
+    #[test]
     fn what_is_not_mounted_is_made_whole_by_mounting_it() {
         let unmounted = |report: &mut Report| report.mounted = false;
         let said = advice(unmounted, &[], &[(1, 7)]);
@@ -294,6 +384,20 @@ mod tests {
     }
 
     #[test]
+    fn what_was_let_go_is_emptied_before_it_is_filled_again() {
+        let former = |report: &mut Report| {
+            report.members[2].reason = Some(FORMER_MEMBER.to_owned());
+        };
+        let said = advice(former, &[2], &[(1, 7)]);
+        assert!(
+            said.ends_with(
+                "empty /srv/d2, and `cauchyfs member replace MOUNTPOINT 2 /srv/d2` fills it again"
+            ),
+            "{said}"
+        );
+    }
+
+    #[test]
     fn who_was_left_out_comes_back_when_it_is_told_to() {
         let said = advice(
             |report| report.members[2].reason = Some(NOT_GIVEN.to_owned()),
@@ -322,6 +426,22 @@ mod tests {
             said.starts_with("wait: what member 2 (/srv/d2) held"),
             "{said}"
         );
+        let rotting = |report: &mut Report| {
+            spare(report);
+            report.members[4].suspect = true;
+        };
+        let said = advice(rotting, &[2], &[(1, 7)]);
+        assert!(said.starts_with("bring back member 2"), "{said}");
+        assert!(
+            said.contains("member 4 (/srv/d4) gave wrong bytes"),
+            "{said}"
+        );
+        let waiting = |report: &mut Report| {
+            spare(report);
+            report.rebuild.bytes_waiting = 1;
+        };
+        let said = advice(waiting, &[2], &[(1, 7)]);
+        assert!(said.starts_with("there is no room"), "{said}");
         let said = advice(spare, &[2], &[(2, 7)]);
         assert!(
             said.contains("`cauchyfs member remove MOUNTPOINT 2`"),

@@ -1,24 +1,54 @@
-//! Files that are lost, as people are told of them.
+//! Files that are lost.
+
+use serde::{Deserialize, Serialize};
 
 use crate::cli::size::format_count;
 
-/// Lost files that are named to people; machines get all of them.
+/// Lost files that are named to people; machines get all that were listed.
 const MOST_NAMED: usize = 20;
 
-/// Names files that are lost, in part or as a whole; of many, the first.
-pub(in crate::cli) fn unrecoverable_lines(paths: &[String]) -> Vec<String> {
-    let named = paths.iter().take(MOST_NAMED);
-    let mut lines: Vec<String> = named
-        .map(|path| format!("cannot be read in full: {path}"))
-        .collect();
-    let more = paths.len().saturating_sub(MOST_NAMED);
-    if more > 0 {
-        let files = format_count(more as u64, "more file");
-        lines.push(format!(
-            "{files} cannot be read in full; `cauchyfs status --json` lists them"
-        ));
+/// The files of which bytes are lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::cli) struct LostFiles {
+    #[serde(rename = "unrecoverable_files")]
+    pub(in crate::cli) paths: Vec<String>,
+    /// Whether these are all; a daemon of an older version does not say.
+    #[serde(rename = "unrecoverable_files_complete", default)]
+    pub(in crate::cli) are_all: bool,
+}
+
+impl Default for LostFiles {
+    fn default() -> Self {
+        Self {
+            paths: Vec::new(),
+            are_all: true,
+        }
     }
-    lines
+}
+
+impl LostFiles {
+    pub(in crate::cli) fn is_empty(&self) -> bool {
+        self.paths.is_empty() && self.are_all
+    }
+
+    /// Names the files, in part or as a whole lost; of many, the first.
+    pub(in crate::cli) fn lines(&self) -> Vec<String> {
+        let named = self.paths.iter().take(MOST_NAMED);
+        let mut lines: Vec<String> = named
+            .map(|path| format!("cannot be read in full: {path}"))
+            .collect();
+        let more = self.paths.len().saturating_sub(MOST_NAMED);
+        if more > 0 {
+            let files = format_count(more as u64, "more file");
+            lines.push(format!(
+                "{files} cannot be read in full; `cauchyfs status --json` lists them"
+            ));
+        }
+        if !self.are_all {
+            lines.push("these are not all: too much is lost to list every file".to_owned());
+        }
+        lines
+    }
 }
 
 #[cfg(test)]
@@ -27,14 +57,26 @@ mod tests {
 
     #[test]
     fn of_many_files_the_first_are_named_and_the_others_counted() {
-        let paths = |count: usize| -> Vec<String> {
-            (0..count).map(|number| format!("f{number}")).collect()
+        let lost = |count: usize| LostFiles {
+            paths: (0..count).map(|number| format!("f{number}")).collect(),
+            are_all: true,
         };
-        assert_eq!(unrecoverable_lines(&[]), [""; 0]);
-        assert_eq!(unrecoverable_lines(&paths(20)).len(), 20);
-        let lines = unrecoverable_lines(&paths(22));
+        assert!(lost(0).is_empty());
+        assert_eq!(lost(0).lines(), [""; 0]);
+        assert_eq!(lost(20).lines().len(), 20);
+        let lines = lost(22).lines();
         assert_eq!(lines[19], "cannot be read in full: f19");
         assert!(lines[20].starts_with("2 more files cannot"), "{lines:?}");
         assert_eq!(lines.len(), 21);
+    }
+
+    #[test]
+    fn it_is_said_if_not_all_are_listed() {
+        let lost = LostFiles {
+            are_all: false,
+            ..LostFiles::default()
+        };
+        assert!(!lost.is_empty());
+        assert!(lost.lines()[0].starts_with("these are not all"));
     }
 }

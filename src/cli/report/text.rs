@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 use super::super::size::{format_count, format_size};
 use super::{
     CodedReport, CodingReport, IndexReport, LACKS_COPIES, LACKS_SHARDS, MemberState, RebuildReport,
-    RebuildState, RedundancyReport, Report, ScrubReport, ScrubState, State, unrecoverable_lines,
+    RebuildState, RedundancyReport, Report, ScrubReport, ScrubState, State,
 };
 
 impl Report {
@@ -154,7 +154,7 @@ impl Report {
         self.push_rebuild(text);
         self.push_index(text);
         self.push_scrub(text);
-        for line in unrecoverable_lines(&self.unrecoverable_files) {
+        for line in self.lost.lines() {
             push(text, format_args!("{line}"));
         }
     }
@@ -162,14 +162,15 @@ impl Report {
     fn push_index(&self, text: &mut String) {
         if let Some(index) = &self.index {
             let members: Vec<_> = index.members.iter().map(ToString::to_string).collect();
+            let (count, wanted) = (members.len(), index.copies_wanted);
+            let place = match count {
+                0 => String::new(),
+                1 => format!(", on member {}", members[0]),
+                _ => format!(", on members {}", members.join(", ")),
+            };
             push(
                 text,
-                format_args!(
-                    "the index has {} of {} copies, on members {}",
-                    members.len(),
-                    index.copies_wanted,
-                    members.join(", ")
-                ),
+                format_args!("the index has {count} of {wanted} copies{place}"),
             );
         }
     }

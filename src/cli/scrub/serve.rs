@@ -137,7 +137,7 @@ pub(in crate::cli) fn scrubbed_of(fs: &Fs, status: &ScrubStatus) -> Result<Scrub
         bytes_lost: record.lost,
         began_at: moment(record.began),
         finished_at: moment(record.last_finished),
-        unrecoverable_files: files_in(fs, &counted.unrecoverable)?,
+        lost: files_in(fs, &counted)?,
     })
 }
 

@@ -299,6 +299,8 @@ impl Chaos {
     fn unmount(&self) {
         let output = self.volume.try_unmount();
         assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!said.contains("without its last changes"), "{output:?}");
     }
 
     /// Unmounts in good order.

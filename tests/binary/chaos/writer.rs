@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rand::rngs::StdRng;
@@ -13,6 +13,7 @@ use rand::{Rng, RngCore};
 use rustix::fs::{FallocateFlags, XattrFlags};
 
 use super::tree::{MARK, NodeId, Tree};
+use crate::support::read_past_caches;
 
 /// Files that a writer keeps at most.
 const FILES: usize = 24;
@@ -372,15 +373,6 @@ impl Writer {
             Some(difference) => Err(io::Error::other(difference)),
         }
     }
-}
-
-/// Reads a file from the daemon, as far as that has it.
-fn read_past_caches(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// Bytes of a file or a part of one: most are small.

@@ -1,21 +1,31 @@
 //! Programs at work on a mount while something happens to it.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use super::{eventually, pattern};
+use super::{drop_caches, eventually, pattern};
 
 /// Files that one load rewrites again and again.
 const FILES: u64 = 50;
 
-/// Writes and reads back small files until it is ended. Any error is a panic.
+/// Writes small files, and has the daemon say what is in them at once and before they are written
+/// again, until it is ended. Any error is a panic.
 pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     rounds: Arc<AtomicU64>,
     thread: JoinHandle<()>,
+    directory: PathBuf,
+}
+
+/// What a load left.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    directory: PathBuf,
+    rounds: u64,
 }
 
 impl Load {
@@ -25,6 +35,7 @@ impl Load {
         let (stop, rounds) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let thread = std::thread::spawn({
             let (stop, rounds) = (Arc::clone(&stop), Arc::clone(&rounds));
+            let directory = directory.clone();
             move || {
                 while !stop.load(Ordering::Relaxed) {
                     write_and_read(&directory, rounds.load(Ordering::Relaxed));
@@ -36,6 +47,7 @@ impl Load {
             stop,
             rounds,
             thread,
+            directory,
         }
     }
 
@@ -49,19 +61,60 @@ impl Load {
         assert!(!self.thread.is_finished(), "an operation failed");
     }
 
-    /// Ends it, and fails if any operation did.
+    /// Ends it, and fails if any operation did or any file is not what was written last.
     #[track_caller]
-    pub(crate) fn end(self) {
+    pub(crate) fn end(self) -> Loaded {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().expect("no operation failed");
+        let loaded = Loaded {
+            directory: self.directory,
+            rounds: self.rounds.load(Ordering::Relaxed),
+        };
+        loaded.check();
+        loaded
+    }
+}
+
+impl Loaded {
+    /// Fails if any file is not what was written last; the kernel's caches are not asked.
+    #[track_caller]
+    pub(crate) fn check(&self) {
+        drop_caches();
+        for round in self.rounds.saturating_sub(FILES)..self.rounds {
+            check(&self.directory, round);
+        }
     }
 }
 
 fn write_and_read(directory: &Path, round: u64) {
-    let path = directory.join(format!("f{}", round % FILES));
+    if let Some(before) = round.checked_sub(FILES) {
+        check(directory, before);
+    }
+    fs::write(path(directory, round), content(round)).expect("writing goes on");
+    check(directory, round);
+}
+
+fn path(directory: &Path, round: u64) -> PathBuf {
+    directory.join(format!("f{}", round % FILES))
+}
+
+fn content(round: u64) -> Vec<u8> {
     let len = 1000 + 37 * usize::try_from(round % 900).expect("it is small");
-    let bytes = pattern(round, len);
-    fs::write(&path, &bytes).expect("writing goes on");
-    let found = fs::read(&path).expect("reading goes on");
-    assert!(found == bytes, "round {round}");
+    pattern(round, len)
+}
+
+/// Fails unless a round's file is as it was written then.
+#[track_caller]
+fn check(directory: &Path, round: u64) {
+    let found = read_past_caches(&path(directory, round)).expect("reading goes on");
+    assert!(found == content(round), "round {round}");
+}
+
+/// Reads a file from the daemon, as far as that has it.
+pub(crate) fn read_past_caches(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }

@@ -1,0 +1,302 @@
+//! What commands say, and how they end, when something has happened: who reads it can do as it says.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use crate::support::{
+    CAUCHYFS, Disk, DiskKind, Shape, TestVolume, check_large, eventually, must, pattern, run,
+    skip_mounts, text, write_large,
+};
+
+const LARGE: u64 = 96 << 20;
+
+fn command(volume: &TestVolume, words: &[&str], rest: &[&str]) -> (Option<i32>, String) {
+    let mut arguments = words.to_vec();
+    arguments.push(text(&volume.mountpoint));
+    arguments.extend(rest);
+    let output = run(CAUCHYFS, &arguments);
+    (output.status.code(), said(&output))
+}
+
+fn said(output: &Output) -> String {
+    let out = String::from_utf8_lossy(&output.stdout);
+    format!("{out}{}", String::from_utf8_lossy(&output.stderr))
+}
+
+/// What `status` advises to do next.
+fn next_step(volume: &TestVolume) -> String {
+    let (_, said) = command(volume, &["status"], &[]);
+    said.lines().last().unwrap_or_default().to_owned()
+}
+
+fn is_mounted(volume: &TestVolume) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("it is there");
+    table.contains(&format!(" {} ", volume.mountpoint.display()))
+}
+
+fn aside(member: &Path) -> PathBuf {
+    member.with_extension("aside")
+}
+
+#[test]
+fn after_a_crash_the_volume_is_mounted_again_without_another_command() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    let file = fs::File::create(volume.path("synced")).unwrap();
+    fs::write(volume.path("synced"), pattern(1, 300_000)).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let daemon = volume.daemon().expect("a daemon serves the mount");
+    must("kill", &["-KILL", &daemon.to_string()]);
+    eventually("the daemon is dead", || volume.daemon().is_none());
+    assert!(is_mounted(&volume), "the dead mount is in the way");
+    let (_, status) = command(&volume, &["status"], &[]);
+    assert!(status.contains("is gone"), "{status}");
+    let output = volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(said(&output).contains("was gone"), "{output:?}");
+    assert!(fs::read(volume.path("synced")).unwrap() == pattern(1, 300_000));
+    // One that lives is left alone.
+    let output = volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(said(&output).contains("already"), "{output:?}");
+    volume.unmount();
+    assert!(
+        !is_mounted(&volume),
+        "one mount was there, and no other below it"
+    );
+}
+
+/// Nobody asked it to say more than it does by itself.
+#[test]
+fn the_log_tells_who_went_and_came_back_and_what_was_done() {
+    if skip_mounts() {
+        return;
+    }
+    let shape = Shape {
+        members: 7,
+        ..Shape::FOUR_TWO
+    };
+    let volume = TestVolume::create(shape, 1024);
+    volume.mount();
+    write_large(&volume.path("before"), 1, LARGE / 4).unwrap();
+    let log = |line: &str| {
+        let log = volume.log();
+        assert!(log.contains(line), "nothing of `{line}` in:\n{log}");
+    };
+    let member = &volume.members[3];
+    fs::rename(member, aside(member)).unwrap();
+    eventually("the loss is seen", || volume.members_in("missing") == 1);
+    log("member 3 is left behind");
+    write_large(&volume.path("after"), 2, LARGE / 4).unwrap();
+    fs::rename(aside(member), member).unwrap();
+    eventually("it is whole again", || volume.status().1 == 0);
+    log("member 3 is back at");
+    log("member 3 has the index and the journal again");
+    eventually("the end of the rebuild is logged", || {
+        volume.log().contains("rebuilt: ")
+    });
+    assert_eq!(command(&volume, &["scrub"], &[]).0, Some(0));
+    log("scrub through: ");
+    let last = text(&volume.members[6]);
+    let (code, said) = command(&volume, &["member", "remove"], &[last]);
+    assert_eq!(code, Some(0), "{said}");
+    log("member 6 is to be emptied");
+    log("member 6 is none any more");
+    let (code, said) = command(&volume, &["member", "add"], &[last]);
+    assert_eq!(code, Some(0), "{said}");
+    log("takes part as member 6");
+    let new = volume.home.join("new");
+    let (code, said) = command(&volume, &["member", "replace"], &["0", text(&new)]);
+    assert_eq!(code, Some(0), "{said}");
+    log("member 0 is to be emptied for member 7");
+    volume.unmount();
+}
+
+#[test]
+fn what_a_mount_to_read_only_advises_is_not_refused_there() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    fs::write(volume.path("f"), pattern(1, 300_000)).unwrap();
+    volume.unmount();
+    let output = volume.try_mount(&[0, 1, 2, 4, 5], &["-o", "ro"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let next = next_step(&volume);
+    assert!(next.starts_with("next: unmount it, and mount it"), "{next}");
+    assert_eq!(volume.status().0["read_only"], true);
+    let new = volume.home.join("new");
+    let refused: [(&[&str], &[&str]); 4] = [
+        (&["scrub"], &[]),
+        (&["rebuild"], &[]),
+        (&["member", "add"], &[text(&new)]),
+        (&["member", "remove"], &["0"]),
+    ];
+    for (words, rest) in refused {
+        let (code, said) = command(&volume, words, rest);
+        assert_eq!(code, Some(2), "{words:?}: {said}");
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(lines.len(), 2, "{words:?}: {said}");
+        assert!(lines[1].contains("without `-o ro`"), "{words:?}: {said}");
+    }
+    assert!(!new.exists());
+    volume.unmount();
+    volume.mount();
+    assert_eq!(volume.status().0["read_only"], false);
+    volume.unmount();
+}
+
+/// An adapter or a hub drops them all for a moment.
+#[test]
+fn where_too_many_were_away_at_once_every_command_says_to_mount_the_volume_again() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    fs::write(volume.path("f"), pattern(1, 300_000)).unwrap();
+    volume.remount();
+    let dropped = &volume.members[..3];
+    for member in dropped {
+        fs::rename(member, aside(member)).unwrap();
+    }
+    eventually("they are seen to be away", || {
+        volume.members_in("missing") == 3
+    });
+    for member in dropped {
+        fs::rename(aside(member), member).unwrap();
+    }
+    let new = volume.home.join("new");
+    let refused: [(&[&str], &[&str]); 4] = [
+        (&["scrub"], &[]),
+        (&["rebuild"], &[]),
+        (&["member", "add"], &[text(&new)]),
+        (&["member", "remove"], &["4"]),
+    ];
+    for (words, rest) in refused {
+        let (code, said) = command(&volume, words, rest);
+        assert_eq!(code, Some(2), "{words:?}: {said}");
+        let last = said.lines().last().unwrap_or_default();
+        assert!(
+            said.lines().count() == 2
+                && last.contains("unmount")
+                && last.contains("mount it again"),
+            "{words:?}: {said}"
+        );
+    }
+    assert!(!new.exists());
+    let next = next_step(&volume);
+    assert!(next.contains("unmount the volume and mount it"), "{next}");
+    let output = volume.try_unmount();
+    let unmounted = said(&output);
+    assert!(!is_mounted(&volume), "{unmounted}");
+    assert_eq!(output.status.code(), Some(3), "{unmounted}");
+    let lines: Vec<&str> = unmounted.lines().collect();
+    assert!(lines[0].contains("it is unmounted"), "{unmounted}");
+    assert!(lines[1].contains("mount it again"), "{unmounted}");
+    let output = volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
+    assert!(fs::read(volume.path("f")).unwrap() == pattern(1, 300_000));
+    eventually("it is as it was", || volume.status().1 == 0);
+    volume.unmount();
+}
+
+#[test]
+fn a_replacement_that_dies_half_way_is_not_reported_as_done() {
+    if skip_mounts() {
+        return;
+    }
+    let shape = Shape {
+        members: 7,
+        ..Shape::FOUR_TWO
+    };
+    let volume = TestVolume::create(shape, 3072);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let new = volume.home.join("new");
+    let replacement = Command::new(CAUCHYFS)
+        .args(["member", "replace", "--rate", "4MiB"])
+        .args([&volume.mountpoint, &volume.members[2], &new])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    eventually("some of it is on the new one", || {
+        new.join("segments").exists()
+    });
+    fs::rename(&new, aside(&new)).unwrap();
+    let output = replacement.wait_with_output().expect("it ends");
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(3), "{text}\n{}", volume.log());
+    assert!(text.contains("member 7 is gone again"), "{text}");
+    volume.assert_full_redundancy();
+    check_large(&volume.path("large"), 1, LARGE);
+    volume.unmount();
+}
+
+/// Every stripe may be whole, and the next loss takes the last copy of the index nevertheless.
+#[test]
+fn a_rebuild_is_not_done_while_copies_of_the_index_are_missing() {
+    if skip_mounts() {
+        return;
+    }
+    let shape = Shape {
+        data: 2,
+        parity: 2,
+        members: 4,
+        ..Shape::FOUR_TWO
+    };
+    let volume = TestVolume::create(shape, 600);
+    volume.mount();
+    fs::create_dir(volume.path("no-stripes")).unwrap();
+    assert_eq!(command(&volume, &["rebuild"], &[]).0, Some(0));
+    let (code, said) = command(&volume, &["rebuild", "--json"], &[]);
+    assert_eq!(code, Some(0), "{said}");
+    let document: serde_json::Value = serde_json::from_str(&said).expect("it is JSON");
+    assert_eq!(document["progress"], 1.0, "{said}");
+    for index in [0, 1] {
+        volume.delete_member(index);
+    }
+    eventually("the losses are seen", || volume.members_in("missing") == 2);
+    let (code, said) = command(&volume, &["rebuild"], &[]);
+    assert_eq!(code, Some(3), "{said}\n{}", volume.log());
+    assert!(said.contains("the index has 2 of 3 copies"), "{said}");
+    volume.unmount();
+}
+
+#[test]
+fn directories_that_are_too_small_for_anything_make_no_volume_and_stay_empty() {
+    if skip_mounts() {
+        return;
+    }
+    for mebibytes in [2, 4, 6, 9] {
+        let disks = [0, 1, 2].map(|_| Disk::new(DiskKind::Tmpfs, mebibytes));
+        let members = disks.each_ref().map(|disk| disk.path().join("d"));
+        let create = ["create", "--data", "2", "--parity", "1"];
+        let arguments = [&create[..], &members.each_ref().map(|path| text(path))].concat();
+        let output = run(CAUCHYFS, &arguments);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{mebibytes} MiB: {said}");
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(lines.len(), 2, "{mebibytes} MiB: {said}");
+        assert!(lines[0].contains("too small"), "{mebibytes} MiB: {said}");
+        assert!(lines[1].contains("12.0 MiB"), "{mebibytes} MiB: {said}");
+        for disk in &disks {
+            let left = fs::read_dir(disk.path()).unwrap().count();
+            assert_eq!(left, 0, "{mebibytes} MiB");
+        }
+    }
+    let disks = [0, 1, 2].map(|_| Disk::new(DiskKind::Tmpfs, 12));
+    let members = disks.each_ref().map(|disk| disk.path().join("d"));
+    let create = ["create", "--data", "2", "--parity", "1"];
+    must(
+        CAUCHYFS,
+        &[&create[..], &members.each_ref().map(|path| text(path))].concat(),
+    );
+}
