@@ -367,7 +367,7 @@ impl Rebuilder {
         };
         pipeline.look_for_files();
         let may_be_known = task == Task::AtHand || is_whole;
-        Ok((!may_be_known || pipeline.lacks_shards()?).then_some(task))
+        Ok((!may_be_known || pipeline.may_lack_shards()?).then_some(task))
     }
 }
 

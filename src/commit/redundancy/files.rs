@@ -3,10 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::MissingShards;
+use crate::commit::reap::successor;
 use crate::commit::{CommitError, Pipeline};
 use crate::format::record::Segment;
 use crate::format::{MemberIndex, SegmentId, key};
 use crate::volume::{Census, member_of};
+
+/// Notes of the repair ledger read at once.
+const NOTES_AT_ONCE: usize = 1024;
 
 impl Pipeline {
     /// Lists the segment files that are gone, or too short for the shards that were written to them, on
@@ -44,16 +48,53 @@ impl Pipeline {
     }
 
     /// Says whether stripes are known to lack shards: those that were written while members were away,
-    /// or that lost shards since; and those whose files turned out to be gone or too short. It counts
-    /// nothing.
+    /// or that lost shards since; and those whose files turned out to be gone or too short. Some of them
+    /// may be dead, and some of these files hold no shard: it counts nothing.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn may_lack_shards(&self) -> Result<bool, CommitError> {
+        let (from, end) = key::repairs();
+        let noted = !self.meta.scan(&from, &end, 1)?.is_empty();
+        Ok(noted || self.volume.lacks_files())
+    }
+
+    /// Says whether stripes that files refer to are known to lack shards. It counts only if segment files
+    /// turned out to be gone or too short.
     ///
     /// # Errors
     ///
     /// If the index cannot be read.
     pub fn lacks_shards(&self) -> Result<bool, CommitError> {
-        let (from, end) = key::repairs();
-        let noted = !self.meta.scan(&from, &end, 1)?.is_empty();
-        Ok(noted || self.volume.lacks_files())
+        if self.notes_live_stripe()? {
+            return Ok(true);
+        }
+        if !self.volume.lacks_files() {
+            return Ok(false);
+        }
+        let parity = self.members.geometry().parity_shards();
+        let is_whole = |losses| usize::try_from(losses).is_ok_and(|losses: usize| losses >= parity);
+        let rows = &self.redundancy()?.rows;
+        Ok(!rows.iter().all(|row| is_whole(row.losses_tolerated)))
+    }
+
+    /// Says whether a stripe in the repair ledger holds something.
+    fn notes_live_stripe(&self) -> Result<bool, CommitError> {
+        let (mut from, end) = key::repairs();
+        loop {
+            let notes = self.meta.scan(&from, &end, NOTES_AT_ONCE)?;
+            for (note, _) in &notes {
+                let (_, stripe) = key::parse_repair(note)?;
+                if self.has_backref(stripe)? {
+                    return Ok(true);
+                }
+            }
+            match notes.last() {
+                Some((last, _)) if notes.len() == NOTES_AT_ONCE => from = successor(last),
+                _ => return Ok(false),
+            }
+        }
     }
 
     /// Says whether segment files are known to be gone or too short, on members at hand: since the volume
