@@ -334,7 +334,12 @@ pub(super) fn connect(
     for directory in directories {
         let path = directory.join(&stem).with_extension("sock");
         match UnixStream::connect(&path) {
-            Ok(stream) if serves(&stream, &[user, own]) => return Ok(Some(stream)),
+            Ok(stream) if serves(&stream, &[user, own]) => {
+                let departure = Departure::of(&stream);
+                if !departure.is_under_way() || departure.wait(BRIEF_TIMEOUT)?.is_some() {
+                    return Ok(Some(stream));
+                }
+            }
             // Anybody can put a socket where anybody can write.
             Ok(_) => log::warn!("{} is not a daemon of user {user}", path.display()),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -376,14 +381,25 @@ pub(super) fn ask_and_heed(
     request: &Request,
     heed: impl FnMut(&Answer),
 ) -> Result<Answer, Failure> {
-    let silent = |error: io::Error| {
-        Failure::environment(format!("the daemon does not answer: {error}"))
-            .advise("look at its log; `kill -TERM` of its process unmounts in good order")
+    let departure = Departure::of(&stream);
+    let silent = |error: io::Error| match departure.wait(BRIEF_TIMEOUT) {
+        Ok(None) if is_hangup(&error) => {
+            Failure::environment("the daemon was gone before it answered")
+                .advise("mount the volume again; the log says why it ended, unless it was killed")
+        }
+        _ => Failure::environment(format!("the daemon does not answer: {error}"))
+            .advise("look at its log; `kill -TERM` of its process unmounts in good order"),
     };
     match exchange(stream, request, heed).map_err(silent)? {
         Answer::Failed(failure) => Err(failure),
         answer => Ok(answer),
     }
+}
+
+/// Says whether the other end was closed.
+fn is_hangup(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
 fn exchange(
@@ -424,7 +440,7 @@ fn exchange(
     }
 }
 
-/// Waits until the process at the other end of a connection is gone, once it has said that it ends.
+/// Waits until the process at the other end of a connection is gone, once it has said that it ends or hung up.
 ///
 /// Taken before the request is sent, so that the process is the right one.
 pub(super) struct Departure(Option<Leaving>);
@@ -445,6 +461,16 @@ impl Departure {
             })
         });
         Self(leaving.ok())
+    }
+
+    /// Says whether the process has ended and the system is yet to close what it had open, its socket among that.
+    fn is_under_way(&self) -> bool {
+        // Its memory goes first, and with it the words that it was started with.
+        let has_no_memory = |Leaving { pid, .. }: &Leaving| {
+            fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero()))
+                .is_ok_and(|words| words.is_empty())
+        };
+        self.0.as_ref().is_some_and(has_no_memory)
     }
 
     /// Waits for at most `patience`; returns the process if it is still there then.
@@ -551,7 +577,7 @@ pub(super) fn connect_to(mountpoint: &Path, entry: &MountEntry) -> Result<UnixSt
     let shown = mountpoint.display();
     connect(mountpoint, Some(entry))?.ok_or_else(|| {
         Failure::environment(format!("the daemon that served {shown} is gone")).advise(format!(
-            "`cauchyfs unmount {shown}` clears the mountpoint; then mount it again"
+            "mount the volume at {shown} again; to be without it, `cauchyfs unmount {shown}`"
         ))
     })
 }

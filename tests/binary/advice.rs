@@ -52,6 +52,9 @@ fn after_a_crash_the_volume_is_mounted_again_without_another_command() {
     drop(file);
     let daemon = volume.daemon().expect("a daemon serves the mount");
     must("kill", &["-KILL", &daemon.to_string()]);
+    // It is ending, and has its socket open for some moments more.
+    let (_, status) = command(&volume, &["status"], &[]);
+    assert!(status.contains("gone"), "{status}");
     eventually("the daemon is dead", || volume.daemon().is_none());
     assert!(is_mounted(&volume), "the dead mount is in the way");
     let (_, status) = command(&volume, &["status"], &[]);
