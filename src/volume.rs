@@ -564,6 +564,12 @@ impl Volume {
         self.core.undecodable.all()
     }
 
+    /// Says whether more stripes have such bytes than [`Volume::undecodable`] returns.
+    #[must_use]
+    pub fn undecodable_is_cut(&self) -> bool {
+        self.core.undecodable.is_cut()
+    }
+
     /// Takes note of bytes of a stripe's payload that are known to be lost.
     pub fn note_undecodable(&self, stripe: StripeId, lost: &[Range<u32>]) {
         self.core.undecodable.add(stripe, lost);

@@ -56,6 +56,8 @@ pub struct Redundancy {
     pub rows: Vec<RedundancyRow>,
     /// The first stripes whose data is lost, at most 100,000.
     pub unrecoverable: Vec<LostStripe>,
+    /// Whether more stripes turned out to be lost than are remembered: they count as what their files look like.
+    pub is_cut: bool,
 }
 
 impl Redundancy {
@@ -63,7 +65,8 @@ impl Redundancy {
     #[must_use]
     pub fn lists_all_lost(&self) -> bool {
         let lost = self.rows.iter().filter(|row| row.losses_tolerated < 0);
-        lost.map(|row| row.stripes).sum::<u64>() <= self.unrecoverable.len() as u64
+        let stripes: u64 = lost.map(|row| row.stripes).sum();
+        !self.is_cut && stripes <= self.unrecoverable.len() as u64
     }
 }
 

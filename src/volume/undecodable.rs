@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::format::StripeId;
 
-/// The most stripes that are remembered: a few megabytes.
+/// The most stripes that are remembered: a few megabytes. Whoever asks is told if there were more.
 const MOST: usize = 1 << 15;
 
 /// Stripes of which something could not be decoded, because too few of their shards were right: which
@@ -22,6 +22,8 @@ pub(super) type LostBytes = BTreeMap<StripeId, Vec<Range<u32>>>;
 struct State {
     lost: LostBytes,
     changes: u64,
+    /// Whether there were more than can be remembered.
+    is_cut: bool,
 }
 
 impl Undecodable {
@@ -43,6 +45,8 @@ impl Undecodable {
         } else if state.lost.len() < MOST || state.lost.contains_key(&stripe) {
             state.lost.insert(stripe, lost.to_vec())
         } else {
+            state.changes += u64::from(!state.is_cut);
+            state.is_cut = true;
             return;
         };
         state.changes += u64::from(before.unwrap_or_default() != lost);
@@ -61,6 +65,11 @@ impl Undecodable {
     /// Counts how often something of it changed.
     pub(super) fn changes(&self) -> u64 {
         self.0.lock().changes
+    }
+
+    /// Says whether there were stripes that are not remembered.
+    pub(super) fn is_cut(&self) -> bool {
+        self.0.lock().is_cut
     }
 
     /// Returns all that is lost.
@@ -106,5 +115,20 @@ mod tests {
         undecodable.set(stripe, &[]);
         assert!(undecodable.all().is_empty());
         assert_eq!(undecodable.changes(), 4);
+    }
+
+    #[test]
+    fn who_asks_is_told_that_not_all_is_remembered() {
+        let undecodable = Undecodable::default();
+        let most = MOST as u64;
+        let spoil = |stripe| undecodable.set(StripeId(stripe), std::slice::from_ref(&(0..1)));
+        (0..most).for_each(spoil);
+        spoil(0);
+        assert!(!undecodable.is_cut());
+        spoil(most);
+        spoil(most + 1);
+        assert!(undecodable.is_cut());
+        assert_eq!(undecodable.all().len(), MOST);
+        assert_eq!(undecodable.changes(), most + 1);
     }
 }

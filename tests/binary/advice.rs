@@ -80,11 +80,7 @@ fn the_log_tells_who_went_and_came_back_and_what_was_done() {
     if skip_mounts() {
         return;
     }
-    let shape = Shape {
-        members: 7,
-        ..Shape::FOUR_TWO
-    };
-    let volume = TestVolume::create(shape, 1024);
+    let volume = TestVolume::create(Shape::FOUR_TWO_AND_ONE, 1024);
     volume.mount();
     write_large(&volume.path("before"), 1, LARGE / 4).unwrap();
     let log = |line: &str| {
@@ -215,11 +211,7 @@ fn a_replacement_that_dies_half_way_is_not_reported_as_done() {
     if skip_mounts() {
         return;
     }
-    let shape = Shape {
-        members: 7,
-        ..Shape::FOUR_TWO
-    };
-    let volume = TestVolume::create(shape, 3072);
+    let volume = TestVolume::create(Shape::FOUR_TWO_AND_ONE, 3072);
     volume.mount();
     write_large(&volume.path("large"), 1, LARGE).unwrap();
     let new = volume.home.join("new");

@@ -168,11 +168,7 @@ fn a_full_disk_is_left_out_where_the_others_suffice() {
     }
     let mut disks: Vec<_> = (0..6).map(|_| Disk::new(DiskKind::Tmpfs, 768)).collect();
     disks.push(Disk::new(DiskKind::Ext4, 160));
-    let shape = Shape {
-        members: 7,
-        ..Shape::FOUR_TWO
-    };
-    let volume = TestVolume::create_over(shape, disks);
+    let volume = TestVolume::create_over(Shape::FOUR_TWO_AND_ONE, disks);
     volume.mount();
     for seed in 0..8 {
         write_large(&volume.path(&format!("large{seed}")), seed, LARGE).unwrap();

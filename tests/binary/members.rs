@@ -349,11 +349,7 @@ fn a_directory_that_is_removed_is_emptied_and_is_nobodys_afterwards() {
     if skip_mounts() {
         return;
     }
-    let shape = Shape {
-        members: 7,
-        ..Shape::FOUR_TWO
-    };
-    let mut volume = TestVolume::create(shape, 3072);
+    let mut volume = TestVolume::create(Shape::FOUR_TWO_AND_ONE, 3072);
     volume.mount();
     write_large(&volume.path("large"), 1, LARGE).unwrap();
     let load = Load::start(volume.path("load"));
@@ -384,11 +380,7 @@ fn a_directory_that_is_being_removed_is_kept_when_it_is_added() {
     if skip_mounts() {
         return;
     }
-    let shape = Shape {
-        members: 7,
-        ..Shape::FOUR_TWO
-    };
-    let volume = TestVolume::create(shape, 3072);
+    let volume = TestVolume::create(Shape::FOUR_TWO_AND_ONE, 3072);
     volume.mount();
     write_large(&volume.path("large"), 1, LARGE).unwrap();
     let kept = text(&volume.members[6]);
@@ -421,11 +413,7 @@ fn who_went_away_while_it_was_being_removed_is_taken_in_and_kept_when_it_is_want
         return;
     }
     for change in [&["add"][..], &["replace", "6"]] {
-        let shape = Shape {
-            members: 7,
-            ..Shape::FOUR_TWO
-        };
-        let mut volume = TestVolume::create(shape, 3072);
+        let mut volume = TestVolume::create(Shape::FOUR_TWO_AND_ONE, 3072);
         volume.mount();
         write_large(&volume.path("large"), 1, LARGE).unwrap();
         let mut removal = Command::new(CAUCHYFS)

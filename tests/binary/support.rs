@@ -12,6 +12,7 @@ use tempfile::TempDir;
 mod disk;
 mod fio;
 mod load;
+mod rounds;
 mod segment;
 mod tree;
 
@@ -104,6 +105,12 @@ impl Shape {
         members: 6,
         segment: "16MiB",
         unit: "256KiB",
+    };
+
+    /// The same over one directory more than a stripe needs.
+    pub(crate) const FOUR_TWO_AND_ONE: Self = Self {
+        members: 7,
+        ..Self::FOUR_TWO
     };
 }
 

@@ -221,6 +221,7 @@ impl<'v> Count<'v> {
         Redundancy {
             rows: rows.into_values().collect(),
             unrecoverable,
+            is_cut: self.volume.undecodable_is_cut(),
         }
     }
 }

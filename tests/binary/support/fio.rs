@@ -2,11 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 
-use super::{drop_caches, eventually, text};
+use super::rounds::Rounds;
+use super::{drop_caches, text};
 
 /// Directories that are written to in turn.
 const DIRECTORIES: u64 = 3;
@@ -37,9 +35,7 @@ const JOBS: &[&str] = &[
 
 /// Runs fio again and again until it is ended. What is not as it was written is a panic.
 pub(crate) struct Fio {
-    stop: Arc<AtomicBool>,
-    rounds: Arc<AtomicU64>,
-    thread: JoinHandle<()>,
+    rounds: Rounds,
     directory: PathBuf,
 }
 
@@ -62,49 +58,31 @@ impl Fio {
 
     /// Starts it in a directory that it makes.
     pub(crate) fn start(directory: PathBuf) -> Self {
-        let (stop, rounds) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         for round in 0..DIRECTORIES {
             let place = place(&directory, round);
             std::fs::create_dir_all(place).expect("the mount is writable");
         }
-        let thread = std::thread::spawn({
-            let (stop, rounds) = (Arc::clone(&stop), Arc::clone(&rounds));
+        let rounds = Rounds::start({
             let directory = directory.clone();
-            move || {
-                while !stop.load(Ordering::Relaxed) {
-                    // Some is read back while the rest is still being written.
-                    let options = ["--do_verify=1", "--verify_backlog=16"];
-                    run_fio(&directory, rounds.load(Ordering::Relaxed), &options);
-                    rounds.fetch_add(1, Ordering::Relaxed);
-                }
-            }
+            // Some is read back while the rest is still being written.
+            let options = ["--do_verify=1", "--verify_backlog=16"];
+            move |round| run_fio(&directory, round, &options)
         });
-        Self {
-            stop,
-            rounds,
-            thread,
-            directory,
-        }
+        Self { rounds, directory }
     }
 
     /// Waits until a run that begins from now on has ended well.
     #[track_caller]
     pub(crate) fn goes_on(&self) {
-        let wanted = self.rounds.load(Ordering::Relaxed) + 2;
-        eventually("fio goes on", || {
-            self.rounds.load(Ordering::Relaxed) >= wanted || self.thread.is_finished()
-        });
-        assert!(!self.thread.is_finished(), "fio failed");
+        self.rounds.go_on(2);
     }
 
     /// Ends it, and fails if anything is not what it wrote last.
     #[track_caller]
     pub(crate) fn end(self) -> FioFiles {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().expect("fio did not fail");
         let files = FioFiles {
             directory: self.directory,
-            rounds: self.rounds.load(Ordering::Relaxed),
+            rounds: self.rounds.end(),
         };
         files.check();
         files

@@ -3,11 +3,9 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 
-use super::{drop_caches, eventually, pattern};
+use super::rounds::Rounds;
+use super::{drop_caches, pattern};
 
 /// Files that one load rewrites again and again.
 const FILES: u64 = 50;
@@ -15,9 +13,7 @@ const FILES: u64 = 50;
 /// Writes small files, and has the daemon say what is in them at once and before they are written
 /// again, until it is ended. Any error is a panic.
 pub(crate) struct Load {
-    stop: Arc<AtomicBool>,
-    rounds: Arc<AtomicU64>,
-    thread: JoinHandle<()>,
+    rounds: Rounds,
     directory: PathBuf,
 }
 
@@ -32,43 +28,25 @@ impl Load {
     /// Starts one in a directory that it makes.
     pub(crate) fn start(directory: PathBuf) -> Self {
         fs::create_dir(&directory).expect("the mount is writable");
-        let (stop, rounds) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let thread = std::thread::spawn({
-            let (stop, rounds) = (Arc::clone(&stop), Arc::clone(&rounds));
+        let rounds = Rounds::start({
             let directory = directory.clone();
-            move || {
-                while !stop.load(Ordering::Relaxed) {
-                    write_and_read(&directory, rounds.load(Ordering::Relaxed));
-                    rounds.fetch_add(1, Ordering::Relaxed);
-                }
-            }
+            move |round| write_and_read(&directory, round)
         });
-        Self {
-            stop,
-            rounds,
-            thread,
-            directory,
-        }
+        Self { rounds, directory }
     }
 
     /// Waits until as many rounds as there are files went well from now on.
     #[track_caller]
     pub(crate) fn goes_on(&self) {
-        let wanted = self.rounds.load(Ordering::Relaxed) + FILES;
-        eventually("the load goes on", || {
-            self.rounds.load(Ordering::Relaxed) >= wanted || self.thread.is_finished()
-        });
-        assert!(!self.thread.is_finished(), "an operation failed");
+        self.rounds.go_on(FILES);
     }
 
     /// Ends it, and fails if any operation did or any file is not what was written last.
     #[track_caller]
     pub(crate) fn end(self) -> Loaded {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().expect("no operation failed");
         let loaded = Loaded {
             directory: self.directory,
-            rounds: self.rounds.load(Ordering::Relaxed),
+            rounds: self.rounds.end(),
         };
         loaded.check();
         loaded
