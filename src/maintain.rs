@@ -53,6 +53,8 @@ pub struct Schedule {
     /// How long a member may be away before what it held is rebuilt elsewhere; for ever, if this is
     /// `None`.
     pub rebuild_after: Option<Duration>,
+    /// The most that a rebuild writes in a second, and a scrub reads, that nobody ordered.
+    pub bytes_per_second: Option<u64>,
 }
 
 /// Waits for the time of the next piece of work; returns whether to go on.
@@ -139,9 +141,8 @@ impl Maintain {
             start("tick", TICK, Box::new(Pipeline::tick));
             start("reap", REAP_INTERVAL, Box::new(Pipeline::reap));
             let (locks_of_scrub, until) = (Arc::clone(&locks), Arc::clone(&stop));
-            let interval = schedule.scrub_interval;
             let scrub: Work = Box::new(move |pipeline| {
-                scrub_if_due(pipeline, &*locks_of_scrub, &until, interval)
+                scrub_if_due(pipeline, &*locks_of_scrub, &until, schedule)
             });
             start("scrub", SCRUB_CHECK_INTERVAL, scrub);
             let locks_of_room = Arc::clone(&locks);
@@ -151,7 +152,7 @@ impl Maintain {
             let returns = Mutex::new(Returns::new(left_out));
             let look: Work = Box::new(move |pipeline| returns.lock().look(pipeline));
             start("return", RETURN_INTERVAL, look);
-            let shared = Arc::new(Rebuilder::new(schedule.rebuild_after, Arc::clone(&stop)));
+            let shared = Arc::new(Rebuilder::new(schedule, Arc::clone(&stop)));
             rebuilder = Some(Arc::clone(&shared));
             let waiting = Arc::clone(&shared);
             let wait: Wait = Box::new(move || waiting.wait_for_order(REBUILD_INTERVAL));
@@ -193,12 +194,13 @@ fn scrub_if_due(
     pipeline: &Pipeline,
     locks: &dyn InodeLocks,
     stop: &Stop,
-    interval: Option<Duration>,
+    schedule: Schedule,
 ) -> Result<(), CommitError> {
-    if !pipeline.members().is_verification_due() && !is_scrub_due(pipeline, interval)? {
+    let is_due = is_scrub_due(pipeline, schedule.scrub_interval)?;
+    if !is_due && !pipeline.members().is_verification_due() {
         return Ok(());
     }
-    let scrubbed = pipeline.scrub(locks, None, |_| {
+    let scrubbed = pipeline.scrub(locks, schedule.bytes_per_second, |_| {
         if *stop.stopped.lock() {
             ControlFlow::Break(())
         } else {
@@ -354,7 +356,7 @@ mod tests {
         let plan = FaultPlan::new();
         let pipeline = to_be_balanced(&plan);
         let lost = held_by(&pipeline, 3);
-        let rebuilder = Rebuilder::new(None, Arc::new(Stop::default()));
+        let rebuilder = Rebuilder::new(Schedule::default(), Arc::new(Stop::default()));
         let order = rebuilder.order(None, true);
         plan.add(Fault::at(2, Effect::Eio).of(Scope::MemberKind(3, CallKind::Read)));
         rebuilder.work(&pipeline, &NoLocks).unwrap();
@@ -384,7 +386,7 @@ mod tests {
     fn an_order_to_rebuild_does_not_wait_until_all_is_moved() {
         let plan = FaultPlan::new();
         let pipeline = to_be_balanced(&plan);
-        let rebuilder = Rebuilder::new(None, Arc::new(Stop::default()));
+        let rebuilder = Rebuilder::new(Schedule::default(), Arc::new(Stop::default()));
         let is_open = |order| rebuilder.outcome(order, Duration::ZERO).is_none();
         // Does something while the second shard is read that is to be moved.
         let work_meanwhile = |meanwhile: &dyn Fn()| {
@@ -441,7 +443,7 @@ mod tests {
         let store = pipeline.members().store(away).unwrap();
         let error = store.open_len("nothing").unwrap_err();
         pipeline.members().fail(away, &error);
-        let rebuilder = Rebuilder::new(None, Arc::new(Stop::default()));
+        let rebuilder = Rebuilder::new(Schedule::default(), Arc::new(Stop::default()));
         rebuilder.order(None, false);
         rebuilder.work(&pipeline, &NoLocks).unwrap();
         let waiting = || pipeline.rebuild_progress().bytes_waiting;
@@ -469,7 +471,7 @@ mod tests {
         pipeline.members().probe();
         let space = disks[roomy].open().space().unwrap();
         disks[roomy].set_capacity(space.total_bytes - space.free_bytes);
-        let rebuilder = Rebuilder::new(None, Arc::new(Stop::default()));
+        let rebuilder = Rebuilder::new(Schedule::default(), Arc::new(Stop::default()));
         rebuilder.order(None, false);
         rebuilder.work(&pipeline, &NoLocks).unwrap();
         let waiting = pipeline.rebuild_progress();
@@ -516,7 +518,7 @@ mod tests {
         const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
         let pipeline = pipeline();
         let stop = Arc::new(Stop::default());
-        let rebuilder = Rebuilder::new(None, Arc::clone(&stop));
+        let rebuilder = Rebuilder::new(Schedule::default(), Arc::clone(&stop));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 repeat(
@@ -544,7 +546,7 @@ mod tests {
         let back = MemberIndex(1);
         let stop = Stop::default();
         let scrub = || {
-            scrub_if_due(&pipeline, &NoLocks, &stop, None).unwrap();
+            scrub_if_due(&pipeline, &NoLocks, &stop, Schedule::default()).unwrap();
             pipeline.scrub_status().unwrap().state
         };
         assert_eq!(scrub(), ScrubState::Never, "nobody waits for one");

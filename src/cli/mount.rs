@@ -83,6 +83,7 @@ fn plan(arguments: &MountArguments) -> Result<Plan, Failure> {
         schedule: Schedule {
             scrub_interval: arguments.scrub_interval,
             rebuild_after: arguments.rebuild_after.0,
+            bytes_per_second: arguments.background_rate,
         },
     })
 }
@@ -150,6 +151,9 @@ fn command_line(arguments: &MountArguments, plan: &Plan, verbosity: u8) -> Vec<O
     if let Some(interval) = arguments.scrub_interval {
         let seconds = format!("{}s", interval.as_secs());
         line.extend(["--scrub-interval".into(), seconds.into()]);
+    }
+    if let Some(rate) = arguments.background_rate {
+        line.extend(["--background-rate".into(), rate.to_string().into()]);
     }
     let rebuild_after = arguments.rebuild_after.to_string();
     line.extend(["--rebuild-after".into(), rebuild_after.into()]);

@@ -46,6 +46,7 @@ mod returns;
 mod rollback;
 mod room;
 mod scrub;
+mod shortage;
 mod spread;
 mod stale;
 mod tiny;

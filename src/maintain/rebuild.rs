@@ -3,17 +3,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::Stop;
+use super::{Schedule, Stop};
 use crate::commit::{CommitError, InodeLocks, Pace, Pipeline, RebuildProgress, RebuildState};
 use crate::format::{Epoch, MemberIndex};
 
+use limit::Limit;
 use room::Waiting;
 
+mod limit;
 mod room;
 
 /// How long members have to be as they are before what they lack is rebuilt, if none is away.
@@ -31,8 +32,7 @@ pub struct OrderNumber(pub u64);
 pub struct Rebuilder {
     /// How long a member may be away before what it held is rebuilt elsewhere; for ever, if `None`.
     after: Option<Duration>,
-    /// Bytes that may be written in a second; 0 if that is not limited.
-    bytes_per_second: AtomicU64,
+    limit: Limit,
     state: Mutex<State>,
     /// What found no room; of use to who rebuilds alone.
     waiting: Mutex<Option<Waiting>>,
@@ -172,10 +172,10 @@ impl Watch {
 }
 
 impl Rebuilder {
-    pub(super) fn new(after: Option<Duration>, stop: Arc<Stop>) -> Self {
+    pub(super) fn new(schedule: Schedule, stop: Arc<Stop>) -> Self {
         Self {
-            after,
-            bytes_per_second: AtomicU64::new(0),
+            after: schedule.rebuild_after,
+            limit: Limit::new(schedule.bytes_per_second),
             state: Mutex::default(),
             waiting: Mutex::default(),
             done: Condvar::new(),
@@ -185,16 +185,15 @@ impl Rebuilder {
 
     /// Asks for a rebuild, with a limit to the bytes written in a second, and for shards to be moved to
     /// members that have fewer afterwards. The limit counts at once for one that is under way, too, and for
-    /// all that is asked for without one, until everything that was asked for is done or another is given.
+    /// all that is asked for without one, until everything that was asked for is done or another is given. Without
+    /// any there is none, whatever the limit is of what nobody asks for.
     ///
     /// What is lost until the order is carried out is rebuilt with it, and before any more shards are moved; so
     /// is what is asked for meanwhile.
     pub fn order(&self, bytes_per_second: Option<u64>, balance: bool) -> OrderNumber {
         let order = {
             let mut state = self.state.lock();
-            if let Some(limit) = bytes_per_second {
-                self.bytes_per_second.store(limit, Ordering::Relaxed);
-            }
+            self.limit.ask(bytes_per_second, !state.is_asked_for());
             state.ordered += 1;
             let order = state.ordered;
             if balance {
@@ -206,9 +205,9 @@ impl Rebuilder {
         order
     }
 
-    /// Lifts the limit: what was to be done slowly has been given up.
+    /// Lifts the limit that was asked for: what was to be done slowly has been given up.
     pub fn lift_limit(&self) {
-        self.bytes_per_second.store(0, Ordering::Relaxed);
+        self.limit.lift(self.state.lock().is_asked_for());
     }
 
     /// Waits until an order has been carried out, as far as that is possible, but no longer than so long.
@@ -272,7 +271,7 @@ impl Rebuilder {
             return Ok(());
         };
         let pace = Pace {
-            bytes_per_second: &self.bytes_per_second,
+            bytes_per_second: self.limit.in_force(),
             wait: &|time| self.stop.sleep(time),
         };
         let rebuilt = match task {
@@ -317,8 +316,7 @@ impl Rebuilder {
     fn announce(&self, state: &State) {
         self.done.notify_all();
         if !state.is_asked_for() {
-            // Nobody asked for it to be slow next time.
-            self.bytes_per_second.store(0, Ordering::Relaxed);
+            self.limit.reset();
         }
     }
 
@@ -411,6 +409,8 @@ fn members_of(pipeline: &Pipeline) -> Members {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
 
     const SEVEN: MemberIndex = MemberIndex(7);
@@ -433,8 +433,8 @@ mod tests {
 
     #[test]
     fn who_asks_without_a_limit_does_not_lift_the_one_that_another_asked_for() {
-        let rebuilder = Rebuilder::new(None, Arc::new(Stop::default()));
-        let limit = || rebuilder.bytes_per_second.load(Ordering::Relaxed);
+        let rebuilder = Rebuilder::new(Schedule::default(), Arc::new(Stop::default()));
+        let limit = || rebuilder.limit.in_force().load(Ordering::Relaxed);
         for (asked, counts) in [(None, 0), (Some(5), 5), (None, 5), (Some(9), 9), (None, 9)] {
             rebuilder.order(asked, false);
             assert_eq!(limit(), counts, "asked for {asked:?}");
@@ -446,6 +446,26 @@ mod tests {
         rebuilder.order(Some(5), false);
         rebuilder.lift_limit();
         assert_eq!(limit(), 0);
+    }
+
+    #[test]
+    fn what_nobody_asked_for_has_a_limit_of_its_own() {
+        let schedule = Schedule {
+            bytes_per_second: Some(7),
+            ..Schedule::default()
+        };
+        let rebuilder = Rebuilder::new(schedule, Arc::new(Stop::default()));
+        let limit = || rebuilder.limit.in_force().load(Ordering::Relaxed);
+        assert_eq!(limit(), 7);
+        rebuilder.order(None, false);
+        assert_eq!(limit(), 0, "who asks waits for it");
+        rebuilder.order(Some(5), false);
+        rebuilder.lift_limit();
+        assert_eq!(limit(), 0);
+        rebuilder.note_done(2, Ok(()));
+        assert_eq!(limit(), 7);
+        rebuilder.lift_limit();
+        assert_eq!(limit(), 7);
     }
 
     #[test]

@@ -236,3 +236,31 @@ fn what_a_lost_directory_held_is_rebuilt_after_the_time_that_it_is_given() {
     volume.unmount();
     volume.assert_intact_in(&[0, 1, 2, 3, 4, 6, 7], 2);
 }
+
+/// At this rate neither would end in a day.
+#[test]
+fn what_begins_by_itself_is_slow_if_it_is_to_be_and_who_orders_it_need_not_wait() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(SPACIOUS, 2048);
+    let slowly = ["--rebuild-after", "1s", "--background-rate", "1K"];
+    let slowly = slowly.into_iter().chain(["--scrub-interval", "1d"]);
+    volume.try_mount(&[0, 1, 2, 3, 4, 5, 6, 7], &slowly.collect::<Vec<_>>());
+    write_large(&volume.path("large"), 1, LARGE / 4).unwrap();
+    volume.delete_member(5);
+    let state_of = |what: &str| volume.status().0[what]["state"].clone();
+    eventually("both have begun", || {
+        state_of("rebuild") == "running" && state_of("scrub") == "running"
+    });
+    write_large(&volume.path("other"), 2, LARGE / 8).unwrap();
+    drop_caches();
+    check_large(&volume.path("large"), 1, LARGE / 4);
+    assert_eq!(state_of("rebuild"), "running");
+    assert_eq!(state_of("scrub"), "running");
+    let output = rebuild(&volume, &["--json"]);
+    assert_eq!(document(&output)["state"], "finished", "{output:?}");
+    volume.assert_full_redundancy();
+    volume.unmount();
+    volume.assert_intact_in(&[0, 1, 2, 3, 4, 6, 7], 2);
+}

@@ -8,7 +8,7 @@ use crate::commit::{Pace, RebuildState};
 use crate::store::{Effect, Fault};
 
 /// Files of every kind of length, in an order that leaves short stripes between full ones.
-fn fill(fs: &TestFs, first: u64, model: &mut Model) {
+pub(super) fn fill(fs: &TestFs, first: u64, model: &mut Model) {
     let lens = [1, 63, 4_096, 5_000, 100, 70_000, 3, 16_384, 120_001];
     for (file, len) in (first..).zip(lens) {
         let data = pattern(file, len);
@@ -27,7 +27,7 @@ fn fill_amply(fs: &TestFs, model: &mut Model) {
 }
 
 /// Asserts that every stripe bears the loss of any `parity` members, by counting and by losing them.
-fn assert_whole(
+pub(super) fn assert_whole(
     fs: TestFs,
     rig: &Rig,
     gone: &[usize],
@@ -114,85 +114,6 @@ fn files_that_are_gone_or_cut_short_are_made_again_with_the_same_bytes() {
         );
     }
     assert_whole(fs, &rig, &[], 2, &model, "files were gone");
-}
-
-#[test]
-fn files_that_readers_or_counting_find_gone_or_cut_short_are_called_for() {
-    for (is_read, is_cut) in [(true, true), (true, false), (false, true), (false, false)] {
-        let context = format!("read {is_read}, cut {is_cut}");
-        let rig = Rig::new(2, 1, 3);
-        let fs = rig.open(&[]);
-        let mut model = Model::new();
-        fill(&fs, 0, &mut model);
-        fs.close();
-        let fs = rig.open(&[]);
-        let disk = rig.disks[1].open();
-        for (name, _) in disk.list(files::SEGMENTS).unwrap() {
-            if is_cut {
-                disk.truncate(&name, 0).unwrap();
-            } else {
-                disk.remove(&name).unwrap();
-            }
-        }
-        assert!(!fs.pipeline.may_lack_shards().unwrap(), "{context}");
-        if is_read {
-            assert_holds(&fs, &model, &context);
-        } else {
-            assert_eq!(fs.redundancy()[0].0, 0, "{context}");
-        }
-        assert!(fs.pipeline.may_lack_shards().unwrap(), "{context}");
-        fs.rebuild().unwrap();
-        assert_whole(fs, &rig, &[], 1, &model, &context);
-    }
-}
-
-/// A stripe that is not full has no shards in some slots of its segment, but files are there for all.
-#[test]
-fn files_that_hold_no_shard_are_made_anew_as_well() {
-    for disk in 0..3 {
-        let rig = Rig::new(2, 1, 3);
-        let fs = rig.open(&[]);
-        fs.write(1, &pattern(1, 3000)).unwrap();
-        fs.pipeline.checkpoint().unwrap();
-        let holds_shard = fs.written_shards().iter().any(|shard| shard.disk == disk);
-        fs.close();
-        let store = rig.disks[disk].open();
-        for (name, _) in store.list(files::SEGMENTS).unwrap() {
-            store.remove(&name).unwrap();
-        }
-        let fs = rig.open(&[]);
-        assert!(fs.pipeline.may_lack_shards().unwrap(), "disk {disk}");
-        assert_eq!(
-            fs.pipeline.lacks_shards().unwrap(),
-            holds_shard,
-            "disk {disk}"
-        );
-        fs.rebuild().unwrap();
-        assert!(!fs.pipeline.may_lack_shards().unwrap(), "disk {disk}");
-        fs.close();
-        let fs = rig.open(&[]);
-        assert!(
-            !fs.pipeline.may_lack_shards().unwrap(),
-            "disk {disk}, again"
-        );
-        assert_eq!(fs.redundancy(), [(1, 1)], "disk {disk}");
-    }
-}
-
-/// What is dead is given back in a moment; until then it lacks what it lacked, and nobody misses that.
-#[test]
-fn a_volume_whose_dead_stripes_alone_lack_shards_lacks_none() {
-    let rig = Rig::new(2, 1, 3);
-    let fs = rig.open(&[1]);
-    fs.write(1, &pattern(1, 70_000)).unwrap();
-    fs.close();
-    let fs = rig.open(&[]);
-    assert!(fs.pipeline.lacks_shards().unwrap());
-    fs.remove(1).unwrap();
-    fs.sync().unwrap();
-    assert!(fs.pipeline.may_lack_shards().unwrap());
-    assert!(!fs.pipeline.lacks_shards().unwrap());
-    assert_eq!(fs.redundancy(), []);
 }
 
 #[test]
