@@ -516,7 +516,8 @@ impl Volume {
         self.core.look_at_files(segment)
     }
 
-    /// As [`Volume::census`], but members that do not answer in a moment count with what they had when they were asked last.
+    /// As [`Volume::census`], but members that do not answer in a moment count with what they had when they were asked
+    /// last, and what they made since.
     #[must_use]
     pub fn census_at_once(&self) -> Census {
         self.core.census_at_once()

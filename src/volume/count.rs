@@ -17,6 +17,11 @@ pub struct Census {
     files: Arc<HashMap<(MemberIndex, SegmentId), u64>>,
     /// The members of which it is not known whether their files hold what they should.
     unverified: Arc<PutBack>,
+    /// The first segment that was not made yet when the members were asked.
+    next: SegmentId,
+    /// Members that did not answer in time: what is listed of them is older, and this was the first segment
+    /// then that was not made yet. They said of those made since that they made them.
+    silent: BTreeMap<MemberIndex, SegmentId>,
 }
 
 impl Census {
@@ -42,10 +47,18 @@ impl Census {
             .is_some_and(|len| len >= end_of(stripe))
     }
 
-    /// Returns the length of a member's file of a segment, or `None` if there is none at hand.
+    /// Returns the length of a member's file of a segment, or `None` if there is none at hand. One that is too new
+    /// to be listed is as long as anything.
     #[must_use]
     pub fn len(&self, member: MemberIndex, segment: SegmentId) -> Option<u64> {
-        self.files.get(&(member, segment)).copied()
+        let listed = self.files.get(&(member, segment)).copied();
+        let is_newer = |next: &SegmentId| segment >= *next;
+        listed.or_else(|| {
+            self.silent
+                .get(&member)
+                .is_some_and(is_newer)
+                .then_some(u64::MAX)
+        })
     }
 
     /// Says whether the file of one of these segments is gone, or shorter than its record says, on a
@@ -91,6 +104,14 @@ impl SegmentFiles {
     pub fn hold(&self, member: MemberIndex, stripe: &Stripe) -> bool {
         self.len(member).is_some_and(|len| len >= end_of(stripe))
     }
+}
+
+/// The segment files of a member.
+enum Listed {
+    /// As it says itself.
+    Now(Vec<(SegmentId, u64)>),
+    /// As it said before, and the first segment that was not made yet then.
+    Before(Vec<(SegmentId, u64)>, SegmentId),
 }
 
 fn end_of(stripe: &Stripe) -> u64 {
@@ -168,47 +189,62 @@ impl SegmentCensus {
 impl Core {
     /// Lists the segment files of all members at hand: one call to each.
     pub(super) fn census(&self) -> Census {
-        self.census_by(|member| self.members.call(member, "list", list_segments))
+        self.census_by(|member| {
+            let listed = self.members.call(member, "list", list_segments);
+            listed.map(Listed::Now)
+        })
     }
 
-    /// The same, but of members that do not answer in a moment as it was when they were asked last.
+    /// The same, but of members that do not answer in a moment as it was when they were asked last, with what
+    /// they made since.
     pub(super) fn census_at_once(&self) -> Census {
         let known = self.last_census.lock().clone();
         self.census_by(|member| {
             let of_member = |found: &(MemberIndex, SegmentId)| found.0 == member;
             if !known.files.keys().any(of_member) {
-                return self.members.call(member, "list", list_segments);
+                let listed = self.members.call(member, "list", list_segments);
+                return listed.map(Listed::Now);
             }
             let listed = self.members.call_briefly(member, "list", list_segments);
             match listed {
                 Err(error) if error.kind() == StoreErrorKind::Slow => {
                     let files = known.files.iter();
                     let held = files.filter(|((holder, _), _)| *holder == member);
-                    Ok(held.map(|((_, segment), len)| (*segment, *len)).collect())
+                    let held = held.map(|((_, segment), len)| (*segment, *len)).collect();
+                    let next = known.silent.get(&member).copied().unwrap_or(known.next);
+                    Ok(Listed::Before(held, next))
                 }
-                listed => listed,
+                listed => listed.map(Listed::Now),
             }
         })
     }
 
-    fn census_by(
-        &self,
-        list: impl Fn(MemberIndex) -> Result<Vec<(SegmentId, u64)>, StoreError>,
-    ) -> Census {
+    fn census_by(&self, list: impl Fn(MemberIndex) -> Result<Listed, StoreError>) -> Census {
+        // Before anybody is asked: the files of a segment are there before it is known.
+        let newest = self.segments.all().iter().map(|handle| handle.id.0).max();
         let mut files = HashMap::new();
+        let mut silent = BTreeMap::new();
         for member in self.members.live() {
-            match list(member) {
-                Ok(listed) => {
-                    let listed = listed.into_iter();
-                    files.extend(listed.map(|(segment, len)| ((member, segment), len)));
+            let listed = match list(member) {
+                Ok(Listed::Now(listed)) => listed,
+                Ok(Listed::Before(listed, next)) => {
+                    silent.insert(member, next);
+                    listed
                 }
                 // Most likely it is out of the volume by now; it counts for nothing.
-                Err(error) => log::debug!("{error}"),
-            }
+                Err(error) => {
+                    log::debug!("{error}");
+                    continue;
+                }
+            };
+            let listed = listed.into_iter();
+            files.extend(listed.map(|(segment, len)| ((member, segment), len)));
         }
         let census = Census {
             files: Arc::new(files),
             unverified: Arc::new(self.members.put_back()),
+            next: SegmentId(newest.map_or(0, |newest| newest + 1)),
+            silent,
         };
         *self.last_census.lock() = census.clone();
         census

@@ -27,6 +27,8 @@ impl Pipeline {
             ..RebuildProgress::default()
         };
         let outcome = self.spread(&mut round);
+        // Whoever counts next knows where the files are now, also of members that are slow to answer.
+        self.look_for_files();
         let mut progress = self.rebuilding.progress.lock();
         progress.set_stuck(&before);
         progress.elapsed = round.began.elapsed();

@@ -144,6 +144,36 @@ fn counting_does_not_wait_for_a_member_that_hangs() {
     plan.release();
 }
 
+/// A busy disk is slow to list its files, and has all the same what it said that it wrote.
+#[test]
+fn what_is_written_while_a_member_is_slow_to_answer_counts() {
+    let rig = Rig::new(2, 1, 3);
+    let plan = FaultPlan::new();
+    let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
+    let never = Duration::from_secs(3600);
+    let executor = Arc::new(Executor::new(ExecutorKind::Threads, never));
+    let fs = TestFs::open_on(stores, Access::ReadWrite, executor).unwrap();
+    fs.write(1, &pattern(1, 50_000)).unwrap();
+    fs.sync().unwrap();
+    assert_eq!(fs.redundancy().len(), 1);
+    let hanging = Fault::at(1, Effect::Hang).of(Scope::MemberKind(1, CallKind::List));
+    plan.add(hanging.lasting());
+    let known = fs.pipeline.volume.segments().len();
+    for round in 0..2 {
+        fs.write(2 + round, &pattern(round, 90_000)).unwrap();
+        fs.pipeline.checkpoint().unwrap();
+        let counted = fs.redundancy();
+        assert!(
+            counted.iter().all(|row| row.0 == 1),
+            "round {round}: {counted:?}"
+        );
+        assert!(!fs.pipeline.may_lack_shards().unwrap(), "round {round}");
+    }
+    assert!(fs.pipeline.volume.segments().len() > known);
+    plan.clear();
+    plan.release();
+}
+
 /// Takes away, gives back, damages and changes what is counted.
 fn disturb(fs: &TestFs, rig: &Rig, random: &mut StdRng, lost: &mut Option<usize>) -> String {
     let disk = random.random_range(0..4);
