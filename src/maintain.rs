@@ -244,7 +244,7 @@ fn repeat(
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Instant;
 
     use super::*;
@@ -344,6 +344,33 @@ mod tests {
         pipeline.balance(&pace, &|| false).unwrap().bytes_done == 0
     }
 
+    /// Gives members that are away so much time.
+    fn rebuilder_after(time: Duration) -> Rebuilder {
+        let schedule = Schedule {
+            rebuild_after: Some(time),
+            ..Schedule::default()
+        };
+        Rebuilder::new(schedule, Arc::new(Stop::default()))
+    }
+
+    /// Has shards moved until one of those that have them is lost.
+    fn lose_one_while_moving(
+        rebuilder: &Rebuilder,
+        plan: &FaultPlan,
+        pipeline: &Pipeline,
+        now: Instant,
+    ) {
+        plan.add(Fault::at(2, Effect::Eio).of(Scope::MemberKind(3, CallKind::Read)));
+        rebuilder.work_by(&|| now, pipeline, &NoLocks).unwrap();
+        assert_eq!(plan.triggered(), 1);
+    }
+
+    /// Returns how many losses the worst stripe bears.
+    fn tolerated(pipeline: &Pipeline) -> Option<i16> {
+        let rows = pipeline.redundancy().unwrap().rows.clone();
+        rows.first().map(|row| row.losses_tolerated)
+    }
+
     /// Returns the segments that have shards on a disk, by what the disk says.
     fn held_by(pipeline: &Pipeline, member: u16) -> BTreeSet<String> {
         let store = pipeline.members().store(MemberIndex(member)).unwrap();
@@ -356,18 +383,17 @@ mod tests {
         let plan = FaultPlan::new();
         let pipeline = to_be_balanced(&plan);
         let lost = held_by(&pipeline, 3);
-        let rebuilder = Rebuilder::new(Schedule::default(), Arc::new(Stop::default()));
+        let rebuilder = rebuilder_after(Duration::ZERO);
         let order = rebuilder.order(None, true);
-        plan.add(Fault::at(2, Effect::Eio).of(Scope::MemberKind(3, CallKind::Read)));
-        rebuilder.work(&pipeline, &NoLocks).unwrap();
-        assert_eq!(plan.triggered(), 1);
+        let now = Instant::now();
+        lose_one_while_moving(&rebuilder, &plan, &pipeline, now);
         let stopped = pipeline.rebuild_progress();
         assert_eq!(stopped.state, RebuildState::Stopped, "{stopped:?}");
         assert!(stopped.bytes_left > 0, "{stopped:?}");
         assert!(rebuilder.outcome(order, Duration::ZERO).is_none());
         let moved = held_by(&pipeline, 4);
         plan.record();
-        rebuilder.work(&pipeline, &NoLocks).unwrap();
+        rebuilder.work_by(&|| now, &pipeline, &NoLocks).unwrap();
         let outcome = rebuilder.outcome(order, Duration::ZERO);
         assert!(matches!(outcome, Some(Ok(()))), "{outcome:?}");
         let made = plan.take_log().into_iter();
@@ -383,17 +409,64 @@ mod tests {
     }
 
     #[test]
+    fn who_goes_while_shards_are_moved_has_all_the_time_to_come_back() {
+        let plan = FaultPlan::new();
+        let pipeline = to_be_balanced(&plan);
+        let given = Duration::from_secs(600);
+        let rebuilder = rebuilder_after(given);
+        let order = rebuilder.order(None, true);
+        let start = Instant::now();
+        lose_one_while_moving(&rebuilder, &plan, &pipeline, start);
+        let work_by = |clock: &dyn Fn() -> Instant| {
+            rebuilder.work_by(clock, &pipeline, &NoLocks).unwrap();
+            tolerated(&pipeline)
+        };
+        let just_before = start + Duration::from_secs(599);
+        assert_eq!(work_by(&|| just_before), Some(0));
+        let outcome = rebuilder.outcome(order, Duration::ZERO);
+        assert!(matches!(outcome, Some(Ok(()))), "{outcome:?}");
+        assert_eq!(work_by(&|| start + given), Some(1));
+    }
+
+    #[test]
+    fn the_moving_of_shards_gives_way_once_the_time_is_over_of_who_is_away() {
+        let plan = FaultPlan::new();
+        let pipeline = to_be_balanced(&plan);
+        let given = Duration::from_secs(600);
+        let rebuilder = rebuilder_after(given);
+        let order = rebuilder.order(None, true);
+        let start = Instant::now();
+        lose_one_while_moving(&rebuilder, &plan, &pipeline, start);
+        let moved = held_by(&pipeline, 4);
+        let looks = AtomicU64::new(0);
+        let clock = || match looks.fetch_add(1, Ordering::Relaxed) {
+            0 => start,
+            _ => start + given,
+        };
+        rebuilder.work_by(&clock, &pipeline, &NoLocks).unwrap();
+        assert!(rebuilder.outcome(order, Duration::ZERO).is_none());
+        assert_eq!(held_by(&pipeline, 4), moved);
+        assert_eq!(tolerated(&pipeline), Some(0));
+        rebuilder.work_by(&clock, &pipeline, &NoLocks).unwrap();
+        let outcome = rebuilder.outcome(order, Duration::ZERO);
+        assert!(matches!(outcome, Some(Ok(()))), "{outcome:?}");
+        assert_eq!(tolerated(&pipeline), Some(1));
+        assert!(is_balanced(&pipeline));
+    }
+
+    #[test]
     fn an_order_to_rebuild_does_not_wait_until_all_is_moved() {
         let plan = FaultPlan::new();
         let pipeline = to_be_balanced(&plan);
         let rebuilder = Rebuilder::new(Schedule::default(), Arc::new(Stop::default()));
         let is_open = |order| rebuilder.outcome(order, Duration::ZERO).is_none();
+        let now = Instant::now();
         // Does something while the second shard is read that is to be moved.
         let work_meanwhile = |meanwhile: &dyn Fn()| {
             let before = plan.triggered();
             plan.add(Fault::at(2, Effect::Hang).of(Scope::MemberKind(3, CallKind::Read)));
             std::thread::scope(|scope| {
-                let work = scope.spawn(|| rebuilder.work(&pipeline, &NoLocks));
+                let work = scope.spawn(|| rebuilder.work_by(&|| now, &pipeline, &NoLocks));
                 while plan.triggered() == before && !work.is_finished() {
                     std::thread::yield_now();
                 }
@@ -452,7 +525,7 @@ mod tests {
         // First it is noted that members are others now.
         for seconds in [60, 120] {
             let now = Instant::now() + Duration::from_secs(seconds);
-            rebuilder.work_at(now, &pipeline, &NoLocks).unwrap();
+            rebuilder.work_by(&|| now, &pipeline, &NoLocks).unwrap();
         }
         assert_eq!(waiting(), 0);
     }
@@ -476,14 +549,10 @@ mod tests {
         rebuilder.work(&pipeline, &NoLocks).unwrap();
         let waiting = pipeline.rebuild_progress();
         assert!(waiting.bytes_waiting > 0, "{waiting:?}");
-        let tolerated = || {
-            let rows = pipeline.redundancy().unwrap().rows.clone();
-            rows.first().map(|row| row.losses_tolerated)
-        };
         let work_after = |seconds| {
             let now = Instant::now() + Duration::from_secs(seconds);
-            rebuilder.work_at(now, &pipeline, &NoLocks).unwrap();
-            tolerated()
+            rebuilder.work_by(&|| now, &pipeline, &NoLocks).unwrap();
+            tolerated(&pipeline)
         };
         assert_eq!(work_after(60), Some(0));
         disks[roomy].set_capacity(64 << 20);

@@ -55,7 +55,12 @@ struct State {
 impl State {
     /// Says whether there is something to do for an order.
     fn is_asked_for(&self) -> bool {
-        self.ordered > self.done || !self.balance.is_empty()
+        self.is_ordered() || !self.balance.is_empty()
+    }
+
+    /// Says whether what is missing is to be rebuilt for an order.
+    fn is_ordered(&self) -> bool {
+        self.ordered > self.done
     }
 
     fn is_open(&self, order: OrderNumber) -> bool {
@@ -86,6 +91,13 @@ struct Members {
     leaving: bool,
     /// Whether files on them are known to be gone or too short.
     lacks_files: bool,
+}
+
+impl Members {
+    /// Says whether all are there, and to stay.
+    fn is_whole(&self) -> bool {
+        self.away.is_empty() && !self.leaving
+    }
 }
 
 /// What is to be rebuilt.
@@ -188,8 +200,8 @@ impl Rebuilder {
     /// all that is asked for without one, until everything that was asked for is done or another is given. Without
     /// any there is none, whatever the limit is of what nobody asks for.
     ///
-    /// What is lost until the order is carried out is rebuilt with it, and before any more shards are moved; so
-    /// is what is asked for meanwhile.
+    /// What is lost before it is begun is rebuilt with it. What is lost while shards are moved is rebuilt when it
+    /// would be without an order, and before any more are moved; so is what is asked for meanwhile.
     pub fn order(&self, bytes_per_second: Option<u64>, balance: bool) -> OrderNumber {
         let order = {
             let mut state = self.state.lock();
@@ -247,49 +259,56 @@ impl Rebuilder {
         pipeline: &Pipeline,
         locks: &dyn InodeLocks,
     ) -> Result<(), CommitError> {
-        self.work_at(Instant::now(), pipeline, locks)
+        self.work_by(&Instant::now, pipeline, locks)
     }
 
-    pub(super) fn work_at(
+    /// The same, by another clock.
+    pub(super) fn work_by(
         &self,
-        now: Instant,
+        clock: &dyn Fn() -> Instant,
         pipeline: &Pipeline,
         locks: &dyn InodeLocks,
     ) -> Result<(), CommitError> {
-        let (is_asked_for, ordered, balance) = {
+        let (is_ordered, ordered, balance) = {
             let state = self.state.lock();
             let balance = state.balance.last().copied();
-            (state.is_asked_for(), state.ordered, balance)
+            (state.is_ordered(), state.ordered, balance)
         };
+        let now = clock();
         let roomy = self.with_room(pipeline, now);
+        // Members that are away keep their time although shards are yet to be moved.
         let task = match &roomy {
-            _ if is_asked_for => Some(Task::Everything),
-            Some(waiting) => Some(waiting.task),
-            None => self.called_for(pipeline, now)?,
-        };
-        let Some(task) = task else {
-            return Ok(());
+            _ if is_ordered => Ok(Some(Task::Everything)),
+            Some(waiting) => Ok(Some(waiting.task)),
+            None => self.called_for(pipeline, now),
         };
         let pace = Pace {
             bytes_per_second: self.limit.in_force(),
             wait: &|time| self.stop.sleep(time),
         };
-        let rebuilt = match task {
-            Task::Everything => pipeline.rebuild(locks, &pace),
-            Task::AtHand => pipeline.catch_up(&pace),
-        };
-        let mut outcome = rebuilt.map(|done| {
-            self.note_waiting(pipeline, task, &done, roomy.as_ref());
-            log_rebuilt("rebuilt", &done);
-        });
-        self.note_done(ordered, outcome.clone());
-        if let (Ok(()), Some(balance)) = (&outcome, balance) {
-            let gives_way = || self.state.lock().ordered > ordered;
-            let balanced = pipeline.balance(&pace, &gives_way);
-            self.note_balanced(balance, &balanced);
-            outcome = balanced.map(|done| log_rebuilt("balanced", &done));
+        if let Some(task) = task.transpose() {
+            let rebuilt = task.and_then(|task| {
+                let done = match task {
+                    Task::Everything => pipeline.rebuild(locks, &pace)?,
+                    Task::AtHand => pipeline.catch_up(&pace)?,
+                };
+                self.note_waiting(pipeline, task, &done, roomy.as_ref());
+                log_rebuilt("rebuilt", &done);
+                Ok(())
+            });
+            self.note_done(ordered, rebuilt.clone());
+            rebuilt?;
         }
-        outcome
+        let Some(balance) = balance else {
+            return Ok(());
+        };
+        let gives_way = || {
+            let is_ordered = self.state.lock().ordered > ordered;
+            is_ordered || self.due(pipeline, clock()).is_some()
+        };
+        let balanced = pipeline.balance(&pace, &gives_way);
+        self.note_balanced(balance, &balanced);
+        balanced.map(|done| log_rebuilt("balanced", &done))
     }
 
     /// Takes note that all orders up to this one were carried out, but for the moving of shards, or what kept
@@ -345,23 +364,29 @@ impl Rebuilder {
         }
     }
 
+    /// Returns what it is time to look for without having been asked to.
+    fn due(&self, pipeline: &Pipeline, now: Instant) -> Option<Task> {
+        let members = members_of(pipeline);
+        let mut state = self.state.lock();
+        let watch = state
+            .watch
+            .get_or_insert_with(|| Watch::new(members.clone(), now));
+        watch.see(members, now);
+        watch.due(self.after, now)
+    }
+
     /// Returns what is to be rebuilt without having been asked for.
     fn called_for(&self, pipeline: &Pipeline, now: Instant) -> Result<Option<Task>, CommitError> {
-        let members = members_of(pipeline);
-        let is_whole = members.away.is_empty() && !members.leaving;
-        let task = {
-            let mut state = self.state.lock();
-            let new = || Watch::new(members.clone(), now);
-            let watch = state.watch.get_or_insert_with(new);
-            watch.see(members, now);
-            let task = watch.due(self.after, now);
-            if let Some(task) = task {
-                watch.note(task, now);
-            }
-            task
-        };
-        let Some(task) = task else {
+        let Some(task) = self.due(pipeline, now) else {
             return Ok(None);
+        };
+        let is_whole = {
+            let mut state = self.state.lock();
+            let watch = state.watch.as_mut();
+            watch.is_some_and(|watch| {
+                watch.note(task, now);
+                watch.members.is_whole()
+            })
         };
         pipeline.look_for_files();
         let may_be_known = task == Task::AtHand || is_whole;
