@@ -510,7 +510,7 @@ mod tests {
 
     #[test]
     fn nothing_waits_once_who_was_away_is_back_with_all_that_it_had() {
-        let (_disks, pipeline) = volume(2);
+        let (disks, pipeline) = volume(2);
         write(&pipeline, &vec![7; 2 << 20]);
         let away = MemberIndex(1);
         let store = pipeline.members().store(away).unwrap();
@@ -522,6 +522,10 @@ mod tests {
         let waiting = || pipeline.rebuild_progress().bytes_waiting;
         assert!(waiting() > 0);
         pipeline.join(Seat::Own, &store).unwrap();
+        for disk in &disks {
+            let space = disk.open().space().unwrap();
+            disk.set_capacity(space.total_bytes - space.free_bytes);
+        }
         // First it is noted that members are others now.
         for seconds in [60, 120] {
             let now = Instant::now() + Duration::from_secs(seconds);

@@ -54,8 +54,8 @@ impl Waiting {
         self.seen = now;
     }
 
-    /// Says whether a member has room for any of it that had none, or for more of it, and nobody went away who is
-    /// expected back.
+    /// Says whether a member has room for any of it that had none, or for more of it, or is back with what may be
+    /// some of it; and nobody went away who is expected back.
     pub(super) fn can_go_on(
         &self,
         away: &[MemberIndex],
@@ -65,7 +65,9 @@ impl Waiting {
             let then = self.room.get(member).copied().unwrap_or(0);
             *now >= self.least && (then < self.least || *now - self.least >= then)
         };
-        away.iter().all(|member| self.away.contains(member)) && room.iter().any(has_more)
+        let nobody_went = away.iter().all(|member| self.away.contains(member));
+        let somebody_is_back = self.away.iter().any(|member| !away.contains(member));
+        nobody_went && (somebody_is_back || room.iter().any(has_more))
     }
 }
 
@@ -96,10 +98,11 @@ mod tests {
         let goes_on = |one, two| waiting.can_go_on(&[MemberIndex(0)], &room(one, two));
         assert!(!goes_on(4, 25) && !goes_on(9, 34) && !goes_on(0, 0));
         assert!(goes_on(10, 25) && goes_on(0, 35));
-        assert!(waiting.can_go_on(&[], &room(10, 25)), "somebody is back");
+        assert!(waiting.can_go_on(&[], &room(4, 25)), "somebody is back");
         assert!(!waiting.can_go_on(&[TWO], &room(10, 0)), "it may be back");
         let new = BTreeMap::from([(MemberIndex(3), 10)]);
-        assert!(waiting.can_go_on(&[], &new), "a member that is new");
+        let away = [MemberIndex(0)];
+        assert!(waiting.can_go_on(&away, &new), "a member that is new");
     }
 
     #[test]
