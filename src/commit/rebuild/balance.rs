@@ -51,7 +51,8 @@ impl Pipeline {
         let segments = segments
             .filter(|(segment, _)| !self.volume.is_writing(*segment))
             .collect();
-        let needs = plan::balance(&segments, &self.volume.loads());
+        let (loads, leaving) = (self.volume.loads(), self.members.leaving());
+        let needs = plan::balance(&segments, &loads, &leaving);
         self.go_over(&needs, round)
     }
 }

@@ -209,12 +209,14 @@ fn add_files(
 }
 
 /// Chooses segments that leave the members with most for those with least, until no such move makes two of
-/// them more alike.
+/// them more alike. Those `leaving` get nothing, and what they have leaves them anyway.
 pub(super) fn balance(
     segments: &BTreeMap<SegmentId, Segment>,
     loads: &BTreeMap<MemberIndex, Load>,
+    leaving: &[MemberIndex],
 ) -> Vec<Need> {
     let mut loads = loads.clone();
+    loads.retain(|member, _| !leaving.contains(member));
     let mut slots: BTreeMap<SegmentId, Vec<Option<MemberIndex>>> = segments
         .iter()
         .filter(|(_, segment)| segment.len > 0)
@@ -323,6 +325,34 @@ fn add(
 mod tests {
     use super::*;
 
+    /// Returns a segment of 1+1 on two members.
+    fn segment_on(one: u16, other: u16) -> Segment {
+        Segment {
+            data_shards: 1,
+            parity_shards: 1,
+            code: 0,
+            len: 100 << 10,
+            slots: vec![Some(MemberIndex(one)), Some(MemberIndex(other))],
+        }
+    }
+
+    /// As where those that stay are too few for a stripe, and new ones go to all that are at hand.
+    #[test]
+    fn no_shards_go_to_a_member_that_is_being_emptied_so_that_others_are_as_full() {
+        let loads = [(0, 900), (1, 100), (2, 500), (3, 0)].map(|(member, taken)| {
+            let (taken, available) = (taken << 10, (1000 - taken) << 10);
+            (MemberIndex(member), Load { taken, available })
+        });
+        let segments = (0..4).map(|id| (SegmentId(id), segment_on(0, 2)));
+        let leaving = [MemberIndex(3)];
+        let needs = balance(&segments.collect(), &loads.into(), &leaving);
+        let goals: BTreeSet<MemberIndex> = needs
+            .iter()
+            .flat_map(|need| need.goals.values().copied())
+            .collect();
+        assert_eq!(goals, [MemberIndex(1)].into());
+    }
+
     #[test]
     fn balancing_large_disks_comes_to_an_end_however_small_a_segment_is() {
         let taken = [0, 100 << 10, 100 << 10];
@@ -331,19 +361,12 @@ mod tests {
             (MemberIndex(member), Load { taken, available })
         });
         let loads: BTreeMap<MemberIndex, Load> = loads.collect();
-        let segment = Segment {
-            data_shards: 1,
-            parity_shards: 1,
-            code: 0,
-            len: 100 << 10,
-            slots: vec![Some(MemberIndex(1)), Some(MemberIndex(2))],
-        };
-        let segments: BTreeMap<SegmentId, Segment> = [(SegmentId(1), segment)].into();
+        let segments: BTreeMap<SegmentId, Segment> = [(SegmentId(1), segment_on(1, 2))].into();
         let mut after = loads.clone();
         let mut slots = segments[&SegmentId(1)].slots.clone();
         let moves = (0..100).filter(|_| move_one(&mut slots, 100 << 10, &mut after));
         assert!(moves.count() <= 1);
-        let needs = balance(&segments, &loads);
+        let needs = balance(&segments, &loads, &[]);
         assert!(needs.len() <= 1, "{needs:?}");
     }
 }
