@@ -120,7 +120,8 @@ pub(super) struct MountArguments {
     /// 1d or never.
     #[arg(long, default_value = "10m", value_name = "TIME", value_parser = parse_wait)]
     pub(super) rebuild_after: Wait,
-    /// How long a directory may take for one operation before it counts as hung, and is left behind.
+    /// How long a directory may take for one operation before it counts as hung, and is left behind: from
+    /// 1s to 10m.
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_timeout)]
     pub(super) member_timeout: Duration,
     /// Address to serve metrics on (in a later release).

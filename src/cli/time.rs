@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use jiff::{Span, SpanRelativeTo};
 
+/// The longest that everything may have to wait for a directory that hangs.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(600);
+
 /// Parses `30d`, `12h`, `1h 30m` and the like; a day has 24 hours.
 ///
 /// # Errors
@@ -19,17 +22,22 @@ pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
     parse().ok_or_else(|| format!("`{text}` is no time; write it like 30d or 12h"))
 }
 
-/// Like [`parse_time`], but at least a second.
+/// Like [`parse_time`], but from a second to [`LONGEST_TIMEOUT`].
 ///
 /// # Errors
 ///
-/// As for [`parse_time`], or if it is less.
+/// As for [`parse_time`], or if it is less or more.
 pub(super) fn parse_timeout(text: &str) -> Result<Duration, String> {
     let time = parse_time(text)?;
-    let is_enough = time >= Duration::from_secs(1);
-    is_enough
-        .then_some(time)
-        .ok_or_else(|| format!("`{text}` is less than a second"))
+    if time < Duration::from_secs(1) {
+        return Err(format!("`{text}` is less than a second"));
+    }
+    if time > LONGEST_TIMEOUT {
+        return Err(format!(
+            "`{text}` is more than 10 minutes: for so long everything would wait for a directory that hangs"
+        ));
+    }
+    Ok(time)
 }
 
 /// Like [`parse_time`], or `never`.
@@ -70,6 +78,9 @@ mod tests {
         assert_eq!(parse_time("59m 60s"), hours(1));
         assert_eq!(parse_timeout("1500ms"), Ok(Duration::from_millis(1500)));
         assert!(parse_timeout("900ms").is_err());
+        assert_eq!(parse_timeout("10m"), Ok(LONGEST_TIMEOUT));
+        let refused = parse_timeout("10m 1ms").unwrap_err();
+        assert!(refused.contains("more than 10 minutes"), "{refused}");
         for text in ["", "30", "x", "-1d", "0s", "1mo"] {
             assert!(parse_time(text).is_err(), "{text}");
         }
