@@ -166,6 +166,13 @@ impl Superblock {
         *self.history.last().expect("a history has its own epoch")
     }
 
+    /// Says whether an epoch, if it led here, is too old for the history.
+    #[must_use]
+    pub fn has_forgotten(&self, epoch: Epoch) -> bool {
+        let first = self.history.first();
+        self.history.len() == MAX_HISTORY && first.is_some_and(|first| epoch < first.epoch)
+    }
+
     /// Returns the offset in the file at which this generation is written.
     #[must_use]
     pub fn slot_offset(&self) -> u64 {

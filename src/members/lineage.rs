@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::join::FORMER_MEMBER;
 use super::overtaken::needed_to_write;
 use super::{Absent, Access, Half, MembersError, Unusable};
-use crate::format::superblock::{EpochMark, MAX_HISTORY, Superblock};
+use crate::format::superblock::{EpochMark, Superblock};
 use crate::format::{MemberId, MemberIndex};
 use crate::store::StoreRef;
 
@@ -46,9 +46,7 @@ pub(super) fn trace(
         return Err(MembersError::NoMember { reasons });
     };
     let tip = tip.block.clone();
-    let forgotten = |block: &Superblock| {
-        tip.history.len() == MAX_HISTORY && block.head().epoch < tip.history[0].epoch
-    };
+    let forgotten = |block: &Superblock| tip.has_forgotten(block.head().epoch);
     let listed = |block: &Superblock| {
         let entry = tip.members.get(usize::from(block.index.0));
         entry.is_some_and(|entry| entry.id == block.member)

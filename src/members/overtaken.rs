@@ -58,14 +58,15 @@ impl Members {
         })
     }
 
-    /// Says whether a superblock is of this volume, and begins where the members that are here end.
+    /// Says whether a superblock is of this volume, and begins where the members that are here end, or may do so:
+    /// what led to it is known of the last epochs alone.
     fn is_behind(&self, other: &Superblock) -> bool {
         let roster = self.roster.lock();
         let head = other.head();
         let is_known = roster.knows(head) || roster.has_proposed(head);
         let is_ahead = roster
             .head()
-            .is_some_and(|ours| other.history.contains(&ours));
+            .is_some_and(|ours| other.history.contains(&ours) || other.has_forgotten(ours.epoch));
         other.volume == self.shape.volume && !is_known && is_ahead
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::format::superblock::MAX_HISTORY;
 
 fn survey(disks: &Disks, which: impl IntoIterator<Item = usize>) -> Arc<Members> {
     Members::survey(disks.stores(which), inline()).expect("they belong together")
@@ -37,6 +38,24 @@ fn the_half_that_was_left_behind_is_told_before_it_parts_the_volume() {
     let other = Disks::volume(2, 2, 4);
     drop(other.open([0, 1]).expect("enough members"));
     assert_eq!(ahead(&second, &other, [0, 1]), None, "another volume");
+}
+
+#[test]
+fn the_half_that_was_left_behind_is_told_however_long_ago_that_was() {
+    let disks = Disks::volume(2, 3, 5);
+    for epochs in 1..=MAX_HISTORY + 2 {
+        // Each time member 2 is left behind or comes back, an epoch begins.
+        let present: &[usize] = if epochs % 2 == 1 { &[0, 1] } else { &[0, 1, 2] };
+        let members = disks.open(present.iter().copied());
+        let members = members.expect("enough members");
+        members.admit_stale().expect("nothing fails");
+        drop(members);
+        let behind = survey(&disks, [3, 4]);
+        let told = ahead(&behind, &disks, [0, 1]);
+        let both = ["/d0", "/d1"].map(String::from).to_vec();
+        assert_eq!(told, Some(both), "{epochs} epochs ahead");
+    }
+    assert_eq!(disks.block(0).history.len(), MAX_HISTORY);
 }
 
 #[test]
