@@ -10,7 +10,7 @@ use super::overtaken;
 use super::report::{MemberReport, State};
 use super::scrub::scrubbed_of;
 use super::size::{format_count, format_size};
-use super::volume::{Volume, fs_failure, row_report, storage_failure};
+use super::volume::{MEMBER_TIMEOUT, Volume, fs_failure, row_report, storage_failure};
 use crate::commit::ScrubStatus;
 use crate::format::files;
 use crate::fs::check;
@@ -24,8 +24,8 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<Outcome, Failure> {
     let directories = Directories::find(&arguments.directories)?;
     mounts::refuse_mounted(&directories.present)?;
     let volume = if arguments.repair {
-        mounts::refuse_other_half(&directories)?;
-        overtaken::refuse(&directories)?;
+        mounts::refuse_other_half(&directories, MEMBER_TIMEOUT)?;
+        overtaken::refuse(&directories, MEMBER_TIMEOUT)?;
         Volume::open_to_repair(&directories)?
     } else {
         Volume::open_to_look(&directories)?

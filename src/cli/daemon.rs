@@ -248,8 +248,8 @@ fn open(plan: &Plan) -> Result<Volume, Failure> {
         ..FsOptions::default()
     };
     if !plan.options.read_only {
-        mounts::refuse_other_half(&plan.directories)?;
-        overtaken::refuse(&plan.directories)?;
+        mounts::refuse_other_half(&plan.directories, plan.member_timeout)?;
+        overtaken::refuse(&plan.directories, plan.member_timeout)?;
     }
     let volume = Volume::open(&plan.directories, &volume_options, fs_options)?;
     if !plan.options.read_only {

@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Duration;
 
 use super::control::{self, Answer, Request};
 use super::directories::Directories;
@@ -57,12 +58,15 @@ pub(super) fn refuse_mounted(directories: &[PathBuf]) -> Result<(), Failure> {
 /// # Errors
 ///
 /// If a mount is seen that lacks one of them.
-pub(super) fn refuse_other_half(directories: &Directories) -> Result<(), Failure> {
+pub(super) fn refuse_other_half(
+    directories: &Directories,
+    member_timeout: Duration,
+) -> Result<(), Failure> {
     if all_of_ours().next().is_none() {
         return Ok(());
     }
     // What is wrong with them is said by whoever opens them.
-    let Ok(given) = survey(directories) else {
+    let Ok(given) = survey(directories, member_timeout) else {
         return Ok(());
     };
     let ids: Vec<String> = given.present().map(|member| member.id.clone()).collect();

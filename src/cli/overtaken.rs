@@ -7,30 +7,59 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::directories::Directories;
 use super::failure::{Failure, warn};
-use super::volume::{MEMBER_TIMEOUT, members_failure, survey_members};
+use super::volume::{members_failure, survey_members};
+use crate::codec::Geometry;
 use crate::format::files::SUPERBLOCK;
 use crate::members::{Members, MembersError, Seat};
-use crate::store::{DirStore, Store, StoreRef};
+use crate::store::{DirStore, Executor, ExecutorKind, Store, StoreRef};
 
 /// Refuses to write to members that were left behind by others, which lie where they were last.
 ///
 /// # Errors
 ///
 /// If such are found: written to, each half would have what the other lacks.
-pub(super) fn refuse(directories: &Directories) -> Result<(), Failure> {
+pub(super) fn refuse(directories: &Directories, member_timeout: Duration) -> Result<(), Failure> {
+    // Whoever opens them waits long enough for one that hangs.
+    if geometry_of(directories, member_timeout).is_some_and(has_no_halves) {
+        return Ok(());
+    }
     // What is wrong with them is said by whoever opens them.
-    let Ok((members, _)) = survey_members(directories) else {
+    let Ok((members, _)) = survey_members(directories, member_timeout) else {
         return Ok(());
     };
     check(&members, directories).map_or(Ok(()), Err)
 }
 
+/// Says whether no two parts of a volume can be written to without each other.
+fn has_no_halves(geometry: Geometry) -> bool {
+    geometry.data_shards() > geometry.parity_shards()
+}
+
+/// Returns the geometry that the first of the members tells who answers; none if nobody does in time.
+fn geometry_of(directories: &Directories, member_timeout: Duration) -> Option<Geometry> {
+    let (told, geometries) = channel();
+    for path in &directories.present {
+        let told = told.clone();
+        look_at(path, move |path| {
+            let store = DirStore::open(path)?;
+            let executor = Executor::new(ExecutorKind::Inline, member_timeout);
+            let members = Members::survey(vec![Arc::new(store)], Arc::new(executor))?;
+            // Another may have told it before.
+            told.send(members.geometry()).ok();
+            Ok(())
+        });
+    }
+    drop(told);
+    geometries.recv_timeout(member_timeout).ok()
+}
+
 fn check(members: &Members, directories: &Directories) -> Option<Failure> {
-    let others = open(unnamed(members.may_have_gone_on(), directories));
+    let patience = members.executor().timeout();
+    let others = open(unnamed(members.may_have_gone_on(), directories), patience);
     let checked = members.check_not_overtaken(&others);
     checked.err().map(|error| members_failure(&error))
 }
@@ -38,13 +67,13 @@ fn check(members: &Members, directories: &Directories) -> Option<Failure> {
 /// Takes note of members that nobody named, but lie where they were last, and were mounted apart from these
 /// before: they cannot be taken in as they are, and whoever asks how they are is to know.
 pub(super) fn note_apart(members: &Members, directories: &Directories) {
-    let geometry = members.geometry();
-    if geometry.data_shards() > geometry.parity_shards() {
-        return; // nobody can have been
+    if has_no_halves(members.geometry()) {
+        return;
     }
     let away = members.absentees().into_iter().map(|member| member.path);
     let paths = away.filter(|path| !path.is_empty()).collect();
-    for other in open(unnamed(paths, directories)) {
+    let patience = members.executor().timeout();
+    for other in open(unnamed(paths, directories), patience) {
         if let Err(error @ MembersError::Diverged { .. }) = members.check_seat(Seat::Own, &other)
             && let Some(member) = members.at(&[other.label()])
         {
@@ -64,11 +93,11 @@ fn unnamed(paths: Vec<String>, directories: &Directories) -> impl Iterator<Item 
 }
 
 /// Opens what can be opened in time of directories that may hang.
-fn open(paths: impl Iterator<Item = PathBuf>) -> Vec<StoreRef> {
+fn open(paths: impl Iterator<Item = PathBuf>, patience: Duration) -> Vec<StoreRef> {
     let started = Instant::now();
     let opening: Vec<_> = paths.map(|path| (start_to_open(&path), path)).collect();
     let opened = opening.into_iter().filter_map(|(opening, path)| {
-        let left = MEMBER_TIMEOUT.saturating_sub(started.elapsed());
+        let left = patience.saturating_sub(started.elapsed());
         let opened = opening.recv_timeout(left);
         if matches!(opened, Err(RecvTimeoutError::Timeout)) {
             warn(format_args!(
@@ -81,25 +110,69 @@ fn open(paths: impl Iterator<Item = PathBuf>) -> Vec<StoreRef> {
     opened.collect()
 }
 
-/// Opens a directory on a thread of its own, and sees that it answers.
+/// Opens a directory, and sees that it answers.
 fn start_to_open(path: &Path) -> Receiver<StoreRef> {
     let (found, receiver) = channel();
-    let open = {
-        let path = path.to_owned();
-        move || {
-            let opened = DirStore::open(&path).and_then(|store| {
-                store.open_len(SUPERBLOCK)?;
-                Ok(Arc::new(store) as StoreRef)
-            });
-            match opened {
-                // Nobody may be waiting any more.
-                Ok(store) => drop(found.send(store)),
-                Err(error) => log::debug!("{error}"),
-            }
+    look_at(path, move |path| {
+        let store = DirStore::open(path)?;
+        store.open_len(SUPERBLOCK)?;
+        // Nobody may be waiting any more.
+        drop(found.send(Arc::new(store) as StoreRef));
+        Ok(())
+    });
+    receiver
+}
+
+/// Looks at a directory that may hang, on a thread of its own.
+fn look_at(path: &Path, look: impl FnOnce(&Path) -> Result<(), MembersError> + Send + 'static) {
+    let shown = path.display();
+    let path = path.to_owned();
+    let work = move || {
+        if let Err(error) = look(&path) {
+            log::debug!("{error}");
         }
     };
-    if let Err(error) = thread::Builder::new().name("find".to_owned()).spawn(open) {
-        log::warn!("nobody looks for a member at {}: {error}", path.display());
+    if let Err(error) = thread::Builder::new().name("find".to_owned()).spawn(work) {
+        log::warn!("nobody looks for a member at {shown}: {error}");
     }
-    receiver
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::volume::{executor, stores};
+    use crate::commit::{CreateOptions, Pipeline};
+
+    /// Makes a volume in directories below one.
+    fn volume(home: &Path, data: usize, parity: usize) -> Directories {
+        let paths: Vec<PathBuf> = (0..data + parity)
+            .map(|index| home.join(format!("{data}+{parity}.{index}")))
+            .collect();
+        Directories::make(&paths, |paths| {
+            let options = CreateOptions::new(Geometry::new(data, parity).unwrap());
+            let created = Pipeline::create(&stores(paths)?, &options, executor(PATIENCE));
+            created.map_err(Failure::environment)
+        })
+        .unwrap();
+        Directories::find(&paths).unwrap()
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn any_member_that_answers_tells_whether_a_volume_can_be_parted() {
+        let home = tempfile::tempdir().unwrap();
+        for (data, parity, has_none) in [(2, 1, true), (1, 1, false), (1, 2, false)] {
+            let mut directories = volume(home.path(), data, parity);
+            for left in (1..=directories.present.len()).rev() {
+                let geometry = geometry_of(&directories, PATIENCE);
+                assert_eq!(geometry.map(has_no_halves), Some(has_none), "{left} left");
+                let gone = &directories.present[left - 1];
+                std::fs::write(gone.join(SUPERBLOCK), "").unwrap();
+            }
+            assert!(geometry_of(&directories, PATIENCE).is_none());
+            directories.present.clear();
+            assert!(geometry_of(&directories, PATIENCE).is_none());
+        }
+    }
 }

@@ -8,7 +8,7 @@ use super::directories::Directories;
 use super::failure::{Failure, Fault, Outcome};
 use super::mounts;
 use super::report::Report;
-use super::volume::{Volume, survey};
+use super::volume::{MEMBER_TIMEOUT, Volume, survey};
 use crate::fuse::mountinfo::{self, MountEntry};
 
 /// Shows how a volume is, mounted or not.
@@ -52,7 +52,7 @@ fn find(arguments: &StatusArguments) -> Result<Report, Failure> {
         Ok(volume) => volume,
         Err(failure) if failure.fault == Fault::TooFew => {
             failure.print();
-            return survey(&directories);
+            return survey(&directories, MEMBER_TIMEOUT);
         }
         Err(failure) => return Err(failure),
     };

@@ -156,20 +156,29 @@ fn open_pipeline(
                 log::info!("{error}; waiting");
                 std::thread::sleep(LEAVE_POLL);
             }
-            Err(error) => return Err(add_notes(open_failure(&error, directories), &notes)),
+            Err(error) => {
+                return Err(add_notes(
+                    open_failure(&error, directories, options),
+                    &notes,
+                ));
+            }
         }
     }
 }
 
 /// Puts into words why a volume could not be opened: what is damaged may be whole on who is away.
-fn open_failure(error: &CommitError, directories: &Directories) -> Failure {
+fn open_failure(
+    error: &CommitError,
+    directories: &Directories,
+    options: &VolumeOptions,
+) -> Failure {
     let failure = storage_failure(error);
     let is_damaged =
         matches!(error, CommitError::Meta(error) if matches!(**error, MetaError::Poisoned { .. }));
     if !is_damaged {
         return failure;
     }
-    let Ok(report) = survey(directories) else {
+    let Ok(report) = survey(directories, options.member_timeout) else {
         return failure;
     };
     let away: Vec<String> = report.absentees().map(MemberReport::name).collect();
@@ -372,8 +381,11 @@ pub(super) fn row_report(row: &RedundancyRow) -> RedundancyReport {
 /// # Errors
 ///
 /// If the directories do not belong together.
-pub(super) fn survey(directories: &Directories) -> Result<Report, Failure> {
-    let (members, notes) = survey_members(directories)?;
+pub(super) fn survey(
+    directories: &Directories,
+    member_timeout: Duration,
+) -> Result<Report, Failure> {
+    let (members, notes) = survey_members(directories, member_timeout)?;
     Ok(blank_report(&members, &notes, 0))
 }
 
@@ -384,9 +396,10 @@ pub(super) fn survey(directories: &Directories) -> Result<Report, Failure> {
 /// If the directories do not belong together.
 pub(super) fn survey_members(
     directories: &Directories,
+    member_timeout: Duration,
 ) -> Result<(Arc<Members>, Vec<Unusable>), Failure> {
     let (stores, mut notes) = usable_stores(directories);
-    let members = Members::survey(stores, executor(MEMBER_TIMEOUT))
+    let members = Members::survey(stores, executor(member_timeout))
         .map_err(|error| members_failure(&error))?;
     notes.extend(members.unusable().iter().cloned());
     Ok((members, notes))
