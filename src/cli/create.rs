@@ -9,10 +9,11 @@ use super::size::format_size;
 use super::volume::{MEMBER_TIMEOUT, executor, fs_failure, storage_failure, stores};
 use crate::codec::{CodeId, Geometry};
 use crate::commit::{CommitError, CreateOptions, OpenOptions, Pipeline};
+use crate::format::VolumeId;
 use crate::fs::{Fs, FsOptions};
-use crate::members::MembersError;
+use crate::members::{self, MembersError};
 use crate::meta::MetaError;
-use crate::store::{StoreError, StoreErrorKind, StoreRef};
+use crate::store::{Executor, StoreError, StoreErrorKind, StoreRef};
 
 /// What the smallest directory takes before there is any data, in bytes: journals, a copy of the index, and
 /// what is kept back for it.
@@ -32,29 +33,48 @@ const MAX_LABEL: usize = 64;
 pub(super) fn run(arguments: &CreateArguments) -> Result<Outcome, Failure> {
     let options = options(arguments)?;
     let volume = Directories::make(&arguments.directories, |directories| {
-        let stores = stores(directories)?;
-        let created = Pipeline::create(&stores, &options, executor(MEMBER_TIMEOUT));
-        let volume = created.map_err(|error| {
-            if is_for_want_of_room(&error) {
-                too_small(&options)
-            } else {
-                storage_failure(&error)
-            }
-        })?;
-        make_root(&stores, &options)?;
-        Ok(volume)
+        create(&stores(directories)?, &options, &executor(MEMBER_TIMEOUT))
     })?;
     println!("{volume}");
     Ok(Outcome::Done)
 }
 
-/// Gives a new volume its root directory, which belongs to whoever creates it; or takes all of it away again if
-/// it has room for nothing.
-fn make_root(stores: &[StoreRef], options: &CreateOptions) -> Result<(), Failure> {
+/// Makes a volume with its root directory. Nothing of it stays if that fails.
+fn create(
+    stores: &[StoreRef],
+    options: &CreateOptions,
+    executor: &Arc<Executor>,
+) -> Result<VolumeId, Failure> {
+    let created = Pipeline::create(stores, options, Arc::clone(executor));
+    let volume = created.map_err(|error| {
+        if is_for_want_of_room(&error) {
+            too_small(options)
+        } else {
+            storage_failure(&error)
+        }
+    })?;
+    make_root(stores, options, executor).inspect_err(|_| {
+        for store in stores {
+            members::clear(store, executor);
+        }
+    })?;
+    Ok(volume)
+}
+
+/// Gives a new volume its root directory, which belongs to whoever creates it.
+///
+/// # Errors
+///
+/// Also if it has room for nothing else.
+fn make_root(
+    stores: &[StoreRef],
+    options: &CreateOptions,
+    executor: &Arc<Executor>,
+) -> Result<(), Failure> {
     let pipeline = Pipeline::open(
         stores.to_vec(),
         &OpenOptions::default(),
-        executor(MEMBER_TIMEOUT),
+        Arc::clone(executor),
     )
     .map_err(|error| storage_failure(&error))?;
     let has_room = pipeline.space().usable_total > 0;
@@ -62,14 +82,7 @@ fn make_root(stores: &[StoreRef], options: &CreateOptions) -> Result<(), Failure
         .map_err(|error| fs_failure(&error))?;
     fs.close().map_err(|error| fs_failure(&error))?;
     pipeline.close().map_err(|error| storage_failure(&error))?;
-    if has_room {
-        return Ok(());
-    }
-    let members = pipeline.members();
-    for store in stores {
-        members.clear(store);
-    }
-    Err(too_small(options))
+    has_room.then_some(()).ok_or_else(|| too_small(options))
 }
 
 fn is_for_want_of_room(error: &CommitError) -> bool {
@@ -168,6 +181,9 @@ fn segment_size(bytes: u64, unit_bytes: u64) -> Result<u64, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{
+        CallKind, Effect, Fault, FaultPlan, FaultStore, MemDisk, Scope, Store as _,
+    };
 
     fn arguments(data: u16, parity: u16, count: usize) -> CreateArguments {
         CreateArguments {
@@ -200,6 +216,41 @@ mod tests {
             failure.message,
             "4+2 needs 6 directories or more, and 5 are given"
         );
+    }
+
+    #[test]
+    fn of_a_volume_that_was_not_finished_nothing_stays_wherever_it_ran_out_of_space() {
+        let options = CreateOptions::new(Geometry::new(2, 1).unwrap());
+        let disks = || [0, 1, 2].map(|index| MemDisk::new(&format!("disk{index}"), 64 << 20));
+        let wrap = |disks: &[MemDisk], plan: &FaultPlan| {
+            let open = |disk: &MemDisk| Arc::new(disk.open()) as StoreRef;
+            FaultStore::wrap_all(disks.iter().map(open).collect(), plan)
+        };
+        let executor = executor(MEMBER_TIMEOUT);
+        let plan = FaultPlan::new();
+        let stores = wrap(&disks(), &plan);
+        plan.record();
+        Pipeline::create(&stores, &options, Arc::clone(&executor)).unwrap();
+        let is_write = |call: &crate::store::Call| call.kind == CallKind::Write;
+        let made = plan.take_log().iter().filter(|call| is_write(call)).count() as u64;
+        let mut failures = 0;
+        for nth in made + 1.. {
+            let (disks, plan) = (disks(), FaultPlan::new());
+            let stores = wrap(&disks, &plan);
+            let full = Fault::at(nth, Effect::NoSpace).of(Scope::Kind(CallKind::Write));
+            plan.add(full.lasting());
+            if create(&stores, &options, &executor).is_err() {
+                failures += 1;
+                for disk in &disks {
+                    let left = disk.open().list("").unwrap();
+                    assert!(left.is_empty(), "write {nth}: {left:?}");
+                }
+            }
+            if plan.triggered() == 0 {
+                break;
+            }
+        }
+        assert!(failures > 0);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::health::Member;
 use super::{Access, Members, MembersError};
 use crate::format::{MemberIndex, files};
-use crate::store::{Store, StoreError};
+use crate::store::{Executor, Store, StoreError, StoreRef};
 
 impl Members {
     /// Returns the members that are being emptied.
@@ -94,16 +94,21 @@ impl Members {
     }
 
     /// Removes what a directory has that was let go, and leaves it to others.
-    pub fn clear(&self, store: &crate::store::StoreRef) {
-        if let Err(error) = self.executor.call(store, "clear", clear) {
-            log::warn!("{error}; what is left in {} is of no use", store.label());
-        }
+    pub fn clear(&self, store: &StoreRef) {
+        clear(store, &self.executor);
         self.holds.free(store);
     }
 }
 
+/// Removes all that a volume has in a directory that is no member of it any more, as far as that is possible.
+pub fn clear(store: &StoreRef, executor: &Executor) {
+    if let Err(error) = executor.call(store, "clear", remove_all) {
+        log::warn!("{error}; what is left in {} is of no use", store.label());
+    }
+}
+
 /// Removes all files of a member, and the subdirectory, the superblock after those that are nothing without it.
-fn clear(store: &dyn Store) -> Result<(), StoreError> {
+fn remove_all(store: &dyn Store) -> Result<(), StoreError> {
     for (name, _) in store.list(files::SEGMENTS)? {
         store.remove(&name)?;
     }
