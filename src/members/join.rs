@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::epoch::put_entry;
 use super::health::Member;
-use super::slots::{Look, SUPERBLOCK_LEN, look, padded};
+use super::slots::{BAD_SUPERBLOCK, Look, SUPERBLOCK_LEN, look, padded};
 use super::{Access, Members, MembersError, create};
 use crate::format::superblock::{MAX_MEMBERS, MemberEntry, SLOT_BYTES, SLOTS, Superblock};
 use crate::format::{Generation, MemberId, MemberIndex, SegmentId, files};
@@ -203,6 +203,7 @@ impl Members {
             MembersError::Store(_) => None,
             MembersError::Diverged { .. } => Some(MOUNTED_APART.to_owned()),
             MembersError::FormerMember { .. } => Some(FORMER_MEMBER.to_owned()),
+            MembersError::UnreadableMember { reason, .. } => Some(reason.clone()),
             error => Some(error.to_string()),
         };
         if let Some(member) = self.member(index) {
@@ -301,9 +302,12 @@ impl Members {
         let index = match seat {
             Seat::Own => {
                 let path = store.label();
-                return Err(match former {
-                    Some(index) => MembersError::FormerMember { path, index },
-                    None => MembersError::NotAMember { path },
+                return Err(match (former, problem) {
+                    (Some(index), _) => MembersError::FormerMember { path, index },
+                    (None, Some(reason)) if reason.starts_with(BAD_SUPERBLOCK) => {
+                        MembersError::UnreadableMember { path, reason }
+                    }
+                    (None, _) => MembersError::NotAMember { path },
                 });
             }
             Seat::Of(index) => {

@@ -40,11 +40,7 @@ impl Report {
                     None => step,
                 }
             }
-            State::Degraded => format!(
-                "bring back {} (are the disks mounted?), then mount with all directories; what is gone for \
-                 good is made up for after a mount with the others",
-                names_of(&away),
-            ),
+            State::Degraded => next_step_before_a_mount(&away),
         }
     }
 
@@ -188,6 +184,32 @@ impl Report {
     }
 }
 
+/// Says what to do about members that are away from a volume that is not mounted.
+fn next_step_before_a_mount(away: &[&MemberReport]) -> String {
+    let steps: Vec<String> = away
+        .iter()
+        .filter_map(|member| step_by_reason(member))
+        .collect();
+    let gone: Vec<&MemberReport> = away
+        .iter()
+        .copied()
+        .filter(|member| step_by_reason(member).is_none())
+        .collect();
+    let mount = match gone.as_slice() {
+        [] => "mount it with the others".to_owned(),
+        gone => format!(
+            "bring back {} (are the disks mounted?), then mount with all directories",
+            names_of(gone)
+        ),
+    };
+    match steps.first() {
+        Some(step) => format!("{mount}; {step}"),
+        None => {
+            format!("{mount}; what is gone for good is made up for after a mount with the others")
+        }
+    }
+}
+
 /// Says what to do about a member of which something is there that cannot be taken in as it is.
 fn step_by_reason(member: &MemberReport) -> Option<String> {
     let (name, index) = (member.name(), member.index);
@@ -207,8 +229,8 @@ fn step_by_reason(member: &MemberReport) -> Option<String> {
              {replace} fills it again"
         )),
         reason if reason.starts_with(BAD_SUPERBLOCK) => Some(format!(
-            "{name} is there, but nobody can tell what it holds: if its disk is sound, empty {path}, and \
-             {replace} fills it again"
+            "{name} is there, but its superblock cannot be read, and nobody can tell what it holds: if its disk is \
+             sound, empty {path}, and {replace} fills it again"
         )),
         _ => None,
     }
@@ -361,6 +383,26 @@ mod tests {
         );
         let said = advice(|report| report.mounted = false, &[2], &[(1, 7)]);
         assert!(said.contains("then mount with all directories"), "{said}");
+        let damaged = |report: &mut Report| {
+            report.mounted = false;
+            report.members[2].reason = Some("its superblock is damaged: no magic".to_owned());
+        };
+        for (away, first) in [
+            (
+                &[2][..],
+                "mount it with the others; member 2 (/srv/d2) is there",
+            ),
+            (
+                &[2, 4],
+                "bring back member 4 (/srv/d4) (are the disks mounted?)",
+            ),
+        ] {
+            let said = advice(damaged, away, &[(1, 7)]);
+            assert!(said.starts_with(first), "{said}");
+            assert!(said.contains("superblock cannot be read"), "{said}");
+            let replace = "empty /srv/d2, and `cauchyfs member replace MOUNTPOINT 2 /srv/d2`";
+            assert!(said.contains(replace), "{said}");
+        }
         let said = advice(|_| {}, &[1, 2, 4], &[(-1, 7)]);
         assert!(said.ends_with("not enough to read everything"), "{said}");
     }

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::format::SegmentId;
+use crate::format::superblock::SLOTS;
+use crate::members::BAD_SUPERBLOCK;
 use crate::members::{Belongings, Seat};
 use crate::store::{CallKind, Effect, Fault, Scope};
 
@@ -66,6 +68,30 @@ fn why_a_directory_is_not_taken_back_is_said_for_as_long_as_that_is_known_to_be_
     }
     members.note_refusal(MemberIndex(1), &MembersError::Store(io_error()));
     assert_eq!(refusal(), None, "it has another reason now");
+}
+
+#[test]
+fn of_a_member_that_cannot_be_told_any_more_it_is_said_what_is_wrong_with_its_superblock() {
+    let disks = Disks::volume(2, 1, 4);
+    let members = disks.open(0..4).expect("all members are there");
+    members.fail(MemberIndex(1), &io_error());
+    let store = disks.stores([1]).remove(0);
+    let zeroed = vec![0; SLOTS * SLOT_BYTES];
+    store
+        .write_at(files::SUPERBLOCK, 0, &zeroed)
+        .expect("there is room");
+    for seat in [Seat::Own, Seat::Of(MemberIndex(1))] {
+        let refused = members.check_seat(seat, &store);
+        let error = refused.expect_err("nobody knows who it is");
+        assert!(
+            matches!(error, MembersError::UnreadableMember { .. }),
+            "{error}"
+        );
+        members.note_refusal(MemberIndex(1), &error);
+        let noted = members.status()[1].refusal.clone().expect("it was noted");
+        assert!(noted.starts_with(BAD_SUPERBLOCK), "{noted}");
+        assert!(error.to_string().ends_with(&noted), "{noted}");
+    }
 }
 
 #[test]
