@@ -23,12 +23,13 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::control::{self, Answer, ControlSocket, SocketFile};
-use super::directories::Directories;
+use super::directories::{Directories, check_mountpoint};
 use super::failure::{Failure, Outcome, warn};
 use super::listener;
 use super::mounts;
 use super::options::{Atime, MountOptions};
 use super::overtaken;
+use super::unmount;
 use super::volume::{Volume, VolumeOptions};
 use super::warnings::{self, Warnings};
 use crate::fs::{AtimePolicy, FsOptions};
@@ -198,7 +199,8 @@ fn run(plan: &Plan, ready: impl FnOnce(Warnings)) -> Result<Outcome, Failure> {
     raise_descriptor_limit();
     let volume = open(plan)?;
     let (events, inbox) = mpsc::channel();
-    let started = warnings::of(&volume).and_then(|warnings| {
+    let started = warnings::of(&volume).and_then(|mut warnings| {
+        warnings.lines.extend(clear_place(plan)?);
         let (socket, place) = start(plan, &volume, &events)?;
         log::info!("{} is mounted", plan.mountpoint.display());
         ready(warnings);
@@ -256,6 +258,17 @@ fn open(plan: &Plan) -> Result<Volume, Failure> {
         overtaken::note_apart(volume.pipeline.members(), &plan.directories);
     }
     Ok(volume)
+}
+
+/// Takes away the mount of a daemon that is dead from where this one is to be, now that nothing else is in the way of
+/// it. Returns what is to be said of it.
+fn clear_place(plan: &Plan) -> Result<Option<String>, Failure> {
+    let cleared = unmount::clear_if_abandoned(&plan.mountpoint)?;
+    if cleared.is_some() {
+        // It could not be seen before.
+        check_mountpoint(&plan.mountpoint, &plan.directories.present)?;
+    }
+    Ok(cleared)
 }
 
 /// Mounts, and starts everything that can send an event. The mount comes last but one, since from

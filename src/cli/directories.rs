@@ -7,7 +7,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::failure::{Failure, warn};
+use super::unmount::is_abandoned;
 use crate::format::files::{JOURNALS, SUPERBLOCK};
+use crate::fuse::mountinfo::{self, MountEntry};
 
 /// The directories of a volume that is to be opened.
 #[derive(Debug, PartialEq, Eq)]
@@ -262,16 +264,21 @@ fn is_same(one: &Path, other: &Path) -> bool {
 /// # Errors
 ///
 /// If it is absent or no directory, is a member, lies inside one, holds one, or has a volume mounted
-/// on it.
+/// on it, with a daemon.
 pub(super) fn check_mountpoint(typed: &Path, members: &[PathBuf]) -> Result<PathBuf, Failure> {
     let shown = typed.display();
-    let mountpoint = crate::fuse::mountinfo::locate(typed).map_err(|error| {
+    let mountpoint = mountinfo::locate(typed).map_err(|error| {
         Failure::usage(format!("cannot mount on {shown}: {error}"))
             .advise(format!("make it first: `mkdir -p {shown}`"))
     })?;
-    let mounted = crate::fuse::mountinfo::mount_at(&mountpoint)
+    let mounted = mountinfo::mount_at(&mountpoint)
         .map_err(|error| Failure::environment(format!("cannot read the mount table: {error}")))?;
-    if mounted.is_some_and(|entry| entry.is_ours()) {
+    let mounted = mounted.filter(MountEntry::is_ours);
+    // What a dead daemon left is taken away before anything is mounted there.
+    let is_abandoned = mounted
+        .as_ref()
+        .is_some_and(|entry| is_abandoned(&mountpoint, entry));
+    if mounted.is_some() && !is_abandoned {
         return Err(Failure::usage(format!(
             "{shown} has a CauchyFS volume mounted on it already"
         ))
@@ -279,7 +286,7 @@ pub(super) fn check_mountpoint(typed: &Path, members: &[PathBuf]) -> Result<Path
             "`cauchyfs status {shown}` shows it, `cauchyfs unmount {shown}` takes it away"
         )));
     }
-    if !mountpoint.is_dir() {
+    if !is_abandoned && !mountpoint.is_dir() {
         return Err(Failure::usage(format!("{shown} is no directory")));
     }
     for member in members {

@@ -9,7 +9,6 @@ use super::directories::{Directories, check_mountpoint, split_source};
 use super::failure::{Failure, Outcome, warn};
 use super::logging;
 use super::options::MountOptions;
-use super::unmount;
 use crate::codec;
 use crate::cuda::{self, EngineError};
 use crate::maintain::Schedule;
@@ -61,7 +60,6 @@ fn plan(arguments: &MountArguments) -> Result<Plan, Failure> {
     }
     let (typed, mountpoint, source) = split_paths(arguments)?;
     let directories = Directories::find(&typed)?;
-    unmount::clear_if_dead(&mountpoint)?;
     let mountpoint = check_mountpoint(&mountpoint, &directories.present)?;
     if !arguments.report
         && std::fs::read_dir(&mountpoint).is_ok_and(|mut entries| entries.next().is_some())

@@ -110,50 +110,60 @@ fn is_dead(mountpoint: &Path) -> bool {
         .is_err_and(|error| matches!(error, Errno::NOTCONN | Errno::CONNABORTED))
 }
 
-/// Takes away a mount of ours at `typed` of which the daemon is surely gone, so that the place is free again.
+/// Says whether the daemon of a mount of ours is surely gone.
+pub(super) fn is_abandoned(mountpoint: &Path, entry: &MountEntry) -> bool {
+    // One that lives may hang, and must not be touched then.
+    matches!(control::connect(mountpoint, Some(entry)), Ok(None)) && is_dead(mountpoint)
+}
+
+/// Takes away a mount of ours of which the daemon is surely gone, so that the place is free again. Returns what is to
+/// be said of it, if there was one.
 ///
 /// # Errors
 ///
 /// If it cannot be taken away.
-pub(super) fn clear_if_dead(typed: &Path) -> Result<(), Failure> {
+pub(super) fn clear_if_abandoned(mountpoint: &Path) -> Result<Option<String>, Failure> {
     // What is wrong with the place is said by whoever mounts there.
-    let Ok(mountpoint) = mountinfo::locate(typed) else {
-        return Ok(());
-    };
-    let entry = mountinfo::mount_at(&mountpoint).ok().flatten();
-    let Some(entry) = entry.filter(MountEntry::is_ours) else {
-        return Ok(());
-    };
-    // One that lives may hang, and must not be touched then.
-    let lives = !matches!(control::connect(&mountpoint, Some(&entry)), Ok(None));
-    if lives || !is_dead(&mountpoint) {
-        return Ok(());
-    }
-    clear(&mountpoint, &entry, false).map(drop)
+    let entry = mountinfo::mount_at(mountpoint).ok().flatten();
+    entry
+        .filter(|entry| entry.is_ours() && is_abandoned(mountpoint, entry))
+        .map(|entry| clear_dead(mountpoint, &entry))
+        .transpose()
 }
 
 /// Takes away a mount whose daemon cannot be asked.
 fn clear(mountpoint: &Path, entry: &MountEntry, lazy: bool) -> Result<Outcome, Failure> {
-    let is_dead = is_dead(mountpoint);
-    let how = if is_dead || lazy {
-        Unmount::Lazily
-    } else {
-        Unmount::WhenIdle
-    };
+    if is_dead(mountpoint) {
+        warn(clear_dead(mountpoint, entry)?);
+        return Ok(Outcome::Done);
+    }
+    take_away(
+        mountpoint,
+        if lazy {
+            Unmount::Lazily
+        } else {
+            Unmount::WhenIdle
+        },
+    )?;
+    warn("the daemon could not be asked, and may still be making the last changes durable");
+    Ok(Outcome::Degraded)
+}
+
+/// Takes away a mount of which the daemon is gone, and returns what is to be said of it.
+fn clear_dead(mountpoint: &Path, entry: &MountEntry) -> Result<String, Failure> {
+    take_away(mountpoint, Unmount::Lazily)?;
+    control::clear(mountpoint, entry);
+    Ok(format!(
+        "the daemon of {} was gone; what it had not made durable is recovered or lost as after a crash",
+        mountpoint.display()
+    ))
+}
+
+fn take_away(mountpoint: &Path, how: Unmount) -> Result<(), Failure> {
     mount::unmount(mountpoint, how).map_err(|error| match error {
         MountError::Busy(_) => busy(mountpoint),
         other => Failure::environment(other),
-    })?;
-    if is_dead {
-        control::clear(mountpoint, entry);
-        warn(format_args!(
-            "the daemon of {} was gone; what it had not made durable is recovered or lost as after a crash",
-            mountpoint.display()
-        ));
-        return Ok(Outcome::Done);
-    }
-    warn("the daemon could not be asked, and may still be making the last changes durable");
-    Ok(Outcome::Degraded)
+    })
 }
 
 fn busy(mountpoint: &Path) -> Failure {

@@ -59,6 +59,10 @@ fn after_a_crash_the_volume_is_mounted_again_without_another_command() {
     assert!(is_mounted(&volume), "the dead mount is in the way");
     let (_, status) = command(&volume, &["status"], &[]);
     assert!(status.contains("is gone"), "{status}");
+    // It is in nobody's way until the volume is open.
+    let output = volume.try_mount(&[0, 1, 2], &[]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(is_mounted(&volume), "cleared for nothing: {output:?}");
     let output = volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(said(&output).contains("was gone"), "{output:?}");
