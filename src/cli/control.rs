@@ -376,7 +376,7 @@ pub(super) fn ask(stream: UnixStream, request: &Request) -> Result<Answer, Failu
 /// # Errors
 ///
 /// As [`ask`].
-pub(super) fn ask_and_heed(
+fn ask_and_heed(
     stream: UnixStream,
     request: &Request,
     heed: impl FnMut(&Answer),
@@ -532,7 +532,20 @@ impl LiveMount {
     ///
     /// As [`ask`], and if there is no daemon.
     pub(super) fn ask(&self, request: &Request) -> Result<Answer, Failure> {
-        ask(connect_to(&self.mountpoint, &self.entry)?, request)
+        self.ask_and_heed(request, |_| {})
+    }
+
+    /// The same; `heed` gets what the daemon says before its answer.
+    ///
+    /// # Errors
+    ///
+    /// As [`LiveMount::ask`].
+    pub(super) fn ask_and_heed(
+        &self,
+        request: &Request,
+        heed: impl FnMut(&Answer),
+    ) -> Result<Answer, Failure> {
+        ask_and_heed(connect_to(&self.mountpoint, &self.entry)?, request, heed)
     }
 
     /// Returns how it is.

@@ -1,18 +1,16 @@
 //! `cauchyfs scrub`.
 
 use std::io::IsTerminal;
-use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
 use super::args::ScrubArguments;
-use super::control::{self, Answer, Request};
+use super::control::{Answer, LiveMount, Request};
 use super::failure::{Failure, Outcome};
 use super::report::{LostFiles, ScrubState};
 use super::size::{format_count, format_size};
-use crate::fuse::mountinfo;
 
 mod serve;
 
@@ -102,6 +100,7 @@ impl Scrubbed {
 ///
 /// If nothing of ours is mounted there, or it cannot scrub.
 pub(super) fn run(arguments: &ScrubArguments) -> Result<Outcome, Failure> {
+    let mount = LiveMount::at(&arguments.mountpoint)?;
     let request = Request::Scrub {
         bytes_per_second: arguments.rate,
     };
@@ -116,7 +115,7 @@ pub(super) fn run(arguments: &ScrubArguments) -> Result<Outcome, Failure> {
         };
         bar.set_message(format!("{} repaired{left}", progress.repaired));
     };
-    let answered = follow(&arguments.mountpoint, &request, |answer| {
+    let answered = mount.ask_and_heed(&request, |answer| {
         if let Answer::Scrubbing(progress) = answer {
             show(*progress);
         }
@@ -124,10 +123,7 @@ pub(super) fn run(arguments: &ScrubArguments) -> Result<Outcome, Failure> {
     bar.finish_and_clear();
     let scrubbed = match answered? {
         Answer::Scrubbed(scrubbed) => scrubbed,
-        other => {
-            let text = format!("the daemon answered beside the point: {other:?}");
-            return Err(Failure::environment(text));
-        }
+        other => return Err(mount.beside_the_point(&other)),
     };
     if arguments.json {
         let document = serde_json::to_string_pretty(&scrubbed).map_err(Failure::environment)?;
@@ -136,21 +132,6 @@ pub(super) fn run(arguments: &ScrubArguments) -> Result<Outcome, Failure> {
         println!("{}", scrubbed.for_people());
     }
     Ok(scrubbed.outcome())
-}
-
-/// Asks the daemon of the mount at `path`; `heed` gets what it says before its answer.
-fn follow(path: &Path, request: &Request, heed: impl FnMut(&Answer)) -> Result<Answer, Failure> {
-    let none = || {
-        Failure::environment(format!("no volume is mounted at {}", path.display()))
-            .advise("mount it first; a scrub works on a mounted volume")
-    };
-    let mountpoint = mountinfo::locate(path).map_err(|_| none())?;
-    let entry = mountinfo::mount_at(&mountpoint)
-        .map_err(|error| Failure::environment(format!("cannot read the mount table: {error}")))?
-        .filter(mountinfo::MountEntry::is_ours)
-        .ok_or_else(none)?;
-    let stream = control::connect_to(&mountpoint, &entry)?;
-    control::ask_and_heed(stream, request, heed)
 }
 
 /// Returns a progress bar on standard error, hidden where that is no terminal.
