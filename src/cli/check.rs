@@ -38,6 +38,12 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<Outcome, Failure> {
 fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Outcome, Failure> {
     let repair = arguments.repair;
     let checked = check::check(&volume.pipeline, repair).map_err(|error| fs_failure(&error))?;
+    let pages = if repair {
+        let mended = volume.pipeline.mend_index_pages();
+        mended.map_err(|error| storage_failure(&error))?
+    } else {
+        0
+    };
     let read = if arguments.deep {
         read_shards(volume, repair)?
     } else {
@@ -46,6 +52,12 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Outcome, Failu
     let report = volume.report(false)?;
     for finding in &checked.findings {
         println!("{finding}");
+    }
+    if pages > 0 {
+        println!(
+            "{} of copies of the index mended",
+            format_count(pages, "page")
+        );
     }
     for line in report.lost.lines() {
         println!("{line}");

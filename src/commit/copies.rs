@@ -30,6 +30,18 @@ impl Pipeline {
         }
     }
 
+    /// Compares the copies of the index with one another, and writes anew what one of them has lost. Returns how many
+    /// pages that was done to since the volume was opened, beside those that a scrub repaired.
+    ///
+    /// # Errors
+    ///
+    /// If no copy is left, or nothing may be written.
+    pub fn mend_index_pages(&self) -> Result<u64, CommitError> {
+        self.check_writable()?;
+        while self.meta.compare_index()? {}
+        Ok(self.meta.mended_index_pages())
+    }
+
     /// Makes copies of the index that are missing, as far as there are members for them.
     ///
     /// # Errors

@@ -77,6 +77,10 @@ pub(super) trait Index: Send + Sync {
     /// what members have.
     fn survey(&self) -> Result<BTreeMap<MemberIndex, u64>, MetaError>;
 
+    /// Returns how many pages were found damaged or out of date by reading or comparing, and written anew, since it
+    /// was opened.
+    fn mended_pages(&self) -> u64;
+
     /// Returns the members that its commits are written to.
     fn holders(&self) -> Vec<MemberIndex>;
 

@@ -85,6 +85,8 @@ pub(super) struct Mirror {
     copies: RwLock<Vec<Copied>>,
     /// Members whose copies were mended since the mount.
     mended: Mutex<BTreeSet<MemberIndex>>,
+    /// How many pages of copies were written anew, beside those that a scrub repaired.
+    mended_pages: AtomicU64,
     /// Pages that the database has read since somebody began to want to know.
     walked: Mutex<Option<survey::PageSet>>,
     /// Held while anything is written. Lock order: `io`, then any one of the others.

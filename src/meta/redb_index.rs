@@ -318,6 +318,10 @@ impl Index for RedbIndex {
         self.mirror.survey(|| self.read_everything())
     }
 
+    fn mended_pages(&self) -> u64 {
+        self.mirror.mended_pages()
+    }
+
     fn copies(&self) -> Vec<MemberIndex> {
         self.mirror.found_copies()
     }

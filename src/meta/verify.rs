@@ -39,6 +39,13 @@ impl Meta {
         verified.map_err(|error| self.poisoned_by(error))
     }
 
+    /// Returns how many pages of copies of the index were found damaged or out of date by reading or comparing, and
+    /// written anew, since it was opened.
+    #[must_use]
+    pub fn mended_index_pages(&self) -> u64 {
+        self.index.mended_pages()
+    }
+
     /// Reads all copies of the index, and changes nothing: to be used where nothing is ever written. Returns how
     /// many pages and heads are wrong of the copies that members have.
     ///

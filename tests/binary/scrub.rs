@@ -394,6 +394,13 @@ fn a_deep_check_finds_and_mends_what_one_copy_of_the_index_lacks() {
         .output()
         .expect("the binary runs");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let line = said.lines().find(|line| line.contains("of the index"));
+    let line = line.unwrap_or_else(|| panic!("{said}"));
+    assert!(
+        line.ends_with(" pages of copies of the index mended"),
+        "{line}"
+    );
     let logged = String::from_utf8_lossy(&output.stderr);
     let of_pages = logged.lines().filter(|line| line.contains("page"));
     assert_eq!(of_pages.count(), 1, "{logged}");

@@ -82,6 +82,7 @@ impl Mirror {
         let count = PIECE_PAGES.min(end - first);
         let compared = self.read_from_all(first, count, Patience::Full);
         self.bring_up(&mut io, &compared)?;
+        self.count_mended(compared.behind.len());
         self.compared.store(first + count, Ordering::Release);
         Ok(true)
     }

@@ -131,6 +131,7 @@ impl Mirror {
             compared: AtomicU64::new(0),
             buffered: Mutex::default(),
             mended: Mutex::default(),
+            mended_pages: AtomicU64::new(0),
             walked: Mutex::default(),
             copies: RwLock::new(copies),
             io: Mutex::new(io),

@@ -205,8 +205,9 @@ impl Mirror {
             return;
         }
         self.note_mended(member, page);
-        if let Err(error) = self.mend_under(&mut io, member, page, intact) {
-            log::warn!("cannot mend page {page} of the index: {error}");
+        match self.mend_under(&mut io, member, page, intact) {
+            Ok(()) => self.count_mended(1),
+            Err(error) => log::warn!("cannot mend page {page} of the index: {error}"),
         }
     }
 
@@ -231,6 +232,15 @@ impl Mirror {
         let offset = frame::frame_offset(page);
         let answers = self.disk.write(&[member], &self.name, offset, &data);
         self.settle(io, answers)
+    }
+
+    pub(super) fn count_mended(&self, pages: usize) {
+        self.mended_pages.fetch_add(pages as u64, Ordering::Relaxed);
+    }
+
+    /// Returns how many pages were written anew since the mount, beside those that a scrub repaired.
+    pub(in crate::meta) fn mended_pages(&self) -> u64 {
+        self.mended_pages.load(Ordering::Relaxed)
     }
 }
 

@@ -170,11 +170,17 @@ fn a_page_newer_than_every_head_is_not_taken_for_the_one_that_was_committed() {
         bytes.fill(0xa5);
         *sequence = head + 5;
     };
-    assert!(rewrite_frames(&rig.disks[0], volume, reused) > 1);
+    let rewritten = rewrite_frames(&rig.disks[0], volume, reused);
+    assert!(rewritten > 1);
     let expected = &script.states[progress.acknowledged];
     let (meta, _, members) = rig.open(&[], None, Access::ReadWrite).expect("copy 1");
     assert!(content(&meta).expect("copy 1 has all") == *expected);
     while meta.compare_index().expect("compare") {}
+    let mended = meta.mended_index_pages();
+    assert!(
+        (1..=rewritten as u64).contains(&mended),
+        "{mended} of {rewritten}"
+    );
     meta.close().expect("close");
     drop((meta, members));
     let (meta, ..) = rig.open(&[1], None, Access::ReadOnly).expect("copy 0");

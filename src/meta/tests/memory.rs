@@ -73,6 +73,10 @@ impl Index for MemIndex {
         Ok(BTreeMap::new())
     }
 
+    fn mended_pages(&self) -> u64 {
+        0
+    }
+
     fn copies(&self) -> Vec<MemberIndex> {
         Vec::new()
     }

@@ -168,6 +168,10 @@ impl Index for Hanging {
         self.index.survey()
     }
 
+    fn mended_pages(&self) -> u64 {
+        self.index.mended_pages()
+    }
+
     fn copies(&self) -> Vec<MemberIndex> {
         self.index.copies()
     }
