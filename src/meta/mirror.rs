@@ -83,7 +83,7 @@ pub(super) struct Mirror {
     buffered: Mutex<BTreeMap<u64, Page>>,
     /// Copies that hold every page. Changed only under `io`.
     copies: RwLock<Vec<Copied>>,
-    /// Members whose copies were mended since the mount.
+    /// Members whose copies were mended since they have them, or since the mount.
     mended: Mutex<BTreeSet<MemberIndex>>,
     /// How many pages of copies were written anew, beside those that a scrub repaired.
     mended_pages: AtomicU64,

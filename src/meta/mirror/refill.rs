@@ -189,6 +189,7 @@ impl Mirror {
             // No head before its first one names it, so that an empty slot beside that is known to be new.
             self.write_heads(io, durable.clone())?;
         }
+        self.mended.lock().remove(&member);
         self.copies.write().push(Copied {
             member,
             file_bytes,
