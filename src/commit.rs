@@ -33,7 +33,7 @@ use crate::format::record::{Marker, Stripe};
 use crate::format::{BLOCK_SIZE, Ino, MemberIndex, Record, StripeId, key};
 use crate::members::{Access, Members};
 use crate::meta::{Batch, Key, Meta, MetaError, Value};
-use crate::volume::{Hold, Pin, Placed, Space, Volume};
+use crate::volume::{Hold, Pin, Placed, Said, Space, Volume};
 
 mod audit;
 mod candidates;
@@ -135,6 +135,8 @@ pub struct Pipeline {
     checkpointing: Mutex<()>,
     reaper: Mutex<Reaper>,
     candidates: Mutex<Candidates>,
+    /// Inodes of which compaction could not read everything.
+    left_alone: Said<Ino>,
     growth: Growth,
     clockwork: Mutex<Clockwork>,
     /// Whether something was committed since the last checkpoint.
@@ -167,6 +169,7 @@ impl Pipeline {
             checkpointing: Mutex::default(),
             reaper: Mutex::new(Reaper::new()),
             candidates: Mutex::new(Candidates::new()),
+            left_alone: Said::once_in_a_while(),
             growth: Growth::default(),
             clockwork: Mutex::new(Clockwork::new()),
             to_checkpoint: AtomicBool::new(false),

@@ -46,6 +46,7 @@ mod placement;
 mod prefetch;
 mod read;
 mod rebuild;
+mod said;
 mod segments;
 mod space;
 mod tidy;
@@ -58,6 +59,7 @@ pub use error::{CatalogError, VolumeError};
 pub use inspect::{Inconsistent, Remedy, Verdict};
 pub use pins::Pin;
 pub use rebuild::{Lacking, Rebuilt, Target, TargetFailed};
+pub use said::Said;
 pub use space::{Load, Space};
 
 pub(crate) use layout::{Tally, member_of};

@@ -7,6 +7,7 @@
 //! the extents are re-pointed under their inode's lock, each only if it still is what was copied.
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::Instant;
 
 use super::candidates::{Permille, Rank};
 use super::reap::successor;
@@ -274,7 +275,11 @@ impl Pipeline {
             .volume
             .read(stripe, stripe_offset, &mut packed.payload[at..])
         {
-            log::warn!("compaction leaves inode {} alone: {error}", run.ino);
+            // It is tried again and again.
+            let now = Instant::now();
+            if self.left_alone.is_to_be_said(run.ino, now).is_some() {
+                log::warn!("compaction leaves inode {} alone: {error}", run.ino);
+            }
             packed.payload.truncate(filled);
             self.candidates.lock().forget(stripe);
             return;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Instant;
 
 use fuser::{
     Errno, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
@@ -12,10 +13,20 @@ use fuser::{
 
 use super::errno::errno;
 use crate::fs::FsError;
+use crate::volume::Said;
 
-/// The requests of one mount that are not answered yet.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Underway(Arc<()>);
+/// What fails: an operation on an inode, and why.
+type Failing = (&'static str, u64, String);
+
+/// The requests of one mount that are not answered yet, and what was said of those that failed.
+#[derive(Clone, Debug)]
+pub(super) struct Underway(Arc<Said<Failing>>);
+
+impl Default for Underway {
+    fn default() -> Self {
+        Self(Arc::new(Said::once_in_a_while()))
+    }
+}
 
 impl Underway {
     /// Begins with request `request` for `operation` on inode `ino`.
@@ -29,7 +40,7 @@ impl Underway {
             operation,
             request: request.unique().0,
             ino: ino.0,
-            _underway: self.clone(),
+            underway: self.clone(),
         }
     }
 
@@ -45,7 +56,7 @@ pub(super) struct Context {
     operation: &'static str,
     request: u64,
     ino: u64,
-    _underway: Underway,
+    underway: Underway,
 }
 
 impl Context {
@@ -99,15 +110,37 @@ impl Context {
         }
     }
 
-    /// Logs an error that says something about the volume, once; a caller's mistake is no news.
+    /// Logs an error that says something about the volume, once in a while; a caller's mistake is no news.
     fn report(&self, error: &FsError) -> Errno {
         let errno = errno(error);
         match i32::from(errno) {
-            libc::EIO | libc::EUCLEAN => log::warn!("{self}: {}", one_line(error)),
+            libc::EIO | libc::EUCLEAN => self.warn(error, Instant::now()),
             libc::ENOSPC | libc::EROFS => log::info!("{self}: {}", one_line(error)),
             _ => log::debug!("{self}: {}", one_line(error)),
         }
         errno
+    }
+}
+
+impl Context {
+    /// Logs an error. Whoever reads a file in which much is wrong fails block by block, and may try again and again.
+    fn warn(&self, error: &FsError, now: Instant) {
+        if let Some(left_out) = self.is_to_be_said(error, now) {
+            if left_out > 0 {
+                log::warn!("{left_out} more requests failed");
+            }
+            log::warn!("{self}: {}", one_line(error));
+        }
+    }
+
+    fn is_to_be_said(&self, error: &FsError, now: Instant) -> Option<u64> {
+        let why = match error {
+            // Wherever in the file.
+            FsError::Refused { .. } => String::new(),
+            error => one_line(error),
+        };
+        let Underway(said) = &self.underway;
+        said.is_to_be_said((self.operation, self.ino, why), now)
     }
 }
 
@@ -166,3 +199,38 @@ refuse!(
     ReplyWrite,
     ReplyXattr,
 );
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_fails_block_by_block_is_named_once_in_a_while() {
+        let underway = Underway::default();
+        let context = |operation, request, ino| Context {
+            operation,
+            request,
+            ino,
+            underway: underway.clone(),
+        };
+        let now = Instant::now();
+        let refused = |offset| FsError::Refused { ino: 7, offset };
+        let is_said = |context: &Context, error: &FsError, after: u64| {
+            let at = now + Duration::from_secs(after);
+            context.is_to_be_said(error, at).is_some()
+        };
+        assert!(is_said(&context("read", 1, 7), &refused(0), 0));
+        for request in 2..1000 {
+            let offset = request * 4096;
+            assert!(!is_said(&context("read", request, 7), &refused(offset), 59));
+        }
+        assert!(is_said(&context("read", 1000, 7), &refused(0), 60));
+        assert!(is_said(&context("read", 1001, 8), &refused(0), 60));
+        assert!(is_said(&context("write", 1002, 7), &refused(0), 60));
+        let what = "its records contradict each other";
+        let other = FsError::Corrupt { ino: 7, what };
+        assert!(is_said(&context("read", 1003, 7), &other, 60));
+    }
+}
