@@ -8,7 +8,7 @@ use super::directories::Directories;
 use super::failure::{Failure, Fault, Outcome};
 use super::mounts;
 use super::report::Report;
-use super::volume::{MEMBER_TIMEOUT, Volume, survey};
+use super::volume::{MEMBER_TIMEOUT, Volume, storage_failure, survey};
 use crate::fuse::mountinfo::{self, MountEntry};
 
 /// Shows how a volume is, mounted or not.
@@ -56,7 +56,10 @@ fn find(arguments: &StatusArguments) -> Result<Report, Failure> {
         }
         Err(failure) => return Err(failure),
     };
-    let report = volume.report(false);
+    let measured = volume.pipeline.measure_segments();
+    let report = measured
+        .map_err(|error| storage_failure(&error))
+        .and_then(|()| volume.report(false));
     volume.close()?;
     report
 }

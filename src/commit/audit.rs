@@ -6,6 +6,7 @@
 //! is looked at once, in the background: its gaps are punched, what lies behind its last stripe is cut
 //! off, and what takes it in truth is noted for [`super::Pipeline::space`].
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use super::reap::{Reaper, successor};
@@ -39,6 +40,27 @@ impl Pipeline {
             }
         }
         reaper.unaudited = Some(left);
+        Ok(())
+    }
+
+    /// Counts what stripes take of each segment of a volume that nothing is written to: as no segment of it is
+    /// audited, [`super::Pipeline::space`] takes all of them for full otherwise.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn measure_segments(&self) -> Result<(), CommitError> {
+        let segments = self.volume.segments().into_iter();
+        let mut taken: HashMap<SegmentId, u64> =
+            segments.map(|(segment, _)| (segment, 0)).collect();
+        self.for_each_stripe(|_, stripe| {
+            if let Some(taken) = taken.get_mut(&stripe.segment) {
+                *taken += u64::from(stripe.height);
+            }
+        })?;
+        for (segment, taken) in taken {
+            self.volume.set_taken(segment, taken);
+        }
         Ok(())
     }
 

@@ -126,3 +126,27 @@ fn room_is_made_ahead_after_a_mount_and_given_up_where_all_lives() {
     }
     assert_eq!(counted(&fs), before);
 }
+
+#[test]
+fn what_is_dead_takes_nothing_also_where_a_volume_is_only_looked_at() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    for file in 0..40 {
+        fs.write(file, &pattern(file, 60_000)).unwrap();
+    }
+    fs.sync().unwrap();
+    for file in (0..40).step_by(2) {
+        fs.remove(file).unwrap();
+    }
+    fs.close();
+    let fs = TestFs::open(rig.stores(&[]), Access::ReadOnly).unwrap();
+    let used = || fs.pipeline.space().usable_used;
+    let before = used();
+    fs.pipeline.measure_segments().unwrap();
+    let live = 20 * 60_000;
+    assert!(
+        before > live * 3 / 2 && (live..live * 5 / 4).contains(&used()),
+        "{before} before, {} now, {live} live",
+        used()
+    );
+}
