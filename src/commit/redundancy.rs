@@ -139,7 +139,11 @@ impl Pipeline {
         }
         let began = Instant::now();
         let state = self.known_state();
+        let progress = self.rebuild_progress();
         let redundancy = Arc::new(self.count_redundancy(&mut stretches)?);
+        if self.is_full(&redundancy) && self.members.leaving().is_empty() {
+            self.forget_stuck(&progress);
+        }
         *self.counting.last.lock() = Some(Counted {
             began,
             state,
@@ -157,6 +161,13 @@ impl Pipeline {
         };
         let counted = last.as_ref().filter(is_good)?;
         Some(Arc::clone(&counted.redundancy))
+    }
+
+    /// Says whether every stripe bears as many losses as it can.
+    fn is_full(&self, redundancy: &Redundancy) -> bool {
+        let most = self.members.geometry().parity_shards();
+        let mut rows = redundancy.rows.iter();
+        rows.all(|row| usize::try_from(row.losses_tolerated).is_ok_and(|losses| losses >= most))
     }
 
     fn known_state(&self) -> KnownState {

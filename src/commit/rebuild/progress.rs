@@ -64,6 +64,14 @@ impl Pipeline {
         *self.rebuilding.progress.lock()
     }
 
+    /// Forgets what could not be rebuilt: it was counted that nothing lacks anything, by who had `seen` it before that.
+    pub(in crate::commit) fn forget_stuck(&self, seen: &RebuildProgress) {
+        let mut progress = self.rebuilding.progress.lock();
+        if *progress == *seen && seen.state != RebuildState::Running {
+            progress.set_stuck(&RebuildProgress::default());
+        }
+    }
+
     /// Returns the members that are getting what they lack.
     #[must_use]
     pub fn rebuilding_members(&self) -> BTreeSet<MemberIndex> {

@@ -167,3 +167,32 @@ fn missing_shards_are_listed_by_the_file_that_should_hold_them() {
         ]
     );
 }
+
+#[test]
+fn what_could_not_be_read_waits_no_more_once_the_files_are_removed_that_it_was_of() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    for file in 0..4 {
+        fs.write(file, &pattern(file, 60_000)).unwrap();
+    }
+    fs.sync().unwrap();
+    fs.close();
+    let fs = rig.open(&[]);
+    let shards = fs.written_shards();
+    let lost = &shards[0].name;
+    for disk in 0..2 {
+        rig.disks[disk].open().remove(lost).unwrap();
+    }
+    fs.rebuild().unwrap();
+    let waits = || {
+        let rows = fs.redundancy();
+        (rows.len(), fs.pipeline.rebuild_progress().bytes_unreadable)
+    };
+    let (_, unreadable) = waits();
+    assert!(unreadable > 0);
+    for file in 0..4 {
+        fs.remove(file).unwrap();
+    }
+    fs.sync().unwrap();
+    assert_eq!(waits(), (0, 0));
+}
