@@ -249,7 +249,9 @@ mod tests {
 
     use super::*;
     use crate::codec::Geometry;
-    use crate::commit::{CreateOptions, OpenOptions, Pace, RebuildState, ScrubState};
+    use crate::commit::{
+        CreateOptions, OpenOptions, Pace, RebuildProgress, RebuildState, ScrubState,
+    };
     use crate::format::record::{Backref, Extent};
     use crate::format::{Ino, Record, files, key};
     use crate::members::Seat;
@@ -341,7 +343,11 @@ mod tests {
             bytes_per_second: &AtomicU64::new(0),
             wait: &wait,
         };
-        pipeline.balance(&pace, &|| false).unwrap().bytes_done == 0
+        pipeline
+            .balance(&pace, &|| false, &RebuildProgress::default())
+            .unwrap()
+            .bytes_done
+            == 0
     }
 
     /// Gives members that are away so much time.

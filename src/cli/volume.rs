@@ -442,7 +442,8 @@ fn blank_report(members: &Members, notes: &[Unusable], scrubbed: u64) -> Report 
 pub(super) fn rebuild_report(pipeline: &Pipeline) -> RebuildReport {
     let progress = pipeline.rebuild_progress();
     let left = progress.bytes_left + progress.bytes_waiting + progress.bytes_unreadable;
-    let whole = progress.bytes_done + left;
+    let done = progress.bytes_before + progress.bytes_done;
+    let whole = done + left;
     RebuildReport {
         state: match progress.state {
             commit::RebuildState::Idle => RebuildState::Idle,
@@ -453,10 +454,10 @@ pub(super) fn rebuild_report(pipeline: &Pipeline) -> RebuildReport {
         progress: if whole == 0 {
             1.0
         } else {
-            progress.bytes_done as f64 / whole as f64
+            done as f64 / whole as f64
         },
         bytes_left: left,
-        bytes_done: progress.bytes_done,
+        bytes_done: done,
         bytes_waiting: progress.bytes_waiting,
         bytes_unreadable: progress.bytes_unreadable,
         seconds: progress.elapsed.as_secs(),

@@ -23,7 +23,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{CommitError, InodeLocks, Pipeline};
 use crate::format::record::{Segment, ShardSet, Stripe};
@@ -105,8 +105,9 @@ struct Round<'a> {
     live: Vec<MemberIndex>,
     /// Members that had no room, or failed otherwise, in this round.
     refusing: BTreeSet<MemberIndex>,
-    /// When the round, and how much was written in it.
     began: Instant,
+    /// How long that took which counts with it.
+    elapsed_before: Duration,
 }
 
 /// A segment, and what is to be done for it.
@@ -133,7 +134,12 @@ impl<'a> Round<'a> {
             live: Vec::new(),
             refusing: BTreeSet::new(),
             began: Instant::now(),
+            elapsed_before: Duration::ZERO,
         }
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.elapsed_before + self.began.elapsed()
     }
 }
 
@@ -225,7 +231,7 @@ impl Pipeline {
             // What lacks another member lacks it still.
             progress.set_stuck(&before);
         }
-        progress.elapsed = round.began.elapsed();
+        progress.elapsed = round.elapsed();
         progress.state = match outcome {
             Ok(true) => RebuildState::Finished,
             Ok(false) | Err(_) => RebuildState::Stopped,

@@ -286,6 +286,7 @@ impl Rebuilder {
             bytes_per_second: self.limit.in_force(),
             wait: &|time| self.stop.sleep(time),
         };
+        let mut before = RebuildProgress::default();
         if let Some(task) = task.transpose() {
             let rebuilt = task.and_then(|task| {
                 let done = match task {
@@ -294,10 +295,10 @@ impl Rebuilder {
                 };
                 self.note_waiting(pipeline, task, &done, roomy.as_ref());
                 log_rebuilt("rebuilt", &done);
-                Ok(())
+                Ok(done)
             });
-            self.note_done(ordered, rebuilt.clone());
-            rebuilt?;
+            self.note_done(ordered, rebuilt.clone().map(drop));
+            before = rebuilt?;
         }
         let Some(balance) = balance else {
             return Ok(());
@@ -306,7 +307,7 @@ impl Rebuilder {
             let is_ordered = self.state.lock().ordered > ordered;
             is_ordered || self.due(pipeline, clock()).is_some()
         };
-        let balanced = pipeline.balance(&pace, &gives_way);
+        let balanced = pipeline.balance(&pace, &gives_way, &before);
         self.note_balanced(balance, &balanced);
         balanced.map(|done| log_rebuilt("balanced", &done))
     }

@@ -45,6 +45,7 @@ fn a_new_directory_in_the_place_of_a_lost_one_gets_its_very_bytes_under_load() {
     let (code, said) = member(&volume, "replace", &["2", text(&new)]);
     assert_eq!(code, Some(0), "{said}\n{}", volume.log());
     assert!(said.contains("member 2 is "), "{said}");
+    assert!(said.contains(" rebuilt in "), "{said}");
     load.goes_on();
     let loaded = load.end();
     volume.assert_healthy();

@@ -6,6 +6,7 @@ use super::{Pace, Passage, RebuildProgress, RebuildState, Round, Which, plan};
 impl Pipeline {
     /// Moves shards from the members that are fullest to those that are emptiest. Stops once a member is lost
     /// or comes, which may lack what is more urgent, and once `gives_way` says so; it can be called again then.
+    /// `before` is what was rebuilt for whoever ordered it, and counts with it.
     ///
     /// # Errors
     ///
@@ -14,24 +15,27 @@ impl Pipeline {
         &self,
         pace: &Pace<'_>,
         gives_way: &dyn Fn() -> bool,
+        before: &RebuildProgress,
     ) -> Result<RebuildProgress, CommitError> {
         self.check_writable()?;
         let _baton = self.rebuilding.baton.lock();
         let mut round = Round {
             gives_way,
+            elapsed_before: before.elapsed,
             ..Round::new(Which::All, pace, None)
         };
-        let before = self.rebuild_progress();
+        let stuck = self.rebuild_progress();
         *self.rebuilding.progress.lock() = RebuildProgress {
             state: RebuildState::Running,
+            bytes_before: before.bytes_done,
             ..RebuildProgress::default()
         };
         let outcome = self.spread(&mut round);
         // Whoever counts next knows where the files are now, also of members that are slow to answer.
         self.look_for_files();
         let mut progress = self.rebuilding.progress.lock();
-        progress.set_stuck(&before);
-        progress.elapsed = round.began.elapsed();
+        progress.set_stuck(&stuck);
+        progress.elapsed = round.elapsed();
         progress.state = match outcome {
             Ok(Passage::Through { .. }) => RebuildState::Finished,
             Ok(Passage::Overtaken | Passage::Stopped) | Err(_) => RebuildState::Stopped,

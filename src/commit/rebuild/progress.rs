@@ -26,7 +26,9 @@ pub struct RebuildProgress {
     /// Bytes of shards that keep their place because stripes in the same segments cannot be read without
     /// what members have that are away, or at all.
     pub bytes_unreadable: u64,
-    /// For how long it has been done, or was.
+    /// Bytes of shards rebuilt right before, if shards are being moved now that nothing is missing.
+    pub bytes_before: u64,
+    /// For how long it has been done, or was; with what was right before.
     pub elapsed: Duration,
 }
 
@@ -96,13 +98,13 @@ impl Pipeline {
     pub(super) fn note_round(&self, round: &Round<'_>, left: u64) {
         let mut progress = self.rebuilding.progress.lock();
         progress.begin_round(left);
-        progress.elapsed = round.began.elapsed();
+        progress.elapsed = round.elapsed();
     }
 
     pub(super) fn note_written(&self, round: &Round<'_>, bytes: u64) {
         let mut progress = self.rebuilding.progress.lock();
         progress.add_written(bytes);
-        progress.elapsed = round.began.elapsed();
+        progress.elapsed = round.elapsed();
     }
 
     pub(super) fn note_needless(&self, bytes: u64) {

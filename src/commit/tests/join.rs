@@ -609,7 +609,9 @@ fn balancing_fills_a_new_member_as_much_as_the_others_and_loses_nothing() {
     };
     let whole: u64 = taken(&rig).iter().sum();
     for _ in 0..3 {
-        fs.pipeline.balance(&at_once(), &|| false).unwrap();
+        fs.pipeline
+            .balance(&at_once(), &|| false, &RebuildProgress::default())
+            .unwrap();
         let volume = &fs.pipeline.volume;
         let segments = volume.segments();
         assert!(

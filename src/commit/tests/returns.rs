@@ -158,7 +158,7 @@ fn who_is_back_keeps_no_file_of_what_is_elsewhere_by_now() {
         if moves_back {
             assert!(
                 fs.pipeline
-                    .balance(&at_once(), &|| false)
+                    .balance(&at_once(), &|| false, &RebuildProgress::default())
                     .unwrap()
                     .bytes_done
                     > 0
@@ -270,7 +270,7 @@ fn a_segment_that_moves_back_before_its_old_file_was_removed_keeps_its_new_one()
     fs.pipeline.join(Seat::New, &store).unwrap();
     assert!(
         fs.pipeline
-            .balance(&at_once(), &|| false)
+            .balance(&at_once(), &|| false, &RebuildProgress::default())
             .unwrap()
             .bytes_done
             > 0

@@ -72,8 +72,14 @@ fn members_that_were_made_alike_are_left_alone_however_unequal_they_are() {
             fs.write(file, &model[&file]).unwrap();
         }
         fs.sync().unwrap();
-        let first = fs.pipeline.balance(&at_once(), &|| false).unwrap();
-        let second = fs.pipeline.balance(&at_once(), &|| false).unwrap();
+        let first = fs
+            .pipeline
+            .balance(&at_once(), &|| false, &RebuildProgress::default())
+            .unwrap();
+        let second = fs
+            .pipeline
+            .balance(&at_once(), &|| false, &RebuildProgress::default())
+            .unwrap();
         assert_eq!(second.bytes_done, 0, "{sizes:?}, after {first:?}");
         assert_eq!((first.bytes_waiting, second.bytes_waiting), (0, 0));
         moved += first.bytes_done;
@@ -109,16 +115,25 @@ fn balancing_stops_for_what_is_more_urgent_and_goes_on_afterwards() {
             true
         };
         let gives_way = || !is_lost && has_begun.get();
-        let first = fs.pipeline.balance(&unlimited(&wait), &gives_way).unwrap();
+        let first = fs
+            .pipeline
+            .balance(&unlimited(&wait), &gives_way, &RebuildProgress::default())
+            .unwrap();
         assert_eq!(first.state, RebuildState::Stopped, "{first:?}");
         assert!(first.bytes_done > 0 && first.bytes_left > 0, "{first:?}");
         let rebuilt = fs.rebuild().unwrap();
         assert_eq!(rebuilt.bytes_done > 0, is_lost, "{rebuilt:?}");
         assert_eq!(fs.redundancy()[0].0, 1);
-        let rest = fs.pipeline.balance(&at_once(), &|| false).unwrap();
+        let rest = fs
+            .pipeline
+            .balance(&at_once(), &|| false, &RebuildProgress::default())
+            .unwrap();
         assert_eq!(rest.state, RebuildState::Finished, "{rest:?}");
         assert!(rest.bytes_done > 0, "{rest:?}");
-        let again = fs.pipeline.balance(&at_once(), &|| false).unwrap();
+        let again = fs
+            .pipeline
+            .balance(&at_once(), &|| false, &RebuildProgress::default())
+            .unwrap();
         assert_eq!(again.bytes_done, 0, "{again:?}");
         fs.assert_shards_lie_on(&rig, lost, "balanced");
         assert_eq!(fs.redundancy()[0].0, 1);
