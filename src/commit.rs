@@ -58,7 +58,7 @@ pub use copies::IndexCopies;
 pub use error::CommitError;
 pub use rebuild::{Pace, RebuildProgress, RebuildState};
 pub use redundancy::{LostStripe, MissingShards, Redundancy, RedundancyRow};
-pub use scrub::{ReadShards, ScrubState, ScrubStatus, WrongShards};
+pub use scrub::{Follower, ReadShards, ScrubState, ScrubStatus, WrongShards};
 
 use candidates::Candidates;
 use group::Group;

@@ -201,7 +201,8 @@ fn scrub_if_due(
         return Ok(());
     }
     let scrubbed = pipeline.scrub(locks, schedule.bytes_per_second, |_| {
-        if *stop.stopped.lock() {
+        // Who orders one goes on with it, as fast as he likes.
+        if *stop.stopped.lock() || pipeline.has_scrub_followers() {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())
@@ -367,7 +368,10 @@ mod tests {
         now: Instant,
     ) {
         plan.add(Fault::at(2, Effect::Eio).of(Scope::MemberKind(3, CallKind::Read)));
-        rebuilder.work_by(&|| now, pipeline, &NoLocks).unwrap();
+        let looks = AtomicU64::new(0);
+        // It is lost later than the order was begun.
+        let clock = || now + Duration::from_millis(looks.fetch_add(1, Ordering::Relaxed));
+        rebuilder.work_by(&clock, pipeline, &NoLocks).unwrap();
         assert_eq!(plan.triggered(), 1);
     }
 
@@ -399,7 +403,8 @@ mod tests {
         assert!(rebuilder.outcome(order, Duration::ZERO).is_none());
         let moved = held_by(&pipeline, 4);
         plan.record();
-        rebuilder.work_by(&|| now, &pipeline, &NoLocks).unwrap();
+        let later = now + Duration::from_secs(1);
+        rebuilder.work_by(&|| later, &pipeline, &NoLocks).unwrap();
         let outcome = rebuilder.outcome(order, Duration::ZERO);
         assert!(matches!(outcome, Some(Ok(()))), "{outcome:?}");
         let made = plan.take_log().into_iter();
@@ -411,7 +416,28 @@ mod tests {
         assert!(made[..count].iter().all(is_lost), "{lost:?} {made:?}");
         let rows = pipeline.redundancy().unwrap().rows.clone();
         assert_eq!((rows.len(), rows[0].losses_tolerated), (1, 1));
+        // What was moved before, and rebuilt then, counts with what was moved after that.
+        let done = pipeline.rebuild_progress();
+        assert!(stopped.bytes_done > 0 && done.bytes_before > stopped.bytes_done);
         assert!(is_balanced(&pipeline));
+    }
+
+    /// All that was missing is rebuilt before shards are moved: there is nothing to look for meanwhile.
+    #[test]
+    fn the_moving_of_shards_is_not_interrupted_if_nobody_goes() {
+        let plan = FaultPlan::new();
+        let pipeline = to_be_balanced(&plan);
+        let rebuilder = rebuilder_after(Duration::from_secs(600));
+        let order = rebuilder.order(None, true);
+        let (start, looks) = (Instant::now(), AtomicU64::new(0));
+        let clock = || start + Duration::from_secs(looks.fetch_add(1, Ordering::Relaxed));
+        rebuilder.work_by(&clock, &pipeline, &NoLocks).unwrap();
+        assert!(
+            looks.into_inner() > 10,
+            "that is longer than nothing changed"
+        );
+        let outcome = rebuilder.outcome(order, Duration::ZERO);
+        assert!(matches!(outcome, Some(Ok(()))), "{outcome:?}");
     }
 
     #[test]
@@ -431,7 +457,8 @@ mod tests {
         assert_eq!(work_by(&|| just_before), Some(0));
         let outcome = rebuilder.outcome(order, Duration::ZERO);
         assert!(matches!(outcome, Some(Ok(()))), "{outcome:?}");
-        assert_eq!(work_by(&|| start + given), Some(1));
+        let over = start + given + Duration::from_secs(1);
+        assert_eq!(work_by(&|| over), Some(1));
     }
 
     #[test]
@@ -446,8 +473,8 @@ mod tests {
         let moved = held_by(&pipeline, 4);
         let looks = AtomicU64::new(0);
         let clock = || match looks.fetch_add(1, Ordering::Relaxed) {
-            0 => start,
-            _ => start + given,
+            0 => start + Duration::from_secs(1),
+            _ => start + given + Duration::from_secs(1),
         };
         rebuilder.work_by(&clock, &pipeline, &NoLocks).unwrap();
         assert!(rebuilder.outcome(order, Duration::ZERO).is_none());

@@ -573,6 +573,21 @@ impl Volume {
         self.core.undecodable.is_cut()
     }
 
+    /// All stripes are going to be looked at: what more of them is lost than can be remembered is counted anew.
+    pub fn begin_to_look(&self) {
+        self.core.undecodable.begin_to_look();
+    }
+
+    /// All stripes were looked at since that was begun, if it was.
+    pub fn end_looking(&self) {
+        self.core.undecodable.end_looking();
+    }
+
+    /// A stripe is gone, and with it what was lost of it.
+    pub fn forget_undecodable(&self, stripe: StripeId) {
+        self.core.undecodable.set(stripe, &[]);
+    }
+
     /// Takes note of bytes of a stripe's payload that are known to be lost.
     pub fn note_undecodable(&self, stripe: StripeId, lost: &[Range<u32>]) {
         self.core.undecodable.add(stripe, lost);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::control::{self, Absentee, Answer, ControlSocket, Membership, Request};
 use super::failure::Failure;
-use super::scrub::{self, Followers};
+use super::scrub;
 use super::volume::{Volume, rebuild_report, report, storage_failure, store_failure};
 use crate::commit::CommitError;
 use crate::format::MemberIndex;
@@ -42,7 +42,6 @@ struct Listener {
     rebuilder: Option<Arc<Rebuilder>>,
     unmount: Unmount,
     busy: AtomicUsize,
-    scrub_followers: Followers,
 }
 
 /// Starts to listen. `unmount` gets the commands that end the daemon: whether to be lazy, and the
@@ -58,7 +57,6 @@ pub(super) fn start(control: ControlSocket, volume: &Volume, unmount: Unmount) -
         rebuilder: volume.rebuilder().cloned(),
         unmount,
         busy: AtomicUsize::new(0),
-        scrub_followers: Followers::default(),
     });
     std::thread::Builder::new()
         .name("control".to_owned())
@@ -127,7 +125,7 @@ impl Listener {
                 control::answer(&client, &Answer::Membership(self.membership()));
             }
             Ok(Request::Scrub { bytes_per_second }) => {
-                scrub::serve(&self.fs, &client, bytes_per_second, &self.scrub_followers);
+                scrub::serve(&self.fs, &client, bytes_per_second);
             }
             Ok(Request::Unmount { lazy }) => (self.unmount)(lazy, client),
             Ok(Request::Rebuild { bytes_per_second }) => {

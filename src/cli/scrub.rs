@@ -14,7 +14,7 @@ use super::size::{format_count, format_size};
 
 mod serve;
 
-pub(super) use serve::{Followers, scrub_report, scrubbed_of, serve};
+pub(super) use serve::{scrub_report, scrubbed_of, serve};
 
 /// How far a scrub is, as the daemon tells a command that waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

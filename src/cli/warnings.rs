@@ -1,6 +1,6 @@
 //! What whoever mounts a volume is told at once.
 //!
-//! A mount waits for this, so nothing is counted here: that is what `status` is for.
+//! A mount waits for this, so nothing is counted here unless files are gone: that is what `status` is for.
 
 use serde::{Deserialize, Serialize};
 

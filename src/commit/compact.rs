@@ -277,7 +277,10 @@ impl Pipeline {
         {
             // It is tried again and again.
             let now = Instant::now();
-            if self.left_alone.is_to_be_said(run.ino, now).is_some() {
+            if let Some(left_out) = self.left_alone.is_to_be_said(run.ino, now) {
+                if left_out > 0 {
+                    log::warn!("compaction left {left_out} other inodes alone");
+                }
                 log::warn!("compaction leaves inode {} alone: {error}", run.ino);
             }
             packed.payload.truncate(filled);

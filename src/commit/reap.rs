@@ -164,6 +164,7 @@ impl Pipeline {
         {
             let whole = self.is_alone_in_segment(&record)?;
             self.records.remove(stripe, &record, &segment, whole)?;
+            self.volume.forget_undecodable(stripe);
             let garbage = if whole {
                 Garbage::Segment(record.segment)
             } else {

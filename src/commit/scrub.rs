@@ -19,11 +19,15 @@ use crate::format::{Record, SegmentId, key};
 use crate::members::PutBack;
 
 mod deep;
+mod followers;
 mod metadata;
 mod put_back;
 mod stripes;
 
+use followers::Followers;
+
 pub use deep::{ReadShards, WrongShards};
+pub use followers::Follower;
 
 /// How often it is noted how far a scrub is.
 const NOTE_INTERVAL: Duration = Duration::from_secs(2);
@@ -88,6 +92,7 @@ pub(super) struct Scrubbing {
     /// The members that were put back before the scrub was begun that is not through. Held while its record
     /// changes.
     covered: Mutex<PutBack>,
+    followers: Followers,
 }
 
 impl Scrubbing {
@@ -164,6 +169,17 @@ impl Pipeline {
         Ok(Some(status))
     }
 
+    /// Waits for a scrub that another one has begun, until what this returns is dropped.
+    pub fn follow_scrub(&self) -> Follower<'_> {
+        self.scrubbing.followers.join()
+    }
+
+    /// Says whether somebody waits for a scrub who would go on with it if it stopped.
+    #[must_use]
+    pub fn has_scrub_followers(&self) -> bool {
+        self.scrubbing.followers.are_there()
+    }
+
     /// Says how the last scrub went, or how far the one is that is under way.
     ///
     /// # Errors
@@ -197,6 +213,7 @@ impl Pipeline {
         scrub.offset = 0;
         scrub.last_finished = now();
         self.set_verified();
+        self.volume.end_looking();
         let census = self.volume.census();
         let lacks_files = census.lacks_files(&self.volume.segments(), &self.members.live());
         self.volume.set_lacks_files(lacks_files);

@@ -127,7 +127,9 @@ impl Context {
     fn warn(&self, error: &FsError, now: Instant) {
         if let Some(left_out) = self.is_to_be_said(error, now) {
             if left_out > 0 {
-                log::warn!("{left_out} more requests failed");
+                log::warn!(
+                    "{left_out} failures of other files, or of other kinds, were not logged"
+                );
             }
             log::warn!("{self}: {}", one_line(error));
         }

@@ -48,6 +48,8 @@ struct State {
     done: u64,
     /// The orders for which shards are still to be moved to members that have fewer.
     balance: BTreeSet<u64>,
+    /// What was written for these so far, and how long that took.
+    written: RebuildProgress,
     failure: Option<CommitError>,
     watch: Option<Watch>,
 }
@@ -70,6 +72,17 @@ impl State {
     /// No shards are to be moved any more for orders up to this one.
     fn end_balance(&mut self, order: u64) {
         self.balance.retain(|later| *later > order);
+        if self.balance.is_empty() {
+            self.written = RebuildProgress::default();
+        }
+    }
+
+    /// Adds to what was written for orders that are open.
+    fn add_written(&mut self, done: &RebuildProgress) {
+        if !self.balance.is_empty() {
+            self.written.bytes_done += done.bytes_done;
+            self.written.elapsed += done.elapsed;
+        }
     }
 
     /// What failed is given up, for all orders up to this one.
@@ -275,6 +288,7 @@ impl Rebuilder {
             (state.is_ordered(), state.ordered, balance)
         };
         let now = clock();
+        self.look(pipeline, now, |_| ());
         let roomy = self.with_room(pipeline, now);
         // Members that are away keep their time although shards are yet to be moved.
         let task = match &roomy {
@@ -286,7 +300,6 @@ impl Rebuilder {
             bytes_per_second: self.limit.in_force(),
             wait: &|time| self.stop.sleep(time),
         };
-        let mut before = RebuildProgress::default();
         if let Some(task) = task.transpose() {
             let rebuilt = task.and_then(|task| {
                 let done = match task {
@@ -294,11 +307,15 @@ impl Rebuilder {
                     Task::AtHand => pipeline.catch_up(&pace)?,
                 };
                 self.note_waiting(pipeline, task, &done, roomy.as_ref());
+                if task == Task::Everything {
+                    self.note_looked(now);
+                }
                 log_rebuilt("rebuilt", &done);
-                Ok(done)
+                self.state.lock().add_written(&done);
+                Ok(())
             });
-            self.note_done(ordered, rebuilt.clone().map(drop));
-            before = rebuilt?;
+            self.note_done(ordered, rebuilt.clone());
+            rebuilt?;
         }
         let Some(balance) = balance else {
             return Ok(());
@@ -307,9 +324,14 @@ impl Rebuilder {
             let is_ordered = self.state.lock().ordered > ordered;
             is_ordered || self.due(pipeline, clock()).is_some()
         };
-        let balanced = pipeline.balance(&pace, &gives_way, &before);
+        let before = self.state.lock().written;
+        let mut balanced = pipeline.balance(&pace, &gives_way, &before);
+        if let Ok(done) = &mut balanced {
+            done.elapsed = done.elapsed.saturating_sub(before.elapsed);
+            log_rebuilt("balanced", done);
+        }
         self.note_balanced(balance, &balanced);
-        balanced.map(|done| log_rebuilt("balanced", &done))
+        balanced.map(drop)
     }
 
     /// Takes note that all orders up to this one were carried out, but for the moving of shards, or what kept
@@ -327,7 +349,7 @@ impl Rebuilder {
         let mut state = self.state.lock();
         match outcome {
             Ok(progress) if progress.state == RebuildState::Finished => state.end_balance(order),
-            Ok(_) => {}
+            Ok(progress) => state.add_written(progress),
             Err(error) => state.note_failure(order, Some(error.clone())),
         }
         self.announce(&state);
@@ -365,15 +387,27 @@ impl Rebuilder {
         }
     }
 
-    /// Returns what it is time to look for without having been asked to.
-    fn due(&self, pipeline: &Pipeline, now: Instant) -> Option<Task> {
+    /// Takes note of the members as they are, and asks something of that.
+    fn look<R>(&self, pipeline: &Pipeline, now: Instant, ask: impl FnOnce(&Watch) -> R) -> R {
         let members = members_of(pipeline);
         let mut state = self.state.lock();
         let watch = state
             .watch
             .get_or_insert_with(|| Watch::new(members.clone(), now));
         watch.see(members, now);
-        watch.due(self.after, now)
+        ask(watch)
+    }
+
+    /// Returns what it is time to look for without having been asked to.
+    fn due(&self, pipeline: &Pipeline, now: Instant) -> Option<Task> {
+        self.look(pipeline, now, |watch| watch.due(self.after, now))
+    }
+
+    /// All that was missing at some moment was looked for.
+    fn note_looked(&self, at: Instant) {
+        if let Some(watch) = &mut self.state.lock().watch {
+            watch.note(Task::Everything, at);
+        }
     }
 
     /// Returns what is to be rebuilt without having been asked for.

@@ -62,12 +62,13 @@ impl Census {
     }
 
     /// Says whether the file of one of these segments is gone, or shorter than its record says, on a
-    /// member of `live`.
+    /// member of `live` that answered.
     #[must_use]
     pub fn lacks_files(&self, segments: &[(SegmentId, Segment)], live: &[MemberIndex]) -> bool {
         let is_lacking = |(id, record): &(SegmentId, Segment)| {
             let members = record.slots.iter().flatten();
-            let mut held = members.filter(|member| live.contains(member));
+            let mut held =
+                members.filter(|member| live.contains(member) && !self.silent.contains_key(member));
             held.any(|member| self.len(*member, *id) < Some(record.len))
         };
         segments.iter().any(is_lacking)

@@ -24,6 +24,8 @@ struct State {
     changes: u64,
     /// Whether there were more than can be remembered.
     is_cut: bool,
+    /// The same, since it was begun to look at everything; `None` if that was not begun.
+    is_cut_since: Option<bool>,
 }
 
 impl Undecodable {
@@ -47,6 +49,7 @@ impl Undecodable {
         } else {
             state.changes += u64::from(!state.is_cut);
             state.is_cut = true;
+            state.is_cut_since = state.is_cut_since.map(|_| true);
             return;
         };
         state.changes += u64::from(before.unwrap_or_default() != lost);
@@ -65,6 +68,20 @@ impl Undecodable {
     /// Counts how often something of it changed.
     pub(super) fn changes(&self) -> u64 {
         self.0.lock().changes
+    }
+
+    /// All stripes are going to be looked at.
+    pub(super) fn begin_to_look(&self) {
+        self.0.lock().is_cut_since = Some(false);
+    }
+
+    /// All were looked at since that was begun, if it was: what is not remembered now is not lost.
+    pub(super) fn end_looking(&self) {
+        let mut state = self.0.lock();
+        if let Some(is_cut) = state.is_cut_since.take() {
+            state.changes += u64::from(state.is_cut != is_cut);
+            state.is_cut = is_cut;
+        }
     }
 
     /// Says whether there were stripes that are not remembered.
@@ -130,5 +147,17 @@ mod tests {
         assert!(undecodable.is_cut());
         assert_eq!(undecodable.all().len(), MOST);
         assert_eq!(undecodable.changes(), most + 1);
+        // Whoever did not see all of it knows nothing of the rest.
+        undecodable.end_looking();
+        assert!(undecodable.is_cut());
+        undecodable.begin_to_look();
+        spoil(most);
+        undecodable.end_looking();
+        assert!(undecodable.is_cut());
+        undecodable.begin_to_look();
+        undecodable.set(StripeId(1), &[]);
+        assert!(undecodable.is_cut(), "it is not through");
+        undecodable.end_looking();
+        assert!(!undecodable.is_cut());
     }
 }

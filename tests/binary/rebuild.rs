@@ -261,6 +261,9 @@ fn what_begins_by_itself_is_slow_if_it_is_to_be_and_who_orders_it_need_not_wait(
     let output = rebuild(&volume, &["--json"]);
     assert_eq!(document(&output)["state"], "finished", "{output:?}");
     volume.assert_full_redundancy();
+    assert_eq!(state_of("scrub"), "running");
+    let output = run(CAUCHYFS, &["scrub", "--json", text(&volume.mountpoint)]);
+    assert_eq!(document(&output)["state"], "finished", "{output:?}");
     volume.unmount();
     volume.assert_intact_in(&[0, 1, 2, 3, 4, 6, 7], 2);
 }

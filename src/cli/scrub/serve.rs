@@ -3,7 +3,6 @@
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{Progress, Scrubbed};
@@ -18,39 +17,11 @@ use crate::fs::Fs;
 /// How often whoever waits for a scrub hears how far it is.
 const TELL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How many clients wait for a scrub that another one has begun.
-#[derive(Debug, Default)]
-pub(in crate::cli) struct Followers(AtomicUsize);
-
-/// One of them, until it is dropped.
-struct Follower<'a>(&'a Followers);
-
-impl Followers {
-    fn join(&self) -> Follower<'_> {
-        self.0.fetch_add(1, Ordering::SeqCst);
-        Follower(self)
-    }
-
-    fn are_there(&self) -> bool {
-        self.0.load(Ordering::SeqCst) > 0
-    }
-}
-
-impl Drop for Follower<'_> {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
 /// Scrubs for a client, who hears how far it is, until that is done or nobody waits for it any more. If a
-/// scrub is under way already, the client follows that one, and takes over if it stops half way.
-pub(in crate::cli) fn serve(
-    fs: &Arc<Fs>,
-    client: &UnixStream,
-    bytes_per_second: Option<u64>,
-    followers: &Followers,
-) {
-    let scrubbed = meanwhile(client, || scrub(fs, client, bytes_per_second, followers));
+/// scrub is under way already, the client follows that one, and takes over if it stops half way, as one does that
+/// began by itself.
+pub(in crate::cli) fn serve(fs: &Arc<Fs>, client: &UnixStream, bytes_per_second: Option<u64>) {
+    let scrubbed = meanwhile(client, || scrub(fs, client, bytes_per_second));
     let answer = match scrubbed {
         Ok(Some(scrubbed)) => Answer::Scrubbed(scrubbed),
         Ok(None) => return,
@@ -64,7 +35,6 @@ fn scrub(
     fs: &Arc<Fs>,
     client: &UnixStream,
     bytes_per_second: Option<u64>,
-    followers: &Followers,
 ) -> Result<Option<Scrubbed>, Failure> {
     let pipeline = fs.pipeline();
     let mut told: Option<Instant> = None;
@@ -80,7 +50,7 @@ fn scrub(
     loop {
         let scrubbed = pipeline.scrub(&**fs, bytes_per_second, |status| {
             // Who follows would be told that it was stopped half way.
-            if tell(status) && !followers.are_there() {
+            if tell(status) && !pipeline.has_scrub_followers() {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())
@@ -89,7 +59,7 @@ fn scrub(
         if let Some(status) = scrubbed.map_err(|error| storage_failure(&error))? {
             return result_of(fs, &status, tell(&status));
         }
-        let _follower = followers.join();
+        let _follower = pipeline.follow_scrub();
         let status = loop {
             std::thread::sleep(TELL_INTERVAL);
             let of_other = pipeline

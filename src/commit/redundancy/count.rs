@@ -24,8 +24,9 @@ impl Pipeline {
     ) -> Result<Redundancy, CommitError> {
         // Before anything is read: what is changed meanwhile is counted again the next time.
         let touched = self.meta.touched();
+        let known = self.volume.segments();
         let (census, segments) = take_census(&self.volume);
-        self.note_files(&census);
+        self.note_files(known, &census);
         let mut count = Count::new(&self.volume, segments);
         let outdated = stretches.outdated(touched, &count.segments, &count.undecodable);
         let counted = match outdated {

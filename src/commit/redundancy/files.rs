@@ -12,6 +12,9 @@ use crate::volume::{Census, member_of};
 /// Notes of the repair ledger read at once.
 const NOTES_AT_ONCE: usize = 1024;
 
+/// How often that is done: what died is out of the ledger in a moment, unless it is very much.
+const MOST_LOOKS: usize = 16;
+
 impl Pipeline {
     /// Lists the segment files that are gone, or too short for the shards that were written to them, on
     /// members at hand; by member and segment.
@@ -61,7 +64,7 @@ impl Pipeline {
     }
 
     /// Says whether stripes that files refer to are known to lack shards. It counts only if segment files
-    /// turned out to be gone or too short.
+    /// turned out to be gone or too short; and of very many that are noted it takes some for referred to.
     ///
     /// # Errors
     ///
@@ -82,7 +85,7 @@ impl Pipeline {
     /// Says whether a stripe in the repair ledger holds something.
     fn notes_live_stripe(&self) -> Result<bool, CommitError> {
         let (mut from, end) = key::repairs();
-        loop {
+        for _ in 0..MOST_LOOKS {
             let notes = self.meta.scan(&from, &end, NOTES_AT_ONCE)?;
             for (note, _) in &notes {
                 let (_, stripe) = key::parse_repair(note)?;
@@ -95,6 +98,7 @@ impl Pipeline {
                 _ => return Ok(false),
             }
         }
+        Ok(true)
     }
 
     /// Says whether segment files are known to be gone or too short, on members at hand: since the volume
@@ -106,14 +110,17 @@ impl Pipeline {
 
     /// Looks whether segment files are gone or too short, on members at hand: one call to each.
     pub fn look_for_files(&self) {
-        self.note_files(&self.volume.census());
+        let segments = self.volume.segments();
+        self.note_files(segments, &self.volume.census());
     }
 
-    /// Takes note of it if segment files turned out to be gone or too short. Those of segments that are
-    /// being written are found when they are finished.
-    pub(super) fn note_files(&self, census: &Census) {
-        let mut segments = self.volume.segments();
-        segments.retain(|(segment, _)| !self.volume.is_writing(*segment));
+    /// Takes note of it if segment files turned out to be gone or too short, by a census of which these segments
+    /// were known before. Those that are being written are found when they are finished.
+    pub(super) fn note_files(&self, mut segments: Vec<(SegmentId, Segment)>, census: &Census) {
+        segments.retain(|(id, known)| {
+            let is_as_it_was = self.volume.segment(*id).is_some_and(|now| now == *known);
+            is_as_it_was && !self.volume.is_writing(*id)
+        });
         if census.lacks_files(&segments, &self.members.live()) {
             self.volume.set_lacks_files(true);
         }
