@@ -61,13 +61,7 @@ impl Pipeline {
         self.check_writable()?;
         // Who is refused is to cost nothing: it may come again and again.
         self.members.check_seat(seat, store)?;
-        // A copy of the index that went with a member must not be looked for on another in its place.
-        self.meta.mend_index()?;
-        let live = self.members.live();
-        let holders = self.meta.index_holders();
-        if holders.iter().any(|holder| !live.contains(holder)) {
-            return Err(CommitError::NoSpace);
-        }
+        self.forget_gone_copies()?;
         let mut segments: BTreeMap<MemberIndex, BTreeMap<_, _>> = BTreeMap::new();
         for (id, segment) in self.volume.segments() {
             for member in segment.slots.iter().flatten() {
@@ -113,6 +107,25 @@ impl Pipeline {
         }
         self.look_again_at_what_is_lost()?;
         Ok(index)
+    }
+
+    /// Sees to it that no member that is away counts for one with a copy of the index: it must not be looked for on
+    /// another in its place.
+    fn forget_gone_copies(&self) -> Result<(), CommitError> {
+        let is_gone = |live: &[MemberIndex]| {
+            let holders = self.meta.index_holders();
+            holders.iter().any(|holder| !live.contains(holder))
+        };
+        self.meta.mend_index()?;
+        if is_gone(&self.members.live()) {
+            // The member went while the index was being written to: only a commit settles what is on the others.
+            self.checkpoint()?;
+            self.meta.mend_index()?;
+        }
+        if is_gone(&self.members.live()) {
+            return Err(CommitError::NoSpace);
+        }
+        Ok(())
     }
 
     /// What could not be read without a member may be there again with it.

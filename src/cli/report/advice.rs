@@ -83,8 +83,8 @@ impl Report {
                 format!("wait: everything is being verified; {names} gave wrong bytes")
             }
             Some(names) => format!(
-                "{names} gave wrong bytes, which the others made up for: `cauchyfs scrub MOUNTPOINT` finds and mends \
-                 the rest; where that happens again, `cauchyfs member replace MOUNTPOINT {} DIR`",
+                "{names} gave wrong bytes: `cauchyfs scrub MOUNTPOINT` finds what there is more of it, and mends what \
+                 can be mended; where that happens again, `cauchyfs member replace MOUNTPOINT {} DIR`",
                 self.members
                     .iter()
                     .find(|member| member.suspect)
@@ -229,8 +229,8 @@ fn step_by_reason(member: &MemberReport) -> Option<String> {
              {replace} fills it again"
         )),
         reason if reason.starts_with(BAD_SUPERBLOCK) => Some(format!(
-            "{name} is there, but its superblock cannot be read, and nobody can tell what it holds: if its disk is \
-             sound, empty {path}, and {replace} fills it again"
+            "{name} is there, but its superblock cannot be read: `cauchyfs member replace MOUNTPOINT {index} \
+             NEW_DIR` makes anew what it holds; leave {path} as it is until all is whole"
         )),
         _ => None,
     }
@@ -282,16 +282,16 @@ mod tests {
     }
 
     #[test]
-    fn who_is_there_but_cannot_be_told_is_emptied_and_filled_again() {
+    fn who_is_there_but_cannot_be_told_is_replaced_and_kept_until_all_is_whole() {
         let damaged = |report: &mut Report| {
             report.members[2].reason = Some("its superblock is damaged: no magic".to_owned());
         };
         let said = advice(damaged, &[2], &[(1, 7)]);
-        assert!(said.contains("empty /srv/d2"), "{said}");
         assert!(
-            said.contains("`cauchyfs member replace MOUNTPOINT 2 /srv/d2`"),
+            said.contains("`cauchyfs member replace MOUNTPOINT 2 NEW_DIR`"),
             "{said}"
         );
+        assert!(said.contains("leave /srv/d2 as it is"), "{said}");
     }
 
     #[test]
@@ -400,7 +400,7 @@ mod tests {
             let said = advice(damaged, away, &[(1, 7)]);
             assert!(said.starts_with(first), "{said}");
             assert!(said.contains("superblock cannot be read"), "{said}");
-            let replace = "empty /srv/d2, and `cauchyfs member replace MOUNTPOINT 2 /srv/d2`";
+            let replace = "`cauchyfs member replace MOUNTPOINT 2 NEW_DIR`";
             assert!(said.contains(replace), "{said}");
         }
         let said = advice(|_| {}, &[1, 2, 4], &[(-1, 7)]);
