@@ -23,7 +23,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::control::{self, Answer, ControlSocket, SocketFile};
-use super::directories::{Directories, check_mountpoint};
+use super::directories::{Directories, check_mountpoint, hidden_at};
 use super::failure::{Failure, Outcome, warn};
 use super::listener;
 use super::mounts;
@@ -261,14 +261,15 @@ fn open(plan: &Plan) -> Result<Volume, Failure> {
 }
 
 /// Takes away the mount of a daemon that is dead from where this one is to be, now that nothing else is in the way of
-/// it. Returns what is to be said of it.
-fn clear_place(plan: &Plan) -> Result<Option<String>, Failure> {
-    let cleared = unmount::clear_if_abandoned(&plan.mountpoint)?;
-    if cleared.is_some() {
-        // It could not be seen before.
-        check_mountpoint(&plan.mountpoint, &plan.directories.present)?;
-    }
-    Ok(cleared)
+/// it. Returns what is to be said of it, and of the place.
+fn clear_place(plan: &Plan) -> Result<Vec<String>, Failure> {
+    let Some(cleared) = unmount::clear_if_abandoned(&plan.mountpoint)? else {
+        return Ok(Vec::new());
+    };
+    // The place could not be seen before.
+    check_mountpoint(&plan.mountpoint, &plan.directories.present)?;
+    let hidden = hidden_at(&plan.mountpoint);
+    Ok([cleared].into_iter().chain(hidden).collect())
 }
 
 /// Mounts, and starts everything that can send an event. The mount comes last but one, since from

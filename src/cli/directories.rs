@@ -314,6 +314,18 @@ pub(super) fn check_mountpoint(typed: &Path, members: &[PathBuf]) -> Result<Path
     Ok(mountpoint)
 }
 
+/// Returns what is to be said of a mountpoint that holds something; nothing if it cannot be looked at, as below the
+/// mount of a dead daemon.
+pub(super) fn hidden_at(mountpoint: &Path) -> Option<String> {
+    let is_empty = fs::read_dir(mountpoint).ok()?.next().is_none();
+    (!is_empty).then(|| {
+        format!(
+            "{} is not empty; what is in it is hidden while the volume is mounted",
+            mountpoint.display()
+        )
+    })
+}
+
 /// Splits `DIR:DIR:...` as fstab has it; `\:` is a colon and `\\` a backslash in a name.
 pub(super) fn split_source(source: &Path) -> Vec<PathBuf> {
     let mut names = vec![Vec::new()];

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::args::MountArguments;
 use super::daemon::{self, Plan};
-use super::directories::{Directories, check_mountpoint, split_source};
+use super::directories::{Directories, check_mountpoint, hidden_at, split_source};
 use super::failure::{Failure, Outcome, warn};
 use super::logging;
 use super::options::MountOptions;
@@ -61,13 +61,8 @@ fn plan(arguments: &MountArguments) -> Result<Plan, Failure> {
     let (typed, mountpoint, source) = split_paths(arguments)?;
     let directories = Directories::find(&typed)?;
     let mountpoint = check_mountpoint(&mountpoint, &directories.present)?;
-    if !arguments.report
-        && std::fs::read_dir(&mountpoint).is_ok_and(|mut entries| entries.next().is_some())
-    {
-        warn(format_args!(
-            "{} is not empty; what is in it is hidden while the volume is mounted",
-            mountpoint.display()
-        ));
+    if !arguments.report {
+        hidden_at(&mountpoint).iter().for_each(warn);
     }
     Ok(Plan {
         directories,

@@ -35,6 +35,11 @@ fn is_mounted(volume: &TestVolume) -> bool {
     table.contains(&format!(" {} ", volume.mountpoint.display()))
 }
 
+/// How often a mount said that it hides what is in its place.
+fn times_hidden(output: &Output) -> usize {
+    said(output).matches("is not empty").count()
+}
+
 fn aside(member: &Path) -> PathBuf {
     member.with_extension("aside")
 }
@@ -45,7 +50,9 @@ fn after_a_crash_the_volume_is_mounted_again_without_another_command() {
         return;
     }
     let volume = TestVolume::create(Shape::FOUR_TWO, 512);
-    volume.mount();
+    fs::write(volume.path("below"), "hidden").unwrap();
+    let output = volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
+    assert_eq!(times_hidden(&output), 1, "{output:?}");
     let file = fs::File::create(volume.path("synced")).unwrap();
     fs::write(volume.path("synced"), pattern(1, 300_000)).unwrap();
     file.sync_all().unwrap();
@@ -66,6 +73,7 @@ fn after_a_crash_the_volume_is_mounted_again_without_another_command() {
     let output = volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(said(&output).contains("was gone"), "{output:?}");
+    assert_eq!(times_hidden(&output), 1, "{output:?}");
     assert!(fs::read(volume.path("synced")).unwrap() == pattern(1, 300_000));
     // One that lives is left alone.
     let output = volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
