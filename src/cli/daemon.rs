@@ -34,6 +34,7 @@ use super::volume::{Volume, VolumeOptions};
 use super::warnings::{self, Warnings};
 use crate::fs::{AtimePolicy, FsOptions};
 use crate::fuse::mount::{MountError, MountFlavor, Place, Unmount};
+use crate::fuse::mountinfo::MountEntry;
 use crate::fuse::{ServeOptions, Serving, serve, sync_mount};
 use crate::maintain::Schedule;
 use crate::members::Access;
@@ -200,8 +201,7 @@ fn run(plan: &Plan, ready: impl FnOnce(Warnings)) -> Result<Outcome, Failure> {
     let volume = open(plan)?;
     let (events, inbox) = mpsc::channel();
     let started = warnings::of(&volume).and_then(|mut warnings| {
-        warnings.lines.extend(clear_place(plan)?);
-        let (socket, place) = start(plan, &volume, &events)?;
+        let (socket, place) = start(plan, &volume, &events, &mut warnings)?;
         log::info!("{} is mounted", plan.mountpoint.display());
         ready(warnings);
         Ok((socket, place))
@@ -260,27 +260,32 @@ fn open(plan: &Plan) -> Result<Volume, Failure> {
     Ok(volume)
 }
 
-/// Takes away the mount of a daemon that is dead from where this one is to be, now that nothing else is in the way of
-/// it. Returns what is to be said of it, and of the place.
-fn clear_place(plan: &Plan) -> Result<Vec<String>, Failure> {
-    let Some(cleared) = unmount::clear_if_abandoned(&plan.mountpoint)? else {
-        return Ok(Vec::new());
-    };
+/// Takes away `dead`, the mount of a daemon that is gone, from where this one is to be. Returns what is to be said of
+/// it, and of the place.
+fn clear_place(plan: &Plan, dead: &MountEntry) -> Result<Vec<String>, Failure> {
+    let cleared = unmount::clear_abandoned(&plan.mountpoint, dead)?;
     // The place could not be seen before.
     check_mountpoint(&plan.mountpoint, &plan.directories.present)?;
     let hidden = hidden_at(&plan.mountpoint);
-    Ok([cleared].into_iter().chain(hidden).collect())
+    Ok(cleared.into_iter().chain(hidden).collect())
 }
 
 /// Mounts, and starts everything that can send an event. The mount comes last but one, since from
-/// then on there is something to take away.
+/// then on there is something to take away. A dead mount in its place goes right before that, and is gone for nothing
+/// only where the place turns out to be unfit, or where the kernel or `fusermount3` refuses.
 fn start(
     plan: &Plan,
     volume: &Volume,
     events: &Sender<Event>,
+    warnings: &mut Warnings,
 ) -> Result<(SocketFile, Place), Failure> {
     let environment =
         |error: io::Error| Failure::environment(format!("cannot start the daemon: {error}"));
+    // Once our own socket is there, nobody can tell, and its name is not to be cleared.
+    let dead = unmount::abandoned_at(&plan.mountpoint);
+    if let Some(entry) = &dead {
+        control::clear(&plan.mountpoint, entry);
+    }
     let (control, socket) = control::open(&plan.mountpoint).map_err(|error| {
         Failure::environment(format!("cannot open the control socket: {error}"))
     })?;
@@ -288,6 +293,9 @@ fn start(
         .and_then(|signals| watch_signals(signals, events.clone()))
         .and_then(|()| watch_control(control, volume, events.clone()))
         .map_err(environment)?;
+    if let Some(entry) = &dead {
+        warnings.lines.extend(clear_place(plan, entry)?);
+    }
     let serving = serve(
         Arc::clone(&volume.fs),
         &plan.mountpoint,

@@ -116,25 +116,36 @@ pub(super) fn is_abandoned(mountpoint: &Path, entry: &MountEntry) -> bool {
     matches!(control::connect(mountpoint, Some(entry)), Ok(None)) && is_dead(mountpoint)
 }
 
-/// Takes away a mount of ours of which the daemon is surely gone, so that the place is free again. Returns what is to
-/// be said of it, if there was one.
+/// Returns the mount of ours at `mountpoint` if its daemon is surely gone.
+pub(super) fn abandoned_at(mountpoint: &Path) -> Option<MountEntry> {
+    // What is wrong with the place is said by whoever mounts there.
+    let entry = mountinfo::mount_at(mountpoint).ok().flatten()?;
+    (entry.is_ours() && is_abandoned(mountpoint, &entry)).then_some(entry)
+}
+
+/// Takes away what [`abandoned_at`] returned, so that the place is free again, unless somebody else has done so.
+/// Returns what is to be said of it.
 ///
 /// # Errors
 ///
 /// If it cannot be taken away.
-pub(super) fn clear_if_abandoned(mountpoint: &Path) -> Result<Option<String>, Failure> {
-    // What is wrong with the place is said by whoever mounts there.
-    let entry = mountinfo::mount_at(mountpoint).ok().flatten();
-    entry
-        .filter(|entry| entry.is_ours() && is_abandoned(mountpoint, entry))
-        .map(|entry| clear_dead(mountpoint, &entry))
-        .transpose()
+pub(super) fn clear_abandoned(
+    mountpoint: &Path,
+    entry: &MountEntry,
+) -> Result<Option<String>, Failure> {
+    // The next mount may have got the same number.
+    if is_gone(mountpoint, Some(entry)) || !is_dead(mountpoint) {
+        return Ok(None);
+    }
+    clear_dead(mountpoint).map(Some)
 }
 
 /// Takes away a mount whose daemon cannot be asked.
 fn clear(mountpoint: &Path, entry: &MountEntry, lazy: bool) -> Result<Outcome, Failure> {
     if is_dead(mountpoint) {
-        warn(clear_dead(mountpoint, entry)?);
+        let cleared = clear_dead(mountpoint)?;
+        control::clear(mountpoint, entry);
+        warn(cleared);
         return Ok(Outcome::Done);
     }
     take_away(
@@ -150,9 +161,8 @@ fn clear(mountpoint: &Path, entry: &MountEntry, lazy: bool) -> Result<Outcome, F
 }
 
 /// Takes away a mount of which the daemon is gone, and returns what is to be said of it.
-fn clear_dead(mountpoint: &Path, entry: &MountEntry) -> Result<String, Failure> {
+fn clear_dead(mountpoint: &Path) -> Result<String, Failure> {
     take_away(mountpoint, Unmount::Lazily)?;
-    control::clear(mountpoint, entry);
     Ok(format!(
         "the daemon of {} was gone; what it had not made durable is recovered or lost as after a crash",
         mountpoint.display()

@@ -35,6 +35,19 @@ fn is_mounted(volume: &TestVolume) -> bool {
     table.contains(&format!(" {} ", volume.mountpoint.display()))
 }
 
+/// The control socket of the daemon.
+fn socket_of(volume: &TestVolume) -> PathBuf {
+    let open = volume.open_files("socket:");
+    let table = fs::read_to_string("/proc/net/unix").expect("it is there");
+    let is_open = |number: &str| open.contains(&PathBuf::from(format!("socket:[{number}]")));
+    let mut rows = table.lines().map(|row| row.split_whitespace().skip(6));
+    rows.find_map(|mut row| {
+        let (number, path) = (row.next()?, row.next()?);
+        (is_open(number) && path.starts_with("/run/cauchyfs/")).then(|| PathBuf::from(path))
+    })
+    .expect("the daemon has one")
+}
+
 /// How often a mount said that it hides what is in its place.
 fn times_hidden(output: &Output) -> usize {
     said(output).matches("is not empty").count()
@@ -57,6 +70,7 @@ fn after_a_crash_the_volume_is_mounted_again_without_another_command() {
     fs::write(volume.path("synced"), pattern(1, 300_000)).unwrap();
     file.sync_all().unwrap();
     drop(file);
+    let socket = socket_of(&volume);
     let daemon = volume.daemon().expect("a daemon serves the mount");
     must("kill", &["-KILL", &daemon.to_string()]);
     // It is ending, and has its socket open for some moments more.
@@ -66,9 +80,16 @@ fn after_a_crash_the_volume_is_mounted_again_without_another_command() {
     assert!(is_mounted(&volume), "the dead mount is in the way");
     let (_, status) = command(&volume, &["status"], &[]);
     assert!(status.contains("is gone"), "{status}");
-    // It is in nobody's way until the volume is open.
+    // It is in nobody's way until the volume is open, and everything else there that a mount needs.
     let output = volume.try_mount(&[0, 1, 2], &[]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(is_mounted(&volume), "cleared for nothing: {output:?}");
+    fs::remove_file(&socket).unwrap();
+    fs::create_dir(&socket).unwrap();
+    let output = volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
+    fs::remove_dir(&socket).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(said(&output).contains("control socket"), "{output:?}");
     assert!(is_mounted(&volume), "cleared for nothing: {output:?}");
     let output = volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
