@@ -72,15 +72,25 @@ impl Class {
     }
 }
 
-/// A pass that was given to a side.
+/// Passes of one class that were given to a side together, and end together: as one, to those who count.
 #[derive(Debug)]
 #[must_use = "a pass that never ends counts as in flight for ever"]
 pub(super) struct Ticket {
     pub(super) side: Side,
     class: Class,
+    /// Whether it was not known yet which side is faster.
+    is_trial: bool,
     own_bytes: f64,
     /// Bytes that were in flight on that side, its own included.
     load_bytes: f64,
+}
+
+/// Passes that were given to sides.
+#[derive(Debug)]
+pub(super) struct Dealt {
+    /// The side of each.
+    pub(super) sides: Vec<Side>,
+    pub(super) tickets: Vec<Ticket>,
 }
 
 /// What is known of one side for one class.
@@ -123,6 +133,15 @@ impl<T> Both<T> {
     }
 }
 
+impl Both<Cost> {
+    /// Returns whether one side has not had all its trials, or none that counts has ended.
+    fn are_on_trial(&self) -> bool {
+        let costs = [self.cpu, self.device];
+        let mut costs = costs.iter();
+        costs.any(|cost| cost.begun < TRIALS || cost.seconds_per_byte.is_none())
+    }
+}
+
 /// What was learnt of both sides, and what they are busy with.
 #[derive(Debug)]
 pub(super) struct Choice {
@@ -140,31 +159,52 @@ impl Default for Choice {
 }
 
 impl Choice {
-    /// Gives a pass of so many bytes to a side.
-    pub(super) fn begin(&mut self, class: Class, bytes: usize) -> Ticket {
-        let side = self.side_for(class, as_f64(bytes));
-        self.begin_on(side, class, bytes)
+    /// Gives passes, of which the classes and bytes are given, to sides, all at once.
+    pub(super) fn deal(&mut self, passes: &[(Class, usize)]) -> Dealt {
+        let mut sides = Vec::with_capacity(passes.len());
+        let mut tickets: Vec<Ticket> = Vec::new();
+        for &(class, bytes) in passes {
+            let side = self.side_among(class, bytes, &tickets);
+            let is_same = |ticket: &&mut Ticket| (ticket.side, ticket.class) == (side, class);
+            match tickets.iter_mut().find(is_same) {
+                Some(ticket) => ticket.own_bytes += as_f64(bytes),
+                None => tickets.push(self.begin_on(side, class, bytes)),
+            }
+            *self.in_flight.of(side) += as_f64(bytes);
+            sides.push(side);
+        }
+        for ticket in &mut tickets {
+            ticket.load_bytes = *self.in_flight.of(ticket.side);
+        }
+        Dealt { sides, tickets }
     }
 
-    /// Gives a pass of so many bytes to the side named.
-    pub(super) fn begin_on(&mut self, side: Side, class: Class, bytes: usize) -> Ticket {
-        let own_bytes = as_f64(bytes);
+    /// Returns the side for a pass, given the tickets of those that are dealt with it: a trial is one of all of them.
+    fn side_among(&mut self, class: Class, bytes: usize, tickets: &[Ticket]) -> Side {
+        match tickets.iter().find(|ticket| ticket.class == class) {
+            Some(ticket) if ticket.is_trial => ticket.side,
+            _ => self.side_for(class, as_f64(bytes)),
+        }
+    }
+
+    /// Makes a ticket for a pass of so many bytes.
+    fn begin_on(&mut self, side: Side, class: Class, bytes: usize) -> Ticket {
         let costs = self.costs.get_or_insert_mut(class, Both::default);
+        let is_trial = costs.are_on_trial();
         let chosen = costs.of(side);
         chosen.begun += 1;
         chosen.passed_over = 0.0;
         costs.of(side.other()).passed_over += 1.0;
-        let in_flight = self.in_flight.of(side);
-        *in_flight += own_bytes;
         Ticket {
             side,
             class,
-            own_bytes,
-            load_bytes: *in_flight,
+            is_trial,
+            own_bytes: as_f64(bytes),
+            load_bytes: 0.0,
         }
     }
 
-    /// Takes note of how long a pass took, or that it failed: then it was no trial.
+    /// Takes note of how long the passes of a ticket took, or that one failed: then they were no trial.
     pub(super) fn end(&mut self, ticket: &Ticket, took: Option<Duration>) {
         let in_flight = self.in_flight.of(ticket.side);
         *in_flight = (*in_flight - ticket.own_bytes).max(0.0);
@@ -234,6 +274,15 @@ mod tests {
     use super::*;
 
     const MEGABYTE: usize = 1_000_000;
+
+    impl Choice {
+        /// Gives one pass of so many bytes to a side.
+        fn begin(&mut self, class: Class, bytes: usize) -> Ticket {
+            let mut dealt = self.deal(&[(class, bytes)]);
+            assert_eq!(dealt.sides, [dealt.tickets[0].side]);
+            dealt.tickets.remove(0)
+        }
+    }
 
     fn class(magnitude: u32) -> Class {
         Class {
@@ -367,5 +416,69 @@ mod tests {
         for _ in 0..5 {
             assert_eq!(choice.begin(class(20), MEGABYTE).side, Side::Cpu);
         }
+    }
+    /// Deals so many passes at once to sides that take so long for each; returns which side each went to.
+    fn deal(choice: &mut Choice, cpu_us: u64, device_us: u64, passes: usize) -> Vec<Side> {
+        let Dealt { sides, tickets } = choice.deal(&vec![(class(20), MEGABYTE); passes]);
+        for ticket in &tickets {
+            let us = match ticket.side {
+                Side::Cpu => cpu_us,
+                Side::Device => device_us,
+            };
+            let count = count(&sides, ticket.side) as u64;
+            choice.end(ticket, Some(Duration::from_micros(us * count)));
+        }
+        sides
+    }
+
+    #[test]
+    fn passes_that_come_together_are_one_trial_of_one_side_and_then_shared_by_what_sides_can_do() {
+        let mut choice = Choice::default();
+        // The device takes long for what it does first, however much that is.
+        let slow_at_first = [40, 100_000, 40, 10, 40, 10];
+        for (us, side) in slow_at_first
+            .into_iter()
+            .zip([Side::Cpu, Side::Device].into_iter().cycle())
+        {
+            assert_eq!(deal(&mut choice, us, us, 8), [side; 8]);
+        }
+        let sides = deal(&mut choice, 40, 10, 10);
+        assert_eq!(
+            count(&sides, Side::Cpu),
+            2,
+            "as much as it is done with when the device is"
+        );
+        assert_eq!(deal(&mut choice, 40, 10, 1), [Side::Device]);
+        let in_flight = choice.deal(&vec![(class(20), MEGABYTE); 10]);
+        assert_eq!(
+            count(&in_flight.sides, Side::Cpu),
+            2,
+            "nothing was left in flight"
+        );
+        assert_eq!(choice.begin(class(20), MEGABYTE).side, Side::Device);
+    }
+
+    #[test]
+    fn passes_of_several_classes_that_come_together_get_a_ticket_for_each_class_and_side() {
+        let mut choice = Choice::default();
+        one_by_one(&mut choice, 40, 10, 6);
+        let mut passes = vec![(class(20), MEGABYTE); 10];
+        passes.insert(5, (class(12), 4096));
+        let Dealt { sides, tickets } = choice.deal(&passes);
+        assert_eq!(sides.len(), 11);
+        assert_eq!(sides[5], Side::Cpu, "the first of its class");
+        assert_eq!(tickets.len(), 3);
+        for ticket in &tickets {
+            let in_flight = *choice.in_flight.of(ticket.side);
+            assert!(
+                (ticket.load_bytes - in_flight).abs() < 1e-9,
+                "all of them slow each other down"
+            );
+        }
+        for ticket in &tickets {
+            choice.end(ticket, None);
+        }
+        let Both { cpu, device } = choice.in_flight;
+        assert!(cpu.abs() < 1e-9 && device.abs() < 1e-9);
     }
 }

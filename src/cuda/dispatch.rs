@@ -3,6 +3,10 @@
 //! A device is trusted with passes that it computes in one way, by matrix, kernel, operation, length and company,
 //! once the CPU has computed the first of these as well, with the same result. A driver or a kernel that is
 //! wrong on some machine would otherwise be noticed when what it computed is needed, and too late.
+//!
+//! Passes that are offered together are with devices at the same time, and their caller sleeps until the last of
+//! them is done: being woken costs the CPU as much as a good part of a stripe. What of them the CPU gets, it
+//! computes meanwhile.
 
 mod trust;
 
@@ -15,9 +19,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::choice::{Choice, Class, Side};
+use super::choice::{Choice, Class, Dealt, Side, Ticket};
 use super::meter::{Coded, Meter};
-use super::pipeline::{PATIENCE, Pipeline};
+use super::pipeline::{Ended, Order, PATIENCE, Pipeline, Ran};
 use super::{Device, DeviceError};
 use crate::codec::{Accelerator, Item, Offer};
 use crate::store::{Pinner, Unpinner};
@@ -212,8 +216,12 @@ impl Drop for Dispatch {
 }
 
 impl Accelerator for Dispatch {
-    fn compute(&self, offer: &mut Offer<'_, '_>) {
-        self.shared.compute(offer);
+    fn compute(&self, offers: &mut [Offer<'_, '_>]) {
+        self.shared.compute(offers);
+    }
+
+    fn prefers_many(&self) -> bool {
+        self.is_on_devices()
     }
 
     fn distrust(&self) {
@@ -298,28 +306,74 @@ impl Shared {
         (!self.trust.is_lost() && pipeline.is_working()).then_some(pipeline)
     }
 
-    fn compute(&self, offer: &mut Offer<'_, '_>) {
-        let item = offer.item();
-        let (class, bytes) = (Class::of(item), item.total_bytes());
-        let is_worth_it = bytes >= SMALL_BYTES || self.takes_short;
-        let Some(pipeline) = self.working_pipeline().filter(|_| is_worth_it) else {
-            self.compute_on_cpu(offer);
-            return;
-        };
-        let Some(choice) = &self.choice else {
-            self.compute_on_device(pipeline, offer);
-            return;
-        };
-        let ticket = choice.lock().begin(class, bytes);
-        let took = match ticket.side {
-            Side::Cpu => {
-                let start = Instant::now();
+    fn compute(&self, offers: &mut [Offer<'_, '_>]) {
+        let is_any_long = offers.iter().any(|offer| self.is_worth_it(offer.item()));
+        let Some(pipeline) = self.working_pipeline().filter(|_| is_any_long) else {
+            for offer in offers {
                 self.compute_on_cpu(offer);
-                Some(start.elapsed())
             }
-            Side::Device => self.compute_on_device(pipeline, offer),
+            return;
         };
-        choice.lock().end(&ticket, took);
+        let Shares {
+            mut cpu,
+            mut devices,
+            tickets,
+        } = self.deal(offers);
+        let start = Instant::now();
+        let mut cpu_took = Duration::ZERO;
+        let devices_took = self.compute_on_devices(pipeline, &mut devices, || {
+            for offer in &mut cpu {
+                self.compute_on_cpu(offer);
+            }
+            cpu_took = start.elapsed();
+        });
+        if let Some(choice) = &self.choice {
+            let mut choice = choice.lock();
+            for ticket in &tickets {
+                let took = match ticket.side {
+                    Side::Cpu => Some(cpu_took),
+                    Side::Device => devices_took,
+                };
+                choice.end(ticket, took);
+            }
+        }
+    }
+
+    /// Returns whether a device may be asked to compute an item.
+    fn is_worth_it(&self, item: &Item<'_>) -> bool {
+        item.total_bytes() >= SMALL_BYTES || self.takes_short
+    }
+
+    /// Shares passes out among the CPU and devices.
+    fn deal<'o, 'p, 't>(&self, offers: &'o mut [Offer<'p, 't>]) -> Shares<'o, 'p, 't> {
+        let (long, short): (Vec<_>, Vec<_>) = offers
+            .iter_mut()
+            .partition(|offer| self.is_worth_it(offer.item()));
+        let Some(choice) = &self.choice else {
+            return Shares {
+                cpu: short,
+                devices: long,
+                tickets: Vec::new(),
+            };
+        };
+        let pass = |offer: &&mut Offer<'_, '_>| {
+            let item = offer.item();
+            (Class::of(item), item.total_bytes())
+        };
+        let passes: Vec<(Class, usize)> = long.iter().map(pass).collect();
+        let Dealt { sides, tickets } = choice.lock().deal(&passes);
+        let mut shares = Shares {
+            cpu: short,
+            devices: Vec::new(),
+            tickets,
+        };
+        for (offer, side) in long.into_iter().zip(sides) {
+            match side {
+                Side::Cpu => shares.cpu.push(offer),
+                Side::Device => shares.devices.push(offer),
+            }
+        }
+        shares
     }
 
     fn compute_on_cpu(&self, offer: &mut Offer<'_, '_>) {
@@ -329,26 +383,40 @@ impl Shared {
             .end(Instant::now(), Some(source_bytes(offer.item())));
     }
 
-    /// Returns how long the device took for it; nothing if it was the CPU that computed it in the end.
-    fn compute_on_device(
+    /// Has devices compute passes, all at once, and does something `meanwhile`. Returns how long the devices took for
+    /// them; nothing if it was the CPU that computed one in the end.
+    fn compute_on_devices(
         &self,
         pipeline: &Pipeline,
-        offer: &mut Offer<'_, '_>,
+        offers: &mut [&mut Offer<'_, '_>],
+        meanwhile: impl FnOnce(),
     ) -> Option<Duration> {
         let start = Instant::now();
-        self.devices.begin(start);
-        let done = pipeline.run(offer.matrix(), offer.item_mut());
-        let end = Instant::now();
-        let bytes = done.is_ok().then(|| source_bytes(offer.item()));
-        self.devices.end(end, bytes);
-        let Ok(done) = done else {
+        for _ in 0..offers.len() {
+            self.devices.begin(start);
+        }
+        let mut orders: Vec<Order<'_, '_>> = offers.iter_mut().map(|o| o.parts()).collect();
+        let Ran { ended, at } = pipeline.run_all(&mut orders, meanwhile);
+        for (offer, ended) in offers.iter().zip(&ended) {
+            let bytes = ended.is_ok().then(|| source_bytes(offer.item()));
+            self.devices.end(at, bytes);
+        }
+        let mut is_right = true;
+        for (offer, ended) in offers.iter_mut().zip(ended) {
+            is_right &= self.accept(pipeline, ended, offer);
+        }
+        is_right.then(|| at - start)
+    }
+
+    /// Takes what a device has made of a pass, or has the CPU compute it; returns whether the device was right.
+    fn accept(&self, pipeline: &Pipeline, ended: Ended, offer: &mut Offer<'_, '_>) -> bool {
+        let trusted = ended.ok().filter(|_| !self.trust.is_lost());
+        let Some(way) = trusted.map(|done| Way::of(offer.item(), done)) else {
             self.redone.fetch_add(1, Ordering::Relaxed);
             self.compute_on_cpu(offer);
-            return None;
+            return false;
         };
-        let way = Way::of(offer.item(), done);
-        let is_right = self.trust.covers(&way) || self.put_to_the_test(pipeline, way, offer);
-        is_right.then(|| end - start)
+        self.trust.covers(&way) || self.put_to_the_test(pipeline, way, offer)
     }
 
     /// Has the CPU compute it, too, and gives all devices up if that makes a difference; returns whether it
@@ -371,6 +439,13 @@ impl Shared {
         }
         is_right
     }
+}
+
+/// Who computes passes that were offered together.
+struct Shares<'o, 'p, 't> {
+    cpu: Vec<&'o mut Offer<'p, 't>>,
+    devices: Vec<&'o mut Offer<'p, 't>>,
+    tickets: Vec<Ticket>,
 }
 
 fn source_bytes(item: &Item<'_>) -> usize {

@@ -1,9 +1,10 @@
 //! Items of many callers, in batches, on the lanes of all devices.
 //!
-//! Callers wait until their item is done, so there are never more items than callers. A lane that is free
-//! takes the item that waits longest together with others like it, as a batch: while lanes are busy,
-//! callers gather, and what a batch costs besides its bytes is shared among them. Lanes of all devices
-//! take from one queue, so that each device gets as much as it can do.
+//! Callers wait until their items are done, all that they brought at once, so there are never more items than
+//! callers hold memory for. A lane that is free takes the item that waits longest together with others like it,
+//! as a batch: while lanes are busy, items gather, and what a batch costs besides its bytes is shared among
+//! them. Lanes of all devices take from one queue, so that each device gets as much as it can do.
+//! Nothing here waits for memory: lanes have theirs from the start, and items bring their own.
 //!
 //! # Invariants
 //!
@@ -19,11 +20,12 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Device, DeviceError, Lane, Program, Work};
 use crate::codec::{Item, Matrix};
 use loan::Loan;
+pub(super) use loan::Order;
 use queue::Queue;
 use station::Station;
 
@@ -53,7 +55,16 @@ pub(super) struct Done {
     is_first: bool,
 }
 
-type Ended = Result<Done, NotDone>;
+/// What became of an item.
+pub(super) type Ended = Result<Done, NotDone>;
+
+/// What became of items that were run together.
+pub(super) struct Ran {
+    /// In their order.
+    pub(super) ended: Vec<Ended>,
+    /// When all of it was known.
+    pub(super) at: Instant,
+}
 
 /// Devices with the threads that feed them.
 pub(super) struct Pipeline {
@@ -133,18 +144,30 @@ impl Pipeline {
         left.next().map(Station::device)
     }
 
-    /// Has the matrix applied to the item; blocks until it is. Returns how it was done.
+    /// Has matrices applied to items, and does something `meanwhile`; blocks until all are done, or not to be
+    /// done. Returns how each was.
     ///
     /// An item that is with a device that hangs is not returned before the device lets go of it, which may be
     /// never: nobody can tell that it does not write any more.
+    pub(super) fn run_all(&self, orders: &mut [Order<'_, '_>], meanwhile: impl FnOnce()) -> Ran {
+        let accept = |loans| self.shared.queue.push(loans);
+        let look = || self.shared.look_for_hanging();
+        let back = loan::lend(orders, accept, meanwhile, self.shared.patience, look);
+        let ended = back.results.into_iter();
+        Ran {
+            ended: ended.map(|ended| ended.unwrap_or(Err(NotDone))).collect(),
+            at: back.at,
+        }
+    }
+
+    /// Has the matrix applied to one item, as [`Self::run_all`] does. Returns how it was done.
     ///
     /// # Errors
     ///
     /// [`NotDone`].
     pub(super) fn run(&self, matrix: &Matrix, item: &mut Item<'_>) -> Ended {
-        let accept = |loan| self.shared.queue.push(loan);
-        let look = || self.shared.look_for_hanging();
-        loan::lend(matrix, item, accept, self.shared.patience, look).unwrap_or(Err(NotDone))
+        let ran = self.run_all(&mut [(matrix, item)], || {});
+        ran.ended.into_iter().next().unwrap_or(Err(NotDone))
     }
 
     /// Returns how many items wait for a lane.

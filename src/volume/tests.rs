@@ -299,17 +299,23 @@ fn what_a_device_decodes_wrongly_is_decoded_again_on_the_cpu() {
 struct WrongInBlock3;
 
 impl Accelerator for WrongInBlock3 {
-    fn compute(&self, offer: &mut Offer<'_, '_>) {
-        offer.compute_on_cpu();
-        let item = offer.item_mut();
-        let shards = item.sources.len();
-        if let Targets::Written(parity) = &mut item.targets
-            && let Some(sums) = item.sums.get_mut(shards + 1)
-        {
-            let block = &mut parity[1][3 * BLOCK_SIZE..4 * BLOCK_SIZE];
-            block[5] ^= 1;
-            sums[3] = crc32c::crc32c(block);
+    fn compute(&self, offers: &mut [Offer<'_, '_>]) {
+        for offer in offers {
+            offer.compute_on_cpu();
+            let item = offer.item_mut();
+            let shards = item.sources.len();
+            if let Targets::Written(parity) = &mut item.targets
+                && let Some(sums) = item.sums.get_mut(shards + 1)
+            {
+                let block = &mut parity[1][3 * BLOCK_SIZE..4 * BLOCK_SIZE];
+                block[5] ^= 1;
+                sums[3] = crc32c::crc32c(block);
+            }
         }
+    }
+
+    fn prefers_many(&self) -> bool {
+        false
     }
 
     fn distrust(&self) {}

@@ -1,6 +1,6 @@
 //! The codec: a code, a geometry and an engine.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use crate::{
     CodeId, CodecError, Engine, Geometry, Matrix, Pass, Plan, bitmatrix,
@@ -33,7 +33,7 @@ pub struct Codec {
     code: CodeId,
     geometry: Geometry,
     engine: &'static dyn Engine,
-    pub(super) encode: Plan,
+    pub(super) encode: Arc<Plan>,
     /// Per data shard, the plan that turns a change of it into changes of all parities, once it has
     /// been asked for.
     updates: Vec<OnceLock<Plan>>,
@@ -69,7 +69,7 @@ impl Codec {
             code,
             geometry,
             engine,
-            encode,
+            encode: Arc::new(encode),
             updates: std::iter::repeat_with(OnceLock::new)
                 .take(geometry.data_shards())
                 .collect(),

@@ -1,42 +1,72 @@
 //! What coding needs of hardware beside the CPU, without knowing any.
 
-use std::fmt;
+use std::{fmt, ptr, slice, sync::Arc};
 
 use crate::{
-    Matrix, Pass, Plan,
+    CodecError, Matrix, Mismatch, Pass, Plan,
     piece::{BLOCK_BYTES, Piece},
-    plan::Mode,
+    plan::{Mode, check_count, common_length},
 };
 
 /// Hardware that computes passes in the CPU's place, or chooses for each of them who does.
 pub trait Accelerator: Send + Sync + fmt::Debug {
-    /// Sees to it that all of the offer is computed when this returns: by the hardware, or with
-    /// [`Offer::compute_on_cpu`], whatever the hardware may have left behind before it failed.
-    fn compute(&self, offer: &mut Offer<'_, '_>);
+    /// Sees to it that all of the offers are computed when this returns: by the hardware, or with
+    /// [`Offer::compute_on_cpu`], whatever the hardware may have left behind before it failed. None depends on
+    /// another, so the hardware may have all of them at once.
+    fn compute(&self, offers: &mut [Offer<'_, '_>]);
+
+    /// Returns whether several stripes are better offered by one thread at once than by many threads one each:
+    /// waiting for hardware costs about as much for many as for one.
+    fn prefers_many(&self) -> bool;
 
     /// What was computed was proven wrong, and the CPU computes it rightly: the hardware is to get nothing
     /// any more.
     fn distrust(&self);
 }
 
-/// A pass that can be computed elsewhere. Its matrix applies to bytes; passes over packets are never
-/// offered.
+/// A pass over one stripe that is still to be computed, perhaps elsewhere, and perhaps together with others.
+///
+/// # Examples
+///
+/// ```
+/// # use cauchyfs_codec::{self as codec, CodeId, Codec, CodecError, Geometry, Offer};
+/// # let codec = Codec::new(CodeId::RS_CAUCHY, Geometry::new(1, 1)?, codec::select("auto")?)?;
+/// let (mut lost_data, mut lost_parity) = ([0; 3], [0; 3]);
+/// let (mut first, mut second) = ([(0, &mut lost_data[..])], [(1, &mut lost_parity[..])]);
+/// let offers = [
+///     codec.pass().reconstruction(&[(1, b"abc")], &mut first)?,
+///     codec.pass().reconstruction(&[(0, b"xyz")], &mut second)?,
+/// ];
+/// Offer::compute_all(&mut offers.into_iter().flatten().collect::<Vec<Offer>>());
+/// assert_eq!((&lost_data, &lost_parity), (b"abc", b"xyz"));
+/// # Ok::<(), CodecError>(())
+/// ```
 #[derive(Debug)]
 pub struct Offer<'p, 't> {
     pass: Pass<'p>,
-    plan: &'p Plan,
+    plan: Arc<Plan>,
     item: Item<'t>,
 }
 
 impl<'p, 't> Offer<'p, 't> {
-    /// Offers an item that fits the plan, for which the CPU is to go over it as `pass` says.
-    pub(super) fn new(pass: Pass<'p>, plan: &'p Plan, item: Item<'t>) -> Self {
-        Self { pass, plan, item }
+    /// Offers an item, which is to be gone over as `pass` says.
+    ///
+    /// # Errors
+    ///
+    /// [`CodecError::ShardCount`] or [`CodecError::ShardLength`] if the item does not fit the plan.
+    pub(super) fn new(
+        pass: Pass<'p>,
+        plan: &Arc<Plan>,
+        item: Item<'t>,
+    ) -> Result<Self, CodecError> {
+        item.check(plan)?;
+        let plan = Arc::clone(plan);
+        Ok(Self { pass, plan, item })
     }
 
     /// Returns the matrix to apply.
     #[must_use]
-    pub fn matrix(&self) -> &'p Matrix {
+    pub fn matrix(&self) -> &Matrix {
         self.plan.matrix()
     }
 
@@ -49,6 +79,38 @@ impl<'p, 't> Offer<'p, 't> {
     /// Returns what to apply it to, so that it can be taken and put back.
     pub fn item_mut(&mut self) -> &mut Item<'t> {
         &mut self.item
+    }
+
+    /// Returns the matrix to apply, and what to apply it to, so that it can be taken and put back.
+    pub fn parts(&mut self) -> (&Matrix, &mut Item<'t>) {
+        (self.plan.matrix(), &mut self.item)
+    }
+
+    /// Computes all of them, wherever is best: an accelerator gets those that it may have by one call.
+    pub fn compute_all(offers: &mut [Self]) {
+        let accelerator_of = |offer: &Self| offer.accelerator().map(ptr::from_ref);
+        let is_same = |one: &Self, other: &Self| match (accelerator_of(one), accelerator_of(other))
+        {
+            (Some(one), Some(other)) => ptr::addr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        for offers in offers.chunk_by_mut(is_same) {
+            match offers[0].accelerator() {
+                Some(accelerator) => accelerator.compute(offers),
+                None => offers.iter_mut().for_each(Self::compute_on_cpu),
+            }
+        }
+    }
+
+    /// Computes it, wherever is best.
+    pub(super) fn compute(&mut self) {
+        Self::compute_all(slice::from_mut(self));
+    }
+
+    /// Returns who is to decide where it is computed, if that is a question.
+    fn accelerator(&self) -> Option<&'p dyn Accelerator> {
+        self.pass
+            .accelerator_for(&self.plan, self.item.shard_bytes())
     }
 
     /// Computes all of it with the engine and the crew that it would have gone to otherwise.
@@ -64,7 +126,7 @@ impl<'p, 't> Offer<'p, 't> {
         } = &mut self.item;
         match targets {
             Targets::Written(targets) => {
-                let piece = Piece::new(self.plan, sources, targets, Mode::Assign);
+                let piece = Piece::new(&self.plan, sources, targets, Mode::Assign);
                 let piece = if sums.is_empty() {
                     piece
                 } else {
@@ -77,11 +139,14 @@ impl<'p, 't> Offer<'p, 't> {
         }
     }
 
-    /// Returns whether each block of the targets that were compared is wrong; nothing if they were written.
-    pub(super) fn into_wrong(self) -> Vec<bool> {
-        match self.item.targets {
+    /// Returns which blocks of the parities were found to be other than the data calls for; none if they were
+    /// written.
+    #[must_use]
+    pub fn into_mismatches(self) -> Vec<Mismatch> {
+        let (first, blocks) = (self.item.sources.len(), self.item.blocks());
+        match &self.item.targets {
             Targets::Written(_) => Vec::new(),
-            Targets::Compared { wrong, .. } => wrong,
+            Targets::Compared { wrong, .. } => Mismatch::all(wrong, first, blocks),
         }
     }
 }
@@ -128,9 +193,58 @@ impl Targets<'_> {
             Self::Compared { shards, .. } => shards.len(),
         }
     }
+
+    /// Returns how long each of them is, in bytes.
+    fn lengths(&self) -> Box<dyn Iterator<Item = usize> + '_> {
+        match self {
+            Self::Written(shards) => Box::new(shards.iter().map(|shard| shard.len())),
+            Self::Compared { shards, .. } => Box::new(shards.iter().map(|shard| shard.len())),
+        }
+    }
 }
 
-impl Item<'_> {
+impl<'a> Item<'a> {
+    /// Returns an item whose targets are to be written, without checksums.
+    pub(super) fn written(sources: &[&'a [u8]], targets: &'a mut [&mut [u8]]) -> Self {
+        let targets = targets.iter_mut().map(|target| &mut **target).collect();
+        Self {
+            sources: sources.to_vec(),
+            targets: Targets::Written(targets),
+            sums: Vec::new(),
+        }
+    }
+
+    /// Returns an item whose targets are to be compared.
+    pub(super) fn compared(sources: &[&'a [u8]], shards: &[&'a [u8]]) -> Self {
+        let mut item = Self {
+            sources: sources.to_vec(),
+            ..Self::default()
+        };
+        item.targets = Targets::Compared {
+            shards: shards.to_vec(),
+            wrong: vec![false; shards.len() * item.blocks()],
+        };
+        item
+    }
+
+    /// Refuses an item that does not fit a plan.
+    fn check(&self, plan: &Plan) -> Result<(), CodecError> {
+        check_count("source", self.sources.len(), plan.matrix().columns())?;
+        check_count("target", self.targets.count(), plan.matrix().rows())?;
+        let sources = self.sources.iter().map(|shard| shard.len());
+        common_length(sources.chain(self.targets.lengths()))?;
+        if !self.sums.is_empty() {
+            let lists = self.sums.iter().map(|list| list.len());
+            check_count(
+                "total",
+                lists.len(),
+                self.sources.len() + self.targets.count(),
+            )?;
+            common_length(std::iter::once(self.blocks()).chain(lists))?;
+        }
+        Ok(())
+    }
+
     /// Returns the length of every shard, in bytes.
     #[must_use]
     pub fn shard_bytes(&self) -> usize {
@@ -179,21 +293,34 @@ mod tests {
     /// Leaves rubbish behind, as hardware may that fails, and has the CPU compute all of it.
     #[derive(Debug, Default)]
     struct Broken {
-        offered: Mutex<Vec<String>>,
+        /// What was offered by each call.
+        calls: Mutex<Vec<Vec<String>>>,
     }
 
     impl Accelerator for Broken {
-        fn compute(&self, offer: &mut Offer<'_, '_>) {
-            assert_eq!(offer.matrix().columns(), offer.item().sources.len());
-            assert_eq!(offer.matrix().rows(), offer.item().targets.count());
-            self.offered.lock().push(format!("{:?}", offer.item()));
-            let item = offer.item_mut();
-            match &mut item.targets {
-                Targets::Written(shards) => shards.iter_mut().for_each(|shard| shard.fill(0xEE)),
-                Targets::Compared { wrong, .. } => wrong.fill(true),
+        fn compute(&self, offers: &mut [Offer<'_, '_>]) {
+            let mut call = Vec::new();
+            for offer in offers {
+                let (matrix, item) = offer.parts();
+                assert_eq!(matrix.columns(), item.sources.len());
+                assert_eq!(matrix.rows(), item.targets.count());
+                call.push(format!("{item:?}"));
+                match &mut item.targets {
+                    Targets::Written(shards) => {
+                        for shard in shards {
+                            shard.fill(0xEE);
+                        }
+                    }
+                    Targets::Compared { wrong, .. } => wrong.fill(true),
+                }
+                item.sums.iter_mut().for_each(|list| list.fill(7));
+                offer.compute_on_cpu();
             }
-            item.sums.iter_mut().for_each(|list| list.fill(7));
-            offer.compute_on_cpu();
+            self.calls.lock().push(call);
+        }
+
+        fn prefers_many(&self) -> bool {
+            true
         }
 
         fn distrust(&self) {
@@ -244,10 +371,10 @@ mod tests {
         let broken = Broken::default();
         let expected = everything(&codec, None);
         assert!(everything(&codec, Some(&broken)) == expected);
-        let offered = broken.offered.into_inner();
-        assert_eq!(offered.len(), 4, "encode twice, reconstruct, verify");
-        assert!(offered[1].contains("has_sums: true"), "{offered:?}");
-        assert!(offered[3].contains("is_compared: true"), "{offered:?}");
+        let calls = broken.calls.into_inner();
+        assert_eq!(calls.len(), 4, "encode twice, reconstruct, verify");
+        assert!(calls[1][0].contains("has_sums: true"), "{calls:?}");
+        assert!(calls[3][0].contains("is_compared: true"), "{calls:?}");
     }
 
     #[test]
@@ -264,6 +391,115 @@ mod tests {
             encoded.expect("fits");
         };
         pass(&codec(CodeId::RS_CAUCHY));
-        assert!(broken.offered.into_inner().is_empty());
+        assert!(broken.calls.into_inner().is_empty());
+    }
+
+    /// A stripe of 3+2 and its checksums.
+    #[derive(Clone, PartialEq)]
+    struct Stripe {
+        shards: Vec<Vec<u8>>,
+        sums: Vec<Vec<u32>>,
+    }
+
+    type Encoding<'s> = (Vec<&'s [u8]>, Vec<&'s mut [u8]>, Vec<&'s mut [u32]>);
+    type Erasure<'s> = (Vec<(usize, &'s [u8])>, Vec<(usize, &'s mut [u8])>);
+
+    impl Stripe {
+        fn of(bytes: usize) -> Self {
+            let byte = |at: usize| u8::try_from(at * at % 241).expect("below 241");
+            let shard = |index: usize| match index {
+                ..3 => (0..bytes).map(|at| byte(at + index * bytes)).collect(),
+                _ => vec![0; bytes],
+            };
+            Self {
+                shards: (0..5).map(shard).collect(),
+                sums: vec![vec![0; bytes.div_ceil(BLOCK_BYTES)]; 5],
+            }
+        }
+
+        fn encoding(&mut self) -> Encoding<'_> {
+            let (data, parity) = self.shards.split_at_mut(3);
+            (
+                data.iter().map(|shard| &shard[..]).collect(),
+                parity.iter_mut().map(|shard| &mut shard[..]).collect(),
+                self.sums.iter_mut().map(|list| &mut list[..]).collect(),
+            )
+        }
+
+        fn erasure(&mut self, lost: [usize; 2]) -> Erasure<'_> {
+            let shards = self.shards.iter_mut().map(|shard| &mut shard[..]);
+            let (gone, left): (Vec<_>, Vec<_>) = shards
+                .enumerate()
+                .partition(|(index, _)| lost.contains(index));
+            let left = left.into_iter().map(|(index, shard)| (index, &*shard));
+            (left.collect(), gone)
+        }
+    }
+
+    /// Encodes, loses two shards of each stripe, other ones each time, reconstructs them, and finds a byte that was
+    /// changed: each with one call for all stripes.
+    fn all_at_once(pass: Pass<'_>, stripes: &mut [Stripe]) -> Vec<Vec<Mismatch>> {
+        let mut parts: Vec<Encoding<'_>> = stripes.iter_mut().map(Stripe::encoding).collect();
+        let offers = parts.iter_mut().map(|(data, parity, sums)| {
+            let offer = pass.encoding(data, parity, sums);
+            offer.expect("fits")
+        });
+        Offer::compute_all(&mut offers.collect::<Vec<Offer>>());
+
+        let parts = stripes.iter_mut().enumerate().map(|(index, stripe)| {
+            let gone = [index % 5, (index + 2) % 5];
+            for shard in gone {
+                stripe.shards[shard].fill(0);
+            }
+            stripe.erasure(gone)
+        });
+        let mut parts: Vec<Erasure<'_>> = parts.collect();
+        let offers = parts.iter_mut().filter_map(|(present, lost)| {
+            let offer = pass.reconstruction(present, lost);
+            offer.expect("enough")
+        });
+        Offer::compute_all(&mut offers.collect::<Vec<Offer>>());
+
+        let mut changed = stripes.to_vec();
+        let last = changed.iter_mut().filter_map(|s| s.shards[4].last_mut());
+        last.for_each(|byte| *byte ^= 1);
+        let offers = changed.iter().map(|stripe| {
+            let shards: Vec<&[u8]> = stripe.shards.iter().map(|shard| &shard[..]).collect();
+            pass.comparison(&shards).expect("fits")
+        });
+        let mut offers: Vec<Offer<'_, '_>> = offers.collect();
+        Offer::compute_all(&mut offers);
+        offers.into_iter().map(Offer::into_mismatches).collect()
+    }
+
+    #[test]
+    fn stripes_of_one_call_are_offered_together_and_come_out_as_one_by_one() {
+        let lengths = [5000, 4096, 5000, 0, 1, 12_289, 5000];
+        for code in [CodeId::RS_CAUCHY, CodeId(8)] {
+            let codec = codec(code);
+            let broken = Broken::default();
+            let mut expected: Vec<Stripe> = lengths.into_iter().map(Stripe::of).collect();
+            let mut stripes = expected.clone();
+            for stripe in &mut expected {
+                let (data, parity, sums) = &mut stripe.encoding();
+                let encoded = codec.pass().encode_with_checksums(data, parity, sums);
+                encoded.expect("fits");
+            }
+            let wrong = all_at_once(codec.pass().accelerator(Some(&broken)), &mut stripes);
+            assert!(stripes == expected, "{code}");
+            for (bytes, wrong) in lengths.into_iter().zip(wrong) {
+                let last = bytes.checked_sub(1).map(|last| last / BLOCK_BYTES);
+                let mismatch = last.map(|block| Mismatch { shard: 4, block });
+                assert_eq!(wrong, Vec::from_iter(mismatch), "{code} {bytes}");
+            }
+            let calls = broken.calls.into_inner();
+            let sizes: Vec<usize> = calls.iter().map(Vec::len).collect();
+            // Whoever works on packets offers nothing; the stripe without bytes stands between two calls.
+            let expected: &[usize] = match code {
+                CodeId::RS_CAUCHY => &[3; 6],
+                _ => &[],
+            };
+            assert_eq!(sizes, expected, "{code}");
+        }
     }
 }

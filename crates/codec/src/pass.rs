@@ -1,6 +1,6 @@
 //! One pass over the shards of a stripe: encode, reconstruct, verify, update.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use parking_lot::Mutex;
 
@@ -30,6 +30,21 @@ pub struct Mismatch {
     /// Which block of [`BLOCK_BYTES`] it is.
     pub block: usize,
 }
+
+impl Mismatch {
+    /// Returns those of parities from shard `first` on, given whether each of so many blocks of them is wrong.
+    pub(super) fn all(wrong: &[bool], first: usize, blocks: usize) -> Vec<Self> {
+        let found = wrong.iter().enumerate().filter(|(_, is_wrong)| **is_wrong);
+        let mismatch = |(at, _)| Self {
+            shard: first + at / blocks,
+            block: at % blocks,
+        };
+        found.map(mismatch).collect()
+    }
+}
+
+/// A plan, what it is applied to, and where the result goes.
+type Erased<'s, 't> = (Arc<Plan>, Vec<&'s [u8]>, Vec<&'t mut [u8]>);
 
 /// How one stripe is to be gone over. Made by [`Codec::pass`].
 ///
@@ -117,19 +132,36 @@ impl<'p> Pass<'p> {
         checksums: &mut [&mut [u32]],
     ) -> Result<(), CodecError> {
         self.check_encode(data, parity)?;
-        check_count(
-            "total",
-            checksums.len(),
-            self.codec.geometry().total_shards(),
-        )?;
+        self.check_checksums(checksums)?;
         let plan = &self.codec.encode;
-        let piece = Piece::new(plan, data, parity, Mode::Assign)?.with_checksums(checksums)?;
-        if self.accelerator_for(plan, piece.shard_bytes()).is_none() {
-            self.run_pieces(piece);
+        let shard_bytes = data.first().map_or(0, |shard| shard.len());
+        if self.accelerator_for(plan, shard_bytes).is_some() {
+            self.encoding(data, parity, checksums)?.compute();
             return Ok(());
         }
-        self.offer(plan, piece.into_item());
+        let piece = Piece::new(plan, data, parity, Mode::Assign)?.with_checksums(checksums)?;
+        self.run_pieces(piece);
         Ok(())
+    }
+
+    /// Offers what [`Self::encode_with_checksums`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::encode_with_checksums`].
+    pub fn encoding<'t>(
+        self,
+        data: &[&'t [u8]],
+        parity: &'t mut [&mut [u8]],
+        checksums: &'t mut [&mut [u32]],
+    ) -> Result<Offer<'p, 't>, CodecError> {
+        self.check_encode(data, parity)?;
+        self.check_checksums(checksums)?;
+        let item = Item {
+            sums: checksums.iter_mut().map(|list| &mut **list).collect(),
+            ..Item::written(data, parity)
+        };
+        Offer::new(self, &self.codec.encode, item)
     }
 
     /// Computes lost shards, data and parity alike, in one pass over k present ones.
@@ -147,6 +179,39 @@ impl<'p> Pass<'p> {
         present: &[(usize, &[u8])],
         lost: &mut [(usize, &mut [u8])],
     ) -> Result<(), CodecError> {
+        let Some((plan, sources, mut targets)) = self.erased(present, lost)? else {
+            return Ok(());
+        };
+        self.assign(&plan, &sources, &mut targets)
+    }
+
+    /// Offers what [`Self::reconstruct`] does; nothing if no shard is lost.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::reconstruct`].
+    pub fn reconstruction<'t>(
+        self,
+        present: &[(usize, &'t [u8])],
+        lost: &'t mut [(usize, &mut [u8])],
+    ) -> Result<Option<Offer<'p, 't>>, CodecError> {
+        let Some((plan, sources, targets)) = self.erased(present, lost)? else {
+            return Ok(None);
+        };
+        let item = Item {
+            sources,
+            targets: Targets::Written(targets),
+            sums: Vec::new(),
+        };
+        Offer::new(self, &plan, item).map(Some)
+    }
+
+    /// Returns by which plan lost shards are computed, from what, and where to; nothing if none are lost.
+    fn erased<'s, 't>(
+        self,
+        present: &[(usize, &'s [u8])],
+        lost: &'t mut [(usize, &mut [u8])],
+    ) -> Result<Option<Erased<'s, 't>>, CodecError> {
         let k = self.codec.geometry().data_shards();
         let all = present.iter().map(|p| p.0).chain(lost.iter().map(|l| l.0));
         self.codec.geometry().check_indices(all)?;
@@ -159,19 +224,19 @@ impl<'p> Pass<'p> {
         let present_lengths = present.iter().map(|shard| shard.1.len());
         common_length(present_lengths.chain(lost.iter().map(|shard| shard.1.len())))?;
         if lost.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let used = &ascending(present)[..k];
         let plan = self.codec.decoder.plan(set_of(used), set_of(lost));
-        let sources: Vec<&[u8]> = used.iter().map(|shard| shard.1).collect();
-        let mut targets: Vec<&mut [u8]> = if lost.is_sorted_by_key(|shard| shard.0) {
+        let sources = used.iter().map(|shard| shard.1).collect();
+        let targets = if lost.is_sorted_by_key(|shard| shard.0) {
             lost.iter_mut().map(|shard| &mut *shard.1).collect()
         } else {
             let mut sorted: Vec<_> = lost.iter_mut().collect();
             sorted.sort_unstable_by_key(|shard| shard.0);
             sorted.into_iter().map(|shard| &mut *shard.1).collect()
         };
-        self.assign(&plan, &sources, &mut targets)
+        Ok(Some((plan, sources, targets)))
     }
 
     /// Returns the indices of the parity shards that differ from what the data shards call for;
@@ -197,33 +262,31 @@ impl<'p> Pass<'p> {
     pub fn mismatches(self, shards: &[&[u8]]) -> Result<Vec<Mismatch>, CodecError> {
         check_count("total", shards.len(), self.codec.geometry().total_shards())?;
         let shard_bytes = common_length(shards.iter().map(|shard| shard.len()))?;
-        let blocks = shard_bytes.div_ceil(BLOCK_BYTES);
-        let k = self.codec.geometry().data_shards();
-        let (data, parity) = shards.split_at(k);
-        let mut wrong = vec![false; parity.len() * blocks];
         if self
             .accelerator_for(&self.codec.encode, shard_bytes)
             .is_some()
         {
-            let targets = Targets::Compared {
-                shards: parity.to_vec(),
-                wrong,
-            };
-            let item = Item {
-                sources: data.to_vec(),
-                targets,
-                sums: Vec::new(),
-            };
-            wrong = self.offer(&self.codec.encode, item).into_wrong();
-        } else {
-            self.compare(data, parity, &mut wrong);
+            let mut comparison = self.comparison(shards)?;
+            comparison.compute();
+            return Ok(comparison.into_mismatches());
         }
-        let found = wrong.iter().enumerate().filter(|(_, is_wrong)| **is_wrong);
-        let mismatch = |(at, _)| Mismatch {
-            shard: k + at / blocks,
-            block: at % blocks,
-        };
-        Ok(found.map(mismatch).collect())
+        let blocks = shard_bytes.div_ceil(BLOCK_BYTES);
+        let k = self.codec.geometry().data_shards();
+        let (data, parity) = shards.split_at(k);
+        let mut wrong = vec![false; parity.len() * blocks];
+        self.compare(data, parity, &mut wrong);
+        Ok(Mismatch::all(&wrong, k, blocks))
+    }
+
+    /// Offers what [`Self::mismatches`] does; [`Offer::into_mismatches`] says what came of it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::verify`].
+    pub fn comparison<'t>(self, shards: &[&'t [u8]]) -> Result<Offer<'p, 't>, CodecError> {
+        check_count("total", shards.len(), self.codec.geometry().total_shards())?;
+        let (data, parity) = shards.split_at(self.codec.geometry().data_shards());
+        Offer::new(self, &self.codec.encode, Item::compared(data, parity))
     }
 
     /// Notes which blocks of the parities are other than the data calls for, parity after parity.
@@ -310,30 +373,25 @@ impl<'p> Pass<'p> {
         )
     }
 
-    /// Returns who is to decide where a pass is computed, if that is a question.
-    fn accelerator_for(self, plan: &Plan, shard_bytes: usize) -> Option<&'p dyn Accelerator> {
-        self.accelerator
-            .filter(|_| plan.packets().is_none() && shard_bytes > 0)
+    fn check_checksums(&self, checksums: &[&mut [u32]]) -> Result<(), CodecError> {
+        let needed = self.codec.geometry().total_shards();
+        check_count("total", checksums.len(), needed)
     }
 
-    /// Has an accelerator see to it that an item that fits the plan is computed.
-    fn offer<'t>(self, plan: &'p Plan, item: Item<'t>) -> Offer<'p, 't> {
-        let on_cpu = Self {
-            accelerator: None,
-            ..self
-        };
-        let mut offer = Offer::new(on_cpu, plan, item);
-        match self.accelerator {
-            Some(accelerator) => accelerator.compute(&mut offer),
-            None => offer.compute_on_cpu(),
-        }
-        offer
+    /// Returns who is to decide where a pass is computed, if that is a question.
+    pub(super) fn accelerator_for(
+        self,
+        plan: &Plan,
+        shard_bytes: usize,
+    ) -> Option<&'p dyn Accelerator> {
+        self.accelerator
+            .filter(|_| plan.packets().is_none() && shard_bytes > 0)
     }
 
     /// Computes all targets, wherever is best.
     fn assign(
         self,
-        plan: &Plan,
+        plan: &Arc<Plan>,
         sources: &[&[u8]],
         targets: &mut [&mut [u8]],
     ) -> Result<(), CodecError> {
@@ -341,8 +399,7 @@ impl<'p> Pass<'p> {
         if self.accelerator_for(plan, shard_bytes).is_none() {
             return self.run(plan, sources, targets, Mode::Assign);
         }
-        let piece = Piece::new(plan, sources, targets, Mode::Assign)?;
-        self.offer(plan, piece.into_item());
+        Offer::new(self, plan, Item::written(sources, targets))?.compute();
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Columns of the shards of a job, which one thread goes over.
 
 use crate::{
-    CodecError, Engine, Item, Job, Mode, Plan, Stores, Targets,
+    CodecError, Engine, Job, Mode, Plan, Stores,
     plan::{check_count, common_length},
 };
 
@@ -64,18 +64,6 @@ impl<'a, 't> Piece<'a, 't> {
         common_length(std::iter::once(needed).chain(lengths))?;
         self.checksums = checksums.iter_mut().map(|list| &mut **list).collect();
         Ok(self)
-    }
-
-    /// Returns the whole as an item to be computed elsewhere.
-    pub(super) fn into_item(self) -> Item<'t>
-    where
-        'a: 't,
-    {
-        Item {
-            sources: self.sources,
-            targets: Targets::Written(self.targets),
-            sums: self.checksums,
-        }
     }
 
     /// Returns how many sources and targets there are.

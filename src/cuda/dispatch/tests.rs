@@ -3,6 +3,8 @@ use crate::codec::{BLOCK_BYTES, CodeId, Codec, Geometry, Mismatch, select};
 use crate::cuda::Simulated;
 use crate::cuda::pipeline::LANES;
 
+mod together;
+
 /// Operations of a device that make its lanes, before any other.
 const FIRST: u64 = LANES as u64;
 

@@ -1,4 +1,4 @@
-//! Lending an item to another thread for as long as its owner waits.
+//! Lending items to other threads for as long as their owner waits.
 
 #![expect(
     unsafe_code,
@@ -7,17 +7,28 @@
 
 use std::mem;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::PARTS;
 use crate::codec::{Item, Matrix};
 
-/// Where an item comes back to.
+/// An item, and the matrix to apply to it.
+pub(in crate::cuda) type Order<'o, 'a> = (&'o Matrix, &'o mut Item<'a>);
+
+/// Where items come back to that were lent together.
 struct Desk<R> {
-    returned: Mutex<Option<(Item<'static>, Option<R>)>>,
-    arrived: Condvar,
+    returned: Mutex<Returned<R>>,
+    complete: Condvar,
+}
+
+struct Returned<R> {
+    /// In the order in which they were lent.
+    items: Vec<Option<(Item<'static>, Option<R>)>>,
+    missing: usize,
+    /// When the last of them came back.
+    completed: Instant,
 }
 
 /// An item on loan, and the matrix to apply to it. It comes back to its owner, who waits, when it is
@@ -25,6 +36,8 @@ struct Desk<R> {
 pub(super) struct Loan<R> {
     matrix: &'static Matrix,
     item: Item<'static>,
+    /// Where among the items that were lent together.
+    index: usize,
     desk: Option<Arc<Desk<R>>>,
 }
 
@@ -52,9 +65,16 @@ impl<R> Loan<R> {
     }
 
     fn settle(&mut self, result: Option<R>) {
-        if let Some(desk) = self.desk.take() {
-            *desk.returned.lock() = Some((mem::take(&mut self.item), result));
-            desk.arrived.notify_one();
+        let Some(desk) = self.desk.take() else {
+            return;
+        };
+        let mut returned = desk.returned.lock();
+        returned.items[self.index] = Some((mem::take(&mut self.item), result));
+        returned.missing -= 1;
+        if returned.missing == 0 {
+            returned.completed = Instant::now();
+            drop(returned);
+            desk.complete.notify_one();
         }
     }
 }
@@ -65,85 +85,104 @@ impl<R> Drop for Loan<R> {
     }
 }
 
-/// Hands a loan of the item over to `accept`, waits until it is back, and returns what it was returned
-/// with: nothing, if it was dropped. Whenever it has waited for as long as its patience once more, it calls
-/// `look`, which may see to it that the loan comes back.
+/// What became of items that were lent together.
+pub(super) struct Back<R> {
+    /// What each was returned with: nothing, if its loan was dropped.
+    pub(super) results: Vec<Option<R>>,
+    /// When the last of them came back.
+    pub(super) at: Instant,
+}
+
+/// Hands loans of all items over to `accept`, does something `meanwhile`, waits until all are back, and returns
+/// what they were returned with. It is woken once, however many they are. Whenever it has waited for as long as
+/// its patience once more, it calls `look`, which may see to it that loans come back.
 pub(super) fn lend<R>(
-    matrix: &Matrix,
-    item: &mut Item<'_>,
-    accept: impl FnOnce(Loan<R>),
+    orders: &mut [Order<'_, '_>],
+    accept: impl FnOnce(Vec<Loan<R>>),
+    meanwhile: impl FnOnce(),
     patience: Duration,
     look: impl Fn(),
-) -> Option<R> {
+) -> Back<R> {
+    let count = orders.len();
     let desk = Arc::new(Desk {
-        returned: Mutex::new(None),
-        arrived: Condvar::new(),
+        returned: Mutex::new(Returned {
+            items: (0..count).map(|_| None).collect(),
+            missing: count,
+            completed: Instant::now(),
+        }),
+        complete: Condvar::new(),
     });
-    // SAFETY: only the lifetimes differ. All copies of this item, and of the reference to the matrix, go
-    // into the loan, which ends before `Owner` is dropped; that is before this function returns or unwinds.
-    let lent = unsafe { mem::transmute::<Item<'_>, Item<'static>>(mem::take(item)) };
-    // SAFETY: as above.
-    let matrix = unsafe { mem::transmute::<&Matrix, &'static Matrix>(matrix) };
+    let loan = |(index, (matrix, item)): (usize, &mut Order<'_, '_>)| {
+        // SAFETY: only the lifetimes differ. All copies of this item, and of the reference to the matrix, go
+        // into the loan, which ends before `Owner` is dropped; that is before this function returns or unwinds.
+        // Nobody else has a loan before there is an `Owner`.
+        let item = unsafe { mem::transmute::<Item<'_>, Item<'static>>(mem::take(*item)) };
+        // SAFETY: as above.
+        let matrix = unsafe { mem::transmute::<&Matrix, &'static Matrix>(*matrix) };
+        Loan {
+            matrix,
+            item,
+            index,
+            desk: Some(Arc::clone(&desk)),
+        }
+    };
+    let loans: Vec<Loan<R>> = orders.iter_mut().enumerate().map(loan).collect();
     let mut owner = Owner {
-        item,
+        orders,
         desk: Arc::clone(&desk),
-        is_back: false,
-        result: None,
         patience,
         look,
     };
-    accept(Loan {
-        matrix,
-        item: lent,
-        desk: Some(desk),
-    });
-    owner.wait();
-    owner.result.take()
+    accept(loans);
+    meanwhile();
+    owner.wait()
 }
 
-/// Someone who must not go on, not even unwind, before his item is back.
-struct Owner<'i, 'a, R, L: Fn()> {
-    item: &'i mut Item<'a>,
+/// Someone who must not go on, not even unwind, before all items are back.
+struct Owner<'l, 'o, 'a, R, L: Fn()> {
+    orders: &'l mut [Order<'o, 'a>],
     desk: Arc<Desk<R>>,
-    is_back: bool,
-    result: Option<R>,
     patience: Duration,
     look: L,
 }
 
-impl<R, L: Fn()> Owner<'_, '_, R, L> {
-    fn wait(&mut self) {
+impl<R, L: Fn()> Owner<'_, '_, '_, R, L> {
+    fn wait(&mut self) -> Back<R> {
         let mut returned = self.desk.returned.lock();
         let mut waited = 0;
-        while !self.is_back {
-            match returned.take() {
-                Some((item, result)) => {
-                    *self.item = item;
-                    self.result = result;
-                    self.is_back = true;
-                }
-                None if waited == PARTS => {
-                    waited = 0;
-                    MutexGuard::unlocked(&mut returned, &self.look);
-                }
-                None => {
-                    let part = self.patience / PARTS;
-                    let arrived = self.desk.arrived.wait_for(&mut returned, part);
-                    waited += u32::from(arrived.timed_out());
-                }
+        while returned.missing > 0 {
+            if waited == PARTS {
+                waited = 0;
+                MutexGuard::unlocked(&mut returned, &self.look);
+            } else {
+                let part = self.patience / PARTS;
+                let complete = self.desk.complete.wait_for(&mut returned, part);
+                waited += u32::from(complete.timed_out());
             }
+        }
+        let items = returned.items.drain(..);
+        let results = items.zip(&mut *self.orders).map(|(back, (_, place))| {
+            let (item, result) = back?;
+            **place = item;
+            result
+        });
+        Back {
+            results: results.collect(),
+            at: returned.completed,
         }
     }
 }
 
-impl<R, L: Fn()> Drop for Owner<'_, '_, R, L> {
+impl<R, L: Fn()> Drop for Owner<'_, '_, '_, R, L> {
     fn drop(&mut self) {
+        // What was put in place already is not on the desk any more.
         self.wait();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::thread;
 
     use super::*;
@@ -151,94 +190,125 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(3600);
 
-    fn with_item(run: impl FnOnce(&Matrix, &mut Item<'_>)) -> Vec<u8> {
+    /// Has `run` lend so many items of one target each; returns these.
+    fn with_items(count: usize, run: impl FnOnce(&mut [Order<'_, '_>])) -> Vec<[u8; 8]> {
         let matrix = Matrix::cauchy(Geometry::new(1, 1).expect("valid"));
-        let mut target = vec![0; 8];
-        let mut item = Item {
+        let mut targets = vec![[0; 8]; count];
+        let item = |target| Item {
             sources: vec![&[1; 8]],
-            targets: Targets::Written(vec![&mut target]),
+            targets: Targets::Written(vec![target]),
             sums: Vec::new(),
         };
-        run(&matrix, &mut item);
-        assert_eq!(item.targets.count(), 1, "the item is back");
-        target
+        let mut items: Vec<Item<'_>> = targets.iter_mut().map(|t| item(&mut t[..])).collect();
+        run(&mut items
+            .iter_mut()
+            .map(|item| (&matrix, item))
+            .collect::<Vec<_>>());
+        let are_back = items.iter().all(|item| item.targets.count() == 1);
+        assert!(are_back);
+        targets
     }
 
-    fn fill(item: &mut Item<'_>, byte: u8) {
+    fn fill<R>(loan: &mut Loan<R>, byte: u8) {
+        assert_eq!(loan.matrix().rows(), loan.item().targets.count());
+        let mut item = loan.take_item();
         if let Targets::Written(shards) = &mut item.targets {
             shards[0].fill(byte);
         }
+        loan.put_item(item);
     }
 
     #[test]
-    fn an_item_comes_back_from_another_thread_with_what_became_of_it() {
-        let target = with_item(|matrix, item| {
-            let result = lend(
-                matrix,
-                item,
-                |mut loan: Loan<&str>| {
-                    thread::spawn(move || {
-                        assert_eq!(loan.matrix().rows(), loan.item().targets.count());
-                        let mut item = loan.take_item();
-                        fill(&mut item, 5);
-                        loan.put_item(item);
-                        loan.give_back("done");
-                    });
-                },
-                PATIENCE,
-                || {},
-            );
-            assert_eq!(result, Some("done"));
+    fn items_come_back_from_other_threads_in_any_order_each_to_its_place_with_what_became_of_it() {
+        let targets = with_items(3, |orders| {
+            let accept = |loans: Vec<Loan<u8>>| {
+                for (mut loan, byte) in loans.into_iter().zip([5, 6, 7]).rev() {
+                    let work = move || {
+                        fill(&mut loan, byte);
+                        loan.give_back(byte);
+                    };
+                    thread::spawn(work).join().expect("no panic");
+                }
+            };
+            let back = lend(orders, accept, || {}, PATIENCE, || {});
+            assert_eq!(back.results, [Some(5), Some(6), Some(7)]);
         });
-        assert_eq!(target, [5; 8]);
+        assert_eq!(targets, [[5; 8], [6; 8], [7; 8]]);
     }
 
     #[test]
-    fn a_loan_that_is_dropped_comes_back_with_nothing() {
-        with_item(|matrix, item| {
-            assert_eq!(lend::<()>(matrix, item, drop, PATIENCE, || {}), None);
+    fn loans_that_are_dropped_come_back_with_nothing_and_the_others_with_something() {
+        with_items(3, |orders| {
+            let accept = |mut loans: Vec<Loan<u8>>| loans.remove(1).give_back(2);
+            let back = lend(orders, accept, || {}, PATIENCE, || {});
+            assert_eq!(back.results, [None, Some(2), None]);
+        });
+    }
+
+    #[test]
+    fn the_owner_does_something_meanwhile_and_is_told_when_the_last_item_was_back() {
+        with_items(2, |orders| {
+            let kept = Mutex::new(Vec::new());
+            let returned = Mutex::new(None);
+            let meanwhile = || {
+                kept.lock()
+                    .drain(..)
+                    .for_each(|loan: Loan<()>| loan.give_back(()));
+                *returned.lock() = Some(Instant::now());
+            };
+            let accept = |loans| *kept.lock() = loans;
+            let back = lend(orders, accept, meanwhile, PATIENCE, || {});
+            assert!(Some(back.at) <= returned.into_inner());
+        });
+        with_items(0, |orders| {
+            let back = lend::<()>(orders, drop, || {}, PATIENCE, || {});
+            assert!(
+                back.results.is_empty(),
+                "who lends nothing waits for nothing"
+            );
         });
     }
 
     #[test]
     fn an_owner_looks_around_when_he_has_lost_patience_and_gets_what_that_brings_back() {
-        with_item(|matrix, item| {
-            let kept = Mutex::new(None);
-            let accept = |loan: Loan<u8>| *kept.lock() = Some(loan);
+        with_items(2, |orders| {
+            let kept = Mutex::new(Vec::new());
+            let accept = |loans: Vec<Loan<u8>>| *kept.lock() = loans;
             let times = Mutex::new(0);
             let look = || {
                 *times.lock() += 1;
-                if *times.lock() == 2 {
-                    kept.lock().take().expect("still there").give_back(7);
-                }
+                let loan = kept.lock().pop().expect("still there");
+                loan.give_back(*times.lock());
             };
-            let result = lend(matrix, item, accept, Duration::from_millis(30), look);
-            assert_eq!((result, *times.lock()), (Some(7), 2));
+            let back = lend(orders, accept, || {}, Duration::from_millis(30), look);
+            assert_eq!(back.results, [Some(2), Some(1)]);
         });
     }
 
     #[test]
-    fn an_owner_who_unwinds_waits_for_his_item_all_the_same() {
-        let target = with_item(|matrix, item| {
-            let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                lend(
-                    matrix,
-                    item,
-                    |mut loan: Loan<()>| {
-                        thread::spawn(move || {
-                            let mut item = loan.take_item();
-                            thread::yield_now();
-                            fill(&mut item, 9);
-                            loan.put_item(item);
-                        });
-                        panic!("after the loan was handed on");
-                    },
-                    PATIENCE,
-                    || {},
-                );
-            }));
-            assert!(caught.is_err());
+    fn an_owner_who_unwinds_waits_for_his_items_all_the_same() {
+        let hand_on = |loans: Vec<Loan<()>>| {
+            for mut loan in loans {
+                thread::spawn(move || {
+                    thread::yield_now();
+                    fill(&mut loan, 9);
+                });
+            }
+        };
+        let targets = with_items(2, |orders| {
+            let accept = |loans| {
+                hand_on(loans);
+                panic!("after the loans were handed on");
+            };
+            let lend = || lend(orders, accept, || {}, PATIENCE, || {});
+            assert!(catch_unwind(AssertUnwindSafe(lend)).is_err());
         });
-        assert_eq!(target, [9; 8]);
+        assert_eq!(targets, [[9; 8]; 2]);
+        let targets = with_items(2, |orders| {
+            let meanwhile = || panic!("while the loans are with others");
+            let lend = || lend(orders, hand_on, meanwhile, PATIENCE, || {});
+            assert!(catch_unwind(AssertUnwindSafe(lend)).is_err());
+        });
+        assert_eq!(targets, [[9; 8]; 2]);
     }
 }

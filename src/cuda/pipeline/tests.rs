@@ -26,6 +26,31 @@ fn run_one(pipeline: &Pipeline, bytes: usize) -> bool {
     done
 }
 
+/// Runs so many such items by one call; returns which of them were done, all of them rightly.
+fn run_many(pipeline: &Pipeline, count: usize, bytes: usize) -> Vec<bool> {
+    let matrix = Matrix::cauchy(Geometry::new(1, 1).expect("valid"));
+    let data: Vec<Vec<u8>> = (0..count)
+        .map(|at| vec![u8::try_from(at % 251).expect("below 251"); bytes])
+        .collect();
+    let mut parity = vec![vec![0xFF; bytes]; count];
+    let item = |(data, parity)| Item {
+        sources: vec![data],
+        targets: Targets::Written(vec![parity]),
+        sums: Vec::new(),
+    };
+    let slices = data.iter().map(Vec::as_slice);
+    let rows = parity.iter_mut().map(Vec::as_mut_slice);
+    let mut items: Vec<Item<'_>> = slices.zip(rows).map(item).collect();
+    let orders = items.iter_mut().map(|item| (&matrix, item));
+    let ran = pipeline.run_all(&mut orders.collect::<Vec<_>>(), || {});
+    let done: Vec<bool> = ran.ended.iter().map(Result::is_ok).collect();
+    assert!(items.iter().all(|item| item.targets.count() == 1));
+    drop(items);
+    let rows = done.iter().zip(data.iter().zip(&parity));
+    rows.for_each(|(done, (data, parity))| assert!(!done || data == parity));
+    done
+}
+
 /// Waits until another thread has got somewhere.
 fn wait_for(reached: impl Fn() -> bool) {
     while !reached() {
@@ -67,15 +92,81 @@ fn callers_who_come_while_all_lanes_are_busy_are_served_as_one_batch() {
 }
 
 #[test]
+fn items_of_one_caller_travel_together_and_come_back_together() {
+    let device = Simulated::default();
+    device.shut();
+    let pipeline = pipeline(&device);
+    thread::scope(|scope| {
+        for busy in 1..=LANES {
+            scope.spawn(|| assert!(run_one(&pipeline, 16)));
+            wait_for(|| device.waiting() == busy);
+        }
+        scope.spawn(|| assert_eq!(run_many(&pipeline, 10, 4096), [true; 10]));
+        wait_for(|| pipeline.waiting() == 10);
+        device.open();
+    });
+    assert_eq!(others(&device), [10]);
+}
+
+/// What one caller brings is shared out among lanes that have nothing to do, and waits where there are too few of
+/// them: here one, and callers with several batches each.
+#[test]
+fn callers_who_bring_more_than_lanes_can_take_get_all_of_it_done() {
+    let device = Simulated::default().failing_at(0).failing_at(1);
+    let pipeline = pipeline(&device);
+    wait_for(|| device.operations() >= LANES as u64);
+    let many = 3 * MOST_ITEMS + 1;
+    thread::scope(|scope| {
+        for bytes in [1 << 16, 1 << 16, 100, 5000] {
+            let pipeline = &pipeline;
+            scope.spawn(move || assert_eq!(run_many(pipeline, many, bytes), vec![true; many]));
+        }
+    });
+    let batches = device.batches();
+    assert_eq!(batches.iter().sum::<usize>(), 4 * many);
+    assert!(batches.iter().all(|&items| items <= MOST_ITEMS));
+}
+
+#[test]
+fn of_items_of_one_caller_those_are_not_done_whose_batch_failed_or_came_after_the_loss() {
+    let many = 3 * MOST_ITEMS;
+    let bytes = 1 << 16; // a whole batch is worth a lane by itself
+    for (is_lost, failing) in [false, true]
+        .into_iter()
+        .flat_map(|lost| [(lost, 0), (lost, 1), (lost, 2)])
+    {
+        let first = LANES as u64;
+        let device = Simulated::default().failing_at(0).failing_at(1);
+        let device = if is_lost {
+            device.lost_from(first + failing)
+        } else {
+            device.failing_at(first + failing)
+        };
+        let pipeline = pipeline(&device);
+        wait_for(|| device.operations() >= first);
+        let done = run_many(&pipeline, many, bytes);
+        let count = done.iter().filter(|&&done| done).count();
+        let batches = device.batches();
+        assert_eq!(count, batches.iter().sum::<usize>());
+        assert_eq!(pipeline.is_working(), !is_lost);
+        if is_lost {
+            assert_eq!(batches.len() as u64, failing, "{batches:?}");
+        } else {
+            assert!(count > 0 && count < many, "{count} of {many}");
+        }
+    }
+}
+
+#[test]
 fn batches_are_bounded_in_items_and_in_bytes() {
     let batches = batches_of(MOST_ITEMS + 10, 64);
     assert_eq!(batches.iter().sum::<usize>(), MOST_ITEMS + 10);
     assert!(batches.contains(&MOST_ITEMS), "{batches:?}");
-    let bytes = MOST_BYTES / 8; // of data; as many of parity come to it
+    let bytes = MOST_BYTES / 16; // of data; as many of parity come to it
     let batches = batches_of(10, bytes);
     assert_eq!(batches.iter().sum::<usize>(), 10);
-    assert!(batches.iter().all(|&items| items <= 4), "{batches:?}");
-    assert_eq!(batches_of(2, MOST_BYTES), [1, 1]);
+    assert!(batches.iter().all(|&items| items <= 8), "{batches:?}");
+    assert_eq!(batches_of(2, MOST_BYTES / 2 + 1), [1, 1]);
 }
 
 #[test]
@@ -242,6 +333,25 @@ fn a_device_that_does_not_answer_gets_nothing_any_more_and_who_waits_for_a_lane_
     });
     wait_for(|| pipeline.hanging_device_names().is_empty());
     assert!(!pipeline.is_working(), "it is not trusted to answer again");
+}
+
+#[test]
+fn who_brought_several_items_to_a_device_that_hangs_waits_for_those_it_has_only() {
+    let device = Simulated::default();
+    device.shut();
+    let pipeline = Pipeline::start_with(vec![Arc::new(device.clone())], SHORT).expect("threads");
+    let many = (LANES + 2) * MOST_ITEMS;
+    thread::scope(|scope| {
+        let caller = scope.spawn(|| run_many(&pipeline, many, 1 << 16));
+        wait_for(|| !pipeline.is_working());
+        wait_for(|| pipeline.waiting() == 0);
+        assert!(!caller.is_finished(), "the device may be writing still");
+        device.open();
+        let done = caller.join().expect("no panic");
+        let count = done.iter().filter(|&&done| done).count();
+        assert_eq!(count, device.batches().iter().sum::<usize>());
+        assert!(count > 0 && count < many, "{count} of {many}");
+    });
 }
 
 #[test]
