@@ -159,9 +159,19 @@ impl Core {
         codec: &Codec,
         mut compute: impl FnMut(Pass<'_>) -> Result<bool, VolumeError>,
     ) -> Result<bool, VolumeError> {
-        if compute(self.pass(codec))? {
-            return Ok(true);
-        }
+        Ok(compute(self.pass(codec))? || self.compute_again(codec, compute)?)
+    }
+
+    /// Has something that is not right computed on the CPU, as [`Self::compute_surely`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of `compute`.
+    pub(super) fn compute_again(
+        &self,
+        codec: &Codec,
+        mut compute: impl FnMut(Pass<'_>) -> Result<bool, VolumeError>,
+    ) -> Result<bool, VolumeError> {
         let Some(accelerator) = &self.accelerator else {
             return Ok(false);
         };
@@ -170,6 +180,12 @@ impl Core {
             accelerator.distrust();
         }
         Ok(is_right)
+    }
+
+    /// Returns whether several stripes are better computed by one call than one by each thread.
+    pub(super) fn computes_many(&self) -> bool {
+        let accelerator = self.accelerator.as_ref();
+        accelerator.is_some_and(|accelerator| accelerator.prefers_many())
     }
 
     pub(super) fn append(&self, data: &[u8]) -> Result<(Placed, Hold), VolumeError> {

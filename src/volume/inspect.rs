@@ -135,10 +135,15 @@ impl Core {
             }
         }
         let found = self.verify_all(&located, self.gather_all(&located))?;
+        let mut restored = Vec::with_capacity(located.len());
+        for (located, found) in located.iter().zip(&found) {
+            restored.push(self.restore_shards(located, found)?);
+        }
+        self.hold_against_code(&located, &found, &mut restored)?;
         let mut verdicts = Vec::with_capacity(located.len());
         let mut mends = Vec::new();
-        for (at, (located, found)) in located.iter().zip(found).enumerate() {
-            let restored = self.restore_shards(located, &found)?;
+        let of_stripes = located.iter().zip(found).zip(restored);
+        for (at, ((located, found), restored)) in of_stripes.enumerate() {
             verdicts.push(self.judge(located, &found, &restored));
             if remedy == Remedy::Mend {
                 mends.extend(mends_of(located, &found, restored).map(|mend| (at, mend)));

@@ -4,8 +4,8 @@
 //!    each other in the segment's files is read and written as one run.
 //! 2. Read all runs from all members at once: the shard itself where it can still be read, else as many
 //!    others as decoding needs.
-//! 3. Reconstruct, stripe by stripe on all threads for computing, and compare what comes out with its
-//!    checksums. What went in is not compared: wrong bytes in make wrong bytes out. A stripe that does
+//! 3. Reconstruct, stripe by stripe on all threads for computing, or all stripes by one call where a GPU does
+//!    it, and compare what comes out with its checksums. What went in is not compared: wrong bytes in make wrong bytes out. A stripe that does
 //!    not come out right is read again, with all the care that other readers have.
 //! 4. Write what is right, in long runs, to all members at once.
 //!
@@ -28,7 +28,7 @@ use super::layout;
 use super::read::Rows;
 use super::segments::Need;
 use super::{Core, VolumeError};
-use crate::codec::{CodecError, Crew as _};
+use crate::codec::{CodecError, Crew as _, Offer};
 use crate::format::record::{Segment, ShardSet, Stripe};
 use crate::format::{BLOCK_SIZE, MemberIndex, SegmentId, ShardIndex, StripeId};
 use crate::store::{Buffer, Op, Store, StoreError, StoreErrorKind};
@@ -311,7 +311,10 @@ impl Core {
         zeros: &[u8],
         outputs: &mut [Vec<Buffer>],
     ) -> Rebuilt {
-        let works = batch.works(inputs, zeros, outputs);
+        let mut works = batch.works(inputs, zeros, outputs);
+        if self.computes_many() {
+            self.reconstruct_all(batch, &mut works);
+        }
         let alone = works.len() == 1;
         let works: Vec<Mutex<Work<'_>>> = works.into_iter().map(Mutex::new).collect();
         self.workers.run(works.len(), &|index| {
@@ -337,7 +340,27 @@ impl Core {
         rebuilt
     }
 
-    /// Computes the shards of one stripe; returns whether they are right.
+    /// Reconstructs the shards of all stripes by one call, but of those that lack too much for it.
+    fn reconstruct_all(&self, batch: &Batch<'_>, works: &mut [Work<'_>]) {
+        let pass = self.pass(&batch.codec);
+        let computed = works
+            .iter_mut()
+            .filter(|work| matches!(work.source, Source::Others(_)));
+        let offer = |work| {
+            let Work {
+                present,
+                outputs,
+                is_computed,
+                ..
+            }: &mut Work<'_> = work;
+            let offer = pass.reconstruction(present, outputs).ok()??;
+            *is_computed = true;
+            Some(offer)
+        };
+        Offer::compute_all(&mut computed.filter_map(offer).collect::<Vec<Offer<'_, '_>>>());
+    }
+
+    /// Computes the shards of one stripe, unless that was done; returns whether they are right.
     fn work_out(&self, batch: &Batch<'_>, work: &mut Work<'_>, alone: bool) -> bool {
         match work.source {
             Source::Unsure => return false,
@@ -349,6 +372,7 @@ impl Core {
                     output.copy_from_slice(bytes);
                 }
             }
+            Source::Others(_) if work.is_computed => {}
             Source::Others(_) => {
                 let pass = if alone {
                     self.pass(&batch.codec)

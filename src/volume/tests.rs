@@ -17,6 +17,8 @@ use crate::store::{
     Unpinner,
 };
 
+mod together;
+
 /// Bytes of a shard of a full stripe.
 const UNIT: usize = 32 << 10;
 
@@ -589,39 +591,36 @@ fn segment_of(disk: &MemDisk, name: &str) -> Vec<u8> {
     bytes
 }
 
-#[test]
-fn a_lost_file_is_rebuilt_batch_by_batch_with_the_next_being_read_while_one_is_computed() {
-    const LOST: usize = 2;
-    let rig = Rig::with_threads(2, 1, 3, 1);
-    for seed in 0..24 {
-        rig.write_stripe(&pattern(seed, 2 * UNIT));
-    }
-    rig.volume.retire_segments().unwrap();
-    let mut stripes: Vec<(StripeId, Stripe)> = rig
-        .catalog
-        .stripes
-        .lock()
-        .iter()
-        .map(|(id, record)| (*id, *record))
-        .collect();
-    stripes.sort_by_key(|(_, record)| (record.segment, record.offset));
-    let full = stripes.chunk_by(|a, b| a.1.segment == b.1.segment);
-    let full = full.max_by_key(|stripes| stripes.len()).unwrap();
-    let segment = full[0].1.segment;
-    stripes.retain(|(_, record)| record.segment == segment);
-    assert!(stripes.len() > 4, "{}", stripes.len());
-    let slots = rig.volume.segment(segment).unwrap().slots;
-    let member = MemberIndex(u16::try_from(LOST).unwrap());
-    let slot = slots.iter().position(|&s| s == Some(member)).unwrap();
-    let name = crate::format::files::segment(segment);
-    let before = segment_of(&rig.disks[LOST], &name);
-    rig.disks[LOST].open().remove(&name).unwrap();
-    let lacking: Vec<Lacking> = stripes
-        .iter()
-        .map(|&(stripe, mut record)| {
-            let shard = ShardIndex(
-                u8::try_from((slot + 3 - usize::from(record.rotation) % 3) % 3).unwrap(),
-            );
+/// The file of a full segment that a disk has lost, and all that is needed to rebuild it.
+struct LostFile {
+    segment: SegmentId,
+    name: String,
+    before: Vec<u8>,
+    lacking: Vec<Lacking>,
+    target: Target,
+}
+
+impl LostFile {
+    /// Retires the segments of a 2+1 volume, and removes the file of the one with most stripes from a disk.
+    fn of(rig: &Rig, lost: usize) -> Self {
+        rig.volume.retire_segments().unwrap();
+        let stripes = rig.catalog.stripes.lock();
+        let mut stripes: Vec<(StripeId, Stripe)> =
+            stripes.iter().map(|(id, r)| (*id, *r)).collect();
+        stripes.sort_by_key(|(_, record)| (record.segment, record.offset));
+        let full = stripes.chunk_by(|a, b| a.1.segment == b.1.segment);
+        let full = full.max_by_key(|stripes| stripes.len()).unwrap();
+        let segment = full[0].1.segment;
+        assert!(full.len() > 4, "{}", full.len());
+        let slots = rig.volume.segment(segment).unwrap().slots;
+        let member = MemberIndex(u16::try_from(lost).unwrap());
+        let slot = slots.iter().position(|&s| s == Some(member)).unwrap();
+        let name = crate::format::files::segment(segment);
+        let before = segment_of(&rig.disks[lost], &name);
+        rig.disks[lost].open().remove(&name).unwrap();
+        let lacking = full.iter().map(|&(stripe, mut record)| {
+            let shard = (slot + 3 - usize::from(record.rotation) % 3) % 3;
+            let shard = ShardIndex(u8::try_from(shard).unwrap());
             record.written.remove(shard);
             let shards = [shard].into_iter().collect();
             Lacking {
@@ -629,12 +628,50 @@ fn a_lost_file_is_rebuilt_batch_by_batch_with_the_next_being_read_while_one_is_c
                 record,
                 shards,
             }
-        })
-        .collect();
-    let targets = [Target { slot, member }];
-    rig.volume
-        .make_rebuild_file(segment, member, &lacking)
-        .unwrap();
+        });
+        Self {
+            segment,
+            name,
+            before,
+            lacking: lacking.collect(),
+            target: Target { slot, member },
+        }
+    }
+
+    fn make(&self, rig: &Rig) {
+        let made = rig
+            .volume
+            .make_rebuild_file(self.segment, self.target.member, &self.lacking);
+        made.unwrap();
+    }
+
+    /// Rebuilds it, and holds it against what it was; returns the bytes of each batch.
+    fn rebuild(&self, rig: &Rig) -> Vec<u64> {
+        let mut batches = Vec::new();
+        let mut heed = |rebuilt: Rebuilt| {
+            assert!(rebuilt.failed.is_empty(), "{:?}", rebuilt.failed);
+            batches.push(rebuilt.bytes);
+            std::ops::ControlFlow::Continue(())
+        };
+        let (targets, most) = ([self.target], &|| u64::MAX);
+        let rebuilt = rig
+            .volume
+            .rebuild(self.segment, &self.lacking, &targets, most, &mut heed);
+        assert!(rebuilt.unwrap().is_continue());
+        let disk = &rig.disks[usize::from(self.target.member.0)];
+        assert!(segment_of(disk, &self.name) == self.before);
+        batches
+    }
+}
+
+#[test]
+fn a_lost_file_is_rebuilt_batch_by_batch_with_the_next_being_read_while_one_is_computed() {
+    let rig = Rig::with_threads(2, 1, 3, 1);
+    for seed in 0..24 {
+        rig.write_stripe(&pattern(seed, 2 * UNIT));
+    }
+    let lost = LostFile::of(&rig, 2);
+    lost.make(&rig);
     let (plan, called) = (rig.plan.clone(), rig.plan.calls());
     // Each batch is read with two calls, and nothing is written before it was computed.
     let both_were_read = move |_: &Volume| {
@@ -645,19 +682,8 @@ fn a_lost_file_is_rebuilt_batch_by_batch_with_the_next_being_read_while_one_is_c
         }
     };
     *rig.catalog.before_sums.lock() = Some(Box::new(both_were_read));
-    let mut batches = Vec::new();
-    let mut heed = |rebuilt: Rebuilt| {
-        assert!(rebuilt.failed.is_empty(), "{:?}", rebuilt.failed);
-        batches.push(rebuilt.bytes);
-        std::ops::ControlFlow::Continue(())
-    };
-    let rebuilt = rig
-        .volume
-        .rebuild(segment, &lacking, &targets, &|| u64::MAX, &mut heed)
-        .unwrap();
-    assert!(rebuilt.is_continue());
+    let batches = lost.rebuild(&rig);
     assert!(batches.len() > 2, "{batches:?}");
     let rebuilt = batches.iter().sum::<u64>();
-    assert_eq!(rebuilt, stripes.len() as u64 * UNIT as u64);
-    assert!(segment_of(&rig.disks[LOST], &name) == before);
+    assert_eq!(rebuilt, lost.lacking.len() as u64 * UNIT as u64);
 }

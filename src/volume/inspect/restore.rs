@@ -1,5 +1,5 @@
-//! Computing what is wrong or missing of one stripe from what is right, range by range, and holding the
-//! whole against the code.
+//! Computing what is wrong or missing of one stripe from what is right, range by range, and holding whole
+//! stripes against the code, all at once.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use super::super::read::{Located, Rows};
 use super::super::undecodable::joined;
 use super::super::{Core, VolumeError, layout};
 use super::Found;
-use crate::codec::{BLOCK_BYTES, Mismatch};
+use crate::codec::{BLOCK_BYTES, CodecError, Mismatch, Offer};
 use crate::format::BLOCK_SIZE;
 use crate::store::Buffer;
 
@@ -66,11 +66,6 @@ impl Core {
             if !found.iter().all(|found| found.is_right_in(&rows)) {
                 self.restore_rows(located, found, &rows, &mut restored)?;
             }
-        }
-        let is_whole = restored.fixed.iter().all(|fixed| fixed.is_whole);
-        if is_whole {
-            let found = self.inconsistent_rows(located, found, &restored)?;
-            restored.inconsistent.extend(found);
         }
         restored.inconsistent = joined(restored.inconsistent);
         restored.lost = joined(restored.lost);
@@ -152,38 +147,91 @@ impl Core {
         Ok(())
     }
 
-    /// Returns the blocks in which parity is not what the code makes of the data, now that every shard is at
-    /// hand.
-    fn inconsistent_rows(
+    /// Notes in which blocks of stripes parity is not what the code makes of the data, where every shard is at
+    /// hand by now.
+    ///
+    /// # Errors
+    ///
+    /// If the codec refuses the shards.
+    pub(super) fn hold_against_code(
         &self,
-        located: &Located,
-        found: &[Found],
-        restored: &Restored,
-    ) -> Result<Vec<Range<u32>>, VolumeError> {
-        let fixed = |shard: usize| restored.fixed.iter().find(|fixed| fixed.shard == shard);
-        let columns: Vec<&[u8]> = found
-            .iter()
-            .enumerate()
-            .filter_map(|(shard, found)| match fixed(shard) {
-                Some(fixed) => Some(&fixed.bytes[..]),
-                None => found.bytes().map(|bytes| &bytes[..]),
-            })
+        stripes: &[Located],
+        found: &[Vec<Found>],
+        restored: &mut [Restored],
+    ) -> Result<(), VolumeError> {
+        let of_stripes = stripes.iter().zip(found).zip(&*restored).enumerate();
+        let whole: Vec<Whole<'_>> = of_stripes
+            .filter(|(_, (_, restored))| restored.fixed.iter().all(|fixed| fixed.is_whole))
+            .map(|(at, ((located, found), restored))| Whole::new(at, located, found, restored))
             .collect();
-        let mut mismatches = Vec::new();
-        self.compute_surely(&located.codec, |pass| {
-            let compared = pass.mismatches(&columns);
-            mismatches = compared.map_err(|source| VolumeError::Codec {
-                stripe: located.id,
-                source,
-            })?;
+        let mut offers = Vec::with_capacity(whole.len());
+        for whole in &whole {
+            let pass = self.pass(&whole.located.codec);
+            let offer = pass.comparison(&whole.shards);
+            offers.push(offer.map_err(|source| whole.refused(source))?);
+        }
+        Offer::compute_all(&mut offers);
+        let mut inconsistent = Vec::new();
+        for (whole, offer) in whole.iter().zip(offers) {
+            let mismatches = offer.into_mismatches();
+            if !mismatches.is_empty() {
+                inconsistent.push((whole.at, self.compare_again(whole, mismatches)?));
+            }
+        }
+        for (at, mismatches) in inconsistent {
+            let rows = mismatches.iter().map(rows_of).collect();
+            restored[at].inconsistent = joined(rows);
+        }
+        Ok(())
+    }
+
+    /// Returns the mismatches that are there if not only a device sees them.
+    fn compare_again(
+        &self,
+        whole: &Whole<'_>,
+        mut mismatches: Vec<Mismatch>,
+    ) -> Result<Vec<Mismatch>, VolumeError> {
+        self.compute_again(&whole.located.codec, |pass| {
+            let compared = pass.mismatches(&whole.shards);
+            mismatches = compared.map_err(|source| whole.refused(source))?;
             Ok(mismatches.is_empty())
         })?;
-        let rows = |mismatch: &Mismatch| {
-            let start = mismatch.block * BLOCK_BYTES;
-            in_shards(&(start..start + BLOCK_BYTES))
-        };
-        Ok(mismatches.iter().map(rows).collect())
+        Ok(mismatches)
     }
+}
+
+/// A stripe of which every shard is at hand.
+struct Whole<'a> {
+    /// Which of the stripes it is.
+    at: usize,
+    located: &'a Located,
+    shards: Vec<&'a [u8]>,
+}
+
+impl<'a> Whole<'a> {
+    fn new(at: usize, located: &'a Located, found: &'a [Found], restored: &'a Restored) -> Self {
+        let fixed = |shard: usize| restored.fixed.iter().find(|fixed| fixed.shard == shard);
+        let bytes = |(shard, found): (usize, &'a Found)| match fixed(shard) {
+            Some(fixed) => Some(&fixed.bytes[..]),
+            None => found.bytes().map(|bytes| &bytes[..]),
+        };
+        Self {
+            at,
+            located,
+            shards: found.iter().enumerate().filter_map(bytes).collect(),
+        }
+    }
+
+    fn refused(&self, source: CodecError) -> VolumeError {
+        let stripe = self.located.id;
+        VolumeError::Codec { stripe, source }
+    }
+}
+
+/// Returns the rows of a block.
+fn rows_of(mismatch: &Mismatch) -> Range<u32> {
+    let start = mismatch.block * BLOCK_BYTES;
+    in_shards(&(start..start + BLOCK_BYTES))
 }
 
 /// Cuts the rows of a stripe where a shard begins or ends to be wrong.

@@ -50,6 +50,8 @@ pub(super) struct Work<'a> {
     pub(super) source: &'a Source,
     pub(super) present: Vec<(usize, &'a [u8])>,
     pub(super) outputs: Vec<(usize, &'a mut [u8])>,
+    /// Whether the outputs have been computed together with those of other stripes.
+    pub(super) is_computed: bool,
     pub(super) is_right: bool,
 }
 
@@ -190,6 +192,7 @@ impl<'a> Batch<'a> {
                     source,
                     present,
                     outputs: Vec::new(),
+                    is_computed: false,
                     is_right: false,
                 });
             }

@@ -1,0 +1,167 @@
+//! Stripes of one piece of work that are computed by one call.
+
+use super::*;
+use crate::cuda::Devices;
+
+/// Notes how many stripes come with each call.
+#[derive(Debug)]
+struct Counting {
+    prefers_many: bool,
+    calls: Mutex<Vec<usize>>,
+}
+
+impl Counting {
+    fn new(prefers_many: bool) -> Arc<Self> {
+        let calls = Mutex::default();
+        Arc::new(Self {
+            prefers_many,
+            calls,
+        })
+    }
+}
+
+impl Accelerator for Counting {
+    fn compute(&self, offers: &mut [Offer<'_, '_>]) {
+        self.calls.lock().push(offers.len());
+        offers.iter_mut().for_each(Offer::compute_on_cpu);
+    }
+
+    fn prefers_many(&self) -> bool {
+        self.prefers_many
+    }
+
+    fn distrust(&self) {
+        panic!("nothing is wrong");
+    }
+}
+
+/// Writes stripes of 2+1, of which several fit a segment, and a batch of a rebuild.
+fn write(rig: &Rig) -> Vec<StripeId> {
+    let stripe = |seed| {
+        let (placed, _hold) = rig
+            .volume
+            .append(&pattern(seed, 2 * 6 * BLOCK_SIZE - 1000))
+            .unwrap();
+        rig.volume.seal();
+        rig.volume.wait_flushed().unwrap();
+        placed.stripe
+    };
+    (0..24).map(stripe).collect()
+}
+
+#[test]
+fn a_rebuild_has_the_stripes_of_a_batch_computed_by_one_call_where_that_is_preferred() {
+    for prefers_many in [true, false] {
+        let counting = Counting::new(prefers_many);
+        let rig = Rig::with(2, 1, 3, 0, Some(Arc::clone(&counting) as _), None);
+        write(&rig);
+        let lost = LostFile::of(&rig, 1);
+        lost.make(&rig);
+        counting.calls.lock().clear();
+        let batches = lost.rebuild(&rig);
+        let stripe_bytes = lost.lacking[0].bytes();
+        let stripes = batches.iter().map(|bytes| bytes / stripe_bytes);
+        let stripes: Vec<usize> = stripes
+            .map(|count| usize::try_from(count).unwrap())
+            .collect();
+        assert!(stripes[0] > 2, "{stripes:?}");
+        let calls = counting.calls.lock().clone();
+        if prefers_many {
+            assert_eq!(calls, stripes);
+        } else {
+            assert_eq!(calls, vec![1; lost.lacking.len()]);
+        }
+    }
+}
+
+#[test]
+fn inspection_has_all_stripes_that_are_whole_compared_by_one_call() {
+    let counting = Counting::new(true);
+    let rig = Rig::with(2, 1, 3, 0, Some(Arc::clone(&counting) as _), None);
+    let stripes = write(&rig);
+    counting.calls.lock().clear();
+    let verdicts = rig.volume.inspect(&stripes, Remedy::Report).unwrap();
+    assert_eq!(verdicts.len(), stripes.len());
+    assert!(verdicts.iter().all(|verdict| verdict.wrong.is_empty()));
+    assert_eq!(*counting.calls.lock(), [stripes.len()]);
+}
+
+/// The file is as it was, and inspection finds what is wrong and nothing else, whatever happens to the device in
+/// the midst of it.
+#[test]
+fn what_a_device_does_in_the_midst_of_a_rebuild_or_an_inspection_changes_no_byte_and_no_verdict() {
+    let faults: [fn(Simulated, u64) -> Simulated; 3] = [
+        Simulated::failing_at,
+        Simulated::lost_from,
+        Simulated::lying_from,
+    ];
+    for (kind, fault) in faults.into_iter().enumerate() {
+        for operation in 0..30 {
+            let device = Simulated::default();
+            let rig = Rig::with_dispatch(2, 1, 3, 0, Some(to_simulated(&device)));
+            let stripes = write(&rig);
+            let lost = LostFile::of(&rig, 1);
+            lost.make(&rig);
+            drop(fault(device.clone(), device.operations() + operation));
+            lost.rebuild(&rig);
+            let damaged = lost.lacking[3];
+            let disk = rig.disks[1].open();
+            disk.write_at(&lost.name, damaged.record.offset + 5000, &[1, 2, 3])
+                .unwrap();
+            let verdicts = rig.volume.inspect(&stripes, Remedy::Mend).unwrap();
+            for verdict in verdicts {
+                let context = format!("operation {operation}, kind {kind}: {verdict:?}");
+                let repaired = u64::from(verdict.stripe == damaged.stripe);
+                assert_eq!(verdict.repaired, repaired, "{context}");
+                assert!(verdict.wrong.is_empty(), "{context}");
+                assert!(verdict.inconsistent.is_none(), "{context}");
+            }
+            assert!(segment_of(&rig.disks[1], &lost.name) == lost.before);
+        }
+    }
+}
+
+#[test]
+fn what_a_trusted_device_alone_finds_inconsistent_is_no_verdict_and_costs_it_the_trust() {
+    let device = Simulated::default();
+    let dispatch = to_simulated(&device);
+    let rig = Rig::with_dispatch(2, 1, 3, 0, Some(Arc::clone(&dispatch)));
+    let stripes = write(&rig);
+    for is_lying in [false, true] {
+        if is_lying {
+            assert!(dispatch.is_on_devices());
+            drop(device.clone().lying_from(device.operations()));
+        }
+        let verdicts = rig.volume.inspect(&stripes, Remedy::Mend).unwrap();
+        assert_eq!(verdicts.len(), stripes.len());
+        let inconsistent = |verdict: &Verdict| verdict.inconsistent.is_some();
+        assert!(!verdicts.iter().any(inconsistent), "{is_lying}");
+    }
+    assert!(!dispatch.is_on_devices());
+    assert_eq!(dispatch.coding().redone, 0, "it was trusted, wrongly");
+}
+
+/// Writers, a rebuild and an inspection at the same time, each with more stripes than one lane takes at once.
+#[test]
+fn work_of_all_kinds_gets_done_side_by_side_on_one_device() {
+    let device = Simulated::default();
+    let devices: Devices = vec![Arc::new(device.clone())];
+    let dispatch = Arc::new(Dispatch::to_devices(devices).unwrap());
+    let rig = Rig::with_dispatch(2, 1, 3, 2, Some(Arc::clone(&dispatch)));
+    let stripes = write(&rig);
+    let lost = LostFile::of(&rig, 1);
+    let others: Vec<StripeId> = stripes
+        .iter()
+        .copied()
+        .filter(|stripe| lost.lacking.iter().all(|lacking| lacking.stripe != *stripe))
+        .collect();
+    lost.make(&rig);
+    std::thread::scope(|scope| {
+        scope.spawn(|| lost.rebuild(&rig));
+        scope.spawn(|| rig.volume.inspect(&others, Remedy::Report).unwrap());
+        scope.spawn(|| write(&rig));
+    });
+    let coding = dispatch.coding();
+    assert_eq!((coding.redone, coding.cpu.passes), (0, 0), "{coding:?}");
+    assert!(device.batches().iter().any(|&items| items > 1));
+}
