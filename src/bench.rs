@@ -4,6 +4,7 @@
 //! the same machine, run the plain XOR of the same shards and, where it can be loaded, ISA-L.
 
 mod bus;
+mod calls;
 mod isal;
 mod lane;
 mod machine;
@@ -35,6 +36,8 @@ pub struct Wishes {
     pub shard_bytes: Vec<usize>,
     /// Numbers of threads, each with stripes of its own.
     pub threads: Vec<usize>,
+    /// Numbers of stripes that a thread hands over to GPUs by one call; usually one.
+    pub stripes: Vec<usize>,
     /// Engines by name; usually the one that `auto` picks, and in one setting all others.
     pub engines: Vec<String>,
     /// Codes; usually the default, and in one setting all others.
@@ -55,6 +58,9 @@ const COMPARED_SHARD_BYTES: usize = 64 << 10;
 
 /// The most threads that are measured at once.
 const MOST_THREADS: usize = 256;
+
+/// The most stripes that are handed over by one call.
+const MOST_STRIPES: usize = 1024;
 
 /// The name under which GPUs are asked for.
 const GPU_ENGINE: &str = "cuda";
@@ -80,6 +86,13 @@ pub enum BenchError {
     /// Rows need at least one thread, and not so many that the system gives out before.
     #[error("{seen} threads asked for; between 1 and {MOST_THREADS} can be measured")]
     Threads {
+        /// The number asked for.
+        seen: usize,
+    },
+
+    /// A call takes at least one stripe, and not so many that memory runs out before.
+    #[error("{seen} stripes for each call asked for; between 1 and {MOST_STRIPES} can be measured")]
+    Stripes {
         /// The number asked for.
         seen: usize,
     },
@@ -254,6 +267,13 @@ fn settings(wishes: &Wishes, sets: &[WorkingSet]) -> Result<Vec<Setting>, BenchE
     {
         return Err(BenchError::Threads { seen });
     }
+    let calls = or(&wishes.stripes, &[1]);
+    if let Some(&seen) = calls
+        .iter()
+        .find(|count| !(1..=MOST_STRIPES).contains(*count))
+    {
+        return Err(BenchError::Stripes { seen });
+    }
     let first_threads = threads[0];
     let operations = or(&wishes.operations, &Operation::ALL);
     let mut settings = Vec::new();
@@ -265,13 +285,22 @@ fn settings(wishes: &Wishes, sets: &[WorkingSet]) -> Result<Vec<Setting>, BenchE
                 if !sets.contains(&working_set) || is_again {
                     continue;
                 }
-                let setting = |&operation| Setting {
-                    shard_bytes,
-                    threads,
-                    working_set,
-                    operation,
+                // Nobody else hands several over.
+                let calls = if working_set.is_over_bus() {
+                    &calls[..]
+                } else {
+                    &[1]
                 };
-                settings.extend(operations.iter().map(setting));
+                for &stripes in calls {
+                    let setting = |&operation| Setting {
+                        shard_bytes,
+                        threads,
+                        working_set,
+                        stripes,
+                        operation,
+                    };
+                    settings.extend(operations.iter().map(setting));
+                }
             }
         }
     }
@@ -404,6 +433,30 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_stripes_for_a_call_are_for_what_goes_over_the_bus() {
+        let wishes = Wishes {
+            threads: vec![1],
+            stripes: vec![1, 8],
+            operations: vec![Operation::Encode],
+            working_sets: Vec::new(),
+            ..quick()
+        };
+        let plans = plans(&wishes, true).expect("can be measured");
+        let setting = |plan: &row::Plan| (plan.setting.working_set, plan.setting.stripes);
+        let seen: Vec<(WorkingSet, usize)> = plans.iter().map(setting).collect();
+        let expected = [
+            (WorkingSet::Warm, 1),
+            (WorkingSet::Cold, 1),
+            (WorkingSet::Device, 1),
+            (WorkingSet::Pinned, 1),
+            (WorkingSet::Pinned, 8),
+            (WorkingSet::Pageable, 1),
+            (WorkingSet::Pageable, 8),
+        ];
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
     fn a_code_is_measured_with_the_usual_geometries_that_it_can_have() {
         let narrow = CodeId::from_name("crs-w4").expect("known");
         let wishes = Wishes {
@@ -419,6 +472,11 @@ mod tests {
     #[test]
     fn wishes_that_cannot_be_measured_are_refused() {
         let refused = |wishes| run(&wishes, |_, _| ()).expect_err("refused").to_string();
+        let no_stripes = refused(Wishes {
+            stripes: vec![0],
+            ..quick()
+        });
+        assert!(no_stripes.contains("between 1 and 1024"), "{no_stripes}");
         let none = refused(Wishes {
             threads: vec![0],
             ..quick()

@@ -208,15 +208,15 @@ impl Plan {
         let (mut rates, mut limits, mut seconds_per_tb) = (Vec::new(), Vec::new(), Vec::new());
         let before = gpus.dispatch.coding();
         // What is only done once is done now: kernels are compiled, and the CPU repeats what is new.
-        let warm_up: Contender = Box::new(|lane| self.work(lane, Some(&gpus.dispatch)));
+        let warm_up: Contender = Box::new(|lane| self.call(lane, &gpus.dispatch));
         stripes_per_second(held.lanes, &warm_up, LEAST_TURN)?;
         drop(warm_up);
         for _ in 0..TURNS {
             // Callers wait for each other's stripes, so only what all of them got done together counts.
             let (stripes, done) = (AtomicUsize::new(0), Mutex::new(Instant::now()));
             let contender: Contender = Box::new(|lane| {
-                self.work(lane, Some(&gpus.dispatch));
-                stripes.fetch_add(1, Ordering::Relaxed);
+                self.call(lane, &gpus.dispatch);
+                stripes.fetch_add(self.setting.stripes, Ordering::Relaxed);
                 *done.lock() = Instant::now();
             });
             let (start, cpu) = (Instant::now(), cpu_seconds());

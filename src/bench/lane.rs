@@ -127,11 +127,25 @@ impl<'a> Lane<'a> {
 
     /// Returns all shards of the next stripe, data first.
     fn shards(&mut self) -> Vec<&mut [u8]> {
+        self.next_stripes(1).remove(0)
+    }
+
+    /// Returns all shards of so many next stripes, of each its data first.
+    ///
+    /// # Panics
+    ///
+    /// If the lane has fewer.
+    pub(super) fn next_stripes(&mut self, count: usize) -> Vec<Vec<&mut [u8]>> {
+        assert!(count <= self.stripes, "{count} of {}", self.stripes);
+        if self.next + count > self.stripes {
+            self.next = 0;
+        }
         let stripe_bytes = self.geometry.total_shards() * self.shard_bytes;
         let start = self.next * stripe_bytes;
-        self.next = (self.next + 1) % self.stripes;
-        self.buffer[start..start + stripe_bytes]
-            .chunks_exact_mut(self.shard_bytes)
+        self.next = (self.next + count) % self.stripes;
+        self.buffer[start..start + count * stripe_bytes]
+            .chunks_exact_mut(stripe_bytes)
+            .map(|stripe| stripe.chunks_exact_mut(self.shard_bytes).collect())
             .collect()
     }
 }

@@ -51,7 +51,7 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "\nGB/s of data; limit: plain XOR of the same shards, or a copy of as many bytes inside the GPU or \
-             over the bus; \
+             over the bus; threads: times stripes of one call, if these are several; \
              * the engine of `auto`"
         )
     }
@@ -80,7 +80,7 @@ fn write_row(f: &mut fmt::Formatter<'_>, row: &Row, chosen: bool) -> fmt::Result
         row.code,
         format!("{}+{}", row.data, row.parity),
         shard_size(row.shard_bytes),
-        row.threads,
+        threads(row),
         row.gb_per_s,
         row.limit_gb_per_s,
         100.0 * row.gb_per_s / row.limit_gb_per_s,
@@ -92,6 +92,14 @@ fn write_row(f: &mut fmt::Formatter<'_>, row: &Row, chosen: bool) -> fmt::Result
     match row.cpu_seconds_per_tb {
         Some(seconds) => writeln!(f, "  {seconds:>8.1}"),
         None => writeln!(f, "         –"),
+    }
+}
+
+/// Returns how many threads there were, and how many stripes each handed over at once.
+fn threads(row: &Row) -> String {
+    match row.stripes {
+        1 => row.threads.to_string(),
+        stripes => format!("{}×{stripes}", row.threads),
     }
 }
 

@@ -14,10 +14,7 @@ use crate::{
         isal::Rival,
         lane::{Arena, Lane},
     },
-    codec::{
-        self, Accelerator, BLOCK_BYTES, Codec, CodecError, Geometry, Job, Matrix, Mode, Pass,
-        Stores,
-    },
+    codec::{self, Codec, Geometry, Job, Matrix, Mode, Pass, Stores},
 };
 
 /// What is done to stripes.
@@ -70,6 +67,11 @@ impl WorkingSet {
     /// Bytes of all stripes of a cold run.
     const COLD_BYTES: usize = 256 << 20;
 
+    /// Returns whether stripes go to GPUs and come back, call by call.
+    pub(super) fn is_over_bus(self) -> bool {
+        matches!(self, Self::Pinned | Self::Pageable)
+    }
+
     /// Returns how many stripes of that size each of so many threads rotates over.
     fn stripes(self, stripe_bytes: usize, threads: usize) -> usize {
         match self {
@@ -98,6 +100,8 @@ pub struct Setting {
     pub threads: usize,
     /// Where stripes lie.
     pub working_set: WorkingSet,
+    /// Stripes that a thread hands over by one call, to GPUs.
+    pub stripes: usize,
     /// What is done to them.
     pub operation: Operation,
 }
@@ -117,6 +121,8 @@ pub struct Row {
     pub shard_bytes: usize,
     /// Threads.
     pub threads: usize,
+    /// Stripes of one call.
+    pub stripes: usize,
     /// Where stripes lay.
     pub working_set: WorkingSet,
     /// What was done to them.
@@ -171,16 +177,26 @@ impl Plan {
         self.codec.geometry()
     }
 
-    /// Returns how much memory the stripes of all threads take.
-    pub(super) fn memory_bytes(&self) -> usize {
+    /// Returns how many stripes each thread rotates over.
+    fn stripes(&self) -> usize {
+        let stripe_bytes = self.geometry().total_shards() * self.setting.shard_bytes;
         let Setting {
-            shard_bytes,
             threads,
             working_set,
+            stripes,
             ..
         } = self.setting;
+        match working_set.stripes(stripe_bytes, threads) {
+            0 => 0,
+            rotating => rotating.max(stripes),
+        }
+    }
+
+    /// Returns how much memory the stripes of all threads take.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let shard_bytes = self.setting.shard_bytes;
         let stripe_bytes = self.geometry().total_shards() * shard_bytes;
-        threads * (stripe_bytes * working_set.stripes(stripe_bytes, threads) + shard_bytes)
+        self.setting.threads * (stripe_bytes * self.stripes() + shard_bytes)
     }
 
     /// Measures for about as long as `time`.
@@ -197,7 +213,7 @@ impl Plan {
         let mut lanes = self.lanes(arena)?;
         let rival = isal.and_then(|isal| Rival::new(isal, &self.codec, self.setting.operation));
         let mut contenders: Vec<Contender> = vec![
-            Box::new(|lane| self.work(lane, None)),
+            Box::new(|lane| self.work(lane)),
             Box::new(|lane| self.work_plain(lane)),
         ];
         if let Some(rival) = &rival {
@@ -231,6 +247,7 @@ impl Plan {
             parity: self.geometry().parity_shards(),
             shard_bytes: self.setting.shard_bytes,
             threads: self.setting.threads,
+            stripes: self.setting.stripes,
             working_set: self.setting.working_set,
             operation: self.setting.operation,
             gb_per_s: 0.0,
@@ -249,12 +266,11 @@ impl Plan {
         let Setting {
             shard_bytes,
             threads,
-            working_set,
             operation,
+            ..
         } = self.setting;
         let geometry = self.geometry();
-        let stripes = working_set.stripes(geometry.total_shards() * shard_bytes, threads);
-        let lanes = arena.lanes(threads, geometry, shard_bytes, stripes);
+        let lanes = arena.lanes(threads, geometry, shard_bytes, self.stripes());
         let mut lanes = lanes.map_err(|_| BenchError::NoMemory {
             geometry,
             needed: self.memory_bytes(),
@@ -277,13 +293,9 @@ impl Plan {
     }
 
     /// Does the operation to the lane's next stripe.
-    pub(super) fn work(&self, lane: &mut Lane<'_>, accelerator: Option<&dyn Accelerator>) {
-        let stores = self.setting.working_set.stores();
-        let pass = self.codec.pass().stores(stores).accelerator(accelerator);
+    fn work(&self, lane: &mut Lane<'_>) {
+        let pass = self.pass();
         let done = match self.setting.operation {
-            Operation::Encode if self.setting.working_set.is_of_gpu() => {
-                lane.encode(|data, parity| self.encode_with_checksums(pass, data, parity))
-            }
             Operation::Encode => lane.encode(|data, parity| pass.encode(data, parity)),
             Operation::Decode => lane.decode(|present, lost| pass.reconstruct(present, lost)),
             Operation::Verify => lane.verify(|shards, _| pass.verify(shards).map(drop)),
@@ -291,18 +303,10 @@ impl Plan {
         done.expect(LANES_FIT);
     }
 
-    /// Encodes as the filesystem does, which needs a checksum of each block of each shard. GPUs have to read all
-    /// of them once more for these; CPUs compute them as they go.
-    fn encode_with_checksums(
-        &self,
-        pass: Pass<'_>,
-        data: &[&[u8]],
-        parity: &mut [&mut [u8]],
-    ) -> Result<(), CodecError> {
-        let blocks = self.setting.shard_bytes.div_ceil(BLOCK_BYTES);
-        let mut sums = vec![vec![0; blocks]; data.len() + parity.len()];
-        let mut lists: Vec<&mut [u32]> = sums.iter_mut().map(|list| &mut list[..]).collect();
-        pass.encode_with_checksums(data, parity, &mut lists)
+    /// Returns a pass over one stripe.
+    pub(super) fn pass(&self) -> Pass<'_> {
+        let stores = self.setting.working_set.stores();
+        self.codec.pass().stores(stores)
     }
 
     /// Reads and writes the same shards of the lane's next stripe, with nothing but XOR.
@@ -331,7 +335,7 @@ impl Plan {
 }
 
 /// Why calls on a lane's shards cannot fail.
-const LANES_FIT: &str = "a lane's shards fit its geometry";
+pub(super) const LANES_FIT: &str = "a lane's shards fit its geometry";
 
 /// Lets every lane work on a thread of its own, all at once; returns the sum of their rates.
 pub(super) fn stripes_per_second(

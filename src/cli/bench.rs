@@ -66,6 +66,7 @@ fn wishes(arguments: &CodecArguments) -> Result<Wishes, Failure> {
         geometries: geometries(&arguments.data, &arguments.parity)?,
         shard_bytes: arguments.shard_bytes.clone(),
         threads: arguments.threads.clone(),
+        stripes: arguments.stripes.clone(),
         engines: arguments.engines.clone(),
         codes: codes.map_err(Failure::usage)?,
         operations: arguments

@@ -35,6 +35,7 @@ pub(super) enum What {
   cauchyfs bench codec --engine avx2,gfni512 --shard-bytes 64KiB --threads 1
   cauchyfs bench codec --code crs-w8 --json --seconds 0.1
   cauchyfs bench codec --engine cuda --working-set pinned --data 10 --parity 1,2,3,4
+  cauchyfs bench codec --engine cuda --working-set pinned --threads 4 --stripes 1,8
   LD_LIBRARY_PATH=~/isa-l/lib cauchyfs bench codec      # next to an ISA-L of your own")]
 pub(super) struct CodecArguments {
     /// Print one JSON document.
@@ -52,6 +53,9 @@ pub(super) struct CodecArguments {
     /// Threads that code at once, each stripes of its own; for GPUs, callers who wait for them.
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub(super) threads: Vec<usize>,
+    /// Stripes that each of them hands over to GPUs by one call, and waits for together; one unless given.
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    pub(super) stripes: Vec<usize>,
     /// Engines: auto, cpu, cuda, or by name.
     #[arg(long = "engine", value_name = "ENGINE", value_delimiter = ',')]
     pub(super) engines: Vec<String>,
