@@ -21,7 +21,7 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use scopeguard::{ScopeGuard, guard_on_unwind};
 
-use super::{VolumeError, layout, segments::Reservation};
+use super::{VolumeError, flush::Encoded, layout, segments::Reservation};
 use crate::format::StripeId;
 use crate::store::Pool;
 
@@ -41,9 +41,26 @@ pub(crate) struct Sealed {
     /// Counts stripes in the order of their sealing.
     sequence: u64,
     reservation: Mutex<Option<Reservation>>,
+    /// What is to be written, where it was encoded ahead.
+    encoded: Mutex<Option<Encoded>>,
 }
 
 impl Sealed {
+    /// Keeps what is to be written until the stripe is flushed.
+    pub(crate) fn set_encoded(&self, encoded: Encoded) {
+        *self.encoded.lock() = Some(encoded);
+    }
+
+    /// Takes what is to be written, if it was encoded ahead.
+    pub(crate) fn take_encoded(&self) -> Option<Encoded> {
+        self.encoded.lock().take()
+    }
+
+    /// Returns whether it was encoded ahead.
+    pub(crate) fn is_encoded(&self) -> bool {
+        self.encoded.lock().is_some()
+    }
+
     /// Takes the room that was reserved for the stripe.
     pub(crate) fn take_reservation(&self) -> Option<Reservation> {
         self.reservation.lock().take()
@@ -380,6 +397,30 @@ impl Buffers {
                 return None;
             }
             self.work.wait(&mut state);
+        }
+    }
+
+    /// Takes all stripes out of the queue that are not encoded yet, in their order. They are to be put back.
+    pub(crate) fn take_unencoded(&self) -> Vec<Arc<Sealed>> {
+        let mut state = self.state.lock();
+        let (encoded, unencoded): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut state.queue)
+            .into_iter()
+            .partition(|sealed| sealed.is_encoded());
+        state.queue = encoded;
+        unencoded.into()
+    }
+
+    /// Puts stripes back to where they are flushed next.
+    pub(crate) fn put_back(&self, stripes: Vec<Arc<Sealed>>) {
+        let mut state = self.state.lock();
+        let count = stripes.len();
+        stripes
+            .into_iter()
+            .rev()
+            .for_each(|sealed| state.queue.push_front(sealed));
+        drop(state);
+        for _ in 0..count {
+            self.work.notify_one();
         }
     }
 

@@ -306,6 +306,9 @@ impl Core {
 
     fn flush_forever(&self) {
         while let Some(sealed) = self.buffers.next(true) {
+            if self.computes_many() {
+                self.encode_ahead(&sealed);
+            }
             self.flush(&sealed);
             self.segments.open_ahead();
         }

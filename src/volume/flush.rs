@@ -1,7 +1,8 @@
 //! From a sealed stripe to shards on members and records in the catalog.
 //!
 //! 1. Cut the payload into data shards; encode parity and take the checksums of all blocks in one pass
-//!    over them, on the threads that the whole daemon shares for computing.
+//!    over them, on the threads that the whole daemon shares for computing. Where devices do that, all stripes
+//!    that wait are encoded by one call, and then wait to be written, by any thread.
 //! 2. Take the reserved place; write all shards to their members at once.
 //! 3. If members failed meanwhile and others can take their place, write the stripe again elsewhere:
 //!    a place is never written twice, so nothing of the first attempt can be mistaken for it.
@@ -17,12 +18,14 @@ use scopeguard::{ScopeGuard, guard_on_unwind};
 use super::buffers::Sealed;
 use super::segments::{Allocated, Need, Reservation, SegmentHandle};
 use super::{Core, FlushedStripe, LostShard, VolumeError, layout};
+use crate::codec::Offer;
 use crate::format::record::{ShardSet, ShardSums, Stripe};
 use crate::format::{BLOCK_SIZE, MemberIndex, ShardIndex, StripeId};
-use crate::store::{Op, Outcome, StoreError, StoreErrorKind};
+use crate::store::{Buffer, Op, Outcome, StoreError, StoreErrorKind};
 
 /// A stripe ready to be written: all its shards, parity included.
-struct Encoded {
+#[derive(Debug)]
+pub(crate) struct Encoded {
     stripe: StripeId,
     payload_len: usize,
     height: usize,
@@ -31,6 +34,19 @@ struct Encoded {
     /// The checksums of their blocks, in the same order.
     sums: Vec<(ShardIndex, ShardSums)>,
 }
+
+/// What a stripe is encoded to.
+struct Draft<'s> {
+    sealed: &'s Sealed,
+    height: usize,
+    /// Room for the parity shards, one behind the other.
+    parity: Buffer,
+    /// Room for the checksums of all shards.
+    sums: Vec<Vec<u32>>,
+}
+
+/// Data, parity and checksums.
+type Parts<'d> = (Vec<&'d [u8]>, Vec<&'d mut [u8]>, Vec<&'d mut [u32]>);
 
 /// What became of one attempt to write a stripe.
 struct Attempt {
@@ -62,7 +78,10 @@ impl Core {
     }
 
     fn write_and_record(&self, sealed: &Sealed) -> Result<(), VolumeError> {
-        let encoded = self.encode(sealed)?;
+        let encoded = match sealed.take_encoded() {
+            Some(encoded) => encoded,
+            None => self.encode(sealed)?,
+        };
         let attempt = self.write(&encoded, sealed.take_reservation())?;
         let segment = attempt.place.segment.id;
         let recorded = self.record(&encoded, &attempt);
@@ -70,21 +89,75 @@ impl Core {
         recorded.and(completed)
     }
 
+    /// Encodes a stripe that is about to be flushed, and all that wait to be, by one call; puts these back, so
+    /// that other threads can write them.
+    pub(super) fn encode_ahead(&self, sealed: &Arc<Sealed>) {
+        if sealed.is_encoded() {
+            return;
+        }
+        let others = self.buffers.take_unencoded();
+        let all = || std::iter::once(sealed).chain(&others);
+        let unwinding = guard_on_unwind((), |()| {
+            for sealed in all() {
+                let stripe = sealed.stripe;
+                self.buffers
+                    .done(sealed, Err(VolumeError::Panicked { stripe }));
+            }
+        });
+        let mut drafts: Vec<Draft<'_>> = all().map(|sealed| self.draft(sealed)).collect();
+        let mut parts: Vec<Parts<'_>> = drafts.iter_mut().map(Draft::parts).collect();
+        let pass = self.pass(&self.codec);
+        let offers = parts.iter_mut().map(|(data, rows, lists)| {
+            let offer = pass.encoding(data, rows, lists);
+            offer.ok()
+        });
+        // Whoever flushes one that is refused is told why.
+        let offers: Option<Vec<Offer<'_, '_>>> = offers.collect();
+        let are_encoded = offers.map(|mut offers| Offer::compute_all(&mut offers));
+        if are_encoded.is_some() {
+            for draft in drafts {
+                let sealed = draft.sealed;
+                sealed.set_encoded(self.finish(draft));
+            }
+        }
+        ScopeGuard::into_inner(unwinding);
+        self.buffers.put_back(others);
+    }
+
     fn encode(&self, sealed: &Sealed) -> Result<Encoded, VolumeError> {
-        let geometry = self.codec.geometry();
-        let (k, m) = (geometry.data_shards(), geometry.parity_shards());
-        let height = layout::height(sealed.payload_len, k);
-        let mut parity = self.pool.buffer(height * m);
-        let data: Vec<&[u8]> = sealed.data.chunks_exact(height).collect();
-        let mut rows: Vec<&mut [u8]> = parity.chunks_exact_mut(height).collect();
-        let mut sums = vec![vec![0; height.div_ceil(BLOCK_SIZE)]; k + m];
-        let mut lists: Vec<&mut [u32]> = sums.iter_mut().map(|list| &mut list[..]).collect();
+        let mut draft = self.draft(sealed);
+        let (data, mut rows, mut lists) = draft.parts();
         self.pass(&self.codec)
             .encode_with_checksums(&data, &mut rows, &mut lists)
             .map_err(|source| VolumeError::Codec {
                 stripe: sealed.stripe,
                 source,
             })?;
+        Ok(self.finish(draft))
+    }
+
+    fn draft<'s>(&self, sealed: &'s Sealed) -> Draft<'s> {
+        let geometry = self.codec.geometry();
+        let height = layout::height(sealed.payload_len, geometry.data_shards());
+        let blocks = height.div_ceil(BLOCK_SIZE);
+        Draft {
+            sealed,
+            height,
+            parity: self.pool.buffer(height * geometry.parity_shards()),
+            sums: vec![vec![0; blocks]; geometry.total_shards()],
+        }
+    }
+
+    /// Makes a draft that was encoded ready to be written.
+    fn finish(&self, draft: Draft<'_>) -> Encoded {
+        let geometry = self.codec.geometry();
+        let (k, m) = (geometry.data_shards(), geometry.parity_shards());
+        let Draft {
+            sealed,
+            height,
+            parity,
+            mut sums,
+        } = draft;
         let parity = parity.freeze();
         let slice = |index: usize| {
             let (of, row) = if index < k {
@@ -103,13 +176,13 @@ impl Core {
             let sums = std::mem::take(&mut sums[index]);
             (layout::shard(index), ShardSums(sums))
         };
-        Ok(Encoded {
+        Encoded {
             stripe: sealed.stripe,
             payload_len: sealed.payload_len,
             height,
             shards: written.clone().map(slice).collect(),
             sums: written.map(sums_of).collect(),
-        })
+        }
     }
 
     /// Writes the shards, again and elsewhere as long as that promises more of them on members.
@@ -322,6 +395,16 @@ impl Core {
             }
         }
         best
+    }
+}
+
+impl Draft<'_> {
+    fn parts(&mut self) -> Parts<'_> {
+        (
+            self.sealed.data.chunks_exact(self.height).collect(),
+            self.parity.chunks_exact_mut(self.height).collect(),
+            self.sums.iter_mut().map(|list| &mut list[..]).collect(),
+        )
     }
 }
 

@@ -146,6 +146,7 @@ impl OpenStripe {
             data: self.buffer.freeze(),
             sequence,
             reservation: Mutex::new(self.reservation),
+            encoded: Mutex::default(),
         }
     }
 }

@@ -23,7 +23,9 @@ impl Counting {
 impl Accelerator for Counting {
     fn compute(&self, offers: &mut [Offer<'_, '_>]) {
         self.calls.lock().push(offers.len());
-        offers.iter_mut().for_each(Offer::compute_on_cpu);
+        for offer in offers {
+            offer.compute_on_cpu();
+        }
     }
 
     fn prefers_many(&self) -> bool {
@@ -34,6 +36,13 @@ impl Accelerator for Counting {
         panic!("nothing is wrong");
     }
 }
+
+/// What can happen to a device from some operation on, or in it.
+const FAULTS: [fn(Simulated, u64) -> Simulated; 3] = [
+    Simulated::failing_at,
+    Simulated::lost_from,
+    Simulated::lying_from,
+];
 
 /// Writes stripes of 2+1, of which several fit a segment, and a batch of a rebuild.
 fn write(rig: &Rig) -> Vec<StripeId> {
@@ -74,6 +83,100 @@ fn a_rebuild_has_the_stripes_of_a_batch_computed_by_one_call_where_that_is_prefe
     }
 }
 
+/// Appends stripes of different heights, the first of which is held up until all of them wait; returns them with
+/// their payloads.
+fn write_while_held_up(rig: &Rig) -> Vec<(StripeId, Vec<u8>)> {
+    let (open, opened) = std::sync::mpsc::channel();
+    let opened = Mutex::new(opened);
+    let wait = move |_: &Volume| opened.lock().recv().unwrap();
+    *rig.catalog.before_flushed.lock() = Some(Box::new(wait));
+    let stripe = |seed: u64| {
+        let blocks = [2, 16, 16, 9, 16, 1, 16][usize::try_from(seed).unwrap()];
+        let payload = pattern(seed, blocks * BLOCK_SIZE - 7);
+        let (placed, _hold) = rig.volume.append(&payload).unwrap();
+        rig.volume.seal();
+        while seed == 0 && rig.catalog.before_flushed.lock().is_some() {
+            std::thread::yield_now();
+        }
+        (placed.stripe, payload)
+    };
+    let stripes = (0..7).map(stripe).collect();
+    open.send(()).unwrap();
+    stripes
+}
+
+/// Reads stripes with a disk less, and has them inspected with all.
+fn check(rig: &Rig, stripes: &[(StripeId, Vec<u8>)], context: &str) {
+    let ids: Vec<StripeId> = stripes.iter().map(|(stripe, _)| *stripe).collect();
+    for verdict in rig.volume.inspect(&ids, Remedy::Report).unwrap() {
+        assert!(verdict.wrong.is_empty(), "{context}");
+        assert!(verdict.inconsistent.is_none(), "{context}");
+    }
+    rig.disks[0].delete();
+    for (stripe, payload) in stripes {
+        let mut read = vec![0; payload.len()];
+        rig.volume.read(*stripe, 0, &mut read).unwrap();
+        assert!(read == *payload, "{context}: stripe {stripe}");
+    }
+}
+
+#[test]
+fn stripes_that_wait_to_be_flushed_are_encoded_by_one_call_where_that_is_preferred() {
+    for (prefers_many, expected) in [(true, &[1, 6][..]), (false, &[1; 7])] {
+        let counting = Counting::new(prefers_many);
+        let rig = Rig::with(2, 1, 3, 1, Some(Arc::clone(&counting) as _), None);
+        let stripes = write_while_held_up(&rig);
+        rig.volume.wait_flushed().unwrap();
+        assert_eq!(*counting.calls.lock(), expected);
+        check(&rig, &stripes, "healthy");
+    }
+}
+
+#[test]
+fn what_a_device_does_while_it_encodes_all_that_waits_changes_no_byte() {
+    for (kind, fault) in FAULTS.into_iter().enumerate() {
+        for operation in 0..8 {
+            let device = Simulated::default();
+            let dispatch = to_simulated(&device);
+            let rig = Rig::with_dispatch(2, 1, 3, 1, Some(dispatch));
+            drop(fault(device.clone(), device.operations() + operation));
+            let stripes = write_while_held_up(&rig);
+            rig.volume.wait_flushed().unwrap();
+            check(
+                &rig,
+                &stripes,
+                &format!("operation {operation}, kind {kind}"),
+            );
+        }
+    }
+}
+
+/// Panics when it gets several stripes.
+#[derive(Debug)]
+struct Panicking;
+
+impl Accelerator for Panicking {
+    fn compute(&self, offers: &mut [Offer<'_, '_>]) {
+        assert_eq!(offers.len(), 1, "as a bug would");
+        offers[0].compute_on_cpu();
+    }
+
+    fn prefers_many(&self) -> bool {
+        true
+    }
+
+    fn distrust(&self) {}
+}
+
+#[test]
+fn who_waits_for_any_of_the_stripes_whose_encoding_panicked_is_told() {
+    let rig = Rig::with(2, 1, 3, 1, Some(Arc::new(Panicking) as _), None);
+    write_while_held_up(&rig);
+    let told = rig.volume.wait_flushed();
+    let is_told = matches!(told, Err(VolumeError::Panicked { .. }));
+    assert!(is_told, "{told:?}");
+}
+
 #[test]
 fn inspection_has_all_stripes_that_are_whole_compared_by_one_call() {
     let counting = Counting::new(true);
@@ -90,12 +193,7 @@ fn inspection_has_all_stripes_that_are_whole_compared_by_one_call() {
 /// the midst of it.
 #[test]
 fn what_a_device_does_in_the_midst_of_a_rebuild_or_an_inspection_changes_no_byte_and_no_verdict() {
-    let faults: [fn(Simulated, u64) -> Simulated; 3] = [
-        Simulated::failing_at,
-        Simulated::lost_from,
-        Simulated::lying_from,
-    ];
-    for (kind, fault) in faults.into_iter().enumerate() {
+    for (kind, fault) in FAULTS.into_iter().enumerate() {
         for operation in 0..30 {
             let device = Simulated::default();
             let rig = Rig::with_dispatch(2, 1, 3, 0, Some(to_simulated(&device)));
