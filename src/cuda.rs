@@ -23,7 +23,7 @@ mod ptx;
 mod simulated;
 
 pub use device::{Device, DeviceError, Lane, Program, Work};
-pub use dispatch::{Coding, Devices, Dispatch};
+pub use dispatch::{Coding, Devices, Dispatch, SMALL_BYTES};
 pub use driver::{Bus, Gpu, Resident};
 pub use engine::{EngineError, check, devices, open};
 pub use meter::Coded;

@@ -28,7 +28,7 @@ use crate::store::{Pinner, Unpinner};
 use trust::{Outcome, Trust, Way, sees_damage};
 
 /// Passes over fewer bytes than this stay on the CPU: it has computed them before a device is asked.
-const SMALL_BYTES: usize = 64 << 10;
+pub const SMALL_BYTES: usize = 64 << 10;
 
 /// Devices that were found.
 pub type Devices = Vec<Arc<dyn Device>>;
@@ -402,21 +402,44 @@ impl Shared {
             self.devices.end(at, bytes);
         }
         let mut is_right = true;
+        let mut untested = Vec::new();
         for (offer, ended) in offers.iter_mut().zip(ended) {
-            is_right &= self.accept(pipeline, ended, offer);
+            match self.accept(pipeline, ended, offer) {
+                Accepted::Untested => untested.push(offer),
+                Accepted::Tested => {}
+                Accepted::Not => is_right = false,
+            }
+        }
+        if self.trust.is_lost() {
+            // Those that came before the one that failed its test are as doubtful as those after it.
+            is_right = false;
+            for offer in untested {
+                self.redo(offer);
+            }
         }
         is_right.then(|| at - start)
     }
 
-    /// Takes what a device has made of a pass, or has the CPU compute it; returns whether the device was right.
-    fn accept(&self, pipeline: &Pipeline, ended: Ended, offer: &mut Offer<'_, '_>) -> bool {
+    /// Takes what a device has made of a pass, or has the CPU compute it.
+    fn accept(&self, pipeline: &Pipeline, ended: Ended, offer: &mut Offer<'_, '_>) -> Accepted {
         let trusted = ended.ok().filter(|_| !self.trust.is_lost());
         let Some(way) = trusted.map(|done| Way::of(offer.item(), done)) else {
-            self.redone.fetch_add(1, Ordering::Relaxed);
-            self.compute_on_cpu(offer);
-            return false;
+            self.redo(offer);
+            return Accepted::Not;
         };
-        self.trust.covers(&way) || self.put_to_the_test(pipeline, way, offer)
+        if self.trust.covers(&way) {
+            Accepted::Untested
+        } else if self.put_to_the_test(pipeline, way, offer) {
+            Accepted::Tested
+        } else {
+            Accepted::Not
+        }
+    }
+
+    /// Has the CPU compute what a device was to.
+    fn redo(&self, offer: &mut Offer<'_, '_>) {
+        self.redone.fetch_add(1, Ordering::Relaxed);
+        self.compute_on_cpu(offer);
     }
 
     /// Has the CPU compute it, too, and gives all devices up if that makes a difference; returns whether it
@@ -439,6 +462,16 @@ impl Shared {
         }
         is_right
     }
+}
+
+/// Whether what a device made of a pass was taken.
+enum Accepted {
+    /// Yes, since passes of its kind were right before.
+    Untested,
+    /// Yes: the CPU came to the same.
+    Tested,
+    /// No: the CPU computed it.
+    Not,
 }
 
 /// Who computes passes that were offered together.

@@ -175,18 +175,19 @@ fn a_device_that_lies_is_caught_in_the_call_in_which_it_begins_to_and_nothing_un
 #[test]
 fn once_a_device_is_caught_nothing_of_that_call_is_taken_from_it_not_even_what_it_is_trusted_with()
 {
-    let device = Simulated::default();
-    let dispatch = to_simulated(&device);
     let auto = codec("auto");
-    encode(&auto, Some(&dispatch), &[BYTES]);
-    assert!(dispatch.is_on_devices());
-    drop(device.clone().lying_from(device.operations()));
-    // The first is of a kind that is new; the other one travels as the one before did.
-    let lengths = [65_537, BYTES];
-    let expected = encode(&codec("scalar"), None, &lengths);
-    assert!(encode(&auto, Some(&dispatch), &lengths) == expected);
-    assert!(!dispatch.is_on_devices());
-    assert_eq!(dispatch.coding().redone, 2);
+    // One is of a kind that is new; the other one travels as the one before did.
+    for lengths in [[65_537, BYTES], [BYTES, 65_537]] {
+        let device = Simulated::default();
+        let dispatch = to_simulated(&device);
+        encode(&auto, Some(&dispatch), &[BYTES]);
+        assert!(dispatch.is_on_devices());
+        drop(device.clone().lying_from(device.operations()));
+        let expected = encode(&codec("scalar"), None, &lengths);
+        assert!(encode(&auto, Some(&dispatch), &lengths) == expected);
+        assert!(!dispatch.is_on_devices());
+        assert_eq!(dispatch.coding().redone, 2);
+    }
 }
 
 #[test]
