@@ -80,6 +80,8 @@ struct State {
     /// Stripes that found no space, and what one of them was told.
     stuck: Vec<Arc<Sealed>>,
     no_space: Option<VolumeError>,
+    /// Stripes out of the queue that are to be put back.
+    taken: usize,
     /// Buffers between their opening and their stripe's record.
     in_use: usize,
     /// The baton of whoever opens the next stripe.
@@ -400,20 +402,28 @@ impl Buffers {
         }
     }
 
-    /// Takes all stripes out of the queue that are not encoded yet, in their order. They are to be put back.
+    /// Takes stripes out of the queue that are not encoded yet, in their order. They are to be put back. Since a
+    /// device may never give back what it has, all threads together have fewer than half of the buffers this way.
     pub(crate) fn take_unencoded(&self) -> Vec<Arc<Sealed>> {
         let mut state = self.state.lock();
-        let (encoded, unencoded): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut state.queue)
-            .into_iter()
-            .partition(|sealed| sealed.is_encoded());
-        state.queue = encoded;
-        unencoded.into()
+        let most = (self.limit / 2).saturating_sub(1 + state.taken);
+        let mut unencoded = Vec::new();
+        for sealed in std::mem::take(&mut state.queue) {
+            if unencoded.len() < most && !sealed.is_encoded() {
+                unencoded.push(sealed);
+            } else {
+                state.queue.push_back(sealed);
+            }
+        }
+        state.taken += unencoded.len();
+        unencoded
     }
 
     /// Puts stripes back to where they are flushed next.
     pub(crate) fn put_back(&self, stripes: Vec<Arc<Sealed>>) {
         let mut state = self.state.lock();
         let count = stripes.len();
+        state.taken -= count;
         stripes
             .into_iter()
             .rev()

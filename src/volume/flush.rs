@@ -1,8 +1,8 @@
 //! From a sealed stripe to shards on members and records in the catalog.
 //!
 //! 1. Cut the payload into data shards; encode parity and take the checksums of all blocks in one pass
-//!    over them, on the threads that the whole daemon shares for computing. Where devices do that, all stripes
-//!    that wait are encoded by one call, and then wait to be written, by any thread.
+//!    over them, on the threads that the whole daemon shares for computing. Where devices do that, several
+//!    stripes that wait are encoded by one call, and then wait to be written, by any thread.
 //! 2. Take the reserved place; write all shards to their members at once.
 //! 3. If members failed meanwhile and others can take their place, write the stripe again elsewhere:
 //!    a place is never written twice, so nothing of the first attempt can be mistaken for it.
@@ -89,7 +89,7 @@ impl Core {
         recorded.and(completed)
     }
 
-    /// Encodes a stripe that is about to be flushed, and all that wait to be, by one call; puts these back, so
+    /// Encodes a stripe that is about to be flushed, and some that wait to be, by one call; puts these back, so
     /// that other threads can write them.
     pub(super) fn encode_ahead(&self, sealed: &Arc<Sealed>) {
         if sealed.is_encoded() {

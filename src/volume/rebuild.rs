@@ -29,6 +29,7 @@ use super::read::Rows;
 use super::segments::Need;
 use super::{Core, VolumeError};
 use crate::codec::{CodecError, Crew as _, Offer};
+use crate::cuda::SMALL_BYTES;
 use crate::format::record::{Segment, ShardSet, Stripe};
 use crate::format::{BLOCK_SIZE, MemberIndex, SegmentId, ShardIndex, StripeId};
 use crate::store::{Buffer, Op, Store, StoreError, StoreErrorKind};
@@ -340,7 +341,8 @@ impl Core {
         rebuilt
     }
 
-    /// Reconstructs the shards of all stripes by one call, but of those that lack too much for it.
+    /// Reconstructs the shards of all stripes by one call, but of those that lack too much for it, and those so
+    /// short that they stay on the CPU: threads share these.
     fn reconstruct_all(&self, batch: &Batch<'_>, works: &mut [Work<'_>]) {
         let pass = self.pass(&batch.codec);
         let computed = works
@@ -354,8 +356,8 @@ impl Core {
                 ..
             }: &mut Work<'_> = work;
             let offer = pass.reconstruction(present, outputs).ok()??;
-            *is_computed = true;
-            Some(offer)
+            *is_computed = offer.item().total_bytes() >= SMALL_BYTES;
+            is_computed.then_some(offer)
         };
         Offer::compute_all(&mut computed.filter_map(offer).collect::<Vec<Offer<'_, '_>>>());
     }

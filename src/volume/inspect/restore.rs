@@ -172,11 +172,24 @@ impl Core {
         }
         Offer::compute_all(&mut offers);
         let mut inconsistent = Vec::new();
+        let mut clean = Vec::new();
+        let mut is_device_wrong = false;
         for (whole, offer) in whole.iter().zip(offers) {
             let mismatches = offer.into_mismatches();
-            if !mismatches.is_empty() {
-                inconsistent.push((whole.at, self.compare_again(whole, mismatches)?));
+            if mismatches.is_empty() {
+                clean.push(whole);
+            } else {
+                let mismatches = self.compare_again(whole, mismatches)?;
+                is_device_wrong |= mismatches.is_empty();
+                inconsistent.push((whole.at, mismatches));
             }
+        }
+        // Who sees what is not there may miss what is.
+        for whole in clean.into_iter().filter(|_| is_device_wrong) {
+            let pass = self.pass(&whole.located.codec).accelerator(None);
+            let compared = pass.mismatches(&whole.shards);
+            let mismatches = compared.map_err(|source| whole.refused(source))?;
+            inconsistent.push((whole.at, mismatches));
         }
         for (at, mismatches) in inconsistent {
             let rows = mismatches.iter().map(rows_of).collect();

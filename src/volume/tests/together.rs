@@ -1,7 +1,11 @@
 //! Stripes of one piece of work that are computed by one call.
 
+use std::sync::atomic::AtomicBool;
+
 use super::*;
-use crate::cuda::Devices;
+use crate::cuda::{Devices, SMALL_BYTES};
+use crate::store::Pool;
+use crate::volume::buffers::{Buffers, Sealed};
 
 /// Notes how many stripes come with each call.
 #[derive(Debug)]
@@ -46,16 +50,15 @@ const FAULTS: [fn(Simulated, u64) -> Simulated; 3] = [
 
 /// Writes stripes of 2+1, of which several fit a segment, and a batch of a rebuild.
 fn write(rig: &Rig) -> Vec<StripeId> {
-    let stripe = |seed| {
-        let (placed, _hold) = rig
-            .volume
-            .append(&pattern(seed, 2 * 6 * BLOCK_SIZE - 1000))
-            .unwrap();
-        rig.volume.seal();
-        rig.volume.wait_flushed().unwrap();
-        placed.stripe
-    };
+    let stripe = |seed| write_one(rig, seed, 2 * 6 * BLOCK_SIZE - 1000);
     (0..24).map(stripe).collect()
+}
+
+fn write_one(rig: &Rig, seed: u64, len: usize) -> StripeId {
+    let (placed, _hold) = rig.volume.append(&pattern(seed, len)).unwrap();
+    rig.volume.seal();
+    rig.volume.wait_flushed().unwrap();
+    placed.stripe
 }
 
 #[test]
@@ -81,6 +84,22 @@ fn a_rebuild_has_the_stripes_of_a_batch_computed_by_one_call_where_that_is_prefe
             assert_eq!(calls, vec![1; lost.lacking.len()]);
         }
     }
+}
+
+#[test]
+fn stripes_too_short_for_a_device_are_left_to_the_threads_that_rebuild() {
+    let counting = Counting::new(true);
+    let rig = Rig::with(2, 1, 3, 0, Some(Arc::clone(&counting) as _), None);
+    let height = SMALL_BYTES / 3 / BLOCK_SIZE * BLOCK_SIZE;
+    for seed in 0..24 {
+        write_one(&rig, seed, 2 * height);
+    }
+    let lost = LostFile::of(&rig, 1);
+    lost.make(&rig);
+    counting.calls.lock().clear();
+    let batches = lost.rebuild(&rig).len();
+    assert!(batches < lost.lacking.len(), "{batches}");
+    assert_eq!(*counting.calls.lock(), vec![1; lost.lacking.len()]);
 }
 
 /// Appends stripes of different heights, the first of which is held up until all of them wait; returns them with
@@ -122,7 +141,7 @@ fn check(rig: &Rig, stripes: &[(StripeId, Vec<u8>)], context: &str) {
 
 #[test]
 fn stripes_that_wait_to_be_flushed_are_encoded_by_one_call_where_that_is_preferred() {
-    for (prefers_many, expected) in [(true, &[1, 6][..]), (false, &[1; 7])] {
+    for (prefers_many, expected) in [(true, &[1, 5, 1][..]), (false, &[1; 7])] {
         let counting = Counting::new(prefers_many);
         let rig = Rig::with(2, 1, 3, 1, Some(Arc::clone(&counting) as _), None);
         let stripes = write_while_held_up(&rig);
@@ -148,6 +167,27 @@ fn what_a_device_does_while_it_encodes_all_that_waits_changes_no_byte() {
                 &format!("operation {operation}, kind {kind}"),
             );
         }
+    }
+}
+
+/// A device may never give back what it has.
+#[test]
+fn buffers_stay_free_whoever_encodes_ahead_at_the_same_time() {
+    for (limit, most) in [(2, 0), (3, 0), (4, 1), (16, 7)] {
+        let buffers = Buffers::new(Pool::pinned(0, None), 2, 2 * BLOCK_SIZE, limit);
+        for stripe in 0..limit as u64 {
+            buffers.restore(StripeId(stripe), &[1], None);
+        }
+        let numbers = |stripes: &[Arc<Sealed>]| -> Vec<u64> {
+            stripes.iter().map(|sealed| sealed.stripe.0).collect()
+        };
+        let expected: Vec<u64> = (0..most).collect();
+        let taken = buffers.take_unencoded();
+        assert_eq!(numbers(&taken), expected, "{limit}");
+        assert!(buffers.take_unencoded().is_empty(), "{limit}: by another");
+        buffers.put_back(taken);
+        let again = buffers.take_unencoded();
+        assert_eq!(numbers(&again), expected, "{limit}");
     }
 }
 
@@ -237,6 +277,56 @@ fn what_a_trusted_device_alone_finds_inconsistent_is_no_verdict_and_costs_it_the
     }
     assert!(!dispatch.is_on_devices());
     assert_eq!(dispatch.coding().redone, 0, "it was trusted, wrongly");
+}
+
+/// Computes wrong parity for the fourth stripe that is written, with a checksum that it matches; finds of those
+/// that it compares the first inconsistent, and all others clean.
+#[derive(Debug, Default)]
+struct Slandering {
+    written: AtomicU64,
+    is_distrusted: AtomicBool,
+}
+
+impl Accelerator for Slandering {
+    fn compute(&self, offers: &mut [Offer<'_, '_>]) {
+        assert!(!self.is_distrusted.load(Ordering::Relaxed));
+        for (at, offer) in offers.iter_mut().enumerate() {
+            offer.compute_on_cpu();
+            let item = offer.item_mut();
+            match &mut item.targets {
+                Targets::Written(parity) => {
+                    if self.written.fetch_add(1, Ordering::Relaxed) == 3 {
+                        let block = &mut parity[0][..BLOCK_SIZE];
+                        block[5] ^= 1;
+                        item.sums[item.sources.len()][0] = crc32c::crc32c(block);
+                    }
+                }
+                Targets::Compared { wrong, .. } => wrong.fill(at == 0),
+            }
+        }
+    }
+
+    fn prefers_many(&self) -> bool {
+        true
+    }
+
+    fn distrust(&self) {
+        self.is_distrusted.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn of_a_device_that_finds_what_is_not_there_it_is_not_believed_that_others_are_clean() {
+    let slandering = Arc::new(Slandering::default());
+    let rig = Rig::with(2, 1, 3, 0, Some(Arc::clone(&slandering) as _), None);
+    let stripes = write(&rig);
+    let verdicts = rig.volume.inspect(&stripes, Remedy::Report).unwrap();
+    assert!(slandering.is_distrusted.load(Ordering::Relaxed));
+    for verdict in verdicts {
+        let is_inconsistent = verdict.inconsistent.is_some();
+        let expected = verdict.stripe == stripes[3];
+        assert_eq!(is_inconsistent, expected, "{verdict:?}");
+    }
 }
 
 /// Writers, a rebuild and an inspection at the same time, each with more stripes than one lane takes at once.
