@@ -177,7 +177,7 @@ impl Plan {
         self.codec.geometry()
     }
 
-    /// Returns how many stripes each thread rotates over.
+    /// Returns how many stripes each thread rotates over: whole calls, so that each stripe gets its turn.
     fn stripes(&self) -> usize {
         let stripe_bytes = self.geometry().total_shards() * self.setting.shard_bytes;
         let Setting {
@@ -188,7 +188,7 @@ impl Plan {
         } = self.setting;
         match working_set.stripes(stripe_bytes, threads) {
             0 => 0,
-            rotating => rotating.max(stripes),
+            rotating => rotating.max(stripes).next_multiple_of(stripes),
         }
     }
 
