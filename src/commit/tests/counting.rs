@@ -120,14 +120,19 @@ fn what_is_written_while_it_is_counted_is_not_taken_for_lost() {
     assert_eq!(counted.rows[0].losses_tolerated, 1);
 }
 
+/// Opens a volume of which no member is ever left behind because it hangs.
+fn open_patiently(rig: &Rig, plan: &FaultPlan) -> TestFs {
+    let stores = FaultStore::wrap_all(rig.stores(&[]), plan);
+    let never = Duration::from_secs(3600);
+    let executor = Arc::new(Executor::new(ExecutorKind::Threads, never));
+    TestFs::open_on(stores, Access::ReadWrite, executor).unwrap()
+}
+
 #[test]
 fn counting_does_not_wait_for_a_member_that_hangs() {
     let rig = Rig::new(2, 1, 3);
     let plan = FaultPlan::new();
-    let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
-    let never = Duration::from_secs(3600);
-    let executor = Arc::new(Executor::new(ExecutorKind::Threads, never));
-    let fs = TestFs::open_on(stores, Access::ReadWrite, executor).unwrap();
+    let fs = open_patiently(&rig, &plan);
     fs.write(1, &pattern(1, 50_000)).unwrap();
     fs.sync().unwrap();
     let before = totals(&fs);
@@ -149,10 +154,7 @@ fn counting_does_not_wait_for_a_member_that_hangs() {
 fn what_is_written_while_a_member_is_slow_to_answer_counts() {
     let rig = Rig::new(2, 1, 3);
     let plan = FaultPlan::new();
-    let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
-    let never = Duration::from_secs(3600);
-    let executor = Arc::new(Executor::new(ExecutorKind::Threads, never));
-    let fs = TestFs::open_on(stores, Access::ReadWrite, executor).unwrap();
+    let fs = open_patiently(&rig, &plan);
     fs.write(1, &pattern(1, 50_000)).unwrap();
     fs.sync().unwrap();
     assert_eq!(fs.redundancy().len(), 1);
