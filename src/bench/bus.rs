@@ -203,9 +203,10 @@ impl Plan {
         let mut lanes = self.lanes(arena)?;
         let is_pinned = self.setting.working_set == WorkingSet::Pinned;
         let held = Held::new(&gpus.first, &mut lanes, is_pinned)?;
-        let turn = (time / TURNS / 2).max(LEAST_TURN);
+        let turn = (time / TURNS / 3).max(LEAST_TURN);
         let data_bytes = self.geometry().data_shards() * self.setting.shard_bytes;
-        let (mut rates, mut limits, mut seconds_per_tb) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut rates, mut seconds_per_tb) = (Vec::new(), Vec::new());
+        let (mut limits, mut sends) = (Vec::new(), Vec::new());
         let before = gpus.dispatch.coding();
         // What is only done once is done now: kernels are compiled, and the CPU repeats what is new.
         let warm_up: Contender = Box::new(|lane| self.call(lane, &gpus.dispatch));
@@ -227,6 +228,7 @@ impl Plan {
             rates.push(bytes / seconds / 1e9);
             seconds_per_tb.push(cpu / bytes * 1e12);
             limits.push(self.limit(gpus, turn)? / 1e9);
+            sends.push(gpus.copy_rate(COPY_BYTES, 0, turn)? / 1e9);
         }
         let after = gpus.dispatch.coding();
         if (after.redone, after.cpu.passes) != (before.redone, before.cpu.passes) {
@@ -238,6 +240,7 @@ impl Plan {
             limit_gb_per_s: median(limits),
             isal_gb_per_s: None,
             cpu_seconds_per_tb: Some(median(seconds_per_tb)),
+            h2d_gb_per_s: Some(median(sends)),
             ..self.blank_row()
         })
     }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::bench::row::to_f64;
 use crate::bench::{Machine, Operation, Row, WorkingSet};
 
 /// Everything that one run measured. Serialized, it is what `bench codec --json` prints.
@@ -51,13 +52,13 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "\nGB/s of data; limit: plain XOR of the same shards, or a copy of as many bytes inside the GPU or \
-             over the bus; threads: times stripes of one call, if these are several; \
-             * the engine of `auto`"
+             over the bus; of H2D: of copies from pinned memory to the GPU and nothing else; threads: times \
+             stripes of one call, if these are several; * the engine of `auto`"
         )
     }
 }
 
-const HEADING: &str = "engine   code       k+m    shard    threads  set      op      GB/s   limit  of it  ISA-L  ratio  CPU s/TB";
+const HEADING: &str = "engine   code       k+m    shard    threads  set      op      GB/s   limit  of it  ISA-L  ratio  CPU s/TB  of H2D";
 
 fn write_row(f: &mut fmt::Formatter<'_>, row: &Row, chosen: bool) -> fmt::Result {
     let set = match row.working_set {
@@ -90,9 +91,22 @@ fn write_row(f: &mut fmt::Formatter<'_>, row: &Row, chosen: bool) -> fmt::Result
         None => write!(f, "      –      –")?,
     }
     match row.cpu_seconds_per_tb {
-        Some(seconds) => writeln!(f, "  {seconds:>8.1}"),
-        None => writeln!(f, "         –"),
+        Some(seconds) => write!(f, "  {seconds:>8.1}")?,
+        None => f.write_str("         –")?,
     }
+    match row.h2d_gb_per_s {
+        Some(rate) => writeln!(f, "  {:>5.1}%", 100.0 * sent_gb_per_s(row) / rate),
+        None => writeln!(f, "       –"),
+    }
+}
+
+/// Returns how much went to the GPUs, in 10⁹ bytes a second.
+fn sent_gb_per_s(row: &Row) -> f64 {
+    let shards = match row.operation {
+        Operation::Encode | Operation::Decode => row.data,
+        Operation::Verify => row.data + row.parity,
+    };
+    row.gb_per_s * to_f64(shards) / to_f64(row.data)
 }
 
 /// Returns how many threads there were, and how many stripes each handed over at once.
@@ -109,5 +123,44 @@ fn shard_size(bytes: usize) -> String {
         _ if bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
         _ if bytes.is_multiple_of(1 << 10) => format!("{} KiB", bytes >> 10),
         _ => format!("{bytes} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Line(Row);
+    impl fmt::Display for Line {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write_row(f, &self.0, false)
+        }
+    }
+
+    #[test]
+    fn rows_of_gpus_are_compared_with_copies_of_all_that_goes_there() {
+        let row = |operation| Row {
+            engine: "cuda",
+            code: "rs-cauchy".to_owned(),
+            data: 10,
+            parity: 4,
+            shard_bytes: 1 << 20,
+            threads: 4,
+            stripes: 16,
+            working_set: WorkingSet::Pinned,
+            operation,
+            gb_per_s: 30.0,
+            limit_gb_per_s: 50.0,
+            isal_gb_per_s: None,
+            cpu_seconds_per_tb: Some(2.5),
+            h2d_gb_per_s: Some(60.0),
+        };
+        let encoding = Line(row(Operation::Encode)).to_string();
+        assert!(
+            encoding.ends_with("  60%      –      –       2.5   50.0%\n"),
+            "{encoding}"
+        );
+        let verifying = Line(row(Operation::Verify)).to_string();
+        assert!(verifying.ends_with("2.5   70.0%\n"), "{verifying}");
     }
 }

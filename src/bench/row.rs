@@ -137,6 +137,9 @@ pub struct Row {
     pub isal_gb_per_s: Option<f64>,
     /// Seconds that the cores worked, all together, for 10¹² bytes that GPUs coded.
     pub cpu_seconds_per_tb: Option<f64>,
+    /// The rate of copies from pinned memory to the GPUs and nothing else, all bytes counted, where stripes
+    /// went over the bus.
+    pub h2d_gb_per_s: Option<f64>,
 }
 
 /// A row to be measured.
@@ -254,6 +257,7 @@ impl Plan {
             limit_gb_per_s: 0.0,
             isal_gb_per_s: None,
             cpu_seconds_per_tb: None,
+            h2d_gb_per_s: None,
         }
     }
 
