@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{CommitError, OpenOptions, Pipeline, records::Records, redundancy::stretch_of};
+use super::{CommitError, OpenOptions, Pipeline, records::Records, redundancy::aspect_of};
 use crate::cuda;
 use crate::format::record::{LostBytes, Segment, SegmentStripe};
 use crate::format::{BLOCK_SIZE, Record, SegmentId, StripeId, VolumeId, key};
@@ -78,7 +78,7 @@ impl Pipeline {
             ..MetaOptions::default()
         };
         let (meta, recovered) = Meta::open(Arc::clone(&members), &meta_options)?; // step 2
-        meta.follow(stretch_of);
+        meta.follow(aspect_of);
         let meta = Arc::new(meta);
         let records = Arc::new(Records::open(Arc::clone(&meta))?);
         let volume_options = VolumeOptions {

@@ -20,7 +20,7 @@ mod files;
 mod live;
 mod stretches;
 
-pub(super) use stretches::stretch_of;
+pub(super) use stretches::aspect_of;
 
 /// How long a count is good while no member comes or goes and nothing is committed: files may vanish
 /// behind the daemon's back.

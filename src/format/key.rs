@@ -213,12 +213,13 @@ pub fn parse_stripe(key: &[u8]) -> Result<StripeId, FormatError> {
     parse_one("stripe key", tag::STRIPE, key).map(StripeId)
 }
 
-/// Returns the stripe that a key is of, if it is that of a stripe or of a backref.
+/// Returns the stripe that a key is of, if it is that of a stripe or of a backref, and whether it is the latter.
 #[must_use]
-pub fn stripe_of(key: &[u8]) -> Option<StripeId> {
+pub fn stripe_of(key: &[u8]) -> Option<(StripeId, bool)> {
     let (&tag, rest) = key.split_first()?;
     let number = *rest.first_chunk()?;
-    matches!(tag, tag::STRIPE | tag::BACKREF).then(|| StripeId(u64::from_be_bytes(number)))
+    let stripe = StripeId(u64::from_be_bytes(number));
+    matches!(tag, tag::STRIPE | tag::BACKREF).then_some((stripe, tag == tag::BACKREF))
 }
 
 /// Returns the key of the [`ShardSums`](super::record::ShardSums) of one shard.

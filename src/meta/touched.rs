@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::Batch;
 
 /// Groups that are remembered; if there are more, all count as changed.
-const MOST_GROUPS: usize = 1 << 16;
+const MOST_GROUPS: usize = 1 << 17;
 
 /// Says to which group a key belongs, if to any.
 pub type GroupOf = fn(&[u8]) -> Option<u64>;

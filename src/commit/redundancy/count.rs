@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{ControlFlow, Range};
 
-use super::live::LiveBytes;
+use super::live::{LiveBytes, Lives};
 use super::stretches::{Stretch, StretchId, Stretches, ranges_of};
 use super::{LostStripe, MAX_LISTED, Redundancy, RedundancyRow};
 use crate::commit::reap::successor;
@@ -30,10 +30,10 @@ impl Pipeline {
         let mut count = Count::new(&self.volume, segments);
         let outdated = stretches.outdated(touched, &count.segments, &count.undecodable);
         let counted = match outdated {
-            None => self.count_in(&mut count, key::stripes()),
+            None => self.count_in(&mut count, stretches, key::stripes()),
             Some(outdated) => ranges_of(&outdated)
                 .into_iter()
-                .try_for_each(|range| self.count_in(&mut count, range)),
+                .try_for_each(|range| self.count_in(&mut count, stretches, range)),
         };
         if let Err(error) = counted {
             *stretches = Stretches::default();
@@ -42,10 +42,11 @@ impl Pipeline {
         Ok(count.finish(stretches))
     }
 
-    /// Counts the stripes whose keys are in a range.
+    /// Counts the stripes whose keys are in a range; what lives of them is looked up only where it is not known.
     fn count_in(
         &self,
         count: &mut Count<'_>,
+        stretches: &Stretches,
         (mut from, end): KeyRange,
     ) -> Result<(), CommitError> {
         let mut stripes = Vec::new();
@@ -54,7 +55,18 @@ impl Pipeline {
             let Some(&(last, _)) = stripes.last() else {
                 return Ok(());
             };
-            self.count_stripes(count, &stripes)?;
+            let is_known = |stripe: StripeId| stretches.live_in(stripe).is_some();
+            for run in stripes.chunk_by(|(a, _), (b, _)| is_known(*a) == is_known(*b)) {
+                let lives = run.iter().map(|(stripe, _)| stretches.live_in(*stripe));
+                match lives.collect::<Option<Vec<u64>>>() {
+                    Some(lives) => {
+                        for ((stripe, record), live) in run.iter().zip(lives) {
+                            count.add(*stripe, record, live);
+                        }
+                    }
+                    None => self.count_stripes(count, run)?,
+                }
+            }
             from = successor(&key::stripe(last));
         }
     }
@@ -113,6 +125,7 @@ struct Count<'v> {
     undecodable: BTreeMap<StripeId, Vec<Range<u32>>>,
     segments: HashMap<SegmentId, SegmentCensus>,
     stretches: BTreeMap<StretchId, StretchCount>,
+    lives: BTreeMap<StretchId, Lives>,
     unrecoverable: Vec<LostStripe>,
     /// Stripes, and their live bytes, that lack shards in segments that were being written meanwhile:
     /// their files may be younger than the look at the members.
@@ -135,6 +148,7 @@ impl<'v> Count<'v> {
             undecodable: volume.undecodable(),
             segments,
             stretches: BTreeMap::new(),
+            lives: BTreeMap::new(),
             unrecoverable: Vec::new(),
             doubtful: Vec::new(),
         }
@@ -154,6 +168,8 @@ impl<'v> Count<'v> {
 
     /// Counts a stripe of which so many bytes live; one that is dead holds nothing that can be lost.
     fn add(&mut self, stripe: StripeId, record: &Stripe, live: u64) {
+        let lives = self.lives.entry(StretchId::of(stripe)).or_default();
+        lives.set(stripe, live);
         if live == 0 {
             return;
         }
@@ -216,6 +232,9 @@ impl<'v> Count<'v> {
             });
             stretches.add(id, counted);
         }
+        for (id, lives) in self.lives {
+            stretches.add_lives(id, lives);
+        }
         stretches.complete();
         let mut unrecoverable = self.unrecoverable;
         unrecoverable.sort_by_key(|lost| lost.stripe);
@@ -258,8 +277,9 @@ impl Pipeline {
     ) -> Result<Redundancy, CommitError> {
         let mut count = Count::new(&self.volume, take_census(&self.volume).1);
         meanwhile();
-        self.count_in(&mut count, key::stripes())?;
-        Ok(count.finish(&mut Stretches::default()))
+        let mut stretches = Stretches::default();
+        self.count_in(&mut count, &stretches, key::stripes())?;
+        Ok(count.finish(&mut stretches))
     }
 
     /// Counts what changed since the last count, however long ago that was.
@@ -274,5 +294,14 @@ impl Pipeline {
         let touched = self.meta.touched();
         let outdated = stretches.outdated(touched, &count.segments, &count.undecodable);
         outdated.map(|outdated| outdated.len())
+    }
+
+    /// Returns of how many stripes it is not known what lives.
+    pub(in crate::commit) fn stripes_of_unknown_life(&self) -> usize {
+        let stretches = self.counting.baton.lock();
+        let mut unknown = 0;
+        let mut look = |stripe| unknown += usize::from(stretches.live_in(stripe).is_none());
+        self.for_each_stripe(|stripe, _| look(stripe)).unwrap();
+        unknown
     }
 }

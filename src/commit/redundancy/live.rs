@@ -1,6 +1,37 @@
-//! What of one stripe lives.
+//! What of stripes lives.
 
+use crate::format::StripeId;
 use crate::format::record::Backref;
+
+use super::stretches::STRETCH;
+
+/// Stands for a number that is not known.
+const UNKNOWN: u32 = u32::MAX;
+
+/// How many bytes of each stripe of a stretch live, as far as that is known: half a kilobyte.
+#[derive(Clone, Debug)]
+pub(super) struct Lives(Box<[u32]>);
+
+impl Default for Lives {
+    fn default() -> Self {
+        Self(std::iter::repeat_n(UNKNOWN, index_of(STRETCH)).collect())
+    }
+}
+
+impl Lives {
+    pub(super) fn get(&self, stripe: StripeId) -> Option<u64> {
+        let bytes = self.0[index_of(stripe.0 % STRETCH)];
+        (bytes != UNKNOWN).then_some(bytes.into())
+    }
+
+    pub(super) fn set(&mut self, stripe: StripeId, bytes: u64) {
+        self.0[index_of(stripe.0 % STRETCH)] = u32::try_from(bytes).unwrap_or(UNKNOWN);
+    }
+}
+
+fn index_of(number: u64) -> usize {
+    usize::try_from(number).expect("a stretch is short")
+}
 
 /// Runs that are remembered before those that overlap are joined.
 const MOST_RUNS: usize = 4096;

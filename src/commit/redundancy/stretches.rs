@@ -2,7 +2,9 @@
 //!
 //! Stripes are counted by stretches of their numbers. What a stretch came to holds until one of its
 //! stripes, or what lives of it, is changed, or a member comes to have other files of the segments in which
-//! they lie. So counting takes time by what changed since, not by what the volume holds.
+//! they lie. So counting takes time by what changed since, not by what the volume holds. What of each stripe lives is
+//! remembered by itself: that takes longest to find out, by every piece of every file, and members that come
+//! and go do not change it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -10,12 +12,13 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::RedundancyRow;
+use super::live::Lives;
 use crate::format::key::{self, KeyRange};
 use crate::format::{SegmentId, StripeId};
 use crate::volume::SegmentCensus;
 
 /// Numbers of stripes in a stretch; a few in tests, whose volumes are small.
-const STRETCH: u64 = if cfg!(test) { 2 } else { 1 << 7 };
+pub(super) const STRETCH: u64 = if cfg!(test) { 2 } else { 1 << 7 };
 
 /// Stretches that are remembered. If there are more, nothing is, and all are counted each time.
 const MOST_KNOWN: usize = 1 << 17;
@@ -51,9 +54,11 @@ pub(super) fn ranges_of(stretches: &BTreeSet<StretchId>) -> Vec<KeyRange> {
     ranges
 }
 
-/// Returns the stretch that a change of a key is about, for [`Meta::follow`](crate::meta::Meta::follow).
-pub(in crate::commit) fn stretch_of(key: &[u8]) -> Option<u64> {
-    key::stripe_of(key).map(|stripe| StretchId::of(stripe).0)
+/// Returns the number of what a change of a key is about, for [`Meta::follow`](crate::meta::Meta::follow):
+/// where the stripes of a stretch lie, or, odd, what of them lives.
+pub(in crate::commit) fn aspect_of(key: &[u8]) -> Option<u64> {
+    let (stripe, is_backref) = key::stripe_of(key)?;
+    Some(StretchId::of(stripe).0 << 1 | u64::from(is_backref))
 }
 
 /// What a stretch came to. None of its stripes has lost data.
@@ -72,12 +77,14 @@ pub(super) struct Stretches {
     known: BTreeMap<StretchId, Stretch>,
     /// Those that must be counted each time.
     unsettled: BTreeSet<StretchId>,
+    /// What lives of stripes, unless that was changed since.
+    lives: BTreeMap<StretchId, Lives>,
     segments: HashMap<SegmentId, SegmentCensus>,
     undecodable: BTreeMap<StripeId, Vec<Range<u32>>>,
 }
 
 impl Stretches {
-    /// Takes what is found now, and which stretches were changed since the last time, if that is known.
+    /// Takes what is found now, and the [aspects](aspect_of) that were changed since the last time, if they are known.
     /// Returns those that have to be counted again, or `None` if it is all.
     pub(super) fn outdated(
         &mut self,
@@ -86,11 +93,17 @@ impl Stretches {
         undecodable: &BTreeMap<StripeId, Vec<Range<u32>>>,
     ) -> Option<BTreeSet<StretchId>> {
         let touched = touched.filter(|_| self.is_complete);
-        let outdated = touched.map(|touched| self.outdated_among(touched, segments, undecodable));
+        let outdated = touched.map(|touched| {
+            for aspect in touched.iter().filter(|aspect| **aspect & 1 != 0) {
+                self.lives.remove(&StretchId(aspect >> 1));
+            }
+            self.outdated_among(touched, segments, undecodable)
+        });
         match &outdated {
             None => {
                 self.known.clear();
                 self.unsettled.clear();
+                self.lives.clear();
             }
             Some(outdated) => {
                 for stretch in outdated {
@@ -124,7 +137,7 @@ impl Stretches {
         let of_stripes = stripes
             .filter(is_found_anew)
             .map(|stripe| StretchId::of(*stripe));
-        let touched = touched.into_iter().map(StretchId);
+        let touched = touched.into_iter().map(|aspect| StretchId(aspect >> 1));
         let unsettled = self.unsettled.iter().copied();
         touched
             .chain(unsettled)
@@ -139,6 +152,16 @@ impl Stretches {
             Some(stretch) => drop(self.known.insert(id, stretch)),
             None => drop(self.unsettled.insert(id)),
         }
+    }
+
+    /// Returns how many bytes of a stripe live, if that was counted and nothing has changed it since.
+    pub(super) fn live_in(&self, stripe: StripeId) -> Option<u64> {
+        self.lives.get(&StretchId::of(stripe))?.get(stripe)
+    }
+
+    /// Takes note of what lives in a stretch.
+    pub(super) fn add_lives(&mut self, id: StretchId, lives: Lives) {
+        self.lives.insert(id, lives);
     }
 
     /// Everything that was to be counted has been added.

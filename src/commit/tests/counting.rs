@@ -266,9 +266,33 @@ fn only_what_changed_is_counted_again() {
     fs.sync().unwrap();
     let few = fs.pipeline.outdated_stretches().unwrap();
     assert!((1..10).contains(&few), "{few}");
+    let unknown = fs.pipeline.stripes_of_unknown_life();
+    assert!((1..20).contains(&unknown), "{unknown}");
     fs.pipeline.redundancy_now().unwrap();
     // Each segment has shards on three of the four.
     fs.lose(&rig, 3);
     let many = fs.pipeline.outdated_stretches().unwrap();
     assert!(many > all / 8, "{many} of {all}");
+}
+
+#[test]
+fn what_lives_is_not_looked_up_again_because_files_come_and_go_on_members() {
+    let rig = Rig::new(2, 1, 4);
+    let fs = rig.open(&[]);
+    for file in 0..40 {
+        fs.write(file, &pattern(file, 50_000)).unwrap();
+    }
+    fs.pipeline.checkpoint().unwrap();
+    let whole = fs.pipeline.redundancy_now().unwrap();
+    let all = fs.stripes().len();
+    fs.lose(&rig, 3);
+    let lost = fs.pipeline.outdated_stretches().unwrap();
+    assert!(lost > all / 8, "{lost} of {all}");
+    assert_eq!(fs.pipeline.stripes_of_unknown_life(), 0);
+    fs.rebuild().unwrap();
+    let moved = fs.pipeline.outdated_stretches().unwrap();
+    assert!(moved > all / 8, "{moved} of {all}");
+    assert_eq!(fs.pipeline.stripes_of_unknown_life(), 0);
+    let rebuilt = fs.pipeline.redundancy_with(|| ()).unwrap();
+    assert_eq!(rebuilt, whole);
 }
