@@ -53,7 +53,8 @@ pub struct Schedule {
     /// How long a member may be away before what it held is rebuilt elsewhere; for ever, if this is
     /// `None`.
     pub rebuild_after: Option<Duration>,
-    /// The most that a rebuild writes in a second, and a scrub reads, that nobody ordered.
+    /// The most that a rebuild writes in a second, and a scrub reads, that nobody ordered; and that compaction
+    /// writes before there is need of it.
     pub bytes_per_second: Option<u64>,
 }
 
@@ -145,9 +146,9 @@ impl Maintain {
                 scrub_if_due(pipeline, &*locks_of_scrub, &until, schedule)
             });
             start("scrub", SCRUB_CHECK_INTERVAL, scrub);
-            let locks_of_room = Arc::clone(&locks);
+            let (locks_of_room, rate) = (Arc::clone(&locks), schedule.bytes_per_second);
             let make_room: Work =
-                Box::new(move |pipeline| pipeline.make_room_ahead(&*locks_of_room));
+                Box::new(move |pipeline| pipeline.make_room_ahead(&*locks_of_room, rate));
             start("room", ROOM_INTERVAL, make_room);
             let returns = Mutex::new(Returns::new(left_out));
             let look: Work = Box::new(move |pipeline| returns.lock().look(pipeline));

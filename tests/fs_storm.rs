@@ -228,7 +228,7 @@ fn maintain(fs: &Arc<Fs>, kind: u32) -> Result<(), CommitError> {
     let pipeline = fs.pipeline();
     match kind {
         0 => pipeline.checkpoint(),
-        1 => pipeline.make_room_ahead(&**fs),
+        1 => pipeline.make_room_ahead(&**fs, None),
         // More than there can be: everything that pays is compacted.
         2 => pipeline.make_room(1 << 40, &**fs).map(drop),
         3 => {

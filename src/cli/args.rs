@@ -130,8 +130,9 @@ pub(super) struct MountArguments {
     /// Scrub again when so much time has passed since the last scrub: 30d, 12h. Off unless given.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(super) scrub_interval: Option<Duration>,
-    /// Bytes that a rebuild may write in a second, and a scrub read, that begins by itself; as much as they
-    /// can unless given. Commands have `--rate`.
+    /// Bytes that a rebuild or a compaction may write in a second, and a scrub read, that begins by itself; as
+    /// much as they can unless given. Compaction without which there is no room for what is written does
+    /// not wait. Commands have `--rate`.
     #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
     pub(super) background_rate: Option<u64>,
     /// Stay in the foreground.

@@ -298,6 +298,10 @@ impl Pipeline {
             return Ok(false);
         }
         let (stripe, _hold) = self.volume.append_stripe(&payload)?;
+        let geometry = self.members.geometry();
+        let shard = payload.len().div_ceil(geometry.data_shards());
+        self.room
+            .note_moved((shard * geometry.total_shards()) as u64);
         let mut outcome = Ok(());
         for (run, at) in runs {
             // Offsets in a stripe are below 4 GiB.

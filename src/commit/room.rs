@@ -5,10 +5,12 @@
 //! what was tried in vain is not tried again before one of these happened.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::compact::{Effort, InodeLocks, MAX_LIVE};
+use super::rebuild::pause;
 use super::{CommitError, Pipeline};
 use crate::format::key;
 use crate::meta::Batch;
@@ -56,6 +58,10 @@ pub(super) struct Room {
     exhausted: Mutex<Option<Exhausted>>,
     /// The deaths at which nothing was left to do ahead of need.
     done_ahead: Mutex<Option<u64>>,
+    /// Bytes that compaction has written to the members.
+    moved: AtomicU64,
+    /// When compaction ahead of need goes on, where it may write only so much in a second.
+    rests_until: Mutex<Option<Instant>>,
 }
 
 /// When making room was last of no use, and for how many bytes.
@@ -72,6 +78,25 @@ impl Room {
         if kills {
             self.deaths.fetch_add(1, Ordering::SeqCst);
         }
+    }
+
+    /// Takes note of bytes that compaction wrote.
+    pub(super) fn note_moved(&self, bytes: u64) {
+        self.moved.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
+    }
+
+    /// Says whether what was moved last is as much as may be written until later.
+    fn is_resting(&self) -> bool {
+        let until = *self.rests_until.lock();
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
+    fn rest(&self, time: Duration) {
+        *self.rests_until.lock() = Instant::now().checked_add(time);
     }
 
     fn deaths(&self) -> u64 {
@@ -156,14 +181,19 @@ impl Pipeline {
     }
 
     /// Frees what is dead and moves some live bytes out of mostly dead stripes while little is free, so
-    /// that writers seldom need to wait for [`Pipeline::make_room`]; a bounded piece of that work. To
-    /// be called about once a second, with no inode's lock held.
+    /// that writers seldom need to wait for [`Pipeline::make_room`]; a bounded piece of that work, and nothing
+    /// for as long as the last one was more than `bytes_per_second` on the members. To be called about
+    /// once a second, with no inode's lock held.
     ///
     /// # Errors
     ///
     /// As for [`Pipeline::sync`]; no space for the stripes that would be written is not one.
-    pub fn make_room_ahead(&self, locks: &dyn InodeLocks) -> Result<(), CommitError> {
-        if self.is_read_only() || self.poison.get().is_some() {
+    pub fn make_room_ahead(
+        &self,
+        locks: &dyn InodeLocks,
+        bytes_per_second: Option<u64>,
+    ) -> Result<(), CommitError> {
+        if self.is_read_only() || self.poison.get().is_some() || self.room.is_resting() {
             return Ok(());
         }
         let Some(_one_at_a_time) = self.room.making.try_lock() else {
@@ -188,13 +218,21 @@ impl Pipeline {
             1
         };
         for _ in 0..rounds {
-            if !self.try_compact(locks, AHEAD)? {
+            let (began, before) = (Instant::now(), self.room.moved());
+            let moved_any = self.try_compact(locks, AHEAD);
+            let moved = self.room.moved() - before;
+            self.room
+                .rest(pause(bytes_per_second, moved, began.elapsed(), false));
+            if !moved_any? {
                 if self.candidates.lock().is_complete() {
                     *self.room.done_ahead.lock() = Some(deaths);
                 }
                 break;
             }
             self.reap_now()?;
+            if self.room.is_resting() {
+                break;
+            }
         }
         Ok(())
     }

@@ -73,17 +73,23 @@ fn what_alignment_wastes_is_not_moved_about() {
     assert!(moved.count() <= 1);
 }
 
-#[test]
-fn room_is_made_in_pieces_before_it_is_needed() {
-    let (_rig, fs, count) = full(16 << 20, 8_192);
+/// Returns a volume that is full of stripes of which every other file is gone.
+fn half_dead() -> (Rig, TestFs) {
+    let (rig, fs, count) = full(16 << 20, 8_192);
     for file in (0..count).filter(|file| file % 2 != 0) {
         fs.remove(file).unwrap();
     }
+    (rig, fs)
+}
+
+#[test]
+fn room_is_made_in_pieces_before_it_is_needed() {
+    let (_rig, fs) = half_dead();
     let total = fs.pipeline.space().usable_total;
     let mut steps = Vec::new();
     loop {
         let before = fs.pipeline.space().usable_free;
-        fs.pipeline.make_room_ahead(&NoLocks).unwrap();
+        fs.pipeline.make_room_ahead(&NoLocks, None).unwrap();
         let gained = fs.pipeline.space().usable_free.saturating_sub(before);
         if gained == 0 {
             break;
@@ -97,8 +103,35 @@ fn room_is_made_in_pieces_before_it_is_needed() {
     );
     assert!(free < total / 4, "no need was near: {free} of {total} free");
     let before = counted(&fs);
-    fs.pipeline.make_room_ahead(&NoLocks).unwrap();
+    fs.pipeline.make_room_ahead(&NoLocks, None).unwrap();
     assert_eq!(counted(&fs), before, "there is no need");
+}
+
+#[test]
+fn room_is_made_ahead_no_faster_than_it_may_be_unless_there_is_need() {
+    let (_rig, fs) = half_dead();
+    let free = || fs.pipeline.space().usable_free;
+    let ahead = |rate| {
+        let before = (free(), fs.stripes());
+        fs.pipeline.make_room_ahead(&NoLocks, rate).unwrap();
+        (free(), fs.stripes()) != before
+    };
+    // A piece is done in any case; at a byte a second it is the only one for a while.
+    assert!(ahead(Some(1)));
+    assert!(!ahead(Some(1)) && !ahead(None));
+    let before = free();
+    fs.pipeline.make_room(1 << 20, &NoLocks).unwrap();
+    assert!(free() > before);
+
+    let (_rig, fs) = half_dead();
+    let free = || fs.pipeline.space().usable_free;
+    let steps = (0..).take_while(|_| {
+        let before = free();
+        let rate = Some(u64::MAX);
+        fs.pipeline.make_room_ahead(&NoLocks, rate).unwrap();
+        free() > before
+    });
+    assert!(steps.count() > 1);
 }
 
 /// A volume that was full when it was mounted, where nothing is known of any stripe.
@@ -113,16 +146,16 @@ fn room_is_made_ahead_after_a_mount_and_given_up_where_all_lives() {
     let fs = rig.open(&[]);
     let before = fs.pipeline.space().usable_free;
     for _ in 0..4 {
-        fs.pipeline.make_room_ahead(&NoLocks).unwrap();
+        fs.pipeline.make_room_ahead(&NoLocks, None).unwrap();
     }
     assert!(fs.pipeline.space().usable_free > before + (100 << 10));
 
     let (_rig, fs, _) = full(8 << 20, 60_000);
     while make_room(&fs) {}
-    fs.pipeline.make_room_ahead(&NoLocks).unwrap();
+    fs.pipeline.make_room_ahead(&NoLocks, None).unwrap();
     let before = counted(&fs);
     for _ in 0..10 {
-        fs.pipeline.make_room_ahead(&NoLocks).unwrap();
+        fs.pipeline.make_room_ahead(&NoLocks, None).unwrap();
     }
     assert_eq!(counted(&fs), before);
 }
