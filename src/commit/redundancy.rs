@@ -38,6 +38,20 @@ pub struct RedundancyRow {
     pub stripes: u64,
     /// Bytes in them that files hold; those that several share count once.
     pub bytes: u64,
+    /// Shards of them that no file at hand has.
+    pub missing: u64,
+}
+
+impl RedundancyRow {
+    /// Returns a row without stripes.
+    pub(super) fn empty(losses_tolerated: i16) -> Self {
+        Self {
+            losses_tolerated,
+            stripes: 0,
+            bytes: 0,
+            missing: 0,
+        }
+    }
 }
 
 /// A stripe of which bytes are lost.
@@ -61,6 +75,12 @@ pub struct Redundancy {
 }
 
 impl Redundancy {
+    /// Returns how many shards of live stripes no file at hand has.
+    #[must_use]
+    pub fn missing_shards(&self) -> u64 {
+        self.rows.iter().map(|row| row.missing).sum()
+    }
+
     /// Says whether all stripes whose data is lost are listed.
     #[must_use]
     pub fn lists_all_lost(&self) -> bool {

@@ -22,9 +22,11 @@ mod deep;
 mod followers;
 mod metadata;
 mod put_back;
+mod settle;
 mod stripes;
 
 use followers::Followers;
+use settle::Unmended;
 
 pub use deep::{ReadShards, WrongShards};
 pub use followers::Follower;
@@ -93,6 +95,7 @@ pub(super) struct Scrubbing {
     /// changes.
     covered: Mutex<PutBack>,
     followers: Followers,
+    unmended: Unmended,
 }
 
 impl Scrubbing {
@@ -153,7 +156,7 @@ impl Pipeline {
         while go_on(&scrub)? {
             let (began, read, foreground) = (Instant::now(), scrub.bytes, self.foreground());
             if !self.scrub_stripes(&mut scrub, bytes_per_second, locks)? {
-                self.end_scrub(&mut scrub);
+                self.end_scrub(&mut scrub, locks)?;
                 break;
             }
             let in_use = self.foreground() > foreground;
@@ -207,7 +210,8 @@ impl Pipeline {
         Ok(found.map(|value| Scrub::decode(&value)).transpose()?)
     }
 
-    fn end_scrub(&self, scrub: &mut Scrub) {
+    fn end_scrub(&self, scrub: &mut Scrub, locks: &dyn InodeLocks) -> Result<(), CommitError> {
+        self.look_again(scrub, locks)?;
         scrub.is_finished = true;
         scrub.segment = scrub.end;
         scrub.offset = 0;
@@ -217,6 +221,7 @@ impl Pipeline {
         let census = self.volume.census();
         let lacks_files = census.lacks_files(&self.volume.segments(), &self.members.live());
         self.volume.set_lacks_files(lacks_files);
+        self.count_what_is_left(scrub)
     }
 
     /// Notes how far a scrub is, durably unless there is no space. What it repaired is durable already.

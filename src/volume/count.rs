@@ -136,7 +136,18 @@ impl SegmentCensus {
     /// long enough.
     #[must_use]
     pub fn losses_tolerated(&self, stripe: &Stripe) -> i16 {
-        Tally::of(&self.record, stripe, |shard| self.has(stripe, shard)).losses_tolerated()
+        self.tally(stripe).losses_tolerated()
+    }
+
+    /// Returns how many shards of a stripe do not count.
+    #[must_use]
+    pub fn missing_shards(&self, stripe: &Stripe) -> u64 {
+        let tally = self.tally(stripe);
+        (tally.existing - tally.present) as u64
+    }
+
+    fn tally(&self, stripe: &Stripe) -> Tally {
+        Tally::of(&self.record, stripe, |shard| self.has(stripe, shard))
     }
 
     /// The same, without the shards on members that were put back from an earlier time, which may hold

@@ -49,6 +49,8 @@ pub struct Verdict {
     pub repaired: u64,
     /// Those that are so still.
     pub wrong: ShardSet,
+    /// How many of these are in no file at all: they are left to those who rebuild.
+    pub gone: u64,
     /// Shards that were never written, or whose members are away.
     pub missing: u64,
     /// The ranges of the payload that parity cannot replace.
@@ -162,6 +164,7 @@ impl Core {
         self.undecodable.set(located.id, &restored.lost);
         let is_wrong = |shard: &usize| matches!(found[*shard], Found::Wrong(..) | Found::Gone);
         let away = found.iter().filter(|found| matches!(found, Found::Away));
+        let gone = found.iter().filter(|found| matches!(found, Found::Gone));
         let read = found.iter().enumerate().filter(|(shard, found)| {
             found.bytes().is_some() && !located.is_implied(layout::shard(*shard))
         });
@@ -173,6 +176,7 @@ impl Core {
                 .filter(is_wrong)
                 .map(layout::shard)
                 .collect(),
+            gone: gone.count() as u64,
             missing: away.count() as u64,
             lost: restored.lost.clone(),
             is_lost_for_good: restored.is_lost_for_good,

@@ -103,7 +103,8 @@ pub(in crate::cli) fn scrubbed_of(fs: &Fs, status: &ScrubStatus) -> Result<Scrub
         bytes_read: record.bytes,
         repaired: record.repaired,
         wrong: record.wrong,
-        missing: record.missing,
+        // Others rebuild meanwhile.
+        missing: counted.missing_shards(),
         bytes_lost: record.lost,
         began_at: moment(record.began),
         finished_at: moment(record.last_finished),

@@ -204,6 +204,7 @@ impl<'v> Count<'v> {
             let bytes = absent.into_iter().chain(found).collect();
             self.unrecoverable.push(LostStripe { stripe, bytes });
         }
+        let missing = segment.map_or(0, |segment| segment.missing_shards(record));
         let stretch = self.stretch(stripe);
         stretch.is_unsettled |= is_lost;
         stretch.segments.insert(record.segment);
@@ -211,6 +212,7 @@ impl<'v> Count<'v> {
             losses_tolerated: tolerated,
             stripes: 1,
             bytes: live,
+            missing,
         };
         add_row(&mut stretch.rows, &row);
     }
@@ -248,14 +250,11 @@ impl<'v> Count<'v> {
 
 /// Adds a row to those that bear as many losses.
 fn add_row(rows: &mut BTreeMap<i16, RedundancyRow>, row: &RedundancyRow) {
-    let fresh = RedundancyRow {
-        stripes: 0,
-        bytes: 0,
-        ..*row
-    };
+    let fresh = RedundancyRow::empty(row.losses_tolerated);
     let sum = rows.entry(row.losses_tolerated).or_insert(fresh);
     sum.stripes += row.stripes;
     sum.bytes += row.bytes;
+    sum.missing += row.missing;
 }
 
 /// Lists the segments, and then what there is of them: a file is there before its segment is known.

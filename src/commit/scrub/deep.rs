@@ -113,12 +113,10 @@ impl Pipeline {
             // Other blocks of each shard are wrong: all of it can be had, and nothing more be lost.
             losses_tolerated = 0;
         }
-        let row = rows.entry(losses_tolerated).or_insert(RedundancyRow {
-            losses_tolerated,
-            stripes: 0,
-            bytes: 0,
-        });
+        let fresh = RedundancyRow::empty(losses_tolerated);
+        let row = rows.entry(losses_tolerated).or_insert(fresh);
         row.stripes += 1;
+        row.missing += verdict.missing + verdict.gone;
         row.bytes += self.live_in(verdict.stripe)?;
         Ok(())
     }

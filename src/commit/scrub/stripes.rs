@@ -49,7 +49,7 @@ impl Pipeline {
             wait: &rest,
         };
         scrub.repaired += self.restore_files(segment, &pace)?;
-        let inconsistent = {
+        let verdicts = {
             // From before the look for what refers to them: none of them is freed meanwhile.
             let _pin = self.volume.pin();
             let stretch = self.stretch(segment, scrub.offset, batch_bytes(bytes_per_second))?;
@@ -60,17 +60,38 @@ impl Pipeline {
                 // It was moved to other members meanwhile: what was not found may be there.
                 return Ok(true);
             }
-            self.note_lost(&verdicts)?;
-            count(scrub, &verdicts);
+            self.note_found(scrub, &verdicts)?;
             (scrub.segment, scrub.offset) = if stretch.has_more {
                 (segment, stretch.end)
             } else {
                 (SegmentId(segment.0.saturating_add(1)), 0)
             };
-            let inconsistent = verdicts.into_iter().filter_map(|found| found.inconsistent);
-            inconsistent.collect::<Vec<_>>()
+            verdicts
         };
-        for inconsistent in inconsistent {
+        self.rewrite_inconsistent(scrub, verdicts, locks)?;
+        Ok(true)
+    }
+
+    /// Takes note of what was found of some stripes.
+    pub(super) fn note_found(
+        &self,
+        scrub: &mut Scrub,
+        verdicts: &[Verdict],
+    ) -> Result<(), CommitError> {
+        self.note_lost(verdicts)?;
+        self.scrubbing.unmended.note(verdicts, self.members.epoch());
+        count(scrub, verdicts);
+        Ok(())
+    }
+
+    /// Writes those of some stripes anew whose parity is not what the data calls for.
+    pub(super) fn rewrite_inconsistent(
+        &self,
+        scrub: &mut Scrub,
+        verdicts: Vec<Verdict>,
+        locks: &dyn InodeLocks,
+    ) -> Result<(), CommitError> {
+        for inconsistent in verdicts.into_iter().filter_map(|found| found.inconsistent) {
             log::warn!("{inconsistent}; it is written anew");
             if self.rewrite(inconsistent.stripe, locks)? {
                 scrub.repaired += 1;
@@ -78,7 +99,7 @@ impl Pipeline {
                 scrub.wrong += 1;
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Waits; returns whether the scrub is to go on.
@@ -157,12 +178,17 @@ fn count(scrub: &mut Scrub, verdicts: &[Verdict]) {
     for verdict in verdicts {
         scrub.bytes += verdict.bytes;
         scrub.repaired += verdict.repaired;
-        scrub.wrong += verdict.wrong.len() as u64;
-        scrub.missing += verdict.missing;
+        scrub.wrong += wrong_in(verdict);
+        scrub.missing += verdict.missing + verdict.gone;
         let lost = verdict
             .lost
             .iter()
             .map(|range| u64::from(range.end - range.start));
         scrub.lost += lost.sum::<u64>();
     }
+}
+
+/// Returns how many shards are in their files, and wrong.
+pub(super) fn wrong_in(verdict: &Verdict) -> u64 {
+    (verdict.wrong.len() as u64).saturating_sub(verdict.gone)
 }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use super::*;
 use crate::commit::{RedundancyRow, ScrubState, ScrubStatus};
-use crate::format::record::ShardSums;
+use crate::format::record::{Scrub, ShardSums};
 
 /// What is done to one disk.
 type Spoil = fn(&MemDisk);
@@ -237,6 +237,9 @@ fn what_parity_cannot_replace_is_named_and_only_that_cannot_be_read() {
     model.remove(&4);
     assert_holds(&fs, &model, "all other files");
     fs.remove(4).unwrap();
+    fs.sync().unwrap();
+    let done = scrub(&fs);
+    assert!(done.is_clean(), "nobody misses it: {done:?}");
     for _ in 0..4 {
         fs.sync().unwrap();
         fs.pipeline.reap().unwrap();
@@ -310,6 +313,74 @@ fn what_is_lost_only_while_a_member_is_away_is_whole_again_with_it() {
     let done = scrub(&fs);
     assert_eq!((done.record.wrong, done.record.lost), (0, 0), "{done:?}");
     assert_holds(&fs, &model, "all members are back");
+}
+
+/// Begins to scrub, and stops once what was found says so.
+fn scrub_until(fs: &TestFs, is_enough: impl Fn(&Scrub) -> bool) -> ScrubStatus {
+    let stop = |status: &ScrubStatus| {
+        if is_enough(&status.record) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    };
+    let stopped = fs.pipeline.scrub(&NoLocks, None, stop).unwrap().unwrap();
+    assert_eq!(stopped.state, ScrubState::Stopped);
+    stopped
+}
+
+#[test]
+fn a_scrub_that_goes_on_reports_what_is_missing_and_wrong_at_its_end() {
+    let rig = Rig::new(4, 2, 6);
+    let model = fill(&rig);
+    let fs = rig.open(&[]);
+    let whole = shards_on(&rig, &fs);
+    let (stripe, _) = spoil_block(&rig, &fs, 2, 0);
+    let shards = fs.written_shards();
+    let last = shards.iter().rfind(|shard| shard.stripe == stripe).unwrap();
+    fs.lose(&rig, last.disk);
+    let stopped = scrub_until(&fs, |record| record.lost > 0).record;
+    assert!(stopped.wrong == 2 && stopped.missing > 0, "{stopped:?}");
+    fs.take_back(&rig, last.disk);
+    let done = scrub(&fs);
+    assert!(done.is_clean(), "{done:?}");
+    assert_eq!(done.record.began, stopped.began, "it went on");
+    assert_eq!(done.record.repaired, 2);
+    assert!(shards_on(&rig, &fs) == whole, "mended on the disks");
+    assert_holds(&fs, &model, "scrubbed");
+    // What goes missing after it was passed is told as well.
+    let stop_late = |status: &ScrubStatus| {
+        if status.progress > 0.99 && fs.pipeline.members().live().len() == 6 {
+            fs.lose(&rig, 0);
+        }
+        ControlFlow::Continue(())
+    };
+    let done = fs.pipeline.scrub(&NoLocks, None, stop_late);
+    let done = done.unwrap().unwrap().record;
+    let gone = fs.written_shards().iter().filter(|s| s.disk == 0).count();
+    assert_eq!(done.missing, gone as u64, "{done:?}");
+}
+
+#[test]
+fn a_file_that_is_gone_and_made_anew_after_it_was_passed_is_not_reported() {
+    let rig = Rig::new(2, 1, 3);
+    fill(&rig);
+    let fs = rig.open(&[]);
+    let space = rig.disks[1].open().space().unwrap();
+    Harm::Delete.befall(&rig.disks[1]);
+    rig.disks[1].set_capacity(1 << 10);
+    let stopped = scrub_until(&fs, |record| record.missing > 0).record;
+    assert_eq!(
+        stopped.wrong, 0,
+        "there is nothing that is wrong: {stopped:?}"
+    );
+    rig.disks[1].set_capacity(space.total_bytes);
+    let rebuilt = fs.rebuild().unwrap();
+    assert!(rebuilt.bytes_done > 0, "{rebuilt:?}");
+    assert!(!segment_files(&rig.disks[1]).is_empty());
+    let done = scrub(&fs);
+    assert_eq!(done.record.began, stopped.began, "it went on");
+    assert!(done.is_clean(), "{done:?}");
 }
 
 #[test]

@@ -28,9 +28,9 @@ pub struct Scrub {
     pub repaired: u64,
     /// Those that were wrong and could not be repaired.
     pub wrong: u64,
-    /// Shards that were on no member at hand.
+    /// Shards that were on no member at hand: when they were passed, and once it went through, then.
     pub missing: u64,
-    /// Bytes of stripes that were lost.
+    /// Bytes of stripes that were lost, in the same way.
     pub lost: u64,
     /// The members that were put back from an earlier time and are not verified yet, a bit for each: one
     /// begins, or goes on, by itself.
