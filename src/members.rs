@@ -55,7 +55,7 @@ pub use create::CreateOptions;
 pub use error::{Absent, Half, MembersError};
 pub use health::{ErrorClass, ErrorCounts, MemberState, MemberStatus, Unusable};
 pub use io::UNVERIFIED;
-pub use join::{Belongings, FLAPPING, FORMER_MEMBER, MOUNTED_APART, Seat};
+pub use join::{ABSENT, Belongings, FLAPPING, FORMER_MEMBER, MOUNTED_APART, Seat};
 pub use leave::clear;
 pub use open::NOT_GIVEN;
 pub use put_back::PutBack;

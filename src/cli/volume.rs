@@ -92,7 +92,7 @@ fn usable_stores(directories: &Directories) -> (Vec<StoreRef>, Vec<Unusable>) {
     let mut notes: Vec<Unusable> = directories
         .absent
         .iter()
-        .map(|path| unusable(path.display().to_string(), "does not exist"))
+        .map(|path| unusable(path.display().to_string(), members::ABSENT))
         .collect();
     let mut stores: Vec<StoreRef> = Vec::new();
     for path in &directories.present {
@@ -473,12 +473,10 @@ pub(super) fn member_report(
 ) -> MemberReport {
     let known = notes.iter().find(|note| note.path == status.path);
     let reason = match (status.refusal, status.state, known) {
-        (Some(refusal), _, _) => Some(refusal),
         (None, members::MemberState::Missing, Some(note)) => Some(note.reason.clone()),
-        (None, _, _) => status
-            .reason
-            .map(|reason| without_path(&reason, &status.path)),
+        (refusal, _, _) => refusal.or(status.reason),
     };
+    let reason = reason.map(|reason| without_path(&reason, &status.path));
     MemberReport {
         index: status.index.0,
         id: status.id.to_string(),

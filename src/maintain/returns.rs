@@ -39,13 +39,22 @@ pub(super) struct Returns {
     left_out: Vec<MemberIndex>,
 }
 
+/// What is where a member's directory was.
+#[derive(Debug)]
+enum Seen {
+    /// Something with a superblock, which takes writes.
+    Member(StoreRef),
+    /// A directory without one, empty as where its disk is not mounted, or somebody else's.
+    Other(StoreRef),
+}
+
 /// A member that is away, or was.
 #[derive(Debug, Default)]
 struct Absentee {
     /// When it was taken back.
     returned: Vec<Instant>,
     /// A look at its directory that is under way.
-    look: Option<Receiver<Result<StoreRef, StoreError>>>,
+    look: Option<Receiver<Result<Seen, StoreError>>>,
     /// How often in a row it was there, and could not be taken back.
     refused: u32,
     refused_at: Option<Instant>,
@@ -82,7 +91,7 @@ impl Absentee {
     }
 
     /// Returns the directory if it answers soon; it may also do so the next time.
-    fn open(&mut self, path: &Path) -> Option<Result<StoreRef, StoreError>> {
+    fn open(&mut self, path: &Path) -> Option<Result<Seen, StoreError>> {
         let look = self.look.take().unwrap_or_else(|| start_look(path));
         match look.recv_timeout(PATIENCE) {
             Ok(opened) => Some(opened),
@@ -121,10 +130,17 @@ impl Returns {
             }
             let joined = match absentee.open(Path::new(&path)) {
                 None => continue,
-                Some(Ok(store)) => pipeline.join(Seat::Own, &store),
-                // Nothing is there: that may change at any time.
+                Some(Ok(Seen::Member(store))) => pipeline.join(Seat::Own, &store),
+                // Nothing of it is there: that may change at any time.
+                Some(Ok(Seen::Other(store))) => {
+                    if let Err(error) = members.check_seat(Seat::Own, &store) {
+                        members.note_refusal(member, &error);
+                    }
+                    absentee.forget_refusals();
+                    continue;
+                }
                 Some(Err(error)) if is_absence(&error) => {
-                    members.forget_refusal(member);
+                    members.note_refusal(member, &error.into());
                     absentee.forget_refusals();
                     continue;
                 }
@@ -142,7 +158,6 @@ impl Returns {
                 }
                 // Something else is there by now, or it fails still.
                 Err(CommitError::Members(error)) => {
-                    log::debug!("member {member} is not back: {error}");
                     members.note_refusal(member, &error);
                     absentee.note_refusal(Instant::now());
                 }
@@ -156,7 +171,7 @@ impl Returns {
     }
 }
 
-/// Says that there is no directory, or an empty one as where its disk is not mounted.
+/// Says that there is no directory.
 fn is_absence(error: &StoreError) -> bool {
     matches!(
         error.kind(),
@@ -165,13 +180,18 @@ fn is_absence(error: &StoreError) -> bool {
 }
 
 /// Opens a member's directory, and sees whether it takes writes.
-fn start_look(path: &Path) -> Receiver<Result<StoreRef, StoreError>> {
+fn start_look(path: &Path) -> Receiver<Result<Seen, StoreError>> {
     let (found, receiver) = channel();
     let path = PathBuf::from(path);
     let look = move || {
         let opened = DirStore::open(&path).and_then(|store| {
-            store.touch(files::SUPERBLOCK)?;
-            Ok(Arc::new(store) as StoreRef)
+            let touched = store.touch(files::SUPERBLOCK);
+            let store: StoreRef = Arc::new(store);
+            match touched {
+                Ok(()) => Ok(Seen::Member(store)),
+                Err(error) if error.kind() == StoreErrorKind::NotFound => Ok(Seen::Other(store)),
+                Err(error) => Err(error),
+            }
         });
         // Nobody may want to know any more.
         drop(found.send(opened));
@@ -234,9 +254,10 @@ mod tests {
         let absent = look(&mut absentee).unwrap().unwrap_err();
         assert!(is_absence(&absent), "{absent}");
         std::fs::create_dir(&path).unwrap();
-        let empty = look(&mut absentee).unwrap().unwrap_err();
-        assert!(is_absence(&empty), "{empty}");
+        let empty = look(&mut absentee).unwrap();
+        assert!(matches!(empty, Ok(Seen::Other(_))), "{empty:?}");
         std::fs::write(path.join(files::SUPERBLOCK), b"").unwrap();
-        assert!(look(&mut absentee).unwrap().is_ok());
+        let there = look(&mut absentee).unwrap();
+        assert!(matches!(there, Ok(Seen::Member(_))), "{there:?}");
     }
 }

@@ -137,10 +137,12 @@ pub enum MembersError {
     },
 
     /// A directory was said to be a member that is back, and is none.
-    #[error("{path} is not a member of the volume")]
+    #[error("{path} is not a member of the volume: {found}")]
     NotAMember {
         /// The directory.
         path: String,
+        /// What it is.
+        found: String,
     },
 
     /// A member that is back was mounted apart, or was away for too long to tell.

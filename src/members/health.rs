@@ -23,6 +23,16 @@ pub enum MemberState {
     Faulted,
 }
 
+impl MemberState {
+    /// Returns how a member is whose directory answered with an error.
+    pub(super) fn after(error: &StoreError) -> Self {
+        match error.kind() {
+            StoreErrorKind::Gone | StoreErrorKind::NotFound => Self::Missing,
+            _ => Self::Faulted,
+        }
+    }
+}
+
 /// What kind of error to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
@@ -172,19 +182,24 @@ impl Member {
         if health.state != MemberState::Online {
             return false;
         }
-        health.state = match error.kind() {
-            StoreErrorKind::Gone | StoreErrorKind::NotFound => MemberState::Missing,
-            _ => MemberState::Faulted,
-        };
+        health.state = MemberState::after(error);
         health.reason = Some(chain(error));
         drop(health);
         self.store.write().take();
         true
     }
 
-    /// Notes why its directory is not taken back, or that nothing is known against that.
-    pub(super) fn set_refusal(&self, refusal: Option<String>) {
-        self.health.write().refusal = refusal;
+    /// Notes why its directory is not taken back, and how it is there, if that is known; says whether that is
+    /// new. Does nothing if the member is up.
+    pub(super) fn refuse(&self, state: Option<MemberState>, refusal: &str) -> bool {
+        let mut health = self.health.write();
+        if health.state == MemberState::Online {
+            return false;
+        }
+        health.state = state.unwrap_or(health.state);
+        let is_new = health.refusal.as_deref() != Some(refusal);
+        health.refusal = Some(refusal.to_owned());
+        is_new
     }
 
     pub(super) fn count_error(&self, class: ErrorClass) {

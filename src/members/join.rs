@@ -18,8 +18,8 @@ use std::sync::{Arc, Weak};
 use uuid::Uuid;
 
 use super::epoch::put_entry;
-use super::health::Member;
-use super::slots::{BAD_SUPERBLOCK, Look, SUPERBLOCK_LEN, look, padded};
+use super::health::{Member, MemberState};
+use super::slots::{BAD_SUPERBLOCK, Look, SUPERBLOCK_LEN, chain, look, padded};
 use super::{Access, Members, MembersError, create};
 use crate::format::superblock::{MAX_MEMBERS, MemberEntry, SLOT_BYTES, SLOTS, Superblock};
 use crate::format::{Generation, MemberId, MemberIndex, SegmentId, files};
@@ -27,6 +27,9 @@ use crate::store::{Hold, Store, StoreError, StoreErrorKind, StoreLock, StoreRef}
 
 /// Why a member's directory is not taken back that went on without the others.
 pub const MOUNTED_APART: &str = "it was mounted apart from the others, or has been away for too long to tell; it is left as it is";
+
+/// Why a member is away of whose directory there is nothing.
+pub const ABSENT: &str = "does not exist";
 
 /// Why what lies in a member's place is not taken in that was a member once.
 pub const FORMER_MEMBER: &str = "what is there is no longer a member of the volume";
@@ -194,34 +197,33 @@ impl Members {
         self.seat(seat, store).map(drop)
     }
 
-    /// Takes note, for whoever asks how a member is, why its directory was not taken back.
+    /// Takes note, for whoever asks how a member is, why its directory was not taken back: how it is there now,
+    /// whatever it was left behind for.
     pub fn note_refusal(&self, index: MemberIndex, error: &MembersError) {
-        let refusal = match error {
+        let (state, refusal) = match error {
             // It is busy with what was asked of it, or the volume is: nothing is known of the directory.
             MembersError::InUse { .. } | MembersError::NotNow => return,
-            // It fails still, as it did when it was left behind.
-            MembersError::Store(_) => None,
-            MembersError::Diverged { .. } => Some(MOUNTED_APART.to_owned()),
-            MembersError::FormerMember { .. } => Some(FORMER_MEMBER.to_owned()),
-            MembersError::UnreadableMember { reason, .. } => Some(reason.clone()),
-            error => Some(error.to_string()),
+            MembersError::Store(error) if error.kind() == StoreErrorKind::NotFound => {
+                (Some(MemberState::Missing), ABSENT.to_owned())
+            }
+            MembersError::Store(error) => (Some(MemberState::after(error)), chain(error)),
+            MembersError::Diverged { .. } => (None, MOUNTED_APART.to_owned()),
+            MembersError::FormerMember { .. } => (None, FORMER_MEMBER.to_owned()),
+            MembersError::UnreadableMember { reason, .. } => (None, reason.clone()),
+            MembersError::NotAMember { found, .. } => (Some(MemberState::Missing), found.clone()),
+            error => (None, error.to_string()),
         };
-        if let Some(member) = self.member(index) {
-            member.set_refusal(refusal);
+        if let Some(member) = self.member(index)
+            && member.refuse(state, &refusal)
+        {
+            log::info!("member {index} is not back at {}: {refusal}", member.path);
         }
     }
 
     /// Takes note that a member's directory is not taken back for a while, since it came and went too often.
     pub fn note_flapping(&self, index: MemberIndex) {
         if let Some(member) = self.member(index) {
-            member.set_refusal(Some(FLAPPING.to_owned()));
-        }
-    }
-
-    /// Takes note that a member's directory is not there: whatever comes next may be another.
-    pub fn forget_refusal(&self, index: MemberIndex) {
-        if let Some(member) = self.member(index) {
-            member.set_refusal(None);
+            member.refuse(None, FLAPPING);
         }
     }
 
@@ -260,7 +262,12 @@ impl Members {
     fn seat(&self, seat: Seat, store: &StoreRef) -> Result<Joining, MembersError> {
         let (found, problem) = match look(std::slice::from_ref(store), &self.executor) {
             Err(MembersError::Foreign { path, found }) => {
-                return Err(MembersError::NotEmpty { path, found });
+                return Err(if seat == Seat::Own {
+                    let found = format!("what is there is no member of the volume: it has {found}");
+                    MembersError::NotAMember { path, found }
+                } else {
+                    MembersError::NotEmpty { path, found }
+                });
             }
             looks => match looks?.pop() {
                 Some(Look::Member(block)) => (Some(*block), None),
@@ -272,6 +279,10 @@ impl Members {
         let ours = found.as_ref();
         let ours = ours.filter(|found| found.volume == self.shape.volume);
         let former = ours.map(|found| found.index);
+        let other = found.as_ref().map(|found| {
+            let volume = found.volume;
+            format!("what is there is a member of another volume, {volume}")
+        });
         let roster = self.roster.lock();
         if let Some(found) = found
             && found.volume == self.shape.volume
@@ -301,14 +312,7 @@ impl Members {
         }
         let index = match seat {
             Seat::Own => {
-                let path = store.label();
-                return Err(match (former, problem) {
-                    (Some(index), _) => MembersError::FormerMember { path, index },
-                    (None, Some(reason)) if reason.starts_with(BAD_SUPERBLOCK) => {
-                        MembersError::UnreadableMember { path, reason }
-                    }
-                    (None, _) => MembersError::NotAMember { path },
-                });
+                return Err(not_back(store.label(), former, other.or(problem)));
             }
             Seat::Of(index) => {
                 self.check_gone(index)?;
@@ -447,6 +451,18 @@ impl Members {
         let away = everyone.filter(|(_, member)| !member.is_vacant() && !member.is_up());
         away.map(|(index, member)| (index, member.path.clone()))
             .collect()
+    }
+}
+
+/// Says what lies in a member's place that is not the member, once its superblock was looked for: one that was
+/// let go, or what was `found`.
+fn not_back(path: String, former: Option<MemberIndex>, found: Option<String>) -> MembersError {
+    match (former, found.unwrap_or_default()) {
+        (Some(index), _) => MembersError::FormerMember { path, index },
+        (None, reason) if reason.starts_with(BAD_SUPERBLOCK) => {
+            MembersError::UnreadableMember { path, reason }
+        }
+        (None, found) => MembersError::NotAMember { path, found },
     }
 }
 

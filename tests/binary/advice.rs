@@ -150,6 +150,44 @@ fn the_log_tells_who_went_and_came_back_and_what_was_done() {
 }
 
 #[test]
+fn why_a_member_is_away_is_said_as_it_is_now() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    let other = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    let member = &volume.members[3];
+    fs::rename(member, aside(member)).unwrap();
+    let is_said = |reason: &str| {
+        eventually(&format!("`{reason}` is the reason"), || {
+            let (status, _) = volume.status();
+            let said = status["members"][3]["reason"].as_str();
+            assert_ne!(status["members"][3]["state"], "online");
+            said.is_some_and(|said| said.contains(reason))
+        });
+        assert!(volume.log().contains(reason), "{}", volume.log());
+    };
+    is_said("does not exist");
+    fs::create_dir(member).unwrap();
+    is_said("it is empty; is its disk mounted?");
+    fs::write(member.join("photo"), "mine").unwrap();
+    is_said("it has photo");
+    fs::remove_file(member.join("photo")).unwrap();
+    fs::copy(
+        other.members[3].join("superblock"),
+        member.join("superblock"),
+    )
+    .unwrap();
+    is_said("a member of another volume");
+    fs::remove_dir_all(member).unwrap();
+    is_said("does not exist");
+    fs::rename(aside(member), member).unwrap();
+    eventually("it is taken back", || volume.status().1 == 0);
+    volume.unmount();
+}
+
+#[test]
 fn what_a_mount_to_read_only_advises_is_not_refused_there() {
     if skip_mounts() {
         return;

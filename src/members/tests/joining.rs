@@ -3,8 +3,8 @@
 use super::*;
 use crate::format::SegmentId;
 use crate::format::superblock::SLOTS;
-use crate::members::BAD_SUPERBLOCK;
-use crate::members::{Belongings, Seat};
+use crate::members::slots::chain;
+use crate::members::{ABSENT, BAD_SUPERBLOCK, Belongings, MemberState, Seat};
 use crate::store::{CallKind, Effect, Fault, Scope};
 
 /// Bytes of a journal file.
@@ -67,7 +67,37 @@ fn why_a_directory_is_not_taken_back_is_said_for_as_long_as_that_is_known_to_be_
         assert_eq!(refusal().as_deref(), Some(MOUNTED_APART), "{passing}");
     }
     members.note_refusal(MemberIndex(1), &MembersError::Store(io_error()));
-    assert_eq!(refusal(), None, "it has another reason now");
+    let failing = Some(chain(&io_error()));
+    assert_eq!(refusal(), failing, "it has another reason now");
+}
+
+#[test]
+fn of_a_member_that_is_away_it_is_said_what_lies_in_its_place_now() {
+    let (disks, others) = (Disks::volume(2, 1, 4), Disks::volume(2, 1, 3));
+    let members = disks.open(0..4).expect("all members are there");
+    members.fail(MemberIndex(1), &io_error());
+    let seen = |error: &MembersError| {
+        members.note_refusal(MemberIndex(1), error);
+        let status = members.status().swap_remove(1);
+        (status.state, status.refusal.unwrap_or_default())
+    };
+    assert_eq!(members.status()[1].state, MemberState::Faulted);
+    let source = std::io::Error::from(std::io::ErrorKind::NotFound);
+    let absent = StoreError::new(StoreErrorKind::NotFound, "/d1", "open", "", source);
+    let (state, reason) = seen(&absent.into());
+    assert_eq!((state, reason.as_str()), (MemberState::Missing, ABSENT));
+    let refused = |store: StoreRef| members.check_seat(Seat::Own, &store).unwrap_err();
+    let empty = MemDisk::new("/d1", 1 << 30);
+    let (_, reason) = seen(&refused(Arc::new(empty.open())));
+    assert_eq!(reason, "it is empty; is its disk mounted?");
+    let (_, reason) = seen(&refused(others.stores([1]).remove(0)));
+    let other = others.open(0..3).expect("all are there").volume_id();
+    assert!(reason.contains(&other.to_string()), "{reason}");
+    empty.open().create("photo", 1).expect("there is room");
+    let (_, reason) = seen(&refused(Arc::new(empty.open())));
+    assert!(reason.ends_with("it has photo"), "{reason}");
+    let (state, reason) = seen(&MembersError::Store(io_error()));
+    assert_eq!((state, reason), (MemberState::Faulted, chain(&io_error())));
 }
 
 #[test]
