@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::directories::Directories;
 use super::failure::{Failure, warn};
+use super::report::ElsewhereReport;
 use super::volume::{members_failure, survey_members};
 use crate::codec::Geometry;
 use crate::format::files::SUPERBLOCK;
@@ -80,6 +81,35 @@ pub(super) fn note_apart(members: &Members, directories: &Directories) {
             members.note_refusal(member, &error);
         }
     }
+}
+
+/// Says what can be known of members that nobody named, and that can be written to without those that are here;
+/// and which of them were mounted apart, as [`note_apart`] does.
+pub(super) fn look_elsewhere(
+    members: &Members,
+    directories: &Directories,
+) -> Option<ElsewhereReport> {
+    if has_no_halves(members.geometry()) {
+        return None;
+    }
+    note_apart(members, directories);
+    let unseen = unnamed(members.may_have_gone_on(), directories);
+    let unseen: Vec<PathBuf> = unseen.collect();
+    if unseen.is_empty() {
+        return None;
+    }
+    let others = open(unseen.iter().cloned(), members.executor().timeout());
+    if let Err(MembersError::Overtaken { half }) = members.check_not_overtaken(&others) {
+        return Some(ElsewhereReport {
+            paths: half.paths,
+            went_on: Some(true),
+        });
+    }
+    let is_found = |path: &str| others.iter().any(|other| other.label() == path);
+    let paths = unseen.iter().map(|path| path.display().to_string());
+    let paths: Vec<String> = paths.collect();
+    let went_on = paths.iter().all(|path| is_found(path)).then_some(false);
+    Some(ElsewhereReport { paths, went_on })
 }
 
 /// Returns those of `paths` that nobody named.

@@ -25,6 +25,9 @@ pub(super) struct Report {
     /// Whether it is mounted, and not to be written to.
     #[serde(default)]
     pub(super) read_only: bool,
+    /// What is not mounted may have been left behind by the rest of the volume.
+    #[serde(default)]
+    pub(super) elsewhere: Option<ElsewhereReport>,
     pub(super) geometry: GeometryReport,
     pub(super) engine: String,
     /// Nothing where the volume is not open.
@@ -38,6 +41,15 @@ pub(super) struct Report {
     pub(super) capacity: CapacityReport,
     pub(super) scrub: ScrubReport,
     pub(super) rebuild: RebuildReport,
+}
+
+/// Members that were not given, and are enough to be written to without those that were.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ElsewhereReport {
+    /// Where they are, or were last.
+    pub(super) paths: Vec<String>,
+    /// Whether they have gone on without the others; `None` if they are not there, so that nobody can tell.
+    pub(super) went_on: Option<bool>,
 }
 
 /// What was coded since the volume was mounted.
@@ -356,6 +368,7 @@ mod tests {
             state: Report::judge(&members, &redundancy, Some(&index), &geometry),
             mounted: true,
             read_only: false,
+            elsewhere: None,
             geometry,
             engine: "scalar".to_owned(),
             coding: None,

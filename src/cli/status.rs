@@ -7,8 +7,9 @@ use super::control;
 use super::directories::Directories;
 use super::failure::{Failure, Fault, Outcome};
 use super::mounts;
+use super::overtaken;
 use super::report::Report;
-use super::volume::{MEMBER_TIMEOUT, Volume, storage_failure, survey};
+use super::volume::{MEMBER_TIMEOUT, Volume, blank_report, storage_failure, survey_members};
 use crate::fuse::mountinfo::{self, MountEntry};
 
 /// Shows how a volume is, mounted or not.
@@ -52,16 +53,30 @@ fn find(arguments: &StatusArguments) -> Result<Report, Failure> {
         Ok(volume) => volume,
         Err(failure) if failure.fault == Fault::TooFew => {
             failure.print();
-            return survey(&directories, MEMBER_TIMEOUT);
+            return survey_with_elsewhere(&directories);
         }
         Err(failure) => return Err(failure),
     };
     let measured = volume.pipeline.measure_segments();
+    let elsewhere = overtaken::look_elsewhere(volume.pipeline.members(), &directories);
     let report = measured
         .map_err(|error| storage_failure(&error))
         .and_then(|()| volume.report(false));
     volume.close()?;
-    report
+    Ok(Report {
+        elsewhere,
+        ..report?
+    })
+}
+
+/// Says how a volume is of which too few members are there to read anything.
+fn survey_with_elsewhere(directories: &Directories) -> Result<Report, Failure> {
+    let (members, notes) = survey_members(directories, MEMBER_TIMEOUT)?;
+    let elsewhere = overtaken::look_elsewhere(&members, directories);
+    Ok(Report {
+        elsewhere,
+        ..blank_report(&members, &notes, 0)
+    })
 }
 
 /// Refuses directories beside those of a mounted volume that are none of it.

@@ -406,13 +406,14 @@ pub(super) fn survey_members(
 }
 
 /// What the members alone tell; `scrubbed` is when they were last verified, in seconds since 1970.
-fn blank_report(members: &Members, notes: &[Unusable], scrubbed: u64) -> Report {
+pub(super) fn blank_report(members: &Members, notes: &[Unusable], scrubbed: u64) -> Report {
     Report {
         volume: members.volume_id().to_string(),
         label: members.label().to_owned(),
         state: State::Failed,
         mounted: false,
         read_only: false,
+        elsewhere: None,
         geometry: GeometryReport {
             data: members.geometry().data_shards(),
             parity: members.geometry().parity_shards(),

@@ -323,6 +323,58 @@ fn who_was_mounted_apart_and_is_left_out_is_said_to_be_and_not_advised_to_be_tak
     volume.unmount();
 }
 
+/// Nothing is mounted, and nobody names the others.
+#[test]
+fn status_of_one_half_says_whether_the_other_has_gone_on() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = two_plus_two();
+    let status = |members: &[usize]| {
+        let output = Command::new(CAUCHYFS)
+            .arg("status")
+            .args(members.iter().map(|at| &volume.members[*at]))
+            .output()
+            .expect("the binary runs");
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let behind = "left behind";
+    assert!(!status(&[2, 3]).contains(behind), "nobody has");
+    volume.mount_degraded(&[0, 1]);
+    fs::write(volume.path("first"), pattern(2, 300_000)).expect("there is room");
+    volume.unmount();
+    let said = status(&[2, 3]);
+    let next = said.lines().last().unwrap_or_default();
+    for ahead in &volume.members[..2] {
+        let ahead = ahead.display().to_string();
+        let line = said.lines().find(|line| line.contains(behind));
+        assert!(line.is_some_and(|line| line.contains(&ahead)), "{said}");
+        assert!(next.contains(&ahead), "{said}");
+    }
+    assert!(!status(&[0, 1]).contains(behind));
+    assert!(!status(&[0, 1]).contains("nobody can tell"));
+    let aside = |member: &PathBuf| member.with_extension("aside");
+    for ahead in &volume.members[..2] {
+        fs::rename(ahead, aside(ahead)).expect("nobody uses it");
+    }
+    let said = status(&[2, 3]);
+    assert!(
+        said.contains("nobody can tell") && !said.contains(behind),
+        "{said}"
+    );
+    for ahead in &volume.members[..2] {
+        fs::rename(aside(ahead), ahead).expect("nobody uses it");
+    }
+    // Each has gone on without the other by now.
+    write_alone(&volume, &[2, 3], "second", 3);
+    for half in [[0, 1], [2, 3]] {
+        let said = status(&half);
+        assert_eq!(said.matches("(it was mounted apart").count(), 2, "{said}");
+        assert!(!said.contains(behind), "{said}");
+    }
+}
+
 /// They come to a volume that is mounted without them: `status` says why they are not taken in, and what to do.
 #[test]
 fn who_was_mounted_apart_and_comes_to_the_others_is_refused_for_that_reason() {

@@ -10,6 +10,14 @@ impl Report {
     /// Says in one sentence what to do next.
     pub(super) fn next_step(&self) -> String {
         let away: Vec<&MemberReport> = self.absentees().collect();
+        if let Some(elsewhere) = self.elsewhere.as_ref()
+            && elsewhere.went_on == Some(true)
+        {
+            return format!(
+                "give all directories, {} too: what these hold is older, and a mount of all brings it up to date",
+                elsewhere.paths.join(" ")
+            );
+        }
         match self.state {
             State::Healthy | State::Degraded if self.read_only && !self.is_fine() => {
                 "unmount it, and mount it with all directories and without `-o ro`: while it is read only, nothing \

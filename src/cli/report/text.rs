@@ -4,8 +4,9 @@ use std::fmt::{self, Write as _};
 
 use super::super::size::{format_count, format_size};
 use super::{
-    CodedReport, CodingReport, IndexReport, LACKS_COPIES, LACKS_SHARDS, MemberState, RebuildReport,
-    RebuildState, RedundancyReport, Report, ScrubReport, ScrubState, State,
+    CodedReport, CodingReport, ElsewhereReport, IndexReport, LACKS_COPIES, LACKS_SHARDS,
+    MemberState, RebuildReport, RebuildState, RedundancyReport, Report, ScrubReport, ScrubState,
+    State,
 };
 
 impl Report {
@@ -43,6 +44,9 @@ impl Report {
             ),
         );
         if let Some(words) = self.coding.as_ref().and_then(CodingReport::in_words) {
+            push(&mut text, format_args!("{words}"));
+        }
+        if let Some(words) = self.elsewhere.as_ref().and_then(ElsewhereReport::in_words) {
             push(&mut text, format_args!("{words}"));
         }
         text.push('\n');
@@ -209,6 +213,22 @@ impl Report {
                     "a scrub stopped at {percent}%, {repaired} repaired; `cauchyfs scrub` goes on with it"
                 ),
             ),
+        }
+    }
+}
+
+impl ElsewhereReport {
+    /// Says it in words; nothing if all is known to be well.
+    fn in_words(&self) -> Option<String> {
+        let paths = self.paths.join(", ");
+        match self.went_on {
+            Some(true) => Some(format!(
+                "these were left behind: what is at {paths} was written to since, without them"
+            )),
+            Some(false) => None,
+            None => Some(format!(
+                "nobody can tell whether what was at {paths} was written to since without these: not all of it is there"
+            )),
         }
     }
 }
