@@ -92,15 +92,21 @@ fn refuse_others(
             .filter_map(|member| member.path.as_ref());
         members.any(|member| Path::new(member) == path.as_path())
     };
-    match directories.present.iter().find(|path| !is_member(path)) {
-        None => Ok(()),
-        Some(other) => Err(Failure::usage(format!(
-            "{} is no member of the volume mounted at {}, and the others are",
-            other.display(),
-            mountpoint.display()
-        ))
-        .advise("give the directories of one volume, or its mountpoint")),
+    let (ours, others): (Vec<&PathBuf>, Vec<_>) = directories.present.iter().partition(is_member);
+    if others.is_empty() {
+        return Ok(());
     }
+    let listed = |paths: &[&PathBuf]| {
+        let shown = paths.iter().map(|path| path.display().to_string());
+        shown.collect::<Vec<_>>().join(", ")
+    };
+    Err(Failure::usage(format!(
+        "of the volume mounted at {} are {}, and not {}",
+        mountpoint.display(),
+        listed(&ours),
+        listed(&others)
+    ))
+    .advise("give the directories of one volume, or its mountpoint"))
 }
 
 /// Returns the report of the mount at `path`, or `None` if nothing of ours is mounted there.

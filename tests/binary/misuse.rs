@@ -354,8 +354,16 @@ fn a_mounted_volume_is_neither_mounted_nor_checked_nor_extracted_again() {
     let members: Vec<&PathBuf> = volume.members.iter().collect();
     let (status, code) = volume.status_of(&members);
     assert_eq!((status["mounted"].as_bool(), code), (Some(true), 0));
-    let with_another = [Path::new("status"), members[0], &other].map(Path::to_owned);
-    refused(&cauchyfs(&with_another), 1, "is no member of the volume");
+    let third = volume.home.join("third");
+    fs::create_dir(&third).unwrap();
+    let mixed = [Path::new("status"), &third, members[0], &other, members[1]].map(Path::to_owned);
+    let named = |paths: [&PathBuf; 2]| paths.map(|path| path.display().to_string()).join(", ");
+    let (ours, others) = (named([members[0], members[1]]), named([&third, &other]));
+    refused(
+        &cauchyfs(&mixed),
+        1,
+        &format!("are {ours}, and not {others}"),
+    );
     for order in [[0, 1], [1, 0]] {
         let paths = [&volume.mountpoint, members[0]];
         let both = [Path::new("status"), paths[order[0]], paths[order[1]]].map(Path::to_owned);
