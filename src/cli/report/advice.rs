@@ -28,15 +28,7 @@ impl Report {
             State::Failed if away.is_empty() => {
                 "restore the files listed above from a backup".to_owned()
             }
-            State::Failed => {
-                let again = if self.mounted {
-                    ", unmount the volume and mount it with all directories"
-                } else {
-                    ""
-                };
-                let names = names_of(&away);
-                format!("bring back {names}{again}: what is left is not enough to read everything")
-            }
+            State::Failed => self.next_step_where_too_many_are_away(&away),
             State::Degraded if away.is_empty() && !self.mounted => {
                 "mount it: what is missing is made up for then, by itself, as far as there is room".to_owned()
             }
@@ -50,6 +42,21 @@ impl Report {
             }
             State::Degraded => next_step_before_a_mount(&away),
         }
+    }
+
+    fn next_step_where_too_many_are_away(&self, away: &[&MemberReport]) -> String {
+        let names = names_of(away);
+        let is_left_out = |member: &&MemberReport| member.reason.as_deref() == Some(NOT_GIVEN);
+        // A mounted volume that fails, with fewer members than it takes to read anything, takes nobody back.
+        let has_failed = self.present().count() < self.geometry.data;
+        let again = if !self.mounted {
+            ""
+        } else if has_failed || self.read_only || away.iter().any(is_left_out) {
+            ", unmount the volume and mount it with all directories"
+        } else {
+            " (taken in again within seconds)"
+        };
+        format!("bring back {names}{again}: what is left is not enough to read everything")
     }
 
     /// Says whose wrong bytes may be what is missing, once somebody who is away is given up.
@@ -413,6 +420,24 @@ mod tests {
         }
         let said = advice(|_| {}, &[1, 2, 4], &[(-1, 7)]);
         assert!(said.ends_with("not enough to read everything"), "{said}");
+    }
+
+    #[test]
+    fn to_mount_it_again_is_advised_only_where_nobody_is_taken_back() {
+        let again = "unmount the volume and mount it";
+        let said = advice(|_| {}, &[1, 2, 4], &[(-1, 7)]);
+        assert!(said.contains(again), "three of 4+2 read nothing: {said}");
+        let more = |report: &mut Report| report.geometry.data = 2;
+        let said = advice(more, &[1, 2, 4], &[(-1, 7)]);
+        assert!(!said.contains(again), "{said}");
+        assert!(said.contains("taken in again within seconds"), "{said}");
+        let left_out = |report: &mut Report| {
+            more(report);
+            report.members[2].reason = Some(NOT_GIVEN.to_owned());
+        };
+        assert!(advice(left_out, &[1, 2, 4], &[(-1, 7)]).contains(again));
+        let unmounted = |report: &mut Report| report.mounted = false;
+        assert!(!advice(unmounted, &[1, 2, 4], &[(-1, 7)]).contains(again));
     }
 
     #[test]
