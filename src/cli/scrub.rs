@@ -1,5 +1,6 @@
 //! `cauchyfs scrub`.
 
+use std::fmt;
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -38,6 +39,12 @@ pub(super) struct Scrubbed {
     pub(super) wrong: u64,
     /// Shards that are on no member at hand.
     pub(super) missing: u64,
+    /// Those of them that cannot be made anew, since too few others of the same stripes are there.
+    #[serde(default)]
+    pub(super) missing_for_now: u64,
+    /// The members of which it found something to be wrong, or gone, as far as that is known.
+    #[serde(default)]
+    pub(super) defects: Vec<MemberDefects>,
     /// Bytes that cannot be had.
     pub(super) bytes_lost: u64,
     pub(super) began_at: Option<String>,
@@ -45,6 +52,24 @@ pub(super) struct Scrubbed {
     pub(super) finished_at: Option<String>,
     #[serde(flatten)]
     pub(super) lost: LostFiles,
+}
+
+/// How many pieces of a member were wrong, or gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct MemberDefects {
+    pub(super) index: u16,
+    pub(super) path: Option<String>,
+    pub(super) pieces: u64,
+}
+
+impl fmt::Display for MemberDefects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "member {}", self.index)?;
+        if let Some(path) = &self.path {
+            write!(f, " ({path})")?;
+        }
+        write!(f, ": {} wrong, or gone", format_count(self.pieces, "piece"))
+    }
 }
 
 impl Scrubbed {
@@ -74,15 +99,22 @@ impl Scrubbed {
                 format_count(self.wrong, "piece")
             ));
         }
-        if self.missing > 0 {
-            lines.push(format!(
-                "{} on no directory at hand; `cauchyfs rebuild` makes them anew",
-                match self.missing {
-                    1 => "1 shard is".to_owned(),
-                    missing => format!("{missing} shards are"),
-                }
-            ));
-        }
+        lines.extend(self.defects.iter().map(ToString::to_string));
+        let are_missing = |missing: u64, rest: &str| {
+            let shards = match missing {
+                1 => "1 shard is".to_owned(),
+                missing => format!("{missing} shards are"),
+            };
+            (missing > 0).then(|| format!("{shards} on no directory at hand{rest}"))
+        };
+        lines.extend(are_missing(
+            self.missing.saturating_sub(self.missing_for_now),
+            "; `cauchyfs rebuild` makes them anew",
+        ));
+        lines.extend(are_missing(
+            self.missing_for_now,
+            " whose stripes have too few left to make them anew: bring back what is away",
+        ));
         if self.bytes_lost > 0 {
             lines.push(format!("{} are lost", format_size(self.bytes_lost)));
         }
@@ -160,6 +192,8 @@ mod tests {
             repaired: 1,
             wrong: 0,
             missing: 0,
+            missing_for_now: 0,
+            defects: Vec::new(),
             bytes_lost: 0,
             began_at: None,
             finished_at: None,
@@ -180,6 +214,37 @@ mod tests {
             ..scrubbed()
         };
         assert_eq!(missing.outcome(), Outcome::Degraded);
+        assert!(
+            missing
+                .for_people()
+                .contains("2 shards are on no directory at hand; `cauchyfs rebuild`")
+        );
+        let said = Scrubbed {
+            missing_for_now: 2,
+            ..missing
+        }
+        .for_people();
+        assert!(!said.contains("cauchyfs rebuild"), "{said}");
+        assert!(
+            said.contains("2 shards are on no") && said.contains("bring back"),
+            "{said}"
+        );
+        let defects = |index, pieces| MemberDefects {
+            index,
+            path: Some(format!("/srv/d{index}")),
+            pieces,
+        };
+        let defects = Scrubbed {
+            defects: vec![defects(1, 1), defects(4, 20)],
+            ..scrubbed()
+        };
+        assert_eq!(
+            defects.for_people().lines().skip(1).collect::<Vec<_>>(),
+            [
+                "member 1 (/srv/d1): 1 piece wrong, or gone",
+                "member 4 (/srv/d4): 20 pieces wrong, or gone"
+            ]
+        );
         let stopped = Scrubbed {
             state: ScrubState::Stopped,
             ..scrubbed()

@@ -81,6 +81,13 @@ impl Redundancy {
         self.rows.iter().map(|row| row.missing).sum()
     }
 
+    /// Returns how many of them belong to stripes of which too few others are there to make them anew.
+    #[must_use]
+    pub fn missing_beside_too_many(&self) -> u64 {
+        let lost = self.rows.iter().filter(|row| row.losses_tolerated < 0);
+        lost.map(|row| row.missing).sum()
+    }
+
     /// Says whether all stripes whose data is lost are listed.
     #[must_use]
     pub fn lists_all_lost(&self) -> bool {

@@ -6,6 +6,7 @@
 //! deletions and compaction go on meanwhile; what is written after a scrub began is left to the next.
 
 use std::cmp::Ordering::{Equal, Greater, Less};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -15,7 +16,7 @@ use parking_lot::Mutex;
 use super::rebuild::{pause, piece};
 use super::{CommitError, InodeLocks, Pipeline};
 use crate::format::record::Scrub;
-use crate::format::{Record, SegmentId, key};
+use crate::format::{MemberIndex, Record, SegmentId, key};
 use crate::members::PutBack;
 
 mod deep;
@@ -96,6 +97,8 @@ pub(super) struct Scrubbing {
     covered: Mutex<PutBack>,
     followers: Followers,
     unmended: Unmended,
+    /// How many pieces of each member it found to be wrong, or gone, since the volume was opened.
+    found: Mutex<BTreeMap<MemberIndex, u64>>,
 }
 
 impl Scrubbing {
@@ -181,6 +184,21 @@ impl Pipeline {
     #[must_use]
     pub fn has_scrub_followers(&self) -> bool {
         self.scrubbing.followers.are_there()
+    }
+
+    /// Returns of which members the last scrub found pieces wrong, or gone, and how many. Of what it found before
+    /// the volume was opened nothing is known, nor which member it is that has another journal.
+    #[must_use]
+    pub fn found_by_scrub(&self) -> BTreeMap<MemberIndex, u64> {
+        self.scrubbing.found.lock().clone()
+    }
+
+    /// Takes note of what is wrong of members.
+    fn note_found_on(&self, found: impl IntoIterator<Item = (MemberIndex, u64)>) {
+        let mut all = self.scrubbing.found.lock();
+        for (member, pieces) in found {
+            *all.entry(member).or_default() += pieces;
+        }
     }
 
     /// Says how the last scrub went, or how far the one is that is under way.

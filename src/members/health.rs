@@ -40,7 +40,7 @@ pub enum ErrorClass {
     Read,
     /// Writing, syncing or any other change failed.
     Write,
-    /// Bytes were read, but are not those that were written.
+    /// Bytes were read, but are not those that were written, or are not there at all.
     Checksum,
 }
 
@@ -51,7 +51,7 @@ pub struct ErrorCounts {
     pub read: u64,
     /// Writes, syncs and other changes that failed.
     pub write: u64,
-    /// Blocks whose checksum was wrong.
+    /// Blocks whose checksum was wrong, and shards, superblocks and pieces of the index that were, or were gone.
     pub checksum: u64,
 }
 
@@ -202,7 +202,7 @@ impl Member {
         is_new
     }
 
-    pub(super) fn count_error(&self, class: ErrorClass) {
+    pub(super) fn count_errors(&self, class: ErrorClass, errors: u64) {
         let counter = match class {
             ErrorClass::Read => &self.read_errors,
             ErrorClass::Write => &self.write_errors,
@@ -213,7 +213,7 @@ impl Member {
                 &self.checksum_errors
             }
         };
-        counter.fetch_add(1, Ordering::Relaxed);
+        counter.fetch_add(errors, Ordering::Relaxed);
     }
 
     pub(super) fn wrong_at(&self) -> Option<u64> {

@@ -171,8 +171,19 @@ impl Members {
 
     /// Counts an error of a member. [`Members::run`] counts failed reads and writes itself.
     pub fn count_error(&self, member: MemberIndex, class: ErrorClass) {
+        self.count_errors(member, class, 1);
+    }
+
+    /// Counts pieces of a member that were wrong, or gone, if there are any.
+    pub fn count_wrong(&self, member: MemberIndex, pieces: u64) {
+        if pieces > 0 {
+            self.count_errors(member, ErrorClass::Checksum, pieces);
+        }
+    }
+
+    fn count_errors(&self, member: MemberIndex, class: ErrorClass, errors: u64) {
         if let Some(member) = self.member(member) {
-            member.count_error(class);
+            member.count_errors(class, errors);
         }
     }
 
@@ -359,7 +370,7 @@ fn note(index: MemberIndex, member: &Member, class: ErrorClass, error: &StoreErr
         | StoreErrorKind::InvalidName
         | StoreErrorKind::Slow
         | StoreErrorKind::Exhausted => {}
-        _ => member.count_error(class),
+        _ => member.count_errors(class, 1),
     }
     let failed = error.is_member_failure();
     if failed {

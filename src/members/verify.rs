@@ -1,5 +1,7 @@
 //! Verifying superblocks, both slots of each, and writing damaged ones anew.
 
+use std::collections::BTreeMap;
+
 use super::epoch::Roster;
 use super::{Access, Members};
 use crate::format::superblock::{SLOT_BYTES, SLOTS, Superblock};
@@ -7,8 +9,10 @@ use crate::format::{MemberIndex, files};
 use crate::store::{Outcome, Pool, Request};
 
 /// What verifying superblocks came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifiedSuperblocks {
+    /// How many slots of each member were found to be damaged.
+    pub found: BTreeMap<MemberIndex, u64>,
     /// Slots that were damaged, and are right now, durably.
     pub repaired: u64,
     /// Slots that are damaged still.
@@ -29,6 +33,8 @@ impl Members {
                     continue;
                 }
                 log::warn!("member {member}: {found} slots of its superblock are damaged");
+                self.count_wrong(member, found);
+                verified.found.insert(member, found);
                 if self.access == Access::ReadWrite && roster.begun {
                     self.renew(&mut roster, member);
                 }

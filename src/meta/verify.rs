@@ -6,12 +6,14 @@ use super::{Meta, MetaError};
 use crate::format::MemberIndex;
 
 /// What verifying a piece of the copies of the index came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifiedIndex {
     /// The page to go on with.
     pub next: u64,
     /// Pages and heads of copies that were damaged or out of date, and are right now, durably.
     pub repaired: u64,
+    /// How many of these each member had; a copy that was cut short is one.
+    pub found: BTreeMap<MemberIndex, u64>,
     /// Pages that are damaged on every copy. They need not hold anything that is used.
     pub damaged: u64,
 }

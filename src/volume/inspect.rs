@@ -47,6 +47,8 @@ pub struct Verdict {
     pub bytes: u64,
     /// Shards that were wrong, or not in the file they should be in, and are right now, durably.
     pub repaired: u64,
+    /// All that were.
+    pub found: ShardSet,
     /// Those that are so still.
     pub wrong: ShardSet,
     /// How many of these are in no file at all: they are left to those who rebuild.
@@ -168,14 +170,16 @@ impl Core {
         let read = found.iter().enumerate().filter(|(shard, found)| {
             found.bytes().is_some() && !located.is_implied(layout::shard(*shard))
         });
+        let wrong: ShardSet = (0..found.len())
+            .filter(is_wrong)
+            .map(layout::shard)
+            .collect();
         Verdict {
             stripe: located.id,
             bytes: read.count() as u64 * located.height() as u64,
             repaired: 0,
-            wrong: (0..found.len())
-                .filter(is_wrong)
-                .map(layout::shard)
-                .collect(),
+            found: wrong,
+            wrong,
             gone: gone.count() as u64,
             missing: away.count() as u64,
             lost: restored.lost.clone(),

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Progress, Scrubbed};
+use super::{MemberDefects, Progress, Scrubbed};
 use crate::cli::control::{self, Answer};
 use crate::cli::failure::Failure;
 use crate::cli::listener::meanwhile;
@@ -97,6 +97,13 @@ pub(in crate::cli) fn scrubbed_of(fs: &Fs, status: &ScrubStatus) -> Result<Scrub
         .redundancy()
         .map_err(|error| storage_failure(&error))?;
     let record = status.record;
+    let members = fs.pipeline().members();
+    let defects = fs.pipeline().found_by_scrub().into_iter();
+    let defects = defects.map(|(member, pieces)| MemberDefects {
+        index: member.0,
+        path: Some(members.path(member)).filter(|path| !path.is_empty()),
+        pieces,
+    });
     Ok(Scrubbed {
         state: state(status.state),
         progress: status.progress,
@@ -105,6 +112,8 @@ pub(in crate::cli) fn scrubbed_of(fs: &Fs, status: &ScrubStatus) -> Result<Scrub
         wrong: record.wrong,
         // Others rebuild meanwhile.
         missing: counted.missing_shards(),
+        missing_for_now: counted.missing_beside_too_many(),
+        defects: defects.collect(),
         bytes_lost: record.lost,
         began_at: moment(record.began),
         finished_at: moment(record.last_finished),

@@ -1,27 +1,29 @@
 //! Files of one segment that are gone or too short, for who finds that out on another errand.
 
+use std::collections::BTreeMap;
+
 use super::super::{CommitError, Pipeline};
 use super::plan::{self, Need};
 use super::{Pace, Round, Step, Which};
-use crate::format::SegmentId;
+use crate::format::{MemberIndex, SegmentId};
 use crate::volume::LostShard;
 
 impl Pipeline {
     /// Writes anew what files of a segment lack that are gone or too short, each on its member. Returns how
-    /// many shards are there again; none if a rebuild is under way, which sees to it.
+    /// many shards of each member are there again; none if a rebuild is under way, which sees to it.
     ///
     /// It is durable before a record says so, and until then a file that is made anew counts for nothing.
     pub(in crate::commit) fn restore_files(
         &self,
         segment: SegmentId,
         pace: &Pace<'_>,
-    ) -> Result<u64, CommitError> {
+    ) -> Result<BTreeMap<MemberIndex, u64>, CommitError> {
         let slots = self.slots_without_file(segment);
         if slots.is_empty() {
-            return Ok(0);
+            return Ok(BTreeMap::new());
         }
         let Some(_baton) = self.rebuilding.baton.try_lock() else {
-            return Ok(0);
+            return Ok(BTreeMap::new());
         };
         let need = Need::of_files(segment, slots.iter().copied());
         self.close_segments(std::slice::from_ref(&need))?;
@@ -32,12 +34,15 @@ impl Pipeline {
         let step = self.rebuild_segment(&need, &mut round);
         *self.rebuilding.progress.lock() = told;
         if step? != Step::Done {
-            return Ok(0);
+            return Ok(BTreeMap::new());
         }
-        let mut restored = 0;
-        for LostShard { stripe, shard } in lost {
+        let mut restored = BTreeMap::new();
+        for (member, LostShard { stripe, shard }) in lost {
             let record = self.records.stripe(stripe)?;
-            restored += u64::from(record.is_some_and(|record| record.written.contains(shard)));
+            if record.is_some_and(|record| record.written.contains(shard)) {
+                self.members.count_wrong(member, 1);
+                *restored.entry(member).or_default() += 1;
+            }
         }
         Ok(restored)
     }
@@ -55,12 +60,13 @@ impl Pipeline {
         (0..record.slots.len()).filter(lacks_file).collect()
     }
 
-    /// Returns the shards in some slots that are in the records, but not in the files.
+    /// Returns the shards in some slots that are in the records, but not in the files, with the members that
+    /// should have them.
     fn shards_not_there(
         &self,
         segment: SegmentId,
         slots: &[usize],
-    ) -> Result<Vec<LostShard>, CommitError> {
+    ) -> Result<Vec<(MemberIndex, LostShard)>, CommitError> {
         let found = self.volume.look_at_files(segment);
         let (Some(record), Some(files)) = (self.volume.segment(segment), found) else {
             return Ok(Vec::new());
@@ -70,11 +76,11 @@ impl Pipeline {
             for &slot in slots {
                 let shard = plan::shard_in(&record, &stripe, slot)
                     .filter(|shard| stripe.written.contains(*shard));
-                let is_there = record.slots[slot].is_some_and(|m| files.hold(m, &stripe));
+                let holder = record.slots[slot].filter(|member| !files.hold(*member, &stripe));
                 lost.extend(
-                    shard
-                        .filter(|_| !is_there)
-                        .map(|shard| LostShard { stripe: id, shard }),
+                    holder
+                        .zip(shard)
+                        .map(|(member, shard)| (member, LostShard { stripe: id, shard })),
                 );
             }
         }

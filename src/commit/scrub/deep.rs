@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::super::redundancy::RedundancyRow;
 use super::super::{CommitError, Pipeline};
 use super::BATCH_BYTES;
-use crate::format::{MemberIndex, SegmentId};
+use crate::format::record::ShardSet;
+use crate::format::{MemberIndex, SegmentId, StripeId};
 use crate::volume::{Inconsistent, Remedy, Verdict, member_of};
 
 /// Shards of one file that are wrong, or are not there.
@@ -58,7 +59,7 @@ impl Pipeline {
                 let stretch = self.stretch(segment, from, BATCH_BYTES)?;
                 for verdict in self.volume.inspect(&stretch.live, Remedy::Report)? {
                     read.bytes += verdict.bytes;
-                    for member in self.holders_of_wrong(segment, &verdict)? {
+                    for member in self.holders_of(segment, verdict.stripe, &verdict.wrong)? {
                         *wrong.entry((member, segment)).or_default() += 1;
                     }
                     self.add_to_rows(segment, &verdict, &mut rows)?;
@@ -80,17 +81,22 @@ impl Pipeline {
         Ok(read)
     }
 
-    fn holders_of_wrong(
+    /// Returns the members that should have some shards of a stripe.
+    pub(super) fn holders_of(
         &self,
         segment: SegmentId,
-        verdict: &Verdict,
+        stripe: StripeId,
+        shards: &ShardSet,
     ) -> Result<Vec<MemberIndex>, CommitError> {
-        let record = self.records.stripe(verdict.stripe)?;
+        if shards.is_empty() {
+            return Ok(Vec::new());
+        }
+        let record = self.records.stripe(stripe)?;
         let (Some(record), Some(segment)) = (record, self.volume.segment(segment)) else {
             return Ok(Vec::new());
         };
-        let shards = verdict.wrong.iter();
         Ok(shards
+            .iter()
             .filter_map(|shard| member_of(&segment, &record, shard))
             .collect())
     }

@@ -15,6 +15,7 @@ impl Pipeline {
         let superblocks = self.members.verify_superblocks();
         scrub.repaired += superblocks.repaired;
         scrub.wrong += superblocks.wrong;
+        self.note_found_on(superblocks.found);
         if self.meta.journals_differ()? {
             // The index takes in what they hold, and they begin anew.
             self.checkpoint()?;
@@ -25,6 +26,7 @@ impl Pipeline {
             scrub.repaired += piece.repaired;
             damaged += piece.damaged;
             page = piece.next;
+            self.note_found_on(piece.found);
             if !go_on(scrub)? {
                 return Ok(());
             }

@@ -61,6 +61,7 @@ impl Pipeline {
         self.put_scrub(&scrub, &put_back, &put_back)?;
         self.volume.begin_to_look();
         self.scrubbing.unmended.forget();
+        self.scrubbing.found.lock().clear();
         *covered = put_back;
         Ok(scrub)
     }

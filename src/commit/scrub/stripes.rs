@@ -48,7 +48,9 @@ impl Pipeline {
             bytes_per_second: &AtomicU64::new(bytes_per_second.unwrap_or(0)),
             wait: &rest,
         };
-        scrub.repaired += self.restore_files(segment, &pace)?;
+        let restored = self.restore_files(segment, &pace)?;
+        scrub.repaired += restored.values().sum::<u64>();
+        self.note_found_on(restored);
         let verdicts = {
             // From before the look for what refers to them: none of them is freed meanwhile.
             let _pin = self.volume.pin();
@@ -61,6 +63,10 @@ impl Pipeline {
                 return Ok(true);
             }
             self.note_found(scrub, &verdicts)?;
+            for verdict in &verdicts {
+                let holders = self.holders_of(segment, verdict.stripe, &verdict.found)?;
+                self.note_found_on(holders.into_iter().map(|member| (member, 1)));
+            }
             (scrub.segment, scrub.offset) = if stretch.has_more {
                 (segment, stretch.end)
             } else {

@@ -94,6 +94,13 @@ fn scrub(fs: &TestFs) -> ScrubStatus {
     fs.pipeline.scrub(&NoLocks, None, go_on).unwrap().unwrap()
 }
 
+/// Returns whose pieces the last scrub found to be wrong, and how many.
+fn wrong_pieces(fs: &TestFs) -> Vec<(usize, u64)> {
+    let wrong = fs.pipeline.found_by_scrub().into_iter();
+    let number = |(member, pieces): (crate::format::MemberIndex, u64)| (member.0.into(), pieces);
+    wrong.map(number).collect()
+}
+
 fn fill(rig: &Rig) -> Model {
     let fs = rig.open(&[]);
     let mut model = Model::new();
@@ -141,10 +148,11 @@ fn whatever_happens_to_as_many_members_as_there_is_parity_is_repaired_on_their_d
         let whole = shards_on(&base, &base.fork().open(&[]));
         for (turn, harm) in HARMS.into_iter().enumerate() {
             let rig = base.fork();
-            for hit in 0..parity {
+            let harmed: Vec<usize> = (0..parity).map(|hit| (turn + hit * 2) % count).collect();
+            for (hit, disk) in harmed.iter().enumerate() {
                 // Together with every other kind of harm.
                 let harm = HARMS[(turn + hit) % HARMS.len()];
-                harm.befall(&rig.disks[(turn + hit * 2) % count]);
+                harm.befall(&rig.disks[*disk]);
             }
             let context = format!("{data}+{parity} of {count}, {harm:?}");
             let fs = rig.open(&[]);
@@ -154,6 +162,13 @@ fn whatever_happens_to_as_many_members_as_there_is_parity_is_repaired_on_their_d
                 "{context}: {done:?}"
             );
             assert!(shards_on(&rig, &fs) == whole, "{context}");
+            let wrong = wrong_pieces(&fs);
+            let pieces: u64 = wrong.iter().map(|(_, pieces)| pieces).sum();
+            assert_eq!(pieces, done.record.repaired, "{context}");
+            assert!(
+                wrong.iter().all(|(disk, _)| harmed.contains(disk)),
+                "{context}: {wrong:?}"
+            );
             assert_holds(&fs, &model, &context);
             assert_eq!(fs.redundancy()[0].0, parity as i16, "{context}");
             assert!(!fs.pipeline.may_lack_shards().unwrap(), "{context}");
@@ -582,8 +597,16 @@ fn superblocks_journals_and_copies_of_the_index_are_repaired_from_others() {
             );
             assert_eq!(fs.pipeline.index_copies().members.len(), 2, "{context}");
             assert_eq!(fs.pipeline.members().live().len(), 3, "{context}");
+            // Which journals it is that are wrong nobody looks for.
+            let wrong = (hit, done.record.repaired);
+            let is_told = wrong.1 > 0 && what != "journal";
+            let expected: Vec<_> = is_told.then_some(wrong).into_iter().collect();
+            assert_eq!(wrong_pieces(&fs), expected, "{context}");
+            let errors = fs.pipeline.members().status()[hit].errors.checksum;
+            assert_eq!(errors > 0, is_told, "{context}");
             fs.sync().unwrap();
             assert_eq!(scrub(&fs).record.repaired, 0, "{context}");
+            assert_eq!(wrong_pieces(&fs), [], "{context}");
             drop(fs);
             rig.cut(CutPolicy::Drop);
             // It can stand in for any other.

@@ -205,6 +205,7 @@ impl Mirror {
             return;
         }
         self.note_mended(member, page);
+        self.disk.members().count_wrong(member, 1);
         match self.mend_under(&mut io, member, page, intact) {
             Ok(()) => self.count_mended(1),
             Err(error) => log::warn!("cannot mend page {page} of the index: {error}"),

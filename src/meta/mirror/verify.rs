@@ -20,7 +20,11 @@ impl Mirror {
         self.forget_dead(&mut io)?;
         let mut verified = VerifiedIndex::default();
         if first == 0 {
-            verified.repaired += self.drop_short_copies() + self.verify_heads(&mut io)?;
+            let short = self.drop_short_copies();
+            let wrong = self.verify_heads(&mut io)?;
+            for (member, found) in short.into_iter().map(|member| (member, 1)).chain(wrong) {
+                self.note_wrong(&mut verified, member, found);
+            }
         }
         // Page 0 is in the heads.
         let first = first.max(1);
@@ -35,8 +39,10 @@ impl Mirror {
             damaged,
         } = self.read_from_all(first, count, Patience::Full);
         verified.next = first + count;
-        verified.repaired += behind.len() as u64;
         verified.damaged = damaged;
+        for (member, _) in &behind {
+            self.note_wrong(&mut verified, *member, 1);
+        }
         if !behind.is_empty() {
             let compared = Compared {
                 newest,
@@ -49,8 +55,15 @@ impl Mirror {
         Ok(Some(verified))
     }
 
-    /// Gives up copies whose files were cut short: others are made in their place. Returns how many.
-    fn drop_short_copies(&self) -> u64 {
+    /// Takes note of pieces of a member's copy that were wrong, and are repaired.
+    fn note_wrong(&self, verified: &mut VerifiedIndex, member: MemberIndex, pieces: u64) {
+        self.disk.members().count_wrong(member, pieces);
+        *verified.found.entry(member).or_default() += pieces;
+        verified.repaired += pieces;
+    }
+
+    /// Gives up copies whose files were cut short: others are made in their place. Returns whose they are.
+    fn drop_short_copies(&self) -> Vec<MemberIndex> {
         let copies = self.copies.read().clone();
         let is_short = |copy: &&Copied| {
             let found = self.disk.len(copy.member, &self.name);
@@ -58,21 +71,24 @@ impl Mirror {
         };
         let short: Vec<MemberIndex> = copies.iter().filter(is_short).map(|c| c.member).collect();
         if short.len() == copies.len() {
-            return 0;
+            return Vec::new();
         }
         for member in &short {
             log::warn!("member {member}: its copy of the index was cut short; another is made");
             self.give_up(*member);
         }
-        short.len() as u64
+        short
     }
 
     /// Reads both heads of each copy. If one is damaged or out of date, all are written anew, in both
-    /// slots. Returns how many were wrong.
-    fn verify_heads(&self, io: &mut Io) -> io::Result<u64> {
+    /// slots. Returns how many of each copy were wrong.
+    fn verify_heads(&self, io: &mut Io) -> io::Result<Vec<(MemberIndex, u64)>> {
         let copies = self.copies.read().clone();
-        let wrong: u64 = copies.iter().map(|copy| self.wrong_heads(io, *copy)).sum();
-        if wrong > 0 {
+        let wrong = copies
+            .iter()
+            .map(|copy| (copy.member, self.wrong_heads(io, *copy)));
+        let wrong: Vec<_> = wrong.filter(|(_, heads)| *heads > 0).collect();
+        if !wrong.is_empty() {
             for _slot in 0..2 {
                 let durable = io.durable.clone();
                 self.write_heads(io, durable)?;
