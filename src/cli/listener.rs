@@ -312,8 +312,10 @@ impl Listener {
     }
 
     fn rebuild_progress(&self, order: OrderNumber) -> Result<Answer, Failure> {
-        let outcome = self.rebuilder()?.outcome(order, PROGRESS_INTERVAL);
-        let report = rebuild_report(self.fs.pipeline());
+        let rebuilder = self.rebuilder()?;
+        let outcome = rebuilder.outcome(order, PROGRESS_INTERVAL);
+        let now = self.fs.pipeline().rebuild_progress();
+        let report = rebuild_report(&rebuilder.progress_of(order, now));
         match outcome {
             Some(Err(error)) => Err(storage_failure(&error)),
             outcome => Ok(Answer::Rebuild {

@@ -13,7 +13,9 @@ use super::report::{
     RebuildReport, RebuildState, RedundancyReport, Report, ScrubReport, State,
 };
 use super::scrub::scrub_report;
-use crate::commit::{self, CommitError, OpenOptions, Pipeline, Redundancy, RedundancyRow};
+use crate::commit::{
+    self, CommitError, OpenOptions, Pipeline, RebuildProgress, Redundancy, RedundancyRow,
+};
 use crate::format::MemberIndex;
 use crate::fs::{Fs, FsError, FsOptions};
 use crate::fuse::one_line;
@@ -362,7 +364,7 @@ pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Repor
             bytes_usable: space.usable_total,
             bytes_used: space.usable_used,
         },
-        rebuild: rebuild_report(pipeline),
+        rebuild: rebuild_report(&pipeline.rebuild_progress()),
         ..blank
     })
 }
@@ -440,8 +442,7 @@ pub(super) fn blank_report(members: &Members, notes: &[Unusable], scrubbed: u64)
     clippy::cast_precision_loss,
     reason = "a part of the whole is shown with few digits"
 )]
-pub(super) fn rebuild_report(pipeline: &Pipeline) -> RebuildReport {
-    let progress = pipeline.rebuild_progress();
+pub(super) fn rebuild_report(progress: &RebuildProgress) -> RebuildReport {
     let left = progress.bytes_left + progress.bytes_waiting + progress.bytes_unreadable;
     let done = progress.bytes_before + progress.bytes_done;
     let whole = done + left;

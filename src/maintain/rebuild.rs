@@ -11,9 +11,11 @@ use super::{Schedule, Stop};
 use crate::commit::{CommitError, InodeLocks, Pace, Pipeline, RebuildProgress, RebuildState};
 use crate::format::{Epoch, MemberIndex};
 
+use accounts::Accounts;
 use limit::Limit;
 use room::Waiting;
 
+mod accounts;
 mod limit;
 mod room;
 
@@ -52,6 +54,7 @@ struct State {
     written: RebuildProgress,
     failure: Option<CommitError>,
     watch: Option<Watch>,
+    accounts: Accounts,
 }
 
 impl State {
@@ -223,6 +226,8 @@ impl Rebuilder {
             let order = state.ordered;
             if balance {
                 state.balance.insert(order);
+            } else {
+                state.accounts.open(order);
             }
             OrderNumber(order)
         };
@@ -256,6 +261,12 @@ impl Rebuilder {
             return None;
         }
         Some(state.failure.clone().map_or(Ok(()), Err))
+    }
+
+    /// Returns how far an order is, or what came of it, with what was rebuilt while it waited for its turn; `now` is
+    /// how far the rebuild is that is being done, or was done last.
+    pub fn progress_of(&self, order: OrderNumber, now: RebuildProgress) -> RebuildProgress {
+        self.state.lock().accounts.progress_of(order.0, now)
     }
 
     /// Waits for an order, but no longer than so long; returns whether to go on.
@@ -311,7 +322,9 @@ impl Rebuilder {
                     self.note_looked(now);
                 }
                 log_rebuilt("rebuilt", &done);
-                self.state.lock().add_written(&done);
+                let mut state = self.state.lock();
+                state.add_written(&done);
+                state.accounts.add(ordered, &done);
                 Ok(())
             });
             self.note_done(ordered, rebuilt.clone());

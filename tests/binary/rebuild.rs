@@ -83,6 +83,36 @@ fn what_a_lost_directory_held_is_rebuilt_onto_the_others_under_load() {
 }
 
 #[test]
+fn who_orders_a_rebuild_beside_another_is_told_what_that_did() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(SPACIOUS, 3072);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    volume.delete_member(7);
+    eventually("the loss is seen", || volume.members_in("missing") == 1);
+    let first = Command::new(CAUCHYFS)
+        .args(["rebuild", "--json", "--rate", "8MiB"])
+        .arg(&volume.mountpoint)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    eventually("it is under way", || {
+        let (status, _) = volume.status();
+        status["rebuild"]["bytes_done"].as_u64() > Some(0)
+    });
+    let second = rebuild(&volume, &["--json"]);
+    let first = first.wait_with_output().expect("it ends");
+    let bytes = |output: &Output| document(output)["bytes_done"].as_u64();
+    assert_eq!(second.status.code(), Some(0), "{second:?}");
+    assert!(bytes(&first) >= Some(LARGE / 8), "{first:?}");
+    assert_eq!(bytes(&second), bytes(&first), "{second:?}");
+    volume.assert_full_redundancy();
+    volume.unmount();
+}
+
+#[test]
 fn a_rebuild_that_was_killed_goes_on_and_redoes_little() {
     /// Bytes that a segment has on each of its members.
     const FILE: u64 = 2 << 20;
