@@ -37,7 +37,8 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<Outcome, Failure> {
 
 fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Outcome, Failure> {
     let repair = arguments.repair;
-    let checked = check::check(&volume.pipeline, repair).map_err(|error| fs_failure(&error))?;
+    let check = |repair| check::check(&volume.pipeline, repair).map_err(|error| fs_failure(&error));
+    let mut checked = check(repair)?;
     let pages = if repair {
         let mended = volume.pipeline.mend_index_pages();
         mended.map_err(|error| storage_failure(&error))?
@@ -49,6 +50,10 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Outcome, Failu
     } else {
         Outcome::Done
     };
+    if repair && arguments.deep && checked.mended < checked.found {
+        // Shards that were missing may be there by now.
+        checked.settle(&check(false)?);
+    }
     let report = volume.report(false)?;
     for finding in &checked.findings {
         println!("{finding}");

@@ -237,6 +237,21 @@ pub struct Report {
     pub unclaimed: u64,
 }
 
+impl Report {
+    /// Takes note of what is wrong still, by another check of the same volume: something else has mended the rest.
+    pub fn settle(&mut self, again: &Self) {
+        let is_left = |finding: &Finding| {
+            let mut left = again.findings.iter();
+            left.any(|left| (&left.kind, left.ino) == (&finding.kind, finding.ino))
+        };
+        for finding in &mut self.findings {
+            finding.mended |= !is_left(finding);
+        }
+        self.mended = self.mended.max(self.found.saturating_sub(again.found));
+        self.lost = again.lost;
+    }
+}
+
 /// Checks all records of a volume that nobody has mounted, and with `repair` mends what can be mended
 /// without guessing: counts, marks, records that lead nowhere, and missing copies of the index. Inodes
 /// that lost their name get one in the root directory.

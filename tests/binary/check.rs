@@ -5,7 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::support::{
-    Shape, TestVolume, check_large, drop_caches, must, pattern, skip_mounts, text, write_large,
+    Shape, TestVolume, check_large, drop_caches, must, pattern, segment_files, skip_mounts, text,
+    write_large,
 };
 
 /// Bytes of the large file: several segments.
@@ -256,4 +257,28 @@ fn without_any_copy_of_the_index_everything_is_said_to_be_lost() {
     for options in [&[][..], &["--repair"]] {
         assert_eq!(volume.check(options).1, 4);
     }
+}
+
+#[test]
+fn what_a_deep_repair_mended_is_not_reported_as_open() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    volume.unmount();
+    let before = segment_files(&volume.members[1]);
+    let (name, bytes) = before.iter().next().expect("it has a segment");
+    let file = volume.members[1].join("segments").join(name);
+    fs::remove_file(&file).unwrap();
+    let (said, code) = volume.check(&["--repair"]);
+    assert_eq!(code, 3, "{said}");
+    let (said, code) = volume.check(&["--repair", "--deep"]);
+    assert_eq!(code, 0, "{said}");
+    let last = said.lines().last().unwrap_or_default();
+    assert!(last.ends_with("stripes: 1 fault, mended"), "{said}");
+    assert!(said.contains("shards are missing (mended)"), "{said}");
+    assert!(fs::read(&file).unwrap() == *bytes, "it is as it was");
+    assert_eq!(volume.check(&[]).1, 0);
 }
