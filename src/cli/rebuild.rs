@@ -123,7 +123,8 @@ fn for_people(rebuild: &RebuildReport, report: &Report) -> String {
     }
     if rebuild.bytes_waiting > 0 {
         lines.push(format!(
-            "{} found no directory with room that has nothing of the same stripes; add one with `cauchyfs member add`, or bring back what is away",
+            "{} found no directory with room that has nothing of the same stripes; add one with so much room with \
+             `cauchyfs member add`, bring back what is away, or remove files",
             format_size(rebuild.bytes_waiting)
         ));
     }

@@ -4,6 +4,7 @@ use crate::members::{
     BAD_SUPERBLOCK, FLAPPING, FORMER_MEMBER, MOUNTED_APART, NOT_GIVEN, UNVERIFIED,
 };
 
+use super::super::size::format_size;
 use super::{IndexReport, MemberReport, MemberState, RebuildState, Report, ScrubState, State};
 
 impl Report {
@@ -105,6 +106,12 @@ impl Report {
                     .find(|member| member.suspect)
                     .map_or(0, |member| member.index)
             ),
+            None if self.rebuild.bytes_waiting > 0 => self.make_room(),
+            None if self.is_nearly_full() => format!(
+                "nothing is missing, but there is room for {} more: remove files, or add a directory with `cauchyfs \
+                 member add MOUNTPOINT DIR`",
+                format_size(self.room())
+            ),
             None => "nothing to do".to_owned(),
         }
     }
@@ -117,7 +124,7 @@ impl Report {
         } else if self.scrub.state == ScrubState::Running || self.is_to_be_verified() {
             "wait: everything is being verified; what turns out to be missing is rebuilt then"
         } else if self.rebuild.bytes_waiting > 0 {
-            "`cauchyfs member add MOUNTPOINT DIR` makes room for what waits for a directory"
+            return self.make_room();
         } else if self.rebuild.bytes_unreadable > 0 {
             "`cauchyfs scrub MOUNTPOINT` names the files of which parts cannot be read; once they are removed, \
              or restored from a backup, `cauchyfs rebuild MOUNTPOINT` can go on"
@@ -125,6 +132,24 @@ impl Report {
             "`cauchyfs rebuild MOUNTPOINT` restores what is missing"
         }
         .to_owned()
+    }
+
+    fn make_room(&self) -> String {
+        format!(
+            "there is no room to rebuild {}: `cauchyfs member add MOUNTPOINT DIR` makes some, with a directory that has \
+             so much, and so does removing files",
+            format_size(self.rebuild.bytes_waiting)
+        )
+    }
+
+    fn room(&self) -> u64 {
+        let capacity = &self.capacity;
+        capacity.bytes_usable.saturating_sub(capacity.bytes_used)
+    }
+
+    /// Says whether less than a twentieth of the room for data is left.
+    fn is_nearly_full(&self) -> bool {
+        self.room() < self.capacity.bytes_usable / 20
     }
 
     fn next_step_without(&self, away: &[&MemberReport]) -> String {
@@ -170,8 +195,9 @@ impl Report {
         }
         if self.rebuild.bytes_waiting > 0 {
             return format!(
-                "there is no room to make up for {names} on the others: bring {them} back, put another in the place \
-                 with {replace}, or make room with `cauchyfs member add MOUNTPOINT DIR`"
+                "there is no room for {} to make up for {names} on the others: bring {them} back, put another in the \
+                 place with {replace}, or make room with `cauchyfs member add MOUNTPOINT DIR`, or by removing files",
+                format_size(self.rebuild.bytes_waiting)
             );
         }
         if self.lacks_shards() {
@@ -275,6 +301,35 @@ mod tests {
     #[test]
     fn whole_volumes_need_nothing() {
         assert_eq!(advice(|_| {}, &[], &[(2, 7)]), "nothing to do");
+    }
+
+    #[test]
+    fn a_volume_that_is_nearly_full_or_has_no_room_for_what_waits_is_said_to_be() {
+        let used = |bytes_used| {
+            move |report: &mut Report| {
+                report.capacity.bytes_usable = 100 << 20;
+                report.capacity.bytes_used = bytes_used;
+            }
+        };
+        assert_eq!(advice(used(90 << 20), &[], &[(2, 7)]), "nothing to do");
+        let said = advice(used(98 << 20), &[], &[(2, 7)]);
+        assert!(said.contains("room for 2.0 MiB more"), "{said}");
+        assert!(
+            said.contains("`cauchyfs member add MOUNTPOINT DIR`"),
+            "{said}"
+        );
+        let waiting = |report: &mut Report| report.rebuild.bytes_waiting = 3 << 20;
+        for row in [(2, 7), (1, 7)] {
+            let said = advice(waiting, &[], &[row]);
+            assert!(
+                said.starts_with("there is no room to rebuild 3.0 MiB"),
+                "{said}"
+            );
+            assert!(
+                said.contains("`cauchyfs member add MOUNTPOINT DIR`"),
+                "{said}"
+            );
+        }
     }
 
     #[test]
@@ -536,7 +591,9 @@ mod tests {
         assert!(said.starts_with("wait: what is missing"), "{said}");
         let said = advice(|report| report.rebuild.bytes_waiting = 1, &[], &[(1, 7)]);
         assert!(
-            said.starts_with("`cauchyfs member add MOUNTPOINT DIR`"),
+            said.starts_with(
+                "there is no room to rebuild 1 B: `cauchyfs member add MOUNTPOINT DIR`"
+            ),
             "{said}"
         );
         let unreadable = |report: &mut Report| report.rebuild.bytes_unreadable = 1;
