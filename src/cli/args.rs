@@ -251,10 +251,12 @@ pub(super) enum MemberChange {
   cauchyfs member replace /mnt/photos 2 /srv/e2
   cauchyfs member replace /mnt/photos /srv/d2 /srv/d2    # it was away, and is back")]
     Replace(ReplaceArguments),
-    /// Move everything off a directory, then let it go. Refused if the others would be too few.
+    /// Move everything off a directory, then let it go. Refused if the others would be too few. It goes on if this is
+    /// interrupted; `status` shows how far it is, and `member add` keeps the directory after all.
     #[command(after_help = "Examples:
   cauchyfs member remove /mnt/photos /srv/d3
-  cauchyfs member remove /mnt/photos 3")]
+  cauchyfs member remove /mnt/photos 3
+  cauchyfs member add /mnt/photos /srv/d3       # while it is being emptied: it stays")]
     Remove(RemoveArguments),
 }
 

@@ -8,7 +8,7 @@ use super::args::{MemberArguments, MemberChange, RebuildOptions};
 use super::control::{Answer, LiveMount, Request};
 use super::directories::check_newcomer;
 use super::failure::{Failure, Outcome, warn};
-use super::rebuild::follow;
+use super::rebuild::{follow, leave};
 use super::report::{MemberState, Report};
 
 /// Changes the members of a mounted volume.
@@ -37,7 +37,12 @@ pub(super) fn run(arguments: &MemberArguments) -> Result<Outcome, Failure> {
                 Answer::Leaving { member, order } => (member, order),
                 other => return Err(mount.beside_the_point(&other)),
             };
-            let outcome = follow(&mount, order, remove.rebuild.json)?;
+            let Some(outcome) = follow(&mount, order, remove.rebuild.json)? else {
+                let what = format!("member {leaving} is being emptied, to be let go,");
+                let keep =
+                    "and `cauchyfs member add`, with the mountpoint and its directory, keeps it";
+                return Ok(leave(&what, &mount, Some(keep)));
+            };
             let mut members = mount.report()?.members.into_iter();
             match members.find(|member| member.index == leaving) {
                 None => Ok(outcome),
@@ -95,7 +100,10 @@ fn join(
             if !options.json {
                 println!("member {member} is {}", canonical.display());
             }
-            let outcome = follow(mount, order, options.json)?;
+            let Some(outcome) = follow(mount, order, options.json)? else {
+                let what = format!("member {member} gets what it was taken in for");
+                return Ok(leave(&what, mount, None));
+            };
             let report = mount.report()?;
             Ok(outcome.max(judge_newcomer(&report, member)))
         }

@@ -1,11 +1,15 @@
 //! `cauchyfs rebuild`.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use signal_hook::consts::SIGINT;
 
 use super::args::RebuildArguments;
 use super::control::{Answer, LiveMount, Request};
-use super::failure::{Failure, Outcome};
+use super::failure::{Failure, Outcome, warn};
 use super::report::{IndexReport, LostFiles, RebuildReport, RedundancyReport, Report};
 use super::size::format_size;
 
@@ -33,17 +37,43 @@ pub(super) fn run(arguments: &RebuildArguments) -> Result<Outcome, Failure> {
         Answer::Ordered(order) => order,
         other => return Err(mount.beside_the_point(&other)),
     };
-    follow(&mount, order, arguments.rebuild.json)
+    let followed = follow(&mount, order, arguments.rebuild.json)?;
+    Ok(followed.unwrap_or_else(|| leave("the rebuild goes on", &mount, None)))
 }
 
-/// Waits until an order is carried out, and says what was counted afterwards.
+/// Says that what was ordered goes on although nobody waits for it any more, how that is watched, and what takes
+/// it back.
+pub(super) fn leave(what: &str, mount: &LiveMount, taken_back: Option<&str>) -> Outcome {
+    let mountpoint = mount.mountpoint().display();
+    let taken_back = taken_back.map_or_else(String::new, |how| format!(", {how}"));
+    warn(format_args!(
+        "{what} without this command\n  `cauchyfs status {mountpoint}` shows how far it is{taken_back}"
+    ));
+    Outcome::Degraded
+}
+
+/// Waits until an order is carried out, and says what was counted afterwards. Returns `None` if it was interrupted
+/// with Ctrl-C: the order is carried out nevertheless.
 ///
 /// # Errors
 ///
 /// If the daemon cannot go on.
-pub(super) fn follow(mount: &LiveMount, order: u64, json: bool) -> Result<Outcome, Failure> {
+pub(super) fn follow(
+    mount: &LiveMount,
+    order: u64,
+    json: bool,
+) -> Result<Option<Outcome>, Failure> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    // Whoever does not want to wait for an answer either interrupts it again.
+    signal_hook::flag::register_conditional_default(SIGINT, Arc::clone(&interrupted))
+        .and_then(|_| signal_hook::flag::register(SIGINT, Arc::clone(&interrupted)))
+        .map_err(Failure::environment)?;
     let bar = progress_bar();
     let rebuild = loop {
+        if interrupted.load(Ordering::SeqCst) {
+            bar.finish_and_clear();
+            return Ok(None);
+        }
         match mount.ask(&Request::RebuildProgress { order })? {
             Answer::Rebuild { report, done } => {
                 show(&bar, &report);
@@ -67,7 +97,7 @@ pub(super) fn follow(mount: &LiveMount, order: u64, json: bool) -> Result<Outcom
     } else {
         print!("{}", for_people(&rebuild, &report));
     }
-    Ok(outcome(&report))
+    Ok(Some(outcome(&report)))
 }
 
 /// Goes to standard error, and is hidden unless that is a terminal.

@@ -607,3 +607,41 @@ fn directories_that_do_not_do_are_refused_and_left_alone() {
     }
     volume.unmount();
 }
+
+#[test]
+fn a_removal_that_is_interrupted_goes_on_and_says_how_it_is_watched_and_taken_back() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO_AND_ONE, 3072);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let leaving = &volume.members[6];
+    let removal = std::process::Command::new(CAUCHYFS)
+        .args(["member", "remove", "--rate", "2MiB"])
+        .args([&volume.mountpoint, leaving])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    eventually("some of it is moved", || {
+        volume.status().0["rebuild"]["bytes_done"].as_u64() > Some(0)
+    });
+    must("kill", &["-INT", &removal.id().to_string()]);
+    let output = removal.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("member 6 is being emptied"), "{said}");
+    assert!(said.contains("`cauchyfs status "), "{said}");
+    assert!(said.contains("`cauchyfs member add`"), "{said}");
+    let done = || volume.status().0["rebuild"]["bytes_done"].as_u64();
+    let before = done();
+    eventually("it goes on", || done() > before);
+    assert_eq!(volume.members_in("removing"), 1);
+    let (code, said) = member(&volume, "add", &[text(leaving)]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(volume.members_in("removing"), 0);
+    volume.assert_healthy();
+    volume.unmount();
+    volume.assert_intact();
+}

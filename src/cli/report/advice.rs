@@ -91,7 +91,10 @@ impl Report {
                      leave it in its place until then"
                 )
             } else {
-                format!("leave {names} in place until it is empty and listed no more")
+                format!(
+                    "leave {names} in place until it is empty and listed no more; `cauchyfs member add MOUNTPOINT DIR` \
+                     keeps it after all"
+                )
             };
         }
         match of(&|member| member.suspect) {
@@ -340,6 +343,7 @@ mod tests {
             said.starts_with("leave member 3 (/srv/d3) in place"),
             "{said}"
         );
+        assert!(said.ends_with("`cauchyfs member add MOUNTPOINT DIR` keeps it after all"));
         let stuck = |report: &mut Report| {
             leaving(report);
             report.rebuild.bytes_waiting = 1;
