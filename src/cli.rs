@@ -66,7 +66,9 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
     match arguments.command {
         // Where it logs depends on its options.
         Command::Mount(_) => {}
-        Command::Check(_) | Command::Create(_) => logging::to_stderr_if_asked(verbosity),
+        Command::Check(_) | Command::Create(_) | Command::Extract(_) | Command::Status(_) => {
+            logging::to_stderr_if_asked(verbosity);
+        }
         _ => logging::to_stderr(verbosity),
     }
     match arguments.command {

@@ -419,6 +419,17 @@ mod tests {
         assert!(text.contains("would not survive another loss"), "{text}");
     }
 
+    /// What was written just now is in memory.
+    #[test]
+    fn that_there_are_no_stripes_is_not_said_to_be_all_there_will_be() {
+        let mut report = report(&[], &[], &[0, 1, 2]);
+        let text = report.for_people();
+        assert!(text.contains("gets there within five seconds"), "{text}");
+        report.mounted = false;
+        let text = report.for_people();
+        assert!(text.contains("\nno stripes\n"), "{text}");
+    }
+
     #[test]
     fn what_was_coded_where_and_how_fast_is_said_if_anything_was() {
         let coded = |bytes, millis| {

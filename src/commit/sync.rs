@@ -227,7 +227,10 @@ impl Pipeline {
             if lost.is_empty() {
                 return Ok(());
             }
-            log::warn!("{} shards were lost before they were durable", lost.len());
+            log::warn!(
+                "{} shards did not reach members that failed: they count as missing until they are rebuilt",
+                lost.len()
+            );
             let segment_of = |segment| self.volume.segment(segment);
             if let Some(stripe) = self.records.forget_shards(&lost, segment_of)? {
                 let needed = self.members.geometry().data_shards();

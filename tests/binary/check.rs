@@ -3,10 +3,11 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::support::{
-    Shape, TestVolume, check_large, drop_caches, must, pattern, segment_files, skip_mounts, text,
-    write_large,
+    CAUCHYFS, Shape, TestVolume, check_large, drop_caches, must, pattern, segment_files,
+    skip_mounts, text, write_large,
 };
 
 /// Bytes of the large file: several segments.
@@ -281,4 +282,41 @@ fn what_a_deep_repair_mended_is_not_reported_as_open() {
     assert!(said.contains("shards are missing (mended)"), "{said}");
     assert!(fs::read(&file).unwrap() == *bytes, "it is as it was");
     assert_eq!(volume.check(&[]).1, 0);
+}
+
+/// What is wrong is in the report, or made up for; the log is for who asks for it.
+#[test]
+fn commands_that_look_at_damaged_directories_do_not_mix_the_log_into_what_they_say() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    volume.unmount();
+    for name in segment_files(&volume.members[1]).keys() {
+        spoil(&volume.members[1].join("segments").join(name), 0, 1 << 20);
+    }
+    let out = volume.home.join("out");
+    let commands: [(&[&str], &[&str]); 3] = [
+        (&["extract"], &["--to", text(&out)]),
+        (&["status"], &[]),
+        (&["check", "--deep"], &[]),
+    ];
+    for (command, tail) in commands {
+        let logged = |verbose: &[&str]| {
+            let output = Command::new(CAUCHYFS)
+                .args(verbose)
+                .args(command)
+                .args(&volume.members)
+                .args(tail)
+                .output()
+                .expect("the binary runs");
+            String::from_utf8_lossy(&output.stderr).contains("WARN")
+        };
+        assert!(!logged(&[]), "{command:?}");
+        fs::remove_dir_all(&out).ok();
+        let is_read = command != ["status"];
+        assert_eq!(logged(&["-v"]), is_read, "{command:?}");
+    }
 }

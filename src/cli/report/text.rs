@@ -152,7 +152,13 @@ impl Report {
                 text,
                 format_args!("too few members are here to count what they hold"),
             ),
-            Some(_) if self.redundancy.is_empty() => push(text, format_args!("no stripes yet")),
+            Some(_) if self.redundancy.is_empty() && self.mounted => push(
+                text,
+                format_args!(
+                    "no stripes on the members: what is written gets there within five seconds"
+                ),
+            ),
+            Some(_) if self.redundancy.is_empty() => push(text, format_args!("no stripes")),
             Some(_) => {}
         }
         self.push_rebuild(text);
