@@ -376,6 +376,19 @@ mod tests {
         assert_eq!(plan.triggered(), 1);
     }
 
+    /// Has shards moved until one of those that have them is lost, which is given so much time from now on.
+    fn one_lost_while_moving(
+        given: Duration,
+        now: Instant,
+    ) -> (Arc<Pipeline>, Rebuilder, OrderNumber) {
+        let plan = FaultPlan::new();
+        let pipeline = to_be_balanced(&plan);
+        let rebuilder = rebuilder_after(given);
+        let order = rebuilder.order(None, true);
+        lose_one_while_moving(&rebuilder, &plan, &pipeline, now);
+        (pipeline, rebuilder, order)
+    }
+
     /// Returns how many losses the worst stripe bears.
     fn tolerated(pipeline: &Pipeline) -> Option<i16> {
         let rows = pipeline.redundancy().unwrap().rows.clone();
@@ -443,13 +456,9 @@ mod tests {
 
     #[test]
     fn who_goes_while_shards_are_moved_has_all_the_time_to_come_back() {
-        let plan = FaultPlan::new();
-        let pipeline = to_be_balanced(&plan);
         let given = Duration::from_secs(600);
-        let rebuilder = rebuilder_after(given);
-        let order = rebuilder.order(None, true);
         let start = Instant::now();
-        lose_one_while_moving(&rebuilder, &plan, &pipeline, start);
+        let (pipeline, rebuilder, order) = one_lost_while_moving(given, start);
         let work_by = |clock: &dyn Fn() -> Instant| {
             rebuilder.work_by(clock, &pipeline, &NoLocks).unwrap();
             tolerated(&pipeline)
@@ -464,13 +473,9 @@ mod tests {
 
     #[test]
     fn the_moving_of_shards_gives_way_once_the_time_is_over_of_who_is_away() {
-        let plan = FaultPlan::new();
-        let pipeline = to_be_balanced(&plan);
         let given = Duration::from_secs(600);
-        let rebuilder = rebuilder_after(given);
-        let order = rebuilder.order(None, true);
         let start = Instant::now();
-        lose_one_while_moving(&rebuilder, &plan, &pipeline, start);
+        let (pipeline, rebuilder, order) = one_lost_while_moving(given, start);
         let moved = held_by(&pipeline, 4);
         let looks = AtomicU64::new(0);
         let clock = || match looks.fetch_add(1, Ordering::Relaxed) {

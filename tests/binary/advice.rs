@@ -5,28 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use crate::support::{
-    CAUCHYFS, Disk, DiskKind, Shape, TestVolume, check_large, eventually, must, pattern, run,
+    CAUCHYFS, Disk, DiskKind, Shape, TestVolume, check_large, eventually, must, pattern, run, said,
     skip_mounts, text, write_large,
 };
 
 const LARGE: u64 = 96 << 20;
 
-fn command(volume: &TestVolume, words: &[&str], rest: &[&str]) -> (Option<i32>, String) {
-    let mut arguments = words.to_vec();
-    arguments.push(text(&volume.mountpoint));
-    arguments.extend(rest);
-    let output = run(CAUCHYFS, &arguments);
-    (output.status.code(), said(&output))
-}
-
-fn said(output: &Output) -> String {
-    let out = String::from_utf8_lossy(&output.stdout);
-    format!("{out}{}", String::from_utf8_lossy(&output.stderr))
-}
-
 /// What `status` advises to do next.
 fn next_step(volume: &TestVolume) -> String {
-    let (_, said) = command(volume, &["status"], &[]);
+    let (_, said) = volume.command(&["status"], &[]);
     said.lines().last().unwrap_or_default().to_owned()
 }
 
@@ -74,11 +61,11 @@ fn after_a_crash_the_volume_is_mounted_again_without_another_command() {
     let daemon = volume.daemon().expect("a daemon serves the mount");
     must("kill", &["-KILL", &daemon.to_string()]);
     // It is ending, and has its socket open for some moments more.
-    let (_, status) = command(&volume, &["status"], &[]);
+    let (_, status) = volume.command(&["status"], &[]);
     assert!(status.contains("gone"), "{status}");
     eventually("the daemon is dead", || volume.daemon().is_none());
     assert!(is_mounted(&volume), "the dead mount is in the way");
-    let (_, status) = command(&volume, &["status"], &[]);
+    let (_, status) = volume.command(&["status"], &[]);
     assert!(status.contains("is gone"), "{status}");
     // It is in nobody's way until the volume is open, and everything else there that a mount needs.
     let output = volume.try_mount(&[0, 1, 2], &[]);
@@ -132,18 +119,18 @@ fn the_log_tells_who_went_and_came_back_and_what_was_done() {
     eventually("the end of the rebuild is logged", || {
         volume.log().contains("rebuilt: ")
     });
-    assert_eq!(command(&volume, &["scrub"], &[]).0, Some(0));
+    assert_eq!(volume.command(&["scrub"], &[]).0, Some(0));
     log("scrub through: ");
     let last = text(&volume.members[6]);
-    let (code, said) = command(&volume, &["member", "remove"], &[last]);
+    let (code, said) = volume.command(&["member", "remove"], &[last]);
     assert_eq!(code, Some(0), "{said}");
     log("member 6 is to be emptied");
     log("member 6 is none any more");
-    let (code, said) = command(&volume, &["member", "add"], &[last]);
+    let (code, said) = volume.command(&["member", "add"], &[last]);
     assert_eq!(code, Some(0), "{said}");
     log("takes part as member 6");
     let new = volume.home.join("new");
-    let (code, said) = command(&volume, &["member", "replace"], &["0", text(&new)]);
+    let (code, said) = volume.command(&["member", "replace"], &["0", text(&new)]);
     assert_eq!(code, Some(0), "{said}");
     log("member 0 is to be emptied for member 7");
     volume.unmount();
@@ -209,7 +196,7 @@ fn what_a_mount_to_read_only_advises_is_not_refused_there() {
         (&["member", "remove"], &["0"]),
     ];
     for (words, rest) in refused {
-        let (code, said) = command(&volume, words, rest);
+        let (code, said) = volume.command(words, rest);
         assert_eq!(code, Some(2), "{words:?}: {said}");
         let lines: Vec<&str> = said.lines().collect();
         assert_eq!(lines.len(), 2, "{words:?}: {said}");
@@ -250,7 +237,7 @@ fn where_too_many_were_away_at_once_every_command_says_to_mount_the_volume_again
         (&["member", "remove"], &["4"]),
     ];
     for (words, rest) in refused {
-        let (code, said) = command(&volume, words, rest);
+        let (code, said) = volume.command(words, rest);
         assert_eq!(code, Some(2), "{words:?}: {said}");
         let last = said.lines().last().unwrap_or_default();
         assert!(
@@ -321,8 +308,8 @@ fn a_rebuild_is_not_done_while_copies_of_the_index_are_missing() {
     let volume = TestVolume::create(shape, 600);
     volume.mount();
     fs::create_dir(volume.path("no-stripes")).unwrap();
-    assert_eq!(command(&volume, &["rebuild"], &[]).0, Some(0));
-    let (code, said) = command(&volume, &["rebuild", "--json"], &[]);
+    assert_eq!(volume.command(&["rebuild"], &[]).0, Some(0));
+    let (code, said) = volume.command(&["rebuild", "--json"], &[]);
     assert_eq!(code, Some(0), "{said}");
     let document: serde_json::Value = serde_json::from_str(&said).expect("it is JSON");
     assert_eq!(document["progress"], 1.0, "{said}");
@@ -330,7 +317,7 @@ fn a_rebuild_is_not_done_while_copies_of_the_index_are_missing() {
         volume.delete_member(index);
     }
     eventually("the losses are seen", || volume.members_in("missing") == 2);
-    let (code, said) = command(&volume, &["rebuild"], &[]);
+    let (code, said) = volume.command(&["rebuild"], &[]);
     assert_eq!(code, Some(3), "{said}\n{}", volume.log());
     assert!(said.contains("the index has 2 of 3 copies"), "{said}");
     volume.unmount();

@@ -16,12 +16,7 @@ const LARGE: u64 = 96 << 20;
 const SEGMENT: usize = 16 << 20;
 
 fn member(volume: &TestVolume, change: &str, arguments: &[&str]) -> (Option<i32>, String) {
-    let mut all = vec!["member", change, text(&volume.mountpoint)];
-    all.extend(arguments);
-    let output = run(CAUCHYFS, &all);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned()
-        + &String::from_utf8_lossy(&output.stderr);
-    (output.status.code(), said)
+    volume.command(&["member", change], arguments)
 }
 
 fn beside(volume: &TestVolume, name: &str) -> PathBuf {

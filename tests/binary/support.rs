@@ -52,16 +52,21 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> Output {
         .unwrap_or_else(|error| panic!("cannot run {program}: {error}"))
 }
 
+/// All that a command said.
+pub(crate) fn said(output: &Output) -> String {
+    let out = String::from_utf8_lossy(&output.stdout);
+    format!("{out}{}", String::from_utf8_lossy(&output.stderr))
+}
+
 /// Runs a command that must succeed and returns its standard output.
 #[track_caller]
 pub(crate) fn must(program: &str, arguments: &[&str]) -> String {
     let output = run(program, arguments);
     assert!(
         output.status.success(),
-        "{program} {arguments:?}: {}\n{}{}",
+        "{program} {arguments:?}: {}\n{}",
         output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
+        said(&output)
     );
     String::from_utf8(output.stdout).expect("the output is text")
 }
@@ -126,6 +131,13 @@ pub(crate) struct TestVolume {
 }
 
 impl TestVolume {
+    /// Runs a command on the mount; returns how it ended, and all that it said.
+    pub(crate) fn command(&self, words: &[&str], rest: &[&str]) -> (Option<i32>, String) {
+        let arguments = [words, &[text(&self.mountpoint)], rest].concat();
+        let output = run(CAUCHYFS, &arguments);
+        (output.status.code(), said(&output))
+    }
+
     /// Makes a volume in fresh directories on a memory filesystem of `mebibytes`.
     pub(crate) fn create(shape: Shape, mebibytes: u64) -> Self {
         Self::create_on(shape, Disk::new(DiskKind::Tmpfs, mebibytes))

@@ -17,6 +17,14 @@ fn fill(fs: &TestFs, model: &mut Model) {
     }
 }
 
+/// Opens a volume with some files.
+fn filled(rig: &Rig) -> (TestFs, Model) {
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    fill(&fs, &mut model);
+    (fs, model)
+}
+
 fn rebuild_while(fs: &TestFs, between: &dyn Fn()) -> RebuildProgress {
     let wait = |_| {
         between();
@@ -74,9 +82,7 @@ fn what_a_member_has_that_returns_during_a_rebuild_still_counts() {
 #[test]
 fn who_is_back_gets_what_it_missed_and_what_others_have_that_are_away_waits_for_them() {
     let rig = Rig::new(2, 2, 7);
-    let fs = rig.open(&[]);
-    let mut model = Model::new();
-    fill(&fs, &mut model);
+    let (fs, mut model) = filled(&rig);
     fs.pipeline.checkpoint().unwrap();
     let before = fs.pipeline.volume.segments();
     fs.lose(&rig, 5);
@@ -111,9 +117,7 @@ fn who_is_back_gets_what_it_missed_and_what_others_have_that_are_away_waits_for_
 #[test]
 fn who_goes_again_while_it_is_brought_up_to_date_keeps_its_places() {
     let rig = Rig::new(2, 1, 5);
-    let fs = rig.open(&[]);
-    let mut model = Model::new();
-    fill(&fs, &mut model);
+    let (fs, model) = filled(&rig);
     fs.pipeline.checkpoint().unwrap();
     let before = fs.pipeline.volume.segments();
     fs.lose(&rig, 4);
@@ -141,14 +145,27 @@ fn who_goes_again_while_it_is_brought_up_to_date_keeps_its_places() {
     assert_holds(&fs, &model, "gone again");
 }
 
+/// Moves shards to members that have fewer.
+fn balance(fs: &TestFs) {
+    let before = RebuildProgress::default();
+    let moved = fs.pipeline.balance(&at_once(), &|| false, &before).unwrap();
+    assert!(moved.bytes_done > 0, "{moved:?}");
+}
+
+/// Frees all that nothing refers to any more.
+fn reap_all(fs: &TestFs) {
+    for _ in 0..6 {
+        fs.sync().unwrap();
+        fs.pipeline.reap().unwrap();
+    }
+}
+
 /// Files of segments that were rebuilt elsewhere go, and those of segments that moved back stay.
 #[test]
 fn who_is_back_keeps_no_file_of_what_is_elsewhere_by_now() {
     for moves_back in [false, true] {
         let rig = Rig::new(2, 1, 4);
-        let fs = rig.open(&[]);
-        let mut model = Model::new();
-        fill(&fs, &mut model);
+        let (fs, model) = filled(&rig);
         fs.pipeline.checkpoint().unwrap();
         fs.lose(&rig, 3);
         rebuild_while(&fs, &|| ());
@@ -156,18 +173,9 @@ fn who_is_back_keeps_no_file_of_what_is_elsewhere_by_now() {
         fs.take_back(&rig, 3);
         assert!(kept().len() > 3, "nobody waits for that");
         if moves_back {
-            assert!(
-                fs.pipeline
-                    .balance(&at_once(), &|| false, &RebuildProgress::default())
-                    .unwrap()
-                    .bytes_done
-                    > 0
-            );
+            balance(&fs);
         }
-        for _ in 0..6 {
-            fs.sync().unwrap();
-            fs.pipeline.reap().unwrap();
-        }
+        reap_all(&fs);
         let is_named = |(name, _): &(String, u64)| {
             let record = files::parse_segment(name).and_then(|id| fs.pipeline.volume.segment(id));
             let index = Some(crate::format::MemberIndex(3));
@@ -204,9 +212,7 @@ fn unreadable_blocks(fs: &TestFs, model: &Model) -> usize {
 fn a_member_that_is_removed_keeps_what_only_it_can_give() {
     const REMOVED: usize = 0;
     let rig = Rig::new(2, 1, 4);
-    let fs = rig.open(&[]);
-    let mut model = Model::new();
-    fill(&fs, &mut model);
+    let (fs, mut model) = filled(&rig);
     fs.close();
     let fs = rig.open(&[]);
     let shards = fs.written_shards();
@@ -250,10 +256,7 @@ fn a_member_that_is_removed_keeps_what_only_it_can_give() {
             model.remove(&file);
         }
     }
-    for _ in 0..6 {
-        fs.sync().unwrap();
-        fs.pipeline.reap().unwrap();
-    }
+    reap_all(&fs);
     rebuild_while(&fs, &|| ());
     assert_eq!(fs.pipeline.members().leaving(), []);
     assert_holds(&fs, &model, "removed");
@@ -262,25 +265,14 @@ fn a_member_that_is_removed_keeps_what_only_it_can_give() {
 #[test]
 fn a_segment_that_moves_back_before_its_old_file_was_removed_keeps_its_new_one() {
     let mut rig = Rig::new(2, 1, 3);
-    let fs = rig.open(&[]);
-    let mut model = Model::new();
-    fill(&fs, &mut model);
+    let (fs, _) = filled(&rig);
     rig.disks.push(MemDisk::new("new", DISK));
     let store: StoreRef = Arc::new(rig.disks[3].open());
     fs.pipeline.join(Seat::New, &store).unwrap();
-    assert!(
-        fs.pipeline
-            .balance(&at_once(), &|| false, &RebuildProgress::default())
-            .unwrap()
-            .bytes_done
-            > 0
-    );
+    balance(&fs);
     fs.lose(&rig, 3);
     rebuild_while(&fs, &|| ());
-    for _ in 0..4 {
-        fs.sync().unwrap();
-        fs.pipeline.reap().unwrap();
-    }
+    reap_all(&fs);
     fs.assert_shards_lie_on(&rig, &[3], "moved there and back");
     assert_eq!(fs.redundancy()[0].0, 1);
 }
@@ -288,9 +280,7 @@ fn a_segment_that_moves_back_before_its_old_file_was_removed_keeps_its_new_one()
 #[test]
 fn a_rebuild_ends_with_all_copies_of_the_index() {
     let rig = Rig::new(2, 1, 4);
-    let fs = rig.open(&[]);
-    let mut model = Model::new();
-    fill(&fs, &mut model);
+    let (fs, model) = filled(&rig);
     fs.pipeline.checkpoint().unwrap();
     let holder = fs.pipeline.index_copies().members[0];
     fs.lose(&rig, usize::from(holder.0));
@@ -306,9 +296,7 @@ fn a_rebuild_ends_with_all_copies_of_the_index() {
 fn a_scrub_that_is_stopped_leaves_no_file_that_counts_for_what_is_not_in_it() {
     for steps in 1..12 {
         let rig = Rig::new(2, 1, 3);
-        let fs = rig.open(&[]);
-        let mut model = Model::new();
-        fill(&fs, &mut model);
+        let (fs, _) = filled(&rig);
         fs.close();
         let fs = rig.open(&[]);
         let disk = rig.disks[1].open();
