@@ -37,6 +37,7 @@ use crate::volume::{Hold, Pin, Placed, Said, Space, Volume};
 
 mod audit;
 mod candidates;
+mod claims;
 mod compact;
 mod copies;
 mod error;

@@ -3,7 +3,8 @@
 //! A volume is made of directories, each with a superblock that says which member it is and what it
 //! knows of the others. This module finds out which of the directories at hand belong together and
 //! are up to date, keeps a record of who is there, and routes operations to members by index. It knows
-//! nothing of what the files hold, the superblock and the lock apart.
+//! nothing of what the files hold, the superblock and the lock apart; only where a superblock is lost does it look
+//! how far a journal goes.
 //!
 //! # Invariants
 //!
@@ -35,6 +36,7 @@ use crate::format::{Epoch, MemberIndex, VolumeId};
 use crate::store::{Executor, Store, StoreRef};
 
 mod brief;
+mod claims;
 mod create;
 mod epoch;
 mod error;
@@ -51,6 +53,7 @@ mod slots;
 mod verify;
 
 pub use brief::Patience;
+pub use claims::{Bereft, Claims};
 pub use create::CreateOptions;
 pub use error::{Absent, Half, MembersError};
 pub use health::{ErrorClass, ErrorCounts, MemberState, MemberStatus, Unusable};
@@ -109,6 +112,8 @@ pub struct Members {
     failed: AtomicBool,
     current_at_open: Vec<MemberIndex>,
     unusable: Vec<Unusable>,
+    /// See [`Members::claimed`].
+    claimed: BTreeMap<MemberIndex, bool>,
     /// The directories that are open and locked; none after [`Members::release`] but those that hang.
     holds: Holds,
     released: AtomicBool,
@@ -147,13 +152,30 @@ impl Members {
         access: Access,
         executor: Arc<Executor>,
     ) -> Result<Arc<Self>, MembersError> {
-        open::open(stores, access, executor).map(Arc::new)
+        Self::open_claiming(stores, &Claims::new(), access, executor)
+    }
+
+    /// Opens the volume like [`Members::open`], with directories that have lost their superblocks as the members
+    /// that `claims` say they are. [`Members::begin`] writes these superblocks anew. Those that are not known to be
+    /// up to date are stale, and [put back from an earlier time](PutBack).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Members::open`], and if the superblocks that are left are from an earlier time than what is claimed.
+    pub fn open_claiming(
+        stores: Vec<StoreRef>,
+        claims: &Claims,
+        access: Access,
+        executor: Arc<Executor>,
+    ) -> Result<Arc<Self>, MembersError> {
+        open::open(stores, claims, access, executor).map(Arc::new)
     }
 
     /// Begins to write: if others are there than the superblocks say, those that are up to date begin a
     /// new epoch, durable on return. To be called once it is known that the volume can be used with the
     /// members at hand, since those that are absent are stale from here on. Until then a member that fails
-    /// is set aside for as long as the volume is open, and no superblock knows of it.
+    /// is set aside for as long as the volume is open, and no superblock knows of it. Superblocks that were lost
+    /// are there again then.
     ///
     /// # Errors
     ///
@@ -164,12 +186,18 @@ impl Members {
             return Ok(());
         }
         roster.begun = true;
+        let (current, doubtful) = roster.take_made();
+        self.write_made(&current);
         let all_up = roster.admitted.iter().all(|index| self.is_up(*index));
-        if all_up && roster.is_settled() {
+        if all_up && doubtful.is_empty() && roster.is_settled() {
             return Ok(());
         }
         let target = roster.admitted.clone();
         let raised = self.raise_epoch(&mut roster, target);
+        if raised.is_ok() {
+            // Now that all others know that these are not up to date.
+            self.write_made(&doubtful);
+        }
         self.publish(&roster);
         raised
     }

@@ -37,6 +37,7 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<Outcome, Failure> {
 
 fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Outcome, Failure> {
     let repair = arguments.repair;
+    say_restored(volume);
     let check = |repair| check::check(&volume.pipeline, repair).map_err(|error| fs_failure(&error));
     let mut checked = check(repair)?;
     let pages = if repair {
@@ -72,6 +73,10 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Outcome, Failu
     if !away.is_empty() {
         println!("not checked, because away: {}", away.join(", "));
     }
+    let mut away = report.absentees();
+    if !repair && away.any(MemberReport::has_lost_superblock) {
+        println!("`cauchyfs check --repair` with all directories writes lost superblocks anew");
+    }
     println!(
         "{} inodes ({} directories), {} extents of {}, {} stripes: {}",
         checked.inodes,
@@ -94,6 +99,27 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Outcome, Failu
         State::Healthy if checked.mended < checked.found => Outcome::Degraded,
         State::Healthy => Outcome::Done,
     })
+}
+
+/// Says which superblocks were lost and are there again.
+fn say_restored(volume: &Volume) {
+    let members = volume.pipeline.members();
+    let live = members.live();
+    for (member, is_current) in members.claimed() {
+        let path = members.path(*member);
+        let rest = if *is_current {
+            ""
+        } else {
+            "; nobody can tell whether it is up to date, so a scrub verifies what it holds before that counts"
+        };
+        if live.contains(member) {
+            println!(
+                "{path}: its superblock was lost, and is made anew: it is member {member}{rest}"
+            );
+        } else {
+            println!("{path}: its superblock is lost, and could not be made anew");
+        }
+    }
 }
 
 /// Reads every shard, says what is wrong and counts what is right; or repairs what is wrong.

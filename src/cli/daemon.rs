@@ -239,6 +239,7 @@ fn open(plan: &Plan) -> Result<Volume, Failure> {
         threads: std::thread::available_parallelism().map_or(2, usize::from),
         member_timeout: plan.member_timeout,
         schedule: plan.schedule,
+        restores_superblocks: false,
     };
     let fs_options = FsOptions {
         atime: match plan.options.atime {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::failure::Outcome;
 use crate::cuda::{Coded, Coding};
+use crate::members::BAD_SUPERBLOCK;
 
 mod advice;
 mod lost;
@@ -246,6 +247,12 @@ impl MemberReport {
             MemberState::Online | MemberState::Rebuilding | MemberState::Removing => true,
             MemberState::Missing | MemberState::Faulted => false,
         }
+    }
+
+    /// Says whether something of it is there, but not its superblock.
+    pub(super) fn has_lost_superblock(&self) -> bool {
+        let mut reason = self.reason.iter();
+        !self.is_here() && reason.any(|reason| reason.starts_with(BAD_SUPERBLOCK))
     }
 
     /// Says whether it is being emptied, to be let go.

@@ -53,6 +53,8 @@ pub(super) struct VolumeOptions {
     pub(super) member_timeout: Duration,
     /// What is done in the background, and when.
     pub(super) schedule: Schedule,
+    /// Whether superblocks that are lost are made anew from the others, where anything may be written.
+    pub(super) restores_superblocks: bool,
 }
 
 impl VolumeOptions {
@@ -65,6 +67,7 @@ impl VolumeOptions {
             threads: 2,
             member_timeout: MEMBER_TIMEOUT,
             schedule: Schedule::default(),
+            restores_superblocks: false,
         }
     }
 }
@@ -141,9 +144,18 @@ fn open_pipeline(
             index_cache_bytes: options.cache_bytes / 2,
             threads: options.threads,
         };
-        match Pipeline::open(stores, &open, executor(options.member_timeout)) {
+        let opened = if options.restores_superblocks {
+            open_restoring(stores, &open, options.member_timeout, &mut notes)
+        } else {
+            Pipeline::open(stores, &open, executor(options.member_timeout))
+        };
+        match opened {
             Ok(pipeline) => {
-                notes.extend(pipeline.members().unusable().iter().cloned());
+                for unusable in pipeline.members().unusable() {
+                    if notes.iter().all(|note| note.path != unusable.path) {
+                        notes.push(unusable.clone());
+                    }
+                }
                 return Ok((pipeline, notes));
             }
             Err(CommitError::Members(error)) if matches!(*error, MembersError::InUse { .. }) => {
@@ -159,13 +171,29 @@ fn open_pipeline(
                 std::thread::sleep(LEAVE_POLL);
             }
             Err(error) => {
-                return Err(add_notes(
-                    open_failure(&error, directories, options),
-                    &notes,
-                ));
+                let mut failure = open_failure(&error, directories, options);
+                if options.restores_superblocks && failure.fault == Fault::TooFew {
+                    // It is what the error advises that was tried.
+                    failure.advice = None;
+                }
+                return Err(add_notes(failure, &notes));
             }
         }
     }
+}
+
+/// Opens a volume with the members that have lost their superblocks, which they have again then; notes which
+/// directories cannot be told to be members, and why.
+fn open_restoring(
+    stores: Vec<StoreRef>,
+    options: &OpenOptions,
+    member_timeout: Duration,
+    notes: &mut Vec<Unusable>,
+) -> Result<Arc<Pipeline>, CommitError> {
+    let executor = executor(member_timeout);
+    let (claims, others) = Pipeline::claims(&stores, options, &executor)?;
+    notes.extend(others);
+    Pipeline::open_claiming(stores, &claims, options, executor)
 }
 
 /// Puts into words why a volume could not be opened: what is damaged may be whole on who is away.
@@ -286,7 +314,7 @@ impl Volume {
     }
 
     /// Opens it to change its records, without background work: what a crash cut off is finished
-    /// first, and nothing changes by itself then. Warns of directories that could not be used.
+    /// first, superblocks that are lost are made anew, and nothing changes by itself then. Warns of directories that could not be used.
     ///
     /// # Errors
     ///
@@ -294,6 +322,7 @@ impl Volume {
     pub(super) fn open_to_repair(directories: &Directories) -> Result<Self, Failure> {
         let options = VolumeOptions {
             access: Access::ReadWrite,
+            restores_superblocks: true,
             ..VolumeOptions::looking()
         };
         let volume = Self::open_at_rest(directories, &options, FsOptions::default())?;

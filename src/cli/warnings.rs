@@ -13,6 +13,9 @@ use crate::members::Unusable;
 const LOST_SEGMENTS: &str =
     "files have bytes on missing members alone; `cauchyfs status` names them";
 
+/// How members come back that are there but for their superblocks.
+const LOST_SUPERBLOCK: &str = "`cauchyfs check --repair` with all directories, unmounted, writes superblocks anew that are lost";
+
 /// What is said of a volume that was mounted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Warnings {
@@ -42,6 +45,9 @@ pub(super) fn of(volume: &Volume) -> Result<Warnings, Failure> {
             None => format!("{} is missing", member.name()),
         })
         .collect();
+    if absentees.iter().any(MemberReport::has_lost_superblock) {
+        lines.push(LOST_SUPERBLOCK.to_owned());
+    }
     if volume.pipeline.has_lost_segments() {
         lines.push(LOST_SEGMENTS.to_owned());
     }

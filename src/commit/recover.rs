@@ -7,7 +7,7 @@ use super::{CommitError, OpenOptions, Pipeline, records::Records, redundancy::as
 use crate::cuda;
 use crate::format::record::{LostBytes, Segment, SegmentStripe};
 use crate::format::{BLOCK_SIZE, Record, SegmentId, StripeId, VolumeId, key};
-use crate::members::{Access, CreateOptions, Members};
+use crate::members::{Access, Claims, CreateOptions, Members};
 use crate::meta::{Batch, Meta, MetaOptions, StripeData};
 use crate::store::{Executor, StoreRef};
 use crate::volume::{Catalog, Volume, VolumeOptions};
@@ -70,7 +70,23 @@ impl Pipeline {
         options: &OpenOptions,
         executor: Arc<Executor>,
     ) -> Result<Arc<Self>, CommitError> {
-        let members = Members::open(stores, options.access, executor)?; // step 1
+        Self::open_claiming(stores, &Claims::new(), options, executor)
+    }
+
+    /// Opens a volume like [`Pipeline::open`], with directories that have lost their superblocks
+    /// ([`Pipeline::claims`]). To be written to, these are there again when this returns, as far as the directories
+    /// take them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::open`].
+    pub fn open_claiming(
+        stores: Vec<StoreRef>,
+        claims: &Claims,
+        options: &OpenOptions,
+        executor: Arc<Executor>,
+    ) -> Result<Arc<Self>, CommitError> {
+        let members = Members::open_claiming(stores, claims, options.access, executor)?; // step 1
         let (engine, dispatch) = cuda::open(&options.engine)?;
         let dispatch = Arc::new(dispatch);
         let meta_options = MetaOptions {

@@ -27,6 +27,7 @@ use crate::store::{
 use crate::volume::Catalog;
 
 mod beside;
+mod claims;
 mod counting;
 mod crash;
 mod creation;

@@ -15,13 +15,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use uuid::Uuid;
 
-use super::lineage::Lineage;
+use super::lineage::{Found, Lineage, Origin};
 use super::{Members, MembersError, slots};
 use crate::format::superblock::{
     EpochMark, Features, LastSeen, MAX_HISTORY, MAX_PATH, MemberEntry, Superblock,
 };
 use crate::format::{Epoch, Generation, MemberIndex};
-use crate::store::{Op, Request};
+use crate::store::{Op, Request, Store};
 
 /// What the superblocks say, and who belongs to the current epoch.
 #[derive(Debug)]
@@ -30,6 +30,8 @@ pub(super) struct Roster {
     blocks: BTreeMap<MemberIndex, Superblock>,
     /// How each member was when it was written to last, as far as that is known.
     last_seen: BTreeMap<MemberIndex, LastSeen>,
+    /// The members whose superblocks were lost, and are to be written anew.
+    made: BTreeSet<MemberIndex>,
     /// The members of the current epoch, as far as they were found.
     pub(super) admitted: BTreeSet<MemberIndex>,
     /// Epochs that led here; the last is the current one.
@@ -49,7 +51,10 @@ pub(super) struct Roster {
 impl Roster {
     pub(super) fn new(lineage: &Lineage) -> Self {
         let present = lineage.present.iter();
+        let is_made = |found: &Found| found.origin != Origin::Read;
+        let made = present.clone().filter(|(_, found)| is_made(found));
         Self {
+            made: made.map(|(index, _)| *index).collect(),
             blocks: present
                 .map(|(index, found)| (*index, found.block.clone()))
                 .collect(),
@@ -62,6 +67,24 @@ impl Roster {
             features: lineage.tip.features,
             extension: lineage.tip.extension.clone(),
         }
+    }
+
+    /// Returns the superblocks that are to be written anew, once: those of members that are up to date, and those
+    /// of others. Of the latter the next epoch knows that they are older than what they should be, until they are
+    /// written once more.
+    pub(super) fn take_made(&mut self) -> (Vec<Superblock>, Vec<Superblock>) {
+        let made = std::mem::take(&mut self.made);
+        let blocks = made
+            .iter()
+            .filter_map(|index| self.blocks.get(index).cloned());
+        let (current, doubtful): (Vec<_>, Vec<_>) =
+            blocks.partition(|block| self.admitted.contains(&block.index));
+        for block in &doubtful {
+            let seen = self.last_seen.entry(block.index).or_default();
+            seen.epoch = seen.epoch.max(block.head().epoch);
+            seen.generation = seen.generation.max(Generation(block.generation.0 + 1));
+        }
+        (current, doubtful)
     }
 
     pub(super) fn epoch(&self) -> Epoch {
@@ -280,6 +303,20 @@ impl Members {
             if self.write_superblocks(roster, beginnings) {
                 log::info!("epoch {} with {} members", mark.epoch, target.len());
                 return Ok(());
+            }
+        }
+    }
+
+    /// Writes superblocks where there were none, in both slots.
+    pub(super) fn write_made(&self, blocks: &[Superblock]) {
+        for block in blocks {
+            let Some(store) = self.store(block.index) else {
+                continue;
+            };
+            let whole = block.clone();
+            let write = move |store: &dyn Store| slots::write_whole(store, &whole);
+            if let Err(error) = self.executor.call(&store, "write the superblock", write) {
+                self.mark_down(block.index, &error);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::slots::BAD_SUPERBLOCK;
 use crate::codec::{CodecError, Geometry};
 use crate::format::{Epoch, FormatError, MemberIndex, VolumeId};
 use crate::store::StoreError;
@@ -13,13 +14,16 @@ pub struct Absent {
     pub index: MemberIndex,
     /// Where it was last seen; empty if that is not known.
     pub path: String,
+    /// What is wrong with the directory that is there.
+    pub reason: Option<String>,
 }
 
 impl fmt::Display for Absent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.path.as_str() {
-            "" => write!(f, "member {}", self.index),
-            path => write!(f, "member {} (last seen at {path})", self.index),
+        match (self.path.as_str(), &self.reason) {
+            ("", _) => write!(f, "member {}", self.index),
+            (path, None) => write!(f, "member {} (last seen at {path})", self.index),
+            (path, Some(reason)) => write!(f, "member {} ({path}: {reason})", self.index),
         }
     }
 }
@@ -243,10 +247,19 @@ pub enum MembersError {
         to_read: usize,
         /// Those that were not found.
         missing: Vec<Absent>,
+        /// Directories in which something of a member is, but no superblock.
+        bereft: Vec<String>,
         /// Whether they are enough to read what is on them.
         readable: bool,
         /// Whether nothing was ever written to them: what made the volume was cut off.
         unfinished: bool,
+    },
+
+    /// What a directory without a superblock holds is newer than all superblocks that are left.
+    #[error("{path} has lost its superblock, and went on without those that have theirs")]
+    OldSuperblocks {
+        /// The directory.
+        path: String,
     },
 
     /// Parts of the volume were mounted without each other, and each has what the others lack.
@@ -334,7 +347,9 @@ impl MembersError {
                 "`cauchyfs status {path}` says which; only if nothing of that volume is needed any more, empty {path} first"
             )),
             Self::UnreadableMember { path, .. } => Some(format!(
-                "check its disk, and try again; only if nothing that {path} holds is needed any more, empty it first"
+                "leave {path} as it is: `cauchyfs member replace MOUNTPOINT OLD NEW_DIR` makes anew what it held, or, with the \
+                 volume unmounted, `cauchyfs check --repair` with all directories its superblock; only if nothing of any \
+                 volume is needed of it any more, empty it first"
             )),
             Self::FormerMember { path, .. } => Some(format!(
                 "what it holds is of no use to the volume any more: empty {path}, and it is as good as any other"
@@ -359,6 +374,11 @@ impl MembersError {
                 "add a directory first, with `cauchyfs member add`, or replace this one".into(),
             ),
             Self::NoSuchMember { .. } => Some("`cauchyfs status` lists the members".into()),
+            Self::NoMember { reasons } if reasons.iter().any(|reason| reason.contains(BAD_SUPERBLOCK)) => Some(
+                "a superblock that is lost is made anew from another member's: give `cauchyfs check --repair` a directory \
+                 of the volume that has its own; without any, only a copy of one from a backup helps"
+                    .into(),
+            ),
             Self::NoMember { .. } => Some(
                 "check the paths, and that the disks are mounted; a new volume is made with `cauchyfs create`, in empty directories"
                     .into(),
@@ -374,8 +394,13 @@ impl MembersError {
                     .into(),
             ),
             Self::Newer { .. } => Some("use the version of cauchyfs that wrote it, or a newer one".into()),
-            Self::TooFew { readable, unfinished, .. } => Some(format!(
-                "give all directories of the volume, and check that their disks are mounted{}",
+            Self::TooFew { readable, unfinished, bereft, .. } => Some(format!(
+                "give all directories of the volume{}{}",
+                if bereft.is_empty() {
+                    ", and check that their disks are mounted"
+                } else {
+                    " to `cauchyfs check --repair`: it writes superblocks anew that are lost"
+                },
                 if *readable {
                     "; if the rest is lost for good, mount it with `-o ro` or save what is left with \
                      `cauchyfs extract`"
@@ -384,6 +409,10 @@ impl MembersError {
                 } else {
                     ""
                 }
+            )),
+            Self::OldSuperblocks { path } => Some(format!(
+                "give the directories with which {path} was mounted last too: with the superblock of one of them that of \
+                 {path} can be made anew"
             )),
             Self::SplitBrain { halves } => Some(way_out(halves)),
             Self::Overtaken { half } => Some(format!(

@@ -10,7 +10,7 @@ use crate::format::superblock::MemberEntry;
 use crate::format::{MemberId, MemberIndex};
 use crate::store::{StoreError, StoreErrorKind, StoreRef};
 
-use super::slots::chain;
+use super::slots::{BAD_SUPERBLOCK, chain};
 
 /// Whether a member takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +89,14 @@ pub struct Unusable {
     pub path: String,
     /// Why.
     pub reason: String,
+}
+
+impl Unusable {
+    /// Says whether something of a member is there, but not its superblock.
+    #[must_use]
+    pub fn has_lost_superblock(&self) -> bool {
+        self.reason.starts_with(BAD_SUPERBLOCK)
+    }
 }
 
 impl fmt::Display for Unusable {

@@ -19,9 +19,9 @@ use uuid::Uuid;
 
 use super::epoch::put_entry;
 use super::health::{Member, MemberState};
-use super::slots::{BAD_SUPERBLOCK, Look, SUPERBLOCK_LEN, chain, look, padded};
+use super::slots::{BAD_SUPERBLOCK, Look, chain, look, write_whole};
 use super::{Access, Members, MembersError, create};
-use crate::format::superblock::{MAX_MEMBERS, MemberEntry, SLOT_BYTES, SLOTS, Superblock};
+use crate::format::superblock::{MAX_MEMBERS, MemberEntry, Superblock};
 use crate::format::{Generation, MemberId, MemberIndex, SegmentId, files};
 use crate::store::{Hold, Store, StoreError, StoreErrorKind, StoreLock, StoreRef};
 
@@ -132,7 +132,7 @@ impl Members {
         let call = |action, work: Work| self.executor.call(store, action, work);
         if let Some(block) = fresh {
             // First of all: what is left of an attempt that was cut off is known by it.
-            let write = move |store: &dyn Store| write_first_block(store, &block);
+            let write = move |store: &dyn Store| write_whole(store, &block);
             call("write the superblock", Box::new(write))?;
         }
         for name in files::JOURNALS {
@@ -341,6 +341,11 @@ impl Members {
                 (MembersError::AlreadyMember { path }, None, Some(reason)) => {
                     MembersError::UnreadableMember { path, reason }
                 }
+                (MembersError::NotEmpty { path, .. }, None, Some(reason))
+                    if reason.starts_with(BAD_SUPERBLOCK) =>
+                {
+                    MembersError::UnreadableMember { path, reason }
+                }
                 (refusal, ..) => refusal,
             });
         }
@@ -480,15 +485,4 @@ fn has_no_segments(store: &dyn Store) -> Result<bool, StoreError> {
 
 fn narrow(shards: usize) -> u8 {
     u8::try_from(shards).expect("a geometry has at most 255 shards")
-}
-
-/// Writes the first superblock of a new member, in both slots.
-fn write_first_block(store: &dyn Store, block: &Superblock) -> Result<(), StoreError> {
-    store.remove(files::SUPERBLOCK)?;
-    store.create(files::SUPERBLOCK, SUPERBLOCK_LEN)?;
-    for slot in 0..SLOTS {
-        let offset = (slot * SLOT_BYTES) as u64;
-        store.write_at(files::SUPERBLOCK, offset, &padded(block))?;
-    }
-    store.sync(files::SUPERBLOCK)
 }

@@ -9,11 +9,35 @@ use crate::format::superblock::{EpochMark, Superblock};
 use crate::format::{MemberId, MemberIndex};
 use crate::store::StoreRef;
 
+/// Where a superblock comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// From its directory.
+    Read,
+    /// It was lost, and is made from what the others say.
+    Made {
+        /// Whether the directory is known to be up to date.
+        is_current: bool,
+    },
+}
+
 /// A directory and the superblock in it.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) store: StoreRef,
     pub(super) block: Superblock,
+    pub(super) origin: Origin,
+}
+
+impl Found {
+    pub(super) fn read(store: StoreRef, block: Superblock) -> Self {
+        let origin = Origin::Read;
+        Self {
+            store,
+            block,
+            origin,
+        }
+    }
 }
 
 /// What a set of superblocks comes to.
@@ -68,6 +92,7 @@ pub(super) fn trace(
     check_one_line(&present)?;
     let current = present
         .values()
+        .filter(|found| found.origin != Origin::Made { is_current: false })
         .map(|found| &found.block)
         .filter(|block| belongs(block, &tip))
         .map(|block| block.index)
@@ -171,6 +196,7 @@ impl Lineage {
     pub(super) fn check_sufficient(
         &self,
         access: Access,
+        unusable: &[Unusable],
         is_unfinished: impl FnOnce() -> bool,
     ) -> Result<(), MembersError> {
         let data = usize::from(self.tip.data_shards);
@@ -197,7 +223,12 @@ impl Lineage {
             kind,
             needed,
             to_read,
-            missing: self.missing(),
+            missing: self.missing(unusable),
+            bereft: unusable
+                .iter()
+                .filter(|unusable| unusable.has_lost_superblock())
+                .map(|unusable| unusable.path.clone())
+                .collect(),
             readable: current >= 1 && present >= data,
             unfinished: is_unfinished(),
         })
@@ -215,13 +246,18 @@ impl Lineage {
         }
     }
 
-    fn missing(&self) -> Vec<Absent> {
+    fn missing(&self, unusable: &[Unusable]) -> Vec<Absent> {
         let entries = (0..).map(MemberIndex).zip(&self.tip.members);
         entries
             .filter(|(index, entry)| !entry.is_vacant() && !self.present.contains_key(index))
-            .map(|(index, entry)| Absent {
-                index,
-                path: String::from_utf8_lossy(&entry.path).into_owned(),
+            .map(|(index, entry)| {
+                let path = String::from_utf8_lossy(&entry.path).into_owned();
+                let seen = unusable.iter().find(|unusable| unusable.path == path);
+                Absent {
+                    index,
+                    reason: seen.map(|unusable| unusable.reason.clone()),
+                    path,
+                }
             })
             .collect()
     }

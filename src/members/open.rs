@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::{Mutex, RwLock};
 
+use super::claims::{self, Claims};
 use super::epoch::Roster;
 use super::health::Member;
 use super::holds::Holds;
-use super::lineage::{Found, Lineage, trace};
+use super::lineage::{Found, Lineage, Origin, trace};
 use super::put_back::Unverified;
-use super::slots::{Look, chain, look};
+use super::slots::{BAD_SUPERBLOCK, Look, chain, look};
 use super::{Access, Members, MembersError, Shape, Unusable};
 use crate::codec::{CodeId, Geometry};
 use crate::format::superblock::Superblock;
@@ -28,6 +29,7 @@ pub const NOT_GIVEN: &str = "not among the directories given";
 /// 3. Trace the epochs; refuse what does not belong together or is too little.
 pub(super) fn open(
     stores: Vec<StoreRef>,
+    claims: &Claims,
     access: Access,
     executor: Arc<Executor>,
 ) -> Result<Members, MembersError> {
@@ -35,7 +37,7 @@ pub(super) fn open(
         return Err(MembersError::NoDirectory);
     }
     let mut unusable = Vec::new();
-    let mut found = find(stores, &executor, &mut unusable)?;
+    let mut found = find(stores, claims, &executor, &mut unusable)?;
     let holds = Holds::default();
     // Before locking: one directory given twice would be locked out by itself.
     trace(found.clone(), &mut unusable.clone())?;
@@ -44,14 +46,15 @@ pub(super) fn open(
         Access::ReadOnly => Hold::Shared,
     };
     let stores = lock(found, hold, &executor, &holds, &mut unusable)?;
-    found = find(stores, &executor, &mut unusable)?;
+    found = find(stores, claims, &executor, &mut unusable)?;
     let lineage = trace(found, &mut unusable)?;
     lineage.check_features(access)?;
-    lineage.check_sufficient(access, || is_unfinished(&lineage, &executor))?;
+    lineage.check_sufficient(access, &unusable, || is_unfinished(&lineage, &executor))?;
     let mut members = build(&lineage, access, executor, unusable, holds)?;
     let roster = members.roster.lock();
     members.publish(&roster);
     members.note_older(&roster);
+    members.note_claimed();
     let current = roster.admitted.iter().copied().collect();
     drop(roster);
     members.current_at_open = current;
@@ -64,7 +67,7 @@ pub(super) fn survey(
     executor: Arc<Executor>,
 ) -> Result<Members, MembersError> {
     let mut unusable = Vec::new();
-    let found = find(stores, &executor, &mut unusable)?;
+    let found = find(stores, &Claims::new(), &executor, &mut unusable)?;
     let lineage = trace(found, &mut unusable)?;
     let members = build(
         &lineage,
@@ -81,23 +84,24 @@ pub(super) fn survey(
 
 fn find(
     stores: Vec<StoreRef>,
+    claims: &Claims,
     executor: &Executor,
     unusable: &mut Vec<Unusable>,
 ) -> Result<Vec<Found>, MembersError> {
     let looks = look(&stores, executor)?;
     let mut found = Vec::with_capacity(stores.len());
+    let mut claimed = Vec::new();
     for (store, look) in stores.into_iter().zip(looks) {
-        match look {
-            Look::Member(block) => found.push(Found {
-                store,
-                block: *block,
-            }),
-            Look::Unusable(reason) => unusable.push(Unusable {
-                path: store.label(),
-                reason,
-            }),
+        let path = store.label();
+        match (look, claims.get(&path)) {
+            (Look::Member(block), _) => found.push(Found::read(store, *block)),
+            (Look::Unusable(reason), Some(member)) if reason.starts_with(BAD_SUPERBLOCK) => {
+                claimed.push((store, *member));
+            }
+            (Look::Unusable(reason), _) => unusable.push(Unusable { path, reason }),
         }
     }
+    found.extend(claims::make(&found, claimed, executor)?);
     Ok(found)
 }
 
@@ -146,7 +150,15 @@ fn build(
         .map(Arc::new)
         .collect();
     let roster = Roster::new(lineage);
+    let claimed = lineage.present.iter().filter_map(|(index, found)| {
+        if let Origin::Made { .. } = found.origin {
+            Some((*index, lineage.current.contains(index)))
+        } else {
+            None
+        }
+    });
     Ok(Members {
+        claimed: claimed.collect(),
         shape,
         access,
         executor,

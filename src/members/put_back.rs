@@ -115,6 +115,16 @@ impl Members {
         all.1.retain(|member, number| !is_verified(member, number));
     }
 
+    /// Takes note of the members whose superblocks were lost, unless they are known to be up to date.
+    pub(super) fn note_claimed(&self) {
+        if self.access == Access::ReadOnly {
+            return;
+        }
+        for (member, _) in self.claimed.iter().filter(|(_, is_current)| !**is_current) {
+            self.unverified.add(*member);
+        }
+    }
+
     /// Takes note of the members whose superblocks are older than what was last written to them.
     pub(super) fn note_older(&self, roster: &Roster) {
         for index in self.indices() {

@@ -161,3 +161,14 @@ pub(super) fn sync_op() -> Op {
         name: files::SUPERBLOCK.into(),
     }
 }
+
+/// Writes a superblock where there is none that counts, in both slots. Durable on return.
+pub(super) fn write_whole(store: &dyn Store, block: &Superblock) -> Result<(), StoreError> {
+    store.remove(files::SUPERBLOCK)?;
+    store.create(files::SUPERBLOCK, SUPERBLOCK_LEN)?;
+    for slot in 0..SLOTS {
+        let offset = (slot * SLOT_BYTES) as u64;
+        store.write_at(files::SUPERBLOCK, offset, &padded(block))?;
+    }
+    store.sync(files::SUPERBLOCK)
+}

@@ -106,6 +106,13 @@ impl MemDisk {
         }
     }
 
+    /// Returns the disk with another name in messages, as where it is mounted elsewhere.
+    #[must_use]
+    pub fn labelled(self, label: &str) -> Self {
+        let label = label.into();
+        Self { label, ..self }
+    }
+
     /// Opens the directory of the disk.
     #[must_use]
     pub fn open(&self) -> MemStore {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::{
-    CAUCHYFS, Shape, TestVolume, check_large, drop_caches, must, pattern, segment_files,
+    CAUCHYFS, Shape, TestVolume, check_large, drop_caches, must, pattern, run, segment_files,
     skip_mounts, text, write_large,
 };
 
@@ -49,7 +49,7 @@ fn remove_journals(member: &Path) {
 
 /// Whatever happens to one member, and then to a second one, costs no byte. What `check` says of it is
 /// in the codes.
-const HARMS: [(&str, Harm, Codes); 9] = [
+const HARMS: [(&str, Harm, Codes); 10] = [
     // Bytes are not read.
     (
         "wrong bytes in segment files",
@@ -90,7 +90,12 @@ const HARMS: [(&str, Harm, Codes); 9] = [
     (
         "both slots damaged",
         |member| spoil(&member.join("superblock"), 0, 131_072),
-        [3, 3, 3],
+        [3, 0, 0],
+    ),
+    (
+        "the superblock deleted",
+        |member| fs::remove_file(member.join("superblock")).expect("the volume is not in use"),
+        [3, 0, 0],
     ),
     (
         "heads of the index damaged",
@@ -318,5 +323,70 @@ fn commands_that_look_at_damaged_directories_do_not_mix_the_log_into_what_they_s
         fs::remove_dir_all(&out).ok();
         let is_read = command != ["status"];
         assert_eq!(logged(&["-v"]), is_read, "{command:?}");
+    }
+}
+
+/// One superblock is enough to make all others anew; without any, nobody is told to try that.
+#[test]
+fn superblocks_that_are_lost_are_named_and_come_back_by_a_repair() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 1024);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    volume.unmount();
+    let lose = |index: usize| fs::remove_file(volume.members[index].join("superblock")).unwrap();
+    lose(5);
+    let mounted = volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
+    assert_eq!(mounted.status.code(), Some(3), "{mounted:?}");
+    let said = String::from_utf8_lossy(&mounted.stderr);
+    assert!(said.contains("its superblock is gone"), "{said}");
+    assert!(said.contains("`cauchyfs check --repair`"), "{said}");
+    volume.unmount();
+    (1..5).for_each(lose);
+
+    let mounted = volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
+    assert_eq!(mounted.status.code(), Some(2), "{mounted:?}");
+    let said = String::from_utf8_lossy(&mounted.stderr);
+    let named = format!("({}: its superblock is gone)", text(&volume.members[3]));
+    assert!(said.contains(&named), "{said}");
+    assert!(said.contains("`cauchyfs check --repair`"), "{said}");
+    let all: Vec<&str> = volume.members.iter().map(|member| text(member)).collect();
+    let status = run(CAUCHYFS, &[&["status"], &all[..]].concat());
+    let said = String::from_utf8_lossy(&status.stdout);
+    let next = said.lines().last().unwrap();
+    assert!(
+        next.starts_with("next: `cauchyfs check --repair`"),
+        "{said}"
+    );
+
+    let (said, code) = volume.check(&["--repair"]);
+    // The volume was mounted without the last one: it is to be verified.
+    assert_eq!(code, 3, "{said}");
+    assert!(said.contains("it is member 5; nobody can tell"), "{said}");
+    for member in &volume.members[1..] {
+        let restored = format!("{}: its superblock was lost", member.display());
+        assert!(
+            said.lines().any(|line| line.starts_with(&restored)),
+            "{said}"
+        );
+        assert!(member.join("superblock").exists());
+    }
+    let (said, code) = volume.check(&["--repair", "--deep"]);
+    assert_eq!(code, 0, "{said}");
+    volume.mount();
+    drop_caches();
+    check_large(&volume.path("large"), 1, LARGE);
+    volume.assert_healthy();
+    volume.unmount();
+    volume.assert_intact();
+
+    (0..6).for_each(lose);
+    for command in [&["check", "--repair"][..], &["status"]] {
+        let output = run(CAUCHYFS, &[command, &all[..]].concat());
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("that has its own"), "{said}");
     }
 }

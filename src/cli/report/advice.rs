@@ -29,6 +29,9 @@ impl Report {
             State::Failed if away.is_empty() => {
                 "restore the files listed above from a backup".to_owned()
             }
+            State::Failed if !self.mounted && restore_step(&away).is_some() => {
+                restore_step(&away).unwrap_or_default()
+            }
             State::Failed => self.next_step_where_too_many_are_away(&away),
             State::Degraded if away.is_empty() && !self.mounted => {
                 "mount it: what is missing is made up for then, by itself, as far as there is room".to_owned()
@@ -228,8 +231,26 @@ impl Report {
     }
 }
 
+/// Says what to do about members of an unmounted volume that are there but for their superblocks.
+fn restore_step(away: &[&MemberReport]) -> Option<String> {
+    let bereft: Vec<&MemberReport> = away
+        .iter()
+        .copied()
+        .filter(|member| member.has_lost_superblock())
+        .collect();
+    (!bereft.is_empty()).then(|| {
+        format!(
+            "`cauchyfs check --repair` with all directories writes anew the superblock of {}",
+            names_of(&bereft)
+        )
+    })
+}
+
 /// Says what to do about members that are away from a volume that is not mounted.
 fn next_step_before_a_mount(away: &[&MemberReport]) -> String {
+    if let Some(step) = restore_step(away) {
+        return step;
+    }
     let steps: Vec<String> = away
         .iter()
         .filter_map(|member| step_by_reason(member))
@@ -273,8 +294,9 @@ fn step_by_reason(member: &MemberReport) -> Option<String> {
              {replace} fills it again"
         )),
         reason if reason.starts_with(BAD_SUPERBLOCK) => Some(format!(
-            "{name} is there, but its superblock cannot be read: `cauchyfs member replace MOUNTPOINT {index} \
-             NEW_DIR` makes anew what it holds; leave {path} as it is until all is whole"
+            "{name} is there, but its superblock cannot be read: once the volume is unmounted, `cauchyfs check --repair` \
+             with all directories makes it anew; or `cauchyfs member replace MOUNTPOINT {index} NEW_DIR` makes anew what \
+             it holds, and {path} is left as it is until all is whole"
         )),
         _ => None,
     }
@@ -365,7 +387,8 @@ mod tests {
             said.contains("`cauchyfs member replace MOUNTPOINT 2 NEW_DIR`"),
             "{said}"
         );
-        assert!(said.contains("leave /srv/d2 as it is"), "{said}");
+        assert!(said.contains("/srv/d2 is left as it is"), "{said}");
+        assert!(said.contains("`cauchyfs check --repair`"), "{said}");
     }
 
     #[test]
@@ -461,21 +484,10 @@ mod tests {
             report.mounted = false;
             report.members[2].reason = Some("its superblock is damaged: no magic".to_owned());
         };
-        for (away, first) in [
-            (
-                &[2][..],
-                "mount it with the others; member 2 (/srv/d2) is there",
-            ),
-            (
-                &[2, 4],
-                "bring back member 4 (/srv/d4) (are the disks mounted?)",
-            ),
-        ] {
-            let said = advice(damaged, away, &[(1, 7)]);
-            assert!(said.starts_with(first), "{said}");
-            assert!(said.contains("superblock cannot be read"), "{said}");
-            let replace = "`cauchyfs member replace MOUNTPOINT 2 NEW_DIR`";
-            assert!(said.contains(replace), "{said}");
+        for (away, losses) in [(&[2][..], 1), (&[2, 4], 0), (&[1, 2, 4], -1)] {
+            let said = advice(damaged, away, &[(losses, 7)]);
+            assert!(said.starts_with("`cauchyfs check --repair`"), "{said}");
+            assert!(said.ends_with("member 2 (/srv/d2)"), "{said}");
         }
         let said = advice(|_| {}, &[1, 2, 4], &[(-1, 7)]);
         assert!(said.ends_with("not enough to read everything"), "{said}");

@@ -1,0 +1,231 @@
+//! Finding out which member a directory is that has lost its superblock: by its shards.
+//!
+//! A segment's record names the member of each slot, and the checksums of a stripe tell its shards from one
+//! another. So a directory is the member in whose slots all belongs that is recognised in it. Where that is several,
+//! since mirrors are alike, or any, since it holds no segment, nothing depends on which it is: it is the one that was
+//! there last, or that is left.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::{CommitError, OpenOptions, Pipeline};
+use crate::format::record::{SegmentStripe, ShardSums, Stripe};
+use crate::format::{BLOCK_SIZE, MemberIndex, Record, SegmentId, ShardIndex, StripeId, files, key};
+use crate::members::{Access, Bereft, Claims, Members, MembersError, Unusable};
+use crate::store::{Executor, Store, StoreRef};
+
+/// Shards that are looked for in a directory before it is known which member it is.
+const ENOUGH: u64 = 16;
+
+/// Stripes of a segment that are looked at.
+const STRIPES_EACH: usize = 64;
+
+/// What the shards in a directory say of it.
+#[derive(Clone, Debug, Default)]
+struct Shown {
+    /// Whether it has files of segments that the volume knows.
+    has_segments: bool,
+    /// The members of which all shards are that were recognised; none if there were none.
+    owners: Option<BTreeSet<MemberIndex>>,
+    /// How many of these tell members from one another.
+    telling: u64,
+}
+
+impl Shown {
+    /// Takes note of a shard that is as that of each of `owners`.
+    fn note(&mut self, owners: BTreeSet<MemberIndex>) {
+        self.telling += u64::from(owners.len() == 1);
+        self.owners = Some(match self.owners.take() {
+            Some(before) => &before & &owners,
+            None => owners,
+        });
+    }
+}
+
+impl Pipeline {
+    /// Finds out which of the directories that have lost their superblocks are which members, with what
+    /// [`Pipeline::open_claiming`] opens the volume; and why the others are left out. Nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::open`], to read only.
+    pub fn claims(
+        stores: &[StoreRef],
+        options: &OpenOptions,
+        executor: &Arc<Executor>,
+    ) -> Result<(Claims, Vec<Unusable>), CommitError> {
+        let bereft = Members::bereft(stores, executor)?;
+        if bereft.stores.is_empty() {
+            return Ok((Claims::new(), bereft.others));
+        }
+        let options = OpenOptions {
+            access: Access::ReadOnly,
+            threads: 0,
+            ..options.clone()
+        };
+        let guess = &bereft.guess;
+        let pipeline = Self::open_claiming(stores.to_vec(), guess, &options, Arc::clone(executor))?;
+        let mut shown = BTreeMap::new();
+        for store in &bereft.stores {
+            shown.insert(store.label(), pipeline.shown_by(store)?);
+        }
+        pipeline.close()?;
+        pipeline.members.release();
+        Ok(settle(bereft, shown))
+    }
+
+    /// Looks at the shards in a directory.
+    fn shown_by(&self, store: &StoreRef) -> Result<Shown, CommitError> {
+        let list = |store: &dyn Store| store.list(files::SEGMENTS);
+        let names = self.members.executor().call(store, "list", list);
+        let names = names.map_err(MembersError::from)?;
+        let segments = names
+            .iter()
+            .filter_map(|(name, _)| files::parse_segment(name));
+        let mut shown = Shown::default();
+        for segment in segments.filter(|segment| self.volume.segment(*segment).is_some()) {
+            shown.has_segments = true;
+            self.look_at_shards(store, segment, &mut shown)?;
+            if shown.telling >= ENOUGH {
+                break;
+            }
+        }
+        Ok(shown)
+    }
+
+    /// Looks whose shards a directory holds of the stripes of a segment.
+    fn look_at_shards(
+        &self,
+        store: &StoreRef,
+        segment: SegmentId,
+        shown: &mut Shown,
+    ) -> Result<(), CommitError> {
+        let (from, end) = key::segment_stripes(segment);
+        for (_, value) in self.meta.scan(&from, &end, STRIPES_EACH)? {
+            let SegmentStripe(id) = SegmentStripe::decode(&value)?;
+            let Some(stripe) = self.records.stripe(id)? else {
+                continue;
+            };
+            let owners = self.owners_of_block(store, id, &stripe)?;
+            if !owners.is_empty() {
+                shown.note(owners);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the members of whose shards of a stripe a directory has the first block in its place.
+    fn owners_of_block(
+        &self,
+        store: &StoreRef,
+        id: StripeId,
+        stripe: &Stripe,
+    ) -> Result<BTreeSet<MemberIndex>, CommitError> {
+        let (name, offset) = (files::segment(stripe.segment), stripe.offset);
+        let read = move |store: &dyn Store| {
+            let mut block = vec![0; BLOCK_SIZE];
+            store.read_at(&name, offset, &mut block).map(|()| block)
+        };
+        let (Some(segment), Ok(block)) = (
+            self.volume.segment(stripe.segment),
+            self.members.executor().call(store, "read", read),
+        ) else {
+            return Ok(BTreeSet::new());
+        };
+        let found = crc32c::crc32c(&block);
+        let total = segment.slots.len();
+        let mut owners = BTreeSet::new();
+        for (slot, member) in segment.slots.iter().enumerate() {
+            let shard = (slot + total - usize::from(stripe.rotation) % total) % total;
+            let shard = ShardIndex(u8::try_from(shard).unwrap_or(u8::MAX));
+            let sums = self.get(&key::sums(id, shard))?;
+            let sums = sums.map(|sums| ShardSums::decode(&sums)).transpose()?;
+            if sums.is_some_and(|sums| sums.0.first() == Some(&found)) {
+                owners.extend(*member);
+            }
+        }
+        Ok(owners)
+    }
+}
+
+/// Decides by what was seen, and says what is left out and why.
+fn settle(bereft: Bereft, shown: BTreeMap<String, Shown>) -> (Claims, Vec<Unusable>) {
+    let Bereft {
+        nameless,
+        mut seats,
+        mut others,
+        ..
+    } = bereft;
+    let mut leave_out = |path: &str, why: &str| {
+        let (path, reason) = (
+            path.to_owned(),
+            format!("its superblock is lost, and {why}"),
+        );
+        others.push(Unusable { path, reason });
+    };
+    let mut open: BTreeMap<String, BTreeSet<MemberIndex>> = BTreeMap::new();
+    for (path, shown) in shown {
+        let vacant: BTreeSet<MemberIndex> = seats.keys().copied().collect();
+        let fits = match &shown.owners {
+            Some(owners) => owners & &vacant,
+            None => vacant,
+        };
+        match shown.owners.as_ref().and_then(BTreeSet::first) {
+            Some(member) if fits.is_empty() => {
+                leave_out(
+                    &path,
+                    &format!("it holds what member {member} does, which is there"),
+                );
+            }
+            None if shown.has_segments || shown.owners.is_some() || nameless.contains(&path) => {
+                leave_out(&path, "what it holds does not tell which member it is");
+            }
+            _ => drop(open.insert(path, fits)),
+        }
+    }
+    let mut claims = Claims::new();
+    while let Some((path, member)) = next_claim(&open, &seats) {
+        let rivals: Vec<String> = open
+            .iter()
+            .filter(|(_, fits)| fits.len() == 1 && fits.contains(&member))
+            .map(|(path, _)| path.clone())
+            .collect();
+        if rivals.len() > 1 {
+            for path in rivals {
+                let why = format!("another directory has what member {member} holds as well");
+                leave_out(&path, &why);
+                open.remove(&path);
+            }
+        } else {
+            open.remove(&path);
+            claims.insert(path, member);
+        }
+        seats.remove(&member);
+        for fits in open.values_mut() {
+            fits.remove(&member);
+        }
+    }
+    for path in open.into_keys() {
+        leave_out(&path, "what it holds does not tell which member it is");
+    }
+    (claims, others)
+}
+
+/// Returns a directory and the member that it is: one that can be no other, or else one that is where the member was
+/// last.
+fn next_claim(
+    open: &BTreeMap<String, BTreeSet<MemberIndex>>,
+    seats: &BTreeMap<MemberIndex, String>,
+) -> Option<(String, MemberIndex)> {
+    let only = open.iter().find_map(|(path, fits)| {
+        let only = fits.first().filter(|_| fits.len() == 1);
+        only.map(|member| (path.clone(), *member))
+    });
+    only.or_else(|| {
+        let mut seats = seats.iter();
+        seats.find_map(|(member, path)| {
+            let is_here = open.get(path).is_some_and(|fits| fits.contains(member));
+            is_here.then(|| (path.clone(), *member))
+        })
+    })
+}

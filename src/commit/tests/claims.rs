@@ -1,0 +1,288 @@
+//! Members that have lost their superblocks, and get them anew.
+
+use super::*;
+use crate::format::MemberIndex;
+use crate::format::superblock::{SLOT_BYTES, SLOTS, Superblock};
+use crate::members::{Claims, MembersError, Unusable};
+
+/// Makes a volume with files of every kind of length, written in two mounts; the second ends with a crash if
+/// `crashes`.
+fn written(data: usize, parity: usize, count: usize, crashes: bool) -> (Rig, Model) {
+    let rig = Rig::new(data, parity, count);
+    let mut model = Model::new();
+    for mount in 0..2 {
+        let fs = rig.open(&[]);
+        for (file, len) in (10 * mount..).zip([50_000, 63, 5_000, 70_000]) {
+            let bytes = pattern(file, len);
+            fs.write(file, &bytes).unwrap();
+            model.insert(file, bytes);
+            fs.sync().unwrap();
+        }
+        if crashes && mount == 1 {
+            let left = rig.fork();
+            left.cut(CutPolicy::Drop);
+            return (left, model);
+        }
+        fs.close();
+    }
+    (rig, model)
+}
+
+fn options(access: Access) -> OpenOptions {
+    OpenOptions {
+        access,
+        threads: 0,
+        ..OpenOptions::default()
+    }
+}
+
+fn lose_superblocks(rig: &Rig, lost: &[usize]) {
+    for &disk in lost {
+        let store = rig.disks[disk].open();
+        store.remove(files::SUPERBLOCK).unwrap();
+    }
+}
+
+fn claims(rig: &Rig) -> Result<(Claims, Vec<Unusable>), CommitError> {
+    Pipeline::claims(&rig.stores(&[]), &options(Access::ReadOnly), &executor())
+}
+
+fn open_claiming(rig: &Rig, claims: &Claims) -> Result<TestFs, CommitError> {
+    let options = options(Access::ReadWrite);
+    Pipeline::open_claiming(rig.stores(&[]), claims, &options, executor())
+        .map(|pipeline| TestFs { pipeline })
+}
+
+fn claim_of(disks: &[usize]) -> Claims {
+    let claim = |&disk: &usize| (format!("disk{disk}"), MemberIndex(disk as u16));
+    disks.iter().map(claim).collect()
+}
+
+fn put_back(fs: &TestFs) -> Vec<usize> {
+    let members = fs.pipeline.members().put_back();
+    members.into_keys().map(|index| index.0.into()).collect()
+}
+
+/// Changes the superblock of a disk.
+fn edit(rig: &Rig, disk: usize, change: impl Fn(&mut Superblock)) {
+    let store = rig.disks[disk].open();
+    for slot in 0..SLOTS {
+        let offset = (slot * SLOT_BYTES) as u64;
+        let mut bytes = vec![0; SLOT_BYTES];
+        store
+            .read_at(files::SUPERBLOCK, offset, &mut bytes)
+            .unwrap();
+        let mut block = Superblock::decode(&bytes).unwrap();
+        change(&mut block);
+        let bytes = block.encode();
+        store.write_at(files::SUPERBLOCK, offset, &bytes).unwrap();
+    }
+}
+
+/// As long as one is left, all others can be made from it, and nobody has to be verified.
+#[test]
+fn superblocks_of_all_members_but_one_are_made_anew_wherever_the_directories_were() {
+    for (data, parity, count, crashes) in [
+        (4, 2, 6, false),
+        (4, 2, 6, true),
+        (2, 1, 4, false),
+        (1, 2, 3, true),
+    ] {
+        let (base, model) = written(data, parity, count, crashes);
+        let full = base.fork().open(&[]).redundancy();
+        for lost in subsets(count, count - 1) {
+            // Where they were last leads astray, but mirrors are alike.
+            for elsewhere in 0..=usize::from(data > 1) {
+                let context = format!("{data}+{parity}, {lost:?} lost, {elsewhere}");
+                let rig = base.fork();
+                lose_superblocks(&rig, &lost);
+                let left: Vec<_> = (0..count).filter(|disk| !lost.contains(disk)).collect();
+                for disk in left {
+                    edit(&rig, disk, |block| {
+                        let paths: Vec<_> = block.members.iter().map(|m| m.path.clone()).collect();
+                        for (index, member) in block.members.iter_mut().enumerate() {
+                            member.path = paths[(index + elsewhere) % count].clone();
+                        }
+                    });
+                }
+                let (found, others) = claims(&rig).unwrap();
+                assert_eq!(
+                    (found.clone(), others),
+                    (claim_of(&lost), vec![]),
+                    "{context}"
+                );
+                let fs = open_claiming(&rig, &found).unwrap();
+                assert_holds(&fs, &model, &context);
+                assert_eq!(put_back(&fs), [0; 0], "{context}");
+                fs.close();
+                let fs = rig.open_in(&[], &context);
+                assert_holds(&fs, &model, &context);
+                assert_eq!(fs.redundancy(), full, "{context}");
+                fs.close();
+            }
+        }
+    }
+}
+
+/// Returns a volume of which one member is from an earlier time and has no superblock.
+fn with_an_old_copy(back: usize) -> (Rig, Model) {
+    let rig = Rig::new(4, 2, 6);
+    let mut model = Model::new();
+    let fs = rig.open(&[]);
+    let bytes = pattern(1, 100_000);
+    fs.write(0, &bytes).unwrap();
+    model.insert(0, bytes);
+    fs.sync().unwrap();
+    let backup = rig.fork();
+    for file in 1..9 {
+        let bytes = pattern(10 + file, 60_000);
+        fs.write(file, &bytes).unwrap();
+        model.insert(file, bytes);
+        fs.sync().unwrap();
+    }
+    fs.close();
+    let mut rig = rig.fork();
+    rig.disks[back] = backup.disks[back].fork();
+    lose_superblocks(&rig, &[back]);
+    (rig, model)
+}
+
+#[test]
+fn an_old_copy_without_a_superblock_counts_for_nothing_until_it_is_verified() {
+    for (back, has_journals) in (0..6).flat_map(|back| [(back, true), (back, false)]) {
+        let (rig, model) = with_an_old_copy(back);
+        if !has_journals {
+            let store = rig.disks[back].open();
+            for name in files::JOURNALS {
+                store.remove(name).unwrap();
+            }
+        }
+        let (found, others) = claims(&rig).unwrap();
+        assert_eq!((found.clone(), others), (claim_of(&[back]), vec![]));
+        let fs = open_claiming(&rig, &found).unwrap();
+        assert_eq!(put_back(&fs), [back]);
+        assert_holds(&fs, &model, "with the old copy");
+        let without = fs.redundancy();
+        assert!(without.iter().any(|row| row.0 < 2), "{without:?}");
+        fs.close();
+        let fs = rig.open(&[]);
+        assert_eq!(put_back(&fs), [back], "mounted again");
+        let go_on = |_: &crate::commit::ScrubStatus| std::ops::ControlFlow::Continue(());
+        fs.pipeline.scrub(&NoLocks, None, go_on).unwrap();
+        assert_eq!(put_back(&fs), [0; 0], "scrubbed");
+        assert_holds(&fs, &model, "scrubbed");
+        assert_eq!(fs.redundancy(), [(2, fs.stripes().len() as u64)]);
+        fs.close();
+    }
+}
+
+#[test]
+fn an_old_copy_is_known_for_one_wherever_making_its_superblock_is_cut_off() {
+    let (base, model) = with_an_old_copy(4);
+    let found = claim_of(&[4]);
+    let mut call = 1;
+    loop {
+        let mut is_over = true;
+        for policy in ways_to_cut(call) {
+            let rig = base.fork();
+            let plan = FaultPlan::new();
+            plan.add(power_cut_at(call));
+            let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
+            let options = options(Access::ReadWrite);
+            let opened = Pipeline::open_claiming(stores, &found, &options, executor());
+            is_over &= plan.triggered() == 0;
+            drop(opened);
+            let rig = rig.fork();
+            rig.cut(policy);
+            let context = format!("call {call}, {policy:?}");
+            let (again, others) = claims(&rig).unwrap_or_else(|e| panic!("{context}: {e}"));
+            assert_eq!(others, [], "{context}");
+            let fs = open_claiming(&rig, &again).unwrap_or_else(|e| panic!("{context}: {e}"));
+            assert_eq!(put_back(&fs), [4], "{context}");
+            assert_holds(&fs, &model, &context);
+            fs.close();
+        }
+        if is_over {
+            break;
+        }
+        call += 1;
+    }
+    assert!(call > 10, "{call} calls");
+}
+
+/// The only superblocks that are left are those of an old copy: what the others went through since is not in them.
+#[test]
+fn nothing_is_made_of_superblocks_that_are_older_than_what_has_lost_its_own() {
+    let (base, model) = written(4, 2, 6, false);
+    let backup = base.fork();
+    let mut model_since = model.clone();
+    for away in [vec![], vec![2]] {
+        let mut rig = base.fork();
+        let fs = rig.open(&away);
+        for file in 50..60 {
+            let bytes = pattern(file, 9_000);
+            fs.write(file, &bytes).unwrap();
+            fs.sync().unwrap();
+            model_since.insert(file, bytes);
+        }
+        fs.close();
+        let kept = rig.fork();
+        rig.disks[2] = backup.disks[2].fork();
+        let lost = [0, 1, 3, 4, 5];
+        lose_superblocks(&rig, &lost);
+        let error = claims(&rig).unwrap_err();
+        let is_old = |error: &CommitError| matches!(error, CommitError::Members(error) if matches!(**error, MembersError::OldSuperblocks { .. }));
+        assert!(is_old(&error), "{away:?}: {error}");
+        // With one more that is newer it can be done.
+        rig.disks[5] = kept.disks[5].fork();
+        let (found, others) = claims(&rig).unwrap();
+        assert_eq!((found.clone(), others), (claim_of(&lost[..4]), vec![]));
+        let fs = open_claiming(&rig, &found).unwrap();
+        assert_holds(&fs, &model_since, "with a newer superblock");
+        fs.close();
+    }
+}
+
+#[test]
+fn copies_of_members_that_are_there_and_directories_of_others_get_no_superblock() {
+    let (rig, model) = written(2, 1, 3, false);
+    let (other, _) = written(2, 1, 3, false);
+    lose_superblocks(&rig, &[1]);
+    lose_superblocks(&other, &[0, 1, 2]);
+    let twin = rig.fork();
+    lose_superblocks(&twin, &[0]);
+    let relabelled = |disk: &MemDisk, label: &str| disk.clone().labelled(label);
+    let stores: Vec<StoreRef> = vec![
+        Arc::new(rig.disks[0].open()),
+        Arc::new(rig.disks[2].open()),
+        Arc::new(relabelled(&twin.disks[0], "twin of 0").open()),
+        Arc::new(relabelled(&other.disks[1], "of another").open()),
+        Arc::new(relabelled(&rig.disks[1], "moved").open()),
+    ];
+    let ask = |stores: &[StoreRef]| {
+        Pipeline::claims(stores, &options(Access::ReadOnly), &executor()).unwrap()
+    };
+    let (found, others) = ask(&stores);
+    assert_eq!(found, [("moved".to_owned(), MemberIndex(1))].into());
+    let reasons: BTreeMap<_, _> = others.iter().map(|o| (&*o.path, &*o.reason)).collect();
+    assert!(
+        reasons["twin of 0"].contains("member 0 does, which is there"),
+        "{reasons:?}"
+    );
+    assert!(
+        reasons["of another"].contains("of another volume"),
+        "{reasons:?}"
+    );
+    // Two that both hold what a member held: nobody knows which of them is the newer.
+    let twin = relabelled(&rig.disks[1], "twin of 1");
+    let stores = [
+        &stores[..2],
+        &stores[4..],
+        &[Arc::new(twin.open()) as StoreRef],
+    ]
+    .concat();
+    let (found, others) = ask(&stores);
+    assert_eq!((found.len(), others.len()), (0, 2), "{others:?}");
+    let fs = rig.open(&[1]);
+    assert_holds(&fs, &model, "without it");
+}

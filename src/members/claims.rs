@@ -1,0 +1,303 @@
+//! Directories that have lost their superblocks, and what is left in them that tells what they are.
+//!
+//! All that such a superblock said of the volume those of the others say too. Which member the directory is its
+//! shards show, which the layers above know; they say so by a *claim*, and the superblock is made anew. Whether
+//! it is up to date nobody has noted. It is taken to be if
+//!
+//! - the newest epoch says so of that member, and
+//! - its journal ends where those of members end that are up to date, in the same life: every change that was
+//!   acknowledged is on all members of the epoch before anybody hears of it, so who was left behind lacks some
+//!   unless nothing was changed since.
+//!
+//! Else it counts as one that was put back from an earlier time: it is brought up to date, and all that it holds
+//! is verified before it counts. Where a journal goes on beyond all of those that are up to date, it is the
+//! superblocks that are from an earlier time, and nothing is made from them.
+
+use std::collections::BTreeMap;
+
+use super::lineage::{Found, Origin, trace};
+use super::slots::{BAD_SUPERBLOCK, Look, look};
+use super::{Members, MembersError, Unusable};
+use crate::format::frame::{HEAD_BYTES, Head};
+use crate::format::journal::{self, Preview, RecordHeader};
+use crate::format::superblock::Superblock;
+use crate::format::{BLOCK_SIZE, Generation, MemberIndex, VolumeId, files};
+use crate::store::{Executor, Pool, Store, StoreError, StoreErrorKind, StoreRef};
+
+/// Which directories, by path, are which members, although they have lost their superblocks.
+pub type Claims = BTreeMap<String, MemberIndex>;
+
+/// Directories that have lost their superblocks.
+#[derive(Clone, Debug, Default)]
+pub struct Bereft {
+    /// Those that may be members.
+    pub stores: Vec<StoreRef>,
+    /// Of these, the ones in which nothing names the volume.
+    pub nameless: Vec<String>,
+    /// Claims with which the index can be read, right or wrong.
+    pub guess: Claims,
+    /// The members that are not there, and where they were last.
+    pub seats: BTreeMap<MemberIndex, String>,
+    /// Those that cannot be members, and why.
+    pub others: Vec<Unusable>,
+}
+
+/// What files in a directory say of it, beside the superblock.
+#[derive(Debug, Default)]
+struct Traces {
+    /// The newest record of its journal.
+    record: Option<RecordHeader>,
+    /// The newest head of its copy of the index.
+    head: Option<Head>,
+}
+
+impl Traces {
+    fn of(store: &StoreRef, executor: &Executor) -> Self {
+        let read = |what: &str, error: StoreError| log::debug!("no {what}: {error}");
+        let record = executor.call(store, "read the journal", newest_record);
+        let head = executor.call(store, "read the index", newest_head);
+        Self {
+            record: record.unwrap_or_else(|error| {
+                read("journal", error);
+                None
+            }),
+            head: head.unwrap_or_else(|error| {
+                read("index", error);
+                None
+            }),
+        }
+    }
+
+    /// Returns the volume that they name; none if they name none.
+    fn volume(&self) -> Option<VolumeId> {
+        let record = self.record.map(|record| record.volume);
+        record.or(self.head.as_ref().map(|head| head.volume))
+    }
+}
+
+impl Members {
+    /// Looks for directories that have lost their superblocks, where others of the volume have theirs.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Members::survey`].
+    pub fn bereft(stores: &[StoreRef], executor: &Executor) -> Result<Bereft, MembersError> {
+        let mut found = Vec::new();
+        let mut lost = Vec::new();
+        let mut unusable = Vec::new();
+        for (store, look) in stores.iter().zip(look(stores, executor)?) {
+            let store = StoreRef::clone(store);
+            match look {
+                Look::Member(block) => found.push(Found::read(store, *block)),
+                Look::Unusable(reason) if reason.starts_with(BAD_SUPERBLOCK) => lost.push(store),
+                Look::Unusable(_) => {}
+            }
+        }
+        if lost.is_empty() || found.is_empty() {
+            return Ok(Bereft::default());
+        }
+        let lineage = trace(found, &mut unusable)?;
+        let entries = (0..).map(MemberIndex).zip(&lineage.tip.members);
+        let away = entries
+            .filter(|(index, entry)| !entry.is_vacant() && !lineage.present.contains_key(index));
+        let path = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+        let mut bereft = Bereft {
+            seats: away
+                .map(|(index, entry)| (index, path(&entry.path)))
+                .collect(),
+            ..Bereft::default()
+        };
+        let traced = lost.into_iter().map(|store| {
+            let traces = Traces::of(&store, executor);
+            (store, traces)
+        });
+        bereft.guess(lineage.tip.volume, traced.collect());
+        Ok(bereft)
+    }
+
+    /// Returns the members whose superblocks were made anew, and whether each is known to be up to date.
+    #[must_use]
+    pub fn claimed(&self) -> &BTreeMap<MemberIndex, bool> {
+        &self.claimed
+    }
+}
+
+impl Bereft {
+    /// Gives each directory a place: its last one; else, to those with a copy of the index, one of those that its
+    /// newest head names; else any.
+    fn guess(&mut self, volume: VolumeId, lost: Vec<(StoreRef, Traces)>) {
+        let mut free = self.seats.clone();
+        let newest = lost.iter().filter_map(|(_, traces)| traces.head.as_ref());
+        let newest = newest
+            .filter(|head| head.volume == volume)
+            .max_by_key(|head| head.sequence);
+        let copies = newest.map_or(Vec::new(), |head| head.copies.clone());
+        let mut rest = Vec::new();
+        for (store, traces) in lost {
+            let path = store.label();
+            if traces.volume().is_some_and(|named| named != volume) {
+                let reason = "what it holds is of another volume".to_owned();
+                self.others.push(Unusable { path, reason });
+                continue;
+            }
+            if traces.volume().is_none() {
+                self.nameless.push(path.clone());
+            }
+            self.stores.push(store);
+            let own = free.iter().find(|(_, seat)| **seat == path);
+            match own.map(|(index, _)| *index) {
+                Some(index) => {
+                    free.remove(&index);
+                    self.guess.insert(path, index);
+                }
+                None => rest.push((path, traces.head.is_some())),
+            }
+        }
+        rest.sort_by_key(|(_, has_index)| !has_index);
+        for (path, has_index) in rest {
+            let fits = |index: &&MemberIndex| copies.contains(index) == has_index;
+            let seat = free.keys().find(fits).or(free.keys().next()).copied();
+            if let Some(index) = seat {
+                free.remove(&index);
+                self.guess.insert(path, index);
+            }
+        }
+    }
+}
+
+/// Makes the superblocks of directories that are claimed to be members, from those that were found.
+///
+/// # Errors
+///
+/// [`MembersError::OldSuperblocks`] if what was found is from an earlier time; [`MembersError::NoSuchMember`].
+pub(super) fn make(
+    found: &[Found],
+    lost: Vec<(StoreRef, MemberIndex)>,
+    executor: &Executor,
+) -> Result<Vec<Found>, MembersError> {
+    let newest = found.iter().max_by_key(|found| found.block.head().epoch);
+    let Some(tip) = newest.map(|found| &found.block) else {
+        return Ok(Vec::new());
+    };
+    if lost.is_empty() {
+        return Ok(Vec::new());
+    }
+    let current = found
+        .iter()
+        .filter(|found| found.block.head() == tip.head());
+    let records = current.filter_map(|found| Traces::of(&found.store, executor).record);
+    let reference = records
+        .filter(|record| record.volume == tip.volume)
+        .max_by_key(|record| record.lsn);
+    let make_one = |(store, index): (StoreRef, MemberIndex)| {
+        let entry = tip.members.get(usize::from(index.0));
+        let Some(entry) = entry.filter(|entry| !entry.is_vacant()) else {
+            return Err(MembersError::NoSuchMember { index });
+        };
+        let record = Traces::of(&store, executor).record;
+        let record = record.filter(|record| record.volume == tip.volume);
+        let is_ahead = |record: &RecordHeader| {
+            let is_later = |reference: RecordHeader| record.lsn.0 > reference.lsn.0 + IN_FLIGHT;
+            record.epoch > tip.head().epoch || reference.is_some_and(is_later)
+        };
+        if record.as_ref().is_some_and(is_ahead) {
+            let path = store.label();
+            return Err(MembersError::OldSuperblocks { path });
+        }
+        let is_current = entry.current && is_level(record, reference);
+        let block = Superblock {
+            member: entry.id,
+            index,
+            generation: Generation(0),
+            proposed: None,
+            ..tip.clone()
+        };
+        let origin = Origin::Made { is_current };
+        Ok(Found {
+            store,
+            block,
+            origin,
+        })
+    };
+    lost.into_iter().map(make_one).collect()
+}
+
+/// Records that a crash may leave on some members only.
+const IN_FLIGHT: u64 = 1;
+
+/// Says whether two journals end alike.
+fn is_level(one: Option<RecordHeader>, other: Option<RecordHeader>) -> bool {
+    one.zip(other).is_some_and(|(one, other)| {
+        one.life == other.life && one.lsn.0.abs_diff(other.lsn.0) <= IN_FLIGHT
+    })
+}
+
+/// Returns the last record of a journal, of whatever volume: the end of the longer run of the two files.
+fn newest_record(store: &dyn Store) -> Result<Option<RecordHeader>, StoreError> {
+    let mut newest: Option<RecordHeader> = None;
+    for name in files::JOURNALS {
+        let Some(len) = len_of(store, name)? else {
+            continue;
+        };
+        let mut last: Option<RecordHeader> = None;
+        let mut offset = 0;
+        while let Some((header, bytes)) = record_at(store, name, offset, len)? {
+            let follows = |last: RecordHeader| {
+                last.life == header.life && last.lsn.0.checked_add(1) == Some(header.lsn.0)
+            };
+            if last.is_some_and(|last| !follows(last)) {
+                break;
+            }
+            last = Some(header);
+            offset += bytes;
+        }
+        newest = newest.into_iter().chain(last).max_by_key(|last| last.lsn);
+    }
+    Ok(newest)
+}
+
+/// Reads a record, and returns its header and its length; none if there is no intact one.
+fn record_at(
+    store: &dyn Store,
+    name: &str,
+    offset: u64,
+    len: u64,
+) -> Result<Option<(RecordHeader, u64)>, StoreError> {
+    let room = len.saturating_sub(offset);
+    if room < BLOCK_SIZE as u64 {
+        return Ok(None);
+    }
+    let mut front = Pool::new(0).buffer(BLOCK_SIZE);
+    store.read_at(name, offset, &mut front)?;
+    let Ok(preview) = Preview::decode(&front) else {
+        return Ok(None);
+    };
+    let bytes = preview.padded_bytes as u64;
+    if bytes > room {
+        return Ok(None);
+    }
+    let mut whole = Pool::new(0).buffer(preview.padded_bytes);
+    store.read_at(name, offset, &mut whole)?;
+    let record = journal::decode(&whole.freeze());
+    Ok(record.ok().map(|record| (record.header, bytes)))
+}
+
+/// Returns the newest head of a copy of the index.
+fn newest_head(store: &dyn Store) -> Result<Option<Head>, StoreError> {
+    if len_of(store, files::INDEX)?.is_none_or(|len| len < 2 * HEAD_BYTES as u64) {
+        return Ok(None);
+    }
+    let mut heads = Pool::new(0).buffer(2 * HEAD_BYTES);
+    store.read_at(files::INDEX, 0, &mut heads)?;
+    let (slots, _) = heads.as_chunks::<HEAD_BYTES>();
+    let intact = slots.iter().filter_map(|slot| Head::decode(slot).ok());
+    Ok(intact.max_by_key(|head| head.sequence))
+}
+
+fn len_of(store: &dyn Store, name: &str) -> Result<Option<u64>, StoreError> {
+    match store.open_len(name) {
+        Ok(len) => Ok(Some(len)),
+        Err(error) if error.kind() == StoreErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
