@@ -353,3 +353,38 @@ fn directories_that_are_too_small_for_anything_make_no_volume_and_stay_empty() {
         &[&create[..], &members.each_ref().map(|path| text(path))].concat(),
     );
 }
+
+/// A file of a directory's own is deleted while it is in use: it comes back by itself where it can, and else what it
+/// holds is not to be given away.
+#[test]
+fn who_loses_a_file_while_mounted_is_taken_back_or_gets_its_superblock_by_a_repair() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    write_large(&volume.path("large"), 1, 20 << 20).unwrap();
+    let holds_index = |member: &&PathBuf| member.join("index").exists();
+    let holder = volume.members.iter().find(holds_index).unwrap();
+    fs::remove_file(holder.join("index")).unwrap();
+    eventually("it is left behind and taken back", || {
+        volume.log().contains("is back at") && volume.status().1 == 0
+    });
+
+    fs::remove_file(volume.members[3].join("superblock")).unwrap();
+    eventually("it is known what it lacks", || {
+        next_step(&volume).contains("`cauchyfs check --repair`")
+    });
+    let path = text(&volume.members[3]);
+    let (code, said) = volume.command(&["member", "replace"], &["3", path]);
+    assert_ne!(code, Some(0), "{said}");
+    assert!(said.contains(&format!("leave {path} as it is")), "{said}");
+    volume.unmount();
+    let (said, code) = volume.check(&["--repair", "--deep"]);
+    assert_eq!(code, 0, "{said}");
+    volume.mount();
+    check_large(&volume.path("large"), 1, 20 << 20);
+    volume.assert_healthy();
+    volume.unmount();
+    volume.assert_intact();
+}
