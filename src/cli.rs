@@ -13,6 +13,7 @@ mod directories;
 mod extract;
 mod failure;
 mod helper;
+mod in_time;
 mod listener;
 mod logging;
 mod member;

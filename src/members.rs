@@ -46,6 +46,7 @@ mod io;
 mod join;
 mod leave;
 mod lineage;
+mod lock;
 mod open;
 mod overtaken;
 mod put_back;
@@ -60,6 +61,7 @@ pub use health::{ErrorClass, ErrorCounts, MemberState, MemberStatus, Unusable};
 pub use io::UNVERIFIED;
 pub use join::{ABSENT, Belongings, FLAPPING, FORMER_MEMBER, MOUNTED_APART, Seat};
 pub use leave::clear;
+pub use lock::IN_USE;
 pub use open::NOT_GIVEN;
 pub use put_back::PutBack;
 pub use slots::BAD_SUPERBLOCK;
@@ -147,6 +149,7 @@ impl Members {
     ///
     /// [`MembersError`] if members of several volumes are mixed, one is given twice, in use, or newer than
     /// this build, if a directory is none of ours, if too few are left, or if members were mounted apart.
+    /// [`MembersError::PartlyInUse`] if the volume can be opened without those that are in use.
     pub fn open(
         stores: Vec<StoreRef>,
         access: Access,

@@ -7,7 +7,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::failure::{Failure, warn};
+use super::in_time::ask_each;
 use super::unmount::is_abandoned;
+use super::volume::MEMBER_TIMEOUT;
 use crate::format::files::{JOURNALS, SUPERBLOCK};
 use crate::fuse::mountinfo::{self, MountEntry};
 
@@ -16,7 +18,7 @@ use crate::fuse::mountinfo::{self, MountEntry};
 pub(super) struct Directories {
     /// Those that exist: absolute and free of symlinks.
     pub(super) present: Vec<PathBuf>,
-    /// Those that do not: absolute, and free of symlinks as far as they can be followed.
+    /// Those that do not, or do not answer: absolute, and free of symlinks as far as they can be followed.
     pub(super) absent: Vec<PathBuf>,
 }
 
@@ -30,8 +32,14 @@ impl Directories {
     pub(super) fn find(typed: &[PathBuf]) -> Result<Self, Failure> {
         let mut present = Vec::new();
         let mut absent = Vec::new();
-        for path in typed {
-            match look(path) {
+        let looked = ask_each(typed, MEMBER_TIMEOUT, look);
+        for (path, looked) in typed.iter().zip(looked) {
+            let Some(looked) = looked else {
+                // Its parent may not answer either.
+                absent.push(std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+                continue;
+            };
+            match looked {
                 Ok((found, true)) => present.push(found),
                 Ok((_, false)) => {
                     return Err(Failure::usage(format!(

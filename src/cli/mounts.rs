@@ -4,7 +4,7 @@
 //! not, whatever volume they are of. But whoever mounts these to write to them makes a second half of the
 //! volume, with writes that the first lacks, and one of the two has to be given up some day.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
@@ -12,16 +12,19 @@ use std::time::Duration;
 use super::control::{self, Answer, Request};
 use super::directories::Directories;
 use super::failure::Failure;
-use super::volume::survey;
+use super::in_time::ask_each;
+use super::volume::{MEMBER_TIMEOUT, survey};
 use crate::fuse::mountinfo::{self, MountEntry};
 use crate::store::DirStore;
 
 /// Returns the running mount that uses one of `directories`, if any.
 pub(super) fn mount_using(directories: &[PathBuf]) -> Option<MountEntry> {
-    let locked: Vec<PathBuf> = directories
-        .iter()
-        .filter(|directory| DirStore::open(*directory).is_ok_and(|store| store.may_be_locked()))
-        .cloned()
+    let may_be_locked = |path: &Path| DirStore::open(path).is_ok_and(|store| store.may_be_locked());
+    let asked = ask_each(directories, MEMBER_TIMEOUT, may_be_locked);
+    let locked = directories.iter().zip(asked);
+    let locked: Vec<PathBuf> = locked
+        .filter(|(_, is_locked)| *is_locked == Some(true))
+        .map(|(path, _)| path.clone())
         .collect();
     if locked.is_empty() {
         // No daemon needs to be asked, of which one may hang.

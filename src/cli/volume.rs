@@ -3,19 +3,17 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::directories::Directories;
 use super::failure::{Failure, Fault, warn};
-use super::mounts;
+use super::in_time::ask_each;
 use super::report::{
     CapacityReport, ErrorCounts, GeometryReport, IndexReport, LostFiles, MemberReport, MemberState,
     RebuildReport, RebuildState, RedundancyReport, Report, ScrubReport, State,
 };
 use super::scrub::scrub_report;
-use crate::commit::{
-    self, CommitError, OpenOptions, Pipeline, RebuildProgress, Redundancy, RedundancyRow,
-};
+use crate::commit::{self, CommitError, Pipeline, RebuildProgress, Redundancy, RedundancyRow};
 use crate::format::MemberIndex;
 use crate::fs::{Fs, FsError, FsOptions};
 use crate::fuse::one_line;
@@ -25,15 +23,12 @@ use crate::meta::MetaError;
 use crate::store::{DirStore, Executor, ExecutorKind, StoreError, StoreRef};
 use crate::volume::VolumeError;
 
+mod opening;
+
+use opening::open_pipeline;
+
 /// How long a member may take for one operation before it counts as hung, unless somebody says otherwise.
 pub(super) const MEMBER_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long directories that nothing mounted uses may stay in use: by a daemon that is flushing what
-/// `umount` left to it, or by a command that looks at them.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// How often they are tried.
-const LEAVE_POLL: Duration = Duration::from_millis(100);
 
 /// Files that are listed by name at most.
 const MOST_LISTED: usize = 100_000;
@@ -100,10 +95,15 @@ fn usable_stores(directories: &Directories) -> (Vec<StoreRef>, Vec<Unusable>) {
         .map(|path| unusable(path.display().to_string(), members::ABSENT))
         .collect();
     let mut stores: Vec<StoreRef> = Vec::new();
-    for path in &directories.present {
-        match DirStore::open(path) {
-            Ok(store) => stores.push(Arc::new(store)),
-            Err(error) => notes.push(unusable(path.display().to_string(), &one_line(&error))),
+    let opened = ask_each(&directories.present, MEMBER_TIMEOUT, |path| {
+        DirStore::open(path)
+    });
+    for (path, opened) in directories.present.iter().zip(opened) {
+        let path = path.display().to_string();
+        match opened {
+            Some(Ok(store)) => stores.push(Arc::new(store)),
+            Some(Err(error)) => notes.push(unusable(path, &one_line(&error))),
+            None => notes.push(unusable(path, "it does not answer")),
         }
     }
     (stores, notes)
@@ -122,105 +122,6 @@ fn without_path(reason: &str, path: &str) -> String {
     rest.unwrap_or(reason).to_owned()
 }
 
-/// Opens the pipeline of the volume that the directories belong to, and says which directories could
-/// not be used.
-///
-/// A daemon whose mount is gone may be flushing yet; that is waited for.
-///
-/// # Errors
-///
-/// If they are not enough, or do not belong together, or stay in use.
-fn open_pipeline(
-    directories: &Directories,
-    options: &VolumeOptions,
-) -> Result<(Arc<Pipeline>, Vec<Unusable>), Failure> {
-    let started = Instant::now();
-    loop {
-        let (stores, mut notes) = usable_stores(directories);
-        let open = OpenOptions {
-            access: options.access,
-            engine: options.engine.clone(),
-            cache_bytes: options.cache_bytes / 2,
-            index_cache_bytes: options.cache_bytes / 2,
-            threads: options.threads,
-        };
-        let opened = if options.restores_superblocks {
-            open_restoring(stores, &open, options.member_timeout, &mut notes)
-        } else {
-            Pipeline::open(stores, &open, executor(options.member_timeout))
-        };
-        match opened {
-            Ok(pipeline) => {
-                for unusable in pipeline.members().unusable() {
-                    if notes.iter().all(|note| note.path != unusable.path) {
-                        notes.push(unusable.clone());
-                    }
-                }
-                return Ok((pipeline, notes));
-            }
-            Err(CommitError::Members(error)) if matches!(*error, MembersError::InUse { .. }) => {
-                let failure = members_failure(&error);
-                if let Some(entry) = mounts::mount_using(&directories.present) {
-                    let shown = entry.mountpoint.display();
-                    return Err(failure.advise(format!("the volume is mounted at {shown}")));
-                }
-                if started.elapsed() >= LEAVE_TIMEOUT {
-                    return Err(failure);
-                }
-                log::info!("{error}; waiting");
-                std::thread::sleep(LEAVE_POLL);
-            }
-            Err(error) => {
-                let mut failure = open_failure(&error, directories, options);
-                if options.restores_superblocks && failure.fault == Fault::TooFew {
-                    // It is what the error advises that was tried.
-                    failure.advice = None;
-                }
-                return Err(add_notes(failure, &notes));
-            }
-        }
-    }
-}
-
-/// Opens a volume with the members that have lost their superblocks, which they have again then; notes which
-/// directories cannot be told to be members, and why.
-fn open_restoring(
-    stores: Vec<StoreRef>,
-    options: &OpenOptions,
-    member_timeout: Duration,
-    notes: &mut Vec<Unusable>,
-) -> Result<Arc<Pipeline>, CommitError> {
-    let executor = executor(member_timeout);
-    let (claims, others) = Pipeline::claims(&stores, options, &executor)?;
-    notes.extend(others);
-    Pipeline::open_claiming(stores, &claims, options, executor)
-}
-
-/// Puts into words why a volume could not be opened: what is damaged may be whole on who is away.
-fn open_failure(
-    error: &CommitError,
-    directories: &Directories,
-    options: &VolumeOptions,
-) -> Failure {
-    let failure = storage_failure(error);
-    let is_damaged =
-        matches!(error, CommitError::Meta(error) if matches!(**error, MetaError::Poisoned { .. }));
-    if !is_damaged {
-        return failure;
-    }
-    let Ok(report) = survey(directories, options.member_timeout) else {
-        return failure;
-    };
-    let away: Vec<String> = report.absentees().map(MemberReport::name).collect();
-    if away.is_empty() {
-        return failure;
-    }
-    failure.advise(format!(
-        "bring back {}: what is damaged here may be whole there",
-        away.join(", ")
-    ))
-}
-
 /// Returns the members that are away and whose directories nobody named.
 fn left_out(pipeline: &Pipeline, directories: &Directories) -> Vec<MemberIndex> {
     let is_named = |path: &str| {
@@ -230,15 +131,6 @@ fn left_out(pipeline: &Pipeline, directories: &Directories) -> Vec<MemberIndex> 
     let absentees = pipeline.members().absentees().into_iter();
     let unnamed = absentees.filter(|member| !is_named(&member.path));
     unnamed.map(|member| member.index).collect()
-}
-
-/// Adds what is known about the directories to a failure that has no advice of its own.
-fn add_notes(failure: Failure, notes: &[Unusable]) -> Failure {
-    if failure.advice.is_some() || notes.is_empty() {
-        return failure;
-    }
-    let notes: Vec<String> = notes.iter().map(ToString::to_string).collect();
-    failure.advise(notes.join("; "))
 }
 
 /// A volume that is open for use.

@@ -114,6 +114,7 @@ pub(super) fn create(
                     .map_err(|error| match error.kind() {
                         StoreErrorKind::InUse => MembersError::InUse {
                             path: store.label(),
+                            holder: error.holder(),
                         },
                         _ => error.into(),
                     })?,

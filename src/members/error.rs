@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::Unusable;
 use super::slots::BAD_SUPERBLOCK;
 use crate::codec::{CodecError, Geometry};
 use crate::format::{Epoch, FormatError, MemberIndex, VolumeId};
@@ -125,10 +126,20 @@ pub enum MembersError {
     },
 
     /// Another process has the member, or, for a new volume, it was given twice.
-    #[error("{path} is in use")]
+    #[error("{path} is in use{}", by(holder.as_ref()))]
     InUse {
         /// The directory.
         path: String,
+        /// Who has it, if that is known.
+        holder: Option<String>,
+    },
+
+    /// Other processes have some directories, but nobody serves the volume with them: they are too few for that, and
+    /// all others are free. The volume can be opened without these.
+    #[error("in use: {}", list(held))]
+    PartlyInUse {
+        /// The directories, and who has each.
+        held: Vec<Unusable>,
     },
 
     /// A directory has files, but none of a volume.
@@ -307,6 +318,10 @@ fn members_are(count: usize) -> String {
     format!("{} {verb}", members(count))
 }
 
+fn by(holder: Option<&String>) -> String {
+    holder.map_or_else(String::new, |holder| format!(" by {holder}"))
+}
+
 fn or_to_read(needed: usize, to_read: usize) -> String {
     if to_read < needed {
         format!(" ({to_read} to read only)")
@@ -357,9 +372,12 @@ impl MembersError {
             Self::OwnMember { .. } => Some(
                 "leave what it holds alone, and name a directory that is no member; `cauchyfs status` lists them".into(),
             ),
-            Self::InUse { path } => Some(format!(
+            Self::InUse { path, .. } => Some(format!(
                 "a volume with {path} is mounted already, or {path} was given twice"
             )),
+            Self::PartlyInUse { .. } => Some(
+                "a daemon that is unmounted keeps a directory until its disk answers: leave those out that do not".into(),
+            ),
             Self::Foreign { path, .. } => Some(format!(
                 "leave {path} out, or give the directory that is a member"
             )),
@@ -374,15 +392,7 @@ impl MembersError {
                 "add a directory first, with `cauchyfs member add`, or replace this one".into(),
             ),
             Self::NoSuchMember { .. } => Some("`cauchyfs status` lists the members".into()),
-            Self::NoMember { reasons } if reasons.iter().any(|reason| reason.contains(BAD_SUPERBLOCK)) => Some(
-                "a superblock that is lost is made anew from another member's: give `cauchyfs check --repair` a directory \
-                 of the volume that has its own; without any, only a copy of one from a backup helps"
-                    .into(),
-            ),
-            Self::NoMember { .. } => Some(
-                "check the paths, and that the disks are mounted; a new volume is made with `cauchyfs create`, in empty directories"
-                    .into(),
-            ),
+            Self::NoMember { reasons } => Some(way_to_members(reasons).into()),
             Self::MixedVolumes { volume, other_volume, .. } => Some(format!(
                 "give directories of {volume} or of {other_volume}, not of both"
             )),
@@ -424,6 +434,16 @@ impl MembersError {
                 "unmount, bring the failed members back, and mount again".into(),
             ),
         }
+    }
+}
+
+fn way_to_members(reasons: &[String]) -> &'static str {
+    let is_lost = |reason: &String| reason.contains(BAD_SUPERBLOCK);
+    if reasons.iter().any(is_lost) {
+        "a superblock that is lost is made anew from another member's: give `cauchyfs check --repair` a directory of the \
+         volume that has its own; without any, only a copy of one from a backup helps"
+    } else {
+        "check the paths, and that the disks are mounted; a new volume is made with `cauchyfs create`, in empty directories"
     }
 }
 

@@ -233,7 +233,8 @@ impl Members {
         let path = store.label();
         let is_ours = || self.holds.has(&path);
         if self.is_being_prepared(store) || (is_ours() && self.is_in_use(store)) {
-            return Err(MembersError::InUse { path });
+            let holder = None;
+            return Err(MembersError::InUse { path, holder });
         }
         let locked = self
             .executor
@@ -245,7 +246,8 @@ impl Members {
                 if self.holds.add_again(store) {
                     Ok(None)
                 } else {
-                    Err(MembersError::InUse { path })
+                    let holder = error.holder();
+                    Err(MembersError::InUse { path, holder })
                 }
             }
             Err(error) => Err(error.into()),

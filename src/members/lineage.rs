@@ -1,6 +1,7 @@
 //! Which members belong together, and which of them are up to date: decided from superblocks alone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::join::FORMER_MEMBER;
 use super::overtaken::needed_to_write;
@@ -41,7 +42,7 @@ impl Found {
 }
 
 /// What a set of superblocks comes to.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Lineage {
     /// The newest of them.
     pub(super) tip: Superblock,
@@ -244,6 +245,17 @@ impl Lineage {
             (Access::ReadOnly, _) | (_, 0) => Ok(()),
             (Access::ReadWrite, unknown) => Err(MembersError::ReadOnlyFeatures { unknown }),
         }
+    }
+
+    /// Returns what it would be with only those members whose directories these are; the newest is not another then
+    /// as long as there is one that is up to date.
+    pub(super) fn with_only(&self, stores: &[StoreRef]) -> Self {
+        let is_one = |found: &Found| stores.iter().any(|store| Arc::ptr_eq(store, &found.store));
+        let mut rest = self.clone();
+        rest.present.retain(|_, found| is_one(found));
+        rest.current
+            .retain(|index| rest.present.contains_key(index));
+        rest
     }
 
     fn missing(&self, unusable: &[Unusable]) -> Vec<Absent> {

@@ -12,12 +12,12 @@ use super::health::Member;
 use super::holds::Holds;
 use super::lineage::{Found, Lineage, Origin, trace};
 use super::put_back::Unverified;
-use super::slots::{BAD_SUPERBLOCK, Look, chain, look};
-use super::{Access, Members, MembersError, Shape, Unusable};
+use super::slots::{BAD_SUPERBLOCK, Look, look};
+use super::{Access, Members, MembersError, Shape, Unusable, lock};
 use crate::codec::{CodeId, Geometry};
 use crate::format::superblock::Superblock;
 use crate::format::{MemberId, MemberIndex, files};
-use crate::store::{Executor, Hold, StoreErrorKind, StoreRef};
+use crate::store::{Executor, StoreRef};
 
 /// Why a member is missing whose directory nobody named.
 pub const NOT_GIVEN: &str = "not among the directories given";
@@ -40,12 +40,8 @@ pub(super) fn open(
     let mut found = find(stores, claims, &executor, &mut unusable)?;
     let holds = Holds::default();
     // Before locking: one directory given twice would be locked out by itself.
-    trace(found.clone(), &mut unusable.clone())?;
-    let hold = match access {
-        Access::ReadWrite => Hold::Exclusive,
-        Access::ReadOnly => Hold::Shared,
-    };
-    let stores = lock(found, hold, &executor, &holds, &mut unusable)?;
+    let lineage = trace(found.clone(), &mut unusable.clone())?;
+    let stores = lock::lock(found, &lineage, access, &executor, &holds, &mut unusable)?;
     found = find(stores, claims, &executor, &mut unusable)?;
     let lineage = trace(found, &mut unusable)?;
     lineage.check_features(access)?;
@@ -103,33 +99,6 @@ fn find(
     }
     found.extend(claims::make(&found, claimed, executor)?);
     Ok(found)
-}
-
-fn lock(
-    found: Vec<Found>,
-    hold: Hold,
-    executor: &Executor,
-    holds: &Holds,
-    unusable: &mut Vec<Unusable>,
-) -> Result<Vec<StoreRef>, MembersError> {
-    let mut stores = Vec::with_capacity(found.len());
-    for Found { store, .. } in found {
-        match executor.call(&store, "lock", move |store| store.lock(hold)) {
-            Ok(lock) => {
-                holds.add(&store, lock);
-                stores.push(store);
-            }
-            Err(error) if error.kind() == StoreErrorKind::InUse => {
-                let path = store.label();
-                return Err(MembersError::InUse { path });
-            }
-            Err(error) => unusable.push(Unusable {
-                path: store.label(),
-                reason: chain(&error),
-            }),
-        }
-    }
-    Ok(stores)
 }
 
 fn build(

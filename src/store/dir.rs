@@ -29,6 +29,7 @@ use handles::Handles;
 use tree::{Place, Tree};
 
 mod handles;
+mod holders;
 mod tree;
 
 /// Filesystems that take an operation and answer later, as `statfs(2)` numbers them: ext2 to ext4, XFS, Btrfs,
@@ -553,6 +554,10 @@ impl Store for DirStore {
             match lock_patiently(file, hold) {
                 Ok(()) => locked += 1,
                 Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::BADF) => {}
+                Err(Errno::WOULDBLOCK) => {
+                    let holder = holders::holder_of(file);
+                    return Err(StoreError::in_use(&self.label, holder));
+                }
                 Err(errno) => return Err(failed(errno)),
             }
         }

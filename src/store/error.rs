@@ -105,6 +105,16 @@ impl StoreError {
         Self::new(StoreErrorKind::Slow, label, action, name, source)
     }
 
+    /// Somebody else has the directory; who, if that is known.
+    #[must_use]
+    pub fn in_use(label: impl Into<String>, holder: Option<String>) -> Self {
+        let source = match holder {
+            Some(holder) => io::Error::new(io::ErrorKind::WouldBlock, holder),
+            None => Errno::WOULDBLOCK.into(),
+        };
+        Self::new(StoreErrorKind::InUse, label, "lock", "directory", source)
+    }
+
     /// A file of `label` ended before the `wanted` bytes at `offset`.
     #[must_use]
     pub fn short_read(
@@ -128,6 +138,13 @@ impl StoreError {
     #[must_use]
     pub fn label(&self) -> &str {
         &self.label
+    }
+
+    /// Returns who else has the directory, where that is why it failed, and known.
+    #[must_use]
+    pub fn holder(&self) -> Option<String> {
+        let is_known = self.kind == StoreErrorKind::InUse && self.source.raw_os_error().is_none();
+        is_known.then(|| self.source.to_string())
     }
 
     /// Returns what was tried: a verb such as `"read"`.

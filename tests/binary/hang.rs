@@ -1,14 +1,15 @@
 //! A member that hangs: a directory of another volume, whose daemon is stopped.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use crate::support::{
     Disk, DiskKind, Shape, TestVolume, check_large, drop_caches, eventually, must, run,
-    skip_mounts, write_large,
+    skip_mounts, text, write_large,
 };
 
 /// A daemon that does nothing until this is dropped.
@@ -94,7 +95,8 @@ fn unmount_ends_although_a_member_hangs_and_the_others_can_be_mounted_at_once() 
         _ => panic!("{output:?}\n{}", volume.log()),
     }
 
-    volume.mount_degraded(&[1, 2, 3]);
+    // The hanging one is named as well, and not waited for.
+    volume.mount_degraded(&[0, 1, 2, 3]);
     check_large(&volume.path("large"), 1, 20 << 20);
     volume.unmount();
     drop(stopped);
@@ -105,4 +107,65 @@ fn unmount_ends_although_a_member_hangs_and_the_others_can_be_mounted_at_once() 
     volume.unmount();
     volume.assert_intact();
     below.unmount();
+}
+
+/// A process that keeps a directory locked, as a daemon does that cannot end.
+struct Keeper(Child);
+
+impl Keeper {
+    fn of(directory: &Path) -> Self {
+        let keep = ["--no-fork", "-x", text(directory)];
+        let mut keeper = Command::new("flock")
+            .args(keep)
+            .args(["sh", "-c", "echo has it; exec sleep 1000"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("util-linux is there");
+        let mut line = String::new();
+        let pipe = keeper.stdout.take().expect("it is a pipe");
+        BufReader::new(pipe)
+            .read_line(&mut line)
+            .expect("it says so");
+        assert_eq!(line, "has it\n");
+        Self(keeper)
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.0.kill().expect("it is ours");
+        self.0.wait().expect("it is ours");
+    }
+}
+
+#[test]
+fn a_directory_that_an_old_daemon_keeps_is_left_out_and_comes_back_when_that_ends() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    write_large(&volume.path("large"), 1, 20 << 20).unwrap();
+    volume.unmount();
+    let keeper = Keeper::of(&volume.members[2]);
+    let named = format!("it is in use by process {}", keeper.0.id());
+
+    let all: Vec<_> = volume.members.iter().collect();
+    let (status, code) = volume.status_of(&all);
+    assert_eq!(code, 3, "{status}");
+    let reason = status["members"][2]["reason"].as_str().unwrap_or_default();
+    assert!(reason.starts_with(&named), "{status}");
+    let mounted = volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
+    assert_eq!(mounted.status.code(), Some(3), "{mounted:?}");
+    let said = String::from_utf8_lossy(&mounted.stderr);
+    assert!(said.contains(&named), "{said}");
+    check_large(&volume.path("large"), 1, 20 << 20);
+    write_large(&volume.path("since"), 2, 20 << 20).unwrap();
+    assert_eq!(volume.members_in("missing"), 1);
+    drop(keeper);
+    eventually("it is back and has what it missed", || {
+        volume.status().1 == 0
+    });
+    volume.unmount();
+    volume.assert_intact();
 }

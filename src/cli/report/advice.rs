@@ -1,7 +1,7 @@
 //! What to do next about a volume.
 
 use crate::members::{
-    BAD_SUPERBLOCK, FLAPPING, FORMER_MEMBER, MOUNTED_APART, NOT_GIVEN, UNVERIFIED,
+    BAD_SUPERBLOCK, FLAPPING, FORMER_MEMBER, IN_USE, MOUNTED_APART, NOT_GIVEN, UNVERIFIED,
 };
 
 use super::super::size::format_size;
@@ -293,6 +293,9 @@ fn step_by_reason(member: &MemberReport) -> Option<String> {
             "what is in the place of {name} was let go long ago, and is of no use any more: empty {path}, and \
              {replace} fills it again"
         )),
+        reason if reason.starts_with(IN_USE) => Some(format!(
+            "{name}: {reason}, which ends once the disk answers; with that it comes back"
+        )),
         reason if reason.starts_with(BAD_SUPERBLOCK) => Some(format!(
             "{name} is there, but its superblock cannot be read: once the volume is unmounted, `cauchyfs check --repair` \
              with all directories makes it anew; or `cauchyfs member replace MOUNTPOINT {index} NEW_DIR` makes anew what \
@@ -389,6 +392,19 @@ mod tests {
         );
         assert!(said.contains("/srv/d2 is left as it is"), "{said}");
         assert!(said.contains("`cauchyfs check --repair`"), "{said}");
+    }
+
+    #[test]
+    fn who_is_kept_by_a_process_that_cannot_end_is_not_brought_back_by_anybody_else() {
+        for mounted in [true, false] {
+            let kept = |report: &mut Report| {
+                report.mounted = mounted;
+                report.members[2].reason = Some("it is in use by process 9 (cauchyfs)".to_owned());
+            };
+            let said = advice(kept, &[2], &[(1, 7)]);
+            assert!(said.contains("process 9 (cauchyfs), which ends"), "{said}");
+            assert!(!said.contains("bring back"), "{said}");
+        }
     }
 
     #[test]

@@ -62,7 +62,13 @@ fn why_a_directory_is_not_taken_back_is_said_for_as_long_as_that_is_known_to_be_
     let path = || "/d1".to_owned();
     let refusal = || members.status()[1].refusal.clone();
     members.note_refusal(MemberIndex(1), &MembersError::Diverged { path: path() });
-    for passing in [MembersError::NotNow, MembersError::InUse { path: path() }] {
+    for passing in [
+        MembersError::NotNow,
+        MembersError::InUse {
+            path: path(),
+            holder: None,
+        },
+    ] {
         members.note_refusal(MemberIndex(1), &passing);
         assert_eq!(refusal().as_deref(), Some(MOUNTED_APART), "{passing}");
     }

@@ -126,7 +126,7 @@ fn create_refuses_a_directory_given_twice() {
     let disks = Disks::blank(2, 1, 3);
     let error = refused(Members::create(&disks.stores([0, 1, 0]), &disks.options()));
     assert!(
-        matches!(&error, MembersError::InUse { path } if path == "/d0"),
+        matches!(&error, MembersError::InUse { path, .. } if path == "/d0"),
         "{error}"
     );
     assert!(
@@ -227,7 +227,7 @@ fn open_refuses_members_in_use_until_they_are_free() {
     let first = disks.open(0..2).expect("enough members");
     let error = refused(disks.open(1..3));
     assert!(
-        matches!(&error, MembersError::InUse { path } if path == "/d1"),
+        matches!(&error, MembersError::InUse { path, .. } if path == "/d1"),
         "{error}"
     );
     drop(first);
@@ -372,4 +372,56 @@ fn a_volume_that_a_newer_build_must_write_to_is_only_read() {
     for index in disks.all() {
         assert_eq!(disks.block(index), before.block(index));
     }
+}
+
+/// A daemon that cannot end keeps what hangs. Whoever serves the volume keeps at least as many as there are data shards.
+#[test]
+fn a_volume_opens_without_members_in_use_only_if_nobody_can_serve_it_with_them() {
+    use crate::store::Hold;
+    let cases = [
+        // Data, parity, members; held, given: whether the rest will do.
+        (4, 2, 6, 0..1, 0..6, true),
+        (4, 2, 6, 0..2, 0..6, true),
+        (4, 2, 6, 0..3, 0..6, false),
+        (4, 2, 6, 0..6, 0..6, false),
+        (4, 2, 6, 0..1, 0..5, true),
+        (4, 2, 6, 0..1, 0..4, false),
+        (2, 1, 4, 0..1, 0..4, true),
+        (2, 2, 4, 0..1, 0..4, true),
+        (2, 2, 4, 0..1, 0..3, false),
+        (1, 1, 2, 0..1, 0..2, false),
+        (1, 2, 3, 0..1, 0..3, false),
+    ];
+    for (data, parity, count, held, given, is_enough) in cases {
+        let text = format!("{data}+{parity} of {count}, {held:?} held, {given:?} given");
+        let disks = Disks::volume(data, parity, count);
+        let others = disks.stores(held.clone());
+        let locks: Vec<_> = others
+            .iter()
+            .map(|store| store.lock(Hold::Exclusive).expect("nobody has it"))
+            .collect();
+        match (refused(disks.open(given.clone())), is_enough) {
+            (MembersError::PartlyInUse { held: found }, true) => {
+                let paths: Vec<_> = held.clone().map(|index| format!("/d{index}")).collect();
+                let found: Vec<_> = found.into_iter().map(|held| held.path).collect();
+                assert_eq!(found, paths, "{text}");
+                let rest = given.filter(|index| !held.contains(index));
+                disks.open(rest).expect("they are free again");
+            }
+            (MembersError::InUse { path, .. }, false) => assert_eq!(path, "/d0", "{text}"),
+            (error, _) => panic!("{text}: {error}"),
+        }
+        drop(locks);
+    }
+}
+
+/// Those that are free were let go of by the others long ago.
+#[test]
+fn members_in_use_that_are_newer_than_all_others_are_not_left_out() {
+    let disks = Disks::volume(4, 2, 6);
+    drop(disks.open(0..5).expect("enough members"));
+    let first = disks.open(0..4).expect("enough members");
+    let error = refused(disks.open(3..6));
+    assert!(matches!(error, MembersError::InUse { .. }), "{error}");
+    drop(first);
 }

@@ -1,0 +1,163 @@
+//! Opening the pipeline of a volume, and waiting for those who have its directories.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{VolumeOptions, executor, members_failure, storage_failure, survey, usable_stores};
+use crate::cli::directories::Directories;
+use crate::cli::failure::{Failure, Fault};
+use crate::cli::mounts;
+use crate::cli::report::MemberReport;
+use crate::commit::{CommitError, OpenOptions, Pipeline};
+use crate::members::{MembersError, Unusable};
+use crate::meta::MetaError;
+use crate::store::StoreRef;
+
+/// How long directories that nothing mounted uses may stay in use: by a daemon that is flushing what
+/// `umount` left to it, or by a command that looks at them.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often they are tried.
+const LEAVE_POLL: Duration = Duration::from_millis(100);
+
+/// How long a few of them may stay in use while all others are free: a daemon lets go of them one after the other, but
+/// for those on which something hangs.
+const LET_GO_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Opens the pipeline of the volume that the directories belong to, and says which directories could
+/// not be used.
+///
+/// A daemon whose mount is gone may be flushing yet; that is waited for. It may keep a directory that hangs, perhaps
+/// for ever, and the volume is opened without that one.
+///
+/// # Errors
+///
+/// If they are not enough, or do not belong together, or stay in use.
+pub(super) fn open_pipeline(
+    directories: &Directories,
+    options: &VolumeOptions,
+) -> Result<(Arc<Pipeline>, Vec<Unusable>), Failure> {
+    let started = Instant::now();
+    let mut left_out = Vec::new();
+    loop {
+        let (mut stores, mut notes) = usable_stores(directories);
+        stores.retain(|store| is_elsewhere(&store.label(), &left_out));
+        notes.append(&mut left_out);
+        let error = match try_to_open(stores, options, &mut notes) {
+            Ok(pipeline) => return Ok((pipeline, notes)),
+            Err(error) => error,
+        };
+        let in_use = match &error {
+            CommitError::Members(error) if is_in_use(error) => &**error,
+            error => {
+                let mut failure = open_failure(error, directories, options);
+                if options.restores_superblocks && failure.fault == Fault::TooFew {
+                    // It is what the error advises that was tried.
+                    failure.advice = None;
+                }
+                return Err(add_notes(failure, &notes));
+            }
+        };
+        let failure = members_failure(in_use);
+        if let Some(entry) = mounts::mount_using(&directories.present) {
+            let shown = entry.mountpoint.display();
+            return Err(failure.advise(format!("the volume is mounted at {shown}")));
+        }
+        match in_use {
+            MembersError::PartlyInUse { held } if started.elapsed() >= LET_GO_TIMEOUT => {
+                left_out.clone_from(held);
+            }
+            _ if started.elapsed() >= LEAVE_TIMEOUT => return Err(failure),
+            _ => {
+                log::info!("{in_use}; waiting");
+                std::thread::sleep(LEAVE_POLL);
+            }
+        }
+    }
+}
+
+fn is_in_use(error: &MembersError) -> bool {
+    matches!(
+        error,
+        MembersError::InUse { .. } | MembersError::PartlyInUse { .. }
+    )
+}
+
+/// Says whether a directory is none of those that were noted.
+fn is_elsewhere(path: &str, notes: &[Unusable]) -> bool {
+    notes.iter().all(|note| note.path != path)
+}
+
+/// Opens a volume, and notes which directories could not be used.
+fn try_to_open(
+    stores: Vec<StoreRef>,
+    options: &VolumeOptions,
+    notes: &mut Vec<Unusable>,
+) -> Result<Arc<Pipeline>, CommitError> {
+    let open = OpenOptions {
+        access: options.access,
+        engine: options.engine.clone(),
+        cache_bytes: options.cache_bytes / 2,
+        index_cache_bytes: options.cache_bytes / 2,
+        threads: options.threads,
+    };
+    let pipeline = if options.restores_superblocks {
+        open_restoring(stores, &open, options.member_timeout, notes)?
+    } else {
+        Pipeline::open(stores, &open, executor(options.member_timeout))?
+    };
+    for unusable in pipeline.members().unusable() {
+        if is_elsewhere(&unusable.path, notes) {
+            notes.push(unusable.clone());
+        }
+    }
+    Ok(pipeline)
+}
+
+/// Opens a volume with the members that have lost their superblocks, which they have again then; notes which
+/// directories cannot be told to be members, and why.
+fn open_restoring(
+    stores: Vec<StoreRef>,
+    options: &OpenOptions,
+    member_timeout: Duration,
+    notes: &mut Vec<Unusable>,
+) -> Result<Arc<Pipeline>, CommitError> {
+    let executor = executor(member_timeout);
+    let (claims, others) = Pipeline::claims(&stores, options, &executor)?;
+    notes.extend(others);
+    Pipeline::open_claiming(stores, &claims, options, executor)
+}
+
+/// Puts into words why a volume could not be opened: what is damaged may be whole on who is away.
+fn open_failure(
+    error: &CommitError,
+    directories: &Directories,
+    options: &VolumeOptions,
+) -> Failure {
+    let failure = storage_failure(error);
+    let is_damaged =
+        matches!(error, CommitError::Meta(error) if matches!(**error, MetaError::Poisoned { .. }));
+    if !is_damaged {
+        return failure;
+    }
+    let Ok(report) = survey(directories, options.member_timeout) else {
+        return failure;
+    };
+    let away: Vec<String> = report.absentees().map(MemberReport::name).collect();
+    if away.is_empty() {
+        return failure;
+    }
+    failure.advise(format!(
+        "bring back {}: what is damaged here may be whole there",
+        away.join(", ")
+    ))
+}
+
+/// Adds what is known about the directories to a failure that has no advice of its own.
+fn add_notes(failure: Failure, notes: &[Unusable]) -> Failure {
+    if failure.advice.is_some() || notes.is_empty() {
+        return failure;
+    }
+    let notes: Vec<String> = notes.iter().map(ToString::to_string).collect();
+    failure.advise(notes.join("; "))
+}

@@ -1,0 +1,124 @@
+//! Locking the members of a volume that is to be opened.
+//!
+//! A daemon whose mount is gone keeps the directories on which an operation of its hangs, perhaps for ever, and lets
+//! go of all others. Who serves a volume keeps at least as many as there are data shards.
+
+use std::thread;
+
+use super::holds::Holds;
+use super::lineage::{Found, Lineage};
+use super::slots::chain;
+use super::{Access, MembersError, Unusable};
+use crate::format::superblock::MemberEntry;
+use crate::store::{Executor, Hold, Store, StoreError, StoreErrorKind, StoreLock, StoreRef};
+
+/// Locks directories, and returns those that are; what cannot be locked goes to `unusable`.
+///
+/// # Errors
+///
+/// [`MembersError::InUse`] or [`MembersError::PartlyInUse`]; none is locked then.
+pub(super) fn lock(
+    found: Vec<Found>,
+    lineage: &Lineage,
+    access: Access,
+    executor: &Executor,
+    holds: &Holds,
+    unusable: &mut Vec<Unusable>,
+) -> Result<Vec<StoreRef>, MembersError> {
+    let mode = match access {
+        Access::ReadWrite => Hold::Exclusive,
+        Access::ReadOnly => Hold::Shared,
+    };
+    let mut stores = Vec::with_capacity(found.len());
+    let mut held = Vec::new();
+    for (store, locked) in try_all(found, mode, executor) {
+        match locked {
+            Ok(lock) => {
+                holds.add(&store, lock);
+                stores.push(store);
+            }
+            Err(error) if error.kind() == StoreErrorKind::InUse => held.push(error),
+            Err(error) => unusable.push(Unusable {
+                path: store.label(),
+                reason: chain(&error),
+            }),
+        }
+    }
+    let Some(first) = held.first() else {
+        return Ok(stores);
+    };
+    let rest = lineage.with_only(&stores);
+    let is_enough = rest.check_sufficient(access, unusable, || false).is_ok();
+    if is_enough && nobody_serves(lineage, stores.len(), held.len()) {
+        return Err(MembersError::PartlyInUse {
+            held: held.iter().map(in_use).collect(),
+        });
+    }
+    Err(MembersError::InUse {
+        path: first.label().to_owned(),
+        holder: first.holder(),
+    })
+}
+
+/// Tries to lock directories, one after the other; once one is held by others, which is waited for, all that are left at
+/// the same time.
+fn try_all(
+    found: Vec<Found>,
+    hold: Hold,
+    executor: &Executor,
+) -> Vec<(StoreRef, Result<StoreLock, StoreError>)> {
+    let lock = |store: &StoreRef| {
+        let lock = move |store: &dyn Store| store.lock(hold);
+        executor.call(store, "lock", lock)
+    };
+    let mut stores = found.into_iter().map(|found| found.store);
+    let mut all = Vec::with_capacity(stores.len());
+    for store in stores.by_ref() {
+        let locked = lock(&store);
+        let is_held = matches!(&locked, Err(error) if error.kind() == StoreErrorKind::InUse);
+        all.push((store, locked));
+        if is_held {
+            break;
+        }
+    }
+    let rest: Vec<StoreRef> = stores.collect();
+    thread::scope(|scope| {
+        let lock = &lock;
+        let start = |store| (StoreRef::clone(store), scope.spawn(move || lock(store)));
+        let trying: Vec<_> = rest.iter().map(start).collect();
+        for (store, trial) in trying {
+            let locked = trial.join().unwrap_or_else(|_| {
+                let label = store.label();
+                Err(StoreError::in_use(label, None))
+            });
+            all.push((store, locked));
+        }
+    });
+    all
+}
+
+/// Says whether those who have `held` directories cannot serve the volume, where `locked` are locked here and enough:
+/// who serves it has as many as there are data shards. Members that nobody named count as theirs, but where there are
+/// more data shards than parity shards: then no others can go on without one of those that are locked here.
+fn nobody_serves(lineage: &Lineage, locked: usize, held: usize) -> bool {
+    let data = usize::from(lineage.tip.data_shards);
+    let parity = usize::from(lineage.tip.parity_shards);
+    let members = lineage.tip.members.iter();
+    let members = members
+        .filter(|entry| !MemberEntry::is_vacant(entry))
+        .count();
+    let others = members.saturating_sub(locked);
+    held <= parity && held < data && (data > parity || others < data)
+}
+
+fn in_use(error: &StoreError) -> Unusable {
+    let holder = error.holder();
+    let holder = holder.as_deref().unwrap_or("another process");
+    Unusable {
+        path: error.label().to_owned(),
+        reason: format!("{IN_USE} {holder}"),
+    }
+}
+
+/// With what it begins why a directory is left out that others have.
+pub const IN_USE: &str = "it is in use by";
