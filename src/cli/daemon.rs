@@ -104,11 +104,7 @@ pub(super) fn spawn(arguments: &[OsString]) -> Result<Outcome, Failure> {
     match serde_json::from_str(&line) {
         Ok(News::Ready(warnings)) => {
             warnings.lines.iter().for_each(warn);
-            Ok(if warnings.is_degraded {
-                Outcome::Degraded
-            } else {
-                Outcome::Done
-            })
+            Ok(warnings.outcome())
         }
         Ok(News::Failed(failure)) => Err(failure),
         Err(_) => Err(

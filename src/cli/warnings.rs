@@ -1,17 +1,14 @@
 //! What whoever mounts a volume is told at once.
 //!
-//! A mount waits for this, so nothing is counted here unless files are gone: that is what `status` is for.
+//! A mount waits for this, so nothing is counted here unless files are gone, or data may be lost: that is what `status`
+//! is for.
 
 use serde::{Deserialize, Serialize};
 
-use super::failure::Failure;
-use super::report::{LACKS_COPIES, LACKS_SHARDS, MemberReport};
+use super::failure::{Failure, Outcome};
+use super::report::{LACKS_COPIES, LACKS_SHARDS, MemberReport, RedundancyReport};
 use super::volume::{Volume, member_report, storage_failure};
 use crate::members::Unusable;
-
-/// Where too few members are at hand for what was written; only a count tells whether files live there.
-const LOST_SEGMENTS: &str =
-    "files have bytes on missing members alone; `cauchyfs status` names them";
 
 /// How members come back that are there but for their superblocks.
 const LOST_SUPERBLOCK: &str = "`cauchyfs check --repair` with all directories, unmounted, writes superblocks anew that are lost";
@@ -22,6 +19,21 @@ pub(super) struct Warnings {
     pub(super) lines: Vec<String>,
     /// Whether it lacks anything.
     pub(super) is_degraded: bool,
+    /// Whether that is more than the others make up for.
+    pub(super) has_lost_data: bool,
+}
+
+impl Warnings {
+    /// Returns how a command ends that has mounted the volume.
+    pub(super) fn outcome(&self) -> Outcome {
+        if self.has_lost_data {
+            Outcome::Lost
+        } else if self.is_degraded {
+            Outcome::Degraded
+        } else {
+            Outcome::Done
+        }
+    }
 }
 
 /// Says which members are missing and why, whether data is lost without them, and if all members are there,
@@ -48,9 +60,9 @@ pub(super) fn of(volume: &Volume) -> Result<Warnings, Failure> {
     if absentees.iter().any(MemberReport::has_lost_superblock) {
         lines.push(LOST_SUPERBLOCK.to_owned());
     }
-    if volume.pipeline.has_lost_segments() {
-        lines.push(LOST_SEGMENTS.to_owned());
-    }
+    let lost = lost_data(volume)?;
+    let has_lost_data = lost.is_some();
+    lines.extend(lost);
     if lines.is_empty() {
         lines.extend(shortage(volume)?.map(str::to_owned));
     }
@@ -68,7 +80,37 @@ pub(super) fn of(volume: &Volume) -> Result<Warnings, Failure> {
             format!("{path}: {reason}")
         }
     }));
-    Ok(Warnings { lines, is_degraded })
+    Ok(Warnings {
+        lines,
+        is_degraded,
+        has_lost_data,
+    })
+}
+
+/// Says how much is lost, if anything is; counts only if that may be.
+fn lost_data(volume: &Volume) -> Result<Option<String>, Failure> {
+    let pipeline = &volume.pipeline;
+    let failed = |error| storage_failure(&error);
+    if !pipeline.may_have_lost_data().map_err(failed)? {
+        return Ok(None);
+    }
+    let counted = pipeline.redundancy().map_err(failed)?;
+    let lost: Vec<_> = counted
+        .rows
+        .iter()
+        .filter(|row| row.losses_tolerated < 0)
+        .collect();
+    if lost.is_empty() {
+        return Ok(None);
+    }
+    let lost = RedundancyReport {
+        losses_tolerated: -1,
+        stripes: lost.iter().map(|row| row.stripes).sum(),
+        bytes: lost.iter().map(|row| row.bytes).sum(),
+    };
+    Ok(Some(format!(
+        "data is lost, or on missing members alone: {lost}; `cauchyfs status` names the files"
+    )))
 }
 
 fn shortage(volume: &Volume) -> Result<Option<&'static str>, Failure> {

@@ -388,3 +388,34 @@ fn who_loses_a_file_while_mounted_is_taken_back_or_gets_its_superblock_by_a_repa
     volume.unmount();
     volume.assert_intact();
 }
+
+/// All members are there, and more shards of some stripes are gone than the others make up for.
+#[test]
+fn a_mount_says_that_data_is_lost_if_it_is() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    volume.unmount();
+    let names = fs::read_dir(volume.members[5].join("segments")).unwrap();
+    let name = names.map(|name| name.unwrap().file_name()).min().unwrap();
+    for member in &volume.members[3..] {
+        fs::remove_file(member.join("segments").join(&name)).unwrap();
+    }
+    let all: Vec<&str> = volume.members.iter().map(|member| text(member)).collect();
+    let unmounted = run(CAUCHYFS, &[&["status"], &all[..]].concat());
+    assert_eq!(unmounted.status.code(), Some(4), "{unmounted:?}");
+    for _ in 0..2 {
+        let output = volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
+        assert_eq!(output.status.code(), Some(4), "{output:?}");
+        let said = said(&output);
+        assert!(said.contains("data is lost"), "{said}");
+        assert!(said.contains("`cauchyfs status` names the files"), "{said}");
+        let (code, listed) = volume.command(&["status"], &[]);
+        assert_eq!(code, Some(4), "{listed}");
+        assert!(listed.contains("cannot be read in full: large"), "{listed}");
+        volume.unmount();
+    }
+}

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use super::MissingShards;
 use crate::commit::reap::successor;
 use crate::commit::{CommitError, Pipeline};
-use crate::format::record::Segment;
-use crate::format::{MemberIndex, SegmentId, key};
+use crate::format::record::{RepairNote, Segment};
+use crate::format::{MemberIndex, Record, SegmentId, ShardIndex, StripeId, key};
 use crate::volume::{Census, member_of};
 
 /// Notes of the repair ledger read at once.
@@ -82,14 +82,54 @@ impl Pipeline {
         Ok(!rows.iter().all(|row| is_whole(row.losses_tolerated)))
     }
 
+    /// Says whether data may be lost, so that it is worth counting: what is known of shards that were never written or
+    /// turned out bad, of files that are gone, and of members that are away. It counts nothing, and of very much that
+    /// is noted it takes some for lost.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn may_have_lost_data(&self) -> Result<bool, CommitError> {
+        let is_known = self.volume.lacks_files() || !self.volume.undecodable().is_empty();
+        if is_known || self.has_lost_segments() {
+            return Ok(true);
+        }
+        let live = self.members.live();
+        self.notes_stripe(|stripe, note| {
+            let Some(record) = self.records.stripe(stripe)? else {
+                return Ok(false);
+            };
+            let Some(segment) = self.volume.segment(record.segment) else {
+                return Ok(true);
+            };
+            let shards = record.written.iter();
+            let left = shards.filter(|shard| {
+                let member = member_of(&segment, &record, *shard);
+                !note.missing.contains(*shard) && member.is_some_and(|m| live.contains(&m))
+            });
+            let data = usize::from(segment.data_shards);
+            let implied = (0..segment.data_shards).map(ShardIndex);
+            let implied = implied.filter(|shard| record.is_implied(*shard, data));
+            Ok(left.count() + implied.count() < data)
+        })
+    }
+
     /// Says whether a stripe in the repair ledger holds something.
     fn notes_live_stripe(&self) -> Result<bool, CommitError> {
+        self.notes_stripe(|stripe, _| self.has_backref(stripe))
+    }
+
+    /// Says whether there is a stripe in the repair ledger that is as `is_such` says. Of very many it takes some to be.
+    fn notes_stripe(
+        &self,
+        mut is_such: impl FnMut(StripeId, &RepairNote) -> Result<bool, CommitError>,
+    ) -> Result<bool, CommitError> {
         let (mut from, end) = key::repairs();
         for _ in 0..MOST_LOOKS {
             let notes = self.meta.scan(&from, &end, NOTES_AT_ONCE)?;
-            for (note, _) in &notes {
+            for (note, value) in &notes {
                 let (_, stripe) = key::parse_repair(note)?;
-                if self.has_backref(stripe)? {
+                if is_such(stripe, &RepairNote::decode(value)?)? {
                     return Ok(true);
                 }
             }

@@ -81,3 +81,32 @@ fn a_volume_whose_dead_stripes_alone_lack_shards_lacks_none() {
     assert!(!fs.pipeline.lacks_shards().unwrap());
     assert_eq!(fs.redundancy(), []);
 }
+
+/// Neither is lost by itself what was never written to one member, nor what another has that is away.
+#[test]
+fn what_is_lost_by_what_was_not_written_and_who_is_away_together_is_worth_a_count() {
+    let rig = Rig::new(2, 1, 3);
+    let plan = FaultPlan::new();
+    let fs = rig.open_with_faults(&plan).unwrap();
+    fs.write(1, &pattern(1, 100)).unwrap();
+    fs.sync().unwrap();
+    plan.add(
+        Fault::at(1, Effect::Eio)
+            .of(Scope::MemberKind(0, CallKind::Write))
+            .lasting(),
+    );
+    fs.write(2, &pattern(2, 2 * UNIT)).unwrap();
+    fs.sync().unwrap();
+    fs.pipeline.checkpoint().unwrap();
+    assert!(!fs.pipeline.has_lost_segments());
+    assert!(!fs.pipeline.may_have_lost_data().unwrap());
+    assert_eq!(fs.redundancy()[0].0, 0);
+    fs.close();
+    let rig = rig.fork();
+    for (away, is_lost) in [(1, true), (0, false)] {
+        let fs = TestFs::open(rig.stores(&[away]), Access::ReadOnly).unwrap();
+        assert!(!fs.pipeline.has_lost_segments(), "without {away}");
+        assert_eq!(fs.pipeline.may_have_lost_data().unwrap(), is_lost);
+        assert_eq!(fs.redundancy()[0].0 < 0, is_lost, "without {away}");
+    }
+}
