@@ -40,11 +40,9 @@ impl Unverified {
 impl Members {
     /// Takes note of a member that was put back from an earlier time.
     pub fn note_put_back(&self, member: MemberIndex) {
-        if self.access == Access::ReadOnly {
-            return;
-        }
-        // Not at each time that it comes and there is no space to take it in.
-        if self.unverified.add(member) {
+        // Not at each time that it comes and there is no space to take it in; whoever only looks says it in its own
+        // way.
+        if self.unverified.add(member) && self.access == Access::ReadWrite {
             log::warn!(
                 "member {member} ({}) is from an earlier time: was the directory put back from a backup? \
                  everything is going to be verified",
@@ -117,9 +115,6 @@ impl Members {
 
     /// Takes note of the members whose superblocks were lost, unless they are known to be up to date.
     pub(super) fn note_claimed(&self) {
-        if self.access == Access::ReadOnly {
-            return;
-        }
         for (member, _) in self.claimed.iter().filter(|(_, is_current)| !**is_current) {
             self.unverified.add(*member);
         }

@@ -82,7 +82,7 @@ impl MetaError {
                 "it holds nothing: empty its directories, and run `cauchyfs create` again".into(),
             ),
             Self::NoIndex { .. } | Self::OldIndex { .. } | Self::LostRecords { .. } => Some(
-                "give all directories of the volume: one of those that are missing may have it"
+                "give all directories of the volume as they were last: one that is missing, or in whose place an old copy is, may have it"
                     .into(),
             ),
             Self::Members(error) => error.hint(),

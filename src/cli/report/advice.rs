@@ -26,9 +26,7 @@ impl Report {
                     .to_owned()
             }
             State::Healthy => self.next_step_of_a_whole_volume(),
-            State::Failed if away.is_empty() => {
-                "restore the files listed above from a backup".to_owned()
-            }
+            State::Failed if away.is_empty() => self.next_step_after_a_loss(),
             State::Failed if !self.mounted && restore_step(&away).is_some() => {
                 restore_step(&away).unwrap_or_default()
             }
@@ -220,8 +218,31 @@ impl Report {
 
     /// Says whether a member was put back from an earlier time: a scrub begins by itself.
     fn is_to_be_verified(&self) -> bool {
-        let mut reasons = self.present().map(|member| member.reason.as_deref());
-        reasons.any(|reason| reason == Some(UNVERIFIED))
+        self.put_back().next().is_some()
+    }
+
+    /// Returns the members that were put back from an earlier time.
+    fn put_back(&self) -> impl Iterator<Item = &MemberReport> {
+        self.present()
+            .filter(|member| member.reason.as_deref() == Some(UNVERIFIED))
+    }
+
+    /// Says what to do where data is lost although all members are there.
+    fn next_step_after_a_loss(&self) -> String {
+        let old: Vec<&MemberReport> = self.put_back().collect();
+        if old.is_empty() {
+            return "restore the files listed above from a backup".to_owned();
+        }
+        let names = names_of(&old);
+        let unmount = if self.mounted {
+            "unmount the volume, and "
+        } else {
+            ""
+        };
+        format!(
+            "what is in the place of {names} is from an earlier time: look for the directories that were there last, \
+             {unmount}mount it with these; what cannot be read without them only a backup has"
+        )
     }
 
     fn lacks_shards(&self) -> bool {
@@ -481,6 +502,22 @@ mod tests {
             said.starts_with("wait: everything is being verified"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn current_directories_are_looked_for_before_a_backup_where_old_copies_are_in_their_places() {
+        let said = advice(|_| {}, &[], &[(-1, 7)]);
+        assert!(said.ends_with("from a backup"), "{said}");
+        for mounted in [true, false] {
+            let old = |report: &mut Report| {
+                report.mounted = mounted;
+                report.members[1].reason = Some(UNVERIFIED.to_owned());
+            };
+            let said = advice(old, &[], &[(-1, 7)]);
+            let place = "what is in the place of member 1 (/srv/d1) is from an earlier time: look";
+            assert!(said.starts_with(place), "{said}");
+            assert_eq!(said.contains("unmount"), mounted, "{said}");
+        }
     }
 
     #[test]

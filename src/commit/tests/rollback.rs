@@ -446,3 +446,24 @@ fn a_member_that_was_put_back_is_forgotten_with_its_place() {
     fs.assert_shards_lie_on(&rig, &[], "replaced");
     assert_holds(&fs, &model, "replaced");
 }
+
+/// Whoever only looks counts what a mount counts.
+#[test]
+fn an_old_copy_counts_for_nothing_to_those_who_only_look_as_well() {
+    let base = Rig::new(4, 2, 6);
+    let (_, backups) = live(&base);
+    for backup in &backups[4..] {
+        for back in 0..6 {
+            let mut rig = base.fork();
+            rig.disks[back] = backup.disks[back].fork();
+            let look = TestFs::open(rig.fork().stores(&[]), Access::ReadOnly).unwrap();
+            let fs = rig.open(&[]);
+            let put_back = |fs: &TestFs| -> Vec<_> {
+                let members = fs.pipeline.members().put_back();
+                members.into_keys().collect()
+            };
+            assert_eq!(put_back(&look), put_back(&fs), "{back}");
+            assert_eq!(look.redundancy(), fs.redundancy(), "{back}");
+        }
+    }
+}
