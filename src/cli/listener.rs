@@ -152,8 +152,10 @@ impl Listener {
                 let join = || {
                     let rebuilder = self.rebuilder()?;
                     let (MemberIndex(member), seat) = self.join(old.as_deref(), &directory)?;
-                    // What a lost one had may be on others by now, who are the fuller for it.
-                    let balance = balance || matches!(seat, Seat::Of(_));
+                    // What a lost one had may be on others by now, who are the fuller for it; also where it was
+                    // put in its place before, and that was cut off.
+                    let is_own = seat == Seat::Own && old.is_some();
+                    let balance = balance || is_own || matches!(seat, Seat::Of(_));
                     let OrderNumber(order) = rebuilder.order(bytes_per_second, balance);
                     Ok(Answer::Joined { member, order })
                 };

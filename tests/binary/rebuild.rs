@@ -1,6 +1,7 @@
 //! Losing directories, and having what was on them rebuilt.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
@@ -296,4 +297,61 @@ fn what_begins_by_itself_is_slow_if_it_is_to_be_and_who_orders_it_need_not_wait(
     assert_eq!(document(&output)["state"], "finished", "{output:?}");
     volume.unmount();
     volume.assert_intact_in(&[0, 1, 2, 3, 4, 6, 7], 2);
+}
+
+/// What a replaced directory held is on the others by then: only the same command again gives the new one its share.
+#[test]
+fn a_replacement_that_was_cut_off_is_seen_through_by_the_same_command_after_a_mount_without_it() {
+    if skip_mounts() {
+        return;
+    }
+    let held = |member: &Path| fs::read_dir(member.join("segments")).map_or(0, Iterator::count);
+    let volume = TestVolume::create(Shape::FOUR_TWO_AND_ONE, 2048);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    volume.delete_member(1);
+    eventually("the loss is noticed", || volume.members_in("missing") == 1);
+    let new = volume.home.join("new");
+    let replace = ["member", "replace", "--rate", "4KiB"];
+    let replace = [&replace[..], &[text(&volume.mountpoint), "1", text(&new)]].concat();
+    let mut cut_off = Command::new(CAUCHYFS)
+        .args(&replace)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    eventually("it is taken in", || volume.members_in("missing") == 0);
+    cut_off.kill().expect("it is ours");
+    cut_off.wait().expect("it is ours");
+    volume.unmount();
+    volume.mount_degraded(&[0, 2, 3, 4, 5, 6]);
+    let output = rebuild(&volume, &[]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    volume.unmount();
+
+    let mut all: Vec<&str> = volume.members.iter().map(|member| text(member)).collect();
+    all[1] = text(&new);
+    let log = volume.home.join("log");
+    let mount = ["mount", "--log-file", text(&log)];
+    let output = run(
+        CAUCHYFS,
+        &[&mount[..], &all, &[text(&volume.mountpoint)]].concat(),
+    );
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(held(&new), 0, "what it was to have is on the others");
+    let replace = [
+        "member",
+        "replace",
+        text(&volume.mountpoint),
+        "1",
+        text(&new),
+    ];
+    let output = run(CAUCHYFS, &replace);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let fewest = volume.members[2..].iter().map(|member| held(member)).min();
+    assert!(held(&new) + 2 > fewest.unwrap(), "it has as much");
+    volume.assert_healthy();
+    drop_caches();
+    check_large(&volume.path("large"), 1, LARGE);
+    volume.unmount();
 }
