@@ -441,7 +441,8 @@ fn way_to_members(reasons: &[String]) -> &'static str {
     let is_lost = |reason: &String| reason.contains(BAD_SUPERBLOCK);
     if reasons.iter().any(is_lost) {
         "a superblock that is lost is made anew from another member's: give `cauchyfs check --repair` a directory of the \
-         volume that has its own; without any, only a copy of one from a backup helps"
+         volume that has its own; without any, only a copy of one from a backup helps; for a volume that never came to be, \
+         run `cauchyfs create` again in other directories"
     } else {
         "check the paths, and that the disks are mounted; a new volume is made with `cauchyfs create`, in empty directories"
     }
