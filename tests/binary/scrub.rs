@@ -209,7 +209,9 @@ fn what_more_damage_than_parity_costs_is_named_and_all_else_can_be_read() {
     let (status, code) = volume.status();
     assert_eq!((code, &status["state"]), (4, &Value::from("failed")));
     assert_eq!(status["unrecoverable_files"], serde_json::json!(["large"]));
-    volume.remount();
+    volume.unmount();
+    let mounted = volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
+    assert_eq!(mounted.status.code(), Some(4), "{mounted:?}");
     let (status, _) = volume.status();
     assert_eq!(
         status["unrecoverable_files"],
@@ -446,7 +448,7 @@ fn a_scrub_for_which_another_command_waits_goes_on_when_its_own_is_interrupted()
     let mut first = command(&["--rate", "4MiB"]);
     eventually("the scrub is under way", is_running);
     // Without a limit it would lift that of the first, and be through before anybody could interrupt it.
-    let second = command(&["--rate", "8MiB"]);
+    let second = command(&["--rate", "4MiB"]);
     let progress = volume.status().0["scrub"]["progress"].as_f64();
     eventually("it gets on", || {
         volume.status().0["scrub"]["progress"].as_f64() > progress
