@@ -14,10 +14,11 @@ use crate::format::{BLOCK_SIZE, MemberIndex, Record, SegmentId, ShardIndex, Stri
 use crate::members::{Access, Bereft, Claims, Members, MembersError, Unusable};
 use crate::store::{Executor, Store, StoreRef};
 
-/// Shards that are looked for in a directory before it is known which member it is.
-const ENOUGH: u64 = 16;
+/// Shards of a segment by which it is known whose they are. All segments are looked at: a rebuild that was cut off
+/// leaves files of some that belong to another member by now.
+const ENOUGH: u64 = 2;
 
-/// Stripes of a segment that are looked at.
+/// Stripes of a segment that are looked at, at most.
 const STRIPES_EACH: usize = 64;
 
 /// What the shards in a directory say of it.
@@ -27,14 +28,11 @@ struct Shown {
     has_segments: bool,
     /// The members of which all shards are that were recognised; none if there were none.
     owners: Option<BTreeSet<MemberIndex>>,
-    /// How many of these tell members from one another.
-    telling: u64,
 }
 
 impl Shown {
     /// Takes note of a shard that is as that of each of `owners`.
     fn note(&mut self, owners: BTreeSet<MemberIndex>) {
-        self.telling += u64::from(owners.len() == 1);
         self.owners = Some(match self.owners.take() {
             Some(before) => &before & &owners,
             None => owners,
@@ -86,9 +84,6 @@ impl Pipeline {
         for segment in segments.filter(|segment| self.volume.segment(*segment).is_some()) {
             shown.has_segments = true;
             self.look_at_shards(store, segment, &mut shown)?;
-            if shown.telling >= ENOUGH {
-                break;
-            }
         }
         Ok(shown)
     }
@@ -101,6 +96,7 @@ impl Pipeline {
         shown: &mut Shown,
     ) -> Result<(), CommitError> {
         let (from, end) = key::segment_stripes(segment);
+        let mut telling = 0;
         for (_, value) in self.meta.scan(&from, &end, STRIPES_EACH)? {
             let SegmentStripe(id) = SegmentStripe::decode(&value)?;
             let Some(stripe) = self.records.stripe(id)? else {
@@ -108,7 +104,11 @@ impl Pipeline {
             };
             let owners = self.owners_of_block(store, id, &stripe)?;
             if !owners.is_empty() {
+                telling += u64::from(owners.len() == 1);
                 shown.note(owners);
+            }
+            if telling == ENOUGH {
+                break;
             }
         }
         Ok(())
@@ -132,6 +132,10 @@ impl Pipeline {
         ) else {
             return Ok(BTreeSet::new());
         };
+        // What was reserved and never written looks like any block of zeros.
+        if block.iter().all(|byte| *byte == 0) {
+            return Ok(BTreeSet::new());
+        }
         let found = crc32c::crc32c(&block);
         let total = segment.slots.len();
         let mut owners = BTreeSet::new();
@@ -177,8 +181,16 @@ fn settle(bereft: Bereft, shown: BTreeMap<String, Shown>) -> (Claims, Vec<Unusab
                     &format!("it holds what member {member} does, which is there"),
                 );
             }
-            None if shown.has_segments || shown.owners.is_some() || nameless.contains(&path) => {
+            None if shown.owners.is_some() || nameless.contains(&path) => {
                 leave_out(&path, "what it holds does not tell which member it is");
+            }
+            None if shown.has_segments => {
+                // None of the stripes that are left has a shard there.
+                let own = seats.iter().find(|(_, seat)| **seat == path);
+                match own.map(|(member, _)| *member) {
+                    Some(member) => drop(open.insert(path, BTreeSet::from([member]))),
+                    None => leave_out(&path, "what it holds does not tell which member it is"),
+                }
             }
             _ => drop(open.insert(path, fits)),
         }

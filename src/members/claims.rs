@@ -10,18 +10,22 @@
 //!   unless nothing was changed since.
 //!
 //! Else it counts as one that was put back from an earlier time: it is brought up to date, and all that it holds
-//! is verified before it counts. Where a journal goes on beyond all of those that are up to date, it is the
-//! superblocks that are from an earlier time, and nothing is made from them.
+//! is verified before it counts. Where a journal or a copy of the index goes on beyond all of those that are up to date,
+//! it is the superblocks that are from an earlier time, and nothing is made from them.
+//!
+//! Where there are no more data shards than parity shards a volume can have gone on in two halves, and a member that was
+//! left behind looks like one that others left behind. Nothing is made of a directory there unless it is up to date,
+//! and who has lost its superblock and may know more keeps the others from going on without it.
 
 use std::collections::BTreeMap;
 
-use super::lineage::{Found, Origin, trace};
-use super::slots::{BAD_SUPERBLOCK, Look, look};
+use super::lineage::{Found, Lineage, Origin, trace};
+use super::slots::{BAD_SUPERBLOCK, Look, chain, look};
 use super::{Members, MembersError, Unusable};
 use crate::format::frame::{HEAD_BYTES, Head};
 use crate::format::journal::{self, Preview, RecordHeader};
 use crate::format::superblock::Superblock;
-use crate::format::{BLOCK_SIZE, Generation, MemberIndex, VolumeId, files};
+use crate::format::{BLOCK_SIZE, Epoch, Generation, MemberIndex, VolumeId, files};
 use crate::store::{Executor, Pool, Store, StoreError, StoreErrorKind, StoreRef};
 
 /// Which directories, by path, are which members, although they have lost their superblocks.
@@ -43,7 +47,7 @@ pub struct Bereft {
 }
 
 /// What files in a directory say of it, beside the superblock.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Traces {
     /// The newest record of its journal.
     record: Option<RecordHeader>,
@@ -52,26 +56,28 @@ struct Traces {
 }
 
 impl Traces {
-    fn of(store: &StoreRef, executor: &Executor) -> Self {
-        let read = |what: &str, error: StoreError| log::debug!("no {what}: {error}");
-        let record = executor.call(store, "read the journal", newest_record);
-        let head = executor.call(store, "read the index", newest_head);
-        Self {
-            record: record.unwrap_or_else(|error| {
-                read("journal", error);
-                None
-            }),
-            head: head.unwrap_or_else(|error| {
-                read("index", error);
-                None
-            }),
-        }
+    /// # Errors
+    ///
+    /// If a file that is there cannot be read: what it says might change everything.
+    fn of(store: &StoreRef, executor: &Executor) -> Result<Self, StoreError> {
+        Ok(Self {
+            record: executor.call(store, "read the journal", newest_record)?,
+            head: executor.call(store, "read the index", newest_head)?,
+        })
     }
 
     /// Returns the volume that they name; none if they name none.
     fn volume(&self) -> Option<VolumeId> {
         let record = self.record.map(|record| record.volume);
         record.or(self.head.as_ref().map(|head| head.volume))
+    }
+
+    /// Returns those of one volume only.
+    fn of_volume(self, volume: VolumeId) -> Self {
+        Self {
+            record: self.record.filter(|record| record.volume == volume),
+            head: self.head.filter(|head| head.volume == volume),
+        }
     }
 }
 
@@ -107,11 +113,30 @@ impl Members {
                 .collect(),
             ..Bereft::default()
         };
-        let traced = lost.into_iter().map(|store| {
-            let traces = Traces::of(&store, executor);
-            (store, traces)
-        });
-        bereft.guess(lineage.tip.volume, traced.collect());
+        let reference = Reference::of(lineage.present.values(), &lineage.tip, executor);
+        let mut candidates = Vec::with_capacity(lost.len());
+        for store in lost {
+            let path = store.label();
+            match Traces::of(&store, executor) {
+                Err(error) => bereft.others.push(Unusable {
+                    path,
+                    reason: format!("its superblock is lost, and {}", chain(&error)),
+                }),
+                Ok(traces)
+                    if traces.volume() == Some(lineage.tip.volume)
+                        && reference.is_doubtful(&traces) =>
+                {
+                    bereft.others.push(Unusable {
+                        path,
+                        reason: "its superblock is lost, and nobody can tell whether the volume went on there without the others; leave \
+                                 it as it is, and put another directory in its place with `cauchyfs member replace`"
+                            .to_owned(),
+                    });
+                }
+                Ok(traces) => candidates.push((store, traces)),
+            }
+        }
+        bereft.guess(lineage.tip.volume, candidates);
         Ok(bereft)
     }
 
@@ -165,11 +190,86 @@ impl Bereft {
     }
 }
 
+/// How far members are that are up to date.
+#[derive(Debug)]
+struct Reference {
+    epoch: Epoch,
+    record: Option<RecordHeader>,
+    /// Whether the journals of several members end there.
+    is_sure: bool,
+    /// The number of the newest copy of the index.
+    sequence: Option<u64>,
+    may_be_parted: bool,
+}
+
+impl Reference {
+    fn of<'f>(
+        found: impl Iterator<Item = &'f Found>,
+        tip: &Superblock,
+        executor: &Executor,
+    ) -> Self {
+        let mut records = Vec::new();
+        let mut sequence = None;
+        for found in found.filter(|found| found.block.head() == tip.head()) {
+            match Traces::of(&found.store, executor) {
+                Ok(traces) => {
+                    let traces = traces.of_volume(tip.volume);
+                    records.extend(traces.record);
+                    sequence = sequence.max(traces.head.map(|head| head.sequence));
+                }
+                // The others say as much, or less is made anew.
+                Err(error) => log::warn!("{}: {}", found.store.label(), chain(&error)),
+            }
+        }
+        let record = records.iter().max_by_key(|record| record.lsn).copied();
+        let ends_there = |one: &&RecordHeader| {
+            record.is_some_and(|record| (one.life, one.lsn) == (record.life, record.lsn))
+        };
+        Self {
+            epoch: tip.head().epoch,
+            record,
+            is_sure: records.iter().filter(ends_there).count() > 1,
+            sequence,
+            may_be_parted: tip.data_shards <= tip.parity_shards,
+        }
+    }
+
+    /// Says whether a directory has seen what no member did that has its superblock.
+    fn is_behind(&self, traces: &Traces) -> bool {
+        let is_later = |record: &RecordHeader| {
+            let reference = self.record.map(|record| record.lsn.0 + IN_FLIGHT);
+            record.epoch > self.epoch || reference.is_some_and(|last| record.lsn.0 > last)
+        };
+        let is_newer = |head: &Head| {
+            let reference = self.sequence.map(|sequence| sequence + IN_FLIGHT);
+            reference.is_some_and(|last| head.sequence > last)
+        };
+        // A copy of the index may have been left long ago; who is level has nothing that others lack.
+        !self.is_level_with(traces)
+            && (traces.record.as_ref().is_some_and(is_later)
+                || traces.head.as_ref().is_some_and(is_newer))
+    }
+
+    /// Says whether a directory went through all that others did that are up to date.
+    fn is_level_with(&self, traces: &Traces) -> bool {
+        let away = if self.is_sure { 0 } else { IN_FLIGHT };
+        self.record.zip(traces.record).is_some_and(|(one, other)| {
+            one.life == other.life && one.lsn.0.abs_diff(other.lsn.0) <= away
+        })
+    }
+
+    /// Says whether a directory may be another half of the volume.
+    fn is_doubtful(&self, traces: &Traces) -> bool {
+        self.may_be_parted && !self.is_level_with(traces)
+    }
+}
+
 /// Makes the superblocks of directories that are claimed to be members, from those that were found.
 ///
 /// # Errors
 ///
-/// [`MembersError::OldSuperblocks`] if what was found is from an earlier time; [`MembersError::NoSuchMember`].
+/// [`MembersError::OldSuperblocks`] if what was found is from an earlier time; [`MembersError::NoSuchMember`]; if
+/// one of them cannot be read.
 pub(super) fn make(
     found: &[Found],
     lost: Vec<(StoreRef, MemberIndex)>,
@@ -182,29 +282,18 @@ pub(super) fn make(
     if lost.is_empty() {
         return Ok(Vec::new());
     }
-    let current = found
-        .iter()
-        .filter(|found| found.block.head() == tip.head());
-    let records = current.filter_map(|found| Traces::of(&found.store, executor).record);
-    let reference = records
-        .filter(|record| record.volume == tip.volume)
-        .max_by_key(|record| record.lsn);
+    let reference = Reference::of(found.iter(), tip, executor);
     let make_one = |(store, index): (StoreRef, MemberIndex)| {
         let entry = tip.members.get(usize::from(index.0));
         let Some(entry) = entry.filter(|entry| !entry.is_vacant()) else {
             return Err(MembersError::NoSuchMember { index });
         };
-        let record = Traces::of(&store, executor).record;
-        let record = record.filter(|record| record.volume == tip.volume);
-        let is_ahead = |record: &RecordHeader| {
-            let is_later = |reference: RecordHeader| record.lsn.0 > reference.lsn.0 + IN_FLIGHT;
-            record.epoch > tip.head().epoch || reference.is_some_and(is_later)
-        };
-        if record.as_ref().is_some_and(is_ahead) {
+        let traces = Traces::of(&store, executor)?.of_volume(tip.volume);
+        if reference.is_behind(&traces) {
             let path = store.label();
             return Err(MembersError::OldSuperblocks { path });
         }
-        let is_current = entry.current && is_level(record, reference);
+        let is_current = entry.current && reference.is_level_with(&traces);
         let block = Superblock {
             member: entry.id,
             index,
@@ -222,15 +311,37 @@ pub(super) fn make(
     lost.into_iter().map(make_one).collect()
 }
 
+/// Refuses to go on without directories that have lost their superblocks and have seen what no other has, where the volume
+/// can have gone on in halves.
+///
+/// # Errors
+///
+/// [`MembersError::OldSuperblocks`].
+pub(super) fn check_not_behind(
+    lineage: &Lineage,
+    bereft: &[StoreRef],
+    executor: &Executor,
+) -> Result<(), MembersError> {
+    let tip = &lineage.tip;
+    if bereft.is_empty() || tip.data_shards > tip.parity_shards {
+        return Ok(());
+    }
+    let reference = Reference::of(lineage.present.values(), tip, executor);
+    for store in bereft {
+        let path = store.label();
+        match Traces::of(store, executor).map(|traces| traces.of_volume(tip.volume)) {
+            Ok(traces) if reference.is_behind(&traces) => {
+                return Err(MembersError::OldSuperblocks { path });
+            }
+            Ok(_) => {}
+            Err(error) => log::warn!("{path}: {}", chain(&error)),
+        }
+    }
+    Ok(())
+}
+
 /// Records that a crash may leave on some members only.
 const IN_FLIGHT: u64 = 1;
-
-/// Says whether two journals end alike.
-fn is_level(one: Option<RecordHeader>, other: Option<RecordHeader>) -> bool {
-    one.zip(other).is_some_and(|(one, other)| {
-        one.life == other.life && one.lsn.0.abs_diff(other.lsn.0) <= IN_FLIGHT
-    })
-}
 
 /// Returns the last record of a journal, of whatever volume: the end of the longer run of the two files.
 fn newest_record(store: &dyn Store) -> Result<Option<RecordHeader>, StoreError> {

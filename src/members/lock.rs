@@ -49,7 +49,9 @@ pub(super) fn lock(
     };
     let rest = lineage.with_only(&stores);
     let is_enough = rest.check_sufficient(access, unusable, || false).is_ok();
-    if is_enough && nobody_serves(lineage, stores.len(), held.len()) {
+    // Where who holds one is not a process of this machine, the locks of the others may say nothing about it.
+    let are_local = held.iter().all(|error| error.holder().is_some());
+    if is_enough && are_local && nobody_serves(lineage, stores.len(), held.len()) {
         return Err(MembersError::PartlyInUse {
             held: held.iter().map(in_use).collect(),
         });

@@ -37,6 +37,7 @@ pub(super) fn open(
         return Err(MembersError::NoDirectory);
     }
     let mut unusable = Vec::new();
+    let given = stores.clone();
     let mut found = find(stores, claims, &executor, &mut unusable)?;
     let holds = Holds::default();
     // Before locking: one directory given twice would be locked out by itself.
@@ -45,6 +46,10 @@ pub(super) fn open(
     found = find(stores, claims, &executor, &mut unusable)?;
     let lineage = trace(found, &mut unusable)?;
     lineage.check_features(access)?;
+    if access == Access::ReadWrite {
+        let bereft = bereft_among(&given, &unusable);
+        claims::check_not_behind(&lineage, &bereft, &executor)?;
+    }
     lineage.check_sufficient(access, &unusable, || is_unfinished(&lineage, &executor))?;
     let mut members = build(&lineage, access, executor, unusable, holds)?;
     let roster = members.roster.lock();
@@ -55,6 +60,16 @@ pub(super) fn open(
     drop(roster);
     members.current_at_open = current;
     Ok(members)
+}
+
+/// Returns the directories that have lost their superblocks, and are not claimed to be members.
+fn bereft_among(given: &[StoreRef], unusable: &[Unusable]) -> Vec<StoreRef> {
+    let is_bereft = |store: &&StoreRef| {
+        let path = store.label();
+        let mut seen = unusable.iter();
+        seen.any(|seen| seen.path == path && seen.has_lost_superblock())
+    };
+    given.iter().filter(is_bereft).cloned().collect()
 }
 
 /// Looks at the members, however few there are; see [`Members::survey`].

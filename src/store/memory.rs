@@ -38,6 +38,8 @@ pub enum CutPolicy {
 pub struct MemDisk {
     shared: Arc<Mutex<State>>,
     label: Arc<str>,
+    /// Whether those who hold its lock are not to be seen from here.
+    is_far: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -103,6 +105,7 @@ impl MemDisk {
         Self {
             shared: Arc::new(Mutex::new(state)),
             label: label.into(),
+            is_far: false,
         }
     }
 
@@ -111,6 +114,13 @@ impl MemDisk {
     pub fn labelled(self, label: &str) -> Self {
         let label = label.into();
         Self { label, ..self }
+    }
+
+    /// Returns the disk as it is seen from another machine than that of those who hold its lock.
+    #[must_use]
+    pub fn from_afar(self) -> Self {
+        let is_far = true;
+        Self { is_far, ..self }
     }
 
     /// Opens the directory of the disk.
@@ -131,6 +141,7 @@ impl MemDisk {
         Self {
             shared: Arc::new(Mutex::new(state)),
             label: Arc::clone(&self.label),
+            is_far: self.is_far,
         }
     }
 
@@ -404,7 +415,8 @@ impl Store for MemStore {
             Hold::Shared => !state.locks.contains(&Hold::Exclusive),
         };
         if !is_free {
-            return Err(self.error(StoreErrorKind::InUse, "lock", "directory"));
+            let holder = (!self.disk.is_far).then(|| "another store".to_owned());
+            return Err(StoreError::in_use(&*self.disk.label, holder));
         }
         state.locks.push(hold);
         Ok(StoreLock::new(Held(self.clone())))

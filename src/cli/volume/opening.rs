@@ -20,7 +20,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often they are tried.
 const LEAVE_POLL: Duration = Duration::from_millis(100);
 
-/// How long a few of them may stay in use while all others are free: a daemon lets go of them one after the other, but
+/// How long the same few of them may stay in use while all others are free: a daemon lets go of them one after the other, but
 /// for those on which something hangs.
 const LET_GO_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -38,6 +38,7 @@ pub(super) fn open_pipeline(
     options: &VolumeOptions,
 ) -> Result<(Arc<Pipeline>, Vec<Unusable>), Failure> {
     let started = Instant::now();
+    let mut partly_since: Option<Instant> = None;
     let mut left_out = Vec::new();
     loop {
         let (mut stores, mut notes) = usable_stores(directories);
@@ -63,8 +64,11 @@ pub(super) fn open_pipeline(
             let shown = entry.mountpoint.display();
             return Err(failure.advise(format!("the volume is mounted at {shown}")));
         }
+        let is_partly = matches!(in_use, MembersError::PartlyInUse { .. });
+        let since = partly_since.unwrap_or_else(Instant::now);
+        partly_since = is_partly.then_some(since);
         match in_use {
-            MembersError::PartlyInUse { held } if started.elapsed() >= LET_GO_TIMEOUT => {
+            MembersError::PartlyInUse { held } if since.elapsed() >= LET_GO_TIMEOUT => {
                 left_out.clone_from(held);
             }
             _ if started.elapsed() >= LEAVE_TIMEOUT => return Err(failure),

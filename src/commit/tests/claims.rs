@@ -286,3 +286,62 @@ fn copies_of_members_that_are_there_and_directories_of_others_get_no_superblock(
     let fs = rig.open(&[1]);
     assert_holds(&fs, &model, "without it");
 }
+
+/// Where a volume can go on in two halves, the one that has lost its superblock is given up by nobody but its owner.
+#[test]
+fn a_half_that_has_lost_its_superblock_is_neither_made_a_member_nor_gone_on_without() {
+    for (data, parity, halves) in [
+        (1, 1, [[0], [1]].map(Vec::from)),
+        (2, 2, [vec![0, 1], vec![2, 3]]),
+    ] {
+        for (here, there) in [(0, 9), (9, 1), (4, 4)] {
+            let context = format!("{data}+{parity}, {here} records here, {there} there");
+            let (base, _) = written(data, parity, data + parity, false);
+            let mut mixed = base.fork();
+            for (half, others, count) in [(0, 1, here), (1, 0, there)] {
+                let apart = base.fork();
+                if count > 0 {
+                    let fs = apart.open(&halves[others]);
+                    for file in 50..50 + count {
+                        fs.write(file, &pattern(file, 9_000)).unwrap();
+                        fs.sync().unwrap();
+                    }
+                    fs.close();
+                }
+                for &disk in &halves[half] {
+                    mixed.disks[disk] = apart.disks[disk].fork();
+                }
+            }
+            lose_superblocks(&mixed, &halves[1]);
+            let segments = |rig: &Rig| {
+                let list = |&disk: &usize| rig.disks[disk].open().list(files::SEGMENTS).unwrap();
+                halves[1].iter().map(list).collect::<Vec<_>>()
+            };
+            let before = segments(&mixed);
+            let (found, others) = claims(&mixed).unwrap();
+            assert_eq!(
+                (found, others.len()),
+                (Claims::new(), halves[1].len()),
+                "{context}"
+            );
+            let is_told =
+                |other: &Unusable| other.reason.contains("whether the volume went on there");
+            assert!(others.iter().all(is_told), "{context}: {others:?}");
+            let opened = TestFs::open(mixed.stores(&[]), Access::ReadWrite);
+            if there > here {
+                let error = opened.err().unwrap_or_else(|| panic!("{context}"));
+                assert!(
+                    error.to_string().contains("went on without"),
+                    "{context}: {error}"
+                );
+            } else if let Ok(fs) = opened {
+                fs.write(90, b"works").unwrap();
+                fs.close();
+            }
+            TestFs::open(mixed.stores(&halves[1]), Access::ReadOnly)
+                .unwrap()
+                .close();
+            assert_eq!(segments(&mixed), before, "{context}");
+        }
+    }
+}

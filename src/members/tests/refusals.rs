@@ -415,6 +415,23 @@ fn a_volume_opens_without_members_in_use_only_if_nobody_can_serve_it_with_them()
     }
 }
 
+/// On another machine: there may be no locks at all on the directories that seem to be free.
+#[test]
+fn members_in_use_by_nobody_who_can_be_seen_are_not_left_out() {
+    use crate::store::Hold;
+    let disks = Disks::volume(4, 2, 6);
+    let holder = &disks.stores([0])[0];
+    let lock = holder.lock(Hold::Exclusive).expect("nobody has it");
+    let mut stores = disks.stores(1..6);
+    stores.push(Arc::new(disks.directories[0].clone().from_afar().open()));
+    let error = refused(Members::open(stores, Access::ReadWrite, inline()));
+    assert!(
+        matches!(&error, MembersError::InUse { holder: None, .. }),
+        "{error}"
+    );
+    drop(lock);
+}
+
 /// Those that are free were let go of by the others long ago.
 #[test]
 fn members_in_use_that_are_newer_than_all_others_are_not_left_out() {
