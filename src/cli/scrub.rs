@@ -42,6 +42,9 @@ pub(super) struct Scrubbed {
     /// Those of them that cannot be made anew, since too few others of the same stripes are there.
     #[serde(default)]
     pub(super) missing_for_now: u64,
+    /// Shards that could not be verified, though they should be at hand.
+    #[serde(default)]
+    pub(super) unverified: u64,
     /// The members of which it found something to be wrong, or gone, as far as that is known.
     #[serde(default)]
     pub(super) defects: Vec<MemberDefects>,
@@ -76,7 +79,9 @@ impl Scrubbed {
     pub(super) fn outcome(&self) -> Outcome {
         if self.bytes_lost > 0 || !self.lost.is_empty() {
             Outcome::Lost
-        } else if self.wrong > 0 || self.missing > 0 || self.state != ScrubState::Finished {
+        } else if (self.wrong, self.missing, self.unverified) != (0, 0, 0)
+            || self.state != ScrubState::Finished
+        {
             Outcome::Degraded
         } else {
             Outcome::Done
@@ -115,6 +120,15 @@ impl Scrubbed {
             self.missing_for_now,
             " whose stripes have too few left to make them anew: bring back what is away",
         ));
+        if self.unverified > 0 {
+            let were = match self.unverified {
+                1 => "1 shard was".to_owned(),
+                unverified => format!("{unverified} shards were"),
+            };
+            lines.push(format!(
+                "{were} not verified, being away or unreadable when passed; `cauchyfs scrub` tries again"
+            ));
+        }
         if self.bytes_lost > 0 {
             lines.push(format!("{} are lost", format_size(self.bytes_lost)));
         }
@@ -193,6 +207,7 @@ mod tests {
             wrong: 0,
             missing: 0,
             missing_for_now: 0,
+            unverified: 0,
             defects: Vec::new(),
             bytes_lost: 0,
             began_at: None,
@@ -229,6 +244,12 @@ mod tests {
             said.contains("2 shards are on no") && said.contains("bring back"),
             "{said}"
         );
+        let unverified = Scrubbed {
+            unverified: 1,
+            ..scrubbed()
+        };
+        assert_eq!(unverified.outcome(), Outcome::Degraded);
+        assert!(unverified.for_people().contains("1 shard was not verified"));
         let defects = |index, pieces| MemberDefects {
             index,
             path: Some(format!("/srv/d{index}")),

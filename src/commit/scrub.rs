@@ -27,7 +27,7 @@ mod settle;
 mod stripes;
 
 use followers::Followers;
-use settle::Unmended;
+use settle::{Pieces, Unsettled, add_pieces};
 
 pub use deep::{ReadShards, WrongShards};
 pub use followers::Follower;
@@ -96,9 +96,9 @@ pub(super) struct Scrubbing {
     /// changes.
     covered: Mutex<PutBack>,
     followers: Followers,
-    unmended: Unmended,
+    unsettled: Unsettled,
     /// How many pieces of each member it found to be wrong, or gone, since the volume was opened.
-    found: Mutex<BTreeMap<MemberIndex, u64>>,
+    found: Mutex<Pieces>,
 }
 
 impl Scrubbing {
@@ -159,7 +159,7 @@ impl Pipeline {
         while go_on(&scrub)? {
             let (began, read, foreground) = (Instant::now(), scrub.bytes, self.foreground());
             if !self.scrub_stripes(&mut scrub, bytes_per_second, locks)? {
-                self.end_scrub(&mut scrub, locks)?;
+                self.end_scrub(&mut scrub)?;
                 break;
             }
             let in_use = self.foreground() > foreground;
@@ -195,10 +195,7 @@ impl Pipeline {
 
     /// Takes note of what is wrong of members.
     fn note_found_on(&self, found: impl IntoIterator<Item = (MemberIndex, u64)>) {
-        let mut all = self.scrubbing.found.lock();
-        for (member, pieces) in found {
-            *all.entry(member).or_default() += pieces;
-        }
+        add_pieces(&mut self.scrubbing.found.lock(), found);
     }
 
     /// Says how the last scrub went, or how far the one is that is under way.
@@ -228,8 +225,7 @@ impl Pipeline {
         Ok(found.map(|value| Scrub::decode(&value)).transpose()?)
     }
 
-    fn end_scrub(&self, scrub: &mut Scrub, locks: &dyn InodeLocks) -> Result<(), CommitError> {
-        self.look_again(scrub, locks)?;
+    fn end_scrub(&self, scrub: &mut Scrub) -> Result<(), CommitError> {
         scrub.is_finished = true;
         scrub.segment = scrub.end;
         scrub.offset = 0;
@@ -309,7 +305,7 @@ fn log_scrubbed(status: &ScrubStatus) {
         _ => format!("stopped at {:.0} %", status.progress * 100.0),
     };
     log::info!(
-        "scrub {how_far}: {repaired} pieces repaired, {wrong} not, {missing} shards missing, {lost} bytes lost"
+        "scrub {how_far}: {repaired} pieces repaired, {wrong} not, {missing} shards missing or not verified, {lost} bytes lost"
     );
 }
 

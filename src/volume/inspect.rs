@@ -18,8 +18,8 @@ use bytes::Bytes;
 
 use super::read::Located;
 use super::{Core, VolumeError, layout};
-use crate::format::StripeId;
 use crate::format::record::ShardSet;
+use crate::format::{ShardIndex, StripeId};
 
 mod gather;
 mod mend;
@@ -55,6 +55,9 @@ pub struct Verdict {
     pub gone: u64,
     /// Shards that were never written, or whose members are away.
     pub missing: u64,
+    /// Shards that were written, and could not be verified: their members are away, or could not read them, or
+    /// there are no checksums.
+    pub unread: ShardSet,
     /// The ranges of the payload that parity cannot replace.
     pub lost: Vec<Range<u32>>,
     /// Whether they would be lost also if all members were there.
@@ -170,6 +173,10 @@ impl Core {
         let read = found.iter().enumerate().filter(|(shard, found)| {
             found.bytes().is_some() && !located.is_implied(layout::shard(*shard))
         });
+        let is_unread = |shard: &ShardIndex| {
+            let is_away = matches!(found[usize::from(shard.0)], Found::Away);
+            is_away && located.record.written.contains(*shard)
+        };
         let wrong: ShardSet = (0..found.len())
             .filter(is_wrong)
             .map(layout::shard)
@@ -182,6 +189,10 @@ impl Core {
             wrong,
             gone: gone.count() as u64,
             missing: away.count() as u64,
+            unread: (0..found.len())
+                .map(layout::shard)
+                .filter(is_unread)
+                .collect(),
             lost: restored.lost.clone(),
             is_lost_for_good: restored.is_lost_for_good,
             inconsistent: (!restored.inconsistent.is_empty()).then(|| Inconsistent {

@@ -113,6 +113,7 @@ pub(in crate::cli) fn scrubbed_of(fs: &Fs, status: &ScrubStatus) -> Result<Scrub
         // Others rebuild meanwhile.
         missing: counted.missing_shards(),
         missing_for_now: counted.missing_beside_too_many(),
+        unverified: fs.pipeline().unverified_by_scrub(),
         defects: defects.collect(),
         bytes_lost: record.lost,
         began_at: moment(record.began),

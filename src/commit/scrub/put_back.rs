@@ -60,7 +60,7 @@ impl Pipeline {
         let scrub = self.new_scrub(&last.unwrap_or_default());
         self.put_scrub(&scrub, &put_back, &put_back)?;
         self.volume.begin_to_look();
-        self.scrubbing.unmended.forget();
+        self.scrubbing.unsettled.forget();
         self.scrubbing.found.lock().clear();
         *covered = put_back;
         Ok(scrub)

@@ -1,91 +1,217 @@
 //! What a scrub found on its way, put as it is when the scrub is through.
 //!
-//! Members come and go while everything is read, and what they take with them is rebuilt elsewhere. So what was
-//! missing or wrong when it was passed is looked at again at the end, and what is reported is how it is then.
+//! Members come and go while everything is read, and what they take with them is rebuilt elsewhere. So segments
+//! with shards that could not be read or mended when they were passed are passed once more at the end, and what is
+//! reported is how it is then. What could not be read then either, though its member is at hand, is not verified.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
 use super::super::{CommitError, InodeLocks, Pipeline};
-use super::stripes::wrong_in;
 use crate::format::record::Scrub;
-use crate::format::{Epoch, StripeId};
-use crate::volume::{Remedy, Verdict};
+use crate::format::{MemberIndex, SegmentId};
 
-/// Stripes that are remembered; what is wrong of others stays in the report.
-const MOST: usize = 1 << 15;
+/// Pieces of members.
+pub(super) type Pieces = BTreeMap<MemberIndex, u64>;
 
-/// Stripes with shards that were wrong and could not be mended. Forgotten when the volume is closed: what the
-/// record of a scrub says of them stays as it is then.
+/// What passing stripes of a segment came to.
 #[derive(Debug, Default)]
-pub(super) struct Unmended(Mutex<BTreeMap<StripeId, Seen>>);
-
-/// How a stripe was found.
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    /// Shards of it that are wrong still, as the record of the scrub counts them.
-    wrong: u64,
-    /// Who took part then: as long as nobody comes or goes, nothing more can be mended.
-    epoch: Epoch,
+pub(super) struct Passed {
+    /// What adds up in the record of the scrub, as it was then.
+    pub(super) counted: Scrub,
+    /// Shards that were wrong, or gone, mended or not.
+    pub(super) found: Pieces,
+    /// Shards that were written and could not be verified.
+    pub(super) unread: Pieces,
+    /// Whether it was passed once more already.
+    is_again: bool,
 }
 
-impl Unmended {
+impl Passed {
+    fn add(&mut self, other: Self) {
+        add_counted(&mut self.counted, &other.counted);
+        add_pieces(&mut self.found, other.found);
+        add_pieces(&mut self.unread, other.unread);
+    }
+
+    /// Says whether it may come to something else if it is passed again.
+    fn is_open(&self) -> bool {
+        let Scrub {
+            wrong,
+            missing,
+            lost,
+            ..
+        } = self.counted;
+        (wrong, missing, lost) != (0, 0, 0) || !self.unread.is_empty()
+    }
+}
+
+/// Adds what was counted to a record.
+pub(super) fn add_counted(scrub: &mut Scrub, counted: &Scrub) {
+    scrub.bytes += counted.bytes;
+    scrub.repaired += counted.repaired;
+    scrub.wrong += counted.wrong;
+    scrub.missing += counted.missing;
+    scrub.lost += counted.lost;
+}
+
+/// Adds pieces to others.
+pub(super) fn add_pieces(all: &mut Pieces, pieces: impl IntoIterator<Item = (MemberIndex, u64)>) {
+    for (member, pieces) in pieces {
+        *all.entry(member).or_default() += pieces;
+    }
+}
+
+/// Segments that were passed and not found whole. Forgotten when the volume is closed: what the record of a
+/// scrub says of them stays as it is then.
+#[derive(Debug, Default)]
+pub(super) struct Unsettled(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    passed: BTreeMap<SegmentId, Passed>,
+    again: Option<Again>,
+    /// Shards that the last scrub which went through did not verify.
+    unverified: u64,
+}
+
+/// A segment that is being passed once more.
+#[derive(Debug)]
+struct Again {
+    segment: SegmentId,
+    /// Where it goes on; `None` once it is through.
+    from: Option<u64>,
+    passed: Passed,
+}
+
+impl Unsettled {
     /// A scrub begins that has found nothing yet.
     pub(super) fn forget(&self) {
-        self.0.lock().clear();
+        *self.0.lock() = State::default();
     }
 
-    /// Takes note of what a look at some stripes left wrong.
-    pub(super) fn note(&self, verdicts: &[Verdict], epoch: Epoch) {
-        let mut seen = self.0.lock();
-        for verdict in verdicts {
-            let wrong = wrong_in(verdict);
-            if wrong > 0 && seen.len() < MOST {
-                seen.insert(verdict.stripe, Seen { wrong, epoch });
-            }
+    /// Takes note of what passing stripes of a segment came to.
+    pub(super) fn note(&self, segment: SegmentId, passed: Passed) {
+        if passed.is_open() {
+            let mut state = self.0.lock();
+            state.passed.entry(segment).or_default().add(passed);
         }
-    }
-
-    /// Takes those that were found so when others took part than do now.
-    fn take_outdated(&self, epoch: Epoch) -> BTreeMap<StripeId, Seen> {
-        let mut seen = self.0.lock();
-        let (outdated, rest) = std::mem::take(&mut *seen)
-            .into_iter()
-            .partition(|(_, seen)| seen.epoch != epoch);
-        *seen = rest;
-        outdated
     }
 }
 
 impl Pipeline {
-    /// Looks again at what could not be mended when it was passed, where members have come or gone since.
-    pub(super) fn look_again(
+    /// Passes the next stripes of segments that may not be as they were when they were passed. Returns false if
+    /// there are none left.
+    pub(super) fn scrub_again(
         &self,
         scrub: &mut Scrub,
+        bytes_per_second: Option<u64>,
         locks: &dyn InodeLocks,
-    ) -> Result<(), CommitError> {
-        let unmended = &self.scrubbing.unmended;
-        for (stripe, seen) in unmended.take_outdated(self.members.epoch()) {
-            let (pin, mut live) = (self.volume.pin(), vec![stripe]);
-            if !self.has_backref(stripe)? {
-                live.clear();
-            }
-            // It counts as it is now.
-            let mut found = Scrub::default();
-            let verdicts = self.volume.inspect(&live, Remedy::Mend)?;
-            self.note_found(&mut found, &verdicts)?;
-            drop(pin);
-            self.rewrite_inconsistent(&mut found, verdicts, locks)?;
-            scrub.repaired += found.repaired;
-            scrub.wrong = scrub.wrong.saturating_sub(seen.wrong) + found.wrong;
+    ) -> Result<bool, CommitError> {
+        let Some((segment, from)) = self.next_again() else {
+            return Ok(false);
+        };
+        let (passed, next) = self.pass_stripes(segment, from, bytes_per_second, locks)?;
+        scrub.bytes += passed.counted.bytes;
+        scrub.repaired += passed.counted.repaired;
+        let mut state = self.scrubbing.unsettled.0.lock();
+        if let Some(again) = &mut state.again {
+            again.from = next;
+            again.passed.add(passed);
         }
-        Ok(())
+        if next.is_none() {
+            self.settle(scrub, &mut state);
+        }
+        Ok(true)
     }
 
-    /// Puts into the record what is missing and lost now.
+    /// Returns where to go on with what is passed once more: each segment is that but once, whoever comes and goes.
+    fn next_again(&self) -> Option<(SegmentId, u64)> {
+        let mut state = self.scrubbing.unsettled.0.lock();
+        let last = state.again.as_ref().map(|again| again.segment);
+        let is_under_way = state.again.as_ref().and_then(|again| again.from);
+        if let (Some(segment), Some(from)) = (last, is_under_way) {
+            return Some((segment, from));
+        }
+        let is_due = |(segment, passed): (&SegmentId, &Passed)| {
+            let is_due = passed.counted.wrong > 0 || self.unread_now(*segment, passed) > 0;
+            (!passed.is_again && is_due).then_some(*segment)
+        };
+        let (before, after) = (..last.unwrap_or_default(), last.unwrap_or_default()..);
+        let passed = &state.passed;
+        let mut in_order = passed.range(after).chain(passed.range(before));
+        let segment = in_order.find_map(is_due)?;
+        state.again = Some(Again {
+            segment,
+            from: Some(0),
+            passed: Passed::default(),
+        });
+        Some((segment, 0))
+    }
+
+    /// Has a segment that was passed once more count as it is now.
+    fn settle(&self, scrub: &mut Scrub, state: &mut State) {
+        let Some(again) = &mut state.again else {
+            return;
+        };
+        let mut now = std::mem::take(&mut again.passed);
+        let before = state.passed.remove(&again.segment).unwrap_or_default();
+        let count = |all: &mut u64, before: u64, now: u64| *all = all.saturating_sub(before) + now;
+        count(&mut scrub.wrong, before.counted.wrong, now.counted.wrong);
+        count(
+            &mut scrub.missing,
+            before.counted.missing,
+            now.counted.missing,
+        );
+        count(&mut scrub.lost, before.counted.lost, now.counted.lost);
+        // What was found before is found once more, unless it was mended.
+        let more = now.found.iter().map(|(member, pieces)| {
+            let before = before.found.get(member).copied().unwrap_or_default();
+            (*member, pieces.saturating_sub(before))
+        });
+        self.note_found_on(more);
+        now.is_again = true;
+        state.passed.insert(again.segment, now);
+    }
+
+    /// Returns how many shards of a segment were not verified when it was passed, of members that hold it and
+    /// are at hand now.
+    fn unread_now(&self, segment: SegmentId, passed: &Passed) -> u64 {
+        if passed.unread.is_empty() {
+            return 0;
+        }
+        let (live, record) = (self.members.live(), self.volume.segment(segment));
+        let has = |member: &MemberIndex| {
+            let slots = record.iter().flat_map(|record| record.slots.iter());
+            live.contains(member) && slots.flatten().any(|holder| holder == member)
+        };
+        let unread = passed.unread.iter().filter(|(member, _)| has(member));
+        unread.map(|(_, shards)| shards).sum()
+    }
+
+    /// Returns how many shards the last scrub that went through did not verify, though their members were at hand
+    /// then.
+    #[must_use]
+    pub fn unverified_by_scrub(&self) -> u64 {
+        self.scrubbing.unsettled.0.lock().unverified
+    }
+
+    /// Puts into the record what is missing, or was not verified, and lost now.
     pub(super) fn count_what_is_left(&self, scrub: &mut Scrub) -> Result<(), CommitError> {
-        scrub.missing = self.redundancy()?.missing_shards();
+        let missing = self.redundancy()?.missing_shards();
+        let mut state = self.scrubbing.unsettled.0.lock();
+        let remembered: u64 = state.passed.values().map(|p| p.counted.missing).sum();
+        let unread = state
+            .passed
+            .iter()
+            .map(|(id, passed)| self.unread_now(*id, passed));
+        // Of what was passed before the volume was opened nobody knows whether it is the same that is missing now.
+        let forgotten = scrub.missing.saturating_sub(remembered);
+        let unverified = unread.sum::<u64>() + forgotten.saturating_sub(missing);
+        state.unverified = unverified;
+        drop(state);
+        scrub.missing = missing + unverified;
         let mut lost = 0;
         for (stripe, ranges) in self.volume.undecodable() {
             if self.has_backref(stripe)? {

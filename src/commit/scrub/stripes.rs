@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::super::reap::successor;
 use super::super::{CommitError, InodeLocks, Pace, Pipeline};
+use super::settle::{Passed, Pieces, add_counted, add_pieces};
 use super::{MAX_REST, batch_bytes};
-use crate::format::record::{LostBytes, Scrub, SegmentStripe};
+use crate::format::record::{LostBytes, Scrub, SegmentStripe, ShardSet};
 use crate::format::{Record, SegmentId, StripeId, key};
 use crate::meta::Batch;
 use crate::volume::{Remedy, Verdict};
@@ -38,60 +39,68 @@ impl Pipeline {
             .filter(|id| (scrub.segment..scrub.end).contains(id))
             .min()
         else {
-            return Ok(false);
+            return self.scrub_again(scrub, bytes_per_second, locks);
         };
         if segment > scrub.segment {
             (scrub.segment, scrub.offset) = (segment, 0);
         }
+        let (passed, next) = self.pass_stripes(segment, scrub.offset, bytes_per_second, locks)?;
+        (scrub.segment, scrub.offset) = match next {
+            Some(offset) => (segment, offset),
+            None => (SegmentId(segment.0.saturating_add(1)), 0),
+        };
+        add_counted(scrub, &passed.counted);
+        self.note_found_on(passed.found.clone());
+        self.scrubbing.unsettled.note(segment, passed);
+        Ok(true)
+    }
+
+    /// Looks at the stripes of a segment from some offset on, as many as may be read at once at this rate.
+    /// Returns what that came to, and the offset to go on with if the segment has more.
+    pub(super) fn pass_stripes(
+        &self,
+        segment: SegmentId,
+        from: u64,
+        bytes_per_second: Option<u64>,
+        locks: &dyn InodeLocks,
+    ) -> Result<(Passed, Option<u64>), CommitError> {
+        let mut passed = Passed::default();
         let rest = |pause| self.rest_of_scrub(pause);
         let pace = Pace {
             bytes_per_second: &AtomicU64::new(bytes_per_second.unwrap_or(0)),
             wait: &rest,
         };
         let restored = self.restore_files(segment, &pace)?;
-        scrub.repaired += restored.values().sum::<u64>();
-        self.note_found_on(restored);
-        let verdicts = {
-            // From before the look for what refers to them: none of them is freed meanwhile.
-            let _pin = self.volume.pin();
-            let stretch = self.stretch(segment, scrub.offset, batch_bytes(bytes_per_second))?;
-            let before = self.volume.segment(segment).map(|record| record.slots);
-            let verdicts = self.volume.inspect(&stretch.live, Remedy::Mend)?;
-            let after = self.volume.segment(segment).map(|record| record.slots);
-            if before != after {
-                // It was moved to other members meanwhile: what was not found may be there.
-                return Ok(true);
-            }
-            self.note_found(scrub, &verdicts)?;
-            for verdict in &verdicts {
-                let holders = self.holders_of(segment, verdict.stripe, &verdict.found)?;
-                self.note_found_on(holders.into_iter().map(|member| (member, 1)));
-            }
-            (scrub.segment, scrub.offset) = if stretch.has_more {
-                (segment, stretch.end)
-            } else {
-                (SegmentId(segment.0.saturating_add(1)), 0)
+        passed.counted.repaired += restored.values().sum::<u64>();
+        add_pieces(&mut passed.found, restored);
+        // From before the look for what refers to them: none of them is freed meanwhile.
+        let pin = self.volume.pin();
+        let stretch = self.stretch(segment, from, batch_bytes(bytes_per_second))?;
+        let before = self.volume.segment(segment).map(|record| record.slots);
+        let verdicts = self.volume.inspect(&stretch.live, Remedy::Mend)?;
+        let after = self.volume.segment(segment).map(|record| record.slots);
+        if before != after {
+            // It was moved to other members meanwhile: what was not found may be there.
+            return Ok((passed, Some(from)));
+        }
+        self.note_lost(&verdicts)?;
+        count(&mut passed.counted, &verdicts);
+        for verdict in &verdicts {
+            let add = |pieces: &mut Pieces, shards: &ShardSet| -> Result<(), CommitError> {
+                let holders = self.holders_of(segment, verdict.stripe, shards)?;
+                add_pieces(pieces, holders.into_iter().map(|member| (member, 1)));
+                Ok(())
             };
-            verdicts
-        };
-        self.rewrite_inconsistent(scrub, verdicts, locks)?;
-        Ok(true)
-    }
-
-    /// Takes note of what was found of some stripes.
-    pub(super) fn note_found(
-        &self,
-        scrub: &mut Scrub,
-        verdicts: &[Verdict],
-    ) -> Result<(), CommitError> {
-        self.note_lost(verdicts)?;
-        self.scrubbing.unmended.note(verdicts, self.members.epoch());
-        count(scrub, verdicts);
-        Ok(())
+            add(&mut passed.found, &verdict.found)?;
+            add(&mut passed.unread, &verdict.unread)?;
+        }
+        drop(pin);
+        self.rewrite_inconsistent(&mut passed.counted, verdicts, locks)?;
+        Ok((passed, stretch.has_more.then_some(stretch.end)))
     }
 
     /// Writes those of some stripes anew whose parity is not what the data calls for.
-    pub(super) fn rewrite_inconsistent(
+    fn rewrite_inconsistent(
         &self,
         scrub: &mut Scrub,
         verdicts: Vec<Verdict>,
@@ -195,6 +204,6 @@ fn count(scrub: &mut Scrub, verdicts: &[Verdict]) {
 }
 
 /// Returns how many shards are in their files, and wrong.
-pub(super) fn wrong_in(verdict: &Verdict) -> u64 {
+fn wrong_in(verdict: &Verdict) -> u64 {
     (verdict.wrong.len() as u64).saturating_sub(verdict.gone)
 }

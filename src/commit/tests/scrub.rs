@@ -7,6 +7,8 @@ use super::*;
 use crate::commit::{RedundancyRow, ScrubState, ScrubStatus};
 use crate::format::record::{Scrub, ShardSums};
 
+mod again;
+
 /// What is done to one disk.
 type Spoil = fn(&MemDisk);
 

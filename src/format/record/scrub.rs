@@ -28,7 +28,8 @@ pub struct Scrub {
     pub repaired: u64,
     /// Those that were wrong and could not be repaired.
     pub wrong: u64,
-    /// Shards that were on no member at hand: when they were passed, and once it went through, then.
+    /// Shards that were on no member at hand, or were not verified: when they were passed, and once it went
+    /// through, then.
     pub missing: u64,
     /// Bytes of stripes that were lost, in the same way.
     pub lost: u64,

@@ -1,0 +1,132 @@
+//! What could not be read or mended when it was passed is passed once more.
+
+use super::*;
+
+/// A scrub that began without disk 3, and passed some of what is on it.
+fn begun_without_disk_3(rig: &Rig, fs: &TestFs) -> Scrub {
+    fs.lose(rig, 3);
+    let stopped = scrub_until(fs, |record| record.missing > 0 && record.segment.0 > 1);
+    stopped.record
+}
+
+#[test]
+fn rot_on_a_member_that_was_away_when_it_was_passed_is_mended_before_a_scrub_is_through() {
+    let rig = Rig::new(4, 2, 6);
+    let model = fill(&rig);
+    let fs = rig.open(&[]);
+    let whole = shards_on(&rig, &fs);
+    let stopped = begun_without_disk_3(&rig, &fs);
+    let mut spoilt = 0;
+    for shard in fs.written_shards().iter().filter(|s| s.disk == 3) {
+        if shard.name < files::segment(stopped.segment) {
+            assert!(rig.disks[3].corrupt(&shard.name, shard.offset, |b| b[0] ^= 4, 1));
+            spoilt += 1;
+        }
+    }
+    assert!(spoilt > 0);
+    fs.take_back(&rig, 3);
+    // It can be stopped there as well, and then it is not through.
+    let last_finished = fs.pipeline.scrub_status().unwrap().record.last_finished;
+    let halfway = scrub_until(&fs, |record| record.segment >= record.end);
+    assert_eq!(halfway.record.began, stopped.began, "it went on");
+    assert_eq!(halfway.record.last_finished, last_finished);
+    assert!(shards_on(&rig, &fs) != whole, "that is still to come");
+    let done = scrub(&fs);
+    assert_eq!(done.record.began, stopped.began, "it went on");
+    assert_eq!(done.record.repaired, spoilt);
+    assert!(done.is_clean(), "{done:?}");
+    assert_eq!(wrong_pieces(&fs), [(3, spoilt)]);
+    assert!(shards_on(&rig, &fs) == whole, "mended on the disk");
+    assert_holds(&fs, &model, "scrubbed");
+}
+
+#[test]
+fn what_is_passed_once_more_can_be_stopped_between_segments_and_goes_on_there() {
+    let rig = Rig::new(4, 2, 6);
+    fill(&rig);
+    let fs = rig.open(&[]);
+    let mut of_disk_3 = BTreeMap::new();
+    for shard in fs.written_shards().iter().filter(|s| s.disk == 3) {
+        assert!(rig.disks[3].corrupt(&shard.name, shard.offset, |b| b[0] ^= 4, 1));
+        *of_disk_3.entry(shard.name.clone()).or_insert(0) += 1;
+    }
+    let shards: Vec<u64> = of_disk_3.into_values().collect();
+    let all: u64 = shards.iter().sum();
+    fs.lose(&rig, 3);
+    scrub_until(&fs, |record| record.segment >= record.end);
+    fs.take_back(&rig, 3);
+    for passed in 1..shards.len() {
+        let mended = shards[..passed].iter().sum();
+        let stopped = scrub_until(&fs, |record| record.repaired >= mended).record;
+        assert_eq!(stopped.repaired, mended);
+        assert!(!stopped.is_finished && stopped.missing == all - mended);
+    }
+    let done = scrub(&fs);
+    assert!(done.is_clean(), "{done:?}");
+    assert_eq!(done.record.repaired, all);
+    assert!(fs.pipeline.scrub_status().unwrap().is_clean(), "noted");
+}
+
+#[test]
+fn a_scrub_that_goes_on_after_a_mount_says_that_it_did_not_verify_who_was_away_before() {
+    let rig = Rig::new(4, 2, 6);
+    fill(&rig);
+    let fs = rig.open(&[]);
+    let stopped = begun_without_disk_3(&rig, &fs);
+    fs.close();
+    rig.disks[3].fail(None);
+    let fs = rig.open(&[]);
+    let done = scrub(&fs);
+    assert_eq!(done.record.began, stopped.began, "it went on");
+    assert_eq!(done.state, ScrubState::Finished);
+    assert!(!done.is_clean(), "{done:?}");
+    assert_eq!(done.record.missing, stopped.missing);
+    assert_eq!(fs.pipeline.unverified_by_scrub(), stopped.missing);
+    assert!(scrub(&fs).is_clean());
+    assert_eq!(fs.pipeline.unverified_by_scrub(), 0);
+}
+
+#[test]
+fn shards_at_hand_that_cannot_be_verified_are_not_called_so() {
+    let rig = Rig::new(4, 2, 6);
+    fill(&rig);
+    let fs = rig.open(&[]);
+    let shards = fs.written_shards();
+    let of_disk_3 = shards.iter().find(|shard| shard.disk == 3).unwrap();
+    let mut batch = Batch::default();
+    batch.delete(key::sums(of_disk_3.stripe, of_disk_3.shard));
+    fs.pipeline.apply(batch).unwrap();
+    for _ in 0..2 {
+        let done = scrub(&fs);
+        assert_eq!(
+            done.state,
+            ScrubState::Finished,
+            "it does not go round for ever"
+        );
+        assert!(!done.is_clean(), "{done:?}");
+        assert_eq!((done.record.missing, done.record.wrong), (1, 0));
+        assert_eq!(fs.pipeline.unverified_by_scrub(), 1);
+    }
+}
+
+#[test]
+fn what_was_wrong_of_a_file_that_is_gone_by_the_end_is_not_reported() {
+    let rig = Rig::new(4, 2, 6);
+    fill(&rig);
+    let fs = rig.open(&[]);
+    spoil_block(&rig, &fs, 3, 1);
+    let stopped = scrub_until(&fs, |record| record.lost > 0).record;
+    assert_eq!(stopped.wrong, 3);
+    fs.remove(4).unwrap();
+    fs.sync().unwrap();
+    let done = scrub(&fs);
+    assert_eq!(done.record.began, stopped.began, "it went on");
+    assert!(done.is_clean(), "{done:?}");
+    assert_eq!(
+        wrong_pieces(&fs)
+            .iter()
+            .map(|(_, pieces)| pieces)
+            .sum::<u64>(),
+        3
+    );
+}
