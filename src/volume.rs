@@ -64,6 +64,7 @@ pub use space::{Load, Space};
 
 pub(crate) use layout::{Tally, member_of};
 pub(crate) use pins::Moment;
+pub(crate) use undecodable::joined;
 
 use self::core::Core;
 

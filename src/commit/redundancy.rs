@@ -12,6 +12,7 @@ use super::{CommitError, Pipeline};
 use crate::format::record::{Backref, Stripe};
 use crate::format::{Epoch, Ino, MemberIndex, Record, SegmentId, StripeId, key};
 use crate::members::PutBack;
+use crate::volume::joined;
 use live::LiveBytes;
 use stretches::Stretches;
 
@@ -227,6 +228,21 @@ impl Pipeline {
             visit(key::parse_stripe(key)?, Stripe::decode(value)?);
             Ok(ControlFlow::Continue(()))
         })
+    }
+
+    /// Returns how many bytes are lost of the stripes that a count lists, at most as many of each as files hold.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn lost_bytes_in(&self, counted: &Redundancy) -> Result<u64, CommitError> {
+        let mut lost = 0;
+        for LostStripe { stripe, bytes } in &counted.unrecoverable {
+            let ranges = joined(bytes.clone()).into_iter();
+            let of_stripe: u64 = ranges.map(|r| u64::from(r.end - r.start)).sum();
+            lost += of_stripe.min(self.live_in(*stripe)?);
+        }
+        Ok(lost)
     }
 
     /// Returns the inodes that hold bytes that are lost, at most `most`.

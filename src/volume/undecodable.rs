@@ -96,7 +96,7 @@ impl Undecodable {
 }
 
 /// Puts ranges in order, and joins those that touch or overlap.
-pub(super) fn joined(mut ranges: Vec<Range<u32>>) -> Vec<Range<u32>> {
+pub(crate) fn joined(mut ranges: Vec<Range<u32>>) -> Vec<Range<u32>> {
     ranges.sort_unstable_by_key(|range| range.start);
     ranges.dedup_by(|next, range| {
         let touches = next.start <= range.end;

@@ -96,6 +96,8 @@ pub(in crate::cli) fn scrubbed_of(fs: &Fs, status: &ScrubStatus) -> Result<Scrub
         .pipeline()
         .redundancy()
         .map_err(|error| storage_failure(&error))?;
+    let lost_now = fs.pipeline().lost_bytes_in(&counted);
+    let lost_now = lost_now.map_err(|error| storage_failure(&error))?;
     let record = status.record;
     let members = fs.pipeline().members();
     let defects = fs.pipeline().found_by_scrub().into_iter();
@@ -115,7 +117,8 @@ pub(in crate::cli) fn scrubbed_of(fs: &Fs, status: &ScrubStatus) -> Result<Scrub
         missing_for_now: counted.missing_beside_too_many(),
         unverified: fs.pipeline().unverified_by_scrub(),
         defects: defects.collect(),
-        bytes_lost: record.lost,
+        // Of the files that are named as well, though it did not come to them.
+        bytes_lost: record.lost.max(lost_now),
         began_at: moment(record.began),
         finished_at: moment(record.last_finished),
         lost: files_in(fs, &counted)?,

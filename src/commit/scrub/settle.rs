@@ -199,33 +199,27 @@ impl Pipeline {
 
     /// Puts into the record what is missing, or was not verified, and lost now.
     pub(super) fn count_what_is_left(&self, scrub: &mut Scrub) -> Result<(), CommitError> {
-        let missing = self.redundancy()?.missing_shards();
+        let counted = self.redundancy()?;
+        let missing = counted.missing_shards();
+        let lost = self.lost_bytes_in(&counted)?;
         let mut state = self.scrubbing.unsettled.0.lock();
-        let remembered: u64 = state.passed.values().map(|p| p.counted.missing).sum();
+        let mut remembered = Scrub::default();
+        for passed in state.passed.values() {
+            add_counted(&mut remembered, &passed.counted);
+        }
         let unread = state
             .passed
             .iter()
-            .map(|(id, passed)| self.unread_now(*id, passed));
-        // Of what was passed before the volume was opened nobody knows whether it is the same that is missing now.
-        let forgotten = scrub.missing.saturating_sub(remembered);
+            .map(|(segment, passed)| self.unread_now(*segment, passed));
+        // Of what was passed before the volume was opened nobody knows whether it is the same that is missing now,
+        // or what of it is lost still.
+        let forgotten = scrub.missing.saturating_sub(remembered.missing);
         let unverified = unread.sum::<u64>() + forgotten.saturating_sub(missing);
         state.unverified = unverified;
         drop(state);
         scrub.missing = missing + unverified;
-        let mut lost = 0;
-        for (stripe, ranges) in self.volume.undecodable() {
-            if self.has_backref(stripe)? {
-                let bytes = ranges
-                    .iter()
-                    .map(|range| u64::from(range.end - range.start));
-                lost += bytes.sum::<u64>();
-            }
-        }
-        scrub.lost = if self.volume.undecodable_is_cut() {
-            scrub.lost.max(lost)
-        } else {
-            lost
-        };
+        let is_all = counted.lists_all_lost() && scrub.lost <= remembered.lost;
+        scrub.lost = if is_all { lost } else { scrub.lost.max(lost) };
         Ok(())
     }
 }

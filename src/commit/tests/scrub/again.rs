@@ -130,3 +130,43 @@ fn what_was_wrong_of_a_file_that_is_gone_by_the_end_is_not_reported() {
         3
     );
 }
+
+#[test]
+fn a_scrub_that_goes_on_after_a_mount_keeps_what_it_found_to_be_lost_before() {
+    let rig = Rig::new(4, 2, 6);
+    fill(&rig);
+    let fs = rig.open(&[]);
+    let (stripe, _) = spoil_block(&rig, &fs, 2, 0);
+    let shards = fs.written_shards();
+    let last = shards.iter().rfind(|shard| shard.stripe == stripe).unwrap();
+    fs.lose(&rig, last.disk);
+    let stopped = scrub_until(&fs, |record| record.lost > 0).record;
+    fs.close();
+    rig.disks[last.disk].fail(None);
+    let fs = rig.open(&[]);
+    let done = scrub(&fs);
+    assert_eq!(done.record.began, stopped.began, "it went on");
+    assert_eq!(done.record.lost, stopped.lost);
+    assert!(scrub(&fs).record.repaired == 2, "the next one looks at it");
+    assert!(scrub(&fs).is_clean());
+}
+
+#[test]
+fn what_is_lost_with_files_that_are_gone_counts_as_lost_bytes_too() {
+    let rig = Rig::new(4, 2, 6);
+    let model = fill(&rig);
+    let fs = rig.open(&[]);
+    let mut is_spoilt = false;
+    let spoil_late = |status: &ScrubStatus| {
+        if status.progress > 0.99 && !is_spoilt {
+            (0..6).for_each(|disk| Harm::Delete.befall(&rig.disks[disk]));
+            is_spoilt = true;
+        }
+        ControlFlow::Continue(())
+    };
+    let done = fs.pipeline.scrub(&NoLocks, None, spoil_late).unwrap();
+    let held: usize = model.values().map(Vec::len).sum();
+    let counted = fs.pipeline.redundancy().unwrap();
+    assert!(!counted.unrecoverable.is_empty());
+    assert_eq!(done.unwrap().record.lost, held as u64);
+}
