@@ -97,6 +97,8 @@ pub(super) struct Scrubbing {
     covered: Mutex<PutBack>,
     followers: Followers,
     unsettled: Unsettled,
+    /// Where one was that ended with an error: further than was noted, and so is what is remembered beside it.
+    cut_off: Mutex<Option<Scrub>>,
     /// How many pieces of each member it found to be wrong, or gone, since the volume was opened.
     found: Mutex<Pieces>,
 }
@@ -140,6 +142,24 @@ impl Pipeline {
         };
         let mut scrub = self.scrub_to_go_on_with()?;
         let _live = Live(&self.scrubbing);
+        let scrubbed = self.scrub_from(&mut scrub, locks, bytes_per_second, &mut report);
+        if scrubbed.is_err() {
+            *self.scrubbing.cut_off.lock() = Some(scrub);
+        }
+        scrubbed?;
+        let status = self.status_of(&scrub, false);
+        log_scrubbed(&status);
+        Ok(Some(status))
+    }
+
+    /// Goes on from where a scrub is, and notes how far it came.
+    fn scrub_from(
+        &self,
+        scrub: &mut Scrub,
+        locks: &dyn InodeLocks,
+        bytes_per_second: Option<u64>,
+        report: &mut dyn FnMut(&ScrubStatus) -> ControlFlow<()>,
+    ) -> Result<(), CommitError> {
         let (mut noted, mut is_stopped) = (Instant::now(), false);
         let mut go_on = |scrub: &Scrub| -> Result<bool, CommitError> {
             *self.scrubbing.live.lock() = Some(*scrub);
@@ -154,25 +174,22 @@ impl Pipeline {
             Ok(!is_stopped)
         };
         if scrub.segment == SegmentId(0) {
-            self.scrub_metadata(&mut scrub, &mut go_on)?;
+            self.scrub_metadata(scrub, &mut go_on)?;
         }
-        while go_on(&scrub)? {
+        while go_on(scrub)? {
             let (began, read, foreground) = (Instant::now(), scrub.bytes, self.foreground());
-            if !self.scrub_stripes(&mut scrub, bytes_per_second, locks)? {
-                self.end_scrub(&mut scrub)?;
+            if !self.scrub_stripes(scrub, bytes_per_second, locks)? {
+                self.end_scrub(scrub)?;
                 break;
             }
             let in_use = self.foreground() > foreground;
             let took = began.elapsed();
             let until = began + took + pause(bytes_per_second, scrub.bytes - read, took, in_use);
-            while Instant::now() < until && go_on(&scrub)? {
+            while Instant::now() < until && go_on(scrub)? {
                 std::thread::sleep(MAX_REST.min(until.saturating_duration_since(Instant::now())));
             }
         }
-        self.note_scrub(&scrub)?;
-        let status = self.status_of(&scrub, false);
-        log_scrubbed(&status);
-        Ok(Some(status))
+        self.note_scrub(scrub)
     }
 
     /// Waits for a scrub that another one has begun, until what this returns is dropped.
@@ -226,16 +243,17 @@ impl Pipeline {
     }
 
     fn end_scrub(&self, scrub: &mut Scrub) -> Result<(), CommitError> {
-        scrub.is_finished = true;
-        scrub.segment = scrub.end;
-        scrub.offset = 0;
-        scrub.last_finished = now();
         self.set_verified();
         self.volume.end_looking();
         let census = self.volume.census();
         let lacks_files = census.lacks_files(&self.volume.segments(), &self.members.live());
         self.volume.set_lacks_files(lacks_files);
-        self.count_what_is_left(scrub)
+        self.count_what_is_left(scrub)?;
+        scrub.is_finished = true;
+        scrub.segment = scrub.end;
+        scrub.offset = 0;
+        scrub.last_finished = now();
+        Ok(())
     }
 
     /// Notes how far a scrub is, durably unless there is no space. What it repaired is durable already.

@@ -54,7 +54,12 @@ impl Pipeline {
             let has_begun = (last.segment, last.offset) > (SegmentId(0), 0);
             !last.is_finished && has_begun && covers(&covered, &put_back)
         };
-        if let Some(last) = last.filter(goes_on) {
+        let cut_off = self.scrubbing.cut_off.lock().take();
+        let further = |last: Scrub| {
+            let cut_off = cut_off.filter(|scrub| scrub.began == last.began);
+            cut_off.unwrap_or(last)
+        };
+        if let Some(last) = last.filter(goes_on).map(further).filter(goes_on) {
             return Ok(last);
         }
         let scrub = self.new_scrub(&last.unwrap_or_default());

@@ -1,6 +1,7 @@
 //! What could not be read or mended when it was passed is passed once more.
 
 use super::*;
+use crate::format::SegmentId;
 
 /// A scrub that began without disk 3, and passed some of what is on it.
 fn begun_without_disk_3(rig: &Rig, fs: &TestFs) -> Scrub {
@@ -169,4 +170,43 @@ fn what_is_lost_with_files_that_are_gone_counts_as_lost_bytes_too() {
     let counted = fs.pipeline.redundancy().unwrap();
     assert!(!counted.unrecoverable.is_empty());
     assert_eq!(done.unwrap().record.lost, held as u64);
+}
+
+#[test]
+fn nothing_counts_twice_after_a_scrub_that_ended_with_an_error() {
+    let rig = Rig::new(4, 2, 6);
+    fill(&rig);
+    let fs = rig.open(&[]);
+    fs.write(6, &pattern(6, 600_000)).unwrap();
+    fs.sync().unwrap();
+    let mut of_disk_1 = 0;
+    for shard in fs.written_shards().iter().filter(|s| s.disk == 1) {
+        assert!(rig.disks[1].corrupt(&shard.name, shard.offset, |b| b[0] ^= 4, 1));
+        of_disk_1 += 1;
+    }
+    let segments: BTreeSet<SegmentId> = fs.pipeline.volume.segments().iter().map(|s| s.0).collect();
+    let (first, last) = (*segments.first().unwrap(), *segments.last().unwrap());
+    assert!(segments.len() > 2, "one is passed between them");
+    let stopped = scrub_until(&fs, |record| record.segment > first);
+    assert!(stopped.record.repaired < of_disk_1);
+    let (from, end) = key::segment_stripes(last);
+    let found = fs.pipeline.scan(&from, &end, 1).unwrap();
+    let (place, value) = found.first().unwrap();
+    let mut batch = Batch::default();
+    batch.put(place.clone(), bytes::Bytes::from_static(b"no record"));
+    fs.pipeline.apply(batch).unwrap();
+    let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
+    fs.pipeline.scrub(&NoLocks, None, go_on).unwrap_err();
+    assert!(
+        wrong_pieces(&fs)[0].1 > stopped.record.repaired,
+        "it passed more"
+    );
+    let mut batch = Batch::default();
+    batch.put(place.clone(), value.clone());
+    fs.pipeline.apply(batch).unwrap();
+    let done = scrub(&fs);
+    assert_eq!(done.record.began, stopped.record.began, "it went on");
+    assert!(done.is_clean(), "{done:?}");
+    assert_eq!(done.record.repaired, of_disk_1);
+    assert_eq!(wrong_pieces(&fs), [(1, of_disk_1)]);
 }
