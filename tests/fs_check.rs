@@ -439,6 +439,26 @@ fn a_segment_file_that_is_gone_or_cut_short_is_named_with_the_shards_it_lacks() 
     assert_eq!(findings(), missing(None, 4));
 }
 
+/// Only the first of the two checks finds it: the name is gone then, and so is the file.
+#[test]
+fn what_was_lost_stays_lost_when_the_records_are_checked_again() {
+    let volume = Volume::new();
+    let mut batch = Batch::default();
+    let entry = Dirent {
+        ino: Ino(99),
+        kind: FileKind::Regular,
+        cookie: Cookie(9),
+    };
+    batch.put(key::dirent(Ino::ROOT, b"stray"), entry.encode());
+    volume.pipeline.apply(batch).unwrap();
+    let mut report = volume.check(true);
+    assert_eq!(report.lost, 1);
+    let again = volume.check(false);
+    assert_eq!(again.findings, []);
+    report.settle(&again);
+    assert_eq!((report.lost, report.mended), (1, report.found));
+}
+
 #[test]
 fn a_missing_copy_of_the_index_is_found_and_made_once_there_is_room() {
     let disks = volume::disks(3, 2, 1);

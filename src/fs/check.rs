@@ -239,6 +239,7 @@ pub struct Report {
 
 impl Report {
     /// Takes note of what is wrong still, by another check of the same volume: something else has mended the rest.
+    /// What was lost stays lost.
     pub fn settle(&mut self, again: &Self) {
         let is_left = |finding: &Finding| {
             let mut left = again.findings.iter();
@@ -248,7 +249,7 @@ impl Report {
             finding.mended |= !is_left(finding);
         }
         self.mended = self.mended.max(self.found.saturating_sub(again.found));
-        self.lost = again.lost;
+        self.lost = self.lost.max(again.lost);
     }
 }
 
