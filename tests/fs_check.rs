@@ -6,12 +6,13 @@
 #[expect(dead_code, reason = "these tests need a part of it")]
 mod volume;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use cauchyfs::commit::Pipeline;
+use cauchyfs::commit::{Pipeline, ScrubStatus};
 use cauchyfs::format::record::{Backref, Dirent, Extent, FileKind, Inode, Marker, Position, Xattr};
 use cauchyfs::format::{Cookie, Ino, Record, StripeId, key};
-use cauchyfs::fs::check::{FindingKind, Report, check};
+use cauchyfs::fs::check::{FindingKind, Report, check, check_again};
 use cauchyfs::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
 use cauchyfs::meta::Batch;
 use cauchyfs::store::{MemDisk, Store};
@@ -453,10 +454,42 @@ fn what_was_lost_stays_lost_when_the_records_are_checked_again() {
     volume.pipeline.apply(batch).unwrap();
     let mut report = volume.check(true);
     assert_eq!(report.lost, 1);
-    let again = volume.check(false);
-    assert_eq!(again.findings, []);
-    report.settle(&again);
+    check_again(&volume.pipeline, &mut report).unwrap();
+    assert_eq!(volume.check(false).findings, []);
     assert_eq!((report.lost, report.mended), (1, report.found));
+}
+
+/// Making shards anew begins with taking them out of the records, so that nothing names them when it fails.
+#[test]
+fn shards_are_mended_only_once_none_is_missing() {
+    for (is_readable, is_mended) in [(true, true), (false, false)] {
+        let disks = volume::disks(3, 2, 1);
+        let pipeline = volume::open(&disks, 0);
+        let fs = Fs::open(Arc::clone(&pipeline), FsOptions::default()).unwrap();
+        let flags = OpenFlags::read_write();
+        let (_, handle) = fs.create(ROOT, Ino::ROOT, b"file", 0o644, flags).unwrap();
+        fs.write(ROOT, handle, 0, &vec![1; 500_000], WriteFlags::default())
+            .unwrap();
+        fs.release(handle).unwrap();
+        fs.syncfs().unwrap();
+        pipeline.checkpoint().unwrap();
+        let store = disks[1].open();
+        let (name, _) = store.list("segments").unwrap().remove(0);
+        store.remove(&name).unwrap();
+        if !is_readable {
+            assert!(disks[0].corrupt(&name, 0, |bytes| bytes[0] ^= 1, 1));
+        }
+        let mut report = check(&pipeline, true).unwrap();
+        assert_eq!((report.found, report.mended), (1, 0));
+        let locks = &*fs;
+        let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
+        pipeline.scrub(locks, None, go_on).unwrap().unwrap();
+        let missing = pipeline.redundancy().unwrap().missing_shards();
+        check_again(&pipeline, &mut report).unwrap();
+        assert_eq!(missing == 0, is_mended, "{missing}");
+        assert_eq!(report.findings[0].mended, is_mended);
+        assert_eq!(report.mended, u64::from(is_mended));
+    }
 }
 
 #[test]

@@ -38,8 +38,8 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<Outcome, Failure> {
 fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Outcome, Failure> {
     let repair = arguments.repair;
     say_restored(volume);
-    let check = |repair| check::check(&volume.pipeline, repair).map_err(|error| fs_failure(&error));
-    let mut checked = check(repair)?;
+    let checked = check::check(&volume.pipeline, repair);
+    let mut checked = checked.map_err(|error| fs_failure(&error))?;
     let pages = if repair {
         let mended = volume.pipeline.mend_index_pages();
         mended.map_err(|error| storage_failure(&error))?
@@ -53,7 +53,7 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Outcome, Failu
     };
     if repair && arguments.deep && checked.mended < checked.found {
         // Shards that were missing may be there by now.
-        checked.settle(&check(false)?);
+        check::check_again(&volume.pipeline, &mut checked).map_err(|error| fs_failure(&error))?;
     }
     let report = volume.report(false)?;
     for finding in &checked.findings {

@@ -121,6 +121,22 @@ impl FindingKind {
                 | Self::StripeWithoutPlace(_)
         )
     }
+
+    /// Returns the segment file that shards are missing in.
+    fn shards_file(&self) -> Option<&str> {
+        match self {
+            Self::ShardsMissing { file, .. } => Some(file),
+            _ => None,
+        }
+    }
+
+    /// Says whether both are the same fault: a file that lacks shards does so however much of it there is by now.
+    fn is_of(&self, other: &Self) -> bool {
+        match (self.shards_file(), other.shards_file()) {
+            (Some(file), Some(other)) => file == other,
+            _ => self == other,
+        }
+    }
 }
 
 /// Something that is wrong.
@@ -238,19 +254,41 @@ pub struct Report {
 }
 
 impl Report {
-    /// Takes note of what is wrong still, by another check of the same volume: something else has mended the rest.
-    /// What was lost stays lost.
-    pub fn settle(&mut self, again: &Self) {
-        let is_left = |finding: &Finding| {
-            let mut left = again.findings.iter();
-            left.any(|left| (&left.kind, left.ino) == (&finding.kind, finding.ino))
-        };
-        for finding in &mut self.findings {
-            finding.mended |= !is_left(finding);
-        }
-        self.mended = self.mended.max(self.found.saturating_sub(again.found));
+    /// Takes note of what is wrong still, by another check of the same volume and by how many shards are counted as
+    /// missing: something else has mended the rest. What was lost stays lost.
+    fn settle(&mut self, again: &Self, missing_shards: u64) {
         self.lost = self.lost.max(again.lost);
+        if again.found == 0 && missing_shards == 0 {
+            self.mended = self.found;
+        }
+        if again.found > again.findings.len() as u64 {
+            // Any of those that are listed may be among those that no longer are.
+            return;
+        }
+        for finding in &mut self.findings {
+            let mut left = again.findings.iter();
+            let is_left =
+                left.any(|left| left.ino == finding.ino && left.kind.is_of(&finding.kind));
+            // Shards that could not be made anew are out of the records of what was written.
+            let is_short = missing_shards > 0 && finding.kind.shards_file().is_some();
+            if !finding.mended && !is_left && !is_short {
+                finding.mended = true;
+                self.mended = self.found.min(self.mended + 1);
+            }
+        }
     }
+}
+
+/// Checks all records again, after something else has mended what it could, and takes note in `report` of what is
+/// wrong still.
+///
+/// # Errors
+///
+/// [`FsError::Storage`] if the index cannot be read.
+pub fn check_again(pipeline: &Pipeline, report: &mut Report) -> Result<(), FsError> {
+    let again = check(pipeline, false)?;
+    report.settle(&again, pipeline.redundancy()?.missing_shards());
+    Ok(())
 }
 
 /// Checks all records of a volume that nobody has mounted, and with `repair` mends what can be mended
