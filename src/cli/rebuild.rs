@@ -151,16 +151,30 @@ fn for_people(rebuild: &RebuildReport, report: &Report) -> String {
             format_time(rebuild.seconds)
         ));
     }
+    let is_away = report.absentees().next().is_some();
     if rebuild.bytes_waiting > 0 {
+        // Room alone helps nobody where each directory has something of the same stripes.
+        let is_for_room = report.present().count() >= report.geometry.data + report.geometry.parity;
+        let others = match (is_away, is_for_room) {
+            (true, true) => ", bring back what is away, or remove files",
+            (true, false) => ", or bring back what is away",
+            (false, true) => ", or remove files",
+            (false, false) => "",
+        };
         lines.push(format!(
             "{} found no directory with room that has nothing of the same stripes; add one with so much room with \
-             `cauchyfs member add`, bring back what is away, or remove files",
+             `cauchyfs member add`{others}",
             format_size(rebuild.bytes_waiting)
         ));
     }
     if rebuild.bytes_unreadable > 0 {
+        let bring_back = if is_away {
+            "bring back what is away, or "
+        } else {
+            ""
+        };
         lines.push(format!(
-            "{} stays where it is, beside stripes that cannot be read; bring back what is away, or have `cauchyfs scrub` name the files",
+            "{} stays where it is, beside stripes that cannot be read; {bring_back}have `cauchyfs scrub` name the files",
             format_size(rebuild.bytes_unreadable)
         ));
     }
@@ -194,6 +208,7 @@ fn outcome(report: &Report) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use super::super::report::report_without;
     use super::*;
 
     fn report(bytes_done: u64, bytes_left: u64, seconds: u64) -> RebuildReport {
@@ -218,5 +233,30 @@ mod tests {
         assert_eq!(format_time(59), "59 s");
         assert_eq!(format_time(61), "2 min");
         assert_eq!(format_time(7260), "2 h 1 min");
+    }
+
+    #[test]
+    fn what_is_advised_where_something_waits_is_what_can_help() {
+        let waiting = RebuildReport {
+            bytes_waiting: 1,
+            bytes_unreadable: 1,
+            ..RebuildReport::default()
+        };
+        let said = |away: &[u16], data| {
+            let mut report = report_without(away, &[(1, 7)], &[0, 1, 2]);
+            report.geometry.data = data;
+            for_people(&waiting, &report)
+        };
+        for (away, data, bring_back, remove) in [
+            (&[][..], 4, false, true),
+            (&[3], 4, true, false),
+            (&[3], 3, true, true),
+        ] {
+            let said = said(away, data);
+            let both = said.matches("bring back what is away").count();
+            assert_eq!(both, if bring_back { 2 } else { 0 }, "{said}");
+            assert_eq!(said.contains("or remove files"), remove, "{said}");
+            assert!(said.contains("`cauchyfs member add`"), "{said}");
+        }
     }
 }

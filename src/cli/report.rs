@@ -317,6 +317,9 @@ impl Report {
 }
 
 #[cfg(test)]
+pub(super) use tests::report as report_without;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -334,11 +337,7 @@ mod tests {
         }
     }
 
-    pub(in crate::cli::report) fn report(
-        away: &[u16],
-        rows: &[(i64, u64)],
-        index: &[u16],
-    ) -> Report {
+    pub(in crate::cli) fn report(away: &[u16], rows: &[(i64, u64)], index: &[u16]) -> Report {
         let members: Vec<_> = (0..6)
             .map(|index| {
                 let gone = away.contains(&index);
