@@ -132,7 +132,8 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
             return Err(Failure::environment("somebody else scrubs the volume"));
         };
         let scrubbed = scrubbed_of(&volume.fs, &status)?;
-        println!("{}", scrubbed.for_people());
+        let is_away = !pipeline.members().away().is_empty();
+        println!("{}", scrubbed.for_people(is_away));
         return Ok(scrubbed.outcome());
     }
     let read = pipeline

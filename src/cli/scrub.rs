@@ -88,7 +88,8 @@ impl Scrubbed {
         }
     }
 
-    pub(super) fn for_people(&self) -> String {
+    /// Writes it for people; `is_away` says whether members are away, which may have what is missing.
+    pub(super) fn for_people(&self, is_away: bool) -> String {
         let mut lines = vec![format!(
             "{}: {} read, {} repaired",
             match self.state {
@@ -118,7 +119,11 @@ impl Scrubbed {
         ));
         lines.extend(are_missing(
             self.missing_for_now,
-            " whose stripes have too few left to make them anew: bring back what is away",
+            if is_away {
+                " whose stripes have too few left to make them anew: bring back what is away"
+            } else {
+                " whose stripes have too few left to make them anew"
+            },
         ));
         if self.unverified > 0 {
             let were = match self.unverified {
@@ -175,7 +180,8 @@ pub(super) fn run(arguments: &ScrubArguments) -> Result<Outcome, Failure> {
         let document = serde_json::to_string_pretty(&scrubbed).map_err(Failure::environment)?;
         println!("{document}");
     } else {
-        println!("{}", scrubbed.for_people());
+        let is_away = mount.report()?.absentees().next().is_some();
+        println!("{}", scrubbed.for_people(is_away));
     }
     Ok(scrubbed.outcome())
 }
@@ -221,7 +227,7 @@ mod tests {
         let clean = scrubbed();
         assert_eq!(clean.outcome(), Outcome::Done);
         assert_eq!(
-            clean.for_people(),
+            clean.for_people(false),
             "finished: 3.0 MiB read, 1 piece repaired"
         );
         let missing = Scrubbed {
@@ -231,25 +237,29 @@ mod tests {
         assert_eq!(missing.outcome(), Outcome::Degraded);
         assert!(
             missing
-                .for_people()
+                .for_people(true)
                 .contains("2 shards are on no directory at hand; `cauchyfs rebuild`")
         );
-        let said = Scrubbed {
+        let for_now = Scrubbed {
             missing_for_now: 2,
             ..missing
+        };
+        for is_away in [true, false] {
+            let said = for_now.for_people(is_away);
+            assert!(!said.contains("cauchyfs rebuild"), "{said}");
+            assert!(said.contains("2 shards are on no"), "{said}");
+            assert_eq!(said.contains("bring back"), is_away, "{said}");
         }
-        .for_people();
-        assert!(!said.contains("cauchyfs rebuild"), "{said}");
-        assert!(
-            said.contains("2 shards are on no") && said.contains("bring back"),
-            "{said}"
-        );
         let unverified = Scrubbed {
             unverified: 1,
             ..scrubbed()
         };
         assert_eq!(unverified.outcome(), Outcome::Degraded);
-        assert!(unverified.for_people().contains("1 shard was not verified"));
+        assert!(
+            unverified
+                .for_people(false)
+                .contains("1 shard was not verified")
+        );
         let defects = |index, pieces| MemberDefects {
             index,
             path: Some(format!("/srv/d{index}")),
@@ -260,7 +270,11 @@ mod tests {
             ..scrubbed()
         };
         assert_eq!(
-            defects.for_people().lines().skip(1).collect::<Vec<_>>(),
+            defects
+                .for_people(false)
+                .lines()
+                .skip(1)
+                .collect::<Vec<_>>(),
             [
                 "member 1 (/srv/d1): 1 piece wrong, or gone",
                 "member 4 (/srv/d4): 20 pieces wrong, or gone"
@@ -280,6 +294,9 @@ mod tests {
             ..stopped
         };
         assert_eq!(lost.outcome(), Outcome::Lost);
-        assert!(lost.for_people().contains("cannot be read in full: /a"));
+        assert!(
+            lost.for_people(false)
+                .contains("cannot be read in full: /a")
+        );
     }
 }
