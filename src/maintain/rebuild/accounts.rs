@@ -2,8 +2,9 @@
 //! may be nothing.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use crate::commit::RebuildProgress;
+use crate::commit::{RebuildProgress, RebuildState};
 
 /// Orders that are remembered: who ordered may not be there any more to ask.
 const MOST: usize = 64;
@@ -53,11 +54,23 @@ impl Accounts {
         }
     }
 
-    /// Returns how far an order is, if the rebuild that is being done is as far as `now`.
+    /// Returns how far an order is, if the rebuild that is being done is as far as `now`. One that was done counts
+    /// once it was added: it may have been before.
     pub(super) fn progress_of(&self, order: u64, now: RebuildProgress) -> RebuildProgress {
-        self.0.get(&order).map_or(now, |account| {
-            account.done.unwrap_or_else(|| account.with_waited(now))
-        })
+        let Some(account) = self.0.get(&order) else {
+            return now;
+        };
+        let is_added = now.state != RebuildState::Running;
+        let now = RebuildProgress {
+            bytes_done: if is_added { 0 } else { now.bytes_done },
+            elapsed: if is_added {
+                Duration::ZERO
+            } else {
+                now.elapsed
+            },
+            ..now
+        };
+        account.done.unwrap_or_else(|| account.with_waited(now))
     }
 }
 
@@ -72,12 +85,22 @@ mod tests {
             ..RebuildProgress::default()
         };
         let mut accounts = Accounts::default();
+        let bytes_in = |accounts: &Accounts, order, state, now| {
+            let now = RebuildProgress {
+                state,
+                ..rebuilt(now)
+            };
+            accounts.progress_of(order, now).bytes_done
+        };
         let bytes =
-            |accounts: &Accounts, order, now| accounts.progress_of(order, rebuilt(now)).bytes_done;
+            |accounts: &Accounts, order, now| bytes_in(accounts, order, RebuildState::Running, now);
         accounts.open(1);
         assert_eq!(bytes(&accounts, 1, 30), 30);
         accounts.open(2);
+        assert_eq!(bytes(&accounts, 2, 99), 99);
         accounts.add(1, &rebuilt(100));
+        // What was added is what is shown still, until the second rebuild begins.
+        assert_eq!(bytes_in(&accounts, 2, RebuildState::Finished, 100), 100);
         // The second rebuild has begun.
         assert_eq!((bytes(&accounts, 1, 5), bytes(&accounts, 2, 5)), (100, 105));
         accounts.add(2, &rebuilt(7));
