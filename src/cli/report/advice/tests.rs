@@ -1,0 +1,346 @@
+//! What is advised where.
+
+use super::super::tests::report;
+use super::*;
+
+fn advice(change: impl FnOnce(&mut Report), away: &[u16], rows: &[(i64, u64)]) -> String {
+    let mut report = report(away, rows, &[0, 1, 3]);
+    change(&mut report);
+    report.next_step()
+}
+
+/// Makes do with 3+2 shards for six members.
+fn spare(report: &mut Report) {
+    report.geometry.data = 3;
+}
+
+#[test]
+fn whole_volumes_need_nothing() {
+    assert_eq!(advice(|_| {}, &[], &[(2, 7)]), "nothing to do");
+}
+
+#[test]
+fn a_volume_that_is_nearly_full_or_has_no_room_for_what_waits_is_said_to_be() {
+    let used = |bytes_used| {
+        move |report: &mut Report| {
+            report.capacity.bytes_usable = 100 << 20;
+            report.capacity.bytes_used = bytes_used;
+        }
+    };
+    assert_eq!(advice(used(90 << 20), &[], &[(2, 7)]), "nothing to do");
+    let said = advice(used(98 << 20), &[], &[(2, 7)]);
+    assert!(said.contains("room for 2.0 MiB more"), "{said}");
+    assert!(
+        said.contains("`cauchyfs member add MOUNTPOINT DIR`"),
+        "{said}"
+    );
+    let waiting = |report: &mut Report| report.rebuild.bytes_waiting = 3 << 20;
+    for row in [(2, 7), (1, 7)] {
+        let said = advice(waiting, &[], &[row]);
+        assert!(
+            said.starts_with("there is no room to rebuild 3.0 MiB"),
+            "{said}"
+        );
+        assert!(
+            said.contains("`cauchyfs member add MOUNTPOINT DIR`"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn who_is_being_emptied_stays_in_place_until_it_is() {
+    let leaving = |report: &mut Report| report.members[3].state = MemberState::Removing;
+    let said = advice(leaving, &[], &[(2, 7)]);
+    assert!(
+        said.starts_with("leave member 3 (/srv/d3) in place"),
+        "{said}"
+    );
+    assert!(said.ends_with("`cauchyfs member add MOUNTPOINT DIR` keeps it after all"));
+    let stuck = |report: &mut Report| {
+        leaving(report);
+        report.rebuild.bytes_waiting = 1;
+    };
+    let said = advice(stuck, &[], &[(2, 7)]);
+    assert!(
+        said.contains("cauchyfs member add MOUNTPOINT DIR"),
+        "{said}"
+    );
+}
+
+#[test]
+fn who_is_there_but_cannot_be_told_is_replaced_and_kept_until_all_is_whole() {
+    let damaged = |report: &mut Report| {
+        report.members[2].reason = Some("its superblock is damaged: no magic".to_owned());
+    };
+    let said = advice(damaged, &[2], &[(1, 7)]);
+    assert!(
+        said.contains("`cauchyfs member replace MOUNTPOINT 2 NEW_DIR`"),
+        "{said}"
+    );
+    assert!(said.contains("/srv/d2 is left as it is"), "{said}");
+    assert!(said.contains("`cauchyfs check --repair`"), "{said}");
+}
+
+#[test]
+fn who_is_kept_by_a_process_that_cannot_end_is_not_brought_back_by_anybody_else() {
+    for mounted in [true, false] {
+        let kept = |report: &mut Report| {
+            report.mounted = mounted;
+            report.members[2].reason = Some("it is in use by process 9 (cauchyfs)".to_owned());
+        };
+        let said = advice(kept, &[2], &[(1, 7)]);
+        assert!(said.contains("process 9 (cauchyfs), which ends"), "{said}");
+        assert!(!said.contains("bring back"), "{said}");
+    }
+}
+
+#[test]
+fn wrong_bytes_that_were_mended_call_for_a_scrub() {
+    let rotten = |report: &mut Report| report.members[1].suspect = true;
+    let said = advice(rotten, &[], &[(2, 7)]);
+    assert!(
+        said.starts_with("member 1 (/srv/d1) gave wrong bytes"),
+        "{said}"
+    );
+    assert!(said.contains("`cauchyfs scrub MOUNTPOINT`"), "{said}");
+    let under_way = |report: &mut Report| {
+        rotten(report);
+        report.scrub.state = ScrubState::Running;
+    };
+    let said = advice(under_way, &[], &[(2, 7)]);
+    assert!(
+        said.starts_with("wait: everything is being verified"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_volume_that_is_only_read_gets_no_advice_that_would_be_refused() {
+    let read_only = |report: &mut Report| report.read_only = true;
+    assert_eq!(advice(read_only, &[], &[(2, 7)]), "nothing to do");
+    for (away, rows) in [(&[][..], (1, 7)), (&[2], (1, 7)), (&[2], (2, 7))] {
+        let said = advice(read_only, away, &[rows]);
+        assert!(said.starts_with("unmount it"), "{said}");
+        assert!(!said.contains("cauchyfs"), "{said}");
+    }
+    let rotten = |report: &mut Report| {
+        read_only(report);
+        report.members[1].suspect = true;
+    };
+    let said = advice(rotten, &[], &[(2, 7)]);
+    assert!(said.starts_with("unmount it"), "{said}");
+}
+
+#[test]
+fn who_is_away_is_not_said_to_be_rebuilt_while_another_is_emptied() {
+    let emptied = |report: &mut Report| {
+        spare(report);
+        report.members[3].state = MemberState::Removing;
+        report.rebuild.state = RebuildState::Running;
+    };
+    let said = advice(emptied, &[2], &[(2, 7)]);
+    assert!(
+        said.starts_with("wait: member 3 (/srv/d3) is being emptied"),
+        "{said}"
+    );
+    let said = advice(emptied, &[2], &[(1, 1), (2, 7)]);
+    assert!(
+        said.starts_with("wait: what member 2 (/srv/d2) held"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_is_not_mounted_is_made_whole_by_mounting_it() {
+    let unmounted = |report: &mut Report| report.mounted = false;
+    let said = advice(unmounted, &[], &[(1, 7)]);
+    assert!(said.starts_with("mount it"), "{said}");
+}
+
+#[test]
+fn an_old_copy_that_was_put_back_waits_for_the_scrub_that_begins_by_itself() {
+    let said = advice(
+        |report| report.members[1].reason = Some(UNVERIFIED.to_owned()),
+        &[],
+        &[(1, 7)],
+    );
+    assert!(
+        said.starts_with("wait: everything is being verified"),
+        "{said}"
+    );
+}
+
+#[test]
+fn current_directories_are_looked_for_before_a_backup_where_old_copies_are_in_their_places() {
+    let said = advice(|_| {}, &[], &[(-1, 7)]);
+    assert!(said.ends_with("from a backup"), "{said}");
+    for mounted in [true, false] {
+        let old = |report: &mut Report| {
+            report.mounted = mounted;
+            report.members[1].reason = Some(UNVERIFIED.to_owned());
+        };
+        let said = advice(old, &[], &[(-1, 7)]);
+        let place = "what is in the place of member 1 (/srv/d1) is from an earlier time: look";
+        assert!(said.starts_with(place), "{said}");
+        assert_eq!(said.contains("unmount"), mounted, "{said}");
+    }
+}
+
+#[test]
+fn who_is_away_may_come_back_or_get_a_successor() {
+    let said = advice(|_| {}, &[2, 4], &[(0, 7)]);
+    assert!(
+        said.starts_with("bring back member 2 (/srv/d2), member 4 (/srv/d4): they are"),
+        "{said}"
+    );
+    assert!(
+        said.ends_with("`cauchyfs member replace MOUNTPOINT 2 DIR` puts another in its place"),
+        "{said}"
+    );
+    let said = advice(|report| report.mounted = false, &[2], &[(1, 7)]);
+    assert!(said.contains("then mount with all directories"), "{said}");
+    let damaged = |report: &mut Report| {
+        report.mounted = false;
+        report.members[2].reason = Some("its superblock is damaged: no magic".to_owned());
+    };
+    for (away, losses) in [(&[2][..], 1), (&[2, 4], 0), (&[1, 2, 4], -1)] {
+        let said = advice(damaged, away, &[(losses, 7)]);
+        assert!(said.starts_with("`cauchyfs check --repair`"), "{said}");
+        assert!(said.ends_with("member 2 (/srv/d2)"), "{said}");
+    }
+    let said = advice(|_| {}, &[1, 2, 4], &[(-1, 7)]);
+    assert!(said.ends_with("not enough to read everything"), "{said}");
+}
+
+#[test]
+fn to_mount_it_again_is_advised_only_where_nobody_is_taken_back() {
+    let again = "unmount the volume and mount it";
+    let said = advice(|_| {}, &[1, 2, 4], &[(-1, 7)]);
+    assert!(said.contains(again), "three of 4+2 read nothing: {said}");
+    let more = |report: &mut Report| report.geometry.data = 2;
+    let said = advice(more, &[1, 2, 4], &[(-1, 7)]);
+    assert!(!said.contains(again), "{said}");
+    assert!(said.contains("taken in again within seconds"), "{said}");
+    let left_out = |report: &mut Report| {
+        more(report);
+        report.members[2].reason = Some(NOT_GIVEN.to_owned());
+    };
+    assert!(advice(left_out, &[1, 2, 4], &[(-1, 7)]).contains(again));
+    let unmounted = |report: &mut Report| report.mounted = false;
+    assert!(!advice(unmounted, &[1, 2, 4], &[(-1, 7)]).contains(again));
+}
+
+#[test]
+fn who_was_mounted_apart_is_emptied_first() {
+    let apart = |report: &mut Report| {
+        report.members[4].reason = Some(MOUNTED_APART.to_owned());
+    };
+    let said = advice(apart, &[2, 4], &[(0, 7)]);
+    assert!(
+        said.starts_with("member 4 (/srv/d4) was mounted apart"),
+        "{said}"
+    );
+    assert!(
+        said.ends_with(
+            "empty /srv/d4, and `cauchyfs member replace MOUNTPOINT 4 /srv/d4` takes it in"
+        ),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_was_let_go_is_emptied_before_it_is_filled_again() {
+    let former = |report: &mut Report| {
+        report.members[2].reason = Some(FORMER_MEMBER.to_owned());
+    };
+    let said = advice(former, &[2], &[(1, 7)]);
+    assert!(
+        said.ends_with(
+            "empty /srv/d2, and `cauchyfs member replace MOUNTPOINT 2 /srv/d2` fills it again"
+        ),
+        "{said}"
+    );
+}
+
+#[test]
+fn who_was_left_out_comes_back_when_it_is_told_to() {
+    let said = advice(
+        |report| report.members[2].reason = Some(NOT_GIVEN.to_owned()),
+        &[2],
+        &[(1, 7)],
+    );
+    assert!(
+        said.contains("`cauchyfs member replace MOUNTPOINT 2 /srv/d2`"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_others_make_up_for_it_where_there_are_enough() {
+    let said = advice(spare, &[2], &[(1, 7), (2, 1)]);
+    assert!(
+        said.contains("`cauchyfs rebuild MOUNTPOINT` makes up for it"),
+        "{said}"
+    );
+    let running = |report: &mut Report| {
+        spare(report);
+        report.rebuild.state = RebuildState::Running;
+    };
+    let said = advice(running, &[2], &[(1, 7)]);
+    assert!(
+        said.starts_with("wait: what member 2 (/srv/d2) held"),
+        "{said}"
+    );
+    let rotting = |report: &mut Report| {
+        spare(report);
+        report.members[4].suspect = true;
+    };
+    let said = advice(rotting, &[2], &[(1, 7)]);
+    assert!(said.starts_with("bring back member 2"), "{said}");
+    assert!(
+        said.contains("member 4 (/srv/d4) gave wrong bytes"),
+        "{said}"
+    );
+    let waiting = |report: &mut Report| {
+        spare(report);
+        report.rebuild.bytes_waiting = 1;
+    };
+    let said = advice(waiting, &[2], &[(1, 7)]);
+    assert!(said.starts_with("there is no room"), "{said}");
+    let said = advice(spare, &[2], &[(2, 7)]);
+    assert!(
+        said.contains("`cauchyfs member remove MOUNTPOINT 2`"),
+        "{said}"
+    );
+}
+
+#[test]
+fn missing_shards_and_copies_are_made_where_there_is_room() {
+    let said = advice(|_| {}, &[], &[(1, 7)]);
+    assert!(said.starts_with("`cauchyfs rebuild MOUNTPOINT`"), "{said}");
+    let said = advice(
+        |report| report.rebuild.state = RebuildState::Running,
+        &[],
+        &[(1, 7)],
+    );
+    assert!(said.starts_with("wait: what is missing"), "{said}");
+    let said = advice(|report| report.rebuild.bytes_waiting = 1, &[], &[(1, 7)]);
+    assert!(
+        said.starts_with("there is no room to rebuild 1 B: `cauchyfs member add MOUNTPOINT DIR`"),
+        "{said}"
+    );
+    let unreadable = |report: &mut Report| report.rebuild.bytes_unreadable = 1;
+    let said = advice(unreadable, &[], &[(1, 7)]);
+    assert!(said.starts_with("`cauchyfs scrub MOUNTPOINT`"), "{said}");
+    let short = |report: &mut Report| report.index.as_mut().unwrap().members.truncate(1);
+    let said = advice(
+        |report| {
+            short(report);
+            report.state = State::Degraded;
+        },
+        &[],
+        &[(2, 7)],
+    );
+    assert!(said.contains("copies its index"), "{said}");
+}
