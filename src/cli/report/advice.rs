@@ -50,18 +50,33 @@ impl Report {
     }
 
     fn next_step_where_too_many_are_away(&self, away: &[&MemberReport]) -> String {
-        let names = names_of(away);
         let is_left_out = |member: &&MemberReport| member.reason.as_deref() == Some(NOT_GIVEN);
         // A mounted volume that fails, with fewer members than it takes to read anything, takes nobody back.
         let has_failed = self.present().count() < self.geometry.data;
+        let step_of = |member: &MemberReport| {
+            // Who comes and goes is taken in again by a mount.
+            let is_left_alone = has_failed && member.reason.as_deref() == Some(FLAPPING);
+            step_by_reason(member).filter(|_| !is_left_alone)
+        };
+        let step = away.iter().find_map(|member| step_of(member));
+        let others = away.iter().copied();
+        let others: Vec<&MemberReport> =
+            others.filter(|member| step_of(member).is_none()).collect();
         let again = if !self.mounted {
             ""
-        } else if has_failed || self.read_only || away.iter().any(is_left_out) {
+        } else if has_failed || self.read_only || others.iter().any(is_left_out) {
             ", unmount the volume and mount it with all directories"
         } else {
             " (taken in again within seconds)"
         };
-        format!("bring back {names}{again}: what is left is not enough to read everything")
+        let why = "what is left is not enough to read everything";
+        match (others.as_slice(), step) {
+            (others, None) => format!("bring back {}{again}: {why}", names_of(others)),
+            ([], Some(step)) => format!("{why}: {step}"),
+            (others, Some(step)) => {
+                format!("bring back {}{again}: {why}; {step}", names_of(others))
+            }
+        }
     }
 
     /// Says whose wrong bytes may be what is missing, once somebody who is away is given up.

@@ -232,6 +232,34 @@ fn to_mount_it_again_is_advised_only_where_nobody_is_taken_back() {
 }
 
 #[test]
+fn nobody_is_said_to_be_taken_in_who_is_refused() {
+    let of = |data, refused: &'static [usize], reason: &'static str| {
+        move |report: &mut Report| {
+            report.geometry.data = data;
+            for index in refused {
+                report.members[*index].reason = Some(reason.to_owned());
+            }
+        }
+    };
+    let seconds = "taken in again within seconds";
+    for reason in [FLAPPING, MOUNTED_APART, FORMER_MEMBER, BAD_SUPERBLOCK] {
+        let said = advice(of(2, &[2], reason), &[1, 2, 4], &[(-1, 7)]);
+        let others = "bring back member 1 (/srv/d1), member 4 (/srv/d4) (taken in again";
+        assert!(said.starts_with(others), "{said}");
+        assert!(said.contains("everything; "), "{said}");
+        assert!(said.contains("member replace MOUNTPOINT 2"), "{said}");
+        let said = advice(of(2, &[1, 2, 4], reason), &[1, 2, 4], &[(-1, 7)]);
+        assert!(!said.contains(seconds), "{said}");
+        assert!(!said.contains("bring back"), "{said}");
+        assert!(said.contains("member replace MOUNTPOINT 1"), "{said}");
+    }
+    // A volume that takes nobody back takes no replacement either.
+    let said = advice(of(4, &[2], FLAPPING), &[1, 2, 4], &[(-1, 7)]);
+    assert!(said.contains("member 2 (/srv/d2), member 4"), "{said}");
+    assert!(!said.contains("member replace"), "{said}");
+}
+
+#[test]
 fn who_was_mounted_apart_is_emptied_first() {
     let apart = |report: &mut Report| {
         report.members[4].reason = Some(MOUNTED_APART.to_owned());
