@@ -129,7 +129,7 @@ impl Report {
                     .map_or(0, |member| member.index)
             ),
             None if self.rebuild.bytes_waiting > 0 => self.make_room(),
-            None if self.is_nearly_full() => format!(
+            None if self.is_nearly_full() && !self.read_only => format!(
                 "nothing is missing, but there is room for {} more: remove files, or add a directory with `cauchyfs \
                  member add MOUNTPOINT DIR`",
                 format_size(self.room())

@@ -34,6 +34,11 @@ fn a_volume_that_is_nearly_full_or_has_no_room_for_what_waits_is_said_to_be() {
         said.contains("`cauchyfs member add MOUNTPOINT DIR`"),
         "{said}"
     );
+    let read_only = |report: &mut Report| {
+        used(98 << 20)(report);
+        report.read_only = true;
+    };
+    assert_eq!(advice(read_only, &[], &[(2, 7)]), "nothing to do");
     let waiting = |report: &mut Report| report.rebuild.bytes_waiting = 3 << 20;
     for row in [(2, 7), (1, 7)] {
         let said = advice(waiting, &[], &[row]);
