@@ -66,25 +66,31 @@ fn check(members: &Members, directories: &Directories) -> Option<Failure> {
 }
 
 /// Takes note of members that nobody named, but lie where they were last, and were mounted apart from these
-/// before: they cannot be taken in as they are, and whoever asks how they are is to know.
-pub(super) fn note_apart(members: &Members, directories: &Directories) {
+/// before: they cannot be taken in as they are, and whoever asks how they are is to know. Returns where they are.
+pub(super) fn note_apart(members: &Members, directories: &Directories) -> Vec<String> {
     if has_no_halves(members.geometry()) {
-        return;
+        return Vec::new();
     }
     let away = members.absentees().into_iter().map(|member| member.path);
-    let paths = away.filter(|path| !path.is_empty()).collect();
     let patience = members.executor().timeout();
-    for other in open(unnamed(paths, directories), patience) {
-        if let Err(error @ MembersError::Diverged { .. }) = members.check_seat(Seat::Own, &other)
+    let mut apart = Vec::new();
+    for other in open(unnamed(away.collect(), directories), patience) {
+        // Who has gone on from where these are takes them in.
+        let is_ahead = members.check_not_overtaken(std::slice::from_ref(&other));
+        if is_ahead.is_ok()
+            && let Err(error @ MembersError::Diverged { .. }) =
+                members.check_seat(Seat::Own, &other)
             && let Some(member) = members.at(&[other.label()])
         {
             members.note_refusal(member, &error);
+            apart.push(other.label());
         }
     }
+    apart
 }
 
-/// Says what can be known of members that nobody named, and that can be written to without those that are here;
-/// and which of them were mounted apart, as [`note_apart`] does.
+/// Says what can be known of members that nobody named, and that can be written to without those that are here, or
+/// were; and which of them were mounted apart, as [`note_apart`] does.
 pub(super) fn look_elsewhere(
     members: &Members,
     directories: &Directories,
@@ -92,33 +98,47 @@ pub(super) fn look_elsewhere(
     if has_no_halves(members.geometry()) {
         return None;
     }
-    note_apart(members, directories);
-    let unseen = unnamed(members.may_have_gone_on(), directories);
-    let unseen: Vec<PathBuf> = unseen.collect();
-    if unseen.is_empty() {
+    let apart = note_apart(members, directories);
+    let paths = members.may_have_gone_on();
+    let has_places = paths.iter().all(|path| !path.is_empty());
+    let unseen: Vec<PathBuf> = unnamed(paths, directories).collect();
+    let others = open(unseen.iter().cloned(), members.executor().timeout());
+    let went_on = |paths| {
+        Some(ElsewhereReport {
+            paths,
+            went_on: Some(true),
+        })
+    };
+    if let Err(MembersError::Overtaken { half }) = members.check_not_overtaken(&others) {
+        return went_on(half.paths);
+    }
+    if !apart.is_empty() {
+        return went_on(apart);
+    }
+    if unseen.is_empty() && has_places {
         return None;
     }
-    let others = open(unseen.iter().cloned(), members.executor().timeout());
-    if let Err(MembersError::Overtaken { half }) = members.check_not_overtaken(&others) {
-        return Some(ElsewhereReport {
-            paths: half.paths,
-            went_on: Some(true),
-        });
-    }
-    let is_found = |path: &str| others.iter().any(|other| other.label() == path);
+    let is_known = |path: &String| {
+        let mut others = others.iter().filter(|other| other.label() == *path);
+        others.any(|other| members.is_known(other))
+    };
     let paths = unseen.iter().map(|path| path.display().to_string());
     let paths: Vec<String> = paths.collect();
-    let went_on = paths.iter().all(|path| is_found(path)).then_some(false);
-    Some(ElsewhereReport { paths, went_on })
+    let are_known = has_places && paths.iter().all(is_known);
+    Some(ElsewhereReport {
+        paths,
+        went_on: are_known.then_some(false),
+    })
 }
 
-/// Returns those of `paths` that nobody named.
+/// Returns those of `paths` that are known and nobody named.
 fn unnamed(paths: Vec<String>, directories: &Directories) -> impl Iterator<Item = PathBuf> + '_ {
     let is_named = |path: &PathBuf| {
         let mut named = directories.present.iter().chain(&directories.absent);
         named.any(|named| named == path)
     };
-    let paths = paths.into_iter().map(PathBuf::from);
+    let known = paths.into_iter().filter(|path| !path.is_empty());
+    let paths = known.map(PathBuf::from);
     paths.filter(move |path| !is_named(path))
 }
 

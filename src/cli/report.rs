@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::failure::Outcome;
 use crate::cuda::{Coded, Coding};
-use crate::members::BAD_SUPERBLOCK;
+use crate::members::{BAD_SUPERBLOCK, MOUNTED_APART};
 
 mod advice;
 mod lost;
@@ -44,12 +44,13 @@ pub(super) struct Report {
     pub(super) rebuild: RebuildReport,
 }
 
-/// Members that were not given, and are enough to be written to without those that were.
+/// Members that were not given, and are enough to be written to without those that were, or were so.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ElsewhereReport {
     /// Where they are, or were last.
     pub(super) paths: Vec<String>,
-    /// Whether they have gone on without the others; `None` if they are not there, so that nobody can tell.
+    /// Whether they have gone on without the others, who may have done so, too; `None` if not all of them can be
+    /// read, so that nobody can tell.
     pub(super) went_on: Option<bool>,
 }
 
@@ -303,6 +304,18 @@ impl Report {
             State::Degraded => Outcome::Degraded,
             State::Failed => Outcome::Lost,
         }
+    }
+
+    /// Says whether what has gone on elsewhere lacks what is here, as that lacks it.
+    fn is_parted(&self) -> bool {
+        let is_elsewhere = |path: &String| {
+            let elsewhere = self.elsewhere.as_ref();
+            elsewhere.is_some_and(|elsewhere| elsewhere.paths.contains(path))
+        };
+        self.absentees().any(|member| {
+            member.reason.as_deref() == Some(MOUNTED_APART)
+                && member.path.as_ref().is_some_and(is_elsewhere)
+        })
     }
 
     /// Returns the members that are online.

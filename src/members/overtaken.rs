@@ -11,8 +11,8 @@ use crate::format::superblock::Superblock;
 use crate::store::StoreRef;
 
 impl Members {
-    /// Returns the paths at which members may be that have gone on without those that are here; none if
-    /// those that are away were too few to be written to alone.
+    /// Returns the paths at which members may be that have gone on without those that are here, empty where nobody
+    /// knows; none if those that are away were too few to be written to alone.
     #[must_use]
     pub fn may_have_gone_on(&self) -> Vec<String> {
         let roster = self.roster.lock();
@@ -27,9 +27,27 @@ impl Members {
         }
         let paths = away.into_iter().map(|(_, entry)| &entry.path);
         paths
-            .filter(|path| !path.is_empty())
             .map(|path| String::from_utf8_lossy(path).into_owned())
             .collect()
+    }
+
+    /// Says whether a directory is a member of this volume that has not gone on without those that are here: what
+    /// it was in last is known to them. Nobody can tell of one that cannot be read.
+    #[must_use]
+    pub fn is_known(&self, other: &StoreRef) -> bool {
+        let Some(block) = self.block_of(other) else {
+            return false;
+        };
+        let (roster, head) = (self.roster.lock(), block.head());
+        block.volume == self.shape.volume && (roster.knows(head) || roster.has_proposed(head))
+    }
+
+    fn block_of(&self, other: &StoreRef) -> Option<Box<Superblock>> {
+        let looks = look(std::slice::from_ref(other), &self.executor).ok()?;
+        looks.into_iter().find_map(|look| match look {
+            Look::Member(block) => Some(block),
+            Look::Unusable(_) => None,
+        })
     }
 
     /// Checks that none of `others` is a member that has gone on from where those that are here are. Those
@@ -42,8 +60,7 @@ impl Members {
         let mut ahead: Vec<(StoreRef, Superblock)> = Vec::new();
         for other in others {
             // What is none of ours, or cannot be read, is not ahead of anybody.
-            if let Ok(looks) = look(std::slice::from_ref(other), &self.executor)
-                && let Some(Look::Member(block)) = looks.into_iter().next()
+            if let Some(block) = self.block_of(other)
                 && self.is_behind(&block)
             {
                 ahead.push((other.clone(), *block));

@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::Value;
+
 use crate::support::{CAUCHYFS, Shape, TestVolume, eventually, pattern, skip_mounts};
 
 /// Bytes of the file that is there before a volume is mounted in halves.
@@ -339,12 +341,36 @@ fn status_of_one_half_says_whether_the_other_has_gone_on() {
         assert_eq!(output.status.code(), Some(3), "{output:?}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
+    let went_on = |members: &[usize]| {
+        let paths = members.iter().map(|at| &volume.members[*at]);
+        let output = Command::new(CAUCHYFS)
+            .args(["status", "--json"])
+            .args(paths)
+            .output();
+        let output = output.expect("the binary runs");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("it is a document");
+        report["elsewhere"]["went_on"].clone()
+    };
     let behind = "left behind";
     assert!(!status(&[2, 3]).contains(behind), "nobody has");
+    assert_eq!(went_on(&[2, 3]), false);
+    // One that cannot be read may have gone on, and one of another volume says nothing of who was there.
+    let superblock = volume.members[0].join("superblock");
+    let kept = fs::read(&superblock).expect("nobody uses it");
+    let another = two_plus_two();
+    let other = fs::read(another.members[0].join("superblock")).expect("nobody uses it");
+    for instead in [vec![0; kept.len()], other] {
+        fs::write(&superblock, instead).expect("nobody uses it");
+        assert_eq!(went_on(&[2, 3]), Value::Null);
+        assert!(status(&[2, 3]).contains("nobody can tell"));
+    }
+    fs::write(&superblock, kept).expect("nobody uses it");
     volume.mount_degraded(&[0, 1]);
     fs::write(volume.path("first"), pattern(2, 300_000)).expect("there is room");
     volume.unmount();
     let said = status(&[2, 3]);
+    assert_eq!(went_on(&[2, 3]), true);
+    assert!(!said.contains("mounted apart"), "{said}");
     let next = said.lines().last().unwrap_or_default();
     for ahead in &volume.members[..2] {
         let ahead = ahead.display().to_string();
@@ -358,6 +384,7 @@ fn status_of_one_half_says_whether_the_other_has_gone_on() {
     for ahead in &volume.members[..2] {
         fs::rename(ahead, aside(ahead)).expect("nobody uses it");
     }
+    assert_eq!(went_on(&[2, 3]), Value::Null);
     let said = status(&[2, 3]);
     assert!(
         said.contains("nobody can tell") && !said.contains(behind),
@@ -372,6 +399,10 @@ fn status_of_one_half_says_whether_the_other_has_gone_on() {
         let said = status(&half);
         assert_eq!(said.matches("(it was mounted apart").count(), 2, "{said}");
         assert!(!said.contains(behind), "{said}");
+        assert!(said.contains("and these without it"), "{said}");
+        assert_eq!(went_on(&half), true);
+        let next = said.lines().last().unwrap_or_default();
+        assert!(next.contains("`cauchyfs extract`"), "{said}");
     }
 }
 

@@ -16,6 +16,7 @@ impl Report {
         let away: Vec<&MemberReport> = self.absentees().collect();
         if let Some(elsewhere) = self.elsewhere.as_ref()
             && elsewhere.went_on == Some(true)
+            && !self.is_parted()
         {
             return format!(
                 "give all directories, {} too: what these hold is older, and a mount of all brings it up to date",

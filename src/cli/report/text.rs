@@ -4,9 +4,8 @@ use std::fmt::{self, Write as _};
 
 use super::super::size::{format_count, format_size};
 use super::{
-    CodedReport, CodingReport, ElsewhereReport, IndexReport, LACKS_COPIES, LACKS_SHARDS,
-    MemberState, RebuildReport, RebuildState, RedundancyReport, Report, ScrubReport, ScrubState,
-    State,
+    CodedReport, CodingReport, IndexReport, LACKS_COPIES, LACKS_SHARDS, MemberState, RebuildReport,
+    RebuildState, RedundancyReport, Report, ScrubReport, ScrubState, State,
 };
 
 impl Report {
@@ -46,7 +45,7 @@ impl Report {
         if let Some(words) = self.coding.as_ref().and_then(CodingReport::in_words) {
             push(&mut text, format_args!("{words}"));
         }
-        if let Some(words) = self.elsewhere.as_ref().and_then(ElsewhereReport::in_words) {
+        if let Some(words) = self.elsewhere_in_words() {
             push(&mut text, format_args!("{words}"));
         }
         text.push('\n');
@@ -74,6 +73,29 @@ impl Report {
             LACKS_COPIES
         } else {
             LACKS_SHARDS
+        }
+    }
+
+    /// Says in words whether others have gone on; nothing if all is known to be well.
+    fn elsewhere_in_words(&self) -> Option<String> {
+        let elsewhere = self.elsewhere.as_ref()?;
+        let paths = elsewhere.paths.join(", ");
+        match elsewhere.went_on {
+            Some(true) if self.is_parted() => Some(format!(
+                "what is at {paths} was written to without these, and these without it: they were mounted apart"
+            )),
+            Some(true) => Some(format!(
+                "these were left behind: what is at {paths} was written to since, without them"
+            )),
+            Some(false) => None,
+            None if paths.is_empty() => Some(
+                "nobody can tell whether members that are not here were written to since without these, nor where they \
+                 are"
+                    .to_owned(),
+            ),
+            None => Some(format!(
+                "nobody can tell whether what was at {paths} was written to since without these: not all of it is there"
+            )),
         }
     }
 
@@ -219,22 +241,6 @@ impl Report {
                     "a scrub stopped at {percent}%, {repaired} repaired; `cauchyfs scrub` goes on with it"
                 ),
             ),
-        }
-    }
-}
-
-impl ElsewhereReport {
-    /// Says it in words; nothing if all is known to be well.
-    fn in_words(&self) -> Option<String> {
-        let paths = self.paths.join(", ");
-        match self.went_on {
-            Some(true) => Some(format!(
-                "these were left behind: what is at {paths} was written to since, without them"
-            )),
-            Some(false) => None,
-            None => Some(format!(
-                "nobody can tell whether what was at {paths} was written to since without these: not all of it is there"
-            )),
         }
     }
 }
