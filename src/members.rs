@@ -64,7 +64,7 @@ pub use leave::clear;
 pub use lock::IN_USE;
 pub use open::NOT_GIVEN;
 pub use put_back::PutBack;
-pub use slots::BAD_SUPERBLOCK;
+pub use slots::{BAD_SUPERBLOCK, EMPTY};
 pub use verify::VerifiedSuperblocks;
 
 use brief::LastKnown;

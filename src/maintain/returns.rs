@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::commit::{CommitError, Pipeline};
 use crate::format::{MemberIndex, files};
-use crate::members::{MembersError, Seat};
+use crate::members::{EMPTY, MembersError, Seat};
 use crate::store::{DirStore, StoreError, StoreErrorKind, StoreRef};
 
 /// How often a member is taken back within [`SPAN`].
@@ -90,6 +90,15 @@ impl Absentee {
         self.refused_at = Some(now);
     }
 
+    /// Takes note of what is there instead of it. Where nothing is, that may change at any time; a directory with
+    /// files is listed with each look, however many they are.
+    fn note_other(&mut self, error: &MembersError, now: Instant) {
+        match error {
+            MembersError::NotAMember { found, .. } if found == EMPTY => self.forget_refusals(),
+            _ => self.note_refusal(now),
+        }
+    }
+
     /// Returns the directory if it answers soon; it may also do so the next time.
     fn open(&mut self, path: &Path) -> Option<Result<Seen, StoreError>> {
         let look = self.look.take().unwrap_or_else(|| start_look(path));
@@ -131,12 +140,11 @@ impl Returns {
             let joined = match absentee.open(Path::new(&path)) {
                 None => continue,
                 Some(Ok(Seen::Member(store))) => pipeline.join(Seat::Own, &store),
-                // Nothing of it is there: that may change at any time.
                 Some(Ok(Seen::Other(store))) => {
                     if let Err(error) = members.check_seat(Seat::Own, &store) {
                         members.note_refusal(member, &error);
+                        absentee.note_other(&error, Instant::now());
                     }
-                    absentee.forget_refusals();
                     continue;
                 }
                 Some(Err(error)) if is_absence(&error) => {
@@ -243,6 +251,26 @@ mod tests {
         assert!(absentee.is_due(at(111)));
         absentee.note_return(at(111));
         assert!(absentee.is_due(at(112)));
+    }
+
+    #[test]
+    fn a_directory_of_others_is_looked_into_less_and_less_often_and_an_empty_one_each_time() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let refusal = |found: &str| MembersError::NotAMember {
+            path: "/srv/d2".to_owned(),
+            found: found.to_owned(),
+        };
+        let mut absentee = Absentee::default();
+        absentee.note_other(&refusal(EMPTY), at(0));
+        assert!(absentee.is_due(at(0)));
+        for second in 1..9 {
+            absentee.note_other(&refusal("it has photo.jpg"), at(second));
+        }
+        assert!(!absentee.is_due(at(17)));
+        assert!(absentee.is_due(at(18)));
+        absentee.note_other(&refusal(EMPTY), at(18));
+        assert!(absentee.is_due(at(18)));
     }
 
     #[test]

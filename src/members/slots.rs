@@ -12,6 +12,9 @@ use crate::store::{Executor, Op, Pool, Request, Store, StoreError, StoreErrorKin
 /// With what it begins why a directory that has something of a member cannot be told to be one.
 pub const BAD_SUPERBLOCK: &str = "its superblock";
 
+/// Why a directory without any file is left out.
+pub const EMPTY: &str = "it is empty; is its disk mounted?";
+
 /// Bytes of the superblock's file.
 pub(super) const SUPERBLOCK_LEN: u64 = (SLOTS * SLOT_BYTES) as u64;
 
@@ -119,8 +122,7 @@ fn without_superblock(store: &StoreRef, executor: &Executor) -> Result<Look, Mem
     };
     let mut names = names.into_iter().map(|(name, _)| name);
     let Some(found) = names.find(|name| name != files::LOCK) else {
-        let reason = "it is empty; is its disk mounted?".to_owned();
-        return Ok(Look::Unusable(reason));
+        return Ok(Look::Unusable(EMPTY.to_owned()));
     };
     if is_ours(&found) || names.any(|name| is_ours(&name)) {
         return Ok(Look::Unusable(format!("{BAD_SUPERBLOCK} is gone")));
