@@ -283,7 +283,7 @@ impl Listener {
             if let (Some(member), CommitError::Members(refusal)) = (member, &error)
                 && seat != Seat::New
             {
-                pipeline.members().note_refusal(member, refusal);
+                pipeline.members().note_refused(member, store, refusal);
             }
             storage_failure(&error)
         })

@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use super::epoch::put_entry;
 use super::health::{Member, MemberState};
+use super::open::NOT_GIVEN;
 use super::slots::{BAD_SUPERBLOCK, Look, chain, look, write_whole};
 use super::{Access, Members, MembersError, create};
 use crate::format::superblock::{MAX_MEMBERS, MemberEntry, Superblock};
@@ -217,6 +218,18 @@ impl Members {
             && member.refuse(state, &refusal)
         {
             log::info!("member {index} is not back at {}: {refusal}", member.path);
+        }
+    }
+
+    /// The same of a directory that somebody brought for a member, unless it is another than it had, or the member
+    /// was left out on purpose: nobody takes that one in but who brings it.
+    pub fn note_refused(&self, index: MemberIndex, store: &StoreRef, error: &MembersError) {
+        let is_looked_for = self.member(index).is_some_and(|member| {
+            let reason = member.health().reason;
+            member.path == store.label() && reason.as_deref() != Some(NOT_GIVEN)
+        });
+        if is_looked_for {
+            self.note_refusal(index, error);
         }
     }
 

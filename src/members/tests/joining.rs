@@ -1,5 +1,6 @@
 //! Directories that come to a volume that is open.
 
+use super::super::open::NOT_GIVEN;
 use super::*;
 use crate::format::SegmentId;
 use crate::format::superblock::SLOTS;
@@ -75,6 +76,26 @@ fn why_a_directory_is_not_taken_back_is_said_for_as_long_as_that_is_known_to_be_
     members.note_refusal(MemberIndex(1), &MembersError::Store(io_error()));
     let failing = Some(chain(&io_error()));
     assert_eq!(refusal(), failing, "it has another reason now");
+}
+
+#[test]
+fn a_directory_that_was_brought_in_vain_says_nothing_of_who_was_left_out_or_lay_elsewhere() {
+    let disks = Disks::volume(2, 1, 4);
+    let error = MembersError::Store(io_error());
+    let noted = |members: &Members, brought: usize| {
+        let store = disks.stores([brought]).remove(0);
+        members.note_refused(MemberIndex(1), &store, &error);
+        members.status().swap_remove(1).refusal
+    };
+    let without = disks.open([0, 2, 3]).expect("enough members");
+    assert_eq!(noted(&without, 1), None);
+    assert_eq!(without.status()[1].reason.as_deref(), Some(NOT_GIVEN));
+    drop(without);
+    let disks_of_all = Disks::volume(2, 1, 4);
+    let members = disks_of_all.open(0..4).expect("all members are there");
+    members.fail(MemberIndex(1), &io_error());
+    assert_eq!(noted(&members, 3), None, "it is another's directory");
+    assert_eq!(noted(&members, 1), Some(chain(&io_error())));
 }
 
 #[test]
