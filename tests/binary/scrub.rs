@@ -453,7 +453,8 @@ fn a_scrub_for_which_another_command_waits_goes_on_when_its_own_is_interrupted()
     eventually("it gets on", || {
         volume.status().0["scrub"]["progress"].as_f64() > progress
     });
-    must("kill", &["-INT", &first.id().to_string()]);
+    // Not SIGINT: what is started in the background of a script, as these tests may be, ignores it.
+    must("kill", &["-TERM", &first.id().to_string()]);
     assert_ne!(first.wait().expect("it ends").code(), Some(0));
     let output = second.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
