@@ -548,16 +548,15 @@ impl Pipeline {
                 .make_rebuild_file(job.segment, target.member, &stripes)?;
         }
         let mut failed = Vec::new();
-        let (mut foreground, mut started) = (self.foreground(), Instant::now());
+        let mut piece = self.begin_piece();
         let mut heed = |rebuilt: Rebuilt| {
             for (stripe, error) in rebuilt.failed {
                 log::debug!("stripe {stripe} is not rebuilt: {error}");
                 failed.push(stripe);
             }
             self.note_written(round, rebuilt.bytes);
-            let in_use = self.foreground() > foreground;
-            let goes_on = round.pace.rest(rebuilt.bytes, started.elapsed(), in_use);
-            (foreground, started) = (self.foreground(), Instant::now());
+            let goes_on = piece.rest(round.pace, rebuilt.bytes);
+            piece = self.begin_piece();
             if goes_on {
                 ControlFlow::Continue(())
             } else {
@@ -575,8 +574,13 @@ impl Pipeline {
         if written.is_break() {
             return Ok(None);
         }
+        let piece = self.begin_piece();
         for target in &job.targets {
             self.volume.sync_rebuild_file(job.segment, target.member)?;
+        }
+        if piece.is_beside_others() {
+            // What is durable is noted, whoever has it stop now.
+            let _ = piece.rest(round.pace, 0);
         }
         Ok(Some(failed))
     }

@@ -123,7 +123,8 @@ impl Drop for Live<'_> {
 impl Pipeline {
     /// Scrubs, or goes on with the scrub that stopped half way, until it is through, `report` breaks, or the
     /// volume is closed. `report` is called several times a second. Reads no more than so many bytes in a
-    /// second, if that is limited, and rests half of the time while others use the volume. Returns `None` if somebody else scrubs.
+    /// second, if that is limited, and rests for two thirds of the time while others use the volume. Returns
+    /// `None` if somebody else scrubs.
     ///
     /// What is repaired is durable, and was read back, when it is counted.
     ///

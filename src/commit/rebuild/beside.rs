@@ -4,8 +4,6 @@
 //! on the members at hand, as compaction does, and the old ones die; what is left of the others stays where
 //! it is for as long as something refers to it.
 
-use std::time::Instant;
-
 use super::super::{CommitError, Pipeline};
 use super::{Obstacle, Round, Step};
 use crate::format::record::{Segment, Stripe};
@@ -46,7 +44,7 @@ impl Pipeline {
                 }
                 return Ok(Step::Nothing(Obstacle::NoRoom));
             }
-            let (foreground, started) = (self.foreground(), Instant::now());
+            let piece = self.begin_piece();
             let victims = stripes.iter().map(|found| found.stripe).collect();
             match self.move_stripes(victims, locks) {
                 Err(CommitError::NoSpace) if copied => break,
@@ -61,9 +59,8 @@ impl Pipeline {
                 }
             }
             self.note_written(round, bytes);
-            let in_use = self.foreground() > foreground;
             let written = stripes.iter().map(|found| found.shard_bytes).sum();
-            if !round.pace.rest(written, started.elapsed(), in_use) {
+            if !piece.rest(round.pace, written) {
                 return Ok(Step::Stopped);
             }
         }

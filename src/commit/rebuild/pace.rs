@@ -1,14 +1,21 @@
-//! How fast a rebuild goes, and a scrub: no faster than it was told to, and at half its speed while others
+//! How fast a rebuild goes, and a scrub: no faster than it was told to, and at a third of its speed while others
 //! work.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use super::super::Pipeline;
 
 /// The longest rest without a look at the limit.
 const MAX_REST: Duration = Duration::from_millis(250);
 
 /// Into how many pieces the bytes of a second are cut where they are limited.
 const PIECES_PER_SECOND: u64 = 4;
+
+/// How much longer than it works it rests while others use the volume. They get less than their part of the disks
+/// while it works, since what it asks for is long and in order: resting only as long as it works leaves them less
+/// than half of their speed.
+const REST_FOR_OTHERS: u32 = 2;
 
 /// Sets the pace of background work, and says when it is to stop.
 pub struct Pace<'a> {
@@ -25,9 +32,9 @@ impl Pace<'_> {
         piece(limit(self.bytes_per_second)).unwrap_or(u64::MAX)
     }
 
-    /// Rests after a piece of work: so long that the limit is kept, and as long as the work took if others
-    /// used the volume meanwhile. Returns whether to go on.
-    pub(super) fn rest(&self, bytes: u64, took: Duration, in_use: bool) -> bool {
+    /// Rests after a piece of work: so long that the limit is kept, and [`REST_FOR_OTHERS`] times as long as the
+    /// work took if others used the volume meanwhile. Returns whether to go on.
+    fn rest(&self, bytes: u64, took: Duration, in_use: bool) -> bool {
         let mut rested = Duration::ZERO;
         loop {
             let whole = pause(limit(self.bytes_per_second), bytes, took, in_use);
@@ -39,6 +46,37 @@ impl Pace<'_> {
             if rested >= whole {
                 return true;
             }
+        }
+    }
+}
+
+/// A piece of background work that is under way.
+pub(super) struct Piece<'p> {
+    pipeline: &'p Pipeline,
+    /// How often others had used the volume when it began.
+    foreground: u64,
+    began: Instant,
+}
+
+impl Piece<'_> {
+    /// Says whether others have used the volume since it began.
+    pub(super) fn is_beside_others(&self) -> bool {
+        self.pipeline.foreground() > self.foreground
+    }
+
+    /// Rests after it; see [`Pace::rest`].
+    pub(super) fn rest(&self, pace: &Pace<'_>, bytes: u64) -> bool {
+        pace.rest(bytes, self.began.elapsed(), self.is_beside_others())
+    }
+}
+
+impl Pipeline {
+    /// Begins a piece of background work.
+    pub(super) fn begin_piece(&self) -> Piece<'_> {
+        Piece {
+            pipeline: self,
+            foreground: self.foreground(),
+            began: Instant::now(),
         }
     }
 }
@@ -70,7 +108,11 @@ pub(in crate::commit) fn pause(
         }
         None => Duration::ZERO,
     };
-    let for_others = if in_use { took } else { Duration::ZERO };
+    let for_others = if in_use {
+        took * REST_FOR_OTHERS
+    } else {
+        Duration::ZERO
+    };
     least.saturating_sub(took).max(for_others)
 }
 
@@ -106,14 +148,14 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_kept_and_others_get_as_much_time() {
+    fn the_limit_is_kept_and_others_get_more_time() {
         let millis = Duration::from_millis;
         assert_eq!(pause(None, 1 << 20, TOOK, false), Duration::ZERO);
-        assert_eq!(pause(None, 1 << 20, TOOK, true), TOOK);
+        assert_eq!(pause(None, 1 << 20, TOOK, true), 2 * TOOK);
         assert_eq!(pause(Some(1_000_000), 500_000, TOOK, false), millis(400));
         assert_eq!(pause(Some(1_000_000), 500_000, TOOK, true), millis(400));
         assert_eq!(pause(Some(1_000_000), 50_000, TOOK, false), Duration::ZERO);
-        assert_eq!(pause(Some(1_000_000), 50_000, TOOK, true), TOOK);
+        assert_eq!(pause(Some(1_000_000), 50_000, TOOK, true), 2 * TOOK);
         assert!(pause(Some(1), u64::MAX, TOOK, false) > millis(u64::from(u32::MAX)));
     }
 }
