@@ -37,6 +37,7 @@ use crate::store::{Executor, Store, StoreRef};
 
 mod brief;
 mod claims;
+mod content;
 mod create;
 mod epoch;
 mod error;

@@ -17,6 +17,7 @@
 
 use std::any::Any;
 use std::fmt::{self, Debug};
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -66,6 +67,20 @@ pub enum RawUse {
     /// Syncing the file.
     Sync,
 }
+
+/// What an entry of a backing directory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A link, a socket, a device.
+    Other,
+}
+
+/// Hears of one entry of a directory after the other, by name; breaks once it has heard enough.
+pub type Visitor<'a> = dyn FnMut(&str, EntryKind) -> ControlFlow<()> + 'a;
 
 /// How a directory is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +190,15 @@ pub trait Store: Send + Sync + Debug {
     ///
     /// Only those of a failing directory.
     fn list(&self, dir: &str) -> Result<Vec<(String, u64)>, StoreError>;
+
+    /// Shows what the top (`dir` is `""`) or one subdirectory holds, of whatever kind and with whatever name, in no
+    /// order, until `look` breaks. Of a directory with very many entries no more are read than that takes. An absent
+    /// subdirectory has none.
+    ///
+    /// # Errors
+    ///
+    /// Only those of a failing directory.
+    fn visit(&self, dir: &str, look: &mut Visitor<'_>) -> Result<(), StoreError>;
 
     /// Returns the bytes that the files which [`Store::list`] returns take on the backing filesystem:
     /// holes take none, what is reserved for a file it takes.

@@ -176,8 +176,11 @@ fn refuse_content(path: &Path) -> Result<(), Failure> {
         );
     }
     for entry in fs::read_dir(path).map_err(unreadable)? {
-        let name = entry.map_err(unreadable)?.file_name();
-        if name != "lost+found" {
+        let entry = entry.map_err(unreadable)?;
+        let name = entry.file_name();
+        let is_left_by_mkfs =
+            name == "lost+found" && entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if !is_left_by_mkfs {
             return Err(Failure::usage(format!(
                 "{} is not empty: it holds {}",
                 path.display(),

@@ -3,6 +3,7 @@
 use uuid::Uuid;
 
 use super::MembersError;
+use super::content::Content;
 use super::slots::{SUPERBLOCK_LEN, padded};
 use crate::codec::{CodeId, Geometry};
 use crate::format::record::MAX_SEGMENT_BYTES;
@@ -10,7 +11,7 @@ use crate::format::superblock::{
     EpochMark, Features, MAX_LABEL, MAX_MEMBERS, MemberEntry, SLOT_BYTES, SLOTS, Superblock,
 };
 use crate::format::{BLOCK_SIZE, Epoch, Generation, MemberId, MemberIndex, VolumeId, files};
-use crate::store::{Hold, Store, StoreError, StoreErrorKind, StoreRef};
+use crate::store::{Hold, StoreErrorKind, StoreRef};
 
 /// What a new volume is to be like.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,20 +131,11 @@ pub(super) fn create(
 }
 
 fn check_empty(store: &StoreRef) -> Result<(), MembersError> {
-    what_is_in(&**store)?.map_or(Ok(()), |found| Err(refusal(store.label(), found)))
+    let found = Content::of(&**store)?.any();
+    found.map_or(Ok(()), |found| Err(refusal(store.label(), found)))
 }
 
-/// Returns a file that a directory has, a superblock first. A lock may be left of an attempt that was cut
-/// off.
-pub(super) fn what_is_in(store: &dyn Store) -> Result<Option<String>, StoreError> {
-    let mut names = store.list("")?;
-    names.extend(store.list(files::SEGMENTS)?);
-    names.retain(|(name, _)| name != files::LOCK);
-    names.sort_by_key(|(name, _)| name != files::SUPERBLOCK);
-    Ok(names.into_iter().next().map(|(name, _)| name))
-}
-
-/// Says why a directory with a file in it is none for a new member.
+/// Says why a directory with something in it is none for a new member.
 pub(super) fn refusal(path: String, found: String) -> MembersError {
     if found == files::SUPERBLOCK {
         MembersError::AlreadyMember { path }

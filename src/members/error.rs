@@ -87,7 +87,7 @@ pub enum MembersError {
     NotEmpty {
         /// The directory.
         path: String,
-        /// A file in it.
+        /// Something in it.
         found: String,
     },
 
@@ -142,12 +142,12 @@ pub enum MembersError {
         held: Vec<Unusable>,
     },
 
-    /// A directory has files, but none of a volume.
+    /// A directory has something in it, but nothing of a volume.
     #[error("{path} is not a member of a volume: it has {found}, but no superblock")]
     Foreign {
         /// The directory.
         path: String,
-        /// A file in it.
+        /// Something in it.
         found: String,
     },
 

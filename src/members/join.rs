@@ -17,6 +17,7 @@ use std::sync::{Arc, Weak};
 
 use uuid::Uuid;
 
+use super::content::Content;
 use super::epoch::put_entry;
 use super::health::{Member, MemberState};
 use super::open::NOT_GIVEN;
@@ -345,9 +346,36 @@ impl Members {
             }
         };
         drop(roster);
-        if !(former.is_some() && self.executor.call(store, "list", has_no_segments)?)
-            && let Some(found) = self.executor.call(store, "list", create::what_is_in)?
-        {
+        self.refuse_content(store, former, problem)?;
+        let entry = MemberEntry {
+            id: MemberId(Uuid::new_v4()),
+            current: false,
+            leaving: false,
+            path: super::epoch::noted_path(&store.label()),
+        };
+        Ok(Joining {
+            index,
+            entry,
+            found: None,
+            is_older: false,
+        })
+    }
+
+    /// Refuses a directory for a new member that has something in it. What is left in one that is no member any more,
+    /// or not yet, may stay, unless it is segments.
+    fn refuse_content(
+        &self,
+        store: &StoreRef,
+        former: Option<MemberIndex>,
+        problem: Option<String>,
+    ) -> Result<(), MembersError> {
+        let content = self.executor.call(store, "list", Content::of)?;
+        let found = if former.is_some() && !content.has_segments {
+            content.foreign
+        } else {
+            content.any()
+        };
+        if let Some(found) = found {
             let path = store.label();
             return Err(match (create::refusal(path, found), former, problem) {
                 (MembersError::AlreadyMember { path }, Some(index), _) => {
@@ -364,18 +392,7 @@ impl Members {
                 (refusal, ..) => refusal,
             });
         }
-        let entry = MemberEntry {
-            id: MemberId(Uuid::new_v4()),
-            current: false,
-            leaving: false,
-            path: super::epoch::noted_path(&store.label()),
-        };
-        Ok(Joining {
-            index,
-            entry,
-            found: None,
-            is_older: false,
-        })
+        Ok(())
     }
 
     fn check_gone(&self, index: MemberIndex) -> Result<(), MembersError> {
@@ -492,10 +509,6 @@ impl Members {
     pub fn was_here(&self, index: MemberIndex) -> bool {
         self.member(index).is_some_and(|member| member.was_here)
     }
-}
-
-fn has_no_segments(store: &dyn Store) -> Result<bool, StoreError> {
-    Ok(store.list(files::SEGMENTS)?.is_empty())
 }
 
 fn narrow(shards: usize) -> u8 {

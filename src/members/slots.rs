@@ -5,6 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use super::MembersError;
+use super::content::Content;
 use crate::format::superblock::{SLOT_BYTES, SLOTS, Superblock};
 use crate::format::{BLOCK_SIZE, FormatError, files};
 use crate::store::{Executor, Op, Pool, Request, Store, StoreError, StoreErrorKind, StoreRef};
@@ -12,7 +13,7 @@ use crate::store::{Executor, Op, Pool, Request, Store, StoreError, StoreErrorKin
 /// With what it begins why a directory that has something of a member cannot be told to be one.
 pub const BAD_SUPERBLOCK: &str = "its superblock";
 
-/// Why a directory without any file is left out.
+/// Why a directory with nothing in it is left out.
 pub const EMPTY: &str = "it is empty; is its disk mounted?";
 
 /// Bytes of the superblock's file.
@@ -111,30 +112,18 @@ fn damaged(why: &impl fmt::Display) -> String {
 
 /// Tells an empty directory, which may be one whose disk is not mounted, from one that was never meant.
 fn without_superblock(store: &StoreRef, executor: &Executor) -> Result<Look, MembersError> {
-    let listing = executor.call(store, "list", |store: &dyn Store| {
-        let mut names = store.list("")?;
-        names.extend(store.list(files::SEGMENTS)?);
-        Ok(names)
-    });
-    let names = match listing {
-        Ok(names) => names,
+    let content = match executor.call(store, "list", Content::of) {
+        Ok(content) => content,
         Err(error) => return Ok(Look::Unusable(chain(&error))),
     };
-    let mut names = names.into_iter().map(|(name, _)| name);
-    let Some(found) = names.find(|name| name != files::LOCK) else {
-        return Ok(Look::Unusable(EMPTY.to_owned()));
-    };
-    if is_ours(&found) || names.any(|name| is_ours(&name)) {
-        return Ok(Look::Unusable(format!("{BAD_SUPERBLOCK} is gone")));
+    match (content.ours, content.foreign) {
+        (Some(_), _) => Ok(Look::Unusable(format!("{BAD_SUPERBLOCK} is gone"))),
+        (None, None) => Ok(Look::Unusable(EMPTY.to_owned())),
+        (None, Some(found)) => {
+            let path = store.label();
+            Err(MembersError::Foreign { path, found })
+        }
     }
-    let path = store.label();
-    Err(MembersError::Foreign { path, found })
-}
-
-fn is_ours(name: &str) -> bool {
-    files::JOURNALS.contains(&name)
-        || [files::INDEX, files::BALLAST, files::DATA_BALLAST].contains(&name)
-        || files::parse_segment(name).is_some()
 }
 
 /// An error and what caused it, in one line.

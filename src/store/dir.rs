@@ -24,7 +24,9 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::name::{Name, invalid, is_dir};
-use super::{ALIGNMENT, Hold, RawUse, Space, Store, StoreError, StoreErrorKind, StoreLock};
+use super::{
+    ALIGNMENT, Hold, RawUse, Space, Store, StoreError, StoreErrorKind, StoreLock, Visitor,
+};
 use handles::Handles;
 use tree::{Place, Tree};
 
@@ -121,17 +123,6 @@ impl DirStore {
         self.tree.identity()
     }
 
-    /// Returns whether the directory holds nothing at all, of whatever type.
-    ///
-    /// # Errors
-    ///
-    /// Only those of a failing directory.
-    pub fn is_empty(&self) -> Result<bool, StoreError> {
-        self.tree
-            .is_empty()
-            .map_err(self.failed("list", "directory"))
-    }
-
     /// Says whether a daemon may have the directory: only if somebody holds its lock, or if that cannot be
     /// told.
     #[must_use]
@@ -177,6 +168,18 @@ impl DirStore {
 
     fn check<'a>(&self, name: &'a str, action: &'static str) -> Result<Name<'a>, StoreError> {
         Name::check(name, &self.label, action)
+    }
+
+    fn look_into<T>(
+        &self,
+        dir: &str,
+        look: impl FnOnce(&Tree) -> Result<T, Errno>,
+    ) -> Result<T, StoreError> {
+        if !is_dir(dir) {
+            return Err(invalid(dir, &self.label, "list"));
+        }
+        let name = if dir.is_empty() { "directory" } else { dir };
+        look(&self.tree).map_err(self.failed("list", name))
     }
 
     /// Opens a file, and closes others first if the process has no descriptor left.
@@ -445,21 +448,15 @@ impl Store for DirStore {
     }
 
     fn list(&self, dir: &str) -> Result<Vec<(String, u64)>, StoreError> {
-        if !is_dir(dir) {
-            return Err(invalid(dir, &self.label, "list"));
-        }
-        self.tree
-            .list(dir)
-            .map_err(self.failed("list", if dir.is_empty() { "directory" } else { dir }))
+        self.look_into(dir, |tree| tree.list(dir))
+    }
+
+    fn visit(&self, dir: &str, look: &mut Visitor<'_>) -> Result<(), StoreError> {
+        self.look_into(dir, |tree| tree.visit(dir, look))
     }
 
     fn taken(&self, dir: &str) -> Result<u64, StoreError> {
-        if !is_dir(dir) {
-            return Err(invalid(dir, &self.label, "list"));
-        }
-        self.tree
-            .taken(dir)
-            .map_err(self.failed("list", if dir.is_empty() { "directory" } else { dir }))
+        self.look_into(dir, |tree| tree.taken(dir))
     }
 
     fn punch(&self, name: &str, offset: u64, len: u64) -> Result<(), StoreError> {

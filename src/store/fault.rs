@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{Hold, Space, Store, StoreError, StoreErrorKind, StoreLock, StoreRef};
+use super::{Hold, Space, Store, StoreError, StoreErrorKind, StoreLock, StoreRef, Visitor};
 
 pub use plan::{Call, CallKind, Effect, Fault, FaultPlan, Scope};
 
@@ -160,6 +160,11 @@ impl Store for FaultStore {
     fn list(&self, dir: &str) -> Result<Vec<(String, u64)>, StoreError> {
         self.gate(CallKind::List, "list", dir)?;
         self.inner.list(dir)
+    }
+
+    fn visit(&self, dir: &str, look: &mut Visitor<'_>) -> Result<(), StoreError> {
+        self.gate(CallKind::Visit, "list", dir)?;
+        self.inner.visit(dir, look)
     }
 
     fn taken(&self, dir: &str) -> Result<u64, StoreError> {

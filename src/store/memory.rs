@@ -12,7 +12,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::name::{Name, invalid, is_dir};
-use super::{Hold, Space, Store, StoreError, StoreErrorKind, StoreLock};
+use super::{EntryKind, Hold, Space, Store, StoreError, StoreErrorKind, StoreLock, Visitor};
 use file::File;
 
 mod content;
@@ -348,6 +348,29 @@ impl Store for MemStore {
         Ok(files
             .map(|(name, file)| (name.clone(), file.len()))
             .collect())
+    }
+
+    fn visit(&self, dir: &str, look: &mut Visitor<'_>) -> Result<(), StoreError> {
+        if !is_dir(dir) {
+            return Err(invalid(dir, &self.disk.label, "list"));
+        }
+        let state = self.state("list", dir)?;
+        let mut last_subdir = "";
+        for name in state.files.keys() {
+            let subdir = dir_of(name);
+            let (name, kind) = match name.strip_prefix(subdir) {
+                Some(rest) if subdir == dir => (rest.trim_start_matches('/'), EntryKind::File),
+                Some(_) if dir.is_empty() && subdir != last_subdir => {
+                    last_subdir = subdir;
+                    (subdir, EntryKind::Directory)
+                }
+                _ => continue,
+            };
+            if look(name, kind).is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn taken(&self, dir: &str) -> Result<u64, StoreError> {

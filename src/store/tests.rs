@@ -59,6 +59,41 @@ fn a_new_file_is_zeros_of_its_length_and_is_made_once() {
 }
 
 #[test]
+fn what_is_in_a_directory_is_shown_until_enough_was_seen() {
+    use EntryKind::{Directory, File};
+    let shown = |store: &StoreRef, dir: &str| {
+        let mut shown = Vec::new();
+        store
+            .visit(dir, &mut |name, kind| {
+                shown.push((name.to_owned(), kind));
+                ControlFlow::Continue(())
+            })
+            .expect("nothing fails");
+        shown.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        shown
+    };
+    for (store, _dir) in stores() {
+        assert_eq!(shown(&store, ""), []);
+        for name in ["index", "segments/01", "segments/02"] {
+            assert_eq!(shown(&store, "none"), [], "{store:?}");
+            store.create(name, 0).expect("a new file");
+        }
+        let owned = |(name, kind): (&str, EntryKind)| (name.to_owned(), kind);
+        let at_top = [("index", File), ("segments", Directory)].map(owned);
+        assert_eq!(shown(&store, ""), at_top, "{store:?}");
+        let below = [("01", File), ("02", File)].map(owned);
+        assert_eq!(shown(&store, "segments"), below, "{store:?}");
+        let mut seen = 0;
+        let first = &mut |_: &str, _| {
+            seen += 1;
+            ControlFlow::Break(())
+        };
+        store.visit("segments", first).expect("nothing fails");
+        assert_eq!(seen, 1, "{store:?}");
+    }
+}
+
+#[test]
 fn bytes_are_read_back_at_every_alignment() {
     let pool = Pool::new(1 << 20);
     for (store, _dir) in stores() {

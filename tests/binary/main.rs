@@ -19,6 +19,7 @@ mod members;
 mod misuse;
 mod posix;
 mod rebuild;
+mod replace;
 mod scrub;
 mod session;
 mod support;

@@ -221,6 +221,66 @@ fn a_directory_that_was_let_go_is_told_from_one_of_another_volume() {
         .expect("it is as good as empty");
 }
 
+/// One of its entries is enough to know, and it may have millions.
+#[test]
+fn a_directory_that_holds_only_directories_is_not_taken_in_and_not_listed() {
+    let disks = Disks::volume(2, 1, 4);
+    let members = disks.open(0..4).expect("all members are there");
+    members.fail(MemberIndex(1), &io_error());
+    let plan = FaultPlan::new();
+    let photos = MemDisk::new("/photos", 1 << 30);
+    let files = photos.open();
+    files.create("2026/may", 1).expect("there is room");
+    let store: StoreRef = Arc::new(FaultStore::new(Arc::new(files), 9, &plan));
+    for (seat, said) in [
+        (Seat::New, "/photos is not empty: it has 2026"),
+        (
+            Seat::Of(MemberIndex(1)),
+            "/photos is not empty: it has 2026",
+        ),
+        (
+            Seat::Own,
+            "/photos is not a member of the volume: what is there is no member of the volume: it has 2026",
+        ),
+    ] {
+        plan.record();
+        let refused = members.join(seat, &store, &Belongings::default(), |_, _| {
+            Ok::<_, MembersError>(())
+        });
+        let error = refused.expect_err("it is somebody's");
+        assert_eq!(error.to_string(), said, "{seat:?}");
+        let calls = plan.take_log();
+        assert!(calls.iter().all(|call| !call.kind.changes()), "{calls:?}");
+        assert!(
+            calls.iter().all(|call| call.kind != CallKind::List),
+            "{calls:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_left_of_a_member_is_not_taken_in_with_what_somebody_else_put_there() {
+    let disks = Disks::volume(2, 1, 4);
+    let members = disks.open(0..4).expect("all members are there");
+    members
+        .set_leaving(MemberIndex(3), true)
+        .expect("three suffice");
+    assert!(members.let_go(MemberIndex(3)).expect("it may go"));
+    let store = disks.stores([3]).remove(0);
+    members
+        .check_seat(Seat::New, &store)
+        .expect("nothing is on it");
+    disks.directories[3]
+        .open()
+        .create("photos/may", 1)
+        .expect("there is room");
+    let refused = members.check_seat(Seat::New, &store);
+    assert!(
+        matches!(&refused, Err(MembersError::NotEmpty { found, .. }) if found == "photos"),
+        "{refused:?}"
+    );
+}
+
 #[test]
 fn who_is_kept_after_all_is_not_let_go() {
     let disks = Disks::volume(2, 1, 4);

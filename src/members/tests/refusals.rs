@@ -95,7 +95,11 @@ fn create_refuses_sizes_and_labels_that_a_volume_cannot_have() {
 #[test]
 fn create_refuses_directories_that_are_not_empty() {
     for index in 0..3 {
-        for name in ["notes.txt", "segments/0000000000000000"] {
+        for (name, found) in [
+            ("notes.txt", "notes.txt"),
+            ("photos/may", "photos"),
+            ("segments/0000000000000000", "segments/0000000000000000"),
+        ] {
             let disks = Disks::blank(2, 1, 3);
             disks.directories[index]
                 .open()
@@ -104,7 +108,7 @@ fn create_refuses_directories_that_are_not_empty() {
             let error = refused(disks.create());
             assert_eq!(
                 error.to_string(),
-                format!("/d{index} is not empty: it has {name}")
+                format!("/d{index} is not empty: it has {found}")
             );
             let others = disks.all().into_iter().filter(|other| *other != index);
             for store in disks.stores(others) {

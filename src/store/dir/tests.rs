@@ -215,9 +215,7 @@ fn a_lock_that_is_about_to_be_released_is_waited_for() {
 #[test]
 fn what_is_no_directory_cannot_be_opened() {
     let (parent, store) = temporary();
-    assert!(store.is_empty().expect("readable"));
     store.create("index", 1).expect("a new file");
-    assert!(!store.is_empty().expect("readable"));
     assert_eq!(
         kind_of(DirStore::open(parent.path().join("none"))),
         StoreErrorKind::NotFound

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::{DIR_MODE, FILE_MODE, NO_FOLLOW, length_of, retry};
 use crate::store::name::Name;
+use crate::store::{EntryKind, Visitor};
 
 /// The unit of `st_blocks`, whatever the block size of the filesystem is.
 const STAT_BLOCK_BYTES: u64 = 512;
@@ -199,11 +200,40 @@ impl Tree {
         Ok(taken)
     }
 
+    /// Shows the entries of a directory, whatever they are, until `look` breaks; one that is absent has none.
+    pub(super) fn visit(&self, dir: &str, look: &mut Visitor<'_>) -> Result<(), Errno> {
+        let Some(held) = self.dir_if_there(dir)? else {
+            return Ok(());
+        };
+        for entry in Dir::read_from(&held)? {
+            let entry = entry?;
+            if matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let mut kind = entry.file_type();
+            if kind == FileType::Unknown {
+                kind = match retry(|| sys::statat(&held, entry.file_name(), NO_FOLLOW)) {
+                    Ok(stat) => FileType::from_raw_mode(stat.st_mode),
+                    Err(Errno::NOENT) => continue, // removed meanwhile
+                    Err(errno) => return Err(errno),
+                };
+            }
+            let kind = match kind {
+                FileType::RegularFile => EntryKind::File,
+                FileType::Directory => EntryKind::Directory,
+                _ => EntryKind::Other,
+            };
+            if look(&entry.file_name().to_string_lossy(), kind).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Looks at every regular file in a directory; one that is absent has none.
     fn for_each_file(&self, dir: &str, mut look: impl FnMut(&str, &Stat)) -> Result<(), Errno> {
-        let held = match self.dir(dir) {
-            Err(Errno::NOENT) if !dir.is_empty() => return Ok(()),
-            other => other?,
+        let Some(held) = self.dir_if_there(dir)? else {
+            return Ok(());
         };
         for entry in Dir::read_from(&held)? {
             let entry = entry?;
@@ -224,14 +254,12 @@ impl Tree {
         Ok(())
     }
 
-    /// Returns whether there is no entry at all.
-    pub(super) fn is_empty(&self) -> Result<bool, Errno> {
-        for entry in Dir::read_from(&*self.top)? {
-            if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
-                return Ok(false);
-            }
+    /// The same as [`Tree::dir`], but a subdirectory may be absent.
+    fn dir_if_there(&self, dir: &str) -> Result<Option<Arc<OwnedFd>>, Errno> {
+        match self.dir(dir) {
+            Err(Errno::NOENT) if !dir.is_empty() => Ok(None),
+            held => held.map(Some),
         }
-        Ok(true)
     }
 
     /// Returns the descriptor of a subdirectory, or of the top for `""`.

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use super::*;
 use crate::store::{
     DirStore, Effect, Fault, FaultPlan, FaultStore, Hold, MemStore, Pool, RawUse, Scope, Space,
-    StoreErrorKind, StoreLock,
+    StoreErrorKind, StoreLock, Visitor,
 };
 
 /// Short enough to wait for, long enough for a healthy store on a busy machine.
@@ -274,6 +274,7 @@ impl Store for Pipe {
         remove_if_empty(dir: &str) -> ();
         rename(from: &str, to: &str) -> ();
         list(dir: &str) -> Vec<(String, u64)>;
+        visit(dir: &str, look: &mut Visitor<'_>) -> ();
         taken(dir: &str) -> u64;
         punch(name: &str, offset: u64, len: u64) -> ();
         read_at(name: &str, offset: u64, buf: &mut [u8]) -> ();

@@ -15,6 +15,7 @@ pub enum CallKind {
     Remove,
     Rename,
     List,
+    Visit,
     Punch,
     Read,
     Write,
@@ -37,9 +38,13 @@ impl CallKind {
             | Self::Punch
             | Self::Write
             | Self::Sync => true,
-            Self::OpenLen | Self::List | Self::Read | Self::Space | Self::Probe | Self::Lock => {
-                false
-            }
+            Self::OpenLen
+            | Self::List
+            | Self::Visit
+            | Self::Read
+            | Self::Space
+            | Self::Probe
+            | Self::Lock => false,
         }
     }
 }
