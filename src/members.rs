@@ -20,7 +20,7 @@
 //!
 //! # Lock order
 //!
-//! `joining`, `roster`, then one member's health, `all`, `live` or `leaving`; `holds` and `last_known` by
+//! `joining`, `roster`, then one member's health, `all`, `live`, `leaving` or `succession`; `holds` and `last_known` by
 //! themselves. No lock but the first two is held across I/O; only those who have to do with a failing or a
 //! joining member wait for them.
 
@@ -52,6 +52,7 @@ mod open;
 mod overtaken;
 mod put_back;
 mod slots;
+mod succession;
 mod verify;
 
 pub use brief::Patience;
@@ -73,6 +74,7 @@ use epoch::Roster;
 use health::Member;
 use holds::Holds;
 use put_back::Unverified;
+use succession::Succession;
 
 /// What a volume may be opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +113,8 @@ pub struct Members {
     live: RwLock<Arc<[MemberIndex]>>,
     /// The members that are being emptied.
     leaving: RwLock<Arc<[MemberIndex]>>,
+    /// What became of members that are gone.
+    succession: RwLock<Succession>,
     epoch: AtomicU64,
     failed: AtomicBool,
     current_at_open: Vec<MemberIndex>,
@@ -387,6 +391,7 @@ impl Members {
         let live = self.indices().filter(|index| self.is_up(*index)).collect();
         *self.live.write() = live;
         *self.leaving.write() = roster.leaving().collect();
+        *self.succession.write() = roster.succession.clone();
         self.epoch.store(roster.epoch().0, Ordering::Release);
     }
 }

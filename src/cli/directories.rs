@@ -134,7 +134,7 @@ fn is_absence(error: &io::Error) -> bool {
 }
 
 /// Spells a path that does not exist as it would be if it did.
-fn spell(path: &Path) -> PathBuf {
+pub(super) fn spell(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     match (
         absolute.parent().map(fs::canonicalize),

@@ -153,7 +153,7 @@ impl Listener {
                     let rebuilder = self.rebuilder()?;
                     let (MemberIndex(member), seat) = self.join(old.as_deref(), &directory)?;
                     // What a lost one had may be on others by now, who are the fuller for it; also where it was
-                    // put in its place before, and that was cut off.
+                    // replaced before, and that was cut off.
                     let is_own = seat == Seat::Own && old.is_some();
                     let balance = balance || is_own || matches!(seat, Seat::Of(_));
                     let OrderNumber(order) = rebuilder.order(bytes_per_second, balance);
@@ -193,23 +193,31 @@ impl Listener {
     }
 
     /// Takes a directory into the volume, in the place of another or as one more. One that is still there
-    /// is left to be emptied. A member that is being emptied is kept if it is added, or put in its own place.
+    /// is left to be emptied. A member that is being emptied is kept if it is added, or put in its own place. What was
+    /// begun before, and was cut off wherever it was, is seen through.
     fn join(&self, old: Option<&str>, directory: &Path) -> Result<(MemberIndex, Seat), Failure> {
         let pipeline = self.fs.pipeline();
         let members = pipeline.members();
-        let old = old.map(|old| member_called(members, old)).transpose()?;
-        let emptied = old.filter(|old| members.live().contains(old));
-        let seat = match old {
-            Some(old) if emptied.is_none() => Seat::Of(old),
-            _ => Seat::New,
-        };
         let store = DirStore::open(directory).map_err(|error| store_failure(&error))?;
         let store: StoreRef = Arc::new(store);
-        let own = members.check_seat(seat, &store).err();
+        let own = members.check_seat(Seat::New, &store).err();
         let own = own.as_ref().and_then(own_place);
+        let old = old.map(|old| member_to_replace(members, old, own));
+        let old = old.transpose()?;
         if let Some(own) = self.settled(old, own, &store)? {
+            if let Some(old) = old
+                && is_to_be_emptied_for(members, old, own)
+            {
+                self.empty_for(old, own, directory)?;
+            }
             return Ok((own, Seat::Own));
         }
+        let emptied = old.filter(|old| members.live().contains(old));
+        let seat = match (old, emptied) {
+            (None, _) => Seat::New,
+            (_, Some(old)) => Seat::For(old),
+            (Some(old), None) => Seat::Of(old),
+        };
         if let Some(old) = emptied {
             check_replaceable(members, old)?;
         }
@@ -219,33 +227,43 @@ impl Listener {
             self.keep(member)?;
         }
         if let Some(old) = emptied {
-            let emptied = pipeline.replace_member(old, member);
-            emptied.map_err(|error| {
-                let failure = storage_failure(&error);
-                let (path, why) = (directory.display(), &failure.message);
-                let is_leaving = members.leaving().contains(&old);
-                let what = if is_leaving {
-                    "is being emptied"
-                } else {
-                    "stays"
-                };
-                Failure {
-                    message: format!(
-                        "{path} is member {member} now, and member {old} {what}: {why}"
-                    ),
-                    ..failure
-                }
-                .advise(format_args!(
-                    "make room and remove member {old}, or remove member {member} again"
-                ))
-            })?;
-            log::info!("member {old} is to be emptied for member {member}, and let go");
+            self.empty_for(old, member, directory)?;
         }
         Ok((member, seat))
     }
 
+    /// Has a member emptied for one that has come to replace it.
+    fn empty_for(
+        &self,
+        old: MemberIndex,
+        member: MemberIndex,
+        directory: &Path,
+    ) -> Result<(), Failure> {
+        let pipeline = self.fs.pipeline();
+        let emptied = pipeline.replace_member(old, member);
+        emptied.map_err(|error| {
+            let failure = storage_failure(&error);
+            let (path, why) = (directory.display(), &failure.message);
+            let is_leaving = pipeline.members().leaving().contains(&old);
+            let what = if is_leaving {
+                "is being emptied"
+            } else {
+                "stays"
+            };
+            Failure {
+                message: format!("{path} is member {member} now, and member {old} {what}: {why}"),
+                ..failure
+            }
+            .advise(format_args!(
+                "make room and remove member {old}, or remove member {member} again"
+            ))
+        })?;
+        log::info!("member {old} is to be emptied for member {member}, and let go");
+        Ok(())
+    }
+
     /// Returns the member that a directory is already, if it is `own` and no more is to be done than to see
-    /// through what is under way, or to keep who was to be emptied.
+    /// through what is under way, or to keep who was to be emptied. It takes part then.
     fn settled(
         &self,
         old: Option<MemberIndex>,
@@ -254,21 +272,23 @@ impl Listener {
     ) -> Result<Option<MemberIndex>, Failure> {
         let pipeline = self.fs.pipeline();
         let members = pipeline.members();
-        let is_leaving = |member: MemberIndex| members.leaving().contains(&member);
-        match own {
-            Some(own) if old.is_none_or(|old| old == own) && is_leaving(own) => {
-                if !members.live().contains(&own) {
-                    self.take_in(Seat::Own, Some(own), store)?;
-                }
-                self.keep(own)?;
-                Ok(Some(own))
-            }
-            // Perhaps it came back by itself a moment ago, or gets what the other has.
-            Some(own) if old.is_some_and(|old| old == own || pipeline.may_succeed(old, own)) => {
-                Ok(Some(own))
-            }
-            _ => Ok(None),
+        let Some(own) = own else {
+            return Ok(None);
+        };
+        let is_leaving = members.leaving().contains(&own);
+        let is_kept = is_leaving && old.is_none_or(|old| old == own);
+        // Perhaps it came back by itself a moment ago, or gets what the other has.
+        let is_there = old.is_some_and(|old| old == own || pipeline.may_succeed(old, own));
+        if !is_kept && !is_there {
+            return Ok(None);
         }
+        if !members.live().contains(&own) {
+            self.take_in(Seat::Own, Some(own), store)?;
+        }
+        if is_kept {
+            self.keep(own)?;
+        }
+        Ok(Some(own))
     }
 
     /// Has a directory take part, or notes why that of a member must not.
@@ -281,7 +301,7 @@ impl Listener {
         let pipeline = self.fs.pipeline();
         pipeline.join(seat, store).map_err(|error| {
             if let (Some(member), CommitError::Members(refusal)) = (member, &error)
-                && seat != Seat::New
+                && !matches!(seat, Seat::New | Seat::For(_))
             {
                 pipeline.members().note_refused(member, store, refusal);
             }
@@ -367,14 +387,41 @@ fn member_called(members: &Members, name: &str) -> Result<MemberIndex, Failure> 
     if let Ok(number) = name.parse() {
         return Ok(MemberIndex(number));
     }
-    let mut paths = vec![name.to_owned()];
-    if let Ok(canonical) = Path::new(name).canonicalize() {
-        paths.push(canonical.to_string_lossy().into_owned());
-    }
-    members.at(&paths).ok_or_else(|| {
+    members.at(&spellings_of(name)).ok_or_else(|| {
         Failure::usage(format!("{name} is no member of the volume"))
             .advise("`cauchyfs status` lists the members and their numbers")
     })
+}
+
+/// Returns the member that is to be replaced. If that was done, and `own` is the one that has what it had, it is that
+/// one: whoever gives the command once more names what is gone by then.
+fn member_to_replace(
+    members: &Members,
+    name: &str,
+    own: Option<MemberIndex>,
+) -> Result<MemberIndex, Failure> {
+    let successor = match name.parse() {
+        Ok(number) => members.successor_of(MemberIndex(number)),
+        Err(_) => members.successor_at(&spellings_of(name)),
+    };
+    match successor {
+        Some(successor) if own == Some(successor) => Ok(successor),
+        _ => member_called(members, name),
+    }
+}
+
+/// Returns a path as it was given, and as it is without links.
+fn spellings_of(path: &str) -> Vec<String> {
+    let canonical = Path::new(path).canonicalize().ok();
+    let canonical = canonical.map(|path| path.to_string_lossy().into_owned());
+    [path.to_owned()].into_iter().chain(canonical).collect()
+}
+
+/// Says whether a member is yet to leave although another, which has come to replace it, is here: nobody told it to
+/// before the daemon was gone.
+fn is_to_be_emptied_for(members: &Members, old: MemberIndex, own: MemberIndex) -> bool {
+    let is_leaving = members.leaving().contains(&old);
+    old != own && !is_leaving && members.successor_of(old).is_none()
 }
 
 /// Does what may take long, and gives signs of life meanwhile.

@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::args::{MemberArguments, MemberChange, RebuildOptions};
 use super::control::{Answer, LiveMount, Request};
-use super::directories::check_newcomer;
+use super::directories::{check_newcomer, spell};
 use super::failure::{Failure, Outcome, warn};
 use super::rebuild::{follow, leave};
 use super::report::{MemberState, Report};
@@ -24,13 +24,13 @@ pub(super) fn run(arguments: &MemberArguments) -> Result<Outcome, Failure> {
         }
         MemberChange::Replace(replace) => {
             let mount = LiveMount::at(&replace.mountpoint)?;
-            let old = name_of(&replace.old)?;
+            let old = name_of(&replace.old);
             join(&mount, Some(old), &replace.new, false, &replace.rebuild)
         }
         MemberChange::Remove(remove) => {
             let mount = LiveMount::at(&remove.mountpoint)?;
             let request = Request::Remove {
-                member: name_of(&remove.member)?,
+                member: name_of(&remove.member),
                 bytes_per_second: remove.rebuild.rate,
             };
             let (leaving, order) = match mount.ask(&request)? {
@@ -139,14 +139,13 @@ fn make(directory: &Path) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// Returns how the daemon is to be told of a member that is gone: its number as it is, a path complete.
-fn name_of(old: &str) -> Result<String, Failure> {
+/// Returns how the daemon is to be told of a member that is gone: its number as it is, a path as it was spelled while
+/// it was there.
+fn name_of(old: &str) -> String {
     if old.parse::<u16>().is_ok() {
-        return Ok(old.to_owned());
+        return old.to_owned();
     }
-    let path: PathBuf = std::path::absolute(old)
-        .map_err(|error| Failure::usage(format!("cannot make sense of {old}: {error}")))?;
-    Ok(path.to_string_lossy().into_owned())
+    spell(Path::new(old)).to_string_lossy().into_owned()
 }
 
 #[cfg(test)]
@@ -154,11 +153,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_that_is_gone_is_named_by_number_or_by_complete_path() {
-        assert_eq!(name_of("12").unwrap(), "12");
-        assert_eq!(name_of("/srv/d2").unwrap(), "/srv/d2");
-        let here = std::env::current_dir().unwrap();
-        let d2 = here.join("d2");
-        assert_eq!(name_of("d2").unwrap(), d2.to_str().unwrap());
+    fn a_member_that_is_gone_is_named_by_number_or_as_it_was_spelled_when_it_was_there() {
+        assert_eq!(name_of("12"), "12");
+        assert_eq!(name_of("/no/such/d2"), "/no/such/d2");
+        let here = std::env::current_dir().unwrap().canonicalize().unwrap();
+        assert_eq!(name_of("d2"), here.join("d2").to_str().unwrap());
+        let home = tempfile::tempdir().unwrap();
+        let base = home.path().canonicalize().unwrap();
+        fs::create_dir(base.join("disk")).unwrap();
+        std::os::unix::fs::symlink(base.join("disk"), base.join("link")).unwrap();
+        let gone = base.join("disk/d2");
+        assert_eq!(
+            name_of(base.join("link/d2").to_str().unwrap()),
+            gone.to_str().unwrap()
+        );
     }
 }

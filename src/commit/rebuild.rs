@@ -514,7 +514,7 @@ impl Pipeline {
                     if let Some(goal) = need.goals.get(&slot) {
                         homes.retain(|member| member == goal);
                     }
-                    let heir = record.slots[slot].and_then(|old| self.heir_of(old));
+                    let heir = record.slots[slot].and_then(|old| self.members.heir_of(old));
                     let heir = heir.filter(|heir| homes.contains(heir));
                     heir.or(homes.first().copied())
                 }
@@ -522,10 +522,6 @@ impl Pipeline {
             targets.extend(member.map(|member| Target { slot, member }));
         }
         targets
-    }
-
-    fn heir_of(&self, old: MemberIndex) -> Option<MemberIndex> {
-        self.rebuilding.heirs.lock().get(&old).copied()
     }
 
     /// Writes the shards, and makes them durable. Returns those that could not be had, or `None` if the

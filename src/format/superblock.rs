@@ -7,8 +7,11 @@ use super::{
     Epoch, FORMAT_VERSION, FormatError, Generation, MemberId, MemberIndex, VolumeId, wire::Reader,
 };
 
+mod absent;
+mod extension;
 mod last_seen;
 
+pub use absent::{MAX_REPLACED, Replaced};
 pub use last_seen::LastSeen;
 
 /// Bytes of each of the two slots.
@@ -144,8 +147,9 @@ pub struct Superblock {
     pub proposed: Option<EpochMark>,
     /// All members, by index, as of the current epoch; at most [`MAX_MEMBERS`].
     pub members: Vec<MemberEntry>,
-    /// Fields: how members were last ([`Superblock::last_seen`]), and those that this build does not know,
-    /// kept as they are; at most [`MAX_EXTENSION`] bytes.
+    /// Fields: how members were last ([`Superblock::last_seen`]), who was replaced ([`Superblock::replaced`]) or is
+    /// made up for ([`Superblock::given_up`]), and those that this build does not know, kept as they are; at most
+    /// [`MAX_EXTENSION`] bytes.
     pub extension: Vec<u8>,
 }
 

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
 use super::lineage::{Found, Lineage, Origin};
+use super::succession::Succession;
 use super::{Members, MembersError, slots};
 use crate::format::superblock::{
     EpochMark, Features, LastSeen, MAX_HISTORY, MAX_PATH, MemberEntry, Superblock,
@@ -46,6 +47,8 @@ pub(super) struct Roster {
     features: Features,
     /// The fields of the newest superblock; those that this build does not know are kept.
     extension: Vec<u8>,
+    /// What became of members that are gone.
+    pub(super) succession: Succession,
 }
 
 impl Roster {
@@ -65,7 +68,8 @@ impl Roster {
             begun: false,
             table: lineage.tip.members.clone(),
             features: lineage.tip.features,
-            extension: lineage.tip.extension.clone(),
+            extension: others_fields(&lineage.tip),
+            succession: Succession::of(&lineage.tip),
         }
     }
 
@@ -143,6 +147,7 @@ impl Roster {
         self.blocks.remove(&index);
         self.last_seen.remove(&index);
         self.admitted.remove(&index);
+        self.succession.forget(index);
         put_entry(&mut self.table, index, entry);
     }
 
@@ -151,6 +156,7 @@ impl Roster {
         self.blocks.remove(&index);
         self.last_seen.remove(&index);
         self.admitted.remove(&index);
+        self.succession.vacate(index);
         if let Some(entry) = self.table.get_mut(usize::from(index.0)) {
             *entry = MemberEntry::vacant();
         }
@@ -201,9 +207,12 @@ impl Roster {
         self.blocks.get(&index)
     }
 
-    /// Returns what to write to have a member's superblock in its other slot as well.
+    /// Returns what to write to have a member's superblock in its other slot as well, with what became of others by
+    /// now.
     pub(super) fn renewed(&self, index: MemberIndex) -> Option<Superblock> {
-        self.next_block(index)
+        let mut block = self.next_block(index)?;
+        self.succession.write_to(&mut block);
+        Some(block)
     }
 
     fn next_block(&self, index: MemberIndex) -> Option<Superblock> {
@@ -231,6 +240,7 @@ impl Roster {
         let surplus = self.history.len().saturating_sub(MAX_HISTORY);
         self.history.drain(..surplus);
         self.admitted.clone_from(target);
+        self.succession.admit(target);
         for (index, entry) in (0..).map(MemberIndex).zip(&mut self.table) {
             entry.current = target.contains(&index);
             if self.blocks.contains_key(&index) {
@@ -250,11 +260,21 @@ impl Roster {
                     extension: self.extension.clone(),
                     ..block
                 };
+                // Where there is not room for all of it, by what it is worth.
                 block.set_last_seen(&away);
+                self.succession.write_to(&mut block);
                 block
             })
             .collect()
     }
+}
+
+/// Returns the fields of a superblock but for those that are written anew each time.
+fn others_fields(block: &Superblock) -> Vec<u8> {
+    let mut block = block.clone();
+    block.set_last_seen(&BTreeMap::new());
+    Succession::default().write_to(&mut block);
+    block.extension
 }
 
 /// Returns how each member was last: those of the newest epoch are in it, and its superblocks say how the

@@ -44,6 +44,8 @@ pub const FLAPPING: &str = "it came and went, again and again";
 pub enum Seat {
     /// One more.
     New,
+    /// One more, which is to get what a member has that is still there: [`Members::heir_of`].
+    For(MemberIndex),
     /// That of a member that is gone for good.
     Of(MemberIndex),
     /// Its own: it was away.
@@ -70,6 +72,8 @@ struct Joining {
     found: Option<Superblock>,
     /// Whether that is older than what was last written to it.
     is_older: bool,
+    /// The member that it comes for, if it is new.
+    replaces: Option<MemberIndex>,
 }
 
 impl Members {
@@ -307,7 +311,7 @@ impl Members {
         {
             let index = found.index;
             let is_own = match seat {
-                Seat::New => false,
+                Seat::New | Seat::For(_) => false,
                 Seat::Of(wanted) => wanted == index,
                 Seat::Own => true,
             };
@@ -324,6 +328,7 @@ impl Members {
                 entry: entry.clone(),
                 is_older: roster.is_older(&found),
                 found: Some(found),
+                replaces: None,
             });
         }
         let index = match seat {
@@ -334,7 +339,7 @@ impl Members {
                 self.check_gone(index)?;
                 index
             }
-            Seat::New => {
+            Seat::New | Seat::For(_) => {
                 let table = roster.table();
                 let vacant = table.iter().position(MemberEntry::is_vacant);
                 let given = vacant.unwrap_or(table.len());
@@ -358,6 +363,10 @@ impl Members {
             entry,
             found: None,
             is_older: false,
+            replaces: match seat {
+                Seat::Of(old) | Seat::For(old) => Some(old),
+                Seat::New | Seat::Own => None,
+            },
         })
     }
 
@@ -445,7 +454,11 @@ impl Members {
         let index = joining.index;
         let mut roster = self.roster.lock();
         if joining.found.is_none() {
+            let old = joining.replaces.map(|old| (old, self.path(old)));
             roster.list(index, joining.entry.clone());
+            if let Some((old, path)) = old {
+                roster.succession.note(old, index, &path);
+            }
             self.forget_put_back(index);
             let target = roster.admitted.clone();
             let raised = self.raise_epoch(&mut roster, target);

@@ -39,6 +39,28 @@ impl Members {
     /// [`MembersError::TooFewLeft`] if it is, and the others were too few for a stripe;
     /// [`MembersError::NoSuchMember`], [`MembersError::NotNow`].
     pub fn set_leaving(&self, index: MemberIndex, is_leaving: bool) -> Result<(), MembersError> {
+        self.change_leaving(index, is_leaving, None)
+    }
+
+    /// Says that a member is to be emptied, and who gets what it has: [`Members::heir_of`]. Durable on return.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Members::set_leaving`].
+    pub fn set_leaving_to(
+        &self,
+        index: MemberIndex,
+        heir: MemberIndex,
+    ) -> Result<(), MembersError> {
+        self.change_leaving(index, true, Some(heir))
+    }
+
+    fn change_leaving(
+        &self,
+        index: MemberIndex,
+        is_leaving: bool,
+        heir: Option<MemberIndex>,
+    ) -> Result<(), MembersError> {
         let _one_at_a_time = self.joining.lock();
         let mut roster = self.roster.lock();
         if self.access == Access::ReadOnly || self.is_failed() || !roster.begun {
@@ -61,6 +83,11 @@ impl Members {
         }
         if let Some(entry) = roster.table_mut().get_mut(usize::from(index.0)) {
             entry.leaving = is_leaving;
+        }
+        match heir {
+            Some(heir) => roster.succession.note(index, heir, &self.path(index)),
+            None if !is_leaving => roster.succession.forget_heir(index),
+            None => {}
         }
         let target = roster.admitted.clone();
         let raised = self.raise_epoch(&mut roster, target);

@@ -153,6 +153,7 @@ fn build(
         roster: Mutex::new(roster),
         live: RwLock::default(),
         leaving: RwLock::default(),
+        succession: RwLock::default(),
         failed: AtomicBool::new(false),
         current_at_open: Vec::new(),
         unusable,

@@ -83,9 +83,7 @@ impl Members {
             if self.access == Access::ReadOnly || !roster.begun || self.is_failed() {
                 return;
             }
-            let up = roster.admitted.iter().filter(|index| self.is_up(**index));
-            let blocks = up.filter_map(|index| roster.renewed(*index)).collect();
-            self.write_superblocks(&mut roster, blocks)
+            self.renew_all(&mut roster)
         };
         if !is_whole {
             self.settle();

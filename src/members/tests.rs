@@ -20,6 +20,7 @@ mod refusals;
 mod release;
 mod slow;
 mod subsets;
+mod succession;
 
 /// The directories of a volume of `data`+`parity` shards.
 #[derive(Clone)]

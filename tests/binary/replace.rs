@@ -1,14 +1,27 @@
 //! Directories that take the place of others, or must not.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
-use crate::support::{CAUCHYFS, Shape, TestVolume, eventually, run, said, skip_mounts, text};
+use crate::support::{
+    CAUCHYFS, Shape, TestVolume, check_large, drop_caches, eventually, must, run, said,
+    segment_files, skip_mounts, text, write_large,
+};
+
+const LARGE: u64 = 96 << 20;
 
 /// What is put into a directory, under a name.
 type Put = fn(&Path);
+
+/// Segments small enough to be interrupted between them.
+const SMALL_SEGMENTS: Shape = Shape {
+    segment: "4MiB",
+    ..Shape::FOUR_TWO
+};
 
 fn beside(volume: &TestVolume, name: &str) -> PathBuf {
     volume.members[0].with_file_name(name)
@@ -25,6 +38,53 @@ fn entries(directory: &Path) -> Vec<String> {
 
 fn replace(volume: &TestVolume, old: &str, new: &Path) -> (Option<i32>, String) {
     volume.command(&["member", "replace"], &[old, text(new)])
+}
+
+/// Begins to put `new` in the place of a member, slowly, and returns once some of it is done.
+fn begin_to_replace(volume: &TestVolume, old: &Path, new: &Path) -> Child {
+    let command = Command::new(CAUCHYFS)
+        .args(["member", "replace", "--rate", "2MiB"])
+        .args([&volume.mountpoint, old, new])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    eventually("some of it is done", || {
+        volume.status().0["rebuild"]["bytes_done"].as_u64() > Some(0)
+    });
+    command
+}
+
+/// A mounted volume with a large file, and the files of the segments that a member has.
+fn filled(shape: Shape, member: usize) -> (TestVolume, BTreeMap<String, Vec<u8>>) {
+    let volume = TestVolume::create(shape, 3072);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).expect("there is room");
+    volume.remount();
+    let held = segment_files(&volume.members[member]);
+    assert!(held.len() > 1);
+    (volume, held)
+}
+
+/// Fails unless a member is whole in its new directory, and the old one is nobody's.
+fn assert_replaced(
+    mut volume: TestVolume,
+    member: usize,
+    new: PathBuf,
+    held: &BTreeMap<String, Vec<u8>>,
+) {
+    volume.assert_healthy();
+    assert_eq!(volume.members_in("online"), 6);
+    volume.unmount();
+    let has = segment_files(&new);
+    assert!(has.keys().eq(held.keys()), "{:?}", has.keys());
+    assert!(has == *held, "some bytes are not what they were");
+    volume.members[member] = new;
+    volume.mount();
+    drop_caches();
+    check_large(&volume.path("large"), 1, LARGE);
+    volume.unmount();
+    volume.assert_intact();
 }
 
 #[test]
@@ -66,4 +126,64 @@ fn a_directory_that_holds_no_files_but_something_else_is_refused_and_left_as_it_
     assert_eq!(code, Some(0), "mkfs leaves that: {said}");
     assert_eq!(volume.status().1, 0);
     volume.unmount();
+}
+
+/// The directory that is replaced is there all the time.
+#[test]
+fn a_replacement_that_was_cut_off_is_seen_through_by_the_same_command() {
+    if skip_mounts() {
+        return;
+    }
+    // Mounted again with the new directory, and without it.
+    for is_named in [true, false] {
+        let (mut volume, held) = filled(SMALL_SEGMENTS, 3);
+        let (old, new) = (volume.members[3].clone(), beside(&volume, "e3"));
+        let mut client = begin_to_replace(&volume, &old, &new);
+        if is_named {
+            volume.crash();
+        } else {
+            must("kill", &["-INT", &client.id().to_string()]);
+        }
+        client.wait().expect("it ends");
+        if is_named {
+            volume.members.push(new.clone());
+            volume.try_mount(&[0, 1, 2, 3, 4, 5, 6], &[]);
+            volume.members.pop();
+        } else {
+            volume.unmount();
+            volume.mount_degraded(&[0, 1, 2, 3, 4, 5]);
+        }
+        let (code, said) = replace(&volume, text(&old), &new);
+        assert_eq!(code, Some(0), "{is_named}: {said}\n{}", volume.log());
+        assert_eq!(entries(&old), [""; 0], "nothing of it stays");
+        // It is none any more, and was member 3.
+        for name in [text(&old), "3"] {
+            let (code, said) = replace(&volume, name, &new);
+            assert_eq!(code, Some(0), "{name}: {said}\n{}", volume.log());
+            let (code, said) = replace(&volume, name, &beside(&volume, "f3"));
+            assert_eq!(code, Some(1), "{name}: {said}");
+            assert!(!beside(&volume, "f3").exists());
+        }
+        assert_replaced(volume, 3, new, &held);
+    }
+}
+
+#[test]
+fn a_replacement_is_seen_through_although_the_old_directory_is_deleted_meanwhile() {
+    if skip_mounts() {
+        return;
+    }
+    let (volume, held) = filled(SMALL_SEGMENTS, 3);
+    let (old, new) = (volume.members[3].clone(), beside(&volume, "e3"));
+    // Where it was is all that is left of it, and there are links on the way.
+    let link = beside(&volume, "link");
+    symlink(old.parent().unwrap(), &link).unwrap();
+    let spelled = link.join(old.file_name().unwrap());
+    let mut client = begin_to_replace(&volume, &old, &new);
+    must("kill", &["-INT", &client.id().to_string()]);
+    client.wait().expect("it ends");
+    volume.delete_member(3);
+    let (code, said) = replace(&volume, text(&spelled), &new);
+    assert_eq!(code, Some(0), "{said}\n{}", volume.log());
+    assert_replaced(volume, 3, new, &held);
 }

@@ -13,6 +13,24 @@ impl Pipeline {
     /// [`CommitError::Members`] if the others would be too few; [`CommitError::NoSpace`] if they have too
     /// little room; else as for [`Pipeline::sync`].
     pub fn remove_member(&self, member: MemberIndex) -> Result<(), CommitError> {
+        self.empty_member(member, None)
+    }
+
+    /// Empties a member like [`Pipeline::remove_member`], and has what it holds go to another, as far as that
+    /// has room. It does so after a restart, too.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::remove_member`].
+    pub fn replace_member(&self, old: MemberIndex, new: MemberIndex) -> Result<(), CommitError> {
+        self.empty_member(old, Some(new))
+    }
+
+    fn empty_member(
+        &self,
+        member: MemberIndex,
+        heir: Option<MemberIndex>,
+    ) -> Result<(), CommitError> {
         self.check_writable()?;
         if !self.has_room_without(member) {
             self.free_dead()?;
@@ -21,7 +39,10 @@ impl Pipeline {
             }
         }
         let was_leaving = self.members.leaving().contains(&member);
-        self.members.set_leaving(member, true)?;
+        match heir {
+            Some(heir) => self.members.set_leaving_to(member, heir)?,
+            None => self.members.set_leaving(member, true)?,
+        }
         let retired = self.volume.retire_segments().map_err(CommitError::from);
         let begun = retired.and_then(|()| self.sync());
         if begun.is_err()
@@ -33,35 +54,11 @@ impl Pipeline {
         begun
     }
 
-    /// Empties a member like [`Pipeline::remove_member`], and has what it holds go to another, as far as that
-    /// has room.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Pipeline::remove_member`].
-    pub fn replace_member(&self, old: MemberIndex, new: MemberIndex) -> Result<(), CommitError> {
-        let before = self.rebuilding.heirs.lock().insert(old, new);
-        self.remove_member(old).inspect_err(|_| {
-            let mut heirs = self.rebuilding.heirs.lock();
-            heirs.remove(&old);
-            heirs.extend(before.map(|heir| (old, heir)));
-        })
-    }
-
-    /// Says whether a member that is being emptied is so for another, as far as that is known: nobody remembers
-    /// it after a restart, when any other may be the one.
+    /// Says whether a member replaces another, or is to: it has come for that, and is not to leave itself.
     #[must_use]
     pub fn may_succeed(&self, old: MemberIndex, new: MemberIndex) -> bool {
-        let leaving = self.members.leaving();
-        let stays = |member| self.members.live().contains(&member) && !leaving.contains(&member);
-        leaving.contains(&old)
-            && stays(new)
-            && self
-                .rebuilding
-                .heirs
-                .lock()
-                .get(&old)
-                .is_none_or(|heir| *heir == new)
+        let is_leaving = self.members.leaving().contains(&new);
+        self.members.heir_of(old) == Some(new) && !is_leaving
     }
 
     /// Keeps a member that was to be emptied: what moved away stays where it is, and nothing else moves.
@@ -71,9 +68,7 @@ impl Pipeline {
     /// [`CommitError::Members`] if there is no such member, or no epoch can be begun.
     pub fn keep_member(&self, member: MemberIndex) -> Result<(), CommitError> {
         self.check_writable()?;
-        self.members.set_leaving(member, false)?;
-        self.rebuilding.heirs.lock().remove(&member);
-        Ok(())
+        Ok(self.members.set_leaving(member, false)?)
     }
 
     /// Says whether the other members have room for what one has.
@@ -106,7 +101,6 @@ impl Pipeline {
                 // Somebody keeps it after all, and it may have something new already.
                 continue;
             }
-            self.rebuilding.heirs.lock().remove(&member);
             self.volume.forget_member(member);
             if let Some(store) = store {
                 self.members.clear(&store);

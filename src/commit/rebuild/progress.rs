@@ -1,6 +1,6 @@
 //! How far a rebuild is, and whom it is for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -54,9 +54,6 @@ pub(in crate::commit) struct Rebuilding {
     pub(super) progress: Mutex<RebuildProgress>,
     /// The members that get what they lack.
     pub(super) members: Mutex<BTreeSet<MemberIndex>>,
-    /// For members that are being emptied, who is to get what they have. After a restart nobody knows, and what
-    /// is left goes where there is most room.
-    pub(super) heirs: Mutex<BTreeMap<MemberIndex, MemberIndex>>,
 }
 
 impl Pipeline {

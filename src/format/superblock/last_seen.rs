@@ -7,14 +7,11 @@ use std::collections::BTreeMap;
 
 use bytes::BufMut;
 
-use super::{MAX_EXTENSION, Superblock, narrow};
+use super::Superblock;
 use crate::format::{Epoch, FormatError, Generation, MemberIndex, wire::Reader};
 
 /// The field's number.
 const FIELD: u16 = 1;
-
-/// Bytes of a field's number and length.
-const HEAD_LEN: usize = 4;
 
 /// Bytes of what it says of one member: index, epoch, generation.
 const ENTRY_LEN: usize = 18;
@@ -51,37 +48,20 @@ impl Superblock {
     /// Returns how the members were last that do not belong to the current epoch, as far as that is known.
     #[must_use]
     pub fn last_seen(&self) -> BTreeMap<MemberIndex, LastSeen> {
-        let fields = fields(&self.extension).unwrap_or_default();
-        let found = fields.into_iter().find(|(number, _)| *number == FIELD);
-        found
-            .and_then(|(_, entries)| parse(entries).ok())
-            .unwrap_or_default()
+        let entries = self.field(FIELD).unwrap_or_default();
+        parse(entries).unwrap_or_default()
     }
 
     /// Says how members were last, in the place of what was said of any. Nothing is said if there is no
     /// room beside the fields that this build does not know.
     pub fn set_last_seen(&mut self, members: &BTreeMap<MemberIndex, LastSeen>) {
-        // What does not consist of fields is none of this build's.
-        let Ok(fields) = fields(&self.extension) else {
-            return;
-        };
-        let mut extension = Vec::with_capacity(self.extension.len());
-        for (number, bytes) in fields {
-            if number != FIELD {
-                put_field(&mut extension, number, bytes);
-            }
+        let mut entries = Vec::with_capacity(members.len() * ENTRY_LEN);
+        for (member, seen) in members {
+            entries.put_u16_le(member.0);
+            entries.put_u64_le(seen.epoch.0);
+            entries.put_u64_le(seen.generation.0);
         }
-        let len = members.len() * ENTRY_LEN;
-        if !members.is_empty() && extension.len() + HEAD_LEN + len <= MAX_EXTENSION {
-            let mut entries = Vec::with_capacity(len);
-            for (member, seen) in members {
-                entries.put_u16_le(member.0);
-                entries.put_u64_le(seen.epoch.0);
-                entries.put_u64_le(seen.generation.0);
-            }
-            put_field(&mut extension, FIELD, &entries);
-        }
-        self.extension = extension;
+        self.set_field(FIELD, &entries);
     }
 }
 
@@ -97,22 +77,4 @@ fn parse(entries: &[u8]) -> Result<BTreeMap<MemberIndex, LastSeen>, FormatError>
         members.insert(member, seen);
     }
     Ok(members)
-}
-
-fn put_field(extension: &mut Vec<u8>, number: u16, bytes: &[u8]) {
-    extension.put_u16_le(number);
-    extension.put_u16_le(narrow(bytes.len()));
-    extension.put_slice(bytes);
-}
-
-/// Takes the fields of an extension apart.
-fn fields(extension: &[u8]) -> Result<Vec<(u16, &[u8])>, FormatError> {
-    let mut reader = Reader::new("field of the superblock", extension);
-    let mut fields = Vec::new();
-    while !reader.is_empty() {
-        let number = reader.u16()?;
-        let len = reader.u16()?;
-        fields.push((number, reader.bytes(len.into())?));
-    }
-    Ok(fields)
 }

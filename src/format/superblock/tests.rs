@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
@@ -257,4 +257,56 @@ fn what_does_not_read_says_of_nobody_how_it_was_last_and_is_kept() {
         ..largest()
     };
     assert_eq!(block.last_seen(), BTreeMap::new());
+}
+
+fn replaced(index: u16, path: &[u8]) -> Replaced {
+    Replaced {
+        index: MemberIndex(index),
+        heir: MemberIndex(index + 1),
+        path: path.to_vec(),
+    }
+}
+
+#[test]
+fn who_was_replaced_and_who_is_made_up_for_stand_beside_all_other_fields() {
+    let mut block = Superblock {
+        extension: UNKNOWN.to_vec(),
+        ..largest()
+    };
+    let all = [replaced(3, b"/srv/d3"), replaced(200, &[0xff; MAX_PATH])];
+    let given_up: BTreeSet<_> = [0, 3, 255].map(MemberIndex).into();
+    for (replaced, given_up) in [
+        (&all[..], &given_up),
+        (&all[..1], &BTreeSet::new()),
+        (&[], &given_up),
+    ] {
+        block.set_last_seen(&seen(3));
+        block.set_given_up(given_up);
+        block.set_replaced(replaced);
+        let read = Superblock::decode(&block.encode()).expect("it fits");
+        assert_eq!(read.replaced(), replaced);
+        assert_eq!(read.given_up(), *given_up);
+        assert_eq!(read.last_seen(), seen(3));
+        assert!(read.extension.starts_with(UNKNOWN));
+    }
+    block.set_last_seen(&BTreeMap::new());
+    block.set_given_up(&BTreeSet::new());
+    assert_eq!(block.extension, UNKNOWN);
+}
+
+#[test]
+fn fields_that_do_not_read_say_nothing_of_who_is_gone() {
+    for extension in [
+        &b"\x02\0\x03\0abc"[..],
+        b"\x02\0\x05\0\0\0\0\0\xc9",
+        b"\x03\0\x01\0\0",
+        b"eeee",
+    ] {
+        let block = Superblock {
+            extension: extension.to_vec(),
+            ..largest()
+        };
+        assert_eq!(block.replaced(), []);
+        assert_eq!(block.given_up(), BTreeSet::new());
+    }
 }

@@ -1,0 +1,143 @@
+//! What became of members that are gone: who took their places, and of which what they held is made up for.
+//!
+//! It is in the superblocks, so that whoever opens the volume next, after a crash too, goes on with it and knows
+//! what is meant by a command that is given once more.
+
+use std::collections::BTreeSet;
+
+use super::epoch::{Roster, noted_path};
+use super::{Access, Members};
+use crate::format::MemberIndex;
+use crate::format::superblock::{MAX_REPLACED, Replaced, Superblock};
+
+/// What became of members that are gone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Succession {
+    replaced: Vec<Replaced>,
+    given_up: BTreeSet<MemberIndex>,
+}
+
+impl Succession {
+    /// Takes what a superblock says.
+    pub(super) fn of(block: &Superblock) -> Self {
+        Self {
+            replaced: block.replaced(),
+            given_up: block.given_up(),
+        }
+    }
+
+    /// Has a superblock say it.
+    pub(super) fn write_to(&self, block: &mut Superblock) {
+        block.set_given_up(&self.given_up);
+        block.set_replaced(&self.replaced);
+    }
+
+    /// A member gets what another has that was at this path, or has its very place.
+    pub(super) fn note(&mut self, index: MemberIndex, heir: MemberIndex, path: &str) {
+        self.forget_heir(index);
+        let surplus = (self.replaced.len() + 1).saturating_sub(MAX_REPLACED);
+        self.replaced.drain(..surplus);
+        let path = noted_path(path);
+        self.replaced.push(Replaced { index, heir, path });
+    }
+
+    /// A member keeps what it has.
+    pub(super) fn forget_heir(&mut self, index: MemberIndex) {
+        self.replaced.retain(|replaced| replaced.index != index);
+    }
+
+    /// Another has the place of a member.
+    pub(super) fn forget(&mut self, index: MemberIndex) {
+        self.forget_heir(index);
+        self.vacate(index);
+    }
+
+    /// A member is none any more; who has what it had is remembered.
+    pub(super) fn vacate(&mut self, index: MemberIndex) {
+        self.replaced.retain(|replaced| replaced.heir != index);
+        self.given_up.remove(&index);
+    }
+
+    /// These are in the epoch.
+    pub(super) fn admit(&mut self, members: &BTreeSet<MemberIndex>) {
+        self.given_up.retain(|member| !members.contains(member));
+    }
+
+    /// Returns the member that gets what another has, or has got it.
+    fn heir_of(&self, index: MemberIndex) -> Option<MemberIndex> {
+        let mut replaced = self.replaced.iter();
+        let found = replaced.find(|replaced| replaced.index == index)?;
+        Some(found.heir).filter(|heir| *heir != index)
+    }
+
+    fn heir_at(&self, paths: &[String]) -> Option<MemberIndex> {
+        let was_there = |replaced: &&Replaced| {
+            let mut paths = paths.iter();
+            !replaced.path.is_empty() && paths.any(|path| path.as_bytes() == replaced.path)
+        };
+        let newest = self.replaced.iter().rev().find(was_there);
+        newest.map(|replaced| replaced.heir)
+    }
+}
+
+impl Members {
+    /// Returns the member that is to get what another has, or has got it: that one has been replaced by it, or is
+    /// being so.
+    #[must_use]
+    pub fn heir_of(&self, index: MemberIndex) -> Option<MemberIndex> {
+        self.succession.read().heir_of(index)
+    }
+
+    /// Returns the member that has what one had that is none any more, by the place that this had.
+    #[must_use]
+    pub fn successor_of(&self, index: MemberIndex) -> Option<MemberIndex> {
+        let is_none = self.member(index).is_none_or(|member| member.is_vacant());
+        self.heir_of(index).filter(|_| is_none)
+    }
+
+    /// The same by where that was; of no use while a member is there.
+    #[must_use]
+    pub fn successor_at(&self, paths: &[String]) -> Option<MemberIndex> {
+        let is_none = self.at(paths).is_none();
+        self.succession.read().heir_at(paths).filter(|_| is_none)
+    }
+
+    /// Returns the members that are away and not waited for: what they held is being rebuilt on others.
+    #[must_use]
+    pub fn given_up(&self) -> BTreeSet<MemberIndex> {
+        self.succession.read().given_up.clone()
+    }
+
+    /// Notes of which members that are away what they held is being rebuilt on others, in the place of those that
+    /// were noted before. Who comes back counts no more. Durable on return, as far as the members at hand go.
+    pub fn set_given_up(&self, given_up: BTreeSet<MemberIndex>) {
+        let is_whole = {
+            let mut roster = self.roster.lock();
+            if self.access == Access::ReadOnly || !roster.begun || self.is_failed() {
+                return;
+            }
+            if roster.succession.given_up == given_up {
+                return;
+            }
+            roster.succession.given_up = given_up;
+            *self.succession.write() = roster.succession.clone();
+            self.renew_all(&mut roster)
+        };
+        if !is_whole {
+            self.settle();
+        }
+    }
+
+    /// Notes that none of those that are away is waited for: see [`Members::set_given_up`].
+    pub fn give_up_absentees(&self) {
+        let away = self.away().into_iter().map(|(index, _)| index);
+        self.set_given_up(away.collect());
+    }
+
+    /// Writes the superblocks of all members in the epoch anew; returns false if a member failed.
+    pub(super) fn renew_all(&self, roster: &mut Roster) -> bool {
+        let up = roster.admitted.iter().filter(|index| self.is_up(**index));
+        let blocks = up.filter_map(|index| roster.renewed(*index)).collect();
+        self.write_superblocks(roster, blocks)
+    }
+}

@@ -1,0 +1,138 @@
+//! Who took whose place, and who is not waited for any more: whoever opens the volume next knows it.
+
+use super::*;
+use crate::members::{Belongings, Seat};
+use crate::store::{CallKind, Effect, Fault, Scope};
+
+const NEW: usize = 4;
+
+/// A volume of four members, with one more disk that is empty.
+fn volume() -> Disks {
+    let mut disks = Disks::volume(2, 1, 4);
+    disks.directories.push(MemDisk::new("/d4", 1 << 30));
+    disks
+}
+
+fn join(members: &Members, disks: &Disks, seat: Seat, disk: usize) -> MemberIndex {
+    let store = disks.stores([disk]).remove(0);
+    let belongings = Belongings::default();
+    let joined = members.join(seat, &store, &belongings, |_, _| Ok::<_, MembersError>(()));
+    joined.expect("it does")
+}
+
+fn at(path: &str) -> [String; 1] {
+    [path.to_owned()]
+}
+
+#[test]
+fn who_comes_to_replace_another_is_known_to_until_that_place_is_somebody_elses() {
+    let disks = volume();
+    let old = MemberIndex(3);
+    let members = disks.open(0..4).expect("all members are there");
+    let new = join(&members, &disks, Seat::For(old), NEW);
+    // The daemon may die before it tells the old one to leave.
+    drop(members);
+    let members = disks.open(0..5).expect("all members are there");
+    assert_eq!(members.heir_of(old), Some(new));
+    assert_eq!(members.successor_at(&at("/d3")), None, "it is there still");
+    members.admit_stale().expect("nothing fails");
+    members.set_leaving_to(old, new).expect("four suffice");
+    assert!(members.let_go(old).expect("it may go"));
+    drop(members);
+    let members = disks.open([0, 1, 2, NEW]).expect("all members are there");
+    assert_eq!(members.successor_of(old), Some(new));
+    assert_eq!(members.successor_at(&at("/d3")), Some(new));
+    for other in [0, 1, 2, 4, 9].map(MemberIndex) {
+        assert_eq!(members.successor_of(other), None, "{other}");
+    }
+    members.clear(&disks.stores([3]).remove(0));
+    assert_eq!(join(&members, &disks, Seat::New, 3), old);
+    assert_eq!(members.heir_of(old), None, "it is another");
+}
+
+#[test]
+fn who_has_the_very_place_of_one_that_is_gone_is_found_by_where_that_was() {
+    let disks = volume();
+    let gone = MemberIndex(1);
+    let members = disks.open(0..4).expect("all members are there");
+    members.fail(gone, &io_error());
+    assert_eq!(join(&members, &disks, Seat::Of(gone), NEW), gone);
+    drop(members);
+    let members = disks.open([0, 2, 3, NEW]).expect("all members are there");
+    assert_eq!(members.successor_at(&at("/d1")), Some(gone));
+    assert_eq!(members.successor_at(&at("/d2")), None);
+    assert_eq!(members.heir_of(gone), None, "nothing is to move");
+}
+
+#[test]
+fn who_is_kept_after_all_is_replaced_by_nobody() {
+    let disks = volume();
+    let old = MemberIndex(3);
+    let members = disks.open(0..4).expect("all members are there");
+    let new = join(&members, &disks, Seat::For(old), NEW);
+    members.set_leaving_to(old, new).expect("four suffice");
+    members.set_leaving(old, false).expect("it is there");
+    assert_eq!(members.heir_of(old), None);
+}
+
+#[test]
+fn only_so_many_are_remembered_and_the_newest_of_them() {
+    let most = crate::format::superblock::MAX_REPLACED;
+    let disks = Disks::volume(1, 1, most + 3);
+    let members = disks.open(disks.all()).expect("all members are there");
+    let heir = MemberIndex(0);
+    let replaced = 1..u16::try_from(most + 2).expect("a small number");
+    for old in replaced.clone().map(MemberIndex) {
+        members.set_leaving_to(old, heir).expect("two suffice");
+    }
+    drop(members);
+    let members = disks.open(disks.all()).expect("all members are there");
+    for old in replaced {
+        let remembered = (old > 1).then_some(heir);
+        assert_eq!(members.heir_of(MemberIndex(old)), remembered, "{old}");
+    }
+}
+
+#[test]
+fn who_is_not_waited_for_any_more_is_not_after_a_crash_either_until_it_is_back() {
+    let disks = Disks::volume(2, 2, 5);
+    let away = MemberIndex(1);
+    let members = disks.open(0..5).expect("all members are there");
+    members.fail(away, &io_error());
+    let epoch = members.epoch();
+    members.give_up_absentees();
+    assert_eq!(members.epoch(), epoch, "nobody has come or gone");
+    // The power goes without any of them being closed.
+    let after = disks.fork();
+    after.cut(CutPolicy::Drop);
+    for without in [0, 2, 3, 4] {
+        let left = [0, 2, 3, 4].into_iter().filter(|disk| *disk != without);
+        let members = after.fork().open(left).expect("enough are there");
+        assert_eq!(members.given_up(), [away].into(), "without {without}");
+    }
+    assert_eq!(join(&members, &disks, Seat::Own, 1), away);
+    assert_eq!(
+        members.given_up(),
+        [away].into(),
+        "it has not what it missed"
+    );
+    members.admit_stale().expect("nothing fails");
+    assert!(members.given_up().is_empty());
+    drop(members);
+    let members = disks.open([0, 2, 3, 4]).expect("enough are there");
+    assert!(members.given_up().is_empty(), "it may come back once more");
+}
+
+#[test]
+fn a_member_that_fails_while_it_is_noted_who_is_given_up_is_left_behind() {
+    let disks = Disks::volume(2, 2, 5);
+    let plan = FaultPlan::new();
+    let members = open(disks.faulty(0..5, &plan)).expect("all members are there");
+    members.fail(MemberIndex(1), &io_error());
+    let write = Scope::MemberKind(2, CallKind::Write);
+    plan.add(Fault::at(1, Effect::Eio).of(write));
+    members.give_up_absentees();
+    assert_eq!(plan.triggered(), 1);
+    assert_eq!(members.live(), indices([0, 3, 4]));
+    assert_eq!(members.given_up(), indices([1]).into_iter().collect());
+}
