@@ -130,6 +130,8 @@ impl Listener {
             Ok(Request::Unmount { lazy }) => (self.unmount)(lazy, client),
             Ok(Request::Rebuild { bytes_per_second }) => {
                 let ordered = self.rebuilder().map(|rebuilder| {
+                    // So that it is carried out also if this daemon does not live to do so.
+                    self.fs.pipeline().members().give_up_absentees();
                     let OrderNumber(order) = rebuilder.order(bytes_per_second, false);
                     Answer::Ordered(order)
                 });

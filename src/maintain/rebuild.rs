@@ -133,6 +133,8 @@ struct Watch {
     since: Instant,
     /// Since when each of those has been away that are.
     away: BTreeMap<MemberIndex, Instant>,
+    /// The members for which nobody was waiting any more when the volume was opened.
+    given_up: BTreeSet<MemberIndex>,
     /// When it was last looked whether there was something to do.
     looked: Option<Instant>,
     /// When that was done for those at hand alone.
@@ -140,12 +142,13 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(members: Members, now: Instant) -> Self {
+    fn new(members: Members, given_up: BTreeSet<MemberIndex>, now: Instant) -> Self {
         let away = members.away.iter().map(|member| (*member, now)).collect();
         Self {
             members,
             since: now,
             away,
+            given_up,
             looked: None,
             looked_at_hand: None,
         }
@@ -172,12 +175,18 @@ impl Watch {
         let is_time_for_all = if self.away.is_empty() || self.members.leaving {
             is_settled(self.looked)
         } else {
-            after.is_some_and(|after| self.is_given_up(after, now))
+            self.is_to_go_on() || after.is_some_and(|after| self.is_given_up(after, now))
         };
         if is_time_for_all {
             return Some(Task::Everything);
         }
         is_settled(self.looked_at_hand.max(self.looked)).then_some(Task::AtHand)
+    }
+
+    /// Says whether what members held that are away was being rebuilt when the volume was closed, or its daemon died.
+    fn is_to_go_on(&self) -> bool {
+        let mut away = self.away.keys();
+        self.looked.is_none() && away.any(|member| self.given_up.contains(member))
     }
 
     /// Says whether a member has been away for so long, or, once that was seen to for all that are away, whether
@@ -314,7 +323,7 @@ impl Rebuilder {
         if let Some(task) = task.transpose() {
             let rebuilt = task.and_then(|task| {
                 let done = match task {
-                    Task::Everything => pipeline.rebuild(locks, &pace)?,
+                    Task::Everything => rebuild_everything(pipeline, locks, &pace)?,
                     Task::AtHand => pipeline.catch_up(&pace)?,
                 };
                 self.note_waiting(pipeline, task, &done, roomy.as_ref());
@@ -406,7 +415,7 @@ impl Rebuilder {
         let mut state = self.state.lock();
         let watch = state
             .watch
-            .get_or_insert_with(|| Watch::new(members.clone(), now));
+            .get_or_insert_with(|| Watch::new(members.clone(), pipeline.members().given_up(), now));
         watch.see(members, now);
         ask(watch)
     }
@@ -440,6 +449,22 @@ impl Rebuilder {
         let may_be_known = task == Task::AtHand || is_whole;
         Ok((!may_be_known || pipeline.may_lack_shards()?).then_some(task))
     }
+}
+
+/// Rebuilds what is missing; what members held that are away, too. Until that is done, whoever opens the volume next
+/// goes on with it.
+fn rebuild_everything(
+    pipeline: &Pipeline,
+    locks: &dyn InodeLocks,
+    pace: &Pace<'_>,
+) -> Result<RebuildProgress, CommitError> {
+    let members = pipeline.members();
+    members.give_up_absentees();
+    let done = pipeline.rebuild(locks, pace)?;
+    if done.state == RebuildState::Finished && !done.leaves_something() {
+        members.set_given_up(BTreeSet::new());
+    }
+    Ok(done)
 }
 
 /// Returns who is away, and how much room the others have.
@@ -545,16 +570,16 @@ mod tests {
     fn what_members_held_that_are_away_is_rebuilt_once_after_the_time_that_they_are_given() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut watch = Watch::new(without(&[SEVEN]), start);
+        let mut watch = Watch::new(without(&[SEVEN]), BTreeSet::new(), start);
         assert!(!is_due(&watch, 100, at(99)) && is_due(&watch, 100, at(100)));
         watch.note(Task::Everything, at(100));
         assert!(!is_due(&watch, 100, at(699)) && is_due(&watch, 100, at(700)));
         for after in [None, Some(Duration::from_secs(100))] {
-            let watch = Watch::new(without(&[]), start);
+            let watch = Watch::new(without(&[]), BTreeSet::new(), start);
             assert_eq!(watch.due(after, at(4)), None);
             assert_eq!(watch.due(after, at(5)), Some(Task::Everything));
         }
-        let at_once = Watch::new(without(&[SEVEN]), start);
+        let at_once = Watch::new(without(&[SEVEN]), BTreeSet::new(), start);
         assert!(is_due(&at_once, 0, start));
     }
 
@@ -562,7 +587,7 @@ mod tests {
     fn who_goes_as_well_gives_those_no_more_time_that_are_away() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut watch = Watch::new(without(&[SEVEN]), start);
+        let mut watch = Watch::new(without(&[SEVEN]), BTreeSet::new(), start);
         watch.see(without(&[SIX, SEVEN]), at(90));
         assert!(!is_due(&watch, 100, at(99)) && is_due(&watch, 100, at(100)));
         // That was for both.
@@ -572,7 +597,7 @@ mod tests {
         watch.see(without(&[FIVE, SIX, SEVEN]), at(300));
         assert!(!is_due(&watch, 1000, at(1299)) && is_due(&watch, 1000, at(1300)));
         // Who was back has all the time again.
-        let mut watch = Watch::new(without(&[SEVEN]), start);
+        let mut watch = Watch::new(without(&[SEVEN]), BTreeSet::new(), start);
         watch.see(without(&[]), at(50));
         watch.see(without(&[SEVEN]), at(54));
         assert!(!is_due(&watch, 100, at(153)) && is_due(&watch, 100, at(154)));
@@ -583,7 +608,7 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         for after in [None, Some(Duration::from_secs(3600))] {
-            let mut watch = Watch::new(without(&[SEVEN]), start);
+            let mut watch = Watch::new(without(&[SEVEN]), BTreeSet::new(), start);
             assert_eq!(watch.due(after, at(4)), None);
             assert_eq!(watch.due(after, at(5)), Some(Task::AtHand));
             watch.note(Task::AtHand, at(5));
@@ -592,6 +617,23 @@ mod tests {
             watch.see(without(&[SIX, SEVEN]), at(606));
             assert_eq!(watch.due(after, at(610)), None);
             assert_eq!(watch.due(after, at(611)), Some(Task::AtHand));
+        }
+    }
+    #[test]
+    fn what_was_being_rebuilt_when_the_volume_was_opened_goes_on_at_once() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for after in [None, Some(Duration::from_secs(3600))] {
+            let mut watch = Watch::new(without(&[SIX, SEVEN]), [SEVEN].into(), start);
+            assert_eq!(watch.due(after, at(0)), Some(Task::Everything));
+            watch.note(Task::Everything, at(0));
+            assert_eq!(watch.due(after, at(4)), None, "once");
+            let others = Watch::new(without(&[SIX]), [SEVEN].into(), start);
+            assert_eq!(
+                others.due(after, at(4)),
+                None,
+                "it is back, and another away"
+            );
         }
     }
 }

@@ -442,3 +442,36 @@ fn work_that_panics_makes_the_volume_read_only_and_does_not_end_its_thread() {
         "{refused:?}"
     );
 }
+
+/// Nobody waits for who is away, for whatever was ordered or done before.
+#[test]
+fn a_rebuild_that_was_ordered_goes_on_when_the_volume_is_opened_again() {
+    let (disks, pipeline) = volume(3);
+    write(&pipeline, &vec![7; 2 << 20]);
+    let holds = |disk: &usize| {
+        let segments = disks[*disk].open().list(files::SEGMENTS).unwrap();
+        !segments.is_empty()
+    };
+    let lost = (0..3).find(holds).unwrap();
+    disks[lost].fail(Some(StoreErrorKind::Gone));
+    pipeline.members().probe();
+    for is_ordered in [false, true] {
+        if is_ordered {
+            pipeline.members().give_up_absentees();
+        }
+        let left: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
+        let left = left.iter().enumerate().filter(|(disk, _)| *disk != lost);
+        let stores = left.map(|(_, disk)| Arc::new(disk.open()) as StoreRef);
+        let executor = Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(5)));
+        let options = OpenOptions {
+            threads: 0,
+            ..OpenOptions::default()
+        };
+        let pipeline = Pipeline::open(stores.collect(), &options, executor).unwrap();
+        let rebuilder = Rebuilder::new(Schedule::default(), Arc::new(Stop::default()));
+        rebuilder.work(&pipeline, &NoLocks).unwrap();
+        let whole = i16::from(is_ordered);
+        assert_eq!(tolerated(&pipeline), Some(whole), "ordered: {is_ordered}");
+        assert!(pipeline.members().given_up().is_empty(), "it is done");
+    }
+}

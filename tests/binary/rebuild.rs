@@ -113,6 +113,39 @@ fn who_orders_a_rebuild_beside_another_is_told_what_that_did() {
     volume.unmount();
 }
 
+/// Nobody orders it once more, and nobody waits for the time that a directory is given to come back.
+#[test]
+fn a_rebuild_that_was_ordered_goes_on_by_itself_after_a_crash() {
+    if skip_mounts() {
+        return;
+    }
+    let shape = Shape {
+        segment: "2MiB",
+        ..SPACIOUS
+    };
+    let volume = TestVolume::create(shape, 3072);
+    volume.mount();
+    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    volume.delete_member(7);
+    eventually("the loss is seen", || volume.members_in("missing") == 1);
+    let mut command = start_rebuild(&volume, &["--rate", "2MiB"]);
+    eventually("it is under way", || {
+        volume.status().0["rebuild"]["bytes_done"].as_u64() > Some(0)
+    });
+    volume.crash();
+    assert_ne!(command.wait().expect("it ends").code(), Some(0));
+    let kept = [0, 1, 2, 3, 4, 5, 6];
+    volume.try_mount(&kept, &["--rebuild-after", "1h"]);
+    eventually("all of it is made up for", || {
+        let (status, _) = volume.status();
+        let rows = status["redundancy"].as_array().expect("rows are listed");
+        rows.len() == 1 && rows[0]["losses_tolerated"] == 2
+    });
+    check_large(&volume.path("large"), 1, LARGE);
+    volume.unmount();
+    volume.assert_intact_in(&kept, 2);
+}
+
 #[test]
 fn a_rebuild_that_was_killed_goes_on_and_redoes_little() {
     /// Bytes that a segment has on each of its members.

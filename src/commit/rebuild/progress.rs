@@ -133,6 +133,12 @@ impl RebuildProgress {
         self.bytes_done == 0 && self.bytes_waiting == 0 && self.bytes_unreadable == 0
     }
 
+    /// Says whether something is left that is to be rebuilt, and could not be.
+    #[must_use]
+    pub fn leaves_something(&self) -> bool {
+        self.bytes_left > 0 || self.bytes_waiting > 0 || self.bytes_unreadable > 0
+    }
+
     /// What could not be done is what it was in another round.
     pub(super) fn set_stuck(&mut self, other: &Self) {
         self.bytes_waiting = other.bytes_waiting;
