@@ -249,11 +249,11 @@ pub trait Store: Send + Sync + Debug {
     /// Checks that the directory is still the very one that was opened, by its path, and that no
     /// file in use was deleted behind the daemon's back. Open files of a deleted directory still
     /// answer, so nothing but this call tells. A deleted file in a subdirectory, of which there are
-    /// many, answers `NotFound` from here on.
+    /// many, answers `NotFound` from here on; so does a superblock, which can be made anew.
     ///
     /// # Errors
     ///
-    /// `Gone` if it is not the same directory, or if a file at its top was deleted.
+    /// `Gone` if it is not the same directory, or if another file at its top was deleted.
     fn probe(&self) -> Result<(), StoreError>;
 
     /// Takes the directory. Where the backing filesystem has no locks, or is read-only, the

@@ -171,7 +171,7 @@ impl Roster {
     }
 
     /// A superblock was written to its member, durably.
-    fn note_written(&mut self, block: Superblock) {
+    pub(super) fn note_written(&mut self, block: Superblock) {
         self.last_seen.insert(block.index, LastSeen::of(&block));
         self.blocks.insert(block.index, block);
     }

@@ -1,7 +1,7 @@
 //! How each member does: up or down, why, and how often it erred.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::RwLock;
@@ -126,6 +126,7 @@ pub(super) struct Member {
     checksum_errors: AtomicU64,
     /// In seconds since 1970; 0 if there was none.
     last_checksum_error: AtomicU64,
+    lacks_superblock: AtomicBool,
 }
 
 impl Member {
@@ -158,6 +159,7 @@ impl Member {
             write_errors: AtomicU64::new(0),
             checksum_errors: AtomicU64::new(0),
             last_checksum_error: AtomicU64::new(0),
+            lacks_superblock: AtomicBool::new(false),
         }
     }
 
@@ -208,6 +210,16 @@ impl Member {
         let is_new = health.refusal.as_deref() != Some(refusal);
         health.refusal = Some(refusal.to_owned());
         is_new
+    }
+
+    /// Notes whether its superblock is gone; says whether that is so since now.
+    pub(super) fn note_superblock(&self, is_gone: bool) -> bool {
+        let was_gone = self.lacks_superblock.swap(is_gone, Ordering::Relaxed);
+        is_gone && !was_gone
+    }
+
+    pub(super) fn lacks_superblock(&self) -> bool {
+        self.lacks_superblock.load(Ordering::Relaxed)
     }
 
     pub(super) fn count_errors(&self, class: ErrorClass, errors: u64) {

@@ -147,6 +147,7 @@ impl Members {
         let probes = self.live().into_iter().map(|index| (index, Op::Probe));
         // What fails is left behind by `run`; there is nothing else to do about it.
         let _ = self.run(probes.collect());
+        self.look_for_superblocks();
         self.let_go_of_the_lost();
     }
 

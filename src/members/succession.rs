@@ -134,9 +134,14 @@ impl Members {
         self.set_given_up(away.collect());
     }
 
-    /// Writes the superblocks of all members in the epoch anew; returns false if a member failed.
+    /// Writes the superblocks of all members in the epoch anew, but for those that are gone; returns false if a member
+    /// failed.
     pub(super) fn renew_all(&self, roster: &mut Roster) -> bool {
-        let up = roster.admitted.iter().filter(|index| self.is_up(**index));
+        let has_one = |index: &&MemberIndex| {
+            let member = self.member(**index);
+            member.is_some_and(|member| member.is_up() && !member.lacks_superblock())
+        };
+        let up = roster.admitted.iter().filter(has_one);
         let blocks = up.filter_map(|index| roster.renewed(*index)).collect();
         self.write_superblocks(roster, blocks)
     }

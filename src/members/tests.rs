@@ -21,6 +21,7 @@ mod release;
 mod slow;
 mod subsets;
 mod succession;
+mod superblocks;
 
 /// The directories of a volume of `data`+`parity` shards.
 #[derive(Clone)]

@@ -1,12 +1,14 @@
-//! Verifying superblocks, both slots of each, and writing damaged ones anew.
+//! Verifying superblocks, both slots of each, and writing anew those that are damaged, or gone.
 
 use std::collections::BTreeMap;
+use std::slice;
 
 use super::epoch::Roster;
-use super::{Access, Members};
+use super::slots::chain;
+use super::{Access, ErrorClass, Members};
 use crate::format::superblock::{SLOT_BYTES, SLOTS, Superblock};
 use crate::format::{MemberIndex, files};
-use crate::store::{Outcome, Pool, Request};
+use crate::store::{Outcome, Pool, Request, Store, StoreError, StoreErrorKind};
 
 /// What verifying superblocks came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,16 +21,38 @@ pub struct VerifiedSuperblocks {
     pub wrong: u64,
 }
 
+/// How a member's superblock is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Condition {
+    /// So many slots are not as they should be.
+    Wrong(u64),
+    /// Its file is not there.
+    Gone,
+}
+
+impl Condition {
+    fn wrong_slots(self) -> u64 {
+        match self {
+            Self::Wrong(slots) => slots,
+            Self::Gone => SLOTS as u64,
+        }
+    }
+}
+
 impl Members {
     /// Reads both slots of the superblock of every member that belongs to the epoch, and writes those anew
-    /// that are not as they should be. One slot of each is right at any moment.
+    /// that are not as they should be. One slot of each is right at any moment, unless somebody else deleted it: then
+    /// it is made anew from what was written to it last.
     pub fn verify_superblocks(&self) -> VerifiedSuperblocks {
+        // Who was deleted answers still as long as it is open.
+        self.probe();
         let mut verified = VerifiedSuperblocks::default();
         {
             let mut roster = self.roster.lock();
             let members: Vec<MemberIndex> = roster.admitted.iter().copied().collect();
             for member in members {
-                let found = self.wrong_slots(&roster, member);
+                let condition = self.condition_of(&roster, member);
+                let found = condition.wrong_slots();
                 if found == 0 {
                     continue;
                 }
@@ -36,9 +60,12 @@ impl Members {
                 self.count_wrong(member, found);
                 verified.found.insert(member, found);
                 if self.access == Access::ReadWrite && roster.begun {
-                    self.renew(&mut roster, member);
+                    match condition {
+                        Condition::Gone => self.make_anew(&mut roster, member),
+                        Condition::Wrong(_) => self.renew(&mut roster, member),
+                    }
                 }
-                let left = self.wrong_slots(&roster, member);
+                let left = self.condition_of(&roster, member).wrong_slots();
                 verified.repaired += found.saturating_sub(left);
                 verified.wrong += left;
             }
@@ -49,10 +76,31 @@ impl Members {
         verified
     }
 
-    /// Returns how many slots of a member are not as they should be; none if it does not answer.
-    fn wrong_slots(&self, roster: &Roster, member: MemberIndex) -> u64 {
+    /// Counts superblocks that were deleted while the volume is open, once each, so that somebody has them made anew.
+    pub(super) fn look_for_superblocks(&self) {
+        for index in self.live() {
+            // By its name: as long as it is open it answers although it was deleted. Who is slow will be judged in time.
+            let len =
+                self.call_briefly(index, "look for", |store| store.open_len(files::SUPERBLOCK));
+            let is_gone = match len {
+                Ok(_) => false,
+                Err(error) if is_absent(&error) => true,
+                Err(_) => continue,
+            };
+            let Some(member) = self.member(index) else {
+                continue;
+            };
+            if member.note_superblock(is_gone) {
+                log::warn!("member {index}: its superblock was deleted by someone else");
+                member.count_errors(ErrorClass::Checksum, 1);
+            }
+        }
+    }
+
+    /// Returns how the superblock of a member is; of one that does not answer nothing is wrong.
+    fn condition_of(&self, roster: &Roster, member: MemberIndex) -> Condition {
         let (Some(block), Some(store)) = (roster.block(member), self.store(member)) else {
-            return 0;
+            return Condition::Wrong(0);
         };
         let pool = Pool::new(0);
         let read = |slot: usize| {
@@ -63,14 +111,45 @@ impl Members {
         let mut wrong = 0;
         for (slot, outcome) in outcomes.into_iter().enumerate() {
             match outcome {
+                Err(error) if is_absent(&error) => return Condition::Gone,
                 Err(error) if error.is_member_failure() => {
                     self.mark_down(member, &error);
-                    return 0;
+                    return Condition::Wrong(0);
                 }
                 read => wrong += u64::from(!is_right(slot, read, block)),
             }
         }
-        wrong
+        Condition::Wrong(wrong)
+    }
+
+    /// Makes the superblock of a member anew that is not there, if the directory is surely the one that it was in: it
+    /// is at the same place, locked by this process, and has its journals. One that is being deleted is left alone.
+    fn make_anew(&self, roster: &mut Roster, member: MemberIndex) {
+        let (Some(block), Some(store)) = (roster.renewed(member), self.store(member)) else {
+            return;
+        };
+        let is_whole = |store: &dyn Store| {
+            store.probe()?;
+            let mut journals = files::JOURNALS.iter();
+            journals.try_for_each(|journal| store.open_len(journal).map(drop))
+        };
+        let is_held = self.holds.has(&store.label());
+        match self.executor.call(&store, "look at", is_whole) {
+            Ok(()) if is_held => {}
+            Ok(()) => {
+                log::warn!("member {member} gets no superblock: nobody has locked its directory");
+                return;
+            }
+            Err(error) => {
+                log::warn!("member {member} gets no superblock: {}", chain(&error));
+                return;
+            }
+        }
+        self.write_made(slice::from_ref(&block));
+        if self.is_up(member) {
+            log::info!("member {member} has a superblock again");
+            roster.note_written(block);
+        }
     }
 
     /// Writes the superblock of a member into both slots, one after the other: the newer one stays where
@@ -86,6 +165,11 @@ impl Members {
             }
         }
     }
+}
+
+/// Says that a file is not there, in a directory that is.
+fn is_absent(error: &StoreError) -> bool {
+    error.kind() == StoreErrorKind::NotFound
 }
 
 /// Says whether a slot holds what was written to it last: the newest superblock, or the one before.

@@ -27,6 +27,7 @@ use super::name::{Name, invalid, is_dir};
 use super::{
     ALIGNMENT, Hold, RawUse, Space, Store, StoreError, StoreErrorKind, StoreLock, Visitor,
 };
+use crate::format::files;
 use handles::Handles;
 use tree::{Place, Tree};
 
@@ -332,7 +333,7 @@ impl DirStore {
         )
     }
 
-    /// Looks for open files that were deleted by someone else: fails if one was that a member cannot
+    /// Looks for open files that were deleted by someone else: fails if one was that a directory cannot
     /// do without, and lets go of the others, so that whoever asks for them learns that they are gone.
     fn probe_open_files(&self) -> Result<(), StoreError> {
         let deleted = |file: &Arc<OwnedFd>| sys::fstat(file).is_ok_and(|stat| stat.st_nlink == 0);
@@ -345,7 +346,7 @@ impl DirStore {
             if !self.handles.holds(&name, &file) {
                 continue;
             }
-            if !is_one_of_many(&name) {
+            if !can_be_made_anew(&name) {
                 return Err(self.gone(&format!("{name} was deleted by someone else")));
             }
             log::warn!("{}: {name} was deleted by someone else", self.label);
@@ -587,9 +588,10 @@ fn wants_direct(name: &str) -> bool {
     name.starts_with("segments/") || name.starts_with("journal")
 }
 
-/// Returns whether a member can lose a file and still be of use: what it held is lost, and no more.
-fn is_one_of_many(name: &str) -> bool {
-    name.starts_with("segments/")
+/// Returns whether a directory can lose a file and still be of use: one of many, of which what it held is lost and no
+/// more, or one of which all is known that it held.
+fn can_be_made_anew(name: &str) -> bool {
+    name.starts_with("segments/") || name == files::SUPERBLOCK
 }
 
 /// Returns whether an operation may bypass the page cache. An empty one gains nothing from it.

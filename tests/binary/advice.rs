@@ -354,10 +354,9 @@ fn directories_that_are_too_small_for_anything_make_no_volume_and_stay_empty() {
     );
 }
 
-/// A file of a directory's own is deleted while it is in use: it comes back by itself where it can, and else what it
-/// holds is not to be given away.
+/// A file of a directory's own is deleted while it is in use.
 #[test]
-fn who_loses_a_file_while_mounted_is_taken_back_or_gets_its_superblock_by_a_repair() {
+fn who_loses_a_file_while_mounted_is_taken_back_or_gets_its_superblock_by_a_scrub() {
     if skip_mounts() {
         return;
     }
@@ -371,20 +370,27 @@ fn who_loses_a_file_while_mounted_is_taken_back_or_gets_its_superblock_by_a_repa
         volume.log().contains("is back at") && volume.status().1 == 0
     });
 
-    fs::remove_file(volume.members[3].join("superblock")).unwrap();
-    eventually("it is known what it lacks", || {
-        next_step(&volume).contains("`cauchyfs check --repair`")
-    });
-    let path = text(&volume.members[3]);
-    let (code, said) = volume.command(&["member", "replace"], &["3", path]);
-    assert_ne!(code, Some(0), "{said}");
-    assert!(said.contains(&format!("leave {path} as it is")), "{said}");
-    volume.unmount();
-    let (said, code) = volume.check(&["--repair", "--deep"]);
-    assert_eq!(code, 0, "{said}");
-    volume.mount();
+    let superblock = volume.members[3].join("superblock");
+    let delete = || fs::remove_file(&superblock);
+    let spoil = || fs::write(&superblock, vec![0x5a; 131_072]);
+    let harms: [(&dyn Fn() -> std::io::Result<()>, bool); 2] = [(&delete, true), (&spoil, false)];
+    for (harm, is_seen_at_once) in harms {
+        let before = fs::read(&superblock).unwrap().len();
+        harm().unwrap();
+        if is_seen_at_once {
+            eventually("it is known what it lacks", || {
+                next_step(&volume).contains("`cauchyfs scrub MOUNTPOINT`")
+            });
+        }
+        assert_eq!(volume.members_in("online"), 6, "what it holds is there");
+        let (code, said) = volume.command(&["scrub"], &[]);
+        assert_eq!(code, Some(0), "{said}");
+        assert_eq!(fs::read(&superblock).unwrap().len(), before);
+        volume.assert_healthy();
+        volume.remount();
+        volume.assert_healthy();
+    }
     check_large(&volume.path("large"), 1, 20 << 20);
-    volume.assert_healthy();
     volume.unmount();
     volume.assert_intact();
 }
