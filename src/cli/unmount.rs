@@ -160,12 +160,32 @@ fn clear(mountpoint: &Path, entry: &MountEntry, lazy: bool) -> Result<Outcome, F
     Ok(Outcome::Degraded)
 }
 
-/// Takes away a mount of which the daemon is gone, and returns what is to be said of it.
+/// Takes away a mount of which the daemon is gone, and all such that it hid, and returns what is to be said of them.
 fn clear_dead(mountpoint: &Path) -> Result<String, Failure> {
-    take_away(mountpoint, Unmount::Lazily)?;
+    let mut cleared = 0;
+    let below = loop {
+        take_away(mountpoint, Unmount::Lazily)?;
+        cleared += 1;
+        let below = mountinfo::mount_at(mountpoint).ok().flatten();
+        let below = below.filter(MountEntry::is_ours);
+        if below.is_none() || !is_dead(mountpoint) {
+            break below;
+        }
+    };
+    let shown = mountpoint.display();
+    let daemons = if cleared == 1 {
+        format!("the daemon of {shown} was gone; what it")
+    } else {
+        format!(
+            "the daemons of {cleared} mounts at {shown}, one above the other, were gone; what they"
+        )
+    };
+    let below = below.map_or(
+        "",
+        |_| "; the volume that was mounted below is there, and in use",
+    );
     Ok(format!(
-        "the daemon of {} was gone; what it had not made durable is recovered or lost as after a crash",
-        mountpoint.display()
+        "{daemons} had not made durable is recovered or lost as after a crash{below}"
     ))
 }
 

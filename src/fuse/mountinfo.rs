@@ -15,6 +15,10 @@ pub const FS_TYPE: &str = "fuse.cauchyfs";
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
+    /// Its number.
+    pub id: u64,
+    /// The number of the mount that it lies on: another at the same place, if it is above that.
+    pub parent: u64,
     /// Major and minor number of the mounted filesystem's device, as `MAJ:MIN`.
     pub device: String,
     /// Where it is mounted: absolute, as the kernel spells it.
@@ -65,7 +69,15 @@ pub fn mounts() -> io::Result<Vec<MountEntry>> {
 pub fn mount_at(mountpoint: &Path) -> io::Result<Option<MountEntry>> {
     let mut on_it = mounts()?;
     on_it.retain(|entry| entry.mountpoint == mountpoint);
-    Ok(on_it.pop())
+    Ok(topmost(on_it))
+}
+
+/// Returns that of the mounts at one place which lies on no other: whichever was made last, another may have been
+/// moved above it.
+fn topmost(mut stack: Vec<MountEntry>) -> Option<MountEntry> {
+    let below: Vec<u64> = stack.iter().map(|entry| entry.parent).collect();
+    let top = stack.iter().rposition(|entry| !below.contains(&entry.id));
+    top.map(|top| stack.swap_remove(top))
 }
 
 /// Returns the absolute path, free of symlinks, of a directory that may be a mountpoint whose
@@ -89,7 +101,10 @@ pub fn locate(path: &Path) -> io::Result<PathBuf> {
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
     let separator = fields.iter().position(|field| *field == b"-")?;
+    let number = |field: &[u8]| str::from_utf8(field).ok()?.parse().ok();
     Some(MountEntry {
+        id: number(fields.first()?)?,
+        parent: number(fields.get(1)?)?,
         device: String::from_utf8(fields.get(2)?.to_vec()).ok()?,
         mountpoint: PathBuf::from(OsString::from_vec(unescape(fields.get(4)?))),
         fs_type: String::from_utf8_lossy(fields.get(separator + 1)?).into_owned(),
@@ -127,11 +142,27 @@ mod tests {
     fn a_line_with_blanks_and_tags_is_read_field_by_field() {
         let line = b"52 22 0:47 / /mnt/my\\040photos rw,nosuid shared:7 master:1 - fuse.cauchyfs a\\134b rw,user_id=1000,group_id=1000";
         let entry = parse_line(line).expect("the line is well formed");
+        assert_eq!((entry.id, entry.parent), (52, 22));
         assert_eq!(entry.device, "0:47");
         assert_eq!(entry.mountpoint, Path::new("/mnt/my photos"));
         assert_eq!(entry.source, OsString::from("a\\b"));
         assert_eq!(entry.user(), Some(1000));
         assert!(entry.is_ours());
+    }
+
+    #[test]
+    fn of_mounts_above_each_other_the_one_on_top_counts_in_whatever_order_they_are_listed() {
+        let at = |id: u64, parent: u64| {
+            let line = format!("{id} {parent} 0:{id} / /mnt rw - fuse.cauchyfs x rw");
+            parse_line(line.as_bytes()).expect("the line is well formed")
+        };
+        let stack = [at(60, 22), at(50, 60), at(70, 50)];
+        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1]] {
+            let listed = order.map(|place: usize| stack[place].clone());
+            let top = topmost(listed.to_vec()).expect("there are mounts");
+            assert_eq!(top.id, 70, "{order:?}");
+        }
+        assert_eq!(topmost(Vec::new()), None);
     }
 
     #[test]

@@ -395,6 +395,48 @@ fn who_loses_a_file_while_mounted_is_taken_back_or_gets_its_superblock_by_a_scru
     volume.assert_intact();
 }
 
+/// One is above the other, however it came there.
+#[test]
+fn dead_mounts_above_each_other_are_taken_away_together() {
+    if skip_mounts() {
+        return;
+    }
+    let shape = Shape {
+        data: 1,
+        parity: 1,
+        members: 2,
+        ..Shape::FOUR_TWO
+    };
+    let (volume, other) = (
+        TestVolume::create(shape, 512),
+        TestVolume::create(shape, 512),
+    );
+    let (below, above) = (text(&volume.mountpoint), text(&other.mountpoint));
+    for is_mounted_again in [false, true] {
+        volume.mount();
+        other.mount();
+        must("mount", &["--bind", above, below]);
+        volume.kill();
+        other.kill();
+        let output = if is_mounted_again {
+            volume.try_mount(&[0, 1], &[])
+        } else {
+            volume.try_unmount()
+        };
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(
+            said(&output).contains("the daemons of 2 mounts"),
+            "{output:?}"
+        );
+        if is_mounted_again {
+            fs::write(volume.path("new"), "here").unwrap();
+            volume.unmount();
+        }
+        assert!(!is_mounted(&volume), "nothing is left");
+        other.unmount();
+    }
+}
+
 /// All members are there, and more shards of some stripes are gone than the others make up for.
 #[test]
 fn a_mount_says_that_data_is_lost_if_it_is() {

@@ -239,12 +239,18 @@ impl TestVolume {
         self.mount();
     }
 
-    /// Kills the daemon as a crash does, and clears the mountpoint.
+    /// Kills the daemon as a crash does, and leaves its mount.
     #[track_caller]
-    pub(crate) fn crash(&self) {
+    pub(crate) fn kill(&self) {
         let daemon = self.daemon().expect("a daemon serves the mount");
         must("kill", &["-KILL", &daemon.to_string()]);
         eventually("the daemon is dead", || self.daemon().is_none());
+    }
+
+    /// Kills the daemon as a crash does, and clears the mountpoint.
+    #[track_caller]
+    pub(crate) fn crash(&self) {
+        self.kill();
         let output = Command::new(CAUCHYFS)
             .arg("unmount")
             .arg(&self.mountpoint)
