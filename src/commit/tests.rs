@@ -26,6 +26,7 @@ use crate::store::{
 };
 use crate::volume::Catalog;
 
+mod bereft;
 mod beside;
 mod claims;
 mod counting;

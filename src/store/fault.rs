@@ -78,6 +78,7 @@ impl FaultStore {
     fn error(&self, effect: Effect, action: &'static str, name: &str) -> StoreError {
         let (kind, source) = match effect {
             Effect::NoSpace => (StoreErrorKind::NoSpace, Errno::NOSPC.into()),
+            Effect::NoDescriptors => (StoreErrorKind::Exhausted, Errno::MFILE.into()),
             Effect::PowerCut => (
                 StoreErrorKind::PowerCut,
                 io::Error::other("the power is off"),

@@ -8,6 +8,7 @@ use crate::commit::{RedundancyRow, ScrubState, ScrubStatus};
 use crate::format::record::{Scrub, ShardSums};
 
 mod again;
+mod second_pass;
 
 /// What is done to one disk.
 type Spoil = fn(&MemDisk);

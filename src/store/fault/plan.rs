@@ -98,6 +98,8 @@ pub enum Effect {
     Eio,
     /// It fails with ENOSPC and does nothing.
     NoSpace,
+    /// It fails with EMFILE and does nothing.
+    NoDescriptors,
     /// A write writes its first half, then fails with EIO; any other call just fails.
     ShortWrite,
     /// A read returns, or a write writes, bytes with one bit flipped; any other call goes through.

@@ -1,0 +1,139 @@
+//! By what in a directory that has lost its superblock it is known which member it is.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::format::MemberIndex;
+use crate::members::{Claims, Unusable};
+
+/// A closed volume with a file in many segments, of which some have shards that are nothing but zeros.
+fn written() -> Rig {
+    let rig = Rig::new(4, 2, 6);
+    let fs = rig.open(&[]);
+    for file in 0..8 {
+        let mut bytes = pattern(file, 200_000);
+        for shard in bytes.chunks_mut(UNIT).step_by(4) {
+            shard.fill(0);
+        }
+        fs.write(file, &bytes).unwrap();
+        fs.sync().unwrap();
+    }
+    fs.close();
+    rig
+}
+
+fn claims_in(stores: &[StoreRef]) -> Result<(Claims, Vec<Unusable>), CommitError> {
+    let options = OpenOptions {
+        access: Access::ReadOnly,
+        threads: 0,
+        ..OpenOptions::default()
+    };
+    Pipeline::claims(stores, &options, &executor())
+}
+
+/// Takes its superblock from a disk, and returns the segment files that it has.
+fn bereave(rig: &Rig, disk: usize) -> Vec<(String, u64)> {
+    let store = rig.disks[disk].open();
+    store.remove(files::SUPERBLOCK).unwrap();
+    store.list(files::SEGMENTS).unwrap()
+}
+
+fn claim_of(disk: usize) -> (String, MemberIndex) {
+    (format!("disk{disk}"), MemberIndex(disk as u16))
+}
+
+/// Whichever of the segments it is, a rebuild that was cut off may have left it.
+#[test]
+fn a_directory_with_shards_of_two_members_is_taken_for_neither_whichever_segment_tells() {
+    let base = written();
+    let (mixed, whole) = (1, 4);
+    let shards = base.fork().open(&[]).written_shards();
+    let tells = |shard: &&WrittenShard| {
+        let first = &base.bytes_of(shard)[..BLOCK_SIZE];
+        shard.disk == whole && first.iter().any(|byte| *byte != 0)
+    };
+    let strange: BTreeSet<&String> = shards.iter().filter(tells).map(|s| &s.name).collect();
+    assert!(strange.len() > 2, "{strange:?}");
+    for name in strange {
+        let rig = base.fork();
+        let mut segments = bereave(&rig, mixed).into_iter();
+        bereave(&rig, whole);
+        let (_, len) = segments.find(|(other, _)| other == name).unwrap();
+        let mut bytes = vec![0; len as usize];
+        let from = rig.disks[whole].open();
+        from.read_at(name, 0, &mut bytes).unwrap();
+        let put = |old: &mut [u8]| old.copy_from_slice(&bytes);
+        assert!(rig.disks[mixed].corrupt(name, 0, put, bytes.len()));
+        let (found, others) = claims_in(&rig.stores(&[])).unwrap();
+        assert_eq!(found, [claim_of(whole)].into(), "{name}");
+        let left: Vec<&str> = others.iter().map(|other| &*other.path).collect();
+        assert_eq!(left, ["disk1"], "{name}: {others:?}");
+    }
+}
+
+/// What was reserved for a shard and never written is zeros, and so are shards of other members.
+#[test]
+fn zeros_tell_nothing_of_whose_shards_they_are() {
+    let rig = written();
+    let fs = rig.open(&[]);
+    let shards = fs.written_shards();
+    let is_zeros = |shard: &WrittenShard| rig.bytes_of(shard).iter().all(|byte| *byte == 0);
+    let zeros: Vec<&WrittenShard> = shards.iter().filter(|shard| is_zeros(shard)).collect();
+    let bereft = 2;
+    let mut spoilt = 0;
+    for zeros in zeros.iter().filter(|zeros| zeros.disk != bereft) {
+        let own = shards
+            .iter()
+            .find(|own| own.stripe == zeros.stripe && own.disk == bereft);
+        // Enough is left by which it is known.
+        if let Some(own) = own.filter(|own| own.stripe.0 % 2 == 0 && !is_zeros(own)) {
+            let disk = &rig.disks[bereft];
+            assert!(disk.corrupt(&own.name, own.offset, |bytes| bytes.fill(0), BLOCK_SIZE));
+            spoilt += 1;
+        }
+    }
+    assert!(spoilt > 0, "{} shards of zeros", zeros.len());
+    fs.close();
+    let rig = rig.fork();
+    bereave(&rig, bereft);
+    let (found, others) = claims_in(&rig.stores(&[])).unwrap();
+    assert_eq!((found, others), ([claim_of(bereft)].into(), vec![]));
+}
+
+/// Returns which read of a disk is the first of a file, when it is looked for claims.
+fn read_of(rig: &Rig, disk: usize, name: &str) -> u64 {
+    let plan = FaultPlan::new();
+    plan.record();
+    claims_in(&FaultStore::wrap_all(rig.stores(&[]), &plan)).unwrap();
+    let calls = plan.take_log().into_iter();
+    let mut reads = calls.filter(|call| call.member == disk && call.kind == CallKind::Read);
+    reads
+        .position(|read| read.name == name)
+        .expect("it is read") as u64
+        + 1
+}
+
+/// It may say that the volume went on there: so it is left as it is, and what is wrong is said.
+#[test]
+fn whose_journal_cannot_be_read_is_left_out_and_the_others_are_not() {
+    for journal in files::JOURNALS {
+        let rig = written();
+        let (unreadable, other) = (3, 5);
+        bereave(&rig, unreadable);
+        bereave(&rig, other);
+        let plan = FaultPlan::new();
+        let nth = read_of(&rig, unreadable, journal);
+        let read = Scope::MemberKind(unreadable, CallKind::Read);
+        plan.add(Fault::at(nth, Effect::Eio).of(read));
+        let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
+        let (found, others) = claims_in(&stores).unwrap();
+        assert_eq!(plan.triggered(), 1, "{journal}");
+        assert_eq!(found, [claim_of(other)].into(), "{journal}");
+        let reasons: Vec<_> = others.iter().map(|o| (&*o.path, &*o.reason)).collect();
+        let [("disk3", reason)] = reasons[..] else {
+            panic!("{journal}: {others:?}");
+        };
+        assert!(reason.contains("its superblock is lost"), "{reason}");
+        assert!(reason.contains(journal), "{reason}");
+    }
+}
