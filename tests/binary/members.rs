@@ -562,6 +562,15 @@ fn who_is_replaced_by_a_directory_that_is_too_small_stays_and_both_are_named() {
     let (code, said) = member(&volume, "remove", &["3"]);
     assert_eq!(code, Some(0), "{said}\n{}", volume.log());
     assert_eq!(volume.members_in("online"), 3);
+    // Once it is large enough, the same command sees through what was begun with it.
+    let (code, said) = member(&volume, "replace", &[old, text(&new)]);
+    assert_eq!(code, Some(2), "{said}\n{}", volume.log());
+    must("mount", &["-o", "remount,size=320m", text(small.path())]);
+    let (code, said) = member(&volume, "replace", &[old, text(&new)]);
+    assert_eq!(code, Some(0), "{said}\n{}", volume.log());
+    assert_eq!(volume.members_in("online"), 3);
+    assert_eq!(fs::read_dir(old).unwrap().count(), 0, "nothing of it stays");
+    assert!(!segment_files(&new).is_empty());
     drop_caches();
     check_large(&volume.path("large"), 1, LARGE);
     volume.unmount();
