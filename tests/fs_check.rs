@@ -68,6 +68,45 @@ impl Volume {
     }
 }
 
+/// A volume of 2+1 on three disks with a file of four stripes, all of which lie on the disks.
+struct OnDisks {
+    disks: Vec<MemDisk>,
+    pipeline: Arc<Pipeline>,
+    fs: Arc<Fs>,
+    /// The file of the segment that they are in.
+    segment: String,
+}
+
+impl OnDisks {
+    fn new() -> Self {
+        let disks = volume::disks(3, 2, 1);
+        let pipeline = volume::open(&disks, 0);
+        let fs = Fs::open(Arc::clone(&pipeline), FsOptions::default()).unwrap();
+        let flags = OpenFlags::read_write();
+        let (_, handle) = fs.create(ROOT, Ino::ROOT, b"file", 0o644, flags).unwrap();
+        fs.write(ROOT, handle, 0, &vec![1; 500_000], WriteFlags::default())
+            .unwrap();
+        fs.release(handle).unwrap();
+        fs.syncfs().unwrap();
+        pipeline.checkpoint().unwrap();
+        assert_eq!(check(&pipeline, false).unwrap().findings, []);
+        let (segment, _) = disks[1].open().list("segments").unwrap().remove(0);
+        Self {
+            disks,
+            pipeline,
+            fs,
+            segment,
+        }
+    }
+}
+
+/// Returns what a check finds, and whether it was mended.
+fn findings(pipeline: &Arc<Pipeline>, repair: bool) -> Vec<(FindingKind, bool)> {
+    let report = check(pipeline, repair).unwrap();
+    let findings = report.findings.into_iter();
+    findings.map(|it| (it.kind, it.mended)).collect()
+}
+
 /// Breaks a volume, and sees that the first thing found is `kind` of `path`; if it can be mended, that
 /// nothing is left of it then.
 fn found(
@@ -406,24 +445,9 @@ fn a_stripe_that_a_crash_left_without_a_file_is_no_fault_and_freed_after_the_nex
 
 #[test]
 fn a_segment_file_that_is_gone_or_cut_short_is_named_with_the_shards_it_lacks() {
-    let disks = volume::disks(3, 2, 1);
-    let pipeline = volume::open(&disks, 0);
-    let fs = Fs::open(Arc::clone(&pipeline), FsOptions::default()).unwrap();
-    let flags = OpenFlags::read_write();
-    let (_, handle) = fs.create(ROOT, Ino::ROOT, b"file", 0o644, flags).unwrap();
-    fs.write(ROOT, handle, 0, &vec![1; 500_000], WriteFlags::default())
-        .unwrap();
-    fs.release(handle).unwrap();
-    fs.close().unwrap();
-    pipeline.checkpoint().unwrap();
-    assert_eq!(check(&pipeline, false).unwrap().findings, []);
-    let store = disks[1].open();
-    let (name, _) = store.list("segments").unwrap().remove(0);
-    let findings = || -> Vec<(FindingKind, bool)> {
-        let report = check(&pipeline, true).unwrap();
-        let findings = report.findings.into_iter();
-        findings.map(|it| (it.kind, it.mended)).collect()
-    };
+    let volume = OnDisks::new();
+    volume.fs.close().unwrap();
+    let (store, name) = (volume.disks[1].open(), &volume.segment);
     let missing = |found, shards| {
         let file = format!("d1/{name}");
         let kind = FindingKind::ShardsMissing {
@@ -433,11 +457,11 @@ fn a_segment_file_that_is_gone_or_cut_short_is_named_with_the_shards_it_lacks() 
         };
         vec![(kind, false)]
     };
-    // Four stripes of two data shards of 64 KiB.
-    store.truncate(&name, 100_000).unwrap();
-    assert_eq!(findings(), missing(Some(100_000), 3));
-    store.remove(&name).unwrap();
-    assert_eq!(findings(), missing(None, 4));
+    // Of each stripe it has one of two data shards of 64 KiB, or parity.
+    store.truncate(name, 100_000).unwrap();
+    assert_eq!(findings(&volume.pipeline, true), missing(Some(100_000), 3));
+    store.remove(name).unwrap();
+    assert_eq!(findings(&volume.pipeline, true), missing(None, 4));
 }
 
 /// Only the first of the two checks finds it: the name is gone then, and so is the file.
@@ -463,21 +487,15 @@ fn what_was_lost_stays_lost_when_the_records_are_checked_again() {
 #[test]
 fn shards_are_mended_only_once_none_is_missing() {
     for (is_readable, is_mended) in [(true, true), (false, false)] {
-        let disks = volume::disks(3, 2, 1);
-        let pipeline = volume::open(&disks, 0);
-        let fs = Fs::open(Arc::clone(&pipeline), FsOptions::default()).unwrap();
-        let flags = OpenFlags::read_write();
-        let (_, handle) = fs.create(ROOT, Ino::ROOT, b"file", 0o644, flags).unwrap();
-        fs.write(ROOT, handle, 0, &vec![1; 500_000], WriteFlags::default())
-            .unwrap();
-        fs.release(handle).unwrap();
-        fs.syncfs().unwrap();
-        pipeline.checkpoint().unwrap();
-        let store = disks[1].open();
-        let (name, _) = store.list("segments").unwrap().remove(0);
-        store.remove(&name).unwrap();
+        let OnDisks {
+            disks,
+            pipeline,
+            fs,
+            segment,
+        } = OnDisks::new();
+        disks[1].open().remove(&segment).unwrap();
         if !is_readable {
-            assert!(disks[0].corrupt(&name, 0, |bytes| bytes[0] ^= 1, 1));
+            assert!(disks[0].corrupt(&segment, 0, |bytes| bytes[0] ^= 1, 1));
         }
         let mut report = check(&pipeline, true).unwrap();
         assert_eq!((report.found, report.mended), (1, 0));
@@ -502,11 +520,7 @@ fn a_missing_copy_of_the_index_is_found_and_made_once_there_is_room() {
     holders[0].set_capacity(0);
     others[0].set_capacity(0);
     let pipeline = volume::open(&disks, 0);
-    let found = |repair| -> Vec<(FindingKind, bool)> {
-        let report = check(&pipeline, repair).unwrap();
-        let findings = report.findings.into_iter();
-        findings.map(|it| (it.kind, it.mended)).collect()
-    };
+    let found = |repair| findings(&pipeline, repair);
     let missing = FindingKind::CopiesMissing {
         found: 1,
         wanted: 2,

@@ -269,9 +269,7 @@ fn a_replacement_that_dies_half_way_is_not_reported_as_done() {
     if skip_mounts() {
         return;
     }
-    let volume = TestVolume::create(Shape::FOUR_TWO_AND_ONE, 3072);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let volume = TestVolume::with_large(Shape::FOUR_TWO_AND_ONE, 3072, LARGE);
     let new = volume.home.join("new");
     let replacement = Command::new(CAUCHYFS)
         .args(["member", "replace", "--rate", "4MiB"])
@@ -360,9 +358,7 @@ fn who_loses_a_file_while_mounted_is_taken_back_or_gets_its_superblock_by_a_scru
     if skip_mounts() {
         return;
     }
-    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
-    volume.mount();
-    write_large(&volume.path("large"), 1, 20 << 20).unwrap();
+    let volume = TestVolume::with_large(Shape::FOUR_TWO, 512, 20 << 20);
     let holds_index = |member: &&PathBuf| member.join("index").exists();
     let holder = volume.members.iter().find(holds_index).unwrap();
     fs::remove_file(holder.join("index")).unwrap();
@@ -443,9 +439,7 @@ fn a_mount_says_that_data_is_lost_if_it_is() {
     if skip_mounts() {
         return;
     }
-    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let volume = TestVolume::with_large(Shape::FOUR_TWO, 512, LARGE);
     volume.unmount();
     let names = fs::read_dir(volume.members[5].join("segments")).unwrap();
     let name = names.map(|name| name.unwrap().file_name()).min().unwrap();

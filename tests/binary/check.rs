@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::support::{
     CAUCHYFS, Shape, TestVolume, check_large, drop_caches, must, pattern, run, segment_files,
-    skip_mounts, text, write_large,
+    skip_mounts, text,
 };
 
 /// Bytes of the large file: several segments.
@@ -41,9 +41,17 @@ fn segments(member: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
+const JOURNALS: [&str; 2] = ["journal.0", "journal.1"];
+
 fn remove_journals(member: &Path) {
-    for name in ["journal.0", "journal.1"] {
+    for name in JOURNALS {
         fs::remove_file(member.join(name)).expect("the volume is not in use");
+    }
+}
+
+fn spoil_journals(member: &Path) {
+    for name in JOURNALS {
+        spoil(&member.join(name), 0, 1 << 20);
     }
 }
 
@@ -108,15 +116,7 @@ const HARMS: [(&str, Harm, Codes); 10] = [
         [0, 0, 0],
     ),
     ("journals deleted", remove_journals, [0, 0, 0]),
-    (
-        "journals damaged",
-        |member| {
-            for name in ["journal.0", "journal.1"] {
-                spoil(&member.join(name), 0, 1 << 20);
-            }
-        },
-        [0, 0, 0],
-    ),
+    ("journals damaged", spoil_journals, [0, 0, 0]),
 ];
 
 /// Keeps copies of a volume's directories, to begin anew from.
@@ -155,9 +155,7 @@ fn check_says_what_happened_to_two_directories_and_mends_what_it_can() {
     if skip_mounts() {
         return;
     }
-    let volume = TestVolume::create(Shape::FOUR_TWO, 1024);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let volume = TestVolume::with_large(Shape::FOUR_TWO, 1024, LARGE);
     for index in 0..500 {
         let name = volume.path(&format!("small{index}"));
         fs::write(name, pattern(index, 1500)).unwrap();
@@ -198,11 +196,7 @@ fn what_two_damaged_journals_held_is_in_the_others() {
     if skip_mounts() {
         return;
     }
-    let harms: [Harm; 2] = [remove_journals, |member| {
-        for name in ["journal.0", "journal.1"] {
-            spoil(&member.join(name), 0, 1 << 20);
-        }
-    }];
+    let harms: [Harm; 2] = [remove_journals, spoil_journals];
     for harm in harms {
         let volume = TestVolume::create(Shape::FOUR_TWO, 512);
         volume.mount();
@@ -270,9 +264,7 @@ fn what_a_deep_repair_mended_is_not_reported_as_open() {
     if skip_mounts() {
         return;
     }
-    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let volume = TestVolume::with_large(Shape::FOUR_TWO, 512, LARGE);
     volume.unmount();
     let before = segment_files(&volume.members[1]);
     let (name, bytes) = before.iter().next().expect("it has a segment");
@@ -295,9 +287,7 @@ fn commands_that_look_at_damaged_directories_do_not_mix_the_log_into_what_they_s
     if skip_mounts() {
         return;
     }
-    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let volume = TestVolume::with_large(Shape::FOUR_TWO, 512, LARGE);
     volume.unmount();
     for name in segment_files(&volume.members[1]).keys() {
         spoil(&volume.members[1].join("segments").join(name), 0, 1 << 20);
@@ -332,9 +322,7 @@ fn superblocks_that_are_lost_are_named_and_come_back_by_a_repair() {
     if skip_mounts() {
         return;
     }
-    let volume = TestVolume::create(Shape::FOUR_TWO, 1024);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let volume = TestVolume::with_large(Shape::FOUR_TWO, 1024, LARGE);
     volume.unmount();
     let lose = |index: usize| fs::remove_file(volume.members[index].join("superblock")).unwrap();
     lose(5);

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::support::{
@@ -28,9 +27,7 @@ fn a_new_directory_in_the_place_of_a_lost_one_gets_its_very_bytes_under_load() {
     if skip_mounts() {
         return;
     }
-    let mut volume = TestVolume::create(Shape::FOUR_TWO, 3072);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let mut volume = TestVolume::with_large(Shape::FOUR_TWO, 3072, LARGE);
     volume.remount();
     let before = segment_files(&volume.members[2]);
     let load = Load::start(volume.path("load"));
@@ -70,20 +67,13 @@ fn a_replacement_that_was_killed_half_way_goes_on() {
         segment: "4MiB",
         ..Shape::FOUR_TWO
     };
-    let mut volume = TestVolume::create(shape, 3072);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let mut volume = TestVolume::with_large(shape, 3072, LARGE);
     volume.delete_member(1);
     eventually("the loss is seen", || volume.members_in("missing") == 1);
     let new = beside(&volume, "e1");
     // Six segments, one in four seconds.
-    let mut command = std::process::Command::new(CAUCHYFS)
-        .args(["member", "replace", "--rate", "1MiB"])
-        .args([&volume.mountpoint, &volume.members[1], &new])
-        .stderr(std::process::Stdio::null())
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .expect("the binary runs");
+    let places = [text(&volume.members[1]), text(&new)];
+    let mut command = volume.start_member(&["replace", "--rate", "1MiB"], &places);
     eventually("some of it is rebuilt", || {
         let (status, _) = volume.status();
         let rows = status["redundancy"].as_array().expect("rows are listed");
@@ -112,9 +102,7 @@ fn one_more_directory_takes_what_was_lost_and_new_data() {
     if skip_mounts() {
         return;
     }
-    let mut volume = TestVolume::create(Shape::FOUR_TWO, 3072);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let mut volume = TestVolume::with_large(Shape::FOUR_TWO, 3072, LARGE);
     volume.delete_member(3);
     assert_eq!(volume.members_in("missing"), 1, "status looks for itself");
     // There are too few without another one, and that turns out before anything is changed.
@@ -349,9 +337,7 @@ fn a_directory_that_is_removed_is_emptied_and_is_nobodys_afterwards() {
     if skip_mounts() {
         return;
     }
-    let mut volume = TestVolume::create(Shape::FOUR_TWO_AND_ONE, 3072);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let mut volume = TestVolume::with_large(Shape::FOUR_TWO_AND_ONE, 3072, LARGE);
     let load = Load::start(volume.path("load"));
     let old = volume.members[6].clone();
     let (code, said) = member(&volume, "remove", &[text(&old)]);
@@ -380,17 +366,9 @@ fn a_directory_that_is_being_removed_is_kept_when_it_is_added() {
     if skip_mounts() {
         return;
     }
-    let volume = TestVolume::create(Shape::FOUR_TWO_AND_ONE, 3072);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let volume = TestVolume::with_large(Shape::FOUR_TWO_AND_ONE, 3072, LARGE);
     let kept = text(&volume.members[6]);
-    let remove = ["member", "remove", "--rate", "64K"];
-    let mut removal = Command::new(CAUCHYFS)
-        .args(remove)
-        .args([text(&volume.mountpoint), kept])
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the binary runs");
+    let mut removal = volume.start_member(&["remove", "--rate", "64K"], &[kept]);
     eventually("it is being removed", || volume.members_in("removing") == 1);
     let (code, said) = member(&volume, "add", &[kept]);
     assert_eq!(code, Some(0), "{said}\n{}", volume.log());
@@ -413,16 +391,9 @@ fn who_went_away_while_it_was_being_removed_is_taken_in_and_kept_when_it_is_want
         return;
     }
     for change in [&["add"][..], &["replace", "6"]] {
-        let mut volume = TestVolume::create(Shape::FOUR_TWO_AND_ONE, 3072);
-        volume.mount();
-        write_large(&volume.path("large"), 1, LARGE).unwrap();
-        let mut removal = Command::new(CAUCHYFS)
-            .args(["member", "remove", "--rate", "64K"])
-            .args([&volume.mountpoint, &volume.members[6]])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the binary runs");
+        let mut volume = TestVolume::with_large(Shape::FOUR_TWO_AND_ONE, 3072, LARGE);
+        let leaving = text(&volume.members[6]);
+        let mut removal = volume.start_member(&["remove", "--rate", "64K"], &[leaving]);
         eventually("it is being removed", || volume.members_in("removing") == 1);
         let elsewhere = beside(&volume, "elsewhere");
         fs::rename(&volume.members[6], &elsewhere).unwrap();
@@ -448,20 +419,14 @@ fn a_directory_that_is_still_there_is_replaced_by_copying_what_it_has() {
     if skip_mounts() {
         return;
     }
-    let mut volume = TestVolume::create(Shape::FOUR_TWO, 3072);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let mut volume = TestVolume::with_large(Shape::FOUR_TWO, 3072, LARGE);
     volume.remount();
     let new = beside(&volume, "e3");
     let old = volume.members[3].clone();
     let before = segment_files(&old);
     // Whoever gives the command up changes nothing, and may give it again.
-    let mut command = std::process::Command::new(CAUCHYFS)
-        .args(["member", "replace", "--rate", "2MiB"])
-        .args([&volume.mountpoint, &old, &new])
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .expect("the binary runs");
+    let places = [text(&old), text(&new)];
+    let mut command = volume.start_member(&["replace", "--rate", "2MiB"], &places);
     eventually("it is being emptied", || volume.members_in("removing") == 1);
     command.kill().expect("it runs");
     command.wait().expect("it ends");
@@ -621,17 +586,9 @@ fn a_removal_that_is_interrupted_goes_on_and_says_how_it_is_watched_and_taken_ba
     if skip_mounts() {
         return;
     }
-    let volume = TestVolume::create(Shape::FOUR_TWO_AND_ONE, 3072);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let volume = TestVolume::with_large(Shape::FOUR_TWO_AND_ONE, 3072, LARGE);
     let leaving = &volume.members[6];
-    let removal = std::process::Command::new(CAUCHYFS)
-        .args(["member", "remove", "--rate", "2MiB"])
-        .args([&volume.mountpoint, leaving])
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .expect("the binary runs");
+    let removal = volume.start_member(&["remove", "--rate", "2MiB"], &[text(leaving)]);
     eventually("some of it is moved", || {
         volume.status().0["rebuild"]["bytes_done"].as_u64() > Some(0)
     });

@@ -46,9 +46,7 @@ fn what_a_lost_directory_held_is_rebuilt_onto_the_others_under_load() {
     if skip_mounts() {
         return;
     }
-    let volume = TestVolume::create(SPACIOUS, 3072);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let volume = TestVolume::with_large(SPACIOUS, 3072, LARGE);
     let load = Load::start(volume.path("load"));
     volume.delete_member(7);
     volume.delete_member(6);
@@ -88,9 +86,7 @@ fn who_orders_a_rebuild_beside_another_is_told_what_that_did() {
     if skip_mounts() {
         return;
     }
-    let volume = TestVolume::create(SPACIOUS, 3072);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let volume = TestVolume::with_large(SPACIOUS, 3072, LARGE);
     volume.delete_member(7);
     eventually("the loss is seen", || volume.members_in("missing") == 1);
     let first = Command::new(CAUCHYFS)
@@ -123,9 +119,7 @@ fn a_rebuild_that_was_ordered_goes_on_by_itself_after_a_crash() {
         segment: "2MiB",
         ..SPACIOUS
     };
-    let volume = TestVolume::create(shape, 3072);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let volume = TestVolume::with_large(shape, 3072, LARGE);
     volume.delete_member(7);
     eventually("the loss is seen", || volume.members_in("missing") == 1);
     let mut command = start_rebuild(&volume, &["--rate", "2MiB"]);
@@ -157,9 +151,7 @@ fn a_rebuild_that_was_killed_goes_on_and_redoes_little() {
         segment: "2MiB",
         ..SPACIOUS
     };
-    let volume = TestVolume::create(shape, 3072);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let volume = TestVolume::with_large(shape, 3072, LARGE);
     volume.unmount();
     let kept = [0, 1, 2, 3, 4, 5, 6];
     fs::remove_dir_all(&volume.members[7]).unwrap();
@@ -206,9 +198,7 @@ fn segment_files_that_vanish_are_made_again_byte_for_byte() {
     if skip_mounts() {
         return;
     }
-    let volume = TestVolume::create(Shape::FOUR_TWO, 2048);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE / 2).unwrap();
+    let volume = TestVolume::with_large(Shape::FOUR_TWO, 2048, LARGE / 2);
     volume.unmount();
     let before = segment_files(&volume.members[3]);
     assert!(before.len() > 1);
@@ -242,9 +232,7 @@ fn without_another_directory_a_rebuild_says_that_it_is_incomplete() {
     if skip_mounts() {
         return;
     }
-    let volume = TestVolume::create(Shape::FOUR_TWO, 1024);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE / 4).unwrap();
+    let volume = TestVolume::with_large(Shape::FOUR_TWO, 1024, LARGE / 4);
     volume.delete_member(2);
     eventually("the loss is seen", || volume.members_in("missing") == 1);
     let output = rebuild(&volume, &["--json"]);
@@ -339,9 +327,7 @@ fn a_replacement_that_was_cut_off_is_seen_through_by_the_same_command_after_a_mo
         return;
     }
     let held = |member: &Path| fs::read_dir(member.join("segments")).map_or(0, Iterator::count);
-    let volume = TestVolume::create(Shape::FOUR_TWO_AND_ONE, 2048);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE).unwrap();
+    let volume = TestVolume::with_large(Shape::FOUR_TWO_AND_ONE, 2048, LARGE);
     volume.delete_member(1);
     eventually("the loss is noticed", || volume.members_in("missing") == 1);
     let new = volume.home.join("new");

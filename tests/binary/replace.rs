@@ -5,11 +5,11 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 
 use crate::support::{
     CAUCHYFS, Shape, TestVolume, check_large, drop_caches, eventually, must, run, said,
-    segment_files, skip_mounts, text, write_large,
+    segment_files, skip_mounts, text,
 };
 
 const LARGE: u64 = 96 << 20;
@@ -42,13 +42,7 @@ fn replace(volume: &TestVolume, old: &str, new: &Path) -> (Option<i32>, String) 
 
 /// Begins to put `new` in the place of a member, slowly, and returns once some of it is done.
 fn begin_to_replace(volume: &TestVolume, old: &Path, new: &Path) -> Child {
-    let command = Command::new(CAUCHYFS)
-        .args(["member", "replace", "--rate", "2MiB"])
-        .args([&volume.mountpoint, old, new])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the binary runs");
+    let command = volume.start_member(&["replace", "--rate", "2MiB"], &[text(old), text(new)]);
     eventually("some of it is done", || {
         volume.status().0["rebuild"]["bytes_done"].as_u64() > Some(0)
     });
@@ -57,9 +51,7 @@ fn begin_to_replace(volume: &TestVolume, old: &Path, new: &Path) -> Child {
 
 /// A mounted volume with a large file, and the files of the segments that a member has.
 fn filled(shape: Shape, member: usize) -> (TestVolume, BTreeMap<String, Vec<u8>>) {
-    let volume = TestVolume::create(shape, 3072);
-    volume.mount();
-    write_large(&volume.path("large"), 1, LARGE).expect("there is room");
+    let volume = TestVolume::with_large(shape, 3072, LARGE);
     volume.remount();
     let held = segment_files(&volume.members[member]);
     assert!(held.len() > 1);

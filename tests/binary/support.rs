@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -141,6 +141,28 @@ impl TestVolume {
     /// Makes a volume in fresh directories on a memory filesystem of `mebibytes`.
     pub(crate) fn create(shape: Shape, mebibytes: u64) -> Self {
         Self::create_on(shape, Disk::new(DiskKind::Tmpfs, mebibytes))
+    }
+
+    /// The same, mounted and with a file `large` of so many bytes, by seed 1.
+    #[track_caller]
+    pub(crate) fn with_large(shape: Shape, mebibytes: u64, len: u64) -> Self {
+        let volume = Self::create(shape, mebibytes);
+        volume.mount();
+        write_large(&volume.path("large"), 1, len).expect("there is room");
+        volume
+    }
+
+    /// Starts `cauchyfs member` with some words before the mountpoint and some after it; what it prints is dropped.
+    pub(crate) fn start_member(&self, words: &[&str], rest: &[&str]) -> Child {
+        Command::new(CAUCHYFS)
+            .arg("member")
+            .args(words)
+            .arg(&self.mountpoint)
+            .args(rest)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary runs")
     }
 
     /// Makes a volume in fresh directories of `disk`.
