@@ -1,5 +1,5 @@
 //! Rebuilding in the background: when it was asked for, and by itself when members have been away for
-//! long enough, or are back.
+//! long enough, or are back. What was begun onto others goes on when the volume is opened again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -18,12 +18,18 @@ pub(super) struct Succession {
 }
 
 impl Succession {
-    /// Takes what a superblock says.
+    /// Takes what a superblock says, as far as that is so still: a build that does not know what it is has kept it, whoever
+    /// came or went.
     pub(super) fn of(block: &Superblock) -> Self {
-        Self {
-            replaced: block.replaced(),
-            given_up: block.given_up(),
-        }
+        let is_of_epoch = |index: MemberIndex| {
+            let entry = block.members.get(usize::from(index.0));
+            let entry = entry.filter(|entry| !entry.is_vacant());
+            entry.map(|entry| entry.current)
+        };
+        let (mut replaced, mut given_up) = (block.replaced(), block.given_up());
+        replaced.retain(|replaced| is_of_epoch(replaced.heir).is_some());
+        given_up.retain(|index| is_of_epoch(*index) == Some(false));
+        Self { replaced, given_up }
     }
 
     /// Has a superblock say it.

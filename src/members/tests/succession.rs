@@ -1,6 +1,8 @@
 //! Who took whose place, and who is not waited for any more: whoever opens the volume next knows it.
 
+use super::super::succession::Succession;
 use super::*;
+use crate::format::superblock::Replaced;
 use crate::members::{Belongings, Seat};
 use crate::store::{CallKind, Effect, Fault, Scope};
 
@@ -121,6 +123,34 @@ fn who_is_not_waited_for_any_more_is_not_after_a_crash_either_until_it_is_back()
     drop(members);
     let members = disks.open([0, 2, 3, 4]).expect("enough are there");
     assert!(members.given_up().is_empty(), "it may come back once more");
+}
+
+/// As where a build that knows nothing of it had the volume open meanwhile.
+#[test]
+fn what_was_noted_of_members_that_are_others_by_now_does_not_count() {
+    let disks = Disks::volume(2, 2, 5);
+    let members = disks.open(0..5).expect("all members are there");
+    members
+        .set_leaving(MemberIndex(4), true)
+        .expect("four suffice");
+    assert!(members.let_go(MemberIndex(4)).expect("it may go"));
+    members.fail(MemberIndex(1), &io_error());
+    let mut block = disks.block(0);
+    let replaced = |heir: u16| Replaced {
+        index: MemberIndex(9),
+        heir: MemberIndex(heir),
+        path: Vec::new(),
+    };
+    block.set_given_up(&[0, 1, 4, 9].map(MemberIndex).into());
+    block.set_replaced(&[replaced(4), replaced(2), replaced(9)]);
+    let succession = Succession::of(&block);
+    succession.write_to(&mut block);
+    assert_eq!(
+        block.given_up(),
+        [MemberIndex(1)].into(),
+        "it alone is away"
+    );
+    assert_eq!(block.replaced(), [replaced(2)]);
 }
 
 #[test]
