@@ -35,6 +35,9 @@ pub(super) struct Roster {
     made: BTreeSet<MemberIndex>,
     /// The members of the current epoch, as far as they were found.
     pub(super) admitted: BTreeSet<MemberIndex>,
+    /// The members of the last epoch that is durable on all of them, and those of the epochs that were begun since and
+    /// may be durable on some.
+    last_epochs: Vec<BTreeSet<MemberIndex>>,
     /// Epochs that led here; the last is the current one.
     history: Vec<EpochMark>,
     /// Marks that were proposed since, or elsewhere, and that the next history is to know.
@@ -63,6 +66,7 @@ impl Roster {
                 .collect(),
             last_seen: last_seen(lineage),
             admitted: lineage.current.clone(),
+            last_epochs: vec![listed(&lineage.tip.members)],
             history: lineage.tip.history.clone(),
             proposed: lineage.proposed.clone(),
             begun: false,
@@ -93,6 +97,17 @@ impl Roster {
 
     pub(super) fn epoch(&self) -> Epoch {
         self.head().map_or(Epoch(0), |mark| mark.epoch)
+    }
+
+    /// The members of each epoch that may be the newest which somebody knows who is away, found or not.
+    pub(super) fn last_epochs(&self) -> impl Iterator<Item = &BTreeSet<MemberIndex>> {
+        self.last_epochs.iter()
+    }
+
+    /// The epoch that was begun last is durable on all its members.
+    fn note_durable(&mut self) {
+        let before = self.last_epochs.len().saturating_sub(1);
+        self.last_epochs.drain(..before);
     }
 
     /// The current epoch.
@@ -184,7 +199,7 @@ impl Roster {
 
     /// Whether the members on disk are exactly those admitted, and all of them have begun the epoch.
     pub(super) fn is_settled(&self) -> bool {
-        let listed = self.table.iter().filter(|entry| entry.current).count();
+        let listed = listed(&self.table).len();
         let begun = |index: &MemberIndex| {
             let block = self.blocks.get(index);
             block.is_some_and(|block| Some(&block.head()) == self.history.last())
@@ -241,6 +256,7 @@ impl Roster {
         self.history.drain(..surplus);
         self.admitted.clone_from(target);
         self.succession.admit(target);
+        self.last_epochs.push(target.clone());
         for (index, entry) in (0..).map(MemberIndex).zip(&mut self.table) {
             entry.current = target.contains(&index);
             if self.blocks.contains_key(&index) {
@@ -275,6 +291,13 @@ fn others_fields(block: &Superblock) -> Vec<u8> {
     block.set_last_seen(&BTreeMap::new());
     Succession::default().write_to(&mut block);
     block.extension
+}
+
+/// Returns the members that a table has in the current epoch.
+fn listed(table: &[MemberEntry]) -> BTreeSet<MemberIndex> {
+    let entries = (0..).map(MemberIndex).zip(table);
+    let current = entries.filter(|(_, entry)| entry.current);
+    current.map(|(index, _)| index).collect()
 }
 
 /// Returns how each member was last: those of the newest epoch are in it, and its superblocks say how the
@@ -313,7 +336,7 @@ impl Members {
     ) -> Result<(), MembersError> {
         loop {
             target.retain(|index| self.is_up(*index));
-            self.check_alive(&target)?;
+            self.check_alive(roster, &target)?;
             let mark = roster.next_mark();
             let proposals = roster.proposals(mark, &target);
             if !self.write_superblocks(roster, proposals) {
@@ -321,6 +344,7 @@ impl Members {
             }
             let beginnings = roster.begin(&target, self);
             if self.write_superblocks(roster, beginnings) {
+                roster.note_durable();
                 log::info!("epoch {} with {} members", mark.epoch, target.len());
                 return Ok(());
             }

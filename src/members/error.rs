@@ -293,8 +293,10 @@ pub enum MembersError {
 
     /// So many members failed that the volume cannot go on. What was acknowledged is on those that
     /// failed; nothing more is accepted.
-    #[error("{} left, {needed} needed", members(*live))]
+    #[error("{} {kind}, {needed} needed", members(*live))]
     Failed {
+        /// Which: `"left"`, or of these the ones that were up to date.
+        kind: &'static str,
         /// How many are left.
         live: usize,
         /// How many it takes.

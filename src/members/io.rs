@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::epoch::Roster;
 use super::health::Member;
+use super::overtaken::needed_to_go_on;
 use super::{Access, ErrorClass, MemberState, MemberStatus, Members, MembersError};
 use crate::format::MemberIndex;
 use crate::store::{Op, Outcome, Pool, Request, Store, StoreError, StoreErrorKind, StoreRef};
@@ -134,7 +135,8 @@ impl Members {
 
     /// Leaves a member behind because of `error`: nothing reaches it from now on, and when this returns
     /// an epoch without it is durable on the others. A member that is down already stays so. If fewer than
-    /// `data_shards` are left, the volume is failed instead, and no epoch is begun.
+    /// `data_shards` are left, or so few of the epoch that those which are away could go on by themselves, the volume is
+    /// failed instead, and no epoch is begun.
     pub fn fail(&self, member: MemberIndex, error: &StoreError) {
         self.mark_down(member, error);
         self.settle();
@@ -329,20 +331,40 @@ impl Members {
             return Ok(());
         }
         if !roster.begun || roster.admitted.is_subset(&up) {
-            return self.check_alive(&roster.admitted.intersection(&up).copied().collect());
+            let admitted = roster.admitted.intersection(&up).copied().collect();
+            return self.check_alive(roster, &admitted);
         }
         self.raise_epoch(roster, roster.admitted.clone())
     }
 
     /// Checks that the volume can go on with `admitted` in its epoch; if not, it has failed.
-    pub(super) fn check_alive(&self, admitted: &BTreeSet<MemberIndex>) -> Result<(), MembersError> {
+    ///
+    /// `data_shards` of any age are needed, and of each epoch that may be the newest on those that are away so many
+    /// that these cannot be written to by themselves: members that are back and not in the epoch yet make up for none
+    /// of these, since nothing on them says that the volume went on.
+    pub(super) fn check_alive(
+        &self,
+        roster: &Roster,
+        admitted: &BTreeSet<MemberIndex>,
+    ) -> Result<(), MembersError> {
         let live = self.up_count();
-        let needed = self.shape.geometry.data_shards();
-        if live >= needed && !admitted.is_empty() {
+        let data = self.shape.geometry.data_shards();
+        let parity = self.shape.geometry.parity_shards();
+        let needed = |epoch: &BTreeSet<_>| match self.access {
+            Access::ReadWrite => needed_to_go_on(epoch.len(), data, parity),
+            Access::ReadOnly => 1,
+        };
+        let here = |epoch: &BTreeSet<_>| epoch.intersection(admitted).count();
+        let mut epochs = roster.last_epochs();
+        let (kind, live, needed) = if live < data {
+            ("left", live, data)
+        } else if let Some(epoch) = epochs.find(|epoch| here(epoch) < needed(epoch)) {
+            ("left that were up to date", here(epoch), needed(epoch))
+        } else {
             return Ok(());
-        }
+        };
         self.failed.store(true, Ordering::Release);
-        Err(MembersError::Failed { live, needed })
+        Err(MembersError::Failed { kind, live, needed })
     }
 
     /// The error for an operation on a member that is not up.

@@ -188,6 +188,8 @@ impl Lineage {
     /// - more than half, or `data_shards` if that is fewer: then, with more data than parity shards, no
     ///   others can begin an epoch without one of these, whatever was away before (P7).
     ///
+    /// A volume that is open goes on by the same rule: see `needed_to_go_on`.
+    ///
     /// The stale ones are brought up to date. Stripes made while they were away can lack more shards than
     /// parity makes up for; those are lost, and no reason to write nothing any more. To save what can be
     /// saved, one of the newest epoch and `data_shards` of any age are enough.

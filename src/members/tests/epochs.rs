@@ -4,6 +4,7 @@ use rand::{Rng, SeedableRng};
 use super::*;
 use crate::format::superblock::MAX_HISTORY;
 use crate::members::{Belongings, Seat};
+use crate::store::{CallKind, Effect, Fault, Scope};
 
 #[test]
 fn a_returned_member_is_stale_until_it_is_admitted() {
@@ -219,6 +220,7 @@ fn with_more_data_than_parity_shards_the_volume_is_never_mounted_apart() {
             (3, 1, 7),
             (4, 2, 6),
             (4, 2, 9),
+            (4, 3, 12),
         ];
         let (data, parity, count) = shapes[random.random_range(0..shapes.len())];
         let disks = Disks::volume(data, parity, count);
@@ -235,17 +237,118 @@ fn with_more_data_than_parity_shards_the_volume_is_never_mounted_apart() {
             if random.random() {
                 members.admit_stale().expect(&text);
             }
-            let current = members.live().into_iter().find(|index| {
-                let stale = members.stale();
-                !stale.contains(index)
-            });
-            let block = disks.block(usize::from(current.expect(&text).0));
-            assert!(block.history.contains(&last), "{text}: {block:?}");
-            last = block.head();
             opened += 1;
+            let some = (0..count).filter(|_| random.random_bool(0.4)).collect();
+            for gone in [BTreeSet::new(), some] {
+                fail_at_once(&disks, &members, &gone);
+                if members.is_failed() {
+                    // It went no further than before.
+                    break;
+                }
+                let current = members.live().into_iter().find(|index| {
+                    let stale = members.stale();
+                    !stale.contains(index)
+                });
+                let block = disks.block(usize::from(current.expect(&text).0));
+                let text = format!("{text}, {gone:?} lost: {block:?}");
+                assert!(block.history.contains(&last), "{text}");
+                last = block.head();
+            }
         }
     }
     assert!(opened > 1000, "only {opened} times");
+}
+
+/// Has the disks of some members fail at once, and all be there again afterwards.
+fn fail_at_once(disks: &Disks, members: &Members, lost: &BTreeSet<usize>) {
+    let fail = |kind| {
+        for disk in lost {
+            disks.directories[*disk].fail(kind);
+        }
+    };
+    fail(Some(StoreErrorKind::Io));
+    members.probe();
+    fail(None);
+}
+
+/// Those that are away can be mounted elsewhere, and those that are back and not in the epoch yet know of none that
+/// would keep them from it.
+#[test]
+fn members_that_are_back_make_up_for_none_without_whom_the_others_could_be_mounted_apart() {
+    // Of an epoch of six it takes four to open the volume, so that three are to stay.
+    for (lost, goes_on) in [(3..6, true), (2..6, false)] {
+        let disks = Disks::volume(4, 2, 9);
+        drop(disks.open(0..7).expect("enough members"));
+        drop(disks.open(0..6).expect("enough members"));
+        let members = disks.open(0..9).expect("all members are there");
+        assert_eq!(members.stale(), indices(6..9));
+        fail_at_once(&disks, &members, &lost.clone().collect());
+        assert_eq!(members.live().len(), 9 - lost.len(), "{lost:?}");
+        assert_eq!(members.is_failed(), !goes_on, "{lost:?}");
+        let heads: BTreeSet<_> = disks
+            .all()
+            .into_iter()
+            .map(|i| disks.block(i).head())
+            .collect();
+        drop(members);
+        let apart = disks.open(lost.clone());
+        if goes_on {
+            assert_eq!(disks.block(0).head().epoch, Epoch(4));
+            assert!(
+                matches!(apart, Err(MembersError::TooFew { .. })),
+                "{lost:?}: {apart:?}"
+            );
+        } else {
+            assert!(heads.iter().all(|head| head.epoch <= Epoch(3)), "{heads:?}");
+            drop(apart.expect("nobody has gone on without them"));
+        }
+        let members = disks.open(0..9).expect("there is one history");
+        members.admit_stale().expect("nothing fails");
+    }
+}
+
+/// A volume of as many members as a stripe has shards survives the loss of any that parity makes up for, at once or one
+/// after the other.
+#[test]
+fn as_many_members_as_there_are_parity_shards_can_be_lost_of_a_full_epoch_at_once() {
+    for (data, parity) in [(1, 1), (1, 2), (2, 1), (2, 2), (3, 2), (4, 2), (4, 3)] {
+        let count = data + parity;
+        for lost in Disks::blank(data, parity, count).subsets() {
+            let disks = Disks::volume(data, parity, count);
+            let members = disks.open(0..count).expect("all members are there");
+            let text = format!("{data}+{parity}, {lost:?} lost");
+            fail_at_once(&disks, &members, &lost);
+            assert_eq!(members.is_failed(), lost.len() > parity, "{text}");
+        }
+    }
+}
+
+/// With epochs that were cut off the newest on those that are away may be one of several.
+#[test]
+fn an_epoch_that_only_some_have_begun_counts_with_the_one_before() {
+    let disks = Disks::volume(4, 2, 9);
+    drop(disks.open(0..7).expect("enough members"));
+    drop(disks.open(0..6).expect("enough members"));
+    let plan = FaultPlan::new();
+    let members = open(disks.faulty(0..9, &plan)).expect("all members are there");
+    assert_eq!(members.stale(), indices(6..9));
+    // All nine are to begin one, and of the four that fail then no superblock says so.
+    for member in 2..6 {
+        // What is written first is the proposal.
+        let write = Scope::MemberKind(member, CallKind::Write);
+        plan.add(Fault::at(2, Effect::Eio).of(write));
+    }
+    let error = members
+        .admit_stale()
+        .expect_err("four can go on by themselves");
+    let text = "2 members left that were up to date, 3 needed";
+    assert_eq!(error.to_string(), text);
+    assert!(members.is_failed());
+    assert_eq!(disks.block(0).head().epoch, Epoch(4));
+    drop(members);
+    let left = disks.fork().open([0, 1, 6, 7, 8]);
+    assert!(matches!(left, Err(MembersError::TooFew { .. })), "{left:?}");
+    disks.open(2..6).expect("nobody has gone on without them");
 }
 
 #[test]
