@@ -37,21 +37,24 @@ pub(super) fn lock(
                 holds.add(&store, lock);
                 stores.push(store);
             }
-            Err(error) if error.kind() == StoreErrorKind::InUse => held.push(error),
+            Err(error) if error.kind() == StoreErrorKind::InUse => held.push((store, error)),
             Err(error) => unusable.push(Unusable {
                 path: store.label(),
                 reason: chain(&error),
             }),
         }
     }
+    let (held_stores, held): (Vec<_>, Vec<_>) = held.into_iter().unzip();
     let Some(first) = held.first() else {
         return Ok(stores);
     };
+    // Those that were let go of serve nobody any more.
+    let held_members = lineage.with_only(&held_stores).present.len();
     let rest = lineage.with_only(&stores);
     let is_enough = rest.check_sufficient(access, unusable, || false).is_ok();
     // Where who holds one is not a process of this machine, the locks of the others may say nothing about it.
     let are_local = held.iter().all(|error| error.holder().is_some());
-    if is_enough && are_local && nobody_serves(lineage, stores.len(), held.len()) {
+    if is_enough && are_local && nobody_serves(lineage, rest.present.len(), held_members) {
         return Err(MembersError::PartlyInUse {
             held: held.iter().map(in_use).collect(),
         });
@@ -99,7 +102,7 @@ fn try_all(
     all
 }
 
-/// Says whether those who have `held` directories cannot serve the volume, where `locked` are locked here and enough:
+/// Says whether those who have `held` members cannot serve the volume, where `locked` are locked here and enough:
 /// who serves it has as many as there are data shards. Members that nobody named count as theirs, but where there are
 /// more data shards than parity shards: then no others can go on without one of those that are locked here.
 fn nobody_serves(lineage: &Lineage, locked: usize, held: usize) -> bool {

@@ -419,6 +419,39 @@ fn a_volume_opens_without_members_in_use_only_if_nobody_can_serve_it_with_them()
     }
 }
 
+/// A daemon may keep one that was let go of long ago: whoever serves the volume has others.
+#[test]
+fn a_former_member_that_is_in_use_counts_for_nobody_who_may_serve_the_volume() {
+    use crate::store::Hold;
+    for (data, parity, count) in [(2, 1, 5), (2, 2, 6)] {
+        let disks = Disks::volume(data, parity, count);
+        let members = disks.open(0..count).expect("all members are there");
+        let former = MemberIndex(0);
+        members.set_leaving(former, true).expect("enough are left");
+        assert!(members.let_go(former).expect("nothing fails"));
+        members.release();
+        drop(members);
+        for held in [0..1, 0..2, 0..3] {
+            let text = format!("{data}+{parity}, {held:?} held");
+            let others = disks.stores(held.clone());
+            let locks: Vec<_> = others
+                .iter()
+                .map(|store| store.lock(Hold::Exclusive).expect("nobody has it"))
+                .collect();
+            // By those that are members.
+            let can_be_served = held.len() > data;
+            match refused(disks.open(0..count)) {
+                MembersError::PartlyInUse { held: found } if !can_be_served => {
+                    assert_eq!(found.len(), held.len(), "{text}");
+                }
+                MembersError::InUse { .. } if can_be_served => {}
+                error => panic!("{text}: {error}"),
+            }
+            drop(locks);
+        }
+    }
+}
+
 /// On another machine: there may be no locks at all on the directories that seem to be free.
 #[test]
 fn members_in_use_by_nobody_who_can_be_seen_are_not_left_out() {
