@@ -198,7 +198,7 @@ fn scrub_if_due(
     schedule: Schedule,
 ) -> Result<(), CommitError> {
     let is_due = is_scrub_due(pipeline, schedule.scrub_interval)?;
-    if !is_due && !pipeline.members().is_verification_due() {
+    if !is_due && !pipeline.is_verification_due()? {
         return Ok(());
     }
     let scrubbed = pipeline.scrub(locks, schedule.bytes_per_second, |_| {

@@ -95,6 +95,8 @@ pub(super) struct Scrubbing {
     /// The members that were put back before the scrub was begun that is not through. Held while its record
     /// changes.
     covered: Mutex<PutBack>,
+    /// Those of them that the last scrub which went through could not verify.
+    left: Mutex<PutBack>,
     followers: Followers,
     unsettled: Unsettled,
     /// Where one was that ended with an error: further than was noted, and so is what is remembered beside it.
@@ -244,7 +246,7 @@ impl Pipeline {
     }
 
     fn end_scrub(&self, scrub: &mut Scrub) -> Result<(), CommitError> {
-        self.set_verified();
+        self.set_verified(scrub)?;
         self.volume.end_looking();
         let census = self.volume.census();
         let lacks_files = census.lacks_files(&self.volume.segments(), &self.members.live());

@@ -96,13 +96,6 @@ impl Members {
         self.unverified.0.lock().1.clone()
     }
 
-    /// Says whether a member that was put back and is not verified yet takes part.
-    #[must_use]
-    pub fn is_verification_due(&self) -> bool {
-        let live = self.live();
-        self.put_back().keys().any(|member| live.contains(member))
-    }
-
     /// Everything was verified since these were put back.
     pub fn set_verified(&self, verified: &PutBack) {
         let is_verified =

@@ -1,15 +1,20 @@
 //! Members that were put back from an earlier time, and which of them a scrub verifies.
 //!
-//! It verifies those that were known when it began and took part until its end: whoever comes, or comes back,
-//! has another number from then on. The record of the scrub names all who are not verified yet; one that does
+//! It verifies those that were known when it began and took part until its end, if it could read all that they should
+//! hold: whoever comes, or comes back, has another number from then on. The record of the scrub names all who are not verified yet; one that does
 //! not cover them all is not gone on with, but begun anew.
+
+use std::time::Duration;
 
 use super::{Pipeline, now};
 use crate::commit::CommitError;
 use crate::format::record::Scrub;
-use crate::format::{Record, SegmentId, key};
+use crate::format::{MemberIndex, Record, SegmentId, key};
 use crate::members::PutBack;
 use crate::meta::Batch;
+
+/// How long a scrub that could not verify a member is not begun again by itself.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(60 * 60);
 
 impl Pipeline {
     /// Takes up what the last scrub's record says of members that were put back before the volume was opened;
@@ -78,12 +83,54 @@ impl Pipeline {
         self.put_scrub(scrub, &covered, &self.members.put_back())
     }
 
-    /// A scrub has gone through: who took part in all of it is verified.
-    pub(super) fn set_verified(&self) {
+    /// A scrub has gone through: who took part in all of it is verified, unless some of what it should hold could not be
+    /// read, or nobody knows whose that was.
+    pub(super) fn set_verified(&self, scrub: &Scrub) -> Result<(), CommitError> {
         let live = self.members.live();
         let mut verified = self.scrubbing.covered.lock().clone();
         verified.retain(|member, _| live.contains(member));
+        if verified.is_empty() {
+            return Ok(());
+        }
+        let missing = self.redundancy()?.missing_shards();
+        let (unread, of_nobody) = self.left_unread(scrub, missing);
+        let is_left = |member: &MemberIndex| of_nobody > 0 || unread.contains_key(member);
+        let (left, verified): (PutBack, PutBack) = verified
+            .into_iter()
+            .partition(|(member, _)| is_left(member));
+        for member in left.keys() {
+            let shards = unread
+                .get(member)
+                .copied()
+                .unwrap_or_default()
+                .max(of_nobody);
+            let path = self.members.path(*member);
+            log::warn!(
+                "member {member} ({path}) is not verified: {shards} shards could not be read, or not be held against any \
+                 checksum; what it holds counts once a further scrub could do that"
+            );
+        }
         self.members.set_verified(&verified);
+        *self.scrubbing.left.lock() = left;
+        Ok(())
+    }
+
+    /// Says whether a scrub is to verify a member at hand that was put back. Where the last one could not do that, it is
+    /// to be tried again only after a while.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn is_verification_due(&self) -> Result<bool, CommitError> {
+        let live = self.members.live();
+        let mut due = self.members.put_back();
+        due.retain(|member, _| live.contains(member));
+        let left = self.scrubbing.left.lock().clone();
+        if due.is_empty() || !covers(&left, &due) {
+            return Ok(!due.is_empty());
+        }
+        let last = self.last_scrub()?.unwrap_or_default().last_finished;
+        Ok(now().saturating_sub(last) >= TRY_AGAIN_AFTER.as_secs())
     }
 
     fn put_scrub(

@@ -135,7 +135,7 @@ impl Pipeline {
             return Some((segment, from));
         }
         let is_due = |(segment, passed): (&SegmentId, &Passed)| {
-            let is_due = passed.counted.wrong > 0 || self.unread_now(*segment, passed) > 0;
+            let is_due = passed.counted.wrong > 0 || !self.unread_now(*segment, passed).is_empty();
             (!passed.is_again && is_due).then_some(*segment)
         };
         let (before, after) = (..last.unwrap_or_default(), last.unwrap_or_default()..);
@@ -175,11 +175,11 @@ impl Pipeline {
         state.passed.insert(again.segment, now);
     }
 
-    /// Returns how many shards of a segment were not verified when it was passed, of members that hold it and
-    /// are at hand now.
-    fn unread_now(&self, segment: SegmentId, passed: &Passed) -> u64 {
+    /// Returns which shards of a segment were not verified when it was passed, of members that hold it and are at hand
+    /// now.
+    fn unread_now(&self, segment: SegmentId, passed: &Passed) -> Pieces {
         if passed.unread.is_empty() {
-            return 0;
+            return Pieces::default();
         }
         let (live, record) = (self.members.live(), self.volume.segment(segment));
         let has = |member: &MemberIndex| {
@@ -187,7 +187,22 @@ impl Pipeline {
             live.contains(member) && slots.flatten().any(|holder| holder == member)
         };
         let unread = passed.unread.iter().filter(|(member, _)| has(member));
-        unread.map(|(_, shards)| shards).sum()
+        unread.map(|(member, shards)| (*member, *shards)).collect()
+    }
+
+    /// Returns which shards a scrub that has gone through did not verify, of members that are at hand, and how many
+    /// more of which nobody knows whose they are: what was passed before the volume was opened. `missing` is how many are
+    /// missing now, which it could not verify either.
+    pub(super) fn left_unread(&self, scrub: &Scrub, missing: u64) -> (Pieces, u64) {
+        let state = self.scrubbing.unsettled.0.lock();
+        let mut unread = Pieces::default();
+        let mut remembered = 0;
+        for (segment, passed) in &state.passed {
+            add_pieces(&mut unread, self.unread_now(*segment, passed));
+            remembered += passed.counted.missing;
+        }
+        let forgotten = scrub.missing.saturating_sub(remembered);
+        (unread, forgotten.saturating_sub(missing))
     }
 
     /// Returns how many shards the last scrub that went through did not verify, though their members were at hand
@@ -202,23 +217,20 @@ impl Pipeline {
         let counted = self.redundancy()?;
         let missing = counted.missing_shards();
         let lost = self.lost_bytes_in(&counted)?;
-        let mut state = self.scrubbing.unsettled.0.lock();
-        let mut remembered = Scrub::default();
-        for passed in state.passed.values() {
-            add_counted(&mut remembered, &passed.counted);
-        }
-        let unread = state
-            .passed
-            .iter()
-            .map(|(segment, passed)| self.unread_now(*segment, passed));
         // Of what was passed before the volume was opened nobody knows whether it is the same that is missing now,
         // or what of it is lost still.
-        let forgotten = scrub.missing.saturating_sub(remembered.missing);
-        let unverified = unread.sum::<u64>() + forgotten.saturating_sub(missing);
+        let (unread, of_nobody) = self.left_unread(scrub, missing);
+        let unverified = unread.values().sum::<u64>() + of_nobody;
+        let mut state = self.scrubbing.unsettled.0.lock();
         state.unverified = unverified;
+        let remembered: u64 = state
+            .passed
+            .values()
+            .map(|passed| passed.counted.lost)
+            .sum();
         drop(state);
         scrub.missing = missing + unverified;
-        let is_all = counted.lists_all_lost() && scrub.lost <= remembered.lost;
+        let is_all = counted.lists_all_lost() && scrub.lost <= remembered;
         scrub.lost = if is_all { lost } else { scrub.lost.max(lost) };
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! What could not be read or mended when it was passed is passed once more.
 
 use super::*;
-use crate::format::SegmentId;
+use crate::format::{MemberIndex, SegmentId};
 
 /// A scrub that began without disk 3, and passed some of what is on it.
 fn begun_without_disk_3(rig: &Rig, fs: &TestFs) -> Scrub {
@@ -108,6 +108,67 @@ fn shards_at_hand_that_cannot_be_verified_are_not_called_so() {
         assert_eq!((done.record.missing, done.record.wrong), (1, 0));
         assert_eq!(fs.pipeline.unverified_by_scrub(), 1);
     }
+}
+
+/// What it holds counts for nothing as long as some of it is not known to be what was written.
+#[test]
+fn a_member_that_was_put_back_is_not_verified_by_a_scrub_that_could_not_read_all_of_it() {
+    let rig = Rig::new(4, 2, 6);
+    fill(&rig);
+    let fs = rig.open(&[]);
+    let (back, other) = (MemberIndex(3), MemberIndex(4));
+    let shards = fs.written_shards();
+    let of_disk_3 = shards.iter().find(|shard| shard.disk == 3).unwrap();
+    let sums = key::sums(of_disk_3.stripe, of_disk_3.shard);
+    let known = fs.pipeline.meta.get(&sums).unwrap().unwrap();
+    let mut batch = Batch::default();
+    batch.delete(sums.clone());
+    fs.pipeline.apply(batch).unwrap();
+    let members = fs.pipeline.members();
+    members.note_put_back(back);
+    members.note_put_back(other);
+    let put_back = || -> Vec<_> { members.put_back().into_keys().collect() };
+    assert!(fs.pipeline.is_verification_due().unwrap());
+    assert!(!scrub(&fs).is_clean());
+    assert_eq!(put_back(), [back], "the other is verified");
+    let due = fs.pipeline.is_verification_due().unwrap();
+    assert!(!due, "the next would come to the same");
+    let said = members.status().remove(3).reason;
+    assert_eq!(said.as_deref(), Some(crate::members::UNVERIFIED));
+    let not_sure = fs.redundancy();
+    assert!(not_sure.iter().any(|row| row.0 < 2), "{not_sure:?}");
+    fs.close();
+
+    let fs = rig.fork().open(&[]);
+    let members = fs.pipeline.members();
+    assert_eq!(members.put_back().into_keys().collect::<Vec<_>>(), [back]);
+    let due = fs.pipeline.is_verification_due().unwrap();
+    assert!(due, "it may come to something else");
+    let mut batch = Batch::default();
+    batch.put(sums, known);
+    fs.pipeline.apply(batch).unwrap();
+    assert!(scrub(&fs).is_clean());
+    assert!(members.put_back().is_empty());
+    assert_eq!(fs.redundancy(), [(2, fs.stripes().len() as u64)]);
+}
+
+#[test]
+fn a_member_that_was_put_back_is_not_verified_where_nobody_knows_whose_shards_were_not_read() {
+    let rig = Rig::new(4, 2, 6);
+    fill(&rig);
+    let fs = rig.open(&[]);
+    let back = MemberIndex(4);
+    fs.pipeline.members().note_put_back(back);
+    let stopped = begun_without_disk_3(&rig, &fs);
+    fs.close();
+    rig.disks[3].fail(None);
+    let fs = rig.open(&[]);
+    let members = fs.pipeline.members();
+    let done = scrub(&fs);
+    assert_eq!(done.record.began, stopped.began, "it went on");
+    assert!(members.put_back().contains_key(&back));
+    assert!(scrub(&fs).is_clean());
+    assert!(members.put_back().is_empty());
 }
 
 #[test]
