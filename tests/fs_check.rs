@@ -15,7 +15,7 @@ use cauchyfs::format::{Cookie, Ino, Record, StripeId, key};
 use cauchyfs::fs::check::{FindingKind, Report, check, check_again};
 use cauchyfs::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
 use cauchyfs::meta::Batch;
-use cauchyfs::store::{MemDisk, Store};
+use cauchyfs::store::{MemDisk, Store, StoreErrorKind};
 
 const ROOT: &Caller = &Caller::ROOT;
 
@@ -507,6 +507,53 @@ fn shards_are_mended_only_once_none_is_missing() {
         assert_eq!(missing == 0, is_mended, "{missing}");
         assert_eq!(report.findings[0].mended, is_mended);
         assert_eq!(report.mended, u64::from(is_mended));
+    }
+}
+
+/// What a member has that is away, or lacks since it was, says nothing of a file that is there again.
+#[test]
+fn a_file_that_was_restored_is_mended_although_a_member_is_away() {
+    for lost in [true, false] {
+        let disks = volume::disks(4, 2, 2);
+        let pipeline = volume::open(&disks, 0);
+        let fs = Fs::open(Arc::clone(&pipeline), FsOptions::default()).unwrap();
+        let flags = OpenFlags::read_write();
+        let (_, handle) = fs.create(ROOT, Ino::ROOT, b"file", 0o644, flags).unwrap();
+        fs.write(ROOT, handle, 0, &vec![1; 500_000], WriteFlags::default())
+            .unwrap();
+        fs.release(handle).unwrap();
+        fs.syncfs().unwrap();
+        pipeline.checkpoint().unwrap();
+        disks[3].fail(Some(StoreErrorKind::Io));
+        pipeline.members().probe();
+        assert_eq!(pipeline.members().away().len(), 1);
+        let store = disks[1].open();
+        let (name, _) = store.list("segments").unwrap().remove(0);
+        let content = |store: &dyn Store| {
+            let len = store.open_len(&name).unwrap();
+            let mut bytes = vec![0; usize::try_from(len).unwrap()];
+            store.read_at(&name, 0, &mut bytes).map(|()| bytes).unwrap()
+        };
+        let whole = content(&store);
+        store.remove(&name).unwrap();
+        if lost {
+            // And what is left is too little.
+            assert!(disks[0].corrupt(&name, 0, |bytes| bytes[0] ^= 1, 1));
+        }
+        let mut report = check(&pipeline, true).unwrap();
+        assert_eq!((report.found, report.mended), (1, 0));
+        let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
+        pipeline.scrub(&*fs, None, go_on).unwrap().unwrap();
+        assert!(pipeline.redundancy().unwrap().missing_shards() > 0);
+        check_again(&pipeline, &mut report).unwrap();
+        assert_eq!(report.findings[0].mended, !lost, "{report:?}");
+        assert_eq!(report.mended, u64::from(!lost));
+        if !lost {
+            let restored = content(&store);
+            let (shards, rest) = whole.split_at(restored.len());
+            assert!(restored.contains(&1) && !rest.contains(&1));
+            assert!(restored == shards, "byte for byte");
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 mod names;
 mod storage;
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use bytes::Bytes;
@@ -254,11 +255,11 @@ pub struct Report {
 }
 
 impl Report {
-    /// Takes note of what is wrong still, by another check of the same volume and by how many shards are counted as
-    /// missing: something else has mended the rest. What was lost stays lost.
-    fn settle(&mut self, again: &Self, missing_shards: u64) {
+    /// Takes note of what is wrong still, by another check of the same volume and by the segment files that lack shards,
+    /// of members at hand: something else has mended the rest. What was lost stays lost.
+    fn settle(&mut self, again: &Self, lacking: &BTreeSet<String>) {
         self.lost = self.lost.max(again.lost);
-        if again.found == 0 && missing_shards == 0 {
+        if again.found == 0 && lacking.is_empty() {
             self.mended = self.found;
         }
         if again.found > again.findings.len() as u64 {
@@ -270,7 +271,10 @@ impl Report {
             let is_left =
                 left.any(|left| left.ino == finding.ino && left.kind.is_of(&finding.kind));
             // Shards that could not be made anew are out of the records of what was written.
-            let is_short = missing_shards > 0 && finding.kind.shards_file().is_some();
+            let is_short = finding
+                .kind
+                .shards_file()
+                .is_some_and(|file| lacking.contains(file));
             if !finding.mended && !is_left && !is_short {
                 finding.mended = true;
                 self.mended = self.found.min(self.mended + 1);
@@ -287,7 +291,9 @@ impl Report {
 /// [`FsError::Storage`] if the index cannot be read.
 pub fn check_again(pipeline: &Pipeline, report: &mut Report) -> Result<(), FsError> {
     let again = check(pipeline, false)?;
-    report.settle(&again, pipeline.redundancy()?.missing_shards());
+    let lacking = pipeline.files_lacking_shards()?.into_iter();
+    let lacking = lacking.map(|(member, segment)| storage::file_of(pipeline, member, segment));
+    report.settle(&again, &lacking.collect());
     Ok(())
 }
 

@@ -1,11 +1,12 @@
 //! Segment files that are gone, or too short for what was written to them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::ControlFlow;
 
 use super::MissingShards;
 use crate::commit::reap::successor;
 use crate::commit::{CommitError, Pipeline};
-use crate::format::record::{RepairNote, Segment};
+use crate::format::record::{RepairNote, Segment, Stripe};
 use crate::format::{MemberIndex, Record, SegmentId, ShardIndex, StripeId, key};
 use crate::volume::{Census, member_of};
 
@@ -48,6 +49,41 @@ impl Pipeline {
             shards,
         };
         Ok(missing.into_iter().map(list).collect())
+    }
+
+    /// Returns the segment files, by member and segment, that lack shards of stripes which hold something, on members at
+    /// hand: also such as were never written there, or are out of the records since they could not be made anew.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn files_lacking_shards(&self) -> Result<BTreeSet<(MemberIndex, SegmentId)>, CommitError> {
+        let census = self.volume.census();
+        let live = self.members.live();
+        let segments: HashMap<SegmentId, Segment> = self.volume.segments().into_iter().collect();
+        let mut lacking = BTreeSet::new();
+        let (from, end) = key::stripes();
+        self.visit(&from, &end, |key, value| {
+            let (stripe, record) = (key::parse_stripe(key)?, Stripe::decode(value)?);
+            let Some(segment) = segments.get(&record.segment) else {
+                return Ok(ControlFlow::Continue(()));
+            };
+            let total = segment.data_shards.saturating_add(segment.parity_shards);
+            let shards = (0..total).map(ShardIndex);
+            let lacks = |shard: ShardIndex| {
+                let member = member_of(segment, &record, shard)?;
+                let has = record.is_implied(shard, segment.data_shards.into())
+                    || record.written.contains(shard) && census.holds(member, &record);
+                (!has && live.contains(&member)).then_some((member, record.segment))
+            };
+            let mut found: Vec<_> = shards.filter_map(lacks).collect();
+            found.retain(|file| !lacking.contains(file));
+            if !found.is_empty() && self.has_backref(stripe)? {
+                lacking.extend(found);
+            }
+            Ok::<_, CommitError>(ControlFlow::Continue(()))
+        })?;
+        Ok(lacking)
     }
 
     /// Says whether stripes are known to lack shards: those that were written while members were away,

@@ -1,9 +1,12 @@
 //! Extents against stripes, stripes against segments, segments against files.
 
+use crate::commit::Pipeline;
 use crate::format::record::{
     Backref, Extent, FileKind, Inline, Inode, Segment, SegmentStripe, Stripe,
 };
-use crate::format::{FormatError, Ino, Record, ShardIndex, StripeId, files, key};
+use crate::format::{
+    FormatError, Ino, MemberIndex, Record, SegmentId, ShardIndex, StripeId, files, key,
+};
 
 use super::super::edit::Edit;
 use super::super::extents::Run;
@@ -249,12 +252,17 @@ pub(super) fn check_segments(check: &mut Check<'_>) -> Result<(), FsError> {
     })
 }
 
+/// Returns where a member's file of a segment lies.
+pub(super) fn file_of(pipeline: &Pipeline, member: MemberIndex, segment: SegmentId) -> String {
+    let directory = pipeline.members().path(member);
+    format!("{directory}/{}", files::segment(segment))
+}
+
 /// Checks that the segment files on the members at hand reach as far as the shards written to them.
 pub(super) fn check_files(check: &mut Check<'_>) -> Result<(), FsError> {
     for missing in check.pipeline.missing_shards()? {
-        let directory = check.pipeline.members().path(missing.member);
         let kind = FindingKind::ShardsMissing {
-            file: format!("{directory}/{}", files::segment(missing.segment)),
+            file: file_of(check.pipeline, missing.member, missing.segment),
             found: missing.found,
             shards: missing.shards,
         };
