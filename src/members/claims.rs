@@ -25,7 +25,7 @@ use super::{Members, MembersError, Unusable};
 use crate::format::frame::{HEAD_BYTES, Head};
 use crate::format::journal::{self, Preview, RecordHeader};
 use crate::format::superblock::Superblock;
-use crate::format::{BLOCK_SIZE, Epoch, Generation, MemberIndex, VolumeId, files};
+use crate::format::{BLOCK_SIZE, Epoch, Generation, Lsn, MemberIndex, VolumeId, files};
 use crate::store::{Executor, Pool, Store, StoreError, StoreErrorKind, StoreRef};
 
 /// Which directories, by path, are which members, although they have lost their superblocks.
@@ -343,28 +343,55 @@ pub(super) fn check_not_behind(
 /// Records that a crash may leave on some members only.
 const IN_FLIGHT: u64 = 1;
 
-/// Returns the last record of a journal, of whatever volume: the end of the longer run of the two files.
+/// Bytes of a journal that are looked through at once for a record.
+const SEARCHED_BYTES: usize = 64 << 10;
+
+/// Returns the last record of a journal, of whatever volume: the newest that is intact in either file. What lies behind
+/// a damaged one counts as well, and left-overs are older.
 fn newest_record(store: &dyn Store) -> Result<Option<RecordHeader>, StoreError> {
     let mut newest: Option<RecordHeader> = None;
     for name in files::JOURNALS {
         let Some(len) = len_of(store, name)? else {
             continue;
         };
-        let mut last: Option<RecordHeader> = None;
-        let mut offset = 0;
-        while let Some((header, bytes)) = record_at(store, name, offset, len)? {
-            let follows = |last: RecordHeader| {
-                last.life == header.life && last.lsn.0.checked_add(1) == Some(header.lsn.0)
+        let mut next = Some(0);
+        while let Some(offset) = next {
+            next = match record_at(store, name, offset, len)? {
+                Some((header, bytes)) => {
+                    newest = newest.into_iter().chain([header]).max_by_key(age);
+                    Some(offset + bytes)
+                }
+                // The next one may begin in any block.
+                None => next_front(store, name, offset + BLOCK_SIZE as u64, len)?,
             };
-            if last.is_some_and(|last| !follows(last)) {
-                break;
-            }
-            last = Some(header);
-            offset += bytes;
         }
-        newest = newest.into_iter().chain(last).max_by_key(|last| last.lsn);
     }
     Ok(newest)
+}
+
+/// What is greater of a record that was written later.
+fn age(record: &RecordHeader) -> (u64, Lsn) {
+    (record.life.number, record.lsn)
+}
+
+/// Returns where the first block from `offset` on is that looks like the front of a record.
+fn next_front(
+    store: &dyn Store,
+    name: &str,
+    mut offset: u64,
+    len: u64,
+) -> Result<Option<u64>, StoreError> {
+    while offset + BLOCK_SIZE as u64 <= len {
+        let left = usize::try_from(len - offset).unwrap_or(usize::MAX);
+        let mut blocks = Pool::new(0).buffer(left.min(SEARCHED_BYTES) / BLOCK_SIZE * BLOCK_SIZE);
+        store.read_at(name, offset, &mut blocks)?;
+        let mut starts = blocks.chunks_exact(BLOCK_SIZE);
+        if let Some(at) = starts.position(|block| Preview::decode(block).is_ok()) {
+            return Ok(Some(offset + (at * BLOCK_SIZE) as u64));
+        }
+        offset += blocks.len() as u64;
+    }
+    Ok(None)
 }
 
 /// Reads a record, and returns its header and its length; none if there is no intact one.

@@ -287,6 +287,33 @@ fn copies_of_members_that_are_there_and_directories_of_others_get_no_superblock(
     assert_holds(&fs, &model, "without it");
 }
 
+#[test]
+fn a_damaged_record_in_the_only_journal_beside_a_superblock_makes_nobody_seem_to_be_ahead() {
+    for crashes in [false, true] {
+        let (base, model) = written(4, 2, 6, crashes);
+        for (name, block) in files::JOURNALS
+            .into_iter()
+            .flat_map(|name| [(name, 0), (name, 1)])
+        {
+            let rig = base.fork();
+            let lost = [0, 1, 3, 4, 5];
+            lose_superblocks(&rig, &lost);
+            let offset = 4096 * block + 60;
+            assert!(rig.disks[2].corrupt(name, offset, |bytes| bytes[0] ^= 1, 1));
+            let context = format!("crashed: {crashes}, block {block} of {name}");
+            let (found, others) = claims(&rig).unwrap_or_else(|e| panic!("{context}: {e}"));
+            assert_eq!(
+                (found.clone(), others),
+                (claim_of(&lost), vec![]),
+                "{context}"
+            );
+            let fs = open_claiming(&rig, &found).unwrap();
+            assert_holds(&fs, &model, &context);
+            fs.close();
+        }
+    }
+}
+
 /// Where a volume can go on in two halves, the one that has lost its superblock is given up by nobody but its owner.
 #[test]
 fn a_half_that_has_lost_its_superblock_is_neither_made_a_member_nor_gone_on_without() {
