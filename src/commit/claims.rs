@@ -156,6 +156,8 @@ impl Pipeline {
 fn settle(bereft: Bereft, shown: BTreeMap<String, Shown>) -> (Claims, Vec<Unusable>) {
     let Bereft {
         nameless,
+        holders,
+        copies,
         mut seats,
         mut others,
         ..
@@ -168,11 +170,13 @@ fn settle(bereft: Bereft, shown: BTreeMap<String, Shown>) -> (Claims, Vec<Unusab
         others.push(Unusable { path, reason });
     };
     let mut open: BTreeMap<String, BTreeSet<MemberIndex>> = BTreeMap::new();
+    let mut indifferent = BTreeSet::new();
     for (path, shown) in shown {
         let vacant: BTreeSet<MemberIndex> = seats.keys().copied().collect();
-        let fits = match &shown.owners {
+        let fits: BTreeSet<MemberIndex> = match &shown.owners {
             Some(owners) => owners & &vacant,
-            None => vacant,
+            None if holders.contains(&path) => &vacant & &copies,
+            None => &vacant - &copies,
         };
         match shown.owners.as_ref().and_then(BTreeSet::first) {
             Some(member) if fits.is_empty() => {
@@ -192,14 +196,28 @@ fn settle(bereft: Bereft, shown: BTreeMap<String, Shown>) -> (Claims, Vec<Unusab
                     None => leave_out(&path, "what it holds does not tell which member it is"),
                 }
             }
-            _ => drop(open.insert(path, fits)),
+            None => {
+                indifferent.insert(path.clone());
+                open.insert(path, fits);
+            }
+            Some(_) => drop(open.insert(path, fits)),
         }
     }
     let mut claims = Claims::new();
-    while let Some((path, member)) = next_claim(&open, &seats) {
+    loop {
+        for path in &indifferent {
+            if let Some(fits) = open.get_mut(path).filter(|fits| fits.is_empty()) {
+                // All that suit it are taken: any other does as well.
+                fits.extend(seats.keys());
+            }
+        }
+        let Some((path, member)) = next_claim(&open, &seats, &indifferent) else {
+            break;
+        };
         let rivals: Vec<String> = open
             .iter()
             .filter(|(_, fits)| fits.len() == 1 && fits.contains(&member))
+            .filter(|(rival, _)| **rival == path || !indifferent.contains(*rival))
             .map(|(path, _)| path.clone())
             .collect();
         if rivals.len() > 1 {
@@ -224,20 +242,28 @@ fn settle(bereft: Bereft, shown: BTreeMap<String, Shown>) -> (Claims, Vec<Unusab
 }
 
 /// Returns a directory and the member that it is: one that can be no other, or else one that is where the member was
-/// last.
+/// last, or else one of those of which that does not matter, `indifferent`, if there are places for all.
 fn next_claim(
     open: &BTreeMap<String, BTreeSet<MemberIndex>>,
     seats: &BTreeMap<MemberIndex, String>,
+    indifferent: &BTreeSet<String>,
 ) -> Option<(String, MemberIndex)> {
+    let matters = |path: &String| !indifferent.contains(path);
     let only = open.iter().find_map(|(path, fits)| {
-        let only = fits.first().filter(|_| fits.len() == 1);
+        let only = fits.first().filter(|_| fits.len() == 1 && matters(path));
         only.map(|member| (path.clone(), *member))
     });
-    only.or_else(|| {
+    let own = || {
         let mut seats = seats.iter();
         seats.find_map(|(member, path)| {
             let is_here = open.get(path).is_some_and(|fits| fits.contains(member));
             is_here.then(|| (path.clone(), *member))
         })
-    })
+    };
+    let any = || {
+        let mut rest = open.iter().filter(|(path, _)| !matters(path));
+        rest.find_map(|(path, fits)| Some((path.clone(), *fits.first()?)))
+            .filter(|_| open.len() <= seats.len())
+    };
+    only.or_else(own).or_else(any)
 }

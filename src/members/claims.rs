@@ -17,7 +17,8 @@
 //! left behind looks like one that others left behind. Nothing is made of a directory there unless it is up to date,
 //! and who has lost its superblock and may know more keeps the others from going on without it.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::lineage::{Found, Lineage, Origin, trace};
 use super::slots::{BAD_SUPERBLOCK, Look, chain, look};
@@ -40,6 +41,10 @@ pub struct Bereft {
     pub nameless: Vec<String>,
     /// Claims with which the index can be read, right or wrong.
     pub guess: Claims,
+    /// Of these, the ones with a copy of the index that may count, as one of `copies`.
+    pub holders: BTreeSet<String>,
+    /// The members of those that are not there whose copies of the index count.
+    pub copies: BTreeSet<MemberIndex>,
     /// The members that are not there, and where they were last.
     pub seats: BTreeMap<MemberIndex, String>,
     /// Those that cannot be members, and why.
@@ -136,7 +141,7 @@ impl Members {
                 Ok(traces) => candidates.push((store, traces)),
             }
         }
-        bereft.guess(lineage.tip.volume, candidates);
+        bereft.guess(lineage.tip.volume, reference.head.as_ref(), candidates);
         Ok(bereft)
     }
 
@@ -148,16 +153,12 @@ impl Members {
 }
 
 impl Bereft {
-    /// Gives each directory a place: its last one; else, to those with a copy of the index, one of those that its
-    /// newest head names; else any.
-    fn guess(&mut self, volume: VolumeId, lost: Vec<(StoreRef, Traces)>) {
-        let mut free = self.seats.clone();
-        let newest = lost.iter().filter_map(|(_, traces)| traces.head.as_ref());
-        let newest = newest
-            .filter(|head| head.volume == volume)
-            .max_by_key(|head| head.sequence);
-        let copies = newest.map_or(Vec::new(), |head| head.copies.clone());
-        let mut rest = Vec::new();
+    /// Gives each directory a place: to those with a copy of the index, the newest first, one of those that the newest
+    /// head of all names, since no copy counts anywhere else; to the others their last one, or else any.
+    fn guess(&mut self, volume: VolumeId, newest: Option<&Head>, lost: Vec<(StoreRef, Traces)>) {
+        let mut with_index: Vec<(String, u64)> = Vec::new();
+        let mut without = Vec::new();
+        let mut heads = Vec::from_iter(newest.cloned());
         for (store, traces) in lost {
             let path = store.label();
             if traces.volume().is_some_and(|named| named != volume) {
@@ -169,21 +170,44 @@ impl Bereft {
                 self.nameless.push(path.clone());
             }
             self.stores.push(store);
+            match traces.of_volume(volume).head {
+                Some(head) => {
+                    with_index.push((path, head.sequence));
+                    heads.push(head);
+                }
+                None => without.push(path),
+            }
+        }
+        with_index.sort_by_key(|(_, sequence)| Reverse(*sequence));
+        let newest = heads.iter().max_by_key(|head| head.sequence);
+        let is_copy = |index: &MemberIndex| newest.is_some_and(|head| head.copies.contains(index));
+        let seats = self.seats.clone().into_iter();
+        let (mut of_copies, mut free): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            seats.partition(|(index, _)| is_copy(index));
+        let mut with_index: Vec<_> = with_index.into_iter().map(|(path, _)| path).collect();
+        let older = with_index.split_off(of_copies.len().min(with_index.len()));
+        self.copies = of_copies.keys().copied().collect();
+        self.holders = with_index.iter().cloned().collect();
+        self.seat(with_index, &mut of_copies);
+        free.append(&mut of_copies);
+        self.seat([without, older].concat(), &mut free);
+    }
+
+    /// Gives directories places that are free, as far as there are any: their last ones, or else any.
+    fn seat(&mut self, paths: Vec<String>, free: &mut BTreeMap<MemberIndex, String>) {
+        let mut moved = Vec::new();
+        for path in paths {
             let own = free.iter().find(|(_, seat)| **seat == path);
             match own.map(|(index, _)| *index) {
                 Some(index) => {
                     free.remove(&index);
                     self.guess.insert(path, index);
                 }
-                None => rest.push((path, traces.head.is_some())),
+                None => moved.push(path),
             }
         }
-        rest.sort_by_key(|(_, has_index)| !has_index);
-        for (path, has_index) in rest {
-            let fits = |index: &&MemberIndex| copies.contains(index) == has_index;
-            let seat = free.keys().find(fits).or(free.keys().next()).copied();
-            if let Some(index) = seat {
-                free.remove(&index);
+        for path in moved {
+            if let Some((index, _)) = free.pop_first() {
                 self.guess.insert(path, index);
             }
         }
@@ -197,8 +221,8 @@ struct Reference {
     record: Option<RecordHeader>,
     /// Whether the journals of several members end there.
     is_sure: bool,
-    /// The number of the newest copy of the index.
-    sequence: Option<u64>,
+    /// The newest head of all copies of the index.
+    head: Option<Head>,
     may_be_parted: bool,
 }
 
@@ -209,13 +233,13 @@ impl Reference {
         executor: &Executor,
     ) -> Self {
         let mut records = Vec::new();
-        let mut sequence = None;
+        let mut heads = Vec::new();
         for found in found.filter(|found| found.block.head() == tip.head()) {
             match Traces::of(&found.store, executor) {
                 Ok(traces) => {
                     let traces = traces.of_volume(tip.volume);
                     records.extend(traces.record);
-                    sequence = sequence.max(traces.head.map(|head| head.sequence));
+                    heads.extend(traces.head);
                 }
                 // The others say as much, or less is made anew.
                 Err(error) => log::warn!("{}: {}", found.store.label(), chain(&error)),
@@ -229,7 +253,7 @@ impl Reference {
             epoch: tip.head().epoch,
             record,
             is_sure: records.iter().filter(ends_there).count() > 1,
-            sequence,
+            head: heads.into_iter().max_by_key(|head| head.sequence),
             may_be_parted: tip.data_shards <= tip.parity_shards,
         }
     }
@@ -241,7 +265,8 @@ impl Reference {
             record.epoch > self.epoch || reference.is_some_and(|last| record.lsn.0 > last)
         };
         let is_newer = |head: &Head| {
-            let reference = self.sequence.map(|sequence| sequence + IN_FLIGHT);
+            let newest = self.head.as_ref().map(|newest| newest.sequence);
+            let reference = newest.map(|sequence| sequence + IN_FLIGHT);
             reference.is_some_and(|last| head.sequence > last)
         };
         // A copy of the index may have been left long ago; who is level has nothing that others lack.

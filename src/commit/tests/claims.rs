@@ -79,6 +79,16 @@ fn edit(rig: &Rig, disk: usize, change: impl Fn(&mut Superblock)) {
     }
 }
 
+/// Has the superblock of a disk name the path of each member for one that comes so many places later.
+fn move_paths(rig: &Rig, disk: usize, by: usize) {
+    edit(rig, disk, |block| {
+        let paths: Vec<_> = block.members.iter().map(|m| m.path.clone()).collect();
+        for (index, member) in block.members.iter_mut().enumerate() {
+            member.path = paths[(index + by) % paths.len()].clone();
+        }
+    });
+}
+
 /// As long as one is left, all others can be made from it, and nobody has to be verified.
 #[test]
 fn superblocks_of_all_members_but_one_are_made_anew_wherever_the_directories_were() {
@@ -98,12 +108,7 @@ fn superblocks_of_all_members_but_one_are_made_anew_wherever_the_directories_wer
                 lose_superblocks(&rig, &lost);
                 let left: Vec<_> = (0..count).filter(|disk| !lost.contains(disk)).collect();
                 for disk in left {
-                    edit(&rig, disk, |block| {
-                        let paths: Vec<_> = block.members.iter().map(|m| m.path.clone()).collect();
-                        for (index, member) in block.members.iter_mut().enumerate() {
-                            member.path = paths[(index + elsewhere) % count].clone();
-                        }
-                    });
+                    move_paths(&rig, disk, elsewhere);
                 }
                 let (found, others) = claims(&rig).unwrap();
                 assert_eq!(
@@ -285,6 +290,31 @@ fn copies_of_members_that_are_there_and_directories_of_others_get_no_superblock(
     assert_eq!((found.len(), others.len()), (0, 2), "{others:?}");
     let fs = rig.open(&[1]);
     assert_holds(&fs, &model, "without it");
+}
+
+/// Two of seven have it, and whoever goes by the paths finds neither.
+#[test]
+fn superblocks_are_made_anew_where_few_have_the_index_and_all_directories_were_moved() {
+    let (base, model) = written(2, 1, 7, false);
+    let holders = base.holders();
+    assert_eq!(holders.len(), 2);
+    for (left, by) in (0..7).flat_map(|left| (1..7).map(move |by| (left, by))) {
+        let context = format!("{left} has its superblock, moved by {by}");
+        let rig = base.fork();
+        let lost: Vec<_> = (0..7).filter(|disk| *disk != left).collect();
+        lose_superblocks(&rig, &lost);
+        move_paths(&rig, left, by);
+        let (found, others) = claims(&rig).unwrap_or_else(|e| panic!("{context}: {e}"));
+        assert_eq!((found.len(), others), (6, vec![]), "{context}");
+        for holder in holders.iter().filter(|holder| **holder != left) {
+            let claimed = usize::from(found[&format!("disk{holder}")].0);
+            assert!(holders.contains(&claimed), "{context}: {found:?}");
+        }
+        let fs = open_claiming(&rig, &found).unwrap_or_else(|e| panic!("{context}: {e}"));
+        assert_holds(&fs, &model, &context);
+        assert_eq!(put_back(&fs), [0; 0], "{context}");
+        fs.close();
+    }
 }
 
 #[test]
