@@ -22,12 +22,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::lineage::{Found, Lineage, Origin, trace};
 use super::slots::{BAD_SUPERBLOCK, Look, chain, look};
-use super::{Members, MembersError, Unusable};
+use super::{Access, Members, MembersError, Unusable};
 use crate::format::frame::{HEAD_BYTES, Head};
 use crate::format::journal::{self, Preview, RecordHeader};
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_SIZE, Epoch, Generation, Lsn, MemberIndex, VolumeId, files};
 use crate::store::{Executor, Pool, Store, StoreError, StoreErrorKind, StoreRef};
+
+/// What to do with a directory of which nothing can be made.
+const LEAVE_IT: &str =
+    "leave it as it is, and put another directory in its place with `cauchyfs member replace`";
 
 /// Which directories, by path, are which members, although they have lost their superblocks.
 pub type Claims = BTreeMap<String, MemberIndex>;
@@ -118,30 +122,43 @@ impl Members {
                 .collect(),
             ..Bereft::default()
         };
-        let reference = Reference::of(lineage.present.values(), &lineage.tip, executor);
+        let tip = &lineage.tip;
+        let reference = Reference::of(lineage.present.values(), tip, executor);
+        let look = |store: StoreRef| {
+            let traces = Traces::of(&store, executor);
+            (store, traces)
+        };
+        let lost: Vec<_> = lost.into_iter().map(look).collect();
+        let suffices = lineage.check_sufficient(Access::ReadWrite, &[], || false);
+        let is_stray = |traces: &Traces| {
+            suffices.is_ok() && !reference.may_be_parted && reference.is_behind(traces)
+        };
         let mut candidates = Vec::with_capacity(lost.len());
-        for store in lost {
-            let path = store.label();
-            match Traces::of(&store, executor) {
-                Err(error) => bereft.others.push(Unusable {
-                    path,
-                    reason: format!("its superblock is lost, and {}", chain(&error)),
-                }),
-                Ok(traces)
-                    if traces.volume() == Some(lineage.tip.volume)
-                        && reference.is_doubtful(&traces) =>
-                {
-                    bereft.others.push(Unusable {
-                        path,
-                        reason: "its superblock is lost, and nobody can tell whether the volume went on there without the others; leave \
-                                 it as it is, and put another directory in its place with `cauchyfs member replace`"
-                            .to_owned(),
-                    });
+        for (store, traces) in lost {
+            let is_ours = |traces: &Traces| traces.volume() == Some(tip.volume);
+            let why = match &traces {
+                Err(error) => Some(chain(error)),
+                Ok(traces) if !is_ours(traces) => None,
+                Ok(traces) if reference.is_doubtful(traces) => {
+                    let why = "nobody can tell whether the volume went on there without the others";
+                    Some(format!("{why}; {LEAVE_IT}"))
                 }
-                Ok(traces) => candidates.push((store, traces)),
+                Ok(traces) if is_stray(traces) => {
+                    let why =
+                        "it went on without those that have theirs, which are enough without it";
+                    Some(format!("{why}; {LEAVE_IT}"))
+                }
+                Ok(_) => None,
+            };
+            match (traces, why) {
+                (Ok(traces), None) => candidates.push((store, traces)),
+                (_, why) => bereft.others.push(Unusable {
+                    path: store.label(),
+                    reason: format!("its superblock is lost, and {}", why.unwrap_or_default()),
+                }),
             }
         }
-        bereft.guess(lineage.tip.volume, reference.head.as_ref(), candidates);
+        bereft.guess(tip.volume, reference.head.as_ref(), candidates);
         Ok(bereft)
     }
 

@@ -317,6 +317,50 @@ fn superblocks_are_made_anew_where_few_have_the_index_and_all_directories_were_m
     }
 }
 
+/// A copy that went on by itself, say: the others neither need it nor wait for it.
+#[test]
+fn a_stray_that_is_ahead_keeps_nobody_from_getting_a_superblock_where_the_others_suffice() {
+    let (mut rig, model) = written(4, 2, 6, false);
+    let apart = rig.fork();
+    let fs = apart.open(&[]);
+    for file in 50..59 {
+        fs.write(file, &pattern(file, 9_000)).unwrap();
+        fs.sync().unwrap();
+    }
+    fs.close();
+    rig.disks[0] = apart.disks[0].fork();
+    for (lost, suffice) in [(vec![0, 1], true), (vec![0, 1, 2], false)] {
+        let rig = rig.fork();
+        lose_superblocks(&rig, &lost);
+        let asked = claims(&rig);
+        if !suffice {
+            let error = asked.unwrap_err().to_string();
+            assert!(
+                error.contains("disk0 has lost its superblock, and went on"),
+                "{error}"
+            );
+            continue;
+        }
+        let (found, others) = asked.unwrap();
+        assert_eq!(found, claim_of(&[1]));
+        let [stray] = &others[..] else {
+            panic!("{others:?}");
+        };
+        assert_eq!(stray.path, "disk0");
+        assert!(stray.reason.contains("went on without those"), "{stray}");
+        let before = rig.disks[0].open().list("").unwrap();
+        let fs = open_claiming(&rig, &found).unwrap();
+        assert_holds(&fs, &model, "without the stray");
+        assert_eq!(put_back(&fs), [0; 0]);
+        fs.close();
+        assert_eq!(
+            rig.disks[0].open().list("").unwrap(),
+            before,
+            "it is left as it is"
+        );
+    }
+}
+
 #[test]
 fn a_damaged_record_in_the_only_journal_beside_a_superblock_makes_nobody_seem_to_be_ahead() {
     for crashes in [false, true] {
