@@ -15,18 +15,21 @@
 //!
 //! Where there are no more data shards than parity shards a volume can have gone on in two halves, and a member that was
 //! left behind looks like one that others left behind. Nothing is made of a directory there unless it is up to date,
-//! and who has lost its superblock and may know more keeps the others from going on without it.
+//! and who has lost its superblock and may know more keeps the others from going on without it. Only where all members
+//! are at hand, and no superblock that is left is of an epoch without one of those that have lost theirs, it is clear who
+//! left whom behind: who knows more has gone on, with all others that know as much, and begins a new epoch.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::epoch::nonce;
 use super::lineage::{Found, Lineage, Origin, trace};
 use super::slots::{BAD_SUPERBLOCK, Look, chain, look};
 use super::{Access, Members, MembersError, Unusable};
 use crate::format::frame::{HEAD_BYTES, Head};
 use crate::format::journal::{self, Preview, RecordHeader};
-use crate::format::superblock::Superblock;
-use crate::format::{BLOCK_SIZE, Epoch, Generation, Lsn, MemberIndex, VolumeId, files};
+use crate::format::superblock::{EpochMark, LastSeen, MAX_HISTORY, Superblock};
+use crate::format::{BLOCK_SIZE, Epoch, Generation, Lsn, MemberId, MemberIndex, VolumeId, files};
 use crate::store::{Executor, Pool, Store, StoreError, StoreErrorKind, StoreRef};
 
 /// What to do with a directory of which nothing can be made.
@@ -129,6 +132,8 @@ impl Members {
             (store, traces)
         };
         let lost: Vec<_> = lost.into_iter().map(look).collect();
+        let of_lost = lost.iter().filter_map(|(_, traces)| traces.as_ref().ok());
+        let leads = reference.leader(tip, &ids(lineage.present.values()), of_lost);
         let suffices = lineage.check_sufficient(Access::ReadWrite, &[], || false);
         let is_stray = |traces: &Traces| {
             suffices.is_ok() && !reference.may_be_parted && reference.is_behind(traces)
@@ -139,7 +144,7 @@ impl Members {
             let why = match &traces {
                 Err(error) => Some(chain(error)),
                 Ok(traces) if !is_ours(traces) => None,
-                Ok(traces) if reference.is_doubtful(traces) => {
+                Ok(traces) if leads.is_none() && reference.is_doubtful(traces) => {
                     let why = "nobody can tell whether the volume went on there without the others";
                     Some(format!("{why}; {LEAVE_IT}"))
                 }
@@ -275,6 +280,19 @@ impl Reference {
         }
     }
 
+    /// Takes directories that went on for those that are up to date.
+    fn follow<'a>(&mut self, leader: RecordHeader, all: impl Iterator<Item = &'a Traces> + Clone) {
+        let records = all.clone().filter_map(|traces| traces.record);
+        let last = records.filter(|record| is_level(record, &leader, 0));
+        let heads = all.filter_map(|traces| traces.head.clone());
+        self.is_sure = last.count() > 1;
+        self.epoch = self.epoch.max(leader.epoch);
+        self.record = Some(leader);
+        self.head = heads
+            .chain(self.head.take())
+            .max_by_key(|head| head.sequence);
+    }
+
     /// Says whether a directory has seen what no member did that has its superblock.
     fn is_behind(&self, traces: &Traces) -> bool {
         let is_later = |record: &RecordHeader| {
@@ -295,15 +313,44 @@ impl Reference {
     /// Says whether a directory went through all that others did that are up to date.
     fn is_level_with(&self, traces: &Traces) -> bool {
         let away = if self.is_sure { 0 } else { IN_FLIGHT };
-        self.record.zip(traces.record).is_some_and(|(one, other)| {
-            one.life == other.life && one.lsn.0.abs_diff(other.lsn.0) <= away
-        })
+        let both = self.record.zip(traces.record);
+        both.is_some_and(|(one, other)| is_level(&one, &other, away))
+    }
+
+    /// Returns the last record of the directories in which the volume went on, if those that have `lost` their superblocks
+    /// are ahead of those that were `found`, and nobody else can be: all members are among them, and the ones that were
+    /// found are in no epoch without the others. Those that are ahead went on from there together then.
+    fn leader<'a>(
+        &self,
+        tip: &Superblock,
+        found: &BTreeSet<MemberId>,
+        lost: impl Iterator<Item = &'a Traces> + Clone,
+    ) -> Option<RecordHeader> {
+        let members = tip.members.iter().filter(|entry| !entry.is_vacant());
+        let mut away = members.filter(|entry| !found.contains(&entry.id));
+        let is_complete = away.clone().count() == lost.clone().count();
+        if !self.may_be_parted || !is_complete || !away.all(|entry| entry.current) {
+            return None;
+        }
+        let ahead = lost.filter(|traces| self.is_behind(traces));
+        let records: Option<Vec<_>> = ahead.map(|traces| traces.record).collect();
+        let records = records?;
+        let leader = *records.iter().max_by_key(|record| age(record))?;
+        let are_level = records
+            .iter()
+            .all(|record| is_level(record, &leader, IN_FLIGHT));
+        are_level.then_some(leader)
     }
 
     /// Says whether a directory may be another half of the volume.
     fn is_doubtful(&self, traces: &Traces) -> bool {
         self.may_be_parted && !self.is_level_with(traces)
     }
+}
+
+/// Says whether two journals end within so many records of each other.
+fn is_level(one: &RecordHeader, other: &RecordHeader, away: u64) -> bool {
+    one.life == other.life && one.lsn.0.abs_diff(other.lsn.0) <= away
 }
 
 /// Makes the superblocks of directories that are claimed to be members, from those that were found.
@@ -324,13 +371,26 @@ pub(super) fn make(
     if lost.is_empty() {
         return Ok(Vec::new());
     }
-    let reference = Reference::of(found.iter(), tip, executor);
-    let make_one = |(store, index): (StoreRef, MemberIndex)| {
+    let mut claimed = Vec::with_capacity(lost.len());
+    for (store, index) in lost {
+        let traces = Traces::of(&store, executor)?.of_volume(tip.volume);
+        claimed.push((store, index, traces));
+    }
+    let mut tip = tip.clone();
+    let mut reference = Reference::of(found.iter(), &tip, executor);
+    let of_lost = || claimed.iter().map(|(_, _, traces)| traces);
+    if let Some(leader) = reference.leader(&tip, &ids(found), of_lost()) {
+        reference.follow(leader, of_lost());
+        let is_ahead = |traces: &Traces| reference.is_level_with(traces);
+        let ahead = claimed.iter().filter(|(_, _, traces)| is_ahead(traces));
+        let ahead: Vec<_> = ahead.map(|(_, index, _)| *index).collect();
+        tip = gone_on(&tip, leader.epoch, &ahead, found);
+    }
+    let make_one = |(store, index, traces): (StoreRef, MemberIndex, Traces)| {
         let entry = tip.members.get(usize::from(index.0));
         let Some(entry) = entry.filter(|entry| !entry.is_vacant()) else {
             return Err(MembersError::NoSuchMember { index });
         };
-        let traces = Traces::of(&store, executor)?.of_volume(tip.volume);
         if reference.is_behind(&traces) {
             let path = store.label();
             return Err(MembersError::OldSuperblocks { path });
@@ -350,7 +410,42 @@ pub(super) fn make(
             origin,
         })
     };
-    lost.into_iter().map(make_one).collect()
+    claimed.into_iter().map(make_one).collect()
+}
+
+fn ids<'f>(found: impl IntoIterator<Item = &'f Found>) -> BTreeSet<MemberId> {
+    let found = found.into_iter();
+    found.map(|found| found.block.member).collect()
+}
+
+/// Returns a superblock for the epoch, of which nothing is left but what was written in it, in which `ahead` went on
+/// without those that were found. It has a mark of its own: nobody is left who knows the one it had.
+fn gone_on(
+    tip: &Superblock,
+    at_least: Epoch,
+    ahead: &[MemberIndex],
+    found: &[Found],
+) -> Superblock {
+    let marks = tip.history.iter().chain(&tip.proposed);
+    let last = marks.map(|mark| mark.epoch).chain([at_least]).max();
+    let mut gone_on = tip.clone();
+    gone_on.history.push(EpochMark {
+        epoch: Epoch(last.unwrap_or_default().0 + 1),
+        nonce: nonce(),
+    });
+    let surplus = gone_on.history.len().saturating_sub(MAX_HISTORY);
+    gone_on.history.drain(..surplus);
+    for (index, entry) in (0..).map(MemberIndex).zip(&mut gone_on.members) {
+        entry.current = ahead.contains(&index);
+    }
+    let found = found.iter().map(|found| &found.block).filter(|block| {
+        let entry = tip.members.get(usize::from(block.index.0));
+        entry.is_some_and(|entry| entry.id == block.member)
+    });
+    let mut away = tip.last_seen();
+    away.extend(found.map(|block| (block.index, LastSeen::of(block))));
+    gone_on.set_last_seen(&away);
+    gone_on
 }
 
 /// Refuses to go on without directories that have lost their superblocks and have seen what no other has, where the volume

@@ -423,9 +423,9 @@ impl MembersError {
                 }
             )),
             Self::OldSuperblocks { path } => Some(format!(
-                "give the directories with which {path} was mounted last too: with the superblock of one of them that of \
-                 {path} can be made anew; without any, `mount -o ro` and `cauchyfs extract` show what the others held before; \
-                 leave {path} as it is"
+                "give all directories of the volume to `cauchyfs check --repair`: with the superblock of one with which {path} \
+                 was mounted last, or if none is missing, that of {path} can be made anew; without, `mount -o ro` and \
+                 `cauchyfs extract` show what the others held before; leave {path} as it is"
             )),
             Self::SplitBrain { halves } => Some(way_out(halves)),
             Self::Overtaken { half } => Some(format!(

@@ -460,3 +460,59 @@ fn said_by_status(volume: &TestVolume) -> (i32, String) {
     let code = output.status.code().expect("it was not killed");
     (code, String::from_utf8_lossy(&output.stdout).into_owned())
 }
+
+/// Those that are left behind have their superblocks, and say that they went nowhere without the others.
+#[test]
+fn the_half_that_went_on_gets_its_superblocks_back_from_the_one_that_was_left_behind() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = two_plus_two();
+    write_alone(&volume, &[0, 1], "since", 2);
+    for member in &volume.members[..2] {
+        fs::remove_file(member.join("superblock")).expect("the volume is not in use");
+    }
+    let all: Vec<_> = volume.members.iter().collect();
+    let refused = volume.try_mount(&[0, 1, 2, 3], &[]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        said.contains("has lost its superblock, and went on"),
+        "{said}"
+    );
+    assert!(said.contains("to `cauchyfs check --repair`"), "{said}");
+    let before: Vec<_> = volume
+        .members
+        .iter()
+        .map(|member| content(member))
+        .collect();
+    // One that is missing may have gone on with them, or alone.
+    let (code, said) = run(&["check", "--repair"], &all[..3]);
+    assert!(
+        code == 2 && said.contains("has lost its superblock"),
+        "{said}"
+    );
+    let after: Vec<_> = volume
+        .members
+        .iter()
+        .map(|member| content(member))
+        .collect();
+    assert!(after == before, "all is left as it is");
+
+    let (_, said) = run(&["check", "--repair"], &all);
+    assert!(
+        volume
+            .members
+            .iter()
+            .all(|member| member.join("superblock").exists()),
+        "{said}"
+    );
+    let mounted = volume.try_mount(&[0, 1, 2, 3], &[]);
+    assert!(matches!(mounted.status.code(), Some(0 | 3)), "{mounted:?}");
+    assert!(fs::read(volume.path("both")).expect("it is there") == pattern(1, BOTH));
+    assert!(fs::read(volume.path("since")).expect("it is there") == pattern(2, 300_000));
+    eventually("the others have what they missed", || {
+        volume.members_in("online") == 4
+    });
+    volume.unmount();
+}

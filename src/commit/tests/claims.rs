@@ -3,7 +3,7 @@
 use super::*;
 use crate::format::MemberIndex;
 use crate::format::superblock::{SLOT_BYTES, SLOTS, Superblock};
-use crate::members::{Claims, MembersError, Unusable};
+use crate::members::{Claims, Members, MembersError, Unusable};
 
 /// Makes a volume with files of every kind of length, written in two mounts; the second ends with a crash if
 /// `crashes`.
@@ -388,6 +388,108 @@ fn a_damaged_record_in_the_only_journal_beside_a_superblock_makes_nobody_seem_to
     }
 }
 
+/// Returns a volume of which members 1 and above were left behind, with what was written since, and the directories
+/// that are ahead.
+fn with_members_left_behind(data: usize, parity: usize) -> (Rig, Model, Vec<usize>) {
+    let (rig, mut model) = written(data, parity, data + parity, false);
+    let ahead: Vec<usize> = (0..data).collect();
+    let behind: Vec<usize> = (data..data + parity).collect();
+    let fs = rig.open(&behind);
+    for file in 50..59 {
+        let bytes = pattern(file, 9_000);
+        fs.write(file, &bytes).unwrap();
+        fs.sync().unwrap();
+        model.insert(file, bytes);
+    }
+    fs.close();
+    (rig.fork(), model, ahead)
+}
+
+/// As long as all members are there, those whose superblocks are left say that they were not mounted without the others.
+#[test]
+fn the_only_directories_that_are_up_to_date_get_their_superblocks_back_from_those_that_they_left_behind()
+ {
+    for (data, parity) in [(1, 1), (1, 2), (2, 2), (2, 3)] {
+        let (base, model, ahead) = with_members_left_behind(data, parity);
+        let context = format!("{data}+{parity}");
+        let rig = base.fork();
+        lose_superblocks(&rig, &ahead);
+        let error = TestFs::open(rig.stores(&[]), Access::ReadWrite).err();
+        let error = error.expect("they would part the volume").to_string();
+        assert!(error.contains("went on without"), "{context}: {error}");
+        let (found, others) = claims(&rig).unwrap();
+        assert_eq!(
+            (found.clone(), others),
+            (claim_of(&ahead), vec![]),
+            "{context}"
+        );
+        let fs = open_claiming(&rig, &found).unwrap();
+        assert_holds(&fs, &model, &context);
+        assert_eq!(put_back(&fs), [0; 0], "{context}");
+        fs.close();
+        let fs = rig.open_in(&[], &context);
+        assert_holds(&fs, &model, &context);
+        fs.close();
+        // Each has its own superblock, and they all are of one history.
+        for disk in 0..data + parity {
+            let others: Vec<_> = (0..data + parity).filter(|other| *other != disk).collect();
+            let members = Members::survey(rig.stores(&others), executor()).unwrap();
+            assert_eq!(members.live(), [MemberIndex(disk as u16)], "{context}");
+        }
+
+        // With one of the others missing nobody knows with whom they went on.
+        let rig = base.fork();
+        lose_superblocks(&rig, &ahead);
+        let last = data + parity - 1;
+        if parity > 1 {
+            let stores = rig.stores(&[last]);
+            let asked = Pipeline::claims(&stores, &options(Access::ReadOnly), &executor());
+            let (found, others) = asked.unwrap();
+            assert_eq!(
+                (found.len(), others.len()),
+                (0, data),
+                "{context}: {others:?}"
+            );
+        }
+    }
+}
+
+/// Wherever making them anew is cut off, the next attempt comes to the same.
+#[test]
+fn those_that_are_ahead_get_their_superblocks_back_wherever_that_is_cut_off() {
+    let (base, model, ahead) = with_members_left_behind(2, 2);
+    lose_superblocks(&base, &ahead);
+    base.cut(CutPolicy::Keep);
+    let found = claim_of(&ahead);
+    let mut call = 1;
+    loop {
+        let mut is_over = true;
+        for policy in ways_to_cut(call) {
+            let rig = base.fork();
+            let plan = FaultPlan::new();
+            plan.add(power_cut_at(call));
+            let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
+            let options = options(Access::ReadWrite);
+            let opened = Pipeline::open_claiming(stores, &found, &options, executor());
+            is_over &= plan.triggered() == 0;
+            drop(opened);
+            let rig = rig.fork();
+            rig.cut(policy);
+            let context = format!("call {call}, {policy:?}");
+            let (again, others) = claims(&rig).unwrap_or_else(|e| panic!("{context}: {e}"));
+            assert_eq!(others, [], "{context}");
+            let fs = open_claiming(&rig, &again).unwrap_or_else(|e| panic!("{context}: {e}"));
+            assert_holds(&fs, &model, &context);
+            fs.close();
+        }
+        if is_over {
+            break;
+        }
+        call += 1;
+    }
+    assert!(call > 10, "{call} calls");
+}
+
 /// Where a volume can go on in two halves, the one that has lost its superblock is given up by nobody but its owner.
 #[test]
 fn a_half_that_has_lost_its_superblock_is_neither_made_a_member_nor_gone_on_without() {
@@ -420,6 +522,11 @@ fn a_half_that_has_lost_its_superblock_is_neither_made_a_member_nor_gone_on_with
             };
             let before = segments(&mixed);
             let (found, others) = claims(&mixed).unwrap();
+            if here == 0 {
+                // Nobody went on but they.
+                assert_eq!((found, others), (claim_of(&halves[1]), vec![]), "{context}");
+                continue;
+            }
             assert_eq!(
                 (found, others.len()),
                 (Claims::new(), halves[1].len()),
