@@ -147,6 +147,9 @@ pub(super) struct MountArguments {
     /// This is the daemon; standard output is where its parent waits for news.
     #[arg(long, hide = true)]
     pub(super) report: bool,
+    /// A directory that is known not to answer; for the daemon, whose parent has waited for it.
+    #[arg(long, hide = true, value_name = "DIR")]
+    pub(super) silent: Vec<PathBuf>,
     /// The directories, then where to mount.
     #[arg(value_name = "DIR... MOUNTPOINT", required = true, num_args = 2..)]
     pub(super) paths: Vec<PathBuf>,

@@ -22,7 +22,7 @@ use crate::fs::check;
 /// If it cannot be opened at all.
 pub(super) fn run(arguments: &CheckArguments) -> Result<Outcome, Failure> {
     let directories = Directories::find(&arguments.directories)?;
-    mounts::refuse_mounted(&directories.present)?;
+    mounts::refuse_mounted(&directories)?;
     let volume = if arguments.repair {
         mounts::refuse_other_half(&directories, MEMBER_TIMEOUT)?;
         overtaken::refuse(&directories, MEMBER_TIMEOUT)?;

@@ -5,21 +5,24 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::failure::{Failure, warn};
-use super::in_time::ask_each;
+use super::in_time::Silent;
 use super::unmount::is_abandoned;
 use super::volume::MEMBER_TIMEOUT;
 use crate::format::files::{JOURNALS, SUPERBLOCK};
 use crate::fuse::mountinfo::{self, MountEntry};
 
 /// The directories of a volume that is to be opened.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Directories {
     /// Those that exist: absolute and free of symlinks.
     pub(super) present: Vec<PathBuf>,
     /// Those that do not, or do not answer: absolute, and free of symlinks as far as they can be followed.
     pub(super) absent: Vec<PathBuf>,
+    /// Which of all these have not answered in time.
+    pub(super) silent: Silent,
 }
 
 impl Directories {
@@ -30,13 +33,28 @@ impl Directories {
     /// If one is no directory, or is given twice in whatever spelling, or lies inside another, or if
     /// none exists.
     pub(super) fn find(typed: &[PathBuf]) -> Result<Self, Failure> {
+        Self::find_within(typed, MEMBER_TIMEOUT, Silent::default())
+    }
+
+    /// The same, but waits no longer than `patience` for one that hangs, and not for those that are known to be silent.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Directories::find`].
+    pub(super) fn find_within(
+        typed: &[PathBuf],
+        patience: Duration,
+        silent: Silent,
+    ) -> Result<Self, Failure> {
         let mut present = Vec::new();
         let mut absent = Vec::new();
-        let looked = ask_each(typed, MEMBER_TIMEOUT, look);
+        let looked = silent.ask_each(typed, patience, look);
         for (path, looked) in typed.iter().zip(looked) {
             let Some(looked) = looked else {
                 // Its parent may not answer either.
-                absent.push(std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                silent.note(&path, patience);
+                absent.push(path);
                 continue;
             };
             match looked {
@@ -60,7 +78,11 @@ impl Directories {
         if present.is_empty() {
             return Err(none_exists(&absent));
         }
-        Ok(Self { present, absent })
+        Ok(Self {
+            present,
+            absent,
+            silent,
+        })
     }
 
     /// Makes and checks the directories of a volume that is to be created, and has `use_them` do so. Returns

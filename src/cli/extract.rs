@@ -64,7 +64,7 @@ pub(super) fn run(arguments: &ExtractArguments) -> Result<Outcome, Failure> {
         .split_first()
         .ok_or_else(|| Failure::usage("--to needs a directory"))?;
     let directories = Directories::find(&arguments.directories)?;
-    mounts::refuse_mounted(&directories.present)?;
+    mounts::refuse_mounted(&directories)?;
     let out = std::path::absolute(out).map_err(Failure::environment)?;
     if let Some(member) = directories
         .present

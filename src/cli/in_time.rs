@@ -1,13 +1,61 @@
 //! Asking directories of which one may hang, without waiting for that one.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+
+/// Directories that did not answer in time: of those nothing more is asked, and nobody waits for them again.
+#[derive(Debug, Default)]
+pub(super) struct Silent(Mutex<BTreeSet<PathBuf>>);
+
+impl Silent {
+    /// Asks each path that is not known to be silent, like [`ask_each`]. Who does not answer is silent from then on.
+    pub(super) fn ask_each<T: Send + 'static>(
+        &self,
+        paths: &[PathBuf],
+        patience: Duration,
+        ask: impl Fn(&Path) -> T + Clone + Send + 'static,
+    ) -> Vec<Option<T>> {
+        let is_asked: Vec<bool> = paths.iter().map(|path| !self.has(path)).collect();
+        let asked = paths
+            .iter()
+            .zip(&is_asked)
+            .filter(|(_, is_asked)| **is_asked);
+        let asked: Vec<PathBuf> = asked.map(|(path, _)| path.clone()).collect();
+        let mut answers = ask_each(&asked, patience, ask).into_iter();
+        let answer = |(path, is_asked): (&PathBuf, bool)| {
+            if !is_asked {
+                return None;
+            }
+            let answer = answers.next().flatten();
+            if answer.is_none() {
+                self.note(path, patience);
+            }
+            answer
+        };
+        paths.iter().zip(is_asked).map(answer).collect()
+    }
+
+    /// Takes note of a directory on which something hung for so long.
+    pub(super) fn note(&self, path: &Path, patience: Duration) {
+        if self.0.lock().insert(path.to_owned()) {
+            let shown = path.display();
+            log::info!("{shown} has not answered within {patience:?}, and is not waited for again");
+        }
+    }
+
+    pub(super) fn has(&self, path: &Path) -> bool {
+        self.0.lock().contains(path)
+    }
+}
+
 /// Asks each path on a thread of its own. Returns the answers in the order of the paths; none from those that do not
 /// answer within `patience`, whose threads end when they do.
-pub(super) fn ask_each<T: Send + 'static>(
+fn ask_each<T: Send + 'static>(
     paths: &[PathBuf],
     patience: Duration,
     ask: impl Fn(&Path) -> T + Clone + Send + 'static,
@@ -50,6 +98,36 @@ mod tests {
         });
         let expected = [Some("a".into()), None, Some("b".into())];
         assert_eq!(answers, expected);
+        drop(stop);
+    }
+
+    #[test]
+    fn who_did_not_answer_once_is_not_asked_again() {
+        let paths = ["a", "hangs", "b"].map(PathBuf::from);
+        let (stop, hang) = channel::<()>();
+        let hang = std::sync::Arc::new(std::sync::Mutex::new(hang));
+        let asked = std::sync::Arc::new(Mutex::new(Vec::new()));
+        let silent = Silent::default();
+        let log = std::sync::Arc::clone(&asked);
+        let ask = move |path: &Path| {
+            log.lock().push(path.to_owned());
+            if path == Path::new("hangs") {
+                // Until the other end is gone.
+                hang.lock().unwrap().recv().unwrap_err();
+            }
+        };
+        let answers = silent.ask_each(&paths, Duration::from_millis(500), ask.clone());
+        assert_eq!(answers, [Some(()), None, Some(())]);
+        assert!(silent.has(&paths[1]) && !silent.has(&paths[2]));
+        // Nobody waits for it once more.
+        let answers = silent.ask_each(&paths, Duration::from_secs(60), ask);
+        assert_eq!(answers, [Some(()), None, Some(())]);
+        let times = asked
+            .lock()
+            .iter()
+            .filter(|path| **path == paths[1])
+            .count();
+        assert_eq!(times, 1);
         drop(stop);
     }
 }

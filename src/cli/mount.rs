@@ -7,6 +7,7 @@ use super::args::MountArguments;
 use super::daemon::{self, Plan};
 use super::directories::{Directories, check_mountpoint, hidden_at, split_source};
 use super::failure::{Failure, Outcome, warn};
+use super::in_time::Silent;
 use super::logging;
 use super::options::MountOptions;
 use crate::codec;
@@ -59,7 +60,13 @@ fn plan(arguments: &MountArguments) -> Result<Plan, Failure> {
         options.apply(list)?;
     }
     let (typed, mountpoint, source) = split_paths(arguments)?;
-    let directories = Directories::find(&typed)?;
+    let silent = Silent::default();
+    let patience = arguments.member_timeout;
+    arguments
+        .silent
+        .iter()
+        .for_each(|path| silent.note(path, patience));
+    let directories = Directories::find_within(&typed, patience, silent)?;
     let mountpoint = check_mountpoint(&mountpoint, &directories.present)?;
     if !arguments.report {
         hidden_at(&mountpoint).iter().for_each(warn);
@@ -153,6 +160,10 @@ fn command_line(arguments: &MountArguments, plan: &Plan, verbosity: u8) -> Vec<O
     if let Some(file) = &arguments.log_file {
         let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
         line.extend(["--log-file".into(), file.into()]);
+    }
+    let directories = plan.directories.absent.iter();
+    for path in directories.filter(|path| plan.directories.silent.has(path)) {
+        line.extend(["--silent".into(), path.into()]);
     }
     line.push("--".into());
     line.extend(plan.directories.present.iter().map(Into::into));

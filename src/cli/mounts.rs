@@ -12,16 +12,21 @@ use std::time::Duration;
 use super::control::{self, Answer, Request};
 use super::directories::Directories;
 use super::failure::Failure;
-use super::in_time::ask_each;
 use super::volume::{MEMBER_TIMEOUT, survey};
 use crate::fuse::mountinfo::{self, MountEntry};
 use crate::store::DirStore;
 
 /// Returns the running mount that uses one of `directories`, if any.
-pub(super) fn mount_using(directories: &[PathBuf]) -> Option<MountEntry> {
+pub(super) fn mount_using(
+    directories: &Directories,
+    member_timeout: Duration,
+) -> Option<MountEntry> {
     let may_be_locked = |path: &Path| DirStore::open(path).is_ok_and(|store| store.may_be_locked());
-    let asked = ask_each(directories, MEMBER_TIMEOUT, may_be_locked);
-    let locked = directories.iter().zip(asked);
+    let present = &directories.present;
+    let asked = directories
+        .silent
+        .ask_each(present, member_timeout, may_be_locked);
+    let locked = present.iter().zip(asked);
     let locked: Vec<PathBuf> = locked
         .filter(|(_, is_locked)| *is_locked == Some(true))
         .map(|(path, _)| path.clone())
@@ -42,8 +47,8 @@ pub(super) fn mount_using(directories: &[PathBuf]) -> Option<MountEntry> {
 /// # Errors
 ///
 /// If one does.
-pub(super) fn refuse_mounted(directories: &[PathBuf]) -> Result<(), Failure> {
-    let Some(entry) = mount_using(directories) else {
+pub(super) fn refuse_mounted(directories: &Directories) -> Result<(), Failure> {
+    let Some(entry) = mount_using(directories, MEMBER_TIMEOUT) else {
         return Ok(());
     };
     let shown = entry.mountpoint.display();

@@ -43,7 +43,8 @@ fn has_no_halves(geometry: Geometry) -> bool {
 /// Returns the geometry that the first of the members tells who answers; none if nobody does in time.
 fn geometry_of(directories: &Directories, member_timeout: Duration) -> Option<Geometry> {
     let (told, geometries) = channel();
-    for path in &directories.present {
+    let answering = directories.present.iter();
+    for path in answering.filter(|path| !directories.silent.has(path)) {
         let told = told.clone();
         look_at(path, move |path| {
             let store = DirStore::open(path)?;

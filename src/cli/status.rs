@@ -44,7 +44,7 @@ fn find(arguments: &StatusArguments) -> Result<Report, Failure> {
         }
     }
     let directories = Directories::find(&arguments.paths)?;
-    if let Some(entry) = mounts::mount_using(&directories.present) {
+    if let Some(entry) = mounts::mount_using(&directories, MEMBER_TIMEOUT) {
         let report = control::live_report(&entry.mountpoint, &entry)?;
         refuse_others(&directories, &report, &entry.mountpoint)?;
         return Ok(report);

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::directories::Directories;
 use super::failure::{Failure, Fault, warn};
-use super::in_time::ask_each;
 use super::report::{
     CapacityReport, ErrorCounts, GeometryReport, IndexReport, LostFiles, MemberReport, MemberState,
     RebuildReport, RebuildState, RedundancyReport, Report, ScrubReport, State,
@@ -29,6 +28,9 @@ use opening::open_pipeline;
 
 /// How long a member may take for one operation before it counts as hung, unless somebody says otherwise.
 pub(super) const MEMBER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a directory is left out on which something hangs.
+const SILENT: &str = "it does not answer";
 
 /// Files that are listed by name at most.
 const MOST_LISTED: usize = 100_000;
@@ -88,14 +90,19 @@ pub(super) fn stores(directories: &[PathBuf]) -> Result<Vec<StoreRef>, Failure> 
 }
 
 /// Opens directories as stores and leaves out those that cannot be, with a note each.
-fn usable_stores(directories: &Directories) -> (Vec<StoreRef>, Vec<Unusable>) {
-    let mut notes: Vec<Unusable> = directories
-        .absent
-        .iter()
-        .map(|path| unusable(path.display().to_string(), members::ABSENT))
-        .collect();
+fn usable_stores(
+    directories: &Directories,
+    member_timeout: Duration,
+) -> (Vec<StoreRef>, Vec<Unusable>) {
+    let absent = |path: &PathBuf| {
+        let is_silent = directories.silent.has(path);
+        let reason = if is_silent { SILENT } else { members::ABSENT };
+        unusable(path.display().to_string(), reason)
+    };
+    let mut notes: Vec<Unusable> = directories.absent.iter().map(absent).collect();
     let mut stores: Vec<StoreRef> = Vec::new();
-    let opened = ask_each(&directories.present, MEMBER_TIMEOUT, |path| {
+    let silent = &directories.silent;
+    let opened = silent.ask_each(&directories.present, member_timeout, |path| {
         DirStore::open(path)
     });
     for (path, opened) in directories.present.iter().zip(opened) {
@@ -103,10 +110,18 @@ fn usable_stores(directories: &Directories) -> (Vec<StoreRef>, Vec<Unusable>) {
         match opened {
             Some(Ok(store)) => stores.push(Arc::new(store)),
             Some(Err(error)) => notes.push(unusable(path, &one_line(&error))),
-            None => notes.push(unusable(path, "it does not answer")),
+            None => notes.push(unusable(path, SILENT)),
         }
     }
     (stores, notes)
+}
+
+/// Takes note of the directories on which something hangs that was asked of them over an executor.
+fn note_silent(directories: &Directories, stores: &[StoreRef], executor: &Executor) {
+    for store in stores.iter().filter(|store| executor.is_hanging(store)) {
+        let path = PathBuf::from(store.label());
+        directories.silent.note(&path, executor.timeout());
+    }
 }
 
 /// Notes why a directory is left out, its path not twice.
@@ -321,9 +336,11 @@ pub(super) fn survey_members(
     directories: &Directories,
     member_timeout: Duration,
 ) -> Result<(Arc<Members>, Vec<Unusable>), Failure> {
-    let (stores, mut notes) = usable_stores(directories);
-    let members = Members::survey(stores, executor(member_timeout))
-        .map_err(|error| members_failure(&error))?;
+    let (stores, mut notes) = usable_stores(directories, member_timeout);
+    let executor = executor(member_timeout);
+    let members = Members::survey(stores.clone(), Arc::clone(&executor));
+    note_silent(directories, &stores, &executor);
+    let members = members.map_err(|error| members_failure(&error))?;
     notes.extend(members.unusable().iter().cloned());
     Ok((members, notes))
 }

@@ -62,7 +62,10 @@ impl Pipeline {
             ..options.clone()
         };
         let guess = &bereft.guess;
-        let pipeline = Self::open_claiming(stores.to_vec(), guess, &options, Arc::clone(executor))?;
+        // Who hangs would be waited for once more.
+        let answering = stores.iter().filter(|store| !executor.is_hanging(store));
+        let answering = answering.cloned().collect();
+        let pipeline = Self::open_claiming(answering, guess, &options, Arc::clone(executor))?;
         let mut shown = BTreeMap::new();
         for store in &bereft.stores {
             shown.insert(store.label(), pipeline.shown_by(store)?);

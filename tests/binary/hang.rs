@@ -109,6 +109,49 @@ fn unmount_ends_although_a_member_hangs_and_the_others_can_be_mounted_at_once() 
     below.unmount();
 }
 
+/// Also while the volume is opened, in whichever stage of that it is noticed: where halves are looked for there are most.
+#[test]
+fn a_mount_waits_for_a_directory_that_hangs_as_long_as_it_was_told_and_goes_on_without_it() {
+    if skip_mounts() {
+        return;
+    }
+    let mirror = Shape {
+        data: 1,
+        parity: 1,
+        members: 2,
+        ..Shape::FOUR_TWO
+    };
+    let below = TestVolume::create(mirror, 1024);
+    below.mount();
+    let disk = Disk::new(DiskKind::Tmpfs, 512);
+    let on_disk = (1..3).map(|number| disk.path().join(format!("d{number}")));
+    let members = [below.path("d0")].into_iter().chain(on_disk).collect();
+    let shape = Shape {
+        parity: 2,
+        members: 3,
+        ..mirror
+    };
+    let volume = TestVolume::create_in(shape, members, vec![disk]);
+    volume.mount();
+    write_large(&volume.path("large"), 1, 5 << 20).unwrap();
+    volume.unmount();
+
+    let stopped = Stopped::stop(below.daemon().expect("a daemon serves the mount"));
+    let mounted = volume.try_mount(&[0, 1, 2], &["-v", "--member-timeout", "1100ms"]);
+    assert_eq!(mounted.status.code(), Some(3), "{mounted:?}");
+    let said = String::from_utf8_lossy(&mounted.stderr).into_owned() + &volume.log();
+    let hung = volume.members[0].display();
+    let line = format!("{hung} has not answered within 1.1s, and is not waited for again");
+    assert!(said.contains(&line), "{said}");
+    assert!(said.contains("it does not answer"), "{said}");
+    check_large(&volume.path("large"), 1, 5 << 20);
+    drop(stopped);
+    eventually("it is taken in when it answers", || volume.status().1 == 0);
+    volume.unmount();
+    volume.assert_intact();
+    below.unmount();
+}
+
 /// A process that keeps a directory locked, as a daemon does that cannot end.
 struct Keeper(Child);
 

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{VolumeOptions, executor, members_failure, storage_failure, survey, usable_stores};
+use super::{
+    SILENT, VolumeOptions, executor, members_failure, note_silent, storage_failure, survey,
+    unusable, usable_stores,
+};
 use crate::cli::directories::Directories;
 use crate::cli::failure::{Failure, Fault};
 use crate::cli::mounts;
@@ -11,7 +14,7 @@ use crate::cli::report::MemberReport;
 use crate::commit::{CommitError, OpenOptions, Pipeline};
 use crate::members::{MembersError, Unusable};
 use crate::meta::MetaError;
-use crate::store::StoreRef;
+use crate::store::{Executor, StoreRef};
 
 /// How long directories that nothing mounted uses may stay in use: by a daemon that is flushing what
 /// `umount` left to it, or by a command that looks at them.
@@ -41,10 +44,10 @@ pub(super) fn open_pipeline(
     let mut partly_since: Option<Instant> = None;
     let mut left_out = Vec::new();
     loop {
-        let (mut stores, mut notes) = usable_stores(directories);
+        let (mut stores, mut notes) = usable_stores(directories, options.member_timeout);
         stores.retain(|store| is_elsewhere(&store.label(), &left_out));
         notes.append(&mut left_out);
-        let error = match try_to_open(stores, options, &mut notes) {
+        let error = match try_to_open(stores, directories, options, &mut notes) {
             Ok(pipeline) => return Ok((pipeline, notes)),
             Err(error) => error,
         };
@@ -60,7 +63,7 @@ pub(super) fn open_pipeline(
             }
         };
         let failure = members_failure(in_use);
-        if let Some(entry) = mounts::mount_using(&directories.present) {
+        if let Some(entry) = mounts::mount_using(directories, options.member_timeout) {
             let shown = entry.mountpoint.display();
             return Err(failure.advise(format!("the volume is mounted at {shown}")));
         }
@@ -95,9 +98,12 @@ fn is_elsewhere(path: &str, notes: &[Unusable]) -> bool {
 /// Opens a volume, and notes which directories could not be used.
 fn try_to_open(
     stores: Vec<StoreRef>,
+    directories: &Directories,
     options: &VolumeOptions,
     notes: &mut Vec<Unusable>,
 ) -> Result<Arc<Pipeline>, CommitError> {
+    let executor = executor(options.member_timeout);
+    let all = stores.clone();
     let open = OpenOptions {
         access: options.access,
         engine: options.engine.clone(),
@@ -105,11 +111,13 @@ fn try_to_open(
         index_cache_bytes: options.cache_bytes / 2,
         threads: options.threads,
     };
-    let pipeline = if options.restores_superblocks {
-        open_restoring(stores, &open, options.member_timeout, notes)?
+    let opened = if options.restores_superblocks {
+        open_restoring(stores, &open, &executor, notes)
     } else {
-        Pipeline::open(stores, &open, executor(options.member_timeout))?
+        Pipeline::open(stores, &open, Arc::clone(&executor))
     };
+    note_silent(directories, &all, &executor);
+    let pipeline = opened?;
     for unusable in pipeline.members().unusable() {
         if is_elsewhere(&unusable.path, notes) {
             notes.push(unusable.clone());
@@ -123,13 +131,16 @@ fn try_to_open(
 fn open_restoring(
     stores: Vec<StoreRef>,
     options: &OpenOptions,
-    member_timeout: Duration,
+    executor: &Arc<Executor>,
     notes: &mut Vec<Unusable>,
 ) -> Result<Arc<Pipeline>, CommitError> {
-    let executor = executor(member_timeout);
-    let (claims, others) = Pipeline::claims(&stores, options, &executor)?;
+    let (claims, others) = Pipeline::claims(&stores, options, executor)?;
     notes.extend(others);
-    Pipeline::open_claiming(stores, &claims, options, executor)
+    let (silent, stores): (Vec<_>, Vec<_>) = stores
+        .into_iter()
+        .partition(|store| executor.is_hanging(store));
+    notes.extend(silent.iter().map(|store| unusable(store.label(), SILENT)));
+    Pipeline::open_claiming(stores, &claims, options, Arc::clone(executor))
 }
 
 /// Puts into words why a volume could not be opened: what is damaged may be whole on who is away.
