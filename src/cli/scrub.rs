@@ -45,6 +45,9 @@ pub(super) struct Scrubbed {
     /// Shards that could not be verified, though they should be at hand.
     #[serde(default)]
     pub(super) unverified: u64,
+    /// The members at hand that were put back from an earlier time and are not verified yet.
+    #[serde(default)]
+    pub(super) unverified_members: Vec<UnverifiedMember>,
     /// The members of which it found something to be wrong, or gone, as far as that is known.
     #[serde(default)]
     pub(super) defects: Vec<MemberDefects>,
@@ -55,6 +58,24 @@ pub(super) struct Scrubbed {
     pub(super) finished_at: Option<String>,
     #[serde(flatten)]
     pub(super) lost: LostFiles,
+}
+
+/// A member that counts for nothing until a scrub verifies it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct UnverifiedMember {
+    pub(super) index: u16,
+    pub(super) path: String,
+}
+
+impl fmt::Display for UnverifiedMember {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { index, path } = self;
+        write!(
+            f,
+            "member {index} ({path}) is from an earlier time, and not verified: what it holds counts once a scrub could \
+             read all of it"
+        )
+    }
 }
 
 /// How many pieces of a member were wrong, or gone.
@@ -80,6 +101,7 @@ impl Scrubbed {
         if self.bytes_lost > 0 || !self.lost.is_empty() {
             Outcome::Lost
         } else if (self.wrong, self.missing, self.unverified) != (0, 0, 0)
+            || !self.unverified_members.is_empty()
             || self.state != ScrubState::Finished
         {
             Outcome::Degraded
@@ -133,6 +155,10 @@ impl Scrubbed {
             lines.push(format!(
                 "{were} not verified, being away or unreadable when passed; `cauchyfs scrub` tries again"
             ));
+        }
+        if self.state == ScrubState::Finished {
+            let members = self.unverified_members.iter();
+            lines.extend(members.map(ToString::to_string));
         }
         if self.bytes_lost > 0 {
             lines.push(format!("{} are lost", format_size(self.bytes_lost)));
@@ -214,6 +240,7 @@ mod tests {
             missing: 0,
             missing_for_now: 0,
             unverified: 0,
+            unverified_members: Vec::new(),
             defects: Vec::new(),
             bytes_lost: 0,
             began_at: None,
@@ -260,6 +287,17 @@ mod tests {
                 .for_people(false)
                 .contains("1 shard was not verified")
         );
+        let member = UnverifiedMember {
+            index: 3,
+            path: "/srv/d3".to_owned(),
+        };
+        let unverified = Scrubbed {
+            unverified_members: vec![member],
+            ..scrubbed()
+        };
+        assert_eq!(unverified.outcome(), Outcome::Degraded);
+        let said = "member 3 (/srv/d3) is from an earlier time, and not verified";
+        assert!(unverified.for_people(false).contains(said));
         let defects = |index, pieces| MemberDefects {
             index,
             path: Some(format!("/srv/d{index}")),

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{MemberDefects, Progress, Scrubbed};
+use super::{MemberDefects, Progress, Scrubbed, UnverifiedMember};
 use crate::cli::control::{self, Answer};
 use crate::cli::failure::Failure;
 use crate::cli::listener::meanwhile;
@@ -13,6 +13,7 @@ use crate::cli::report::{ScrubReport, ScrubState};
 use crate::cli::volume::{files_in, storage_failure};
 use crate::commit::{self, ScrubStatus};
 use crate::fs::Fs;
+use crate::members::Members;
 
 /// How often whoever waits for a scrub hears how far it is.
 const TELL_INTERVAL: Duration = Duration::from_millis(250);
@@ -116,6 +117,7 @@ pub(in crate::cli) fn scrubbed_of(fs: &Fs, status: &ScrubStatus) -> Result<Scrub
         missing: counted.missing_shards(),
         missing_for_now: counted.missing_beside_too_many(),
         unverified: fs.pipeline().unverified_by_scrub(),
+        unverified_members: unverified_members(members),
         defects: defects.collect(),
         // Of the files that are named as well, though it did not come to them.
         bytes_lost: record.lost.max(lost_now),
@@ -123,6 +125,17 @@ pub(in crate::cli) fn scrubbed_of(fs: &Fs, status: &ScrubStatus) -> Result<Scrub
         finished_at: moment(record.last_finished),
         lost: files_in(fs, &counted)?,
     })
+}
+
+fn unverified_members(members: &Members) -> Vec<UnverifiedMember> {
+    let (live, put_back) = (members.live(), members.put_back());
+    let unverified = put_back.into_keys().filter(|index| live.contains(index));
+    unverified
+        .map(|index| UnverifiedMember {
+            index: index.0,
+            path: members.path(index),
+        })
+        .collect()
 }
 
 /// Says for `status` how the last scrub went, or how far the one is that is under way.
