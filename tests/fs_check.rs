@@ -587,6 +587,33 @@ fn a_missing_copy_of_the_index_is_found_and_made_once_there_is_room() {
     assert_eq!(copies, 2);
 }
 
+/// Mended is what is as it should be: one more copy of the two that are missing is not.
+#[test]
+fn an_index_that_has_more_copies_than_before_and_still_too_few_is_not_mended() {
+    let disks = volume::disks(3, 1, 2);
+    for disk in &disks[1..] {
+        disk.open().remove("index").unwrap();
+        disk.set_capacity(0);
+    }
+    let pipeline = volume::open(&disks, 0);
+    let mut report = check(&pipeline, true).unwrap();
+    let missing = |found| FindingKind::CopiesMissing { found, wanted: 3 };
+    assert_eq!(report.findings[0].kind, missing(1));
+    assert_eq!((report.found, report.mended), (1, 0));
+    disks[1].set_capacity(1 << 30);
+    let mut batch = Batch::default();
+    batch.put(key::perhaps_dead(StripeId(7)), Marker.encode());
+    pipeline.apply(batch).unwrap();
+    pipeline.checkpoint().unwrap();
+    pipeline.complete_index().unwrap();
+    check_again(&pipeline, &mut report).unwrap();
+    assert_eq!(report.findings[0].kind, missing(2), "as it is by now");
+    assert!(!report.findings[0].mended);
+    assert_eq!(report.mended, 0);
+    let has_copy = |disk: &MemDisk| disk.open().open_len("index").is_ok();
+    assert_eq!(disks.iter().filter(|disk| has_copy(disk)).count(), 2);
+}
+
 #[test]
 fn all_paths_of_files_are_found_around_what_is_damaged() {
     let volume = Volume::new();

@@ -131,10 +131,14 @@ impl FindingKind {
         }
     }
 
-    /// Says whether both are the same fault: a file that lacks shards does so however much of it there is by now.
+    /// Says whether both are the same fault: a file that lacks shards does so however much of it there is by now,
+    /// and the index lacks copies however many there are.
     fn is_of(&self, other: &Self) -> bool {
-        match (self.shards_file(), other.shards_file()) {
-            (Some(file), Some(other)) => file == other,
+        match (self, other) {
+            (Self::ShardsMissing { file, .. }, Self::ShardsMissing { file: other, .. }) => {
+                file == other
+            }
+            (Self::CopiesMissing { .. }, Self::CopiesMissing { .. }) => true,
             _ => self == other,
         }
     }
@@ -268,14 +272,16 @@ impl Report {
         }
         for finding in &mut self.findings {
             let mut left = again.findings.iter();
-            let is_left =
-                left.any(|left| left.ino == finding.ino && left.kind.is_of(&finding.kind));
+            let left = left.find(|left| left.ino == finding.ino && left.kind.is_of(&finding.kind));
+            if let Some(left) = left.filter(|_| !finding.mended) {
+                finding.kind.clone_from(&left.kind);
+            }
             // Shards that could not be made anew are out of the records of what was written.
             let is_short = finding
                 .kind
                 .shards_file()
                 .is_some_and(|file| lacking.contains(file));
-            if !finding.mended && !is_left && !is_short {
+            if !finding.mended && left.is_none() && !is_short {
                 finding.mended = true;
                 self.mended = self.found.min(self.mended + 1);
             }
