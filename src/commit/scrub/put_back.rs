@@ -85,15 +85,14 @@ impl Pipeline {
 
     /// A scrub has gone through: who took part in all of it is verified, unless some of what it should hold could not be
     /// read, or nobody knows whose that was.
-    pub(super) fn set_verified(&self, scrub: &Scrub) -> Result<(), CommitError> {
+    pub(super) fn set_verified(&self, scrub: &Scrub) {
         let live = self.members.live();
         let mut verified = self.scrubbing.covered.lock().clone();
         verified.retain(|member, _| live.contains(member));
         if verified.is_empty() {
-            return Ok(());
+            return;
         }
-        let missing = self.redundancy()?.missing_shards();
-        let (unread, of_nobody) = self.left_unread(scrub, missing);
+        let (unread, of_nobody) = self.left_unread(scrub);
         let is_left = |member: &MemberIndex| of_nobody > 0 || unread.contains_key(member);
         let (left, verified): (PutBack, PutBack) = verified
             .into_iter()
@@ -112,7 +111,6 @@ impl Pipeline {
         }
         self.members.set_verified(&verified);
         *self.scrubbing.left.lock() = left;
-        Ok(())
     }
 
     /// Says whether a scrub is to verify a member at hand that was put back. Where the last one could not do that, it is

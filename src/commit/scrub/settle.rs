@@ -191,9 +191,8 @@ impl Pipeline {
     }
 
     /// Returns which shards a scrub that has gone through did not verify, of members that are at hand, and how many
-    /// more of which nobody knows whose they are: what was passed before the volume was opened. `missing` is how many are
-    /// missing now, which it could not verify either.
-    pub(super) fn left_unread(&self, scrub: &Scrub, missing: u64) -> (Pieces, u64) {
+    /// more of which nobody knows whose they are: what was passed before the volume was opened.
+    pub(super) fn left_unread(&self, scrub: &Scrub) -> (Pieces, u64) {
         let state = self.scrubbing.unsettled.0.lock();
         let mut unread = Pieces::default();
         let mut remembered = 0;
@@ -202,11 +201,11 @@ impl Pipeline {
             remembered += passed.counted.missing;
         }
         let forgotten = scrub.missing.saturating_sub(remembered);
-        (unread, forgotten.saturating_sub(missing))
+        (unread, forgotten)
     }
 
     /// Returns how many shards the last scrub that went through did not verify, though their members were at hand
-    /// then.
+    /// then; and all that it had not verified before the volume was opened, whose members are not known.
     #[must_use]
     pub fn unverified_by_scrub(&self) -> u64 {
         self.scrubbing.unsettled.0.lock().unverified
@@ -218,8 +217,8 @@ impl Pipeline {
         let missing = counted.missing_shards();
         let lost = self.lost_bytes_in(&counted)?;
         // Of what was passed before the volume was opened nobody knows whether it is the same that is missing now,
-        // or what of it is lost still.
-        let (unread, of_nobody) = self.left_unread(scrub, missing);
+        // so that it counts twice then rather than not at all; or what of it is lost still.
+        let (unread, of_nobody) = self.left_unread(scrub);
         let unverified = unread.values().sum::<u64>() + of_nobody;
         let mut state = self.scrubbing.unsettled.0.lock();
         state.unverified = unverified;

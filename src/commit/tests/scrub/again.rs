@@ -87,6 +87,33 @@ fn a_scrub_that_goes_on_after_a_mount_says_that_it_did_not_verify_who_was_away_b
     assert_eq!(fs.pipeline.unverified_by_scrub(), 0);
 }
 
+/// What is missing now is not what was missing then: none of that was read.
+#[test]
+fn a_scrub_that_goes_on_without_another_member_says_that_it_did_not_verify_who_was_away_before() {
+    let rig = Rig::new(4, 2, 6);
+    fill(&rig);
+    let fs = rig.open(&[]);
+    let stopped = begun_without_disk_3(&rig, &fs);
+    let passed = fs.written_shards();
+    let passed = passed.iter().find(|shard| shard.disk == 3).unwrap();
+    assert!(passed.name < files::segment(stopped.segment));
+    fs.close();
+    rig.disks[3].fail(None);
+    let whole = rig.bytes_of(passed);
+    assert!(rig.disks[3].corrupt(&passed.name, passed.offset, |b| b[0] ^= 4, 1));
+    let fs = rig.open(&[4]);
+    let done = scrub(&fs);
+    assert_eq!(done.record.began, stopped.began, "it went on");
+    let missing = fs.pipeline.redundancy().unwrap().missing_shards();
+    assert!(missing >= stopped.missing, "as much as was not verified");
+    assert_eq!(fs.pipeline.unverified_by_scrub(), stopped.missing);
+    assert_eq!(done.record.missing, missing + stopped.missing);
+    assert!(rig.bytes_of(passed) != whole, "the rot is there still");
+    assert_eq!(scrub(&fs).record.repaired, 1, "the next one finds it");
+    assert!(rig.bytes_of(passed) == whole, "mended on the disk");
+    assert_eq!(fs.pipeline.unverified_by_scrub(), 0);
+}
+
 #[test]
 fn shards_at_hand_that_cannot_be_verified_are_not_called_so() {
     let rig = Rig::new(4, 2, 6);
