@@ -81,6 +81,15 @@ impl ScrubStatus {
         } = self.record;
         self.state == ScrubState::Finished && (wrong, missing, lost) == (0, 0, 0)
     }
+
+    /// Says whether a scrub went through that had not yet when the status was that other one. Between two, the last
+    /// one is what there is to be told of.
+    #[must_use]
+    pub fn is_through_since(&self, before: &Self) -> bool {
+        let times = |status: &Self| (status.record.began, status.record.last_finished);
+        let is_new = before.state != ScrubState::Finished || times(self) != times(before);
+        self.state == ScrubState::Finished && is_new
+    }
 }
 
 /// The scrub that is under way, if one is.
@@ -198,6 +207,12 @@ impl Pipeline {
     /// Waits for a scrub that another one has begun, until what this returns is dropped.
     pub fn follow_scrub(&self) -> Follower<'_> {
         self.scrubbing.followers.join()
+    }
+
+    /// Is whoever scrubs, until what this returns is dropped: one that has not got any further yet.
+    #[cfg(test)]
+    pub(super) fn scrubs_soon(&self) -> parking_lot::MutexGuard<'_, ()> {
+        self.scrubbing.baton.lock()
     }
 
     /// Says whether somebody waits for a scrub who would go on with it if it stopped.

@@ -49,6 +49,9 @@ fn scrub(
         is_gone
     };
     loop {
+        let before = pipeline
+            .scrub_status()
+            .map_err(|error| storage_failure(&error))?;
         let scrubbed = pipeline.scrub(&**fs, bytes_per_second, |status| {
             // Who follows would be told that it was stopped half way.
             if tell(status) && !pipeline.has_scrub_followers() {
@@ -70,8 +73,9 @@ fn scrub(
                 break of_other;
             }
         };
-        // Else whoever scrubbed has stopped: it is for others to go on.
-        if tell(&status) || status.state == commit::ScrubState::Finished {
+        // Else whoever scrubbed has stopped, and it is for others to go on; or it has not begun yet, and what there is
+        // is what an earlier one came to.
+        if tell(&status) || status.is_through_since(&before) {
             return result_of(fs, &status, tell(&status));
         }
     }

@@ -9,6 +9,7 @@ use crate::format::record::{Scrub, ShardSums};
 
 mod again;
 mod second_pass;
+mod followed;
 
 /// What is done to one disk.
 type Spoil = fn(&MemDisk);
