@@ -8,7 +8,7 @@ use super::failure::{Failure, Outcome};
 use super::mounts;
 use super::overtaken;
 use super::report::{MemberReport, State};
-use super::scrub::scrubbed_of;
+use super::scrub::{Away, scrubbed_of};
 use super::size::{format_count, format_size};
 use super::volume::{MEMBER_TIMEOUT, Volume, fs_failure, row_report, storage_failure};
 use crate::commit::ScrubStatus;
@@ -122,6 +122,20 @@ fn say_restored(volume: &Volume) {
     }
 }
 
+/// Returns who is away of a volume that nobody has mounted.
+fn away_from(volume: &Volume) -> Away {
+    let members = volume.pipeline.members();
+    if members.away().is_empty() {
+        Away::Nobody
+    } else if members.live().len() < members.geometry().total_shards() {
+        let step = "bring back what is away, or mount the volume and put others in the place with \
+                    `cauchyfs member replace`";
+        Away::TooMany(step.to_owned())
+    } else {
+        Away::Few
+    }
+}
+
 /// Reads every shard, says what is wrong and counts what is right; or repairs what is wrong.
 fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
     let pipeline = &volume.pipeline;
@@ -132,8 +146,7 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
             return Err(Failure::environment("somebody else scrubs the volume"));
         };
         let scrubbed = scrubbed_of(&volume.fs, &status)?;
-        let is_away = !pipeline.members().away().is_empty();
-        println!("{}", scrubbed.for_people(is_away));
+        println!("{}", scrubbed.for_people(&away_from(volume)));
         return Ok(scrubbed.outcome());
     }
     let read = pipeline

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::args::ScrubArguments;
 use super::control::{Answer, LiveMount, Request};
 use super::failure::{Failure, Outcome};
-use super::report::{LostFiles, ScrubState};
+use super::report::{LostFiles, Report, ScrubState};
 use super::size::{format_count, format_size};
 
 mod serve;
@@ -96,6 +96,32 @@ impl fmt::Display for MemberDefects {
     }
 }
 
+/// Who is away, and what there is to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Away {
+    /// Nobody.
+    Nobody,
+    /// Some, and what they held can be made anew on the others.
+    Few,
+    /// So many that no other has a place for what they held: this is to be done.
+    TooMany(String),
+}
+
+impl Away {
+    /// Returns who is away of a mounted volume, and what `status` says that is to be done.
+    fn of(report: &Report) -> Self {
+        let wanted = report.geometry.data + report.geometry.parity;
+        let away = report.absentees().count();
+        if away == 0 {
+            Self::Nobody
+        } else if report.members.len() - away < wanted {
+            Self::TooMany(report.next_step())
+        } else {
+            Self::Few
+        }
+    }
+}
+
 impl Scrubbed {
     pub(super) fn outcome(&self) -> Outcome {
         if self.bytes_lost > 0 || !self.lost.is_empty() {
@@ -110,8 +136,8 @@ impl Scrubbed {
         }
     }
 
-    /// Writes it for people; `is_away` says whether members are away, which may have what is missing.
-    pub(super) fn for_people(&self, is_away: bool) -> String {
+    /// Writes it for people; who is away may have what is missing.
+    pub(super) fn for_people(&self, away: &Away) -> String {
         let mut lines = vec![format!(
             "{}: {} read, {} repaired",
             match self.state {
@@ -135,16 +161,21 @@ impl Scrubbed {
             };
             (missing > 0).then(|| format!("{shards} on no directory at hand{rest}"))
         };
+        let remedy = match away {
+            Away::Nobody | Away::Few => "; `cauchyfs rebuild` makes them anew".to_owned(),
+            Away::TooMany(step) => format!(": {step}"),
+        };
         lines.extend(are_missing(
             self.missing.saturating_sub(self.missing_for_now),
-            "; `cauchyfs rebuild` makes them anew",
+            &remedy,
         ));
         lines.extend(are_missing(
             self.missing_for_now,
-            if is_away {
-                " whose stripes have too few left to make them anew: bring back what is away"
-            } else {
-                " whose stripes have too few left to make them anew"
+            match away {
+                Away::Nobody => " whose stripes have too few left to make them anew",
+                Away::Few | Away::TooMany(_) => {
+                    " whose stripes have too few left to make them anew: bring back what is away"
+                }
             },
         ));
         if self.unverified > 0 {
@@ -206,8 +237,8 @@ pub(super) fn run(arguments: &ScrubArguments) -> Result<Outcome, Failure> {
         let document = serde_json::to_string_pretty(&scrubbed).map_err(Failure::environment)?;
         println!("{document}");
     } else {
-        let is_away = mount.report()?.absentees().next().is_some();
-        println!("{}", scrubbed.for_people(is_away));
+        let away = Away::of(&mount.report()?);
+        println!("{}", scrubbed.for_people(&away));
     }
     Ok(scrubbed.outcome())
 }
@@ -228,6 +259,7 @@ fn bar() -> ProgressBar {
 
 #[cfg(test)]
 mod tests {
+    use super::super::report::report_without;
     use super::*;
 
     fn scrubbed() -> Scrubbed {
@@ -254,7 +286,7 @@ mod tests {
         let clean = scrubbed();
         assert_eq!(clean.outcome(), Outcome::Done);
         assert_eq!(
-            clean.for_people(false),
+            clean.for_people(&Away::Nobody),
             "finished: 3.0 MiB read, 1 piece repaired"
         );
         let missing = Scrubbed {
@@ -264,18 +296,18 @@ mod tests {
         assert_eq!(missing.outcome(), Outcome::Degraded);
         assert!(
             missing
-                .for_people(true)
+                .for_people(&Away::Few)
                 .contains("2 shards are on no directory at hand; `cauchyfs rebuild`")
         );
         let for_now = Scrubbed {
             missing_for_now: 2,
             ..missing
         };
-        for is_away in [true, false] {
-            let said = for_now.for_people(is_away);
+        for away in [Away::Nobody, Away::Few, Away::TooMany("wait".to_owned())] {
+            let said = for_now.for_people(&away);
             assert!(!said.contains("cauchyfs rebuild"), "{said}");
             assert!(said.contains("2 shards are on no"), "{said}");
-            assert_eq!(said.contains("bring back"), is_away, "{said}");
+            assert_eq!(said.contains("bring back"), away != Away::Nobody, "{said}");
         }
         let unverified = Scrubbed {
             unverified: 1,
@@ -284,7 +316,7 @@ mod tests {
         assert_eq!(unverified.outcome(), Outcome::Degraded);
         assert!(
             unverified
-                .for_people(false)
+                .for_people(&Away::Nobody)
                 .contains("1 shard was not verified")
         );
         let member = UnverifiedMember {
@@ -297,7 +329,7 @@ mod tests {
         };
         assert_eq!(unverified.outcome(), Outcome::Degraded);
         let said = "member 3 (/srv/d3) is from an earlier time, and not verified";
-        assert!(unverified.for_people(false).contains(said));
+        assert!(unverified.for_people(&Away::Nobody).contains(said));
         let defects = |index, pieces| MemberDefects {
             index,
             path: Some(format!("/srv/d{index}")),
@@ -309,7 +341,7 @@ mod tests {
         };
         assert_eq!(
             defects
-                .for_people(false)
+                .for_people(&Away::Nobody)
                 .lines()
                 .skip(1)
                 .collect::<Vec<_>>(),
@@ -333,8 +365,32 @@ mod tests {
         };
         assert_eq!(lost.outcome(), Outcome::Lost);
         assert!(
-            lost.for_people(false)
+            lost.for_people(&Away::Nobody)
                 .contains("cannot be read in full: /a")
         );
+    }
+
+    /// A stripe of 4+2 has no other place to go where five of six directories are.
+    #[test]
+    fn a_rebuild_is_not_advised_where_no_other_directory_could_take_what_is_missing() {
+        let missing = Scrubbed {
+            missing: 2,
+            ..scrubbed()
+        };
+        let report = report_without(&[3], &[(1, 9)], &[0, 1, 2]);
+        let said = missing.for_people(&Away::of(&report));
+        assert!(!said.contains("cauchyfs rebuild"), "{said}");
+        let as_status_says = format!(
+            "2 shards are on no directory at hand: {}",
+            report.next_step()
+        );
+        assert!(said.contains(&as_status_says), "{said}");
+        assert!(said.contains("member replace MOUNTPOINT 3 DIR"), "{said}");
+        let mut larger = report_without(&[3], &[(1, 9)], &[0, 1, 2]);
+        larger.members.push(larger.members[0].clone());
+        let said = missing.for_people(&Away::of(&larger));
+        assert!(said.contains("`cauchyfs rebuild` makes them"), "{said}");
+        let whole = report_without(&[], &[(2, 9)], &[0, 1, 2]);
+        assert_eq!(Away::of(&whole), Away::Nobody);
     }
 }

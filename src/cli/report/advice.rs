@@ -12,7 +12,7 @@ mod tests;
 
 impl Report {
     /// Says in one sentence what to do next.
-    pub(super) fn next_step(&self) -> String {
+    pub(in crate::cli) fn next_step(&self) -> String {
         let away: Vec<&MemberReport> = self.absentees().collect();
         if let Some(elsewhere) = self.elsewhere.as_ref()
             && elsewhere.went_on == Some(true)
