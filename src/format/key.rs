@@ -368,6 +368,12 @@ pub fn repairs_of(losses_tolerated: Option<u8>) -> KeyRange {
     below(vec![tag::REPAIR, urgency(losses_tolerated)])
 }
 
+/// Returns the range of the ledger's notes on stripes that cannot bear as many as `losses` more.
+#[must_use]
+pub fn repairs_below(losses: u8) -> KeyRange {
+    (repairs().0, repairs_of(Some(losses)).0)
+}
+
 /// Reads a repair note's key: the losses still tolerated, and the stripe.
 ///
 /// # Errors

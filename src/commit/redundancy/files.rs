@@ -6,12 +6,13 @@ use std::ops::ControlFlow;
 use super::MissingShards;
 use crate::commit::reap::successor;
 use crate::commit::{CommitError, Pipeline};
+use crate::format::key::{self, KeyRange};
 use crate::format::record::{RepairNote, Segment, Stripe};
-use crate::format::{MemberIndex, Record, SegmentId, ShardIndex, StripeId, key};
+use crate::format::{MemberIndex, Record, SegmentId, ShardIndex, StripeId};
 use crate::volume::{Census, member_of};
 
 /// Notes of the repair ledger read at once.
-const NOTES_AT_ONCE: usize = 1024;
+const NOTES_AT_ONCE: usize = if cfg!(test) { 8 } else { 1024 };
 
 /// How often that is done: what died is out of the ledger in a moment, unless it is very much.
 const MOST_LOOKS: usize = 16;
@@ -131,7 +132,8 @@ impl Pipeline {
             return Ok(true);
         }
         let live = self.members.live();
-        self.notes_stripe(|stripe, note| {
+        let bearable = self.most_absent_of_a_segment();
+        self.notes_stripe(key::repairs_below(bearable), |stripe, note| {
             let Some(record) = self.records.stripe(stripe)? else {
                 return Ok(false);
             };
@@ -152,15 +154,16 @@ impl Pipeline {
 
     /// Says whether a stripe in the repair ledger holds something.
     fn notes_live_stripe(&self) -> Result<bool, CommitError> {
-        self.notes_stripe(|stripe, _| self.has_backref(stripe))
+        self.notes_stripe(key::repairs(), |stripe, _| self.has_backref(stripe))
     }
 
-    /// Says whether there is a stripe in the repair ledger that is as `is_such` says. Of very many it takes some to be.
+    /// Says whether there is a stripe in a range of the repair ledger that is as `is_such` says. Of very many it takes
+    /// some to be.
     fn notes_stripe(
         &self,
+        (mut from, end): KeyRange,
         mut is_such: impl FnMut(StripeId, &RepairNote) -> Result<bool, CommitError>,
     ) -> Result<bool, CommitError> {
-        let (mut from, end) = key::repairs();
         for _ in 0..MOST_LOOKS {
             let notes = self.meta.scan(&from, &end, NOTES_AT_ONCE)?;
             for (note, value) in &notes {
@@ -200,6 +203,19 @@ impl Pipeline {
         if census.lacks_files(&segments, &self.members.live()) {
             self.volume.set_lacks_files(true);
         }
+    }
+
+    /// Returns how many members of a segment are away, or not known any more, of the one that lacks most. No stripe has
+    /// two shards on the same, so one that can bear as many losses is not lost without them.
+    fn most_absent_of_a_segment(&self) -> u8 {
+        let live = self.members.live();
+        let is_absent = |slot: &&Option<MemberIndex>| slot.is_none_or(|m| !live.contains(&m));
+        let segments = self.volume.segments();
+        let absent = segments.iter().map(|(_, segment)| {
+            let absent = segment.slots.iter().filter(is_absent).count();
+            u8::try_from(absent).unwrap_or(u8::MAX)
+        });
+        absent.max().unwrap_or_default()
     }
 
     /// Says whether there are segments of which fewer members are at hand than they have data shards.

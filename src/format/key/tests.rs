@@ -178,5 +178,9 @@ fn the_ledger_lists_lost_stripes_then_the_most_endangered() {
         assert!(inside(&repairs(), key));
         let holders = urgencies.iter().filter(|l| inside(&repairs_of(**l), key));
         assert_eq!(holders.collect::<Vec<_>>(), [losses]);
+        for most in 0..=254 {
+            let is_below = losses.is_none_or(|losses| losses < most);
+            assert_eq!(inside(&repairs_below(most), key), is_below, "{losses:?}");
+        }
     }
 }
