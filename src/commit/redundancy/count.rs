@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{ControlFlow, Range};
 
-use super::live::{LiveBytes, Lives};
+use super::live::{KnownLives, LiveBytes};
 use super::stretches::{Stretch, StretchId, Stretches, ranges_of};
 use super::{LostStripe, MAX_LISTED, Redundancy, RedundancyRow};
 use crate::commit::reap::successor;
@@ -29,9 +29,9 @@ impl Pipeline {
         self.note_files(known, &census);
         let mut count = Count::new(&self.volume, segments);
         let outdated = stretches.outdated(touched, &count.segments, &count.undecodable);
-        let counted = match outdated {
+        let counted = match &outdated {
             None => self.count_in(&mut count, stretches, key::stripes()),
-            Some(outdated) => ranges_of(&outdated)
+            Some(outdated) => ranges_of(outdated)
                 .into_iter()
                 .try_for_each(|range| self.count_in(&mut count, stretches, range)),
         };
@@ -39,7 +39,7 @@ impl Pipeline {
             *stretches = Stretches::default();
             return Err(error);
         }
-        Ok(count.finish(stretches))
+        Ok(count.finish(stretches, &outdated.unwrap_or_default()))
     }
 
     /// Counts the stripes whose keys are in a range; what lives of them is looked up only where it is not known.
@@ -125,7 +125,7 @@ struct Count<'v> {
     undecodable: BTreeMap<StripeId, Vec<Range<u32>>>,
     segments: HashMap<SegmentId, SegmentCensus>,
     stretches: BTreeMap<StretchId, StretchCount>,
-    lives: BTreeMap<StretchId, Lives>,
+    lives: KnownLives,
     unrecoverable: Vec<LostStripe>,
     /// Stripes, and their live bytes, that lack shards in segments that were being written meanwhile:
     /// their files may be younger than the look at the members.
@@ -148,7 +148,7 @@ impl<'v> Count<'v> {
             undecodable: volume.undecodable(),
             segments,
             stretches: BTreeMap::new(),
-            lives: BTreeMap::new(),
+            lives: KnownLives::default(),
             unrecoverable: Vec::new(),
             doubtful: Vec::new(),
         }
@@ -168,8 +168,7 @@ impl<'v> Count<'v> {
 
     /// Counts a stripe of which so many bytes live; one that is dead holds nothing that can be lost.
     fn add(&mut self, stripe: StripeId, record: &Stripe, live: u64) {
-        let lives = self.lives.entry(StretchId::of(stripe)).or_default();
-        lives.set(stripe, live);
+        self.lives.set(stripe, live);
         if live == 0 {
             return;
         }
@@ -217,8 +216,8 @@ impl<'v> Count<'v> {
         add_row(&mut stretch.rows, &row);
     }
 
-    /// Adds what was counted to what is known already; returns all of it.
-    fn finish(mut self, stretches: &mut Stretches) -> Redundancy {
+    /// Adds what was counted to what is known already, of which some is outdated; returns all of it.
+    fn finish(mut self, stretches: &mut Stretches, outdated: &BTreeSet<StretchId>) -> Redundancy {
         self.look_again();
         let mut rows = BTreeMap::new();
         for row in stretches.rows() {
@@ -234,9 +233,7 @@ impl<'v> Count<'v> {
             });
             stretches.add(id, counted);
         }
-        for (id, lives) in self.lives {
-            stretches.add_lives(id, lives);
-        }
+        stretches.replace_lives(outdated, self.lives);
         stretches.complete();
         let mut unrecoverable = self.unrecoverable;
         unrecoverable.sort_by_key(|lost| lost.stripe);
@@ -278,7 +275,7 @@ impl Pipeline {
         meanwhile();
         let mut stretches = Stretches::default();
         self.count_in(&mut count, &stretches, key::stripes())?;
-        Ok(count.finish(&mut stretches))
+        Ok(count.finish(&mut stretches, &BTreeSet::new()))
     }
 
     /// Counts what changed since the last count, however long ago that was.
@@ -293,6 +290,11 @@ impl Pipeline {
         let touched = self.meta.touched();
         let outdated = stretches.outdated(touched, &count.segments, &count.undecodable);
         outdated.map(|outdated| outdated.len())
+    }
+
+    /// Returns of how many stretches it is remembered what lives.
+    pub(in crate::commit) fn stretches_of_known_life(&self) -> usize {
+        self.counting.baton.lock().lives_known()
     }
 
     /// Returns of how many stripes it is not known what lives.

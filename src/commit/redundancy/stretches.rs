@@ -12,7 +12,7 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::RedundancyRow;
-use super::live::Lives;
+use super::live::KnownLives;
 use crate::format::key::{self, KeyRange};
 use crate::format::{SegmentId, StripeId};
 use crate::volume::SegmentCensus;
@@ -20,8 +20,9 @@ use crate::volume::SegmentCensus;
 /// Numbers of stripes in a stretch; a few in tests, whose volumes are small.
 pub(super) const STRETCH: u64 = if cfg!(test) { 2 } else { 1 << 7 };
 
-/// Stretches that are remembered. If there are more, nothing is, and all are counted each time.
-const MOST_KNOWN: usize = 1 << 17;
+/// Stretches that are remembered. If more of them hold something, nothing is, and all are counted each time. What lives
+/// is remembered of so many as well, and dead ones are among them.
+pub(super) const MOST_KNOWN: usize = if cfg!(test) { 1 << 10 } else { 1 << 17 };
 
 /// The number of a stretch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,7 +79,7 @@ pub(super) struct Stretches {
     /// Those that must be counted each time.
     unsettled: BTreeSet<StretchId>,
     /// What lives of stripes, unless that was changed since.
-    lives: BTreeMap<StretchId, Lives>,
+    lives: KnownLives,
     segments: HashMap<SegmentId, SegmentCensus>,
     undecodable: BTreeMap<StripeId, Vec<Range<u32>>>,
 }
@@ -95,7 +96,7 @@ impl Stretches {
         let touched = touched.filter(|_| self.is_complete);
         let outdated = touched.map(|touched| {
             for aspect in touched.iter().filter(|aspect| **aspect & 1 != 0) {
-                self.lives.remove(&StretchId(aspect >> 1));
+                self.lives.remove(StretchId(aspect >> 1));
             }
             self.outdated_among(touched, segments, undecodable)
         });
@@ -156,12 +157,18 @@ impl Stretches {
 
     /// Returns how many bytes of a stripe live, if that was counted and nothing has changed it since.
     pub(super) fn live_in(&self, stripe: StripeId) -> Option<u64> {
-        self.lives.get(&StretchId::of(stripe))?.get(stripe)
+        self.lives.get(stripe)
     }
 
-    /// Takes note of what lives in a stretch.
-    pub(super) fn add_lives(&mut self, id: StretchId, lives: Lives) {
-        self.lives.insert(id, lives);
+    /// Takes what was found to live in stretches that were counted: all of those, of which some may be gone.
+    pub(super) fn replace_lives(&mut self, counted: &BTreeSet<StretchId>, found: KnownLives) {
+        self.lives.replace(counted, found);
+    }
+
+    /// Returns of how many stretches it is remembered what lives.
+    #[cfg(test)]
+    pub(super) fn lives_known(&self) -> usize {
+        self.lives.len()
     }
 
     /// Everything that was to be counted has been added.

@@ -296,3 +296,31 @@ fn what_lives_is_not_looked_up_again_because_files_come_and_go_on_members() {
     let rebuilt = fs.pipeline.redundancy_with(|| ()).unwrap();
     assert_eq!(rebuilt, whole);
 }
+
+/// Each stripe dies before it goes, and may be counted between the two.
+#[test]
+fn what_lives_of_stripes_that_are_gone_is_forgotten() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    for round in 0..5 {
+        for file in 0..20 {
+            fs.write(file, &pattern(file + round, 50_000)).unwrap();
+        }
+        fs.pipeline.checkpoint().unwrap();
+        fs.pipeline.redundancy_now().unwrap();
+        let of_all = fs.pipeline.stretches_of_known_life();
+        assert!(of_all > 20, "round {round}: {of_all}");
+        for file in 0..20 {
+            fs.remove(file).unwrap();
+        }
+        fs.sync().unwrap();
+        fs.pipeline.redundancy_now().unwrap();
+        assert!(!fs.stripes().is_empty(), "they are dead, and there");
+        while !fs.stripes().is_empty() {
+            fs.pipeline.reap().unwrap();
+            fs.sync().unwrap();
+        }
+        fs.pipeline.redundancy_now().unwrap();
+        assert_eq!(fs.pipeline.stretches_of_known_life(), 0, "round {round}");
+    }
+}
