@@ -13,7 +13,7 @@ use crate::format::record::{Backref, Stripe};
 use crate::format::{Epoch, Ino, MemberIndex, Record, SegmentId, StripeId, key};
 use crate::members::PutBack;
 use crate::volume::joined;
-use live::LiveBytes;
+use live::{LiveBytes, ends_of};
 use stretches::Stretches;
 
 mod count;
@@ -33,7 +33,7 @@ const MAX_LISTED: usize = if cfg!(test) { 100 } else { 100_000 };
 /// Stripes that can bear the same number of further losses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedundancyRow {
-    /// Shards of each that can still be lost; negative: its data is lost already.
+    /// Shards of each that can still be lost; negative: some of what files hold of it is lost already.
     pub losses_tolerated: i16,
     /// How many stripes.
     pub stripes: u64,
@@ -55,7 +55,7 @@ impl RedundancyRow {
     }
 }
 
-/// A stripe of which bytes are lost.
+/// A stripe of which bytes are lost that files hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostStripe {
     /// The stripe.
@@ -210,10 +210,30 @@ impl Pipeline {
 
     /// Returns how many bytes of a stripe files hold; those that several share count once.
     pub(super) fn live_in(&self, stripe: StripeId) -> Result<u64, CommitError> {
+        self.count_live(stripe, LiveBytes::add)
+    }
+
+    /// Returns how many bytes in some ranges of a stripe files hold, in the same way.
+    pub(super) fn live_within(
+        &self,
+        stripe: StripeId,
+        ranges: &[Range<u32>],
+    ) -> Result<u64, CommitError> {
+        if ranges.is_empty() {
+            return Ok(0);
+        }
+        self.count_live(stripe, |live, backref| live.add_within(backref, ranges))
+    }
+
+    fn count_live(
+        &self,
+        stripe: StripeId,
+        add: impl Fn(&mut LiveBytes, &Backref),
+    ) -> Result<u64, CommitError> {
         let (from, end) = key::backrefs(stripe);
         let mut live = LiveBytes::default();
         self.visit(&from, &end, |_, value| {
-            live.add(&Backref::decode(value)?);
+            add(&mut live, &Backref::decode(value)?);
             Ok::<_, CommitError>(ControlFlow::Continue(()))
         })?;
         Ok(live.take())
@@ -230,7 +250,7 @@ impl Pipeline {
         })
     }
 
-    /// Returns how many bytes are lost of the stripes that a count lists, at most as many of each as files hold.
+    /// Returns how many bytes that files hold are lost of the stripes that a count lists.
     ///
     /// # Errors
     ///
@@ -238,9 +258,7 @@ impl Pipeline {
     pub fn lost_bytes_in(&self, counted: &Redundancy) -> Result<u64, CommitError> {
         let mut lost = 0;
         for LostStripe { stripe, bytes } in &counted.unrecoverable {
-            let ranges = joined(bytes.clone()).into_iter();
-            let of_stripe: u64 = ranges.map(|r| u64::from(r.end - r.start)).sum();
-            lost += of_stripe.min(self.live_in(*stripe)?);
+            lost += self.live_within(*stripe, &joined(bytes.clone()))?;
         }
         Ok(lost)
     }
@@ -278,8 +296,7 @@ impl Pipeline {
 
 /// Says whether some of a file's bytes are among those that are lost.
 fn is_hit(backref: &Backref, lost: &[Range<u32>]) -> bool {
-    let start = u64::from(backref.stripe_offset);
-    let end = start.saturating_add(backref.len);
+    let (start, end) = ends_of(backref);
     lost.iter()
         .any(|lost| u64::from(lost.start) < end && start < u64::from(lost.end))
 }

@@ -11,7 +11,7 @@ use crate::commit::{CommitError, Pipeline};
 use crate::format::key::{self, KeyRange};
 use crate::format::record::{Backref, Stripe};
 use crate::format::{Record, SegmentId, StripeId};
-use crate::volume::{Census, SegmentCensus, Volume};
+use crate::volume::{Census, SegmentCensus, Volume, joined};
 
 /// Stripes counted in one go.
 const STRIPES_AT_ONCE: usize = 4096;
@@ -27,7 +27,7 @@ impl Pipeline {
         let known = self.volume.segments();
         let (census, segments) = take_census(&self.volume);
         self.note_files(known, &census);
-        let mut count = Count::new(&self.volume, segments);
+        let mut count = Count::new(self, segments);
         let outdated = stretches.outdated(touched, &count.segments, &count.undecodable);
         let counted = match &outdated {
             None => self.count_in(&mut count, stretches, key::stripes()),
@@ -35,7 +35,7 @@ impl Pipeline {
                 .into_iter()
                 .try_for_each(|range| self.count_in(&mut count, stretches, range)),
         };
-        if let Err(error) = counted {
+        if let Err(error) = counted.and_then(|()| count.look_again()) {
             *stretches = Stretches::default();
             return Err(error);
         }
@@ -61,7 +61,7 @@ impl Pipeline {
                 match lives.collect::<Option<Vec<u64>>>() {
                     Some(lives) => {
                         for ((stripe, record), live) in run.iter().zip(lives) {
-                            count.add(*stripe, record, live);
+                            count.add(*stripe, record, live)?;
                         }
                     }
                     None => self.count_stripes(count, run)?,
@@ -104,7 +104,7 @@ impl Pipeline {
         self.visit(&from, &end, |key, value| {
             let (stripe, _, _) = key::parse_backref(key)?;
             while let Some((before, record)) = stripes.next_if(|(id, _)| *id < stripe) {
-                count.add(*before, record, live.take());
+                count.add(*before, record, live.take())?;
             }
             // One without a record is in memory.
             if stripes.peek().is_some_and(|(id, _)| *id == stripe) {
@@ -113,15 +113,15 @@ impl Pipeline {
             Ok::<_, CommitError>(ControlFlow::Continue(()))
         })?;
         for (stripe, record) in stripes {
-            count.add(*stripe, record, live.take());
+            count.add(*stripe, record, live.take())?;
         }
         Ok(())
     }
 }
 
 /// A count that is being made.
-struct Count<'v> {
-    volume: &'v Volume,
+struct Count<'p> {
+    pipeline: &'p Pipeline,
     undecodable: BTreeMap<StripeId, Vec<Range<u32>>>,
     segments: HashMap<SegmentId, SegmentCensus>,
     stretches: BTreeMap<StretchId, StretchCount>,
@@ -141,11 +141,11 @@ struct StretchCount {
     is_unsettled: bool,
 }
 
-impl<'v> Count<'v> {
-    fn new(volume: &'v Volume, segments: HashMap<SegmentId, SegmentCensus>) -> Self {
+impl<'p> Count<'p> {
+    fn new(pipeline: &'p Pipeline, segments: HashMap<SegmentId, SegmentCensus>) -> Self {
         Self {
-            volume,
-            undecodable: volume.undecodable(),
+            pipeline,
+            undecodable: pipeline.volume.undecodable(),
             segments,
             stretches: BTreeMap::new(),
             lives: KnownLives::default(),
@@ -155,30 +155,32 @@ impl<'v> Count<'v> {
     }
 
     /// Counts what was left open, by files as they are now.
-    fn look_again(&mut self) {
+    fn look_again(&mut self) -> Result<(), CommitError> {
         if self.doubtful.is_empty() {
-            return;
+            return Ok(());
         }
-        self.segments = take_census(self.volume).1;
+        self.segments = take_census(&self.pipeline.volume).1;
         for (stripe, record, live) in std::mem::take(&mut self.doubtful) {
-            self.settle(stripe, &record, live);
+            self.settle(stripe, &record, live)?;
             self.stretch(stripe).is_unsettled = true;
         }
+        Ok(())
     }
 
     /// Counts a stripe of which so many bytes live; one that is dead holds nothing that can be lost.
-    fn add(&mut self, stripe: StripeId, record: &Stripe, live: u64) {
+    fn add(&mut self, stripe: StripeId, record: &Stripe, live: u64) -> Result<(), CommitError> {
         self.lives.set(stripe, live);
         if live == 0 {
-            return;
+            return Ok(());
         }
         let segment = self.segments.get(&record.segment);
         let is_whole = segment.is_some_and(|segment| segment.is_whole(record));
-        let is_fresh = segment.is_none() || self.volume.is_writing(record.segment);
+        let is_fresh = segment.is_none() || self.pipeline.volume.is_writing(record.segment);
         if is_fresh && !is_whole {
             self.doubtful.push((stripe, *record, live));
+            Ok(())
         } else {
-            self.settle(stripe, record, live);
+            self.settle(stripe, record, live)
         }
     }
 
@@ -186,7 +188,7 @@ impl<'v> Count<'v> {
         self.stretches.entry(StretchId::of(stripe)).or_default()
     }
 
-    fn settle(&mut self, stripe: StripeId, record: &Stripe, live: u64) {
+    fn settle(&mut self, stripe: StripeId, record: &Stripe, live: u64) -> Result<(), CommitError> {
         // A stripe without a segment cannot be read at all.
         let segment = self.segments.get(&record.segment);
         let mut tolerated =
@@ -195,17 +197,21 @@ impl<'v> Count<'v> {
         if undecodable.is_some() {
             tolerated = tolerated.min(-1);
         }
-        let is_lost = tolerated < 0;
-        if is_lost && self.unrecoverable.len() < MAX_LISTED {
+        if tolerated < 0 {
             let everything = || std::iter::once(0..u32::MAX).collect();
             let absent = segment.map_or_else(everything, |segment| segment.lost_bytes(record));
             let found = undecodable.cloned().unwrap_or_default();
-            let bytes = absent.into_iter().chain(found).collect();
-            self.unrecoverable.push(LostStripe { stripe, bytes });
+            let bytes: Vec<_> = absent.into_iter().chain(found).collect();
+            if !self.are_held(stripe, record, live, &bytes)? {
+                // All that files hold can be had, and no more be lost.
+                tolerated = 0;
+            } else if self.unrecoverable.len() < MAX_LISTED {
+                self.unrecoverable.push(LostStripe { stripe, bytes });
+            }
         }
         let missing = segment.map_or(0, |segment| segment.missing_shards(record));
         let stretch = self.stretch(stripe);
-        stretch.is_unsettled |= is_lost;
+        stretch.is_unsettled |= tolerated < 0;
         stretch.segments.insert(record.segment);
         let row = RedundancyRow {
             losses_tolerated: tolerated,
@@ -214,11 +220,26 @@ impl<'v> Count<'v> {
             missing,
         };
         add_row(&mut stretch.rows, &row);
+        Ok(())
+    }
+
+    /// Says whether files hold some of the bytes that are lost of a stripe, of which so many live: it is looked up
+    /// where what is dead might be all that is lost.
+    fn are_held(
+        &self,
+        stripe: StripeId,
+        record: &Stripe,
+        live: u64,
+        lost: &[Range<u32>],
+    ) -> Result<bool, CommitError> {
+        let lost = joined(lost.to_vec());
+        let bytes: u64 = lost.iter().map(|r| u64::from(r.end - r.start)).sum();
+        Ok(bytes + live > u64::from(record.payload_len)
+            || self.pipeline.live_within(stripe, &lost)? > 0)
     }
 
     /// Adds what was counted to what is known already, of which some is outdated; returns all of it.
-    fn finish(mut self, stretches: &mut Stretches, outdated: &BTreeSet<StretchId>) -> Redundancy {
-        self.look_again();
+    fn finish(self, stretches: &mut Stretches, outdated: &BTreeSet<StretchId>) -> Redundancy {
         let mut rows = BTreeMap::new();
         for row in stretches.rows() {
             add_row(&mut rows, row);
@@ -240,7 +261,7 @@ impl<'v> Count<'v> {
         Redundancy {
             rows: rows.into_values().collect(),
             unrecoverable,
-            is_cut: self.volume.undecodable_is_cut(),
+            is_cut: self.pipeline.volume.undecodable_is_cut(),
         }
     }
 }
@@ -271,10 +292,11 @@ impl Pipeline {
         &self,
         meanwhile: impl FnOnce(),
     ) -> Result<Redundancy, CommitError> {
-        let mut count = Count::new(&self.volume, take_census(&self.volume).1);
+        let mut count = Count::new(self, take_census(&self.volume).1);
         meanwhile();
         let mut stretches = Stretches::default();
         self.count_in(&mut count, &stretches, key::stripes())?;
+        count.look_again()?;
         Ok(count.finish(&mut stretches, &BTreeSet::new()))
     }
 
@@ -285,7 +307,7 @@ impl Pipeline {
 
     /// Returns how many stretches are to be counted, if it is not all; they are taken for counted then.
     pub(in crate::commit) fn outdated_stretches(&self) -> Option<usize> {
-        let count = Count::new(&self.volume, take_census(&self.volume).1);
+        let count = Count::new(self, take_census(&self.volume).1);
         let mut stretches = self.counting.baton.lock();
         let touched = self.meta.touched();
         let outdated = stretches.outdated(touched, &count.segments, &count.undecodable);

@@ -127,9 +127,13 @@ impl Pipeline {
     ///
     /// If the index cannot be read.
     pub fn may_have_lost_data(&self) -> Result<bool, CommitError> {
-        let is_known = self.volume.lacks_files() || !self.volume.undecodable().is_empty();
-        if is_known || self.has_lost_segments() {
+        if self.volume.lacks_files() || self.has_lost_segments() {
             return Ok(true);
+        }
+        for (stripe, lost) in self.volume.undecodable() {
+            if self.live_within(stripe, &lost)? > 0 {
+                return Ok(true);
+            }
         }
         let live = self.members.live();
         let bearable = self.most_absent_of_a_segment();

@@ -1,6 +1,7 @@
 //! What of stripes lives.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use crate::format::StripeId;
 use crate::format::record::Backref;
@@ -93,8 +94,23 @@ pub(super) struct LiveBytes {
 
 impl LiveBytes {
     pub(super) fn add(&mut self, backref: &Backref) {
-        let start = u64::from(backref.stripe_offset);
-        self.runs.push((start, start.saturating_add(backref.len)));
+        let (start, end) = ends_of(backref);
+        self.add_run(start, end);
+    }
+
+    /// Adds what a backref names of some ranges.
+    pub(super) fn add_within(&mut self, backref: &Backref, ranges: &[Range<u32>]) {
+        let (start, end) = ends_of(backref);
+        for range in ranges {
+            let (start, end) = (start.max(range.start.into()), end.min(range.end.into()));
+            if start < end {
+                self.add_run(start, end);
+            }
+        }
+    }
+
+    fn add_run(&mut self, start: u64, end: u64) {
+        self.runs.push((start, end));
         if self.runs.len() >= MOST_RUNS.max(2 * self.joined) {
             self.join();
         }
@@ -121,6 +137,12 @@ impl LiveBytes {
         });
         self.joined = self.runs.len();
     }
+}
+
+/// Returns where in a stripe the bytes start and end that a backref names.
+pub(super) fn ends_of(backref: &Backref) -> (u64, u64) {
+    let start = u64::from(backref.stripe_offset);
+    (start, start.saturating_add(backref.len))
 }
 
 #[cfg(test)]
@@ -161,17 +183,22 @@ mod tests {
             let mut random = StdRng::seed_from_u64(seed);
             let mut live = LiveBytes::default();
             for _ in 0..2 {
-                let mut held = vec![false; 20_000];
+                let (mut held, mut within) = (vec![false; 20_000], LiveBytes::default());
+                let ranges = [100..4_096, 4_096..4_097, 8_192..9_000];
                 let most_len = [2, 50, 9000][random.random_range(0..3)];
                 for _ in 0..random.random_range(0..3 * MOST_RUNS) {
                     let stripe_offset = random.random_range(0..10_000);
                     let len = random.random_range(1..=most_len);
                     live.add(&Backref { len, stripe_offset });
+                    within.add_within(&Backref { len, stripe_offset }, &ranges);
                     let start = usize::try_from(stripe_offset).unwrap();
                     held[start..start + usize::try_from(len).unwrap()].fill(true);
                 }
                 let expected = held.iter().filter(|held| **held).count() as u64;
                 assert_eq!(live.take(), expected, "seed {seed}");
+                let held = |byte: &u32| held[usize::try_from(*byte).unwrap()];
+                let expected = ranges.into_iter().flatten().filter(held).count() as u64;
+                assert_eq!(within.take(), expected, "seed {seed}");
             }
         }
     }

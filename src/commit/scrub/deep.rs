@@ -113,10 +113,11 @@ impl Pipeline {
             .map_or(0, |segment| i16::from(segment.parity_shards));
         let gone = verdict.wrong.len() as u64 + verdict.missing;
         let mut losses_tolerated = parity - i16::try_from(gone).unwrap_or(i16::MAX);
-        if !verdict.lost.is_empty() {
+        if self.live_within(verdict.stripe, &verdict.lost)? > 0 {
             losses_tolerated = losses_tolerated.min(-1);
         } else if losses_tolerated < 0 {
-            // Other blocks of each shard are wrong: all of it can be had, and nothing more be lost.
+            // Other blocks of each shard are wrong, or no file holds what is lost: all else can be had, and nothing
+            // more be lost.
             losses_tolerated = 0;
         }
         let fresh = RedundancyRow::empty(losses_tolerated);

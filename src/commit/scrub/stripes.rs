@@ -84,7 +84,6 @@ impl Pipeline {
             return Ok((passed, Some(from)));
         }
         self.note_lost(&verdicts)?;
-        count(&mut passed.counted, &verdicts);
         for verdict in &verdicts {
             let add = |pieces: &mut Pieces, shards: &ShardSet| -> Result<(), CommitError> {
                 let holders = self.holders_of(segment, verdict.stripe, shards)?;
@@ -95,25 +94,42 @@ impl Pipeline {
             add(&mut passed.unread, &verdict.unread)?;
         }
         drop(pin);
-        self.rewrite_inconsistent(&mut passed.counted, verdicts, locks)?;
+        for verdict in &verdicts {
+            self.count_verdict(&mut passed.counted, verdict, locks)?;
+        }
         Ok((passed, stretch.has_more.then_some(stretch.end)))
     }
 
-    /// Writes those of some stripes anew whose parity is not what the data calls for.
-    fn rewrite_inconsistent(
+    /// Counts what a look at a stripe came to. One whose parity is not what the data calls for is written anew, and so
+    /// is one that lost for good what no file holds: in another place, all shards of what files hold are right.
+    fn count_verdict(
         &self,
         scrub: &mut Scrub,
-        verdicts: Vec<Verdict>,
+        verdict: &Verdict,
         locks: &dyn InodeLocks,
     ) -> Result<(), CommitError> {
-        for inconsistent in verdicts.into_iter().filter_map(|found| found.inconsistent) {
+        let stripe = verdict.stripe;
+        scrub.bytes += verdict.bytes;
+        scrub.repaired += verdict.repaired;
+        let lost = self.live_within(stripe, &verdict.lost)?;
+        let wrong = wrong_in(verdict) + u64::from(verdict.inconsistent.is_some());
+        if let Some(inconsistent) = &verdict.inconsistent {
             log::warn!("{inconsistent}; it is written anew");
-            if self.rewrite(inconsistent.stripe, locks)? {
-                scrub.repaired += 1;
-            } else {
-                scrub.wrong += 1;
-            }
         }
+        let is_loss_dead = verdict.is_lost_for_good && !verdict.lost.is_empty() && lost == 0;
+        if is_loss_dead {
+            log::warn!(
+                "stripe {stripe}: parity cannot replace what no file holds any more; the rest is written anew"
+            );
+        }
+        let is_to_move = is_loss_dead || verdict.inconsistent.is_some();
+        if is_to_move && self.rewrite(stripe, locks)? {
+            scrub.repaired += wrong.max(1);
+            return Ok(());
+        }
+        scrub.wrong += wrong;
+        scrub.missing += verdict.missing + verdict.gone;
+        scrub.lost += lost;
         Ok(())
     }
 
@@ -186,20 +202,6 @@ impl Pipeline {
             return Ok(());
         }
         Ok(self.meta.apply_stripes(batch)?)
-    }
-}
-
-fn count(scrub: &mut Scrub, verdicts: &[Verdict]) {
-    for verdict in verdicts {
-        scrub.bytes += verdict.bytes;
-        scrub.repaired += verdict.repaired;
-        scrub.wrong += wrong_in(verdict);
-        scrub.missing += verdict.missing + verdict.gone;
-        let lost = verdict
-            .lost
-            .iter()
-            .map(|range| u64::from(range.end - range.start));
-        scrub.lost += lost.sum::<u64>();
     }
 }
 

@@ -10,6 +10,7 @@ use crate::format::record::{Scrub, ShardSums};
 mod again;
 mod second_pass;
 mod followed;
+mod harmless;
 
 /// What is done to one disk.
 type Spoil = fn(&MemDisk);

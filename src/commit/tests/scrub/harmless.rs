@@ -1,0 +1,110 @@
+//! Bytes that are lost and that no file holds any more.
+
+use super::*;
+use crate::format::record::LostBytes;
+
+/// A stripe that two files fill, of which the second begins after so many bytes and is removed.
+fn half_dead(rig: &Rig, live: usize) -> (StripeId, Vec<u8>) {
+    let fs = rig.open(&[]);
+    let held = pattern(1, live);
+    fs.write(1, &held).unwrap();
+    fs.write(2, &pattern(2, 4 * UNIT - live)).unwrap();
+    fs.pipeline.checkpoint().unwrap();
+    let stripe = fs.extents(1).unwrap()[0].1.stripe;
+    assert_eq!(fs.extents(2).unwrap()[0].1.stripe, stripe, "one stripe");
+    fs.remove(2).unwrap();
+    fs.close();
+    (stripe, held)
+}
+
+/// Does something to the files of three shards of a stripe, the last two of its data among them.
+fn befall(rig: &Rig, stripe: StripeId, harm: Harm) {
+    let shards = rig.open(&[]).written_shards().into_iter();
+    for shard in shards.filter(|s| s.stripe == stripe && (2..5).contains(&s.shard.0)) {
+        let disk = &rig.disks[shard.disk];
+        match harm {
+            Harm::Delete => disk.open().remove(&shard.name).unwrap(),
+            _ => assert!(disk.corrupt(&shard.name, shard.offset, |b| b[0] ^= 4, 1)),
+        }
+    }
+}
+
+#[test]
+fn where_no_file_holds_what_is_lost_nothing_is_and_a_scrub_writes_the_rest_anew() {
+    for harm in [Harm::FlipBits, Harm::Delete] {
+        let rig = Rig::new(4, 2, 6);
+        let (stripe, held) = half_dead(&rig, 2 * UNIT);
+        befall(&rig, stripe, harm);
+        let fs = TestFs::open(rig.stores(&[]), Access::ReadOnly).unwrap();
+        let read = fs.pipeline.read_all_shards().unwrap();
+        let counted = fs.pipeline.redundancy().unwrap();
+        for rows in [&read.rows, &counted.rows] {
+            assert_eq!(rows.len(), 1, "{harm:?}");
+            let RedundancyRow {
+                losses_tolerated,
+                stripes,
+                bytes,
+                ..
+            } = rows[0];
+            let row = (losses_tolerated, stripes, bytes);
+            assert_eq!(row, (0, 1, 2 * UNIT as u64), "{harm:?}");
+        }
+        assert_eq!(counted.unrecoverable, [], "{harm:?}");
+        drop(fs);
+
+        let fs = rig.open(&[]);
+        let done = scrub(&fs);
+        assert!(done.is_clean(), "{harm:?}: {done:?}");
+        assert!(done.record.repaired > 0, "{harm:?}: {done:?}");
+        assert!(!fs.pipeline.has_backref(stripe).unwrap(), "{harm:?}");
+        assert_eq!(fs.redundancy(), [(2, 1)], "{harm:?}");
+        let model = Model::from([(1, held)]);
+        assert_holds(&fs, &model, "scrubbed");
+        fs.pipeline.reap_now().unwrap();
+        assert!(!fs.stripes().contains(&stripe), "{harm:?}");
+        fs.assert_shards_lie_on(&rig, &[], "written anew");
+        fs.close();
+        let fs = rig.open(&[]);
+        assert!(!fs.pipeline.may_have_lost_data().unwrap(), "{harm:?}");
+        assert_holds(&fs, &model, "opened again");
+    }
+}
+
+/// What no file held when it was found, and was not moved, is no reason to count at each mount.
+#[test]
+fn a_mount_does_not_take_what_no_file_holds_for_lost_data() {
+    let rig = Rig::new(4, 2, 6);
+    let (stripe, held) = half_dead(&rig, 2 * UNIT);
+    befall(&rig, stripe, Harm::FlipBits);
+    let fs = rig.open(&[]);
+    let mut batch = Batch::default();
+    let dead = 2 * UNIT as u32..3 * UNIT as u32;
+    batch.put(key::lost(stripe), LostBytes(vec![dead]).encode());
+    fs.pipeline.apply(batch).unwrap();
+    fs.close();
+    let fs = rig.open(&[]);
+    assert!(!fs.pipeline.volume.undecodable().is_empty());
+    assert!(!fs.pipeline.may_have_lost_data().unwrap());
+    assert_eq!(fs.redundancy(), [(0, 1)]);
+    assert_holds(&fs, &Model::from([(1, held)]), "opened again");
+}
+
+#[test]
+fn of_what_is_lost_only_that_counts_which_files_hold() {
+    let rig = Rig::new(4, 2, 6);
+    let (stripe, held) = half_dead(&rig, 2 * UNIT + BLOCK_SIZE);
+    befall(&rig, stripe, Harm::FlipBits);
+    let fs = rig.open(&[]);
+    let done = scrub(&fs).record;
+    let block = BLOCK_SIZE as u64;
+    assert_eq!((done.lost, done.wrong, done.missing), (block, 3, 0));
+    let counted = fs.pipeline.redundancy().unwrap();
+    assert_eq!(fs.redundancy(), [(-1, 1)]);
+    assert_eq!(fs.pipeline.lost_bytes_in(&counted).unwrap(), block);
+    let inodes = fs.pipeline.inodes_in(&counted.unrecoverable, 9).unwrap();
+    assert_eq!(inodes, BTreeSet::from([Ino(1)]));
+    assert!(fs.pipeline.may_have_lost_data().unwrap());
+    let mut read = vec![0; 2 * UNIT];
+    fs.pipeline.read(stripe, 0, &mut read).unwrap();
+    assert!(read == held[..2 * UNIT], "all else can be had");
+}
