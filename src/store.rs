@@ -31,6 +31,7 @@ mod name;
 
 pub use buffer::{Buffer, Pinner, Pool, Unpinner};
 pub use dir::DirStore;
+pub use dir::holders::is_held_up;
 pub use error::{StoreError, StoreErrorKind};
 pub use executor::{Executor, ExecutorKind, Op, Outcome, Request};
 pub use fault::{Call, CallKind, Effect, Fault, FaultPlan, FaultStore, Scope};

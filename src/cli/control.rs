@@ -317,15 +317,34 @@ pub(super) fn tell(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     stream.write_all(&line)
 }
 
-/// Connects to the daemon behind `mountpoint`; `None` if there is none.
+/// Who is behind a mountpoint.
+pub(super) enum Peer {
+    /// A daemon, to be asked.
+    Daemon(UnixStream),
+    /// What is left of one that has ended and yet keeps the mount: it answers nothing any more.
+    Remains(Pid),
+    /// Nobody.
+    None,
+}
+
+/// Connects to the daemon behind `mountpoint`; `None` if there is none that could answer.
 ///
 /// # Errors
 ///
-/// If there is one and this user may not talk to it.
-pub(super) fn connect(
-    mountpoint: &Path,
-    entry: Option<&MountEntry>,
-) -> Result<Option<UnixStream>, Failure> {
+/// As [`find_peer`].
+fn connect(mountpoint: &Path, entry: &MountEntry) -> Result<Option<UnixStream>, Failure> {
+    Ok(match find_peer(mountpoint, Some(entry))? {
+        Peer::Daemon(stream) => Some(stream),
+        Peer::Remains(_) | Peer::None => None,
+    })
+}
+
+/// Returns who is behind `mountpoint`. One that is just ending is waited for.
+///
+/// # Errors
+///
+/// If there is a daemon and this user may not talk to it.
+pub(super) fn find_peer(mountpoint: &Path, entry: Option<&MountEntry>) -> Result<Peer, Failure> {
     let own = rustix::process::geteuid().as_raw();
     let user = entry.and_then(MountEntry::user).unwrap_or(own);
     let stem = file_stem(mountpoint);
@@ -336,8 +355,11 @@ pub(super) fn connect(
         match UnixStream::connect(&path) {
             Ok(stream) if serves(&stream, &[user, own]) => {
                 let departure = Departure::of(&stream);
-                if !departure.is_under_way() || departure.wait(BRIEF_TIMEOUT)?.is_some() {
-                    return Ok(Some(stream));
+                if !departure.is_under_way() {
+                    return Ok(Peer::Daemon(stream));
+                }
+                if let Some(pid) = departure.wait(BRIEF_TIMEOUT)? {
+                    return Ok(Peer::Remains(pid));
                 }
             }
             // Anybody can put a socket where anybody can write.
@@ -353,7 +375,7 @@ pub(super) fn connect(
             Err(_) => {}
         }
     }
-    Ok(None)
+    Ok(Peer::None)
 }
 
 /// Says whether the process at the other end runs as one of `users`.
@@ -390,7 +412,7 @@ fn ask_and_heed(
         _ => Failure::environment(format!("the daemon does not answer: {error}"))
             .advise("look at its log; `kill -TERM` of its process unmounts in good order"),
     };
-    match exchange(stream, request, heed).map_err(silent)? {
+    match exchange(stream, request, &departure, heed).map_err(silent)? {
         Answer::Failed(failure) => Err(failure),
         answer => Ok(answer),
     }
@@ -405,35 +427,42 @@ fn is_hangup(error: &io::Error) -> bool {
 fn exchange(
     mut stream: UnixStream,
     request: &Request,
+    departure: &Departure,
     mut heed: impl FnMut(&Answer),
 ) -> io::Result<Answer> {
-    let patience = match request {
-        Request::Membership => Some(BRIEF_TIMEOUT),
+    let (patience, is_endless) = match request {
+        Request::Membership => (BRIEF_TIMEOUT, false),
         Request::Status
         | Request::Directories
         | Request::Scrub { .. }
         | Request::Rebuild { .. }
         | Request::Join { .. }
         | Request::Remove { .. }
-        | Request::RebuildProgress { .. } => Some(ANSWER_TIMEOUT),
-        // Flushing takes as long as there is to flush.
-        Request::Unmount { .. } => None,
+        | Request::RebuildProgress { .. } => (ANSWER_TIMEOUT, false),
+        // Flushing takes as long as there is to flush, for a daemon that lives.
+        Request::Unmount { .. } => (BRIEF_TIMEOUT, true),
     };
-    stream.set_read_timeout(patience)?;
+    let is_waited_for = |error: &io::Error| {
+        is_endless && error.kind() == io::ErrorKind::WouldBlock && !departure.is_under_way()
+    };
+    stream.set_read_timeout(Some(patience))?;
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     stream.write_all(&line)?;
     let mut lines = BufReader::new(stream);
-    let mut text = String::new();
+    let mut text = Vec::new();
     loop {
-        text.clear();
-        if lines.read_line(&mut text)? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        match lines.read_until(b'\n', &mut text) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {}
+            Err(error) if is_waited_for(&error) => continue,
+            Err(error) => return Err(error),
         }
-        if text.trim().is_empty() {
+        let line = std::mem::take(&mut text);
+        if line.trim_ascii().is_empty() {
             continue;
         }
-        match serde_json::from_str(&text)? {
+        match serde_json::from_slice(&line)? {
             said @ Answer::Scrubbing(_) => heed(&said),
             answer => return Ok(answer),
         }
@@ -588,7 +617,7 @@ pub(super) fn live_report(mountpoint: &Path, entry: &MountEntry) -> Result<Repor
 /// If it is gone, or this user may not talk to it.
 pub(super) fn connect_to(mountpoint: &Path, entry: &MountEntry) -> Result<UnixStream, Failure> {
     let shown = mountpoint.display();
-    connect(mountpoint, Some(entry))?.ok_or_else(|| {
+    connect(mountpoint, entry)?.ok_or_else(|| {
         Failure::environment(format!("the daemon that served {shown} is gone")).advise(format!(
             "mount the volume at {shown} again; to be without it, `cauchyfs unmount {shown}`"
         ))

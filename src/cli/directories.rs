@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::failure::{Failure, warn};
 use super::in_time::Silent;
-use super::unmount::is_abandoned;
+use super::unmount::{is_abandoned, remains_of};
 use super::volume::MEMBER_TIMEOUT;
 use crate::format::files::{JOURNALS, SUPERBLOCK};
 use crate::fuse::mountinfo::{self, MountEntry};
@@ -311,7 +311,16 @@ pub(super) fn check_mountpoint(typed: &Path, members: &[PathBuf]) -> Result<Path
     let is_abandoned = mounted
         .as_ref()
         .is_some_and(|entry| is_abandoned(&mountpoint, entry));
-    if mounted.is_some() && !is_abandoned {
+    if let Some(entry) = &mounted
+        && !is_abandoned
+    {
+        if let Some(pid) = remains_of(&mountpoint, entry) {
+            return Err(Failure::environment(format!(
+                "{shown} has a CauchyFS volume mounted on it whose daemon was killed; its process {pid} cannot end \
+                 before the directory answers on which it hangs"
+            ))
+            .advise(format!("`cauchyfs unmount {shown}` takes the mount away")));
+        }
         return Err(Failure::usage(format!(
             "{shown} has a CauchyFS volume mounted on it already"
         ))

@@ -55,7 +55,7 @@ impl Silent {
 
 /// Asks each path on a thread of its own. Returns the answers in the order of the paths; none from those that do not
 /// answer within `patience`, whose threads end when they do.
-fn ask_each<T: Send + 'static>(
+pub(super) fn ask_each<T: Send + 'static>(
     paths: &[PathBuf],
     patience: Duration,
     ask: impl Fn(&Path) -> T + Clone + Send + 'static,

@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use super::control::{self, Answer, Request};
+use super::control::{self, Answer, Peer, Request};
 use super::directories::Directories;
 use super::failure::Failure;
 use super::volume::{MEMBER_TIMEOUT, survey};
@@ -130,10 +130,9 @@ fn find<T: Send + 'static>(
 
 /// Asks the daemon of a mount; one that is gone, or is not for this user to ask, has nothing to say.
 fn ask(entry: &MountEntry, request: &Request) -> Option<Answer> {
-    let asked = control::connect(&entry.mountpoint, Some(entry)).and_then(|stream| {
-        stream
-            .map(|stream| control::ask(stream, request))
-            .transpose()
+    let asked = control::find_peer(&entry.mountpoint, Some(entry)).and_then(|peer| match peer {
+        Peer::Daemon(stream) => control::ask(stream, request).map(Some),
+        Peer::Remains(_) | Peer::None => Ok(None),
     });
     match asked {
         Ok(answer) => answer,

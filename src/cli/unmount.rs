@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::process::Pid;
 
 use super::args::UnmountArguments;
-use super::control::{self, Answer, Departure, Request};
+use super::control::{self, Answer, Departure, Peer, Request};
 use super::failure::{Failure, Outcome, warn};
+use super::in_time::ask_each;
 use crate::fuse::mount::{self, MountError, Unmount};
 use crate::fuse::mountinfo::{self, MountEntry};
 
@@ -17,6 +19,9 @@ const DEPARTURE: Duration = Duration::from_secs(15);
 
 /// How long if it has said that it is held up: what holds it up may just have come back.
 const BRIEFLY: Duration = Duration::from_secs(1);
+
+/// How long a mount may take to say that nobody serves it, which it does at once.
+const STATFS: Duration = Duration::from_secs(3);
 
 /// How many processes that keep a mount busy are named.
 const NAMED_USERS: usize = 5;
@@ -41,11 +46,13 @@ pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
         )));
     }
     // A daemon may be flushing still although its mount was taken away with umount(8).
-    let Some(daemon) = control::connect(&mountpoint, entry.as_ref())? else {
-        return match entry {
-            Some(entry) => clear(&mountpoint, &entry, arguments.lazy),
-            None => Err(Failure::usage(format!("nothing is mounted at {shown}"))),
-        };
+    let daemon = match (control::find_peer(&mountpoint, entry.as_ref())?, &entry) {
+        (Peer::Daemon(daemon), _) => daemon,
+        (Peer::Remains(pid), Some(entry)) => return clear_remains(&mountpoint, entry, pid),
+        (Peer::None, Some(entry)) => return clear(&mountpoint, entry, arguments.lazy),
+        (Peer::Remains(_) | Peer::None, None) => {
+            return Err(Failure::usage(format!("nothing is mounted at {shown}")));
+        }
     };
     let request = Request::Unmount {
         lazy: arguments.lazy,
@@ -58,17 +65,20 @@ pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
             "the daemon answered beside the point: {other:?}"
         ))),
         Err(failure) if failure.message.ends_with("is busy") => Err(busy(&mountpoint)),
+        // Unmounted, and not closed in good order: it ends all the same.
+        Err(failure) if is_gone(&mountpoint, entry.as_ref()) => {
+            departure.wait(DEPARTURE)?;
+            warn(match &failure.advice {
+                Some(advice) => format!("{}\n  {advice}", failure.message),
+                None => failure.message,
+            });
+            Ok(Outcome::Degraded)
+        }
         // It died over the question.
-        Err(failure) => match entry {
-            Some(entry) if is_dead(&mountpoint) => clear(&mountpoint, &entry, arguments.lazy),
-            // Unmounted, and not closed in good order: it ends all the same.
-            entry if is_gone(&mountpoint, entry.as_ref()) => {
-                departure.wait(DEPARTURE)?;
-                warn(match &failure.advice {
-                    Some(advice) => format!("{}\n  {advice}", failure.message),
-                    None => failure.message,
-                });
-                Ok(Outcome::Degraded)
+        Err(failure) => match (control::find_peer(&mountpoint, entry.as_ref())?, &entry) {
+            (Peer::Remains(pid), Some(entry)) => clear_remains(&mountpoint, entry, pid),
+            (Peer::None, Some(entry)) if is_dead(&mountpoint) => {
+                clear(&mountpoint, entry, arguments.lazy)
             }
             _ => Err(failure),
         },
@@ -105,15 +115,27 @@ fn is_gone(mountpoint: &Path, entry: Option<&MountEntry>) -> bool {
 
 /// Says whether nobody serves the mount any more.
 fn is_dead(mountpoint: &Path) -> bool {
-    // Other calls may be answered from the kernel's caches.
-    rustix::fs::statfs(mountpoint)
-        .is_err_and(|error| matches!(error, Errno::NOTCONN | Errno::CONNABORTED))
+    let refuses = |mountpoint: &Path| {
+        // Other calls may be answered from the kernel's caches.
+        rustix::fs::statfs(mountpoint)
+            .is_err_and(|error| matches!(error, Errno::NOTCONN | Errno::CONNABORTED))
+    };
+    // Where somebody has the connection, and answers nothing, this one comes to no end.
+    ask_each(&[mountpoint.to_owned()], STATFS, refuses) == [Some(true)]
+}
+
+/// Returns the process that is left of the daemon of a mount of ours, which has ended and keeps the mount.
+pub(super) fn remains_of(mountpoint: &Path, entry: &MountEntry) -> Option<u32> {
+    match control::find_peer(mountpoint, Some(entry)) {
+        Ok(Peer::Remains(pid)) => Some(pid.as_raw_nonzero().get().unsigned_abs()),
+        _ => None,
+    }
 }
 
 /// Says whether the daemon of a mount of ours is surely gone.
 pub(super) fn is_abandoned(mountpoint: &Path, entry: &MountEntry) -> bool {
     // One that lives may hang, and must not be touched then.
-    matches!(control::connect(mountpoint, Some(entry)), Ok(None)) && is_dead(mountpoint)
+    matches!(control::find_peer(mountpoint, Some(entry)), Ok(Peer::None)) && is_dead(mountpoint)
 }
 
 /// Returns the mount of ours at `mountpoint` if its daemon is surely gone.
@@ -160,11 +182,23 @@ fn clear(mountpoint: &Path, entry: &MountEntry, lazy: bool) -> Result<Outcome, F
     Ok(Outcome::Degraded)
 }
 
+/// Takes away a mount whose daemon has ended, of which something hangs that keeps the process.
+fn clear_remains(mountpoint: &Path, entry: &MountEntry, pid: Pid) -> Result<Outcome, Failure> {
+    let cleared = clear_dead(mountpoint)?;
+    control::clear(mountpoint, entry);
+    let pid = pid.as_raw_nonzero();
+    warn(format!(
+        "{cleared}; its process {pid} cannot end before the directory answers on which it hangs, and keeps all of \
+         them locked"
+    ));
+    Ok(Outcome::Degraded)
+}
+
 /// Takes away a mount of which the daemon is gone, and all such that it hid, and returns what is to be said of them.
 fn clear_dead(mountpoint: &Path) -> Result<String, Failure> {
     let mut cleared = 0;
     let below = loop {
-        take_away(mountpoint, Unmount::Lazily)?;
+        take_away(mountpoint, Unmount::Abandoned)?;
         cleared += 1;
         let below = mountinfo::mount_at(mountpoint).ok().flatten();
         let below = below.filter(MountEntry::is_ours);

@@ -303,6 +303,8 @@ pub enum Unmount {
     WhenIdle,
     /// Take it out of the tree at once; what is open stays usable until it is closed.
     Lazily,
+    /// The same where nobody serves it any more: who waits for an answer gets an error.
+    Abandoned,
 }
 
 /// How long a mount may be in use before it counts as busy: a program that is just starting holds what
@@ -318,7 +320,7 @@ const BUSY_POLL: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 ///
-/// If something below is in use ([`MountError::Busy`], never with [`Unmount::Lazily`]), or if
+/// If something below is in use ([`MountError::Busy`], only with [`Unmount::WhenIdle`]), or if
 /// nothing is mounted there, or if this user may not.
 pub fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
     let started = Instant::now();
@@ -344,6 +346,7 @@ fn unmount_directly(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
     let flags = match how {
         Unmount::WhenIdle => UnmountFlags::NOFOLLOW,
         Unmount::Lazily => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+        Unmount::Abandoned => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH | UnmountFlags::FORCE,
     };
     rustix::mount::unmount(mountpoint, flags).map_err(|errno| match errno {
         rustix::io::Errno::BUSY => MountError::Busy(mountpoint.to_owned()),
@@ -358,7 +361,7 @@ fn unmount_through_helper(mountpoint: &Path, how: Unmount) -> Result<(), MountEr
     let output = Command::new("fusermount3")
         .arg(match how {
             Unmount::WhenIdle => "-u",
-            Unmount::Lazily => "-uz",
+            Unmount::Lazily | Unmount::Abandoned => "-uz",
         })
         .arg("--")
         .arg(mountpoint)

@@ -134,6 +134,16 @@ pub enum MembersError {
         holder: Option<String>,
     },
 
+    /// A process has the member that was killed, and cannot end because something hangs that it asked for on one of its
+    /// directories. It has all of them until then.
+    #[error("{path} is in use by {holder}")]
+    HeldUp {
+        /// The directory.
+        path: String,
+        /// Who has it.
+        holder: String,
+    },
+
     /// Other processes have some directories, but nobody serves the volume with them: they are too few for that, and
     /// all others are free. The volume can be opened without these.
     #[error("in use: {}", list(held))]
@@ -337,6 +347,10 @@ fn list<T: fmt::Display>(items: &[T]) -> String {
     texts.join("; ")
 }
 
+/// What to do about a process that was killed and cannot end.
+const WHEN_HELD_UP: &str = "one of its directories hangs, and what was under way there may still be written: see that its disk answers again, \
+     thaw it, or `umount -f` a network mount, then try again; or start the machine anew";
+
 impl MembersError {
     /// Returns what to do about it, in one line, where there is something.
     #[must_use]
@@ -377,6 +391,7 @@ impl MembersError {
             Self::InUse { path, .. } => Some(format!(
                 "a volume with {path} is mounted already, or {path} was given twice"
             )),
+            Self::HeldUp { .. } => Some(WHEN_HELD_UP.into()),
             Self::PartlyInUse { .. } => Some(
                 "a daemon that is unmounted keeps a directory until its disk answers: leave those out that do not".into(),
             ),

@@ -2,6 +2,11 @@
 //!
 //! A daemon whose mount is gone keeps the directories on which an operation of its hangs, perhaps for ever, and lets
 //! go of all others. Who serves a volume keeps at least as many as there are data shards.
+//!
+//! One that is killed meanwhile can let go of none: the system closes what a process has open when the last of its
+//! threads is gone, and one that hangs is not. None of its directories is taken from it. That would be right for those on
+//! which nothing is under way, but which these are nobody can tell any more: the system's own threads, which work
+//! through the queues, name no directory.
 
 use std::thread;
 
@@ -16,7 +21,7 @@ use crate::store::{Executor, Hold, Store, StoreError, StoreErrorKind, StoreLock,
 ///
 /// # Errors
 ///
-/// [`MembersError::InUse`] or [`MembersError::PartlyInUse`]; none is locked then.
+/// [`MembersError::InUse`], [`MembersError::HeldUp`] or [`MembersError::PartlyInUse`]; none is locked then.
 pub(super) fn lock(
     found: Vec<Found>,
     lineage: &Lineage,
@@ -59,9 +64,14 @@ pub(super) fn lock(
             held: held.iter().map(in_use).collect(),
         });
     }
-    Err(MembersError::InUse {
-        path: first.label().to_owned(),
-        holder: first.holder(),
+    let held_up = held.iter().find(|error| error.is_held_up());
+    let path = held_up.unwrap_or(first).label().to_owned();
+    Err(match held_up.and_then(StoreError::holder) {
+        Some(holder) => MembersError::HeldUp { path, holder },
+        None => MembersError::InUse {
+            path,
+            holder: first.holder(),
+        },
     })
 }
 

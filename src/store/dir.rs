@@ -32,7 +32,7 @@ use handles::Handles;
 use tree::{Place, Tree};
 
 mod handles;
-mod holders;
+pub(super) mod holders;
 mod tree;
 
 /// Filesystems that take an operation and answer later, as `statfs(2)` numbers them: ext2 to ext4, XFS, Btrfs,

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::dir::holders::HELD_UP;
+
 /// What went wrong, in the classes that callers act upon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StoreErrorKind {
@@ -145,6 +147,14 @@ impl StoreError {
     pub fn holder(&self) -> Option<String> {
         let is_known = self.kind == StoreErrorKind::InUse && self.source.raw_os_error().is_none();
         is_known.then(|| self.source.to_string())
+    }
+
+    /// Returns whether who else has the directory was killed, and is only still there because something hangs that it
+    /// asked a directory for.
+    #[must_use]
+    pub fn is_held_up(&self) -> bool {
+        self.holder()
+            .is_some_and(|holder| holder.ends_with(HELD_UP))
     }
 
     /// Returns what was tried: a verb such as `"read"`.

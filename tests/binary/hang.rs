@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use crate::support::{
-    Disk, DiskKind, Shape, TestVolume, check_large, drop_caches, eventually, must, run,
-    skip_mounts, text, write_large,
+    CAUCHYFS, Disk, DiskKind, Shape, TestVolume, check_large, drop_caches, eventually, must, run,
+    said, skip_mounts, text, write_large,
 };
 
 /// A daemon that does nothing until this is dropped.
@@ -209,6 +209,88 @@ fn a_directory_that_an_old_daemon_keeps_is_left_out_and_comes_back_when_that_end
     eventually("it is back and has what it missed", || {
         volume.status().1 == 0
     });
+    volume.unmount();
+    volume.assert_intact();
+}
+
+/// Returns how a command ended, and all that it said; one that comes to no end is cut off.
+fn ended(arguments: &[&str]) -> (Option<i32>, String) {
+    let all = [&["-s", "KILL", "60", CAUCHYFS], arguments].concat();
+    let output = run("timeout", &all);
+    (output.status.code(), said(&output))
+}
+
+/// The system keeps all that a process had open until the last of what hangs is over, however dead it is.
+#[test]
+fn a_daemon_that_is_killed_while_a_disk_hangs_is_told_from_one_that_lives() {
+    if skip_mounts() {
+        return;
+    }
+    let frozen = 5;
+    let mut disks: Vec<_> = (0..5).map(|_| Disk::new(DiskKind::Tmpfs, 256)).collect();
+    disks.push(Disk::new(DiskKind::Ext4, 256));
+    let mut volume = TestVolume::create_over(Shape::FOUR_TWO, disks);
+    let all: Vec<usize> = (0..6).collect();
+    let mounted = volume.try_mount(&all, &["--member-timeout", "3s"]);
+    assert!(mounted.status.success(), "{mounted:?}");
+    write_large(&volume.path("old"), 1, 10 << 20).unwrap();
+    must("sync", &["-f", text(&volume.mountpoint)]);
+    let daemon = volume
+        .daemon()
+        .expect("a daemon serves the mount")
+        .to_string();
+    volume.freeze_disk(frozen);
+    write_large(&volume.path("new"), 2, 10 << 20).unwrap();
+    File::open(volume.path("new")).unwrap().sync_all().unwrap();
+    eventually("the disk is left behind", || {
+        volume.members_in("online") == 5
+    });
+    must("kill", &["-KILL", &daemon]);
+    let stat = format!("/proc/{daemon}/stat");
+    eventually("it is dead, and there", || {
+        std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z "))
+    });
+
+    let mountpoint = text(&volume.mountpoint).to_owned();
+    let (code, said) = ended(&["status", &mountpoint]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("is gone"), "{said}");
+    let healthy: Vec<&str> = volume.members[..frozen]
+        .iter()
+        .map(|dir| text(dir))
+        .collect();
+    let (code, said) = ended(&[&["mount"], &healthy[..], &[&mountpoint]].concat());
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains(&daemon) && said.contains("unmount"), "{said}");
+    let (code, said) = ended(&["unmount", &mountpoint]);
+    assert_eq!(code, Some(3), "{said}");
+    assert!(
+        said.contains(&format!("its process {daemon} cannot end")),
+        "{said}"
+    );
+    let (code, said) = ended(&["unmount", "--lazy", &mountpoint]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("nothing is mounted"), "{said}");
+    // What hangs may yet land on the disk, and where else nobody can tell.
+    for command in [&["mount"][..], &["status"], &["check", "--repair"]] {
+        let rest: &[&str] = if command == ["mount"] {
+            &[&mountpoint]
+        } else {
+            &[]
+        };
+        let (code, said) = ended(&[command, &healthy[..], rest].concat());
+        assert_eq!(code, Some(2), "{command:?}: {said}");
+        let held_up = format!("is in use by process {daemon} (cauchyfs), which was killed");
+        assert!(said.contains(&held_up), "{command:?}: {said}");
+    }
+
+    volume.thaw_disk(frozen);
+    eventually("it is gone", || std::fs::metadata(&stat).is_err());
+    let mounted = volume.try_mount(&all, &[]);
+    assert!(matches!(mounted.status.code(), Some(0 | 3)), "{mounted:?}");
+    eventually("the disk has what it missed", || volume.status().1 == 0);
+    check_large(&volume.path("old"), 1, 10 << 20);
+    check_large(&volume.path("new"), 2, 10 << 20);
     volume.unmount();
     volume.assert_intact();
 }

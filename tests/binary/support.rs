@@ -413,6 +413,16 @@ impl TestVolume {
         self.disks[index].restart();
     }
 
+    /// Has everything that is written to a disk wait, until it is thawed or dropped.
+    pub(crate) fn freeze_disk(&mut self, index: usize) {
+        self.disks[index].freeze();
+    }
+
+    /// See [`TestVolume::freeze_disk`].
+    pub(crate) fn thaw_disk(&mut self, index: usize) {
+        self.disks[index].thaw();
+    }
+
     /// Leaves no room on a disk.
     pub(crate) fn fill_disk(&self, index: usize) {
         self.disks[index].fill();

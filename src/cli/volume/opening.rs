@@ -23,15 +23,15 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often they are tried.
 const LEAVE_POLL: Duration = Duration::from_millis(100);
 
-/// How long the same few of them may stay in use while all others are free: a daemon lets go of them one after the other, but
-/// for those on which something hangs.
+/// How long the same few of them may stay in use while all others are free, or all by who was killed: a daemon lets go of
+/// them one after the other, but for those on which something hangs.
 const LET_GO_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Opens the pipeline of the volume that the directories belong to, and says which directories could
 /// not be used.
 ///
 /// A daemon whose mount is gone may be flushing yet; that is waited for. It may keep a directory that hangs, perhaps
-/// for ever, and the volume is opened without that one.
+/// for ever, and the volume is opened without that one. If it was killed, it keeps all of them.
 ///
 /// # Errors
 ///
@@ -41,7 +41,7 @@ pub(super) fn open_pipeline(
     options: &VolumeOptions,
 ) -> Result<(Arc<Pipeline>, Vec<Unusable>), Failure> {
     let started = Instant::now();
-    let mut partly_since: Option<Instant> = None;
+    let mut stuck_since: Option<Instant> = None;
     let mut left_out = Vec::new();
     loop {
         let (mut stores, mut notes) = usable_stores(directories, options.member_timeout);
@@ -67,10 +67,13 @@ pub(super) fn open_pipeline(
             let shown = entry.mountpoint.display();
             return Err(failure.advise(format!("the volume is mounted at {shown}")));
         }
-        let is_partly = matches!(in_use, MembersError::PartlyInUse { .. });
-        let since = partly_since.unwrap_or_else(Instant::now);
-        partly_since = is_partly.then_some(since);
+        let is_stuck = !matches!(in_use, MembersError::InUse { .. });
+        let since = stuck_since.unwrap_or_else(Instant::now);
+        stuck_since = is_stuck.then_some(since);
         match in_use {
+            MembersError::HeldUp { .. } if since.elapsed() >= LET_GO_TIMEOUT => {
+                return Err(failure);
+            }
             MembersError::PartlyInUse { held } if since.elapsed() >= LET_GO_TIMEOUT => {
                 left_out.clone_from(held);
             }
@@ -86,7 +89,7 @@ pub(super) fn open_pipeline(
 fn is_in_use(error: &MembersError) -> bool {
     matches!(
         error,
-        MembersError::InUse { .. } | MembersError::PartlyInUse { .. }
+        MembersError::InUse { .. } | MembersError::HeldUp { .. } | MembersError::PartlyInUse { .. }
     )
 }
 

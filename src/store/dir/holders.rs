@@ -1,7 +1,8 @@
-//! Who has a file locked: `/proc/locks`.
+//! Who has a file locked: `/proc/locks`; and whether that is a process that cannot end.
 
 use std::fs;
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 
 use rustix::fs as sys;
 
@@ -18,10 +19,40 @@ pub(super) fn holder_of(file: &impl AsFd) -> Option<String> {
     let table = fs::read_to_string("/proc/locks").ok()?;
     let pid = table.lines().find_map(|line| holder_in(line, &place))?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    Some(match name.trim() {
+    let named = match name.trim() {
         "" => format!("process {pid}"),
         name => format!("process {pid} ({name})"),
+    };
+    Some(if is_held_up(pid) {
+        format!("{named}{HELD_UP}")
+    } else {
+        named
     })
+}
+
+/// With what it ends who has a file locked and will never do anything more, but what hangs.
+pub(in crate::store) const HELD_UP: &str =
+    ", which was killed and cannot end before what hangs of it is over";
+
+/// Says whether a process was killed, and is still there because of an operation that hangs. The system takes
+/// nothing that it had open from it until then: no lock, and no socket.
+#[must_use]
+pub fn is_held_up(pid: u32) -> bool {
+    let state = |stat: &Path| fs::read_to_string(stat).ok().as_deref().and_then(state_in);
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    if state(&process.join("stat")) != Some('Z') {
+        return false;
+    }
+    // All of it ends when its first thread is asked to, but for those that the system cannot interrupt.
+    let threads = fs::read_dir(process.join("task")).into_iter().flatten();
+    let mut threads = threads.filter_map(Result::ok);
+    threads.any(|thread| state(&thread.path().join("stat")) == Some('D'))
+}
+
+/// Returns the state of a process or thread from its `stat`, in which a name comes before it that may hold anything.
+fn state_in(stat: &str) -> Option<char> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.trim_start().chars().next()
 }
 
 /// Returns the process that a line of the table says has the lock of the file at `place`; those that wait for it are
@@ -60,5 +91,26 @@ mod tests {
             None
         );
         assert_eq!(holder("3: FLOCK"), None);
+    }
+
+    #[test]
+    fn the_state_of_a_process_is_told_whatever_its_name() {
+        assert_eq!(state_in("4711 (cauchyfs) Z 1 4711"), Some('Z'));
+        assert_eq!(state_in("4711 (a) D (b) S 1 4711"), Some('S'));
+        assert_eq!(state_in("4711 (cauchyfs)"), None);
+        assert_eq!(state_in(""), None);
+    }
+
+    #[test]
+    fn who_is_alive_or_only_not_waited_for_is_not_held_up() {
+        assert!(!is_held_up(std::process::id()));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let stat = PathBuf::from(format!("/proc/{}/stat", child.id()));
+        while state_in(&fs::read_to_string(&stat).unwrap()) != Some('Z') {
+            std::thread::yield_now();
+        }
+        assert!(!is_held_up(child.id()));
+        child.wait().unwrap();
+        assert!(!is_held_up(child.id()));
     }
 }
