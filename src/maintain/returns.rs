@@ -5,7 +5,7 @@
 //! refused is asked less and less often.
 //!
 //! A directory that was away may hang as soon as it is touched. So it is looked at on a thread of its own,
-//! for which nobody waits; there is one at most for each member.
+//! for which nobody waits; there is one at most for each member, and place that it had.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -48,13 +48,20 @@ enum Seen {
     Other(StoreRef),
 }
 
+/// A look at a directory that may hang.
+#[derive(Debug)]
+struct Look {
+    path: PathBuf,
+    seen: Receiver<Result<Seen, StoreError>>,
+}
+
 /// A member that is away, or was.
 #[derive(Debug, Default)]
 struct Absentee {
     /// When it was taken back.
     returned: Vec<Instant>,
-    /// A look at its directory that is under way.
-    look: Option<Receiver<Result<Seen, StoreError>>>,
+    /// A look that is under way.
+    look: Option<Look>,
     /// How often in a row it was there, and could not be taken back.
     refused: u32,
     refused_at: Option<Instant>,
@@ -101,8 +108,10 @@ impl Absentee {
 
     /// Returns the directory if it answers soon; it may also do so the next time.
     fn open(&mut self, path: &Path) -> Option<Result<Seen, StoreError>> {
-        let look = self.look.take().unwrap_or_else(|| start_look(path));
-        match look.recv_timeout(PATIENCE) {
+        // What hangs where the member was before it has moved says nothing of where it is to be now.
+        let under_way = self.look.take().filter(|look| look.path == path);
+        let look = under_way.unwrap_or_else(|| start_look(path));
+        match look.seen.recv_timeout(PATIENCE) {
             Ok(opened) => Some(opened),
             Err(RecvTimeoutError::Timeout) => {
                 self.look = Some(look);
@@ -188,11 +197,12 @@ fn is_absence(error: &StoreError) -> bool {
 }
 
 /// Opens a member's directory, and sees whether it takes writes.
-fn start_look(path: &Path) -> Receiver<Result<Seen, StoreError>> {
-    let (found, receiver) = channel();
+fn start_look(path: &Path) -> Look {
+    let (found, seen) = channel();
     let path = PathBuf::from(path);
+    let place = path.clone();
     let look = move || {
-        let opened = DirStore::open(&path).and_then(|store| {
+        let opened = DirStore::open(&place).and_then(|store| {
             let touched = store.touch(files::SUPERBLOCK);
             let store: StoreRef = Arc::new(store);
             match touched {
@@ -210,7 +220,7 @@ fn start_look(path: &Path) -> Receiver<Result<Seen, StoreError>> {
     if let Err(error) = started {
         log::debug!("nobody looks whether a member is back: {error}");
     }
-    receiver
+    Look { path, seen }
 }
 
 #[cfg(test)]
@@ -229,6 +239,25 @@ mod tests {
         assert_eq!(flapping.returns(at(30)), MOST_RETURNS);
         assert_eq!(flapping.returns(at(3599)), MOST_RETURNS);
         assert!(flapping.returns(at(3605)) < MOST_RETURNS);
+    }
+
+    #[test]
+    fn a_look_that_hangs_where_a_member_was_keeps_nobody_from_looking_where_it_is_now() {
+        let (_hangs, seen) = channel();
+        let path = PathBuf::from("/where/it/was");
+        let mut moved = Absentee {
+            look: Some(Look { path, seen }),
+            ..Absentee::default()
+        };
+        let home = tempfile::tempdir().unwrap();
+        let mut opened = None;
+        // One that does not answer at once is waited for again.
+        while opened.is_none() {
+            opened = moved.open(home.path());
+            let is_of_now = |look: &Look| look.path == home.path();
+            assert!(moved.look.as_ref().is_none_or(is_of_now));
+        }
+        assert!(matches!(opened, Some(Ok(Seen::Other(_)))), "{opened:?}");
     }
 
     #[test]
