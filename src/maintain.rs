@@ -153,6 +153,7 @@ impl Maintain {
             let returns = Mutex::new(Returns::new(left_out));
             let look: Work = Box::new(move |pipeline| returns.lock().look(pipeline));
             start("return", RETURN_INTERVAL, look);
+            start("lost", REBUILD_INTERVAL, returns::look_at_lost(&stop));
             let shared = Arc::new(Rebuilder::new(schedule, Arc::clone(&stop)));
             rebuilder = Some(Arc::clone(&shared));
             let waiting = Arc::clone(&shared);

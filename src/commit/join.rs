@@ -5,10 +5,12 @@
 //! the index needs nothing of the journal that it lacks, and once the index has all its copies.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
 
 use super::{CommitError, MAX_MENDED_AT_CLOSE, Pipeline};
-use crate::format::MemberIndex;
+use crate::format::{MemberIndex, StripeId};
 use crate::members::{Belongings, MembersError, Seat};
 use crate::store::StoreRef;
 use crate::volume::Remedy;
@@ -18,6 +20,10 @@ use crate::volume::Remedy;
 pub(super) struct Joins {
     came: AtomicU64,
     covered: AtomicU64,
+    /// Whether somebody takes part since it was last begun to look at what could not be read.
+    may_bring_back: AtomicBool,
+    /// What is yet to be looked at.
+    to_look_at: Mutex<Vec<StripeId>>,
 }
 
 impl Joins {
@@ -95,6 +101,7 @@ impl Pipeline {
                 Ok::<_, CommitError>(reaper)
             })?;
         self.volume.forget_member(index);
+        self.joins.may_bring_back.store(true, Ordering::SeqCst);
         // What died while it was away still takes space there.
         self.reaper.lock().unaudited = None;
         // One that came in its place has nothing that is from an earlier time.
@@ -105,7 +112,6 @@ impl Pipeline {
             Err(CommitError::NoSpace) => log::warn!("member {index} waits for space in the index"),
             Err(error) => return Err(error),
         }
-        self.look_again_at_what_is_lost()?;
         Ok(index)
     }
 
@@ -128,9 +134,25 @@ impl Pipeline {
         Ok(())
     }
 
-    /// What could not be read without a member may be there again with it.
-    fn look_again_at_what_is_lost(&self) -> Result<(), CommitError> {
-        for &stripe in self.volume.undecodable().keys() {
+    /// Looks once more at what could not be read, if somebody joined since: with who did it may be there again.
+    /// That reads all of it, which can take long, so that nobody who joins waits for it. Returns once `goes_on`
+    /// does not say so, and goes on from there the next time.
+    ///
+    /// # Errors
+    ///
+    /// If something cannot be looked at; the next time it goes on with the rest.
+    pub fn look_again_at_what_is_lost(
+        &self,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<(), CommitError> {
+        let mut left = self.joins.to_look_at.lock();
+        while goes_on() {
+            if self.joins.may_bring_back.swap(false, Ordering::SeqCst) {
+                *left = self.volume.undecodable().into_keys().rev().collect();
+            }
+            let Some(stripe) = left.pop() else {
+                break;
+            };
             let _pin = self.volume.pin();
             self.volume.inspect(&[stripe], Remedy::Report)?;
         }

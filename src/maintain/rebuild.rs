@@ -323,7 +323,12 @@ impl Rebuilder {
         if let Some(task) = task.transpose() {
             let rebuilt = task.and_then(|task| {
                 let done = match task {
-                    Task::Everything => rebuild_everything(pipeline, locks, &pace)?,
+                    Task::Everything => {
+                        // Who waits for this asks what is lost then.
+                        let goes_on = || !*self.stop.stopped.lock();
+                        pipeline.look_again_at_what_is_lost(&goes_on)?;
+                        rebuild_everything(pipeline, locks, &pace)?
+                    }
                     Task::AtHand => pipeline.catch_up(&pace)?,
                 };
                 self.note_waiting(pipeline, task, &done, roomy.as_ref());

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use super::{Stop, Work};
 use crate::commit::{CommitError, Pipeline};
 use crate::format::{MemberIndex, files};
 use crate::members::{EMPTY, MembersError, Seat};
@@ -186,6 +187,12 @@ impl Returns {
         }
         Ok(())
     }
+}
+
+/// Returns the work that looks again at what could not be read without members that are back.
+pub(super) fn look_at_lost(stop: &Arc<Stop>) -> Work {
+    let stop = Arc::clone(stop);
+    Box::new(move |pipeline| pipeline.look_again_at_what_is_lost(&|| !*stop.stopped.lock()))
 }
 
 /// Says that there is no directory.
