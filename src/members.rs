@@ -53,6 +53,7 @@ mod overtaken;
 mod put_back;
 mod slots;
 mod succession;
+mod trail;
 mod verify;
 
 pub use brief::Patience;

@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::epoch::nonce;
 use super::lineage::{Found, Lineage, Origin, trace};
 use super::slots::{BAD_SUPERBLOCK, Look, chain, look};
+use super::trail::Trail;
 use super::{Access, Members, MembersError, Unusable};
 use crate::format::frame::{HEAD_BYTES, Head};
 use crate::format::journal::{self, Preview, RecordHeader};
@@ -73,7 +74,7 @@ impl Traces {
     /// If a file that is there cannot be read: what it says might change everything.
     fn of(store: &StoreRef, executor: &Executor) -> Result<Self, StoreError> {
         Ok(Self {
-            record: executor.call(store, "read the journal", newest_record)?,
+            record: newest_record(store, executor)?,
             head: executor.call(store, "read the index", newest_head)?,
         })
     }
@@ -246,6 +247,8 @@ struct Reference {
     /// The newest head of all copies of the index.
     head: Option<Head>,
     may_be_parted: bool,
+    /// Why none of them could be read, where that is so.
+    unread: Option<String>,
 }
 
 impl Reference {
@@ -256,15 +259,22 @@ impl Reference {
     ) -> Self {
         let mut records = Vec::new();
         let mut heads = Vec::new();
+        let mut unread = None;
+        let mut is_read = false;
         for found in found.filter(|found| found.block.head() == tip.head()) {
             match Traces::of(&found.store, executor) {
                 Ok(traces) => {
+                    is_read = true;
                     let traces = traces.of_volume(tip.volume);
                     records.extend(traces.record);
                     heads.extend(traces.head);
                 }
                 // The others say as much, or less is made anew.
-                Err(error) => log::warn!("{}: {}", found.store.label(), chain(&error)),
+                Err(error) => {
+                    let reason = chain(&error);
+                    log::warn!("{}: {reason}", found.store.label());
+                    unread = Some(reason);
+                }
             }
         }
         let record = records.iter().max_by_key(|record| record.lsn).copied();
@@ -277,6 +287,7 @@ impl Reference {
             is_sure: records.iter().filter(ends_there).count() > 1,
             head: heads.into_iter().max_by_key(|head| head.sequence),
             may_be_parted: tip.data_shards <= tip.parity_shards,
+            unread: unread.filter(|_| !is_read),
         }
     }
 
@@ -453,7 +464,8 @@ fn gone_on(
 ///
 /// # Errors
 ///
-/// [`MembersError::OldSuperblocks`].
+/// [`MembersError::OldSuperblocks`]; [`MembersError::MayBeAhead`] if that cannot be told, since what they hold cannot be
+/// read, or what others do.
 pub(super) fn check_not_behind(
     lineage: &Lineage,
     bereft: &[StoreRef],
@@ -466,12 +478,16 @@ pub(super) fn check_not_behind(
     let reference = Reference::of(lineage.present.values(), tip, executor);
     for store in bereft {
         let path = store.label();
-        match Traces::of(store, executor).map(|traces| traces.of_volume(tip.volume)) {
-            Ok(traces) if reference.is_behind(&traces) => {
-                return Err(MembersError::OldSuperblocks { path });
-            }
-            Ok(_) => {}
-            Err(error) => log::warn!("{path}: {}", chain(&error)),
+        let unknown = |reason| {
+            let path = path.clone();
+            MembersError::MayBeAhead { path, reason }
+        };
+        let traces = Traces::of(store, executor).map_err(|error| unknown(chain(&error)))?;
+        if let Some(reason) = &reference.unread {
+            return Err(unknown(reason.clone()));
+        }
+        if reference.is_behind(&traces.of_volume(tip.volume)) {
+            return Err(MembersError::OldSuperblocks { path });
         }
     }
     Ok(())
@@ -480,27 +496,26 @@ pub(super) fn check_not_behind(
 /// Records that a crash may leave on some members only.
 const IN_FLIGHT: u64 = 1;
 
-/// Bytes of a journal that are looked through at once for a record.
-const SEARCHED_BYTES: usize = 64 << 10;
-
 /// Returns the last record of a journal, of whatever volume: the newest that is intact in either file. What lies behind
 /// a damaged one counts as well, and left-overs are older.
-fn newest_record(store: &dyn Store) -> Result<Option<RecordHeader>, StoreError> {
+fn newest_record(
+    store: &StoreRef,
+    executor: &Executor,
+) -> Result<Option<RecordHeader>, StoreError> {
     let mut newest: Option<RecordHeader> = None;
     for name in files::JOURNALS {
-        let Some(len) = len_of(store, name)? else {
+        let Some(mut trail) = Trail::open(store, executor, name)? else {
             continue;
         };
-        let mut next = Some(0);
-        while let Some(offset) = next {
-            next = match record_at(store, name, offset, len)? {
-                Some((header, bytes)) => {
-                    newest = newest.into_iter().chain([header]).max_by_key(age);
-                    Some(offset + bytes)
-                }
+        let mut offset = 0;
+        while let Some(front) = trail.read(offset, BLOCK_SIZE)? {
+            if let Some((header, bytes)) = record_at(&mut trail, offset, &front)? {
+                newest = newest.into_iter().chain([header]).max_by_key(age);
+                offset += bytes;
+            } else {
                 // The next one may begin in any block.
-                None => next_front(store, name, offset + BLOCK_SIZE as u64, len)?,
-            };
+                offset += BLOCK_SIZE as u64;
+            }
         }
     }
     Ok(newest)
@@ -511,50 +526,20 @@ fn age(record: &RecordHeader) -> (u64, Lsn) {
     (record.life.number, record.lsn)
 }
 
-/// Returns where the first block from `offset` on is that looks like the front of a record.
-fn next_front(
-    store: &dyn Store,
-    name: &str,
-    mut offset: u64,
-    len: u64,
-) -> Result<Option<u64>, StoreError> {
-    while offset + BLOCK_SIZE as u64 <= len {
-        let left = usize::try_from(len - offset).unwrap_or(usize::MAX);
-        let mut blocks = Pool::new(0).buffer(left.min(SEARCHED_BYTES) / BLOCK_SIZE * BLOCK_SIZE);
-        store.read_at(name, offset, &mut blocks)?;
-        let mut starts = blocks.chunks_exact(BLOCK_SIZE);
-        if let Some(at) = starts.position(|block| Preview::decode(block).is_ok()) {
-            return Ok(Some(offset + (at * BLOCK_SIZE) as u64));
-        }
-        offset += blocks.len() as u64;
-    }
-    Ok(None)
-}
-
-/// Reads a record, and returns its header and its length; none if there is no intact one.
+/// Reads a record of which this is the first block, and returns its header and its length; none if there is no intact one.
 fn record_at(
-    store: &dyn Store,
-    name: &str,
+    trail: &mut Trail<'_>,
     offset: u64,
-    len: u64,
+    front: &[u8],
 ) -> Result<Option<(RecordHeader, u64)>, StoreError> {
-    let room = len.saturating_sub(offset);
-    if room < BLOCK_SIZE as u64 {
-        return Ok(None);
-    }
-    let mut front = Pool::new(0).buffer(BLOCK_SIZE);
-    store.read_at(name, offset, &mut front)?;
-    let Ok(preview) = Preview::decode(&front) else {
+    let Ok(preview) = Preview::decode(front) else {
         return Ok(None);
     };
-    let bytes = preview.padded_bytes as u64;
-    if bytes > room {
+    let Some(whole) = trail.read(offset, preview.padded_bytes)? else {
         return Ok(None);
-    }
-    let mut whole = Pool::new(0).buffer(preview.padded_bytes);
-    store.read_at(name, offset, &mut whole)?;
-    let record = journal::decode(&whole.freeze());
-    Ok(record.ok().map(|record| (record.header, bytes)))
+    };
+    let record = journal::decode(&whole).ok();
+    Ok(record.map(|record| (record.header, preview.padded_bytes as u64)))
 }
 
 /// Returns the newest head of a copy of the index.

@@ -283,6 +283,17 @@ pub enum MembersError {
         path: String,
     },
 
+    /// A directory has lost its superblock, and it cannot be told whether it went on without those that have theirs.
+    #[error(
+        "{path} has lost its superblock, and nobody can tell whether it went on without the others: {reason}"
+    )]
+    MayBeAhead {
+        /// The directory.
+        path: String,
+        /// What could not be read.
+        reason: String,
+    },
+
     /// Parts of the volume were mounted without each other, and each has what the others lack.
     #[error("members were mounted apart: {}", list(halves))]
     SplitBrain {
@@ -346,6 +357,10 @@ fn list<T: fmt::Display>(items: &[T]) -> String {
     let texts: Vec<_> = items.iter().map(ToString::to_string).collect();
     texts.join("; ")
 }
+
+/// What to do about a directory of which it cannot be told how far it is.
+const WHEN_NOBODY_CAN_TELL: &str = "see that all disks answer, and try again; or look at the others with `mount -o ro` or `cauchyfs extract`; only if \
+     nothing of what it holds is needed, move it away";
 
 /// What to do about a process that was killed and cannot end.
 const WHEN_HELD_UP: &str = "one of its directories hangs, and what was under way there may still be written: see that its disk answers again, \
@@ -442,6 +457,7 @@ impl MembersError {
                  was mounted last, or if none is missing, that of {path} can be made anew; without, `mount -o ro` and \
                  `cauchyfs extract` show what the others held before; leave {path} as it is"
             )),
+            Self::MayBeAhead { .. } => Some(WHEN_NOBODY_CAN_TELL.into()),
             Self::SplitBrain { halves } => Some(way_out(halves)),
             Self::Overtaken { half } => Some(format!(
                 "give them all, {} too; or look at these with `mount -o ro` or `cauchyfs extract`; only if nothing of \

@@ -553,3 +553,37 @@ fn a_half_that_has_lost_its_superblock_is_neither_made_a_member_nor_gone_on_with
         }
     }
 }
+
+/// What hangs, or fails, may be the half that is ahead, or all that is known of the others.
+#[test]
+fn a_half_is_not_gone_on_without_while_nobody_can_tell_whether_it_is_ahead() {
+    let (rig, _) = written(1, 1, 2, false);
+    lose_superblocks(&rig, &[1]);
+    let open = |member: usize, nth: u64, access: Access| {
+        let mixed = rig.fork();
+        let plan = FaultPlan::new();
+        let fault = Fault::at(nth, Effect::Eio).of(Scope::MemberKind(member, CallKind::Read));
+        plan.add(fault.lasting());
+        let stores = FaultStore::wrap_all(mixed.stores(&[]), &plan);
+        let opened = TestFs::open(stores, access);
+        let epochs = mixed.disks.iter().map(|disk| {
+            let names = disk.open().list("").unwrap();
+            names.iter().any(|(name, _)| name == files::SUPERBLOCK)
+        });
+        assert!(epochs.eq([true, false]), "nothing is made anew");
+        opened
+    };
+    let cannot_be_told = |opened: &Result<TestFs, CommitError>| {
+        let error = opened.as_ref().err().map(ToString::to_string);
+        error.is_some_and(|error| error.contains("nobody can tell whether it went on"))
+    };
+    // The reads of superblocks come first.
+    for member in [0, 1] {
+        let opened: Vec<_> = (1..12)
+            .map(|nth| open(member, nth, Access::ReadWrite))
+            .collect();
+        let refused = opened.iter().filter(|opened| cannot_be_told(opened));
+        assert!(refused.count() > 0, "member {member}");
+    }
+    open(1, 2, Access::ReadOnly).unwrap().close();
+}

@@ -8,9 +8,9 @@ use crate::commit::{RedundancyRow, ScrubState, ScrubStatus};
 use crate::format::record::{Scrub, ShardSums};
 
 mod again;
-mod second_pass;
 mod followed;
 mod harmless;
+mod second_pass;
 
 /// What is done to one disk.
 type Spoil = fn(&MemDisk);
