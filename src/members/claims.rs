@@ -321,11 +321,12 @@ impl Reference {
                 || traces.head.as_ref().is_some_and(is_newer))
     }
 
-    /// Says whether a directory went through all that others did that are up to date.
+    /// Says whether a directory went through all that others did that are up to date. A record of an epoch that these do not
+    /// know was written without them.
     fn is_level_with(&self, traces: &Traces) -> bool {
         let away = if self.is_sure { 0 } else { IN_FLIGHT };
         let both = self.record.zip(traces.record);
-        both.is_some_and(|(one, other)| is_level(&one, &other, away))
+        both.is_some_and(|(one, other)| other.epoch <= self.epoch && is_level(&one, &other, away))
     }
 
     /// Returns the last record of the directories in which the volume went on, if those that have `lost` their superblocks

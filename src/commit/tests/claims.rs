@@ -5,6 +5,8 @@ use crate::format::MemberIndex;
 use crate::format::superblock::{SLOT_BYTES, SLOTS, Superblock};
 use crate::members::{Claims, Members, MembersError, Unusable};
 
+mod doubts;
+
 /// Makes a volume with files of every kind of length, written in two mounts; the second ends with a crash if
 /// `crashes`.
 fn written(data: usize, parity: usize, count: usize, crashes: bool) -> (Rig, Model) {

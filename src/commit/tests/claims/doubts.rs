@@ -1,0 +1,60 @@
+//! Directories whose journals end close to one another: who is up to date, and who only looks so.
+
+use super::*;
+
+fn is_refused(error: &CommitError) -> bool {
+    let CommitError::Members(error) = error else {
+        return false;
+    };
+    matches!(**error, MembersError::OldSuperblocks { .. })
+}
+
+/// One record is enough to be ahead by, where it is from an epoch that those do not know that have their superblocks.
+#[test]
+fn one_record_of_a_later_epoch_is_not_lost_with_the_superblocks_of_those_that_have_it() {
+    for (data, parity, behind) in [(1, 1, 0), (1, 1, 1), (2, 1, 2)] {
+        for crashes in [false, true] {
+            let context = format!("{data}+{parity}, {behind} left behind, crash: {crashes}");
+            let rig = Rig::new(data, parity, data + parity);
+            let fs = rig.open(&[]);
+            let mut model = Model::from([(1, pattern(1, 50_000))]);
+            fs.write(1, &model[&1]).unwrap();
+            fs.sync().unwrap();
+            fs.lose(&rig, behind);
+            model.insert(2, pattern(2, 9_000));
+            fs.write(2, &model[&2]).unwrap();
+            fs.sync().unwrap();
+            let left = if crashes {
+                let left = rig.fork();
+                left.cut(CutPolicy::Drop);
+                left
+            } else {
+                fs.close();
+                rig.fork()
+            };
+            left.disks[behind].fail(None);
+            let ahead: Vec<_> = (0..data + parity).filter(|disk| *disk != behind).collect();
+            lose_superblocks(&left, &ahead);
+            let opened = TestFs::open(left.fork().stores(&[]), Access::ReadWrite);
+            let error = opened.err().unwrap_or_else(|| panic!("{context}"));
+            if data > parity {
+                // Too few are left, and of these nobody makes the others anew.
+                let error = claims(&left).unwrap_err();
+                assert!(is_refused(&error), "{context}: {error}");
+                let error = open_claiming(&left, &claim_of(&ahead)).err().unwrap();
+                assert!(is_refused(&error), "{context}: {error}");
+                continue;
+            }
+            assert!(is_refused(&error), "{context}: {error}");
+            let (found, others) = claims(&left).unwrap();
+            assert_eq!((&found, others), (&claim_of(&ahead), vec![]), "{context}");
+            let fs = open_claiming(&left, &found).unwrap();
+            assert_holds(&fs, &model, &context);
+            fs.close();
+            let fs = left.open_in(&[], &context);
+            assert_holds(&fs, &model, &context);
+            fs.assert_shards_lie_on(&left, &[], &context);
+            fs.close();
+        }
+    }
+}
