@@ -308,7 +308,9 @@ impl Reference {
     fn is_behind(&self, traces: &Traces) -> bool {
         let is_later = |record: &RecordHeader| {
             let reference = self.record.map(|record| record.lsn.0 + IN_FLIGHT);
-            record.epoch > self.epoch || reference.is_some_and(|last| record.lsn.0 > last)
+            let is_beyond = reference.is_some_and(|last| record.lsn.0 > last);
+            // Whoever is in an epoch knows what was written in those before, be it in the index only.
+            record.epoch > self.epoch || (record.epoch == self.epoch && is_beyond)
         };
         let is_newer = |head: &Head| {
             let newest = self.head.as_ref().map(|newest| newest.sequence);

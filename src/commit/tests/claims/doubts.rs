@@ -58,3 +58,29 @@ fn one_record_of_a_later_epoch_is_not_lost_with_the_superblocks_of_those_that_ha
         }
     }
 }
+
+/// Records of an epoch that is over are no reason to refuse those who have seen that end.
+#[test]
+fn who_was_away_while_records_were_written_is_mounted_once_it_is_back() {
+    let rig = Rig::new(1, 1, 2);
+    let fs = rig.open(&[]);
+    let model = Model::from([(1, pattern(1, 50_000))]);
+    fs.write(1, &model[&1]).unwrap();
+    fs.close();
+    let fs = rig.open(&[1]);
+    let change = |number: u8| key::xattr(Ino(7), &[number]);
+    for number in 0..10 {
+        let mut batch = Batch::default();
+        batch.put(change(number), Marker.encode());
+        fs.pipeline.apply(batch).unwrap();
+        fs.sync().unwrap();
+    }
+    fs.close();
+    rig.open(&[]).close();
+    let rig = rig.fork();
+    lose_superblocks(&rig, &[0]);
+    let fs = rig.open_in(&[], "beside the other");
+    assert_holds(&fs, &model, "beside the other");
+    assert!(fs.pipeline.get(&change(9)).unwrap().is_some());
+    fs.close();
+}
