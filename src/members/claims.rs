@@ -400,6 +400,9 @@ pub(super) fn make(
         let ahead: Vec<_> = ahead.map(|(_, index, _)| *index).collect();
         tip = gone_on(&tip, leader.epoch, &ahead, found);
     }
+    let highest = found.iter().map(|found| found.block.generation.0).max();
+    let highest = highest.unwrap_or_default();
+    let generation = Generation(highest.saturating_add(GENERATIONS_APART));
     let make_one = |(store, index, traces): (StoreRef, MemberIndex, Traces)| {
         let entry = tip.members.get(usize::from(index.0));
         let Some(entry) = entry.filter(|entry| !entry.is_vacant()) else {
@@ -413,7 +416,7 @@ pub(super) fn make(
         let block = Superblock {
             member: entry.id,
             index,
-            generation: Generation(0),
+            generation,
             proposed: None,
             ..tip.clone()
         };
@@ -498,6 +501,10 @@ pub(super) fn check_not_behind(
 
 /// Records that a crash may leave on some members only.
 const IN_FLIGHT: u64 = 1;
+
+/// How far the generation of a superblock that is made anew is beyond those of the others: it is to be newer than any
+/// that the member had, and nobody knows how often each was written.
+const GENERATIONS_APART: u64 = 1 << 32;
 
 /// Returns the last record of a journal, of whatever volume: the newest that is intact in either file. What lies behind
 /// a damaged one counts as well, and left-overs are older.

@@ -84,3 +84,44 @@ fn who_was_away_while_records_were_written_is_mounted_once_it_is_back() {
     assert!(fs.pipeline.get(&change(9)).unwrap().is_some());
     fs.close();
 }
+
+/// A superblock that was made anew is newer than all copies of the one that it replaces.
+#[test]
+fn an_older_copy_is_known_for_one_after_a_superblock_was_made_anew() {
+    let base = Rig::new(2, 1, 3);
+    for round in 0..3 {
+        for (file, away) in [(1, vec![0]), (2, vec![])] {
+            let fs = base.open(&away);
+            fs.write(file, &pattern(10 * file + round, 9_000)).unwrap();
+            fs.close();
+        }
+    }
+    let backup = base.fork();
+    for is_made in [false, true] {
+        let context = format!("made anew: {is_made}");
+        let rig = backup.fork();
+        if is_made {
+            lose_superblocks(&rig, &[0]);
+            let (found, _) = claims(&rig).unwrap();
+            open_claiming(&rig, &found).unwrap().close();
+        }
+        let fs = rig.open(&[]);
+        let mut model = Model::new();
+        for file in 10..24 {
+            model.insert(file, pattern(file, 20_000));
+            fs.write(file, &model[&file]).unwrap();
+            fs.sync().unwrap();
+        }
+        fs.pipeline.members().renew_superblocks();
+        fs.lose(&rig, 0);
+        fs.write(40, &pattern(40, 20_000)).unwrap();
+        fs.close();
+        let mut mixed = rig.fork();
+        mixed.disks[0] = backup.disks[0].fork();
+        let fs = mixed.open_in(&[], &context);
+        assert_eq!(put_back(&fs), [0], "{context}");
+        assert_holds(&fs, &model, &context);
+        assert!(fs.redundancy().iter().any(|row| row.0 < 1), "{context}");
+        fs.close();
+    }
+}
