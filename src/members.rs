@@ -166,7 +166,8 @@ impl Members {
 
     /// Opens the volume like [`Members::open`], with directories that have lost their superblocks as the members
     /// that `claims` say they are. [`Members::begin`] writes these superblocks anew. Those that are not known to be
-    /// up to date are stale, and [put back from an earlier time](PutBack).
+    /// up to date count as [put back from an earlier time](PutBack), and are stale if they lack more than a crash may
+    /// leave on some members only.
     ///
     /// # Errors
     ///

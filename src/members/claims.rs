@@ -5,9 +5,10 @@
 //! it is up to date nobody has noted. It is taken to be if
 //!
 //! - the newest epoch says so of that member, and
-//! - its journal ends where those of members end that are up to date, in the same life: every change that was
-//!   acknowledged is on all members of the epoch before anybody hears of it, so who was left behind lacks some
-//!   unless nothing was changed since.
+//! - its journal ends where those of members end that are up to date, in an epoch that they know: every change that
+//!   was acknowledged is on all members of the epoch before anybody hears of it, so who was left behind lacks some
+//!   unless nothing was changed since. A crash may leave one record more on some than on others: who has it is up to
+//!   date, and so is who lacks it, but that one may be a copy from just before, and is verified.
 //!
 //! Else it counts as one that was put back from an earlier time: it is brought up to date, and all that it holds
 //! is verified before it counts. Where a journal or a copy of the index goes on beyond all of those that are up to date,
@@ -23,7 +24,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::epoch::nonce;
-use super::lineage::{Found, Lineage, Origin, trace};
+use super::lineage::{Found, Lineage, Origin, Standing, trace};
 use super::slots::{BAD_SUPERBLOCK, Look, chain, look};
 use super::trail::Trail;
 use super::{Access, Members, MembersError, Unusable};
@@ -242,13 +243,13 @@ impl Bereft {
 struct Reference {
     epoch: Epoch,
     record: Option<RecordHeader>,
-    /// Whether the journals of several members end there.
-    is_sure: bool,
     /// The newest head of all copies of the index.
     head: Option<Head>,
     may_be_parted: bool,
     /// Why none of them could be read, where that is so.
     unread: Option<String>,
+    /// Whether all members are in the epoch: who wrote no record in a later one did not go on without these.
+    is_whole: bool,
 }
 
 impl Reference {
@@ -277,26 +278,20 @@ impl Reference {
                 }
             }
         }
-        let record = records.iter().max_by_key(|record| record.lsn).copied();
-        let ends_there = |one: &&RecordHeader| {
-            record.is_some_and(|record| (one.life, one.lsn) == (record.life, record.lsn))
-        };
+        let mut members = tip.members.iter().filter(|entry| !entry.is_vacant());
         Self {
             epoch: tip.head().epoch,
-            record,
-            is_sure: records.iter().filter(ends_there).count() > 1,
+            record: records.into_iter().max_by_key(|record| record.lsn),
             head: heads.into_iter().max_by_key(|head| head.sequence),
             may_be_parted: tip.data_shards <= tip.parity_shards,
             unread: unread.filter(|_| !is_read),
+            is_whole: members.all(|entry| entry.current),
         }
     }
 
     /// Takes directories that went on for those that are up to date.
-    fn follow<'a>(&mut self, leader: RecordHeader, all: impl Iterator<Item = &'a Traces> + Clone) {
-        let records = all.clone().filter_map(|traces| traces.record);
-        let last = records.filter(|record| is_level(record, &leader, 0));
+    fn follow<'a>(&mut self, leader: RecordHeader, all: impl Iterator<Item = &'a Traces>) {
         let heads = all.filter_map(|traces| traces.head.clone());
-        self.is_sure = last.count() > 1;
         self.epoch = self.epoch.max(leader.epoch);
         self.record = Some(leader);
         self.head = heads
@@ -306,29 +301,45 @@ impl Reference {
 
     /// Says whether a directory has seen what no member did that has its superblock.
     fn is_behind(&self, traces: &Traces) -> bool {
-        let is_later = |record: &RecordHeader| {
-            let reference = self.record.map(|record| record.lsn.0 + IN_FLIGHT);
-            let is_beyond = reference.is_some_and(|last| record.lsn.0 > last);
-            // Whoever is in an epoch knows what was written in those before, be it in the index only.
-            record.epoch > self.epoch || (record.epoch == self.epoch && is_beyond)
-        };
         let is_newer = |head: &Head| {
             let newest = self.head.as_ref().map(|newest| newest.sequence);
             let reference = newest.map(|sequence| sequence + IN_FLIGHT);
             reference.is_some_and(|last| head.sequence > last)
         };
         // A copy of the index may have been left long ago; who is level has nothing that others lack.
-        !self.is_level_with(traces)
-            && (traces.record.as_ref().is_some_and(is_later)
-                || traces.head.as_ref().is_some_and(is_newer))
+        self.standing(traces) == Standing::Doubtful
+            && (self.is_ahead(traces) || traces.head.as_ref().is_some_and(is_newer))
+    }
+
+    /// Says whether a journal goes on beyond those of all others.
+    fn is_ahead(&self, traces: &Traces) -> bool {
+        traces.record.is_some_and(|record| {
+            let is_beyond = self.record.is_some_and(|last| record.lsn > last.lsn);
+            // Whoever is in an epoch knows what was written in those before, be it in the index only.
+            record.epoch > self.epoch || (record.epoch == self.epoch && is_beyond)
+        })
     }
 
     /// Says whether a directory went through all that others did that are up to date. A record of an epoch that these do not
-    /// know was written without them.
-    fn is_level_with(&self, traces: &Traces) -> bool {
-        let away = if self.is_sure { 0 } else { IN_FLIGHT };
-        let both = self.record.zip(traces.record);
-        both.is_some_and(|(one, other)| other.epoch <= self.epoch && is_level(&one, &other, away))
+    /// know was written without them; in halves, also one of another life, and one beyond theirs in an epoch that they
+    /// may have begun without each other.
+    fn standing(&self, traces: &Traces) -> Standing {
+        let Some((one, other)) = self.record.zip(traces.record) else {
+            return Standing::Doubtful;
+        };
+        let is_shared = |known: Epoch| other.epoch <= known && are_level(&one, &other);
+        let is_level = if self.is_whole || !self.may_be_parted {
+            is_shared(self.epoch)
+        } else {
+            one.life == other.life && is_shared(one.epoch)
+        };
+        if !is_level {
+            Standing::Doubtful
+        } else if other.lsn < one.lsn {
+            Standing::Short
+        } else {
+            Standing::Level
+        }
     }
 
     /// Returns the last record of the directories in which the volume went on, if those that have `lost` their superblocks
@@ -352,19 +363,29 @@ impl Reference {
         let leader = *records.iter().max_by_key(|record| age(record))?;
         let are_level = records
             .iter()
-            .all(|record| is_level(record, &leader, IN_FLIGHT));
+            .all(|record| record.life == leader.life && are_level(record, &leader));
         are_level.then_some(leader)
     }
 
     /// Says whether a directory may be another half of the volume.
     fn is_doubtful(&self, traces: &Traces) -> bool {
-        self.may_be_parted && !self.is_level_with(traces)
+        self.may_be_parted && self.standing(traces) == Standing::Doubtful
     }
 }
 
-/// Says whether two journals end within so many records of each other.
-fn is_level(one: &RecordHeader, other: &RecordHeader, away: u64) -> bool {
-    one.life == other.life && one.lsn.0.abs_diff(other.lsn.0) <= away
+/// Says whether two journals end as a crash may leave them: one may lack the other's last record, also if that is the first
+/// of a life.
+fn are_level(one: &RecordHeader, other: &RecordHeader) -> bool {
+    let (older, newer) = if age(one) <= age(other) {
+        (one, other)
+    } else {
+        (other, one)
+    };
+    if older.life == newer.life {
+        newer.lsn.0 - older.lsn.0 <= IN_FLIGHT
+    } else {
+        older.life.number < newer.life.number && older.lsn.0 + IN_FLIGHT == newer.lsn.0
+    }
 }
 
 /// Makes the superblocks of directories that are claimed to be members, from those that were found.
@@ -394,11 +415,11 @@ pub(super) fn make(
     let mut reference = Reference::of(found.iter(), &tip, executor);
     let of_lost = || claimed.iter().map(|(_, _, traces)| traces);
     if let Some(leader) = reference.leader(&tip, &ids(found), of_lost()) {
-        reference.follow(leader, of_lost());
-        let is_ahead = |traces: &Traces| reference.is_level_with(traces);
+        let is_ahead = |traces: &Traces| reference.is_behind(traces);
         let ahead = claimed.iter().filter(|(_, _, traces)| is_ahead(traces));
         let ahead: Vec<_> = ahead.map(|(_, index, _)| *index).collect();
         tip = gone_on(&tip, leader.epoch, &ahead, found);
+        reference.follow(leader, of_lost());
     }
     let highest = found.iter().map(|found| found.block.generation.0).max();
     let highest = highest.unwrap_or_default();
@@ -412,7 +433,11 @@ pub(super) fn make(
             let path = store.label();
             return Err(MembersError::OldSuperblocks { path });
         }
-        let is_current = entry.current && reference.is_level_with(&traces);
+        let standing = if entry.current {
+            reference.standing(&traces)
+        } else {
+            Standing::Doubtful
+        };
         let block = Superblock {
             member: entry.id,
             index,
@@ -420,11 +445,10 @@ pub(super) fn make(
             proposed: None,
             ..tip.clone()
         };
-        let origin = Origin::Made { is_current };
         Ok(Found {
             store,
             block,
-            origin,
+            origin: Origin::Made(standing),
         })
     };
     claimed.into_iter().map(make_one).collect()
@@ -492,7 +516,9 @@ pub(super) fn check_not_behind(
         if let Some(reason) = &reference.unread {
             return Err(unknown(reason.clone()));
         }
-        if reference.is_behind(&traces.of_volume(tip.volume)) {
+        let traces = traces.of_volume(tip.volume);
+        // One record more may be all that was acknowledged since: who lacks it may have been left behind.
+        if reference.is_behind(&traces) || reference.is_ahead(&traces) {
             return Err(MembersError::OldSuperblocks { path });
         }
     }

@@ -16,10 +16,19 @@ pub(super) enum Origin {
     /// From its directory.
     Read,
     /// It was lost, and is made from what the others say.
-    Made {
-        /// Whether the directory is known to be up to date.
-        is_current: bool,
-    },
+    Made(Standing),
+}
+
+/// How a directory is whose superblock is made anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Up to date.
+    Level,
+    /// Without the last record. After a crash that is up to date; a copy from just before may look the same, so
+    /// what it holds is to be verified.
+    Short,
+    /// Not known to be up to date.
+    Doubtful,
 }
 
 /// A directory and the superblock in it.
@@ -93,7 +102,7 @@ pub(super) fn trace(
     check_one_line(&present)?;
     let current = present
         .values()
-        .filter(|found| found.origin != Origin::Made { is_current: false })
+        .filter(|found| found.origin != Origin::Made(Standing::Doubtful))
         .map(|found| &found.block)
         .filter(|block| belongs(block, &tip))
         .map(|block| block.index)

@@ -10,7 +10,7 @@ use super::claims::{self, Claims};
 use super::epoch::Roster;
 use super::health::Member;
 use super::holds::Holds;
-use super::lineage::{Found, Lineage, Origin, trace};
+use super::lineage::{Found, Lineage, Origin, Standing, trace};
 use super::put_back::Unverified;
 use super::slots::{BAD_SUPERBLOCK, Look, look};
 use super::{Access, Members, MembersError, Shape, Unusable, lock};
@@ -135,8 +135,9 @@ fn build(
         .collect();
     let roster = Roster::new(lineage);
     let claimed = lineage.present.iter().filter_map(|(index, found)| {
-        if let Origin::Made { .. } = found.origin {
-            Some((*index, lineage.current.contains(index)))
+        if let Origin::Made(standing) = found.origin {
+            let is_level = standing == Standing::Level;
+            Some((*index, is_level && lineage.current.contains(index)))
         } else {
             None
         }

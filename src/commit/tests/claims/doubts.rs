@@ -59,6 +59,48 @@ fn one_record_of_a_later_epoch_is_not_lost_with_the_superblocks_of_those_that_ha
     }
 }
 
+/// Whoever fails while a record is appended is left behind, although that record names the epoch before.
+#[test]
+fn nobody_goes_on_without_the_one_that_has_the_last_record() {
+    let base = Rig::new(1, 1, 2);
+    let fs = base.open(&[]);
+    fs.write(1, &pattern(1, 50_000)).unwrap();
+    fs.close();
+    let base = base.fork();
+    let change = key::xattr(Ino(7), b"changed");
+    for is_first in [true, false] {
+        let context = format!("first record of its life: {is_first}");
+        let rig = base.fork();
+        let plan = FaultPlan::new();
+        let fs = rig.open_with_faults(&plan).unwrap();
+        if !is_first {
+            fs.write(2, &pattern(2, 9_000)).unwrap();
+            fs.sync().unwrap();
+        }
+        let failing = Scope::MemberKind(0, CallKind::Write);
+        plan.add(Fault::at(1, Effect::Eio).of(failing).lasting());
+        let mut batch = Batch::default();
+        batch.put(change.clone(), Marker.encode());
+        fs.pipeline.apply(batch).unwrap();
+        fs.sync().unwrap();
+        assert_eq!(plan.triggered(), 1, "{context}: more than the append");
+        let left = rig.fork();
+        left.cut(CutPolicy::Drop);
+        lose_superblocks(&left, &[1]);
+        let opened = TestFs::open(left.fork().stores(&[]), Access::ReadWrite);
+        let error = opened.err().unwrap_or_else(|| panic!("{context}"));
+        assert!(is_refused(&error), "{context}: {error}");
+        let (found, others) = claims(&left).unwrap();
+        assert_eq!((&found, others), (&claim_of(&[1]), vec![]), "{context}");
+        let fs = open_claiming(&left, &found).unwrap();
+        assert!(
+            fs.pipeline.get(&change).unwrap().is_some(),
+            "{context}: lost"
+        );
+        fs.close();
+    }
+}
+
 /// Records of an epoch that is over are no reason to refuse those who have seen that end.
 #[test]
 fn who_was_away_while_records_were_written_is_mounted_once_it_is_back() {
@@ -83,6 +125,67 @@ fn who_was_away_while_records_were_written_is_mounted_once_it_is_back() {
     assert_holds(&fs, &model, "beside the other");
     assert!(fs.pipeline.get(&change(9)).unwrap().is_some());
     fs.close();
+}
+
+/// Wherever the power goes while records are written, half of the members are enough to make the superblocks of the others.
+#[test]
+fn superblocks_are_made_anew_wherever_the_power_went_while_records_were_written() {
+    for (data, parity) in [(4, 2), (1, 1)] {
+        let base = Rig::new(data, parity, data + parity);
+        let fs = base.open(&[]);
+        let first = pattern(1, 50_000);
+        fs.write(1, &first).unwrap();
+        fs.close();
+        let base = base.fork();
+        let count = data + parity;
+        let halves = [
+            (0..count / 2).collect::<Vec<_>>(),
+            (count / 2..count).collect(),
+        ];
+        let mut short = 0;
+        for write in 1.. {
+            let rig = base.fork();
+            let plan = FaultPlan::new();
+            let fs = rig.open_with_faults(&plan).unwrap();
+            let scope = Scope::Kind(CallKind::Write);
+            plan.add(Fault::at(write, Effect::PowerCut).of(scope).lasting());
+            let mut model = Model::from([(1, first.clone())]);
+            for file in 2..5 {
+                let bytes = pattern(file, 3_000);
+                if fs.write(file, &bytes).and_then(|()| fs.sync()).is_ok() {
+                    model.insert(file, bytes);
+                }
+            }
+            if plan.triggered() == 0 {
+                break;
+            }
+            drop(fs);
+            let left = rig.fork();
+            left.cut(CutPolicy::Keep);
+            for lost in &halves {
+                let context = format!("{data}+{parity}, write {write}, {lost:?} lost");
+                let left = left.fork();
+                lose_superblocks(&left, lost);
+                let (found, others) = claims(&left).unwrap_or_else(|e| panic!("{context}: {e}"));
+                assert_eq!((&found, others), (&claim_of(lost), vec![]), "{context}");
+                let fs = open_claiming(&left, &found).unwrap_or_else(|e| panic!("{context}: {e}"));
+                assert_holds(&fs, &model, &context);
+                let doubted = put_back(&fs);
+                assert!(doubted.iter().all(|disk| lost.contains(disk)), "{context}");
+                short += doubted.len();
+                fs.close();
+                let fs = left.open_in(&[], &context);
+                assert_holds(&fs, &model, &context);
+                assert_eq!(put_back(&fs), doubted, "{context}");
+                let go_on = |_: &crate::commit::ScrubStatus| std::ops::ControlFlow::Continue(());
+                fs.pipeline.scrub(&NoLocks, None, go_on).unwrap();
+                assert_eq!(put_back(&fs), [0; 0], "{context}");
+                fs.assert_shards_lie_on(&left, &[], &context);
+                fs.close();
+            }
+        }
+        assert!(short > 0, "{data}+{parity}: nobody lacked a record");
+    }
 }
 
 /// A superblock that was made anew is newer than all copies of the one that it replaces.
