@@ -67,6 +67,7 @@ pub use leave::clear;
 pub use lock::IN_USE;
 pub use open::NOT_GIVEN;
 pub use put_back::PutBack;
+pub(crate) use slots::chain;
 pub use slots::{BAD_SUPERBLOCK, EMPTY};
 pub use verify::VerifiedSuperblocks;
 

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use super::{CommitError, OpenOptions, Pipeline};
 use crate::format::record::{SegmentStripe, ShardSums, Stripe};
 use crate::format::{BLOCK_SIZE, MemberIndex, Record, SegmentId, ShardIndex, StripeId, files, key};
-use crate::members::{Access, Bereft, Claims, Members, MembersError, Unusable};
-use crate::store::{Executor, Store, StoreRef};
+use crate::members::{Access, Bereft, Claims, Members, Unusable, chain};
+use crate::store::{Executor, Store, StoreError, StoreErrorKind, StoreRef};
 
 /// Shards of a segment by which it is known whose they are. All segments are looked at: a rebuild that was cut off
 /// leaves files of some that belong to another member by now.
@@ -28,6 +28,8 @@ struct Shown {
     has_segments: bool,
     /// The members of which all shards are that were recognised; none if there were none.
     owners: Option<BTreeSet<MemberIndex>>,
+    /// Why not all could be looked at.
+    problem: Option<String>,
 }
 
 impl Shown {
@@ -78,15 +80,23 @@ impl Pipeline {
     /// Looks at the shards in a directory.
     fn shown_by(&self, store: &StoreRef) -> Result<Shown, CommitError> {
         let list = |store: &dyn Store| store.list(files::SEGMENTS);
-        let names = self.members.executor().call(store, "list", list);
-        let names = names.map_err(MembersError::from)?;
+        let mut shown = Shown::default();
+        let names = match self.members.executor().call(store, "list", list) {
+            Ok(names) => names,
+            Err(error) => {
+                shown.problem = Some(chain(&error));
+                return Ok(shown);
+            }
+        };
         let segments = names
             .iter()
             .filter_map(|(name, _)| files::parse_segment(name));
-        let mut shown = Shown::default();
         for segment in segments.filter(|segment| self.volume.segment(*segment).is_some()) {
             shown.has_segments = true;
             self.look_at_shards(store, segment, &mut shown)?;
+            if shown.problem.is_some() {
+                break;
+            }
         }
         Ok(shown)
     }
@@ -105,7 +115,15 @@ impl Pipeline {
             let Some(stripe) = self.records.stripe(id)? else {
                 continue;
             };
-            let owners = self.owners_of_block(store, id, &stripe)?;
+            let block = match self.first_block(store, &stripe) {
+                Ok(Some(block)) => block,
+                Ok(None) => continue,
+                Err(error) => {
+                    shown.problem = Some(chain(&error));
+                    break;
+                }
+            };
+            let owners = self.owners_of_block(&block, id, &stripe)?;
             if !owners.is_empty() {
                 telling += u64::from(owners.len() == 1);
                 shown.note(owners);
@@ -117,29 +135,41 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Returns the members of whose shards of a stripe a directory has the first block in its place.
-    fn owners_of_block(
+    /// Reads the first block of a directory's shard of a stripe; none if its file does not reach so far.
+    fn first_block(
         &self,
         store: &StoreRef,
-        id: StripeId,
         stripe: &Stripe,
-    ) -> Result<BTreeSet<MemberIndex>, CommitError> {
+    ) -> Result<Option<Vec<u8>>, StoreError> {
         let (name, offset) = (files::segment(stripe.segment), stripe.offset);
         let read = move |store: &dyn Store| {
             let mut block = vec![0; BLOCK_SIZE];
             store.read_at(&name, offset, &mut block).map(|()| block)
         };
-        let (Some(segment), Ok(block)) = (
-            self.volume.segment(stripe.segment),
-            self.members.executor().call(store, "read", read),
-        ) else {
+        match self.members.executor().call(store, "read", read) {
+            Ok(block) => Ok(Some(block)),
+            Err(error) => match error.kind() {
+                StoreErrorKind::NotFound | StoreErrorKind::ShortRead => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Returns the members of whose shards of a stripe this is the first block.
+    fn owners_of_block(
+        &self,
+        block: &[u8],
+        id: StripeId,
+        stripe: &Stripe,
+    ) -> Result<BTreeSet<MemberIndex>, CommitError> {
+        let Some(segment) = self.volume.segment(stripe.segment) else {
             return Ok(BTreeSet::new());
         };
         // What was reserved and never written looks like any block of zeros.
         if block.iter().all(|byte| *byte == 0) {
             return Ok(BTreeSet::new());
         }
-        let found = crc32c::crc32c(&block);
+        let found = crc32c::crc32c(block);
         let total = segment.slots.len();
         let mut owners = BTreeSet::new();
         for (slot, member) in segment.slots.iter().enumerate() {
@@ -175,6 +205,10 @@ fn settle(bereft: Bereft, shown: BTreeMap<String, Shown>) -> (Claims, Vec<Unusab
     let mut open: BTreeMap<String, BTreeSet<MemberIndex>> = BTreeMap::new();
     let mut indifferent = BTreeSet::new();
     for (path, shown) in shown {
+        if let Some(problem) = &shown.problem {
+            leave_out(&path, problem);
+            continue;
+        }
         let vacant: BTreeSet<MemberIndex> = seats.keys().copied().collect();
         let fits: BTreeSet<MemberIndex> = match &shown.owners {
             Some(owners) => owners & &vacant,

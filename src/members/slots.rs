@@ -127,7 +127,7 @@ fn without_superblock(store: &StoreRef, executor: &Executor) -> Result<Look, Mem
 }
 
 /// An error and what caused it, in one line.
-pub(super) fn chain(error: &StoreError) -> String {
+pub(crate) fn chain(error: &StoreError) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(error) = source {

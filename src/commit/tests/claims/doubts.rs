@@ -228,3 +228,48 @@ fn an_older_copy_is_known_for_one_after_a_superblock_was_made_anew() {
         fs.close();
     }
 }
+
+/// Who cannot be read is left out, and nobody else for its sake.
+#[test]
+fn a_failing_directory_keeps_no_other_from_getting_its_superblock_back() {
+    let (rig, model) = written(4, 2, 6, false);
+    lose_superblocks(&rig, &[0, 1, 2]);
+    let ask = |plan: &FaultPlan| {
+        let stores = FaultStore::wrap_all(rig.stores(&[]), plan);
+        Pipeline::claims(&stores, &options(Access::ReadOnly), &executor())
+    };
+    let plan = FaultPlan::new();
+    plan.record();
+    assert_eq!(ask(&plan).unwrap().0, claim_of(&[0, 1, 2]));
+    let log = plan.take_log();
+    let of_first = |kind| {
+        let calls = log
+            .iter()
+            .filter(|call| (call.member, call.kind) == (0, kind));
+        calls.map(|call| call.name.clone()).collect::<Vec<_>>()
+    };
+    // The last listing is that of its segments, and what is read of one comes after the journal and the index.
+    let lists = of_first(CallKind::List).len() as u64;
+    let reads = of_first(CallKind::Read);
+    let first = reads
+        .iter()
+        .position(|name| files::parse_segment(name).is_some());
+    let first = first.expect("shards are read") as u64 + 1;
+    for (kind, call) in [(CallKind::List, lists), (CallKind::Read, first)] {
+        let context = format!("{kind:?} {call} fails");
+        let plan = FaultPlan::new();
+        let scope = Scope::MemberKind(0, kind);
+        plan.add(Fault::at(call, Effect::Eio).of(scope).lasting());
+        let (found, others) = ask(&plan).unwrap_or_else(|e| panic!("{context}: {e}"));
+        assert!(plan.triggered() > 0, "{context}");
+        assert_eq!(found, claim_of(&[1, 2]), "{context}");
+        let [other] = &others[..] else {
+            panic!("{context}: {others:?}");
+        };
+        assert_eq!(other.path, "disk0", "{context}");
+        assert!(other.reason.contains("nput/output"), "{context}: {other:?}");
+        let fs = open_claiming(&rig.fork(), &found).unwrap();
+        assert_holds(&fs, &model, &context);
+        fs.close();
+    }
+}
