@@ -142,10 +142,10 @@ impl Members {
         };
         let mut candidates = Vec::with_capacity(lost.len());
         for (store, traces) in lost {
-            let is_ours = |traces: &Traces| traces.volume() == Some(tip.volume);
+            let is_other = |traces: &Traces| traces.volume().is_some_and(|it| it != tip.volume);
             let why = match &traces {
                 Err(error) => Some(chain(error)),
-                Ok(traces) if !is_ours(traces) => None,
+                Ok(traces) if is_other(traces) => None,
                 Ok(traces) if leads.is_none() && reference.is_doubtful(traces) => {
                     let why = "nobody can tell whether the volume went on there without the others";
                     Some(format!("{why}; {LEAVE_IT}"))
@@ -392,7 +392,7 @@ fn are_level(one: &RecordHeader, other: &RecordHeader) -> bool {
 ///
 /// # Errors
 ///
-/// [`MembersError::OldSuperblocks`] if what was found is from an earlier time; [`MembersError::NoSuchMember`]; if
+/// [`MembersError::OldSuperblocks`] if what was found is, or may be, from an earlier time; [`MembersError::NoSuchMember`]; if
 /// one of them cannot be read.
 pub(super) fn make(
     found: &[Found],
@@ -414,7 +414,8 @@ pub(super) fn make(
     let mut tip = tip.clone();
     let mut reference = Reference::of(found.iter(), &tip, executor);
     let of_lost = || claimed.iter().map(|(_, _, traces)| traces);
-    if let Some(leader) = reference.leader(&tip, &ids(found), of_lost()) {
+    let leader = reference.leader(&tip, &ids(found), of_lost());
+    if let Some(leader) = leader {
         let is_ahead = |traces: &Traces| reference.is_behind(traces);
         let ahead = claimed.iter().filter(|(_, _, traces)| is_ahead(traces));
         let ahead: Vec<_> = ahead.map(|(_, index, _)| *index).collect();
@@ -429,7 +430,7 @@ pub(super) fn make(
         let Some(entry) = entry.filter(|entry| !entry.is_vacant()) else {
             return Err(MembersError::NoSuchMember { index });
         };
-        if reference.is_behind(&traces) {
+        if reference.is_behind(&traces) || (leader.is_none() && reference.is_doubtful(&traces)) {
             let path = store.label();
             return Err(MembersError::OldSuperblocks { path });
         }

@@ -229,6 +229,53 @@ fn an_older_copy_is_known_for_one_after_a_superblock_was_made_anew() {
     }
 }
 
+/// What nothing names may be of the half that went on as well as what does.
+#[test]
+fn a_directory_of_a_half_in_which_nothing_names_the_volume_is_left_as_it_is() {
+    let (base, _) = written(2, 2, 4, false);
+    let apart = base.fork();
+    let fs = apart.open(&[0, 1]);
+    for file in 50..59 {
+        fs.write(file, &pattern(file, 30_000)).unwrap();
+        fs.sync().unwrap();
+    }
+    fs.close();
+    let mut mixed = base.fork();
+    for disk in [2, 3] {
+        mixed.disks[disk] = apart.disks[disk].fork();
+    }
+    lose_superblocks(&mixed, &[2, 3]);
+    let store = mixed.disks[3].open();
+    let [one, other] = files::JOURNALS;
+    for name in [
+        one,
+        other,
+        files::INDEX,
+        files::BALLAST,
+        files::DATA_BALLAST,
+    ] {
+        store.remove(name).unwrap();
+    }
+    let before = store.list(files::SEGMENTS).unwrap();
+    assert!(!before.is_empty());
+    drop(store);
+    let stores = mixed.stores(&[2]);
+    let asked = Pipeline::claims(&stores, &options(Access::ReadOnly), &executor());
+    let (found, others) = asked.unwrap();
+    assert_eq!((found, others.len()), (Claims::new(), 1), "{others:?}");
+    let reason = &others[0].reason;
+    assert!(
+        reason.contains("whether the volume went on there"),
+        "{reason}"
+    );
+    let options = options(Access::ReadWrite);
+    let opened = Pipeline::open_claiming(stores, &claim_of(&[3]), &options, executor());
+    let error = opened.err().unwrap();
+    assert!(is_refused(&error), "{error}");
+    let after = mixed.disks[3].open().list(files::SEGMENTS).unwrap();
+    assert_eq!(after, before);
+}
+
 /// Who cannot be read is left out, and nobody else for its sake.
 #[test]
 fn a_failing_directory_keeps_no_other_from_getting_its_superblock_back() {
