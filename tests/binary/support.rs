@@ -148,7 +148,10 @@ impl TestVolume {
     pub(crate) fn with_large(shape: Shape, mebibytes: u64, len: u64) -> Self {
         let volume = Self::create(shape, mebibytes);
         volume.mount();
-        write_large(&volume.path("large"), 1, len).expect("there is room");
+        let large = volume.path("large");
+        write_large(&large, 1, len).expect("there is room");
+        let file = fs::File::open(large).expect("it is there");
+        file.sync_all().expect("it is durable");
         volume
     }
 
