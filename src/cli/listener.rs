@@ -301,7 +301,12 @@ impl Listener {
         store: &StoreRef,
     ) -> Result<MemberIndex, Failure> {
         let pipeline = self.fs.pipeline();
-        pipeline.join(seat, store).map_err(|error| {
+        let joined = pipeline.join(seat, store).or_else(|error| match &error {
+            // It came back by itself meanwhile.
+            CommitError::Members(refusal) if seat == Seat::Own => own_place(refusal).ok_or(error),
+            _ => Err(error),
+        });
+        joined.map_err(|error| {
             if let (Some(member), CommitError::Members(refusal)) = (member, &error)
                 && !matches!(seat, Seat::New | Seat::For(_))
             {
