@@ -101,6 +101,7 @@ impl Pipeline {
                 Ok::<_, CommitError>(reaper)
             })?;
         self.volume.forget_member(index);
+        self.may_verify_more();
         self.joins.may_bring_back.store(true, Ordering::SeqCst);
         // What died while it was away still takes space there.
         self.reaper.lock().unaudited = None;

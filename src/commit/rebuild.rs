@@ -399,6 +399,7 @@ impl Pipeline {
             return Ok(Step::Nothing(obstacle));
         }
         self.sync()?;
+        self.may_verify_more();
         // What cannot be had now cannot be had in the next round either.
         let is_moved = job.targets.iter().any(|target| job.is_moved(target));
         let is_better = is_moved || job.stripes.is_empty() || failed.len() < job.stripes.len();

@@ -110,11 +110,20 @@ impl Pipeline {
             );
         }
         self.members.set_verified(&verified);
-        *self.scrubbing.left.lock() = left;
+        // The next one knows whose all is that it cannot read.
+        *self.scrubbing.left.lock() = left
+            .into_iter()
+            .filter(|(member, _)| unread.contains_key(member))
+            .collect();
+    }
+
+    /// What a scrub could not verify may be so now: somebody is back, or was made up for.
+    pub(in super::super) fn may_verify_more(&self) {
+        self.scrubbing.left.lock().clear();
     }
 
     /// Says whether a scrub is to verify a member at hand that was put back. Where the last one could not do that, it is
-    /// to be tried again only after a while.
+    /// to be tried again only after a while, or once somebody is back or was made up for.
     ///
     /// # Errors
     ///

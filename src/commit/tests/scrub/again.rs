@@ -160,6 +160,12 @@ fn a_member_that_was_put_back_is_not_verified_by_a_scrub_that_could_not_read_all
     assert_eq!(put_back(), [back], "the other is verified");
     let due = fs.pipeline.is_verification_due().unwrap();
     assert!(!due, "the next would come to the same");
+    fs.lose(&rig, 5);
+    fs.take_back(&rig, 5);
+    let due = fs.pipeline.is_verification_due().unwrap();
+    assert!(due, "somebody is back who may have what it takes");
+    assert!(!scrub(&fs).is_clean());
+    assert!(!fs.pipeline.is_verification_due().unwrap());
     let said = members.status().remove(3).reason;
     assert_eq!(said.as_deref(), Some(crate::members::UNVERIFIED));
     let not_sure = fs.redundancy();
@@ -194,6 +200,8 @@ fn a_member_that_was_put_back_is_not_verified_where_nobody_knows_whose_shards_we
     let done = scrub(&fs);
     assert_eq!(done.record.began, stopped.began, "it went on");
     assert!(members.put_back().contains_key(&back));
+    let due = fs.pipeline.is_verification_due().unwrap();
+    assert!(due, "the next one will know");
     assert!(scrub(&fs).is_clean());
     assert!(members.put_back().is_empty());
 }
