@@ -30,8 +30,8 @@ pub mod memory;
 mod name;
 
 pub use buffer::{Buffer, Pinner, Pool, Unpinner};
-pub use dir::DirStore;
 pub use dir::holders::is_held_up;
+pub use dir::{DirStore, Trust, trust_own_user_only};
 pub use error::{StoreError, StoreErrorKind};
 pub use executor::{Executor, ExecutorKind, Op, Outcome, Request};
 pub use fault::{Call, CallKind, Effect, Fault, FaultPlan, FaultStore, Scope};
@@ -122,7 +122,7 @@ impl Debug for StoreLock {
 /// # Errors
 ///
 /// Every method returns a [`StoreError`] whose [`kind`](StoreError::kind) is one of those named
-/// with the method, or one that says the directory itself failed.
+/// with the method, or one that says the directory itself failed. `Foreign` may stand for every `NotFound`.
 pub trait Store: Send + Sync + Debug {
     /// Returns the name for messages: the path of the directory.
     fn label(&self) -> String;
@@ -133,7 +133,8 @@ pub trait Store: Send + Sync + Debug {
     ///
     /// # Errors
     ///
-    /// `AlreadyExists` if the file is there; `NoSpace`, and then no file is left behind.
+    /// `AlreadyExists` if the file is there, unless it is `Foreign`: then the new file takes its name; `NoSpace`, and
+    /// then no file is left behind.
     fn create(&self, name: &str, len: u64) -> Result<(), StoreError>;
 
     /// Returns the length of a file in bytes.

@@ -148,10 +148,9 @@ impl Pipeline {
         };
         match self.members.executor().call(store, "read", read) {
             Ok(block) => Ok(Some(block)),
-            Err(error) => match error.kind() {
-                StoreErrorKind::NotFound | StoreErrorKind::ShortRead => Ok(None),
-                _ => Err(error),
-            },
+            Err(error) if error.kind().lacks_file() => Ok(None),
+            Err(error) if error.kind() == StoreErrorKind::ShortRead => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

@@ -214,7 +214,7 @@ fn start_look(path: &Path) -> Look {
             let store: StoreRef = Arc::new(store);
             match touched {
                 Ok(()) => Ok(Seen::Member(store)),
-                Err(error) if error.kind() == StoreErrorKind::NotFound => Ok(Seen::Other(store)),
+                Err(error) if error.kind().lacks_file() => Ok(Seen::Other(store)),
                 Err(error) => Err(error),
             }
         });

@@ -32,7 +32,7 @@ use crate::format::frame::{HEAD_BYTES, Head};
 use crate::format::journal::{self, Preview, RecordHeader};
 use crate::format::superblock::{EpochMark, LastSeen, MAX_HISTORY, Superblock};
 use crate::format::{BLOCK_SIZE, Epoch, Generation, Lsn, MemberId, MemberIndex, VolumeId, files};
-use crate::store::{Executor, Pool, Store, StoreError, StoreErrorKind, StoreRef};
+use crate::store::{Executor, Pool, Store, StoreError, StoreRef};
 
 /// What to do with a directory of which nothing can be made.
 const LEAVE_IT: &str =
@@ -594,7 +594,7 @@ fn newest_head(store: &dyn Store) -> Result<Option<Head>, StoreError> {
 fn len_of(store: &dyn Store, name: &str) -> Result<Option<u64>, StoreError> {
     match store.open_len(name) {
         Ok(len) => Ok(Some(len)),
-        Err(error) if error.kind() == StoreErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind().lacks_file() => Ok(None),
         Err(error) => Err(error),
     }
 }

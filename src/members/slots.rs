@@ -89,7 +89,12 @@ fn judge(store: &StoreRef, executor: &Executor, slots: Vec<Slot>) -> Result<Look
                 return Err(MembersError::Newer { path, source });
             }
             Ok(Err(error)) => problem = Some(damaged(&error)),
-            Err(error) if error.kind() == StoreErrorKind::ShortRead => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    StoreErrorKind::ShortRead | StoreErrorKind::Foreign
+                ) =>
+            {
                 problem = Some(damaged(&chain(&error)));
             }
             Err(error) => problem = problem.or_else(|| Some(chain(&error))),

@@ -5,7 +5,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::store::{Executor, Pool, StoreError, StoreErrorKind, StoreRef};
+use crate::store::{Executor, Pool, StoreError, StoreRef};
 
 /// Bytes that are read by one operation at most.
 pub(super) const PIECE_BYTES: usize = 1 << 20;
@@ -29,7 +29,7 @@ impl<'a> Trail<'a> {
     ) -> Result<Option<Self>, StoreError> {
         let len = match executor.call(store, "open", move |store| store.open_len(name)) {
             Ok(len) => len,
-            Err(error) if error.kind() == StoreErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind().lacks_file() => return Ok(None),
             Err(error) => return Err(error),
         };
         Ok(Some(Self {

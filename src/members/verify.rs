@@ -8,7 +8,7 @@ use super::slots::chain;
 use super::{Access, ErrorClass, Members};
 use crate::format::superblock::{SLOT_BYTES, SLOTS, Superblock};
 use crate::format::{MemberIndex, files};
-use crate::store::{Outcome, Pool, Request, Store, StoreError, StoreErrorKind};
+use crate::store::{Outcome, Pool, Request, Store, StoreError};
 
 /// What verifying superblocks came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -167,9 +167,9 @@ impl Members {
     }
 }
 
-/// Says that a file is not there, in a directory that is.
+/// Says that a directory has no such file of its own.
 fn is_absent(error: &StoreError) -> bool {
-    error.kind() == StoreErrorKind::NotFound
+    error.kind().lacks_file()
 }
 
 /// Says whether a slot holds what was written to it last: the newest superblock, or the one before.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::format::MemberIndex;
 use crate::members::{Members, Patience};
-use crate::store::{Buffer, Op, Pool, Store, StoreError, StoreErrorKind};
+use crate::store::{Buffer, Op, Pool, Store, StoreError};
 
 /// Memory kept for later use, in bytes: a few journal records.
 const POOL_BYTES: usize = 4 << 20;
@@ -154,7 +154,7 @@ impl Disk {
             .expect("one outcome for one operation")
     }
 
-    /// Returns a file's length, or `None` if it is not there.
+    /// Returns a file's length, or `None` if the member has none of its own.
     pub(super) fn len(
         &self,
         member: MemberIndex,
@@ -166,7 +166,7 @@ impl Disk {
             .call(member, "open", move |store| store.open_len(&file))
         {
             Ok(len) => Ok(Some(len)),
-            Err(error) if error.kind() == StoreErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind().lacks_file() => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -6,6 +6,9 @@
 //! aligned I/O where the filesystem takes it: their bytes are cached once already, above. All other
 //! files, the index before all, want the page cache.
 //!
+//! A file that lies under one of the directory's names and is not its own, such as a hard link to a file elsewhere, is
+//! neither read nor changed: it answers [`StoreErrorKind::Foreign`], until a new file takes its name.
+//!
 //! What a filesystem lacks is made up for: without `fallocate` files just grow, without holes
 //! [`Store::punch`] does nothing, without `O_DIRECT` or locks it goes on without them.
 
@@ -14,13 +17,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::fs::{
-    self as sys, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Timespec,
-    Timestamps,
-};
+use rustix::fs::{self as sys, AtFlags, FallocateFlags, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
 use super::name::{Name, invalid, is_dir};
@@ -29,11 +28,18 @@ use super::{
 };
 use crate::format::files;
 use handles::Handles;
+use own::{Failed, Seen};
 use tree::{Place, Tree};
 
 mod handles;
 pub(super) mod holders;
+mod lock;
+mod own;
 mod tree;
+mod trust;
+
+pub use own::Trust;
+pub use trust::trust_own_user_only;
 
 /// Filesystems that take an operation and answer later, as `statfs(2)` numbers them: ext2 to ext4, XFS, Btrfs,
 /// tmpfs, F2FS, ZFS, bcachefs. Others may wait for a server, or for who knows what, in the very call that hands
@@ -47,15 +53,6 @@ const LOCAL_FILESYSTEMS: [u32; 7] = [
     0x2fc1_2fc1,
     0xca45_1a4e,
 ];
-
-/// The file whose lock stands for the whole directory.
-const LOCK_FILE: &str = "lock";
-
-/// How long to wait for a lock: a killed process keeps its locks until all of it is cleared away.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
-
-/// How long to wait between two tries to take a lock.
-const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// A backing directory of the running system.
 #[derive(Debug)]
@@ -75,16 +72,27 @@ pub struct DirStore {
 }
 
 impl DirStore {
-    /// Opens an existing directory.
+    /// Opens an existing directory, of a user whom this process trusts; see [`trust_own_user_only`].
     ///
     /// # Errors
     ///
-    /// `NotFound` if there is nothing at `path`, `Gone` if it is no directory, `Denied`.
+    /// `NotFound` if there is nothing at `path`, `Gone` if it is no directory, `Denied`; `Untrusted` if the user, or
+    /// another who may write to it, is not trusted.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, StoreError> {
+        Self::open_trusting(path, trust::of_process())
+    }
+
+    /// Opens an existing directory, of a user whom `trust` covers.
+    ///
+    /// # Errors
+    ///
+    /// As [`DirStore::open`].
+    pub fn open_trusting(path: impl Into<PathBuf>, trust: Trust) -> Result<Self, StoreError> {
         let path = path.into();
         let label = path.display().to_string();
-        let tree = Tree::open(&path)
+        let tree = Tree::open(&path, trust)
             .map_err(|errno| StoreError::from_io(&label, "open", "directory", errno.into()))?;
+        trust::check(&tree, &label)?;
         let kind = tree.kind();
         let is_local = kind.is_ok_and(|kind| LOCAL_FILESYSTEMS.contains(&kind));
         Ok(Self {
@@ -124,17 +132,6 @@ impl DirStore {
         self.tree.identity()
     }
 
-    /// Says whether a daemon may have the directory: only if somebody holds its lock, or if that cannot be
-    /// told.
-    #[must_use]
-    pub fn may_be_locked(&self) -> bool {
-        let Ok(directory) = self.tree.reopen() else {
-            return true;
-        };
-        // Freed as soon as it is closed, which is now.
-        sys::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_err()
-    }
-
     /// Sets when a file was changed to now, and waits until that is durable: what only reads, or is frozen,
     /// or hangs, does not do that.
     ///
@@ -159,12 +156,24 @@ impl DirStore {
         retry(|| sys::fsync(&file)).map_err(self.failed("touch", name))
     }
 
-    fn failed<'a>(
+    fn failed<'a, F: Into<Failed>>(
         &'a self,
         action: &'static str,
         name: &'a str,
-    ) -> impl Fn(Errno) -> StoreError + 'a {
-        move |errno| StoreError::from_io(&self.label, action, name, errno.into())
+    ) -> impl Fn(F) -> StoreError + use<'a, F> {
+        move |failed| {
+            let of_kind = |kind, text: String| {
+                StoreError::new(kind, &self.label, action, name, io::Error::other(text))
+            };
+            match failed.into() {
+                Failed::Call(errno) => StoreError::from_io(&self.label, action, name, errno.into()),
+                Failed::Foreign(oddity) => of_kind(StoreErrorKind::Foreign, oddity.to_string()),
+                Failed::ForeignDirectory(oddity) => {
+                    let text = format!("the directory that holds it is not usable: {oddity}");
+                    of_kind(StoreErrorKind::Gone, text)
+                }
+            }
+        }
     }
 
     fn check<'a>(&self, name: &'a str, action: &'static str) -> Result<Name<'a>, StoreError> {
@@ -174,7 +183,7 @@ impl DirStore {
     fn look_into<T>(
         &self,
         dir: &str,
-        look: impl FnOnce(&Tree) -> Result<T, Errno>,
+        look: impl FnOnce(&Tree) -> Result<T, Failed>,
     ) -> Result<T, StoreError> {
         if !is_dir(dir) {
             return Err(invalid(dir, &self.label, "list"));
@@ -184,9 +193,9 @@ impl DirStore {
     }
 
     /// Opens a file, and closes others first if the process has no descriptor left.
-    fn open_existing(&self, name: Name<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    fn open_existing(&self, name: Name<'_>, flags: OFlags) -> Result<OwnedFd, Failed> {
         match self.tree.open_existing(name, flags) {
-            Err(Errno::MFILE | Errno::NFILE) => {
+            Err(Failed::Call(Errno::MFILE | Errno::NFILE)) => {
                 self.handles.clear();
                 self.tree.open_existing(name, flags)
             }
@@ -226,11 +235,11 @@ impl DirStore {
                 self.handles.insert_direct(name, &file, epoch);
                 Ok(Some(file))
             }
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => {
+            Err(Failed::Call(Errno::INVAL | Errno::OPNOTSUPP)) => {
                 self.give_up_direct();
                 Ok(None)
             }
-            Err(errno) => Err(self.failed(action, name)(errno)),
+            Err(failed) => Err(self.failed(action, name)(failed)),
         }
     }
 
@@ -278,7 +287,7 @@ impl DirStore {
     }
 
     /// Makes the file and its space, and both durable; the caller removes what is left on failure.
-    fn fill_new(&self, parts: Name<'_>, file: &OwnedFd, len: u64) -> Result<(), Errno> {
+    fn fill_new(&self, parts: Name<'_>, file: &OwnedFd, len: u64) -> Result<(), Failed> {
         tree::overwrite_in_place(file);
         self.grow(file, 0, len)?;
         retry(|| sys::fsync(file))?;
@@ -293,14 +302,14 @@ impl DirStore {
         match retry(|| sys::fallocate(&file, FallocateFlags::empty(), offset, len)) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 let end = offset.checked_add(len).ok_or(Errno::FBIG)?;
-                if length_of(&sys::fstat(&file)?) < end {
+                if Seen::of(&file)?.len < end {
                     retry(|| sys::ftruncate(&file, end))?;
                 }
                 self.give_up_reserving();
                 Ok(())
             }
             // Where what is written goes to a new place, it may be taken for done that nothing was.
-            Ok(()) if tree::taken_by(&sys::fstat(&file)?) < len => {
+            Ok(()) if tree::taken_by(&Seen::of(&file)?) < len => {
                 self.give_up_reserving();
                 Ok(())
             }
@@ -363,20 +372,19 @@ impl Store for DirStore {
 
     fn create(&self, name: &str, len: u64) -> Result<(), StoreError> {
         let parts = self.check(name, "create")?;
-        let failed = |errno| Self::gone_if_not_found(self.failed("create", name)(errno));
+        let failed = |failed: Failed| Self::gone_if_not_found(self.failed("create", name)(failed));
         self.tree.make_dir(parts.dir).map_err(failed)?;
-        let new = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-        let file = Arc::new(self.tree.open_file(parts, new).map_err(failed)?);
+        let file = Arc::new(self.tree.create_file(parts).map_err(failed)?);
         // What is open under this name is of a file that somebody else deleted, and would take what is
         // written with it.
         self.handles.forget(name);
         let epoch = self.handles.epoch();
-        if let Err(errno) = self.fill_new(parts, &file, len) {
+        if let Err(first) = self.fill_new(parts, &file, len) {
             // The first failure is the one worth telling; the next create meets what is left.
             if let Err(second) = self.tree.unlink(parts) {
-                log::warn!("{}: cannot remove half-made {name}: {second}", self.label);
+                log::warn!("cannot remove half-made {name}: {}", failed(second));
             }
-            return Err(failed(errno));
+            return Err(failed(first));
         }
         self.handles.insert_buffered(name, &file, epoch);
         Ok(())
@@ -384,18 +392,8 @@ impl Store for DirStore {
 
     fn open_len(&self, name: &str) -> Result<u64, StoreError> {
         let parts = self.check(name, "open")?;
-        let stat = self.tree.stat(parts).map_err(self.failed("open", name))?;
-        if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
-            return Ok(length_of(&stat));
-        }
-        let source = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-        Err(StoreError::new(
-            StoreErrorKind::Io,
-            &self.label,
-            "open",
-            name,
-            source,
-        ))
+        let seen = self.tree.stat(parts).map_err(self.failed("open", name))?;
+        Ok(seen.len)
     }
 
     fn truncate(&self, name: &str, len: u64) -> Result<(), StoreError> {
@@ -415,8 +413,8 @@ impl Store for DirStore {
         let removed = self.tree.unlink(parts);
         self.handles.forget(name);
         match removed {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(self.failed("remove", name)(errno)),
+            Ok(()) | Err(Failed::Call(Errno::NOENT)) => Ok(()),
+            Err(failed) => Err(self.failed("remove", name)(failed)),
         }
     }
 
@@ -531,41 +529,7 @@ impl Store for DirStore {
     }
 
     fn lock(&self, hold: Hold) -> Result<StoreLock, StoreError> {
-        let failed = self.failed("lock", "directory");
-        let name = Name {
-            dir: "",
-            base: LOCK_FILE,
-        };
-        // The directory itself is locked, since a file can be deleted. Network filesystems give
-        // exclusive locks of files alone.
-        let mut files = vec![self.tree.reopen().map_err(&failed)?];
-        if hold == Hold::Exclusive {
-            match self.tree.open_file(name, OFlags::RDWR | OFlags::CREATE) {
-                Ok(file) => files.push(file),
-                // Where nobody can write, there is nothing to keep others from.
-                Err(Errno::ROFS) => return Ok(StoreLock::new(())),
-                Err(errno) => return Err(failed(errno)),
-            }
-        }
-        let mut locked = 0;
-        for file in &files {
-            match lock_patiently(file, hold) {
-                Ok(()) => locked += 1,
-                Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::BADF) => {}
-                Err(Errno::WOULDBLOCK) => {
-                    let holder = holders::holder_of(file);
-                    return Err(StoreError::in_use(&self.label, holder));
-                }
-                Err(errno) => return Err(failed(errno)),
-            }
-        }
-        if locked == 0 {
-            log::warn!(
-                "{}: no file locks here, a second daemon is not kept out",
-                self.label
-            );
-        }
-        Ok(StoreLock::new(files))
+        self.take_lock(hold)
     }
 
     fn raw(&self, name: &str, usage: RawUse) -> Option<Arc<OwnedFd>> {
@@ -601,25 +565,6 @@ pub(super) fn is_aligned(offset: u64, memory: &[u8]) -> bool {
         && offset.is_multiple_of(block)
         && memory.len().is_multiple_of(ALIGNMENT)
         && memory.as_ptr().addr().is_multiple_of(ALIGNMENT)
-}
-
-fn length_of(stat: &sys::Stat) -> u64 {
-    u64::try_from(stat.st_size).unwrap_or(0)
-}
-
-/// Locks a file that a process about to be gone may still have locked.
-fn lock_patiently(file: &OwnedFd, hold: Hold) -> Result<(), Errno> {
-    let operation = match hold {
-        Hold::Exclusive => FlockOperation::NonBlockingLockExclusive,
-        Hold::Shared => FlockOperation::NonBlockingLockShared,
-    };
-    let deadline = Instant::now() + LOCK_PATIENCE;
-    loop {
-        match retry(|| sys::flock(file, operation)) {
-            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_PAUSE),
-            done => return done,
-        }
-    }
 }
 
 /// Repeats a system call for as long as signals interrupt it.

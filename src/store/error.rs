@@ -23,6 +23,11 @@ pub enum StoreErrorKind {
     Denied,
     /// Another holder has the directory locked.
     InUse,
+    /// The file under this name is not the directory's own: a hard link, no regular file, one of another user, or one
+    /// that was mounted there. Nothing of it was read or changed. A new file can take the name.
+    Foreign,
+    /// The directory belongs to a user whom this process does not trust, or such a user may write to it.
+    Untrusted,
     /// The file ended before the bytes asked for.
     ShortRead,
     /// The directory is no longer the one that was opened: deleted, replaced or unmounted.
@@ -42,6 +47,14 @@ pub enum StoreErrorKind {
     Exhausted,
     /// Any other failure of the backing filesystem.
     Io,
+}
+
+impl StoreErrorKind {
+    /// Returns whether the directory lacks the file: there is none, or the one under its name is not its own.
+    #[must_use]
+    pub fn lacks_file(self) -> bool {
+        matches!(self, Self::NotFound | Self::Foreign)
+    }
 }
 
 /// One failed operation on one backing directory.
@@ -171,7 +184,7 @@ impl StoreError {
 
     /// Returns whether the member itself must be held to have failed.
     ///
-    /// False for what a healthy directory answers too: a file that is absent, too short or there
+    /// False for what a healthy directory answers too: a file that is absent, not its own, too short or there
     /// already, no space, a lock held elsewhere, a name that no store takes, no answer in a moment, and
     /// want on our side.
     #[must_use]
@@ -181,12 +194,14 @@ impl StoreError {
             | StoreErrorKind::AlreadyExists
             | StoreErrorKind::NoSpace
             | StoreErrorKind::InUse
+            | StoreErrorKind::Foreign
             | StoreErrorKind::ShortRead
             | StoreErrorKind::InvalidName
             | StoreErrorKind::Slow
             | StoreErrorKind::Exhausted => false,
             StoreErrorKind::ReadOnly
             | StoreErrorKind::Denied
+            | StoreErrorKind::Untrusted
             | StoreErrorKind::Gone
             | StoreErrorKind::Hung
             | StoreErrorKind::PowerCut

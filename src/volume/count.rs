@@ -278,7 +278,7 @@ impl Core {
                 Ok(len) => {
                     lens.insert(*member, Some(len));
                 }
-                Err(error) if error.kind() == StoreErrorKind::NotFound => {
+                Err(error) if error.kind().lacks_file() => {
                     lens.insert(*member, None);
                 }
                 Err(error) if self.members.live().contains(member) => {

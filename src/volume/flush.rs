@@ -288,7 +288,7 @@ impl Core {
                 Err(error) => {
                     match error.kind() {
                         StoreErrorKind::NoSpace => self.segments.set_full(member),
-                        StoreErrorKind::NotFound => {
+                        StoreErrorKind::NotFound | StoreErrorKind::Foreign => {
                             self.segments.set_damaged(attempt.place.segment.id);
                         }
                         // Any other error took the member out.

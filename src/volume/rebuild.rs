@@ -32,7 +32,7 @@ use crate::codec::{CodecError, Crew as _, Offer};
 use crate::cuda::SMALL_BYTES;
 use crate::format::record::{Segment, ShardSet, Stripe};
 use crate::format::{BLOCK_SIZE, MemberIndex, SegmentId, ShardIndex, StripeId};
-use crate::store::{Buffer, Op, Store, StoreError, StoreErrorKind};
+use crate::store::{Buffer, Op, Store, StoreError};
 use batch::{Batch, Inputs, Run, Source, Work, first_batch};
 
 mod batch;
@@ -476,7 +476,7 @@ fn make_file(
     match store.open_len(name) {
         Ok(found) if found >= len => {}
         Ok(_) => store.truncate(name, len)?,
-        Err(error) if error.kind() == StoreErrorKind::NotFound => {
+        Err(error) if error.kind().lacks_file() => {
             store.create(name, 0)?;
             store.truncate(name, len)?;
         }

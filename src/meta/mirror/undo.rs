@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 
 use super::{Io, Mirror};
 use crate::format::MemberIndex;
-use crate::store::StoreErrorKind;
 
 impl Mirror {
     /// Goes back to what is durable, after the members had no space for what the database wrote
@@ -79,7 +78,7 @@ impl Mirror {
             .chain(synced.into_iter().map(|(_, answer)| answer))
         {
             if let Err(error) = answer
-                && error.kind() != StoreErrorKind::NotFound
+                && !error.kind().lacks_file()
             {
                 self.disk.fail(member, &error);
                 return;

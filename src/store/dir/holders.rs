@@ -6,28 +6,45 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs as sys;
 
-/// Names a process that has the `flock` of a file; none if it is not to be found, as on a filesystem whose files have
-/// other device numbers than it has itself.
-pub(super) fn holder_of(file: &impl AsFd) -> Option<String> {
-    let stat = sys::fstat(file).ok()?;
-    let place = format!(
-        "{:02x}:{:02x}:{}",
-        sys::major(stat.st_dev),
-        sys::minor(stat.st_dev),
-        stat.st_ino
-    );
-    let table = fs::read_to_string("/proc/locks").ok()?;
-    let pid = table.lines().find_map(|line| holder_in(line, &place))?;
+/// Returns the processes that have the `flock` of a file; none if they are not to be found, as those of other machines
+/// and containers. Filesystems whose files have other device numbers than they have themselves, such as btrfs, list
+/// their locks under those: there the number of the inode decides.
+pub(super) fn of(file: &impl AsFd) -> Vec<u32> {
+    let (Ok(stat), Ok(table)) = (sys::fstat(file), fs::read_to_string("/proc/locks")) else {
+        return Vec::new();
+    };
+    let (major, minor) = (sys::major(stat.st_dev), sys::minor(stat.st_dev));
+    let inode = format!(":{}", stat.st_ino);
+    let place = format!("{major:02x}:{minor:02x}{inode}");
+    let holders = |place: &str| -> Vec<u32> {
+        let lines = table.lines();
+        lines.filter_map(|line| holder_in(line, place)).collect()
+    };
+    match holders(&place) {
+        exact if !exact.is_empty() => exact,
+        _ => holders(&inode),
+    }
+}
+
+/// Returns the user for whom a process was started, who may be another than the one with whose rights it runs.
+pub(super) fn user_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_whitespace().next()?.parse().ok()
+}
+
+/// Names a process that has a lock.
+pub(super) fn describe(pid: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let named = match name.trim() {
         "" => format!("process {pid}"),
         name => format!("process {pid} ({name})"),
     };
-    Some(if is_held_up(pid) {
+    if is_held_up(pid) {
         format!("{named}{HELD_UP}")
     } else {
         named
-    })
+    }
 }
 
 /// With what it ends who has a file locked and will never do anything more, but what hangs.
@@ -55,15 +72,15 @@ fn state_in(stat: &str) -> Option<char> {
     rest.trim_start().chars().next()
 }
 
-/// Returns the process that a line of the table says has the lock of the file at `place`; those that wait for it are
-/// marked by an arrow.
+/// Returns the process that a line of the table says has the lock of a file whose place ends with `place`; those that
+/// wait for it are marked by an arrow.
 fn holder_in(line: &str, place: &str) -> Option<u32> {
     let mut words = line.split_whitespace().skip(1);
     if words.next()? != "FLOCK" {
         return None;
     }
     let (pid, found) = (words.nth(2)?, words.next()?);
-    (found == place).then(|| pid.parse().ok())?
+    found.ends_with(place).then(|| pid.parse().ok())?
 }
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use super::lock::LOCK_PAUSE;
 use super::*;
 use crate::store::Pool;
+
+mod foreign;
 
 fn temporary() -> (tempfile::TempDir, DirStore) {
     let parent = tempfile::tempdir().expect("a temporary directory");
@@ -176,7 +179,7 @@ fn a_directory_is_in_use_for_every_other_opener() {
     assert_eq!(store.identity(), other.identity());
     let held = store.lock(Hold::Exclusive).expect("nobody has it");
     assert_eq!(kind_of(other.lock(Hold::Exclusive)), StoreErrorKind::InUse);
-    std::fs::remove_file(store.path().join(LOCK_FILE)).expect("it can be deleted");
+    std::fs::remove_file(store.path().join(files::LOCK)).expect("it can be deleted");
     assert_eq!(kind_of(other.lock(Hold::Exclusive)), StoreErrorKind::InUse);
     drop(held);
     drop(other.lock(Hold::Exclusive).expect("free again"));

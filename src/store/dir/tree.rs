@@ -1,15 +1,17 @@
 //! Names below one directory: opening, making, renaming and removing without following links.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::fs::{self as sys, AtFlags, Dir, FileType, IFlags, OFlags, Stat};
+use rustix::fs::{self as sys, AtFlags, Dir, FileType, IFlags, OFlags};
 use rustix::io::Errno;
 
-use super::{DIR_MODE, FILE_MODE, NO_FOLLOW, length_of, retry};
+use super::own::{Failed, Rule, Seen, Trust};
+use super::{DIR_MODE, FILE_MODE, NO_FOLLOW, retry};
 use crate::store::name::Name;
 use crate::store::{EntryKind, Visitor};
 
@@ -20,7 +22,7 @@ const STAT_BLOCK_BYTES: u64 = 512;
 #[derive(Debug)]
 pub(super) struct Tree {
     top: Arc<OwnedFd>,
-    identity: (u64, u64),
+    rule: Rule,
     subdirs: Mutex<HashMap<String, Arc<OwnedFd>>>,
     /// Subdirectories whose own names are known to be durable.
     durable: Mutex<HashSet<String>>,
@@ -39,14 +41,13 @@ pub(super) enum Place {
 
 impl Tree {
     /// Opens the directory at `path`; the path itself may lead over symbolic links.
-    pub(super) fn open(path: &Path) -> Result<Self, Errno> {
+    pub(super) fn open(path: &Path, trust: Trust) -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let top = retry(|| sys::open(path, flags, sys::Mode::empty()))?;
-        let stat = sys::fstat(&top)?;
-        let identity = (stat.st_dev, stat.st_ino);
+        let rule = Rule::new(Seen::of(&top)?, trust);
         Ok(Self {
             top: Arc::new(top),
-            identity,
+            rule,
             subdirs: Mutex::default(),
             durable: Mutex::default(),
         })
@@ -75,14 +76,19 @@ impl Tree {
 
     /// Returns device and inode number.
     pub(super) fn identity(&self) -> (u64, u64) {
-        self.identity
+        self.rule.top().identity
+    }
+
+    /// Returns the rule by which the directory knows its own files.
+    pub(super) fn rule(&self) -> &Rule {
+        &self.rule
     }
 
     /// Says whether `path`, and the names of the subdirectories in use, still lead to the
     /// directories that are held open.
     pub(super) fn look(&self, path: &Path) -> Result<Place, Errno> {
         let now = retry(|| sys::stat(path))?;
-        if (now.st_dev, now.st_ino) != self.identity {
+        if (now.st_dev, now.st_ino) != self.identity() {
             return Ok(Place::Taken);
         }
         let subdirs: Vec<_> = self
@@ -103,38 +109,64 @@ impl Tree {
         Ok(Place::Ours)
     }
 
-    /// Opens a file; `flags` add to those that every file gets.
-    pub(super) fn open_file(&self, name: Name<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    /// Opens a file of the directory's own; `flags` add to those that every file gets. No file of others is opened, and
+    /// `flags` must not change one before it was looked at.
+    pub(super) fn open_file(&self, name: Name<'_>, flags: OFlags) -> Result<OwnedFd, Failed> {
         let parent = self.dir(name.dir)?;
-        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOATIME;
-        match retry(|| sys::openat(&parent, name.base, flags, FILE_MODE)) {
-            // Only the owner of a file may leave its access time alone.
-            Err(Errno::PERM) => {
-                let flags = flags - OFlags::NOATIME;
-                retry(|| sys::openat(&parent, name.base, flags, FILE_MODE))
+        self.check(&Seen::named(&parent, name.base)?)?;
+        // Another file may have taken the name since then: a fifo must not block, nor a terminal become ours.
+        let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = open_at(&parent, name.base, flags)?;
+        self.check(&Seen::of(&file)?)?;
+        let flags = sys::fcntl_getfl(&file)?;
+        sys::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+        Ok(file)
+    }
+
+    /// Makes a file, also where one that is not the directory's own has its name: that one loses the name, and nothing
+    /// else.
+    pub(super) fn create_file(&self, name: Name<'_>) -> Result<OwnedFd, Failed> {
+        let parent = self.dir(name.dir)?;
+        let new = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        let file = match open_at(&parent, name.base, new) {
+            Err(Errno::EXIST) if self.check(&Seen::named(&parent, name.base)?).is_err() => {
+                self.unlink(name)?;
+                open_at(&parent, name.base, new)?
+            }
+            opened => opened?,
+        };
+        // The umask may have taken away more than it had to.
+        sys::fchmod(&file, FILE_MODE)?;
+        Ok(file)
+    }
+
+    fn check(&self, file: &Seen) -> Result<(), Failed> {
+        self.rule.check_file(file).map_err(Failed::Foreign)
+    }
+
+    /// Opens a file for reading and writing, or for reading alone where nothing else is allowed.
+    pub(super) fn open_existing(&self, name: Name<'_>, flags: OFlags) -> Result<OwnedFd, Failed> {
+        match self.open_file(name, flags | OFlags::RDWR) {
+            Err(Failed::Call(Errno::ROFS | Errno::ACCESS)) => {
+                self.open_file(name, flags | OFlags::RDONLY)
             }
             other => other,
         }
     }
 
-    /// Opens a file for reading and writing, or for reading alone where nothing else is allowed.
-    pub(super) fn open_existing(&self, name: Name<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
-        match self.open_file(name, flags | OFlags::RDWR) {
-            Err(Errno::ROFS | Errno::ACCESS) => self.open_file(name, flags | OFlags::RDONLY),
-            other => other,
-        }
-    }
-
-    /// Looks at what a name leads to.
-    pub(super) fn stat(&self, name: Name<'_>) -> Result<Stat, Errno> {
+    /// Looks at a file of the directory's own.
+    pub(super) fn stat(&self, name: Name<'_>) -> Result<Seen, Failed> {
         let parent = self.dir(name.dir)?;
-        retry(|| sys::statat(&parent, name.base, NO_FOLLOW))
+        let seen = Seen::named(&parent, name.base)?;
+        self.check(&seen).map(|()| seen)
     }
 
     /// Removes a file.
-    pub(super) fn unlink(&self, name: Name<'_>) -> Result<(), Errno> {
+    pub(super) fn unlink(&self, name: Name<'_>) -> Result<(), Failed> {
         let parent = self.dir(name.dir)?;
-        retry(|| sys::unlinkat(&parent, name.base, AtFlags::empty()))
+        Ok(retry(|| {
+            sys::unlinkat(&parent, name.base, AtFlags::empty())
+        })?)
     }
 
     /// Removes a subdirectory that is empty.
@@ -146,62 +178,67 @@ impl Tree {
     }
 
     /// Renames a file over whatever has the new name.
-    pub(super) fn rename(&self, from: Name<'_>, to: Name<'_>) -> Result<(), Errno> {
+    pub(super) fn rename(&self, from: Name<'_>, to: Name<'_>) -> Result<(), Failed> {
         let (source, target) = (self.dir(from.dir)?, self.dir(to.dir)?);
-        retry(|| sys::renameat(&source, from.base, &target, to.base))
+        Ok(retry(|| {
+            sys::renameat(&source, from.base, &target, to.base)
+        })?)
     }
 
     /// Makes a subdirectory, durably, unless it is there.
-    pub(super) fn make_dir(&self, dir: &str) -> Result<(), Errno> {
+    pub(super) fn make_dir(&self, dir: &str) -> Result<(), Failed> {
         if dir.is_empty() || self.durable.lock().contains(dir) {
             return Ok(());
         }
         match retry(|| sys::mkdirat(&self.top, dir, DIR_MODE)) {
+            // The umask may have taken away more than it had to.
+            Ok(()) => sys::fchmod(&*self.dir(dir)?, DIR_MODE)?,
             // One that is there may have been made by a daemon that was killed before it synced.
-            Ok(()) | Err(Errno::EXIST) => self.sync_dir("")?,
-            Err(errno) => return Err(errno),
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno.into()),
         }
+        self.sync_dir("")?;
         self.durable.lock().insert(dir.to_owned());
         Ok(())
     }
 
     /// Makes the names in a directory durable. Filesystems that cannot sync a directory have no
     /// names in flight.
-    pub(super) fn sync_dir(&self, dir: &str) -> Result<(), Errno> {
+    pub(super) fn sync_dir(&self, dir: &str) -> Result<(), Failed> {
         let held = self.dir(dir)?;
         match retry(|| sys::fsync(&held)) {
             Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-            other => other,
+            other => Ok(other?),
         }
     }
 
-    /// Returns names and lengths of the regular files in a directory, in order of name; names that
-    /// no store takes are not ours and left out.
-    pub(super) fn list(&self, dir: &str) -> Result<Vec<(String, u64)>, Errno> {
+    /// Returns names and lengths of the directory's own files in it or in a subdirectory, in order of name; names that
+    /// no store takes are left out.
+    pub(super) fn list(&self, dir: &str) -> Result<Vec<(String, u64)>, Failed> {
         let mut files = Vec::new();
-        self.for_each_file(dir, |base, stat| {
+        self.for_each_file(dir, |base, seen| {
             let name = if dir.is_empty() {
                 base.to_owned()
             } else {
                 format!("{dir}/{base}")
             };
-            files.push((name, length_of(stat)));
+            files.push((name, seen.len));
         })?;
         files.sort_unstable();
         Ok(files)
     }
 
     /// Returns the bytes that the same files take.
-    pub(super) fn taken(&self, dir: &str) -> Result<u64, Errno> {
+    pub(super) fn taken(&self, dir: &str) -> Result<u64, Failed> {
         let mut taken = 0;
-        self.for_each_file(dir, |_, stat| {
-            taken += taken_by(stat);
+        self.for_each_file(dir, |_, seen| {
+            taken += taken_by(seen);
         })?;
         Ok(taken)
     }
 
     /// Shows the entries of a directory, whatever they are, until `look` breaks; one that is absent has none.
-    pub(super) fn visit(&self, dir: &str, look: &mut Visitor<'_>) -> Result<(), Errno> {
+    pub(super) fn visit(&self, dir: &str, look: &mut Visitor<'_>) -> Result<(), Failed> {
         let Some(held) = self.dir_if_there(dir)? else {
             return Ok(());
         };
@@ -215,7 +252,7 @@ impl Tree {
                 kind = match retry(|| sys::statat(&held, entry.file_name(), NO_FOLLOW)) {
                     Ok(stat) => FileType::from_raw_mode(stat.st_mode),
                     Err(Errno::NOENT) => continue, // removed meanwhile
-                    Err(errno) => return Err(errno),
+                    Err(errno) => return Err(errno.into()),
                 };
             }
             let kind = match kind {
@@ -230,8 +267,22 @@ impl Tree {
         Ok(())
     }
 
-    /// Looks at every regular file in a directory; one that is absent has none.
-    fn for_each_file(&self, dir: &str, mut look: impl FnMut(&str, &Stat)) -> Result<(), Errno> {
+    /// Looks at every file of the directory's own in it or in a subdirectory; one that is absent has none.
+    fn for_each_file(&self, dir: &str, mut look: impl FnMut(&str, &Seen)) -> Result<(), Failed> {
+        self.for_each_entry(dir, |base, seen| {
+            if self.check(seen).is_ok() {
+                look(base, seen);
+            }
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// Looks at every entry with a name that a store takes, until `look` breaks.
+    pub(super) fn for_each_entry(
+        &self,
+        dir: &str,
+        mut look: impl FnMut(&str, &Seen) -> ControlFlow<()>,
+    ) -> Result<(), Failed> {
         let Some(held) = self.dir_if_there(dir)? else {
             return Ok(());
         };
@@ -243,27 +294,28 @@ impl Tree {
             if Name::parse(base).is_none() {
                 continue;
             }
-            match retry(|| sys::statat(&held, base, NO_FOLLOW)) {
-                Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
-                    look(base, &stat);
-                }
-                Ok(_) | Err(Errno::NOENT) => {} // no file of ours, or removed meanwhile
-                Err(errno) => return Err(errno),
+            let looked = match Seen::named(&held, base) {
+                Ok(seen) => look(base, &seen),
+                Err(Errno::NOENT) => continue, // removed meanwhile
+                Err(errno) => return Err(errno.into()),
+            };
+            if looked.is_break() {
+                break;
             }
         }
         Ok(())
     }
 
     /// The same as [`Tree::dir`], but a subdirectory may be absent.
-    fn dir_if_there(&self, dir: &str) -> Result<Option<Arc<OwnedFd>>, Errno> {
+    fn dir_if_there(&self, dir: &str) -> Result<Option<Arc<OwnedFd>>, Failed> {
         match self.dir(dir) {
-            Err(Errno::NOENT) if !dir.is_empty() => Ok(None),
+            Err(Failed::Call(Errno::NOENT)) if !dir.is_empty() => Ok(None),
             held => held.map(Some),
         }
     }
 
     /// Returns the descriptor of a subdirectory, or of the top for `""`.
-    fn dir(&self, dir: &str) -> Result<Arc<OwnedFd>, Errno> {
+    fn dir(&self, dir: &str) -> Result<Arc<OwnedFd>, Failed> {
         if dir.is_empty() {
             return Ok(Arc::clone(&self.top));
         }
@@ -274,17 +326,31 @@ impl Tree {
         let held = Arc::new(retry(|| {
             sys::openat(&self.top, dir, flags, sys::Mode::empty())
         })?);
+        let seen = Seen::of(&held)?;
+        let checked = self.rule.check_directory(&seen);
+        checked.map_err(Failed::ForeignDirectory)?;
         Ok(Arc::clone(
             self.subdirs.lock().entry(dir.to_owned()).or_insert(held),
         ))
     }
 }
 
+/// Opens a file, or makes one, without following a link; `flags` add to those that every file gets.
+fn open_at(parent: &OwnedFd, base: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOATIME;
+    match retry(|| sys::openat(parent, base, flags, FILE_MODE)) {
+        // Only the owner of a file may leave its access time alone.
+        Err(Errno::PERM) => {
+            let flags = flags - OFlags::NOATIME;
+            retry(|| sys::openat(parent, base, flags, FILE_MODE))
+        }
+        other => other,
+    }
+}
+
 /// Returns the bytes that a file takes on its filesystem.
-pub(super) fn taken_by(stat: &Stat) -> u64 {
-    u64::try_from(stat.st_blocks)
-        .unwrap_or(0)
-        .saturating_mul(STAT_BLOCK_BYTES)
+pub(super) fn taken_by(seen: &Seen) -> u64 {
+    seen.blocks.saturating_mul(STAT_BLOCK_BYTES)
 }
 
 /// Asks a filesystem that writes everything to a new place to overwrite this new file where it lies: only

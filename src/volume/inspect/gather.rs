@@ -109,7 +109,7 @@ impl Core {
                     set(at, shard, Raw::Read(of_shard));
                 }
             }
-            Err(error) if error.kind() == StoreErrorKind::NotFound => {
+            Err(error) if error.kind().lacks_file() => {
                 for (at, shard) in shards {
                     set(at, shard, Raw::Gone);
                 }
@@ -134,7 +134,7 @@ impl Core {
 }
 
 fn is_absence(kind: StoreErrorKind) -> bool {
-    matches!(kind, StoreErrorKind::NotFound | StoreErrorKind::ShortRead)
+    kind.lacks_file() || kind == StoreErrorKind::ShortRead
 }
 
 /// Returns the shard of a stripe that lies in a slot, if one was written there.

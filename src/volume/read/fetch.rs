@@ -138,10 +138,7 @@ impl Core {
         member: MemberIndex,
         error: &StoreError,
     ) {
-        if matches!(
-            error.kind(),
-            StoreErrorKind::NotFound | StoreErrorKind::ShortRead
-        ) {
+        if error.kind().lacks_file() || error.kind() == StoreErrorKind::ShortRead {
             self.lacks_files.store(true, Ordering::Relaxed);
             self.damage.warn((located.id, shard), Finding::Missing, || {
                 format!("it is not on member {member}: {error}")

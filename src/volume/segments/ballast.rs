@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::{SegmentHandle, Segments, Writer};
 use crate::format::{MemberIndex, files};
-use crate::store::{Op, Space, StoreErrorKind};
+use crate::store::{Op, Space};
 use crate::volume::segments::{Need, kept_back};
 
 /// At most this part of a member is kept back.
@@ -57,7 +57,7 @@ impl Segments {
         let name = || Arc::<str>::from(files::DATA_BALLAST);
         let measured = self.members.call(member, "measure", |store| {
             let len = match store.open_len(files::DATA_BALLAST) {
-                Err(error) if error.kind() == StoreErrorKind::NotFound => 0,
+                Err(error) if error.kind().lacks_file() => 0,
                 len => len?,
             };
             Ok((store.space()?, len))

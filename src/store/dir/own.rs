@@ -1,0 +1,243 @@
+//! Telling the files of a directory from others that lie under their names.
+//!
+//! A name inside a directory may lead to a file that is not the directory's own: a hard link to a file elsewhere, a
+//! symbolic link, a fifo, a device, a file that was mounted there, or one of another user. None of these is read,
+//! written or truncated. The rule compares mounts and not device numbers, because overlayfs and btrfs give files other
+//! device numbers than the directory that holds them.
+
+use std::fmt;
+use std::os::fd::AsFd;
+
+use rustix::fs::{self as sys, AtFlags, FileType, Mode, StatxFlags};
+use rustix::io::Errno;
+
+use super::retry;
+
+/// Mode bits that let others than the owner write. Where a file has an access control list, the bits of the group are
+/// its mask, which limits every entry of the list.
+const WRITABLE_BY_OTHERS: Mode = Mode::from_raw_mode(0o022);
+
+/// Users whose directories a process takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Any user: the files must belong to the user who has the directory, to the process's user, or to root.
+    Anyone,
+    /// The process's user alone: everything must belong to that user, and no other may write to it.
+    OwnUser,
+}
+
+/// Attributes that tell whose a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) kind: FileType,
+    pub(super) mode: Mode,
+    pub(super) links: u32,
+    pub(super) owner: u32,
+    pub(super) len: u64,
+    pub(super) blocks: u64,
+    /// Device and inode number.
+    pub(super) identity: (u64, u64),
+    /// The mount through which it is seen, where the kernel tells it.
+    pub(super) mount: Option<u64>,
+}
+
+impl Seen {
+    /// Looks at an open file.
+    pub(super) fn of(file: &impl AsFd) -> Result<Self, Errno> {
+        Self::at(file, "", AtFlags::EMPTY_PATH)
+    }
+
+    /// Looks at a name, and follows no symbolic link.
+    pub(super) fn named(
+        directory: &impl AsFd,
+        base: impl rustix::path::Arg + Copy,
+    ) -> Result<Self, Errno> {
+        Self::at(directory, base, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    fn at(
+        directory: &impl AsFd,
+        base: impl rustix::path::Arg + Copy,
+        flags: AtFlags,
+    ) -> Result<Self, Errno> {
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+        match retry(|| sys::statx(directory, base, flags, wanted)) {
+            Ok(found) => Ok(Self {
+                kind: FileType::from_raw_mode(found.stx_mode.into()),
+                mode: Mode::from_raw_mode(found.stx_mode.into()),
+                links: found.stx_nlink,
+                owner: found.stx_uid,
+                len: found.stx_size,
+                blocks: found.stx_blocks,
+                identity: (
+                    sys::makedev(found.stx_dev_major, found.stx_dev_minor),
+                    found.stx_ino,
+                ),
+                mount: StatxFlags::from_bits_retain(found.stx_mask)
+                    .contains(StatxFlags::MNT_ID)
+                    .then_some(found.stx_mnt_id),
+            }),
+            // Kernels before 4.11, and some sandboxes.
+            Err(Errno::NOSYS) => retry(|| sys::statat(directory, base, flags)).map(Self::from_stat),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn from_stat(found: sys::Stat) -> Self {
+        Self {
+            kind: FileType::from_raw_mode(found.st_mode),
+            mode: Mode::from_raw_mode(found.st_mode),
+            links: u32::try_from(found.st_nlink).unwrap_or(u32::MAX),
+            owner: found.st_uid,
+            len: u64::try_from(found.st_size).unwrap_or(0),
+            blocks: u64::try_from(found.st_blocks).unwrap_or(0),
+            identity: (found.st_dev, found.st_ino),
+            mount: None,
+        }
+    }
+
+    /// Says whether others than the owner may write to it. The mode of a symbolic link means nothing.
+    pub(super) fn is_writable_by_others(&self) -> bool {
+        self.kind != FileType::Symlink && self.mode.intersects(WRITABLE_BY_OTHERS)
+    }
+
+    fn is_on_mount_of(&self, other: &Self) -> bool {
+        match (self.mount, other.mount) {
+            (Some(mount), Some(other)) => mount == other,
+            _ => self.identity.0 == other.identity.0,
+        }
+    }
+}
+
+/// Why a file or subdirectory is not the directory's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Oddity {
+    /// It is of another kind than it has to be.
+    Kind { needed: FileType },
+    /// It has more than one name.
+    Links(u32),
+    /// Something is mounted there.
+    Mounted,
+    /// It belongs to a user who has nothing to do with the directory.
+    Owner(u32),
+    /// Others than its owner may write to it.
+    Writable(Mode),
+}
+
+impl fmt::Display for Oddity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kind { needed } if *needed == FileType::Directory => {
+                f.write_str("it is not a directory, and has to be one")
+            }
+            Self::Kind { .. } => f.write_str("it is not a regular file, and has to be one"),
+            Self::Links(links) => write!(
+                f,
+                "it is a hard link with {links} names, and a member's file has one name"
+            ),
+            Self::Mounted => f.write_str("another filesystem or file is mounted there"),
+            Self::Owner(owner) => write!(
+                f,
+                "it belongs to uid {owner}, and has to belong to the user who has the directory"
+            ),
+            Self::Writable(mode) => write!(
+                f,
+                "others than its owner may write to it (mode {:04o})",
+                mode.bits()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Oddity {}
+
+/// Rule by which a directory knows its own files.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rule {
+    top: Seen,
+    user: u32,
+    trust: Trust,
+}
+
+impl Rule {
+    /// Makes the rule for a directory that was opened.
+    pub(super) fn new(top: Seen, trust: Trust) -> Self {
+        let user = rustix::process::geteuid().as_raw();
+        Self { top, user, trust }
+    }
+
+    /// Returns the directory as it was when it was opened.
+    pub(super) fn top(&self) -> &Seen {
+        &self.top
+    }
+
+    /// Says whether the directory belongs to the process's user.
+    pub(super) fn is_own_users(&self) -> bool {
+        self.top.owner == self.user
+    }
+
+    /// Returns which other users are to be trusted.
+    pub(super) fn trust(&self) -> Trust {
+        self.trust
+    }
+
+    /// Returns whether a user may own files of the directory.
+    pub(super) fn may_own(&self, user: u32) -> bool {
+        match self.trust {
+            Trust::Anyone => self.may_use(user),
+            Trust::OwnUser => user == self.user,
+        }
+    }
+
+    /// Returns whether a user may run processes that work on the directory.
+    pub(super) fn may_use(&self, user: u32) -> bool {
+        [self.top.owner, self.user, 0].contains(&user)
+    }
+
+    /// Checks a file under one of the directory's names.
+    pub(super) fn check_file(&self, file: &Seen) -> Result<(), Oddity> {
+        self.check(file, FileType::RegularFile)?;
+        if file.links > 1 {
+            return Err(Oddity::Links(file.links));
+        }
+        Ok(())
+    }
+
+    /// Checks a subdirectory.
+    pub(super) fn check_directory(&self, directory: &Seen) -> Result<(), Oddity> {
+        self.check(directory, FileType::Directory)
+    }
+
+    fn check(&self, seen: &Seen, needed: FileType) -> Result<(), Oddity> {
+        if seen.kind != needed {
+            return Err(Oddity::Kind { needed });
+        }
+        if !seen.is_on_mount_of(&self.top) {
+            return Err(Oddity::Mounted);
+        }
+        if !self.may_own(seen.owner) {
+            return Err(Oddity::Owner(seen.owner));
+        }
+        if self.trust == Trust::OwnUser && seen.is_writable_by_others() {
+            return Err(Oddity::Writable(seen.mode));
+        }
+        Ok(())
+    }
+}
+
+/// Why an operation on a name failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// The system refused it.
+    Call(Errno),
+    /// The file under this name is not the directory's own.
+    Foreign(Oddity),
+    /// The subdirectory is not the directory's own.
+    ForeignDirectory(Oddity),
+}
+
+impl From<Errno> for Failed {
+    fn from(errno: Errno) -> Self {
+        Self::Call(errno)
+    }
+}

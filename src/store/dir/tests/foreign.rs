@@ -1,0 +1,305 @@
+//! Files and subdirectories that are not the directory's own, and users who may not use it.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+
+use super::*;
+use crate::store::EntryKind;
+
+/// A user who has nothing to do with the directories of these tests.
+const STRANGER: u32 = 65534;
+
+const SEGMENT: &str = "segments/0000000000000001";
+
+/// A file outside, and how it has to stay.
+struct Victim(PathBuf);
+
+impl Victim {
+    const BYTES: &[u8] = b"a file of another user, longer than nothing";
+
+    fn new(parent: &Path) -> Self {
+        let path = parent.join("victim");
+        fs::write(&path, Self::BYTES).expect("writable");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("ours");
+        Self(path)
+    }
+
+    #[track_caller]
+    fn assert_untouched(&self) {
+        assert_eq!(fs::read(&self.0).expect("readable"), Self::BYTES);
+        let meta = fs::metadata(&self.0).expect("it is there");
+        assert_eq!(meta.mode() & 0o7777, 0o640);
+    }
+}
+
+fn mode_of(path: impl AsRef<Path>) -> u32 {
+    fs::metadata(path).expect("it is there").mode() & 0o7777
+}
+
+/// Every operation that could read or change a file.
+#[track_caller]
+fn assert_foreign(store: &DirStore, name: &str) {
+    let kinds = [
+        ("open_len", store.open_len(name).map(drop)),
+        ("read", store.read_at(name, 0, &mut [0; 4])),
+        ("write", store.write_at(name, 0, b"x")),
+        ("truncate", store.truncate(name, 0)),
+        ("reserve", store.reserve(name, 0, 1 << 20)),
+        ("punch", store.punch(name, 0, 4096)),
+        ("sync", store.sync(name)),
+        ("touch", store.touch(name)),
+    ];
+    for (operation, outcome) in kinds {
+        assert_eq!(
+            kind_of(outcome),
+            StoreErrorKind::Foreign,
+            "{operation} {name}"
+        );
+    }
+    let pool = Pool::new(1 << 20);
+    let mut aligned = pool.buffer(4096);
+    let read = store.read_at(name, 0, &mut aligned);
+    assert_eq!(kind_of(read), StoreErrorKind::Foreign, "aligned {name}");
+    let dir = name.split_once('/').map_or("", |(dir, _)| dir);
+    let listed = store.list(dir).expect("names");
+    assert!(listed.iter().all(|(listed, _)| listed != name), "{name}");
+    assert_eq!(store.taken(dir).expect("bytes"), 0, "{name}");
+}
+
+#[test]
+fn a_hard_link_is_neither_read_nor_changed_and_gives_its_name_to_a_new_file() {
+    for name in ["superblock", "journal.0", "index", SEGMENT] {
+        let (parent, store) = temporary();
+        let victim = Victim::new(parent.path());
+        store.create(name, 0).expect("a new file");
+        store.remove(name).expect("removable");
+        fs::hard_link(&victim.0, store.path().join(name)).expect("one filesystem");
+        assert_foreign(&store, name);
+        victim.assert_untouched();
+        assert_eq!(fs::metadata(&victim.0).expect("it is there").nlink(), 2);
+
+        store.create(name, 10).expect("the name is taken from it");
+        store.write_at(name, 0, b"our bytes").expect("room");
+        assert_eq!(store.open_len(name).expect("a file"), 10);
+        let exists = store.create(name, 10);
+        assert_eq!(kind_of(exists), StoreErrorKind::AlreadyExists);
+        victim.assert_untouched();
+    }
+}
+
+#[test]
+fn links_fifos_and_devices_do_not_block_and_are_not_opened() {
+    let (parent, store) = temporary();
+    let victim = Victim::new(parent.path());
+    symlink(&victim.0, store.path().join("link")).expect("the name is free");
+    let node = |name: &str, kind, device| {
+        let mode = Mode::from_raw_mode(0o600);
+        let made = sys::mknodat(sys::CWD, store.path().join(name), kind, mode, device);
+        made.expect("root may make nodes");
+    };
+    node("fifo", sys::FileType::Fifo, 0);
+    assert_foreign(&store, "link");
+    assert_foreign(&store, "fifo");
+    if rustix::process::geteuid().is_root() {
+        node("device", sys::FileType::CharacterDevice, sys::makedev(1, 3));
+        assert_foreign(&store, "device");
+    }
+    fs::create_dir(store.path().join("index")).expect("the name is free");
+    assert_foreign(&store, "index");
+    assert!(store.create("index", 1).is_err());
+    victim.assert_untouched();
+    store.create("fifo", 1).expect("a new file in its place");
+    store.create("link", 1).expect("a new file in its place");
+    victim.assert_untouched();
+}
+
+#[test]
+fn files_and_subdirectories_of_other_users_are_not_used() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (_parent, store) = temporary();
+    store.create("journal.0", 10).expect("a new file");
+    store.create(SEGMENT, 10).expect("a new file");
+    drop(store.lock(Hold::Exclusive).expect("free"));
+    let path = store.path().to_owned();
+    chown(path.join("journal.0"), Some(STRANGER), None).expect("root may");
+    let store = DirStore::open(&path).expect("it is there");
+    assert_eq!(
+        kind_of(store.open_len("journal.0")),
+        StoreErrorKind::Foreign
+    );
+    chown(path.join("segments"), Some(STRANGER), None).expect("root may");
+    let store = DirStore::open(&path).expect("it is there");
+    assert_eq!(kind_of(store.open_len(SEGMENT)), StoreErrorKind::Gone);
+    assert_eq!(kind_of(store.create("segments/2", 1)), StoreErrorKind::Gone);
+    // A member that belongs to a user as a whole is in order, and so is what root's daemon adds to it.
+    for inside in ["", "journal.0", "lock", "segments", SEGMENT] {
+        chown(path.join(inside), Some(STRANGER), None).expect("root may");
+    }
+    let store = DirStore::open(&path).expect("it is there");
+    assert_eq!(store.open_len(SEGMENT).expect("a file"), 10);
+    store.create("journal.1", 10).expect("a new file");
+    assert_eq!(store.open_len("journal.1").expect("a file"), 10);
+}
+
+/// A mount shows in what the kernel says of a file, whatever device numbers the filesystem gives.
+#[test]
+fn a_file_that_was_mounted_over_is_not_used() {
+    let (_parent, store) = temporary();
+    let rule = store.tree.rule();
+    let Ok(elsewhere) = Seen::of(&fs::File::open("/proc/self/stat").expect("it is mounted")) else {
+        return;
+    };
+    let refused = rule.check_file(&Seen {
+        owner: rule.top().owner,
+        ..elsewhere
+    });
+    assert_eq!(refused, Err(own::Oddity::Mounted));
+}
+
+#[test]
+fn new_files_and_directories_are_for_their_user_alone() {
+    let (_parent, store) = temporary();
+    let top = store.path();
+    // A default list by which all users may do anything, as bytes: owner, group, mask, others.
+    let list: Vec<u8> = [(1u16, 7u16), (4, 7), (0x10, 7), (0x20, 7)]
+        .iter()
+        .flat_map(|(tag, bits)| {
+            let ends = [tag.to_le_bytes(), bits.to_le_bytes()].concat();
+            [ends, u32::MAX.to_le_bytes().to_vec()].concat()
+        })
+        .collect();
+    let value = [2u32.to_le_bytes().to_vec(), list].concat();
+    let flags = sys::XattrFlags::empty();
+    let is_set = sys::setxattr(top, "system.posix_acl_default", &value, flags);
+    for name in ["superblock", SEGMENT] {
+        store.create(name, 10).expect("a new file");
+        assert_eq!(mode_of(top.join(name)), 0o600, "{name}, list: {is_set:?}");
+    }
+    assert_eq!(mode_of(top.join("segments")), 0o700, "list: {is_set:?}");
+    drop(store.lock(Hold::Exclusive).expect("free"));
+    assert_eq!(mode_of(top.join(files::LOCK)), 0o600);
+}
+
+#[test]
+fn a_directory_that_others_may_open_is_closed_to_them_in_order_to_write_and_not_in_order_to_read() {
+    let (_parent, store) = temporary();
+    let set = |mode| fs::set_permissions(store.path(), fs::Permissions::from_mode(mode));
+    set(0o775).expect("ours");
+    drop(store.lock(Hold::Shared).expect("free"));
+    assert_eq!(mode_of(store.path()), 0o775);
+    assert!(!store.path().join(files::LOCK).exists());
+    drop(store.lock(Hold::Exclusive).expect("free"));
+    assert_eq!(mode_of(store.path()), 0o700);
+}
+
+/// Earlier versions lock the directory and then the file to write, and the directory alone to read.
+#[test]
+fn earlier_versions_and_this_one_keep_each_other_out() {
+    use sys::FlockOperation::{NonBlockingLockExclusive, NonBlockingLockShared};
+    let (_parent, store) = temporary();
+    drop(store.lock(Hold::Exclusive).expect("free"));
+    let directory = || fs::File::open(store.path()).expect("it is there");
+    let file = || fs::File::open(store.path().join(files::LOCK)).expect("it is there");
+    let reader = directory();
+    sys::flock(&reader, NonBlockingLockShared).expect("free");
+    assert_eq!(kind_of(store.lock(Hold::Exclusive)), StoreErrorKind::InUse);
+    drop(store.lock(Hold::Shared).expect("readers go together"));
+    drop(reader);
+
+    let held = store.lock(Hold::Exclusive).expect("free");
+    for lock in [NonBlockingLockShared, NonBlockingLockExclusive] {
+        assert!(sys::flock(directory(), lock).is_err());
+        assert!(sys::flock(file(), lock).is_err());
+    }
+    drop(held);
+    let held = store.lock(Hold::Shared).expect("free");
+    assert!(sys::flock(directory(), NonBlockingLockExclusive).is_err());
+    assert!(sys::flock(file(), NonBlockingLockExclusive).is_err());
+    drop(held);
+}
+
+#[test]
+fn a_lock_file_that_is_a_link_is_replaced_and_its_other_name_stays_as_it_is() {
+    let (parent, store) = temporary();
+    let victim = Victim::new(parent.path());
+    fs::hard_link(&victim.0, store.path().join(files::LOCK)).expect("one filesystem");
+    drop(store.lock(Hold::Shared).expect("free"));
+    assert_eq!(fs::metadata(&victim.0).expect("it is there").nlink(), 2);
+    drop(store.lock(Hold::Exclusive).expect("free"));
+    assert_eq!(fs::metadata(&victim.0).expect("it is there").nlink(), 1);
+    victim.assert_untouched();
+}
+
+/// Opens a directory with the demands of root's daemon.
+fn untrusted(path: &Path) -> Option<StoreError> {
+    let error = DirStore::open_trusting(path, Trust::OwnUser).err()?;
+    assert_eq!(error.kind(), StoreErrorKind::Untrusted, "{error}");
+    Some(error)
+}
+
+#[test]
+fn a_directory_that_others_may_write_to_is_refused_wherever_they_may() {
+    let (_parent, store) = temporary();
+    store.create("index", 10).expect("a new file");
+    store.create(SEGMENT, 10).expect("a new file");
+    let path = store.path();
+    symlink("nowhere", path.join("link")).expect("the name is free");
+    let set = |name: &str, mode| {
+        let permissions = fs::Permissions::from_mode(mode);
+        fs::set_permissions(path.join(name), permissions).expect("ours");
+    };
+    for (name, sound) in [
+        ("", 0o755),
+        ("index", 0o644),
+        ("segments", 0o755),
+        (SEGMENT, 0o644),
+    ] {
+        for added in [0o020, 0o002] {
+            set(name, sound);
+            assert!(untrusted(path).is_none());
+            set(name, sound | added);
+            let error = untrusted(path).expect("it is refused");
+            let expected = if name.is_empty() { "directory" } else { name };
+            assert_eq!(error.name(), expected);
+            // Who is not asked to refuse it takes it.
+            DirStore::open_trusting(path, Trust::Anyone).expect("it is there");
+        }
+        set(name, sound);
+    }
+}
+
+#[test]
+fn a_directory_with_a_file_of_another_user_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (_parent, store) = temporary();
+    store.create("index", 10).expect("a new file");
+    store.create(SEGMENT, 10).expect("a new file");
+    let path = store.path();
+    for name in ["", "index", "segments", SEGMENT] {
+        chown(path.join(name), Some(STRANGER), None).expect("root may");
+        let error = untrusted(path).expect("it is refused");
+        let source = std::error::Error::source(&error).map(ToString::to_string);
+        let source = source.unwrap_or_default();
+        assert!(
+            source.contains("it belongs to uid 65534 (mode 0"),
+            "{source}"
+        );
+        chown(path.join(name), Some(0), None).expect("root may");
+        assert!(untrusted(path).is_none());
+    }
+    // One that is changed later counts as damaged.
+    let store = DirStore::open_trusting(path, Trust::OwnUser).expect("it is ours");
+    chown(path.join(SEGMENT), Some(STRANGER), None).expect("root may");
+    assert_eq!(kind_of(store.open_len(SEGMENT)), StoreErrorKind::Foreign);
+    let mut kinds = Vec::new();
+    let look = &mut |name: &str, kind| {
+        kinds.push((name.to_owned(), kind));
+        std::ops::ControlFlow::Continue(())
+    };
+    store.visit("segments", look).expect("names");
+    assert_eq!(kinds.len(), 1);
+    assert_eq!(kinds[0].1, EntryKind::File);
+}
