@@ -27,6 +27,7 @@ mod scrub;
 mod size;
 mod status;
 mod time;
+mod trust;
 mod unmount;
 mod volume;
 mod warnings;

@@ -56,7 +56,7 @@ pub(super) enum Command {
 }
 
 /// Make a volume over N ≥ K+M directories, which are created if absent and refused unless empty.
-/// Prints the volume's id.
+/// Directories, also those that were there, get mode 0700 and files 0600. Prints the volume's id.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs create --data 4 --parity 2 d0 d1 d2 d3 d4 d5
@@ -80,6 +80,9 @@ pub(super) struct CreateArguments {
     /// A name of your choice, shown by `status` and `df`.
     #[arg(long, default_value = "")]
     pub(super) label: String,
+    /// Make it as root although a directory belongs to another user.
+    #[arg(long)]
+    pub(super) trust_members: bool,
     /// The directories, each best on a disk of its own.
     #[arg(value_name = "DIR", required = true)]
     pub(super) directories: Vec<PathBuf>,
@@ -89,6 +92,10 @@ pub(super) struct CreateArguments {
 /// usable and leaves a daemon behind; exits with 3 if directories are missing. One that is named and
 /// missing is taken in as soon as it is there; one that is not named stays out, until
 /// `cauchyfs member replace MOUNTPOINT DIR DIR` takes it in.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of its own, independent of the others"
+)]
 #[derive(Debug, Args)]
 #[command(
     override_usage = "cauchyfs mount [OPTIONS] DIR... MOUNTPOINT",
@@ -98,7 +105,9 @@ pub(super) struct CreateArguments {
   mount -t fuse.cauchyfs /srv/d0:/srv/d1:/srv/d2 /mnt/photos            # as fstab does
 
 Options for -o: ro, rw, allow_other, nosuid, nodev, noexec, suid, dev, exec, noatime, relatime,
-strictatime, sync, dirsync, no_writeback, fsname=NAME; default_permissions is always on;
+strictatime, sync, dirsync, no_writeback, trust_members, fsname=NAME; default_permissions is always
+on, and so are nosuid and nodev unless suid or dev is given by name (`defaults` gives neither; in
+fstab write allow_suid and allow_dev, since mount(8) does not pass the short names on);
 _netdev, nofail, user and x-* are for others and ignored, and so are nodiratime and lazytime. The
 kernel serves what it has cached by itself: such reads set no access time, whatever is chosen."
 )]
@@ -138,7 +147,12 @@ pub(super) struct MountArguments {
     /// Stay in the foreground.
     #[arg(long)]
     pub(super) foreground: bool,
-    /// Write the log to this file; without it a daemon logs to syslog.
+    /// Mount as root although a member, or a file in it, belongs to another user or can be written to by one. Such a
+    /// user can then change what root's daemon reads and serves. Without this option the mount is refused. A user who
+    /// may write to the directory above a member can always take the member away, but put nothing in its place.
+    #[arg(long)]
+    pub(super) trust_members: bool,
+    /// Write the log to this file, with mode 0600; without it a daemon logs to syslog.
     #[arg(long, value_name = "FILE")]
     pub(super) log_file: Option<PathBuf>,
     /// Started by mount(8): degraded is no failure.

@@ -6,6 +6,7 @@ use super::args::CreateArguments;
 use super::directories::Directories;
 use super::failure::{Failure, Outcome};
 use super::size::format_size;
+use super::trust;
 use super::volume::{MEMBER_TIMEOUT, executor, fs_failure, storage_failure, stores};
 use crate::codec::{CodeId, Geometry};
 use crate::commit::{CommitError, CreateOptions, OpenOptions, Pipeline};
@@ -33,6 +34,9 @@ const MAX_LABEL: usize = 64;
 pub(super) fn run(arguments: &CreateArguments) -> Result<Outcome, Failure> {
     let options = options(arguments)?;
     let volume = Directories::make(&arguments.directories, |directories| {
+        if !arguments.trust_members {
+            trust::refuse_directories_of_others(directories)?;
+        }
         create(&stores(directories)?, &options, &executor(MEMBER_TIMEOUT))
     })?;
     println!("{volume}");
@@ -193,6 +197,7 @@ mod tests {
             stripe_unit: 1 << 20,
             code: "rs-cauchy".to_owned(),
             label: String::new(),
+            trust_members: false,
             directories: vec!["d".into(); count],
         }
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -118,7 +118,7 @@ impl Directories {
                 let shown = path.display();
                 return Err(Failure::usage(format!("{shown} is no directory")));
             }
-            make_directory(path, made).map_err(|error| {
+            make_member(path, made).map_err(|error| {
                 Failure::environment(format!("cannot make {}: {error}", path.display()))
             })?;
         }
@@ -167,7 +167,20 @@ pub(super) fn spell(path: &Path) -> PathBuf {
     }
 }
 
-fn make_directory(path: &Path, made: &mut Vec<PathBuf>) -> io::Result<()> {
+/// Makes a directory that is to be a member, for its user alone whatever the umask, and those above it. `made` gets
+/// all that were not there.
+pub(super) fn make_member(path: &Path, made: &mut Vec<PathBuf>) -> io::Result<()> {
+    let before = made.len();
+    make_directory(path, 0o700, made)?;
+    if made.len() > before {
+        // The umask may have taken away more than it had to.
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+/// Makes a directory with a mode of which the umask takes away, and those above it, to which only their user may write.
+fn make_directory(path: &Path, bits: u32, made: &mut Vec<PathBuf>) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
@@ -175,9 +188,9 @@ fn make_directory(path: &Path, made: &mut Vec<PathBuf>) -> io::Result<()> {
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty())
     {
-        make_directory(parent, made)?;
+        make_directory(parent, 0o755, made)?;
     }
-    match fs::create_dir(path) {
+    match fs::DirBuilder::new().mode(bits).create(path) {
         Ok(()) => {
             made.push(path.to_owned());
             Ok(())

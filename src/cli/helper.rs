@@ -22,7 +22,7 @@ pub(super) fn canonical(given: Vec<OsString>) -> Vec<OsString> {
     match called_as {
         "umount.fuse.cauchyfs" | "umount.cauchyfs" => unmount(given.into_iter().skip(1)),
         "mount.fuse.cauchyfs" | "mount.cauchyfs" => mount(given.into_iter().skip(1)),
-        _ if names_no_command => mount(given.into_iter().skip(1)),
+        _ if names_no_command => without_added(mount(given.into_iter().skip(1))),
         _ => given,
     }
 }
@@ -48,6 +48,22 @@ fn mount(mut given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     }
     arguments.push("--".into());
     arguments.extend(paths);
+    arguments
+}
+
+/// Takes away `dev` and `suid`, which `mount.fuse3` adds to the end of the options of every mount by root, unless they
+/// hold the opposite. What was asked for by name stands before.
+fn without_added(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let last = arguments.iter().rposition(|argument| argument == "-o");
+    if let Some(options) = last.and_then(|at| arguments.get_mut(at + 1))
+        && let Some(text) = options.to_str()
+    {
+        let mut words: Vec<&str> = text.split(',').collect();
+        for added in ["suid", "dev"] {
+            words.pop_if(|word| *word == added);
+        }
+        *options = words.join(",").into();
+    }
     arguments
 }
 
@@ -95,6 +111,27 @@ mod tests {
         );
         assert_eq!(
             canonical_text("cauchyfs /a:/b /mnt -o rw,dev,suid"),
+            "cauchyfs mount --fstab -o rw -- /a:/b /mnt"
+        );
+    }
+
+    #[test]
+    fn what_mount_fuse3_adds_is_taken_away_and_what_was_asked_for_by_name_stays() {
+        for (given, left) in [
+            ("dev,suid", ""),
+            ("suid,dev,dev,suid", "suid,dev"),
+            ("noatime,allow_suid,dev,suid", "noatime,allow_suid"),
+            ("nosuid,dev", "nosuid"),
+            ("nodev,suid", "nodev"),
+            ("nosuid,nodev", "nosuid,nodev"),
+        ] {
+            assert_eq!(
+                canonical_text(&format!("cauchyfs /a:/b /mnt -o {given}")),
+                format!("cauchyfs mount --fstab -o {left} -- /a:/b /mnt")
+            );
+        }
+        assert_eq!(
+            canonical_text("mount.fuse.cauchyfs /a:/b /mnt -o rw,dev,suid"),
             "cauchyfs mount --fstab -o rw,dev,suid -- /a:/b /mnt"
         );
     }

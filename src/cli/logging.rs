@@ -1,7 +1,8 @@
 //! Where the log goes: standard error, a file, or the system's log.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use env_logger::{Builder, Target};
@@ -40,7 +41,7 @@ pub(super) fn to_stderr_if_asked(verbosity: u8) {
 ///
 /// If the file cannot be opened.
 pub(super) fn to_file(path: &Path, verbosity: u8) -> io::Result<()> {
-    let file = OpenOptions::new().create(true).append(true).open(path)?;
+    let file = open(path)?;
     let mut builder = Builder::new();
     builder.target(Target::Pipe(Box::new(file)));
     start(builder, verbosity);
@@ -58,6 +59,48 @@ pub(super) fn to_capped_file(path: &Path, verbosity: u8) -> io::Result<()> {
     builder.target(Target::Pipe(Box::new(file)));
     start(builder, verbosity);
     Ok(())
+}
+
+/// Mode bits of a log, which names files and directories.
+const LOG_MODE: u32 = 0o600;
+
+/// Opens the end of a log file, for its user alone; it is made if absent. No link is followed, and nothing but a file of
+/// this user with one name is opened: whatever another user puts in its place stays as it is.
+fn open(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(LOG_MODE)
+        // A fifo must not block, nor a terminal become ours.
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .map_err(|error| match error.raw_os_error() {
+            Some(libc::ELOOP) => unfit("it is a symbolic link"),
+            Some(libc::ENXIO) => unfit("it is not a regular file"),
+            _ => error,
+        })?;
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(unfit("it is not a regular file"));
+    }
+    if meta.nlink() > 1 {
+        return Err(unfit("it is a hard link to a file that has other names"));
+    }
+    if meta.uid() != rustix::process::geteuid().as_raw() {
+        let owner = meta.uid();
+        return Err(unfit(&format!("it belongs to another user, uid {owner}")));
+    }
+    if meta.mode() & 0o7777 != LOG_MODE {
+        file.set_permissions(Permissions::from_mode(LOG_MODE))?;
+    }
+    Ok(file)
+}
+
+fn unfit(why: &str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("{why}, and a log is written only to a regular file of its own user"),
+    )
 }
 
 /// Logs to the system's log, whether syslog or journald listens there.
@@ -110,4 +153,53 @@ fn log_panics() {
         let name = thread.name().unwrap_or("unnamed");
         log::error!("thread {name} panicked: {panic}");
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_log_is_written_for_its_user_alone_also_where_one_is_there() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("log");
+        for before in [None, Some(0o644), Some(0o666)] {
+            if let Some(mode) = before {
+                fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            }
+            let mode = open(&path).unwrap().metadata().unwrap().mode() & 0o7777;
+            assert_eq!(mode, LOG_MODE, "before: {before:?}");
+        }
+    }
+
+    #[test]
+    fn links_fifos_and_directories_are_no_logs_and_stay_as_they_are() {
+        let home = tempfile::tempdir().unwrap();
+        let at = |name: &str| home.path().join(name);
+        let victim = at("victim");
+        fs::write(&victim, "mine").unwrap();
+        fs::set_permissions(&victim, Permissions::from_mode(0o644)).unwrap();
+        symlink(&victim, at("symbolic")).unwrap();
+        symlink(at("nowhere"), at("dangling")).unwrap();
+        fs::hard_link(&victim, at("hard")).unwrap();
+        fs::create_dir(at("directory")).unwrap();
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            at("fifo"),
+            rustix::fs::FileType::Fifo,
+            mode,
+            0,
+        )
+        .unwrap();
+        for name in ["symbolic", "dangling", "hard", "directory", "fifo"] {
+            assert!(open(&at(name)).is_err(), "{name}");
+        }
+        assert!(!at("nowhere").exists());
+        assert_eq!(fs::read(&victim).unwrap(), b"mine");
+        assert_eq!(fs::metadata(&victim).unwrap().mode() & 0o7777, 0o644);
+    }
 }

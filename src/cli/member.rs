@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::args::{MemberArguments, MemberChange, RebuildOptions};
 use super::control::{Answer, LiveMount, Request};
-use super::directories::{check_newcomer, spell};
+use super::directories::{check_newcomer, make_member, spell};
 use super::failure::{Failure, Outcome, warn};
 use super::rebuild::{follow, leave};
 use super::report::{MemberState, Report};
@@ -133,7 +133,7 @@ fn make(directory: &Path) -> Result<bool, Failure> {
     if directory.exists() {
         return Ok(false);
     }
-    fs::create_dir_all(directory).map_err(|error| {
+    make_member(directory, &mut Vec::new()).map_err(|error| {
         Failure::environment(format!("cannot make {}: {error}", directory.display()))
     })?;
     Ok(true)

@@ -10,6 +10,7 @@ use super::failure::{Failure, Outcome, warn};
 use super::in_time::Silent;
 use super::logging;
 use super::options::MountOptions;
+use super::trust;
 use crate::codec;
 use crate::cuda::{self, EngineError};
 use crate::maintain::Schedule;
@@ -55,10 +56,11 @@ fn plan(arguments: &MountArguments) -> Result<Plan, Failure> {
         return Err(Failure::usage("--cache-size must be at least 16MiB"));
     }
     cuda::check(&arguments.engine).map_err(|error| engine_failure(&error))?;
-    let mut options = MountOptions::new(rustix::process::geteuid().is_root());
+    let mut options = MountOptions::new();
     for list in &arguments.options {
         options.apply(list)?;
     }
+    options.trust_members |= arguments.trust_members;
     let (typed, mountpoint, source) = split_paths(arguments)?;
     let silent = Silent::default();
     let patience = arguments.member_timeout;
@@ -67,6 +69,9 @@ fn plan(arguments: &MountArguments) -> Result<Plan, Failure> {
         .iter()
         .for_each(|path| silent.note(path, patience));
     let directories = Directories::find_within(&typed, patience, silent)?;
+    if !options.trust_members {
+        trust::demand(&directories, patience)?;
+    }
     let mountpoint = check_mountpoint(&mountpoint, &directories.present)?;
     if !arguments.report {
         hidden_at(&mountpoint).iter().for_each(warn);
@@ -139,6 +144,9 @@ fn command_line(arguments: &MountArguments, plan: &Plan, verbosity: u8) -> Vec<O
             .replace('\\', "\\\\")
             .replace(',', "\\,");
         line.extend(["-o".into(), format!("fsname={escaped}").into()]);
+    }
+    if plan.options.trust_members {
+        line.push("--trust-members".into());
     }
     line.extend(["--engine".into(), arguments.engine.clone().into()]);
     line.extend([

@@ -25,6 +25,8 @@ pub(super) struct MountOptions {
     pub(super) allow_other: bool,
     pub(super) suid: bool,
     pub(super) dev: bool,
+    /// Mount although others than the superuser, who mounts, own members or may write to them.
+    pub(super) trust_members: bool,
     pub(super) exec: bool,
     pub(super) sync: bool,
     pub(super) dirsync: bool,
@@ -36,14 +38,15 @@ pub(super) struct MountOptions {
 }
 
 impl MountOptions {
-    /// Returns the defaults: read-write, for the user who mounts, with the kernel's write-back cache;
-    /// set-user-id programs and device nodes count where the superuser mounts.
-    pub(super) fn new(superuser: bool) -> Self {
+    /// Returns the defaults: read-write, for the user who mounts, with the kernel's write-back cache; set-user-id
+    /// programs and device nodes do not count.
+    pub(super) fn new() -> Self {
         Self {
             read_only: false,
             allow_other: false,
-            suid: superuser,
-            dev: superuser,
+            suid: false,
+            dev: false,
+            trust_members: false,
             exec: true,
             sync: false,
             dirsync: false,
@@ -70,10 +73,12 @@ impl MountOptions {
             "ro" => self.read_only = true,
             "rw" => self.read_only = false,
             "allow_other" => self.allow_other = true,
-            "suid" => self.suid = true,
+            // mount(8) keeps `suid` and `dev` to itself: the other names are for fstab.
+            "suid" | "allow_suid" => self.suid = true,
             "nosuid" => self.suid = false,
-            "dev" => self.dev = true,
+            "dev" | "allow_dev" => self.dev = true,
             "nodev" => self.dev = false,
+            "trust_members" => self.trust_members = true,
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
             "sync" => self.sync = true,
@@ -150,7 +155,7 @@ mod tests {
     use super::*;
 
     fn parsed(list: &str) -> Result<MountOptions, Failure> {
-        let mut options = MountOptions::new(true);
+        let mut options = MountOptions::new();
         options.apply(list)?;
         Ok(options)
     }
@@ -164,9 +169,27 @@ mod tests {
 
     #[test]
     fn what_fstab_carries_for_others_is_ignored() {
-        let plain = MountOptions::new(true);
+        let plain = MountOptions::new();
         let list = "defaults,_netdev,nofail,user,x-systemd.automount,X-mount.mkdir,comment=a,default_permissions";
         assert_eq!(parsed(list).unwrap(), plain);
+    }
+
+    #[test]
+    fn only_their_own_names_turn_set_user_id_programs_and_device_nodes_on() {
+        for list in [
+            "",
+            "defaults",
+            "rw,defaults,exec,allow_other",
+            "suid,nosuid,dev,nodev",
+        ] {
+            let options = parsed(list).unwrap();
+            assert!(!options.suid && !options.dev, "{list}");
+        }
+        let options = parsed("defaults,suid").unwrap();
+        assert!(options.suid && !options.dev);
+        assert!(parsed("nodev,dev").unwrap().dev);
+        let options = parsed("rw,allow_suid,allow_dev").unwrap();
+        assert!(options.suid && options.dev);
     }
 
     #[test]

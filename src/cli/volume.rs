@@ -12,6 +12,7 @@ use super::report::{
     RebuildReport, RebuildState, RedundancyReport, Report, ScrubReport, State,
 };
 use super::scrub::scrub_report;
+use super::trust;
 use crate::commit::{self, CommitError, Pipeline, RebuildProgress, Redundancy, RedundancyRow};
 use crate::format::MemberIndex;
 use crate::fs::{Fs, FsError, FsOptions};
@@ -19,7 +20,7 @@ use crate::fuse::one_line;
 use crate::maintain::{Maintain, Rebuilder, Schedule};
 use crate::members::{self, Access, Members, MembersError, Unusable};
 use crate::meta::MetaError;
-use crate::store::{DirStore, Executor, ExecutorKind, StoreError, StoreRef};
+use crate::store::{DirStore, Executor, ExecutorKind, StoreError, StoreErrorKind, StoreRef};
 use crate::volume::VolumeError;
 
 mod opening;
@@ -460,7 +461,10 @@ pub(super) fn files_in(fs: &Fs, counted: &Redundancy) -> Result<LostFiles, Failu
 
 /// Puts an error of a backing directory into words.
 pub(super) fn store_failure(error: &StoreError) -> Failure {
-    Failure::environment(one_line(error))
+    match error.kind() {
+        StoreErrorKind::Untrusted => trust::refusal(error),
+        _ => Failure::environment(one_line(error)),
+    }
 }
 
 /// Puts an error of the filesystem into words.

@@ -12,6 +12,7 @@
 //! What a filesystem lacks is made up for: without `fallocate` files just grow, without holes
 //! [`Store::punch`] does nothing, without `O_DIRECT` or locks it goes on without them.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ use super::{
 };
 use crate::format::files;
 use handles::Handles;
-use own::{Failed, Seen};
+use own::{Failed, Oddity, Seen};
 use tree::{Place, Tree};
 
 mod handles;
@@ -54,6 +55,9 @@ const LOCAL_FILESYSTEMS: [u32; 7] = [
     0xca45_1a4e,
 ];
 
+/// Files of one directory that are reported as not its own at most.
+const MOST_REPORTED: usize = 100;
+
 /// A backing directory of the running system.
 #[derive(Debug)]
 pub struct DirStore {
@@ -67,6 +71,8 @@ pub struct DirStore {
     takes_direct: AtomicBool,
     /// Cleared for good when a file was made that does not take its space.
     reserves: AtomicBool,
+    /// Names of files that are not the directory's own and were reported.
+    reported: Mutex<BTreeSet<String>>,
     /// Held while names disappear, so that [`Store::probe`] can tell our removals from others'.
     removing: Mutex<()>,
 }
@@ -103,6 +109,7 @@ impl DirStore {
             is_local,
             takes_direct: AtomicBool::new(true),
             reserves: AtomicBool::new(true),
+            reported: Mutex::default(),
             removing: Mutex::new(()),
         })
     }
@@ -167,12 +174,23 @@ impl DirStore {
             };
             match failed.into() {
                 Failed::Call(errno) => StoreError::from_io(&self.label, action, name, errno.into()),
-                Failed::Foreign(oddity) => of_kind(StoreErrorKind::Foreign, oddity.to_string()),
+                Failed::Foreign(oddity) => {
+                    self.report(name, oddity);
+                    of_kind(StoreErrorKind::Foreign, oddity.to_string())
+                }
                 Failed::ForeignDirectory(oddity) => {
                     let text = format!("the directory that holds it is not usable: {oddity}");
                     of_kind(StoreErrorKind::Gone, text)
                 }
             }
+        }
+    }
+
+    /// Logs why a file is not the directory's own, once for each of the first names.
+    fn report(&self, name: &str, oddity: Oddity) {
+        let mut reported = self.reported.lock();
+        if reported.len() < MOST_REPORTED && reported.insert(name.to_owned()) {
+            log::warn!("{}: {name} is left alone: {oddity}", self.label);
         }
     }
 

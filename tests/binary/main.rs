@@ -17,6 +17,7 @@ mod hang;
 mod kinds;
 mod members;
 mod misuse;
+mod owners;
 mod posix;
 mod rebuild;
 mod replace;

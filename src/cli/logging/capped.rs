@@ -1,6 +1,6 @@
 //! A log file that nobody looks after: it keeps its end, and not more than so much of it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ impl Capped {
     ///
     /// If it cannot be opened.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        let file = super::open(path)?;
         let len = file.metadata()?.len();
         Ok(Self {
             path: path.to_owned(),

@@ -73,17 +73,17 @@ impl DirStore {
             }
             opened => opened.map_err(failed)?,
         };
-        let mut held = Vec::new();
+        let mut locks = Vec::new();
         if let Some(file) = file {
             match self.try_to_lock(&file, hold).map_err(failed)? {
-                Attempt::Locked => held.push(file),
+                Attempt::Locked => locks.push(file),
                 Attempt::Unsupported => {}
                 // Its mode let them in. They keep the file, and a new one takes its name.
                 Attempt::HeldByStrangers if hold == Hold::Exclusive => {
                     self.tree.unlink(LOCK_FILE).map_err(failed)?;
                     let file = self.tree.create_file(LOCK_FILE).map_err(failed)?;
                     if let Attempt::Locked = self.try_to_lock(&file, hold).map_err(failed)? {
-                        held.push(file);
+                        locks.push(file);
                     }
                 }
                 Attempt::HeldByStrangers => self.note_strangers(),
@@ -92,18 +92,18 @@ impl DirStore {
         }
         let directory = self.tree.reopen().map_err(|errno| failed(errno.into()))?;
         match self.try_to_lock(&directory, hold).map_err(failed)? {
-            Attempt::Locked => held.push(directory),
+            Attempt::Locked => locks.push(directory),
             Attempt::Unsupported => {}
             Attempt::HeldByStrangers => self.note_strangers(),
             Attempt::Held(holder) => return Err(StoreError::in_use(&self.label, holder)),
         }
-        if held.is_empty() {
+        if locks.is_empty() {
             log::warn!(
                 "{}: no file locks here, a second daemon is not kept out",
                 self.label
             );
         }
-        Ok(StoreLock::new(held))
+        Ok(StoreLock::new(locks))
     }
 
     /// Takes from other users what an earlier version, or the umask, let them do with the directory.
