@@ -76,6 +76,7 @@ pub use batch::{Batch, Key, Value};
 pub use error::MetaError;
 pub use index::Visit;
 pub use overlay::Pending;
+pub use redb_index::is_panic_contained;
 pub use touched::GroupOf;
 pub use verify::VerifiedIndex;
 
@@ -165,7 +166,7 @@ impl Meta {
             position,
             carried: None,
         })?;
-        index.close();
+        index.close()?;
         if disk.members().live().len() == disk.members().count() {
             return Ok(());
         }
@@ -618,8 +619,7 @@ impl Meta {
             other => other,
         };
         self.closed.store(true, Ordering::Release);
-        self.index.close();
-        last
+        last.and(self.index.close())
     }
 }
 

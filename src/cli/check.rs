@@ -30,12 +30,24 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<Outcome, Failure> {
     } else {
         Volume::open_to_look(&directories)?
     };
-    let outcome = examine(&volume, arguments);
-    volume.close()?;
-    outcome
+    let examined = examine(&volume, arguments);
+    // Before the verdict: closing reads and writes the copies of the index once more.
+    let closed = volume.close();
+    let examined = examined?;
+    closed?;
+    for line in &examined.verdict {
+        println!("{line}");
+    }
+    Ok(examined.outcome)
 }
 
-fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Outcome, Failure> {
+/// What is said of a volume once it is closed.
+struct Examined {
+    verdict: Vec<String>,
+    outcome: Outcome,
+}
+
+fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Failure> {
     let repair = arguments.repair;
     say_restored(volume);
     let checked = check::check(&volume.pipeline, repair);
@@ -77,7 +89,7 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Outcome, Failu
     if !repair && away.any(MemberReport::has_lost_superblock) {
         println!("`cauchyfs check --repair` with all directories writes lost superblocks anew");
     }
-    println!(
+    let mut lines = vec![format!(
         "{} inodes ({} directories), {} extents of {}, {} stripes: {}",
         checked.inodes,
         checked.directories,
@@ -85,12 +97,13 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Outcome, Failu
         format_size(checked.bytes),
         checked.stripes,
         verdict(repair, checked.found, checked.mended, is_whole),
-    );
+    )];
     let listed = checked.findings.len() as u64;
     if checked.found > listed {
-        println!("{} more faults are not listed", checked.found - listed);
+        let more = checked.found - listed;
+        lines.push(format!("{more} more faults are not listed"));
     }
-    Ok(match report.state {
+    let outcome = match report.state {
         State::Failed => Outcome::Lost,
         _ if checked.lost > 0 => Outcome::Lost,
         _ if read == Outcome::Lost => Outcome::Lost,
@@ -98,6 +111,10 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Outcome, Failu
         State::Healthy if read == Outcome::Degraded => Outcome::Degraded,
         State::Healthy if checked.mended < checked.found => Outcome::Degraded,
         State::Healthy => Outcome::Done,
+    };
+    Ok(Examined {
+        verdict: lines,
+        outcome,
     })
 }
 

@@ -11,6 +11,8 @@ use syslog::{BasicLogger, Facility, Formatter3164};
 
 use capped::Capped;
 
+use crate::meta::is_panic_contained;
+
 mod capped;
 
 /// Logs to standard error.
@@ -146,9 +148,14 @@ fn level(verbosity: u8) -> LevelFilter {
     }
 }
 
-/// Makes a panic a line of the log, with its place.
+/// Makes a panic a line of the log, with its place. One that is contained is damage of a volume, which is reported with
+/// the copy that has it; its place in the code is for those who look for that.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
+        if is_panic_contained() {
+            log::debug!("the database of an index panicked: {panic}");
+            return;
+        }
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("unnamed");
         log::error!("thread {name} panicked: {panic}");

@@ -32,6 +32,13 @@ pub enum MetaError {
     #[error("the volume was never finished: what made it was cut off")]
     Unfinished,
 
+    /// No copy of the index is sound: their checksums are right, and their content is not what a database writes.
+    #[error("no copy of the index is sound: {reason}")]
+    DamagedIndex {
+        /// Each copy that was tried, and what is wrong with it.
+        reason: String,
+    },
+
     /// No member that may be trusted holds a copy of the index.
     #[error("no up-to-date member of {members} holds a copy of the index")]
     NoIndex {
@@ -86,6 +93,10 @@ impl MetaError {
                     .into(),
             ),
             Self::Members(error) => error.hint(),
+            Self::DamagedIndex { .. } => Some(
+                "give all directories of the volume, also those that are missing: a copy of the index on one of them may be sound"
+                    .into(),
+            ),
             Self::Poisoned { .. } => Some(
                 "see that the directories are all right, unmount the volume, and mount it again"
                     .into(),

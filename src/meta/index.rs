@@ -109,7 +109,11 @@ pub(super) trait Index: Send + Sync {
     fn compact(&self) -> Result<bool, MetaError>;
 
     /// Frees what it holds open. Every later call fails.
-    fn close(&self);
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::Poisoned`] if its content keeps it from being closed in order. It is closed nevertheless.
+    fn close(&self) -> Result<(), MetaError>;
 }
 
 /// A view of an [`Index`].

@@ -16,8 +16,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::{Mutex, RwLock};
@@ -29,12 +29,14 @@ use crate::format::frame::{self, DB_HEADER_BYTES, FRAME_BYTES, Frame, Head, PAGE
 use crate::format::{MemberIndex, VolumeId};
 use crate::store::StoreErrorKind;
 
+mod alone;
 mod ballast;
 mod compare;
 mod len;
 mod open;
 mod read;
 pub(super) mod refill;
+mod shape;
 mod survey;
 mod undo;
 mod unfinished;
@@ -87,6 +89,14 @@ pub(super) struct Mirror {
     mended: Mutex<BTreeSet<MemberIndex>>,
     /// How many pages of copies were written anew, beside those that a scrub repaired.
     mended_pages: AtomicU64,
+    /// Members whose copies were found damaged although their checksums are right, and were left out.
+    damaged: Mutex<BTreeSet<MemberIndex>>,
+    /// Intact frames of one page and one sequence were seen that differ.
+    disputed: AtomicBool,
+    /// A page or the header was refused since the copies were chosen.
+    misshapen: AtomicBool,
+    /// Pages named by those that were read, until [`Mirror::begin`].
+    claims: Mutex<Option<shape::Claims>>,
     /// Pages that the database has read since somebody began to want to know.
     walked: Mutex<Option<survey::PageSet>>,
     /// Held while anything is written. Lock order: `io`, then any one of the others.
@@ -139,9 +149,10 @@ struct Io {
 }
 
 impl Mirror {
-    /// Returns the storage to give to the database.
+    /// Returns the storage to give to the database. It does not keep the copies open: a database may be leaked
+    /// after a panic.
     pub(super) fn backend(self: &Arc<Self>) -> Backend {
-        Backend(Arc::clone(self))
+        Backend(Arc::downgrade(self))
     }
 
     /// Returns the members that have copies.
@@ -413,15 +424,23 @@ fn split(offset: u64) -> (u64, usize) {
 
 /// A [`Mirror`] as the database sees it.
 #[derive(Debug)]
-pub(super) struct Backend(Arc<Mirror>);
+pub(super) struct Backend(Weak<Mirror>);
+
+impl Backend {
+    fn mirror(&self) -> io::Result<Arc<Mirror>> {
+        let closed = || io::Error::other("the copies of the index are closed");
+        self.0.upgrade().ok_or_else(closed)
+    }
+}
 
 impl StorageBackend for Backend {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.front.lock().db_bytes)
+        Ok(self.mirror()?.front.lock().db_bytes)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.0.check_range(offset, out.len())?;
+        let mirror = self.mirror()?;
+        mirror.check_range(offset, out.len())?;
         let (mut at, mut rest) = (offset, out);
         while !rest.is_empty() {
             let (page, skip) = split(at);
@@ -437,9 +456,10 @@ impl StorageBackend for Backend {
             };
             let (head, tail) = rest.split_at_mut(len);
             if whole > 0 {
-                self.0.read_pages(page, head)?;
+                mirror.read_pages(page, head)?;
+                mirror.check_page(page, head)?;
             } else {
-                self.0.read_in_page(page, skip, head)?;
+                mirror.read_in_page(page, skip, head)?;
             }
             at += len as u64;
             rest = tail;
@@ -451,26 +471,29 @@ impl StorageBackend for Backend {
         if len > frame::MAX_DB_BYTES {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        self.0.front.lock().db_bytes = len;
-        self.0.buffered.lock().split_off(&len.div_ceil(PAGE));
+        let mirror = self.mirror()?;
+        mirror.front.lock().db_bytes = len;
+        mirror.buffered.lock().split_off(&len.div_ceil(PAGE));
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        if self.0.writes_through()? {
-            self.0.sync(&mut self.0.io.lock())
+        let mirror = self.mirror()?;
+        if mirror.writes_through()? {
+            mirror.sync(&mut mirror.io.lock())
         } else {
             Ok(())
         }
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.check_range(offset, data.len())?;
+        let mirror = self.mirror()?;
+        mirror.check_range(offset, data.len())?;
         let (mut at, mut rest) = (offset, data);
         while !rest.is_empty() {
             let (page, skip) = split(at);
             let (head, tail) = rest.split_at(rest.len().min(PAGE_BYTES - skip));
-            self.0.write_in_page(page, skip, head)?;
+            mirror.write_in_page(page, skip, head)?;
             at += head.len() as u64;
             rest = tail;
         }

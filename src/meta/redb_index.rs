@@ -1,17 +1,20 @@
 //! The index in a redb database on mirrored copies.
+//!
+//! All copies are one database. If that cannot be read although every checksum is right, each copy is tried alone, and the
+//! index continues with those that are sound: [`RedbIndex::fall_back`].
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes};
-use parking_lot::{Mutex, RwLock};
-use redb::{
-    Builder, CompactionError, Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable,
-    TableDefinition, WriteTransaction,
-};
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use redb::{TableDefinition, WriteTransaction};
+
+use contained::{Contained, ContainedTable, DatabaseFailure};
 
 use super::index::{Commit, Index, KeyRange, Position, Snapshot, Visit};
 use super::mirror::Mirror;
@@ -19,6 +22,11 @@ use super::{MetaError, Value, VerifiedIndex};
 use crate::format::journal::{Life, StripeData};
 use crate::format::wire::Reader;
 use crate::format::{FormatError, Lsn, MemberIndex, StripeId};
+
+mod contained;
+mod fall_back;
+
+pub use contained::is_panic_contained;
 
 /// What the index is for.
 const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
@@ -37,12 +45,17 @@ const READERS_PAUSE: Duration = Duration::from_millis(5);
 
 /// An [`Index`] on the members.
 pub(super) struct RedbIndex {
+    /// Dropped before the copies, which it writes to on being closed.
+    db: RwLock<Option<Contained>>,
     mirror: Arc<Mirror>,
     cache_bytes: usize,
     /// Held during a commit. Whoever meets an error while reading takes it to wait for the database
     /// to be opened anew.
     committing: Mutex<()>,
-    db: RwLock<Option<Database>>,
+    /// Set when the database panics or finds its content wrong, until the copies were tried one by one.
+    suspect: Arc<AtomicBool>,
+    /// The copies were tried one by one already.
+    has_fallen_back: AtomicBool,
     /// Held for a few instructions. Lock order: `db` before it.
     view: RwLock<View>,
     position: Mutex<Position>,
@@ -59,22 +72,30 @@ struct View {
 impl RedbIndex {
     /// Opens the database on copies that may be empty.
     pub(super) fn open(mirror: Arc<Mirror>, cache_bytes: usize) -> Result<Self, MetaError> {
-        let db = match open_db(&mirror, cache_bytes) {
-            // A database that was begun, in a volume that was never finished.
-            Err(MetaError::Poisoned { .. }) if mirror.was_never_used() => {
-                return Err(MetaError::Unfinished);
-            }
-            db => db?,
-        };
         let index = Self {
-            db: RwLock::new(Some(db)),
+            db: RwLock::default(),
             mirror,
             cache_bytes,
             committing: Mutex::default(),
+            suspect: Arc::default(),
+            has_fallen_back: AtomicBool::new(false),
             view: RwLock::default(),
             position: Mutex::default(),
         };
-        *index.position.lock() = index.read_position()?;
+        match open_db(&index.mirror, cache_bytes) {
+            // A database that was begun, in a volume that was never finished.
+            Err(MetaError::Poisoned { .. }) if index.mirror.was_never_used() => {
+                return Err(MetaError::Unfinished);
+            }
+            Err(MetaError::Poisoned { reason }) => {
+                log::warn!("the index cannot be opened: {reason}");
+                index.suspect.store(true, Ordering::Release);
+                index.settle_under(index.committing.lock())?;
+            }
+            opened => *index.db.write() = Some(opened?),
+        }
+        let position = index.read_again(Self::read_position)?;
+        *index.position.lock() = position;
         Ok(index)
     }
 
@@ -84,26 +105,35 @@ impl RedbIndex {
     }
 
     fn read_position(&self) -> Result<Position, MetaError> {
-        let Some(state) = table(self.db.read().as_ref(), STATE)? else {
-            return Ok(Position::default());
-        };
-        let Some(value) = state.get(POSITION_KEY).map_err(poisoned)? else {
-            return Ok(Position::default());
-        };
-        decode_position(value.value()).map_err(MetaError::poisoned)
+        position_in(self.db.read().as_ref()).map_err(|failure| self.failed(failure))
     }
 
-    fn try_commit(&self, commit: &mut Commit<'_>) -> Result<(), redb::Error> {
-        let db = self.db.read();
-        let Some(db) = db.as_ref() else {
-            return Err(redb::Error::DatabaseClosed);
+    /// Takes note of a failure of the database, and returns it as the index's.
+    fn failed(&self, failure: IndexFailure) -> MetaError {
+        let is_content = match &failure {
+            IndexFailure::Content(_) => true,
+            IndexFailure::Database(failure) => failure.is_content(),
+            IndexFailure::Closed => false,
         };
-        let mut transaction = db.begin_write()?;
-        transaction.set_durability(Durability::Immediate)?;
-        transaction.set_quick_repair(true);
-        put_all(&transaction, commit)?;
-        transaction.commit()?;
-        Ok(())
+        if is_content || self.mirror.is_misshapen() {
+            self.suspect.store(true, Ordering::Release);
+        }
+        failure.into()
+    }
+
+    fn try_commit(&self, commit: &mut Commit<'_>) -> Result<(), IndexFailure> {
+        let db = self.db.read();
+        let db = db.as_ref().ok_or(IndexFailure::Closed)?;
+        Ok(db.commit(|transaction| put_all(transaction, commit))?)
+    }
+
+    /// Returns a view of the last commit.
+    fn snapshot(&self, db: Option<&Contained>) -> Result<Arc<dyn Snapshot>, IndexFailure> {
+        let table = db.ok_or(IndexFailure::Closed)?.table(RECORDS)?;
+        Ok(Arc::new(Records {
+            table,
+            suspect: Arc::clone(&self.suspect),
+        }))
     }
 
     /// Does a piece of work on the copies, unless a commit is being made: between commits no page is half
@@ -145,17 +175,17 @@ impl RedbIndex {
     }
 
     /// Keeps readers out, and waits a moment for those who read already.
-    fn try_compact(&self) -> Result<(), CompactionError> {
+    fn try_compact(&self) -> Result<(), DatabaseFailure> {
         let mut db = self.db.write();
         self.replace_view(None);
-        let db = db.as_mut().ok_or(CompactionError::TransactionInProgress)?;
+        let db = db.as_mut().ok_or(DatabaseFailure::Busy)?;
         for _ in 0..COMPACTION_TRIES {
             match db.compact() {
-                Err(CompactionError::TransactionInProgress) => std::thread::sleep(READERS_PAUSE),
+                Err(DatabaseFailure::Busy) => std::thread::sleep(READERS_PAUSE),
                 done => return done.map(drop),
             }
         }
-        Err(CompactionError::TransactionInProgress)
+        Err(DatabaseFailure::Busy)
     }
 
     /// Has the database read all that it is made of from the copies, and verify it. Nobody reads meanwhile.
@@ -163,7 +193,8 @@ impl RedbIndex {
         let mut db = self.db.write();
         self.replace_view(None);
         let db = db.as_mut().ok_or(MetaError::Closed)?;
-        if !db.check_integrity().map_err(poisoned)? {
+        let verified = db.verify();
+        if !verified.map_err(|failure| self.failed(failure.into()))? {
             log::warn!("the index does not count its free pages rightly");
         }
         Ok(())
@@ -176,44 +207,91 @@ impl RedbIndex {
         self.replace_view(None);
         *db = None;
         self.mirror.reset().map_err(MetaError::poisoned)?;
-        *db = match open_db(&self.mirror, self.cache_bytes) {
-            Err(MetaError::NoSpace) => {
-                self.mirror.suspend();
-                Some(open_db(&self.mirror, self.cache_bytes)?)
-            }
-            opened => Some(opened?),
-        };
+        *db = Some(self.open_again()?);
         Ok(())
     }
-}
 
-/// Opens a table of the last commit, if it exists.
-fn table<K: redb::Key + 'static, V: redb::Value + 'static>(
-    db: Option<&Database>,
-    table: TableDefinition<'_, K, V>,
-) -> Result<Option<ReadOnlyTable<K, V>>, MetaError> {
-    let transaction = db
-        .ok_or(MetaError::Closed)?
-        .begin_read()
-        .map_err(poisoned)?;
-    match transaction.open_table(table) {
-        Ok(table) => Ok(Some(table)),
-        Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
-        Err(error) => Err(poisoned(error)),
+    /// Opens the database once more; only in memory if the members have no space for that.
+    fn open_again(&self) -> Result<Contained, MetaError> {
+        match open_db(&self.mirror, self.cache_bytes) {
+            Err(MetaError::NoSpace) => {
+                self.mirror.suspend();
+                open_db(&self.mirror, self.cache_bytes)
+            }
+            opened => opened,
+        }
     }
 }
 
-fn open_db(mirror: &Arc<Mirror>, cache_bytes: usize) -> Result<Database, MetaError> {
-    let opened = Builder::new()
-        .set_cache_size(cache_bytes)
-        .create_with_backend(mirror.backend());
-    opened.map_err(|error| {
+/// A failure to read what the database holds.
+#[derive(Debug, thiserror::Error)]
+enum IndexFailure {
+    #[error(transparent)]
+    Database(#[from] DatabaseFailure),
+    /// The database gave out what is never put into it.
+    #[error(transparent)]
+    Content(#[from] FormatError),
+    #[error("the index is closed")]
+    Closed,
+}
+
+impl From<IndexFailure> for MetaError {
+    fn from(failure: IndexFailure) -> Self {
+        match failure {
+            IndexFailure::Closed => Self::Closed,
+            failure => Self::poisoned(failure),
+        }
+    }
+}
+
+fn open_db(mirror: &Arc<Mirror>, cache_bytes: usize) -> Result<Contained, MetaError> {
+    mirror.check_shape().map_err(MetaError::poisoned)?;
+    Contained::open(mirror.backend(), cache_bytes).map_err(|failure| {
         if mirror.ran_out_of_space() {
             MetaError::NoSpace
         } else {
-            poisoned(error)
+            MetaError::poisoned(failure)
         }
     })
+}
+
+fn position_in(db: Option<&Contained>) -> Result<Position, IndexFailure> {
+    let Some(state) = db.ok_or(IndexFailure::Closed)?.table(STATE)? else {
+        return Ok(Position::default());
+    };
+    let position = state.get(POSITION_KEY, decode_position)?;
+    Ok(position.transpose()?.unwrap_or_default())
+}
+
+fn carried_in(db: Option<&Contained>) -> Result<Vec<StripeData>, IndexFailure> {
+    let Some(table) = db.ok_or(IndexFailure::Closed)?.table(CARRIED)? else {
+        return Ok(Vec::new());
+    };
+    let mut carried = Vec::new();
+    let mut decoded = Ok(());
+    table.visit((Bound::Unbounded, Bound::Unbounded), |number, value| {
+        // They are numbered from 0 on; a table that repeats itself is not.
+        let data = if number == carried.len() as u64 {
+            decode_carried(value)
+        } else {
+            Err(disordered("number of carried stripe data", number))
+        };
+        match data {
+            Ok(data) => carried.push(data),
+            Err(error) => decoded = Err(error),
+        }
+        if decoded.is_ok() {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
+    })?;
+    decoded?;
+    Ok(carried)
+}
+
+fn disordered(field: &'static str, value: u64) -> FormatError {
+    Reader::new("index", &[]).bad(field, value)
 }
 
 fn put_all(transaction: &WriteTransaction, commit: &mut Commit<'_>) -> Result<(), redb::Error> {
@@ -246,7 +324,8 @@ impl Index for RedbIndex {
     fn make_view(&self) -> Result<(), MetaError> {
         let db = self.db.read();
         let commits = self.view.read().commits;
-        let made: Arc<dyn Snapshot> = Arc::new(table(db.as_ref(), RECORDS)?);
+        let made = self.snapshot(db.as_ref());
+        let made = made.map_err(|failure| self.failed(failure))?;
         let mut view = self.view.write();
         if view.commits == commits && view.made.is_none() {
             view.made = Some(made);
@@ -266,22 +345,24 @@ impl Index for RedbIndex {
         match self.try_commit(commit) {
             Ok(()) => {
                 *self.position.lock() = commit.position;
-                let made = table(self.db.read().as_ref(), RECORDS);
+                let made = self.snapshot(self.db.read().as_ref());
                 // Until here the view of the commit before was as good: its changes are still in
                 // the overlay. What keeps the next from being made, those meet who read.
-                self.replace_view(made.ok().map(|table| Arc::new(table) as Arc<dyn Snapshot>));
+                self.replace_view(made.ok());
                 Ok(())
             }
             Err(_) if self.mirror.ran_out_of_space() => {
                 self.reopen()?;
                 Err(MetaError::NoSpace)
             }
-            Err(error) => Err(poisoned(error)),
+            Err(failure) => Err(self.failed(failure)),
         }
     }
 
     fn settle(&self) {
-        drop(self.committing.lock());
+        if let Err(error) = self.settle_under(self.committing.lock()) {
+            log::error!("{error}");
+        }
     }
 
     fn position(&self) -> Position {
@@ -289,15 +370,9 @@ impl Index for RedbIndex {
     }
 
     fn carried(&self) -> Result<Vec<StripeData>, MetaError> {
-        let Some(table) = table(self.db.read().as_ref(), CARRIED)? else {
-            return Ok(Vec::new());
-        };
-        let mut carried = Vec::new();
-        for entry in table.iter().map_err(poisoned)? {
-            let (_, value) = entry.map_err(poisoned)?;
-            carried.push(decode_carried(value.value()).map_err(MetaError::poisoned)?);
-        }
-        Ok(carried)
+        self.read_again(|index| {
+            carried_in(index.db.read().as_ref()).map_err(|failure| index.failed(failure))
+        })
     }
 
     fn refill(&self) -> Result<bool, MetaError> {
@@ -305,17 +380,31 @@ impl Index for RedbIndex {
     }
 
     fn compare(&self) -> Result<bool, MetaError> {
-        self.between_commits(Mirror::compare)
+        let has_more = self.between_commits(Mirror::compare)?;
+        self.settle_dispute();
+        Ok(has_more)
     }
 
     fn verify(&self, first: u64) -> Result<Option<VerifiedIndex>, MetaError> {
-        let _committing = self.committing.lock();
-        self.work_on_copies(|mirror| mirror.verify(first))
+        let committing = self.committing.lock();
+        let verified = self.work_on_copies(|mirror| mirror.verify(first))?;
+        drop(committing);
+        self.settle_dispute();
+        Ok(verified)
     }
 
     fn survey(&self) -> Result<BTreeMap<MemberIndex, u64>, MetaError> {
-        let _committing = self.committing.lock();
-        self.mirror.survey(|| self.read_everything())
+        let survey =
+            |_committing: MutexGuard<'_, ()>| self.mirror.survey(|| self.read_everything());
+        let surveyed = survey(self.committing.lock());
+        if self.mirror.is_disputed() {
+            self.suspect.store(true, Ordering::Release);
+        }
+        if !self.suspect.load(Ordering::Acquire) {
+            return surveyed;
+        }
+        self.settle();
+        survey(self.committing.lock())
     }
 
     fn mended_pages(&self) -> u64 {
@@ -323,6 +412,7 @@ impl Index for RedbIndex {
     }
 
     fn copies(&self) -> Vec<MemberIndex> {
+        self.settle_dispute();
         self.mirror.found_copies()
     }
 
@@ -364,48 +454,82 @@ impl Index for RedbIndex {
         log::info!("the index had {before} bytes and has {after}: {compacted:?}");
         match compacted {
             Ok(()) => Ok(after < before),
-            Err(CompactionError::TransactionInProgress) => Err(MetaError::NoSpace),
+            Err(DatabaseFailure::Busy) => Err(MetaError::NoSpace),
             Err(_) if self.mirror.ran_out_of_space() => {
                 self.reopen()?;
                 Err(MetaError::NoSpace)
             }
-            Err(error) => Err(poisoned(error)),
+            Err(failure) => Err(self.failed(failure.into())),
         }
     }
 
-    fn close(&self) {
-        let _committing = self.committing.lock();
+    fn close(&self) -> Result<(), MetaError> {
+        let committing = self.committing.lock();
         let mut db = self.db.write();
         self.replace_view(None);
-        *db = None;
+        let closed = db.take().map_or(Ok(()), Contained::close);
+        drop(db);
+        let Err(failure) = closed else { return Ok(()) };
+        let error = self.failed(failure.into());
+        // To name the copy that is at fault.
+        let named = self.settle_under(committing);
+        *self.db.write() = None;
+        named.and(Err(error))
     }
 }
 
-impl Snapshot for Option<ReadOnlyTable<&'static [u8], &'static [u8]>> {
+/// The records of one commit.
+struct Records {
+    /// `None` if nothing was ever put into it.
+    table: Option<ContainedTable<&'static [u8], &'static [u8]>>,
+    suspect: Arc<AtomicBool>,
+}
+
+impl Records {
+    fn failed(&self, failure: DatabaseFailure) -> MetaError {
+        if failure.is_content() {
+            self.suspect.store(true, Ordering::Release);
+        }
+        MetaError::poisoned(failure)
+    }
+}
+
+impl Snapshot for Records {
     fn get(&self, key: &[u8]) -> Result<Option<Value>, MetaError> {
-        let Some(table) = self else { return Ok(None) };
-        let value = table.get(key).map_err(poisoned)?;
-        Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
+        let Some(table) = &self.table else {
+            return Ok(None);
+        };
+        let value = table.get(key, Bytes::copy_from_slice);
+        value.map_err(|failure| self.failed(failure))
     }
 
     fn visit(&self, range: KeyRange<'_>, visit: &mut Visit<'_>) -> Result<(), MetaError> {
-        let Some(table) = self else { return Ok(()) };
+        let Some(table) = &self.table else {
+            return Ok(());
+        };
         if range.is_empty() {
             return Ok(());
         }
-        let bounds: (Bound<&[u8]>, Bound<&[u8]>) = (range.from, range.end);
-        for entry in table.range::<&[u8]>(bounds).map_err(poisoned)? {
-            let (key, value) = entry.map_err(poisoned)?;
-            if visit(key.value(), value.value()).is_break() {
-                break;
+        let mut last: Option<Vec<u8>> = None;
+        let mut is_disordered = false;
+        let visited = table.visit((range.from, range.end), |key, value| {
+            // Keys that rise come to an end, whatever tree they are in.
+            is_disordered = last.as_deref().is_some_and(|last| key <= last);
+            if is_disordered {
+                return ControlFlow::Break(());
             }
+            let last = last.get_or_insert_default();
+            last.clear();
+            last.extend_from_slice(key);
+            visit(key, value)
+        });
+        visited.map_err(|failure| self.failed(failure))?;
+        if is_disordered {
+            self.suspect.store(true, Ordering::Release);
+            return Err(MetaError::poisoned("keys of the index are out of order"));
         }
         Ok(())
     }
-}
-
-fn poisoned(error: impl Into<redb::Error>) -> MetaError {
-    MetaError::poisoned(error.into())
 }
 
 fn encode_position(position: Position) -> Vec<u8> {
@@ -443,4 +567,17 @@ fn decode_carried(bytes: &[u8]) -> Result<StripeData, FormatError> {
         offset,
         bytes: Bytes::copy_from_slice(reader.rest()),
     })
+}
+
+/// Reads every record.
+fn walk_records(db: &Contained) -> Result<(), MetaError> {
+    let records = Records {
+        table: db.table(RECORDS).map_err(IndexFailure::from)?,
+        suspect: Arc::default(),
+    };
+    let whole = KeyRange {
+        from: Bound::Unbounded,
+        end: Bound::Unbounded,
+    };
+    records.visit(whole, &mut |_, _| ControlFlow::Continue(()))
 }

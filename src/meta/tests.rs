@@ -1,5 +1,6 @@
 //! The metadata on members in memory, with faults and power cuts.
 
+mod crafted;
 mod crash;
 mod damage;
 mod faults;

@@ -153,8 +153,8 @@ fn open_failure(
     options: &VolumeOptions,
 ) -> Failure {
     let failure = storage_failure(error);
-    let is_damaged =
-        matches!(error, CommitError::Meta(error) if matches!(**error, MetaError::Poisoned { .. }));
+    let is_damaged = matches!(error, CommitError::Meta(error)
+        if matches!(**error, MetaError::Poisoned { .. } | MetaError::DamagedIndex { .. }));
     if !is_damaged {
         return failure;
     }

@@ -52,6 +52,15 @@ impl Mirror {
                 compared.damaged += u64::from(!read.is_empty() && read.iter().all(is_torn));
                 continue;
             };
+            let is_disputed = read.iter().any(|(_, frames)| {
+                let frame = self.intact(frames, first, page);
+                frame.is_some_and(|frame| {
+                    frame.sequence == newest.sequence && frame.bytes != newest.bytes
+                })
+            });
+            if is_disputed {
+                self.disputed.store(true, Ordering::Release);
+            }
             let behind = read.iter().filter(|(_, frames)| {
                 let frame = self.intact(frames, first, page);
                 frame.is_none_or(|frame| frame.sequence < newest.sequence)

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
+use super::shape::Claims;
 use super::unfinished::was_never_used;
 use super::{CUT_OFF_SEQUENCES, Copied, FIRST_PAGES, Front, Io, Mirror, meta_error};
 use crate::format::frame::{self, DB_HEADER_BYTES, HEAD_BYTES, Head};
@@ -20,9 +21,9 @@ use crate::meta::disk::Disk;
 const NAME: &str = files::INDEX;
 
 /// A copy that was found, with its newest head.
-struct Found {
-    copy: Copied,
-    head: Head,
+pub(super) struct Found {
+    pub(super) copy: Copied,
+    pub(super) head: Head,
 }
 
 impl Mirror {
@@ -49,6 +50,7 @@ impl Mirror {
         };
         let mut mirror = Self::assemble(disk, copies, front, 0);
         mirror.cut_off = 0..0;
+        *mirror.claims.get_mut() = None;
         *mirror.compared.get_mut() = u64::MAX;
         Ok(Arc::new(mirror))
     }
@@ -100,7 +102,12 @@ impl Mirror {
         members
     }
 
-    fn assemble(disk: &Arc<Disk>, copies: Vec<Copied>, front: Front, sequence: u64) -> Self {
+    pub(super) fn assemble(
+        disk: &Arc<Disk>,
+        copies: Vec<Copied>,
+        front: Front,
+        sequence: u64,
+    ) -> Self {
         let members = disk.members();
         let io = Io {
             sequence,
@@ -132,6 +139,10 @@ impl Mirror {
             buffered: Mutex::default(),
             mended: Mutex::default(),
             mended_pages: AtomicU64::new(0),
+            damaged: Mutex::default(),
+            disputed: AtomicBool::new(false),
+            misshapen: AtomicBool::new(false),
+            claims: Mutex::new(Some(Claims::default())),
             walked: Mutex::default(),
             copies: RwLock::new(copies),
             io: Mutex::new(io),
@@ -154,6 +165,7 @@ impl Mirror {
             self.remove_ballast(member);
         }
         self.suspended.store(false, Ordering::Release);
+        self.reset_claims(false);
         self.begin_under(&mut io).map_err(meta_error)
     }
 
@@ -194,7 +206,7 @@ fn wanted_copies(disk: &Disk) -> usize {
 }
 
 /// Looks for a copy on a member.
-fn find(disk: &Disk, member: MemberIndex) -> Option<Found> {
+pub(super) fn find(disk: &Disk, member: MemberIndex) -> Option<Found> {
     let name = NAME.into();
     let file_bytes = disk.len(member, &name).ok()??;
     if file_bytes < frame::FRAMES_START {

@@ -57,6 +57,9 @@ impl Mirror {
         walk: impl FnOnce() -> Result<(), MetaError>,
     ) -> Result<BTreeMap<MemberIndex, u64>, MetaError> {
         let mut wrong = self.count_wrong_heads();
+        for member in self.damaged.lock().iter() {
+            *wrong.entry(*member).or_default() += 1;
+        }
         let (behind, are_damaged) = self.find_differences();
         if behind.is_empty() && !are_damaged {
             return Ok(wrong);

@@ -105,7 +105,9 @@ impl Index for MemIndex {
         Ok(false)
     }
 
-    fn close(&self) {}
+    fn close(&self) -> Result<(), MetaError> {
+        Ok(())
+    }
 }
 
 impl Snapshot for Arc<BTreeMap<Key, Value>> {

@@ -202,7 +202,9 @@ impl Index for Hanging {
         self.index.compact()
     }
 
-    fn close(&self) {}
+    fn close(&self) -> Result<(), MetaError> {
+        Ok(())
+    }
 }
 
 #[test]

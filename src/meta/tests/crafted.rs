@@ -1,0 +1,196 @@
+//! Copies of the index with wrong content under right checksums.
+
+use super::rig::{Refused, Rig, Script, State, content, inline, play};
+use crate::format::{MemberIndex, key};
+use crate::members::Access;
+use crate::meta::{Batch, Meta, MetaError};
+use crate::store::{MemDisk, Store};
+
+#[path = "../../../tests/support/crafted_index.rs"]
+mod crafted_index;
+
+use crafted_index::CraftedIndex;
+
+const SEED: u64 = 77;
+
+/// Variants of each kind that are tried.
+const VARIANTS: u64 = 150;
+
+fn index_of(disk: &MemDisk) -> Option<Vec<u8>> {
+    let store = disk.open();
+    let len = store.open_len("index").ok()?;
+    let mut bytes = vec![0; usize::try_from(len).expect("small")];
+    store.read_at("index", 0, &mut bytes).expect("read");
+    Some(bytes)
+}
+
+/// Puts a crafted copy in the place of a sound one.
+fn craft(disk: &MemDisk, seed: u64) -> String {
+    let mut crafted = CraftedIndex::new(index_of(disk).expect("a copy"));
+    let changed = crafted.craft(seed);
+    disk.open()
+        .write_at("index", 0, crafted.bytes())
+        .expect("write");
+    changed
+}
+
+/// Returns a closed volume of two copies, and what it holds.
+fn sound() -> (Rig, State) {
+    let rig = Rig::new(1, 1, 2);
+    let script = Script::new(SEED, 40);
+    let (_, outcome) = play(&rig, None, &script, 4, &inline());
+    outcome.expect("nothing fails");
+    let (meta, _, members) = rig.open(&[], None, Access::ReadWrite).expect("open");
+    // Enough for branch pages, and pages of several frames.
+    let mut batch = Batch::default();
+    for number in 0..600 {
+        batch.put(format!("many {number:04}"), vec![7; 90]);
+    }
+    batch.put("long", vec![9; 20_000]);
+    meta.apply(batch).expect("apply");
+    meta.append(vec![meta.rotate()], &[]).expect("append");
+    meta.close().expect("close");
+    drop((meta, members));
+    let (meta, ..) = rig.open(&[], None, Access::ReadOnly).expect("open");
+    let state = content(&meta).expect("content");
+    (rig, state)
+}
+
+/// Uses all that the index offers, in order.
+fn use_all(meta: &Meta, access: Access) -> Result<State, MetaError> {
+    let mut state = content(meta)?;
+    for key in state.keys().step_by(40) {
+        meta.get(key)?;
+    }
+    if access == Access::ReadOnly {
+        meta.survey_index()?;
+    } else {
+        let mut batch = Batch::default();
+        for number in (0..600).step_by(7) {
+            batch.delete(format!("many {number:04}"));
+        }
+        batch.put("added", vec![1; 9000]);
+        meta.apply(batch)?;
+        meta.append(vec![meta.rotate()], &[])?;
+        meta.checkpoint()?;
+        let mut first = 0;
+        while let Some(verified) = meta.verify_index(first)? {
+            first = verified.next;
+        }
+        while meta.compare_index()? {}
+        meta.compact_index()?;
+    }
+    state.remove(&key::scrub());
+    Ok(state)
+}
+
+fn open_and_use(rig: &Rig, access: Access) -> Result<State, Refused> {
+    let (meta, _, members) = rig.open(&[], None, access)?;
+    let used = use_all(&meta, access);
+    let closed = meta.close();
+    drop((meta, members));
+    let used = used.map_err(Refused::Meta)?;
+    closed.map_err(Refused::Meta)?;
+    Ok(used)
+}
+
+#[test]
+fn sealing_a_sound_index_changes_nothing() {
+    let (rig, _) = sound();
+    let bytes = index_of(&rig.disks[0]).expect("a copy");
+    let mut crafted = CraftedIndex::new(bytes.clone());
+    crafted.seal_trees();
+    crafted.seal();
+    assert!(crafted.bytes() == bytes, "the layout is understood");
+}
+
+#[test]
+fn no_crafted_index_on_all_members_panics_or_hangs() {
+    let (origin, _) = sound();
+    let (mut refused, mut panicked) = (0, 0);
+    for seed in 0..VARIANTS {
+        for access in [Access::ReadOnly, Access::ReadWrite] {
+            let rig = origin.fork();
+            let changed: Vec<_> = rig.disks.iter().map(|disk| craft(disk, seed)).collect();
+            if std::env::var_os("CRAFTED_VERBOSE").is_some() {
+                eprintln!("seed {seed}, {access:?}: {}", changed[0]);
+            }
+            if let Err(error) = open_and_use(&rig, access) {
+                refused += 1;
+                panicked += u32::from(format!("{error:?}").contains("panic"));
+            }
+        }
+    }
+    eprintln!("{refused} refused, {panicked} of them since the database panicked");
+    assert!(panicked > 0, "the variants reach the containment");
+}
+
+#[test]
+fn one_crafted_copy_of_two_costs_nothing() {
+    let (origin, expected) = sound();
+    let mut different = 0;
+    for seed in 0..VARIANTS {
+        for access in [Access::ReadOnly, Access::ReadWrite] {
+            let rig = origin.fork();
+            let which = usize::try_from(seed % 2).expect("small");
+            let changed = craft(&rig.disks[which], seed);
+            let case = format!("seed {seed}, member {which}, {access:?}: {changed}");
+            if std::env::var_os("CRAFTED_VERBOSE").is_some() {
+                eprintln!("{case}");
+            }
+            match open_and_use(&rig, access) {
+                Ok(found) if found == expected => {}
+                Ok(_) => different += 1,
+                Err(error) => panic!("{case}: {error:?}"),
+            }
+        }
+    }
+    eprintln!("{different} variants are sound and different");
+}
+
+/// Each copy is damaged in turn, in a way that keeps the index from opening where both are.
+#[test]
+fn a_crafted_copy_is_named_and_made_again_from_the_other() {
+    let (origin, expected) = sound();
+    let breaks = |seed: &u64| {
+        let rig = origin.fork();
+        for disk in &rig.disks {
+            craft(disk, *seed);
+        }
+        open_and_use(&rig, Access::ReadOnly).is_err()
+    };
+    for seed in (0..VARIANTS).filter(breaks).take(6) {
+        for which in 0..2 {
+            let case = format!("seed {seed}, member {which}");
+            let rig = origin.fork();
+            craft(&rig.disks[which], seed);
+            let crafted = index_of(&rig.disks[which]);
+            let (meta, _, members) = rig.open(&[], None, Access::ReadOnly).expect(&case);
+            assert!(content(&meta).expect(&case) == expected, "{case}");
+            let wrong = meta.survey_index().expect(&case);
+            let other = MemberIndex(u16::try_from(1 - which).expect("small"));
+            let named = MemberIndex(u16::try_from(which).expect("small"));
+            assert!(
+                wrong.contains_key(&named) && !wrong.contains_key(&other),
+                "{case}: {wrong:?}"
+            );
+            assert_eq!(meta.index_copies(), [other], "{case}");
+            meta.close().expect(&case);
+            drop((meta, members));
+            assert!(
+                index_of(&rig.disks[which]) == crafted,
+                "{case}: it was only looked at"
+            );
+            let (meta, _, members) = rig.open(&[], None, Access::ReadWrite).expect(&case);
+            assert!(content(&meta).expect(&case) == expected, "{case}");
+            while meta.mend_index().expect(&case) {}
+            meta.close().expect(&case);
+            drop((meta, members));
+            let (meta, ..) = rig.open(&[1 - which], None, Access::ReadOnly).expect(&case);
+            assert!(
+                content(&meta).expect(&case) == expected,
+                "{case}: made again"
+            );
+        }
+    }
+}
