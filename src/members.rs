@@ -32,6 +32,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::{Mutex, RwLock};
 
 use crate::codec::{CodeId, Geometry};
+use crate::format::record::greatest_height;
 use crate::format::{Epoch, MemberIndex, VolumeId};
 use crate::store::{Executor, Store, StoreRef};
 
@@ -284,6 +285,23 @@ impl Members {
     #[must_use]
     pub fn unit_bytes(&self) -> u32 {
         self.shape.unit_bytes
+    }
+
+    /// Returns the greatest height of a stripe, in bytes.
+    #[must_use]
+    pub fn greatest_height(&self) -> u32 {
+        let data_shards = self.shape.geometry.data_shards();
+        // A geometry has at most 255 shards; a lower stripe is the safe answer for any other.
+        let data_shards = u8::try_from(data_shards).unwrap_or(u8::MAX);
+        greatest_height(self.shape.unit_bytes, data_shards)
+    }
+
+    /// Returns the most bytes of data that a stripe has.
+    #[must_use]
+    pub fn stripe_bytes(&self) -> u32 {
+        let data_shards = self.shape.geometry.data_shards();
+        let data_shards = u32::try_from(data_shards).unwrap_or(u32::MAX);
+        self.greatest_height().saturating_mul(data_shards)
     }
 
     /// Returns the length of a full-sized segment's files in bytes.

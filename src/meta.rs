@@ -191,7 +191,7 @@ impl Meta {
         let access = members.access();
         let disk = Arc::new(Disk::new(members));
         let index = RedbIndex::open(Mirror::open(&disk)?, options.cache_bytes)?;
-        let mut carried = index.carried()?;
+        let mut carried = index.carried(disk.members().stripe_bytes())?;
         let replayed = replay::replay(&disk, index.position())?;
         carried.extend(replayed.data);
         let recovered = Recovered {

@@ -10,7 +10,7 @@ use crate::format::{BLOCK_SIZE, Record, SegmentId, StripeId, VolumeId, key};
 use crate::members::{Access, Claims, CreateOptions, Members};
 use crate::meta::{Batch, Meta, MetaOptions, StripeData};
 use crate::store::{Executor, StoreRef};
-use crate::volume::{Catalog, Volume, VolumeOptions};
+use crate::volume::{Catalog, Volume, VolumeError, VolumeOptions};
 use crate::workers::Workers;
 
 /// Records read at once.
@@ -21,6 +21,10 @@ const NEWEST_SEGMENTS: usize = 8;
 
 /// Pieces of missing copies of the index that are made up for before anyone is let in.
 const MAX_MENDED_AT_OPEN: usize = 32;
+
+/// Most bytes of stripes that recovery restores, many times what a crash leaves: the journal's files hold
+/// all of them, and only a few stripes lack records at a time.
+const MAX_RESTORED_BYTES: usize = 1 << 30;
 
 /// Bytes that stripe buffers take together, unless stripes are so wide that two take more.
 const BUFFER_BYTES: usize = 192 << 20;
@@ -168,22 +172,51 @@ impl Pipeline {
     }
 
     /// Puts journaled bytes back into their stripes: those that never were flushed.
+    ///
+    /// Commits journal the bytes of a stripe in order and from its beginning. So what is restored takes no
+    /// more memory than what was journaled, and whole blocks for each stripe.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeError::BadRecord`] for bytes that no commit has journaled.
     fn restore(&self, data: Vec<StripeData>) -> Result<(), CommitError> {
         let mut stripes: BTreeMap<StripeId, Vec<u8>> = BTreeMap::new();
         for piece in data {
-            if self.records.stripe(piece.stripe)?.is_some() {
+            let stripe = piece.stripe;
+            if self.records.stripe(stripe)?.is_some() {
                 continue;
             }
-            let payload = stripes.entry(piece.stripe).or_default();
+            let bad = |what| CommitError::from(VolumeError::BadRecord { stripe, what });
+            let payload = stripes.entry(stripe).or_default();
             let start = piece.offset as usize;
-            let end = start + piece.bytes.len();
-            if payload.len() < end {
-                payload.resize(end, 0);
+            let end = start.checked_add(piece.bytes.len());
+            let end = end.filter(|end| *end <= self.members.stripe_bytes() as usize);
+            let end = end.ok_or_else(|| bad("journaled bytes end behind the longest stripe"))?;
+            if start > payload.len() {
+                return Err(bad("journaled bytes do not follow those before them"));
             }
+            payload.resize(end.max(payload.len()), 0);
             payload[start..end].copy_from_slice(&piece.bytes);
         }
+        self.check_restored(&stripes)?;
         for (stripe, payload) in stripes {
             self.volume.restore(stripe, &payload)?;
+        }
+        Ok(())
+    }
+}
+
+impl Pipeline {
+    /// Refuses stripes that would together take more memory than any journal can demand.
+    fn check_restored(&self, stripes: &BTreeMap<StripeId, Vec<u8>>) -> Result<(), CommitError> {
+        let row = BLOCK_SIZE * self.members.geometry().data_shards();
+        let mut total = 0_usize;
+        for (&stripe, payload) in stripes {
+            total = total.saturating_add(payload.len().next_multiple_of(row));
+            if total > MAX_RESTORED_BYTES {
+                let what = "more stripes are journaled than can be in use at once";
+                return Err(VolumeError::BadRecord { stripe, what }.into());
+            }
         }
         Ok(())
     }

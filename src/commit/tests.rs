@@ -37,6 +37,7 @@ mod faults;
 mod full;
 mod full_disks;
 mod join;
+mod journaled;
 mod leaks;
 mod leaving;
 mod lost_files;

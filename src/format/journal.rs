@@ -15,6 +15,7 @@
 use bytes::{BufMut, Bytes};
 use uuid::Uuid;
 
+use super::record::MAX_STRIPE_BYTES;
 use super::{BLOCK_SIZE, Epoch, FormatError, Lsn, StripeId, VolumeId, wire::Reader};
 
 /// Layout of a record's header, format version 1. Numbers are little-endian.
@@ -39,8 +40,12 @@ const _: () = assert!(at::RESERVED_2 + size_of::<u64>() == at::END && at::END < 
 /// Bytes of a record's header.
 pub const RECORD_HEADER_BYTES: usize = at::END;
 
-/// Longest record, in bytes without padding.
-pub const MAX_RECORD_BYTES: usize = 1 << 30;
+/// Longest record, in bytes with padding. Records are at most as long as a journal file, 32 MiB; those of
+/// earlier builds, which let the files grow, a few times that.
+pub const MAX_RECORD_BYTES: usize = 256 << 20;
+
+/// Longest record whose header is looked at, so that one which is too long is told from none.
+const MAX_HEADER_LEN: usize = 1 << 30;
 
 const MAGIC: [u8; 4] = *b"CfsJ";
 const VERSION: u16 = 1;
@@ -78,6 +83,34 @@ pub struct StripeData {
     pub offset: u32,
     /// The bytes.
     pub bytes: Bytes,
+}
+
+impl StripeData {
+    /// Takes bytes that lie within a stripe of at most `stripe_bytes` bytes of data.
+    ///
+    /// # Errors
+    ///
+    /// [`FormatError::Field`] if they end behind that: no volume of such stripes has written them.
+    pub fn within(
+        stripe_bytes: u32,
+        stripe: StripeId,
+        offset: u32,
+        bytes: Bytes,
+    ) -> Result<Self, FormatError> {
+        let end = u64::from(offset).saturating_add(bytes.len() as u64);
+        if end > u64::from(stripe_bytes) {
+            return Err(FormatError::Field {
+                what: "stripe data",
+                field: "end",
+                value: end,
+            });
+        }
+        Ok(Self {
+            stripe,
+            offset,
+            bytes,
+        })
+    }
 }
 
 /// A key and its new value, or `None` if it is deleted.
@@ -152,7 +185,7 @@ pub fn encode(header: &RecordHeader, entries: &[Change], data: &[StripeData], ou
 
 /// Every length in a record fits: the record as a whole is at most [`MAX_RECORD_BYTES`].
 fn small(len: usize) -> u32 {
-    u32::try_from(len).expect("parts of a record of at most 1 GiB have 32-bit lengths")
+    u32::try_from(len).expect("parts of a record of at most 256 MiB have 32-bit lengths")
 }
 
 fn put_header(header: &RecordHeader, counts: (u32, u32, u32), out: &mut [u8]) {
@@ -210,7 +243,7 @@ impl Preview {
         let checksum = reader.u32()?;
         let len = reader.u32()?;
         let len_bytes = usize::try_from(len).map_err(|_| reader.bad("length", len))?;
-        if !(RECORD_HEADER_BYTES..=MAX_RECORD_BYTES).contains(&len_bytes) {
+        if !(RECORD_HEADER_BYTES..=MAX_HEADER_LEN).contains(&len_bytes) {
             return Err(reader.bad("length", len));
         }
         let (entries, stripes) = (reader.u32()?, reader.u32()?);
@@ -243,8 +276,20 @@ impl Preview {
 ///
 /// If the bytes are anything but a whole and undamaged record.
 pub fn decode(bytes: &Bytes) -> Result<JournalRecord, FormatError> {
+    decode_within(bytes, MAX_STRIPE_BYTES)
+}
+
+/// Decodes a record like [`decode`], of a volume whose stripes have at most `stripe_bytes` bytes of data.
+///
+/// # Errors
+///
+/// As for [`decode`], and if stripe data ends behind that.
+pub fn decode_within(bytes: &Bytes, stripe_bytes: u32) -> Result<JournalRecord, FormatError> {
     let preview = Preview::decode(bytes)?;
     let mut reader = Reader::new(WHAT, bytes);
+    if preview.padded_bytes > MAX_RECORD_BYTES {
+        return Err(reader.bad("length", preview.len as u64));
+    }
     let whole = reader.bytes(preview.len)?;
     let computed = crc32c::crc32c(&whole[at::LEN..]);
     if computed != preview.checksum {
@@ -262,7 +307,7 @@ pub fn decode(bytes: &Bytes) -> Result<JournalRecord, FormatError> {
     }
     let mut data = Vec::new();
     for _ in 0..preview.stripes {
-        data.push(take_data(&mut body, bytes)?);
+        data.push(take_data(&mut body, bytes, stripe_bytes)?);
     }
     body.finish()?;
     Ok(JournalRecord {
@@ -282,14 +327,14 @@ fn take_change(body: &mut Reader<'_>, whole: &Bytes) -> Result<Change, FormatErr
     Ok((key, value))
 }
 
-fn take_data(body: &mut Reader<'_>, whole: &Bytes) -> Result<StripeData, FormatError> {
+fn take_data(
+    body: &mut Reader<'_>,
+    whole: &Bytes,
+    stripe_bytes: u32,
+) -> Result<StripeData, FormatError> {
     let (stripe, offset, len) = (StripeId(body.u64()?), body.u32()?, body.u32()?);
     let bytes = whole.slice_ref(take(body, len)?);
-    Ok(StripeData {
-        stripe,
-        offset,
-        bytes,
-    })
+    StripeData::within(stripe_bytes, stripe, offset, bytes)
 }
 
 fn take<'a>(body: &mut Reader<'a>, len: u32) -> Result<&'a [u8], FormatError> {
@@ -332,14 +377,13 @@ mod tests {
 
     fn records() -> impl Strategy<Value = JournalRecord> {
         let change = (bytes(20), proptest::option::of(bytes(300)));
-        let piece =
-            (any::<u64>(), any::<u32>(), bytes(5000)).prop_map(|(stripe, offset, bytes)| {
-                StripeData {
-                    stripe: StripeId(stripe),
-                    offset,
-                    bytes,
-                }
-            });
+        let piece = (any::<u64>(), 0..MAX_STRIPE_BYTES - 5000, bytes(5000)).prop_map(
+            |(stripe, offset, bytes)| StripeData {
+                stripe: StripeId(stripe),
+                offset,
+                bytes,
+            },
+        );
         let entries = proptest::collection::vec(change, 0..20);
         let data = proptest::collection::vec(piece, 0..3);
         (any::<u64>(), entries, data).prop_map(|(lsn, entries, data)| JournalRecord {

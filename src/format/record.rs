@@ -21,7 +21,7 @@ pub use inode::{FileKind, Inline, Inode, Timestamp};
 pub use scrub::{LostBytes, Scrub};
 pub use segment::{MAX_SEGMENT_BYTES, Segment, SegmentStripe};
 pub use small::{Counter, Marker, Xattr};
-pub use stripe::{RepairNote, ShardSet, ShardSums, Stripe};
+pub use stripe::{MAX_STRIPE_BYTES, RepairNote, ShardSet, ShardSums, Stripe, greatest_height};
 
 /// A value of the index.
 pub trait Record: Sized {

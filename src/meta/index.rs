@@ -57,8 +57,8 @@ pub(super) trait Index: Send + Sync {
     /// Returns the position given with the last commit.
     fn position(&self) -> Position;
 
-    /// Returns the stripe data given with the last commit.
-    fn carried(&self) -> Result<Vec<StripeData>, MetaError>;
+    /// Returns the stripe data given with the last commit, of stripes of at most so many bytes.
+    fn carried(&self, stripe_bytes: u32) -> Result<Vec<StripeData>, MetaError>;
 
     /// Does a bounded piece of what redundancy lacks, and says whether there may be more to do.
     fn refill(&self) -> Result<bool, MetaError>;

@@ -263,7 +263,7 @@ fn position_in(db: Option<&Contained>) -> Result<Position, IndexFailure> {
     Ok(position.transpose()?.unwrap_or_default())
 }
 
-fn carried_in(db: Option<&Contained>) -> Result<Vec<StripeData>, IndexFailure> {
+fn carried_in(db: Option<&Contained>, stripe_bytes: u32) -> Result<Vec<StripeData>, IndexFailure> {
     let Some(table) = db.ok_or(IndexFailure::Closed)?.table(CARRIED)? else {
         return Ok(Vec::new());
     };
@@ -272,7 +272,7 @@ fn carried_in(db: Option<&Contained>) -> Result<Vec<StripeData>, IndexFailure> {
     table.visit((Bound::Unbounded, Bound::Unbounded), |number, value| {
         // They are numbered from 0 on; a table that repeats itself is not.
         let data = if number == carried.len() as u64 {
-            decode_carried(value)
+            decode_carried(value, stripe_bytes)
         } else {
             Err(disordered("number of carried stripe data", number))
         };
@@ -369,9 +369,10 @@ impl Index for RedbIndex {
         *self.position.lock()
     }
 
-    fn carried(&self) -> Result<Vec<StripeData>, MetaError> {
+    fn carried(&self, stripe_bytes: u32) -> Result<Vec<StripeData>, MetaError> {
         self.read_again(|index| {
-            carried_in(index.db.read().as_ref()).map_err(|failure| index.failed(failure))
+            carried_in(index.db.read().as_ref(), stripe_bytes)
+                .map_err(|failure| index.failed(failure))
         })
     }
 
@@ -559,14 +560,11 @@ fn encode_carried(data: &StripeData) -> Vec<u8> {
     out
 }
 
-fn decode_carried(bytes: &[u8]) -> Result<StripeData, FormatError> {
+fn decode_carried(bytes: &[u8], stripe_bytes: u32) -> Result<StripeData, FormatError> {
     let mut reader = Reader::new("carried stripe data", bytes);
     let (stripe, offset) = (StripeId(reader.u64()?), reader.u32()?);
-    Ok(StripeData {
-        stripe,
-        offset,
-        bytes: Bytes::copy_from_slice(reader.rest()),
-    })
+    let bytes = Bytes::copy_from_slice(reader.rest());
+    StripeData::within(stripe_bytes, stripe, offset, bytes)
 }
 
 /// Reads every record.

@@ -15,10 +15,11 @@ use super::overlay::{Entry, Layer};
 use super::pieces::{self, Progress};
 use super::redb_index::RedbIndex;
 use super::{Key, MetaError, Recovered};
-use crate::format::journal::{JournalRecord, Preview, StripeData, decode};
+use crate::format::journal::{JournalRecord, MAX_RECORD_BYTES, Preview, StripeData, decode_within};
 use crate::format::record::Scrub;
-use crate::format::{BLOCK_SIZE, Epoch, Lsn, MemberIndex, Record, SegmentId, key};
+use crate::format::{BLOCK_SIZE, Epoch, FormatError, Lsn, MemberIndex, Record, SegmentId, key};
 use crate::members::{Access, Members};
+use crate::store::Buffer;
 
 /// What the journal holds beyond the index.
 #[derive(Debug, Default)]
@@ -28,6 +29,8 @@ pub(super) struct Replayed {
     /// The last record.
     pub(super) last: Lsn,
     pub(super) records: u64,
+    /// Bytes that the records take in the journal.
+    bytes: u64,
 }
 
 /// Makes what recovery found durable in the index, with the position that it has reached then.
@@ -131,10 +134,10 @@ pub(super) fn replay(disk: &Arc<Disk>, position: Position) -> Result<Replayed, M
             });
             let surplus = newest.len().saturating_sub(RECORDS_IN_FLIGHT + 1);
             newest.drain(..surplus);
-            offset = placed.end;
-            next = tape.record(offset, Lsn(lsn.0 + 1));
+            offset = placed.offset + placed.bytes;
+            next = tape.record(offset, Lsn(lsn.0 + 1))?;
             if lsn > replayed.last {
-                replayed.take(placed.record);
+                replayed.take(placed)?;
             }
         }
     }
@@ -180,7 +183,13 @@ fn lost(disk: &Disk, missing: Lsn, found: Lsn) -> Result<(), MetaError> {
 }
 
 impl Replayed {
-    fn take(&mut self, record: JournalRecord) {
+    fn take(&mut self, placed: Placed) -> Result<(), MetaError> {
+        self.bytes = self.bytes.saturating_add(placed.bytes);
+        if self.bytes > MAX_REPLAYED_BYTES {
+            let bytes = usize::try_from(self.bytes).unwrap_or(usize::MAX);
+            return Err(MetaError::TooLarge { bytes });
+        }
+        let record = placed.record;
         self.last = record.header.lsn;
         self.records += 1;
         for (key, value) in record.entries {
@@ -193,8 +202,13 @@ impl Replayed {
             );
         }
         self.data.extend(record.data);
+        Ok(())
     }
 }
+
+/// Most bytes of records that are brought into the index at once. Journals take 64 MiB; those of earlier
+/// builds took a few times that.
+const MAX_REPLAYED_BYTES: u64 = 1 << 30;
 
 /// Records that a crash may leave on some members only.
 const RECORDS_IN_FLIGHT: usize = 1;
@@ -207,10 +221,11 @@ struct Mark<'a> {
     epoch: Epoch,
 }
 
-/// A record, and where the next one begins.
+/// A record, where it begins, and how many bytes it takes there.
 struct Placed {
     record: JournalRecord,
-    end: u64,
+    offset: u64,
+    bytes: u64,
 }
 
 /// One journal file, on all members that may be trusted.
@@ -240,7 +255,7 @@ impl Tape {
     fn first_record(&self) -> Result<Option<Placed>, MetaError> {
         let mut newest: Option<Placed> = None;
         for (member, len) in &self.copies {
-            let Some(placed) = self.read(*member, *len, 0) else {
+            let Some(placed) = self.read(*member, *len, 0)? else {
                 continue;
             };
             let header = placed.record.header;
@@ -257,12 +272,18 @@ impl Tape {
     }
 
     /// Returns the record at `offset` if it is number `lsn`.
-    fn record(&self, offset: u64, lsn: Lsn) -> Option<Placed> {
-        self.copies.iter().find_map(|(member, len)| {
-            let placed = self.read(*member, *len, offset)?;
-            let header = placed.record.header;
-            (header.life == self.position.life && header.lsn == lsn).then_some(placed)
-        })
+    fn record(&self, offset: u64, lsn: Lsn) -> Result<Option<Placed>, MetaError> {
+        for (member, len) in &self.copies {
+            let found = self.read(*member, *len, offset)?;
+            let is_next = |placed: &Placed| {
+                let header = placed.record.header;
+                header.life == self.position.life && header.lsn == lsn
+            };
+            if let Some(placed) = found.filter(is_next) {
+                return Ok(Some(placed));
+            }
+        }
+        Ok(None)
     }
 
     /// Says whether a member's file is as it was made.
@@ -275,42 +296,84 @@ impl Tape {
     /// Reads a record of this volume from a member, of whatever life and number.
     fn read_from(&self, member: MemberIndex, offset: u64) -> Option<Placed> {
         let (_, len) = self.copies.iter().find(|(holder, _)| *holder == member)?;
-        self.read(member, *len, offset)
+        self.read(member, *len, offset).ok().flatten()
     }
 
     /// Reads a record of this volume from one member, of whatever life and number.
-    fn read(&self, member: MemberIndex, len: u64, offset: u64) -> Option<Placed> {
-        let room = usize::try_from(len.checked_sub(offset)?).ok()?;
-        if room < BLOCK_SIZE {
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::TooLarge`] for one of this life that is longer than any that is written: to leave it
+    /// out would lose what it acknowledged.
+    fn read(
+        &self,
+        member: MemberIndex,
+        len: u64,
+        offset: u64,
+    ) -> Result<Option<Placed>, MetaError> {
+        let Some(room) = len.checked_sub(offset) else {
+            return Ok(None);
+        };
+        let Some((preview, front)) = self.preview(member, room, offset) else {
+            return Ok(None);
+        };
+        if preview.padded_bytes > MAX_RECORD_BYTES {
+            if preview.header.life == self.position.life {
+                let bytes = preview.padded_bytes;
+                return Err(MetaError::TooLarge { bytes });
+            }
+            return Ok(None);
+        }
+        let Some(whole) = self.whole(member, offset, &preview, front) else {
+            return Ok(None);
+        };
+        let decoded = decode_within(&whole, self.disk.members().stripe_bytes());
+        match decoded {
+            Ok(record) => Ok(Some(Placed {
+                record,
+                offset,
+                bytes: preview.padded_bytes as u64,
+            })),
+            // As a crash leaves it.
+            Err(FormatError::Checksum { .. }) => Ok(None),
+            Err(error) => {
+                log::warn!("member {member}: {} at {offset}: {error}", self.name);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Reads the first block of a record of this volume that ends within `room` bytes.
+    fn preview(&self, member: MemberIndex, room: u64, offset: u64) -> Option<(Preview, Buffer)> {
+        if room < BLOCK_SIZE as u64 {
             return None;
         }
-        let front = self
-            .disk
-            .read(member, &self.name, offset, BLOCK_SIZE)
-            .ok()?;
+        let front = self.disk.read(member, &self.name, offset, BLOCK_SIZE);
+        let front = front.ok()?;
         let preview = Preview::decode(&front).ok()?;
         let header = preview.header;
         let ours = header.volume == self.disk.members().volume_id() && header.epoch <= self.epoch;
-        if !ours || preview.padded_bytes > room {
-            return None;
+        let fits = preview.padded_bytes as u64 <= room;
+        (ours && fits).then_some((preview, front))
+    }
+
+    /// Reads the rest of a record whose first block was read.
+    fn whole(
+        &self,
+        member: MemberIndex,
+        offset: u64,
+        preview: &Preview,
+        front: Buffer,
+    ) -> Option<Bytes> {
+        if preview.padded_bytes == BLOCK_SIZE {
+            return Some(front.freeze());
         }
-        let whole = if preview.padded_bytes == BLOCK_SIZE {
-            Bytes::copy_from_slice(&front)
-        } else {
-            let mut whole = BytesMut::with_capacity(preview.padded_bytes);
-            whole.extend_from_slice(&front);
-            let rest = preview.padded_bytes - BLOCK_SIZE;
-            let body = self
-                .disk
-                .read(member, &self.name, offset + BLOCK_SIZE as u64, rest)
-                .ok()?;
-            whole.extend_from_slice(&body);
-            whole.freeze()
-        };
-        let record = decode(&whole).ok()?;
-        Some(Placed {
-            record,
-            end: offset + preview.padded_bytes as u64,
-        })
+        let rest = preview.padded_bytes - BLOCK_SIZE;
+        let offset = offset + BLOCK_SIZE as u64;
+        let body = self.disk.read(member, &self.name, offset, rest).ok()?;
+        let mut whole = BytesMut::with_capacity(preview.padded_bytes);
+        whole.extend_from_slice(&front);
+        whole.extend_from_slice(&body);
+        Some(whole.freeze())
     }
 }

@@ -1,5 +1,6 @@
 //! The metadata on members in memory, with faults and power cuts.
 
+mod bounds;
 mod crafted;
 mod crash;
 mod damage;

@@ -20,14 +20,10 @@ use super::undecodable::Undecodable;
 use super::{Catalog, VolumeError, VolumeOptions};
 use crate::codec::{Accelerator, CodeId, Codec, CodecError, Geometry, Pass};
 use crate::format::record::{Segment, Stripe};
-use crate::format::{BLOCK_SIZE, SegmentId, StripeId};
+use crate::format::{SegmentId, StripeId};
 use crate::members::{Access, Members};
 use crate::store::Pool;
 use crate::workers::{Threads, Workers};
-
-/// The most that a stripe holds, however wide it is: it bounds the memory of a buffer. Part of the
-/// format only in so far as a journaled stripe must fit a buffer.
-const MAX_STRIPE_BYTES: usize = 64 << 20;
 
 /// The most stripes that are in memory at a time.
 const MAX_BUFFERS: usize = 16;
@@ -65,13 +61,6 @@ pub(crate) struct Core {
     pub(super) batch_bytes: usize,
 }
 
-/// Returns the greatest height of a stripe: the stripe unit, or less where stripes are so wide that
-/// one of full height would take too much memory.
-fn greatest_height(unit_bytes: usize, data_shards: usize) -> usize {
-    let affordable = MAX_STRIPE_BYTES / data_shards / BLOCK_SIZE * BLOCK_SIZE;
-    unit_bytes.min(affordable).max(BLOCK_SIZE)
-}
-
 impl Core {
     pub(super) fn new(
         members: Arc<Members>,
@@ -81,7 +70,7 @@ impl Core {
     ) -> Result<Self, CodecError> {
         let geometry = members.geometry();
         let codec = Arc::new(Codec::new(members.code(), geometry, options.engine)?);
-        let height = greatest_height(members.unit_bytes() as usize, geometry.data_shards());
+        let height = members.greatest_height() as usize;
         let capacity = height * geometry.data_shards();
         let limit = options.buffer_bytes / (height * geometry.total_shards());
         let limit = limit.clamp(2, MAX_BUFFERS);
@@ -335,22 +324,4 @@ pub(super) fn spawn(core: &Arc<Core>, count: usize) -> Threads {
         start("read-ahead", Core::read_ahead_forever);
     }
     threads
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_stripe_never_takes_more_memory_than_allowed_and_is_at_least_a_block_high() {
-        assert_eq!(greatest_height(1 << 20, 4), 1 << 20);
-        assert_eq!(greatest_height(1 << 20, 64), 1 << 20);
-        for data_shards in 1..255 {
-            for unit in [4096, 1 << 20, 16 << 20, 1 << 30] {
-                let height = greatest_height(unit, data_shards);
-                assert!(height.is_multiple_of(BLOCK_SIZE) && height >= BLOCK_SIZE);
-                assert!(height * data_shards <= MAX_STRIPE_BYTES);
-            }
-        }
-    }
 }

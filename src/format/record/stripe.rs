@@ -5,6 +5,22 @@ use bytes::{BufMut, Bytes};
 use super::{MAX_SEGMENT_BYTES, Record, VERSION};
 use crate::format::{BLOCK_SIZE, FormatError, SegmentId, ShardIndex, wire::Reader};
 
+/// The most bytes of data that a stripe has, however wide it is. It bounds the memory for one.
+pub const MAX_STRIPE_BYTES: u32 = 64 << 20;
+
+/// Returns the greatest height of a stripe: the stripe unit, or less where a stripe of full height would
+/// exceed [`MAX_STRIPE_BYTES`]. It is at least a block.
+#[must_use]
+pub fn greatest_height(unit_bytes: u32, data_shards: u8) -> u32 {
+    let affordable = MAX_STRIPE_BYTES / u32::from(data_shards.max(1));
+    let whole_blocks = affordable.min(unit_bytes) / BLOCK_BYTES * BLOCK_BYTES;
+    whole_blocks.max(BLOCK_BYTES)
+}
+
+/// [`BLOCK_SIZE`], as lengths within a stripe are counted.
+const BLOCK_BYTES: u32 = 4096;
+const _: () = assert!(BLOCK_BYTES as usize == BLOCK_SIZE);
+
 /// A set of shards of one stripe, a bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ShardSet(pub [u64; 4]);
@@ -96,7 +112,7 @@ pub struct Stripe {
     /// Offset of every one of its shards in the segment's files; a multiple of the block size, and at
     /// most [`MAX_SEGMENT_BYTES`].
     pub offset: u64,
-    /// Bytes of each shard; a multiple of the block size, never 0.
+    /// Bytes of each shard; a multiple of the block size, never 0, at most [`MAX_STRIPE_BYTES`].
     pub height: u32,
     /// Bytes of data, at most `height × data shards`.
     pub payload_len: u32,
@@ -144,8 +160,12 @@ impl Record for Stripe {
         if !stripe.offset.is_multiple_of(BLOCK_SIZE as u64) || stripe.offset > MAX_SEGMENT_BYTES {
             return Err(reader.bad("offset", stripe.offset));
         }
-        if stripe.height == 0 || !u64::from(stripe.height).is_multiple_of(BLOCK_SIZE as u64) {
+        let is_possible = (BLOCK_BYTES..=MAX_STRIPE_BYTES).contains(&stripe.height);
+        if !is_possible || !stripe.height.is_multiple_of(BLOCK_BYTES) {
             return Err(reader.bad("height", stripe.height));
+        }
+        if stripe.payload_len > MAX_STRIPE_BYTES {
+            return Err(reader.bad("payload of length", stripe.payload_len));
         }
         reader.finish()?;
         Ok(stripe)

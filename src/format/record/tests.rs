@@ -72,9 +72,10 @@ prop_compose! {
 
 prop_compose! {
     fn stripe()(
-        (segment, payload_len, rotation) in any::<(u64, u32, u8)>(),
+        (segment, rotation) in any::<(u64, u8)>(),
         offset in 0..=MAX_SEGMENT_BYTES / 4096,
-        height in 1..u32::MAX / 4096,
+        height in 1..=MAX_STRIPE_BYTES / 4096,
+        payload_len in 0..=MAX_STRIPE_BYTES,
         written in shards(),
     ) -> Stripe {
         Stripe {
@@ -276,4 +277,49 @@ fn places_that_no_segment_can_have_are_refused() {
     assert!(Stripe::decode(&stripe(MAX_SEGMENT_BYTES).encode()).is_ok());
     assert!(Stripe::decode(&stripe(beyond).encode()).is_err());
     assert!(Stripe::decode(&stripe(u64::MAX - 4095).encode()).is_err());
+}
+
+#[test]
+fn a_stripe_never_takes_more_memory_than_allowed_and_is_at_least_a_block_high() {
+    assert_eq!(greatest_height(1 << 20, 4), 1 << 20);
+    assert_eq!(greatest_height(1 << 20, 64), 1 << 20);
+    for data_shards in 1..=255 {
+        for unit in [0, 4096, 5000, 1 << 20, 16 << 20, 1 << 30, u32::MAX] {
+            let height = greatest_height(unit, data_shards);
+            assert!(height.is_multiple_of(4096) && height >= 4096);
+            assert!(height * u32::from(data_shards) <= MAX_STRIPE_BYTES);
+        }
+    }
+}
+
+#[test]
+fn stripes_that_no_volume_can_have_are_refused() {
+    let possible = Stripe {
+        segment: SegmentId(1),
+        offset: MAX_SEGMENT_BYTES,
+        height: MAX_STRIPE_BYTES,
+        payload_len: MAX_STRIPE_BYTES,
+        rotation: 0,
+        written: ShardSet::default(),
+    };
+    assert_eq!(Stripe::decode(&possible.encode()), Ok(possible));
+    let too_high = Stripe {
+        height: MAX_STRIPE_BYTES + 4096,
+        ..possible
+    };
+    let too_long = Stripe {
+        payload_len: MAX_STRIPE_BYTES + 1,
+        ..possible
+    };
+    let too_far = Stripe {
+        offset: MAX_SEGMENT_BYTES + 4096,
+        ..possible
+    };
+    for stripe in [too_high, too_long, too_far] {
+        let decoded = Stripe::decode(&stripe.encode());
+        assert!(
+            matches!(decoded, Err(FormatError::Field { .. })),
+            "{decoded:?}"
+        );
+    }
 }

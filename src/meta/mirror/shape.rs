@@ -90,6 +90,11 @@ impl Layout {
 }
 
 impl Mirror {
+    /// Returns the bytes of the longest payload of a stripe.
+    pub(in crate::meta) fn stripe_bytes(&self) -> u32 {
+        self.disk.members().stripe_bytes()
+    }
+
     /// Verifies the header of the database, and where its tables begin.
     ///
     /// # Errors
@@ -154,10 +159,8 @@ impl Mirror {
     }
 
     fn longest_page(&self) -> u64 {
-        let members = self.disk.members();
-        let stripe = u64::from(members.unit_bytes()) * members.geometry().data_shards() as u64;
         // The stripe's number and its key lie in the same page.
-        MAX_PAGE_BYTES.max((stripe + PAGE).next_power_of_two())
+        MAX_PAGE_BYTES.max((u64::from(self.stripe_bytes()) + PAGE).next_power_of_two())
     }
 
     fn check_slot(

@@ -107,7 +107,7 @@ fn try_alone(mirror: &Arc<Mirror>) -> Result<(), MetaError> {
     let verified = db.verify();
     verified.map_err(MetaError::poisoned)?;
     position_in(Some(&db))?;
-    carried_in(Some(&db))?;
+    carried_in(Some(&db), mirror.stripe_bytes())?;
     super::walk_records(&db)?;
     db.close().map_err(MetaError::poisoned)
 }

@@ -53,7 +53,7 @@ impl Index for MemIndex {
         self.state.lock().position
     }
 
-    fn carried(&self) -> Result<Vec<StripeData>, MetaError> {
+    fn carried(&self, _stripe_bytes: u32) -> Result<Vec<StripeData>, MetaError> {
         Ok(self.state.lock().carried.clone())
     }
 

@@ -148,8 +148,8 @@ impl Index for Hanging {
         self.index.position()
     }
 
-    fn carried(&self) -> Result<Vec<StripeData>, MetaError> {
-        self.index.carried()
+    fn carried(&self, stripe_bytes: u32) -> Result<Vec<StripeData>, MetaError> {
+        self.index.carried(stripe_bytes)
     }
 
     fn refill(&self) -> Result<bool, MetaError> {
