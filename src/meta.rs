@@ -362,8 +362,8 @@ impl Meta {
     ///
     /// # Errors
     ///
-    /// [`MetaError::NoSpace`] or [`MetaError::TooLarge`]: nothing is durable, the units are back
-    /// where they were taken from. [`MetaError::Poisoned`]: whether it is durable is unknown, and
+    /// [`MetaError::NoSpace`] or [`MetaError::JournalFull`]: nothing is durable, the units are back
+    /// where they were taken from, for [`Meta::append_to_index`]. [`MetaError::Poisoned`]: whether it is durable is unknown, and
     /// nothing can be written any more.
     pub fn append(&self, parts: Vec<Pending>, data: &[StripeData]) -> Result<Lsn, MetaError> {
         let _appending = self.appending.lock();
@@ -375,14 +375,15 @@ impl Meta {
             .collect();
         let appended = match journal.append(&entries, data) {
             Ok(lsn) => Ok(self.log(&changes, lsn)),
-            Err(error @ (MetaError::NoSpace | MetaError::TooLarge { .. })) => {
+            Err(error @ (MetaError::NoSpace | MetaError::JournalFull)) => {
                 self.restore(&parts);
                 Err(error)
             }
             Err(error) => return Err(self.poisoned_by(error)),
         };
-        self.journal_full
-            .store(appended.is_err(), Ordering::Release);
+        // Members may have space although the journal's files are full.
+        let lacks_space = matches!(appended, Err(MetaError::NoSpace));
+        self.journal_full.store(lacks_space, Ordering::Release);
         self.forget(parts);
         appended
     }
@@ -504,7 +505,7 @@ impl Meta {
         Ok(self.journal()?.file_bytes())
     }
 
-    /// Returns how full the journal is; at 1.0 its files begin to grow.
+    /// Returns how full the journal is; at 1.0 it takes no more until a checkpoint.
     #[must_use]
     pub fn journal_fill(&self) -> f32 {
         self.journal.as_ref().map_or(0.0, Journal::fill)

@@ -78,7 +78,8 @@ impl From<VolumeError> for CommitError {
 impl From<MetaError> for CommitError {
     fn from(error: MetaError) -> Self {
         match error {
-            MetaError::NoSpace => Self::NoSpace,
+            // A full journal has no space either, and the commit goes on to the index.
+            MetaError::NoSpace | MetaError::JournalFull => Self::NoSpace,
             MetaError::ReadOnly => Self::ReadOnly,
             MetaError::Closed => Self::Closed,
             other => Self::Meta(Arc::new(other)),

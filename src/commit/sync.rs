@@ -88,7 +88,7 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// [`CommitError::NoSpace`] if neither journal nor index can grow; nothing is lost then. Any other
+    /// [`CommitError::NoSpace`] if neither the journal nor the index takes it; nothing is lost then. Any other
     /// failure poisons the pipeline: it stays readable, and takes nothing more.
     pub fn sync(&self) -> Result<(), CommitError> {
         if self.is_read_only() {
@@ -108,8 +108,9 @@ impl Pipeline {
     /// 4. Take the records of all stripes written so far.
     /// 5. **Sync** the segment files, all members at once. Shards that did not make it are taken out
     ///    of their records, and those records join the others.
-    /// 6. Append one journal record with all of this, and **sync** it on all members; where the
-    ///    journal has no space, commit it to the index. Only now is it acknowledged.
+    /// 6. Append one journal record with all of this, and **sync** it on all members. Where the members
+    ///    have no space, or the journal's files are full, commit it to the index; that waits for a
+    ///    checkpoint that is under way. Only now is it acknowledged.
     pub(super) fn commit(&self) -> Result<(), CommitError> {
         // Whoever waited for a commit that failed leads the next one, and must not make it: what the
         // failed one took is in no journal, and what came after may build upon it.

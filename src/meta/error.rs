@@ -20,6 +20,11 @@ pub enum MetaError {
     #[error("no space for metadata")]
     NoSpace,
 
+    /// The journal's files have no room for a record until a checkpoint, or never. Nothing is lost; the
+    /// index can take the changes at once.
+    #[error("the journal is full")]
+    JournalFull,
+
     /// The volume was opened for reading only.
     #[error("the volume is open for reading only")]
     ReadOnly,
@@ -64,10 +69,10 @@ pub enum MetaError {
         found: Lsn,
     },
 
-    /// One journal record cannot hold this much.
-    #[error("a journal record of {bytes} bytes is too long")]
+    /// The journal holds more than any that is written.
+    #[error("the journal has {bytes} bytes of records, more than any that is written")]
     TooLarge {
-        /// Bytes that were to be written at once.
+        /// Bytes of records that would have to be read at once.
         bytes: usize,
     },
 
@@ -102,6 +107,7 @@ impl MetaError {
                     .into(),
             ),
             Self::NoSpace
+            | Self::JournalFull
             | Self::ReadOnly
             | Self::Closed
             | Self::TooLarge { .. }

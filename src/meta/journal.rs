@@ -54,7 +54,7 @@ pub(super) struct Journal {
     disk: Arc<Disk>,
     names: [Arc<str>; 2],
     life: Life,
-    /// Bytes each file is meant to have. One that took more keeps what it has.
+    /// Bytes of each file; none takes more.
     size: u64,
     tail: Mutex<Tail>,
     /// The bits of an `f32`, so that asking does not wait for an append.
@@ -73,8 +73,6 @@ struct Tail {
 struct File {
     /// Bytes of records that the index may lack.
     used: u64,
-    /// Bytes that it can take without growing.
-    len: u64,
     /// Its newest record.
     last: Lsn,
 }
@@ -97,7 +95,6 @@ impl Journal {
         }
         let file = File {
             used: 0,
-            len: size,
             last: Lsn(0),
         };
         let tail = Mutex::new(Tail {
@@ -146,7 +143,7 @@ impl Journal {
         self.size
     }
 
-    /// Returns how full the files are: 1.0 if both are. More is possible.
+    /// Returns how full the files are: 1.0 if both are.
     pub(super) fn fill(&self) -> f32 {
         f32::from_bits(self.fill.load(Ordering::Relaxed))
     }
@@ -165,7 +162,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`MetaError::NoSpace`] and [`MetaError::TooLarge`] if nothing has changed; after anything
+    /// [`MetaError::NoSpace`] and [`MetaError::JournalFull`] if nothing has changed; after anything
     /// else nothing more may be appended.
     pub(super) fn append(&self, entries: &[Change], data: &[StripeData]) -> Result<Lsn, MetaError> {
         let mut tail = self.tail.lock();
@@ -175,9 +172,6 @@ impl Journal {
             .sum::<usize>()
             + data.iter().map(journal::stripe_bytes).sum::<usize>();
         let len = journal::padded_bytes(body);
-        if len > journal::MAX_RECORD_BYTES {
-            return Err(MetaError::TooLarge { bytes: len });
-        }
         let offset = self.find_place(&mut tail, len as u64)?;
         let lsn = Lsn(tail.last.0 + 1);
         let members = self.disk.members();
@@ -198,34 +192,18 @@ impl Journal {
         Ok(lsn)
     }
 
-    /// Returns where in the current file a record of `len` bytes goes, after making room for it.
+    /// Returns where in the current file a record of `len` bytes goes; the other file becomes the current
+    /// one if it is empty and this one is full.
     fn find_place(&self, tail: &mut Tail, len: u64) -> Result<u64, MetaError> {
-        let file = tail.files[tail.current];
-        if file.used + len > file.len && file.used > 0 && tail.files[1 - tail.current].used == 0 {
-            tail.current = 1 - tail.current;
-        }
-        let file = &mut tail.files[tail.current];
-        let end = file.used + len;
-        if end > file.len {
-            self.grow(tail.current, file.len..end)?;
-            file.len = end;
-        }
-        Ok(file.used)
-    }
-
-    /// Lets a file take more than it was made for. Rare: a single record that is longer than the
-    /// file, or no checkpoint for long.
-    fn grow(&self, file: usize, range: std::ops::Range<u64>) -> Result<(), MetaError> {
-        for member in self.disk.members().live() {
-            match self.disk.reserve(member, &self.names[file], range.clone()) {
-                Err(error) if error.kind() == StoreErrorKind::NoSpace => {
-                    return Err(MetaError::NoSpace);
-                }
-                Err(error) if !error.is_member_failure() => self.disk.fail(member, &error),
-                Ok(()) | Err(_) => {}
+        let fits = |file: &File| len <= self.size - file.used;
+        let other = 1 - tail.current;
+        if !fits(&tail.files[tail.current]) {
+            if tail.files[other].used > 0 || !fits(&tail.files[other]) {
+                return Err(MetaError::JournalFull);
             }
+            tail.current = other;
         }
-        Ok(())
+        Ok(tail.files[tail.current].used)
     }
 
     /// Writes and syncs on all live members. One that fails is left behind, and so is one that has no

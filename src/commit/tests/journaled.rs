@@ -79,3 +79,43 @@ fn a_volume_with_more_journaled_stripes_than_can_be_in_use_is_refused() {
     let error = opened.err().expect("it is refused");
     assert!(error.to_string().contains("more stripes"), "{error}");
 }
+
+fn journal_lens(rig: &Rig) -> Vec<u64> {
+    let lens = rig.disks.iter().flat_map(|disk| {
+        let store = disk.open();
+        files::JOURNALS.map(|name| store.open_len(name).unwrap())
+    });
+    lens.collect()
+}
+
+/// What does not fit the journal is in the index once it is acknowledged.
+#[test]
+fn commits_of_any_length_are_durable_and_leave_the_journal_as_long_as_it_was() {
+    let rig = Rig::new(2, 1, 4);
+    let fs = rig.open(&[]);
+    let before = journal_lens(&rig);
+    let attribute = |number| key::xattr(Ino(number), b"user.large");
+    let mut last = 0;
+    for of_commit in [1, 200, 1000, 10, 700, 300] {
+        fs.write(last, &pattern(last, 900)).unwrap();
+        for _ in 0..of_commit {
+            let mut batch = Batch::default();
+            batch.put(attribute(last), pattern(last, 3000));
+            fs.pipeline.apply(batch).unwrap();
+            last += 1;
+        }
+        fs.sync().unwrap();
+        assert_eq!(journal_lens(&rig), before, "after {last}");
+        let crashed = rig.fork();
+        crashed.cut(CutPolicy::Drop);
+        let again = crashed.open(&[]);
+        for number in 0..last {
+            let found = again.pipeline.get(&attribute(number)).unwrap();
+            assert!(found.is_some_and(|value| *value == pattern(number, 3000)));
+        }
+        assert_eq!(
+            again.read(last - of_commit).unwrap(),
+            pattern(last - of_commit, 900)
+        );
+    }
+}

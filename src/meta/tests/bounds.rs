@@ -1,17 +1,18 @@
-//! Stripe data in the index that no recovery has put there.
+//! How much the journal takes, and stripe data in the index that no recovery has put there.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::rig::{Refused, Rig, inline};
-use crate::format::StripeId;
+use super::rig::{Refused, Rig, content, inline};
+use crate::format::{StripeId, files};
 use crate::members::{Access, Members};
 use crate::meta::disk::Disk;
 use crate::meta::index::{Commit, Index};
 use crate::meta::mirror::Mirror;
 use crate::meta::redb_index::RedbIndex;
-use crate::meta::{MetaError, StripeData};
+use crate::meta::{Batch, Key, MetaError, StripeData, Value};
+use crate::store::Store;
 
 fn with_carried(rig: &Rig, data: &[StripeData]) {
     let members = Members::open(rig.stores(&[], None), Access::ReadWrite, inline());
@@ -59,4 +60,57 @@ fn carried_data_is_refused_behind_the_longest_stripe() {
             Err(other) => panic!("offset {offset}: {other:?}"),
         }
     }
+}
+
+fn journal_lens(rig: &Rig) -> Vec<u64> {
+    let lens = rig.disks.iter().flat_map(|disk| {
+        let store = disk.open();
+        files::JOURNALS.map(|name| store.open_len(name).expect("a journal"))
+    });
+    lens.collect()
+}
+
+fn change(number: u8, len: usize) -> (Batch, Key, Value) {
+    let mut batch = Batch::default();
+    let (key, value) = (vec![number], vec![number; len]);
+    batch.put(key.clone(), value.clone());
+    (batch, key.into(), value.into())
+}
+
+#[test]
+fn a_full_journal_takes_no_more_and_the_index_takes_it_at_once() {
+    let rig = Rig::new(1, 1, 2);
+    let (meta, _, members) = rig.open(&[], None, Access::ReadWrite).expect("open");
+    let before = journal_lens(&rig);
+    let mut expected = content(&meta).expect("content");
+    let mut refused = 0;
+    for number in 0..60 {
+        let (batch, key, value) = change(number, 100_000);
+        expected.insert(key, value);
+        meta.apply(batch).expect("apply");
+        match meta.append(vec![meta.rotate()], &[]) {
+            Ok(_) => {}
+            Err(MetaError::JournalFull) => {
+                refused += 1;
+                assert!(!meta.is_full(), "the members have space");
+                meta.append_to_index(vec![meta.rotate()]).expect("commit");
+                assert!(meta.journal_fill() <= 0.0);
+            }
+            Err(error) => panic!("{error}"),
+        }
+        assert!(meta.journal_fill() <= 1.0);
+        assert_eq!(journal_lens(&rig), before);
+    }
+    assert!(refused > 0, "all records did fit");
+    // One that is longer than a whole file.
+    let (batch, key, value) = change(99, 3 << 20);
+    expected.insert(key, value);
+    meta.apply(batch).expect("apply");
+    let appended = meta.append(vec![meta.rotate()], &[]);
+    assert!(matches!(appended, Err(MetaError::JournalFull)));
+    meta.append_to_index(vec![meta.rotate()]).expect("commit");
+    assert_eq!(journal_lens(&rig), before);
+    drop((meta, members));
+    let (meta, ..) = rig.fork().open(&[], None, Access::ReadOnly).expect("open");
+    assert!(content(&meta).expect("content") == expected);
 }

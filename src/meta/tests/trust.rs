@@ -1,6 +1,8 @@
 //! What recovery must not believe, however valid it looks.
 
 use super::rig::{Refused, Rig, State, content};
+use crate::format::journal::{self, RecordHeader};
+use crate::format::{Lsn, files};
 use crate::members::Access;
 use crate::meta::{Batch, Meta, MetaError};
 use crate::store::{CallKind, CutPolicy, Effect, Fault, FaultPlan, Scope, Store};
@@ -130,29 +132,49 @@ fn an_index_older_than_the_journals_life_is_refused() {
     );
 }
 
+/// As earlier builds left it, which let a file grow.
 #[test]
 fn a_journal_that_had_to_grow_is_replayed_wholly() {
     let rig = Rig::new(1, 1, 2);
     let plan = FaultPlan::new();
     let (meta, _, members) = rig.open(&[], Some(&plan), Access::ReadWrite).expect("open");
     let mut expected = content(&meta).expect("content");
+    let position = meta.index.position();
+    let mut records = Vec::new();
     for number in 0..60u8 {
-        let mut batch = Batch::default();
         let (key, value) = (vec![number], vec![number; 100_000]);
-        expected.insert(key.clone().into(), value.clone().into());
-        batch.put(key, value);
-        meta.apply(batch).expect("apply");
-        meta.append(vec![meta.rotate()], &[]).expect("append");
+        let entry = (key.clone().into(), Some(value.clone().into()));
+        let body = journal::entry_bytes(&key, Some(&value));
+        let mut record = vec![0; journal::padded_bytes(body)];
+        let header = RecordHeader {
+            volume: members.volume_id(),
+            epoch: members.epoch(),
+            lsn: Lsn(position.lsn.0 + 1 + u64::from(number)),
+            life: position.life,
+        };
+        journal::encode(&header, &[entry], &[], &mut record);
+        records.append(&mut record);
+        expected.insert(key.into(), value.into());
     }
-    assert!(
-        meta.journal_fill() > 1.0,
-        "it has not grown: {}",
-        meta.journal_fill()
-    );
     plan.add(Fault::at(1, Effect::PowerCut));
     drop((meta, members));
-    cut(&rig, [CutPolicy::Drop; 3]);
+    let name = files::JOURNALS[0];
+    for disk in &rig.disks {
+        let store = disk.open();
+        let len = store.open_len(name).expect("a journal");
+        assert!(len < records.len() as u64, "nothing to grow");
+        store
+            .reserve(name, len, records.len() as u64 - len)
+            .expect("reserve");
+        store.write_at(name, 0, &records).expect("write");
+        store.sync(name).expect("sync");
+    }
     for lost in [vec![], vec![0], vec![1]] {
         assert!(opened(&rig.fork(), &lost) == expected, "without {lost:?}");
+    }
+    drop(rig.open(&[], None, Access::ReadWrite).expect("open"));
+    for disk in &rig.disks {
+        let len = disk.open().open_len(name).expect("a journal");
+        assert!(len < records.len() as u64, "it is as long as before");
     }
 }
