@@ -58,6 +58,7 @@ use locks::Locks;
 use nodes::Nodes;
 use refused::Refused;
 use removal::Removal;
+use xattr::NameLens;
 
 pub use error::FsError;
 pub use types::{
@@ -94,6 +95,7 @@ pub struct Fs {
     handles: Handles,
     removal: Removal,
     refused: Refused,
+    name_lens: NameLens,
 }
 
 impl Fs {
@@ -117,6 +119,7 @@ impl Fs {
             handles: Handles::new(),
             removal,
             refused: Refused::default(),
+            name_lens: NameLens::default(),
         };
         fs.find_root()?;
         if !fs.options.read_only {
@@ -246,6 +249,7 @@ impl Fs {
     }
 
     fn apply(&self, edit: Edit) -> Result<(), FsError> {
+        self.name_lens.forget(edit.with_xattrs());
         Ok(self.pipeline.apply(edit.into_batch())?)
     }
 

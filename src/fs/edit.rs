@@ -10,9 +10,16 @@ use super::extents::Run;
 #[derive(Default)]
 pub(super) struct Edit {
     batch: Batch,
+    /// Inodes whose extended attributes change.
+    with_xattrs: Vec<Ino>,
 }
 
 impl Edit {
+    /// Returns the inodes whose extended attributes change.
+    pub(super) fn with_xattrs(&self) -> &[Ino] {
+        &self.with_xattrs
+    }
+
     /// Returns the changes as the layer below takes them.
     pub(super) fn into_batch(self) -> Batch {
         self.batch
@@ -50,10 +57,12 @@ impl Edit {
     }
 
     pub(super) fn put_xattr(&mut self, ino: Ino, name: &[u8], value: Vec<u8>) {
+        self.with_xattrs.push(ino);
         self.batch.put(key::xattr(ino, name), Xattr(value).encode());
     }
 
     pub(super) fn delete_xattr(&mut self, ino: Ino, name: &[u8]) {
+        self.with_xattrs.push(ino);
         self.batch.delete(key::xattr(ino, name));
     }
 

@@ -1,10 +1,14 @@
 //! Extended attributes.
 
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use parking_lot::Mutex;
+
 use crate::format::record::{FileKind, Inode, Xattr};
 use crate::format::{Ino, NAME_MAX, Record, key};
 
 use super::edit::Edit;
-use super::extents::PAGE;
 use super::{Caller, Fs, FsError, XattrMode, acl};
 
 /// The attribute that holds the capabilities of a program.
@@ -18,6 +22,43 @@ const TRUSTED: &[u8] = b"trusted.";
 
 /// Longest list of the names of one inode, in bytes: what `listxattr(2)` can return.
 const LIST_MAX: usize = 64 << 10;
+
+/// Inodes whose lists' lengths are remembered: some kilobytes.
+const KNOWN_LISTS: usize = 1024;
+
+/// Lengths of the lists of names of inodes, so that adding a name does not count all others. An inode's
+/// length is read and remembered only under the inode's exclusive lock, under which its names change.
+#[derive(Debug, Default)]
+pub(super) struct NameLens(Mutex<HashMap<Ino, usize>>);
+
+impl NameLens {
+    fn get(&self, ino: Ino) -> Option<usize> {
+        self.0.lock().get(&ino).copied()
+    }
+
+    /// Remembers a length, if there is one.
+    fn note(&self, ino: Ino, len: Option<usize>) {
+        let Some(len) = len else {
+            return;
+        };
+        let mut known = self.0.lock();
+        if known.len() >= KNOWN_LISTS && !known.contains_key(&ino) {
+            known.clear();
+        }
+        known.insert(ino, len);
+    }
+
+    /// Forgets the lengths of inodes whose names change.
+    pub(super) fn forget(&self, inos: &[Ino]) {
+        if inos.is_empty() {
+            return;
+        }
+        let mut known = self.0.lock();
+        for ino in inos {
+            known.remove(ino);
+        }
+    }
+}
 
 impl Fs {
     /// Returns the value of an attribute.
@@ -67,14 +108,26 @@ impl Fs {
             XattrMode::Replace if !present => return Err(FsError::NoData),
             XattrMode::Set | XattrMode::Create | XattrMode::Replace => {}
         }
-        if !present {
-            self.check_list_with(ino, name)?;
-        }
+        let len = if present {
+            self.name_lens.get(ino)
+        } else {
+            let len = self.listed(ino)?.saturating_add(name.len() + 1);
+            if len > LIST_MAX {
+                return Err(FsError::NoSpace);
+            }
+            Some(len)
+        };
         let mut edit = Edit::default();
         match name {
+            // These may remove one instead: the list is counted anew by the next call.
             acl::ACCESS => acl::set_access(&mut edit, caller, ino, &mut inode, value)?,
             acl::DEFAULT => acl::set_default(&mut edit, ino, &inode, value)?,
-            _ => edit.put_xattr(ino, name, value.to_vec()),
+            _ => {
+                edit.put_xattr(ino, name, value.to_vec());
+                self.changed(edit, ino, inode)?;
+                self.name_lens.note(ino, len);
+                return Ok(());
+            }
         }
         self.changed(edit, ino, inode)
     }
@@ -84,26 +137,49 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// [`FsError::NotFound`], or a failure of the index.
+    /// [`FsError::NotFound`], or a failure of the index; [`FsError::TooBig`] for a list of more than 64 KiB,
+    /// which only a damaged volume has.
     pub fn listxattr(&self, caller: &Caller, ino: Ino) -> Result<Vec<u8>, FsError> {
         self.inode(ino)?;
         let mut list = Vec::new();
-        let (mut from, end) = key::xattrs(ino);
-        loop {
-            let page = self.pipeline.scan(&from, &end, PAGE)?;
-            for (key, _) in &page {
-                let name = key::parse_xattr(key)?.1;
-                if caller.uid == 0 || !name.starts_with(TRUSTED) {
-                    list.extend_from_slice(name);
-                    list.push(0);
-                }
+        self.visit_names(ino, |name| {
+            if caller.uid != 0 && name.starts_with(TRUSTED) {
+                return Ok(());
             }
-            match page.last() {
-                // The next key after this one is this one with a zero behind it.
-                Some((key, _)) if page.len() == PAGE => from = [key, &[0][..]].concat().into(),
-                _ => return Ok(list),
+            if list.len() + name.len() >= LIST_MAX {
+                return Err(FsError::TooBig);
             }
+            list.extend_from_slice(name);
+            list.push(0);
+            Ok(())
+        })?;
+        Ok(list)
+    }
+
+    /// Calls `visit` with the name of each attribute; values are not copied.
+    fn visit_names(
+        &self,
+        ino: Ino,
+        mut visit: impl FnMut(&[u8]) -> Result<(), FsError>,
+    ) -> Result<(), FsError> {
+        let (from, end) = key::xattrs(ino);
+        self.pipeline.visit(&from, &end, |key, _| {
+            visit(key::parse_xattr(key)?.1)?;
+            Ok(ControlFlow::Continue(()))
+        })
+    }
+
+    /// Returns the length of the list of all names. The caller has the inode's exclusive lock.
+    fn listed(&self, ino: Ino) -> Result<usize, FsError> {
+        if let Some(len) = self.name_lens.get(ino) {
+            return Ok(len);
         }
+        let mut len = 0_usize;
+        self.visit_names(ino, |name| {
+            len = len.saturating_add(name.len() + 1);
+            Ok(())
+        })?;
+        Ok(len)
     }
 
     /// Removes an attribute.
@@ -122,7 +198,11 @@ impl Fs {
         }
         let mut edit = Edit::default();
         edit.delete_xattr(ino, name);
-        self.changed(edit, ino, inode)
+        let len = self.name_lens.get(ino);
+        self.changed(edit, ino, inode)?;
+        let len = len.and_then(|len| len.checked_sub(name.len() + 1));
+        self.name_lens.note(ino, len);
+        Ok(())
     }
 
     pub(super) fn xattr_value(&self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>, FsError> {
@@ -136,14 +216,6 @@ impl Fs {
         inode.ctime = self.now();
         edit.put_inode(ino, &inode);
         self.apply(edit)
-    }
-
-    fn check_list_with(&self, ino: Ino, name: &[u8]) -> Result<(), FsError> {
-        if self.listxattr(&Caller::ROOT, ino)?.len() + name.len() < LIST_MAX {
-            Ok(())
-        } else {
-            Err(FsError::NoSpace)
-        }
     }
 }
 
@@ -176,3 +248,6 @@ fn check_kind(inode: &Inode, name: &[u8]) -> Result<(), FsError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

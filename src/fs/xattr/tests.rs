@@ -1,0 +1,165 @@
+//! Many attributes of one file.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::codec::Geometry;
+use crate::commit::{CreateOptions, OpenOptions, Pipeline};
+use crate::fs::{Changes, FsOptions, OpenFlags};
+use crate::store::{Executor, ExecutorKind, MemDisk, StoreRef};
+
+const ROOT: &Caller = &Caller::ROOT;
+
+fn executor() -> Arc<Executor> {
+    let patience = Duration::from_secs(30);
+    Arc::new(Executor::new(ExecutorKind::Inline, patience))
+}
+
+fn stores(disks: &[MemDisk]) -> Vec<StoreRef> {
+    let open = |disk: &MemDisk| Arc::new(disk.open()) as StoreRef;
+    disks.iter().map(open).collect()
+}
+
+fn open(disks: &[MemDisk]) -> Arc<Fs> {
+    let options = OpenOptions {
+        threads: 0,
+        ..OpenOptions::default()
+    };
+    let pipeline = Pipeline::open(stores(disks), &options, executor()).unwrap();
+    Fs::open(pipeline, FsOptions::default()).unwrap()
+}
+
+fn made() -> (Vec<MemDisk>, Arc<Fs>, Ino) {
+    let disk = |number: usize| MemDisk::new(&format!("disk{number}"), 1 << 30);
+    let disks: Vec<MemDisk> = (0..2).map(disk).collect();
+    let options = CreateOptions::new(Geometry::new(1, 1).unwrap());
+    Pipeline::create(&stores(&disks), &options, executor()).unwrap();
+    let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
+    let fs = open(&disks);
+    let flags = OpenFlags::read_write();
+    let (attr, _) = fs.create(ROOT, Ino::ROOT, b"file", 0o644, flags).unwrap();
+    (disks, fs, attr.ino)
+}
+
+fn name(number: usize) -> Vec<u8> {
+    format!("user.{number:05}").into_bytes()
+}
+
+fn set(fs: &Fs, ino: Ino, name: &[u8], value: &[u8]) -> Result<(), FsError> {
+    fs.setxattr(ROOT, ino, name, value, XattrMode::Set)
+}
+
+/// An access ACL with an entry for user 7.
+fn access_acl() -> Vec<u8> {
+    let mut acl = 2_u32.to_le_bytes().to_vec();
+    let none = u32::MAX;
+    for (tag, bits, id) in [
+        (1_u16, 6_u16, none),
+        (2, 4, 7),
+        (4, 4, none),
+        (16, 4, none),
+        (32, 4, none),
+    ] {
+        acl.extend(tag.to_le_bytes());
+        acl.extend(bits.to_le_bytes());
+        acl.extend(id.to_le_bytes());
+    }
+    acl
+}
+
+/// Otherwise each name that is added costs as much as all that are there.
+#[test]
+fn the_names_of_a_file_are_counted_once_however_many_are_added() {
+    let (disks, fs, ino) = made();
+    for number in 0..300 {
+        set(&fs, ino, &name(number), b"value").unwrap();
+        let listed = fs.listxattr(ROOT, ino).unwrap().len();
+        assert_eq!(fs.name_lens.get(ino), Some(listed), "after {number}");
+    }
+    set(&fs, ino, &name(7), b"another").unwrap();
+    fs.removexattr(ROOT, ino, &name(8)).unwrap();
+    set(&fs, ino, &name(300), b"value").unwrap();
+    let listed = fs.listxattr(ROOT, ino).unwrap().len();
+    assert_eq!(fs.name_lens.get(ino), Some(listed));
+    set(&fs, ino, acl::ACCESS, &access_acl()).unwrap();
+    set(&fs, ino, &name(301), b"value").unwrap();
+    let listed = fs.listxattr(ROOT, ino).unwrap();
+    assert!(
+        listed
+            .windows(acl::ACCESS.len())
+            .any(|part| part == acl::ACCESS)
+    );
+    assert_eq!(fs.name_lens.get(ino), Some(listed.len()));
+    let plain = Changes {
+        permissions: Some(0o600),
+        ..Changes::default()
+    };
+    fs.setattr(ROOT, ino, plain).unwrap();
+    set(&fs, ino, &name(302), b"value").unwrap();
+    let listed = fs.listxattr(ROOT, ino).unwrap();
+    assert_eq!(fs.name_lens.get(ino), Some(listed.len()));
+    fs.close().unwrap();
+    drop(fs);
+    let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
+    assert_eq!(open(&disks).listxattr(ROOT, ino).unwrap(), listed);
+}
+
+#[test]
+fn the_list_of_names_ends_at_64_kib_and_a_name_that_goes_makes_room_for_one() {
+    let (_disks, fs, ino) = made();
+    let long = |number: usize| {
+        let mut name = name(number);
+        name.resize(NAME_MAX, b'x');
+        name
+    };
+    let most = LIST_MAX / (NAME_MAX + 1);
+    for number in 0..most {
+        set(&fs, ino, &long(number), b"").unwrap();
+    }
+    assert_eq!(fs.listxattr(ROOT, ino).unwrap().len(), LIST_MAX);
+    assert!(matches!(
+        set(&fs, ino, b"user.a", b""),
+        Err(FsError::NoSpace)
+    ));
+    set(&fs, ino, &long(0), b"another").unwrap();
+    fs.removexattr(ROOT, ino, &long(0)).unwrap();
+    set(&fs, ino, &long(most), b"").unwrap();
+    assert!(matches!(
+        set(&fs, ino, &long(0), b""),
+        Err(FsError::NoSpace)
+    ));
+    assert_eq!(fs.listxattr(ROOT, ino).unwrap().len(), LIST_MAX);
+}
+
+/// As only a volume has that somebody made by hand.
+#[test]
+fn a_list_that_is_too_long_is_an_error_and_takes_little_memory() {
+    let (_disks, fs, ino) = made();
+    let mut edit = Edit::default();
+    for number in 0..20_000 {
+        edit.put_xattr(ino, &name(number), Vec::new());
+    }
+    fs.apply(edit).unwrap();
+    assert!(matches!(fs.listxattr(ROOT, ino), Err(FsError::TooBig)));
+    assert!(matches!(
+        set(&fs, ino, b"user.a", b""),
+        Err(FsError::NoSpace)
+    ));
+    assert!(fs.getxattr(ino, &name(5)).unwrap().is_empty());
+}
+
+/// Measures; by hand, with `--ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn time_of_adding_attributes() {
+    for (count, len) in [(762, 100), (762, 64 << 10), (2000, 100), (5000, 100)] {
+        let (_disks, fs, ino) = made();
+        let value = vec![7; len];
+        let began = std::time::Instant::now();
+        for number in 0..count {
+            set(&fs, ino, &name(number), &value).unwrap();
+        }
+        println!("{count} attributes of {len} bytes: {:?}", began.elapsed());
+    }
+}
