@@ -10,7 +10,7 @@ pub mod record;
 pub mod superblock;
 pub mod wire;
 
-pub use error::FormatError;
+pub use error::{FormatError, NameFault};
 pub use id::{
     Cookie, Epoch, Generation, Ino, Lsn, MemberId, MemberIndex, SegmentId, ShardIndex, StripeId,
     VolumeId,
@@ -25,3 +25,6 @@ pub const FORMAT_VERSION: u16 = 1;
 
 /// Longest name of a directory entry or an extended attribute, in bytes.
 pub const NAME_MAX: usize = 255;
+
+/// Longest target of a symbolic link, in bytes.
+pub const TARGET_MAX: usize = 4095;

@@ -75,8 +75,7 @@ pub const INLINE_MAX: usize = 2048;
 /// Most links of an inode.
 pub const LINKS_MAX: u32 = i32::MAX as u32;
 
-/// Longest target of a symbolic link, in bytes.
-pub const TARGET_MAX: usize = 4095;
+pub use crate::format::TARGET_MAX;
 
 /// [`BLOCK_SIZE`] and [`NAME_MAX`] as they are reported.
 const BLOCK_BYTES: u32 = 4096;

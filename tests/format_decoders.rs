@@ -310,6 +310,14 @@ fn keys() -> Vec<Decoder> {
             key::dirent(ino, b"name"),
         ),
         one(
+            "key::parse_dirent_of_any_name",
+            |k| {
+                let parsed = key::parse_dirent_of_any_name(k);
+                parsed.map(|(ino, name)| key::dirent(ino, name).to_vec())
+            },
+            key::dirent(ino, b".."),
+        ),
+        one(
             "key::parse_position",
             |k| key::parse_position(k).map(|(ino, at)| key::position(ino, at).to_vec()),
             key::position(ino, Cookie(5)),

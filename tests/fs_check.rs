@@ -6,6 +6,9 @@
 #[expect(dead_code, reason = "these tests need a part of it")]
 mod volume;
 
+#[path = "fs_check/names.rs"]
+mod names;
+
 use std::ops::ControlFlow;
 use std::sync::Arc;
 

@@ -17,7 +17,9 @@
 
 use bytes::Bytes;
 
-use super::{Cookie, FormatError, Ino, NAME_MAX, SegmentId, ShardIndex, StripeId, wire::Reader};
+use super::{
+    Cookie, FormatError, Ino, NAME_MAX, NameFault, SegmentId, ShardIndex, StripeId, wire::Reader,
+};
 
 /// A range of keys: the first key in it, and the first key after it.
 pub type KeyRange = (Bytes, Bytes);
@@ -88,9 +90,26 @@ pub fn dirents(parent: Ino) -> KeyRange {
 ///
 /// # Errors
 ///
-/// [`FormatError`] if it is none.
+/// [`FormatError`] if it is none, [`FormatError::Name`] for `.`, `..` and names with `/` or NUL among others.
 pub fn parse_dirent(key: &[u8]) -> Result<(Ino, &[u8]), FormatError> {
-    parse_named("dirent key", tag::DIRENT, key).map(|(parent, name)| (Ino(parent), name))
+    let (parent, name) = parse_dirent_of_any_name(key)?;
+    match NameFault::of_entry(name) {
+        Some(fault) => Err(FormatError::Name {
+            what: "dirent key",
+            fault,
+        }),
+        None => Ok((parent, name)),
+    }
+}
+
+/// Reads a directory entry's key, also one with a name that no entry may have; for its repair only.
+///
+/// # Errors
+///
+/// [`FormatError`] if it is none.
+pub fn parse_dirent_of_any_name(key: &[u8]) -> Result<(Ino, &[u8]), FormatError> {
+    let (parent, name) = parse_named(tagged("dirent key", tag::DIRENT, key)?)?;
+    Ok((Ino(parent), name))
 }
 
 /// Returns the key of a [`Position`](super::record::Position).
@@ -133,7 +152,14 @@ pub fn xattrs(ino: Ino) -> KeyRange {
 ///
 /// [`FormatError`] if it is none.
 pub fn parse_xattr(key: &[u8]) -> Result<(Ino, &[u8]), FormatError> {
-    parse_named("xattr key", tag::XATTR, key).map(|(ino, name)| (Ino(ino), name))
+    let (ino, name) = parse_named(tagged("xattr key", tag::XATTR, key)?)?;
+    match NameFault::of_bytes(name, NAME_MAX) {
+        Some(fault) => Err(FormatError::Name {
+            what: "xattr key",
+            fault,
+        }),
+        None => Ok((Ino(ino), name)),
+    }
 }
 
 /// Returns the key of an [`Extent`](super::record::Extent) that ends before byte `end` of the file.
@@ -506,18 +532,9 @@ fn parse_two(what: &'static str, tag: u8, key: &[u8]) -> Result<(u64, u64), Form
     Ok(parsed)
 }
 
-fn parse_named<'a>(
-    what: &'static str,
-    tag: u8,
-    key: &'a [u8],
-) -> Result<(u64, &'a [u8]), FormatError> {
-    let mut reader = tagged(what, tag, key)?;
-    let first = reader.u64_be()?;
-    let name = reader.rest();
-    if name.is_empty() || name.len() > NAME_MAX {
-        return Err(reader.bad("name of length", name.len() as u64));
-    }
-    Ok((first, name))
+/// Reads a number and the bytes after it, which the caller checks as a name.
+fn parse_named(mut reader: Reader<'_>) -> Result<(u64, &[u8]), FormatError> {
+    Ok((reader.u64_be()?, reader.rest()))
 }
 
 #[cfg(test)]

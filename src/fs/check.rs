@@ -15,7 +15,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::commit::Pipeline;
-use crate::format::{FormatError, Ino, StripeId};
+use crate::format::{FormatError, Ino, NameFault, StripeId};
 
 use super::FsError;
 use super::edit::Edit;
@@ -41,6 +41,12 @@ pub enum FindingKind {
     NameWithoutPosition,
     /// A position in a listing has no name.
     PositionWithoutName,
+    /// An entry has a name that POSIX forbids. Its inode goes on without this name.
+    BadName(NameFault),
+    /// A listing has a name twice. The position that the name does not lead to is surplus.
+    DuplicateName,
+    /// A directory has a second name, or the root has one.
+    DirectoryNamedTwice,
     /// Names lie in something that is no directory.
     NamesOutsideDirectory,
     /// A directory does not know the directory it lies in.
@@ -180,6 +186,9 @@ impl fmt::Display for FindingKind {
             Self::NameOfOtherKind => f.write_str("a name is wrong about the inode's kind"),
             Self::NameWithoutPosition => f.write_str("a name is not in its directory's listing"),
             Self::PositionWithoutName => f.write_str("a listing has an entry without a name"),
+            Self::BadName(fault) => write!(f, "an entry has {fault}"),
+            Self::DuplicateName => f.write_str("a listing has a name twice"),
+            Self::DirectoryNamedTwice => f.write_str("the directory has a second name"),
             Self::NamesOutsideDirectory => f.write_str("names lie in what is no directory"),
             Self::WrongParent => f.write_str("the directory has a wrong parent"),
             Self::WrongLinks { recorded, counted } => {

@@ -11,7 +11,7 @@ use crate::format::record::{FileKind, Position};
 use crate::format::{Cookie, Ino, Record, key};
 
 use super::handles::OpenDir;
-use super::{DirItem, Fs, FsError, Handle};
+use super::{DirItem, Fs, FsError, Handle, corrupt};
 
 /// Entries that are read at once.
 const PAGE: usize = 256;
@@ -22,8 +22,11 @@ const AFTER_DOT: u64 = 1;
 /// Offset behind `..`, and what is added to a cookie to make it the offset behind its entry.
 const AFTER_DOTS: u64 = 2;
 
-/// A piece of a listing, in order.
-pub(super) type Listing = Vec<(Cookie, Position)>;
+/// Fault of an entry that its name does not lead to.
+const UNCONFIRMED: &str = "its listing has an entry that the name does not lead to";
+
+/// A piece of a listing, in order; an entry that is damaged takes none of the others with it.
+pub(super) type Listing = Vec<(Cookie, Result<Position, FsError>)>;
 
 impl Fs {
     /// Opens a directory.
@@ -119,10 +122,16 @@ impl Fs {
         // Names, and so the inodes behind them, stay until their look-ups are counted.
         let _lock = self.locks.shared(dir.ino);
         let first_unseen = dir.first_unseen.load(Ordering::Relaxed);
-        let page = self.listing(dir.ino, after)?;
-        for (cookie, position) in &page {
+        let mut last = None;
+        for (cookie, position) in self.listing(dir.ino, after)? {
             if cookie.0 >= first_unseen {
                 return Ok(None);
+            }
+            last = Some(cookie);
+            let position = position?;
+            if !self.is_confirmed(dir.ino, cookie, &position)? {
+                log::debug!("inode {}: {UNCONFIRMED}", dir.ino);
+                continue;
             }
             let attr = if with_attr {
                 Some(self.getattr(position.ino)?)
@@ -143,7 +152,36 @@ impl Fs {
                 self.nodes.look_up(position.ino);
             }
         }
-        Ok(page.last().map(|(cookie, _)| *cookie))
+        Ok(last)
+    }
+
+    /// Says whether the entry by name is the one of this position.
+    ///
+    /// Names are unique by name and not by position. Serving confirmed positions alone keeps a damaged or
+    /// hostile volume from listing one name twice, or an inode that the name does not lead to.
+    fn is_confirmed(
+        &self,
+        parent: Ino,
+        cookie: Cookie,
+        position: &Position,
+    ) -> Result<bool, FsError> {
+        let entry = self.entry(parent, &position.name)?;
+        Ok(entry.is_some_and(|entry| entry.cookie == cookie && entry.ino == position.ino))
+    }
+
+    /// Reads some entries behind a cookie, and confirms each by its name. Holds the directory's lock meanwhile.
+    pub(super) fn confirmed_listing(&self, ino: Ino, after: Cookie) -> Result<Listing, FsError> {
+        let _lock = self.locks.shared(ino);
+        let mut page = self.listing(ino, after)?;
+        for (cookie, position) in &mut page {
+            let Ok(found) = position else { continue };
+            match self.is_confirmed(ino, *cookie, found) {
+                Ok(true) => {}
+                Ok(false) => *position = Err(corrupt(ino, UNCONFIRMED)),
+                Err(error) => *position = Err(error),
+            }
+        }
+        Ok(page)
     }
 
     /// Reads some entries behind a cookie; none if there are no more.
@@ -152,7 +190,7 @@ impl Fs {
         let found = self.pipeline.scan(&from, &end, PAGE)?;
         let entries = found.iter().map(|(key, value)| {
             let (_, cookie) = key::parse_position(key)?;
-            Ok((cookie, Position::decode(value)?))
+            Ok((cookie, Position::decode(value).map_err(FsError::from)))
         });
         entries.collect()
     }

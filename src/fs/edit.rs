@@ -51,6 +51,11 @@ impl Edit {
         self.batch.delete(key::position(parent, cookie));
     }
 
+    /// Deletes an entry by name alone. Its position may stand for another name.
+    pub(super) fn delete_name(&mut self, parent: Ino, name: &[u8]) {
+        self.batch.delete(key::dirent(parent, name));
+    }
+
     /// Deletes a place in a listing that stands for no name.
     pub(super) fn delete_position(&mut self, parent: Ino, cookie: Cookie) {
         self.batch.delete(key::position(parent, cookie));

@@ -10,10 +10,11 @@ use crate::commit::{CommitError, Pipeline};
 use crate::format::record::{Dirent, FileKind};
 use crate::format::{Ino, Record, key};
 
+use super::tree::DEPTH_MAX;
 use super::{FsError, read_inode};
 
-/// Directories that a path may lead through; more are a cycle.
-const DEPTH_MAX: usize = 4096;
+/// Bytes of all paths that are returned together; a damaged volume can have few names and endless paths.
+const BYTES_MAX: usize = 64 << 20;
 
 /// A name in a directory.
 type Named = (Ino, Vec<u8>);
@@ -52,14 +53,17 @@ pub(super) fn find(
     }
     directories.find_names(pipeline)?;
     let mut paths = Paths::new();
+    let mut bytes_left = BYTES_MAX;
     for ino in inos {
         let names = names.get(ino).into_iter().flatten();
-        let through = |(parent, name): &Named| {
+        let mut through = |(parent, name): &Named| {
             let mut path = directories.path(*parent)?;
             path.push(name);
+            let len = path.iter().map(|name| name.len() + 1).sum();
+            bytes_left = bytes_left.checked_sub(len)?;
             Some(path.join(&b'/'))
         };
-        let mut found: Vec<Vec<u8>> = names.filter_map(through).collect();
+        let mut found: Vec<Vec<u8>> = names.filter_map(&mut through).collect();
         if *ino == Ino::ROOT {
             found.push(Vec::new());
         }

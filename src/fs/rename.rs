@@ -6,7 +6,7 @@ use crate::format::{Cookie, Ino};
 use super::edit::Edit;
 use super::names::{Directory, check_name, is_dot};
 use super::remove::{drop_directory, drop_link};
-use super::{Fs, FsError, RenameMode};
+use super::{Fs, FsError, RenameMode, corrupt};
 
 /// A name in a directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -209,14 +209,22 @@ impl Fs {
     }
 
     /// Sees that `directory` is not `inner` and does not contain it. The caller keeps directories from
-    /// being moved.
+    /// being moved. On a damaged volume the parents may form a loop; that is an error.
     fn check_not_within(&self, directory: Ino, inner: Ino) -> Result<(), FsError> {
-        let mut ino = inner;
+        let (mut ino, mut passed, mut steps) = (inner, inner, 0_u64);
         while ino != Ino::ROOT {
             if ino == directory {
                 return Err(FsError::Invalid);
             }
             ino = self.directory(ino)?.parent;
+            if ino == passed {
+                return Err(corrupt(ino, "the directory lies in itself"));
+            }
+            steps += 1;
+            // Brent's algorithm: a loop is passed in full before the mark moves on.
+            if steps.is_power_of_two() {
+                passed = ino;
+            }
         }
         Ok(())
     }

@@ -1,10 +1,18 @@
 //! Walking a tree, for tools that read a volume without mounting it.
 
-use crate::format::record::FileKind;
+use std::collections::HashSet;
+
+use crate::format::record::{FileKind, Position};
 use crate::format::{Cookie, Ino};
 
 use super::directory::Listing;
-use super::{Attr, Fs, FsError};
+use super::{Attr, Fs, FsError, corrupt};
+
+/// Directories that a path may lead through; deeper ones are passed over.
+pub const DEPTH_MAX: usize = 1 << 16;
+
+/// Open directories that keep what they have read of their listings; inner ones read it again.
+const PAGES_KEPT: usize = 64;
 
 /// Something in the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +42,10 @@ pub fn resolve(fs: &Fs, path: &[u8]) -> Result<Attr, FsError> {
 /// Walks what a path names and everything in it, depth first, a directory before what it holds, in
 /// the order of creation.
 ///
+/// Each entry is one that a look-up of its name finds, so no path comes twice. A directory is entered
+/// once, by whichever path comes first, and down to [`DEPTH_MAX`] names; where a volume has more of
+/// either, the walk passes an error and goes on. Memory grows with the number of directories.
+///
 /// # Errors
 ///
 /// As for [`resolve`].
@@ -54,7 +66,9 @@ pub fn walk<'a>(fs: &'a Fs, from: &[u8]) -> Result<Walk<'a>, FsError> {
     Ok(Walk {
         fs,
         first: Some(first),
+        path: Vec::new(),
         open: Vec::new(),
+        entered: HashSet::new(),
     })
 }
 
@@ -69,50 +83,81 @@ fn normal(path: &[u8]) -> Vec<u8> {
 pub struct Walk<'a> {
     fs: &'a Fs,
     first: Option<Entry>,
+    /// Path of the innermost open directory.
+    path: Vec<u8>,
     open: Vec<Open>,
+    /// Directories that have been entered: a damaged volume may have one in itself, or under two names.
+    entered: HashSet<Ino>,
 }
 
 /// A directory that is being walked.
 struct Open {
     ino: Ino,
-    path: Vec<u8>,
+    /// Length of its path, which begins the path of all directories inside.
+    path_len: usize,
     after: Cookie,
     page: std::vec::IntoIter<<Listing as IntoIterator>::Item>,
 }
 
 impl Walk<'_> {
-    fn enter(&mut self, entry: &Entry) {
-        if entry.attr.kind == FileKind::Directory {
-            self.open.push(Open {
-                ino: entry.attr.ino,
-                path: entry.path.clone(),
-                after: Cookie(0),
-                page: Vec::new().into_iter(),
-            });
+    /// Opens an entry if it is a directory, or says why it cannot.
+    fn enter(&mut self, entry: &Entry) -> Result<(), FsError> {
+        if entry.attr.kind != FileKind::Directory {
+            return Ok(());
         }
+        if self.open.len() >= DEPTH_MAX {
+            return Err(corrupt(entry.attr.ino, "it lies too deep"));
+        }
+        if !self.entered.insert(entry.attr.ino) {
+            return Err(corrupt(entry.attr.ino, "the directory has two paths"));
+        }
+        if self.open.len() >= PAGES_KEPT
+            && let Some(outer) = self.open.last_mut()
+        {
+            outer.page = Vec::new().into_iter();
+        }
+        self.path.clone_from(&entry.path);
+        self.open.push(Open {
+            ino: entry.attr.ino,
+            path_len: entry.path.len(),
+            after: Cookie(0),
+            page: Vec::new().into_iter(),
+        });
+        Ok(())
+    }
+
+    fn leave(&mut self) {
+        self.open.pop();
+        let outer = self.open.last().map_or(0, |outer| outer.path_len);
+        self.path.truncate(outer);
     }
 
     /// Returns the next entry of the innermost directory, if it has one.
     fn step(&mut self) -> Option<Result<Entry, FsError>> {
         let open = self.open.last_mut()?;
         if open.page.as_slice().is_empty() {
-            match self.fs.listing(open.ino, open.after) {
+            match self.fs.confirmed_listing(open.ino, open.after) {
                 Ok(page) => open.page = page.into_iter(),
                 Err(error) => {
-                    self.open.pop();
+                    self.leave();
                     return Some(Err(error));
                 }
             }
         }
         let (cookie, position) = open.page.next()?;
         open.after = cookie;
-        let mut path = open.path.clone();
+        Some(position.and_then(|position| self.entry(&position)))
+    }
+
+    /// Returns an entry of the innermost directory.
+    fn entry(&self, position: &Position) -> Result<Entry, FsError> {
+        let mut path = self.path.clone();
         if !path.is_empty() {
             path.push(b'/');
         }
         path.extend_from_slice(&position.name);
-        let attr = self.fs.getattr(position.ino);
-        Some(attr.map(|attr| Entry { path, attr }))
+        let attr = self.fs.getattr(position.ino)?;
+        Ok(Entry { path, attr })
     }
 }
 
@@ -121,19 +166,13 @@ impl Iterator for Walk<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         if let Some(first) = self.first.take() {
-            self.enter(&first);
-            return Some(Ok(first));
+            return Some(self.enter(&first).map(|()| first));
         }
         while !self.open.is_empty() {
             match self.step() {
-                Some(Ok(entry)) => {
-                    self.enter(&entry);
-                    return Some(Ok(entry));
-                }
+                Some(Ok(entry)) => return Some(self.enter(&entry).map(|()| entry)),
                 Some(error) => return Some(error),
-                None => {
-                    self.open.pop();
-                }
+                None => self.leave(),
             }
         }
         None

@@ -39,7 +39,11 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 fn name() -> impl Strategy<Value = Vec<u8>> {
-    prop::collection::vec(any::<u8>(), 1..=NAME_MAX)
+    let byte = prop_oneof![1..b'/', b'/' + 1..=u8::MAX];
+    let name = prop::collection::vec(byte, 1..=NAME_MAX);
+    name.prop_filter("every directory has it", |name| {
+        !matches!(&name[..], b"." | b"..")
+    })
 }
 
 proptest! {
@@ -162,6 +166,30 @@ fn names_are_never_empty_and_never_too_long() {
         assert!(parse_dirent(&dirent(Ino(1), &vec![b'n'; len])).is_err());
         assert!(parse_xattr(&xattr(Ino(1), &vec![b'n'; len])).is_err());
     }
+}
+
+#[test]
+fn names_that_posix_forbids_are_refused() {
+    for (name, fault) in [
+        (&b"."[..], NameFault::Dots),
+        (b"..", NameFault::Dots),
+        (b"", NameFault::Empty),
+        (b"/", NameFault::Slash),
+        (b"../a", NameFault::Slash),
+        (b"a/", NameFault::Slash),
+        (b"a\0b", NameFault::Nul),
+        (&[b'n'; 256], NameFault::TooLong { len: 256 }),
+    ] {
+        let key = dirent(Ino(7), name);
+        let what = "dirent key";
+        assert_eq!(parse_dirent(&key), Err(FormatError::Name { what, fault }));
+        assert_eq!(parse_dirent_of_any_name(&key), Ok((Ino(7), name)));
+    }
+    for name in [&b"..."[..], b".a", b" ", b"\\", b"\n", &[255; NAME_MAX]] {
+        assert_eq!(parse_dirent(&dirent(Ino(7), name)), Ok((Ino(7), name)));
+    }
+    assert!(parse_xattr(&xattr(Ino(7), b"user.a/b")).is_ok());
+    assert!(parse_xattr(&xattr(Ino(7), b"user.a\0user.b")).is_err());
 }
 
 #[test]

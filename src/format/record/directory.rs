@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes};
 
 use super::{FileKind, Record, VERSION};
-use crate::format::{Cookie, FormatError, Ino, NAME_MAX, wire::Reader};
+use crate::format::{Cookie, FormatError, Ino, NameFault, wire::Reader};
 
 /// A directory entry by name: `b'd' parent name`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub struct Position {
     pub ino: Ino,
     /// What that inode is.
     pub kind: FileKind,
-    /// The name: 1 to 255 bytes without `/` and NUL.
+    /// The name: 1 to 255 bytes without `/` and NUL, and neither `.` nor `..`.
     pub name: Vec<u8>,
 }
 
@@ -66,11 +66,11 @@ impl Record for Position {
         let kind = FileKind::take(&mut reader)?;
         let ino = Ino(reader.u64()?);
         let name = reader.rest().to_vec();
-        if name.is_empty() || name.len() > NAME_MAX {
-            return Err(reader.bad("name of length", name.len() as u64));
-        }
-        if let Some(byte) = name.iter().find(|byte| matches!(byte, b'/' | 0)) {
-            return Err(reader.bad("name with byte", *byte));
+        if let Some(fault) = NameFault::of_entry(&name) {
+            return Err(FormatError::Name {
+                what: "position",
+                fault,
+            });
         }
         Ok(Self { ino, kind, name })
     }

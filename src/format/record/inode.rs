@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes};
 
 use super::{Record, VERSION};
-use crate::format::{Cookie, FormatError, Ino, wire::Reader};
+use crate::format::{Cookie, FormatError, Ino, NameFault, TARGET_MAX, wire::Reader};
 
 /// Nanoseconds and seconds since the epoch; `nanos < 1_000_000_000`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,7 +84,7 @@ pub enum Inline {
     None,
     /// All bytes of a small regular file, as long as the file's size or shorter (the rest is zeros).
     Data(Vec<u8>),
-    /// A symbolic link's target.
+    /// A symbolic link's target: 1 to 4095 bytes without NUL.
     Target(Vec<u8>),
 }
 
@@ -104,7 +104,16 @@ impl Inline {
         match reader.u8()? {
             0 => Ok(Self::None),
             1 => Ok(Self::Data(reader.rest().to_vec())),
-            2 => Ok(Self::Target(reader.rest().to_vec())),
+            2 => {
+                let target = reader.rest();
+                match NameFault::of_bytes(target, TARGET_MAX) {
+                    Some(fault) => Err(FormatError::Name {
+                        what: "symlink target",
+                        fault,
+                    }),
+                    None => Ok(Self::Target(target.to_vec())),
+                }
+            }
             other => Err(reader.bad("inline tag", other)),
         }
     }

@@ -3,7 +3,9 @@ use std::fmt::Debug;
 use proptest::prelude::*;
 
 use super::*;
-use crate::format::{Cookie, Ino, MemberIndex, NAME_MAX, SegmentId, ShardIndex, StripeId};
+use crate::format::{
+    Cookie, Ino, MemberIndex, NAME_MAX, NameFault, SegmentId, ShardIndex, StripeId,
+};
 
 fn time() -> impl Strategy<Value = Timestamp> {
     (any::<i64>(), 0..1_000_000_000_u32).prop_map(|(seconds, nanos)| Timestamp { seconds, nanos })
@@ -29,7 +31,7 @@ fn inline() -> impl Strategy<Value = Inline> {
     prop_oneof![
         Just(Inline::None),
         blob().prop_map(Inline::Data),
-        blob().prop_map(Inline::Target),
+        prop::collection::vec(1..=u8::MAX, 1..100).prop_map(Inline::Target),
     ]
 }
 
@@ -60,7 +62,9 @@ prop_compose! {
 
 prop_compose! {
     fn name()(name in prop::collection::vec(any::<u8>(), 1..=NAME_MAX)) -> Vec<u8> {
-        name.into_iter().map(|byte| if matches!(byte, 0 | b'/') { b'-' } else { byte }).collect()
+        let name = name.into_iter();
+        let name: Vec<u8> = name.map(|byte| if matches!(byte, 0 | b'/') { b'-' } else { byte }).collect();
+        if matches!(&name[..], b"." | b"..") { b"...".to_vec() } else { name }
     }
 }
 
@@ -321,5 +325,59 @@ fn stripes_that_no_volume_can_have_are_refused() {
             matches!(decoded, Err(FormatError::Field { .. })),
             "{decoded:?}"
         );
+    }
+}
+
+#[test]
+fn names_and_targets_that_posix_forbids_are_refused() {
+    let position = |name: &[u8]| {
+        let entry = Position {
+            ino: Ino(7),
+            kind: FileKind::Directory,
+            name: name.to_vec(),
+        };
+        Position::decode(&entry.encode())
+    };
+    let what = "position";
+    for (name, fault) in [
+        (&b"."[..], NameFault::Dots),
+        (b"..", NameFault::Dots),
+        (b"", NameFault::Empty),
+        (b"../a", NameFault::Slash),
+        (b"a\0", NameFault::Nul),
+        (&[b'n'; 256], NameFault::TooLong { len: 256 }),
+    ] {
+        assert_eq!(position(name), Err(FormatError::Name { what, fault }));
+    }
+    assert!(position(b"...").is_ok());
+    let symlink = |target: &[u8]| {
+        let mut value = sample_symlink();
+        value.inline = Inline::Target(target.to_vec());
+        Inode::decode(&value.encode())
+    };
+    assert!(symlink(b"../a").is_ok());
+    for target in [&b""[..], b"a\0b", &[b't'; 4096]] {
+        assert!(symlink(target).is_err(), "{} bytes", target.len());
+    }
+}
+
+fn sample_symlink() -> Inode {
+    let time = Timestamp::default();
+    Inode {
+        kind: FileKind::Symlink,
+        permissions: 0o777,
+        uid: 0,
+        gid: 0,
+        links: 1,
+        rdev: 0,
+        size: 1,
+        allocated_bytes: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        parent: Ino(0),
+        next_cookie: Cookie(0),
+        inline: Inline::None,
     }
 }

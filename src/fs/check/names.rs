@@ -1,14 +1,14 @@
 //! Names against inodes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::format::record::{Dirent, FileKind, Inode, Position};
-use crate::format::{Cookie, Ino, Record, key};
+use crate::format::{Cookie, FormatError, Ino, NameFault, Record, key};
 
 use super::super::edit::Edit;
 use super::super::names::FIRST_COOKIE;
 use super::super::{FsError, read_inode};
-use super::{Check, FindingKind};
+use super::{Check, Cursor, FindingKind};
 
 /// What the entries of one directory come to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,12 +18,43 @@ struct Entries {
     last_cookie: u64,
 }
 
+/// Name under which a directory stays.
+struct Home {
+    parent: Ino,
+    name: Vec<u8>,
+    /// Whether the directory's inode records this parent.
+    is_recorded: bool,
+}
+
 /// What all names come to.
 #[derive(Default)]
 pub(super) struct Names {
     /// Names of each inode.
     counts: HashMap<Ino, u32>,
     directories: HashMap<Ino, Entries>,
+    /// The name of each directory, the root excepted.
+    homes: BTreeMap<Ino, Home>,
+}
+
+impl Names {
+    /// Chooses between the names of a directory. Returns the one that is surplus, if it has two: it keeps
+    /// the first in the parent that it records, else the first of all.
+    fn choose(&mut self, ino: Ino, found: Home) -> Option<(Ino, Vec<u8>)> {
+        let Some(home) = self.homes.get_mut(&ino) else {
+            self.homes.insert(ino, found);
+            return None;
+        };
+        if home.is_recorded || !found.is_recorded {
+            return Some((found.parent, found.name));
+        }
+        let surplus = std::mem::replace(home, found);
+        // It was counted when it was found.
+        *self.counts.entry(ino).or_default() -= 1;
+        let entries = self.directories.entry(surplus.parent).or_default();
+        entries.count -= 1;
+        entries.subdirectories -= 1;
+        Some((surplus.parent, surplus.name))
+    }
 }
 
 /// Checks each name against the inode it leads to and its place in the listing, and counts.
@@ -31,7 +62,11 @@ pub(super) fn check_entries(check: &mut Check<'_>) -> Result<Names, FsError> {
     let mut names = Names::default();
     let range = (key::dirents(Ino(0)).0, key::dirents(Ino(u64::MAX)).1);
     check.each(range, |check, key, value| {
-        let Some((parent, name)) = check.decoded(key::parse_dirent(key), None) else {
+        let parsed = key::parse_dirent(key);
+        if let Err(FormatError::Name { fault, .. }) = parsed {
+            return check_bad_name(check, key, fault);
+        }
+        let Some((parent, name)) = check.decoded(parsed, None) else {
             return Ok(());
         };
         let Some(entry) = check.decoded(Dirent::decode(value), Some(parent)) else {
@@ -39,7 +74,17 @@ pub(super) fn check_entries(check: &mut Check<'_>) -> Result<Names, FsError> {
         };
         check_entry(check, &mut names, (parent, name), entry)
     })?;
+    check_parents(check, &names)?;
     Ok(names)
+}
+
+/// Takes a name away that no entry may have. An inode without another name gets one in the root directory
+/// when its own turn comes.
+fn check_bad_name(check: &mut Check<'_>, key: &[u8], fault: NameFault) -> Result<(), FsError> {
+    let (parent, name) = key::parse_dirent_of_any_name(key)?;
+    let mut mend = Edit::default();
+    mend.delete_name(parent, name);
+    check.mendable(FindingKind::BadName(fault), Some(parent), mend)
 }
 
 fn check_entry(
@@ -49,7 +94,19 @@ fn check_entry(
     mut entry: Dirent,
 ) -> Result<(), FsError> {
     match read_inode(check.pipeline, entry.ino) {
-        Ok(Some(inode)) => check_named(check, (parent, name), &mut entry, inode)?,
+        Ok(Some(inode)) => {
+            check_named(check, (parent, name), &mut entry, &inode)?;
+            if inode.kind == FileKind::Directory {
+                let found = Home {
+                    parent,
+                    name: name.to_vec(),
+                    is_recorded: inode.parent == parent,
+                };
+                if !check_only_name(check, names, entry.ino, found)? {
+                    return Ok(());
+                }
+            }
+        }
         Ok(None) => {
             let mut mend = Edit::default();
             mend.delete_entry(parent, name, entry.cookie);
@@ -69,23 +126,60 @@ fn check_entry(
     Ok(())
 }
 
-/// Checks what a name says of its inode, and what the inode says of where its name is.
+/// Checks that a directory has no other name, and takes the surplus one away. Says whether the name that
+/// was found is the one that stays.
+fn check_only_name(
+    check: &mut Check<'_>,
+    names: &mut Names,
+    ino: Ino,
+    found: Home,
+) -> Result<bool, FsError> {
+    let surplus = if ino == Ino::ROOT {
+        Some((found.parent, found.name.clone()))
+    } else {
+        names.choose(
+            ino,
+            Home {
+                name: found.name.clone(),
+                ..found
+            },
+        )
+    };
+    let Some((parent, name)) = surplus else {
+        return Ok(true);
+    };
+    let stays = (parent, &name) != (found.parent, &found.name);
+    let mut mend = Edit::default();
+    mend.delete_name(parent, &name);
+    check.mendable(FindingKind::DirectoryNamedTwice, Some(ino), mend)?;
+    Ok(stays)
+}
+
+/// Checks what a name says of its inode.
 fn check_named(
     check: &mut Check<'_>,
     (parent, name): (Ino, &[u8]),
     entry: &mut Dirent,
-    inode: Inode,
+    inode: &Inode,
 ) -> Result<(), FsError> {
-    if inode.kind != entry.kind {
-        entry.kind = inode.kind;
-        let mut mend = Edit::default();
-        mend.put_entry(parent, name, entry);
-        check.mendable(FindingKind::NameOfOtherKind, Some(entry.ino), mend)?;
+    if inode.kind == entry.kind {
+        return Ok(());
     }
-    if inode.kind == FileKind::Directory && inode.parent != parent {
-        let mut mend = Edit::default();
-        mend.put_inode(entry.ino, &Inode { parent, ..inode });
-        check.mendable(FindingKind::WrongParent, Some(entry.ino), mend)?;
+    entry.kind = inode.kind;
+    let mut mend = Edit::default();
+    mend.put_entry(parent, name, entry);
+    check.mendable(FindingKind::NameOfOtherKind, Some(entry.ino), mend)
+}
+
+/// Checks that each directory records the one in which it has its name.
+fn check_parents(check: &mut Check<'_>, names: &Names) -> Result<(), FsError> {
+    for (&ino, home) in names.homes.iter().filter(|(_, home)| !home.is_recorded) {
+        if let Some(inode) = record_of(check, ino)? {
+            let parent = home.parent;
+            let mut mend = Edit::default();
+            mend.put_inode(ino, &Inode { parent, ..inode });
+            check.mendable(FindingKind::WrongParent, Some(ino), mend)?;
+        }
     }
     Ok(())
 }
@@ -125,23 +219,29 @@ pub(super) fn check_positions(check: &mut Check<'_>) -> Result<(), FsError> {
         let Some((parent, cookie)) = check.decoded(key::parse_position(key), None) else {
             return Ok(());
         };
-        let Some(position) = check.decoded(Position::decode(value), Some(parent)) else {
+        let mut mend = Edit::default();
+        mend.delete_position(parent, cookie);
+        let position = Position::decode(value);
+        if let Err(FormatError::Name { fault, .. }) = position {
+            return check.mendable(FindingKind::BadName(fault), Some(parent), mend);
+        }
+        let Some(position) = check.decoded(position, Some(parent)) else {
             return Ok(());
         };
         let entry = check.pipeline.get(&key::dirent(parent, &position.name))?;
-        let entry = entry.map(|value| Dirent::decode(&value));
-        if entry.is_some_and(|entry| entry.is_ok_and(|entry| entry.cookie == cookie)) {
-            return Ok(());
-        }
-        let mut mend = Edit::default();
-        mend.delete_position(parent, cookie);
-        check.mendable(FindingKind::PositionWithoutName, Some(parent), mend)
+        let kind = match entry.map(|value| Dirent::decode(&value)) {
+            Some(Ok(entry)) if entry.cookie == cookie => return Ok(()),
+            Some(Ok(_)) => FindingKind::DuplicateName,
+            Some(Err(_)) | None => FindingKind::PositionWithoutName,
+        };
+        check.mendable(kind, Some(parent), mend)
     })
 }
 
 /// Checks each inode against the names counted.
 pub(super) fn check_inodes(check: &mut Check<'_>, names: &Names) -> Result<(), FsError> {
-    let mut below_root = HashSet::from([Ino::ROOT]);
+    let mut ways = Ways::default();
+    let mut unreachable = Vec::new();
     check.each(key::inodes(), |check, key, value| {
         let Some(ino) = check.decoded(key::parse_inode(key), None) else {
             return Ok(());
@@ -160,7 +260,10 @@ pub(super) fn check_inodes(check: &mut Check<'_>, names: &Names) -> Result<(), F
             if count == 0 && ino != Ino::ROOT {
                 return adopt(check, ino);
             }
-            return check_below_root(check, &mut below_root, ino);
+            if ways.follow(check, ino)? != Way::Root {
+                unreachable.push(ino);
+            }
+            return Ok(());
         }
         if names.directories.contains_key(&ino) {
             check.lost(FindingKind::NamesOutsideDirectory, Some(ino));
@@ -175,6 +278,10 @@ pub(super) fn check_inodes(check: &mut Check<'_>, names: &Names) -> Result<(), F
             }
         }
     })?;
+    ways.looping.clear();
+    for ino in unreachable {
+        bring_below_root(check, &mut ways, ino)?;
+    }
     if !check.is_there(&key::inode(Ino::ROOT))? {
         check.lost(FindingKind::NoRoot, Some(Ino::ROOT));
     }
@@ -218,7 +325,7 @@ fn check_directory(
     let entries = names.directories.get(&ino).copied().unwrap_or_default();
     if inode.size != entries.count || inode.next_cookie.0 <= entries.last_cookie {
         inode.size = entries.count;
-        let free = Cookie(entries.last_cookie + 1).max(FIRST_COOKIE);
+        let free = Cookie(entries.last_cookie.saturating_add(1)).max(FIRST_COOKIE);
         inode.next_cookie = inode.next_cookie.max(free);
         let mut mend = Edit::default();
         mend.put_inode(ino, &inode);
@@ -246,55 +353,170 @@ fn set_links(
 
 /// Gives an inode without a name one in the root directory.
 fn adopt(check: &mut Check<'_>, ino: Ino) -> Result<(), FsError> {
-    let (Some(mut root), Some(mut inode)) = (record_of(check, Ino::ROOT)?, record_of(check, ino)?)
-    else {
+    let mut mend = Edit::default();
+    if let Some(inode) = record_of(check, ino)?
+        && put_into_root(check, &mut mend, ino, inode)?
+    {
+        check.mendable(FindingKind::Nameless, Some(ino), mend)
+    } else {
         check.lost(FindingKind::Nameless, Some(ino));
-        return Ok(());
+        Ok(())
+    }
+}
+
+/// Puts a name in the root directory for an inode into an edit; says whether there is a root directory.
+fn put_into_root(
+    check: &Check<'_>,
+    mend: &mut Edit,
+    ino: Ino,
+    mut inode: Inode,
+) -> Result<bool, FsError> {
+    let Some(mut root) = record_of(check, Ino::ROOT)? else {
+        return Ok(false);
     };
-    let name = format!("lost+found-{ino}");
+    let name = free_name(check, ino)?;
     let entry = Dirent {
         ino,
         kind: inode.kind,
         cookie: root.next_cookie,
     };
-    root.next_cookie = Cookie(root.next_cookie.0 + 1);
-    root.size += 1;
+    root.next_cookie = Cookie(root.next_cookie.0.saturating_add(1));
+    root.size = root.size.saturating_add(1);
     if inode.kind == FileKind::Directory {
-        root.links += 1;
+        root.links = root.links.saturating_add(1);
         inode.parent = Ino::ROOT;
     } else {
         inode.links = 1;
     }
-    let mut mend = Edit::default();
     mend.put_entry(Ino::ROOT, name.as_bytes(), &entry);
     mend.put_inode(ino, &inode);
     mend.put_inode(Ino::ROOT, &root);
-    check.mendable(FindingKind::Nameless, Some(ino), mend)
+    Ok(true)
 }
 
-/// Checks that a directory's parents lead to the root. Those that do are remembered.
-fn check_below_root(
-    check: &mut Check<'_>,
-    below_root: &mut HashSet<Ino>,
-    ino: Ino,
-) -> Result<(), FsError> {
-    let mut way = Vec::new();
-    let mut at = ino;
-    while !below_root.contains(&at) {
-        let parent = record_of(check, at)?.map(|inode| inode.parent);
-        match parent {
-            Some(parent) if !way.contains(&at) => {
-                way.push(at);
-                at = parent;
-            }
-            _ => {
-                check.lost(FindingKind::Unreachable, Some(ino));
-                return Ok(());
-            }
+/// Returns a name that nothing in the root directory has.
+fn free_name(check: &Check<'_>, ino: Ino) -> Result<String, FsError> {
+    let mut name = format!("lost+found-{ino}");
+    let mut attempt = 0_u64;
+    while check.is_there(&key::dirent(Ino::ROOT, name.as_bytes()))? {
+        attempt += 1;
+        name = format!("lost+found-{ino}.{attempt}");
+    }
+    Ok(name)
+}
+
+/// End of the way from a directory through its parents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Root,
+    /// A loop, with one directory of it.
+    Loop(Ino),
+    Missing,
+}
+
+/// Directories whose ways are known, so that each is followed once.
+struct Ways {
+    below_root: HashSet<Ino>,
+    looping: HashSet<Ino>,
+    missing: HashSet<Ino>,
+}
+
+impl Default for Ways {
+    fn default() -> Self {
+        Self {
+            below_root: HashSet::from([Ino::ROOT]),
+            looping: HashSet::new(),
+            missing: HashSet::new(),
         }
     }
-    below_root.extend(way);
-    Ok(())
+}
+
+impl Ways {
+    /// Follows a directory's parents.
+    fn follow(&mut self, check: &Check<'_>, ino: Ino) -> Result<Way, FsError> {
+        let mut passed = HashSet::new();
+        let mut at = ino;
+        let (way, known) = loop {
+            if self.below_root.contains(&at) {
+                break (Way::Root, &mut self.below_root);
+            }
+            if self.missing.contains(&at) {
+                break (Way::Missing, &mut self.missing);
+            }
+            if self.looping.contains(&at) || !passed.insert(at) {
+                break (Way::Loop(at), &mut self.looping);
+            }
+            match record_of(check, at)? {
+                Some(inode) => at = inode.parent,
+                None => break (Way::Missing, &mut self.missing),
+            }
+        };
+        known.extend(passed);
+        Ok(way)
+    }
+}
+
+/// Moves a directory that lies in itself to the root directory, with what it holds.
+fn bring_below_root(check: &mut Check<'_>, ways: &mut Ways, ino: Ino) -> Result<(), FsError> {
+    if !check.repair {
+        check.lost(FindingKind::Unreachable, Some(ino));
+        return Ok(());
+    }
+    let mut mend = Edit::default();
+    let is_mendable = match ways.follow(check, ino)? {
+        // It came with another one.
+        Way::Root => true,
+        Way::Loop(at) => match take_out_of_parent(check, &mut mend, at)? {
+            Some(inode) => put_into_root(check, &mut mend, at, inode)?,
+            None => false,
+        },
+        Way::Missing => false,
+    };
+    if is_mendable {
+        // The directories of a loop now lie below the root.
+        ways.looping.clear();
+        check.mendable(FindingKind::Unreachable, Some(ino), mend)
+    } else {
+        ways.missing.insert(ino);
+        check.lost(FindingKind::Unreachable, Some(ino));
+        Ok(())
+    }
+}
+
+/// Puts the removal of a directory's name into an edit. Returns the directory as it is then, if the name
+/// has been found.
+fn take_out_of_parent(
+    check: &Check<'_>,
+    mend: &mut Edit,
+    ino: Ino,
+) -> Result<Option<Inode>, FsError> {
+    let Some(mut inode) = record_of(check, ino)? else {
+        return Ok(None);
+    };
+    let parent = inode.parent;
+    let (from, end) = key::dirents(parent);
+    let mut cursor = Cursor::new(from, end);
+    while let Some((key, value)) = cursor.next(check.pipeline)? {
+        let (Ok((_, name)), Ok(entry)) = (key::parse_dirent(&key), Dirent::decode(&value)) else {
+            continue;
+        };
+        if entry.ino != ino {
+            continue;
+        }
+        mend.delete_entry(parent, name, entry.cookie);
+        let count_out = |outer: &mut Inode| {
+            outer.size = outer.size.saturating_sub(1);
+            outer.links = outer.links.saturating_sub(1);
+        };
+        if parent == ino {
+            count_out(&mut inode);
+        } else if let Some(mut outer) = record_of(check, parent)? {
+            count_out(&mut outer);
+            mend.put_inode(parent, &outer);
+        }
+        return Ok(Some(inode));
+    }
+    Ok(None)
 }
 
 /// Checks that each attribute belongs to an inode.
