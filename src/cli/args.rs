@@ -358,15 +358,23 @@ pub(super) struct CheckArguments {
 }
 
 /// Copy files out of the directories with no mount, no daemon and no superuser. Writes nothing to
-/// the directories.
+/// the directories, and nothing outside OUT. Exits with 3 if something was left out, with 4 if data is lost.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "cauchyfs extract [OPTIONS] DIR... --to OUT [PATH...]",
     after_help = "Examples:
   cauchyfs extract d0 d1 d3 d5 --to /tmp/out
-  cauchyfs extract d0 d1 d3 d5 --to /tmp/out albums/2024 notes.txt"
+  cauchyfs extract d0 d1 d3 d5 --to /tmp/out albums/2024 notes.txt
+  cauchyfs extract --privileged d0 d1 d3 d5 --to /mnt/system      # a volume that you trust
+
+An OUT that exists, and directories in it, keep their owners, permissions and times. Nothing in it is
+overwritten, and no link in it is followed. The superuser's copies belong to the owners that the volume names."
 )]
 pub(super) struct ExtractArguments {
+    /// Restore setuid and setgid bits, devices, and attributes such as `security.capability`, too. They give
+    /// programs from the volume power over this machine.
+    #[arg(long)]
+    pub(super) privileged: bool,
     /// The volume's directories, as many as it takes.
     #[arg(value_name = "DIR", required = true)]
     pub(super) directories: Vec<PathBuf>,

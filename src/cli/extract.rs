@@ -1,19 +1,26 @@
 //! `cauchyfs extract`: files out of the directories, with no mount, no daemon and no superuser.
 //!
-//! Nothing is written to the members. What an ordinary user may not set (owners, devices, trusted
-//! attributes) is left out; everything else of a file comes along: bytes, holes, hard links,
-//! symlinks, permissions, times, `user.` attributes.
+//! Nothing is written to the members, and nothing outside OUT: see [`target`]. The volume may be anybody's.
+//!
+//! What an ordinary user may not set (owners, devices, trusted attributes) is left out. So is, unless
+//! `--privileged` is given, what gives power to the content of files: setuid and setgid bits, devices, and
+//! attributes of the namespaces `security.` and `trusted.`. Everything else of a file comes along: bytes,
+//! holes, hard links, symlinks, permissions, times, `user.` attributes.
 
-use std::collections::{BTreeSet, HashMap};
-use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+mod left_out;
+mod made;
+mod target;
+mod wanted;
+
+use std::collections::HashMap;
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, symlink};
-use std::path::{Component, Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
+use rustix::fs::{FileType, Timespec, Timestamps};
 
 use super::args::ExtractArguments;
 use super::directories::Directories;
@@ -27,11 +34,19 @@ use crate::fs::tree::{self, Entry};
 use crate::fs::{Attr, Caller, Fs, FsError, Handle, OpenFlags, Whence};
 use crate::fuse::one_line;
 
+use left_out::{LeftOut, is_privileged};
+use made::Made;
+use target::{Identity, Target};
+use wanted::{outermost, shown};
+
 /// Bytes that are read at once: enough for a whole stripe of usual geometries.
 const PIECE_BYTES: usize = 4 << 20;
 
 /// Bytes that are read at once where more could not be read: one bad block costs no more.
 const CAREFUL_BYTES: usize = BLOCK_SIZE;
+
+/// Setuid and setgid.
+const SET_ID_BITS: u16 = 0o6000;
 
 /// Why something was not copied.
 enum Trouble {
@@ -66,10 +81,11 @@ pub(super) fn run(arguments: &ExtractArguments) -> Result<Outcome, Failure> {
     let directories = Directories::find(&arguments.directories)?;
     mounts::refuse_mounted(&directories)?;
     let out = std::path::absolute(out).map_err(Failure::environment)?;
+    let led_to = without_links(&out);
     if let Some(member) = directories
         .present
         .iter()
-        .find(|member| out.starts_with(member))
+        .find(|member| out.starts_with(member) || led_to.starts_with(member))
     {
         return Err(Failure::usage(format!(
             "{} lies inside the member {}, which must stay as it is",
@@ -78,39 +94,74 @@ pub(super) fn run(arguments: &ExtractArguments) -> Result<Outcome, Failure> {
         )));
     }
     let volume = Volume::open_to_look(&directories)?;
-    let outcome = Extraction::new(&volume.fs, out).run(wanted);
+    let outcome = Extraction::new(&volume.fs, &out, wanted, arguments.privileged)
+        .and_then(|extraction| extraction.run(wanted));
     volume.close()?;
     outcome
+}
+
+/// Returns where a path leads that may not exist yet, as far as it can be followed.
+fn without_links(path: &Path) -> PathBuf {
+    let mut above = path.ancestors();
+    let found = above.find_map(|above| Some((above, above.canonicalize().ok()?)));
+    match found.map(|(above, led_to)| (path.strip_prefix(above), led_to)) {
+        Some((Ok(rest), led_to)) => led_to.join(rest),
+        _ => path.to_owned(),
+    }
+}
+
+/// A name that an inode with several names got first.
+struct First {
+    path: Vec<u8>,
+    identity: Identity,
+    /// Names that are still to come.
+    left: u32,
+}
+
+/// A directory that was made and is being filled.
+struct Unfinished {
+    path: Vec<u8>,
+    attr: Attr,
+    identity: Identity,
 }
 
 struct Extraction<'a> {
     fs: &'a Fs,
     out: PathBuf,
+    target: Target,
     superuser: bool,
-    /// Where an inode with several names was written first.
-    linked: HashMap<Ino, PathBuf>,
-    /// Directories, whose times and permissions are set when they are full.
-    unfinished: Vec<(PathBuf, Attr)>,
+    privileged: bool,
+    /// Inodes with several names.
+    linked: HashMap<Ino, First>,
+    /// Directories on the way to the last entry, which get their times and permissions when they are full.
+    unfinished: Vec<Unfinished>,
     files: u64,
     bytes: u64,
     /// Files and directories of which something could not be read.
     lost: u64,
     /// Bytes of files that could not be read.
     missing: u64,
-    /// What could not be made as it is in the volume.
+    /// Things that could not be made as they are in the volume.
     changed: u64,
+    left_out: LeftOut,
     progress: ProgressBar,
     piece: Vec<u8>,
 }
 
 impl<'a> Extraction<'a> {
-    fn new(fs: &'a Fs, out: PathBuf) -> Self {
+    fn new(fs: &'a Fs, out: &Path, wanted: &[PathBuf], privileged: bool) -> Result<Self, Failure> {
         let style = ProgressStyle::with_template("{spinner} {bytes} ({bytes_per_sec}) {wide_msg}")
             .expect("the template is well formed");
-        Self {
+        // With the whole tree, OUT gets the permissions of the volume's root in the end.
+        let is_whole = wanted.is_empty() || outermost(wanted).iter().any(Vec::is_empty);
+        let mode = if is_whole { 0o700 } else { 0o777 };
+        let target = Target::open(out, mode).map_err(|error| unwritable(out, b"", &error))?;
+        Ok(Self {
             fs,
-            out,
+            out: out.to_owned(),
+            target,
             superuser: rustix::process::geteuid().is_root(),
+            privileged,
             linked: HashMap::new(),
             unfinished: Vec::new(),
             files: 0,
@@ -118,22 +169,29 @@ impl<'a> Extraction<'a> {
             lost: 0,
             missing: 0,
             changed: 0,
+            left_out: LeftOut::default(),
             // Goes to standard error, and is hidden unless that is a terminal.
             progress: ProgressBar::new_spinner().with_style(style),
             piece: vec![0; PIECE_BYTES],
-        }
+        })
     }
 
     fn run(mut self, wanted: &[PathBuf]) -> Result<Outcome, Failure> {
-        fs::create_dir_all(&self.out).map_err(|error| self.unwritable(&self.out, &error))?;
+        self.copy_out(wanted)?;
+        self.progress.finish_and_clear();
+        println!("{}", self.summary());
+        Ok(self.outcome())
+    }
+
+    /// Copies what is wanted; everything if nothing is named.
+    fn copy_out(&mut self, wanted: &[PathBuf]) -> Result<(), Failure> {
         if wanted.is_empty() {
             self.subtree(b"")?;
         }
         for inside in outermost(wanted) {
             tree::resolve(self.fs, &inside).map_err(|error| match error {
                 FsError::NotFound | FsError::NotDirectory => {
-                    let shown = String::from_utf8_lossy(&inside);
-                    Failure::usage(format!("there is no {shown} in the volume"))
+                    Failure::usage(format!("there is no {} in the volume", shown(&inside)))
                         .advise("name paths from the root of the volume, without the mountpoint")
                 }
                 error => fs_failure(&error),
@@ -141,34 +199,44 @@ impl<'a> Extraction<'a> {
             self.parents(&inside)?;
             self.subtree(&inside)?;
         }
-        for (path, attr) in std::mem::take(&mut self.unfinished).into_iter().rev() {
-            let finished = self.finish(&path, &attr);
-            self.go_on(&path, finished)?;
+        while let Some(full) = self.unfinished.pop() {
+            self.finish_directory(&full)?;
         }
-        self.progress.finish_and_clear();
+        Ok(())
+    }
+
+    fn summary(&self) -> String {
         let (files, bytes) = (format_count(self.files, "file"), format_size(self.bytes));
-        println!("{files}, {bytes}");
+        let mut lines = vec![format!("{files}, {bytes}")];
         if self.lost > 0 {
             let (lost, missing) = (self.lost, format_size(self.missing));
-            println!("{lost} of them incomplete, {missing} missing");
+            lines.push(format!("{lost} of them incomplete, {missing} missing"));
         }
-        Ok(if self.lost > 0 {
+        if !self.left_out.is_empty() {
+            lines.push(self.left_out.to_string());
+        }
+        lines.join("\n")
+    }
+
+    fn outcome(&self) -> Outcome {
+        if self.lost > 0 {
             Outcome::Lost
-        } else if self.changed > 0 {
+        } else if self.changed > 0 || !self.left_out.is_empty() {
             Outcome::Degraded
         } else {
             Outcome::Done
-        })
+        }
     }
 
     /// Makes the directories above a path that was asked for.
     fn parents(&mut self, inside: &[u8]) -> Result<(), Failure> {
         for end in (0..inside.len()).filter(|&at| inside[at] == b'/') {
-            let parent = inside[..end].to_vec();
-            let attr = tree::resolve(self.fs, &parent).map_err(|error| fs_failure(&error))?;
-            let entry = Entry { path: parent, attr };
-            let done = self.entry(&entry);
-            self.go_on(&self.target(&entry), done)?;
+            let path = inside[..end].to_vec();
+            if self.unfinished.iter().any(|open| open.path == path) {
+                continue;
+            }
+            let attr = tree::resolve(self.fs, &path).map_err(|error| fs_failure(&error))?;
+            self.take(&Entry { path, attr })?;
         }
         Ok(())
     }
@@ -176,132 +244,159 @@ impl<'a> Extraction<'a> {
     fn subtree(&mut self, inside: &[u8]) -> Result<(), Failure> {
         for entry in tree::walk(self.fs, inside).map_err(|error| fs_failure(&error))? {
             match entry {
-                Ok(entry) => {
-                    let done = self.entry(&entry);
-                    self.go_on(&self.target(&entry), done)?;
-                }
+                Ok(entry) => self.take(&entry)?,
                 // The walk knows only below what it was.
-                Err(error) => {
-                    let below = self.out.join(OsStr::from_bytes(inside));
-                    self.go_on(&below, Err(error.into()))?;
-                }
+                Err(error) => self.lose(inside, &error),
             }
         }
         Ok(())
     }
 
-    /// Counts and names what cannot be read, and ends only at what cannot be written.
-    fn go_on(&mut self, target: &Path, done: Result<(), Trouble>) -> Result<(), Failure> {
+    /// Copies an entry. Counts and names what cannot be read, and fails only at what cannot be written.
+    fn take(&mut self, entry: &Entry) -> Result<(), Failure> {
+        self.leave_until(&entry.path)?;
+        let done = self.entry(entry);
+        self.go_on(&entry.path, done)
+    }
+
+    fn go_on(&mut self, path: &[u8], done: Result<(), Trouble>) -> Result<(), Failure> {
         match done {
             Ok(()) => Ok(()),
             Err(Trouble::Target(failure)) => Err(failure),
             Err(Trouble::Volume(error)) => {
-                self.lose(target, &error);
+                self.lose(path, &error);
                 Ok(())
             }
         }
     }
 
-    fn lose(&mut self, target: &Path, error: &FsError) {
+    fn lose(&mut self, path: &[u8], error: &FsError) {
         self.lost += 1;
-        let shown = target.display();
+        let shown = place(&self.out, path);
         warn(format_args!("{shown} is incomplete: {}", one_line(error)));
     }
 
-    fn target(&self, entry: &Entry) -> PathBuf {
-        self.out.join(OsStr::from_bytes(&entry.path))
+    /// Takes note of what cannot be as it is in the volume.
+    fn change(&mut self, path: &[u8], what: &str, error: &io::Error) {
+        self.changed += 1;
+        let shown = place(&self.out, path);
+        warn(format_args!("{shown}: cannot set {what}: {error}"));
+    }
+
+    fn unwritable(&self, path: &[u8], error: &io::Error) -> Failure {
+        unwritable(&self.out, path, error)
     }
 
     fn entry(&mut self, entry: &Entry) -> Result<(), Trouble> {
-        let target = self.target(entry);
-        self.progress
-            .set_message(String::from_utf8_lossy(&entry.path).into_owned());
-        let is_directory = entry.attr.kind == FileKind::Directory;
-        if !is_directory && let Some(first) = self.linked.get(&entry.attr.ino) {
-            return fs::hard_link(first, &target)
-                .map_err(|error| self.unwritable(&target, &error).into());
-        }
-        self.make(&target, &entry.attr)?;
-        if is_directory {
-            self.unfinished.push((target, entry.attr));
+        let (path, attr) = (&entry.path, &entry.attr);
+        self.progress.set_message(shown(path));
+        if attr.kind == FileKind::Directory {
+            let made = self.target.directory(path);
+            if let Some(identity) = made.map_err(|error| self.unwritable(path, &error))? {
+                self.unfinished.push(Unfinished {
+                    path: path.clone(),
+                    attr: *attr,
+                    identity,
+                });
+            }
             return Ok(());
         }
-        // A device may have been left out.
-        if target.symlink_metadata().is_err() {
+        if self.link(path, attr.ino)? {
             return Ok(());
         }
+        let Some(made) = self.make(path, attr)? else {
+            return Ok(());
+        };
         self.files += 1;
-        if entry.attr.links > 1 {
-            self.linked.insert(entry.attr.ino, target.clone());
+        if attr.links > 1 {
+            let stat = made.stat().map_err(|error| self.unwritable(path, &error))?;
+            let first = First {
+                path: path.clone(),
+                identity: Identity::of(&stat),
+                left: attr.links - 1,
+            };
+            self.linked.insert(attr.ino, first);
         }
-        self.finish(&target, &entry.attr)?;
-        Ok(())
+        Ok(self.finish(path, &made, attr)?)
     }
 
-    fn make(&mut self, target: &Path, attr: &Attr) -> Result<(), Trouble> {
-        let made = match attr.kind {
-            FileKind::Directory => match DirBuilder::new().mode(0o700).create(target) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && target.is_dir() => {
-                    Ok(())
-                }
-                made => made,
-            },
+    /// Gives an inode that has been copied another name; says whether it has been.
+    fn link(&mut self, path: &[u8], ino: Ino) -> Result<bool, Failure> {
+        let Some(first) = self.linked.get_mut(&ino) else {
+            return Ok(false);
+        };
+        let linked = self.target.link(&first.path, first.identity, path);
+        first.left -= 1;
+        if first.left == 0 {
+            self.linked.remove(&ino);
+        }
+        linked.map_err(|error| self.unwritable(path, &error))?;
+        Ok(true)
+    }
+
+    /// Makes anything but a directory; a device may be left out.
+    fn make(&mut self, path: &[u8], attr: &Attr) -> Result<Option<Made>, Trouble> {
+        let (kind, device) = match attr.kind {
+            FileKind::Regular => return Ok(Some(self.regular(path, attr)?)),
+            // Those are made before, and finished when they are full.
+            FileKind::Directory => return Ok(None),
             FileKind::Symlink => {
-                let link = self.fs.readlink(attr.ino)?;
-                symlink(OsStr::from_bytes(&link), target)
+                let leads_to = self.fs.readlink(attr.ino)?;
+                let made = self.target.symlink(path, &leads_to);
+                return Ok(Some(made.map_err(|error| self.unwritable(path, &error))?));
             }
-            FileKind::Regular => return self.regular(target, attr),
-            FileKind::Fifo => make_node(target, FileType::Fifo, 0),
-            FileKind::Socket => make_node(target, FileType::Socket, 0),
+            FileKind::CharDevice | FileKind::BlockDevice if !self.privileged => {
+                self.left_out.devices += 1;
+                return Ok(None);
+            }
             FileKind::CharDevice | FileKind::BlockDevice if !self.superuser => {
                 self.changed += 1;
+                let shown = place(&self.out, path);
                 warn(format_args!(
-                    "{} is a device; only the superuser can make it",
-                    target.display()
+                    "{shown} is a device; only the superuser can make it"
                 ));
-                return Ok(());
+                return Ok(None);
             }
-            FileKind::CharDevice => make_node(target, FileType::CharacterDevice, attr.rdev),
-            FileKind::BlockDevice => make_node(target, FileType::BlockDevice, attr.rdev),
+            FileKind::Fifo => (FileType::Fifo, 0),
+            FileKind::Socket => (FileType::Socket, 0),
+            FileKind::CharDevice => (FileType::CharacterDevice, attr.rdev),
+            FileKind::BlockDevice => (FileType::BlockDevice, attr.rdev),
         };
-        made.map_err(|error| self.unwritable(target, &error).into())
+        let made = self.target.node(path, kind, device);
+        Ok(Some(made.map_err(|error| self.unwritable(path, &error))?))
     }
 
-    /// Writes a file that nobody else may read before it has its own permissions.
-    fn regular(&mut self, target: &Path, attr: &Attr) -> Result<(), Trouble> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(target)
-            .map_err(|error| self.unwritable(target, &error))?;
+    /// Writes a file that no other user may read before it has its own permissions.
+    fn regular(&mut self, path: &[u8], attr: &Attr) -> Result<Made, Trouble> {
+        let made = self.target.file(path);
+        let file = made.map_err(|error| self.unwritable(path, &error))?;
+        match self.content(&file, path, attr) {
+            // What there is of it is finished like any other file.
+            Err(Trouble::Volume(error)) => self.lose(path, &error),
+            copied => copied?,
+        }
+        Ok(file.into())
+    }
+
+    fn content(&mut self, file: &File, path: &[u8], attr: &Attr) -> Result<(), Trouble> {
         let flags = OpenFlags {
             read: true,
             ..OpenFlags::default()
         };
         let handle = self.fs.open_file(&Caller::ROOT, attr.ino, flags)?;
-        let copied = self.copy(&file, handle, target, attr.size);
+        let copied = self.copy(file, handle, path, attr.size);
         self.fs.release(handle)?;
-        file.set_len(attr.size)
-            .map_err(|error| self.unwritable(target, &error))?;
-        match copied {
-            // What there is of it is finished like any other file.
-            Err(Trouble::Volume(error)) => {
-                self.lose(target, &error);
-                Ok(())
+        match file.set_len(attr.size) {
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                return Err(FsError::FileTooBig.into());
             }
-            copied => copied,
+            set => set.map_err(|error| self.unwritable(path, &error))?,
         }
+        copied
     }
 
     /// Copies data and leaves holes; what cannot be read becomes a hole, and is counted and named.
-    fn copy(
-        &mut self,
-        file: &File,
-        handle: Handle,
-        target: &Path,
-        size: u64,
-    ) -> Result<(), Trouble> {
+    fn copy(&mut self, file: &File, handle: Handle, path: &[u8], size: u64) -> Result<(), Trouble> {
         let mut offset = 0;
         let mut first_error = None;
         while offset < size {
@@ -322,7 +417,7 @@ impl<'a> Extraction<'a> {
                     Ok(0) => break,
                     Ok(read) => {
                         file.write_all_at(&self.piece[..read], offset)
-                            .map_err(|error| self.unwritable(target, &error))?;
+                            .map_err(|error| self.unwritable(path, &error))?;
                         self.bytes += read as u64;
                         self.progress.inc(read as u64);
                         offset += read as u64;
@@ -343,27 +438,64 @@ impl<'a> Extraction<'a> {
         first_error.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Sets what a finished file carries besides its bytes.
-    fn finish(&mut self, target: &Path, attr: &Attr) -> Result<(), Trouble> {
-        // A change of owner takes capabilities away, one of permissions fits the ACL to them.
-        self.own(target, attr)
-            .map_err(|error| self.unwritable(target, &error))?;
-        let attributes = self.attributes(target, attr);
-        permit(target, attr)
-            .and_then(|()| stamp(target, attr))
-            .map_err(|error| self.unwritable(target, &error))?;
-        Ok(attributes?)
-    }
-
-    fn own(&self, target: &Path, attr: &Attr) -> io::Result<()> {
-        if self.superuser {
-            std::os::unix::fs::lchown(target, Some(attr.uid), Some(attr.gid))?;
+    /// Finishes the directories that the walk has left.
+    fn leave_until(&mut self, path: &[u8]) -> Result<(), Failure> {
+        let is_below = |outer: &[u8]| {
+            let rest = path.strip_prefix(outer);
+            outer.is_empty() || rest.is_some_and(|rest| rest.first() == Some(&b'/'))
+        };
+        while let Some(full) = self.unfinished.pop_if(|last| !is_below(&last.path)) {
+            self.finish_directory(&full)?;
         }
         Ok(())
     }
 
+    fn finish_directory(&mut self, full: &Unfinished) -> Result<(), Failure> {
+        let path = &full.path;
+        let made = self.target.made_directory(path, full.identity);
+        let made = made.map_err(|error| self.unwritable(path, &error))?;
+        let finished = self.finish(path, &made, &full.attr);
+        self.go_on(path, finished.map_err(Trouble::Volume))
+    }
+
+    /// Sets what a finished file carries besides its bytes.
+    fn finish(&mut self, path: &[u8], made: &Made, attr: &Attr) -> Result<(), FsError> {
+        // A change of owner takes capabilities away, one of permissions fits the ACL to them.
+        let mut permissions = self.permissions(attr);
+        if self.superuser
+            && let Err(error) = made.set_owner(attr.uid, attr.gid)
+        {
+            // These bits would lend the power of the user who extracts.
+            permissions &= !SET_ID_BITS;
+            self.change(path, "the owner", &error);
+        }
+        let attributes = self.attributes(path, made, attr);
+        if attr.kind != FileKind::Symlink
+            && let Err(error) = made.set_permissions(permissions)
+        {
+            self.change(path, "the permissions", &error);
+        }
+        let times = Timestamps {
+            last_access: timespec(attr.atime),
+            last_modification: timespec(attr.mtime),
+        };
+        if let Err(error) = made.set_times(&times) {
+            self.change(path, "the times", &error);
+        }
+        attributes
+    }
+
+    /// Returns the permissions that a file gets.
+    fn permissions(&mut self, attr: &Attr) -> u16 {
+        if self.privileged || attr.kind == FileKind::Symlink {
+            return attr.permissions;
+        }
+        self.left_out.set_ids += u64::from(attr.permissions & SET_ID_BITS != 0);
+        attr.permissions & !SET_ID_BITS
+    }
+
     /// Sets the extended attributes that the target takes; the others are named in one line.
-    fn attributes(&mut self, target: &Path, attr: &Attr) -> Result<(), FsError> {
+    fn attributes(&mut self, path: &[u8], made: &Made, attr: &Attr) -> Result<(), FsError> {
         let names = self.fs.listxattr(&Caller::ROOT, attr.ino)?;
         let mut refused = Vec::new();
         let mut reason = None;
@@ -371,20 +503,23 @@ impl<'a> Extraction<'a> {
             .split(|&byte| byte == 0)
             .filter(|name| !name.is_empty())
         {
+            if is_privileged(name) && !self.privileged {
+                self.left_out.attributes += 1;
+                continue;
+            }
             if !self.superuser && !name.starts_with(b"user.") {
                 continue;
             }
             let value = self.fs.getxattr(attr.ino, name)?;
-            let set = rustix::fs::lsetxattr(target, name, &value, XattrFlags::empty());
-            if let Err(error) = set {
-                refused.push(String::from_utf8_lossy(name).into_owned());
+            if let Err(error) = made.set_attribute(name, &value) {
+                refused.push(shown(name));
                 reason.get_or_insert(error);
             }
         }
         if let Some(reason) = reason {
             self.changed += 1;
             let (shown, count) = (
-                target.display(),
+                place(&self.out, path),
                 format_count(refused.len() as u64, "attribute"),
             );
             let names = refused.join(", ");
@@ -394,50 +529,32 @@ impl<'a> Extraction<'a> {
         }
         Ok(())
     }
+}
 
-    fn unwritable(&self, path: &Path, error: &io::Error) -> Failure {
-        let failure = Failure::environment(format!("cannot write {}: {error}", path.display()));
-        if error.kind() == io::ErrorKind::AlreadyExists {
-            failure.advise(format!(
-                "nothing is overwritten; choose an empty directory instead of {}",
-                self.out.display()
-            ))
-        } else {
-            failure
+/// Returns a path in OUT as a terminal may show it.
+fn place(out: &Path, path: &[u8]) -> String {
+    let mut whole = out.as_os_str().as_bytes().to_vec();
+    if !path.is_empty() {
+        whole.push(b'/');
+        whole.extend_from_slice(path);
+    }
+    shown(&whole)
+}
+
+fn unwritable(out: &Path, path: &[u8], error: &io::Error) -> Failure {
+    let (whole, out) = (place(out, path), place(out, b""));
+    match error.raw_os_error() {
+        Some(libc::EEXIST) => Failure::environment(format!("cannot write {whole}: {error}"))
+            .advise(format!(
+                "nothing is overwritten; choose an empty directory instead of {out}"
+            )),
+        Some(libc::ELOOP | libc::ENOTDIR) if !path.is_empty() => {
+            Failure::environment(format!("cannot write {whole}: a link is in the way")).advise(
+                format!("links are not followed; choose an empty directory instead of {out}"),
+            )
         }
+        _ => Failure::environment(format!("cannot write {whole}: {error}")),
     }
-}
-
-fn make_node(target: &Path, kind: FileType, device: u32) -> io::Result<()> {
-    let mode = Mode::RUSR | Mode::WUSR;
-    Ok(rustix::fs::mknodat(
-        CWD,
-        target,
-        kind,
-        mode,
-        u64::from(device),
-    )?)
-}
-
-fn permit(target: &Path, attr: &Attr) -> io::Result<()> {
-    if attr.kind == FileKind::Symlink {
-        return Ok(());
-    }
-    let mode = Mode::from_raw_mode(u32::from(attr.permissions));
-    Ok(rustix::fs::chmodat(CWD, target, mode, AtFlags::empty())?)
-}
-
-fn stamp(target: &Path, attr: &Attr) -> io::Result<()> {
-    let times = Timestamps {
-        last_access: timespec(attr.atime),
-        last_modification: timespec(attr.mtime),
-    };
-    Ok(rustix::fs::utimensat(
-        CWD,
-        target,
-        &times,
-        AtFlags::SYMLINK_NOFOLLOW,
-    )?)
 }
 
 fn timespec(time: Timestamp) -> Timespec {
@@ -447,64 +564,5 @@ fn timespec(time: Timestamp) -> Timespec {
     }
 }
 
-/// Returns a path as the volume spells it: from its root, without dots.
-fn normalized(path: &Path) -> Vec<u8> {
-    let mut parts: Vec<&[u8]> = Vec::new();
-    for component in path.components() {
-        match component {
-            Component::Normal(name) => parts.push(name.as_bytes()),
-            Component::ParentDir => drop(parts.pop()),
-            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-        }
-    }
-    parts.join(&b'/')
-}
-
-/// Returns paths as the volume spells them, without those that lie below another of them.
-fn outermost(paths: &[PathBuf]) -> Vec<Vec<u8>> {
-    let all: BTreeSet<Vec<u8>> = paths.iter().map(|path| normalized(path)).collect();
-    let lies_below_another = |path: &[u8]| {
-        let above = (0..path.len()).filter(|&end| path[end] == b'/');
-        let parent = |end| all.contains(&path[..end]);
-        !path.is_empty() && (all.contains(&b""[..]) || above.into_iter().any(parent))
-    };
-    all.iter()
-        .filter(|path| !lies_below_another(path))
-        .cloned()
-        .collect()
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_is_spelled_from_the_root_of_the_volume() {
-        for (typed, inside) in [
-            ("/", ""),
-            ("a/b", "a/b"),
-            ("/a/./b/", "a/b"),
-            ("a/../b", "b"),
-            ("../../x", "x"),
-        ] {
-            assert_eq!(normalized(Path::new(typed)), inside.as_bytes(), "{typed}");
-        }
-    }
-
-    #[test]
-    fn what_lies_below_another_path_comes_with_it() {
-        let outermost_of = |typed: &[&str]| {
-            let paths: Vec<PathBuf> = typed.iter().map(PathBuf::from).collect();
-            let found = outermost(&paths).into_iter();
-            found
-                .map(|path| String::from_utf8(path).expect("it was typed as UTF-8"))
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(
-            outermost_of(&["b", "a/b", "a", "/a/./c", "ab", "b"]),
-            ["a", "ab", "b"]
-        );
-        assert_eq!(outermost_of(&["a/b", "/", "c"]), [""]);
-        assert_eq!(outermost_of(&["a/b/c", "a/b-c"]), ["a/b-c", "a/b/c"]);
-    }
-}
+mod tests;

@@ -10,6 +10,7 @@ mod check;
 mod crash;
 mod daemon;
 mod disks;
+mod extract;
 mod fio;
 mod full;
 mod halves;

@@ -19,6 +19,7 @@ struct Entries {
 }
 
 /// Name under which a directory stays.
+#[derive(Clone)]
 struct Home {
     parent: Ino,
     name: Vec<u8>,
@@ -39,15 +40,15 @@ pub(super) struct Names {
 impl Names {
     /// Chooses between the names of a directory. Returns the one that is surplus, if it has two: it keeps
     /// the first in the parent that it records, else the first of all.
-    fn choose(&mut self, ino: Ino, found: Home) -> Option<(Ino, Vec<u8>)> {
+    fn choose(&mut self, ino: Ino, found: &Home) -> Option<(Ino, Vec<u8>)> {
         let Some(home) = self.homes.get_mut(&ino) else {
-            self.homes.insert(ino, found);
+            self.homes.insert(ino, found.clone());
             return None;
         };
         if home.is_recorded || !found.is_recorded {
-            return Some((found.parent, found.name));
+            return Some((found.parent, found.name.clone()));
         }
-        let surplus = std::mem::replace(home, found);
+        let surplus = std::mem::replace(home, found.clone());
         // It was counted when it was found.
         *self.counts.entry(ino).or_default() -= 1;
         let entries = self.directories.entry(surplus.parent).or_default();
@@ -102,7 +103,7 @@ fn check_entry(
                     name: name.to_vec(),
                     is_recorded: inode.parent == parent,
                 };
-                if !check_only_name(check, names, entry.ino, found)? {
+                if !check_only_name(check, names, entry.ino, &found)? {
                     return Ok(());
                 }
             }
@@ -132,18 +133,12 @@ fn check_only_name(
     check: &mut Check<'_>,
     names: &mut Names,
     ino: Ino,
-    found: Home,
+    found: &Home,
 ) -> Result<bool, FsError> {
     let surplus = if ino == Ino::ROOT {
         Some((found.parent, found.name.clone()))
     } else {
-        names.choose(
-            ino,
-            Home {
-                name: found.name.clone(),
-                ..found
-            },
-        )
+        names.choose(ino, found)
     };
     let Some((parent, name)) = surplus else {
         return Ok(true);

@@ -1,0 +1,409 @@
+//! Hostile volumes: whatever their records say, nothing outside OUT is made or changed.
+//!
+//! Each test works deep inside a temporary directory, so that `..` stays in it.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tempfile::TempDir;
+
+use super::target::tests::snapshot;
+use super::*;
+use crate::codec::Geometry;
+use crate::commit::{CreateOptions, OpenOptions, Pipeline};
+use crate::format::record::{Dirent, Inode, Position, Xattr};
+use crate::format::{Cookie, Record, key};
+use crate::fs::{FsOptions, WriteFlags, XattrMode};
+use crate::meta::Batch;
+use crate::store::{Executor, ExecutorKind, MemDisk, StoreRef};
+
+const ROOT: &Caller = &Caller::ROOT;
+
+/// A volume in memory, and an OUT with a file beside it that must stay as it is.
+struct Hostile {
+    fs: Arc<Fs>,
+    home: TempDir,
+    out: PathBuf,
+    cookie: u64,
+}
+
+impl Hostile {
+    fn new() -> Self {
+        let disk = |number: usize| MemDisk::new(&format!("disk{number}"), 1 << 30);
+        let disks: Vec<MemDisk> = (0..2).map(disk).collect();
+        let stores = || {
+            let open = |disk: &MemDisk| Arc::new(disk.open()) as StoreRef;
+            disks.iter().map(open).collect::<Vec<_>>()
+        };
+        let executor = || Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(30)));
+        let mut options = CreateOptions::new(Geometry::new(1, 1).unwrap());
+        options.segment_bytes = 16 << 20;
+        Pipeline::create(&stores(), &options, executor()).unwrap();
+        let options = OpenOptions {
+            threads: 0,
+            ..OpenOptions::default()
+        };
+        let pipeline = Pipeline::open(stores(), &options, executor()).unwrap();
+        let home = tempfile::tempdir().unwrap();
+        let above = home.path().join("a/b/c");
+        let out = above.join("out");
+        fs::create_dir_all(&out).unwrap();
+        fs::create_dir(above.join("beside")).unwrap();
+        fs::write(above.join("beside/victim"), "untouched").unwrap();
+        Self {
+            fs: Fs::open(pipeline, FsOptions::default()).unwrap(),
+            home,
+            out,
+            cookie: 1000,
+        }
+    }
+
+    fn beside(&self) -> PathBuf {
+        self.out.with_file_name("beside")
+    }
+
+    fn directory(&self, parent: Ino, name: &str) -> Ino {
+        let made = self.fs.mkdir(ROOT, parent, name.as_bytes(), 0o777);
+        made.unwrap().ino
+    }
+
+    fn file(&self, parent: Ino, name: &str, mode: u32) -> Ino {
+        let flags = OpenFlags::read_write();
+        let created = self.fs.create(ROOT, parent, name.as_bytes(), mode, flags);
+        let (attr, handle) = created.unwrap();
+        let content = format!("content of {name}");
+        let written = self
+            .fs
+            .write(ROOT, handle, 0, content.as_bytes(), WriteFlags::default());
+        written.unwrap();
+        self.fs.release(handle).unwrap();
+        attr.ino
+    }
+
+    fn put(&self, records: &[(Bytes, Bytes)]) {
+        let mut batch = Batch::default();
+        for (key, value) in records {
+            batch.put(key.clone(), value.clone());
+        }
+        self.fs.pipeline().apply(batch).unwrap();
+    }
+
+    /// Puts both records of an entry, whatever its name.
+    fn entry(&mut self, parent: Ino, name: &[u8], ino: Ino) {
+        let kind = self.fs.getattr(ino).unwrap().kind;
+        self.cookie += 1;
+        let cookie = Cookie(self.cookie);
+        let dirent = Dirent { ino, kind, cookie };
+        self.put(&[(key::dirent(parent, name), dirent.encode())]);
+        self.position(parent, name, ino);
+        let mut inode = self.inode(parent);
+        inode.next_cookie = Cookie(self.cookie + 1);
+        self.put(&[(key::inode(parent), inode.encode())]);
+    }
+
+    /// Puts a position alone.
+    fn position(&self, parent: Ino, name: &[u8], ino: Ino) {
+        let kind = self.fs.getattr(ino).unwrap().kind;
+        let name = name.to_vec();
+        let position = Position { ino, kind, name };
+        let key = key::position(parent, Cookie(self.cookie));
+        self.put(&[(key, position.encode())]);
+    }
+
+    fn inode(&self, ino: Ino) -> Inode {
+        let value = self.fs.pipeline().get(&key::inode(ino)).unwrap();
+        Inode::decode(&value.unwrap()).unwrap()
+    }
+
+    fn outside(&self) -> Vec<String> {
+        snapshot(self.home.path(), &self.out)
+    }
+
+    /// Extracts, and asserts that all outside OUT stays as it is. Returns the summary.
+    fn extract(&self, privileged: bool) -> Result<(String, Outcome), Failure> {
+        let before = self.outside();
+        let extraction = Extraction::new(&self.fs, &self.out, &[], privileged);
+        let extracted = extraction.and_then(|mut extraction| {
+            extraction.copy_out(&[])?;
+            Ok((extraction.summary(), extraction.outcome()))
+        });
+        assert_eq!(self.outside(), before, "outside OUT");
+        extracted
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.out).unwrap();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+#[test]
+fn names_that_lead_out_of_out_are_lost_and_all_others_copied() {
+    for name in [
+        &b".."[..],
+        b".",
+        b"",
+        b"../beside",
+        b"/",
+        b"a/b",
+        b"../beside/victim",
+    ] {
+        for privileged in [false, true] {
+            let mut volume = Hostile::new();
+            let inner = volume.directory(Ino::ROOT, "inner");
+            let evil = volume.directory(Ino::ROOT, "evil");
+            volume.file(evil, "planted", 0o4755);
+            volume.entry(Ino::ROOT, name, evil);
+            let planted = volume.file(inner, "setuid", 0o6755);
+            volume.entry(inner, name, planted);
+            volume.file(inner, "good", 0o644);
+            let (summary, outcome) = volume.extract(privileged).unwrap();
+            assert_eq!(outcome, Outcome::Lost, "{name:?}: {summary}");
+            assert_eq!(volume.names(), ["evil", "inner"], "{name:?}");
+            let good = fs::read(volume.out.join("inner/good")).unwrap();
+            assert_eq!(good, b"content of good");
+        }
+    }
+}
+
+#[test]
+fn a_name_that_comes_twice_is_served_once() {
+    let volume = {
+        let mut volume = Hostile::new();
+        let outside = volume.beside().into_os_string().into_encoded_bytes();
+        volume.directory(Ino::ROOT, "first");
+        let real = volume.directory(Ino::ROOT, "twice");
+        volume.fs.rmdir(Ino::ROOT, b"first").unwrap();
+        volume.file(real, "victim", 0o4755);
+        volume.file(real, "new", 0o644);
+        let link = volume
+            .fs
+            .symlink(ROOT, Ino::ROOT, b"link", &outside)
+            .unwrap();
+        // Behind the directory, and in front of it.
+        volume.cookie = 5000;
+        volume.position(Ino::ROOT, b"twice", link.ino);
+        volume.cookie = 1;
+        volume.position(Ino::ROOT, b"twice", link.ino);
+        let mut root = volume.inode(Ino::ROOT);
+        root.next_cookie = Cookie(6000);
+        volume.put(&[(key::inode(Ino::ROOT), root.encode())]);
+        volume
+    };
+    let (_, outcome) = volume.extract(true).unwrap();
+    assert_eq!(outcome, Outcome::Lost);
+    assert_eq!(volume.names(), ["link", "twice"]);
+    assert!(
+        volume
+            .out
+            .join("twice")
+            .symlink_metadata()
+            .unwrap()
+            .is_dir()
+    );
+    assert!(volume.out.join("twice/new").exists());
+    // The mounted path serves it once, too.
+    let handle = volume.fs.opendir(Ino::ROOT).unwrap();
+    let mut listed = Vec::new();
+    let read = volume.fs.readdir(handle, 0, true, &mut |item| {
+        listed.push((item.name.to_vec(), item.kind));
+        true
+    });
+    read.unwrap();
+    let twice = listed.iter().filter(|(name, _)| name == b"twice");
+    assert_eq!(
+        twice.collect::<Vec<_>>(),
+        [&(b"twice".to_vec(), FileKind::Directory)]
+    );
+    volume.fs.release(handle).unwrap();
+}
+
+#[test]
+fn links_that_lie_in_out_are_not_followed() {
+    let volume = Hostile::new();
+    let inner = volume.directory(Ino::ROOT, "inner");
+    volume.file(inner, "victim", 0o644);
+    symlink(volume.beside(), volume.out.join("inner")).unwrap();
+    let failure = volume.extract(true).expect_err("a link is in the way");
+    assert!(
+        failure.message.contains("a link is in the way"),
+        "{failure:?}"
+    );
+    assert!(failure.advice.is_some(), "{failure:?}");
+
+    let volume = Hostile::new();
+    volume.file(Ino::ROOT, "file", 0o644);
+    symlink(volume.beside().join("victim"), volume.out.join("file")).unwrap();
+    volume.extract(true).expect_err("nothing is overwritten");
+}
+
+#[test]
+fn directories_that_existed_keep_their_attributes() {
+    let volume = Hostile::new();
+    let kept = volume.directory(Ino::ROOT, "kept");
+    let made = volume.directory(kept, "made");
+    volume.file(made, "file", 0o640);
+    fs::create_dir(volume.out.join("kept")).unwrap();
+    for (path, mode) in [("", 0o755), ("kept", 0o711)] {
+        let path = volume.out.join(path);
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    for (ino, permissions) in [(Ino::ROOT, 0o777), (kept, 0o777), (made, 0o751)] {
+        let mut inode = volume.inode(ino);
+        inode.permissions = permissions;
+        (inode.uid, inode.gid) = (4321, 4321);
+        inode.mtime = Timestamp {
+            seconds: 1_000,
+            nanos: 0,
+        };
+        volume.put(&[(key::inode(ino), inode.encode())]);
+    }
+    let (summary, outcome) = volume.extract(false).unwrap();
+    assert_eq!(outcome, Outcome::Done, "{summary}");
+    assert_eq!(summary, "1 file, 15 B");
+    let own = rustix::process::geteuid().as_raw();
+    for (path, mode, owner) in [
+        ("", 0o755, own),
+        ("kept", 0o711, own),
+        ("kept/made", 0o751, 4321),
+    ] {
+        let meta = volume.out.join(path).symlink_metadata().unwrap();
+        assert_eq!(meta.mode() & 0o7777, mode, "{path}");
+        assert_eq!(meta.mtime() == 1_000, path == "kept/made", "{path}");
+        if own == 0 {
+            assert_eq!(meta.uid(), owner, "{path}");
+        }
+    }
+}
+
+#[test]
+fn a_new_out_gets_the_attributes_of_the_root() {
+    let mut volume = Hostile::new();
+    volume.out = volume.out.join("new");
+    let mut root = volume.inode(Ino::ROOT);
+    root.permissions = 0o751;
+    volume.put(&[(key::inode(Ino::ROOT), root.encode())]);
+    let extraction = Extraction::new(&volume.fs, &volume.out, &[], false);
+    extraction.and_then(|mut it| it.copy_out(&[])).unwrap();
+    let meta = fs::metadata(&volume.out).unwrap();
+    assert_eq!(meta.mode() & 0o7777, 0o751);
+}
+
+#[test]
+fn what_gives_power_to_files_is_restored_on_request_only() {
+    let volume = Hostile::new();
+    let setgid = volume.directory(Ino::ROOT, "setgid");
+    let mut inode = volume.inode(setgid);
+    inode.permissions = 0o2775;
+    volume.put(&[(key::inode(setgid), inode.encode())]);
+    let file = volume.file(setgid, "setuid", 0o4755);
+    volume.file(setgid, "plain", 0o755);
+    let device = volume
+        .fs
+        .mknod(ROOT, Ino::ROOT, b"null", libc::S_IFCHR | 0o666, 0x103);
+    device.unwrap();
+    for name in [&b"security.test"[..], b"trusted.test", b"user.test"] {
+        let key = key::xattr(file, name);
+        volume.put(&[(key, Xattr(b"value".to_vec()).encode())]);
+    }
+    let (summary, outcome) = volume.extract(false).unwrap();
+    assert_eq!(outcome, Outcome::Degraded, "{summary}");
+    assert_eq!(
+        summary.lines().last(),
+        Some(
+            "left out without --privileged: 2 setuid or setgid modes, 1 device, 2 privileged attributes"
+        )
+    );
+    let mode = |path: &str| fs::metadata(volume.out.join(path)).unwrap().mode() & 0o7777;
+    assert_eq!((mode("setgid"), mode("setgid/setuid")), (0o775, 0o755));
+    assert!(volume.out.join("null").symlink_metadata().is_err());
+    let mut value = [0_u8; 16];
+    for name in ["security.test", "trusted.test"] {
+        let path = volume.out.join("setgid/setuid");
+        let found = rustix::fs::getxattr(path, name, &mut value[..]);
+        assert!(found.is_err(), "{name}");
+    }
+
+    fs::remove_dir_all(volume.out.join("setgid")).unwrap();
+    let extracted = volume.extract(true);
+    if rustix::process::geteuid().is_root() {
+        let (summary, _) = extracted.unwrap();
+        assert!(!summary.contains("left out"), "{summary}");
+        assert_eq!((mode("setgid"), mode("setgid/setuid")), (0o2775, 0o4755));
+        let null = volume.out.join("null").symlink_metadata().unwrap();
+        assert_eq!(null.rdev(), 0x103);
+    }
+}
+
+#[test]
+fn a_file_whose_owner_cannot_be_set_loses_setuid() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let volume = Hostile::new();
+    let file = volume.file(Ino::ROOT, "trap", 0o6755);
+    let mut inode = volume.inode(file);
+    // The number that `chown` takes for "as it is".
+    inode.uid = u32::MAX;
+    volume.put(&[(key::inode(file), inode.encode())]);
+    let (_, outcome) = volume.extract(true).unwrap();
+    assert_eq!(outcome, Outcome::Degraded);
+    let meta = fs::metadata(volume.out.join("trap")).unwrap();
+    assert_eq!(meta.mode() & 0o7777, 0o755);
+}
+
+#[test]
+fn directories_in_themselves_and_under_two_names_are_copied_once() {
+    let mut volume = Hostile::new();
+    let outer = volume.directory(Ino::ROOT, "outer");
+    let inner = volume.directory(outer, "inner");
+    volume.file(inner, "file", 0o644);
+    volume.entry(inner, b"outer", outer);
+    volume.entry(inner, b"inner", inner);
+    volume.entry(inner, b"root", Ino::ROOT);
+    // Each level under two names would make 2^40 paths.
+    let mut at = volume.directory(Ino::ROOT, "d");
+    for _ in 0..40 {
+        let next = volume.directory(at, "a");
+        volume.entry(at, b"b", next);
+        at = next;
+    }
+    let (summary, outcome) = volume.extract(false).unwrap();
+    assert_eq!(outcome, Outcome::Lost, "{summary}");
+    assert!(summary.starts_with("1 file, "), "{summary}");
+    assert!(volume.out.join("outer/inner/file").exists());
+    assert!(volume.out.join("d").join("a/".repeat(40)).exists());
+}
+
+#[test]
+fn hard_links_and_attributes_come_along() {
+    let volume = Hostile::new();
+    let inner = volume.directory(Ino::ROOT, "inner");
+    let file = volume.file(inner, "file", 0o640);
+    volume.fs.link(file, Ino::ROOT, b"twin").unwrap();
+    let link = volume
+        .fs
+        .symlink(ROOT, inner, b"link", b"file")
+        .unwrap()
+        .ino;
+    volume.fs.link(link, Ino::ROOT, b"link twin").unwrap();
+    let set = volume
+        .fs
+        .setxattr(ROOT, file, b"user.a", b"value", XattrMode::Set);
+    set.unwrap();
+    let (summary, outcome) = volume.extract(false).unwrap();
+    assert_eq!(outcome, Outcome::Done, "{summary}");
+    let inode = |path: &str| volume.out.join(path).symlink_metadata().unwrap().ino();
+    assert_eq!(inode("twin"), inode("inner/file"));
+    assert_eq!(inode("link twin"), inode("inner/link"));
+    let mut value = [0_u8; 16];
+    let len = rustix::fs::getxattr(volume.out.join("twin"), "user.a", &mut value[..]);
+    assert_eq!(len.map(|len| value[..len].to_vec()), Ok(b"value".to_vec()));
+}
