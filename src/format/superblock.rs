@@ -3,8 +3,10 @@
 use bytes::BufMut;
 use uuid::Uuid;
 
+use super::record::MAX_SEGMENT_BYTES;
 use super::{
-    Epoch, FORMAT_VERSION, FormatError, Generation, MemberId, MemberIndex, VolumeId, wire::Reader,
+    BLOCK_SIZE, Epoch, FORMAT_VERSION, FormatError, Generation, MemberId, MemberIndex, VolumeId,
+    wire::Reader,
 };
 
 mod absent;
@@ -112,7 +114,8 @@ pub struct MemberEntry {
     pub current: bool,
     /// Whether its shards are on their way to other members, after which it is let go.
     pub leaving: bool,
-    /// Where it was last seen, for messages; empty if that path is longer than [`MAX_PATH`].
+    /// Where it was last seen, for messages; empty if that path is longer than [`MAX_PATH`], or has control
+    /// characters.
     pub path: Vec<u8>,
 }
 
@@ -274,7 +277,7 @@ impl Superblock {
         let label_len = reader.u8()?;
         let proposed = reader.u8()?;
         let segment_bytes = reader.u64()?;
-        let generation = Generation(reader.u64()?);
+        let generation = Generation(reader.count("generation")?);
         let features = Features {
             compat,
             read_only: reader.u64()?,
@@ -291,6 +294,7 @@ impl Superblock {
         if index >= member_count {
             return Err(reader.bad("member index", index));
         }
+        check_sizes(&reader, data_shards, unit_bytes, segment_bytes)?;
         let label = take_label(&mut reader, label_len)?;
         let members = (0..member_count)
             .map(|_| take_entry(&mut reader, features))
@@ -319,6 +323,26 @@ impl Superblock {
 }
 
 const WHAT: &str = "superblock";
+
+/// Refuses sizes of stripes and segments with which no volume is made: the stripe unit is whole blocks, a
+/// segment's file whole units, and neither so long that sums of offsets overflow.
+fn check_sizes(
+    reader: &Reader<'_>,
+    data_shards: u8,
+    unit_bytes: u32,
+    segment_bytes: u64,
+) -> Result<(), FormatError> {
+    let unit = u64::from(unit_bytes);
+    let is_whole = unit > 0 && unit.is_multiple_of(BLOCK_SIZE as u64);
+    if !is_whole || unit * u64::from(data_shards) > u64::from(u32::MAX) {
+        return Err(reader.bad("stripe unit", unit_bytes));
+    }
+    let is_possible = (unit..=MAX_SEGMENT_BYTES).contains(&segment_bytes);
+    if !is_possible || !segment_bytes.is_multiple_of(unit) {
+        return Err(reader.bad("segment size", segment_bytes));
+    }
+    Ok(())
+}
 
 /// Returns the superblock's bytes without its checksum, which was right. Magic, version, length and
 /// the checksum at the end stay where they are in every version, so that a newer one is told from a
@@ -355,10 +379,30 @@ fn checked(slot: &[u8]) -> Result<&[u8], FormatError> {
     Ok(body)
 }
 
+/// Says whether a text has no control characters, with which it could steer a terminal.
+fn is_printable(text: &str) -> bool {
+    !text.chars().any(char::is_control)
+}
+
+/// Returns a path as superblocks note it, and as it is read: empty if it is too long, or has control
+/// characters. Members in such directories are found like all others, by what they hold.
+#[must_use]
+pub fn noted_path(path: &[u8]) -> Vec<u8> {
+    if path.len() <= MAX_PATH && is_printable(&String::from_utf8_lossy(path)) {
+        path.to_vec()
+    } else {
+        Vec::new()
+    }
+}
+
 fn take_label(reader: &mut Reader<'_>, len: u8) -> Result<String, FormatError> {
     let bytes = reader.bytes(len.into())?;
     match str::from_utf8(bytes) {
-        Ok(label) => Ok(label.to_owned()),
+        Ok(label) if is_printable(label) => Ok(label.to_owned()),
+        Ok(label) => Err(reader.bad(
+            "label with a control character, of length",
+            label.len() as u64,
+        )),
         Err(error) => Err(reader.bad(
             "label with a byte that is not UTF-8 at",
             error.valid_up_to() as u64,
@@ -379,7 +423,7 @@ fn take_entry(reader: &mut Reader<'_>, features: Features) -> Result<MemberEntry
     if usize::from(path_len) > MAX_PATH {
         return Err(reader.bad("path of length", path_len));
     }
-    let path = reader.bytes(path_len.into())?.to_vec();
+    let path = noted_path(reader.bytes(path_len.into())?);
     Ok(MemberEntry {
         id,
         current,
@@ -428,7 +472,7 @@ fn take_marks(
 
 fn take_mark(reader: &mut Reader<'_>) -> Result<EpochMark, FormatError> {
     Ok(EpochMark {
-        epoch: Epoch(reader.u64()?),
+        epoch: Epoch(reader.count("epoch")?),
         nonce: reader.u64()?,
     })
 }

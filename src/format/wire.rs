@@ -2,6 +2,10 @@
 
 use super::FormatError;
 
+/// The greatest count that a field may hold. Volumes never come near it, so counting on from a count that
+/// was read never overflows.
+pub const MAX_COUNT: u64 = 1 << 63;
+
 /// Takes fields off the front of a byte string; every call checks that the bytes are there.
 ///
 /// # Examples
@@ -93,6 +97,19 @@ impl<'a> Reader<'a> {
     /// [`FormatError::Truncated`] if fewer than 8 bytes are left.
     pub fn u64(&mut self) -> Result<u64, FormatError> {
         self.array().map(u64::from_le_bytes)
+    }
+
+    /// Takes a little-endian `u64` that something is counted by.
+    ///
+    /// # Errors
+    ///
+    /// [`FormatError::Truncated`] if fewer than 8 bytes are left, [`FormatError::Field`] beyond
+    /// [`MAX_COUNT`].
+    pub fn count(&mut self, field: &'static str) -> Result<u64, FormatError> {
+        match self.u64()? {
+            count if count <= MAX_COUNT => Ok(count),
+            count => Err(self.bad(field, count)),
+        }
     }
 
     /// Takes a little-endian `i64`.

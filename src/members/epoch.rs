@@ -19,7 +19,7 @@ use super::lineage::{Found, Lineage, Origin};
 use super::succession::Succession;
 use super::{Members, MembersError, slots};
 use crate::format::superblock::{
-    EpochMark, Features, LastSeen, MAX_HISTORY, MAX_PATH, MemberEntry, Superblock,
+    self, EpochMark, Features, LastSeen, MAX_HISTORY, MemberEntry, Superblock,
 };
 use crate::format::{Epoch, Generation, MemberIndex};
 use crate::store::{Op, Request, Store};
@@ -420,11 +420,7 @@ pub(super) fn nonce() -> u64 {
     high ^ low
 }
 
-/// Returns a path as superblocks note it: empty if it is too long.
+/// Returns a path as superblocks note it.
 pub(super) fn noted_path(path: &str) -> Vec<u8> {
-    if path.len() <= MAX_PATH {
-        path.as_bytes().to_vec()
-    } else {
-        Vec::new()
-    }
+    superblock::noted_path(path.as_bytes())
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use bytes::BufMut;
 
-use super::{MAX_PATH, Superblock, narrow};
+use super::{MAX_PATH, Superblock, narrow, noted_path};
 use crate::format::{FormatError, MemberIndex, wire::Reader};
 
 /// The number of the field that says who took whose place.
@@ -81,7 +81,7 @@ fn parse_replaced(entries: &[u8]) -> Result<Vec<Replaced>, FormatError> {
         if usize::from(path_len) > MAX_PATH || replaced.len() >= MAX_REPLACED {
             return Err(reader.bad("path of length", path_len));
         }
-        let path = reader.bytes(path_len.into())?.to_vec();
+        let path = noted_path(reader.bytes(path_len.into())?);
         replaced.push(Replaced { index, heir, path });
     }
     Ok(replaced)

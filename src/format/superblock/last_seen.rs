@@ -71,8 +71,8 @@ fn parse(entries: &[u8]) -> Result<BTreeMap<MemberIndex, LastSeen>, FormatError>
     while !reader.is_empty() {
         let member = MemberIndex(reader.u16()?);
         let seen = LastSeen {
-            epoch: Epoch(reader.u64()?),
-            generation: Generation(reader.u64()?),
+            epoch: Epoch(reader.count("epoch")?),
+            generation: Generation(reader.count("generation")?),
         };
         members.insert(member, seen);
     }

@@ -3,24 +3,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::format::wire::MAX_COUNT;
 
 fn mark() -> impl Strategy<Value = EpochMark> {
-    any::<(u64, u64)>().prop_map(|(epoch, nonce)| EpochMark {
+    (0..=MAX_COUNT, any::<u64>()).prop_map(|(epoch, nonce)| EpochMark {
         epoch: Epoch(epoch),
         nonce,
     })
 }
 
+fn path() -> impl Strategy<Value = Vec<u8>> {
+    let bytes = prop::collection::vec(any::<u8>(), 0..=MAX_PATH);
+    bytes.prop_filter("no control characters", |path| noted_path(path) == *path)
+}
+
 prop_compose! {
-    fn entry()(id: u128, current: bool, leaving: bool, path in prop::collection::vec(any::<u8>(), 0..=MAX_PATH)) -> MemberEntry {
+    fn entry()(id: u128, current: bool, leaving: bool, path in path()) -> MemberEntry {
         MemberEntry { id: MemberId(Uuid::from_u128(id)), current, leaving, path }
     }
 }
 
 prop_compose! {
     fn superblock()(
-        (volume, member, code, unit_bytes, segment_bytes) in any::<(u128, u128, u16, u32, u64)>(),
-        (data_shards, parity_shards, compat, read_only, generation) in any::<(u8, u8, u64, u64, u64)>(),
+        (volume, member, code) in any::<(u128, u128, u16)>(),
+        (unit, units) in (1..=1024_u32, 1..=1_u64 << 20),
+        (data_shards, parity_shards, compat, read_only) in any::<(u8, u8, u64, u64)>(),
+        generation in 0..=MAX_COUNT,
         label in "\\PC{0,60}",
         history in prop::collection::vec(mark(), 1..20),
         proposed in prop::option::of(mark()),
@@ -33,7 +41,8 @@ prop_compose! {
             volume: VolumeId(Uuid::from_u128(volume)),
             member: MemberId(Uuid::from_u128(member)),
             index: MemberIndex(u16::try_from(index.index(members.len())).expect("few members")),
-            data_shards, parity_shards, code, unit_bytes, segment_bytes, label, features,
+            data_shards, parity_shards, code, label, features,
+            unit_bytes: unit * 4096, segment_bytes: u64::from(unit) * 4096 * units,
             generation: Generation(generation), history, proposed, members, extension,
         }
     }
@@ -64,7 +73,7 @@ fn largest() -> Superblock {
         features: KNOWN,
         generation: Generation(3),
         history: (0..MAX_HISTORY as u64).map(mark).collect(),
-        proposed: Some(mark(u64::MAX)),
+        proposed: Some(mark(MAX_COUNT)),
         members: vec![entry; MAX_MEMBERS],
         extension: vec![b'e'; MAX_EXTENSION],
     }
@@ -201,7 +210,7 @@ const UNKNOWN: &[u8] = b"\x07\0\x03\0new\x09\0\0\0";
 fn seen(members: u16) -> BTreeMap<MemberIndex, LastSeen> {
     let seen = |member: u16| LastSeen {
         epoch: Epoch(u64::from(member) << 40),
-        generation: Generation(u64::MAX - u64::from(member)),
+        generation: Generation(MAX_COUNT - u64::from(member)),
     };
     (0..members)
         .map(|member| (MemberIndex(member), seen(member)))
@@ -309,4 +318,116 @@ fn fields_that_do_not_read_say_nothing_of_who_is_gone() {
         assert_eq!(block.replaced(), []);
         assert_eq!(block.given_up(), BTreeSet::new());
     }
+}
+
+/// A superblock as `create` makes it.
+fn plain() -> Superblock {
+    Superblock {
+        data_shards: 2,
+        parity_shards: 1,
+        label: "photos".to_owned(),
+        members: vec![
+            MemberEntry {
+                path: b"/srv/d0".to_vec(),
+                ..MemberEntry::vacant()
+            };
+            3
+        ],
+        index: MemberIndex(2),
+        extension: Vec::new(),
+        ..largest()
+    }
+}
+
+fn refused_field(superblock: &Superblock) -> &'static str {
+    match Superblock::decode(&superblock.encode()) {
+        Err(FormatError::Field { field, .. }) => field,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn labels_that_create_refuses_are_refused() {
+    for label in ["a\nb", "\x1b[2J", "\u{9b}31m", "\x7f", "tab\there", "\0"] {
+        let label = label.to_owned();
+        let superblock = Superblock { label, ..plain() };
+        assert!(refused_field(&superblock).contains("control character"));
+    }
+    for label in ["", "photos", "größer 日本語", "a b"] {
+        let label = label.to_owned();
+        let superblock = Superblock { label, ..plain() };
+        assert_eq!(Superblock::decode(&superblock.encode()), Ok(superblock));
+    }
+}
+
+/// Such a directory can be a member, and earlier builds noted its path.
+#[test]
+fn a_path_with_control_characters_is_read_as_none() {
+    for path in [
+        &b"/srv/\x1b[2J"[..],
+        b"/srv/a\nb",
+        "/srv/\u{9b}1m".as_bytes(),
+    ] {
+        let mut superblock = plain();
+        superblock.members[1].path = path.to_vec();
+        superblock.set_replaced(&[Replaced {
+            index: MemberIndex(0),
+            heir: MemberIndex(1),
+            path: path.to_vec(),
+        }]);
+        let mut decoded = Superblock::decode(&superblock.encode()).expect("it decodes");
+        assert!(decoded.replaced()[0].path.is_empty());
+        assert!(decoded.members[1].path.is_empty());
+        assert!(noted_path(path).is_empty());
+        decoded.members[1].path = path.to_vec();
+        assert_eq!(decoded, superblock);
+    }
+    for path in [&b"/srv/d0"[..], "/srv/größer".as_bytes(), b"/srv/\xff"] {
+        assert_eq!(noted_path(path), path);
+    }
+}
+
+#[test]
+fn sizes_with_which_no_volume_is_made_are_refused() {
+    for unit_bytes in [0, 1, 4095, 5000, u32::MAX, 1 << 31] {
+        let superblock = Superblock {
+            unit_bytes,
+            ..plain()
+        };
+        assert_eq!(refused_field(&superblock), "stripe unit", "{unit_bytes}");
+    }
+    for segment_bytes in [
+        0,
+        4096,
+        (1 << 20) + 4096,
+        u64::MAX,
+        MAX_SEGMENT_BYTES + (1 << 20),
+    ] {
+        let superblock = Superblock {
+            segment_bytes,
+            ..plain()
+        };
+        assert_eq!(
+            refused_field(&superblock),
+            "segment size",
+            "{segment_bytes}"
+        );
+    }
+}
+
+#[test]
+fn counts_that_could_overflow_are_refused() {
+    let mut superblock = plain();
+    superblock.generation = Generation(MAX_COUNT + 1);
+    assert_eq!(refused_field(&superblock), "generation");
+    let mut superblock = plain();
+    superblock.history[0].epoch = Epoch(u64::MAX);
+    assert_eq!(refused_field(&superblock), "epoch");
+    let mut superblock = plain();
+    let seen = LastSeen {
+        epoch: Epoch(1),
+        generation: Generation(u64::MAX),
+    };
+    superblock.set_last_seen(&BTreeMap::from([(MemberIndex(0), seen)]));
+    assert!(superblock.last_seen().is_empty());
 }
