@@ -313,3 +313,6 @@ fn read_inode(pipeline: &Pipeline, ino: Ino) -> Result<Option<Inode>, FsError> {
 fn corrupt(ino: Ino, what: &'static str) -> FsError {
     FsError::Corrupt { ino: ino.0, what }
 }
+
+#[cfg(test)]
+mod damaged;

@@ -381,9 +381,12 @@ impl Meta {
             }
             Err(error) => return Err(self.poisoned_by(error)),
         };
-        // Members may have space although the journal's files are full.
-        let lacks_space = matches!(appended, Err(MetaError::NoSpace));
-        self.journal_full.store(lacks_space, Ordering::Release);
+        match &appended {
+            Ok(_) => self.journal_full.store(false, Ordering::Release),
+            Err(MetaError::NoSpace) => self.journal_full.store(true, Ordering::Release),
+            // Whether the members have space was not tried.
+            Err(_) => {}
+        }
         self.forget(parts);
         appended
     }

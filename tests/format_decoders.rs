@@ -16,8 +16,9 @@ use cauchyfs::format::frame::{
 };
 use cauchyfs::format::journal::{self, JournalRecord, Life, Preview, RecordHeader, StripeData};
 use cauchyfs::format::record::{
-    Backref, Counter, Dirent, Extent, FileKind, Inline, Inode, LostBytes, Marker, Position,
-    RepairNote, Scrub, Segment, SegmentStripe, ShardSet, ShardSums, Stripe, Timestamp, Xattr,
+    Backref, Counter, Dirent, Extent, FileKind, Inline, Inode, LostBytes, MAX_STRIPE_BYTES, Marker,
+    Position, RepairNote, Scrub, Segment, SegmentStripe, ShardSet, ShardSums, Stripe, Timestamp,
+    Xattr,
 };
 use cauchyfs::format::superblock::{EpochMark, KNOWN, MemberEntry, Superblock};
 use cauchyfs::format::{
@@ -263,7 +264,7 @@ fn records() -> Vec<Decoder> {
         record("record::Segment", &[segment]),
         record("record::SegmentStripe", &[SegmentStripe(StripeId(8))]),
         record("record::Marker", &[Marker]),
-        record("record::Counter", &[Counter(u64::MAX)]),
+        record("record::Counter", &[Counter(1 << 63)]),
         record("record::Xattr", &[Xattr(b"value".to_vec())]),
     ]
 }
@@ -289,7 +290,7 @@ fn records_of_scrubs() -> Vec<Decoder> {
         ),
         record(
             "record::LostBytes",
-            &[LostBytes(vec![]), LostBytes(vec![0..4096, 8192..u32::MAX])],
+            &[LostBytes(vec![]), LostBytes(vec![0..4096, 8192..64 << 20])],
         ),
     ]
 }
@@ -452,8 +453,8 @@ fn journal_len(record: &[u8]) -> usize {
     len.map_or(0, |len| len as usize)
 }
 
-fn journal_records() -> Vec<Decoder> {
-    let header = RecordHeader {
+fn journal_header() -> RecordHeader {
+    RecordHeader {
         volume: VolumeId(Uuid::from_u128(7)),
         epoch: Epoch(3),
         lsn: Lsn(9),
@@ -461,7 +462,11 @@ fn journal_records() -> Vec<Decoder> {
             number: 5,
             nonce: 6,
         },
-    };
+    }
+}
+
+fn journal_records() -> Vec<Decoder> {
+    let header = journal_header();
     let data = StripeData {
         stripe: StripeId(4),
         offset: 64,
@@ -511,10 +516,9 @@ fn journal_records() -> Vec<Decoder> {
                 "journal::Preview::decode",
                 |bytes| {
                     let preview = Preview::decode(bytes)?;
-                    assert!(
-                        preview.padded_bytes
-                            <= journal::MAX_RECORD_BYTES.next_multiple_of(BLOCK_SIZE)
-                    );
+                    // One that is too long is told from none, and is not read.
+                    assert!(preview.padded_bytes <= 1 << 30);
+                    assert!(preview.padded_bytes.is_multiple_of(BLOCK_SIZE));
                     Ok(Vec::new())
                 },
                 samples,
@@ -619,6 +623,44 @@ fn no_decoder_panics_takes_much_memory_or_overlooks_damage() {
     for decoder in decoders() {
         decoder.try_samples();
         decoder.try_random(&mut rng);
+    }
+}
+
+/// The bytes of the journal decide how much memory a record takes, never the offsets in it.
+#[test]
+fn stripe_data_is_bounded_by_the_geometry_and_takes_no_more_than_its_bytes() {
+    const STRIPE: u32 = 4 << 20;
+    for (offset, is_possible) in [
+        (0, true),
+        (STRIPE - 16, true),
+        (STRIPE - 15, false),
+        (MAX_STRIPE_BYTES - 16, false),
+        (0xffff_fff0, false),
+        (u32::MAX, false),
+    ] {
+        let record = JournalRecord {
+            header: journal_header(),
+            entries: vec![],
+            data: vec![StripeData {
+                stripe: StripeId(4),
+                offset,
+                bytes: Bytes::from_static(&[7; 16]),
+            }],
+        };
+        let bytes = Bytes::from(encoded(&record));
+        LARGEST.set(0);
+        let within = journal::decode_within(&bytes, STRIPE);
+        let anywhere = journal::decode(&bytes);
+        assert!(
+            LARGEST.get() <= bytes.len() * BYTES_FOR_EACH,
+            "offset {offset}"
+        );
+        assert_eq!(within.is_ok(), is_possible, "offset {offset}");
+        let fits_any = offset <= MAX_STRIPE_BYTES - 16;
+        assert_eq!(anywhere.is_ok(), fits_any, "offset {offset}");
+        if let Ok(decoded) = within {
+            assert_eq!(decoded, record);
+        }
     }
 }
 

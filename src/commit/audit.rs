@@ -68,7 +68,12 @@ impl Pipeline {
         if self.volume.segment(segment).is_none() || self.volume.is_writing(segment) {
             return Ok(());
         }
-        let places = self.places_in(segment)?;
+        let Some(places) = self.places_in(segment)? else {
+            log::warn!(
+                "segment {segment}: the records of its stripes are damaged: it is left as it is"
+            );
+            return Ok(());
+        };
         let Some(last) = places.last() else {
             reaper.closed_segments.push(segment);
             return Ok(());
@@ -87,21 +92,28 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Returns what stripes take of each of a segment's files, in order.
-    fn places_in(&self, segment: SegmentId) -> Result<Vec<Range<u64>>, CommitError> {
+    /// Returns what stripes take of each of a segment's files, in order; `None` if their records do not
+    /// agree on where they are, so that what seems free may not be.
+    fn places_in(&self, segment: SegmentId) -> Result<Option<Vec<Range<u64>>>, CommitError> {
         let (mut from, end) = key::segment_stripes(segment);
         let mut places = Vec::new();
         loop {
             let found = self.meta.scan(&from, &end, RECORDS_AT_ONCE)?;
-            for (_, value) in &found {
+            for (key, value) in &found {
+                let place = key::parse_segment_stripe(key)?;
                 let SegmentStripe(stripe) = SegmentStripe::decode(value)?;
-                if let Some(record) = self.records.stripe(stripe)? {
-                    places.push(record.offset..record.offset + u64::from(record.height));
+                let Some(record) = self.records.stripe(stripe)? else {
+                    continue;
+                };
+                let taken = places.last().map_or(0, |last: &Range<u64>| last.end);
+                if place != (record.segment, record.offset) || record.offset < taken {
+                    return Ok(None);
                 }
+                places.push(record.offset..record.offset + u64::from(record.height));
             }
             match found.last() {
                 Some((last, _)) if found.len() == RECORDS_AT_ONCE => from = successor(last),
-                _ => return Ok(places),
+                _ => return Ok(Some(places)),
             }
         }
     }

@@ -118,6 +118,12 @@ impl Pipeline {
             self.candidates.lock().forget(victim);
             let _pin = self.volume.pin();
             for run in self.live_runs(victim)? {
+                if run.len() > self.volume.stripe_capacity() {
+                    log::warn!(
+                        "stripe {victim} is longer than any of this volume: it is not moved"
+                    );
+                    continue;
+                }
                 if run.start_after(packed.payload.len()) + run.len() > self.volume.stripe_capacity()
                 {
                     moved |= self.move_out(&mut packed, locks)?;

@@ -256,7 +256,8 @@ fn next<E: Into<CommitError>>(
 ) -> Result<u64, CommitError> {
     let mut numbers = numbers.lock();
     if numbers.next == numbers.end {
-        let end = numbers.end + ahead;
+        // Counters as read are at most half of what 64 bits hold.
+        let end = numbers.end.saturating_add(ahead);
         let mut batch = Batch::default();
         batch.put(key::counter(name), Counter(end).encode());
         apply(batch).map_err(Into::into)?;

@@ -163,12 +163,12 @@ impl Pipeline {
                     let (_, offset) = key::parse_segment_stripe(place)?;
                     let SegmentStripe(stripe) = SegmentStripe::decode(value)?;
                     let record = self.records.stripe(stripe)?;
-                    filled =
-                        offset + record.map_or(BLOCK_SIZE as u64, |record| record.height.into());
+                    let height = record.map_or(BLOCK_SIZE as u64, |record| record.height.into());
+                    filled = offset.saturating_add(height);
                 }
             }
         }
-        Ok(filled)
+        Ok(filled.min(len))
     }
 
     /// Puts journaled bytes back into their stripes: those that never were flushed.

@@ -42,6 +42,7 @@ mod leaks;
 mod leaving;
 mod lost_files;
 mod opening;
+mod places;
 mod poison;
 mod rebuild;
 mod repair;

@@ -248,9 +248,10 @@ impl Preview {
         }
         let (entries, stripes) = (reader.u32()?, reader.u32()?);
         let volume = VolumeId(Uuid::from_bytes(reader.array()?));
-        let (epoch, lsn) = (Epoch(reader.u64()?), Lsn(reader.u64()?));
+        let epoch = Epoch(reader.count("epoch")?);
+        let lsn = Lsn(reader.count("number")?);
         let life = Life {
-            number: reader.u64()?,
+            number: reader.count("life")?,
             nonce: reader.u64()?,
         };
         Ok(Self {
@@ -345,6 +346,7 @@ fn take<'a>(body: &mut Reader<'a>, len: u32) -> Result<&'a [u8], FormatError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::wire::MAX_COUNT;
     use proptest::prelude::*;
 
     fn header(lsn: u64) -> RecordHeader {
@@ -386,7 +388,7 @@ mod tests {
         );
         let entries = proptest::collection::vec(change, 0..20);
         let data = proptest::collection::vec(piece, 0..3);
-        (any::<u64>(), entries, data).prop_map(|(lsn, entries, data)| JournalRecord {
+        (0..=MAX_COUNT, entries, data).prop_map(|(lsn, entries, data)| JournalRecord {
             header: header(lsn),
             entries,
             data,

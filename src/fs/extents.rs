@@ -11,8 +11,8 @@ use crate::commit::{Pipeline, Written};
 use crate::format::record::Extent;
 use crate::format::{Ino, Record, StripeId, key};
 
-use super::FsError;
 use super::edit::Edit;
+use super::{FsError, SIZE_MAX};
 
 /// Records that are read or deleted at once.
 pub(super) const PAGE: usize = 512;
@@ -71,6 +71,9 @@ impl Run {
         if u64::from(extent.stripe_offset) + extent.len > u64::from(u32::MAX) {
             return Err(corrupt("an extent is longer than a stripe"));
         }
+        if end > SIZE_MAX {
+            return Err(corrupt("an extent ends behind the longest file"));
+        }
         let start = end.checked_sub(extent.len);
         Ok(Self {
             start: start.ok_or_else(|| corrupt("an extent begins before the file"))?,
@@ -108,10 +111,16 @@ fn ending_from(
     // `extents_from` leaves out the offset itself, and no run ends at 0.
     let (from, end) = key::extents_from(ino, first_end.saturating_sub(1));
     let found = pipeline.scan(&from, &end, limit)?;
-    found
-        .iter()
-        .map(|(key, value)| Run::parse(key, value))
-        .collect()
+    let mut runs: Vec<Run> = Vec::with_capacity(found.len());
+    for (key, value) in &found {
+        let run = Run::parse(key, value)?;
+        if runs.last().is_some_and(|last| run.start < last.end()) {
+            let what = "two extents overlap";
+            return Err(FsError::Corrupt { ino: ino.0, what });
+        }
+        runs.push(run);
+    }
+    Ok(runs)
 }
 
 /// Returns the first runs of a file, at most [`PAGE`], that overlap `range`.

@@ -107,7 +107,11 @@ impl Fs {
                 index(run.end() - range.start),
             );
             nothing(range.start + filled as u64, run.start)?;
-            out[filled..from].fill(0);
+            // Runs of one page never overlap; those of two may, if the records are damaged.
+            let what = "two extents overlap";
+            let hole = out.get_mut(filled..from);
+            let hole = hole.ok_or(FsError::Corrupt { ino: ino.0, what })?;
+            hole.fill(0);
             if run.is_refused() {
                 let (ino, offset) = (ino.0, run.start);
                 return Err(FsError::Refused { ino, offset });

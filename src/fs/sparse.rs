@@ -181,7 +181,7 @@ impl Fs {
         while missing > enough {
             let page = extents::page(&self.pipeline, ino, &rest)?;
             for run in page.iter().filter_map(|run| run.clip(range)) {
-                missing -= run.len;
+                missing = missing.saturating_sub(run.len);
             }
             match page.last() {
                 Some(last) if page.len() == PAGE => rest.start = last.end(),

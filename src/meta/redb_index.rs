@@ -543,9 +543,9 @@ fn encode_position(position: Position) -> Vec<u8> {
 
 fn decode_position(bytes: &[u8]) -> Result<Position, FormatError> {
     let mut reader = Reader::new("index position", bytes);
-    let lsn = Lsn(reader.u64()?);
+    let lsn = Lsn(reader.count("record number")?);
     let life = Life {
-        number: reader.u64()?,
+        number: reader.count("life")?,
         nonce: reader.u64()?,
     };
     reader.finish()?;

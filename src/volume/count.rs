@@ -255,7 +255,7 @@ impl Core {
         let census = Census {
             files: Arc::new(files),
             unverified: Arc::new(self.members.put_back()),
-            next: SegmentId(newest.map_or(0, |newest| newest + 1)),
+            next: SegmentId(newest.map_or(0, |newest| newest.saturating_add(1))),
             silent,
         };
         *self.last_census.lock() = census.clone();

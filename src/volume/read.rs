@@ -17,7 +17,7 @@ use super::prefetch::{Claim, Turn};
 use super::segments::SegmentHandle;
 use super::{Core, VolumeError};
 use crate::codec::Codec;
-use crate::format::record::Stripe;
+use crate::format::record::{MAX_STRIPE_BYTES, Stripe};
 use crate::format::{BLOCK_SIZE, ShardIndex, StripeId};
 
 mod damage;
@@ -244,7 +244,8 @@ impl Core {
             usize::from(segment.record.data_shards),
             layout::total_shards(&segment.record),
         );
-        if record.height == 0 || u64::from(record.height) * k as u64 > u64::from(u32::MAX) {
+        let data_bytes = u64::from(record.height) * k as u64;
+        if record.height == 0 || data_bytes > u64::from(MAX_STRIPE_BYTES) {
             return Err(bad("its height makes no sense"));
         }
         if record.payload_len as usize > record.height as usize * k {

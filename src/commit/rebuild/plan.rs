@@ -123,18 +123,29 @@ impl Pipeline {
         Ok(needs)
     }
 
-    /// Returns the stripes of a segment in disk order.
+    /// Returns the stripes of a segment in disk order. Those that lie elsewhere by their own records, or
+    /// overlap others, are damaged and left out.
     pub(in crate::commit) fn stripes_in(
         &self,
         segment: SegmentId,
     ) -> Result<Vec<(StripeId, Stripe)>, CommitError> {
         let (mut from, end) = key::segment_stripes(segment);
         let mut stripes = Vec::new();
+        let mut filled = 0;
         loop {
             let found = self.meta.scan(&from, &end, RECORDS_AT_ONCE)?;
-            for (_, value) in &found {
+            for (key, value) in &found {
+                let place = key::parse_segment_stripe(key)?;
                 let SegmentStripe(stripe) = SegmentStripe::decode(value)?;
-                stripes.extend(self.records.stripe(stripe)?.map(|record| (stripe, record)));
+                let Some(record) = self.records.stripe(stripe)? else {
+                    continue;
+                };
+                if place == (record.segment, record.offset) && record.offset >= filled {
+                    filled = record.offset + u64::from(record.height);
+                    stripes.push((stripe, record));
+                } else {
+                    log::warn!("stripe {stripe}: its records do not agree on where it lies");
+                }
             }
             match found.last() {
                 Some((last, _)) if found.len() == RECORDS_AT_ONCE => from = successor(last),

@@ -161,7 +161,7 @@ impl Pipeline {
     fn new_scrub(&self, last: &Scrub) -> Scrub {
         let newest = self.volume.segments().into_iter().map(|(id, _)| id.0).max();
         Scrub {
-            end: SegmentId(newest.map_or(0, |newest| newest + 1)),
+            end: SegmentId(newest.map_or(0, |newest| newest.saturating_add(1))),
             began: now(),
             last_finished: last.last_finished,
             ..Scrub::default()

@@ -182,7 +182,7 @@ impl Pipeline {
         if let Some((last, _)) = found.last() {
             let next = successor(last);
             stretch.has_more = !self.meta.scan(&next, &end, 1)?.is_empty();
-            stretch.end = key::parse_segment_stripe(last)?.1 + 1;
+            stretch.end = key::parse_segment_stripe(last)?.1.saturating_add(1);
         }
         Ok(stretch)
     }

@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, Bytes};
 
-use super::{Record, VERSION};
+use super::{MAX_STRIPE_BYTES, Record, VERSION};
 use crate::format::{FormatError, StripeId, wire::Reader};
 
 /// A run of a file's bytes inside a stripe: `b'e' ino end`, keyed by where it *ends*, so that the
@@ -40,6 +40,12 @@ impl Record for Extent {
             stripe: StripeId(reader.u64()?),
             stripe_offset: reader.u32()?,
         };
+        // What was refused lies in no stripe, and may be longer than one.
+        let most = match extent.stripe {
+            Self::REFUSED => u32::MAX,
+            _ => MAX_STRIPE_BYTES,
+        };
+        check_end(&reader, (extent.len, extent.stripe_offset), most)?;
         reader.finish()?;
         Ok(extent)
     }
@@ -71,9 +77,27 @@ impl Record for Backref {
             len: take_len(&mut reader)?,
             stripe_offset: reader.u32()?,
         };
+        check_end(
+            &reader,
+            (backref.len, backref.stripe_offset),
+            MAX_STRIPE_BYTES,
+        )?;
         reader.finish()?;
         Ok(backref)
     }
+}
+
+/// Refuses a length and an offset that lie behind `most` bytes of a stripe.
+fn check_end(
+    reader: &Reader<'_>,
+    (len, stripe_offset): (u64, u32),
+    most: u32,
+) -> Result<(), FormatError> {
+    let end = len.saturating_add(stripe_offset.into());
+    if end > u64::from(most) {
+        return Err(reader.bad("end in its stripe", end));
+    }
+    Ok(())
 }
 
 fn take_len(reader: &mut Reader<'_>) -> Result<u64, FormatError> {

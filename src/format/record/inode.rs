@@ -245,7 +245,7 @@ impl Record for Inode {
         }
         if flags & flag::DIRECTORY != 0 {
             inode.parent = Ino(reader.u64()?);
-            inode.next_cookie = Cookie(reader.u64()?);
+            inode.next_cookie = Cookie(reader.count("next cookie")?);
         }
         // One encoding for one value: a field that could have been left out must not be there.
         if inode.flags() != flags {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::{BufMut, Bytes};
 
-use super::{Record, VERSION};
+use super::{MAX_STRIPE_BYTES, Record, VERSION};
 use crate::format::{FormatError, MemberIndex, SegmentId, wire::Reader};
 
 /// The scrub that was begun last: `b'v'`.
@@ -154,6 +154,11 @@ impl Record for LostBytes {
                 .fold(0, |n, byte| n << 8 | u32::from(*byte))
         };
         let range = |range: &[u8; 8]| number(&range[..4])..number(&range[4..]);
-        Ok(Self(ranges.iter().map(range).collect()))
+        let ranges: Vec<Range<u32>> = ranges.iter().map(range).collect();
+        let is_possible = |range: &Range<u32>| !range.is_empty() && range.end <= MAX_STRIPE_BYTES;
+        if let Some(bad) = ranges.iter().find(|range| !is_possible(range)) {
+            return Err(reader.bad("range that ends at", bad.end));
+        }
+        Ok(Self(ranges))
     }
 }

@@ -37,7 +37,7 @@ impl Record for Counter {
     fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut reader = Reader::new("counter", bytes);
         reader.version(VERSION)?;
-        let counter = Self(reader.u64()?);
+        let counter = Self(reader.count("value")?);
         reader.finish()?;
         Ok(counter)
     }

@@ -1,8 +1,10 @@
 use std::fmt::Debug;
+use std::ops::Range;
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::format::wire::MAX_COUNT;
 use crate::format::{
     Cookie, Ino, MemberIndex, NAME_MAX, NameFault, SegmentId, ShardIndex, StripeId,
 };
@@ -36,7 +38,7 @@ fn inline() -> impl Strategy<Value = Inline> {
 }
 
 fn number_or_zero() -> impl Strategy<Value = u64> {
-    prop_oneof![Just(0), any::<u64>()]
+    prop_oneof![Just(0), 0..=MAX_COUNT]
 }
 
 prop_compose! {
@@ -146,7 +148,8 @@ proptest! {
     }
 
     #[test]
-    fn extents_round_trip(len in 1..=u64::MAX, stripe: u64, stripe_offset: u32) {
+    fn extents_round_trip(stripe: u64, stripe_offset in 0..MAX_STRIPE_BYTES, len: u64) {
+        let len = 1 + len % u64::from(MAX_STRIPE_BYTES - stripe_offset);
         round_trip(&Extent { len, stripe: StripeId(stripe), stripe_offset }, false);
         round_trip(&Backref { len, stripe_offset }, false);
     }
@@ -165,18 +168,18 @@ proptest! {
     }
 
     #[test]
-    fn scrubs_round_trip(numbers: [u64; 10], put_back: [u64; 4], is_finished: bool, lost in prop::collection::vec(any::<(u32, u32)>(), 0..20)) {
+    fn scrubs_round_trip(numbers: [u64; 10], put_back: [u64; 4], is_finished: bool, lost in prop::collection::vec((0..MAX_STRIPE_BYTES, 1..=4096_u32), 0..20)) {
         let [segment, offset, end, began, last_finished, bytes, repaired, wrong, missing, lost_bytes] = numbers;
         let scrub = Scrub {
             is_finished, segment: SegmentId(segment), offset, end: SegmentId(end), began, last_finished,
             bytes, repaired, wrong, missing, lost: lost_bytes, put_back,
         };
         round_trip(&scrub, false);
-        round_trip(&LostBytes(lost.into_iter().map(|(start, end)| start..end).collect()), true);
+        round_trip(&LostBytes(lost.into_iter().map(|(start, len)| start..(start + len).min(MAX_STRIPE_BYTES)).collect()), true);
     }
 
     #[test]
-    fn small_values_round_trip(counter: u64, xattr in blob()) {
+    fn small_values_round_trip(counter in 0..=MAX_COUNT, xattr in blob()) {
         round_trip(&Marker, false);
         round_trip(&Counter(counter), false);
         round_trip(&Xattr(xattr), true);
@@ -380,4 +383,72 @@ fn sample_symlink() -> Inode {
         next_cookie: Cookie(0),
         inline: Inline::None,
     }
+}
+
+/// Each of these made some sum overflow, or demanded memory.
+#[test]
+fn values_that_no_volume_can_have_are_refused() {
+    fn refused<T: Record + Debug>(value: &T) {
+        let decoded = T::decode(&value.encode());
+        assert!(
+            matches!(decoded, Err(FormatError::Field { .. })),
+            "{value:?}: {decoded:?}"
+        );
+    }
+    let most = u64::from(MAX_STRIPE_BYTES);
+    for (len, stripe_offset) in [
+        (u64::MAX, 0),
+        (most + 1, 0),
+        (most, 1),
+        (1, MAX_STRIPE_BYTES),
+        (16, 0xffff_fff0),
+    ] {
+        refused(&Backref { len, stripe_offset });
+        let stripe = StripeId(7);
+        refused(&Extent {
+            len,
+            stripe,
+            stripe_offset,
+        });
+    }
+    let refused_write = Extent {
+        len: 1 << 30,
+        stripe: Extent::REFUSED,
+        stripe_offset: 0,
+    };
+    assert_eq!(Extent::decode(&refused_write.encode()), Ok(refused_write));
+    refused(&Counter(MAX_COUNT + 1));
+    refused(&Counter(u64::MAX));
+    let reversed = Range {
+        start: 4096,
+        end: 0,
+    };
+    for range in [reversed, 5..5, 0..MAX_STRIPE_BYTES + 1] {
+        refused(&LostBytes(vec![0..4096, range]));
+    }
+    let link = |target: &[u8]| Inode {
+        kind: FileKind::Symlink,
+        permissions: 0o777,
+        uid: 0,
+        gid: 0,
+        links: 1,
+        rdev: 0,
+        size: 4,
+        allocated_bytes: 0,
+        atime: Timestamp::default(),
+        mtime: Timestamp::default(),
+        ctime: Timestamp::default(),
+        btime: Timestamp::default(),
+        parent: Ino(0),
+        next_cookie: Cookie(0),
+        inline: Inline::Target(target.to_vec()),
+    };
+    let longest = link(&[b'a'; 4095]);
+    assert_eq!(Inode::decode(&longest.encode()), Ok(longest));
+    refused(&Inode {
+        kind: FileKind::Directory,
+        next_cookie: Cookie(u64::MAX),
+        inline: Inline::None,
+        ..link(b"")
+    });
 }

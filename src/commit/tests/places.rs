@@ -1,0 +1,108 @@
+//! Records that do not agree on where stripes lie, as no build writes them.
+
+use super::*;
+use crate::format::record::{SegmentStripe, Stripe};
+
+fn with_stripes() -> (Rig, TestFs) {
+    let rig = Rig::new(2, 1, 4);
+    let fs = rig.open(&[]);
+    for file in 0..8 {
+        fs.write(file, &pattern(file, 2 * UNIT)).unwrap();
+    }
+    fs.pipeline.checkpoint().unwrap();
+    (rig, fs)
+}
+
+fn record_of(fs: &TestFs, stripe: StripeId) -> Stripe {
+    fs.pipeline.records.stripe(stripe).unwrap().unwrap()
+}
+
+/// Moves the record of a stripe so that it overlaps another one in its segment. Returns both.
+fn overlap(fs: &TestFs) -> [StripeId; 2] {
+    let stripes = fs.stripes();
+    let all = stripes
+        .iter()
+        .map(|stripe| (*stripe, record_of(fs, *stripe)));
+    let all: Vec<(StripeId, Stripe)> = all.collect();
+    let (first, of_first) = all[0];
+    let in_segment = |(id, record): &&(StripeId, Stripe)| {
+        *id != first && record.segment == of_first.segment && record.offset > of_first.offset
+    };
+    let &(second, mut record) = all.iter().rev().find(in_segment).unwrap();
+    let mut batch = Batch::default();
+    batch.delete(key::segment_stripe(record.segment, record.offset));
+    record.offset = of_first.offset + BLOCK_SIZE as u64;
+    batch.put(key::stripe(second), record.encode());
+    let place = key::segment_stripe(record.segment, record.offset);
+    batch.put(place, SegmentStripe(second).encode());
+    fs.pipeline.meta.apply_stripes(batch).unwrap();
+    [first, second]
+}
+
+#[test]
+fn stripes_that_overlap_neither_stop_a_rebuild_nor_free_what_others_hold() {
+    let (rig, fs) = with_stripes();
+    let damaged = overlap(&fs);
+    fs.pipeline.checkpoint().unwrap();
+    drop(fs);
+    let rig = rig.fork();
+    for lost in [&[][..], &[0]] {
+        let fs = rig.open(lost);
+        drop(fs.rebuild());
+        for _ in 0..20 {
+            fs.pipeline.reap().unwrap();
+            fs.sync().unwrap();
+        }
+        for file in 0..8 {
+            let extents = fs.extents(file).unwrap();
+            if extents
+                .iter()
+                .all(|(_, extent)| !damaged.contains(&extent.stripe))
+            {
+                assert_eq!(
+                    fs.read(file).unwrap(),
+                    pattern(file, 2 * UNIT),
+                    "file {file}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_place_at_the_end_of_all_numbers_does_not_keep_a_volume_from_opening() {
+    let (rig, fs) = with_stripes();
+    let segment = record_of(&fs, fs.stripes()[0]).segment;
+    let mut batch = Batch::default();
+    let place = key::segment_stripe(segment, u64::MAX);
+    batch.put(place, SegmentStripe(StripeId(1 << 40)).encode());
+    fs.pipeline.meta.apply_stripes(batch).unwrap();
+    fs.pipeline.checkpoint().unwrap();
+    drop(fs);
+    let rig = rig.fork();
+    let fs = rig.open(&[]);
+    for file in 0..8 {
+        assert_eq!(fs.read(file).unwrap(), pattern(file, 2 * UNIT));
+    }
+}
+
+/// It would be copied into memory that long.
+#[test]
+fn compaction_demands_no_memory_for_a_backref_that_is_too_long() {
+    for len in [1 << 50, u64::MAX, 3 * UNIT as u64] {
+        let (_rig, fs) = with_stripes();
+        let stripe = fs.stripes()[0];
+        let mut batch = Batch::default();
+        let backref = Backref {
+            len,
+            stripe_offset: 0,
+        };
+        batch.put(key::backref(stripe, Ino(77), 1 << 60), backref.encode());
+        fs.pipeline.meta.apply(batch).unwrap();
+        // An error or not: nothing is moved.
+        drop(fs.pipeline.move_stripes(vec![stripe], &NoLocks));
+        for file in 0..8 {
+            assert_eq!(fs.read(file).unwrap(), pattern(file, 2 * UNIT));
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Records of files that no build writes, under good checksums: errors for those files, and for no others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::codec::Geometry;
+use crate::commit::{CreateOptions, OpenOptions};
+use crate::format::StripeId;
+use crate::format::record::Extent;
+use crate::meta::Batch;
+use crate::store::{Executor, ExecutorKind, MemDisk, StoreRef};
+
+const ROOT: &Caller = &Caller::ROOT;
+
+fn executor() -> Arc<Executor> {
+    let patience = Duration::from_secs(30);
+    Arc::new(Executor::new(ExecutorKind::Inline, patience))
+}
+
+fn stores(disks: &[MemDisk]) -> Vec<StoreRef> {
+    let open = |disk: &MemDisk| Arc::new(disk.open()) as StoreRef;
+    disks.iter().map(open).collect()
+}
+
+fn open() -> Arc<Fs> {
+    let disk = |number: usize| MemDisk::new(&format!("disk{number}"), 256 << 20);
+    let disks: Vec<MemDisk> = (0..2).map(disk).collect();
+    let options = CreateOptions::new(Geometry::new(1, 1).unwrap());
+    Pipeline::create(&stores(&disks), &options, executor()).unwrap();
+    let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
+    let options = OpenOptions {
+        threads: 0,
+        ..OpenOptions::default()
+    };
+    let pipeline = Pipeline::open(stores(&disks), &options, executor()).unwrap();
+    Fs::open(pipeline, FsOptions::default()).unwrap()
+}
+
+/// Makes a file of 64 KiB, and gives it these extents in the place of its own: where each ends, its length,
+/// and where it lies in the stripe.
+fn with_extents(fs: &Fs, name: &[u8], extents: &[(u64, u64, u32)]) -> (Ino, Handle) {
+    let flags = OpenFlags::read_write();
+    let (attr, handle) = fs.create(ROOT, Ino::ROOT, name, 0o644, flags).unwrap();
+    fs.write(ROOT, handle, 0, &vec![7; 64 << 10], WriteFlags::default())
+        .unwrap();
+    let (from, end) = key::extents_from(attr.ino, 0);
+    let own = fs.pipeline.scan(&from, &end, 10).unwrap();
+    let stripe: StripeId = Extent::decode(&own[0].1).unwrap().stripe;
+    let mut batch = Batch::default();
+    for (key, _) in own {
+        batch.delete(key);
+    }
+    for &(end, len, stripe_offset) in extents {
+        let extent = Extent {
+            len,
+            stripe,
+            stripe_offset,
+        };
+        batch.put(key::extent(attr.ino, end), extent.encode());
+    }
+    fs.pipeline.apply(batch).unwrap();
+    (attr.ino, handle)
+}
+
+#[test]
+fn extents_that_no_file_has_are_errors_and_never_panics() {
+    let fs = open();
+    let (_, sound) = with_extents(&fs, b"sound", &[(64 << 10, 64 << 10, 0)]);
+    let all: &[&[(u64, u64, u32)]] = &[
+        // Overlapping.
+        &[(100, 100, 0), (150, 150, 0)],
+        &[(8192, 8192, 0), (12288, 8192, 8192)],
+        // Before the file, behind the longest one.
+        &[(100, 200, 0)],
+        &[(u64::MAX, 4096, 0)],
+        &[(4096, 4096, 0), (u64::MAX, u64::MAX - 8192, 0)],
+        // Behind the stripe.
+        &[(64 << 10, 64 << 10, 0xffff_fff0)],
+        &[(64 << 10, 64 << 10, 60 << 20)],
+    ];
+    for (number, extents) in all.iter().enumerate() {
+        let name = format!("file{number}");
+        let (ino, handle) = with_extents(&fs, name.as_bytes(), extents);
+        let mut out = vec![0; 64 << 10];
+        assert!(fs.read(handle, 0, &mut out).is_err(), "{extents:?}");
+        drop(fs.seek(handle, 0, Whence::Data));
+        drop(fs.seek(handle, 0, Whence::Hole));
+        drop(fs.write(ROOT, handle, 50, &[1; 9000], WriteFlags::default()));
+        let cut = Changes {
+            size: Some(10),
+            ..Changes::default()
+        };
+        drop(fs.setattr(ROOT, ino, cut));
+        drop(fs.fallocate(ROOT, handle, Allocation::PunchHole, 0, 1 << 20));
+        assert_eq!(fs.read(sound, 0, &mut out).unwrap(), 64 << 10);
+        assert!(out.iter().all(|byte| *byte == 7));
+    }
+}
+
+/// More than a page of extents each, so that the second page begins with the one that overlaps.
+#[test]
+fn extents_that_overlap_across_pages_are_errors() {
+    let fs = open();
+    let page = extents::PAGE as u64;
+    let mut all: Vec<(u64, u64, u32)> = (1..=page).map(|end| (end * 8, 8, 0)).collect();
+    all.push((page * 8 + 64, 128, 0));
+    let (_, handle) = with_extents(&fs, b"file", &all);
+    let mut out = vec![0; 64 << 10];
+    assert!(fs.read(handle, 0, &mut out).is_err());
+    drop(fs.fallocate(ROOT, handle, Allocation::Allocate, 0, 1 << 20));
+}
