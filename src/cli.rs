@@ -1,7 +1,9 @@
 //! The command line: arguments, exit codes, daemon, control socket.
 //!
 //! Every command is a function from its arguments to an `Outcome` or a `Failure`; only [`run`] turns
-//! those into exit codes and text on standard error.
+//! those into exit codes and text on standard error. Only [`terminal`] prints.
+
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
 mod bench;
@@ -26,6 +28,7 @@ mod report;
 mod scrub;
 mod size;
 mod status;
+mod terminal;
 mod time;
 mod trust;
 mod unmount;
@@ -91,7 +94,7 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
 fn explain(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            print!("{error}");
+            terminal::report(&error.to_string());
             ExitCode::SUCCESS
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {

@@ -9,6 +9,7 @@ pub(super) use arguments::BenchArguments;
 use arguments::{CodecArguments, What};
 
 use super::failure::{Failure, Outcome};
+use super::terminal;
 use crate::bench::{self, BenchError, Wishes};
 use crate::codec::{CodeId, Geometry};
 
@@ -38,10 +39,9 @@ fn codec(arguments: &CodecArguments) -> Result<Outcome, Failure> {
     })?;
     bar.finish_and_clear();
     if arguments.json {
-        let document = serde_json::to_string_pretty(&report).map_err(Failure::environment)?;
-        println!("{document}");
+        terminal::json(&report).map_err(Failure::environment)?;
     } else {
-        print!("{report}");
+        terminal::report(&report.to_string());
     }
     Ok(Outcome::Done)
 }

@@ -10,6 +10,7 @@ use super::overtaken;
 use super::report::{MemberReport, State};
 use super::scrub::{Away, scrubbed_of};
 use super::size::{format_count, format_size};
+use super::terminal;
 use super::volume::{MEMBER_TIMEOUT, Volume, fs_failure, row_report, storage_failure};
 use crate::commit::ScrubStatus;
 use crate::format::files;
@@ -36,7 +37,7 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<Outcome, Failure> {
     let examined = examined?;
     closed?;
     for line in &examined.verdict {
-        println!("{line}");
+        terminal::line(line);
     }
     Ok(examined.outcome)
 }
@@ -69,25 +70,30 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
     }
     let report = volume.report(false)?;
     for finding in &checked.findings {
-        println!("{finding}");
+        terminal::line(finding);
     }
     if pages > 0 {
-        println!(
+        terminal::line(format_args!(
             "{} of copies of the index mended",
             format_count(pages, "page")
-        );
+        ));
     }
     for line in report.lost.lines() {
-        println!("{line}");
+        terminal::line(line);
     }
     let is_whole = read == Outcome::Done && report.state == State::Healthy;
     let away: Vec<String> = report.absentees().map(MemberReport::name).collect();
     if !away.is_empty() {
-        println!("not checked, because away: {}", away.join(", "));
+        terminal::line(format_args!(
+            "not checked, because away: {}",
+            away.join(", ")
+        ));
     }
     let mut away = report.absentees();
     if !repair && away.any(MemberReport::has_lost_superblock) {
-        println!("`cauchyfs check --repair` with all directories writes lost superblocks anew");
+        terminal::line(
+            "`cauchyfs check --repair` with all directories writes lost superblocks anew",
+        );
     }
     let mut lines = vec![format!(
         "{} inodes ({} directories), {} extents of {}, {} stripes: {}",
@@ -130,11 +136,13 @@ fn say_restored(volume: &Volume) {
             "; nobody can tell whether it is up to date, so a scrub verifies what it holds before that counts"
         };
         if live.contains(member) {
-            println!(
+            terminal::line(format_args!(
                 "{path}: its superblock was lost, and is made anew: it is member {member}{rest}"
-            );
+            ));
         } else {
-            println!("{path}: its superblock is lost, and could not be made anew");
+            terminal::line(format_args!(
+                "{path}: its superblock is lost, and could not be made anew"
+            ));
         }
     }
 }
@@ -163,7 +171,7 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
             return Err(Failure::environment("somebody else scrubs the volume"));
         };
         let scrubbed = scrubbed_of(&volume.fs, &status)?;
-        println!("{}", scrubbed.for_people(&away_from(volume)));
+        terminal::report(&scrubbed.for_people(&away_from(volume)));
         return Ok(scrubbed.outcome());
     }
     let read = pipeline
@@ -173,22 +181,22 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
         let directory = pipeline.members().path(wrong.member);
         let file = files::segment(wrong.segment);
         let shards = format_count(wrong.shards, "shard");
-        println!("{directory}/{file}: {shards} wrong");
+        terminal::line(format_args!("{directory}/{file}: {shards} wrong"));
     }
     for (&member, &pages) in &read.index_pages {
         let directory = pipeline.members().path(member);
         let pages = format_count(pages, "page");
-        println!(
+        terminal::line(format_args!(
             "{directory}/{}: {pages} of this copy of the index wrong",
             files::INDEX
-        );
+        ));
     }
     for inconsistent in &read.inconsistent {
-        println!("{inconsistent}");
+        terminal::line(inconsistent);
     }
-    println!("{} of shards read", format_size(read.bytes));
+    terminal::line(format_args!("{} of shards read", format_size(read.bytes)));
     for row in &read.rows {
-        println!("{}", row_report(row));
+        terminal::line(row_report(row));
     }
     let is_whole =
         read.wrong.is_empty() && read.inconsistent.is_empty() && read.index_pages.is_empty();

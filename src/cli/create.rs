@@ -6,6 +6,7 @@ use super::args::CreateArguments;
 use super::directories::Directories;
 use super::failure::{Failure, Outcome};
 use super::size::format_size;
+use super::terminal;
 use super::trust;
 use super::volume::{MEMBER_TIMEOUT, executor, fs_failure, storage_failure, stores};
 use crate::codec::{CodeId, Geometry};
@@ -39,7 +40,7 @@ pub(super) fn run(arguments: &CreateArguments) -> Result<Outcome, Failure> {
         }
         create(&stores(directories)?, &options, &executor(MEMBER_TIMEOUT))
     })?;
-    println!("{volume}");
+    terminal::line(volume);
     Ok(Outcome::Done)
 }
 

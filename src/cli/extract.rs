@@ -27,6 +27,7 @@ use super::directories::Directories;
 use super::failure::{Failure, Outcome, warn};
 use super::mounts;
 use super::size::{format_count, format_size};
+use super::terminal;
 use super::volume::{Volume, fs_failure};
 use crate::format::record::{FileKind, Timestamp};
 use crate::format::{BLOCK_SIZE, Ino};
@@ -179,7 +180,7 @@ impl<'a> Extraction<'a> {
     fn run(mut self, wanted: &[PathBuf]) -> Result<Outcome, Failure> {
         self.copy_out(wanted)?;
         self.progress.finish_and_clear();
-        println!("{}", self.summary());
+        terminal::report(&self.summary());
         Ok(self.outcome())
     }
 

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 
+use super::terminal;
+
 /// How a command that did its work ended, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Outcome {
@@ -67,10 +69,7 @@ impl Failure {
 
     /// Prints it on standard error.
     pub(super) fn print(&self) {
-        eprintln!("cauchyfs: {}", self.message);
-        if let Some(advice) = &self.advice {
-            eprintln!("  {advice}");
-        }
+        terminal::error_lines(&self.message, self.advice.as_ref());
     }
 }
 
@@ -96,5 +95,10 @@ impl From<Fault> for ExitCode {
 
 /// Prints a warning on standard error.
 pub(super) fn warn(text: impl Display) {
-    eprintln!("cauchyfs: warning: {text}");
+    terminal::error_lines(format_args!("warning: {text}"), None::<&str>);
+}
+
+/// Prints a warning on standard error, and advice on a second line.
+pub(super) fn warn_and_advise(text: impl Display, advice: impl Display) {
+    terminal::error_lines(format_args!("warning: {text}"), Some(advice));
 }

@@ -6,9 +6,10 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use env_logger::{Builder, Target};
-use log::LevelFilter;
+use log::{LevelFilter, Log, Metadata, Record};
 use syslog::{BasicLogger, Facility, Formatter3164};
 
+use super::terminal::Escaped;
 use capped::Capped;
 
 use crate::meta::is_panic_contained;
@@ -117,11 +118,7 @@ pub(super) fn to_syslog(verbosity: u8) -> Result<(), syslog::Error> {
         process: "cauchyfs".to_owned(),
         pid: std::process::id(),
     };
-    let logger = BasicLogger::new(syslog::unix(formatter)?);
-    if log::set_boxed_logger(Box::new(logger)).is_ok() {
-        log::set_max_level(level(verbosity));
-    }
-    log_panics();
+    install(BasicLogger::new(syslog::unix(formatter)?), level(verbosity));
     Ok(())
 }
 
@@ -135,8 +132,40 @@ fn start_at(mut builder: Builder, level: LevelFilter) {
         // Its own lines name every request and its missing replies; ours do that in context.
         .filter_module("fuser", level.min(LevelFilter::Warn))
         .format_timestamp_millis();
-    if builder.try_init().is_ok() {
+    let logger = builder.build();
+    let most = logger.filter();
+    install(logger, most);
+}
+
+/// Makes a logger that of the program, unless there is one, and escapes everything that it gets.
+fn install(logger: impl Log + 'static, most: LevelFilter) {
+    if log::set_boxed_logger(Box::new(Escaping(logger))).is_ok() {
+        log::set_max_level(most);
         log_panics();
+    }
+}
+
+/// A logger whose messages are one line each, with no character that acts on a terminal.
+struct Escaping<L>(L);
+
+impl<L: Log> Log for Escaping<L> {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        self.0.enabled(metadata)
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let message = Escaped(record.args());
+        let mut escaped = Record::builder();
+        escaped
+            .metadata(record.metadata().clone())
+            .module_path(record.module_path())
+            .file(record.file())
+            .line(record.line());
+        self.0.log(&escaped.args(format_args!("{message}")).build());
+    }
+
+    fn flush(&self) {
+        self.0.flush();
     }
 }
 
@@ -166,9 +195,40 @@ fn log_panics() {
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
+    use std::sync::{Arc, Mutex};
 
     use super::*;
 
+    /// A logger that keeps what it gets.
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<String>>>);
+
+    impl Log for Kept {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn log(&self, record: &Record<'_>) {
+            let mut kept = self.0.lock().unwrap();
+            kept.push(format!("{} {}", record.level(), record.args()));
+        }
+
+        fn flush(&self) {}
+    }
+
+    #[test]
+    fn a_name_with_a_line_end_forges_no_line_of_a_log() {
+        let kept = Kept::default();
+        let name = "f\n[ERROR] forged \u{1b}[2J";
+        let logger = Escaping(kept.clone());
+        let log = |arguments: std::fmt::Arguments<'_>| {
+            let mut record = Record::builder();
+            logger.log(&record.level(log::Level::Warn).args(arguments).build());
+        };
+        log(format_args!("cannot read {name}"));
+        let lines = kept.0.lock().unwrap();
+        assert_eq!(*lines, [r"WARN cannot read f\n[ERROR] forged \u{1b}[2J"]);
+    }
     #[test]
     fn a_log_is_written_for_its_user_alone_also_where_one_is_there() {
         let home = tempfile::tempdir().unwrap();

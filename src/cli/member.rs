@@ -7,9 +7,10 @@ use std::path::Path;
 use super::args::{MemberArguments, MemberChange, RebuildOptions};
 use super::control::{Answer, LiveMount, Request};
 use super::directories::{check_newcomer, make_member, spell};
-use super::failure::{Failure, Outcome, warn};
+use super::failure::{Failure, Outcome, warn, warn_and_advise};
 use super::rebuild::{follow, leave};
 use super::report::{MemberState, Report};
+use super::terminal;
 
 /// Changes the members of a mounted volume.
 ///
@@ -47,7 +48,7 @@ pub(super) fn run(arguments: &MemberArguments) -> Result<Outcome, Failure> {
             match members.find(|member| member.index == leaving) {
                 None => Ok(outcome),
                 Some(member) => {
-                    warn(why_it_stays(member.state));
+                    warn_that_it_stays(member.state);
                     Ok(Outcome::Degraded)
                 }
             }
@@ -56,15 +57,15 @@ pub(super) fn run(arguments: &MemberArguments) -> Result<Outcome, Failure> {
 }
 
 /// Says why a member is one still that was to be removed.
-fn why_it_stays(state: MemberState) -> &'static str {
+fn warn_that_it_stays(state: MemberState) {
     match state {
         MemberState::Online | MemberState::Rebuilding => {
-            "it is a member still: `cauchyfs member add` has kept it meanwhile"
+            warn("it is a member still: `cauchyfs member add` has kept it meanwhile");
         }
-        MemberState::Removing | MemberState::Missing | MemberState::Faulted => {
-            "it is a member still: there are shards on it that the others have no room for\n  \
-             make room for them, or keep it with `cauchyfs member add`"
-        }
+        MemberState::Removing | MemberState::Missing | MemberState::Faulted => warn_and_advise(
+            "it is a member still: there are shards on it that the others have no room for",
+            "make room for them, or keep it with `cauchyfs member add`",
+        ),
     }
 }
 
@@ -98,7 +99,7 @@ fn join(
     match asked? {
         Answer::Joined { member, order } => {
             if !options.json {
-                println!("member {member} is {}", canonical.display());
+                terminal::line(format_args!("member {member} is {}", canonical.display()));
             }
             let Some(outcome) = follow(mount, order, options.json)? else {
                 let what = format!("member {member} gets what it was taken in for");
@@ -120,11 +121,13 @@ fn judge_newcomer(report: &Report, member: u16) -> Outcome {
     let mut away = report.absentees();
     let reason = away.find(|away| away.index == member);
     let reason = reason.and_then(|away| away.reason.as_deref());
-    warn(format_args!(
-        "member {member} is gone again{}: what it was to have went to the others as far as they have room\n  \
-         `cauchyfs status` says how things are",
-        reason.map_or_else(String::new, |reason| format!(" ({reason})"))
-    ));
+    let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
+    warn_and_advise(
+        format_args!(
+            "member {member} is gone again{reason}: what it was to have went to the others as far as they have room"
+        ),
+        "`cauchyfs status` says how things are",
+    );
     Outcome::Degraded
 }
 

@@ -9,9 +9,10 @@ use signal_hook::consts::SIGINT;
 
 use super::args::RebuildArguments;
 use super::control::{Answer, LiveMount, Request};
-use super::failure::{Failure, Outcome, warn};
+use super::failure::{Failure, Outcome, warn_and_advise};
 use super::report::{IndexReport, LostFiles, RebuildReport, RedundancyReport, Report};
 use super::size::format_size;
+use super::terminal;
 
 /// What `rebuild --json` prints.
 #[derive(Debug, Serialize)]
@@ -46,9 +47,10 @@ pub(super) fn run(arguments: &RebuildArguments) -> Result<Outcome, Failure> {
 pub(super) fn leave(what: &str, mount: &LiveMount, taken_back: Option<&str>) -> Outcome {
     let mountpoint = mount.mountpoint().display();
     let taken_back = taken_back.map_or_else(String::new, |how| format!(", {how}"));
-    warn(format_args!(
-        "{what} without this command\n  `cauchyfs status {mountpoint}` shows how far it is{taken_back}"
-    ));
+    warn_and_advise(
+        format_args!("{what} without this command"),
+        format_args!("`cauchyfs status {mountpoint}` shows how far it is{taken_back}"),
+    );
     Outcome::Degraded
 }
 
@@ -92,10 +94,9 @@ pub(super) fn follow(
             redundancy: &report.redundancy,
             lost: &report.lost,
         };
-        let document = serde_json::to_string_pretty(&document).map_err(Failure::environment)?;
-        println!("{document}");
+        terminal::json(&document).map_err(Failure::environment)?;
     } else {
-        print!("{}", for_people(&rebuild, &report));
+        terminal::report(&for_people(&rebuild, &report));
     }
     Ok(Some(outcome(&report)))
 }
@@ -111,7 +112,7 @@ fn progress_bar() -> ProgressBar {
 }
 
 fn show(bar: &ProgressBar, report: &RebuildReport) {
-    bar.set_length(report.bytes_done + to_write(report));
+    bar.set_length(report.bytes_done.saturating_add(to_write(report)));
     bar.set_position(report.bytes_done);
     bar.set_message(match rate(report) {
         Some(rate) => format!(
@@ -154,7 +155,7 @@ fn for_people(rebuild: &RebuildReport, report: &Report) -> String {
     let is_away = report.absentees().next().is_some();
     if rebuild.bytes_waiting > 0 {
         // Room alone helps nobody where each directory has something of the same stripes.
-        let is_for_room = report.present().count() >= report.geometry.data + report.geometry.parity;
+        let is_for_room = report.present().count() >= report.geometry.width();
         let others = match (is_away, is_for_room) {
             (true, true) => ", bring back what is away, or remove files",
             (true, false) => ", or bring back what is away",
@@ -189,7 +190,7 @@ fn for_people(rebuild: &RebuildReport, report: &Report) -> String {
     lines.extend(report.redundancy_lines());
     lines.extend(report.lost.lines());
     lines.push(String::new());
-    lines.join("\n")
+    terminal::join_lines(&lines)
 }
 
 /// Judges by what was counted: whole, not yet whole, or lost.

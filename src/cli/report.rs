@@ -133,6 +133,25 @@ pub(super) struct MemberReport {
     pub(super) suspect: bool,
 }
 
+impl GeometryReport {
+    /// Returns how many shards a stripe has. The numbers may be a daemon's, and any.
+    pub(super) fn width(&self) -> usize {
+        self.data.saturating_add(self.parity)
+    }
+}
+
+impl ErrorCounts {
+    /// Returns the sum. The numbers may be a daemon's, and any.
+    fn total(self) -> u64 {
+        let Self {
+            read,
+            write,
+            checksum,
+        } = self;
+        read.saturating_add(write).saturating_add(checksum)
+    }
+}
+
 /// How a member is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

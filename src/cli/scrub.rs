@@ -12,6 +12,7 @@ use super::control::{Answer, LiveMount, Request};
 use super::failure::{Failure, Outcome};
 use super::report::{LostFiles, Report, ScrubState};
 use super::size::{format_count, format_size};
+use super::terminal;
 
 mod serve;
 
@@ -110,7 +111,7 @@ pub(super) enum Away {
 impl Away {
     /// Returns who is away of a mounted volume, and what `status` says that is to be done.
     fn of(report: &Report) -> Self {
-        let wanted = report.geometry.data + report.geometry.parity;
+        let wanted = report.geometry.width();
         let away = report.absentees().count();
         if away == 0 {
             Self::Nobody
@@ -198,7 +199,7 @@ impl Scrubbed {
         if self.state != ScrubState::Finished {
             lines.push("the next `cauchyfs scrub` goes on from there".to_owned());
         }
-        lines.join("\n")
+        terminal::join_lines(&lines)
     }
 }
 
@@ -234,11 +235,10 @@ pub(super) fn run(arguments: &ScrubArguments) -> Result<Outcome, Failure> {
         other => return Err(mount.beside_the_point(&other)),
     };
     if arguments.json {
-        let document = serde_json::to_string_pretty(&scrubbed).map_err(Failure::environment)?;
-        println!("{document}");
+        terminal::json(&scrubbed).map_err(Failure::environment)?;
     } else {
         let away = Away::of(&mount.report()?);
-        println!("{}", scrubbed.for_people(&away));
+        terminal::report(&scrubbed.for_people(&away));
     }
     Ok(scrubbed.outcome())
 }

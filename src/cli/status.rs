@@ -9,6 +9,7 @@ use super::failure::{Failure, Fault, Outcome};
 use super::mounts;
 use super::overtaken;
 use super::report::Report;
+use super::terminal;
 use super::volume::{MEMBER_TIMEOUT, Volume, blank_report, storage_failure, survey_members};
 use crate::fuse::mountinfo::{self, MountEntry};
 
@@ -20,10 +21,9 @@ use crate::fuse::mountinfo::{self, MountEntry};
 pub(super) fn run(arguments: &StatusArguments) -> Result<Outcome, Failure> {
     let report = find(arguments)?;
     if arguments.json {
-        let document = serde_json::to_string_pretty(&report).map_err(Failure::environment)?;
-        println!("{document}");
+        terminal::json(&report).map_err(Failure::environment)?;
     } else {
-        print!("{}", report.for_people());
+        terminal::report(&report.for_people());
     }
     Ok(report.outcome())
 }

@@ -2,6 +2,7 @@
 
 use super::arguments::ScheduleArguments;
 use crate::cli::failure::{Failure, Outcome};
+use crate::cli::terminal;
 use crate::codec::{self, CodeId, Codec, CodecError, Freedom, Geometry, Studied};
 
 /// A geometry of a code that XORs packets, and the literature's count for it if there is one.
@@ -17,18 +18,18 @@ pub(super) fn run(arguments: &ScheduleArguments) -> Result<Outcome, Failure> {
     for &(code, geometry, _) in &cases {
         code.check(geometry).map_err(Failure::usage)?;
     }
-    println!("code      k+m    FAST '19   here  of it");
+    terminal::line("code      k+m    FAST '19   here  of it");
     for &(code, geometry, literature) in &cases {
         let count = count(code, geometry).map_err(Failure::usage)?;
         let study = literature.map_or("–".to_owned(), |literature| literature.to_string());
         let ratio = literature.map_or("–".to_owned(), |literature| {
             format!("{}%", 100 * count / literature)
         });
-        println!(
+        terminal::line(format_args!(
             "{:<9} {:<6} {study:>8} {count:>6} {ratio:>6}",
             code.to_string(),
             geometry.to_string()
-        );
+        ));
     }
     if let Some(tries) = arguments.search {
         let freedom = if arguments.new_points {
@@ -36,10 +37,10 @@ pub(super) fn run(arguments: &ScheduleArguments) -> Result<Outcome, Failure> {
         } else {
             Freedom::Schedule
         };
-        println!();
+        terminal::line("");
         for (code, geometry, _) in cases {
             let found = codec::search(code, geometry, freedom, tries).map_err(Failure::usage)?;
-            println!("{found}");
+            terminal::report(&found.to_string());
         }
     }
     Ok(Outcome::Done)

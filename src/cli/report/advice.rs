@@ -196,7 +196,7 @@ impl Report {
         if let Some(step) = away.iter().find_map(|member| step_by_reason(member)) {
             return step;
         }
-        if here < self.geometry.data + self.geometry.parity {
+        if here < self.geometry.width() {
             return format!(
                 "bring back {names}: {it} taken in again within seconds; for one that is gone for good, \
                  {replace} puts another in its place"

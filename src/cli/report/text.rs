@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use super::super::size::{format_count, format_size};
+use super::super::terminal::{Escaped, join_lines};
 use super::{
     CodedReport, CodingReport, IndexReport, LACKS_COPIES, LACKS_SHARDS, MemberState, RebuildReport,
     RebuildState, RedundancyReport, Report, ScrubReport, ScrubState, State,
@@ -43,7 +44,9 @@ impl Report {
             ),
         );
         if let Some(words) = self.coding.as_ref().and_then(CodingReport::in_words) {
-            push(&mut text, format_args!("{words}"));
+            for line in words.lines() {
+                push(&mut text, format_args!("{line}"));
+            }
         }
         if let Some(words) = self.elsewhere_in_words() {
             push(&mut text, format_args!("{words}"));
@@ -51,7 +54,8 @@ impl Report {
         text.push('\n');
         self.push_members(&mut text);
         self.push_redundancy(&mut text);
-        push(&mut text, format_args!("\nnext: {}", self.next_step()));
+        text.push('\n');
+        push(&mut text, format_args!("next: {}", self.next_step()));
         text
     }
 
@@ -105,7 +109,7 @@ impl Report {
             format_args!("member  state      used        free        errors  directory"),
         );
         for member in &self.members {
-            let errors = member.errors.read + member.errors.write + member.errors.checksum;
+            let errors = member.errors.total();
             let reason = member
                 .reason
                 .as_ref()
@@ -264,7 +268,7 @@ impl CodingReport {
             format!("{gpu} does not answer: stripes that are with it stay unwritten until it does")
         });
         let lines: Vec<String> = coded.into_iter().chain(hanging).collect();
-        (!lines.is_empty()).then(|| lines.join("\n"))
+        (!lines.is_empty()).then(|| join_lines(&lines))
     }
 }
 
@@ -296,6 +300,7 @@ impl MemberState {
     }
 }
 
+/// Adds one line, which stays one whatever the names in it contain.
 fn push(text: &mut String, line: std::fmt::Arguments<'_>) {
-    writeln!(text, "{line}").expect("writing to a string cannot fail");
+    writeln!(text, "{}", Escaped(line)).expect("writing to a string cannot fail");
 }
