@@ -18,6 +18,7 @@ mod page_cache;
 mod pool;
 mod request;
 mod serve;
+pub mod walk;
 
 pub use request::one_line;
 pub use serve::{ServeOptions, Serving, serve, sync_mount};

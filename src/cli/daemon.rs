@@ -278,14 +278,12 @@ fn start(
 ) -> Result<(SocketFile, Place), Failure> {
     let environment =
         |error: io::Error| Failure::environment(format!("cannot start the daemon: {error}"));
-    // Once our own socket is there, nobody can tell, and its name is not to be cleared.
     let dead = unmount::abandoned_at(&plan.mountpoint);
-    if let Some(entry) = &dead {
-        control::clear(&plan.mountpoint, entry);
-    }
-    let (control, socket) = control::open(&plan.mountpoint).map_err(|error| {
+    let volume_id = volume.pipeline.members().volume_id().to_string();
+    let (control, socket) = control::open(&plan.mountpoint, volume_id).map_err(|error| {
         Failure::environment(format!("cannot open the control socket: {error}"))
     })?;
+    let announced = control.announced();
     Signals::new([SIGTERM, SIGINT, SIGHUP])
         .and_then(|signals| watch_signals(signals, events.clone()))
         .and_then(|()| watch_control(control, volume, events.clone()))
@@ -300,6 +298,7 @@ fn start(
     )
     .map_err(|error| mount_failure(&error))?;
     let place = serving.place().clone();
+    announced.announce(&place);
     watch_session(serving, events.clone()).map_err(|error| {
         take_away(&place);
         environment(error)
@@ -406,6 +405,7 @@ fn serve_events(place: &Place, inbox: &Receiver<Event>) -> Vec<UnixStream> {
                     waiting.push(client);
                     patience = lazy.then_some(GRACE);
                 }
+                Err(MountError::Busy(_)) => control::answer(&client, &Answer::Busy),
                 Err(error) => control::answer(&client, &Answer::Failed(mount_failure(&error))),
             },
             Err(RecvTimeoutError::Timeout) => {

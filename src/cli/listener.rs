@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use super::control::{self, Absentee, Answer, ControlSocket, Membership, Request};
+use super::control::{self, Absentee, Announced, Answer, ControlSocket, Membership, Request};
 use super::failure::Failure;
 use super::scrub;
 use super::volume::{Volume, rebuild_report, report, storage_failure, store_failure};
@@ -24,6 +24,9 @@ use crate::store::{DirStore, StoreRef};
 
 /// Commands that are answered at once at most; more are refused.
 const MOST_AT_ONCE: usize = 64;
+
+/// The most bytes of names of lost files in an answer, which has a limit at the other end.
+pub(super) const MOST_LISTED_BYTES: usize = 6 << 20;
 
 /// How often who waits for a rebuild is told how far it is.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
@@ -41,6 +44,7 @@ struct Listener {
     /// None where nothing may be written.
     rebuilder: Option<Arc<Rebuilder>>,
     unmount: Unmount,
+    announced: Arc<Announced>,
     busy: AtomicUsize,
 }
 
@@ -56,6 +60,7 @@ pub(super) fn start(control: ControlSocket, volume: &Volume, unmount: Unmount) -
         notes: volume.notes.clone(),
         rebuilder: volume.rebuilder().cloned(),
         unmount,
+        announced: control.announced(),
         busy: AtomicUsize::new(0),
     });
     std::thread::Builder::new()
@@ -109,10 +114,13 @@ impl Listener {
     }
 
     fn serve(&self, client: UnixStream) {
-        match control::receive(&client) {
+        match control::receive(&client, &self.announced) {
             Ok(Request::Status) => {
                 let answer = meanwhile(&client, || match report(&self.fs, &self.notes, true) {
-                    Ok(report) => Answer::Status(Box::new(report)),
+                    Ok(mut report) => {
+                        report.lost.shorten(MOST_LISTED_BYTES);
+                        Answer::Status(Box::new(report))
+                    }
                     Err(failure) => Answer::Failed(failure),
                 });
                 control::answer(&client, &answer);
@@ -168,6 +176,8 @@ impl Listener {
                 let progress = self.rebuild_progress(OrderNumber(order));
                 control::answer(&client, &progress.unwrap_or_else(Answer::Failed));
             }
+            // It is answered by the time that a request is received.
+            Ok(Request::Identify) => {}
             Err(error) => log::info!("a request on the control socket was dropped: {error}"),
         }
     }

@@ -34,9 +34,12 @@ pub(super) fn run(arguments: &MemberArguments) -> Result<Outcome, Failure> {
                 member: name_of(&remove.member),
                 bytes_per_second: remove.rebuild.rate,
             };
-            let (leaving, order) = match mount.ask(&request)? {
-                Answer::Leaving { member, order } => (member, order),
-                other => return Err(mount.beside_the_point(&other)),
+            let Answer::Leaving {
+                member: leaving,
+                order,
+            } = mount.ask(&request)?
+            else {
+                return Err(mount.beside_the_point());
             };
             let Some(outcome) = follow(&mount, order, remove.rebuild.json)? else {
                 let what = format!("member {leaving} is being emptied, to be let go,");
@@ -108,7 +111,7 @@ fn join(
             let report = mount.report()?;
             Ok(outcome.max(judge_newcomer(&report, member)))
         }
-        other => Err(mount.beside_the_point(&other)),
+        _ => Err(mount.beside_the_point()),
     }
 }
 

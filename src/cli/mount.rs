@@ -203,7 +203,7 @@ fn start_log(arguments: &MountArguments, verbosity: u8) -> Result<(), Failure> {
         return Ok(());
     }
     let mountpoint = arguments.paths.last().cloned().unwrap_or_default();
-    let beside = super::control::own_directory().and_then(|directory| {
+    let beside = super::control::own_directory(&mountpoint).and_then(|directory| {
         let name = super::control::file_stem(&mountpoint);
         logging::to_capped_file(&directory.join(name).with_extension("log"), verbosity)
     });

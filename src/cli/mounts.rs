@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use super::control::{self, Answer, Peer, Request};
+use super::control::{self, ANSWER_TIMEOUT, Answer, BRIEF_TIMEOUT, Peer, Request};
 use super::directories::Directories;
 use super::failure::Failure;
 use super::volume::{MEMBER_TIMEOUT, survey};
@@ -130,8 +130,13 @@ fn find<T: Send + 'static>(
 
 /// Asks the daemon of a mount; one that is gone, or is not for this user to ask, has nothing to say.
 fn ask(entry: &MountEntry, request: &Request) -> Option<Answer> {
-    let asked = control::find_peer(&entry.mountpoint, Some(entry)).and_then(|peer| match peer {
-        Peer::Daemon(stream) => control::ask(stream, request).map(Some),
+    let patience = match request {
+        Request::Membership => BRIEF_TIMEOUT,
+        _ => ANSWER_TIMEOUT,
+    };
+    let found = control::find_peer(&entry.mountpoint, Some(entry), patience);
+    let asked = found.and_then(|peer| match peer {
+        Peer::Daemon(daemon) => control::ask(daemon, request).map(Some),
         Peer::Remains(_) | Peer::None => Ok(None),
     });
     match asked {

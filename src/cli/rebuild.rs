@@ -34,9 +34,8 @@ pub(super) fn run(arguments: &RebuildArguments) -> Result<Outcome, Failure> {
     let request = Request::Rebuild {
         bytes_per_second: arguments.rebuild.rate,
     };
-    let order = match mount.ask(&request)? {
-        Answer::Ordered(order) => order,
-        other => return Err(mount.beside_the_point(&other)),
+    let Answer::Ordered(order) = mount.ask(&request)? else {
+        return Err(mount.beside_the_point());
     };
     let followed = follow(&mount, order, arguments.rebuild.json)?;
     Ok(followed.unwrap_or_else(|| leave("the rebuild goes on", &mount, None)))
@@ -83,7 +82,7 @@ pub(super) fn follow(
                     break report;
                 }
             }
-            other => return Err(mount.beside_the_point(&other)),
+            _ => return Err(mount.beside_the_point()),
         }
     };
     bar.finish_and_clear();

@@ -230,9 +230,8 @@ pub(super) fn run(arguments: &ScrubArguments) -> Result<Outcome, Failure> {
         }
     });
     bar.finish_and_clear();
-    let scrubbed = match answered? {
-        Answer::Scrubbed(scrubbed) => scrubbed,
-        other => return Err(mount.beside_the_point(&other)),
+    let Answer::Scrubbed(scrubbed) = answered? else {
+        return Err(mount.beside_the_point());
     };
     if arguments.json {
         terminal::json(&scrubbed).map_err(Failure::environment)?;

@@ -2,16 +2,16 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::time::Duration;
 
-use rustix::io::Errno;
 use rustix::process::Pid;
 
 use super::args::UnmountArguments;
-use super::control::{self, Answer, Departure, Peer, Request};
-use super::failure::{Failure, Outcome, warn};
+use super::control::{self, ANSWER_TIMEOUT, Answer, BRIEF_TIMEOUT, Departure, Peer, Request};
+use super::failure::{Failure, Outcome, warn, warn_and_advise};
 use super::in_time::ask_each;
-use crate::fuse::mount::{self, MountError, Unmount};
+use crate::fuse::mount::{MountError, Place, Unmount};
 use crate::fuse::mountinfo::{self, MountEntry};
 
 /// How long a daemon may take to end once it has said that it does.
@@ -46,10 +46,10 @@ pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
         )));
     }
     // A daemon may be flushing still although its mount was taken away with umount(8).
-    let daemon = match (control::find_peer(&mountpoint, entry.as_ref())?, &entry) {
+    let daemon = match (find_peer(&mountpoint, entry.as_ref())?, &entry) {
         (Peer::Daemon(daemon), _) => daemon,
-        (Peer::Remains(pid), Some(entry)) => return clear_remains(&mountpoint, entry, pid),
-        (Peer::None, Some(entry)) => return clear(&mountpoint, entry, arguments.lazy),
+        (Peer::Remains(pid), Some(entry)) => return clear_remains(entry, pid),
+        (Peer::None, Some(entry)) => return clear(entry, arguments.lazy),
         (Peer::Remains(_) | Peer::None, None) => {
             return Err(Failure::usage(format!("nothing is mounted at {shown}")));
         }
@@ -57,29 +57,34 @@ pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
     let request = Request::Unmount {
         lazy: arguments.lazy,
     };
-    let departure = Departure::of(&daemon);
+    let departure = daemon.departure();
     match control::ask(daemon, &request) {
+        // A daemon of another user may say what it likes.
+        Ok(Answer::Unmounted | Answer::Lingering(_))
+            if entry.is_some() && !is_gone(&mountpoint, entry.as_ref()) =>
+        {
+            Err(Failure::environment(format!(
+                "the daemon answered that {shown} is unmounted, and it is still in the mount table"
+            ))
+            .advise(format!("`umount {shown}` takes it away")))
+        }
         Ok(Answer::Unmounted) => leave(&departure, DEPARTURE, &[]),
         Ok(Answer::Lingering(members)) => leave(&departure, BRIEFLY, &members),
-        Ok(other) => Err(Failure::environment(format!(
-            "the daemon answered beside the point: {other:?}"
-        ))),
-        Err(failure) if failure.message.ends_with("is busy") => Err(busy(&mountpoint)),
+        Ok(Answer::Busy) => Err(busy(&mountpoint)),
+        Ok(_) => Err(control::beside_the_point(&mountpoint)),
         // Unmounted, and not closed in good order: it ends all the same.
         Err(failure) if is_gone(&mountpoint, entry.as_ref()) => {
             departure.wait(DEPARTURE)?;
-            warn(match &failure.advice {
-                Some(advice) => format!("{}\n  {advice}", failure.message),
-                None => failure.message,
-            });
+            match &failure.advice {
+                Some(advice) => warn_and_advise(failure.message, advice),
+                None => warn(failure.message),
+            }
             Ok(Outcome::Degraded)
         }
         // It died over the question.
-        Err(failure) => match (control::find_peer(&mountpoint, entry.as_ref())?, &entry) {
-            (Peer::Remains(pid), Some(entry)) => clear_remains(&mountpoint, entry, pid),
-            (Peer::None, Some(entry)) if is_dead(&mountpoint) => {
-                clear(&mountpoint, entry, arguments.lazy)
-            }
+        Err(failure) => match (find_peer(&mountpoint, entry.as_ref())?, &entry) {
+            (Peer::Remains(pid), Some(entry)) => clear_remains(entry, pid),
+            (Peer::None, Some(entry)) if is_dead(entry) => clear(entry, arguments.lazy),
             _ => Err(failure),
         },
     }
@@ -114,19 +119,21 @@ fn is_gone(mountpoint: &Path, entry: Option<&MountEntry>) -> bool {
 }
 
 /// Says whether nobody serves the mount any more.
-fn is_dead(mountpoint: &Path) -> bool {
-    let refuses = |mountpoint: &Path| {
-        // Other calls may be answered from the kernel's caches.
-        rustix::fs::statfs(mountpoint)
-            .is_err_and(|error| matches!(error, Errno::NOTCONN | Errno::CONNABORTED))
-    };
-    // Where somebody has the connection, and answers nothing, this one comes to no end.
-    ask_each(&[mountpoint.to_owned()], STATFS, refuses) == [Some(true)]
+fn is_dead(entry: &MountEntry) -> bool {
+    let place = Place::of(entry);
+    let refuses = move |_: &Path| place.is_dead();
+    // A daemon that has the connection, and answers nothing, lets this one come to no end.
+    ask_each(slice::from_ref(&entry.mountpoint), STATFS, refuses) == [Some(true)]
+}
+
+/// Returns who is behind a mountpoint that a command is to act upon.
+fn find_peer(mountpoint: &Path, entry: Option<&MountEntry>) -> Result<Peer, Failure> {
+    control::find_peer(mountpoint, entry, ANSWER_TIMEOUT)
 }
 
 /// Returns the process that is left of the daemon of a mount of ours, which has ended and keeps the mount.
 pub(super) fn remains_of(mountpoint: &Path, entry: &MountEntry) -> Option<u32> {
-    match control::find_peer(mountpoint, Some(entry)) {
+    match control::find_peer(mountpoint, Some(entry), BRIEF_TIMEOUT) {
         Ok(Peer::Remains(pid)) => Some(pid.as_raw_nonzero().get().unsigned_abs()),
         _ => None,
     }
@@ -135,7 +142,8 @@ pub(super) fn remains_of(mountpoint: &Path, entry: &MountEntry) -> Option<u32> {
 /// Says whether the daemon of a mount of ours is surely gone.
 pub(super) fn is_abandoned(mountpoint: &Path, entry: &MountEntry) -> bool {
     // One that lives may hang, and must not be touched then.
-    matches!(control::find_peer(mountpoint, Some(entry)), Ok(Peer::None)) && is_dead(mountpoint)
+    let found = control::find_peer(mountpoint, Some(entry), BRIEF_TIMEOUT);
+    matches!(found, Ok(Peer::None)) && is_dead(entry)
 }
 
 /// Returns the mount of ours at `mountpoint` if its daemon is surely gone.
@@ -156,22 +164,22 @@ pub(super) fn clear_abandoned(
     entry: &MountEntry,
 ) -> Result<Option<String>, Failure> {
     // The next mount may have got the same number.
-    if is_gone(mountpoint, Some(entry)) || !is_dead(mountpoint) {
+    if is_gone(mountpoint, Some(entry)) || !is_dead(entry) {
         return Ok(None);
     }
-    clear_dead(mountpoint).map(Some)
+    clear_dead(entry).map(Some)
 }
 
 /// Takes away a mount whose daemon cannot be asked.
-fn clear(mountpoint: &Path, entry: &MountEntry, lazy: bool) -> Result<Outcome, Failure> {
-    if is_dead(mountpoint) {
-        let cleared = clear_dead(mountpoint)?;
-        control::clear(mountpoint, entry);
+fn clear(entry: &MountEntry, lazy: bool) -> Result<Outcome, Failure> {
+    if is_dead(entry) {
+        let cleared = clear_dead(entry)?;
+        control::clear(&entry.mountpoint);
         warn(cleared);
         return Ok(Outcome::Done);
     }
     take_away(
-        mountpoint,
+        entry,
         if lazy {
             Unmount::Lazily
         } else {
@@ -183,9 +191,9 @@ fn clear(mountpoint: &Path, entry: &MountEntry, lazy: bool) -> Result<Outcome, F
 }
 
 /// Takes away a mount whose daemon has ended, of which something hangs that keeps the process.
-fn clear_remains(mountpoint: &Path, entry: &MountEntry, pid: Pid) -> Result<Outcome, Failure> {
-    let cleared = clear_dead(mountpoint)?;
-    control::clear(mountpoint, entry);
+fn clear_remains(entry: &MountEntry, pid: Pid) -> Result<Outcome, Failure> {
+    let cleared = clear_dead(entry)?;
+    control::clear(&entry.mountpoint);
     let pid = pid.as_raw_nonzero();
     warn(format!(
         "{cleared}; its process {pid} cannot end before the directory answers on which it hangs, and keeps all of \
@@ -195,15 +203,18 @@ fn clear_remains(mountpoint: &Path, entry: &MountEntry, pid: Pid) -> Result<Outc
 }
 
 /// Takes away a mount of which the daemon is gone, and all such that it hid, and returns what is to be said of them.
-fn clear_dead(mountpoint: &Path) -> Result<String, Failure> {
+fn clear_dead(entry: &MountEntry) -> Result<String, Failure> {
+    let mountpoint = &entry.mountpoint;
     let mut cleared = 0;
+    let mut dead = entry.clone();
     let below = loop {
-        take_away(mountpoint, Unmount::Abandoned)?;
+        take_away(&dead, Unmount::Abandoned)?;
         cleared += 1;
         let below = mountinfo::mount_at(mountpoint).ok().flatten();
-        let below = below.filter(MountEntry::is_ours);
-        if below.is_none() || !is_dead(mountpoint) {
-            break below;
+        match below.filter(MountEntry::is_ours) {
+            // Another user's is left to that user.
+            Some(below) if below.user() == entry.user() && is_dead(&below) => dead = below,
+            below => break below,
         }
     };
     let shown = mountpoint.display();
@@ -223,9 +234,9 @@ fn clear_dead(mountpoint: &Path) -> Result<String, Failure> {
     ))
 }
 
-fn take_away(mountpoint: &Path, how: Unmount) -> Result<(), Failure> {
-    mount::unmount(mountpoint, how).map_err(|error| match error {
-        MountError::Busy(_) => busy(mountpoint),
+fn take_away(entry: &MountEntry, how: Unmount) -> Result<(), Failure> {
+    Place::of(entry).unmount(how).map_err(|error| match error {
+        MountError::Busy(_) => busy(&entry.mountpoint),
         other => Failure::environment(other),
     })
 }

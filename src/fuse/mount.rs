@@ -14,12 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
 
-use super::mountinfo::{self, FS_TYPE};
+use super::mountinfo::{self, FS_TYPE, MountEntry};
+use super::walk;
 
 /// Bytes that the kernel reads ahead on a sequential read, in KiB. One request is at most 1 MiB.
 const READ_AHEAD_KIB: u32 = 4096;
@@ -249,6 +251,14 @@ pub struct Place {
     device: String,
 }
 
+/// The root of a mount, opened without a word to its daemon.
+struct OpenPlace {
+    /// The directory that the mountpoint is in; no symlink led there.
+    parent: OwnedFd,
+    name: OsString,
+    root: OwnedFd,
+}
+
 impl Place {
     /// Takes what is on top at `mountpoint`, right after it was mounted.
     ///
@@ -258,16 +268,28 @@ impl Place {
     pub fn on_top(mountpoint: &Path) -> io::Result<Self> {
         let entry = mountinfo::mount_at(mountpoint)?
             .ok_or_else(|| io::Error::other("the mount went away at once"))?;
-        Ok(Self {
-            mountpoint: mountpoint.to_owned(),
-            device: entry.device,
-        })
+        Ok(Self::of(&entry))
+    }
+
+    /// Takes a mount of the table.
+    #[must_use]
+    pub fn of(entry: &MountEntry) -> Self {
+        Self {
+            mountpoint: entry.mountpoint.clone(),
+            device: entry.device.clone(),
+        }
     }
 
     /// Returns the path.
     #[must_use]
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
+    }
+
+    /// Returns the device number of the filesystem, as `MAJ:MIN`.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        &self.device
     }
 
     /// Checks that the filesystem is still what the path leads to.
@@ -281,19 +303,124 @@ impl Place {
         if is_ours {
             Ok(())
         } else {
-            Err(MountError::NotOurs(self.mountpoint.clone()))
+            Err(self.not_ours())
         }
     }
 
-    /// Unmounts it, and nothing that took its place.
+    /// Says whether the daemon is gone, and the mount is still there. A daemon that has the connection and answers
+    /// nothing keeps the caller waiting.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        // Other calls may be answered from the kernel's caches.
+        self.open().is_ok_and(|opened| {
+            rustix::fs::fstatfs(&opened.root)
+                .is_err_and(|error| matches!(error, Errno::NOTCONN | Errno::CONNABORTED))
+        })
+    }
+
+    /// Unmounts it, and nothing that took its place. What is in use for a moment only is waited for.
+    ///
+    /// The kernel writes its dirty pages first, so the daemon must still be serving.
     ///
     /// # Errors
     ///
-    /// As [`Place::check`] and [`unmount`].
+    /// If something else is there ([`MountError::NotOurs`]), if something below is in use ([`MountError::Busy`], only
+    /// with [`Unmount::WhenIdle`]), or if this user may not.
     pub fn unmount(&self, how: Unmount) -> Result<(), MountError> {
-        self.check()?;
-        unmount(&self.mountpoint, how)
+        let started = Instant::now();
+        loop {
+            match self.unmount_at_once(how) {
+                Err(MountError::Busy(_)) if started.elapsed() < BUSY_TIMEOUT => {
+                    std::thread::sleep(BUSY_POLL);
+                }
+                outcome => return outcome,
+            }
+        }
     }
+
+    fn unmount_at_once(&self, how: Unmount) -> Result<(), MountError> {
+        if rustix::process::geteuid().is_root() {
+            self.unmount_directly(how)
+        } else {
+            self.check()?;
+            unmount_through_helper(&self.mountpoint, how)
+        }
+    }
+
+    /// Unmounts what was verified. The path may belong to another user, who can put a symlink into it at any time, so it
+    /// is not looked up again.
+    fn unmount_directly(&self, how: Unmount) -> Result<(), MountError> {
+        let OpenPlace { parent, name, root } = self.open()?;
+        let unmounted = match how {
+            // An open root would keep the mount busy. Below the parent, the name leads to the mount or to nothing: the
+            // kernel lets no user rename or remove a mountpoint.
+            Unmount::WhenIdle => {
+                drop(root);
+                let path = descriptor_path(&parent).join(name);
+                rustix::mount::unmount(path, UnmountFlags::NOFOLLOW)
+            }
+            Unmount::Lazily => rustix::mount::unmount(descriptor_path(&root), UnmountFlags::DETACH),
+            Unmount::Abandoned => rustix::mount::unmount(
+                descriptor_path(&root),
+                UnmountFlags::DETACH | UnmountFlags::FORCE,
+            ),
+        };
+        unmounted.map_err(|errno| match errno {
+            Errno::BUSY => MountError::Busy(self.mountpoint.clone()),
+            other => self.stuck(other.into()),
+        })
+    }
+
+    /// Opens the root of the mount by the path, and verifies that it is of this filesystem.
+    fn open(&self) -> Result<OpenPlace, MountError> {
+        let (Some(parent), Some(name)) = (self.mountpoint.parent(), self.mountpoint.file_name())
+        else {
+            return Err(self.not_ours());
+        };
+        let opened = walk::open_directory(parent).and_then(|parent| {
+            let root = walk::open_below(parent.try_clone()?, Path::new(name))?;
+            Ok((parent, root))
+        });
+        let (parent, root) = opened.map_err(|error| self.stuck(error))?;
+        let device = mounted_device(&root).map_err(|error| self.stuck(error))?;
+        if device.as_deref() != Some(self.device.as_str()) {
+            return Err(self.not_ours());
+        }
+        Ok(OpenPlace {
+            parent,
+            name: name.to_owned(),
+            root,
+        })
+    }
+
+    fn not_ours(&self) -> MountError {
+        MountError::NotOurs(self.mountpoint.clone())
+    }
+
+    fn stuck(&self, source: io::Error) -> MountError {
+        MountError::Stuck {
+            mountpoint: self.mountpoint.clone(),
+            source,
+        }
+    }
+}
+
+/// Returns the path that leads to what a descriptor is open on, whatever has become of its name.
+fn descriptor_path(descriptor: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))
+}
+
+/// Returns the device number of the mount that a descriptor is open on, from the kernel's tables: the mount itself may
+/// not answer, or not to this user.
+fn mounted_device(descriptor: &OwnedFd) -> io::Result<Option<String>> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd()))?;
+    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+    let id: Option<u64> = id.and_then(|id| id.trim().parse().ok());
+    // The open descriptor keeps the number from being used again.
+    let mut mounts = mountinfo::mounts()?.into_iter();
+    Ok(mounts
+        .find(|entry| Some(entry.id) == id)
+        .map(|entry| entry.device))
 }
 
 /// How to unmount.
@@ -313,49 +440,6 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long to wait between two attempts.
 const BUSY_POLL: Duration = Duration::from_millis(20);
-
-/// Unmounts what is on top at `mountpoint`. What is in use for a moment only is waited for.
-///
-/// The kernel writes its dirty pages first, so the daemon must still be serving.
-///
-/// # Errors
-///
-/// If something below is in use ([`MountError::Busy`], only with [`Unmount::WhenIdle`]), or if
-/// nothing is mounted there, or if this user may not.
-pub fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
-    let started = Instant::now();
-    loop {
-        match unmount_at_once(mountpoint, how) {
-            Err(MountError::Busy(_)) if started.elapsed() < BUSY_TIMEOUT => {
-                std::thread::sleep(BUSY_POLL);
-            }
-            outcome => return outcome,
-        }
-    }
-}
-
-fn unmount_at_once(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
-    if rustix::process::geteuid().is_root() {
-        unmount_directly(mountpoint, how)
-    } else {
-        unmount_through_helper(mountpoint, how)
-    }
-}
-
-fn unmount_directly(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
-    let flags = match how {
-        Unmount::WhenIdle => UnmountFlags::NOFOLLOW,
-        Unmount::Lazily => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
-        Unmount::Abandoned => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH | UnmountFlags::FORCE,
-    };
-    rustix::mount::unmount(mountpoint, flags).map_err(|errno| match errno {
-        rustix::io::Errno::BUSY => MountError::Busy(mountpoint.to_owned()),
-        other => MountError::Stuck {
-            mountpoint: mountpoint.to_owned(),
-            source: other.into(),
-        },
-    })
-}
 
 fn unmount_through_helper(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
     let output = Command::new("fusermount3")

@@ -60,11 +60,9 @@ pub fn serve(
     };
     let adapter = Adapter::new(fs, options).map_err(refused)?;
     let device = mount::mount(mountpoint, &options.flavor)?;
-    let started =
-        Place::on_top(mountpoint).and_then(|place| Ok((start(adapter, device, options)?, place)));
-    let (session, place) = started.map_err(|error| {
-        let lazily = mount::unmount(mountpoint, Unmount::Lazily);
-        if let Err(stuck) = lazily {
+    let place = Place::on_top(mountpoint).map_err(refused)?;
+    let session = start(adapter, device, options).map_err(|error| {
+        if let Err(stuck) = place.unmount(Unmount::Lazily) {
             log::error!("the mount that could not be served stays: {stuck}");
         }
         refused(error)

@@ -22,19 +22,6 @@ fn is_mounted(volume: &TestVolume) -> bool {
     table.contains(&format!(" {} ", volume.mountpoint.display()))
 }
 
-/// The control socket of the daemon.
-fn socket_of(volume: &TestVolume) -> PathBuf {
-    let open = volume.open_files("socket:");
-    let table = fs::read_to_string("/proc/net/unix").expect("it is there");
-    let is_open = |number: &str| open.contains(&PathBuf::from(format!("socket:[{number}]")));
-    let mut rows = table.lines().map(|row| row.split_whitespace().skip(6));
-    rows.find_map(|mut row| {
-        let (number, path) = (row.next()?, row.next()?);
-        (is_open(number) && path.starts_with("/run/cauchyfs/")).then(|| PathBuf::from(path))
-    })
-    .expect("the daemon has one")
-}
-
 /// How often a mount said that it hides what is in its place.
 fn times_hidden(output: &Output) -> usize {
     said(output).matches("is not empty").count()
@@ -57,7 +44,6 @@ fn after_a_crash_the_volume_is_mounted_again_without_another_command() {
     fs::write(volume.path("synced"), pattern(1, 300_000)).unwrap();
     file.sync_all().unwrap();
     drop(file);
-    let socket = socket_of(&volume);
     let daemon = volume.daemon().expect("a daemon serves the mount");
     must("kill", &["-KILL", &daemon.to_string()]);
     // It is ending, and has its socket open for some moments more.
@@ -71,10 +57,14 @@ fn after_a_crash_the_volume_is_mounted_again_without_another_command() {
     let output = volume.try_mount(&[0, 1, 2], &[]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(is_mounted(&volume), "cleared for nothing: {output:?}");
-    fs::remove_file(&socket).unwrap();
-    fs::create_dir(&socket).unwrap();
-    let output = volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
-    fs::remove_dir(&socket).unwrap();
+    // Nowhere a socket can be made.
+    let script = "mount -t tmpfs -o ro none /run && exec \"$@\"";
+    let log = volume.home.join("log");
+    let mut arguments = vec!["-m", "sh", "-c", script, "sh", CAUCHYFS, "mount"];
+    arguments.extend(["--log-file", text(&log)]);
+    arguments.extend(volume.members.iter().map(|member| text(member)));
+    arguments.push(text(&volume.mountpoint));
+    let output = run("unshare", &arguments);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(said(&output).contains("control socket"), "{output:?}");
     assert!(is_mounted(&volume), "cleared for nothing: {output:?}");

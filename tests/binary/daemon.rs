@@ -138,13 +138,7 @@ fn commands_do_not_wait_for_one_another() {
     }
     let volume = TestVolume::create(Shape::FOUR_TWO, 512);
     volume.mount();
-    // Named after the mountpoint, by FNV-1a.
-    let hash = text(&volume.mountpoint)
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-    let socket = Path::new("/run/cauchyfs").join(format!("{hash:016x}.sock"));
+    let socket = volume.control_socket();
     let connect = |_| UnixStream::connect(&socket).expect("the daemon listens");
     // One after the other they would be waited for longer than anybody waits for an answer.
     let silent: Vec<UnixStream> = (0..SILENT).map(connect).collect();

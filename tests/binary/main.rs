@@ -7,6 +7,7 @@ mod advice;
 mod bench;
 mod chaos;
 mod check;
+mod control;
 mod crash;
 mod daemon;
 mod disks;

@@ -297,6 +297,19 @@ impl TestVolume {
             })
     }
 
+    /// Returns the control socket of the daemon.
+    pub(crate) fn control_socket(&self) -> PathBuf {
+        let open = self.open_files("socket:");
+        let table = fs::read_to_string("/proc/net/unix").expect("it is there");
+        let is_open = |number: &str| open.contains(&PathBuf::from(format!("socket:[{number}]")));
+        let mut rows = table.lines().map(|row| row.split_whitespace().skip(6));
+        rows.find_map(|mut row| {
+            let (number, path) = (row.next()?, row.next()?);
+            (is_open(number) && path.starts_with("/run/cauchyfs/")).then(|| PathBuf::from(path))
+        })
+        .expect("the daemon has one")
+    }
+
     /// Returns what the daemon has open of which the path contains `part`.
     pub(crate) fn open_files(&self, part: &str) -> Vec<PathBuf> {
         let daemon = self.daemon().expect("a daemon serves the mount");

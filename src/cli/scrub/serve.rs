@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::{MemberDefects, Progress, Scrubbed, UnverifiedMember};
 use crate::cli::control::{self, Answer};
 use crate::cli::failure::Failure;
-use crate::cli::listener::meanwhile;
+use crate::cli::listener::{MOST_LISTED_BYTES, meanwhile};
 use crate::cli::report::{ScrubReport, ScrubState};
 use crate::cli::volume::{files_in, storage_failure};
 use crate::commit::{self, ScrubStatus};
@@ -24,7 +24,10 @@ const TELL_INTERVAL: Duration = Duration::from_millis(250);
 pub(in crate::cli) fn serve(fs: &Arc<Fs>, client: &UnixStream, bytes_per_second: Option<u64>) {
     let scrubbed = meanwhile(client, || scrub(fs, client, bytes_per_second));
     let answer = match scrubbed {
-        Ok(Some(scrubbed)) => Answer::Scrubbed(scrubbed),
+        Ok(Some(mut scrubbed)) => {
+            scrubbed.lost.shorten(MOST_LISTED_BYTES);
+            Answer::Scrubbed(scrubbed)
+        }
         Ok(None) => return,
         Err(failure) => Answer::Failed(failure),
     };

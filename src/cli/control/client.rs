@@ -1,0 +1,399 @@
+//! A command's end of the control socket.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::Pid;
+
+use super::departure::Departure;
+use super::exchange::{ANSWER_TIMEOUT, BRIEF_TIMEOUT, Limits, Lines, exchange};
+use super::file_stem;
+use super::places::Places;
+use super::protocol::{Answer, Envelope, Identity, Refusal, Request, VERSION};
+use crate::cli::failure::Failure;
+use crate::cli::in_time::ask_each;
+use crate::cli::report::Report;
+use crate::fuse::mountinfo::{self, MountEntry};
+
+/// How long the directories of another user, which may lie on anything, may take to be searched.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Processes that are asked whether they serve a mount.
+const MOST_ASKED: usize = 8;
+
+/// The longest message of a daemon that is passed on, in characters.
+const MOST_SAID: usize = 4096;
+
+/// The process behind a mountpoint.
+#[derive(Debug)]
+pub(in crate::cli) enum Peer {
+    /// A daemon, to be asked.
+    Daemon(Connection),
+    /// The remains of one that has ended and yet keeps the mount: it answers nothing any more.
+    Remains(Pid),
+    /// None.
+    None,
+}
+
+/// A connection to the daemon of a mount, which has said that it is.
+#[derive(Debug)]
+pub(in crate::cli) struct Connection {
+    lines: Lines,
+    identity: Identity,
+    departure: Departure,
+    /// Whether it runs as our own user.
+    is_own: bool,
+}
+
+impl Connection {
+    /// Returns what the end of the daemon can be waited for with.
+    pub(in crate::cli) fn departure(&self) -> Departure {
+        self.departure.clone()
+    }
+}
+
+/// A mount whose daemon is looked for.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) mountpoint: PathBuf,
+    /// The device number; none if it is in the mount table no more.
+    pub(super) device: Option<String>,
+    /// The user whose daemon it is. No other process is asked.
+    pub(super) user: u32,
+}
+
+/// Returns who is behind `mountpoint`. One that is just ending is waited for.
+///
+/// # Errors
+///
+/// If there is a daemon, and this user may not talk to it, or it does not say within `patience` which mount it serves.
+pub(in crate::cli) fn find_peer(
+    mountpoint: &Path,
+    entry: Option<&MountEntry>,
+    patience: Duration,
+) -> Result<Peer, Failure> {
+    let own = rustix::process::geteuid();
+    let user = entry.and_then(MountEntry::user).unwrap_or(own.as_raw());
+    let shown = mountpoint.display();
+    if user != own.as_raw() && !own.is_root() {
+        return Err(Failure::environment(format!(
+            "{shown} was mounted by user {user}, who alone may control it"
+        ))
+        .advise("run this command as that user or as the superuser"));
+    }
+    let target = Target {
+        mountpoint: mountpoint.to_owned(),
+        device: entry.map(|entry| entry.device.clone()),
+        user,
+    };
+    let limits = Limits::of_identity(patience);
+    let find = move |_: &Path| search(&Places::of(user), &target, &limits);
+    let mut found = ask_each(&[mountpoint.to_owned()], SEARCH_TIMEOUT, find);
+    found.pop().flatten().unwrap_or_else(|| {
+        Err(Failure::environment(format!(
+            "the directories of user {user} do not answer, in one of which is the socket of the daemon of {shown}"
+        ))
+        .advise(format!("`umount --lazy {shown}` takes the mount away")))
+    })
+}
+
+/// The same in given places. What is tried besides counts for nothing once the daemon is found.
+pub(super) fn search(places: &Places, target: &Target, limits: &Limits) -> Result<Peer, Failure> {
+    let stem = file_stem(&target.mountpoint);
+    let patience = limits.answer.unwrap_or(ANSWER_TIMEOUT);
+    let (mut asked, mut remains, mut doubt) = (0, None, None);
+    for directory in places.existing() {
+        for name in directory.sockets_of(&stem) {
+            // One to which nothing listens, or that is no socket of the user, is none.
+            let connected = directory.open_socket(&name, target.user);
+            let connected = connected.and_then(|socket| socket.connect(patience));
+            let stream = match connected {
+                Ok(stream) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    doubt = Some(silent(&error));
+                    continue;
+                }
+                Err(error) => {
+                    log::debug!("{}: {error}", directory.path().join(&name).display());
+                    continue;
+                }
+            };
+            asked += 1;
+            if asked > MOST_ASKED {
+                break;
+            }
+            match question(stream, target, limits) {
+                Ok(Peer::None) => {}
+                Ok(Peer::Remains(pid)) => remains = Some(pid),
+                Ok(daemon @ Peer::Daemon(_)) => return Ok(daemon),
+                Err(failure) => doubt = Some(failure),
+            }
+        }
+    }
+    match (doubt, remains) {
+        (Some(failure), _) => Err(failure),
+        (None, Some(pid)) => Ok(Peer::Remains(pid)),
+        (None, None) => Ok(Peer::None),
+    }
+}
+
+/// Asks the process at the other end which mount it serves; [`Peer::None`] if it is not the target's daemon.
+fn question(stream: UnixStream, target: &Target, limits: &Limits) -> Result<Peer, Failure> {
+    // The process that listens, whatever is said over the socket.
+    let user = rustix::net::sockopt::socket_peercred(&stream).map(|peer| peer.uid.as_raw());
+    if user != Ok(target.user) {
+        let (shown, wanted) = (target.mountpoint.display(), target.user);
+        log::warn!("a process of {user:?} listens, where only user {wanted} may, for {shown}");
+        return Ok(Peer::None);
+    }
+    let departure = Departure::of(&stream);
+    if departure.is_under_way() {
+        let pid = departure.wait(BRIEF_TIMEOUT)?;
+        return Ok(pid.map_or(Peer::None, Peer::Remains));
+    }
+    let mut lines = Lines::of(stream);
+    let first = Envelope::new(None, Request::Identify);
+    match exchange(&mut lines, &first, limits, &departure, |_| {}) {
+        Ok(Answer::Identity(identity))
+            if identity.is_at(&target.mountpoint, target.device.as_deref()) =>
+        {
+            let is_own = rustix::process::geteuid().as_raw() == target.user;
+            Ok(Peer::Daemon(Connection {
+                lines,
+                identity,
+                departure,
+                is_own,
+            }))
+        }
+        Ok(Answer::Refused(refusal @ Refusal::Version { .. })) => Err(refused(&refusal)),
+        // Another mount's, or one that is not mounted yet.
+        Ok(Answer::Identity(_) | Answer::Refused(_)) => Ok(Peer::None),
+        Ok(_) => Err(Failure::environment(
+            "the daemon did not say which mount it serves",
+        )),
+        // Its process has ended, or is about to.
+        Err(_) if departure.wait(Duration::ZERO)?.is_none() => Ok(Peer::None),
+        Err(_) if departure.is_under_way() => {
+            let pid = departure.wait(BRIEF_TIMEOUT)?;
+            Ok(pid.map_or(Peer::None, Peer::Remains))
+        }
+        // Daemons of version 1 hang up on what they do not know.
+        Err(error) if is_hangup(&error) => Err(of_another_version("an older version")),
+        Err(error) => Err(silent(&error)),
+    }
+}
+
+fn silent(error: &io::Error) -> Failure {
+    Failure::environment(format!("the daemon does not answer: {error}"))
+        .advise("look at its log; `kill -TERM` of its process unmounts in good order")
+}
+
+/// Says why a daemon refused a request.
+fn refused(refusal: &Refusal) -> Failure {
+    match refusal {
+        Refusal::Version { spoken } => of_another_version(format_args!("version {spoken}")),
+        Refusal::Mount { served } => Failure::environment(format!(
+            "the daemon serves another mount: {} of volume {} at {}",
+            served.device, served.volume, served.mountpoint
+        )),
+        Refusal::Unnamed => Failure::environment("the daemon has not mounted the volume yet"),
+        Refusal::Malformed => Failure::environment("the daemon does not know this request"),
+    }
+}
+
+fn of_another_version(spoken: impl std::fmt::Display) -> Failure {
+    Failure::environment(format!(
+        "the daemon speaks {spoken} of the control protocol, and this command version {VERSION}"
+    ))
+    .advise("use the `cauchyfs` that mounted the volume, or `umount` and mount it again")
+}
+
+/// Asks a daemon, and waits for its answer for as long as `request` may take.
+///
+/// # Errors
+///
+/// If the daemon does not answer, or answers with a failure.
+pub(in crate::cli) fn ask(connection: Connection, request: &Request) -> Result<Answer, Failure> {
+    ask_and_heed(connection, request, |_| {})
+}
+
+/// The same; `heed` gets what the daemon says before its answer.
+///
+/// # Errors
+///
+/// As [`ask`].
+fn ask_and_heed(
+    connection: Connection,
+    request: &Request,
+    heed: impl FnMut(&Answer),
+) -> Result<Answer, Failure> {
+    let limits = Limits::of(request, connection.is_own);
+    ask_within(connection, request, &limits, heed)
+}
+
+/// The same within given limits.
+pub(super) fn ask_within(
+    connection: Connection,
+    request: &Request,
+    limits: &Limits,
+    heed: impl FnMut(&Answer),
+) -> Result<Answer, Failure> {
+    let Connection {
+        mut lines,
+        identity,
+        departure,
+        ..
+    } = connection;
+    let envelope = Envelope::new(Some(identity), request.clone());
+    let is_gone = || matches!(departure.wait(BRIEF_TIMEOUT), Ok(None));
+    let unanswered = |error: io::Error| {
+        if is_hangup(&error) && is_gone() {
+            return Failure::environment("the daemon was gone before it answered")
+                .advise("mount the volume again; the log says why it ended, unless it was killed");
+        }
+        silent(&error)
+    };
+    match exchange(&mut lines, &envelope, limits, &departure, heed).map_err(unanswered)? {
+        Answer::Failed(failure) => Err(shortened(failure)),
+        Answer::Refused(refusal) => Err(refused(&refusal)),
+        answer => Ok(answer),
+    }
+}
+
+/// Cuts what a daemon said to what fits on a screen.
+fn shortened(mut failure: Failure) -> Failure {
+    for text in [Some(&mut failure.message), failure.advice.as_mut()]
+        .into_iter()
+        .flatten()
+    {
+        if let Some((end, _)) = text.char_indices().nth(MOST_SAID) {
+            text.truncate(end);
+            text.push('…');
+        }
+    }
+    failure
+}
+
+/// Says whether the other end was closed.
+fn is_hangup(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+/// A volume that is mounted, to be talked to.
+#[derive(Debug)]
+pub(in crate::cli) struct LiveMount {
+    mountpoint: PathBuf,
+    entry: MountEntry,
+}
+
+impl LiveMount {
+    /// Finds the mount at `path`.
+    ///
+    /// # Errors
+    ///
+    /// If nothing of ours is mounted there.
+    pub(in crate::cli) fn at(path: &Path) -> Result<Self, Failure> {
+        let shown = path.display();
+        let mountpoint = mountinfo::locate(path)
+            .map_err(|error| Failure::usage(format!("cannot find {shown}: {error}")))?;
+        let entry = mountinfo::mount_at(&mountpoint).map_err(|error| {
+            Failure::environment(format!("cannot read the mount table: {error}"))
+        })?;
+        match entry {
+            Some(entry) if entry.is_ours() => Ok(Self { mountpoint, entry }),
+            _ => Err(
+                Failure::usage(format!("no volume is mounted at {shown}")).advise(
+                    "this works on a mounted volume: `cauchyfs mount DIR... MOUNTPOINT` first",
+                ),
+            ),
+        }
+    }
+
+    /// Returns where it is mounted.
+    pub(in crate::cli) fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Asks its daemon.
+    ///
+    /// # Errors
+    ///
+    /// As [`ask`], and if there is no daemon.
+    pub(in crate::cli) fn ask(&self, request: &Request) -> Result<Answer, Failure> {
+        self.ask_and_heed(request, |_| {})
+    }
+
+    /// The same; `heed` gets what the daemon says before its answer.
+    ///
+    /// # Errors
+    ///
+    /// As [`LiveMount::ask`].
+    pub(in crate::cli) fn ask_and_heed(
+        &self,
+        request: &Request,
+        heed: impl FnMut(&Answer),
+    ) -> Result<Answer, Failure> {
+        ask_and_heed(connect_to(&self.mountpoint, &self.entry)?, request, heed)
+    }
+
+    /// Returns how it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`live_report`].
+    pub(in crate::cli) fn report(&self) -> Result<Report, Failure> {
+        live_report(&self.mountpoint, &self.entry)
+    }
+
+    /// Says that an answer is none to what was asked.
+    pub(in crate::cli) fn beside_the_point(&self) -> Failure {
+        beside_the_point(&self.mountpoint)
+    }
+}
+
+/// Says that an answer is none to what was asked.
+pub(in crate::cli) fn beside_the_point(mountpoint: &Path) -> Failure {
+    Failure::environment(format!(
+        "the daemon of {} answered something that was not asked",
+        mountpoint.display()
+    ))
+}
+
+/// Returns how the volume mounted at `mountpoint` is, from its daemon.
+///
+/// # Errors
+///
+/// If there is no daemon, or it does not answer.
+pub(in crate::cli) fn live_report(
+    mountpoint: &Path,
+    entry: &MountEntry,
+) -> Result<Report, Failure> {
+    match ask(connect_to(mountpoint, entry)?, &Request::Status)? {
+        Answer::Status(report) => Ok(*report),
+        _ => Err(beside_the_point(mountpoint)),
+    }
+}
+
+/// Connects to the daemon of a mount of ours.
+///
+/// # Errors
+///
+/// If it is gone, or this user may not talk to it.
+fn connect_to(mountpoint: &Path, entry: &MountEntry) -> Result<Connection, Failure> {
+    match find_peer(mountpoint, Some(entry), ANSWER_TIMEOUT)? {
+        Peer::Daemon(connection) => Ok(connection),
+        Peer::Remains(_) | Peer::None => {
+            let shown = mountpoint.display();
+            Err(
+                Failure::environment(format!("the daemon that served {shown} is gone")).advise(
+                    format!(
+                        "mount the volume at {shown} again; to be without it, `cauchyfs unmount {shown}`"
+                    ),
+                ),
+            )
+        }
+    }
+}

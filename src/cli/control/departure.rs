@@ -1,0 +1,67 @@
+//! Waiting for the end of the process at the other end of a connection.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::cli::failure::Failure;
+
+/// Waits until the process at the other end of a connection is gone, once it has said that it ends or hung up.
+///
+/// Taken before the request is sent, so that the process is the right one.
+#[derive(Clone, Debug)]
+pub(in crate::cli) struct Departure(Option<Arc<Leaving>>);
+
+#[derive(Debug)]
+struct Leaving {
+    process: OwnedFd,
+    pid: Pid,
+}
+
+impl Departure {
+    /// Remembers the process behind `stream`; nothing to wait for if it cannot be told.
+    pub(super) fn of(stream: &UnixStream) -> Self {
+        let leaving = rustix::net::sockopt::socket_peercred(stream).and_then(|peer| {
+            let process = pidfd_open(peer.pid, PidfdFlags::empty())?;
+            Ok(Leaving {
+                process,
+                pid: peer.pid,
+            })
+        });
+        Self(leaving.ok().map(Arc::new))
+    }
+
+    /// Says whether the process has ended and the system is yet to close what it had open, its socket among that.
+    pub(super) fn is_under_way(&self) -> bool {
+        // Its memory goes first, and with it the words that it was started with.
+        let has_no_memory = |leaving: &Arc<Leaving>| {
+            fs::read(format!("/proc/{}/cmdline", leaving.pid.as_raw_nonzero()))
+                .is_ok_and(|words| words.is_empty())
+        };
+        self.0.as_ref().is_some_and(has_no_memory)
+    }
+
+    /// Waits for at most `patience`; returns the process if it is still there then.
+    ///
+    /// # Errors
+    ///
+    /// If the system cannot say.
+    pub(in crate::cli) fn wait(&self, patience: Duration) -> Result<Option<Pid>, Failure> {
+        let Some(leaving) = &self.0 else {
+            return Ok(None);
+        };
+        let timeout = Timespec::try_from(patience).map_err(Failure::environment)?;
+        let mut polled = [PollFd::new(&leaving.process, PollFlags::IN)];
+        match poll(&mut polled, Some(&timeout)) {
+            Ok(0) => Ok(Some(leaving.pid)),
+            Ok(_) => Ok(None),
+            Err(error) => Err(Failure::environment(io::Error::from(error))),
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Lines over the control socket, with limits on all that the other end can ask for: bytes, values, lines, and time.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use super::departure::Departure;
+use super::protocol::{Answer, Envelope, Request};
+
+/// How long a daemon may be silent.
+pub(in crate::cli) const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long to wait for a daemon that is perhaps not concerned.
+pub(in crate::cli) const BRIEF_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long a daemon may take for an answer, as long as it gives signs of life.
+const TOTAL_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// How often a silent peer is looked after.
+const LOOK_INTERVAL: Duration = Duration::from_secs(3);
+
+/// The longest answer with a report in it. A report is cut to less than half of that.
+const MOST_REPORT_BYTES: usize = 16 << 20;
+
+/// The longest answer otherwise.
+const MOST_ANSWER_BYTES: usize = 1 << 20;
+
+/// The most values in an answer. A value of one byte can take a hundred in memory.
+const MOST_VALUES: usize = 1 << 20;
+
+/// The most progress reports before an answer; a daemon that sends four a second gets there in a month.
+const MOST_PROGRESS: u64 = 10_000_000;
+
+/// How many bytes are sent or read at once.
+const CHUNK: usize = 64 << 10;
+
+/// What a peer may ask of our patience and memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// How long it may take for a line; without a limit, as long as its process lives.
+    pub(super) line: Option<Duration>,
+    /// How long it may take for the answer, or from one progress report to the next.
+    pub(super) answer: Option<Duration>,
+    /// The longest line, in bytes.
+    pub(super) bytes: usize,
+    /// The most progress reports.
+    pub(super) progress: u64,
+}
+
+impl Limits {
+    /// Returns those of the answer to a request. `is_own` says that the daemon runs as the user who asks.
+    pub(super) fn of(request: &Request, is_own: bool) -> Self {
+        let bounded = Self {
+            line: Some(ANSWER_TIMEOUT),
+            answer: Some(TOTAL_TIMEOUT),
+            bytes: MOST_ANSWER_BYTES,
+            progress: 0,
+        };
+        match request {
+            Request::Identify => Self::of_identity(ANSWER_TIMEOUT),
+            Request::Membership => Self {
+                line: Some(BRIEF_TIMEOUT),
+                ..bounded
+            },
+            Request::Status => Self {
+                bytes: MOST_REPORT_BYTES,
+                ..bounded
+            },
+            Request::Scrub { .. } => Self {
+                bytes: MOST_REPORT_BYTES,
+                progress: MOST_PROGRESS,
+                ..bounded
+            },
+            // Flushing takes as long as there is to flush. Another user's daemon is not believed that for ever.
+            Request::Unmount { .. } => Self {
+                line: None,
+                answer: (!is_own).then_some(TOTAL_TIMEOUT),
+                ..bounded
+            },
+            Request::Directories
+            | Request::Rebuild { .. }
+            | Request::Join { .. }
+            | Request::Remove { .. }
+            | Request::RebuildProgress { .. } => bounded,
+        }
+    }
+
+    /// Returns those of the answer to [`Request::Identify`].
+    pub(super) fn of_identity(patience: Duration) -> Self {
+        Self {
+            line: Some(patience),
+            answer: Some(patience),
+            bytes: MOST_ANSWER_BYTES,
+            progress: 0,
+        }
+    }
+}
+
+/// The lines that arrive on a connection.
+#[derive(Debug)]
+pub(super) struct Lines {
+    stream: UnixStream,
+    /// What arrived after the last line.
+    rest: Vec<u8>,
+}
+
+impl Lines {
+    pub(super) fn of(stream: UnixStream) -> Self {
+        Self {
+            stream,
+            rest: Vec::new(),
+        }
+    }
+
+    /// Returns the next line without its end.
+    ///
+    /// # Errors
+    ///
+    /// If it is longer than `most` bytes, is not complete by `until`, or the peer hung up. While the peer is silent,
+    /// `is_over` is asked from time to time whether to wait no longer.
+    pub(super) fn next(
+        &mut self,
+        most: usize,
+        until: Option<Instant>,
+        is_over: impl Fn() -> bool,
+    ) -> io::Result<Vec<u8>> {
+        let mut seen = 0;
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            let end = self.rest[seen..].iter().position(|&byte| byte == b'\n');
+            if let Some(end) = end.map(|end| seen + end)
+                && end <= most
+            {
+                let mut line: Vec<u8> = self.rest.drain(..=end).collect();
+                line.pop();
+                return Ok(line);
+            }
+            seen = self.rest.len();
+            if seen > most {
+                let what = format!("it sent a line of more than {most} bytes");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let wait = left.map_or(LOOK_INTERVAL, |left| left.min(LOOK_INTERVAL));
+            self.stream
+                .set_read_timeout(Some(wait.max(Duration::from_millis(1))))?;
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => self.rest.extend_from_slice(&chunk[..read]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_timeout(&error) => {
+                    if is_over() {
+                        return Err(error);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Says whether a call ended because the peer did nothing for some time.
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
+}
+
+/// Sends bytes to a peer that takes all of them by `until`. A single call waits as long as the stream's own timeout says.
+///
+/// # Errors
+///
+/// If the peer does not, or is gone.
+pub(super) fn send(mut stream: &UnixStream, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        if Instant::now() >= until {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match stream.write(&bytes[..bytes.len().min(CHUNK)]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Sends a request, and waits for its answer; `heed` gets the progress reports before it.
+///
+/// # Errors
+///
+/// If the daemon exceeds a limit, hangs up, or answers nothing that makes sense.
+pub(super) fn exchange(
+    lines: &mut Lines,
+    envelope: &Envelope,
+    limits: &Limits,
+    departure: &Departure,
+    mut heed: impl FnMut(&Answer),
+) -> io::Result<Answer> {
+    let mut line = serde_json::to_vec(envelope)?;
+    line.push(b'\n');
+    lines.stream.set_write_timeout(Some(BRIEF_TIMEOUT))?;
+    send(&lines.stream, &line, Instant::now() + BRIEF_TIMEOUT)?;
+    let after = |limit: Option<Duration>| limit.map(|limit| Instant::now() + limit);
+    let mut until = after(limits.answer);
+    let mut progress_left = limits.progress;
+    loop {
+        let line_until = after(limits.line);
+        let earliest = [line_until, until].into_iter().flatten().min();
+        let line = lines.next(limits.bytes, earliest, || departure.is_under_way())?;
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        match parse(&line)? {
+            Answer::Scrubbing(_) if progress_left == 0 => {
+                let what = "it sent more progress reports than were asked for";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            }
+            progress @ Answer::Scrubbing(_) => {
+                progress_left -= 1;
+                until = after(limits.answer);
+                heed(&progress);
+            }
+            answer => return Ok(answer),
+        }
+    }
+}
+
+/// Reads an answer. The parser itself bounds how deep values lie in one another, at 128.
+fn parse(line: &[u8]) -> io::Result<Answer> {
+    if count_values(line) > MOST_VALUES {
+        let what = format!("it sent an answer of more than {MOST_VALUES} values");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+    Ok(serde_json::from_slice(line)?)
+}
+
+/// Counts what separates or opens values in a text of JSON, outside of its strings.
+fn count_values(text: &[u8]) -> usize {
+    let mut count = 0;
+    let (mut in_string, mut is_escaped) = (false, false);
+    for byte in text {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if in_string => is_escaped = true,
+            b'"' => in_string = !in_string,
+            b',' | b'[' | b'{' if !in_string => count += 1,
+            _ => {}
+        }
+    }
+    count
+}

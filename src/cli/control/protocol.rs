@@ -1,0 +1,217 @@
+//! What commands and daemons say to one another.
+//!
+//! Every line of a command is an [`Envelope`], and every line of a daemon an [`Answer`] or empty. A command first asks
+//! for the daemon's [`Identity`]. It repeats that in the request proper, and the daemon refuses one that names another
+//! mount.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::cli::failure::Failure;
+use crate::cli::report::{RebuildReport, Report};
+use crate::cli::scrub::{Progress, Scrubbed};
+use crate::fuse::mount::Place;
+
+/// The version of the protocol. Version 1 had requests without envelopes.
+pub(super) const VERSION: u32 = 2;
+
+/// A request, and which daemon it is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Envelope {
+    /// Stands in every version at this place.
+    pub(super) version: u32,
+    /// The mount whose daemon is asked; none for [`Request::Identify`].
+    pub(super) mount: Option<Identity>,
+    pub(super) request: Request,
+}
+
+/// As much of an envelope as every version has.
+#[derive(Debug, Deserialize)]
+pub(super) struct Versioned {
+    pub(super) version: u32,
+}
+
+impl Envelope {
+    pub(super) fn new(mount: Option<Identity>, request: Request) -> Self {
+        Self {
+            version: VERSION,
+            mount,
+            request,
+        }
+    }
+}
+
+/// A mount, told from all others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::cli) struct Identity {
+    /// The volume's identity.
+    pub(super) volume: String,
+    /// The device number of the mount, as `MAJ:MIN`.
+    pub(super) device: String,
+    /// Where it is mounted. Bytes that are no text are replaced: the device tells such mounts apart.
+    pub(super) mountpoint: String,
+}
+
+impl Identity {
+    /// Returns that of a volume mounted at a place.
+    pub(super) fn of(volume: String, place: &Place) -> Self {
+        Self {
+            volume,
+            device: place.device().to_owned(),
+            mountpoint: shown(place.mountpoint()),
+        }
+    }
+
+    /// Says whether it is the mount at `mountpoint`, of that device if one is known.
+    pub(super) fn is_at(&self, mountpoint: &Path, device: Option<&str>) -> bool {
+        self.mountpoint == shown(mountpoint) && device.is_none_or(|device| self.device == device)
+    }
+}
+
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// Why a daemon does not do what a request says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(in crate::cli) enum Refusal {
+    /// The request is of another version of the protocol.
+    Version {
+        /// The version that the daemon speaks.
+        spoken: u32,
+    },
+    /// The request names another mount.
+    Mount {
+        /// The mount that the daemon serves.
+        served: Identity,
+    },
+    /// The request names no mount, or the daemon has not mounted the volume yet.
+    Unnamed,
+    /// The request makes no sense in this version.
+    Malformed,
+}
+
+/// What a daemon can be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(in crate::cli) enum Request {
+    /// Which mount is this? The only request that names none.
+    Identify,
+    /// How is the volume?
+    Status,
+    /// Which directories are in use? Answered at once, where a status may have to count.
+    Directories,
+    /// Which volume is it, and which members is it without?
+    Membership,
+    /// Verify everything and repair what is wrong; goes on as long as the client is there.
+    Scrub {
+        /// The most that may be read in a second.
+        bytes_per_second: Option<u64>,
+    },
+    /// Unmount, make everything durable, answer, exit.
+    Unmount {
+        /// Although something below the mountpoint is in use.
+        lazy: bool,
+    },
+    /// Rebuild what is missing.
+    Rebuild {
+        /// No faster than this, if it is said.
+        bytes_per_second: Option<u64>,
+    },
+    /// Take a directory into the volume, and rebuild what it is to have.
+    Join {
+        /// The member whose place it takes, by path or number; it gets one of its own without.
+        old: Option<String>,
+        /// The directory.
+        directory: PathBuf,
+        /// Whether old data is to move there.
+        balance: bool,
+        /// No faster than this, if it is said.
+        bytes_per_second: Option<u64>,
+    },
+    /// Move everything off a member, and let it go.
+    Remove {
+        /// The member, by path or number.
+        member: String,
+        /// No faster than this, if it is said.
+        bytes_per_second: Option<u64>,
+    },
+    /// How far is that? Answered once it is done, and otherwise in a moment.
+    RebuildProgress {
+        /// What was answered to the order.
+        order: u64,
+    },
+}
+
+/// What it answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(in crate::cli) enum Answer {
+    /// How the volume is.
+    Status(Box<Report>),
+    /// The directories that are open and locked.
+    Directories(Vec<PathBuf>),
+    /// Which volume it is.
+    Membership(Membership),
+    /// How far a scrub is; the answer is yet to come.
+    Scrubbing(Progress),
+    /// What a scrub came to.
+    Scrubbed(Scrubbed),
+    /// It will be rebuilt; the number of the order.
+    Ordered(u64),
+    /// A directory is a member now.
+    Joined {
+        /// Its number.
+        member: u16,
+        /// The number of the order to rebuild.
+        order: u64,
+    },
+    /// A member is to be emptied and let go.
+    Leaving {
+        /// Its number.
+        member: u16,
+        /// The number of the order to rebuild.
+        order: u64,
+    },
+    /// How far a rebuild is.
+    Rebuild {
+        /// In numbers.
+        report: RebuildReport,
+        /// Whether the order is carried out.
+        done: bool,
+    },
+    /// Unmounted; everything is durable.
+    Unmounted,
+    /// The same, but the kernel lets the process end only when these directories answer.
+    Lingering(Vec<String>),
+    /// Something below the mountpoint is in use.
+    Busy,
+    /// It could not be done.
+    Failed(Failure),
+    /// Which mount this is.
+    Identity(Identity),
+    /// The request is not for this daemon.
+    Refused(Refusal),
+}
+
+/// Which volume a mount serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::cli) struct Membership {
+    /// Its identity.
+    pub(in crate::cli) volume: String,
+    /// Whether it is written to.
+    pub(in crate::cli) writable: bool,
+    /// The members that it is without.
+    pub(in crate::cli) away: Vec<Absentee>,
+}
+
+/// A member that a mount is without.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::cli) struct Absentee {
+    /// Its number.
+    pub(in crate::cli) index: u16,
+    /// Its identity.
+    pub(in crate::cli) id: String,
+}

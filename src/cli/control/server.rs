@@ -1,0 +1,276 @@
+//! The daemon's end of the control socket.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use uuid::Uuid;
+
+use super::departure::Departure;
+use super::exchange::{BRIEF_TIMEOUT, Lines, send};
+use super::file_stem;
+use super::places::{Places, RuntimeDirectory};
+use super::protocol::{Answer, Envelope, Identity, Refusal, Request, VERSION, Versioned};
+use crate::cli::failure::Failure;
+use crate::fuse::mount::Place;
+
+/// How long a client may do nothing while it takes a piece of its answer.
+const PIECE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a client may take for a request, and to take all of an answer.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The longest request that is read, in bytes.
+const MAX_REQUEST_BYTES: usize = 32 << 10;
+
+/// The socket of one mount.
+#[derive(Debug)]
+pub(in crate::cli) struct ControlSocket {
+    listener: UnixListener,
+    announced: Arc<Announced>,
+}
+
+/// The mount that a daemon serves, once it is mounted.
+#[derive(Debug)]
+pub(in crate::cli) struct Announced {
+    volume: String,
+    mount: Mutex<Option<Identity>>,
+    is_mounted: Condvar,
+}
+
+impl Announced {
+    pub(super) fn of(volume: String) -> Self {
+        Self {
+            volume,
+            mount: Mutex::default(),
+            is_mounted: Condvar::new(),
+        }
+    }
+
+    /// Lets commands know where the volume is mounted. They wait for that until then.
+    pub(in crate::cli) fn announce(&self, place: &Place) {
+        *self.mount.lock() = Some(Identity::of(self.volume.clone(), place));
+        self.is_mounted.notify_all();
+    }
+
+    /// Returns the mount; a daemon that is just mounting it is given a moment.
+    fn identity(&self, patience: Duration) -> Option<Identity> {
+        let mut mount = self.mount.lock();
+        let is_unknown = |mount: &mut Option<Identity>| mount.is_none();
+        self.is_mounted
+            .wait_while_for(&mut mount, is_unknown, patience);
+        mount.clone()
+    }
+}
+
+/// The name under which commands find a daemon; removed when dropped.
+#[derive(Debug)]
+pub(in crate::cli) struct SocketFile {
+    directory: RuntimeDirectory,
+    name: OsString,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // No other daemon has a socket of that name.
+        match self.directory.remove(&self.name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                let path = self.directory.path().join(&self.name);
+                log::warn!("{} stays behind: {error}", path.display());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Makes and returns our own directory for sockets and logs of the mount at `mountpoint`.
+///
+/// # Errors
+///
+/// If there is none that nobody else can write to.
+pub(in crate::cli) fn own_directory(mountpoint: &Path) -> io::Result<PathBuf> {
+    let directory = own_places().open_or_make(mountpoint)?;
+    Ok(directory.path().to_owned())
+}
+
+fn own_places() -> Places {
+    Places::of(rustix::process::geteuid().as_raw())
+}
+
+/// Opens the socket of `mountpoint` for commands of the same user and of the superuser.
+///
+/// # Errors
+///
+/// If there is no directory for it.
+pub(in crate::cli) fn open(
+    mountpoint: &Path,
+    volume: String,
+) -> io::Result<(ControlSocket, SocketFile)> {
+    open_in(&own_places(), mountpoint, volume)
+}
+
+/// The same in given places.
+pub(super) fn open_in(
+    places: &Places,
+    mountpoint: &Path,
+    volume: String,
+) -> io::Result<(ControlSocket, SocketFile)> {
+    clear_in(places, mountpoint);
+    let directory = places.open_or_make(mountpoint)?;
+    // No other user can have made a link to it before.
+    let name = format!("{}-{}.sock", file_stem(mountpoint), Uuid::new_v4().simple());
+    let path = directory.short_path(&name);
+    let listener = UnixListener::bind(&path)?;
+    let file = SocketFile {
+        directory,
+        name: name.into(),
+    };
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+    let announced = Arc::new(Announced::of(volume));
+    Ok((
+        ControlSocket {
+            listener,
+            announced,
+        },
+        file,
+    ))
+}
+
+/// Removes the sockets that daemons of ours left at `mountpoint` when they died.
+pub(in crate::cli) fn clear(mountpoint: &Path) {
+    clear_in(&own_places(), mountpoint);
+}
+
+fn clear_in(places: &Places, mountpoint: &Path) {
+    let stem = file_stem(mountpoint);
+    for directory in places.existing() {
+        for name in directory.sockets_of(&stem) {
+            let Ok(socket) = directory.open_socket(&name, places.user) else {
+                continue;
+            };
+            let is_dead = match socket.connect(BRIEF_TIMEOUT) {
+                Ok(stream) => Departure::of(&stream).is_under_way(),
+                Err(error) => error.kind() == io::ErrorKind::ConnectionRefused,
+            };
+            if is_dead && let Err(error) = directory.remove(&name) {
+                let path = directory.path().join(&name);
+                log::warn!("{} stays behind: {error}", path.display());
+            }
+        }
+    }
+}
+
+impl ControlSocket {
+    /// Returns what lets commands know where the volume is mounted.
+    pub(in crate::cli) fn announced(&self) -> Arc<Announced> {
+        Arc::clone(&self.announced)
+    }
+
+    /// Waits for a connection of our own user or of the superuser.
+    ///
+    /// # Errors
+    ///
+    /// If none can be taken, or it is another user's.
+    pub(in crate::cli) fn accept(&self) -> io::Result<UnixStream> {
+        let (stream, _) = self.listener.accept()?;
+        stream.set_write_timeout(Some(PIECE_TIMEOUT))?;
+        let user = rustix::net::sockopt::socket_peercred(&stream)?.uid;
+        if user.is_root() || user == rustix::process::geteuid() {
+            return Ok(stream);
+        }
+        Err(io::Error::other(format!(
+            "user {} may not give commands",
+            user.as_raw()
+        )))
+    }
+}
+
+/// Reads the request of a client, having told it which mount this is if it asked.
+///
+/// # Errors
+///
+/// If the client said nothing in time, or nothing that is for this daemon; it is told so.
+pub(in crate::cli) fn receive(stream: &UnixStream, announced: &Announced) -> io::Result<Request> {
+    let mut lines = Lines::of(stream.try_clone()?);
+    let mut next = || {
+        let until = Instant::now() + CLIENT_TIMEOUT;
+        lines.next(MAX_REQUEST_BYTES, Some(until), || false)
+    };
+    let mut asked = judge(&next()?, announced);
+    if let Ok(Request::Identify) = asked {
+        let identity = announced.identity(CLIENT_TIMEOUT);
+        let identity = identity.map_or(Answer::Refused(Refusal::Unnamed), Answer::Identity);
+        tell(stream, &identity)?;
+        asked = judge(&next()?, announced);
+    }
+    match asked {
+        Ok(Request::Identify) => Err(io::Error::other("it asked twice which mount this is")),
+        Ok(request) => Ok(request),
+        Err(refused) => {
+            tell(stream, &refused)?;
+            Err(io::Error::other(format!("it was refused: {refused:?}")))
+        }
+    }
+}
+
+/// Returns the request of a line, if it is for this daemon, and what to answer otherwise.
+fn judge(line: &[u8], announced: &Announced) -> Result<Request, Box<Answer>> {
+    match serde_json::from_slice(line) {
+        Ok(Versioned { version: VERSION }) => {}
+        Ok(Versioned { .. }) => {
+            let spoken = VERSION;
+            return Err(Box::new(Answer::Refused(Refusal::Version { spoken })));
+        }
+        // Commands of version 1 know this answer.
+        Err(_) => return Err(Box::new(Answer::Failed(too_old()))),
+    }
+    let Ok(Envelope { mount, request, .. }) = serde_json::from_slice(line) else {
+        return Err(Box::new(Answer::Refused(Refusal::Malformed)));
+    };
+    let served = announced.identity(Duration::ZERO);
+    match (mount, served) {
+        _ if request == Request::Identify => Ok(request),
+        (Some(mount), Some(served)) if mount == served => Ok(request),
+        (Some(_), Some(served)) => Err(Box::new(Answer::Refused(Refusal::Mount { served }))),
+        _ => Err(Box::new(Answer::Refused(Refusal::Unnamed))),
+    }
+}
+
+fn too_old() -> Failure {
+    Failure::environment(format!(
+        "the daemon speaks version {VERSION} of the control protocol, and the command no version that it knows"
+    ))
+    .advise("use the `cauchyfs` that mounted the volume, or `umount` and mount it again")
+}
+
+/// Tells a client that its answer is on its way: an empty line, which an answer may begin with.
+///
+/// # Errors
+///
+/// If the client is gone.
+pub(in crate::cli) fn give_sign(stream: &UnixStream) -> io::Result<()> {
+    send(stream, b"\n", Instant::now() + CLIENT_TIMEOUT)
+}
+
+/// Sends an answer, and logs if the client did not take it.
+pub(in crate::cli) fn answer(stream: &UnixStream, answer: &Answer) {
+    if let Err(error) = tell(stream, answer) {
+        log::info!("an answer on the control socket was not taken: {error}");
+    }
+}
+
+/// Sends a line.
+///
+/// # Errors
+///
+/// If the client is gone.
+pub(in crate::cli) fn tell(stream: &UnixStream, answer: &Answer) -> io::Result<()> {
+    let mut line = serde_json::to_vec(answer)?;
+    line.push(b'\n');
+    send(stream, &line, Instant::now() + CLIENT_TIMEOUT)
+}

@@ -1,0 +1,596 @@
+//! Commands against daemons that lie, and daemons against commands that ask for another mount.
+
+#![expect(clippy::print_stderr, reason = "tests say what they leave out")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::client::{Target, ask_within, search};
+use super::exchange::Limits;
+use super::file_stem;
+use super::places::{Places, Spot};
+use super::protocol::{Answer, Envelope, Identity, Refusal, Request};
+use super::server::{Announced, open_in, receive, tell};
+use super::{ControlSocket, Peer};
+use crate::cli::failure::Failure;
+use crate::fuse::mount::Place;
+use crate::fuse::mountinfo::{self, MountEntry};
+
+/// Long enough for any machine, and never waited for.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A user who is neither the superuser nor the one who runs the tests.
+const OTHER: u32 = 65534;
+
+/// Some mount of this machine, in the place of one of ours.
+fn some_mount() -> MountEntry {
+    let mount = mountinfo::mount_at(Path::new("/proc")).unwrap();
+    mount.expect("it is mounted")
+}
+
+fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn limits() -> Limits {
+    Limits::of_identity(LONG)
+}
+
+/// The runtime directory of a user in a directory for a test.
+struct Home {
+    base: TempDir,
+    entry: MountEntry,
+}
+
+impl Home {
+    fn new() -> Self {
+        let home = Self {
+            base: tempfile::tempdir().unwrap(),
+            entry: some_mount(),
+        };
+        fs::create_dir(home.directory()).unwrap();
+        set_mode(&home.directory(), 0o700);
+        home
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.base.path().join("cauchyfs")
+    }
+
+    fn places(&self) -> Places {
+        self.places_of(own_user())
+    }
+
+    fn places_of(&self, user: u32) -> Places {
+        Places {
+            user,
+            spots: vec![Spot {
+                base: self.base.path().to_owned(),
+                below: "cauchyfs",
+            }],
+            shared: None,
+        }
+    }
+
+    fn target(&self) -> Target {
+        Target {
+            mountpoint: self.entry.mountpoint.clone(),
+            device: Some(self.entry.device.clone()),
+            user: own_user(),
+        }
+    }
+
+    /// Returns where a socket is looked for.
+    fn socket(&self) -> PathBuf {
+        let name = format!("{}-fake.sock", file_stem(&self.entry.mountpoint));
+        self.directory().join(name)
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::of("volume".to_owned(), &Place::of(&self.entry))
+    }
+
+    /// Starts a real daemon's end, which answers a request for the directories.
+    fn serve(&self) {
+        let (socket, file) =
+            open_in(&self.places(), &self.entry.mountpoint, "volume".to_owned()).unwrap();
+        socket.announced().announce(&Place::of(&self.entry));
+        // It stays as long as the test runs.
+        std::mem::forget(file);
+        answer_all(socket);
+    }
+
+    /// Starts a process that says it is the daemon, reads a request, and then does what it likes.
+    fn lie(&self, behave: impl Fn(&UnixStream) + Send + 'static) {
+        let identity = self.identity();
+        listen(&self.socket(), move |stream| {
+            let mut lines = BufReader::new(stream);
+            let mut line = String::new();
+            lines.read_line(&mut line).unwrap();
+            tell(stream, &Answer::Identity(identity.clone())).unwrap();
+            lines.read_line(&mut line).unwrap();
+            behave(stream);
+        });
+    }
+
+    fn find(&self) -> Result<Peer, Failure> {
+        search(&self.places(), &self.target(), &limits())
+    }
+
+    /// Asks whoever is found.
+    fn ask(&self, request: &Request, limits: &Limits) -> Result<Answer, Failure> {
+        match self.find()? {
+            Peer::Daemon(connection) => ask_within(connection, request, limits, |_| {}),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn answer_all(socket: ControlSocket) {
+    thread::spawn(move || {
+        let announced = socket.announced();
+        loop {
+            let stream = socket.accept().unwrap();
+            if let Ok(Request::Directories) = receive(&stream, &announced) {
+                tell(&stream, &Answer::Directories(Vec::new())).unwrap();
+            }
+        }
+    });
+}
+
+/// Does something with every connection to a socket.
+fn listen(path: &Path, behave: impl Fn(&UnixStream) + Send + 'static) {
+    let listener = UnixListener::bind(path).unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            behave(&stream.unwrap());
+        }
+    });
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[track_caller]
+fn assert_none(found: &Result<Peer, Failure>) {
+    assert!(matches!(found, Ok(Peer::None)), "{found:?}");
+}
+
+#[test]
+fn a_daemon_is_found_and_answers() {
+    let home = Home::new();
+    home.serve();
+    let answer = home.ask(&Request::Directories, &limits()).unwrap();
+    assert_eq!(answer, Answer::Directories(Vec::new()));
+}
+
+#[test]
+fn the_daemon_of_another_mount_is_none() {
+    let home = Home::new();
+    home.serve();
+    let other_device = Target {
+        device: Some("0:99999".to_owned()),
+        ..home.target()
+    };
+    assert_none(&search(&home.places(), &other_device, &limits()));
+    // A name that leads to it, and yet is not where it is mounted.
+    let elsewhere = PathBuf::from("/mnt/elsewhere");
+    let name = format!("{}-fake.sock", file_stem(&elsewhere));
+    let real = fs::read_dir(home.directory()).unwrap().next().unwrap();
+    fs::rename(real.unwrap().path(), home.directory().join(name)).unwrap();
+    let other_place = Target {
+        mountpoint: elsewhere,
+        device: None,
+        ..home.target()
+    };
+    assert_none(&search(&home.places(), &other_place, &limits()));
+}
+
+#[test]
+fn symlinks_to_a_daemon_are_not_followed() {
+    let real = Home::new();
+    real.serve();
+    let socket = fs::read_dir(real.directory()).unwrap().next().unwrap();
+    let socket = socket.unwrap().path();
+    let home = Home::new();
+    symlink(&socket, home.socket()).unwrap();
+    assert_none(&home.find());
+    fs::remove_file(home.socket()).unwrap();
+    fs::remove_dir(home.directory()).unwrap();
+    symlink(real.directory(), home.directory()).unwrap();
+    assert_none(&home.find());
+    fs::remove_file(home.directory()).unwrap();
+    fs::rename(real.directory(), home.directory()).unwrap();
+    assert!(matches!(home.find(), Ok(Peer::Daemon(_))));
+}
+
+#[test]
+fn a_socket_that_another_user_can_have_put_there_is_none() {
+    let home = Home::new();
+    home.serve();
+    for mode in [0o720, 0o702, 0o777] {
+        set_mode(&home.directory(), mode);
+        assert_none(&home.find());
+    }
+    set_mode(&home.directory(), 0o755);
+    assert!(matches!(home.find(), Ok(Peer::Daemon(_))));
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped in part: only the superuser can give files away");
+        return;
+    }
+    chown(home.directory(), Some(OTHER), None).unwrap();
+    assert_none(&home.find());
+    chown(home.directory(), Some(own_user()), None).unwrap();
+    let socket = fs::read_dir(home.directory()).unwrap().next().unwrap();
+    chown(socket.unwrap().path(), Some(OTHER), None).unwrap();
+    assert_none(&home.find());
+}
+
+#[test]
+fn a_process_of_another_user_than_the_mounts_is_none_not_even_the_superusers() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only the superuser can give files away");
+        return;
+    }
+    let home = Home::new();
+    home.serve();
+    let socket = fs::read_dir(home.directory()).unwrap().next().unwrap();
+    chown(socket.unwrap().path(), Some(OTHER), None).unwrap();
+    chown(home.directory(), Some(OTHER), None).unwrap();
+    let target = Target {
+        user: OTHER,
+        ..home.target()
+    };
+    assert_none(&search(&home.places_of(OTHER), &target, &limits()));
+}
+
+#[test]
+fn a_daemon_that_hangs_up_or_speaks_another_version_is_said_to() {
+    let home = Home::new();
+    listen(&home.socket(), |stream| drop(stream.try_clone()));
+    let failure = home.find().expect_err("version 1 hangs up");
+    assert!(failure.message.contains("older version"), "{failure:?}");
+    let home = Home::new();
+    listen(&home.socket(), |stream| {
+        BufReader::new(stream)
+            .read_line(&mut String::new())
+            .unwrap();
+        let refusal = Refusal::Version { spoken: 7 };
+        tell(stream, &Answer::Refused(refusal)).unwrap();
+    });
+    let failure = home.find().expect_err("it speaks version 7");
+    assert!(failure.message.contains("version 7"), "{failure:?}");
+    // Beside it, the right one is found all the same.
+    home.serve();
+    assert!(matches!(home.find(), Ok(Peer::Daemon(_))));
+}
+
+/// Says to a daemon's end what the lines say, and returns what it answers to the last one.
+fn answer_to(lines: &[String]) -> Answer {
+    let home = Home::new();
+    let announced = Announced::of("volume".to_owned());
+    announced.announce(&Place::of(&home.entry));
+    let (theirs, ours) = UnixStream::pair().unwrap();
+    let asked = lines.concat();
+    (&theirs).write_all(asked.as_bytes()).unwrap();
+    let received = receive(&ours, &announced);
+    drop(ours);
+    let mut said = String::new();
+    (&theirs).read_to_string(&mut said).unwrap();
+    match received {
+        Ok(request) => panic!("{request:?}"),
+        Err(_) => serde_json::from_str(said.lines().last().unwrap()).unwrap(),
+    }
+}
+
+fn line_of(envelope: &Envelope) -> String {
+    serde_json::to_string(envelope).unwrap() + "\n"
+}
+
+#[test]
+fn a_daemon_refuses_a_request_that_names_another_mount() {
+    let home = Home::new();
+    let served = home.identity();
+    let identify = line_of(&Envelope::new(None, Request::Identify));
+    let unmount = Request::Unmount { lazy: true };
+    let wrong = |change: fn(&mut Identity)| {
+        let mut mount = served.clone();
+        change(&mut mount);
+        line_of(&Envelope::new(Some(mount), unmount.clone()))
+    };
+    let refused = Answer::Refused(Refusal::Mount {
+        served: served.clone(),
+    });
+    for line in [
+        wrong(|mount| mount.device = "0:99999".to_owned()),
+        wrong(|mount| mount.mountpoint = "/elsewhere".to_owned()),
+        wrong(|mount| mount.volume = "another".to_owned()),
+    ] {
+        assert_eq!(answer_to(std::slice::from_ref(&line)), refused);
+        assert_eq!(answer_to(&[identify.clone(), line]), refused);
+    }
+    let unnamed = line_of(&Envelope::new(None, unmount.clone()));
+    assert_eq!(answer_to(&[unnamed]), Answer::Refused(Refusal::Unnamed));
+}
+
+#[test]
+fn a_daemon_tells_commands_of_other_versions_that_it_does_not_understand_them() {
+    let newer = r#"{"version":3,"anything":{"else":[]}}"#.to_owned() + "\n";
+    let spoken = Answer::Refused(Refusal::Version { spoken: 2 });
+    assert_eq!(answer_to(&[newer]), spoken);
+    let malformed = r#"{"version":2,"mount":null,"request":"dance"}"#.to_owned() + "\n";
+    assert_eq!(answer_to(&[malformed]), Answer::Refused(Refusal::Malformed));
+    // Version 1 knew `failed`, with these fields.
+    for old in ["\"status\"\n", "{\"unmount\":{\"lazy\":true}}\n"] {
+        match answer_to(&[old.to_owned()]) {
+            Answer::Failed(failure) => {
+                assert!(failure.message.contains("version 2"), "{failure:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_form_of_a_request_is_that_of_this_version() {
+    let mount = Identity {
+        volume: "v".to_owned(),
+        device: "0:7".to_owned(),
+        mountpoint: "/m".to_owned(),
+    };
+    let line = line_of(&Envelope::new(Some(mount), Request::Unmount { lazy: true }));
+    let expected = r#"{"version":2,"mount":{"volume":"v","device":"0:7","mountpoint":"/m"},"request":{"unmount":{"lazy":true}}}"#;
+    assert_eq!(line.trim_end(), expected);
+    let line = line_of(&Envelope::new(None, Request::Identify));
+    let expected = r#"{"version":2,"mount":null,"request":"identify"}"#;
+    assert_eq!(line.trim_end(), expected);
+}
+
+/// Writes bytes again and again until the other end hangs up.
+fn flood(mut stream: &UnixStream, bytes: &[u8]) {
+    while stream.write_all(bytes).is_ok() {}
+}
+
+#[track_caller]
+fn assert_refused(answer: Result<Answer, Failure>, why: &str) {
+    let failure = answer.expect_err("it is too much");
+    assert!(failure.message.contains(why), "{failure:?}");
+}
+
+#[test]
+fn an_answer_has_a_greatest_length() {
+    let home = Home::new();
+    home.lie(|stream| flood(stream, &[b'x'; 4096]));
+    let few = Limits {
+        bytes: 100_000,
+        ..limits()
+    };
+    assert_refused(home.ask(&Request::Status, &few), "more than 100000 bytes");
+    // What is asked in earnest has one too.
+    let limits = Limits::of(&Request::Status, false);
+    assert_refused(home.ask(&Request::Status, &limits), "more than");
+}
+
+#[test]
+fn an_answer_has_a_greatest_number_of_values_and_a_greatest_depth() {
+    let home = Home::new();
+    home.lie(|mut stream| {
+        let values = "1,".repeat(2 << 20);
+        let line = format!("{{\"status\":{{\"unknown\":[{values}1]}}}}\n");
+        drop(stream.write_all(line.as_bytes()));
+    });
+    let limits = Limits::of(&Request::Status, false);
+    assert_refused(home.ask(&Request::Status, &limits), "values");
+    let home = Home::new();
+    home.lie(|mut stream| {
+        let line = format!("{{\"status\":{{\"unknown\":{}\n", "[".repeat(200_000));
+        drop(stream.write_all(line.as_bytes()));
+    });
+    assert_refused(home.ask(&Request::Status, &limits), "recursion limit");
+}
+
+#[test]
+fn a_daemon_that_drips_or_stalls_is_not_waited_for_beyond_the_limit() {
+    let brief = Limits {
+        line: Some(LONG),
+        answer: Some(Duration::from_millis(50)),
+        ..limits()
+    };
+    let home = Home::new();
+    home.lie(|stream| flood_slowly(stream, b"x"));
+    assert_refused(home.ask(&Request::Status, &brief), "timed out");
+    // Signs of life do not help.
+    let home = Home::new();
+    home.lie(|stream| flood_slowly(stream, b"\n"));
+    assert_refused(home.ask(&Request::Status, &brief), "timed out");
+    let home = Home::new();
+    home.lie(|mut stream| drop(stream.read(&mut [0])));
+    assert_refused(home.ask(&Request::Status, &brief), "timed out");
+    let line = Limits {
+        line: brief.answer,
+        answer: Some(LONG),
+        ..brief
+    };
+    assert_refused(home.ask(&Request::Status, &line), "timed out");
+}
+
+fn flood_slowly(mut stream: &UnixStream, bytes: &[u8]) {
+    while stream.write_all(bytes).is_ok() {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_daemon_that_does_not_say_which_mount_it_serves_is_not_waited_for_beyond_the_limit() {
+    let home = Home::new();
+    listen(&home.socket(), |stream| flood_slowly(stream, b" "));
+    let brief = Limits::of_identity(Duration::from_millis(50));
+    let found = search(&home.places(), &home.target(), &brief);
+    let failure = found.expect_err("it says nothing");
+    assert!(failure.message.contains("does not answer"), "{failure:?}");
+}
+
+#[test]
+fn progress_reports_are_taken_from_a_scrub_alone_and_not_without_end() {
+    const REPORT: &str =
+        r#"{"scrubbing":{"bytes_passed":1,"bytes_total":2,"repaired":0,"wrong":0}}"#;
+    let home = Home::new();
+    home.lie(|stream| flood(stream, format!("{REPORT}\n").as_bytes()));
+    let some = Limits {
+        progress: 100,
+        ..limits()
+    };
+    let scrub = Request::Scrub {
+        bytes_per_second: None,
+    };
+    assert_refused(home.ask(&scrub, &some), "more progress reports");
+    let limits = Limits::of(&Request::Status, false);
+    assert_eq!(limits.progress, 0);
+    assert_refused(home.ask(&Request::Status, &limits), "more progress reports");
+}
+
+#[test]
+fn every_request_but_unmounting_our_own_has_a_limit_of_time() {
+    let limit = |request: Request, is_own| Limits::of(&request, is_own).answer;
+    let unmount = Request::Unmount { lazy: false };
+    assert_eq!(limit(unmount.clone(), true), None);
+    assert!(limit(unmount, false).is_some());
+    assert!(limit(Request::Status, true).is_some());
+}
+
+#[test]
+fn a_long_message_of_a_daemon_is_cut() {
+    let home = Home::new();
+    home.lie(|stream| {
+        let failure = Failure::environment("ü".repeat(100_000));
+        tell(stream, &Answer::Failed(failure)).unwrap();
+    });
+    let limits = Limits::of(&Request::Status, false);
+    let failure = home.ask(&Request::Status, &limits).expect_err("it failed");
+    assert!(failure.message.chars().count() < 5000);
+    assert!(failure.message.ends_with("ü…"));
+}
+
+#[test]
+fn a_name_that_another_user_took_in_the_shared_directory_is_in_no_ones_way() {
+    let shared = tempfile::tempdir().unwrap();
+    let own = own_user();
+    let places = Places {
+        user: own,
+        spots: vec![Spot {
+            base: shared.path().join("no home"),
+            below: "cauchyfs",
+        }],
+        shared: Some(shared.path().to_owned()),
+    };
+    let squatted = shared.path().join(format!("cauchyfs-{own}"));
+    fs::create_dir(&squatted).unwrap();
+    set_mode(&squatted, 0o777);
+    fs::write(shared.path().join(format!("cauchyfs-{own}-file")), "").unwrap();
+    symlink("/etc", shared.path().join(format!("cauchyfs-{own}-link"))).unwrap();
+    let mountpoint = Path::new("/mnt/x");
+    let made = places.open_or_make(mountpoint).unwrap();
+    assert!(made.path().starts_with(shared.path()));
+    let bits = fs::metadata(made.path()).unwrap().permissions().mode();
+    assert_eq!(bits & 0o7777, 0o700);
+    let again = places.open_or_make(mountpoint).unwrap();
+    assert_eq!(again.path(), made.path(), "one is enough");
+    let existing = places.existing();
+    assert_eq!(existing.len(), 1, "{existing:?}");
+    assert_eq!(fs::read_dir(&squatted).unwrap().count(), 0);
+}
+
+#[test]
+fn a_directory_below_the_home_is_made_unless_the_mount_would_hide_it() {
+    let home = tempfile::tempdir().unwrap();
+    let base = fs::canonicalize(home.path()).unwrap();
+    let places = Places {
+        user: own_user(),
+        spots: vec![Spot {
+            base: base.clone(),
+            below: ".local/state/cauchyfs",
+        }],
+        shared: None,
+    };
+    for hiding in [&base, &base.join(".local")] {
+        let refused = places.open_or_make(hiding).expect_err("it is hidden");
+        assert!(refused.to_string().contains("hide"), "{refused}");
+    }
+    let made = places.open_or_make(&base.join("mnt")).unwrap();
+    assert_eq!(made.path(), base.join(".local/state/cauchyfs"));
+    // A link in the place of a part of the path is not followed, not even by its owner.
+    fs::rename(base.join(".local"), base.join("moved")).unwrap();
+    symlink("moved", base.join(".local")).unwrap();
+    assert!(places.open_or_make(Path::new("/mnt/x")).is_err());
+    assert!(places.existing().is_empty());
+}
+
+#[test]
+fn the_names_of_two_sockets_differ_and_the_socket_of_a_dead_daemon_goes_with_the_next_mount() {
+    let home = Home::new();
+    let mountpoint = &home.entry.mountpoint;
+    let names = || {
+        let entries = fs::read_dir(home.directory()).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.collect::<Vec<String>>()
+    };
+    let (dead, file) = open_in(&home.places(), mountpoint, "volume".to_owned()).unwrap();
+    let first = names();
+    assert_eq!(first.len(), 1);
+    assert!(first[0].starts_with(&file_stem(mountpoint)), "{first:?}");
+    // It dies without removing its name.
+    drop(dead);
+    std::mem::forget(file);
+    let bystander = home.directory().join("0123456789abcdef-other.sock");
+    drop(UnixListener::bind(&bystander).unwrap());
+    let (alive, file) = open_in(&home.places(), mountpoint, "volume".to_owned()).unwrap();
+    let second = names();
+    assert_eq!(second.len(), 2, "{second:?}");
+    assert!(!second.contains(&first[0]), "{second:?}");
+    // One that lives stays, also if another is mounted above it.
+    let (_above, above) = open_in(&home.places(), mountpoint, "volume".to_owned()).unwrap();
+    assert_eq!(names().len(), 3);
+    drop((above, file, alive));
+    assert_eq!(names().len(), 1);
+    assert!(bystander.exists());
+}
+
+#[test]
+fn a_socket_is_reached_below_a_directory_with_a_long_path() {
+    let home = Home::new();
+    let long = home.directory().join("d".repeat(120));
+    fs::create_dir(&long).unwrap();
+    set_mode(&long, 0o700);
+    let places = Places {
+        spots: vec![Spot {
+            base: long,
+            below: "cauchyfs",
+        }],
+        ..home.places()
+    };
+    let (socket, _file) = open_in(&places, &home.entry.mountpoint, "volume".to_owned()).unwrap();
+    socket.announced().announce(&Place::of(&home.entry));
+    answer_all(socket);
+    let found = search(&places, &home.target(), &limits());
+    assert!(matches!(found, Ok(Peer::Daemon(_))), "{found:?}");
+}
+
+#[test]
+fn names_of_files_are_short_and_differ_with_the_mountpoint() {
+    let (one, other) = (
+        file_stem(Path::new("/mnt/a")),
+        file_stem(Path::new("/mnt/b")),
+    );
+    assert_ne!(one, other);
+    assert_eq!(one.len(), 16);
+    // Stable over builds: commands of a newer version find older daemons.
+    assert_eq!(file_stem(Path::new("")), "cbf29ce484222325");
+}
