@@ -96,7 +96,7 @@ impl Mirror {
     }
 
     /// Returns whether something may have been written since the copies were opened.
-    fn has_begun(&self) -> bool {
+    pub(super) fn has_begun(&self) -> bool {
         self.claims.lock().is_none()
     }
 }

@@ -102,10 +102,11 @@ impl Mirror {
     /// [`io::ErrorKind::InvalidData`] if it is not as the database writes it; or if a page cannot be read.
     pub(in crate::meta) fn check_shape(&self) -> io::Result<()> {
         let front = self.front.lock().clone();
-        if front.db_bytes == 0 {
+        if front.db_bytes == 0 && self.has_begun() {
+            // It is being made.
             return Ok(());
         }
-        let layout = self.layout()?;
+        let layout = self.refuse_if(self.layout())?;
         let longest = self.copies.read().iter().map(|copy| copy.file_bytes).max();
         if longest < Some(file_bytes(front.db_bytes)) {
             return self.refuse(misshapen(format!(

@@ -15,11 +15,11 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow, Deref};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 
 use redb::{
-    Builder, CompactionError, Database, Durability, Key, ReadOnlyTable, ReadableDatabase,
+    Builder, CompactionError, Database, Durability, Key, Range, ReadOnlyTable, ReadableDatabase,
     ReadableTable, StorageBackend, TableDefinition, TableError, Value, WriteTransaction,
 };
 
@@ -85,13 +85,27 @@ impl Containment {
     ///
     /// [`DatabaseFailure::Panicked`] if the work panics, or any did before.
     fn call<T>(&self, work: impl FnOnce() -> T) -> Result<T, DatabaseFailure> {
+        self.call_around(&Visitor::default(), work)
+    }
+
+    /// The same for work that shows entries to a visitor, whose panics pass through.
+    fn call_around<T>(
+        &self,
+        visitor: &Visitor,
+        work: impl FnOnce() -> T,
+    ) -> Result<T, DatabaseFailure> {
         if let Some(reason) = self.panicked.get() {
             return Err(DatabaseFailure::Panicked(reason.clone()));
         }
         let outside = INSIDE.replace(true);
         let done = catch_unwind(AssertUnwindSafe(work));
         INSIDE.set(outside);
-        done.map_err(|payload| self.note(&*payload))
+        done.map_err(|payload| {
+            if visitor.is_running.get() {
+                resume_unwind(payload);
+            }
+            self.note(&*payload)
+        })
     }
 
     #[cold]
@@ -277,19 +291,43 @@ impl<K: Key + 'static, V: Value + 'static> ContainedTable<K, V> {
         mut visit: impl FnMut(K::SelfType<'_>, V::SelfType<'_>) -> ControlFlow<()>,
     ) -> Result<(), DatabaseFailure> {
         let open = |table: &ReadOnlyTable<K, V>| table.range::<K::SelfType<'k>>(bounds);
-        let boundary = &*self.0.boundary;
-        let mut range = Held::new(self.0.call(open)?.map_err(failure)?, boundary);
-        while let Some(entry) = range.call_mut(Iterator::next)? {
-            let entry = Held::new(entry.map_err(failure)?, boundary);
-            let (key, value) = entry
-                .value
-                .as_ref()
-                .expect("a value is held until it is taken");
-            let (key, value) = boundary.call(|| (key.value(), value.value()))?;
-            if visit(key, value).is_break() {
-                break;
+        // Outside the call below, so that a panic leaks it.
+        let mut range = Held::new(self.0.call(open)?.map_err(failure)?, &*self.0.boundary);
+        let visitor = Visitor::default();
+        // One boundary around all entries: one around each would cost more than the entry.
+        let mut walk = |range: &mut Range<'_, K, V>| {
+            for entry in range {
+                let (key, value) = entry?;
+                let (key, value) = (key.value(), value.value());
+                if visitor.enter(|| visit(key, value)).is_break() {
+                    break;
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        };
+        let walked = range
+            .value
+            .as_mut()
+            .map(|range| self.0.boundary.call_around(&visitor, move || walk(range)));
+        walked
+            .unwrap_or(Ok(Ok(())))?
+            .map_err(|error: redb::StorageError| failure(error))
+    }
+}
+
+/// A visitor that the database's entries are shown to. Its own panics are not the database's.
+#[derive(Default)]
+struct Visitor {
+    is_running: Cell<bool>,
+}
+
+impl Visitor {
+    fn enter<T>(&self, visit: impl FnOnce() -> T) -> T {
+        self.is_running.set(true);
+        INSIDE.set(false);
+        let done = visit();
+        INSIDE.set(true);
+        self.is_running.set(false);
+        done
     }
 }

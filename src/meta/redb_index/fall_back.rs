@@ -12,7 +12,7 @@ use parking_lot::MutexGuard;
 use super::{Contained, RedbIndex, carried_in, open_db, position_in};
 use crate::format::MemberIndex;
 use crate::meta::MetaError;
-use crate::meta::index::Index;
+use crate::meta::index::{Index, Position};
 use crate::meta::mirror::Mirror;
 
 /// Memory for pages of a copy that is tried, in bytes.
@@ -106,7 +106,9 @@ fn try_alone(mirror: &Arc<Mirror>) -> Result<(), MetaError> {
     let mut db: Contained = open_db(mirror, TRIAL_CACHE_BYTES)?;
     let verified = db.verify();
     verified.map_err(MetaError::poisoned)?;
-    position_in(Some(&db))?;
+    if position_in(Some(&db))? == Position::default() {
+        return Err(MetaError::poisoned("it was never committed to"));
+    }
     carried_in(Some(&db), mirror.stripe_bytes())?;
     super::walk_records(&db)?;
     db.close().map_err(MetaError::poisoned)
