@@ -25,6 +25,7 @@ mod options;
 mod overtaken;
 mod rebuild;
 mod report;
+mod sandbox;
 mod scrub;
 mod size;
 mod status;

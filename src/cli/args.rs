@@ -7,6 +7,7 @@ use clap::builder::RangedU64ValueParser;
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 use super::bench::BenchArguments;
+use super::sandbox::SandboxArguments;
 use super::size::parse_size;
 use super::time::{Wait, parse_time, parse_timeout, parse_wait};
 
@@ -197,6 +198,8 @@ pub(super) struct StatusArguments {
     /// Print one JSON document.
     #[arg(long)]
     pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) sandbox: SandboxArguments,
     /// A mountpoint, or the directories of an unmounted volume.
     #[arg(value_name = "MOUNTPOINT | DIR", required = true)]
     pub(super) paths: Vec<PathBuf>,
@@ -352,6 +355,8 @@ pub(super) struct CheckArguments {
     /// Read every shard, and count redundancy by what is right; with --repair, repair what is wrong.
     #[arg(long)]
     pub(super) deep: bool,
+    #[command(flatten)]
+    pub(super) sandbox: SandboxArguments,
     /// The volume's directories.
     #[arg(value_name = "DIR", required = true)]
     pub(super) directories: Vec<PathBuf>,
@@ -375,6 +380,8 @@ pub(super) struct ExtractArguments {
     /// programs from the volume power over this machine.
     #[arg(long)]
     pub(super) privileged: bool,
+    #[command(flatten)]
+    pub(super) sandbox: SandboxArguments,
     /// The volume's directories, as many as it takes.
     #[arg(value_name = "DIR", required = true)]
     pub(super) directories: Vec<PathBuf>,

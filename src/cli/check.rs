@@ -2,12 +2,15 @@
 
 use std::ops::ControlFlow;
 
+use cauchyfs_sandbox::calls::Work;
+
 use super::args::CheckArguments;
 use super::directories::Directories;
 use super::failure::{Failure, Outcome};
 use super::mounts;
 use super::overtaken;
 use super::report::{MemberReport, State};
+use super::sandbox::{self, Survey};
 use super::scrub::{Away, scrubbed_of};
 use super::size::{format_count, format_size};
 use super::terminal;
@@ -25,10 +28,13 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<Outcome, Failure> {
     let directories = Directories::find(&arguments.directories)?;
     mounts::refuse_mounted(&directories)?;
     let volume = if arguments.repair {
+        let survey = Survey::begin(&arguments.sandbox, &directories, Work::Repair)?;
         mounts::refuse_other_half(&directories, MEMBER_TIMEOUT)?;
         overtaken::refuse(&directories, MEMBER_TIMEOUT)?;
+        survey.narrow(&directories, &[])?;
         Volume::open_to_repair(&directories)?
     } else {
+        sandbox::read(&arguments.sandbox, &directories)?;
         Volume::open_to_look(&directories)?
     };
     let examined = examine(&volume, arguments);

@@ -29,6 +29,7 @@ use super::listener;
 use super::mounts;
 use super::options::{Atime, MountOptions};
 use super::overtaken;
+use super::sandbox;
 use super::unmount;
 use super::volume::{Volume, VolumeOptions};
 use super::warnings::{self, Warnings};
@@ -194,10 +195,12 @@ fn tell(news: &News) {
 /// Opens, mounts, serves, closes. `ready` gets the warnings.
 fn run(plan: &Plan, ready: impl FnOnce(Warnings)) -> Result<Outcome, Failure> {
     raise_descriptor_limit();
+    sandbox::begin_daemon(&plan.directories, plan.cache_bytes)?;
     let volume = open(plan)?;
     let (events, inbox) = mpsc::channel();
     let started = warnings::of(&volume).and_then(|mut warnings| {
         let (socket, place) = start(plan, &volume, &events, &mut warnings)?;
+        sandbox::end_mounting();
         log::info!("{} is mounted", plan.mountpoint.display());
         ready(warnings);
         Ok((socket, place))

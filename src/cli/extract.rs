@@ -26,6 +26,7 @@ use super::args::ExtractArguments;
 use super::directories::Directories;
 use super::failure::{Failure, Outcome, warn};
 use super::mounts;
+use super::sandbox;
 use super::size::{format_count, format_size};
 use super::terminal;
 use super::volume::{Volume, fs_failure};
@@ -94,11 +95,21 @@ pub(super) fn run(arguments: &ExtractArguments) -> Result<Outcome, Failure> {
             member.display()
         )));
     }
+    // Before the sandbox, which lets the command write to this directory alone.
+    let target = open_target(&out, wanted)?;
+    sandbox::extract(&arguments.sandbox, &directories, &out, arguments.privileged)?;
     let volume = Volume::open_to_look(&directories)?;
-    let outcome = Extraction::new(&volume.fs, &out, wanted, arguments.privileged)
-        .and_then(|extraction| extraction.run(wanted));
+    let outcome = Extraction::new(&volume.fs, out, target, arguments.privileged).run(wanted);
     volume.close()?;
     outcome
+}
+
+/// Opens OUT, or makes it.
+fn open_target(out: &Path, wanted: &[PathBuf]) -> Result<Target, Failure> {
+    // With the whole tree, OUT gets the permissions of the volume's root in the end.
+    let is_whole = wanted.is_empty() || outermost(wanted).iter().any(Vec::is_empty);
+    let mode = if is_whole { 0o700 } else { 0o777 };
+    Target::open(out, mode).map_err(|error| unwritable(out, b"", &error))
 }
 
 /// Returns where a path leads that may not exist yet, as far as it can be followed.
@@ -150,16 +161,12 @@ struct Extraction<'a> {
 }
 
 impl<'a> Extraction<'a> {
-    fn new(fs: &'a Fs, out: &Path, wanted: &[PathBuf], privileged: bool) -> Result<Self, Failure> {
+    fn new(fs: &'a Fs, out: PathBuf, target: Target, privileged: bool) -> Self {
         let style = ProgressStyle::with_template("{spinner} {bytes} ({bytes_per_sec}) {wide_msg}")
             .expect("the template is well formed");
-        // With the whole tree, OUT gets the permissions of the volume's root in the end.
-        let is_whole = wanted.is_empty() || outermost(wanted).iter().any(Vec::is_empty);
-        let mode = if is_whole { 0o700 } else { 0o777 };
-        let target = Target::open(out, mode).map_err(|error| unwritable(out, b"", &error))?;
-        Ok(Self {
+        Self {
             fs,
-            out: out.to_owned(),
+            out,
             target,
             superuser: rustix::process::geteuid().is_root(),
             privileged,
@@ -174,7 +181,7 @@ impl<'a> Extraction<'a> {
             // Goes to standard error, and is hidden unless that is a terminal.
             progress: ProgressBar::new_spinner().with_style(style),
             piece: vec![0; PIECE_BYTES],
-        })
+        }
     }
 
     fn run(mut self, wanted: &[PathBuf]) -> Result<Outcome, Failure> {

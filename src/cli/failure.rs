@@ -61,6 +61,15 @@ impl Failure {
         }
     }
 
+    /// Returns the exit code of a process that ends for it.
+    pub(super) fn exit_code(fault: Fault) -> u8 {
+        match fault {
+            Fault::Usage => 1,
+            Fault::Environment | Fault::TooFew => 2,
+            Fault::Loss => 4,
+        }
+    }
+
     /// Adds what to do about it.
     pub(super) fn advise(mut self, advice: impl Display) -> Self {
         self.advice = Some(advice.to_string());
@@ -85,11 +94,7 @@ impl From<Outcome> for ExitCode {
 
 impl From<Fault> for ExitCode {
     fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::Usage => Self::from(1),
-            Fault::Environment | Fault::TooFew => Self::from(2),
-            Fault::Loss => Self::from(4),
-        }
+        Self::from(Failure::exit_code(fault))
     }
 }
 

@@ -35,6 +35,19 @@ pub(super) fn refuse(directories: &Directories, member_timeout: Duration) -> Res
     check(&members, directories).map_or(Ok(()), Err)
 }
 
+/// Returns the directories beside those given at which [`refuse`] and [`look_elsewhere`] may look.
+pub(super) fn places(directories: &Directories, member_timeout: Duration) -> Vec<PathBuf> {
+    if geometry_of(directories, member_timeout).is_some_and(has_no_halves) {
+        return Vec::new();
+    }
+    let Ok((members, _)) = survey_members(directories, member_timeout) else {
+        return Vec::new();
+    };
+    let away = members.absentees().into_iter().map(|member| member.path);
+    let places = members.may_have_gone_on().into_iter().chain(away);
+    unnamed(places.collect(), directories).collect()
+}
+
 /// Says whether no two parts of a volume can be written to without each other.
 fn has_no_halves(geometry: Geometry) -> bool {
     geometry.data_shards() > geometry.parity_shards()

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use cauchyfs_sandbox::calls::Work;
+
 use super::args::StatusArguments;
 use super::control;
 use super::directories::Directories;
@@ -9,6 +11,7 @@ use super::failure::{Failure, Fault, Outcome};
 use super::mounts;
 use super::overtaken;
 use super::report::Report;
+use super::sandbox::Survey;
 use super::terminal;
 use super::volume::{MEMBER_TIMEOUT, Volume, blank_report, storage_failure, survey_members};
 use crate::fuse::mountinfo::{self, MountEntry};
@@ -49,6 +52,9 @@ fn find(arguments: &StatusArguments) -> Result<Report, Failure> {
         refuse_others(&directories, &report, &entry.mountpoint)?;
         return Ok(report);
     }
+    let survey = Survey::begin(&arguments.sandbox, &directories, Work::Read)?;
+    let elsewhere = overtaken::places(&directories, MEMBER_TIMEOUT);
+    survey.narrow(&directories, &elsewhere)?;
     let volume = match Volume::open_to_look(&directories) {
         Ok(volume) => volume,
         Err(failure) if failure.fault == Fault::TooFew => {

@@ -23,6 +23,7 @@ mod owners;
 mod posix;
 mod rebuild;
 mod replace;
+mod sandbox;
 mod scrub;
 mod session;
 mod support;

@@ -19,23 +19,24 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 static AT_LIMIT: OnceLock<(String, i32)> = OnceLock::new();
 
 /// Limits the memory of the process to `bytes`, or to a lower limit that it has. At the limit it prints `message`
-/// on standard error and ends with `code`, if [`Allocator`] is its allocator.
+/// of that limit on standard error and ends with `code`, if [`Allocator`] is its allocator.
 ///
 /// # Errors
 ///
 /// If the kernel refuses.
-pub fn limit(bytes: u64, message: String, code: i32) -> io::Result<()> {
+pub fn limit(bytes: u64, message: impl FnOnce(u64) -> String, code: i32) -> io::Result<()> {
     let set = getrlimit(Resource::Data);
-    let lower = |old: Option<u64>| Some(old.map_or(bytes, |old| old.min(bytes)));
+    let lower = |old: Option<u64>| old.map_or(bytes, |old| old.min(bytes));
+    let current = lower(set.current);
     setrlimit(
         Resource::Data,
         Rlimit {
-            current: lower(set.current),
-            maximum: lower(set.maximum),
+            current: Some(current),
+            maximum: Some(lower(set.maximum)),
         },
     )?;
     // A second limit keeps the first message.
-    AT_LIMIT.get_or_init(|| (message, code));
+    AT_LIMIT.get_or_init(|| (message(current), code));
     Ok(())
 }
 

@@ -39,13 +39,30 @@ fn inside() {
         "look" => files(home, Access::Read),
         "repair" => files(home, Access::Change),
         "extract" => files(home, Access::Fill),
+        "narrow" => {
+            let member = Grant::new(&home.join("member"), Access::Change).expect("it is there");
+            let all = Grant::new(Path::new("/"), Access::Read).expect("it is there");
+            if let Some(missing) = restrict_to(vec![member, all]).expect("the rules are sound") {
+                skip(missing);
+            }
+            report(
+                "read beside at first",
+                fs::read(home.join("beside/secret")).map(drop),
+            );
+            report(
+                "write beside at first",
+                fs::write(home.join("beside/new"), ""),
+            );
+            files(home, Access::Change);
+        }
         "read" => calls(home, Work::Read),
         "fill" => calls(home, Work::Fill),
         "daemon" => daemon(false),
         "foreign" => daemon(true),
         "privileges" => drop_privileges(),
         "memory" => {
-            memory::limit(256 << 20, "too much\n".to_owned(), ENDED).expect("a limit can be set");
+            memory::limit(256 << 20, |limit| format!("too much for {limit}\n"), ENDED)
+                .expect("a limit can be set");
             let taken: Vec<Vec<u8>> = (0..64).map(|_| vec![1; 16 << 20]).collect();
             drop(taken);
         }
@@ -318,6 +335,25 @@ fn repairing_members_changes_them_alone() {
 }
 
 #[test]
+fn a_second_restriction_narrows_the_first_one() {
+    let Some(attempts) = run("narrow") else {
+        return;
+    };
+    expect(&attempts, 0, &["read beside at first", "write to a member"]);
+    expect(&attempts, libc::EACCES, &["write beside at first"]);
+    expect(&attempts, libc::EACCES, &OUTSIDE);
+}
+
+#[test]
+fn no_access_is_granted_by_a_symbolic_link() {
+    let home = tempfile::tempdir().expect("there is room");
+    lay_out(home.path());
+    let granted = Grant::new(&home.path().join("member/link"), Access::Read);
+    let error = granted.expect_err("it is a link");
+    assert_eq!(error.raw_os_error(), Some(libc::ELOOP));
+}
+
+#[test]
 fn extraction_fills_its_target_alone() {
     let Some(attempts) = run("extract") else {
         return;
@@ -409,5 +445,8 @@ fn a_process_at_its_memory_limit_says_so_and_ends() {
     let output = start("memory", home.path(), 0);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(ENDED), "{errors}");
-    assert!(errors.ends_with("too much\n"), "{errors}");
+    assert!(
+        errors.ends_with(&format!("too much for {}\n", 256 << 20)),
+        "{errors}"
+    );
 }

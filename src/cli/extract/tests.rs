@@ -125,8 +125,8 @@ impl Hostile {
     /// Extracts, and asserts that all outside OUT stays as it is. Returns the summary.
     fn extract(&self, privileged: bool) -> Result<(String, Outcome), Failure> {
         let before = self.outside();
-        let extraction = Extraction::new(&self.fs, &self.out, &[], privileged);
-        let extracted = extraction.and_then(|mut extraction| {
+        let extracted = open_target(&self.out, &[]).and_then(|target| {
+            let mut extraction = Extraction::new(&self.fs, self.out.clone(), target, privileged);
             extraction.copy_out(&[])?;
             Ok((extraction.summary(), extraction.outcome()))
         });
@@ -290,8 +290,9 @@ fn a_new_out_gets_the_attributes_of_the_root() {
     let mut root = volume.inode(Ino::ROOT);
     root.permissions = 0o751;
     volume.put(&[(key::inode(Ino::ROOT), root.encode())]);
-    let extraction = Extraction::new(&volume.fs, &volume.out, &[], false);
-    extraction.and_then(|mut it| it.copy_out(&[])).unwrap();
+    let target = open_target(&volume.out, &[]).unwrap();
+    let mut extraction = Extraction::new(&volume.fs, volume.out.clone(), target, false);
+    extraction.copy_out(&[]).unwrap();
     let meta = fs::metadata(&volume.out).unwrap();
     assert_eq!(meta.mode() & 0o7777, 0o751);
 }

@@ -5,7 +5,7 @@
     reason = "page-aligned memory comes from mmap, as a pointer"
 )]
 
-use std::alloc::{Layout, handle_alloc_error};
+use std::alloc::Layout;
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Pages {
                 len,
                 pinned_by: None,
             },
-            None => handle_alloc_error(
+            None => cauchyfs_sandbox::memory::exhausted(
                 Layout::from_size_align(len, ALIGNMENT).expect("a size that mmap could take"),
             ),
         }

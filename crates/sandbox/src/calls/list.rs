@@ -1,5 +1,12 @@
 //! The lists of system calls.
 
+#[cfg_attr(
+    not(test),
+    expect(
+        clippy::wildcard_imports,
+        reason = "the lists name some two hundred constants"
+    )
+)]
 use libc::*;
 
 /// Calls of every command: reading, standard output, threads, memory, time, local sockets. Bytes can only be

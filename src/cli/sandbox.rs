@@ -1,0 +1,302 @@
+//! Sandboxes of the commands that work on directories, and of daemons.
+//!
+//! A volume may be another's, and its bytes made to deceive. So `check`, `status` of directories and `extract` give up
+//! what they do not need before they read the first byte of a member:
+//!
+//! | | files | superuser's capabilities |
+//! | --- | --- | --- |
+//! | `check`, `status` | reads members | reading files of every owner |
+//! | `check --repair` | reads and changes members | the same, and changing them |
+//! | `extract` | reads members, fills OUT | reading, and making files of every owner |
+//!
+//! All of them also read `/proc` and what `/sys` says of the CPUs. They connect to local sockets alone, start threads
+//! and no process, have no `io_uring`, and take memory up to a limit. [`crate::cli::overtaken`] has to look at
+//! superblocks at places that members name. While these are found, any file can be read, and superblocks of members
+//! alone are decoded; see [`Survey`].
+//!
+//! A daemon of the superuser drops capabilities and system calls before it opens the volume. Once it has mounted, it
+//! drops the right to mount. Landlock does not restrict it, for three reasons: Landlock also denies to unmount;
+//! a member that returns is mounted anew on its path; `member add` names directories that were unknown before.
+//!
+//! If another user owns a member, the daemon also runs no program, has no `io_uring` and takes memory up to a limit.
+//!
+//! The daemon of an ordinary user has no capabilities to drop. It keeps every system call, because seccomp would take
+//! the effect from the setuid program `fusermount3`, which unmounts for it.
+//!
+//! [`cauchyfs_sandbox`] does all that, and tells what a kernel lacks; that is a line of the log then.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use cauchyfs_sandbox::calls::{self, Daemon, Work};
+use cauchyfs_sandbox::files::{self, Access, Grant};
+use cauchyfs_sandbox::{Missing, memory, privileges};
+use clap::Args;
+use rustix::process::geteuid;
+use rustix::thread::CapabilitySet;
+
+use super::directories::Directories;
+use super::failure::{Failure, Fault};
+use super::in_time::ask_each;
+use super::size::{format_size, parse_size};
+use super::volume::MEMBER_TIMEOUT;
+use crate::format::files::SUPERBLOCK;
+
+/// Memory of a command that leaves room to work, in bytes.
+const LEAST_MEMORY: u64 = 256 << 20;
+
+/// Memory of the daemon of a foreign volume, in bytes, beside its caches.
+const FOREIGN_MEMORY: u64 = 4 << 30;
+
+/// Places that commands read besides members: who holds locks, what is mounted, how many CPUs there are.
+const SYSTEM: [&str; 3] = ["/proc", "/sys/devices/system/cpu", "/sys/fs/cgroup"];
+
+/// How a command is confined.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct SandboxArguments {
+    /// Most memory that the command may take; it ends with code 2 when it needs more.
+    #[arg(long, default_value = "4GiB", value_name = "SIZE", value_parser = parse_memory)]
+    memory_limit: u64,
+    /// Leave files, system calls and capabilities unrestricted; for volumes of your own, on kernels that have trouble
+    /// with it.
+    #[arg(long)]
+    no_sandbox: bool,
+}
+
+fn parse_memory(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        bytes if bytes < LEAST_MEMORY => {
+            Err(format!("at least {} are needed", format_size(LEAST_MEMORY)))
+        }
+        bytes => Ok(bytes),
+    }
+}
+
+/// Confines a command that reads members.
+///
+/// # Errors
+///
+/// If the kernel refuses what it offers.
+pub(super) fn read(arguments: &SandboxArguments, directories: &Directories) -> Result<(), Failure> {
+    restrict_calls(arguments, Work::Read, privileges::reading())?;
+    restrict_files(arguments, members(directories, Access::Read))
+}
+
+/// Confines a command that reads members and makes files below `out`, which exists; with `with_privileges` also device
+/// nodes, setgid bits and the attributes of the system.
+///
+/// # Errors
+///
+/// If `out` cannot be opened, or the kernel refuses what it offers.
+pub(super) fn extract(
+    arguments: &SandboxArguments,
+    directories: &Directories,
+    out: &Path,
+    with_privileges: bool,
+) -> Result<(), Failure> {
+    let access = if with_privileges {
+        Access::FillWithDevices
+    } else {
+        Access::Fill
+    };
+    let opened = fs::canonicalize(out).and_then(|out| Grant::new(&out, access));
+    let target = opened
+        .map_err(|error| Failure::environment(format!("cannot open {}: {error}", out.display())))?;
+    restrict_calls(arguments, Work::Fill, privileges::filling(with_privileges))?;
+    let mut grants = members(directories, Access::Read);
+    grants.push(target);
+    restrict_files(arguments, grants)
+}
+
+/// A command that may read any file while it finds out at which places it has to look. It can change members
+/// alone, and those only if its work is to repair them.
+#[derive(Debug)]
+#[must_use = "more can be read than is needed until it is narrowed"]
+pub(super) struct Survey {
+    arguments: SandboxArguments,
+    access: Access,
+}
+
+impl Survey {
+    /// Confines a command that `works` on members; it can read any file yet.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses what it offers.
+    pub(super) fn begin(
+        arguments: &SandboxArguments,
+        directories: &Directories,
+        work: Work,
+    ) -> Result<Self, Failure> {
+        let (access, kept) = match work {
+            Work::Repair => (Access::Change, privileges::changing()),
+            _ => (Access::Read, privileges::reading()),
+        };
+        restrict_calls(arguments, work, kept)?;
+        // A later restriction narrows this one, and cannot widen it.
+        let mut grants = members(directories, access);
+        grants.extend(Grant::new(Path::new("/"), Access::Read));
+        restrict_files(arguments, grants)?;
+        Ok(Self {
+            arguments: *arguments,
+            access,
+        })
+    }
+
+    /// Restricts it to the members, and to superblocks at `elsewhere`.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses what it offers.
+    pub(super) fn narrow(
+        self,
+        directories: &Directories,
+        elsewhere: &[PathBuf],
+    ) -> Result<(), Failure> {
+        let mut grants = members(directories, self.access);
+        let found = ask_each(elsewhere, MEMBER_TIMEOUT, superblock_at);
+        grants.extend(found.into_iter().flatten().flatten());
+        restrict_files(&self.arguments, grants)
+    }
+}
+
+/// Grants listing a directory in which a superblock lies, and reading that.
+fn superblock_at(path: &Path) -> Vec<Grant> {
+    let superblock = path.join(SUPERBLOCK);
+    let is_file = fs::symlink_metadata(&superblock).is_ok_and(|found| found.is_file());
+    if !is_file {
+        return Vec::new();
+    }
+    let grants = [
+        Grant::new(path, Access::List),
+        Grant::new(&superblock, Access::Read),
+    ];
+    grants.into_iter().filter_map(Result::ok).collect()
+}
+
+/// Grants access to all members that answer. Those that do not are refused to the command, which leaves them out.
+fn members(directories: &Directories, access: Access) -> Vec<Grant> {
+    let present = &directories.present;
+    let grant = move |path: &Path| Grant::new(path, access);
+    let asked = directories.silent.ask_each(present, MEMBER_TIMEOUT, grant);
+    let granted = asked.into_iter().zip(present);
+    let granted = granted.filter_map(|(grant, path)| match grant? {
+        Ok(grant) => Some(grant),
+        Err(error) => {
+            log::info!("{} cannot be opened: {error}", path.display());
+            None
+        }
+    });
+    granted.collect()
+}
+
+/// Restricts memory, capabilities and system calls, and writing to files.
+fn restrict_calls(
+    arguments: &SandboxArguments,
+    work: Work,
+    kept: CapabilitySet,
+) -> Result<(), Failure> {
+    limit_memory(arguments.memory_limit)?;
+    if arguments.no_sandbox {
+        return Ok(());
+    }
+    privileges::keep(kept).map_err(refused)?;
+    note(calls::allow_only(work).map_err(refused)?);
+    Ok(())
+}
+
+fn restrict_files(arguments: &SandboxArguments, mut grants: Vec<Grant>) -> Result<(), Failure> {
+    if arguments.no_sandbox {
+        return Ok(());
+    }
+    let system = SYSTEM.iter().map(Path::new);
+    grants.extend(system.filter_map(|path| Grant::new(path, Access::Read).ok()));
+    note(files::restrict_to(grants).map_err(refused)?);
+    Ok(())
+}
+
+fn limit_memory(bytes: u64) -> Result<(), Failure> {
+    let message = |bytes: u64| {
+        let (limit, double) = (format_size(bytes), bytes.saturating_mul(2) >> 20);
+        format!(
+            "cauchyfs: more memory is needed than the limit of {limit}\n  \
+             `--memory-limit {double}MiB` allows more; a damaged or hostile volume may ask for any amount\n"
+        )
+    };
+    let code = Failure::exit_code(Fault::Environment).into();
+    memory::limit(bytes, message, code).map_err(refused)
+}
+
+fn note(missing: Option<Missing>) {
+    if let Some(missing) = missing {
+        log::info!("{missing}");
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "`map_err` passes a value")]
+fn refused(error: std::io::Error) -> Failure {
+    Failure::environment(format!("cannot enter the sandbox: {error}"))
+        .advise("`--no-sandbox` goes without one, for directories that you trust")
+}
+
+/// Confines the daemon of a mount that is yet to open its volume; `cache_bytes` are its caches.
+///
+/// # Errors
+///
+/// If the volume is foreign and the kernel refuses what it offers. Otherwise the daemon goes on with a warning.
+pub(super) fn begin_daemon(directories: &Directories, cache_bytes: usize) -> Result<(), Failure> {
+    if !geteuid().is_root() {
+        log::debug!("no sandbox: `fusermount3` has to unmount for this user");
+        return Ok(());
+    }
+    let dropped = privileges::keep(daemon_capabilities())
+        .and_then(|()| calls::deny_to_daemon(Daemon::Starting).map(note));
+    let refused = |error| Failure::environment(format!("cannot confine the daemon: {error}"));
+    if !is_foreign(directories) {
+        dropped.unwrap_or_else(|error| log::warn!("the daemon keeps all its rights: {error}"));
+        return Ok(());
+    }
+    dropped.map_err(refused)?;
+    log::info!("a member is owned by another user: no programs, no io_uring, limited memory");
+    note(calls::deny_to_daemon(Daemon::Foreign).map_err(refused)?);
+    let caches = u64::try_from(cache_bytes).unwrap_or(u64::MAX);
+    limit_memory(FOREIGN_MEMORY.saturating_add(caches.saturating_mul(2)))
+}
+
+/// Takes the right to mount from a daemon that has mounted.
+pub(super) fn end_mounting() {
+    if geteuid().is_root()
+        && let Err(error) = calls::deny_to_daemon(Daemon::Mounted)
+    {
+        log::warn!("the daemon keeps the right to mount: {error}");
+    }
+}
+
+fn daemon_capabilities() -> CapabilitySet {
+    let kept = privileges::serving();
+    if hides_processes() {
+        // Groups of callers are read from their processes.
+        kept | CapabilitySet::SYS_PTRACE
+    } else {
+        kept
+    }
+}
+
+/// Says whether `/proc` shows a user only processes of its own.
+fn hides_processes() -> bool {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut mounts = mounts.lines();
+    mounts.any(|mount| mount.contains(" /proc ") && mount.contains("hidepid="))
+}
+
+/// Says whether a directory is owned by another user than this one.
+fn is_foreign(directories: &Directories) -> bool {
+    let own = geteuid().as_raw();
+    let owner = |path: &Path| fs::metadata(path).map(|found| found.uid());
+    let present = &directories.present;
+    let asked = directories.silent.ask_each(present, MEMBER_TIMEOUT, owner);
+    // One that does not answer is not read, either.
+    let mut owners = asked.into_iter().flatten().flatten();
+    owners.any(|owner| owner != own)
+}
