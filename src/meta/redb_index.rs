@@ -334,6 +334,8 @@ impl Index for RedbIndex {
     }
 
     fn commit(&self, commit: &mut Commit<'_>) -> Result<(), MetaError> {
+        // Before what was read from a damaged copy is written to all.
+        self.settle_dispute();
         let _committing = self.committing.lock();
         if self.mirror.ran_out_of_space() {
             self.reopen()?;
@@ -377,6 +379,7 @@ impl Index for RedbIndex {
     }
 
     fn refill(&self) -> Result<bool, MetaError> {
+        self.settle_dispute();
         self.between_commits(Mirror::refill)
     }
 
@@ -468,14 +471,23 @@ impl Index for RedbIndex {
         let committing = self.committing.lock();
         let mut db = self.db.write();
         self.replace_view(None);
-        let closed = db.take().map_or(Ok(()), Contained::close);
+        if self.mirror.is_disputed() {
+            self.suspect.store(true, Ordering::Release);
+        }
+        let closed = match db.take() {
+            Some(db) if self.suspect.load(Ordering::Acquire) => {
+                db.abandon();
+                Ok(())
+            }
+            Some(db) => db.close(),
+            None => Ok(()),
+        };
         drop(db);
-        let Err(failure) = closed else { return Ok(()) };
-        let error = self.failed(failure.into());
+        let closed = closed.map_err(|failure| self.failed(failure.into()));
         // To name the copy that is at fault.
         let named = self.settle_under(committing);
         *self.db.write() = None;
-        named.and(Err(error))
+        named.and(closed)
     }
 }
 
