@@ -8,6 +8,7 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 mod cage;
+mod control;
 mod entries;
 mod image;
 mod mutate;
@@ -119,6 +120,27 @@ fn no_hostile_volume_makes_a_command_crash_hang_or_write_elsewhere() {
             variable("CAUCHYFS_FUZZ_CASES").unwrap_or(FEW_CASES),
             None,
         );
+    }
+}
+
+/// Has commands and a daemon meet liars, and fails if one does what it may not do.
+fn fuzz_control(home: &Path, rounds: u64) {
+    let seed = variable("CAUCHYFS_SEED").unwrap_or_else(rand::random);
+    println!("CAUCHYFS_SEED={seed}");
+    let base = Base::load(&KINDS[1], home);
+    let arena = Arena::new(&home.join("control"), &base);
+    let offences = control::judge(&arena, &base, seed, rounds);
+    println!(
+        "{rounds} rounds of lies, seed {seed}: {} failures",
+        offences.len()
+    );
+    assert!(offences.is_empty(), "seed {seed}:\n{}", offences.join("\n"));
+}
+
+#[test]
+fn no_lie_over_the_control_socket_harms_a_command_or_a_daemon() {
+    if let Some(home) = cage::enter("no_lie_over_the_control_socket_harms_a_command_or_a_daemon") {
+        fuzz_control(&home, variable("CAUCHYFS_FUZZ_ROUNDS").unwrap_or(2));
     }
 }
 

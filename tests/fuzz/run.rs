@@ -58,7 +58,6 @@ impl Arena {
         let words = ["-t", "tmpfs", "-o", ARENA_SIZE, "tmpfs"];
         let mount = Command::new("mount").args(words).arg(&arena.outer).status();
         assert!(mount.unwrap().success());
-        fs::create_dir_all(&above).unwrap();
         fs::create_dir_all(arena.outer.join("members")).unwrap();
         fs::create_dir(&arena.mountpoint).unwrap();
         arena
@@ -72,7 +71,8 @@ impl Arena {
         for member in &self.members {
             let _ = fs::remove_dir_all(member);
         }
-        let _ = fs::remove_dir_all(&self.out);
+        let _ = fs::remove_dir_all(self.outer.join("level-0"));
+        fs::create_dir_all(self.out.parent().unwrap()).unwrap();
         let _ = fs::remove_dir_all(&victims);
         fs::create_dir(&victims).unwrap();
         fs::create_dir(victims.join("directory")).unwrap();
@@ -152,7 +152,7 @@ impl Arena {
         let mut offences = Vec::new();
         self.reset(&case.image);
         let before = Image::read(&self.members, true).unwrap();
-        let around = self.surroundings();
+        let mut around = self.surroundings();
         let to_look: [&[&str]; 4] = [
             &["status"],
             &["status", "--json"],
@@ -161,25 +161,25 @@ impl Arena {
         ];
         for words in to_look {
             let ended = self.run(words, &self.directories());
-            self.note(&ended, &around, Some(&before), &mut offences);
+            self.note(&ended, &mut around, Some(&before), &mut offences);
         }
         let ended = self.extract();
-        self.note(&ended, &around, Some(&before), &mut offences);
+        self.note(&ended, &mut around, Some(&before), &mut offences);
         if is_bearable {
             self.compare_extracted("extract", &ended, base, &mut offences);
         }
         let _ = fs::remove_dir_all(&self.out);
         for words in [&["check", "--repair"][..], &["check", "--repair", "--deep"]] {
             let ended = self.run(words, &self.directories());
-            self.note(&ended, &around, None, &mut offences);
+            self.note(&ended, &mut around, None, &mut offences);
         }
         if is_bearable {
             let ended = self.extract();
-            self.note(&ended, &around, None, &mut offences);
+            self.note(&ended, &mut around, None, &mut offences);
             self.compare_extracted("extract after a repair", &ended, base, &mut offences);
         }
         self.reset(&case.image);
-        let around = self.surroundings();
+        let mut around = self.surroundings();
         let walked = self.mount_and_walk(&mut offences);
         if is_bearable {
             match walked {
@@ -194,7 +194,7 @@ impl Arena {
                 }
             }
         }
-        self.compare_surroundings("mount", &around, &mut offences);
+        self.compare_surroundings("mount", &mut around, &mut offences);
         offences
     }
 
@@ -202,7 +202,7 @@ impl Arena {
     fn note(
         &self,
         ended: &Ended,
-        around: &Tree,
+        around: &mut Tree,
         before: Option<&Image>,
         offences: &mut Vec<String>,
     ) {
@@ -215,13 +215,16 @@ impl Arena {
         }
     }
 
-    fn compare_surroundings(&self, what: &str, around: &Tree, offences: &mut Vec<String>) {
-        let changed = tree::differences(around, &self.surroundings());
+    /// Takes down what has changed around the members and OUT, once.
+    fn compare_surroundings(&self, what: &str, around: &mut Tree, offences: &mut Vec<String>) {
+        let found = self.surroundings();
+        let changed = tree::differences(around, &found);
         offences.extend(
             changed
                 .iter()
                 .map(|line| format!("OUTSIDE: {what}: {line}")),
         );
+        *around = found;
     }
 
     fn compare_extracted(
@@ -246,8 +249,25 @@ impl Arena {
         );
     }
 
-    /// Mounts, walks over everything, writes a little, and unmounts. Returns what the walk saw, if it was mounted.
-    fn mount_and_walk(&self, offences: &mut Vec<String>) -> Option<Tree> {
+    /// Mounts a volume, and returns its daemon.
+    pub(crate) fn mount(&self, image: &Image) -> Result<Running, Ended> {
+        self.reset(image);
+        self.start_daemon()
+    }
+
+    /// Runs a command on the mount; `MOUNT` stands for the mountpoint, and `NEW` for a directory that is no member.
+    pub(crate) fn command(&self, words: &[&str]) -> Ended {
+        let path = |word: &&str| match *word {
+            "MOUNT" => self.mountpoint.clone(),
+            "NEW" => self.outer.join("new"),
+            word => PathBuf::from(word),
+        };
+        let arguments: Vec<PathBuf> = words.iter().map(path).collect();
+        cage::start(&cage::binary(), &arguments, &self.logs.join(words.concat())).wait()
+    }
+
+    /// Starts a daemon, and waits until it serves the mount.
+    fn start_daemon(&self) -> Result<Running, Ended> {
         let words = [
             "mount",
             "--foreground",
@@ -262,15 +282,25 @@ impl Arena {
         let start = Instant::now();
         while !self.is_mounted() {
             if let Some(ended) = daemon.try_wait() {
-                offences.extend(ended.offences());
-                return None;
+                return Err(ended);
             }
             if start.elapsed() > cage::PATIENCE {
-                offences.extend(daemon.kill().offences());
-                return None;
+                return Err(daemon.kill());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+        Ok(daemon)
+    }
+
+    /// Mounts, walks over everything, writes a little, and unmounts. Returns what the walk saw, if it was mounted.
+    fn mount_and_walk(&self, offences: &mut Vec<String>) -> Option<Tree> {
+        let daemon = match self.start_daemon() {
+            Ok(daemon) => daemon,
+            Err(ended) => {
+                offences.extend(ended.offences());
+                return None;
+            }
+        };
         let walk = self.walk();
         offences.extend(walk.offences());
         for words in [&["status"][..], &["unmount"]] {

@@ -103,12 +103,14 @@ fn try_hash(path: &Path, len: u64) -> std::io::Result<u32> {
     let file = File::open(path)?;
     let (mut at, mut read, mut hash) = (0, 0, 0);
     while at < len && read < MAX_BYTES {
-        at = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
-            Ok(data) => data / BLOCK as u64 * BLOCK as u64,
+        let data = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
+            Ok(data) => data,
             Err(rustix::io::Errno::NXIO) => break,
             Err(error) => return Err(error.into()),
         };
-        let end = rustix::fs::seek(&file, SeekFrom::Hole(at))?.min(len);
+        // At least one byte further, whatever a hostile file says.
+        let end = rustix::fs::seek(&file, SeekFrom::Hole(data))?.max(data + 1);
+        at = at.max(data / BLOCK as u64 * BLOCK as u64);
         while at < end && read < MAX_BYTES {
             let mut block = [0; BLOCK];
             let count = file.read_at(&mut block, at)?;
@@ -122,7 +124,6 @@ fn try_hash(path: &Path, len: u64) -> std::io::Result<u32> {
             at += BLOCK as u64;
             read += BLOCK as u64;
         }
-        at = at.max(end);
     }
     Ok(hash)
 }
