@@ -72,7 +72,7 @@ static ALLOCATOR: Watched = Watched;
 type Decoded = Result<Vec<u8>, FormatError>;
 
 /// One decoder.
-struct Decoder {
+pub(crate) struct Decoder {
     /// File below `src/format`, type if it has one, function.
     name: &'static str,
     decode: fn(&[u8]) -> Decoded,
@@ -604,7 +604,7 @@ fn names() -> Decoder {
     )
 }
 
-fn decoders() -> Vec<Decoder> {
+pub(crate) fn decoders() -> Vec<Decoder> {
     let mut all = records();
     all.extend(records_of_scrubs());
     all.extend(keys());
@@ -612,6 +612,49 @@ fn decoders() -> Vec<Decoder> {
     all.extend(frames());
     all.extend([superblock(), names()]);
     all
+}
+
+/// Decodes what a fuzzer found: the first byte chooses the decoder. It reads the rest as it is, and with its checksum
+/// made right.
+pub(crate) fn try_input(decoders: &[Decoder], input: &[u8]) {
+    let Some((which, bytes)) = input.split_first() else {
+        return;
+    };
+    let decoder = &decoders[usize::from(*which) % decoders.len()];
+    drop(decoder.run(bytes));
+    let mut sealed = bytes.to_vec();
+    (decoder.seal)(&mut sealed);
+    drop(decoder.run(&sealed));
+}
+
+/// Inputs that a fuzzer found worth keeping; the samples of all decoders are among them.
+fn corpus() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/decoders")
+}
+
+#[test]
+fn every_input_of_the_corpus_is_decoded_or_refused() {
+    let decoders = decoders();
+    let mut tried = 0;
+    for entry in std::fs::read_dir(corpus()).unwrap() {
+        let path = entry.unwrap().path();
+        println!("{}", path.display());
+        try_input(&decoders, &std::fs::read(path).unwrap());
+        tried += 1;
+    }
+    assert!(tried >= decoders.len(), "{tried} inputs");
+}
+
+#[test]
+#[ignore = "adds the samples of all decoders to the corpus"]
+fn add_samples_to_the_corpus() {
+    for (which, decoder) in (0u8..).zip(decoders()) {
+        for (number, sample) in decoder.samples.iter().enumerate() {
+            let name = decoder.name.replace("::", "-");
+            let input = [&[which], &sample[..]].concat();
+            std::fs::write(corpus().join(format!("{name}-{number}")), input).unwrap();
+        }
+    }
 }
 
 #[test]

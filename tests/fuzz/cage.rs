@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -23,6 +24,9 @@ const DATA_LIMIT: u64 = 2 << 30;
 
 /// Memory that a child may have used at any one time, in KiB.
 const RESIDENT_LIMIT_KIB: u64 = 768 << 10;
+
+/// The most memory that any child has used so far, in KiB.
+static PEAK_KIB: AtomicU64 = AtomicU64::new(0);
 
 /// Time after which a child counts as hung. It includes waits of some seconds for members, on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
@@ -93,6 +97,11 @@ pub(crate) fn enter(test: &str) -> Option<PathBuf> {
 /// Returns the path of the binary under test.
 pub(crate) fn binary() -> OsString {
     std::env::var_os(BINARY).unwrap_or_else(|| env!("CARGO_BIN_EXE_cauchyfs").into())
+}
+
+/// Returns the most memory that any child has used so far, in MiB.
+pub(crate) fn peak_mib() -> u64 {
+    PEAK_KIB.load(Ordering::Relaxed) >> 10
 }
 
 /// Returns a number that an environment variable holds.
@@ -280,6 +289,7 @@ impl Ended {
         for line in self.err.lines().filter(|line| is_uncontained_panic(line)) {
             found.push(format!("PANIC: {what}: {line}"));
         }
+        PEAK_KIB.fetch_max(self.peak_kib, Ordering::Relaxed);
         if self.peak_kib > RESIDENT_LIMIT_KIB {
             found.push(format!(
                 "MEMORY: {what}: {} MiB at once",

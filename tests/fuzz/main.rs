@@ -17,7 +17,7 @@ mod run;
 mod tree;
 mod volumes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +30,9 @@ use volumes::{Base, KINDS};
 
 /// Cases of the short run.
 const FEW_CASES: u64 = 24;
+
+/// Rounds of lies that one daemon is there for.
+const ROUNDS_OF_A_DAEMON: u64 = 2;
 
 /// What a run has found so far: each failure once, with the first case that shows it.
 #[derive(Default)]
@@ -100,9 +103,10 @@ fn fuzz(home: &Path, cases: u64, time: Option<Duration>) {
     let found = findings.0.into_inner().unwrap();
     let done = done.into_inner();
     println!(
-        "{done} hostile volumes in {} s, seed {seed}: {} kinds of failure",
+        "{done} hostile volumes in {} s, seed {seed}: {} kinds of failure; no process used more than {} MiB",
         start.elapsed().as_secs(),
-        found.len()
+        found.len(),
+        cage::peak_mib()
     );
     for (alike, (case, count)) in &found {
         println!("{count} times, first in case {case}: {alike}");
@@ -123,24 +127,46 @@ fn no_hostile_volume_makes_a_command_crash_hang_or_write_elsewhere() {
     }
 }
 
-/// Has commands and a daemon meet liars, and fails if one does what it may not do.
-fn fuzz_control(home: &Path, rounds: u64) {
+/// Has commands and daemons meet liars, for some rounds or until the time is up; each daemon lives for two rounds.
+fn fuzz_control(home: &Path, rounds: u64, time: Option<Duration>) {
     let seed = variable("CAUCHYFS_SEED").unwrap_or_else(rand::random);
     println!("CAUCHYFS_SEED={seed}");
     let base = Base::load(&KINDS[1], home);
     let arena = Arena::new(&home.join("control"), &base);
-    let offences = control::judge(&arena, &base, seed, rounds);
+    let (start, mut done, mut offences) = (Instant::now(), 0, BTreeSet::new());
+    while done < rounds && time.is_none_or(|time| start.elapsed() < time) {
+        let found = control::judge(&arena, &base, seed ^ done, ROUNDS_OF_A_DAEMON);
+        offences.extend(found);
+        done += ROUNDS_OF_A_DAEMON;
+    }
     println!(
-        "{rounds} rounds of lies, seed {seed}: {} failures",
-        offences.len()
+        "{done} rounds of lies in {} s, seed {seed}: {} failures; no process used more than {} MiB",
+        start.elapsed().as_secs(),
+        offences.len(),
+        cage::peak_mib()
     );
-    assert!(offences.is_empty(), "seed {seed}:\n{}", offences.join("\n"));
+    let lines: Vec<String> = offences.into_iter().collect();
+    assert!(lines.is_empty(), "seed {seed}:\n{}", lines.join("\n"));
 }
 
 #[test]
 fn no_lie_over_the_control_socket_harms_a_command_or_a_daemon() {
     if let Some(home) = cage::enter("no_lie_over_the_control_socket_harms_a_command_or_a_daemon") {
-        fuzz_control(&home, variable("CAUCHYFS_FUZZ_ROUNDS").unwrap_or(2));
+        let rounds = variable("CAUCHYFS_FUZZ_ROUNDS").unwrap_or(ROUNDS_OF_A_DAEMON);
+        fuzz_control(&home, rounds, None);
+    }
+}
+
+/// Returns for how long those tests run that do so for long.
+fn long() -> Duration {
+    Duration::from_secs(variable("CAUCHYFS_FUZZ_SECONDS").unwrap_or(3600))
+}
+
+#[test]
+#[ignore = "runs for CAUCHYFS_FUZZ_SECONDS, an hour unless given"]
+fn lies_for_long() {
+    if let Some(home) = cage::enter("lies_for_long") {
+        fuzz_control(&home, u64::MAX, Some(long()));
     }
 }
 
@@ -148,8 +174,7 @@ fn no_lie_over_the_control_socket_harms_a_command_or_a_daemon() {
 #[ignore = "runs for CAUCHYFS_FUZZ_SECONDS, an hour unless given"]
 fn hostile_volumes_for_long() {
     if let Some(home) = cage::enter("hostile_volumes_for_long") {
-        let seconds = variable("CAUCHYFS_FUZZ_SECONDS").unwrap_or(3600);
-        fuzz(&home, u64::MAX, Some(Duration::from_secs(seconds)));
+        fuzz(&home, u64::MAX, Some(long()));
     }
 }
 

@@ -19,6 +19,9 @@ use super::volumes::{Base, tree_of};
 /// Directories between the guarded one and OUT, so that `..` lands in one that is watched.
 const DEPTH: usize = 6;
 
+/// Mode of an OUT that was there before: `extract` leaves it alone.
+const TRAPS_MODE: u32 = 0o710;
+
 /// Where a walk finds the mountpoint; set for the child that walks.
 pub(crate) const WALK: &str = "CAUCHYFS_FUZZ_WALK";
 
@@ -168,6 +171,13 @@ impl Arena {
         if is_bearable {
             self.compare_extracted("extract", &ended, base, &mut offences);
         }
+        self.plant_traps();
+        let ended = self.extract();
+        self.note(&ended, &mut around, Some(&before), &mut offences);
+        let mode = fs::metadata(&self.out).map(|metadata| metadata.permissions().mode() & 0o7777);
+        if !matches!(mode, Ok(TRAPS_MODE)) {
+            offences.push(format!("OUT: extract changed its mode to {mode:?}"));
+        }
         let _ = fs::remove_dir_all(&self.out);
         for words in [&["check", "--repair"][..], &["check", "--repair", "--deep"]] {
             let ended = self.run(words, &self.directories());
@@ -196,6 +206,22 @@ impl Arena {
         }
         self.compare_surroundings("mount", &mut around, &mut offences);
         offences
+    }
+
+    /// Makes an OUT that exists already, with symlinks out of it in the places of files.
+    fn plant_traps(&self) {
+        let _ = fs::remove_dir_all(&self.out);
+        fs::create_dir(&self.out).unwrap();
+        fs::set_permissions(&self.out, Permissions::from_mode(TRAPS_MODE)).unwrap();
+        let victims = victims_in(&self.outer);
+        for (name, victim) in [
+            ("a", "directory"),
+            ("linked", "file"),
+            ("twice", "directory"),
+            ("journaled", "absent"),
+        ] {
+            std::os::unix::fs::symlink(victims.join(victim), self.out.join(name)).unwrap();
+        }
     }
 
     /// Takes down what a command did wrong.

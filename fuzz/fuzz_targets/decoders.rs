@@ -1,0 +1,23 @@
+//! Every decoder of bytes on disk, under libFuzzer.
+//!
+//! The first byte of an input chooses the decoder, in the order of `tests/format_decoders.rs`, which has the table
+//! and watches allocations. The rest is decoded as it is, and again with its checksum made right.
+
+#![no_main]
+
+#[path = "../../tests/format_decoders.rs"]
+#[allow(dead_code, unused_imports, reason = "its tests are left out here")]
+mod format_decoders;
+
+use std::cell::LazyCell;
+
+use format_decoders::{Decoder, decoders};
+use libfuzzer_sys::fuzz_target;
+
+thread_local! {
+    static DECODERS: LazyCell<Vec<Decoder>> = LazyCell::new(decoders);
+}
+
+fuzz_target!(|input: &[u8]| {
+    DECODERS.with(|decoders| format_decoders::try_input(decoders, input));
+});
