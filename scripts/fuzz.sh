@@ -12,6 +12,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 seconds=${1:-3600}
+failed=0
 need_cargo
 need g++=g++
 
@@ -23,11 +24,13 @@ RUSTFLAGS=${coverage//$'\n'/ } CARGO_TARGET_DIR=$ROOT/fuzz/target \
     cargo build --locked --release --manifest-path fuzz/Cargo.toml --target "$(rustc -vV | sed -n 's/^host: //p')"
 mkdir -p fuzz/artifacts fuzz/found
 fuzz/target/*/release/decoders -max_total_time="$seconds" -max_len=16384 -rss_limit_mb=512 -malloc_limit_mb=64 -timeout=10 \
-    -artifact_prefix=fuzz/artifacts/ -print_final_stats=1 fuzz/found fuzz/corpus/decoders
+    -artifact_prefix=fuzz/artifacts/ -print_final_stats=1 fuzz/found fuzz/corpus/decoders || failed=1
 
 say "hostile volumes and lies over the control socket, $seconds s each"
 cargo build --locked --release
 program=$(cargo test --locked --release --test fuzz --no-run 2>&1 | sed -n 's/.*Executable.*(\(.*\))$/\1/p')
 for part in hostile_volumes_for_long lies_for_long; do
-    as_root env PATH="$PATH" CAUCHYFS_FUZZ_SECONDS="$seconds" "$ROOT/$program" "$part" --exact --ignored --nocapture
+    as_root env PATH="$PATH" CAUCHYFS_FUZZ_SECONDS="$seconds" "$program" "$part" --exact --ignored --nocapture ||
+        failed=1
 done
+exit $failed

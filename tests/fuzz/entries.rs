@@ -4,7 +4,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
-use super::mutate::{number, poke};
+use super::mutate::{low_half, number, poke};
 use super::volumes::Base;
 
 /// Changes of the index: keys with their new values.
@@ -266,7 +266,7 @@ fn evil_extent(base: &Base, rng: &mut StdRng, changes: &mut Changes) -> String {
     let end = number(rng);
     let stripe = pick(base, b't', rng).map_or(1, |(key, _)| in_key(key, 0));
     let stripe = *[stripe, stripe, number(rng)].choose(rng).unwrap();
-    let (len, offset) = (number(rng).min(end), (number(rng) & 0xffff_ffff) as u32);
+    let (len, offset) = (number(rng).min(end), low_half(number(rng)));
     let mut value = vec![1];
     value.extend(len.to_le_bytes());
     value.extend(stripe.to_le_bytes());

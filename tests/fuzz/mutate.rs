@@ -49,6 +49,8 @@ pub(crate) struct Case {
     pub(crate) notes: Vec<String>,
     /// The members that are damaged, if no checksum was forged.
     pub(crate) damaged: Option<BTreeSet<usize>>,
+    /// Whether pages of an index were changed. A database that is opened on them here may abort this program.
+    has_forged_pages: bool,
 }
 
 impl Case {
@@ -59,6 +61,7 @@ impl Case {
             image: base.image.clone(),
             notes: Vec::new(),
             damaged: Some(BTreeSet::new()),
+            has_forged_pages: false,
         };
         if rng.random_ratio(1, 3) {
             case.damage(base, &mut rng, victims);
@@ -149,9 +152,9 @@ impl Case {
                     .unwrap()
                     .clone();
                 remove(files, &name);
-                let note = format!("{name} is a {node:?}");
+                let text = format!("{name} is a {node:?}");
                 files.insert(name, node);
-                note
+                text
             }
             10 => {
                 let name = [
@@ -266,7 +269,7 @@ impl Case {
             .random_ratio(1, 8)
             .then(|| *NUMBERS.choose(rng).unwrap());
         let data = rng.random_ratio(1, 4).then(|| {
-            let offset = u32::try_from(*NUMBERS.choose(rng).unwrap() & 0xffff_ffff).unwrap();
+            let offset = low_half(number(rng));
             let stripe = *[1, 2, 3, 9, u64::MAX].choose(rng).unwrap();
             (
                 stripe,
@@ -291,7 +294,8 @@ impl Case {
             record.entries.clone_from(&changes);
             record.data = data.iter().cloned().collect();
             if let Some(lie) = lie {
-                record.lie[1 + usize::from(lie % 2 == 0)] = (lie & 0x7fff_ffff) as i32;
+                record.lie[1 + usize::from(lie % 2 == 0)] =
+                    low_half(lie & 0x7fff_ffff).cast_signed();
             }
             let end = found.last().unwrap().0 + encoded_len(last);
             let file = self.image.file_mut(member, name).unwrap();
@@ -308,6 +312,9 @@ impl Case {
         let (changes, note) = entries::hostile(base, rng);
         let members = self.draw_members(rng);
         let newer = rng.random_range(0..3);
+        if self.has_forged_pages {
+            return;
+        }
         for member in members {
             let Some(file) = self.image.file_mut(member, "index") else {
                 continue;
@@ -359,6 +366,7 @@ impl Case {
                 });
             }
             copy.write(file, 0);
+            self.has_forged_pages = true;
             self.notes.push(format!(
                 "index pages: member {member}: {}",
                 notes.join("; ")
@@ -425,9 +433,9 @@ fn damage_bytes(file: &mut Sparse, rng: &mut StdRng) -> String {
     let mut bytes = file.read_at(offset, count);
     let len = file.len;
     if rng.random_ratio(1, 3) {
-        bytes.fill(0)
+        bytes.fill(0);
     } else {
-        rng.fill(&mut bytes[..])
+        rng.fill(&mut bytes[..]);
     }
     file.write_at(offset, &bytes);
     file.set_len(len);
@@ -439,13 +447,13 @@ fn forge_record(record: &mut raw::Record, rng: &mut StdRng) -> String {
         0 => poke(&mut record.header, 24..80, rng),
         1 => {
             let field = rng.random_range(0..3);
-            record.lie[field] = (*NUMBERS.choose(rng).unwrap() & 0xffff_ffff) as u32 as i32;
+            record.lie[field] = low_half(number(rng)).cast_signed();
             format!("count {field} off by {}", record.lie[field])
         }
         2 if !record.data.is_empty() => {
             let piece = rng.random_range(0..record.data.len());
             let piece = &mut record.data[piece];
-            piece.1 = (*NUMBERS.choose(rng).unwrap() & 0xffff_ffff) as u32;
+            piece.1 = low_half(number(rng));
             if rng.random() {
                 piece.0 = *NUMBERS.choose(rng).unwrap();
             }
@@ -510,6 +518,11 @@ pub(crate) fn poke(bytes: &mut [u8], range: std::ops::Range<usize>, rng: &mut St
 /// Where a case hides things that no command may change.
 pub(crate) fn victims_in(outer: &Path) -> PathBuf {
     outer.join("victims")
+}
+
+/// Returns the lower 32 bits.
+pub(crate) fn low_half(number: u64) -> u32 {
+    u32::try_from(number & 0xffff_ffff).unwrap()
 }
 
 /// Returns one of the numbers at which things go wrong.

@@ -153,6 +153,7 @@ impl Arena {
             .as_ref()
             .is_some_and(|damaged| damaged.len() <= base.spare);
         let mut offences = Vec::new();
+        let no_other_is_mounted = base.mounted_once.read().unwrap();
         self.reset(&case.image);
         let before = Image::read(&self.members, true).unwrap();
         let mut around = self.surroundings();
@@ -190,11 +191,14 @@ impl Arena {
         }
         self.reset(&case.image);
         let mut around = self.surroundings();
+        drop(no_other_is_mounted);
+        let alone = base.mounted_once.write().unwrap();
         let walked = self.mount_and_walk(&mut offences);
+        drop(alone);
         if is_bearable {
             match walked {
-                None => offences.push("WRONG: it cannot be mounted".into()),
-                Some(walked) => {
+                Err(ended) => offences.push(format!("WRONG: it cannot be mounted: {}", ended.err)),
+                Ok(walked) => {
                     let wrong = tree::differences(&base.mounted, &walked);
                     offences.extend(
                         wrong
@@ -319,12 +323,12 @@ impl Arena {
     }
 
     /// Mounts, walks over everything, writes a little, and unmounts. Returns what the walk saw, if it was mounted.
-    fn mount_and_walk(&self, offences: &mut Vec<String>) -> Option<Tree> {
+    fn mount_and_walk(&self, offences: &mut Vec<String>) -> Result<Tree, Ended> {
         let daemon = match self.start_daemon() {
             Ok(daemon) => daemon,
             Err(ended) => {
                 offences.extend(ended.offences());
-                return None;
+                return Err(ended);
             }
         };
         let walk = self.walk();
@@ -338,7 +342,7 @@ impl Arena {
             let _ = kill_process(daemon.pid, Signal::TERM);
         }
         offences.extend(daemon.wait().offences());
-        Some(tree::parse(&walk.out))
+        Ok(tree::parse(&walk.out))
     }
 
     /// Has a child of its own look at everything: it can be killed if it hangs.

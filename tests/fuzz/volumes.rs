@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::RwLock;
 use std::time::Duration;
 
 use super::cage;
@@ -59,6 +60,8 @@ pub(crate) struct Base {
     pub(crate) image: Image,
     /// Members that may still be damaged without loss.
     pub(crate) spare: usize,
+    /// Held for writing while a case of it is mounted: beside that mount, other cases would pass for halves of one volume.
+    pub(crate) mounted_once: RwLock<()>,
     /// The records of its metadata.
     pub(crate) entries: BTreeMap<Vec<u8>, Vec<u8>>,
     /// What `extract` makes of it.
@@ -74,6 +77,7 @@ impl Base {
         let mut base = Self {
             name: kind.name,
             spare: kind.parity - usize::from(kind.is_degraded),
+            mounted_once: RwLock::new(()),
             entries: entries_of(&image),
             image,
             extracted: Tree::new(),
