@@ -4,7 +4,7 @@ use cauchyfs::{
     bench::Isal,
     codec::{CodeId, Codec, Geometry, select},
 };
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 const SEED: u64 = 0x15A1;
 

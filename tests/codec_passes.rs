@@ -12,7 +12,7 @@ use cauchyfs::{
     },
     workers::Workers,
 };
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 const SEED: u64 = 0xBA55;
 

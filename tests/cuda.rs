@@ -6,7 +6,7 @@ use cauchyfs::codec::{
     BLOCK_BYTES, Geometry, Item, Job, Matrix, Mode, Plan, Targets, field, select,
 };
 use cauchyfs::cuda::{Device, DeviceError, Gpu, Lane, Work};
-use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
+use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 /// Returns the first GPU; none, and says so, if there is none.
 fn gpu() -> Option<Gpu> {

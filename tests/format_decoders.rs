@@ -26,7 +26,7 @@ use cauchyfs::format::{
     SegmentId, ShardIndex, StripeId, VolumeId, files, key,
 };
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use uuid::Uuid;
 
 /// Random inputs for each decoder.

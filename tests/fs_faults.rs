@@ -21,7 +21,7 @@ use cauchyfs::fs::Fs;
 use cauchyfs::store::{
     Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore, MemDisk, Scope,
 };
-use rand::Rng;
+use rand::RngExt;
 
 use script::{Ran, Session, Tree, fresh, open, peek, recovered, run, trees};
 use volume::TestClock;

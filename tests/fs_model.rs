@@ -21,7 +21,7 @@ use cauchyfs::fs::{
     TimeOrNow, Whence, WriteFlags, XattrMode, check,
 };
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use reference::{Id, ROOT, Reference, Refused, regular};
 use volume::{TestClock, at};

@@ -25,7 +25,7 @@ use cauchyfs::store::{
 };
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use history::{Clock, History};
 use writer::Writer;

@@ -10,7 +10,7 @@ use cauchyfs::fs::{
     Allocation, Caller, Changes, Fs, FsError, Handle, OpenFlags, RenameMode, WriteFlags, tree,
 };
 use cauchyfs::store::FaultPlan;
-use rand::Rng;
+use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 

@@ -1,6 +1,6 @@
 //! Hostile records of the metadata, made from those that a volume has.
 
-use rand::Rng;
+use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::entries;
 use super::image::{Image, Member, Node, Sparse};

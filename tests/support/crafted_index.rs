@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use twox_hash::XxHash3_128;
 
 const PAGE: usize = 4096;

@@ -3,7 +3,7 @@
 use cauchyfs_codec::{
     CodeId, Codec, Engine, Geometry, Job, Matrix, Mode, Plan, Stores, candidates, engines, select,
 };
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 const SEED: u64 = 0x00CA_0C41;
 

@@ -3,7 +3,7 @@
 use cauchyfs_codec::{
     BLOCK_BYTES, CodeId, Codec, CodecError, Engine, Geometry, engines, select, study,
 };
-use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
+use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 use shards::members;
 

@@ -1,7 +1,7 @@
 //! What a codec promises of its stripes, whatever the engine.
 
 use cauchyfs_codec::{CodeId, Codec, CodecError, Engine, Geometry, Matrix, engines, field, select};
-use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
+use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 use shards::{members, stripe};
 

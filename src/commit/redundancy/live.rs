@@ -148,7 +148,7 @@ pub(super) fn ends_of(backref: &Backref) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use rand::rngs::StdRng;
-    use rand::{Rng, SeedableRng};
+    use rand::{RngExt, SeedableRng};
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::fs::create_dir;
 use std::sync::atomic::AtomicU64;
 
 use rand::rngs::StdRng;
-use rand::{Rng as _, SeedableRng};
+use rand::{RngExt as _, SeedableRng};
 
 use super::*;
 use crate::commit::{Pace, RebuildState};

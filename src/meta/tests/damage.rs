@@ -1,7 +1,7 @@
 //! Damaged bytes in journals and copies of the index.
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::rig::{Rig, Script, content, inline, newest_head, play, verify};
 use crate::format::frame::{self, FRAME_BYTES, Frame, Place};

@@ -2,7 +2,7 @@
 //! head, and intact frames of an earlier time.
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::rig::{Progress, Rig, Script, content, difference, verify};
 use crate::format::frame::{self, FRAME_BYTES, FRAMES_START};

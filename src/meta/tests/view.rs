@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier};
 
 use parking_lot::RwLock;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::memory::MemIndex;
 use super::rig::State;

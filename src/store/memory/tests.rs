@@ -213,7 +213,7 @@ fn corruption_outlives_syncs_and_cuts() {
 /// Random writes, holes and lengths against a plain vector, the durable state included.
 #[test]
 fn content_agrees_with_a_vector_of_bytes_under_random_changes() {
-    use rand::{Rng, SeedableRng};
+    use rand::{RngExt, SeedableRng};
     let seed = rand::random::<u64>();
     println!("seed {seed}");
     let mut random = rand::rngs::StdRng::seed_from_u64(seed);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use rand::Rng;
+use rand::RngExt;
 use rand::rngs::StdRng;
 use serde_json::Value;
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rand::Rng;
+use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 
@@ -400,10 +400,7 @@ impl Chaos {
         self.check_deep();
         for _ in 0..3 {
             let all: Vec<usize> = (0..self.seats.len()).collect();
-            let lost: Vec<usize> = all
-                .choose_multiple(rng, self.shape.parity)
-                .copied()
-                .collect();
+            let lost: Vec<usize> = all.sample(rng, self.shape.parity).copied().collect();
             self.volume.members = self.seats.iter().map(|seat| seat.path.clone()).collect();
             let left: Vec<usize> = all.into_iter().filter(|at| !lost.contains(at)).collect();
             let output = self.volume.try_mount(&left, &["-o", "ro"]);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rand::rngs::StdRng;
 use rand::seq::IteratorRandom;
-use rand::{Rng, RngCore};
+use rand::{Rng, RngExt};
 use rustix::fs::{FallocateFlags, XattrFlags};
 
 use super::tree::{MARK, NodeId, Tree};

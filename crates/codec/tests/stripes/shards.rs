@@ -1,7 +1,7 @@
 //! Random stripes, and what is reconstructed of them.
 
 use cauchyfs_codec::Codec;
-use rand::{Rng, rngs::StdRng};
+use rand::{RngExt, rngs::StdRng};
 
 /// All k+m shards of a random stripe.
 pub(crate) fn stripe(codec: &Codec, rng: &mut StdRng, length: usize) -> Vec<Vec<u8>> {
