@@ -48,6 +48,24 @@ else
     echo "no Rust for $arm here: that it compiles there was not checked"
 fi
 
+say "dependencies: licences, sources, duplicate versions, advisories"
+DENY_VERSION=0.20.2
+if ! cargo deny --version >/dev/null 2>&1; then
+    # The debug profile halves the time to build a tool that runs for a second.
+    cargo install --locked --debug --no-default-features --version "$DENY_VERSION" cargo-deny ||
+        echo "no cargo-deny here, and it cannot be installed"
+fi
+if ! cargo deny --version >/dev/null 2>&1; then
+    say "dependencies were NOT CHECKED: there is no cargo-deny"
+else
+    cargo deny check licenses bans sources
+    if cargo deny fetch db >/dev/null 2>&1; then
+        cargo deny check advisories
+    else
+        say "advisories were NOT CHECKED: the database of RustSec cannot be fetched here"
+    fi
+fi
+
 say "tests"
 cargo test --locked --workspace "$@"
 
