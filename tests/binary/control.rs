@@ -12,7 +12,9 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use crate::support::{CAUCHYFS, Shape, TestVolume, must, run, said, skip_mounts, text};
+use crate::support::{
+    CAUCHYFS, Shape, TestVolume, copy_program, must, run, said, skip_mounts, text,
+};
 
 /// A user of whom nothing is known but the number, with a mount and a runtime directory.
 struct UserMount {
@@ -310,7 +312,7 @@ fn a_name_that_another_user_took_in_tmp_does_not_block_a_mount() {
     fs::create_dir(&squatted).unwrap();
     let home = tempfile::tempdir().unwrap();
     let at = |name: &str| home.path().join(name);
-    fs::copy(CAUCHYFS, at("cauchyfs")).unwrap();
+    copy_program(home.path());
     fs::create_dir(at("mnt")).unwrap();
     for directory in [home.path(), &at("mnt")] {
         chown(directory, Some(USER), Some(USER)).unwrap();

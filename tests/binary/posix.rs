@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Output;
 
 use crate::support::{
-    CAUCHYFS, Shape, TestVolume, drop_caches, must, pattern, run, skip_mounts, text,
+    CAUCHYFS, Shape, TestVolume, copy_program, drop_caches, must, pattern, run, skip_mounts, text,
 };
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, RenameFlags};
 
@@ -553,8 +553,7 @@ fn an_ordinary_user_mounts_through_fusermount3() {
     must("chmod", &["666", "/dev/fuse"]);
     let home = tempfile::tempdir().unwrap();
     must("chmod", &["777", text(home.path())]);
-    let binary = home.path().join("cauchyfs");
-    fs::copy(CAUCHYFS, &binary).unwrap();
+    let binary = copy_program(home.path());
     let at = |name: &str| home.path().join(name);
     let log = at("log");
     assert!(as_nobody("mkdir", &[text(&at("mnt"))]).status.success());

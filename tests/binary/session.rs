@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::{
-    CAUCHYFS, Disk, DiskKind, Load, Shape, TestVolume, check_large, compare_trees, copy_source,
-    drop_caches, eventually, must, pattern, run, skip_mounts, text, write_large,
+    CAUCHYFS, Disk, DiskKind, Load, Shape, TestVolume, check_large, compare_trees, copy_program,
+    copy_source, drop_caches, eventually, must, pattern, run, skip_mounts, text, write_large,
 };
 
 /// Bytes of the large file: many stripes, more than the caches hold.
@@ -309,8 +309,7 @@ fn files_come_out_of_four_directories_without_root_and_nothing_is_written_there(
     let home = tempfile::tempdir().unwrap();
     must("chmod", &["777", home.path().to_str().unwrap()]);
     let out = home.path().join("out");
-    let binary = home.path().join("cauchyfs");
-    fs::copy(CAUCHYFS, &binary).unwrap();
+    let binary = copy_program(home.path());
     let output = Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
         .arg(&binary)

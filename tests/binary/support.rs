@@ -58,6 +58,16 @@ pub(crate) fn said(output: &Output) -> String {
     format!("{out}{}", String::from_utf8_lossy(&output.stderr))
 }
 
+/// Copies the program into a directory, for users who cannot read where it was built.
+///
+/// A process of its own writes the copy: a child that another test starts meanwhile would otherwise keep the copy open for
+/// writing, and it could not be run.
+pub(crate) fn copy_program(into: &Path) -> PathBuf {
+    let copy = into.join("cauchyfs");
+    must("cp", &[CAUCHYFS, text(&copy)]);
+    copy
+}
+
 /// Runs a command that must succeed and returns its standard output.
 #[track_caller]
 pub(crate) fn must(program: &str, arguments: &[&str]) -> String {
