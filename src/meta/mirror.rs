@@ -34,6 +34,7 @@ mod ballast;
 mod compare;
 mod len;
 mod open;
+mod pages;
 mod read;
 pub(super) mod refill;
 mod shape;
@@ -97,6 +98,8 @@ pub(super) struct Mirror {
     misshapen: AtomicBool,
     /// Pages named by those that were read, until [`Mirror::begin`].
     claims: Mutex<Option<shape::Claims>>,
+    /// Trees of the pages that are not those of records.
+    kinds: Mutex<pages::Kinds>,
     /// Pages that the database has read since somebody began to want to know.
     walked: Mutex<Option<survey::PageSet>>,
     /// Held while anything is written. Lock order: `io`, then any one of the others.
@@ -361,6 +364,8 @@ impl Mirror {
     }
 
     fn buffer_page(&self, page: u64, bytes: Page) -> io::Result<()> {
+        // Before it is buffered: a page that leaves the buffer is known to be the database's.
+        self.kinds.lock().note_written(page);
         let full = {
             let mut buffered = self.buffered.lock();
             buffered.insert(page, bytes);

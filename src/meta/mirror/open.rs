@@ -143,6 +143,7 @@ impl Mirror {
             disputed: AtomicBool::new(false),
             misshapen: AtomicBool::new(false),
             claims: Mutex::new(Some(Claims::default())),
+            kinds: Mutex::default(),
             walked: Mutex::default(),
             copies: RwLock::new(copies),
             io: Mutex::new(io),

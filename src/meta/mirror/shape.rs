@@ -1,21 +1,24 @@
 //! The shape of the database: verified before the database sees it.
 //!
 //! The database allocates memory for a page before it reads the page, as much as the page's number says, and follows page
-//! numbers without asking whether it was there before. Neither can be contained afterwards. So the header and the
-//! definitions of the tables are verified before the database is opened, and every branch page as it is read.
+//! numbers without asking whether it was there before. Neither can be contained afterwards. So the header and all
+//! tables but that of records are verified before the database is opened, and every page as it is read.
 //!
 //! # Invariants
 //!
+//! - The database sees no page that it did not write itself, unless its inside was verified as that of a page of its
+//!   tree: see [`pages`](super::pages).
 //! - No page number that the database takes from a copy names a page longer than a stripe needs or outside
 //!   the database.
 //! - Until something is written, no page has two parents: a walk over all pages ends. Later the database moves pages
 //!   and itself keeps them apart.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use super::pages::{BRANCH, Kind, LEAF, Leaf, Table, open_branch};
 use super::{Mirror, PAGE, len::file_bytes};
 use crate::format::frame::{DB_HEADER_BYTES, PAGE_BYTES};
 
@@ -31,11 +34,8 @@ const REGION_PAGES: u32 = 1 << 20;
 /// Most pages at the front of a region that hold no data.
 const MAX_REGION_HEADER_PAGES: u32 = 1 << 10;
 
-/// Most pages that the definitions of the few tables fill.
-const MAX_DEFINITION_PAGES: usize = 64;
-
-const LEAF: u8 = 1;
-const BRANCH: u8 = 2;
+/// Most tables that either tree of definitions has: the program and the database itself make a few.
+const MAX_TABLES: usize = 64;
 
 /// Layout of the database's header.
 mod at {
@@ -44,10 +44,11 @@ mod at {
     pub(super) const REGION_HEADER_PAGES: usize = 16; // u32
     pub(super) const REGION_PAGES: usize = 20; // u32
     pub(super) const SLOTS: [usize; 2] = [64, 192];
-    /// Within a slot: whether there is a root (u8), and the root's page number (u64).
+    /// Within a slot: number of the transaction (u64).
+    pub(super) const TRANSACTION: usize = 104;
+    /// Within a slot: whether there is a root (u8), and the root's page number (u64); of the tables of the program, and
+    /// of those of the database itself.
     pub(super) const ROOTS: [(usize, usize); 2] = [(1, 8), (2, 40)];
-    /// Within the definition of a table: whether there is a root (u8), and the root's page number (u64).
-    pub(super) const TABLE_ROOT: (usize, usize) = (9, 10);
 }
 
 /// Pages that were named by branch pages read from the copies.
@@ -81,12 +82,25 @@ impl Layout {
         let start = 1 + region * region_pages + u64::from(self.header_pages) + (index << order);
         let bytes = start * PAGE..(start + (1 << order)) * PAGE;
         if bytes.end > self.db_bytes {
-            return Err(misshapen(format!(
+            return Err(misshapen(&format!(
                 "page {start} lies beyond the database's end"
             )));
         }
         Ok(bytes)
     }
+
+    /// Verifies the pages that the values of a leaf list.
+    fn check_listed(self, leaf: &Leaf<'_>, kind: Kind) -> io::Result<()> {
+        leaf.listed_pages(kind)
+            .try_for_each(|number| self.range(number).map(drop))
+    }
+}
+
+/// Pages that a walk over trees has met.
+#[derive(Default)]
+struct Walk {
+    pages: HashMap<u64, Kind>,
+    bytes: u64,
 }
 
 impl Mirror {
@@ -109,7 +123,7 @@ impl Mirror {
         let layout = self.refuse_if(self.layout())?;
         let longest = self.copies.read().iter().map(|copy| copy.file_bytes).max();
         if longest < Some(file_bytes(front.db_bytes)) {
-            return self.refuse(misshapen(format!(
+            return self.refuse(misshapen(&format!(
                 "{} bytes are longer than any copy's file",
                 front.db_bytes
             )));
@@ -117,13 +131,24 @@ impl Mirror {
         let flags = front.db_header[at::FLAGS];
         let primary = usize::from(flags & 1);
         let is_two_phase = flags & 4 != 0;
-        let checked = self.check_slot(layout, &front.db_header, primary);
-        self.refuse_if(checked)?;
+        // As the database chooses: a commit in one phase makes both slots durable before it says which counts.
+        let id = |slot: usize| u64_at(&front.db_header, at::SLOTS[slot] + at::TRANSACTION);
+        let is_other_newer = !is_two_phase && id(1 - primary) > id(primary);
+        let primary = if is_other_newer { 1 - primary } else { primary };
+        let walked = self.walk_slot(layout, &front.db_header, primary);
+        let others = self.refuse_if(walked)?;
+        let has_begun = self.has_begun();
+        let mut kinds = self.kinds.lock();
+        kinds.others = others;
+        if !has_begun {
+            kinds.written.clear();
+        }
+        drop(kinds);
         if is_two_phase {
             return Ok(());
         }
         // The database may fall back to the other slot. Parts of what that names may be overwritten.
-        match self.check_slot(layout, &front.db_header, 1 - primary) {
+        match self.walk_slot(layout, &front.db_header, 1 - primary) {
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => self.refuse(error),
             _ => Ok(()),
         }
@@ -155,7 +180,7 @@ impl Mirror {
         {
             Ok(layout)
         } else {
-            Err(misshapen("a header with other pages or regions".to_owned()))
+            Err(misshapen("a header with other pages or regions"))
         }
     }
 
@@ -164,56 +189,113 @@ impl Mirror {
         MAX_PAGE_BYTES.max((u64::from(self.stripe_bytes()) + PAGE).next_power_of_two())
     }
 
-    fn check_slot(
+    /// Verifies all trees that a slot names except the records, and returns their pages.
+    fn walk_slot(
         &self,
         layout: Layout,
         header: &[u8; DB_HEADER_BYTES],
         slot: usize,
-    ) -> io::Result<()> {
+    ) -> io::Result<HashMap<u64, Kind>> {
         let slot = &header[at::SLOTS[slot]..];
-        for (is_there, root) in at::ROOTS {
-            if slot[is_there] != 0 {
-                let root = u64_at(slot, root).ok_or_else(cut_short)?;
-                self.check_definitions(layout, root)?;
+        let mut walk = Walk::default();
+        let mut records = None;
+        for ((is_there, root), is_program) in at::ROOTS.into_iter().zip([true, false]) {
+            if slot[is_there] == 0 {
+                continue;
+            }
+            let root = u64_at(slot, root).ok_or_else(cut_short)?;
+            for table in self.walk_tree(layout, &mut walk, root, Kind::DEFINITIONS)? {
+                match table.root {
+                    Some(root) if table.is_records && is_program => records = Some(root),
+                    Some(root) => {
+                        self.walk_tree(layout, &mut walk, root, table.kind)?;
+                    }
+                    None => {}
+                }
             }
         }
-        Ok(())
+        if let Some(root) = records {
+            let first = layout.range(root)?.start / PAGE;
+            if walk.pages.contains_key(&first) {
+                return Err(misshapen(&format!("page {first} is the root of two trees")));
+            }
+        }
+        Ok(walk.pages)
     }
 
-    /// Verifies the roots of all tables that a tree defines.
-    fn check_definitions(&self, layout: Layout, root: u64) -> io::Result<()> {
-        let mut rest = vec![root];
-        let mut seen = HashSet::new();
+    /// Verifies all pages of one tree, and returns the tables that it defines if that is what it is there for.
+    fn walk_tree(
+        &self,
+        layout: Layout,
+        walk: &mut Walk,
+        root: u64,
+        kind: Kind,
+    ) -> io::Result<Vec<Table>> {
+        let (mut rest, mut tables) = (vec![root], Vec::new());
         while let Some(number) = rest.pop() {
             let range = layout.range(number)?;
-            if !seen.insert(range.start) || seen.len() > MAX_DEFINITION_PAGES {
-                return Err(misshapen("definitions of tables without end".to_owned()));
+            let first = range.start / PAGE;
+            walk.bytes += range.end - range.start;
+            if walk.pages.insert(first, kind).is_some() || walk.bytes > layout.db_bytes {
+                return Err(misshapen(&format!("page {first} is in two trees")));
             }
             let len = usize::try_from(range.end - range.start).map_err(io::Error::other)?;
             let mut page = vec![0; len];
-            self.read_pages(range.start / PAGE, &mut page)?;
+            self.read_pages(first, &mut page)?;
             match page[0] {
-                BRANCH => rest.extend(children(&page)?),
-                LEAF => check_definition_leaf(layout, &page)?,
-                other => return Err(misshapen(format!("a page of type {other}"))),
+                BRANCH => rest.extend(open_branch(&page, kind)?),
+                LEAF => {
+                    let leaf = Leaf::open(&page, kind)?;
+                    layout.check_listed(&leaf, kind)?;
+                    if kind == Kind::DEFINITIONS {
+                        for table in leaf.tables() {
+                            tables.push(table?);
+                        }
+                    }
+                }
+                other => return Err(bad_type(other)),
+            }
+            if tables.len() > MAX_TABLES {
+                return Err(misshapen("too many tables"));
             }
         }
-        Ok(())
+        Ok(tables)
     }
 
     /// Verifies a page that the database read from the copies, from `first` on.
     pub(super) fn check_page(&self, first: u64, page: &[u8]) -> io::Result<()> {
-        if page[0] != BRANCH || self.buffered.lock().contains_key(&first) {
+        if self.buffered.lock().contains_key(&first) {
             return Ok(());
         }
-        self.refuse_if(self.check_branch(first, page))
+        let kinds = self.kinds.lock();
+        if kinds.written.contains(first) {
+            return Ok(());
+        }
+        let kind = kinds.others.get(&first).copied();
+        drop(kinds);
+        let kind = kind.unwrap_or(Kind::RECORDS);
+        self.refuse_if(match page[0] {
+            BRANCH => self.check_branch(first, page, kind),
+            LEAF => self.check_leaf(page, kind),
+            other => Err(bad_type(other)),
+        })
     }
 
-    fn check_branch(&self, first: u64, page: &[u8]) -> io::Result<()> {
+    fn check_leaf(&self, page: &[u8], kind: Kind) -> io::Result<()> {
+        self.layout()?.check_listed(&Leaf::open(page, kind)?, kind)
+    }
+
+    fn check_branch(&self, first: u64, page: &[u8], kind: Kind) -> io::Result<()> {
         let layout = self.layout()?;
-        let children: Vec<u64> = children(page)?
+        let children: Vec<u64> = open_branch(page, kind)?
             .map(|number| layout.range(number).map(|range| range.start / PAGE))
             .collect::<io::Result<_>>()?;
+        let kinds = self.kinds.lock();
+        let is_of_kind = |child| kinds.others.get(child).copied().unwrap_or(Kind::RECORDS) == kind;
+        if let Some(child) = children.iter().find(|child| !is_of_kind(child)) {
+            return Err(misshapen(&format!("page {child} is in two trees")));
+        }
+        drop(kinds);
         let mut claims = self.claims.lock();
         let Some(claims) = claims.as_mut() else {
             return Ok(());
@@ -223,7 +305,7 @@ impl Mirror {
         }
         for child in children {
             if child == first || !claims.children.insert(child) {
-                return Err(misshapen(format!("page {child} has two parents")));
+                return Err(misshapen(&format!("page {child} has two parents")));
             }
         }
         Ok(())
@@ -241,37 +323,6 @@ impl Mirror {
     }
 }
 
-/// Returns the page numbers that a branch page names.
-fn children(page: &[u8]) -> io::Result<impl Iterator<Item = u64>> {
-    let count = 1 + usize::from(u16_at(page, 2).ok_or_else(cut_short)?);
-    let start = 8 + 16 * count;
-    let numbers = page.get(start..start + 8 * count).ok_or_else(cut_short)?;
-    Ok(numbers
-        .as_chunks()
-        .0
-        .iter()
-        .map(|number| u64::from_le_bytes(*number)))
-}
-
-fn check_definition_leaf(layout: Layout, page: &[u8]) -> io::Result<()> {
-    let count = usize::from(u16_at(page, 2).ok_or_else(cut_short)?);
-    let end = |number: usize| u32_at(page, 4 + 4 * number).ok_or_else(cut_short);
-    for value in 0..count {
-        // The ends of all keys come first, and the values follow the last key.
-        let start = end(count + value - 1)? as usize;
-        let definition = page.get(start..).ok_or_else(cut_short)?;
-        let (is_there, root) = at::TABLE_ROOT;
-        if definition.get(is_there).is_some_and(|byte| *byte != 0) {
-            layout.range(u64_at(definition, root).ok_or_else(cut_short)?)?;
-        }
-    }
-    Ok(())
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
@@ -281,10 +332,14 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 fn cut_short() -> io::Error {
-    misshapen("a page that ends too early".to_owned())
+    misshapen("a page that ends too early")
 }
 
-fn misshapen(found: String) -> io::Error {
+fn bad_type(found: u8) -> io::Error {
+    misshapen(&format!("a page of type {found}"))
+}
+
+pub(super) fn misshapen(found: &str) -> io::Error {
     let text = format!("the index is not as any database writes it: {found}");
     io::Error::new(io::ErrorKind::InvalidData, text)
 }

@@ -18,12 +18,22 @@ use crate::meta::MetaError;
 pub(in crate::meta) struct PageSet(Vec<u64>);
 
 impl PageSet {
-    fn insert(&mut self, page: u64) {
+    pub(super) fn insert(&mut self, page: u64) {
         let word = usize::try_from(page / u64::from(u64::BITS)).expect("the words fit in memory");
         if self.0.len() <= word {
             self.0.resize(word + 1, 0);
         }
         self.0[word] |= 1 << (page % u64::from(u64::BITS));
+    }
+
+    pub(super) fn contains(&self, page: u64) -> bool {
+        let word = usize::try_from(page / u64::from(u64::BITS)).ok();
+        let word = word.and_then(|word| self.0.get(word));
+        word.is_some_and(|word| word & (1 << (page % u64::from(u64::BITS))) != 0)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
     }
 
     /// Returns how many pages are in both.
