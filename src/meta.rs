@@ -191,8 +191,9 @@ impl Meta {
         let access = members.access();
         let disk = Arc::new(Disk::new(members));
         let index = RedbIndex::open(Mirror::open(&disk)?, options.cache_bytes)?;
-        let mut carried = index.carried(disk.members().stripe_bytes())?;
+        let mut carried = index.agreed_carried()?;
         let replayed = replay::replay(&disk, index.position())?;
+        replayed.refuse_lost(access)?;
         carried.extend(replayed.data);
         let recovered = Recovered {
             data: carried,

@@ -31,6 +31,8 @@ pub(super) struct Replayed {
     pub(super) records: u64,
     /// Bytes that the records take in the journal.
     bytes: u64,
+    /// The first record that is missing, and a later one that was found.
+    lost: Option<(Lsn, Lsn)>,
 }
 
 /// Makes what recovery found durable in the index, with the position that it has reached then.
@@ -98,7 +100,7 @@ fn doubts(
 ///
 /// # Errors
 ///
-/// [`MetaError::OldIndex`] or, if the volume is to be written, [`MetaError::LostRecords`].
+/// [`MetaError::OldIndex`], or [`MetaError::TooLarge`].
 pub(super) fn replay(disk: &Arc<Disk>, position: Position) -> Result<Replayed, MetaError> {
     let live = disk.members().live();
     let mut sources = disk.members().current_at_open();
@@ -122,7 +124,7 @@ pub(super) fn replay(disk: &Arc<Disk>, position: Position) -> Result<Replayed, M
         while let Some(placed) = next {
             let lsn = placed.record.header.lsn;
             if lsn.0 > replayed.last.0 + 1 {
-                lost(disk, Lsn(replayed.last.0 + 1), lsn)?;
+                replayed.lost = Some((Lsn(replayed.last.0 + 1), lsn));
                 return Ok(replayed);
             }
             let epoch = placed.record.header.epoch;
@@ -170,19 +172,32 @@ fn is_behind(member: MemberIndex, tapes: &[Tape], newest: &[Mark<'_>]) -> bool {
     !newest.iter().any(has_newest) && (has_older() || is_from_before_all())
 }
 
-/// Refuses to write to a volume that lost records; reading what was before them does no harm.
-fn lost(disk: &Disk, missing: Lsn, found: Lsn) -> Result<(), MetaError> {
-    let error = MetaError::LostRecords { missing, found };
-    match disk.members().access() {
-        Access::ReadWrite => Err(error),
-        Access::ReadOnly => {
-            log::error!("{error}; showing the state before it");
-            Ok(())
-        }
-    }
+/// Returns how many records continue a position without a gap, or `None` if the journal contradicts it.
+pub(super) fn continues(disk: &Arc<Disk>, position: Position) -> Option<u64> {
+    let replayed = replay(disk, position).ok()?;
+    replayed.lost.is_none().then_some(replayed.records)
 }
 
 impl Replayed {
+    /// Refuses to write to a volume that lost records; reading what was before them does no harm.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::LostRecords`].
+    pub(super) fn refuse_lost(&self, access: Access) -> Result<(), MetaError> {
+        let Some((missing, found)) = self.lost else {
+            return Ok(());
+        };
+        let error = MetaError::LostRecords { missing, found };
+        match access {
+            Access::ReadWrite => Err(error),
+            Access::ReadOnly => {
+                log::error!("{error}; showing the state before it");
+                Ok(())
+            }
+        }
+    }
+
     fn take(&mut self, placed: Placed) -> Result<(), MetaError> {
         self.bytes = self.bytes.saturating_add(placed.bytes);
         if self.bytes > MAX_REPLAYED_BYTES {

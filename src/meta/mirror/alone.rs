@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use super::open::find;
 use super::{Front, Mirror};
 use crate::format::MemberIndex;
+use crate::meta::disk::Disk;
 
 impl Mirror {
     /// Opens one copy by itself. Nothing is ever written to it.
@@ -85,6 +86,11 @@ impl Mirror {
         Ok(())
     }
 
+    /// Returns the members' files.
+    pub(in crate::meta) fn disk(&self) -> &Arc<Disk> {
+        &self.disk
+    }
+
     /// Returns where a member's copy is.
     pub(in crate::meta) fn path(&self, member: MemberIndex) -> String {
         format!("{}/{}", self.disk.members().path(member), self.name)
@@ -96,7 +102,7 @@ impl Mirror {
     }
 
     /// Returns whether something may have been written since the copies were opened.
-    pub(super) fn has_begun(&self) -> bool {
+    pub(in crate::meta) fn has_begun(&self) -> bool {
         self.claims.lock().is_none()
     }
 }

@@ -80,6 +80,11 @@ impl Mirror {
         };
         found.retain(|found| counts(found, &newest));
         let oldest = found.iter().map(|found| found.head.sequence).min();
+        let is_other = |head: &Head| {
+            head.sequence == newest.sequence
+                && (&head.db_header, head.db_bytes) != (&newest.db_header, newest.db_bytes)
+        };
+        let is_disputed = found.iter().any(|found| is_other(&found.head));
         let copies = found.into_iter().map(|found| found.copy).collect();
         let front = Front {
             db_header: newest.db_header,
@@ -89,6 +94,7 @@ impl Mirror {
         // `begin` syncs what was read before a head says so.
         mirror.io.get_mut().durable_sequence = oldest.unwrap_or(newest.durable);
         mirror.io.get_mut().named = newest.copies;
+        *mirror.disputed.get_mut() = is_disputed;
         *mirror.suspended.get_mut() = true;
         Ok(Arc::new(mirror))
     }

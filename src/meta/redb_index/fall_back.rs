@@ -11,9 +11,11 @@ use parking_lot::MutexGuard;
 
 use super::{Contained, RedbIndex, carried_in, open_db, position_in};
 use crate::format::MemberIndex;
+use crate::format::journal::StripeData;
 use crate::meta::MetaError;
 use crate::meta::index::{Index, Position};
 use crate::meta::mirror::Mirror;
+use crate::meta::replay::continues;
 
 /// Memory for pages of a copy that is tried, in bytes.
 const TRIAL_CACHE_BYTES: usize = 4 << 20;
@@ -52,6 +54,18 @@ impl RedbIndex {
         }
     }
 
+    /// Returns the stripe data given with the last commit. Copies that differ in that or in their position are tried one
+    /// by one before: what comes out is what the journal continues.
+    pub(in crate::meta) fn agreed_carried(&self) -> Result<Vec<StripeData>, MetaError> {
+        let stripe_bytes = self.mirror.stripe_bytes();
+        let carried = self.carried(stripe_bytes)?;
+        if !self.mirror.is_disputed() {
+            return Ok(carried);
+        }
+        self.settle_dispute();
+        self.carried(stripe_bytes)
+    }
+
     fn fall_back(&self) -> Result<(), MetaError> {
         let mut db = self.db.write();
         self.replace_view(None);
@@ -62,10 +76,16 @@ impl RedbIndex {
         let (mut sound, mut damaged) = (Vec::new(), Vec::new());
         for member in self.mirror.members() {
             match self.try_copy(member) {
-                Ok(()) => sound.push(member),
+                Ok(position) => sound.push((member, position)),
                 Err(error) => damaged.push((self.mirror.path(member), error)),
             }
         }
+        let contradicted = self.leave_contradicted(&mut sound);
+        damaged.extend(contradicted.into_iter().map(|member| {
+            let error = MetaError::poisoned("the journal does not continue it");
+            (self.mirror.path(member), error)
+        }));
+        let mut sound: Vec<MemberIndex> = sound.into_iter().map(|(member, _)| member).collect();
         for (path, error) in &damaged {
             log::warn!("{path}: this copy of the index is damaged: {error}");
         }
@@ -93,8 +113,38 @@ impl RedbIndex {
         Ok(())
     }
 
-    /// Reads all of one copy, and verifies it.
-    fn try_copy(&self, member: MemberIndex) -> Result<(), MetaError> {
+    /// Takes those copies out whose positions the journal contradicts, unless it contradicts all.
+    ///
+    /// Where it continues several, those count from which on it has the most records: changes that a copy has already
+    /// do no harm when they are made again, and a position that is too high would lose what was acknowledged. Among
+    /// copies of one position the first counts, whose head is the newest: nothing tells a forged one then.
+    fn leave_contradicted(&self, sound: &mut Vec<(MemberIndex, Position)>) -> Vec<MemberIndex> {
+        let is_one = |pair: &[(_, Position)]| pair[0].1 == pair[1].1;
+        // Later on, the journal is that of this mount.
+        if self.mirror.has_begun() || sound.windows(2).all(is_one) {
+            return Vec::new();
+        }
+        let continued: Vec<_> = sound
+            .iter()
+            .map(|(_, position)| continues(self.mirror.disk(), *position))
+            .collect();
+        let Some(most) = continued.iter().flatten().max().copied() else {
+            return Vec::new();
+        };
+        let mut contradicted = Vec::new();
+        let mut continued = continued.into_iter();
+        sound.retain(|(member, _)| {
+            let is_right = continued.next().flatten() == Some(most);
+            if !is_right {
+                contradicted.push(*member);
+            }
+            is_right
+        });
+        contradicted
+    }
+
+    /// Reads all of one copy, and verifies it. Returns its position.
+    fn try_copy(&self, member: MemberIndex) -> Result<Position, MetaError> {
         let Some(mirror) = self.mirror.alone(member) else {
             return Err(MetaError::poisoned("it has no head"));
         };
@@ -102,14 +152,16 @@ impl RedbIndex {
     }
 }
 
-fn try_alone(mirror: &Arc<Mirror>) -> Result<(), MetaError> {
+fn try_alone(mirror: &Arc<Mirror>) -> Result<Position, MetaError> {
     let mut db: Contained = open_db(mirror, TRIAL_CACHE_BYTES)?;
     let verified = db.verify();
     verified.map_err(MetaError::poisoned)?;
-    if position_in(Some(&db))? == Position::default() {
+    let position = position_in(Some(&db))?;
+    if position == Position::default() {
         return Err(MetaError::poisoned("it was never committed to"));
     }
     carried_in(Some(&db), mirror.stripe_bytes())?;
     super::walk_records(&db)?;
-    db.close().map_err(MetaError::poisoned)
+    db.close().map_err(MetaError::poisoned)?;
+    Ok(position)
 }
