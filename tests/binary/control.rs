@@ -26,6 +26,12 @@ struct UserMount {
     device: Option<File>,
 }
 
+/// Returns a user for a test, with whom no other test, and no other run of the tests, has anything to do.
+fn test_user(number: u32) -> u32 {
+    assert!(number < 10);
+    100_000 + std::process::id() * 10 + number
+}
+
 impl UserMount {
     /// Each test has a user of its own.
     fn new(user: u32) -> Self {
@@ -43,6 +49,8 @@ impl UserMount {
         fs::create_dir(&mountpoint).expect("it is there, and the superuser may");
         chown(&mountpoint, Some(user), Some(user)).expect("it is there, and the superuser may");
         let session = PathBuf::from(format!("/run/user/{user}"));
+        // A run that was killed can have had the same process number.
+        drop(fs::remove_dir_all(&session));
         fs::create_dir_all(session.join("cauchyfs")).expect("it is there, and the superuser may");
         for directory in [&session, &session.join("cauchyfs")] {
             fs::set_permissions(directory, fs::Permissions::from_mode(0o700))
@@ -174,7 +182,7 @@ fn a_users_link_to_a_socket_of_the_superuser_leads_no_command_there() {
     let volume = TestVolume::create(Shape::FOUR_TWO, 512);
     volume.mount();
     fs::write(volume.path("f"), "as it was").unwrap();
-    let theirs = UserMount::new(64_101);
+    let theirs = UserMount::new(test_user(1));
     symlink(volume.control_socket(), theirs.socket()).unwrap();
     for arguments in [
         &["status", text(&theirs.mountpoint)] as &[&str],
@@ -200,7 +208,7 @@ fn the_superuser_removes_nothing_from_the_directory_of_a_user_whose_daemon_is_de
     if skip_mounts() {
         return;
     }
-    let mut theirs = UserMount::with_options(64_102, ",allow_other");
+    let mut theirs = UserMount::with_options(test_user(2), ",allow_other");
     // Nothing serves it any more, and the superuser may see that.
     theirs.device = None;
     drop(std::os::unix::net::UnixListener::bind(theirs.socket()).unwrap());
@@ -217,7 +225,7 @@ fn a_daemon_that_another_user_fakes_reaches_neither_the_terminal_nor_another_mou
     if skip_mounts() {
         return;
     }
-    let mut theirs = UserMount::new(64_103);
+    let mut theirs = UserMount::new(test_user(3));
     let forged = r#"{"failed":{"fault":"Environment","message":"a\u001b[2J\ncauchyfs: forged","advice":"\u202eb\n"}}"#;
     theirs.fake_daemon(forged);
     let output = run(CAUCHYFS, &["status", text(&theirs.mountpoint)]);
@@ -225,7 +233,7 @@ fn a_daemon_that_another_user_fakes_reaches_neither_the_terminal_nor_another_mou
     let expected = "cauchyfs: a\\u{1b}[2J\\ncauchyfs: forged\n  \\u{202e}b\\n\n";
     assert_eq!(said(&output), expected);
     // What it says is not what is so.
-    let mut liar = UserMount::new(64_104);
+    let mut liar = UserMount::new(test_user(4));
     liar.fake_daemon(r#""unmounted""#);
     let output = run(CAUCHYFS, &["unmount", text(&liar.mountpoint)]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -234,7 +242,7 @@ fn a_daemon_that_another_user_fakes_reaches_neither_the_terminal_nor_another_mou
         "{output:?}"
     );
     // Neither is a daemon of another mount one of this.
-    let other = UserMount::new(64_105);
+    let other = UserMount::new(test_user(5));
     symlink(liar.socket(), other.socket()).unwrap();
     let output = run(CAUCHYFS, &["status", text(&other.mountpoint)]);
     assert!(said(&output).contains("is gone"), "{output:?}");
@@ -292,35 +300,38 @@ for request in sys.argv[2:]:
 /// The name that daemons used where there was no runtime directory is easy to guess.
 #[test]
 fn a_name_that_another_user_took_in_tmp_does_not_block_a_mount() {
-    const USER: u32 = 64_106;
     if skip_mounts() {
         return;
     }
-    let squatted = PathBuf::from(format!("/tmp/cauchyfs-{USER}"));
+    let user = test_user(6);
+    let squatted = PathBuf::from(format!("/tmp/cauchyfs-{user}"));
     let made = || {
-        let own = format!("cauchyfs-{USER}-");
+        let own = format!("cauchyfs-{user}-");
         let entries = fs::read_dir("/tmp").unwrap().filter_map(Result::ok);
         let names = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own));
         names.map(|entry| entry.path()).collect::<Vec<_>>()
     };
-    let _clean = scopeguard::guard((), |()| {
+    let clean = || {
         drop(fs::remove_dir_all(&squatted));
         for directory in made() {
             drop(fs::remove_dir_all(directory));
         }
-    });
+    };
+    // A run that was killed can have had the same process number.
+    clean();
+    let _clean = scopeguard::guard((), |()| clean());
     fs::create_dir(&squatted).unwrap();
     let home = tempfile::tempdir().unwrap();
     let at = |name: &str| home.path().join(name);
     copy_program(home.path());
     fs::create_dir(at("mnt")).unwrap();
     for directory in [home.path(), &at("mnt")] {
-        chown(directory, Some(USER), Some(USER)).unwrap();
+        chown(directory, Some(user), Some(user)).unwrap();
     }
     let as_user = |words: &[&str], paths: &[&str]| {
         let mut command = Command::new("setpriv");
         command
-            .args([format!("--reuid={USER}"), format!("--regid={USER}")])
+            .args([format!("--reuid={user}"), format!("--regid={user}")])
             .args(["--clear-groups", text(&at("cauchyfs"))])
             .args(words)
             .args(paths.iter().map(|path| at(path)));
