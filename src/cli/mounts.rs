@@ -137,6 +137,7 @@ fn ask(entry: &MountEntry, request: &Request) -> Option<Answer> {
     let found = control::find_peer(&entry.mountpoint, Some(entry), patience);
     let asked = found.and_then(|peer| match peer {
         Peer::Daemon(daemon) => control::ask(daemon, request).map(Some),
+        Peer::OtherVersion(failure) => Err(failure),
         Peer::Remains(_) | Peer::None => Ok(None),
     });
     match asked {

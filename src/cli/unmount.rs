@@ -48,6 +48,8 @@ pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
     // A daemon may be flushing still although its mount was taken away with umount(8).
     let daemon = match (find_peer(&mountpoint, entry.as_ref())?, &entry) {
         (Peer::Daemon(daemon), _) => daemon,
+        (Peer::OtherVersion(_), Some(entry)) => return clear_outdated(entry, arguments.lazy),
+        (Peer::OtherVersion(failure), None) => return Err(failure),
         (Peer::Remains(pid), Some(entry)) => return clear_remains(entry, pid),
         (Peer::None, Some(entry)) => return clear(entry, arguments.lazy),
         (Peer::Remains(_) | Peer::None, None) => {
@@ -178,16 +180,29 @@ fn clear(entry: &MountEntry, lazy: bool) -> Result<Outcome, Failure> {
         warn(cleared);
         return Ok(Outcome::Done);
     }
-    take_away(
-        entry,
-        if lazy {
-            Unmount::Lazily
-        } else {
-            Unmount::WhenIdle
-        },
-    )?;
+    take_away_from_living(entry, lazy)?;
     warn("the daemon could not be asked, and may still be making the last changes durable");
     Ok(Outcome::Degraded)
+}
+
+/// Takes away a mount whose daemon speaks another version of the control protocol, as after an upgrade. The daemon ends
+/// in good order, and does not say when.
+fn clear_outdated(entry: &MountEntry, lazy: bool) -> Result<Outcome, Failure> {
+    take_away_from_living(entry, lazy)?;
+    warn(
+        "the daemon is of another version, and may still be making the last changes durable; its log says when it is \
+         done",
+    );
+    Ok(Outcome::Degraded)
+}
+
+fn take_away_from_living(entry: &MountEntry, lazy: bool) -> Result<(), Failure> {
+    let how = if lazy {
+        Unmount::Lazily
+    } else {
+        Unmount::WhenIdle
+    };
+    take_away(entry, how)
 }
 
 /// Takes away a mount whose daemon has ended, of which something hangs that keeps the process.

@@ -16,6 +16,9 @@ use crate::support::{
     CAUCHYFS, Shape, TestVolume, copy_program, must, run, said, skip_mounts, text,
 };
 
+/// In the place of an answer: the daemon is of a version that hangs up on a request it does not know.
+const VERSION_1: &str = "version 1";
+
 /// A user of whom nothing is known but the number, with a mount and a runtime directory.
 struct UserMount {
     user: u32,
@@ -101,7 +104,8 @@ impl UserMount {
         lines.find(|line| line.contains(&place))
     }
 
-    /// Starts a process of the user that says it is the daemon, and answers every request with `answer`.
+    /// Starts a process of the user that says it is the daemon, and answers every request with `answer`. With
+    /// [`VERSION_1`], it hangs up instead.
     fn fake_daemon(&mut self, answer: &str) {
         const SCRIPT: &str = "\
 import json, socket, sys
@@ -115,7 +119,9 @@ while True:
     lines = client.makefile('rwb')
     try:
         for line in lines:
-            if b'identify' in line:
+            if answer == 'version 1':
+                client.shutdown(socket.SHUT_RDWR)
+            elif b'identify' in line:
                 mount = {'volume': 'v', 'device': device, 'mountpoint': mountpoint}
                 lines.write(json.dumps({'identity': mount}).encode() + b'\\n')
             else:
@@ -246,6 +252,22 @@ fn a_daemon_that_another_user_fakes_reaches_neither_the_terminal_nor_another_mou
     symlink(liar.socket(), other.socket()).unwrap();
     let output = run(CAUCHYFS, &["status", text(&other.mountpoint)]);
     assert!(said(&output).contains("is gone"), "{output:?}");
+}
+
+#[test]
+fn a_mount_whose_daemon_is_of_another_version_can_be_taken_away() {
+    if skip_mounts() {
+        return;
+    }
+    for options in [&[] as &[&str], &["--lazy"]] {
+        let mut theirs = UserMount::new(test_user(9));
+        theirs.fake_daemon(VERSION_1);
+        let arguments = [&["unmount"], options, &[text(&theirs.mountpoint)]].concat();
+        let output = run(CAUCHYFS, &arguments);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        assert!(said(&output).contains("another version"), "{output:?}");
+        assert_eq!(theirs.line_of_the_table(), None);
+    }
 }
 
 #[test]

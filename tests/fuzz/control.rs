@@ -223,13 +223,15 @@ fn serve(listener: &UnixListener, real: &Path, heard: &Heard, stop: &AtomicBool,
 /// Lies to every command `rounds` times, then to the daemon as often, and returns what they did that they may not do.
 pub(crate) fn judge(arena: &Arena, base: &Base, seed: u64, rounds: u64) -> Vec<String> {
     let mut offences = Vec::new();
-    let daemon = arena.mount(&base.image).expect("a sound volume is mounted");
-    let Some(socket) = socket_of(daemon.pid) else {
-        panic!("the daemon listens on no socket in a directory");
+    let mount = || {
+        let daemon = arena.mount(&base.image).expect("a sound volume is mounted");
+        let socket = socket_of(daemon.pid).expect("the daemon listens in a directory");
+        (daemon, socket)
     };
-    let real = socket.with_file_name("real");
+    let (mut daemon, mut socket) = mount();
     let heard = Heard::default();
     for round in 0..rounds {
+        let real = socket.with_file_name("real");
         fs::rename(&socket, &real).unwrap();
         let listener = UnixListener::bind(&socket).unwrap();
         fs::set_permissions(&socket, fs::metadata(&real).unwrap().permissions()).unwrap();
@@ -248,7 +250,17 @@ pub(crate) fn judge(arena: &Arena, base: &Base, seed: u64, rounds: u64) -> Vec<S
             "few commands came to the proxy: {ends:?}"
         );
         offences.extend(ends.iter().flat_map(Ended::offences));
-        fs::rename(&real, &socket).unwrap();
+        if arena.is_mounted() {
+            fs::rename(&real, &socket).unwrap();
+        } else {
+            // `unmount` takes the mount of a daemon away that claims to be of another version.
+            let unmounted = ends.last().and_then(Ended::code);
+            if unmounted != Some(3) {
+                offences.push(format!("DAEMON: the mount is gone: {ends:?}"));
+            }
+            offences.extend(daemon.wait().offences());
+            (daemon, socket) = mount();
+        }
         bother(&socket, &heard, seed ^ round << 16);
         let ended = arena.command(&["status", "MOUNT"]);
         if !matches!(ended.code(), Some(0 | 3)) {

@@ -363,7 +363,7 @@ impl Arena {
         ended.wait()
     }
 
-    fn is_mounted(&self) -> bool {
+    pub(crate) fn is_mounted(&self) -> bool {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let mountpoint = self.mountpoint.to_str().unwrap();
         mounts

@@ -17,9 +17,6 @@ use crate::cli::in_time::ask_each;
 use crate::cli::report::Report;
 use crate::fuse::mountinfo::{self, MountEntry};
 
-/// How long the directories of another user, which may lie on anything, may take to be searched.
-const SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// Processes that are asked whether they serve a mount.
 const MOST_ASKED: usize = 8;
 
@@ -31,6 +28,8 @@ const MOST_SAID: usize = 4096;
 pub(in crate::cli) enum Peer {
     /// A daemon, to be asked.
     Daemon(Connection),
+    /// A daemon that speaks another version of the protocol, and what to say of it.
+    OtherVersion(Failure),
     /// The remains of one that has ended and yet keeps the mount: it answers nothing any more.
     Remains(Pid),
     /// None.
@@ -90,7 +89,8 @@ pub(in crate::cli) fn find_peer(
     };
     let limits = Limits::of_identity(patience);
     let find = move |_: &Path| search(&Places::of(user), &target, &limits);
-    let mut found = ask_each(&[mountpoint.to_owned()], SEARCH_TIMEOUT, find);
+    // The user's directories may lie on anything, and get as much time again.
+    let mut found = ask_each(&[mountpoint.to_owned()], 2 * patience, find);
     found.pop().flatten().unwrap_or_else(|| {
         Err(Failure::environment(format!(
             "the directories of user {user} do not answer, in one of which is the socket of the daemon of {shown}"
@@ -103,16 +103,21 @@ pub(in crate::cli) fn find_peer(
 pub(super) fn search(places: &Places, target: &Target, limits: &Limits) -> Result<Peer, Failure> {
     let stem = file_stem(&target.mountpoint);
     let patience = limits.answer.unwrap_or(ANSWER_TIMEOUT);
-    let (mut asked, mut remains, mut doubt) = (0, None, None);
-    for directory in places.existing() {
+    let (mut asked, mut remains, mut other, mut doubt) = (0, None, None, None);
+    'places: for directory in places.existing() {
         for name in directory.sockets_of(&stem) {
             // One to which nothing listens, or that is no socket of the user, is none.
             let connected = directory.open_socket(&name, target.user);
             let connected = connected.and_then(|socket| socket.connect(patience));
             let stream = match connected {
                 Ok(stream) => stream,
+                // As expensive as one that takes connections and says nothing.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     doubt = Some(silent(&error));
+                    asked += 1;
+                    if asked >= MOST_ASKED {
+                        break 'places;
+                    }
                     continue;
                 }
                 Err(error) => {
@@ -122,20 +127,22 @@ pub(super) fn search(places: &Places, target: &Target, limits: &Limits) -> Resul
             };
             asked += 1;
             if asked > MOST_ASKED {
-                break;
+                break 'places;
             }
             match question(stream, target, limits) {
                 Ok(Peer::None) => {}
                 Ok(Peer::Remains(pid)) => remains = Some(pid),
+                Ok(Peer::OtherVersion(failure)) => other = Some(failure),
                 Ok(daemon @ Peer::Daemon(_)) => return Ok(daemon),
                 Err(failure) => doubt = Some(failure),
             }
         }
     }
-    match (doubt, remains) {
-        (Some(failure), _) => Err(failure),
-        (None, Some(pid)) => Ok(Peer::Remains(pid)),
-        (None, None) => Ok(Peer::None),
+    match (other, doubt, remains) {
+        (Some(failure), ..) => Ok(Peer::OtherVersion(failure)),
+        (None, Some(failure), _) => Err(failure),
+        (None, None, Some(pid)) => Ok(Peer::Remains(pid)),
+        (None, None, None) => Ok(Peer::None),
     }
 }
 
@@ -167,20 +174,24 @@ fn question(stream: UnixStream, target: &Target, limits: &Limits) -> Result<Peer
                 is_own,
             }))
         }
-        Ok(Answer::Refused(refusal @ Refusal::Version { .. })) => Err(refused(&refusal)),
+        Ok(Answer::Refused(refusal @ Refusal::Version { .. })) => {
+            Ok(Peer::OtherVersion(refused(&refusal)))
+        }
         // Another mount's, or one that is not mounted yet.
         Ok(Answer::Identity(_) | Answer::Refused(_)) => Ok(Peer::None),
         Ok(_) => Err(Failure::environment(
             "the daemon did not say which mount it serves",
         )),
         // Its process has ended, or is about to.
-        Err(_) if departure.wait(Duration::ZERO)?.is_none() => Ok(Peer::None),
+        Err(_) if departure.has_ended(Duration::ZERO) => Ok(Peer::None),
         Err(_) if departure.is_under_way() => {
             let pid = departure.wait(BRIEF_TIMEOUT)?;
             Ok(pid.map_or(Peer::None, Peer::Remains))
         }
         // Daemons of version 1 hang up on what they do not know.
-        Err(error) if is_hangup(&error) => Err(of_another_version("an older version")),
+        Err(error) if is_hangup(&error) => {
+            Ok(Peer::OtherVersion(of_another_version("an older version")))
+        }
         Err(error) => Err(silent(&error)),
     }
 }
@@ -247,9 +258,8 @@ pub(super) fn ask_within(
         ..
     } = connection;
     let envelope = Envelope::new(Some(identity), request.clone());
-    let is_gone = || matches!(departure.wait(BRIEF_TIMEOUT), Ok(None));
     let unanswered = |error: io::Error| {
-        if is_hangup(&error) && is_gone() {
+        if is_hangup(&error) && departure.has_ended(BRIEF_TIMEOUT) {
             return Failure::environment("the daemon was gone before it answered")
                 .advise("mount the volume again; the log says why it ended, unless it was killed");
         }
@@ -385,6 +395,7 @@ pub(in crate::cli) fn live_report(
 fn connect_to(mountpoint: &Path, entry: &MountEntry) -> Result<Connection, Failure> {
     match find_peer(mountpoint, Some(entry), ANSWER_TIMEOUT)? {
         Peer::Daemon(connection) => Ok(connection),
+        Peer::OtherVersion(failure) => Err(failure),
         Peer::Remains(_) | Peer::None => {
             let shown = mountpoint.display();
             Err(

@@ -47,7 +47,13 @@ impl Departure {
         self.0.as_ref().is_some_and(has_no_memory)
     }
 
-    /// Waits for at most `patience`; returns the process if it is still there then.
+    /// Waits for at most `patience`, and says whether the process is surely gone. Systems without descriptors of
+    /// processes, as before Linux 5.3, cannot say.
+    pub(super) fn has_ended(&self, patience: Duration) -> bool {
+        self.0.is_some() && matches!(self.wait(patience), Ok(None))
+    }
+
+    /// Waits for at most `patience`; returns the process if it is known to be there still.
     ///
     /// # Errors
     ///
@@ -63,5 +69,17 @@ impl Departure {
             Ok(_) => Ok(None),
             Err(error) => Err(Failure::environment(io::Error::from(error))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_of_which_nothing_is_known_is_not_gone() {
+        assert!(!Departure(None).has_ended(Duration::ZERO));
+        let (_end, own) = UnixStream::pair().unwrap();
+        assert!(!Departure::of(&own).has_ended(Duration::ZERO));
     }
 }
