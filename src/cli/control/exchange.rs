@@ -31,6 +31,9 @@ const MOST_VALUES: usize = 1 << 20;
 /// The most progress reports before an answer; a daemon that sends four a second gets there in a month.
 const MOST_PROGRESS: u64 = 10_000_000;
 
+/// The most empty lines before an answer; a daemon that sends one a second gets there in eleven days.
+const MOST_SIGNS: u64 = 1_000_000;
+
 /// How many bytes are sent or read at once.
 const CHUNK: usize = 64 << 10;
 
@@ -45,6 +48,8 @@ pub(super) struct Limits {
     pub(super) bytes: usize,
     /// The most progress reports.
     pub(super) progress: u64,
+    /// The most empty lines, each of which extends the time for a line, and none that for the answer.
+    pub(super) signs: u64,
 }
 
 impl Limits {
@@ -55,11 +60,18 @@ impl Limits {
             answer: Some(TOTAL_TIMEOUT),
             bytes: MOST_ANSWER_BYTES,
             progress: 0,
+            signs: MOST_SIGNS,
         };
         match request {
             Request::Identify => Self::of_identity(ANSWER_TIMEOUT),
+            // Answered without a look at anything. Commands ask every mount, also those of users who mean no good.
             Request::Membership => Self {
                 line: Some(BRIEF_TIMEOUT),
+                answer: Some(BRIEF_TIMEOUT),
+                ..bounded
+            },
+            Request::Directories => Self {
+                answer: Some(ANSWER_TIMEOUT),
                 ..bounded
             },
             Request::Status => Self {
@@ -77,8 +89,7 @@ impl Limits {
                 answer: (!is_own).then_some(TOTAL_TIMEOUT),
                 ..bounded
             },
-            Request::Directories
-            | Request::Rebuild { .. }
+            Request::Rebuild { .. }
             | Request::Join { .. }
             | Request::Remove { .. }
             | Request::RebuildProgress { .. } => bounded,
@@ -92,6 +103,7 @@ impl Limits {
             answer: Some(patience),
             bytes: MOST_ANSWER_BYTES,
             progress: 0,
+            signs: MOST_SIGNS,
         }
     }
 }
@@ -100,15 +112,20 @@ impl Limits {
 #[derive(Debug)]
 pub(super) struct Lines {
     stream: UnixStream,
-    /// What arrived after the last line.
-    rest: Vec<u8>,
+    /// Bytes that arrived; those before `start` belong to lines that were returned.
+    arrived: Vec<u8>,
+    start: usize,
+    /// Room for what is read at once; none before the first read.
+    chunk: Vec<u8>,
 }
 
 impl Lines {
     pub(super) fn of(stream: UnixStream) -> Self {
         Self {
             stream,
-            rest: Vec::new(),
+            arrived: Vec::new(),
+            start: 0,
+            chunk: Vec::new(),
         }
     }
 
@@ -125,17 +142,17 @@ impl Lines {
         is_over: impl Fn() -> bool,
     ) -> io::Result<Vec<u8>> {
         let mut seen = 0;
-        let mut chunk = vec![0; CHUNK];
         loop {
-            let end = self.rest[seen..].iter().position(|&byte| byte == b'\n');
+            let unread = &self.arrived[self.start..];
+            let end = unread[seen..].iter().position(|&byte| byte == b'\n');
             if let Some(end) = end.map(|end| seen + end)
                 && end <= most
             {
-                let mut line: Vec<u8> = self.rest.drain(..=end).collect();
-                line.pop();
+                let line = unread[..end].to_vec();
+                self.start += end + 1;
                 return Ok(line);
             }
-            seen = self.rest.len();
+            seen = unread.len();
             if seen > most {
                 let what = format!("it sent a line of more than {most} bytes");
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));
@@ -147,9 +164,12 @@ impl Lines {
             let wait = left.map_or(LOOK_INTERVAL, |left| left.min(LOOK_INTERVAL));
             self.stream
                 .set_read_timeout(Some(wait.max(Duration::from_millis(1))))?;
-            match self.stream.read(&mut chunk) {
+            self.arrived.drain(..self.start);
+            self.start = 0;
+            self.chunk.resize(CHUNK, 0);
+            match self.stream.read(&mut self.chunk) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(read) => self.rest.extend_from_slice(&chunk[..read]),
+                Ok(read) => self.arrived.extend_from_slice(&self.chunk[..read]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_timeout(&error) => {
                     if is_over() {
@@ -209,11 +229,16 @@ pub(super) fn exchange(
     let after = |limit: Option<Duration>| limit.map(|limit| Instant::now() + limit);
     let mut until = after(limits.answer);
     let mut progress_left = limits.progress;
+    let mut signs_left = limits.signs;
     loop {
         let line_until = after(limits.line);
         let earliest = [line_until, until].into_iter().flatten().min();
         let line = lines.next(limits.bytes, earliest, || departure.is_under_way())?;
         if line.trim_ascii().is_empty() {
+            signs_left = signs_left.checked_sub(1).ok_or_else(|| {
+                let what = format!("it sent more than {} empty lines", limits.signs);
+                io::Error::new(io::ErrorKind::InvalidData, what)
+            })?;
             continue;
         }
         match parse(&line)? {

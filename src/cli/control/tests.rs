@@ -18,7 +18,7 @@ use super::file_stem;
 use super::places::{Places, Spot};
 use super::protocol::{Answer, Envelope, Identity, Refusal, Request};
 use super::server::{Announced, open_in, receive, tell};
-use super::{ControlSocket, Peer};
+use super::{ANSWER_TIMEOUT, BRIEF_TIMEOUT, ControlSocket, Peer};
 use crate::cli::failure::Failure;
 use crate::fuse::mount::Place;
 use crate::fuse::mountinfo::{self, MountEntry};
@@ -463,6 +463,67 @@ fn progress_reports_are_taken_from_a_scrub_alone_and_not_without_end() {
     let limits = Limits::of(&Request::Status, false);
     assert_eq!(limits.progress, 0);
     assert_refused(home.ask(&Request::Status, &limits), "more progress reports");
+}
+
+#[test]
+fn empty_lines_are_not_taken_without_end() {
+    let home = Home::new();
+    home.lie(|stream| flood(stream, &[b'\n'; 1 << 10]));
+    let some = Limits {
+        signs: 10_000,
+        ..limits()
+    };
+    assert_refused(
+        home.ask(&Request::Status, &some),
+        "more than 10000 empty lines",
+    );
+    // Those that are few, and longer than what is read at once, do no harm.
+    let home = Home::new();
+    home.lie(|stream| {
+        let mut stream = stream;
+        stream.write_all(&[b'\n'; 100_000]).unwrap();
+        tell(stream, &Answer::Directories(vec!["/a".into()])).unwrap();
+    });
+    let answer = home.ask(&Request::Directories, &limits());
+    assert_eq!(answer.unwrap(), Answer::Directories(vec!["/a".into()]));
+}
+
+#[test]
+fn what_every_mount_is_asked_may_take_no_longer_for_signs_of_life() {
+    for is_own in [false, true] {
+        let limits = Limits::of(&Request::Membership, is_own);
+        assert_eq!(limits.answer, Some(BRIEF_TIMEOUT));
+        let limits = Limits::of(&Request::Directories, is_own);
+        assert_eq!(limits.answer, Some(ANSWER_TIMEOUT));
+    }
+}
+
+/// Processes that take no connections take as much time as those that say nothing.
+#[test]
+fn sockets_that_take_no_connections_are_tried_in_small_number() {
+    let home = Home::new();
+    let mut full = Vec::new();
+    for number in 0..20 {
+        let name = format!("{}-{number:02}.sock", file_stem(&home.entry.mountpoint));
+        let path = home.directory().join(name);
+        let socket = rustix::net::socket(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::STREAM,
+            None,
+        );
+        let socket = socket.unwrap();
+        let address = rustix::net::SocketAddrUnix::new(&path).unwrap();
+        rustix::net::bind(&socket, &address).unwrap();
+        rustix::net::listen(&socket, 0).unwrap();
+        full.push((UnixStream::connect(&path).unwrap(), socket));
+    }
+    // A daemon whose name comes after all of theirs.
+    home.lie(|_| {});
+    let brief = Limits::of_identity(Duration::from_millis(5));
+    let found = search(&home.places(), &home.target(), &brief);
+    let failure = found.expect_err("the eighth is the last");
+    assert!(failure.message.contains("does not answer"), "{failure:?}");
+    drop(full);
 }
 
 #[test]
