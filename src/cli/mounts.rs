@@ -4,8 +4,10 @@
 //! not, whatever volume they are of. But whoever mounts these to write to them makes a second half of the
 //! volume, with writes that the first lacks, and one of the two has to be given up some day.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -16,28 +18,68 @@ use super::volume::{MEMBER_TIMEOUT, survey};
 use crate::fuse::mountinfo::{self, MountEntry};
 use crate::store::DirStore;
 
-/// Returns the running mount that uses one of `directories`, if any.
+/// Time in which daemons have to answer which members they are without. Those that take longer are not counted.
+const MEMBERSHIP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A directory that is locked, and the users for whom the processes run that have it locked; none if that is unknown.
+#[derive(Clone, Debug)]
+struct Locked {
+    path: PathBuf,
+    users: Vec<u32>,
+}
+
+impl Locked {
+    /// Says whether a daemon of `user` may have it locked. Where the process is unknown, our own user may.
+    fn may_be_of(&self, user: Option<u32>) -> bool {
+        match (user, self.users.as_slice()) {
+            (Some(user), []) => user == own_user(),
+            (Some(user), users) => users.contains(&user),
+            (None, _) => false,
+        }
+    }
+}
+
+/// Says whether to believe a daemon of `user` that uses `directories`: it names one of `locked`, and none
+/// that a process of another user has locked.
+fn is_believed(user: Option<u32>, directories: &[PathBuf], locked: &[Locked]) -> bool {
+    let mut named = locked
+        .iter()
+        .filter(|locked| directories.contains(&locked.path))
+        .peekable();
+    named.peek().is_some() && named.all(|locked| locked.may_be_of(user))
+}
+
+fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Returns the running mount that uses one of `directories`, if any. A daemon counts only if its user has the lock.
 pub(super) fn mount_using(
     directories: &Directories,
     member_timeout: Duration,
 ) -> Option<MountEntry> {
-    let may_be_locked = |path: &Path| DirStore::open(path).is_ok_and(|store| store.may_be_locked());
+    let users_of = |path: &Path| {
+        let store = DirStore::open(path).ok()?;
+        store.may_be_locked().then(|| store.lock_users())
+    };
     let present = &directories.present;
     let asked = directories
         .silent
-        .ask_each(present, member_timeout, may_be_locked);
-    let locked = present.iter().zip(asked);
-    let locked: Vec<PathBuf> = locked
-        .filter(|(_, is_locked)| *is_locked == Some(true))
-        .map(|(path, _)| path.clone())
-        .collect();
-    if locked.is_empty() {
-        // No daemon needs to be asked, of which one may hang.
-        return None;
-    }
-    find(move |entry| match ask(entry, &Request::Directories)? {
-        Answer::Directories(used) => used.iter().any(|used| locked.contains(used)).then_some(()),
-        _ => None,
+        .ask_each(present, member_timeout, users_of);
+    let locked = present.iter().zip(asked).filter_map(|(path, users)| {
+        let (path, users) = (path.clone(), users.flatten()?);
+        Some(Locked { path, users })
+    });
+    let locked: Vec<Locked> = locked.collect();
+    // No other daemon is asked, of which one may hang.
+    let may_use = |entry: &MountEntry| locked.iter().any(|lock| lock.may_be_of(entry.user()));
+    let entries = all_of_ours().filter(may_use).collect();
+    // A daemon may first have to be found, and then to answer.
+    find(entries, 2 * ANSWER_TIMEOUT, move |entry| {
+        match ask(entry, &Request::Directories)? {
+            Answer::Directories(used) => is_believed(entry.user(), &used, &locked).then_some(()),
+            _ => None,
+        }
     })
     .map(|(entry, ())| entry)
 }
@@ -61,7 +103,8 @@ pub(super) fn refuse_mounted(directories: &Directories) -> Result<(), Failure> {
 }
 
 /// Refuses to mount directories apart from the rest of their volume, where that is mounted without them.
-/// It cannot be known of mounts of other users, of other machines, and of such as begin at the same moment.
+/// It cannot be known of other machines, and of mounts that begin at the same moment. A daemon counts only if its user
+/// is our own, the superuser, or the owner of one of the directories: no other user can hold up or prevent a mount.
 ///
 /// # Errors
 ///
@@ -73,18 +116,27 @@ pub(super) fn refuse_other_half(
     if all_of_ours().next().is_none() {
         return Ok(());
     }
+    let concerned = users_concerned(directories, member_timeout);
+    let entries: Vec<MountEntry> = all_of_ours()
+        .filter(|entry| entry.user().is_some_and(|user| concerned.contains(&user)))
+        .collect();
+    if entries.is_empty() {
+        return Ok(());
+    }
     // What is wrong with them is said by whoever opens them.
     let Ok(given) = survey(directories, member_timeout) else {
         return Ok(());
     };
     let ids: Vec<String> = given.present().map(|member| member.id.clone()).collect();
     let volume = given.volume.clone();
-    let found = find(move |entry| match ask(entry, &Request::Membership)? {
-        Answer::Membership(other) if other.writable && other.volume == volume => {
-            let mut away = other.away.into_iter();
-            away.find(|absent| ids.contains(&absent.id))
+    let found = find(entries, MEMBERSHIP_TIMEOUT, move |entry| {
+        match ask(entry, &Request::Membership)? {
+            Answer::Membership(other) if other.writable && other.volume == volume => {
+                let mut away = other.away.into_iter();
+                away.find(|absent| ids.contains(&absent.id))
+            }
+            _ => None,
         }
-        _ => None,
     });
     let Some((entry, absent)) = found else {
         return Ok(());
@@ -107,12 +159,24 @@ fn all_of_ours() -> impl Iterator<Item = MountEntry> {
     mounts.into_iter().filter(MountEntry::is_ours)
 }
 
-/// Asks all mounts at once, and returns the first of which `ask` returns something.
+/// Returns the users whose daemons may say that they have the volume of `directories` mounted.
+fn users_concerned(directories: &Directories, member_timeout: Duration) -> Vec<u32> {
+    let owner = |path: &Path| fs::metadata(path).ok().map(|found| found.uid());
+    let owners = directories
+        .silent
+        .ask_each(&directories.present, member_timeout, owner);
+    let owners = owners.into_iter().flatten().flatten();
+    owners.chain([own_user(), 0]).collect()
+}
+
+/// Asks mounts all at once, and returns the first of which `ask` returns something within `patience`.
 fn find<T: Send + 'static>(
+    entries: Vec<MountEntry>,
+    patience: Duration,
     ask: impl Fn(&MountEntry) -> Option<T> + Clone + Send + 'static,
 ) -> Option<(MountEntry, T)> {
     let (sender, answers) = channel();
-    for entry in all_of_ours() {
+    for entry in entries {
         let (ask, sender) = (ask.clone(), sender.clone());
         let work = move || {
             if let Some(found) = ask(&entry) {
@@ -125,7 +189,14 @@ fn find<T: Send + 'static>(
         }
     }
     drop(sender);
-    answers.recv().ok()
+    match answers.recv_timeout(patience) {
+        Ok(found) => Some(found),
+        Err(RecvTimeoutError::Disconnected) => None,
+        Err(RecvTimeoutError::Timeout) => {
+            log::warn!("a mount does not answer within {patience:?}, and is left out");
+            None
+        }
+    }
 }
 
 /// Asks the daemon of a mount; one that is gone, or is not for this user to ask, has nothing to say.
@@ -147,5 +218,51 @@ fn ask(entry: &MountEntry, request: &Request) -> Option<Answer> {
             log::debug!("the daemon of {shown}: {}", failure.message);
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STRANGER: u32 = 4_000_000;
+    const OWNER: u32 = 4_000_001;
+
+    fn locked(path: &str, users: &[u32]) -> Locked {
+        Locked {
+            path: path.into(),
+            users: users.to_vec(),
+        }
+    }
+
+    #[test]
+    fn a_daemon_is_believed_only_if_its_user_has_the_lock_of_all_that_it_names() {
+        let used = ["/a", "/b"].map(PathBuf::from);
+        let is_believed = |user: u32, locked: &[Locked]| is_believed(Some(user), &used, locked);
+        let theirs = [locked("/a", &[OWNER]), locked("/b", &[OWNER, 0])];
+        assert!(is_believed(OWNER, &theirs));
+        assert!(!is_believed(STRANGER, &theirs));
+        assert!(!is_believed(0, &theirs));
+        // It does not name what is asked about.
+        assert!(!is_believed(OWNER, &[locked("/c", &[OWNER])]));
+        assert!(!is_believed(OWNER, &[]));
+        // Where the process that has the lock is unknown, our own daemon can be it.
+        let unknown = [locked("/a", &[])];
+        assert!(is_believed(own_user(), &unknown));
+        assert!(!is_believed(STRANGER, &unknown));
+    }
+
+    #[test]
+    fn daemons_that_never_answer_are_waited_for_no_longer_than_the_limit() {
+        let some = mountinfo::mounts().unwrap().into_iter().take(3).collect();
+        let (stop, hang) = channel::<()>();
+        let hang = std::sync::Arc::new(std::sync::Mutex::new(hang));
+        let found = find(some, Duration::from_millis(50), move |_| {
+            // Until the other end is gone.
+            hang.lock().unwrap().recv().unwrap_err();
+            Some(())
+        });
+        assert!(found.is_none(), "{found:?}");
+        drop(stop);
     }
 }

@@ -255,6 +255,53 @@ fn a_daemon_that_another_user_fakes_reaches_neither_the_terminal_nor_another_mou
 }
 
 #[test]
+fn a_daemon_of_another_user_cannot_claim_directories_of_which_it_has_no_lock() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    let member = &volume.members[0];
+    let mut theirs = UserMount::new(test_user(7));
+    theirs.fake_daemon(&serde_json::json!({ "directories": [member] }).to_string());
+    // Some process has the lock, of which no mount is there to be asked.
+    let locked = File::open(member).unwrap();
+    rustix::fs::flock(&locked, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let output = run(CAUCHYFS, &["status", text(member)]);
+    let words = said(&output);
+    assert!(!words.contains(text(&theirs.mountpoint)), "{words}");
+    assert!(words.contains("in use"), "{words}");
+    drop(locked);
+    // The daemon that has them is found beside it.
+    volume.mount();
+    let (report, code) = volume.status_of(&[member]);
+    assert_eq!((&report["mounted"], code), (&true.into(), 0), "{report}");
+    volume.unmount();
+}
+
+#[test]
+fn a_daemon_of_another_user_cannot_prevent_a_mount_by_a_claim_to_the_volume() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    let all: Vec<_> = volume.members.iter().collect();
+    let (report, _) = volume.status_of(&all);
+    let mut theirs = UserMount::new(test_user(8));
+    let away = serde_json::json!({ "index": 0, "id": report["members"][0]["id"] });
+    let claim = serde_json::json!({
+        "membership": { "volume": report["volume"], "writable": true, "away": [away] }
+    });
+    theirs.fake_daemon(&claim.to_string());
+    volume.mount();
+    volume.unmount();
+    // The owner of a directory may have mounted the rest of the volume.
+    chown(&volume.members[0], Some(theirs.user), None).unwrap();
+    let output = volume.try_mount(&[0, 1, 2, 3, 4, 5], &["--trust-members"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(said(&output).contains("without member 0"), "{output:?}");
+}
+
+#[test]
 fn a_mount_whose_daemon_is_of_another_version_can_be_taken_away() {
     if skip_mounts() {
         return;

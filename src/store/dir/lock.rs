@@ -60,6 +60,20 @@ impl DirStore {
             .any(|file| try_one(file).is_err())
     }
 
+    /// Returns the users for whom the processes were started that hold one of its locks, as far as they may use the
+    /// directory at all. Empty if no process is known, which may be one of another machine or container.
+    #[must_use]
+    pub fn lock_users(&self) -> Vec<u32> {
+        let directory = self.tree.reopen().ok();
+        let file = self.tree.open_file(LOCK_FILE, OFlags::RDONLY).ok();
+        let files = [directory, file];
+        let holders = files.iter().flatten().flat_map(holders::of);
+        let users = holders.filter_map(holders::user_of);
+        users
+            .filter(|user| self.tree.rule().may_use(*user))
+            .collect()
+    }
+
     /// Locks the directory. In order to write, it is closed to other users first, if it belongs to this one.
     pub(super) fn take_lock(&self, hold: Hold) -> Result<StoreLock, StoreError> {
         let failed = |failed: Failed| self.failed("lock", "directory")(failed);

@@ -193,8 +193,13 @@ fn a_directory_may_be_locked_only_while_somebody_has_its_lock() {
         assert!(!other.may_be_locked());
         let held = store.lock(hold).expect("nobody has it");
         assert!(other.may_be_locked(), "{hold:?}");
+        let users = other.lock_users();
+        let own = rustix::process::getuid().as_raw();
+        assert!(users.contains(&own), "{hold:?}: {users:?}");
+        assert!(users.iter().all(|user| *user == own), "{hold:?}: {users:?}");
         drop(held);
         assert!(!other.may_be_locked());
+        assert!(other.lock_users().is_empty(), "{hold:?}");
     }
 }
 
