@@ -8,9 +8,10 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
+use std::iter;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use uuid::Uuid;
 
+use crate::cli::in_time::ask_each;
 use crate::fuse::walk;
 
 /// The end of a socket's name.
@@ -43,8 +45,10 @@ const REMOTE: [u32; 7] = [
 #[derive(Clone, Debug)]
 pub(super) struct Places {
     pub(super) user: u32,
-    /// Directories with a fixed name, the best first.
+    /// Directories with a fixed name on local filesystems, the best first.
     pub(super) spots: Vec<Spot>,
+    /// A lookup of the directory below the home of a user. Both the lookup and the home can hang.
+    pub(super) home: fn(u32) -> Option<Spot>,
     /// A directory in which all users can make directories, for a user who has no other.
     pub(super) shared: Option<PathBuf>,
 }
@@ -65,27 +69,32 @@ impl Places {
             return Self {
                 user,
                 spots: vec![spot("/run".into(), "cauchyfs")],
+                home: |_| None,
                 shared: None,
             };
         }
-        let session = spot(format!("/run/user/{user}").into(), "cauchyfs");
-        let home = User::from_uid(Uid::from_raw(user)).ok().flatten();
-        let home = home.map(|user| spot(user.dir, ".local/state/cauchyfs"));
         Self {
             user,
-            spots: [session].into_iter().chain(home).collect(),
+            spots: vec![spot(format!("/run/user/{user}").into(), "cauchyfs")],
+            home: spot_in_home,
             shared: Some("/tmp".into()),
         }
     }
 
-    /// Opens those that exist and that only their user can write to.
-    pub(super) fn existing(&self) -> Vec<RuntimeDirectory> {
-        let fixed = self.spots.iter().filter_map(|spot| {
-            spot.open()
+    /// Opens, one after the other, those that exist and that only their user can write to. The home, which can hang, is
+    /// the last.
+    pub(super) fn existing(&self) -> impl Iterator<Item = RuntimeDirectory> {
+        let open = |spot: &Spot| {
+            let opened = spot.open();
+            opened
                 .and_then(|directory| directory.checked(self.user))
                 .ok()
-        });
-        fixed.chain(self.existing_shared()).collect()
+        };
+        let fixed = self.spots.iter().filter_map(open);
+        let shared = iter::once_with(|| self.existing_shared()).flatten();
+        let home = iter::once_with(|| (self.home)(self.user)).flatten();
+        let home = home.filter_map(move |spot| open(&spot));
+        fixed.chain(shared).chain(home)
     }
 
     fn existing_shared(&self) -> Vec<RuntimeDirectory> {
@@ -115,12 +124,16 @@ impl Places {
     }
 
     /// Opens our own directory, the best that can be had, and makes it if need be. What lies below `mountpoint` will be
-    /// hidden by the mount.
+    /// hidden by the mount. A home that does not answer within `patience` is left out.
     ///
     /// # Errors
     ///
     /// If there is none.
-    pub(super) fn open_or_make(&self, mountpoint: &Path) -> io::Result<RuntimeDirectory> {
+    pub(super) fn open_or_make(
+        &self,
+        mountpoint: &Path,
+        patience: Duration,
+    ) -> io::Result<RuntimeDirectory> {
         let mut failures = Vec::new();
         for spot in &self.spots {
             match spot.make(self.user, mountpoint) {
@@ -130,6 +143,11 @@ impl Places {
                 }
             }
         }
+        match self.make_in_home(mountpoint, patience) {
+            Some(Ok(directory)) => return Ok(directory),
+            Some(Err(error)) => failures.push(format!("the home: {error}")),
+            None => {}
+        }
         if let Some(shared) = &self.shared {
             match self.make_shared(mountpoint) {
                 Ok(directory) => return Ok(directory),
@@ -137,6 +155,18 @@ impl Places {
             }
         }
         Err(io::Error::other(failures.join("; ")))
+    }
+
+    fn make_in_home(
+        &self,
+        mountpoint: &Path,
+        patience: Duration,
+    ) -> Option<io::Result<RuntimeDirectory>> {
+        let (user, home) = (self.user, self.home);
+        let make = move |mountpoint: &Path| Some(home(user)?.make(user, mountpoint));
+        let mut answers = ask_each(&[mountpoint.to_owned()], patience, make);
+        let silent = || Some(Err(io::ErrorKind::TimedOut.into()));
+        answers.pop().flatten().unwrap_or_else(silent)
     }
 
     /// Opens our directory in the shared one, or makes one whose name another user cannot have taken before.
@@ -154,6 +184,15 @@ impl Places {
         };
         directory.checked(self.user)?.seen_from_outside(mountpoint)
     }
+}
+
+/// Returns the directory for sockets below the home of a user.
+fn spot_in_home(user: u32) -> Option<Spot> {
+    let user = User::from_uid(Uid::from_raw(user)).ok().flatten()?;
+    Some(Spot {
+        base: user.dir,
+        below: ".local/state/cauchyfs",
+    })
 }
 
 impl Spot {
@@ -276,7 +315,7 @@ impl RuntimeDirectory {
     /// Returns a path to a file here that is short enough for a socket.
     pub(super) fn short_path(&self, name: &str) -> PathBuf {
         let path = self.path.join(name);
-        if SocketAddrUnix::new(&path).is_ok() {
+        if SocketAddr::from_pathname(&path).is_ok() {
             return path;
         }
         PathBuf::from(format!("/proc/self/fd/{}/{name}", self.handle.as_raw_fd()))

@@ -17,6 +17,7 @@ use super::file_stem;
 use super::places::{Places, RuntimeDirectory};
 use super::protocol::{Answer, Envelope, Identity, Refusal, Request, VERSION, Versioned};
 use crate::cli::failure::Failure;
+use crate::cli::in_time::ask_each;
 use crate::fuse::mount::Place;
 
 /// How long a client may do nothing while it takes a piece of its answer.
@@ -94,7 +95,7 @@ impl Drop for SocketFile {
 ///
 /// If there is none that nobody else can write to.
 pub(in crate::cli) fn own_directory(mountpoint: &Path) -> io::Result<PathBuf> {
-    let directory = own_places().open_or_make(mountpoint)?;
+    let directory = own_places().open_or_make(mountpoint, BRIEF_TIMEOUT)?;
     Ok(directory.path().to_owned())
 }
 
@@ -111,17 +112,18 @@ pub(in crate::cli) fn open(
     mountpoint: &Path,
     volume: String,
 ) -> io::Result<(ControlSocket, SocketFile)> {
-    open_in(&own_places(), mountpoint, volume)
+    open_in(&own_places(), mountpoint, volume, BRIEF_TIMEOUT)
 }
 
-/// The same in given places.
+/// The same in given places, of which those that do not answer within `patience` are left out.
 pub(super) fn open_in(
     places: &Places,
     mountpoint: &Path,
     volume: String,
+    patience: Duration,
 ) -> io::Result<(ControlSocket, SocketFile)> {
-    clear_in(places, mountpoint);
-    let directory = places.open_or_make(mountpoint)?;
+    clear_in(places, mountpoint, patience);
+    let directory = places.open_or_make(mountpoint, patience)?;
     // No other user can have made a link to it before.
     let name = format!("{}-{}.sock", file_stem(mountpoint), Uuid::new_v4().simple());
     let path = directory.short_path(&name);
@@ -143,10 +145,17 @@ pub(super) fn open_in(
 
 /// Removes the sockets that daemons of ours left at `mountpoint` when they died.
 pub(in crate::cli) fn clear(mountpoint: &Path) {
-    clear_in(&own_places(), mountpoint);
+    clear_in(&own_places(), mountpoint, BRIEF_TIMEOUT);
 }
 
-fn clear_in(places: &Places, mountpoint: &Path) {
+/// Clears places one after the other, and waits no longer than `patience`. The rest stays for the next time.
+fn clear_in(places: &Places, mountpoint: &Path, patience: Duration) {
+    let places = places.clone();
+    let clear = move |mountpoint: &Path| clear_each(&places, mountpoint);
+    ask_each(&[mountpoint.to_owned()], patience, clear);
+}
+
+fn clear_each(places: &Places, mountpoint: &Path) {
     let stem = file_stem(mountpoint);
     for directory in places.existing() {
         for name in directory.sockets_of(&stem) {

@@ -2,6 +2,8 @@
 
 #![expect(clippy::print_stderr, reason = "tests say what they leave out")]
 
+mod places;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -75,6 +77,7 @@ impl Home {
                 base: self.base.path().to_owned(),
                 below: "cauchyfs",
             }],
+            home: |_| None,
             shared: None,
         }
     }
@@ -99,8 +102,13 @@ impl Home {
 
     /// Starts a real daemon's end, which answers a request for the directories.
     fn serve(&self) {
-        let (socket, file) =
-            open_in(&self.places(), &self.entry.mountpoint, "volume".to_owned()).unwrap();
+        let (socket, file) = open_in(
+            &self.places(),
+            &self.entry.mountpoint,
+            "volume".to_owned(),
+            LONG,
+        )
+        .unwrap();
         socket.announced().announce(&Place::of(&self.entry));
         // It stays as long as the test runs.
         std::mem::forget(file);
@@ -481,7 +489,7 @@ fn empty_lines_are_not_taken_without_end() {
     let home = Home::new();
     home.lie(|stream| {
         let mut stream = stream;
-        stream.write_all(&[b'\n'; 100_000]).unwrap();
+        stream.write_all(&vec![b'\n'; 100_000]).unwrap();
         tell(stream, &Answer::Directories(vec!["/a".into()])).unwrap();
     });
     let answer = home.ask(&Request::Directories, &limits());
@@ -546,120 +554,4 @@ fn a_long_message_of_a_daemon_is_cut() {
     let failure = home.ask(&Request::Status, &limits).expect_err("it failed");
     assert!(failure.message.chars().count() < 5000);
     assert!(failure.message.ends_with("ü…"));
-}
-
-#[test]
-fn a_name_that_another_user_took_in_the_shared_directory_is_in_no_ones_way() {
-    let shared = tempfile::tempdir().unwrap();
-    let own = own_user();
-    let places = Places {
-        user: own,
-        spots: vec![Spot {
-            base: shared.path().join("no home"),
-            below: "cauchyfs",
-        }],
-        shared: Some(shared.path().to_owned()),
-    };
-    let squatted = shared.path().join(format!("cauchyfs-{own}"));
-    fs::create_dir(&squatted).unwrap();
-    set_mode(&squatted, 0o777);
-    fs::write(shared.path().join(format!("cauchyfs-{own}-file")), "").unwrap();
-    symlink("/etc", shared.path().join(format!("cauchyfs-{own}-link"))).unwrap();
-    let mountpoint = Path::new("/mnt/x");
-    let made = places.open_or_make(mountpoint).unwrap();
-    assert!(made.path().starts_with(shared.path()));
-    let bits = fs::metadata(made.path()).unwrap().permissions().mode();
-    assert_eq!(bits & 0o7777, 0o700);
-    let again = places.open_or_make(mountpoint).unwrap();
-    assert_eq!(again.path(), made.path(), "one is enough");
-    let existing = places.existing();
-    assert_eq!(existing.len(), 1, "{existing:?}");
-    assert_eq!(fs::read_dir(&squatted).unwrap().count(), 0);
-}
-
-#[test]
-fn a_directory_below_the_home_is_made_unless_the_mount_would_hide_it() {
-    let home = tempfile::tempdir().unwrap();
-    let base = fs::canonicalize(home.path()).unwrap();
-    let places = Places {
-        user: own_user(),
-        spots: vec![Spot {
-            base: base.clone(),
-            below: ".local/state/cauchyfs",
-        }],
-        shared: None,
-    };
-    for hiding in [&base, &base.join(".local")] {
-        let refused = places.open_or_make(hiding).expect_err("it is hidden");
-        assert!(refused.to_string().contains("hide"), "{refused}");
-    }
-    let made = places.open_or_make(&base.join("mnt")).unwrap();
-    assert_eq!(made.path(), base.join(".local/state/cauchyfs"));
-    // A link in the place of a part of the path is not followed, not even by its owner.
-    fs::rename(base.join(".local"), base.join("moved")).unwrap();
-    symlink("moved", base.join(".local")).unwrap();
-    assert!(places.open_or_make(Path::new("/mnt/x")).is_err());
-    assert!(places.existing().is_empty());
-}
-
-#[test]
-fn the_names_of_two_sockets_differ_and_the_socket_of_a_dead_daemon_goes_with_the_next_mount() {
-    let home = Home::new();
-    let mountpoint = &home.entry.mountpoint;
-    let names = || {
-        let entries = fs::read_dir(home.directory()).unwrap();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.collect::<Vec<String>>()
-    };
-    let (dead, file) = open_in(&home.places(), mountpoint, "volume".to_owned()).unwrap();
-    let first = names();
-    assert_eq!(first.len(), 1);
-    assert!(first[0].starts_with(&file_stem(mountpoint)), "{first:?}");
-    // It dies without removing its name.
-    drop(dead);
-    std::mem::forget(file);
-    let bystander = home.directory().join("0123456789abcdef-other.sock");
-    drop(UnixListener::bind(&bystander).unwrap());
-    let (alive, file) = open_in(&home.places(), mountpoint, "volume".to_owned()).unwrap();
-    let second = names();
-    assert_eq!(second.len(), 2, "{second:?}");
-    assert!(!second.contains(&first[0]), "{second:?}");
-    // One that lives stays, also if another is mounted above it.
-    let (_above, above) = open_in(&home.places(), mountpoint, "volume".to_owned()).unwrap();
-    assert_eq!(names().len(), 3);
-    drop((above, file, alive));
-    assert_eq!(names().len(), 1);
-    assert!(bystander.exists());
-}
-
-#[test]
-fn a_socket_is_reached_below_a_directory_with_a_long_path() {
-    let home = Home::new();
-    let long = home.directory().join("d".repeat(120));
-    fs::create_dir(&long).unwrap();
-    set_mode(&long, 0o700);
-    let places = Places {
-        spots: vec![Spot {
-            base: long,
-            below: "cauchyfs",
-        }],
-        ..home.places()
-    };
-    let (socket, _file) = open_in(&places, &home.entry.mountpoint, "volume".to_owned()).unwrap();
-    socket.announced().announce(&Place::of(&home.entry));
-    answer_all(socket);
-    let found = search(&places, &home.target(), &limits());
-    assert!(matches!(found, Ok(Peer::Daemon(_))), "{found:?}");
-}
-
-#[test]
-fn names_of_files_are_short_and_differ_with_the_mountpoint() {
-    let (one, other) = (
-        file_stem(Path::new("/mnt/a")),
-        file_stem(Path::new("/mnt/b")),
-    );
-    assert_ne!(one, other);
-    assert_eq!(one.len(), 16);
-    // Stable over builds: commands of a newer version find older daemons.
-    assert_eq!(file_stem(Path::new("")), "cbf29ce484222325");
 }
