@@ -26,11 +26,25 @@ pub(super) fn of(file: &impl AsFd) -> Vec<u32> {
     }
 }
 
-/// Returns the user for whom a process was started, who may be another than the one with whose rights it runs.
+/// Returns the user for whom a process was started, who may be another than the one with whose rights it runs. Returns
+/// nothing where that is hidden from this process.
 pub(super) fn user_of(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    users.split_whitespace().next()?.parse().ok()
+    let user = users.split_whitespace().next()?.parse().ok()?;
+    let mapped = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
+    is_told(user, &mapped, overflow.trim().parse().ok()).then_some(user)
+}
+
+/// Says whether a number stands for one user. In a user namespace that does not map all users, `overflow` stands for
+/// every one that is not mapped.
+fn is_told(user: u32, mapped: &str, overflow: Option<u32>) -> bool {
+    let counts = mapped
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2));
+    let count: u64 = counts.filter_map(|count| count.parse::<u64>().ok()).sum();
+    count >= u64::from(u32::MAX) || overflow.is_some_and(|overflow| user != overflow)
 }
 
 /// Names a process that has a lock.
@@ -108,6 +122,16 @@ mod tests {
             None
         );
         assert_eq!(holder("3: FLOCK"), None);
+    }
+
+    #[test]
+    fn a_user_who_is_not_mapped_is_not_told() {
+        let everyone = "         0          0 4294967295\n";
+        let some = "         0       1000          1\n         1     100000      65536\n";
+        assert!(is_told(65534, everyone, Some(65534)));
+        assert!(is_told(1000, some, Some(65534)));
+        assert!(!is_told(65534, some, Some(65534)));
+        assert!(!is_told(1000, "", None));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! The lock file is closed to other users, so none of them can lock it. The directory is locked as well, since the file
 //! can be deleted, and because earlier versions lock only the directory in order to read. Any user who may open the
-//! directory can lock it; a lock that only such users hold is ignored. The process table tells whose a lock is.
+//! directory can lock it; a lock that only unrelated users hold is ignored. The process table tells whose a lock is. A
+//! holder whose user it does not tell counts as related, because two daemons would destroy the volume.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -178,7 +179,7 @@ impl DirStore {
                 Err(errno) => return Err(errno.into()),
             }
             let holders = holders::of(file);
-            if self.are_strangers(&holders, file) {
+            if self.are_strangers(&holders, holders::user_of) {
                 return Ok(Attempt::HeldByStrangers);
             }
             if Instant::now() >= deadline {
@@ -190,17 +191,19 @@ impl DirStore {
         }
     }
 
-    /// Says whether none of the processes that hold a lock could use the directory. If none is known, which may be one
-    /// of another machine or container, it counts as one that could, unless the mode lets every user in.
-    fn are_strangers(&self, holders: &[u32], file: &OwnedFd) -> bool {
-        if holders.is_empty() {
-            let everyone = Mode::from_raw_mode(0o004);
-            return Seen::of(file).is_ok_and(|seen| seen.mode.intersects(everyone));
-        }
-        !holders.iter().any(|pid| self.is_kin(*pid))
+    /// Says whether all processes that hold a lock are known to run for users who have nothing to do with the directory.
+    /// `/proc` may hide processes (`hidepid`, a container, a sandbox), and each that is hidden may be a daemon.
+    pub(super) fn are_strangers(
+        &self,
+        holders: &[u32],
+        user_of: impl Fn(u32) -> Option<u32>,
+    ) -> bool {
+        let rule = self.tree.rule();
+        let is_stranger = |pid: &u32| user_of(*pid).is_some_and(|user| !rule.may_use(user));
+        !holders.is_empty() && holders.iter().all(is_stranger)
     }
 
-    /// Says whether a process runs for root, or for a user who has to do with the directory.
+    /// Says whether a process is known to run for a user who has to do with the directory.
     fn is_kin(&self, pid: u32) -> bool {
         holders::user_of(pid).is_some_and(|user| self.tree.rule().may_use(user))
     }

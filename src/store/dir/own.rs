@@ -4,14 +4,22 @@
 //! symbolic link, a fifo, a device, a file that was mounted there, or one of another user. None of these is read,
 //! written or truncated. The rule compares mounts and not device numbers, because overlayfs and btrfs give files other
 //! device numbers than the directory that holds them.
+//!
+//! A network filesystem may give every file to one user of the server's choice, who is not the owner of the directory.
+//! The rule therefore also accepts the owner of the superblock, and the owner that a file of this process's own gets.
 
 use std::fmt;
 use std::os::fd::AsFd;
+use std::sync::OnceLock;
 
 use rustix::fs::{self as sys, AtFlags, FileType, Mode, StatxFlags};
 use rustix::io::Errno;
 
 use super::retry;
+use crate::format::files;
+
+/// Files that every member has, in the order in which they tell the owner of the others.
+const OWNED_AS_ALL: [&str; 2] = [files::SUPERBLOCK, files::LOCK];
 
 /// Mode bits that let others than the owner write. Where a file has an access control list, the bits of the group are
 /// its mask, which limits every entry of the list.
@@ -20,7 +28,8 @@ const WRITABLE_BY_OTHERS: Mode = Mode::from_raw_mode(0o022);
 /// Users whose directories a process takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// Any user: the files must belong to the user who has the directory, to the process's user, or to root.
+    /// Any user: the files must belong to the owner of the directory or of its superblock, to the process's user, or to
+    /// root.
     Anyone,
     /// The process's user alone: everything must belong to that user, and no other may write to it.
     OwnUser,
@@ -101,10 +110,12 @@ impl Seen {
         self.kind != FileType::Symlink && self.mode.intersects(WRITABLE_BY_OTHERS)
     }
 
+    /// Says whether both are seen through one mount. Kernels before 5.8 do not tell, and every file counts as on the
+    /// same one there, because device numbers differ inside one overlayfs or btrfs.
     fn is_on_mount_of(&self, other: &Self) -> bool {
         match (self.mount, other.mount) {
             (Some(mount), Some(other)) => mount == other,
-            _ => self.identity.0 == other.identity.0,
+            _ => true,
         }
     }
 }
@@ -152,18 +163,44 @@ impl fmt::Display for Oddity {
 impl std::error::Error for Oddity {}
 
 /// Rule by which a directory knows its own files.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Rule {
     top: Seen,
     user: u32,
     trust: Trust,
+    /// The owner of the superblock when the directory was opened.
+    owner_of_files: Option<u32>,
+    /// The owner that the filesystem gives to new files, if the rest of the rule would refuse it.
+    owner_of_new_files: OnceLock<u32>,
 }
 
 impl Rule {
-    /// Makes the rule for a directory that was opened.
-    pub(super) fn new(top: Seen, trust: Trust) -> Self {
-        let user = rustix::process::geteuid().as_raw();
-        Self { top, user, trust }
+    /// Makes the rule for a directory that was opened; `named` looks at a name in it.
+    pub(super) fn new(
+        top: Seen,
+        trust: Trust,
+        named: impl Fn(&str) -> Result<Seen, Errno>,
+    ) -> Self {
+        let mut rule = Self {
+            top,
+            user: rustix::process::geteuid().as_raw(),
+            trust,
+            owner_of_files: None,
+            owner_of_new_files: OnceLock::new(),
+        };
+        if trust == Trust::Anyone {
+            let found = OWNED_AS_ALL.into_iter().filter_map(|name| named(name).ok());
+            let mut found = found.filter(|seen| rule.check_file_but_owner(seen).is_ok());
+            rule.owner_of_files = found.next().map(|seen| seen.owner);
+        }
+        rule
+    }
+
+    /// Accepts from now on the owner of a file that this process has just made.
+    pub(super) fn accept_owner_of_new(&self, file: &Seen) {
+        if self.trust == Trust::Anyone && !self.may_own(file.owner) {
+            self.owner_of_new_files.get_or_init(|| file.owner);
+        }
     }
 
     /// Returns the directory as it was when it was opened.
@@ -191,30 +228,41 @@ impl Rule {
 
     /// Returns whether a user may run processes that work on the directory.
     pub(super) fn may_use(&self, user: u32) -> bool {
-        [self.top.owner, self.user, 0].contains(&user)
+        let files = [self.owner_of_files, self.owner_of_new_files.get().copied()];
+        [self.top.owner, self.user, 0].contains(&user) || files.contains(&Some(user))
     }
 
     /// Checks a file under one of the directory's names.
     pub(super) fn check_file(&self, file: &Seen) -> Result<(), Oddity> {
-        self.check(file, FileType::RegularFile)?;
+        self.check_file_but_owner(file)?;
+        self.check_owner(file)
+    }
+
+    /// Checks a subdirectory.
+    pub(super) fn check_directory(&self, directory: &Seen) -> Result<(), Oddity> {
+        self.check_place(directory, FileType::Directory)?;
+        self.check_owner(directory)
+    }
+
+    fn check_file_but_owner(&self, file: &Seen) -> Result<(), Oddity> {
+        self.check_place(file, FileType::RegularFile)?;
         if file.links > 1 {
             return Err(Oddity::Links(file.links));
         }
         Ok(())
     }
 
-    /// Checks a subdirectory.
-    pub(super) fn check_directory(&self, directory: &Seen) -> Result<(), Oddity> {
-        self.check(directory, FileType::Directory)
-    }
-
-    fn check(&self, seen: &Seen, needed: FileType) -> Result<(), Oddity> {
+    fn check_place(&self, seen: &Seen, needed: FileType) -> Result<(), Oddity> {
         if seen.kind != needed {
             return Err(Oddity::Kind { needed });
         }
         if !seen.is_on_mount_of(&self.top) {
             return Err(Oddity::Mounted);
         }
+        Ok(())
+    }
+
+    fn check_owner(&self, seen: &Seen) -> Result<(), Oddity> {
         if !self.may_own(seen.owner) {
             return Err(Oddity::Owner(seen.owner));
         }

@@ -44,7 +44,7 @@ impl Tree {
     pub(super) fn open(path: &Path, trust: Trust) -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let top = retry(|| sys::open(path, flags, sys::Mode::empty()))?;
-        let rule = Rule::new(Seen::of(&top)?, trust);
+        let rule = Rule::new(Seen::of(&top)?, trust, |base| Seen::named(&top, base));
         Ok(Self {
             top: Arc::new(top),
             rule,
@@ -135,6 +135,7 @@ impl Tree {
             }
             opened => opened?,
         };
+        self.rule.accept_owner_of_new(&Seen::of(&file)?);
         // The umask may have taken away more than it had to.
         sys::fchmod(&file, FILE_MODE)?;
         Ok(file)

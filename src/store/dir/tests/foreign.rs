@@ -157,6 +157,116 @@ fn a_file_that_was_mounted_over_is_not_used() {
     assert_eq!(refused, Err(own::Oddity::Mounted));
 }
 
+/// Kernels before 5.8 do not tell mounts, and overlayfs gives files other device numbers than their directory.
+#[test]
+fn a_file_is_used_where_the_kernel_does_not_tell_its_mount() {
+    let (_parent, store) = temporary();
+    store.create("index", 10).expect("a new file");
+    let file = fs::File::open(store.path().join("index")).expect("it is there");
+    let seen = Seen::of(&file).expect("it is open");
+    let (device, inode) = seen.identity;
+    let seen = Seen {
+        identity: (device + 1, inode),
+        mount: None,
+        ..seen
+    };
+    assert_eq!(store.tree.rule().check_file(&seen), Ok(()));
+}
+
+/// A server may give every file to one user (`all_squash`), who is another than the owner of the exported directory.
+#[test]
+fn a_member_is_used_whose_server_gives_all_files_to_a_user_of_its_own() {
+    const OTHER: u32 = 1024;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (parent, store) = temporary();
+    let victim = Victim::new(parent.path());
+    for name in ["superblock", "index", "journal.0", SEGMENT] {
+        store.create(name, 10).expect("a new file");
+    }
+    drop(store.lock(Hold::Exclusive).expect("free"));
+    let path = store.path().to_owned();
+    let give = |name: &str, owner| chown(path.join(name), Some(owner), None).expect("root may");
+    for inside in ["superblock", "index", "lock", "segments", SEGMENT] {
+        give(inside, STRANGER);
+    }
+    give("", OTHER);
+    give("journal.0", 4711);
+    fs::remove_file(path.join("index")).expect("it is there");
+    fs::hard_link(&victim.0, path.join("index")).expect("one filesystem");
+    chown(&victim.0, Some(STRANGER), None).expect("root may");
+    let inode = |name: &str| fs::metadata(path.join(name)).expect("it is there").ino();
+    let lock = inode("lock");
+    for without in ["", "superblock"] {
+        if !without.is_empty() {
+            fs::remove_file(path.join(without)).expect("it is there");
+        }
+        let store = DirStore::open_trusting(&path, Trust::Anyone).expect("it is there");
+        assert_eq!(store.open_len(SEGMENT).expect("a file"), 10);
+        drop(store.lock(Hold::Exclusive).expect("free"));
+        assert_eq!(inode("lock"), lock, "the lock file is not replaced");
+        // Neither a third user nor another name is accepted with it.
+        for name in ["journal.0", "index"] {
+            assert_eq!(kind_of(store.open_len(name)), StoreErrorKind::Foreign);
+            assert_eq!(kind_of(store.truncate(name, 0)), StoreErrorKind::Foreign);
+        }
+        victim.assert_untouched();
+    }
+    assert!(untrusted(&path).is_some(), "root's daemon refuses it");
+}
+
+#[test]
+fn files_are_used_whose_owner_the_server_chose_when_they_were_made() {
+    use rustix::thread::set_thread_res_uid;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (parent, store) = temporary();
+    for path in [parent.path(), store.path()] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).expect("ours");
+    }
+    // The rule was made for root. This thread makes files of another user, as a server does.
+    let made = std::thread::spawn(move || {
+        let user = rustix::process::Uid::from_raw(STRANGER);
+        set_thread_res_uid(None, user, None).expect("root may");
+        drop(store.lock(Hold::Exclusive).expect("free"));
+        store.create(SEGMENT, 10).expect("a new file");
+        let owner = fs::metadata(store.path().join("segments")).expect("it is there");
+        assert_eq!(owner.uid(), STRANGER);
+        store.open_len(SEGMENT).expect("a file")
+    });
+    assert_eq!(made.join().expect("no panic"), 10);
+}
+
+#[test]
+fn a_lock_is_ignored_only_if_all_its_holders_are_known_to_be_strangers() {
+    let (_parent, store) = temporary();
+    let own = store.tree.rule().top().owner;
+    let user_of = |pid: u32| match pid {
+        1 => Some(STRANGER),
+        2 => Some(own),
+        3 => Some(0),
+        _ => None,
+    };
+    for (holders, expected) in [
+        (&[1][..], true),
+        (&[1, 1], true),
+        (&[2], false),
+        (&[3], false),
+        // Another process may be hidden from this one, and so may all of them.
+        (&[4], false),
+        (&[1, 4], false),
+        (&[], false),
+    ] {
+        assert_eq!(
+            store.are_strangers(holders, user_of),
+            expected,
+            "{holders:?}"
+        );
+    }
+}
+
 #[test]
 fn new_files_and_directories_are_for_their_user_alone() {
     let (_parent, store) = temporary();
