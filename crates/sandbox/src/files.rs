@@ -95,16 +95,33 @@ impl Grant {
 ///
 /// A second call restricts further; it widens nothing.
 ///
+/// The first version of Landlock (Linux 5.13 to 5.18) denies every hard link between two directories. The thread stays
+/// unrestricted there if a grant is [`Access::Fill`], because the files of a volume may have such links.
+///
 /// # Errors
 ///
 /// If the kernel has Landlock and refuses a rule.
 pub fn restrict_to(grants: Vec<Grant>) -> io::Result<Option<Missing>> {
+    restrict_with(grants, offers(AccessFs::Refer))
+}
+
+fn restrict_with(grants: Vec<Grant>, offers_links: bool) -> io::Result<Option<Missing>> {
+    let fills = |grant: &Grant| grant.rights.contains(AccessFs::MakeSym);
+    if !offers_links && offers(AccessFs::Execute) && grants.iter().any(fills) {
+        return Ok(Some(Missing::LandlockWithLinks));
+    }
     let status = enforce(grants).map_err(io::Error::other)?;
     Ok(match status {
         RulesetStatus::FullyEnforced => None,
         RulesetStatus::PartiallyEnforced => Some(Missing::NewerLandlock),
         RulesetStatus::NotEnforced => Some(Missing::Landlock),
     })
+}
+
+/// Says whether the running kernel can restrict a right.
+fn offers(right: AccessFs) -> bool {
+    let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    ruleset.handle_access(right).is_ok()
 }
 
 fn enforce(grants: Vec<Grant>) -> Result<RulesetStatus, RulesetError> {
@@ -121,4 +138,36 @@ fn enforce(grants: Vec<Grant>) -> Result<RulesetStatus, RulesetError> {
         .add_rules(rules)?
         .restrict_self()?;
     Ok(status.ruleset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Landlock without [`AccessFs::Refer`] would deny links between directories even if no rule is about them.
+    #[test]
+    fn no_thread_that_makes_links_is_restricted_where_landlock_would_deny_them() {
+        if !offers(AccessFs::Refer) {
+            println!("skipped: {}", Missing::NewerLandlock);
+            return;
+        }
+        let home = std::env::temp_dir();
+        let restricted = |access, offers_links| {
+            let grant = Grant::new(&home, access).expect("it is there");
+            std::thread::spawn(move || {
+                let missing = restrict_with(vec![grant], offers_links).expect("sound rules");
+                (missing, std::fs::File::open("/proc/self/stat").is_ok())
+            })
+            .join()
+            .expect("no panic")
+        };
+        for access in [Access::Fill, Access::FillWithDevices] {
+            let unrestricted = (Some(Missing::LandlockWithLinks), true);
+            assert_eq!(restricted(access, false), unrestricted, "{access:?}");
+            assert!(!restricted(access, true).1, "{access:?}");
+        }
+        for access in [Access::Read, Access::Change] {
+            assert!(!restricted(access, false).1, "{access:?}");
+        }
+    }
 }

@@ -28,6 +28,11 @@ pub enum Missing {
     /// Landlock is of an older version than the rules ask for.
     #[error("Landlock of this kernel is old and enforces only some of the rules")]
     NewerLandlock,
+    /// Landlock of this version denies all hard links between directories, which the command has to make.
+    #[error(
+        "Landlock of this kernel denies hard links between directories, so the files that can be opened are not restricted"
+    )]
+    LandlockWithLinks,
     /// seccomp is not built in, is refused by the container, or is not to be had on this kind of machine.
     #[error("seccomp is not to be had here, so system calls are not restricted")]
     Seccomp,
