@@ -130,6 +130,14 @@ struct First {
     left: u32,
 }
 
+/// Outcome of an attempt to give a name to an inode that has been copied.
+enum Link {
+    /// The name leads to the copy.
+    Made,
+    /// The inode has to be copied; so many of its names are still to come.
+    Left(u32),
+}
+
 /// A directory that was made and is being filled.
 struct Unfinished {
     path: Vec<u8>,
@@ -309,37 +317,50 @@ impl<'a> Extraction<'a> {
             }
             return Ok(());
         }
-        if self.link(path, attr.ino)? {
-            return Ok(());
-        }
+        let left = match self.link(path, attr)? {
+            Link::Made => return Ok(()),
+            Link::Left(names) => names,
+        };
         let Some(made) = self.make(path, attr)? else {
             return Ok(());
         };
         self.files += 1;
-        if attr.links > 1 {
+        if left > 0 {
             let stat = made.stat().map_err(|error| self.unwritable(path, &error))?;
             let first = First {
                 path: path.clone(),
                 identity: Identity::of(&stat),
-                left: attr.links - 1,
+                left,
             };
             self.linked.insert(attr.ino, first);
         }
         Ok(self.finish(path, &made, attr)?)
     }
 
-    /// Gives an inode that has been copied another name; says whether it has been.
-    fn link(&mut self, path: &[u8], ino: Ino) -> Result<bool, Failure> {
-        let Some(first) = self.linked.get_mut(&ino) else {
-            return Ok(false);
+    /// Gives an inode that has been copied another name. Where the target takes no such link, the inode is copied once
+    /// more, and the names that follow are linked to the new copy.
+    fn link(&mut self, path: &[u8], attr: &Attr) -> Result<Link, Failure> {
+        let Some(first) = self.linked.get_mut(&attr.ino) else {
+            return Ok(Link::Left(attr.links.saturating_sub(1)));
         };
         let linked = self.target.link(&first.path, first.identity, path);
         first.left -= 1;
-        if first.left == 0 {
-            self.linked.remove(&ino);
+        let (left, original) = (first.left, place(&self.out, &first.path));
+        if left == 0 {
+            self.linked.remove(&attr.ino);
         }
-        linked.map_err(|error| self.unwritable(path, &error))?;
-        Ok(true)
+        match linked {
+            Ok(()) => Ok(Link::Made),
+            Err(error) if takes_no_link(&error) => {
+                self.changed += 1;
+                let shown = place(&self.out, path);
+                warn(format_args!(
+                    "{shown} is a copy of its own, and no hard link to {original}: {error}"
+                ));
+                Ok(Link::Left(left))
+            }
+            Err(error) => Err(self.unwritable(path, &error)),
+        }
     }
 
     /// Makes anything but a directory; a device may be left out.
@@ -515,6 +536,10 @@ impl<'a> Extraction<'a> {
                 self.left_out.attributes += 1;
                 continue;
             }
+            if is_privileged(name) && !self.superuser {
+                self.left_out.attributes_of_root += 1;
+                continue;
+            }
             if !self.superuser && !name.starts_with(b"user.") {
                 continue;
             }
@@ -537,6 +562,12 @@ impl<'a> Extraction<'a> {
         }
         Ok(())
     }
+}
+
+/// Says whether a filesystem, or the kernel, refuses a hard link where it would take a file: the two directories count
+/// as apart, or the file has the most names that it may have.
+fn takes_no_link(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EXDEV | libc::EMLINK))
 }
 
 /// Returns a path in OUT as a terminal may show it.

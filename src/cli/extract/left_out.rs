@@ -12,6 +12,8 @@ pub(super) struct LeftOut {
     pub(super) devices: u64,
     /// Extended attributes, file capabilities among them.
     pub(super) attributes: u64,
+    /// The same, where they were asked for by a user who cannot set them.
+    pub(super) attributes_of_root: u64,
 }
 
 impl LeftOut {
@@ -22,16 +24,24 @@ impl LeftOut {
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = [
+        let unasked = [
             (self.set_ids, "setuid or setgid mode"),
             (self.devices, "device"),
             (self.attributes, "privileged attribute"),
         ];
-        let parts = parts.into_iter().filter(|(count, _)| *count > 0);
-        let parts: Vec<String> = parts
-            .map(|(count, what)| format_count(count, what))
-            .collect();
-        write!(f, "left out without --privileged: {}", parts.join(", "))
+        let of_root = [(self.attributes_of_root, "privileged attribute")];
+        let lines = [
+            ("left out without --privileged", &unasked[..]),
+            ("left out because only root can set them", &of_root[..]),
+        ];
+        let lines = lines.into_iter().filter_map(|(why, parts)| {
+            let parts = parts.iter().filter(|(count, _)| *count > 0);
+            let parts: Vec<String> = parts
+                .map(|(count, what)| format_count(*count, what))
+                .collect();
+            (!parts.is_empty()).then(|| format!("{why}: {}", parts.join(", ")))
+        });
+        f.write_str(&lines.collect::<Vec<_>>().join("\n"))
     }
 }
 

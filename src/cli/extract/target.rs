@@ -25,6 +25,9 @@ const STEP_BYTES: usize = 2048;
 /// Opens a directory by a path that neither leaves another directory nor leads through a symlink.
 type OpenBeneath = fn(BorrowedFd<'_>, &[u8]) -> Result<OwnedFd, Errno>;
 
+/// Gives a file another name: `linkat` without following a symlink.
+type LinkAt = fn(BorrowedFd<'_>, &OsStr, BorrowedFd<'_>, &OsStr) -> Result<(), Errno>;
+
 /// How directories below OUT are opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Resolver {
@@ -56,6 +59,7 @@ pub(super) struct Target {
     /// What OUT is if it was made here.
     made: Option<Identity>,
     resolver: Resolver,
+    link_at: LinkAt,
     /// The directory that was opened last: files of one directory follow each other.
     recent: Option<(Vec<u8>, OwnedFd)>,
 }
@@ -93,6 +97,7 @@ impl Target {
             root,
             made,
             resolver: Resolver::Kernel(beneath),
+            link_at,
             recent: None,
         }
     }
@@ -101,6 +106,12 @@ impl Target {
     #[cfg(test)]
     pub(super) fn with_resolver(self, resolver: Resolver) -> Self {
         Self { resolver, ..self }
+    }
+
+    /// Makes hard links in another way.
+    #[cfg(test)]
+    pub(super) fn link_with(&mut self, link_at: LinkAt) {
+        self.link_at = link_at;
     }
 
     /// Makes a directory that only its owner may enter. Returns nothing where there is one: it is used as it is.
@@ -191,6 +202,7 @@ impl Target {
     ///
     /// If it cannot be linked, something has the name, or `first` is something else by now.
     pub(super) fn link(&mut self, first: &[u8], identity: Identity, path: &[u8]) -> io::Result<()> {
+        let link_at = self.link_at;
         let (source, first) = self.parent(first)?;
         let source = source.try_clone_to_owned()?;
         let (parent, name) = self.parent(path)?;
@@ -198,14 +210,7 @@ impl Target {
         if Identity::of(&stat) != identity {
             return Err(replaced());
         }
-        // Without `AT_SYMLINK_FOLLOW`, a symlink itself gets the name.
-        Ok(rustix::fs::linkat(
-            &source,
-            first,
-            parent,
-            name,
-            AtFlags::empty(),
-        )?)
+        Ok(link_at(source.as_fd(), first, parent, name)?)
     }
 
     /// Returns the directory that a path lies in, and the name there.
@@ -271,6 +276,16 @@ fn directory_flags() -> OFlags {
 fn beneath(at: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     rustix::fs::openat2(at, path, directory_flags(), Mode::empty(), resolve)
+}
+
+fn link_at(
+    source: BorrowedFd<'_>,
+    first: &OsStr,
+    parent: BorrowedFd<'_>,
+    name: &OsStr,
+) -> Result<(), Errno> {
+    // Without `AT_SYMLINK_FOLLOW`, a symlink itself gets the name.
+    rustix::fs::linkat(source, first, parent, name, AtFlags::empty())
 }
 
 /// Splits a path between names into parts that a call takes.

@@ -124,9 +124,19 @@ impl Hostile {
 
     /// Extracts, and asserts that all outside OUT stays as it is. Returns the summary.
     fn extract(&self, privileged: bool) -> Result<(String, Outcome), Failure> {
+        self.extract_with(privileged, |_| ())
+    }
+
+    /// The same, after `change` of how it is done.
+    fn extract_with(
+        &self,
+        privileged: bool,
+        change: impl FnOnce(&mut Extraction<'_>),
+    ) -> Result<(String, Outcome), Failure> {
         let before = self.outside();
         let extracted = open_target(&self.out, &[]).and_then(|target| {
             let mut extraction = Extraction::new(&self.fs, self.out.clone(), target, privileged);
+            change(&mut extraction);
             extraction.copy_out(&[])?;
             Ok((extraction.summary(), extraction.outcome()))
         });
@@ -407,4 +417,70 @@ fn hard_links_and_attributes_come_along() {
     let mut value = [0_u8; 16];
     let len = rustix::fs::getxattr(volume.out.join("twin"), "user.a", &mut value[..]);
     assert_eq!(len.map(|len| value[..len].to_vec()), Ok(b"value".to_vec()));
+}
+
+#[test]
+fn a_file_is_copied_where_the_target_takes_no_hard_link() {
+    for refusal in [rustix::io::Errno::XDEV, rustix::io::Errno::MLINK] {
+        let volume = Hostile::new();
+        let (inner, other) = (
+            volume.directory(Ino::ROOT, "inner"),
+            volume.directory(Ino::ROOT, "other"),
+        );
+        let file = volume.file(inner, "file", 0o640);
+        for name in ["one", "two", "three"] {
+            volume.fs.link(file, other, name.as_bytes()).unwrap();
+        }
+        let (summary, outcome) = volume
+            .extract_with(false, |extraction| {
+                extraction.target.link_with(match refusal {
+                    rustix::io::Errno::XDEV => |_, _, _, _| Err(rustix::io::Errno::XDEV),
+                    _ => |_, _, _, _| Err(rustix::io::Errno::MLINK),
+                });
+            })
+            .unwrap();
+        assert_eq!(outcome, Outcome::Degraded, "{summary}");
+        for name in ["inner/file", "other/one", "other/two", "other/three"] {
+            let path = volume.out.join(name);
+            assert_eq!(fs::read(&path).unwrap(), b"content of file", "{name}");
+            let meta = fs::metadata(&path).unwrap();
+            assert_eq!((meta.mode() & 0o7777, meta.nlink()), (0o640, 1), "{name}");
+        }
+    }
+}
+
+#[test]
+fn an_extraction_ends_where_a_hard_link_fails_for_another_reason() {
+    let volume = Hostile::new();
+    let file = volume.file(Ino::ROOT, "file", 0o640);
+    volume.fs.link(file, Ino::ROOT, b"twin").unwrap();
+    let extracted = volume.extract_with(false, |extraction| {
+        extraction
+            .target
+            .link_with(|_, _, _, _| Err(rustix::io::Errno::IO));
+    });
+    assert!(extracted.is_err());
+}
+
+#[test]
+fn attributes_that_only_root_can_set_are_counted_for_other_users() {
+    let volume = Hostile::new();
+    let file = volume.file(Ino::ROOT, "file", 0o755);
+    for name in [&b"security.test"[..], b"trusted.test", b"user.test"] {
+        let key = key::xattr(file, name);
+        volume.put(&[(key, Xattr(b"value".to_vec()).encode())]);
+    }
+    let without = "left out without --privileged: 2 privileged attributes";
+    let of_root = "left out because only root can set them: 2 privileged attributes";
+    for (privileged, expected) in [(false, without), (true, of_root)] {
+        let extracted = volume.extract_with(privileged, |extraction| extraction.superuser = false);
+        let (summary, outcome) = extracted.unwrap();
+        assert_eq!(outcome, Outcome::Degraded, "{summary}");
+        assert_eq!(summary.lines().last(), Some(expected));
+        let path = volume.out.join("file");
+        let mut value = [0_u8; 16];
+        let found = rustix::fs::getxattr(&path, "security.test", &mut value[..]);
+        assert!(found.is_err());
+        fs::remove_file(path).unwrap();
+    }
 }
