@@ -441,6 +441,26 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long to wait between two attempts.
 const BUSY_POLL: Duration = Duration::from_millis(20);
 
+/// Unmounts what a path leads to, lazily, if it is a FUSE mount whose connection is closed; else leaves it.
+///
+/// # Errors
+///
+/// If it is dead and cannot be unmounted.
+pub(super) fn detach_dead(mountpoint: &Path) -> Result<(), MountError> {
+    let looked = rustix::fs::stat(mountpoint);
+    if !looked.is_err_and(|error| matches!(error, Errno::NOTCONN | Errno::CONNABORTED)) {
+        return Ok(());
+    }
+    if !rustix::process::geteuid().is_root() {
+        return unmount_through_helper(mountpoint, Unmount::Lazily);
+    }
+    let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+    rustix::mount::unmount(mountpoint, flags).map_err(|errno| MountError::Stuck {
+        mountpoint: mountpoint.to_owned(),
+        source: errno.into(),
+    })
+}
+
 fn unmount_through_helper(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
     let output = Command::new("fusermount3")
         .arg(match how {

@@ -60,7 +60,17 @@ pub fn serve(
     };
     let adapter = Adapter::new(fs, options).map_err(refused)?;
     let device = mount::mount(mountpoint, &options.flavor)?;
-    let place = Place::on_top(mountpoint).map_err(refused)?;
+    let place = match Place::on_top(mountpoint) {
+        Ok(place) => place,
+        Err(error) => {
+            // Closing the device kills the mount, which then cannot be taken for another one at this place.
+            drop(device);
+            if let Err(stuck) = mount::detach_dead(mountpoint) {
+                log::error!("the mount that could not be found stays: {stuck}");
+            }
+            return Err(refused(error));
+        }
+    };
     let session = start(adapter, device, options).map_err(|error| {
         if let Err(stuck) = place.unmount(Unmount::Lazily) {
             log::error!("the mount that could not be served stays: {stuck}");
