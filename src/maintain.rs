@@ -4,6 +4,7 @@
 //! Every kind of work has a thread of its own, so that one that waits for a hung member does not
 //! keep the others from their work.
 
+use std::io;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -111,64 +112,62 @@ impl Maintain {
     /// are those of the inodes whose extents are moved; `schedule` says what else is to be done. Members
     /// that are away are taken back when they are there, but for those `left_out` on purpose.
     ///
-    /// # Panics
+    /// # Errors
     ///
-    /// If the system gives no threads.
-    #[must_use]
+    /// If the system gives no more threads; those that were started have ended then.
     pub fn start(
         pipeline: &Arc<Pipeline>,
         locks: Arc<dyn InodeLocks>,
         schedule: Schedule,
         left_out: Vec<MemberIndex>,
-    ) -> Self {
+    ) -> io::Result<Self> {
         let stop = Arc::new(Stop::default());
-        let threads = Threads::default();
+        let is_writable = pipeline.members().access() == Access::ReadWrite;
+        let rebuilder = is_writable.then(|| Rebuilder::new(schedule, Arc::clone(&stop)));
+        let maintain = Self {
+            rebuilder: rebuilder.map(Arc::new),
+            stop: Arc::clone(&stop),
+            threads: Threads::default(),
+        };
         let start_waiting = |name, wait: Wait, work: Work| {
             let pipeline = Arc::clone(pipeline);
-            let started = threads.start(name, move || repeat(&pipeline, &*wait, &*work));
-            started.expect("the system gives threads");
+            let work = move || repeat(&pipeline, &*wait, &*work);
+            maintain.threads.start(name, work)
         };
         let start = |name, every, work| {
             let stop = Arc::clone(&stop);
-            start_waiting(name, Box::new(move || stop.sleep(every)), work);
+            start_waiting(name, Box::new(move || stop.sleep(every)), work)
         };
         let probe: Work = Box::new(|pipeline| {
             pipeline.members().probe();
             Ok(())
         });
-        start("probe", PROBE_INTERVAL, probe);
-        let mut rebuilder = None;
-        if pipeline.members().access() == Access::ReadWrite {
-            start("tick", TICK, Box::new(Pipeline::tick));
-            start("reap", REAP_INTERVAL, Box::new(Pipeline::reap));
+        start("probe", PROBE_INTERVAL, probe)?;
+        if let Some(shared) = &maintain.rebuilder {
+            start("tick", TICK, Box::new(Pipeline::tick))?;
+            start("reap", REAP_INTERVAL, Box::new(Pipeline::reap))?;
             let (locks_of_scrub, until) = (Arc::clone(&locks), Arc::clone(&stop));
             let scrub: Work = Box::new(move |pipeline| {
                 scrub_if_due(pipeline, &*locks_of_scrub, &until, schedule)
             });
-            start("scrub", SCRUB_CHECK_INTERVAL, scrub);
+            start("scrub", SCRUB_CHECK_INTERVAL, scrub)?;
             let (locks_of_room, rate) = (Arc::clone(&locks), schedule.bytes_per_second);
             let make_room: Work =
                 Box::new(move |pipeline| pipeline.make_room_ahead(&*locks_of_room, rate));
-            start("room", ROOM_INTERVAL, make_room);
+            start("room", ROOM_INTERVAL, make_room)?;
             let returns = Mutex::new(Returns::new(left_out));
             let look: Work = Box::new(move |pipeline| returns.lock().look(pipeline));
-            start("return", RETURN_INTERVAL, look);
-            start("lost", REBUILD_INTERVAL, returns::look_at_lost(&stop));
-            let shared = Arc::new(Rebuilder::new(schedule, Arc::clone(&stop)));
-            rebuilder = Some(Arc::clone(&shared));
-            let waiting = Arc::clone(&shared);
+            start("return", RETURN_INTERVAL, look)?;
+            start("lost", REBUILD_INTERVAL, returns::look_at_lost(&stop))?;
+            let (waiting, shared) = (Arc::clone(shared), Arc::clone(shared));
             let wait: Wait = Box::new(move || waiting.wait_for_order(REBUILD_INTERVAL));
             start_waiting(
                 "rebuild",
                 wait,
                 Box::new(move |pipeline| shared.work(pipeline, &*locks)),
-            );
+            )?;
         }
-        Self {
-            rebuilder,
-            stop,
-            threads,
-        }
+        Ok(maintain)
     }
 
     /// Returns what takes orders to rebuild, if anything may be written.

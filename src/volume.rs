@@ -21,6 +21,7 @@
 //! queue are taken alone. `dirty::syncing` is held through a sync and by syncs only.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -149,6 +150,18 @@ pub struct VolumeOptions {
     pub pinner: Option<Arc<dyn Pinner>>,
 }
 
+/// A reason why a volume cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The volume's code is not known.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// The system gives no more threads, or no memory for their stacks.
+    #[error("cannot start a thread: {0}")]
+    Threads(#[source] io::Error),
+}
+
 /// The stripes of one volume.
 pub struct Volume {
     core: Arc<Core>,
@@ -160,20 +173,20 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// [`CodecError`] if the volume's code is not known.
-    ///
-    /// # Panics
-    ///
-    /// If the system gives no threads.
+    /// If the volume's code is not known, or the system gives no more threads.
     pub fn open(
         members: Arc<Members>,
         catalog: Arc<dyn Catalog>,
         segments: Vec<(SegmentId, Segment)>,
         options: &VolumeOptions,
-    ) -> Result<Self, CodecError> {
-        let core = Arc::new(Core::new(members, catalog, segments, options)?);
-        let threads = core::spawn(&core, options.threads);
-        Ok(Self { core, threads })
+    ) -> Result<Self, OpenError> {
+        let volume = Self {
+            core: Arc::new(Core::new(members, catalog, segments, options)?),
+            threads: Threads::default(),
+        };
+        // Where one is refused, dropping the volume ends the others.
+        core::start(&volume.core, &volume.threads, options.threads).map_err(OpenError::Threads)?;
+        Ok(volume)
     }
 
     /// Copies as much of `data` as fits into the open stripe, at least a byte; call again with the

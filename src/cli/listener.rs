@@ -445,11 +445,14 @@ fn is_to_be_emptied_for(members: &Members, old: MemberIndex, own: MemberIndex) -
 pub(super) fn meanwhile<T>(client: &UnixStream, work: impl FnOnce() -> T) -> T {
     std::thread::scope(|scope| {
         let (done, is_done) = mpsc::channel::<()>();
-        scope.spawn(move || {
+        let signs = move || {
             while is_done.recv_timeout(SIGN_INTERVAL) == Err(RecvTimeoutError::Timeout)
                 && control::give_sign(client).is_ok()
             {}
-        });
+        };
+        if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, signs) {
+            log::warn!("a command gets no signs of life: {error}");
+        }
         let outcome = work();
         drop(done);
         outcome

@@ -172,9 +172,16 @@ impl Volume {
         let mut volume = Self::open_at_rest(directories, options, fs_options)?;
         let locks = Arc::clone(&volume.fs) as _;
         let left_out = left_out(&volume.pipeline, directories);
-        let started = Maintain::start(&volume.pipeline, locks, options.schedule, left_out);
-        volume.maintain = Some(started);
-        Ok(volume)
+        match Maintain::start(&volume.pipeline, locks, options.schedule, left_out) {
+            Ok(started) => {
+                volume.maintain = Some(started);
+                Ok(volume)
+            }
+            Err(error) => {
+                let failure = Failure::environment(format!("cannot start a thread: {error}"));
+                volume.close().and(Err(failure))
+            }
+        }
     }
 
     fn open_at_rest(

@@ -1,5 +1,6 @@
 //! Why something could not be read, written or made durable.
 
+use std::io;
 use std::sync::Arc;
 
 use crate::codec::CodecError;
@@ -7,7 +8,7 @@ use crate::cuda::EngineError;
 use crate::format::FormatError;
 use crate::members::MembersError;
 use crate::meta::MetaError;
-use crate::volume::{CatalogError, VolumeError};
+use crate::volume::{CatalogError, OpenError, VolumeError};
 use crate::workers::WorkersError;
 
 /// Why something could not be read, written or made durable.
@@ -62,6 +63,19 @@ pub enum CommitError {
     /// The system has no threads left to compute parity on.
     #[error(transparent)]
     Workers(#[from] WorkersError),
+
+    /// The system has no threads left, or no memory for their stacks.
+    #[error("cannot start a thread: {0}")]
+    Threads(Arc<io::Error>),
+}
+
+impl From<OpenError> for CommitError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Codec(error) => Self::Codec(error),
+            OpenError::Threads(error) => Self::Threads(Arc::new(error)),
+        }
+    }
 }
 
 impl From<VolumeError> for CommitError {
@@ -113,7 +127,8 @@ impl CommitError {
             | Self::Volume(_)
             | Self::Codec(_)
             | Self::Engine(_)
-            | Self::Workers(_) => None,
+            | Self::Workers(_)
+            | Self::Threads(_) => None,
         }
     }
 

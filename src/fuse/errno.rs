@@ -45,7 +45,8 @@ fn storage_errno(error: &CommitError) -> Errno {
         | CommitError::Members(_)
         | CommitError::Codec(_)
         | CommitError::Engine(_)
-        | CommitError::Workers(_) => Errno::EIO,
+        | CommitError::Workers(_)
+        | CommitError::Threads(_) => Errno::EIO,
     }
 }
 

@@ -360,7 +360,8 @@ fn a_directory_that_vanishes_is_left_behind_by_itself_also_where_nothing_may_be_
     for (disks, pipeline) in [volume(2), volume_to_read()] {
         let access = pipeline.members().access();
         let locks = Arc::new(NoLocks);
-        let maintain = Maintain::start(&pipeline, locks, Schedule::default(), Vec::new());
+        let maintain = Maintain::start(&pipeline, locks, Schedule::default(), Vec::new())
+            .expect("the system gives threads");
         disks[1].delete();
         let start = Instant::now();
         while pipeline.members().live() != [MemberIndex(0)] {

@@ -99,13 +99,20 @@ fn try_all(
     let rest: Vec<StoreRef> = stores.collect();
     thread::scope(|scope| {
         let lock = &lock;
-        let start = |store| (StoreRef::clone(store), scope.spawn(move || lock(store)));
+        let start = |store| {
+            let trial = thread::Builder::new().spawn_scoped(scope, move || lock(store));
+            (StoreRef::clone(store), trial)
+        };
         let trying: Vec<_> = rest.iter().map(start).collect();
         for (store, trial) in trying {
-            let locked = trial.join().unwrap_or_else(|_| {
-                let label = store.label();
-                Err(StoreError::in_use(label, None))
-            });
+            let locked = match trial {
+                Ok(trial) => trial.join().unwrap_or_else(|_| {
+                    let label = store.label();
+                    Err(StoreError::in_use(label, None))
+                }),
+                // Without a thread they are tried one after the other.
+                Err(_) => lock(&store),
+            };
             all.push((store, locked));
         }
     });

@@ -1,6 +1,7 @@
 //! What the threads of a volume share.
 
 use std::collections::HashMap;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -312,16 +313,17 @@ impl Core {
 }
 
 /// Starts the threads that flush and those that read ahead.
-pub(super) fn spawn(core: &Arc<Core>, count: usize) -> Threads {
-    let threads = Threads::default();
+///
+/// # Errors
+///
+/// If the system gives no more threads; those that were started go on.
+pub(super) fn start(core: &Arc<Core>, threads: &Threads, count: usize) -> io::Result<()> {
     let start = |name, work: fn(&Core)| {
         let core = Arc::clone(core);
-        let started = threads.start(name, move || work(&core));
-        started.expect("the system gives threads");
+        threads.start(name, move || work(&core))
     };
-    for _ in 0..count {
-        start("flush", Core::flush_forever);
-        start("read-ahead", Core::read_ahead_forever);
-    }
-    threads
+    (0..count).try_for_each(|_| {
+        start("flush", Core::flush_forever)?;
+        start("read-ahead", Core::read_ahead_forever)
+    })
 }

@@ -295,3 +295,46 @@ fn a_daemon_drops_what_it_does_not_need_and_serves() {
         assert_eq!(volume.check(&["--deep"]).1, 0);
     }
 }
+
+/// Fails on the commits that ended with a panic and code 101. A thread whose stack goes beyond the limit on memory
+/// is refused in the same way.
+#[test]
+fn a_command_that_gets_no_more_threads_fails_with_an_error() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    let home = tempfile::tempdir().unwrap();
+    must("chmod", &["755", text(home.path())]);
+    let binary = home.path().join("cauchyfs");
+    fs::copy(CAUCHYFS, &binary).unwrap();
+    // It runs nothing else.
+    let user = "61234";
+    for member in &volume.members {
+        must("chown", &["-R", user, text(member)]);
+    }
+    let members: Vec<&str> = volume.members.iter().map(|member| text(member)).collect();
+    let user = format!("--reuid={user}");
+    // Each step meets another place that starts threads.
+    let mut threads = 1;
+    loop {
+        let limit = format!("--nproc={threads}");
+        let words = [
+            &user,
+            "--clear-groups",
+            "prlimit",
+            &limit,
+            text(&binary),
+            "check",
+        ];
+        let output = run("setpriv", &[&words, &*members].concat());
+        let code = output.status.code();
+        assert!(matches!(code, Some(0 | 2)), "{threads}: {}", said(&output));
+        assert!(!said(&output).contains("panicked"), "{}", said(&output));
+        if code == Some(0) {
+            break;
+        }
+        assert!(threads < 10_000, "{}", said(&output));
+        threads += 1 + threads / 16;
+    }
+}
