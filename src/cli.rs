@@ -20,6 +20,7 @@ mod listener;
 mod logging;
 mod member;
 mod mount;
+mod mounter;
 mod mounts;
 mod options;
 mod overtaken;
@@ -36,6 +37,7 @@ mod unmount;
 mod volume;
 mod warnings;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -53,11 +55,14 @@ const COMMANDS: [&str; 10] = [
 /// Runs the program with the arguments that it was started with.
 #[must_use]
 pub fn run() -> ExitCode {
-    let arguments =
-        match Arguments::try_parse_from(helper::canonical(std::env::args_os().collect())) {
-            Ok(arguments) => arguments,
-            Err(error) => return explain(&error),
-        };
+    let given: Vec<OsString> = std::env::args_os().collect();
+    if let Some(mountpoint) = mounter::asked_for(&given) {
+        return mounter::run(mountpoint);
+    }
+    let arguments = match Arguments::try_parse_from(helper::canonical(given)) {
+        Ok(arguments) => arguments,
+        Err(error) => return explain(&error),
+    };
     match dispatch(arguments) {
         Ok(outcome) => outcome.into(),
         Err(failure) => {

@@ -26,6 +26,7 @@ use super::control::{self, Answer, ControlSocket, SocketFile};
 use super::directories::{Directories, check_mountpoint, hidden_at};
 use super::failure::{Failure, Outcome, warn};
 use super::listener;
+use super::mounter::Mounting;
 use super::mounts;
 use super::options::{Atime, MountOptions};
 use super::overtaken;
@@ -34,7 +35,7 @@ use super::unmount;
 use super::volume::{Volume, VolumeOptions};
 use super::warnings::{self, Warnings};
 use crate::fs::{AtimePolicy, FsOptions};
-use crate::fuse::mount::{MountError, MountFlavor, Place, Unmount};
+use crate::fuse::mount::{MountError, MountFlavor, Mounter, Place, Unmount};
 use crate::fuse::mountinfo::MountEntry;
 use crate::fuse::{ServeOptions, Serving, serve, sync_mount};
 use crate::maintain::Schedule;
@@ -116,13 +117,13 @@ pub(super) fn spawn(arguments: &[OsString]) -> Result<Outcome, Failure> {
 }
 
 /// Returns this program, by its name, so that `ps` shows it.
-fn program() -> Command {
+pub(super) fn program() -> Command {
     Command::new(std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe")))
 }
 
 /// Keeps what our caller had open, a lock or the end of a pipe, from staying open with the daemon.
 #[expect(unsafe_code, reason = "no safe wrapper of close_range is at hand")]
-fn keep_descriptors_to_ourselves() {
+pub(super) fn keep_descriptors_to_ourselves() {
     const FIRST: libc::c_uint = 3;
     let flags = libc::CLOSE_RANGE_CLOEXEC.cast_signed();
     // SAFETY: marks descriptors to be closed by a later exec, and closes none.
@@ -195,19 +196,19 @@ fn tell(news: &News) {
 /// Opens, mounts, serves, closes. `ready` gets the warnings.
 fn run(plan: &Plan, ready: impl FnOnce(Warnings)) -> Result<Outcome, Failure> {
     raise_descriptor_limit();
-    sandbox::begin_daemon(&plan.directories, plan.cache_bytes)?;
+    let mounting = sandbox::begin_daemon(&plan.directories, &plan.mountpoint, plan.cache_bytes)?;
     let volume = open(plan)?;
     let (events, inbox) = mpsc::channel();
     let started = warnings::of(&volume).and_then(|mut warnings| {
-        let (socket, place) = start(plan, &volume, &events, &mut warnings)?;
-        sandbox::end_mounting();
+        let (socket, place) = start(plan, &mounting, &volume, &events, &mut warnings)?;
+        sandbox::end_mounting(&mounting);
         log::info!("{} is mounted", plan.mountpoint.display());
         ready(warnings);
         Ok((socket, place))
     });
     match started {
         Ok((socket, place)) => {
-            let waiting = serve_events(&place, &inbox);
+            let waiting = serve_events(&mounting, &place, &inbox);
             finish(volume, socket, waiting, &inbox)
         }
         Err(failure) => volume.close().and(Err(failure)),
@@ -262,8 +263,12 @@ fn open(plan: &Plan) -> Result<Volume, Failure> {
 
 /// Takes away `dead`, the mount of a daemon that is gone, from where this one is to be. Returns what is to be said of
 /// it, and of the place.
-fn clear_place(plan: &Plan, dead: &MountEntry) -> Result<Vec<String>, Failure> {
-    let cleared = unmount::clear_abandoned(&plan.mountpoint, dead)?;
+fn clear_place(
+    plan: &Plan,
+    mounting: &Mounting,
+    dead: &MountEntry,
+) -> Result<Vec<String>, Failure> {
+    let cleared = mounting.clear(&plan.mountpoint, dead)?;
     // The place could not be seen before.
     check_mountpoint(&plan.mountpoint, &plan.directories.present)?;
     let hidden = hidden_at(&plan.mountpoint);
@@ -275,6 +280,7 @@ fn clear_place(plan: &Plan, dead: &MountEntry) -> Result<Vec<String>, Failure> {
 /// only where the place turns out to be unfit, or where the kernel or `fusermount3` refuses.
 fn start(
     plan: &Plan,
+    mounting: &Mounting,
     volume: &Volume,
     events: &Sender<Event>,
     warnings: &mut Warnings,
@@ -292,10 +298,11 @@ fn start(
         .and_then(|()| watch_control(control, volume, events.clone()))
         .map_err(environment)?;
     if let Some(entry) = &dead {
-        warnings.lines.extend(clear_place(plan, entry)?);
+        warnings.lines.extend(clear_place(plan, mounting, entry)?);
     }
     let serving = serve(
         Arc::clone(&volume.fs),
+        mounting,
         &plan.mountpoint,
         &serve_options(plan, volume),
     )
@@ -303,7 +310,7 @@ fn start(
     let place = serving.place().clone();
     announced.announce(&place);
     watch_session(serving, events.clone()).map_err(|error| {
-        take_away(&place);
+        take_away(mounting, &place);
         environment(error)
     })?;
     Ok((socket, place))
@@ -383,7 +390,7 @@ fn send(events: &Sender<Event>, event: Event) {
 }
 
 /// Works until the mount is gone; returns the connections that wait for the end.
-fn serve_events(place: &Place, inbox: &Receiver<Event>) -> Vec<UnixStream> {
+fn serve_events(mounting: &Mounting, place: &Place, inbox: &Receiver<Event>) -> Vec<UnixStream> {
     let mut waiting = Vec::new();
     let mut patience = None;
     loop {
@@ -401,9 +408,9 @@ fn serve_events(place: &Place, inbox: &Receiver<Event>) -> Vec<UnixStream> {
             Ok(Event::Signal(signal)) => {
                 log::info!("signal {signal}: unmounting");
                 patience = Some(GRACE);
-                take_away(place);
+                take_away(mounting, place);
             }
-            Ok(Event::Unmount { lazy, client }) => match unmount(place, lazy) {
+            Ok(Event::Unmount { lazy, client }) => match unmount(mounting, place, lazy) {
                 Ok(()) => {
                     waiting.push(client);
                     patience = lazy.then_some(GRACE);
@@ -421,22 +428,22 @@ fn serve_events(place: &Place, inbox: &Receiver<Event>) -> Vec<UnixStream> {
     }
 }
 
-fn unmount(place: &Place, lazy: bool) -> Result<(), MountError> {
+fn unmount(mounting: &Mounting, place: &Place, lazy: bool) -> Result<(), MountError> {
     if lazy {
         write_back(place);
-        place.unmount(Unmount::Lazily)
+        mounting.unmount(place, Unmount::Lazily)
     } else {
-        place.unmount(Unmount::WhenIdle)
+        mounting.unmount(place, Unmount::WhenIdle)
     }
 }
 
 /// Unmounts although something may be in use: a signal leaves no choice.
-fn take_away(place: &Place) {
-    let gone = match place.unmount(Unmount::WhenIdle) {
+fn take_away(mounting: &Mounting, place: &Place) {
+    let gone = match mounting.unmount(place, Unmount::WhenIdle) {
         Err(error) if !matches!(error, MountError::NotOurs(_)) => {
             log::info!("{error}, so it is taken away from under its users");
             write_back(place);
-            place.unmount(Unmount::Lazily)
+            mounting.unmount(place, Unmount::Lazily)
         }
         done => done,
     };

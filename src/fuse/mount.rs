@@ -19,6 +19,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
+use serde::{Deserialize, Serialize};
 
 use super::mountinfo::{self, FS_TYPE, MountEntry};
 use super::walk;
@@ -27,7 +28,7 @@ use super::walk;
 const READ_AHEAD_KIB: u32 = 4096;
 
 /// How to mount, apart from what the filesystem does.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a mount option of its own, independent of the others"
@@ -90,18 +91,55 @@ pub enum MountError {
     },
 }
 
-/// Mounts on `mountpoint` and returns the descriptor over which the kernel sends its requests.
-///
-/// The first request, INIT, waits on it; until it is answered every access to the mount blocks.
+/// A new mount that is yet to be served.
+#[derive(Debug)]
+pub struct Mounted {
+    /// Descriptor over which the kernel sends its requests. The first request, INIT, waits on it; until it is
+    /// answered every access to the mount blocks.
+    pub device: OwnedFd,
+    /// Where it is mounted.
+    pub place: Place,
+}
+
+/// A process that mounts and unmounts: this one, or another on its behalf.
+pub trait Mounter {
+    /// Mounts on `mountpoint`.
+    ///
+    /// # Errors
+    ///
+    /// If there is no `/dev/fuse`, or if the kernel or `fusermount3` refuses.
+    fn mount(&self, mountpoint: &Path, flavor: &MountFlavor) -> Result<Mounted, MountError>;
+
+    /// Unmounts it, as [`Place::unmount`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Place::unmount`].
+    fn unmount(&self, place: &Place, how: Unmount) -> Result<(), MountError>;
+}
+
+/// Mounts on `mountpoint`.
 ///
 /// # Errors
 ///
 /// If there is no `/dev/fuse`, or if the kernel or `fusermount3` refuses.
-pub fn mount(mountpoint: &Path, flavor: &MountFlavor) -> Result<OwnedFd, MountError> {
-    if rustix::process::geteuid().is_root() {
-        mount_directly(mountpoint, flavor)
+pub fn mount(mountpoint: &Path, flavor: &MountFlavor) -> Result<Mounted, MountError> {
+    let device = if rustix::process::geteuid().is_root() {
+        mount_directly(mountpoint, flavor)?
     } else {
-        mount_through_helper(mountpoint, flavor)
+        mount_through_helper(mountpoint, flavor)?
+    };
+    match Place::on_top(mountpoint) {
+        Ok(place) => Ok(Mounted { device, place }),
+        Err(source) => {
+            // Closing the device kills the mount, which then cannot be taken for another one at this place.
+            drop(device);
+            if let Err(stuck) = detach_dead(mountpoint) {
+                log::error!("the mount that could not be found stays: {stuck}");
+            }
+            let mountpoint = mountpoint.to_owned();
+            Err(MountError::Refused { mountpoint, source })
+        }
     }
 }
 
@@ -271,6 +309,15 @@ impl Place {
         Ok(Self::of(&entry))
     }
 
+    /// Takes a filesystem by its device number, as [`Place::device`] returned it.
+    #[must_use]
+    pub fn new(mountpoint: &Path, device: String) -> Self {
+        Self {
+            mountpoint: mountpoint.to_owned(),
+            device,
+        }
+    }
+
     /// Takes a mount of the table.
     #[must_use]
     pub fn of(entry: &MountEntry) -> Self {
@@ -424,7 +471,7 @@ fn mounted_device(descriptor: &OwnedFd) -> io::Result<Option<String>> {
 }
 
 /// How to unmount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unmount {
     /// Refuse while anything below is in use.
     WhenIdle,
@@ -446,7 +493,7 @@ const BUSY_POLL: Duration = Duration::from_millis(20);
 /// # Errors
 ///
 /// If it is dead and cannot be unmounted.
-pub(super) fn detach_dead(mountpoint: &Path) -> Result<(), MountError> {
+fn detach_dead(mountpoint: &Path) -> Result<(), MountError> {
     let looked = rustix::fs::stat(mountpoint);
     if !looked.is_err_and(|error| matches!(error, Errno::NOTCONN | Errno::CONNABORTED)) {
         return Ok(());

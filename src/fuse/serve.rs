@@ -11,7 +11,7 @@ use fuser::{Config, Session, SessionACL};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::adapter::Adapter;
-use super::mount::{self, MountError, MountFlavor, Place, Unmount};
+use super::mount::{self, MountError, MountFlavor, Mounted, Mounter, Place, Unmount};
 use super::request::Underway;
 use crate::fs::Fs;
 
@@ -44,13 +44,14 @@ struct Running {
     underway: Underway,
 }
 
-/// Mounts `fs` on `mountpoint` and serves it until it is unmounted, by whomever.
+/// Has `mounter` mount `fs` on `mountpoint`, and serves it until it is unmounted, by whomever.
 ///
 /// # Errors
 ///
 /// If it cannot be mounted, or if the kernel and we do not agree on how to talk.
 pub fn serve(
     fs: Arc<Fs>,
+    mounter: &impl Mounter,
     mountpoint: &Path,
     options: &ServeOptions,
 ) -> Result<Serving, MountError> {
@@ -59,20 +60,9 @@ pub fn serve(
         source,
     };
     let adapter = Adapter::new(fs, options).map_err(refused)?;
-    let device = mount::mount(mountpoint, &options.flavor)?;
-    let place = match Place::on_top(mountpoint) {
-        Ok(place) => place,
-        Err(error) => {
-            // Closing the device kills the mount, which then cannot be taken for another one at this place.
-            drop(device);
-            if let Err(stuck) = mount::detach_dead(mountpoint) {
-                log::error!("the mount that could not be found stays: {stuck}");
-            }
-            return Err(refused(error));
-        }
-    };
+    let Mounted { device, place } = mounter.mount(mountpoint, &options.flavor)?;
     let session = start(adapter, device, options).map_err(|error| {
-        if let Err(stuck) = place.unmount(Unmount::Lazily) {
+        if let Err(stuck) = mounter.unmount(&place, Unmount::Lazily) {
             log::error!("the mount that could not be served stays: {stuck}");
         }
         refused(error)

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{ErrorKind, PipeReader, Read, Write, pipe};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
 
 use crate::support::{
     CAUCHYFS, Shape, TestVolume, check_large, eventually, must, pattern, run, said, skip_mounts,
@@ -271,29 +272,207 @@ fn a_daemon_drops_what_it_does_not_need_and_serves() {
                 must("chown", &["-R", "65534:65534", text(member)]);
             }
         }
-        volume.mount();
+        let trust: &[&str] = if is_foreign {
+            &["--trust-members"]
+        } else {
+            &[]
+        };
+        let all: Vec<usize> = (0..volume.members.len()).collect();
+        let mounted = volume.try_mount(&all, trust);
+        assert!(mounted.status.success(), "{}", said(&mounted));
         let daemon = volume.daemon().expect("a daemon serves the mount");
+        let mounting = if is_foreign { 0 } else { SYS_ADMIN };
         for seen in limits(daemon) {
             let capabilities = seen.capabilities & !SYS_PTRACE;
             let seen = Limits {
                 capabilities,
                 ..seen
             };
-            assert_eq!(seen, confined(changing | SYS_ADMIN | IPC_LOCK));
+            assert_eq!(seen, confined(changing | mounting | IPC_LOCK));
+        }
+        let helper = mounter(&volume);
+        assert_eq!(helper.is_some(), is_foreign);
+        for seen in helper.into_iter().flat_map(limits) {
+            assert_eq!(seen, confined(SYS_ADMIN | DAC_OVERRIDE | DAC_READ_SEARCH));
         }
         let log = fs::read_to_string(volume.home.join("log")).unwrap();
         assert_eq!(log.contains("owned by another user"), is_foreign, "{log}");
         write_large(&volume.path("large"), 3, 20 << 20).unwrap();
-        let (said, code) = (volume.command(&["scrub"], &[]).1, volume.status().1);
-        assert_eq!(code, 0, "{said}");
+        let (scrubbed, code) = (volume.command(&["scrub"], &[]).1, volume.status().1);
+        assert_eq!(code, 0, "{scrubbed}");
         let rings = volume.open_files("io_uring").len();
         assert!(!is_foreign || rings == 0, "{rings} rings");
-        volume.remount();
+        volume.unmount();
+        eventually("the helper is gone", || mounter(&volume).is_none());
+        let mounted = volume.try_mount(&all, trust);
+        assert!(mounted.status.success(), "{}", said(&mounted));
         check_large(&volume.path("large"), 3, 20 << 20);
         must("kill", &[&volume.daemon().expect("it serves").to_string()]);
         eventually("a signal unmounts", || volume.daemon().is_none());
         assert_eq!(volume.check(&["--deep"]).1, 0);
     }
+}
+
+/// Returns the process that mounts and unmounts for the daemon of a volume.
+fn mounter(volume: &TestVolume) -> Option<u32> {
+    let processes = fs::read_dir("/proc").expect("/proc is there");
+    let mut numbers =
+        processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    numbers.find(|pid| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = line.split(|&byte| byte == 0).collect();
+        let mountpoint = text(&volume.mountpoint).as_bytes();
+        words.get(1..3) == Some(&[b"--mounter".as_slice(), mountpoint][..])
+    })
+}
+
+/// Runs a program as an ordinary user.
+fn as_user(words: &[&str]) -> Output {
+    let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    run("setpriv", &[&user, words].concat())
+}
+
+/// A volume of an ordinary user, with a program that the user may run.
+struct OfUser {
+    volume: TestVolume,
+    binary: PathBuf,
+}
+
+impl OfUser {
+    /// Makes one; returns none, and says why, if an ordinary user cannot mount here.
+    fn create() -> Option<Self> {
+        let device = fs::metadata("/dev/fuse").map(|device| device.permissions().mode() & 0o6);
+        let finds = run("sh", &["-c", "command -v fusermount3"]);
+        if device.ok() != Some(0o6) || !finds.status.success() {
+            eprintln!("skipped: an ordinary user cannot mount here");
+            return None;
+        }
+        let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+        let binary = volume.home.join("cauchyfs");
+        fs::copy(CAUCHYFS, &binary).expect("there is room");
+        volume.mount();
+        must("chown", &["65534:65534", text(&volume.mountpoint)]);
+        volume.unmount();
+        for path in volume.members.iter().chain([&volume.home]) {
+            must("chown", &["-R", "65534:65534", text(path)]);
+        }
+        Some(Self { volume, binary })
+    }
+
+    fn mount(&self) {
+        let log = self.volume.home.join("log");
+        let mut words = vec![text(&self.binary), "mount", "--log-file", text(&log)];
+        words.extend(self.volume.members.iter().map(|member| text(member)));
+        words.push(text(&self.volume.mountpoint));
+        let output = as_user(&words);
+        let log = self.volume.log();
+        assert!(output.status.success(), "{}\n{log}", said(&output));
+    }
+
+    /// Waits until neither the daemon, nor its helper, nor the mount is left.
+    fn is_over(&self, what: &str) {
+        let mountpoint = text(&self.volume.mountpoint);
+        eventually(what, || {
+            let mounts = fs::read_to_string("/proc/self/mountinfo").expect("it is there");
+            self.volume.daemon().is_none()
+                && mounter(&self.volume).is_none()
+                && !mounts.contains(mountpoint)
+        });
+    }
+}
+
+/// Fails where no helper mounts and unmounts: the daemon could be confined, or unmount.
+#[test]
+fn a_daemon_of_an_ordinary_user_is_confined_and_unmounts_in_every_way() {
+    if skip_mounts() {
+        return;
+    }
+    let Some(own) = OfUser::create() else {
+        return;
+    };
+    let (volume, binary) = (&own.volume, text(&own.binary));
+    let mountpoint = text(&volume.mountpoint);
+    let file = volume.path("file");
+    own.mount();
+    for seen in limits(volume.daemon().expect("it serves")) {
+        assert_eq!(seen, confined(0));
+    }
+    let helper = mounter(volume).expect("a helper unmounts");
+    let name = fs::read_to_string(format!("/proc/{helper}/comm")).unwrap();
+    assert_eq!(name, "cauchyfs-mount\n");
+    for descriptor in fs::read_dir(format!("/proc/{helper}/fd")).unwrap() {
+        let open = fs::read_link(descriptor.unwrap().path()).unwrap();
+        let is_expected =
+            open.to_string_lossy().starts_with("socket:") || open == Path::new("/dev/null");
+        assert!(is_expected, "{}", open.display());
+    }
+    let written = as_user(&["sh", "-c", "echo content > \"$1\"", "sh", text(&file)]);
+    assert!(written.status.success(), "{}", said(&written));
+
+    // A program in the mount keeps it busy.
+    let busy = as_user(&[
+        "sh",
+        "-c",
+        "cd \"$1\" && \"$2\" unmount \"$1\"",
+        "sh",
+        mountpoint,
+        binary,
+    ]);
+    assert_eq!(busy.status.code(), Some(2), "{}", said(&busy));
+    assert!(said(&busy).contains("is in use by"), "{}", said(&busy));
+    let daemon = || volume.daemon().expect("it serves").to_string();
+    let ways: [(&str, &[&str]); 3] = [
+        ("unmounted", &[binary, "unmount", mountpoint]),
+        (
+            "unmounted lazily",
+            &[binary, "unmount", "--lazy", mountpoint],
+        ),
+        (
+            "unmounted beside the daemon",
+            &["fusermount3", "-u", mountpoint],
+        ),
+    ];
+    for (what, words) in ways {
+        let output = as_user(words);
+        assert!(output.status.success(), "{what}: {}", said(&output));
+        own.is_over(what);
+        own.mount();
+    }
+    for signal in ["-TERM", "-INT"] {
+        // As from a terminal, to all of its processes.
+        must(
+            "kill",
+            &[signal, &daemon(), &mounter(volume).unwrap().to_string()],
+        );
+        own.is_over(signal);
+        own.mount();
+    }
+    // The next mount takes the dead one away.
+    must("kill", &["-KILL", &daemon()]);
+    eventually("daemon and helper are gone", || {
+        volume.daemon().is_none() && mounter(volume).is_none()
+    });
+    own.mount();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert_eq!(mounts.matches(mountpoint).count(), 1, "{mounts}");
+    must("kill", &["-KILL", &daemon()]);
+    eventually("the helper is gone", || mounter(volume).is_none());
+    let cleared = as_user(&[binary, "unmount", mountpoint]);
+    assert!(cleared.status.success(), "{}", said(&cleared));
+    own.is_over("the dead mount is cleared");
+
+    // Without its helper a daemon says so, and ends when its user unmounts.
+    own.mount();
+    must("kill", &["-KILL", &mounter(volume).unwrap().to_string()]);
+    let refused = as_user(&[binary, "unmount", mountpoint]);
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(said(&refused).contains("is gone"), "{}", said(&refused));
+    let content = as_user(&["cat", text(&file)]);
+    assert_eq!(said(&content), "content\n");
+    let by_user = as_user(&["fusermount3", "-u", mountpoint]);
+    assert!(by_user.status.success(), "{}", said(&by_user));
+    own.is_over("unmounted without a helper");
+    volume.assert_intact();
 }
 
 /// Fails on the commits that ended with a panic and code 101. A thread whose stack goes beyond the limit on memory

@@ -81,6 +81,8 @@ pub enum Daemon {
     Starting,
     /// Any daemon once it has mounted: no further mount.
     Mounted,
+    /// A daemon for which another process mounts and unmounts: it does neither.
+    Helped,
     /// The daemon of a volume that belongs to another user: runs no program and has no `io_uring`.
     Foreign,
 }
@@ -95,6 +97,7 @@ pub fn deny_to_daemon(daemon: Daemon) -> io::Result<Option<Missing>> {
     let calls: Vec<i64> = match daemon {
         Daemon::Starting => list::DANGEROUS.to_vec(),
         Daemon::Mounted => list::MOUNTING.to_vec(),
+        Daemon::Helped => [list::MOUNTING, &[libc::SYS_umount2]].concat(),
         Daemon::Foreign => list::FOREIGN.to_vec(),
     };
     let mut rules: Rules = calls.into_iter().map(|call| (call, Vec::new())).collect();

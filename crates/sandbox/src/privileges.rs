@@ -36,10 +36,16 @@ pub fn filling(with_privileges: bool) -> CapabilitySet {
     }
 }
 
-/// Serves a mount: changes files of every owner, unmounts, and pins memory.
+/// Serves a mount: changes files of every owner, and pins memory.
 #[must_use]
 pub fn serving() -> CapabilitySet {
-    changing() | CapabilitySet::SYS_ADMIN | CapabilitySet::IPC_LOCK
+    changing() | CapabilitySet::IPC_LOCK
+}
+
+/// Mounts and unmounts at a place of any owner.
+#[must_use]
+pub fn mounting() -> CapabilitySet {
+    CapabilitySet::SYS_ADMIN | CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH
 }
 
 /// Drops every capability of the calling thread but `kept`, and its supplementary groups. Programs that it runs

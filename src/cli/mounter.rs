@@ -1,0 +1,378 @@
+//! A small process that mounts and unmounts for a confined daemon.
+//!
+//! A daemon that can gain no privileges cannot use `fusermount3`, which is a setuid program. The daemon of a foreign
+//! volume, run by the superuser, is to keep no right to mount. Both start this process before they confine
+//! themselves, and before they read a member.
+//!
+//! It works on one mountpoint, which its arguments name. It mounts there once and passes the descriptor on. From
+//! then on it unmounts that filesystem, which it tells from others by the device number, and nothing else. It
+//! may also take away a dead mount of ours that lies there before.
+//!
+//! It holds no descriptor of the daemon but its end of a socket, and ends when the other end is closed. So it does not
+//! outlive the daemon, however that ends. Signals that end the daemon do not end it, because the daemon then unmounts.
+
+use std::ffi::OsString;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::process::{ExitCode, Stdio};
+use std::sync::Arc;
+
+use cauchyfs_sandbox::calls::{self, Daemon};
+use cauchyfs_sandbox::privileges;
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::daemon;
+use super::failure::{Failure, Fault};
+use super::unmount;
+use crate::fuse::mount::{MountError, MountFlavor, Mounted, Mounter, Place, Unmount, mount};
+use crate::fuse::mountinfo::{self, MountEntry};
+
+/// Argument that asks for this process; the mountpoint follows.
+const WORD: &str = "--mounter";
+
+/// Name of the process, of which the kernel keeps 15 bytes.
+const NAME: &std::ffi::CStr = c"cauchyfs-mount";
+
+/// Longest message, in bytes.
+const LONGEST: usize = 64 << 10;
+
+/// Request of a daemon, one message each.
+#[derive(Debug, Serialize, Deserialize)]
+enum Request {
+    /// Take away the dead mount with this device number.
+    Clear(String),
+    /// Mount; once.
+    Mount(MountFlavor),
+    /// Unmount what was mounted.
+    Unmount(Unmount),
+}
+
+/// Answer to a request, one message each.
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    /// The dead mount is gone; with what is to be said of it.
+    Cleared(Option<String>),
+    /// It was not taken away.
+    NotCleared(Failure),
+    /// It is mounted, with this device number; the descriptor comes along.
+    Mounted(String),
+    /// It is unmounted.
+    Unmounted,
+    /// Mounting or unmounting failed.
+    Refused(Refusal),
+}
+
+/// A [`MountError`], to be sent; the receiver knows the mountpoint.
+#[derive(Debug, Serialize, Deserialize)]
+enum Refusal {
+    Device(Cause),
+    Refused(Cause),
+    NoHelper(Cause),
+    Helper(String),
+    Busy,
+    NotOurs,
+    Stuck(Cause),
+}
+
+/// An [`io::Error`], to be sent.
+#[derive(Debug, Serialize, Deserialize)]
+struct Cause {
+    errno: Option<i32>,
+    text: String,
+}
+
+impl From<&io::Error> for Cause {
+    fn from(error: &io::Error) -> Self {
+        Self {
+            errno: error.raw_os_error(),
+            text: error.to_string(),
+        }
+    }
+}
+
+impl From<Cause> for io::Error {
+    fn from(cause: Cause) -> Self {
+        let Cause { errno, text } = cause;
+        errno.map_or_else(|| Self::other(text), Self::from_raw_os_error)
+    }
+}
+
+impl From<&MountError> for Refusal {
+    fn from(error: &MountError) -> Self {
+        match error {
+            MountError::Device(source) => Self::Device(source.into()),
+            MountError::Refused { source, .. } => Self::Refused(source.into()),
+            MountError::NoHelper(source) => Self::NoHelper(source.into()),
+            MountError::Helper(said) => Self::Helper(said.clone()),
+            MountError::Busy(_) => Self::Busy,
+            MountError::NotOurs(_) => Self::NotOurs,
+            MountError::Stuck { source, .. } => Self::Stuck(source.into()),
+        }
+    }
+}
+
+impl Refusal {
+    fn at(self, mountpoint: &Path) -> MountError {
+        let mountpoint = mountpoint.to_owned();
+        match self {
+            Self::Device(cause) => MountError::Device(cause.into()),
+            Self::Refused(cause) => MountError::Refused {
+                mountpoint,
+                source: cause.into(),
+            },
+            Self::NoHelper(cause) => MountError::NoHelper(cause.into()),
+            Self::Helper(said) => MountError::Helper(said),
+            Self::Busy => MountError::Busy(mountpoint),
+            Self::NotOurs => MountError::NotOurs(mountpoint),
+            Self::Stuck(cause) => MountError::Stuck {
+                mountpoint,
+                source: cause.into(),
+            },
+        }
+    }
+}
+
+/// The process that mounts and unmounts for a daemon.
+#[derive(Debug)]
+pub(super) enum Mounting {
+    /// The daemon itself.
+    Itself,
+    /// A process of its own, at the other end of a socket. One request at a time is under way.
+    Helper(Mutex<OwnedFd>),
+}
+
+impl Mounting {
+    /// Starts a process that mounts and unmounts at `mountpoint`.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub(super) fn helper(mountpoint: &Path) -> Result<Self, Failure> {
+        daemon::keep_descriptors_to_ourselves();
+        let start = || {
+            let (ours, theirs) = rustix::net::socketpair(
+                AddressFamily::UNIX,
+                SocketType::SEQPACKET,
+                SocketFlags::CLOEXEC,
+                None,
+            )?;
+            let path = std::env::var_os("PATH");
+            daemon::program()
+                .arg(WORD)
+                .arg(mountpoint)
+                .env_clear()
+                .envs(path.map(|path| ("PATH", path)))
+                .current_dir("/")
+                .stdin(Stdio::from(theirs))
+                .stdout(Stdio::null())
+                .spawn()?;
+            Ok(Self::Helper(Mutex::new(ours)))
+        };
+        start().map_err(|error: io::Error| {
+            Failure::environment(format!("cannot start a process that mounts: {error}"))
+        })
+    }
+
+    /// Says whether a process of its own mounts and unmounts.
+    pub(super) fn is_helper(&self) -> bool {
+        matches!(self, Self::Helper(_))
+    }
+
+    /// Takes away a dead mount as [`unmount::clear_abandoned`] does.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be taken away.
+    pub(super) fn clear(
+        &self,
+        mountpoint: &Path,
+        dead: &MountEntry,
+    ) -> Result<Option<String>, Failure> {
+        let Self::Helper(socket) = self else {
+            return unmount::clear_abandoned(mountpoint, dead);
+        };
+        match ask(socket, &Request::Clear(dead.device.clone())).map_err(Failure::environment)? {
+            (Answer::Cleared(said), _) => Ok(said),
+            (Answer::NotCleared(failure), _) => Err(failure),
+            _ => Err(Failure::environment(beside_the_point())),
+        }
+    }
+}
+
+impl Mounter for Mounting {
+    fn mount(&self, mountpoint: &Path, flavor: &MountFlavor) -> Result<Mounted, MountError> {
+        let Self::Helper(socket) = self else {
+            return mount(mountpoint, flavor);
+        };
+        let refused = |source| MountError::Refused {
+            mountpoint: mountpoint.to_owned(),
+            source,
+        };
+        match ask(socket, &Request::Mount(flavor.clone())).map_err(refused)? {
+            (Answer::Mounted(device_number), Some(device)) => Ok(Mounted {
+                device,
+                place: Place::new(mountpoint, device_number),
+            }),
+            (Answer::Refused(refusal), _) => Err(refusal.at(mountpoint)),
+            _ => Err(refused(beside_the_point())),
+        }
+    }
+
+    fn unmount(&self, place: &Place, how: Unmount) -> Result<(), MountError> {
+        let Self::Helper(socket) = self else {
+            return place.unmount(how);
+        };
+        let stuck = |source| MountError::Stuck {
+            mountpoint: place.mountpoint().to_owned(),
+            source,
+        };
+        match ask(socket, &Request::Unmount(how)).map_err(stuck)? {
+            (Answer::Unmounted, _) => Ok(()),
+            (Answer::Refused(refusal), _) => Err(refusal.at(place.mountpoint())),
+            _ => Err(stuck(beside_the_point())),
+        }
+    }
+}
+
+fn beside_the_point() -> io::Error {
+    io::Error::other("the process that mounts and unmounts gave no answer to the question")
+}
+
+/// Sends a request and waits for the answer.
+fn ask(socket: &Mutex<OwnedFd>, request: &Request) -> io::Result<(Answer, Option<OwnedFd>)> {
+    let socket = socket.lock();
+    let gone = || io::Error::other("the process that mounts and unmounts is gone");
+    match send(socket.as_fd(), request, None) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(gone()),
+        sent => sent?,
+    }
+    receive(socket.as_fd())?.ok_or_else(gone)
+}
+
+fn send(
+    socket: BorrowedFd<'_>,
+    message: &impl Serialize,
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let text = serde_json::to_vec(message)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = descriptor.as_slice();
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::other("there is no room for a descriptor"));
+    }
+    let text = [IoSlice::new(&text)];
+    rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(socket, &text, &mut control, SendFlags::NOSIGNAL)
+    })?;
+    Ok(())
+}
+
+/// Waits for a message; returns none when the other end is closed.
+fn receive<T: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+    let mut text = vec![0; LONGEST];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        let mut text = [IoSliceMut::new(&mut text)];
+        rustix::net::recvmsg(socket, &mut text, &mut control, RecvFlags::CMSG_CLOEXEC)
+    });
+    let len = match received {
+        Ok(received) => received.bytes,
+        Err(Errno::CONNRESET) => 0,
+        Err(error) => return Err(error.into()),
+    };
+    if len == 0 {
+        return Ok(None);
+    }
+    let descriptor = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    let message = serde_json::from_slice(text.get(..len).unwrap_or_default())?;
+    Ok(Some((message, descriptor)))
+}
+
+/// Returns the mountpoint if the program was started as this process.
+pub(super) fn asked_for(given: &[OsString]) -> Option<&Path> {
+    match given {
+        [_, word, mountpoint] if word == WORD => Some(Path::new(mountpoint)),
+        _ => None,
+    }
+}
+
+/// Works at `mountpoint` for the daemon at the other end of standard input, until that is closed.
+pub(super) fn run(mountpoint: &Path) -> ExitCode {
+    // Without the daemon's end there is nothing to be reported to.
+    match prepare().and_then(|socket| serve(&socket, mountpoint)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => Failure::exit_code(Fault::Environment).into(),
+    }
+}
+
+fn prepare() -> io::Result<OwnedFd> {
+    // Signals to the daemon's terminal are the daemon's to act upon.
+    rustix::process::setsid()?;
+    rustix::thread::set_name(NAME)?;
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::default())?;
+    }
+    if rustix::process::geteuid().is_root() {
+        privileges::keep(privileges::mounting())?;
+        for denied in [Daemon::Starting, Daemon::Foreign] {
+            calls::deny_to_daemon(denied)?;
+        }
+    }
+    io::stdin().as_fd().try_clone_to_owned()
+}
+
+fn serve(socket: &OwnedFd, mountpoint: &Path) -> io::Result<()> {
+    let mut mounted: Option<Place> = None;
+    while let Some((request, _)) = receive(socket.as_fd())? {
+        let done = match (request, &mounted) {
+            (Request::Clear(device), None) => match clear(mountpoint, &device) {
+                Ok(said) => Ok((Answer::Cleared(said), None)),
+                Err(failure) => Ok((Answer::NotCleared(failure), None)),
+            },
+            (Request::Mount(flavor), None) => mount(mountpoint, &flavor).map(|new| {
+                let number = new.place.device().to_owned();
+                mounted = Some(new.place);
+                (Answer::Mounted(number), Some(new.device))
+            }),
+            (Request::Unmount(how), Some(place)) => {
+                place.unmount(how).map(|()| (Answer::Unmounted, None))
+            }
+            _ => Err(MountError::NotOurs(mountpoint.to_owned())),
+        };
+        let has_mounted = matches!(done, Ok((Answer::Mounted(_), _)));
+        if has_mounted && rustix::process::geteuid().is_root() {
+            calls::deny_to_daemon(Daemon::Mounted)?;
+        }
+        let (answer, device) =
+            done.unwrap_or_else(|error| (Answer::Refused(Refusal::from(&error)), None));
+        let device = device.as_ref().map(AsFd::as_fd);
+        send(socket.as_fd(), &answer, device)?;
+    }
+    Ok(())
+}
+
+/// Takes away the dead mount of ours at `mountpoint` that has this device number.
+fn clear(mountpoint: &Path, device: &str) -> Result<Option<String>, Failure> {
+    let on_top = mountinfo::mount_at(mountpoint).map_err(Failure::environment)?;
+    match on_top.filter(|entry| entry.is_ours() && entry.device == device) {
+        Some(entry) => unmount::clear_abandoned(mountpoint, &entry),
+        None => Ok(None),
+    }
+}
