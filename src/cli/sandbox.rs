@@ -57,6 +57,9 @@ use crate::store::{DirStore, StoreErrorKind, Trust};
 /// Memory of a command that leaves room to work, in bytes.
 const LEAST_MEMORY: u64 = 256 << 20;
 
+/// Memory of a command, in bytes, on machines with little.
+const COMMAND_MEMORY: u64 = 4 << 30;
+
 /// Memory of the daemon of a foreign volume, in bytes, beside its caches.
 const FOREIGN_MEMORY: u64 = 4 << 30;
 
@@ -66,13 +69,21 @@ const SYSTEM: [&str; 3] = ["/proc", "/sys/devices/system/cpu", "/sys/fs/cgroup"]
 /// How a command is confined.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct SandboxArguments {
-    /// Most memory that the command may take; it ends with code 2 when it needs more.
-    #[arg(long, default_value = "4GiB", value_name = "SIZE", value_parser = parse_memory)]
-    memory_limit: u64,
+    /// Most memory that the command may take; it ends with code 2 when it needs more. 4 GiB unless given, or half of the
+    /// machine's memory if that is more.
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
+    memory_limit: Option<u64>,
     /// Leave files, system calls and capabilities unrestricted; for volumes of your own, on kernels that have trouble
     /// with it.
     #[arg(long)]
     no_sandbox: bool,
+}
+
+/// Returns the limit of memory of a command that none is given for, in bytes.
+fn usual_memory() -> u64 {
+    let machine = rustix::system::sysinfo();
+    let half = machine.totalram * u64::from(machine.mem_unit) / 2;
+    half.max(COMMAND_MEMORY)
 }
 
 fn parse_memory(text: &str) -> Result<u64, String> {
@@ -208,7 +219,7 @@ fn restrict_calls(
     work: Work,
     kept: CapabilitySet,
 ) -> Result<(), Failure> {
-    limit_memory(arguments.memory_limit)?;
+    limit_memory(arguments.memory_limit.unwrap_or_else(usual_memory))?;
     if arguments.no_sandbox {
         return Ok(());
     }

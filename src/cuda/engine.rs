@@ -1,5 +1,6 @@
 //! What `--engine` asks for.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::{Device, DeviceError, Devices, Dispatch, Gpu};
@@ -49,10 +50,21 @@ pub fn open(name: &str) -> Result<(&'static dyn Engine, Dispatch), EngineError> 
 pub fn check(name: &str) -> Result<(), EngineError> {
     if name == "cuda" {
         Gpu::all()?;
+    } else if name == "auto" && is_driver_half_loaded() {
+        // Loading the driver may make devices, which a confined daemon cannot. Without a GPU, the CPU codes.
+        if let Err(error) = Gpu::all() {
+            log::debug!("no GPU can be used: {error}");
+        }
+        codec::select(name)?;
     } else {
         codec::select(name)?;
     }
     Ok(())
+}
+
+/// Says whether the kernel has a driver of NVIDIA's whose devices are not all there yet.
+fn is_driver_half_loaded() -> bool {
+    Path::new("/proc/driver/nvidia").exists() && !Path::new("/dev/nvidia-uvm").exists()
 }
 
 #[cfg(test)]

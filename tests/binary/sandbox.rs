@@ -155,7 +155,7 @@ fn commands_on_directories_work_with_no_more_rights_than_they_need() {
             (&["extract"], &["--to", text(&out)], filling),
         ];
         for (before, after, capabilities) in cases {
-            let words = [before, &members, after].concat();
+            let words = [before, &["--memory-limit", "5GiB"], &members, after].concat();
             let waiting = Waiting::start(&words);
             let seen = limits(waiting.pid());
             assert_eq!(seen, [confined(capabilities)].into(), "{words:?}");
@@ -164,7 +164,7 @@ fn commands_on_directories_work_with_no_more_rights_than_they_need() {
                 .lines()
                 .find(|line| line.starts_with("Max data size"))
                 .unwrap();
-            assert!(data.contains(&(4_u64 << 30).to_string()), "{data}");
+            assert!(data.contains(&(5_u64 << 30).to_string()), "{data}");
             let (report, code) = waiting.finish();
             assert_eq!(code, Some(0), "{words:?}: {report}");
         }

@@ -62,7 +62,11 @@ pub fn allow_only(work: Work) -> io::Result<Option<Missing>> {
     let local = [number(libc::AF_UNIX)];
     rules.insert(libc::SYS_socket, only(0, &local)?);
     rules.insert(libc::SYS_socketpair, only(0, &local)?);
-    rules.insert(libc::SYS_ioctl, only(1, &list::IOCTLS)?);
+    let mut requests = list::IOCTLS.to_vec();
+    if work >= Work::Repair {
+        requests.extend(list::REPAIR_IOCTLS);
+    }
+    rules.insert(libc::SYS_ioctl, only(1, &requests)?);
     rules.insert(libc::SYS_prctl, only(0, &list::PRCTLS)?);
     // Limits of this process alone.
     rules.insert(libc::SYS_prlimit64, only(0, &[0])?);

@@ -224,6 +224,13 @@ pub(super) const FILL: &[i64] = &[
 /// types into the terminal, is not among them.
 pub(super) const IOCTLS: [u64; 4] = [TCGETS, TIOCGWINSZ, FIONBIO, FIONREAD];
 
+/// Requests of `ioctl` that repairing takes besides: a new file on btrfs is marked to be overwritten where it lies
+/// (`FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS`).
+pub(super) const REPAIR_IOCTLS: [u64; 2] = [
+    rustix::ioctl::opcode::read::<std::ffi::c_long>(b'f', 1) as u64,
+    rustix::ioctl::opcode::write::<std::ffi::c_long>(b'f', 2) as u64,
+];
+
 /// Operations of `prctl`: names of threads and of memory, and further restrictions.
 pub(super) const PRCTLS: [u64; 6] = [
     PR_SET_NAME as u64,
