@@ -40,12 +40,9 @@ const _: () = assert!(at::RESERVED_2 + size_of::<u64>() == at::END && at::END < 
 /// Bytes of a record's header.
 pub const RECORD_HEADER_BYTES: usize = at::END;
 
-/// Longest record, in bytes with padding. Records are at most as long as a journal file, 32 MiB; those of
-/// earlier builds, which let the files grow, a few times that.
-pub const MAX_RECORD_BYTES: usize = 256 << 20;
-
-/// Longest record whose header is looked at, so that one which is too long is told from none.
-const MAX_HEADER_LEN: usize = 1 << 30;
+/// Longest record, in bytes with padding. Records are at most as long as a journal file, 32 MiB. Earlier
+/// builds, which let the files grow, wrote none that is longer than this.
+pub const MAX_RECORD_BYTES: usize = 1 << 30;
 
 const MAGIC: [u8; 4] = *b"CfsJ";
 const VERSION: u16 = 1;
@@ -185,7 +182,7 @@ pub fn encode(header: &RecordHeader, entries: &[Change], data: &[StripeData], ou
 
 /// Every length in a record fits: the record as a whole is at most [`MAX_RECORD_BYTES`].
 fn small(len: usize) -> u32 {
-    u32::try_from(len).expect("parts of a record of at most 256 MiB have 32-bit lengths")
+    u32::try_from(len).expect("parts of a record of at most 1 GiB have 32-bit lengths")
 }
 
 fn put_header(header: &RecordHeader, counts: (u32, u32, u32), out: &mut [u8]) {
@@ -212,6 +209,7 @@ pub struct Preview {
     /// Bytes of the whole record on disk, padding included.
     pub padded_bytes: usize,
     len: usize,
+    reserved: u16,
     checksum: u32,
     entries: u32,
     stripes: u32,
@@ -237,13 +235,10 @@ impl Preview {
             });
         }
         let reserved = reader.u16()?;
-        if reserved != 0 {
-            return Err(reader.bad("reserved", reserved));
-        }
         let checksum = reader.u32()?;
         let len = reader.u32()?;
         let len_bytes = usize::try_from(len).map_err(|_| reader.bad("length", len))?;
-        if !(RECORD_HEADER_BYTES..=MAX_HEADER_LEN).contains(&len_bytes) {
+        if !(RECORD_HEADER_BYTES..=MAX_RECORD_BYTES).contains(&len_bytes) {
             return Err(reader.bad("length", len));
         }
         let (entries, stripes) = (reader.u32()?, reader.u32()?);
@@ -263,6 +258,7 @@ impl Preview {
             },
             padded_bytes: len_bytes.next_multiple_of(BLOCK_SIZE),
             len: len_bytes,
+            reserved,
             checksum,
             entries,
             stripes,
@@ -288,9 +284,6 @@ pub fn decode(bytes: &Bytes) -> Result<JournalRecord, FormatError> {
 pub fn decode_within(bytes: &Bytes, stripe_bytes: u32) -> Result<JournalRecord, FormatError> {
     let preview = Preview::decode(bytes)?;
     let mut reader = Reader::new(WHAT, bytes);
-    if preview.padded_bytes > MAX_RECORD_BYTES {
-        return Err(reader.bad("length", preview.len as u64));
-    }
     let whole = reader.bytes(preview.len)?;
     let computed = crc32c::crc32c(&whole[at::LEN..]);
     if computed != preview.checksum {
@@ -299,6 +292,10 @@ pub fn decode_within(bytes: &Bytes, stripe_bytes: u32) -> Result<JournalRecord, 
             stored: preview.checksum,
             computed,
         });
+    }
+    // Only now: a header under a wrong checksum is no fault of a record.
+    if preview.reserved != 0 {
+        return Err(reader.bad("reserved", preview.reserved));
     }
     let mut body = Reader::new(WHAT, &whole[RECORD_HEADER_BYTES..]);
     // The counts may lie even under a good checksum: never reserve memory by them.

@@ -171,6 +171,12 @@ impl Disk {
         }
     }
 
+    /// Returns the bytes that the files in a member's top directory take on disk.
+    pub(super) fn taken(&self, member: MemberIndex) -> Result<u64, StoreError> {
+        self.members
+            .call(member, "measure", |store| store.taken(""))
+    }
+
     /// Makes a file at least `len` bytes long, with the space for it where that can be had.
     pub(super) fn reserve(
         &self,

@@ -1,6 +1,6 @@
 //! Why an operation on the metadata failed.
 
-use crate::format::Lsn;
+use crate::format::{FormatError, Lsn, MemberIndex};
 use crate::members::MembersError;
 use crate::store::StoreError;
 
@@ -69,11 +69,27 @@ pub enum MetaError {
         found: Lsn,
     },
 
-    /// The journal holds more than any that is written.
-    #[error("the journal has {bytes} bytes of records, more than any that is written")]
+    /// A journal record of this generation has a right checksum and does not decode, and no member holds a copy
+    /// that does. Leaving it out would lose what it acknowledged.
+    #[error(
+        "member {member}: journal record {lsn} has a right checksum and does not decode: {reason}"
+    )]
+    RefusedRecord {
+        /// The member that holds it.
+        member: MemberIndex,
+        /// The record.
+        lsn: Lsn,
+        /// The first fault that the decoder met.
+        reason: FormatError,
+    },
+
+    /// The journal holds more than its files take on any member.
+    #[error(
+        "the journal has {bytes} bytes of records, more than the files of any member take on disk"
+    )]
     TooLarge {
         /// Bytes of records that would have to be read at once.
-        bytes: usize,
+        bytes: u64,
     },
 
     /// The membership does not allow the operation.
@@ -97,6 +113,13 @@ impl MetaError {
                 "give all directories of the volume as they were last: one that is missing, or in whose place an old copy is, may have it"
                     .into(),
             ),
+            Self::RefusedRecord { member, .. } => Some(format!(
+                "give all directories of the volume: one that is missing may have the record; if the others have all that was acknowledged, leave out the directory of member {member}"
+            )),
+            Self::TooLarge { .. } => Some(
+                "mount the volume with the version of cauchyfs that wrote it last, and unmount it: that empties the journal"
+                    .into(),
+            ),
             Self::Members(error) => error.hint(),
             Self::DamagedIndex { .. } => Some(
                 "give all directories of the volume, also those that are missing: a copy of the index on one of them may be sound"
@@ -110,7 +133,6 @@ impl MetaError {
             | Self::JournalFull
             | Self::ReadOnly
             | Self::Closed
-            | Self::TooLarge { .. }
             | Self::Store(_) => None,
         }
     }

@@ -15,7 +15,7 @@ use super::overlay::{Entry, Layer};
 use super::pieces::{self, Progress};
 use super::redb_index::RedbIndex;
 use super::{Key, MetaError, Recovered};
-use crate::format::journal::{JournalRecord, MAX_RECORD_BYTES, Preview, StripeData, decode_within};
+use crate::format::journal::{JournalRecord, Preview, StripeData, decode_within};
 use crate::format::record::Scrub;
 use crate::format::{BLOCK_SIZE, Epoch, FormatError, Lsn, MemberIndex, Record, SegmentId, key};
 use crate::members::{Access, Members};
@@ -100,18 +100,23 @@ fn doubts(
 ///
 /// # Errors
 ///
-/// [`MetaError::OldIndex`], or [`MetaError::TooLarge`].
+/// [`MetaError::OldIndex`], [`MetaError::RefusedRecord`], or [`MetaError::TooLarge`].
 pub(super) fn replay(disk: &Arc<Disk>, position: Position) -> Result<Replayed, MetaError> {
     let live = disk.members().live();
     let mut sources = disk.members().current_at_open();
     sources.retain(|member| live.contains(member));
     let mut runs = Vec::new();
+    let mut refusals = Vec::new();
     for name in journal::names() {
         let tape = Tape::open(disk, name, &sources, position);
-        if let Some(first) = tape.first_record()? {
+        if let Some(first) = tape.first_record(&mut refusals)? {
             runs.push((first, tape));
         }
     }
+    let check_refusals = |last: Lsn| match refusals.iter().find(|refusal| refusal.lsn > last) {
+        Some(refusal) => Err(MetaError::from(*refusal)),
+        None => Ok(()),
+    };
     runs.sort_by_key(|(first, _)| first.record.header.lsn);
     let mut replayed = Replayed {
         last: position.lsn,
@@ -124,6 +129,7 @@ pub(super) fn replay(disk: &Arc<Disk>, position: Position) -> Result<Replayed, M
         while let Some(placed) = next {
             let lsn = placed.record.header.lsn;
             if lsn.0 > replayed.last.0 + 1 {
+                check_refusals(replayed.last)?;
                 replayed.lost = Some((Lsn(replayed.last.0 + 1), lsn));
                 return Ok(replayed);
             }
@@ -139,10 +145,11 @@ pub(super) fn replay(disk: &Arc<Disk>, position: Position) -> Result<Replayed, M
             offset = placed.offset + placed.bytes;
             next = tape.record(offset, Lsn(lsn.0 + 1))?;
             if lsn > replayed.last {
-                replayed.take(placed)?;
+                replayed.take(placed, &|| tape.bytes_on_disk())?;
             }
         }
     }
+    check_refusals(replayed.last)?;
     if newest.len() > RECORDS_IN_FLIGHT {
         let is_behind = |member: &MemberIndex| is_behind(*member, &tapes, &newest);
         for member in sources.into_iter().filter(is_behind) {
@@ -198,10 +205,11 @@ impl Replayed {
         }
     }
 
-    fn take(&mut self, placed: Placed) -> Result<(), MetaError> {
+    /// Adds a record. Files with holes do not demand memory for more than they take on disk.
+    fn take(&mut self, placed: Placed, bytes_on_disk: &dyn Fn() -> u64) -> Result<(), MetaError> {
         self.bytes = self.bytes.saturating_add(placed.bytes);
-        if self.bytes > MAX_REPLAYED_BYTES {
-            let bytes = usize::try_from(self.bytes).unwrap_or(usize::MAX);
+        let bytes = self.bytes;
+        if bytes > MAX_UNPROVEN_BYTES && bytes > bytes_on_disk() {
             return Err(MetaError::TooLarge { bytes });
         }
         let record = placed.record;
@@ -221,9 +229,9 @@ impl Replayed {
     }
 }
 
-/// Most bytes of records that are brought into the index at once. Journals take 64 MiB; those of earlier
-/// builds took a few times that.
-const MAX_REPLAYED_BYTES: u64 = 1 << 30;
+/// Most bytes of records that are read whatever their files take on disk, where a filesystem may compress them.
+/// Journals take 64 MiB; earlier builds set no bound.
+const MAX_UNPROVEN_BYTES: u64 = 1 << 30;
 
 /// Records that a crash may leave on some members only.
 const RECORDS_IN_FLIGHT: usize = 1;
@@ -241,6 +249,24 @@ struct Placed {
     record: JournalRecord,
     offset: u64,
     bytes: u64,
+}
+
+/// A record of this life under a right checksum that does not decode.
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    member: MemberIndex,
+    lsn: Lsn,
+    reason: FormatError,
+}
+
+impl From<Refusal> for MetaError {
+    fn from(refusal: Refusal) -> Self {
+        Self::RefusedRecord {
+            member: refusal.member,
+            lsn: refusal.lsn,
+            reason: refusal.reason,
+        }
+    }
 }
 
 /// One journal file, on all members that may be trusted.
@@ -266,12 +292,18 @@ impl Tape {
     }
 
     /// Returns the record at the file's start. Where members differ, the newest was being written
-    /// when the crash came, over one that the index has.
-    fn first_record(&self) -> Result<Option<Placed>, MetaError> {
+    /// when the crash came, over one that the index has. Adds what is newer and does not decode to `refusals`.
+    fn first_record(&self, refusals: &mut Vec<Refusal>) -> Result<Option<Placed>, MetaError> {
         let mut newest: Option<Placed> = None;
+        let mut refused = Vec::new();
         for (member, len) in &self.copies {
-            let Some(placed) = self.read(*member, *len, 0)? else {
-                continue;
+            let placed = match self.read(*member, *len, 0) {
+                Ok(Some(placed)) => placed,
+                Ok(None) => continue,
+                Err(refusal) => {
+                    refused.push(refusal);
+                    continue;
+                }
             };
             let header = placed.record.header;
             if header.life.number > self.position.life.number {
@@ -283,22 +315,64 @@ impl Tape {
                 newest = Some(placed);
             }
         }
+        let last = newest.as_ref().map(|placed| placed.record.header.lsn);
+        for refusal in refused {
+            if Some(refusal.lsn) > last {
+                refusals.push(refusal);
+            } else {
+                self.note_damage(&refusal);
+            }
+        }
         Ok(newest)
     }
 
-    /// Returns the record at `offset` if it is number `lsn`.
+    /// Returns the record at `offset` if it is number `lsn`, of the first member whose copy decodes.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::RefusedRecord`] if members have it, and none has a copy that decodes.
     fn record(&self, offset: u64, lsn: Lsn) -> Result<Option<Placed>, MetaError> {
+        let is_next = |placed: &Placed| {
+            let header = placed.record.header;
+            header.life == self.position.life && header.lsn == lsn
+        };
+        let mut refused = Vec::new();
         for (member, len) in &self.copies {
-            let found = self.read(*member, *len, offset)?;
-            let is_next = |placed: &Placed| {
-                let header = placed.record.header;
-                header.life == self.position.life && header.lsn == lsn
-            };
-            if let Some(placed) = found.filter(is_next) {
-                return Ok(Some(placed));
+            match self.read(*member, *len, offset) {
+                Ok(found) => {
+                    if let Some(placed) = found.filter(is_next) {
+                        for refusal in &refused {
+                            self.note_damage(refusal);
+                        }
+                        return Ok(Some(placed));
+                    }
+                }
+                Err(refusal) if refusal.lsn == lsn => refused.push(refusal),
+                // A left-over of what was there before.
+                Err(_) => {}
             }
         }
-        Ok(None)
+        refused
+            .first()
+            .map_or(Ok(None), |refusal| Err((*refusal).into()))
+    }
+
+    /// Counts a copy that does not decode as damage of its member: another member serves.
+    fn note_damage(&self, refusal: &Refusal) {
+        let Refusal {
+            member,
+            lsn,
+            reason,
+        } = refusal;
+        log::warn!("member {member}: record {lsn} in {}: {reason}", self.name);
+        self.disk.members().count_wrong(*member, 1);
+    }
+
+    /// Returns the bytes that the files beside this one take on the member where they take most.
+    fn bytes_on_disk(&self) -> u64 {
+        let members = self.copies.iter().map(|(member, _)| *member);
+        let taken = members.filter_map(|member| self.disk.taken(member).ok());
+        taken.max().unwrap_or(0)
     }
 
     /// Says whether a member's file is as it was made.
@@ -318,32 +392,19 @@ impl Tape {
     ///
     /// # Errors
     ///
-    /// [`MetaError::TooLarge`] for one of this life that is longer than any that is written: to leave it
-    /// out would lose what it acknowledged.
-    fn read(
-        &self,
-        member: MemberIndex,
-        len: u64,
-        offset: u64,
-    ) -> Result<Option<Placed>, MetaError> {
+    /// [`Refusal`] if one of this life has a right checksum and does not decode: to leave it out would lose
+    /// what it acknowledged.
+    fn read(&self, member: MemberIndex, len: u64, offset: u64) -> Result<Option<Placed>, Refusal> {
         let Some(room) = len.checked_sub(offset) else {
             return Ok(None);
         };
         let Some((preview, front)) = self.preview(member, room, offset) else {
             return Ok(None);
         };
-        if preview.padded_bytes > MAX_RECORD_BYTES {
-            if preview.header.life == self.position.life {
-                let bytes = preview.padded_bytes;
-                return Err(MetaError::TooLarge { bytes });
-            }
-            return Ok(None);
-        }
         let Some(whole) = self.whole(member, offset, &preview, front) else {
             return Ok(None);
         };
-        let decoded = decode_within(&whole, self.disk.members().stripe_bytes());
-        match decoded {
+        match decode_within(&whole, self.disk.members().stripe_bytes()) {
             Ok(record) => Ok(Some(Placed {
                 record,
                 offset,
@@ -351,10 +412,13 @@ impl Tape {
             })),
             // As a crash leaves it.
             Err(FormatError::Checksum { .. }) => Ok(None),
-            Err(error) => {
-                log::warn!("member {member}: {} at {offset}: {error}", self.name);
-                Ok(None)
-            }
+            // The checksum is checked before all else.
+            Err(reason) if preview.header.life == self.position.life => Err(Refusal {
+                member,
+                lsn: preview.header.lsn,
+                reason,
+            }),
+            Err(_) => Ok(None),
         }
     }
 
@@ -390,5 +454,49 @@ impl Tape {
         whole.extend_from_slice(&front);
         whole.extend_from_slice(&body);
         Some(whole.freeze())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::VolumeId;
+    use crate::format::journal::{Life, RecordHeader};
+
+    /// Earlier builds let journals grow without bound: what lies on disk is read, however much it is.
+    #[test]
+    fn only_records_of_files_with_holes_are_too_large() {
+        let most = MAX_UNPROVEN_BYTES;
+        for (bytes, on_disk, is_taken) in [
+            (most, 0, true),
+            (most + 1, most, false),
+            (most + 1, most + 1, true),
+            (100 * most, 100 * most, true),
+        ] {
+            let header = RecordHeader {
+                volume: VolumeId(uuid::Uuid::nil()),
+                epoch: Epoch(1),
+                lsn: Lsn(1),
+                life: Life::default(),
+            };
+            let record = JournalRecord {
+                header,
+                entries: Vec::new(),
+                data: Vec::new(),
+            };
+            let placed = Placed {
+                record,
+                offset: 0,
+                bytes,
+            };
+            match Replayed::default().take(placed, &|| on_disk) {
+                Ok(()) => assert!(is_taken, "{bytes} bytes, {on_disk} on disk"),
+                Err(error @ MetaError::TooLarge { .. }) => {
+                    assert!(!is_taken, "{bytes} bytes, {on_disk} on disk");
+                    assert!(error.hint().is_some());
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
     }
 }

@@ -10,6 +10,7 @@ mod lost_writes;
 mod memory;
 mod model;
 mod refill;
+mod refused_records;
 mod rig;
 mod rollback;
 mod survey;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::*;
-use crate::meta::StripeData;
+use crate::meta::{MetaError, StripeData};
 
 /// Stripes that no commit numbers in these tests.
 const FIRST: u64 = 1 << 40;
@@ -27,14 +27,18 @@ fn with_journaled(data: usize, pieces: &[StripeData]) -> Rig {
 }
 
 #[test]
-fn stripe_data_behind_the_longest_stripe_is_never_restored() {
+fn a_volume_with_stripe_data_behind_the_longest_stripe_on_all_members_is_refused() {
     for offset in [2 * UNIT as u32, 64 << 20, 0x2000_0000, 0xffff_fff0] {
         let rig = with_journaled(2, &[piece(0, offset, 16)]);
         for access in [Access::ReadOnly, Access::ReadWrite] {
-            let fs = TestFs::open(rig.fork().stores(&[]), access).unwrap();
-            let restored = fs.pipeline.volume.read(StripeId(FIRST), 0, &mut [0; 1]);
-            assert!(restored.is_err(), "offset {offset}, {access:?}");
-            assert_eq!(fs.read(1).unwrap(), pattern(1, 300));
+            let opened = TestFs::open(rig.fork().stores(&[]), access);
+            let error = opened.err().expect("it is refused");
+            let is_typed = matches!(
+                &error,
+                CommitError::Meta(error) if matches!(**error, MetaError::RefusedRecord { .. })
+            );
+            assert!(is_typed, "offset {offset}, {access:?}: {error}");
+            assert!(error.hint().is_some(), "offset {offset}, {access:?}");
         }
     }
 }

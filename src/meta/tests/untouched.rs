@@ -34,7 +34,7 @@ const HARMS: [(&str, Harm); 4] = [
 ];
 
 /// Every byte in the directories, but for the locks.
-fn image(rig: &Rig) -> Vec<BTreeMap<String, Vec<u8>>> {
+pub(super) fn image(rig: &Rig) -> Vec<BTreeMap<String, Vec<u8>>> {
     let files_of = |disk: &MemDisk| {
         let store = disk.open();
         let dirs = ["", files::SEGMENTS];
