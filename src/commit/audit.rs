@@ -9,16 +9,13 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::reap::{Reaper, successor};
+use super::reap::Reaper;
 use super::{CommitError, Pipeline};
-use crate::format::record::SegmentStripe;
-use crate::format::{Record, SegmentId, key};
+use crate::format::SegmentId;
+use crate::format::record::Stripe;
 
 /// Segments looked at in one go.
 const SEGMENTS_AT_ONCE: usize = 16;
-
-/// Records read at once.
-const RECORDS_AT_ONCE: usize = 1024;
 
 impl Pipeline {
     /// Looks at the next few of the segments that there were at the mount.
@@ -95,26 +92,10 @@ impl Pipeline {
     /// Returns what stripes take of each of a segment's files, in order; `None` if their records do not
     /// agree on where they are, so that what seems free may not be.
     fn places_in(&self, segment: SegmentId) -> Result<Option<Vec<Range<u64>>>, CommitError> {
-        let (mut from, end) = key::segment_stripes(segment);
-        let mut places = Vec::new();
-        loop {
-            let found = self.meta.scan(&from, &end, RECORDS_AT_ONCE)?;
-            for (key, value) in &found {
-                let place = key::parse_segment_stripe(key)?;
-                let SegmentStripe(stripe) = SegmentStripe::decode(value)?;
-                let Some(record) = self.records.stripe(stripe)? else {
-                    continue;
-                };
-                let taken = places.last().map_or(0, |last: &Range<u64>| last.end);
-                if place != (record.segment, record.offset) || record.offset < taken {
-                    return Ok(None);
-                }
-                places.push(record.offset..record.offset + u64::from(record.height));
-            }
-            match found.last() {
-                Some((last, _)) if found.len() == RECORDS_AT_ONCE => from = successor(last),
-                _ => return Ok(Some(places)),
-            }
-        }
+        let stripes = self.stripes_in(segment)?;
+        let place = |(_, record): (_, Stripe)| {
+            record.offset..record.offset.saturating_add(record.height.into())
+        };
+        Ok(stripes.map(|stripes| stripes.into_iter().map(place).collect()))
     }
 }

@@ -87,7 +87,7 @@ enum Passage {
 enum Obstacle {
     /// There is no member for it, or one is full.
     NoRoom,
-    /// One of its stripes cannot be read, and what is left of it is not to be given up.
+    /// One of its stripes cannot be read, or their records disagree: what is left is not to be given up.
     Unreadable,
     /// It is being written, or is gone, or a member failed meanwhile.
     Passing,
@@ -429,7 +429,10 @@ impl Pipeline {
         let Some(files) = self.volume.look_at_files(segment) else {
             return Ok(Err(Obstacle::Passing));
         };
-        let all = self.stripes_in(segment)?;
+        let Some(all) = self.stripes_in(segment)? else {
+            log::warn!("segment {segment}: records of its stripes do not agree: its slots stay");
+            return Ok(Err(Obstacle::Unreadable));
+        };
         let is_unreadable = plan::is_unreadable(&record, &all, &files);
         let targets = self.choose_targets(need, &record, &files, is_unreadable, round);
         let is_for_all = targets.len() == need.slots.len();

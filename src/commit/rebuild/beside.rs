@@ -1,8 +1,10 @@
-//! Stripes that can be read, beside others in their segment that cannot.
+//! Stripes that can be read, beside others in their segment that cannot, or whose records do not agree.
 //!
 //! The slots of such a segment stay as they are. What lives of its readable stripes is copied into new ones
 //! on the members at hand, as compaction does, and the old ones die; what is left of the others stays where
 //! it is for as long as something refers to it.
+
+use std::collections::BTreeMap;
 
 use super::super::{CommitError, Pipeline};
 use super::{Obstacle, Round, Step};
@@ -86,7 +88,10 @@ impl Pipeline {
         let vacant = geometry.total_shards().saturating_sub(homes);
         let attainable = signed(geometry.parity_shards()) - signed(vacant);
         let mut endangered = Vec::new();
-        for (id, stripe) in self.stripes_in(segment)? {
+        // What reads serve is copied even where the records of others do not agree with it.
+        let stripes: BTreeMap<StripeId, Stripe> =
+            self.listed_in(segment)?.stripes.into_iter().collect();
+        for (id, stripe) in stripes {
             let tally = |counts: &dyn Fn(MemberIndex) -> bool| tally_of(&record, &stripe, counts);
             let at_hand = tally(&|member| files.hold(member, &stripe));
             let staying =

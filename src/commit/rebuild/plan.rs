@@ -32,6 +32,15 @@ pub(super) struct Need {
     worst: i16,
 }
 
+/// The stripes that the index lists for a segment.
+#[derive(Debug)]
+pub(super) struct Listed {
+    /// Those whose own records lie there. One may be listed twice if the records do not agree.
+    pub(super) stripes: Vec<(StripeId, Stripe)>,
+    /// Whether all records agree on where stripes lie, and none overlap.
+    pub(super) is_consistent: bool,
+}
+
 impl Need {
     /// Returns how many bytes are to be written.
     pub(super) fn bytes(&self) -> u64 {
@@ -123,14 +132,23 @@ impl Pipeline {
         Ok(needs)
     }
 
-    /// Returns the stripes of a segment in disk order. Those that lie elsewhere by their own records, or
-    /// overlap others, are damaged and left out.
+    /// Returns the stripes of a segment in disk order; `None` if their records do not agree on where they lie, or
+    /// overlap. What moved or freed a part of such a segment could lose what reads still serve.
     pub(in crate::commit) fn stripes_in(
         &self,
         segment: SegmentId,
-    ) -> Result<Vec<(StripeId, Stripe)>, CommitError> {
+    ) -> Result<Option<Vec<(StripeId, Stripe)>>, CommitError> {
+        let listed = self.listed_in(segment)?;
+        Ok(listed.is_consistent.then_some(listed.stripes))
+    }
+
+    /// Reads which stripes a segment has, whether or not their records agree.
+    pub(super) fn listed_in(&self, segment: SegmentId) -> Result<Listed, CommitError> {
         let (mut from, end) = key::segment_stripes(segment);
-        let mut stripes = Vec::new();
+        let mut listed = Listed {
+            stripes: Vec::new(),
+            is_consistent: true,
+        };
         let mut filled = 0;
         loop {
             let found = self.meta.scan(&from, &end, RECORDS_AT_ONCE)?;
@@ -140,16 +158,17 @@ impl Pipeline {
                 let Some(record) = self.records.stripe(stripe)? else {
                     continue;
                 };
-                if place == (record.segment, record.offset) && record.offset >= filled {
-                    filled = record.offset + u64::from(record.height);
-                    stripes.push((stripe, record));
-                } else {
-                    log::warn!("stripe {stripe}: its records do not agree on where it lies");
+                if place != (record.segment, record.offset) || record.offset < filled {
+                    listed.is_consistent = false;
+                }
+                if record.segment == segment {
+                    filled = filled.max(record.offset.saturating_add(record.height.into()));
+                    listed.stripes.push((stripe, record));
                 }
             }
             match found.last() {
                 Some((last, _)) if found.len() == RECORDS_AT_ONCE => from = successor(last),
-                _ => return Ok(stripes),
+                _ => return Ok(listed),
             }
         }
     }

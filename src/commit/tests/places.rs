@@ -69,6 +69,60 @@ fn stripes_that_overlap_neither_stop_a_rebuild_nor_free_what_others_hold() {
     }
 }
 
+/// Gives the record of a segment's first stripe a height that reaches over those behind it. Returns that stripe.
+fn raise(fs: &TestFs) -> StripeId {
+    let stripes = fs.stripes();
+    let has_next = |(first, next): &(StripeId, StripeId)| {
+        let (first, next) = (record_of(fs, *first), record_of(fs, *next));
+        first.segment == next.segment && first.offset == 0
+    };
+    let pairs = stripes.iter().copied().zip(stripes.iter().copied().skip(1));
+    let (first, _) = pairs.into_iter().find(has_next).unwrap();
+    let mut record = record_of(fs, first);
+    record.height *= 4;
+    let mut batch = Batch::default();
+    batch.put(key::stripe(first), record.encode());
+    fs.pipeline.meta.apply_stripes(batch).unwrap();
+    first
+}
+
+/// Each disk is away once, and the volume is rebuilt without it.
+#[test]
+fn a_record_with_a_wrong_height_takes_no_redundancy_of_its_neighbours() {
+    let (rig, fs) = with_stripes();
+    let damaged = raise(&fs);
+    let segment = record_of(&fs, damaged).segment;
+    fs.pipeline.checkpoint().unwrap();
+    let of_others = |file: &u64| {
+        let extents = fs.extents(*file).unwrap();
+        extents.iter().all(|(_, extent)| extent.stripe != damaged)
+    };
+    let files: Vec<u64> = (0..8).filter(of_others).collect();
+    assert!(files.len() > 4, "{files:?}");
+    let slots = fs.pipeline.volume.segment(segment).unwrap().slots;
+    drop(fs);
+    let away = usize::from(slots[0].unwrap().0);
+    let rig = rig.fork();
+    let fs = rig.open(&[away]);
+    let progress = fs.rebuild().unwrap();
+    assert!(progress.bytes_unreadable > 0, "{progress:?}");
+    let after = fs.pipeline.volume.segment(segment).unwrap().slots;
+    assert_eq!(after, slots, "nothing of it moves");
+    fs.close();
+    for lost in (0..4).filter(|lost| *lost != away) {
+        let fs = TestFs::open(rig.fork().stores(&[away, lost]), Access::ReadOnly).unwrap();
+        for &file in &files {
+            let read = fs
+                .read(file)
+                .unwrap_or_else(|error| panic!("{lost}: {error}"));
+            assert!(
+                read == pattern(file, 2 * UNIT),
+                "file {file} without {lost}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_place_at_the_end_of_all_numbers_does_not_keep_a_volume_from_opening() {
     let (rig, fs) = with_stripes();

@@ -590,7 +590,7 @@ fn assert_gaps_are_free(fs: &TestFs, rig: &Rig, gone: &[usize], context: &str) {
     let mut taken = vec![0; rig.disks.len()];
     let mut writing = vec![false; rig.disks.len()];
     for (id, segment) in fs.pipeline.volume.segments() {
-        let stripes = fs.pipeline.stripes_in(id).unwrap();
+        let stripes = fs.pipeline.stripes_in(id).unwrap().unwrap();
         for member in segment.slots.iter().flatten() {
             let member = usize::from(member.0);
             taken[member] += stripes
