@@ -153,7 +153,8 @@ pub(super) struct MountArguments {
     /// may write to the directory above a member can always take the member away, but put nothing in its place.
     #[arg(long)]
     pub(super) trust_members: bool,
-    /// Write the log to this file, with mode 0600; without it a daemon logs to syslog.
+    /// Write the log to this file, with mode 0600; without it a daemon logs to syslog. Devices such as `/dev/null` and
+    /// `/dev/stderr` keep their modes.
     #[arg(long, value_name = "FILE")]
     pub(super) log_file: Option<PathBuf>,
     /// Started by mount(8): degraded is no failure.

@@ -2,7 +2,8 @@
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use env_logger::{Builder, Target};
@@ -68,8 +69,12 @@ pub(super) fn to_capped_file(path: &Path, verbosity: u8) -> io::Result<()> {
 const LOG_MODE: u32 = 0o600;
 
 /// Opens the end of a log file, for its user alone; it is made if absent. No link is followed, and nothing but a file of
-/// this user with one name is opened: whatever another user puts in its place stays as it is.
+/// this user with one name is opened: whatever another user puts in its place stays as it is. Devices such as
+/// `/dev/null` and this process's own standard output and error are taken as they are.
 fn open(path: &Path) -> io::Result<File> {
+    if let Some(stream) = standard_stream(path) {
+        return Ok(File::from(stream?));
+    }
     let file = OpenOptions::new()
         .create(true)
         .append(true)
@@ -83,6 +88,11 @@ fn open(path: &Path) -> io::Result<File> {
             _ => error,
         })?;
     let meta = file.metadata()?;
+    if meta.file_type().is_char_device() {
+        let flags = rustix::fs::fcntl_getfl(&file)?;
+        rustix::fs::fcntl_setfl(&file, flags - rustix::fs::OFlags::NONBLOCK)?;
+        return Ok(file);
+    }
     if !meta.is_file() {
         return Err(unfit("it is not a regular file"));
     }
@@ -97,6 +107,20 @@ fn open(path: &Path) -> io::Result<File> {
         file.set_permissions(Permissions::from_mode(LOG_MODE))?;
     }
     Ok(file)
+}
+
+/// Returns standard output or error if a path is a name of it. Each of these names is a link, which leads to a terminal,
+/// a pipe or a file that the shell has opened.
+fn standard_stream(path: &Path) -> Option<io::Result<OwnedFd>> {
+    match path.to_str()? {
+        "/dev/stderr" | "/dev/fd/2" | "/proc/self/fd/2" => {
+            Some(io::stderr().as_fd().try_clone_to_owned())
+        }
+        "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1" => {
+            Some(io::stdout().as_fd().try_clone_to_owned())
+        }
+        _ => None,
+    }
 }
 
 fn unfit(why: &str) -> io::Error {
@@ -239,6 +263,21 @@ mod tests {
             }
             let mode = open(&path).unwrap().metadata().unwrap().mode() & 0o7777;
             assert_eq!(mode, LOG_MODE, "before: {before:?}");
+        }
+    }
+
+    #[test]
+    fn devices_and_standard_streams_are_logs_and_keep_their_modes() {
+        for path in ["/dev/null", "/dev/stderr", "/dev/stdout"] {
+            let path = Path::new(path);
+            let mode = || fs::metadata(path).map(|meta| meta.mode()).ok();
+            let before = mode();
+            let file = open(path).unwrap();
+            let flags = rustix::fs::fcntl_getfl(&file).unwrap();
+            if path == Path::new("/dev/null") {
+                assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK));
+            }
+            assert_eq!(mode(), before, "{}", path.display());
         }
     }
 
