@@ -18,6 +18,8 @@ use super::volume::{MEMBER_TIMEOUT, Volume, fs_failure, row_report, storage_fail
 use crate::commit::ScrubStatus;
 use crate::format::files;
 use crate::fs::check;
+use crate::fuse::one_line;
+use crate::store::StoreErrorKind;
 
 /// Checks the structure of an unmounted volume.
 ///
@@ -87,7 +89,11 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
     for line in report.lost.lines() {
         terminal::line(line);
     }
-    let is_whole = read == Outcome::Done && report.state == State::Healthy;
+    let foreign = foreign_files(volume);
+    for line in &foreign {
+        terminal::line(line);
+    }
+    let is_whole = read == Outcome::Done && report.state == State::Healthy && foreign.is_empty();
     let away: Vec<String> = report.absentees().map(MemberReport::name).collect();
     if !away.is_empty() {
         terminal::line(format_args!(
@@ -122,6 +128,7 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
         State::Degraded => Outcome::Degraded,
         State::Healthy if read == Outcome::Degraded => Outcome::Degraded,
         State::Healthy if checked.mended < checked.found => Outcome::Degraded,
+        State::Healthy if !foreign.is_empty() => Outcome::Degraded,
         State::Healthy => Outcome::Done,
     };
     Ok(Examined {
@@ -151,6 +158,26 @@ fn say_restored(volume: &Volume) {
             ));
         }
     }
+}
+
+/// Returns a line for every file of a member's own names that is not its own, such as a hard link. Segments are not among
+/// them: a shard in one is wrong.
+fn foreign_files(volume: &Volume) -> Vec<String> {
+    let members = volume.pipeline.members();
+    let of_member = |member| {
+        let looked = members.call(member, "check", |store| {
+            let [first, second] = files::JOURNALS;
+            let names = [files::SUPERBLOCK, first, second, files::INDEX];
+            let errors = names.map(|name| store.open_len(name).err());
+            let mut foreign = errors.into_iter().flatten().collect::<Vec<_>>();
+            foreign.retain(|error| error.kind() == StoreErrorKind::Foreign);
+            Ok(foreign)
+        });
+        // A member that fails is in the report.
+        looked.unwrap_or_default()
+    };
+    let errors = members.live().into_iter().flat_map(of_member);
+    errors.map(|error| one_line(&error)).collect()
 }
 
 /// Returns who is away of a volume that nobody has mounted.

@@ -396,6 +396,23 @@ fn with_hard_links(
 }
 
 #[test]
+fn check_names_a_journal_that_is_a_hard_link() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::with_large(Shape::FOUR_TWO, 512, 1 << 20);
+    volume.unmount();
+    let twin = volume.members[0].with_file_name("twin");
+    fs::hard_link(volume.members[1].join("journal.0"), &twin).expect("one filesystem");
+    let (told, code) = volume.check(&[]);
+    assert_eq!(code, 3, "{told}");
+    assert!(told.contains("journal.0"), "{told}");
+    assert!(!told.contains("nothing is wrong"), "{told}");
+    fs::remove_file(&twin).expect("it is there");
+    volume.assert_intact();
+}
+
+#[test]
 fn a_file_elsewhere_stays_as_it_is_when_a_member_has_a_hard_link_to_it() {
     if skip_mounts() {
         return;
