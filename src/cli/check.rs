@@ -50,7 +50,7 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<Outcome, Failure> {
     Ok(examined.outcome)
 }
 
-/// What is said of a volume once it is closed.
+/// Verdict on a volume, printed once it is closed.
 struct Examined {
     verdict: Vec<String>,
     outcome: Outcome,
@@ -154,7 +154,7 @@ fn say_restored(volume: &Volume) {
             ));
         } else {
             terminal::line(format_args!(
-                "{path}: its superblock is lost, and could not be made anew"
+                "{path}: its superblock is missing, and could not be written again"
             ));
         }
     }

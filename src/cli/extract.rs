@@ -2,7 +2,7 @@
 //!
 //! Nothing is written to the members, and nothing outside OUT: see [`target`]. The volume may be anybody's.
 //!
-//! What an ordinary user may not set (owners, devices, trusted attributes) is left out. So is, unless
+//! Owners, devices and trusted attributes are left out where an ordinary user may not set them. So is, unless
 //! `--privileged` is given, what gives power to the content of files: setuid and setgid bits, devices, and
 //! attributes of the namespaces `security.` and `trusted.`. Everything else of a file comes along: bytes,
 //! holes, hard links, symlinks, permissions, times, `user.` attributes.

@@ -131,7 +131,7 @@ pub(crate) fn variable(name: &str) -> Option<u64> {
 
 /// A process that was started, and the files that take its output.
 pub(crate) struct Running {
-    /// What it does, for messages.
+    /// Name of its work, for messages.
     pub(crate) what: String,
     pub(crate) pid: Pid,
     out: PathBuf,

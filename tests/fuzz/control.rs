@@ -62,7 +62,7 @@ fn socket_of(daemon: Pid) -> Option<PathBuf> {
     })
 }
 
-/// What went over the wire of a real daemon.
+/// Messages that a real daemon received and sent.
 #[derive(Default)]
 struct Heard {
     requests: Mutex<Vec<Vec<u8>>>,

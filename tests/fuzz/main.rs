@@ -58,7 +58,7 @@ const FOUND: [Number; 14] = [
 /// Rounds of lies that one daemon is there for.
 const ROUNDS_OF_A_DAEMON: u64 = 2;
 
-/// What a run has found so far: each failure once, with the first case that shows it.
+/// Findings of a run so far: each failure once, with the first case that shows it.
 #[derive(Default)]
 struct Findings(Mutex<BTreeMap<String, (Number, u64)>>);
 

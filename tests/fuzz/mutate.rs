@@ -42,7 +42,7 @@ const NUMBERS: [u64; 26] = [
     u64::MAX,
 ];
 
-/// What a case does to a volume.
+/// Changes that a case makes to a volume.
 pub(crate) struct Case {
     pub(crate) image: Image,
     /// Each change, for a person to read.

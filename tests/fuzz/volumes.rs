@@ -64,9 +64,9 @@ pub(crate) struct Base {
     pub(crate) mounted_once: RwLock<()>,
     /// The records of its metadata.
     pub(crate) entries: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// What `extract` makes of it.
+    /// Files that `extract` makes of it.
     pub(crate) extracted: Tree,
-    /// What a mount shows of it.
+    /// Files that a mount shows of it.
     pub(crate) mounted: Tree,
 }
 

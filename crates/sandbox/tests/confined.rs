@@ -296,7 +296,7 @@ fn expect(attempts: &Attempts, errno: i32, names: &[&str]) {
     }
 }
 
-/// What no access to files includes.
+/// Rights that no access to files includes.
 const OUTSIDE: [&str; 6] = [
     "read beside",
     "read through a link",

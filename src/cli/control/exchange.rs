@@ -37,7 +37,7 @@ const MOST_SIGNS: u64 = 1_000_000;
 /// How many bytes are sent or read at once.
 const CHUNK: usize = 64 << 10;
 
-/// What a peer may ask of our patience and memory.
+/// Limits of time and memory for the answers of a peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// How long it may take for a line; without a limit, as long as its process lives.

@@ -345,7 +345,7 @@ impl SocketHandle {
 
 /// Lists a directory as far as that can be done.
 fn names_in(directory: &OwnedFd) -> Vec<OsString> {
-    // What was opened as a place cannot be read itself.
+    // A directory opened with `O_PATH` cannot be listed.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let readable = rustix::fs::openat(directory, ".", flags, Mode::empty());
     let Ok(entries) = readable.and_then(Dir::new) else {

@@ -1,4 +1,4 @@
-//! What commands and daemons say to one another.
+//! Messages between commands and daemons.
 //!
 //! Every line of a command is an [`Envelope`], and every line of a daemon an [`Answer`] or empty. A command first asks
 //! for the daemon's [`Identity`]. It repeats that in the request proper, and the daemon refuses one that names another
@@ -93,7 +93,7 @@ pub(in crate::cli) enum Refusal {
     Malformed,
 }
 
-/// What a daemon can be asked.
+/// Request to a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(in crate::cli) enum Request {
@@ -140,12 +140,12 @@ pub(in crate::cli) enum Request {
     },
     /// How far is that? Answered once it is done, and otherwise in a moment.
     RebuildProgress {
-        /// What was answered to the order.
+        /// Number that answered the order.
         order: u64,
     },
 }
 
-/// What it answers.
+/// Answer of a daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(in crate::cli) enum Answer {
@@ -157,7 +157,7 @@ pub(in crate::cli) enum Answer {
     Membership(Membership),
     /// How far a scrub is; the answer is yet to come.
     Scrubbing(Progress),
-    /// What a scrub came to.
+    /// Result of a scrub.
     Scrubbed(Scrubbed),
     /// It will be rebuilt; the number of the order.
     Ordered(u64),

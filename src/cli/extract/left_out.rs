@@ -1,4 +1,4 @@
-//! What an extraction leaves out unless it is asked for.
+//! Things that an extraction leaves out unless it is asked for them.
 
 use std::fmt;
 

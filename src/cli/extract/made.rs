@@ -1,4 +1,4 @@
-//! What an extraction has made, held by its descriptor, and the attributes that it gets.
+//! A file that an extraction has made, held by its descriptor, and the attributes that it gets.
 
 use std::fs::File;
 use std::io;

@@ -56,7 +56,7 @@ impl Identity {
 /// The directory OUT, and what is in it.
 pub(super) struct Target {
     root: OwnedFd,
-    /// What OUT is if it was made here.
+    /// Identity of OUT if it was made here.
     made: Option<Identity>,
     resolver: Resolver,
     link_at: LinkAt,

@@ -92,7 +92,7 @@ fn journal_lens(rig: &Rig) -> Vec<u64> {
     lens.collect()
 }
 
-/// What does not fit the journal is in the index once it is acknowledged.
+/// A change that does not fit the journal is in the index once it is acknowledged.
 #[test]
 fn commits_of_any_length_are_durable_and_leave_the_journal_as_long_as_it_was() {
     let rig = Rig::new(2, 1, 4);

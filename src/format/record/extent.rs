@@ -40,7 +40,7 @@ impl Record for Extent {
             stripe: StripeId(reader.u64()?),
             stripe_offset: reader.u32()?,
         };
-        // What was refused lies in no stripe, and may be longer than one.
+        // A refused write lies in no stripe, and may be longer than one.
         let most = match extent.stripe {
             Self::REFUSED => u32::MAX,
             _ => MAX_STRIPE_BYTES,

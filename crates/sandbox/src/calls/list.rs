@@ -90,7 +90,7 @@ pub(super) const READ: &[i64] = &[
     SYS_sched_getaffinity,
     SYS_sched_getparam,
     SYS_sched_getscheduler,
-    // Who and when.
+    // Owner and times.
     SYS_gettid,
     SYS_getpid,
     SYS_getppid,
