@@ -9,6 +9,10 @@
 )]
 use libc::*;
 
+/// `fchmodat2`, which has this number on every architecture (Linux, `asm-generic/unistd.h`). The crate libc 0.2.191
+/// names it for some of them only.
+const FCHMODAT2: i64 = 452;
+
 /// Calls of every command: reading, standard output, threads, memory, time, local sockets. Bytes can only be
 /// written to what was opened for writing, which Landlock decides.
 pub(super) const READ: &[i64] = &[
@@ -189,7 +193,7 @@ pub(super) const FILL: &[i64] = &[
     SYS_linkat,
     SYS_mknodat,
     SYS_fchmodat,
-    SYS_fchmodat2,
+    FCHMODAT2,
     SYS_fchown,
     SYS_fchownat,
     SYS_setxattr,
