@@ -63,13 +63,18 @@ pub fn run() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return explain(&error),
     };
-    match dispatch(arguments) {
-        Ok(outcome) => outcome.into(),
+    let is_daemon = matches!(&arguments.command, Command::Mount(mount) if mount.is_daemon());
+    let code = match dispatch(arguments) {
+        Ok(outcome) => outcome.exit_code(),
         Err(failure) => {
             failure.print();
-            failure.fault.into()
+            Failure::exit_code(failure.fault)
         }
+    };
+    if is_daemon {
+        daemon::end_process(code);
     }
+    code.into()
 }
 
 fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {

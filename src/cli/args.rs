@@ -171,6 +171,13 @@ pub(super) struct MountArguments {
     pub(super) paths: Vec<PathBuf>,
 }
 
+impl MountArguments {
+    /// Returns whether this process is to be the daemon itself.
+    pub(super) fn is_daemon(&self) -> bool {
+        self.report || self.foreground
+    }
+}
+
 /// Flush, stop the daemon, and return once everything is durable. Also clears away a mount whose
 /// daemon is dead.
 #[derive(Debug, Args)]

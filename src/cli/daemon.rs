@@ -174,6 +174,20 @@ pub(super) fn run_in_foreground(plan: &Plan) -> Result<Outcome, Failure> {
     run(plan, |warnings| warnings.lines.iter().for_each(warn))
 }
 
+/// Ends the process of a daemon, which has closed its volume, and runs nothing at exit.
+///
+/// Threads may still be inside the driver of a GPU: one that looks for GPUs, or one that a GPU keeps waiting. What the
+/// driver runs at exit takes away what they use, and the process would die of a signal.
+#[expect(unsafe_code, reason = "no safe wrapper of _exit is at hand")]
+pub(super) fn end_process(code: u8) -> ! {
+    log::logger().flush();
+    if let Err(error) = io::stdout().flush() {
+        log::debug!("standard output is gone: {error}");
+    }
+    // SAFETY: ends the process at once; no memory is used any more.
+    unsafe { libc::_exit(code.into()) }
+}
+
 /// Leaves the terminal, and the directory that it was started in.
 fn detach() -> Result<(), Failure> {
     rustix::process::setsid()

@@ -82,12 +82,13 @@ impl Failure {
     }
 }
 
-impl From<Outcome> for ExitCode {
-    fn from(outcome: Outcome) -> Self {
-        match outcome {
-            Outcome::Done => Self::SUCCESS,
-            Outcome::Degraded => Self::from(3),
-            Outcome::Lost => Self::from(4),
+impl Outcome {
+    /// Returns the exit code of a process that ends with it.
+    pub(super) fn exit_code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Degraded => 3,
+            Self::Lost => 4,
         }
     }
 }
