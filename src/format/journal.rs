@@ -78,7 +78,7 @@ pub struct StripeData {
     pub stripe: StripeId,
     /// Where in the stripe's payload they start.
     pub offset: u32,
-    /// The bytes.
+    /// The bytes, at least one.
     pub bytes: Bytes,
 }
 
@@ -87,13 +87,20 @@ impl StripeData {
     ///
     /// # Errors
     ///
-    /// [`FormatError::Field`] if they end behind that: no volume of such stripes has written them.
+    /// [`FormatError::Field`] if there are none, or if they end behind that: no volume of such stripes has written them.
     pub fn within(
         stripe_bytes: u32,
         stripe: StripeId,
         offset: u32,
         bytes: Bytes,
     ) -> Result<Self, FormatError> {
+        if bytes.is_empty() {
+            return Err(FormatError::Field {
+                what: "stripe data",
+                field: "length",
+                value: 0,
+            });
+        }
         let end = u64::from(offset).saturating_add(bytes.len() as u64);
         if end > u64::from(stripe_bytes) {
             return Err(FormatError::Field {
@@ -370,13 +377,13 @@ mod tests {
         out
     }
 
-    fn bytes(max: usize) -> impl Strategy<Value = Bytes> {
-        proptest::collection::vec(any::<u8>(), 0..max).prop_map(Bytes::from)
+    fn bytes(lens: std::ops::Range<usize>) -> impl Strategy<Value = Bytes> {
+        proptest::collection::vec(any::<u8>(), lens).prop_map(Bytes::from)
     }
 
     fn records() -> impl Strategy<Value = JournalRecord> {
-        let change = (bytes(20), proptest::option::of(bytes(300)));
-        let piece = (any::<u64>(), 0..MAX_STRIPE_BYTES - 5000, bytes(5000)).prop_map(
+        let change = (bytes(0..20), proptest::option::of(bytes(0..300)));
+        let piece = (any::<u64>(), 0..MAX_STRIPE_BYTES - 5000, bytes(1..5000)).prop_map(
             |(stripe, offset, bytes)| StripeData {
                 stripe: StripeId(stripe),
                 offset,

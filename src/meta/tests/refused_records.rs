@@ -17,6 +17,8 @@ const RECORDS: u64 = 3;
 enum Harm {
     /// Its stripe data ends behind the longest stripe.
     StripeData,
+    /// Its stripe data has no bytes.
+    EmptyStripeData,
     /// Its reserved field is not zero.
     Reserved,
 }
@@ -27,12 +29,16 @@ fn encoded(header: &RecordHeader, harm: Option<Harm>) -> Vec<u8> {
         format!("key {}", header.lsn).into(),
         Some(Bytes::from_static(b"value")),
     );
-    let data = StripeData {
+    let data = |offset, bytes: &'static [u8]| StripeData {
         stripe: StripeId(1 << 40),
-        offset: 0xffff_fff0,
-        bytes: Bytes::from_static(&[7; 16]),
+        offset,
+        bytes: Bytes::from_static(bytes),
     };
-    let data = matches!(harm, Some(Harm::StripeData)).then_some(data);
+    let data = match harm {
+        Some(Harm::StripeData) => Some(data(0xffff_fff0, &[7; 16])),
+        Some(Harm::EmptyStripeData) => Some(data(0, &[])),
+        _ => None,
+    };
     let mut record = vec![0; BLOCK_SIZE];
     journal::encode(header, &[entry], data.as_slice(), &mut record);
     if matches!(harm, Some(Harm::Reserved)) {
@@ -76,7 +82,7 @@ fn crafted(harm: Harm, place: u64, disks: &[usize]) -> (Rig, State, Lsn) {
 }
 
 fn cases() -> impl Iterator<Item = (Harm, u64, Access)> {
-    let harms = [Harm::StripeData, Harm::Reserved].into_iter();
+    let harms = [Harm::StripeData, Harm::EmptyStripeData, Harm::Reserved].into_iter();
     harms.flat_map(|harm| {
         let places = 0..RECORDS;
         places.flat_map(move |place| {
