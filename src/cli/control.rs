@@ -27,10 +27,11 @@ mod tests;
 pub(super) use client::{LiveMount, Peer, ask, beside_the_point, find_peer, live_report};
 pub(super) use departure::Departure;
 pub(super) use exchange::{ANSWER_TIMEOUT, BRIEF_TIMEOUT};
+pub(super) use places::RuntimeDirectory;
 pub(super) use protocol::{Absentee, Answer, Membership, Request};
 pub(super) use server::{
-    Announced, ControlSocket, SocketFile, answer, clear, give_sign, open, own_directory, receive,
-    tell,
+    Announced, ControlSocket, SocketFile, answer, clear, give_sign, open, own_directory, prepare,
+    receive, tell,
 };
 
 /// Returns what the names of files about `mountpoint` begin with in a runtime directory.

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::control::{self, Answer, ControlSocket, SocketFile};
+use super::control::{self, Answer, ControlSocket, RuntimeDirectory, SocketFile};
 use super::directories::{Directories, check_mountpoint, hidden_at};
 use super::failure::{Failure, Outcome, warn};
 use super::listener;
@@ -30,14 +30,14 @@ use super::mounter::Mounting;
 use super::mounts;
 use super::options::{Atime, MountOptions};
 use super::overtaken;
-use super::sandbox;
+use super::sandbox::{self, Confined, Needs};
 use super::unmount;
 use super::volume::{Volume, VolumeOptions};
 use super::warnings::{self, Warnings};
 use crate::fs::{AtimePolicy, FsOptions};
 use crate::fuse::mount::{MountError, MountFlavor, Mounter, Place, Unmount};
 use crate::fuse::mountinfo::MountEntry;
-use crate::fuse::{ServeOptions, Serving, serve, sync_mount};
+use crate::fuse::{ServeOptions, Serving, serve};
 use crate::maintain::Schedule;
 use crate::members::Access;
 
@@ -210,19 +210,27 @@ fn tell(news: &News) {
 /// Opens, mounts, serves, closes. `ready` gets the warnings.
 fn run(plan: &Plan, ready: impl FnOnce(Warnings)) -> Result<Outcome, Failure> {
     raise_descriptor_limit();
-    let mounting = sandbox::begin_daemon(&plan.directories, &plan.mountpoint, plan.cache_bytes)?;
-    let volume = open(plan)?;
+    let runtime = control::prepare(&plan.mountpoint).map_err(|error| no_socket(&error))?;
+    let needs = Needs {
+        directories: &plan.directories,
+        mountpoint: &plan.mountpoint,
+        runtime: runtime.path(),
+        cache_bytes: plan.cache_bytes,
+        read_only: plan.options.read_only,
+    };
+    let confined = sandbox::begin_daemon(&needs)?;
+    let volume = open(plan, &confined, &needs)?;
     let (events, inbox) = mpsc::channel();
     let started = warnings::of(&volume).and_then(|mut warnings| {
-        let (socket, place) = start(plan, &mounting, &volume, &events, &mut warnings)?;
-        sandbox::end_mounting(&mounting);
+        let (socket, place) = start(plan, &confined, runtime, &volume, &events, &mut warnings)?;
+        confined.end_mounting();
         log::info!("{} is mounted", plan.mountpoint.display());
         ready(warnings);
         Ok((socket, place))
     });
     match started {
         Ok((socket, place)) => {
-            let waiting = serve_events(&mounting, &place, &inbox);
+            let waiting = serve_events(confined.mounting(), &place, &inbox);
             finish(volume, socket, waiting, &inbox)
         }
         Err(failure) => volume.close().and(Err(failure)),
@@ -241,14 +249,14 @@ fn raise_descriptor_limit() {
     }
 }
 
-fn open(plan: &Plan) -> Result<Volume, Failure> {
+fn open(plan: &Plan, confined: &Confined, needs: &Needs<'_>) -> Result<Volume, Failure> {
     let volume_options = VolumeOptions {
         access: if plan.options.read_only {
             Access::ReadOnly
         } else {
             Access::ReadWrite
         },
-        engine: plan.engine.clone(),
+        engine: confined.engine(&plan.engine)?.to_owned(),
         cache_bytes: plan.cache_bytes,
         threads: std::thread::available_parallelism().map_or(2, usize::from),
         member_timeout: plan.member_timeout,
@@ -268,6 +276,9 @@ fn open(plan: &Plan) -> Result<Volume, Failure> {
         mounts::refuse_other_half(&plan.directories, plan.member_timeout)?;
         overtaken::refuse(&plan.directories, plan.member_timeout)?;
     }
+    confined.narrow(needs, || {
+        overtaken::places(&plan.directories, plan.member_timeout)
+    })?;
     let volume = Volume::open(&plan.directories, &volume_options, fs_options)?;
     if !plan.options.read_only {
         overtaken::note_apart(volume.pipeline.members(), &plan.directories);
@@ -294,22 +305,23 @@ fn clear_place(
 /// only where the place turns out to be unfit, or where the kernel or `fusermount3` refuses.
 fn start(
     plan: &Plan,
-    mounting: &Mounting,
+    confined: &Confined,
+    runtime: RuntimeDirectory,
     volume: &Volume,
     events: &Sender<Event>,
     warnings: &mut Warnings,
 ) -> Result<(SocketFile, Place), Failure> {
     let environment =
         |error: io::Error| Failure::environment(format!("cannot start the daemon: {error}"));
+    let mounting = confined.mounting();
     let dead = unmount::abandoned_at(&plan.mountpoint);
     let volume_id = volume.pipeline.members().volume_id().to_string();
-    let (control, socket) = control::open(&plan.mountpoint, volume_id).map_err(|error| {
-        Failure::environment(format!("cannot open the control socket: {error}"))
-    })?;
+    let (control, socket) =
+        control::open(runtime, &plan.mountpoint, volume_id).map_err(|error| no_socket(&error))?;
     let announced = control.announced();
     Signals::new([SIGTERM, SIGINT, SIGHUP])
         .and_then(|signals| watch_signals(signals, events.clone()))
-        .and_then(|()| watch_control(control, volume, events.clone()))
+        .and_then(|()| watch_control(control, confined, volume, events.clone()))
         .map_err(environment)?;
     if let Some(entry) = &dead {
         warnings.lines.extend(clear_place(plan, mounting, entry)?);
@@ -385,9 +397,18 @@ fn watch_signals(mut signals: Signals, events: Sender<Event>) -> io::Result<()> 
 }
 
 /// Answers commands; what ends the daemon becomes an event.
-fn watch_control(control: ControlSocket, volume: &Volume, events: Sender<Event>) -> io::Result<()> {
+fn watch_control(
+    control: ControlSocket,
+    confined: &Confined,
+    volume: &Volume,
+    events: Sender<Event>,
+) -> io::Result<()> {
     let unmount = move |lazy, client| send(&events, Event::Unmount { lazy, client });
-    listener::start(control, volume, Box::new(unmount))
+    listener::start(control, volume, confined.is_foreign(), Box::new(unmount))
+}
+
+fn no_socket(error: &io::Error) -> Failure {
+    Failure::environment(format!("cannot open the control socket: {error}"))
 }
 
 fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -444,7 +465,7 @@ fn serve_events(mounting: &Mounting, place: &Place, inbox: &Receiver<Event>) -> 
 
 fn unmount(mounting: &Mounting, place: &Place, lazy: bool) -> Result<(), MountError> {
     if lazy {
-        write_back(place);
+        write_back(mounting, place);
         mounting.unmount(place, Unmount::Lazily)
     } else {
         mounting.unmount(place, Unmount::WhenIdle)
@@ -456,7 +477,7 @@ fn take_away(mounting: &Mounting, place: &Place) {
     let gone = match mounting.unmount(place, Unmount::WhenIdle) {
         Err(error) if !matches!(error, MountError::NotOurs(_)) => {
             log::info!("{error}, so it is taken away from under its users");
-            write_back(place);
+            write_back(mounting, place);
             mounting.unmount(place, Unmount::Lazily)
         }
         done => done,
@@ -467,8 +488,8 @@ fn take_away(mounting: &Mounting, place: &Place) {
 }
 
 /// Has the kernel write what it holds, since a lazy unmount does not.
-fn write_back(place: &Place) {
-    if let Err(error) = sync_mount(place) {
+fn write_back(mounting: &Mounting, place: &Place) {
+    if let Err(error) = mounting.sync(place) {
         log::error!(
             "cannot write back {}: {error}",
             place.mountpoint().display()

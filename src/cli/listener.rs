@@ -39,6 +39,8 @@ type Unmount = Box<dyn Fn(bool, UnixStream) + Send + Sync>;
 
 /// Answers commands.
 struct Listener {
+    /// Whether a member belongs to another user: the daemon reaches no directory that it was not mounted with.
+    is_foreign: bool,
     fs: Arc<Fs>,
     notes: Vec<Unusable>,
     /// None where nothing may be written.
@@ -48,14 +50,20 @@ struct Listener {
     busy: AtomicUsize,
 }
 
-/// Starts to listen. `unmount` gets the commands that end the daemon: whether to be lazy, and the
+/// Starts to listen for a daemon, whose volume may be foreign. `unmount` gets the commands that end the daemon: whether to be lazy, and the
 /// connection on which to answer.
 ///
 /// # Errors
 ///
 /// If the system has no thread left to give.
-pub(super) fn start(control: ControlSocket, volume: &Volume, unmount: Unmount) -> io::Result<()> {
+pub(super) fn start(
+    control: ControlSocket,
+    volume: &Volume,
+    is_foreign: bool,
+    unmount: Unmount,
+) -> io::Result<()> {
     let listener = Arc::new(Listener {
+        is_foreign,
         fs: Arc::clone(&volume.fs),
         notes: volume.notes.clone(),
         rebuilder: volume.rebuilder().cloned(),
@@ -183,6 +191,15 @@ impl Listener {
     }
 }
 
+/// Says why the daemon of a foreign volume cannot open a directory.
+fn out_of_reach(failure: &Failure) -> Failure {
+    Failure::environment(format!(
+        "{}: a member belongs to another user, so the daemon opens only the directories that it was mounted with",
+        failure.message
+    ))
+    .advise("unmount, give all members to the user who mounts, and mount without `--trust-members`")
+}
+
 impl Listener {
     fn rebuilder(&self) -> Result<&Rebuilder, Failure> {
         self.rebuilder.as_deref().ok_or_else(|| {
@@ -210,7 +227,14 @@ impl Listener {
     fn join(&self, old: Option<&str>, directory: &Path) -> Result<(MemberIndex, Seat), Failure> {
         let pipeline = self.fs.pipeline();
         let members = pipeline.members();
-        let store = DirStore::open(directory).map_err(|error| store_failure(&error))?;
+        let store = DirStore::open(directory).map_err(|error| {
+            let failure = store_failure(&error);
+            if self.is_foreign {
+                out_of_reach(&failure)
+            } else {
+                failure
+            }
+        })?;
         let store: StoreRef = Arc::new(store);
         let own = members.check_seat(Seat::New, &store).err();
         let own = own.as_ref().and_then(own_place);

@@ -5,8 +5,8 @@
 //! themselves, and before they read a member.
 //!
 //! It works on one mountpoint, which its arguments name. It mounts there once and passes the descriptor on. From
-//! then on it unmounts that filesystem, which it tells from others by the device number, and nothing else. It
-//! may also take away a dead mount of ours that lies there before.
+//! then on it syncs and unmounts that filesystem, which it tells from others by the device number, and nothing
+//! else. It may also take away a dead mount of ours that lies there before.
 //!
 //! It holds no descriptor of the daemon but its end of a socket, and ends when the other end is closed. So it does not
 //! outlive the daemon, however that ends. Signals that end the daemon do not end it, because the daemon then unmounts.
@@ -36,6 +36,7 @@ use super::failure::{Failure, Fault};
 use super::unmount;
 use crate::fuse::mount::{MountError, MountFlavor, Mounted, Mounter, Place, Unmount, mount};
 use crate::fuse::mountinfo::{self, MountEntry};
+use crate::fuse::sync_mount;
 
 /// Argument that asks for this process; the mountpoint follows.
 const WORD: &str = "--mounter";
@@ -55,6 +56,8 @@ enum Request {
     Mount(MountFlavor),
     /// Unmount what was mounted.
     Unmount(Unmount),
+    /// Have the kernel write what it holds of what was mounted.
+    Sync,
 }
 
 /// Answer to a request, one message each.
@@ -68,6 +71,10 @@ enum Answer {
     Mounted(String),
     /// It is unmounted.
     Unmounted,
+    /// The kernel has written what it held.
+    Synced,
+    /// The kernel could not write all of it.
+    NotSynced(Cause),
     /// Mounting or unmounting failed.
     Refused(Refusal),
 }
@@ -242,6 +249,18 @@ impl Mounter for Mounting {
             _ => Err(stuck(beside_the_point())),
         }
     }
+
+    fn sync(&self, place: &Place) -> io::Result<()> {
+        let Self::Helper(socket) = self else {
+            return sync_mount(place);
+        };
+        match ask(socket, &Request::Sync)? {
+            (Answer::Synced, _) => Ok(()),
+            (Answer::NotSynced(cause), _) => Err(cause.into()),
+            (Answer::Refused(refusal), _) => Err(io::Error::other(refusal.at(place.mountpoint()))),
+            _ => Err(beside_the_point()),
+        }
+    }
 }
 
 fn beside_the_point() -> io::Error {
@@ -353,6 +372,11 @@ fn serve(socket: &OwnedFd, mountpoint: &Path) -> io::Result<()> {
             }),
             (Request::Unmount(how), Some(place)) => {
                 place.unmount(how).map(|()| (Answer::Unmounted, None))
+            }
+            (Request::Sync, Some(place)) => {
+                let synced = sync_mount(place).map(|()| Answer::Synced);
+                let failed = |error| Answer::NotSynced(Cause::from(&error));
+                Ok((synced.unwrap_or_else(failed), None))
             }
             _ => Err(MountError::NotOurs(mountpoint.to_owned())),
         };

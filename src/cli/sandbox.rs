@@ -9,10 +9,11 @@
 //! | `check --repair` | reads and changes members | the same, and changing them |
 //! | `extract` | reads members, fills OUT | reading, and making files of every owner |
 //!
-//! All of them also read `/proc` and what `/sys` says of the CPUs. They connect to local sockets alone, start threads
-//! and no process, have no `io_uring`, and take memory up to a limit. [`crate::cli::overtaken`] has to look at
-//! superblocks at places that members name. While these are found, any file can be read, and superblocks of members
-//! alone are decoded; see [`Survey`].
+//! All of them also read `/proc` and what `/sys` says of the CPUs. They start threads and no process, have no
+//! `io_uring`, and take memory up to a limit. They give up sockets before they decode more than superblocks.
+//!
+//! [`crate::cli::overtaken`] has to look at superblocks at places that members name. While these are found, any file
+//! can be read, and superblocks of members alone are decoded; see [`Survey`].
 //!
 //! [`cauchyfs_sandbox`] does all that, and tells what a kernel lacks; that is a line of the log then.
 
@@ -35,7 +36,7 @@ use crate::format::files::SUPERBLOCK;
 
 mod daemon;
 
-pub(super) use daemon::{begin_daemon, end_mounting};
+pub(super) use daemon::{Confined, Needs, begin_daemon};
 
 /// Memory of a command that leaves room to work, in bytes.
 const LEAST_MEMORY: u64 = 256 << 20;
@@ -82,6 +83,7 @@ fn parse_memory(text: &str) -> Result<u64, String> {
 /// If the kernel refuses what it offers.
 pub(super) fn read(arguments: &SandboxArguments, directories: &Directories) -> Result<(), Failure> {
     restrict_calls(arguments, Work::Read, privileges::reading())?;
+    restrict_sockets(arguments)?;
     restrict_files(arguments, members(directories, Access::Read))
 }
 
@@ -106,6 +108,7 @@ pub(super) fn extract(
     let target = opened
         .map_err(|error| Failure::environment(format!("cannot open {}: {error}", out.display())))?;
     restrict_calls(arguments, Work::Fill, privileges::filling(with_privileges))?;
+    restrict_sockets(arguments)?;
     let mut grants = members(directories, Access::Read);
     grants.push(target);
     restrict_files(arguments, grants)
@@ -156,11 +159,17 @@ impl Survey {
         directories: &Directories,
         elsewhere: &[PathBuf],
     ) -> Result<(), Failure> {
+        restrict_sockets(&self.arguments)?;
         let mut grants = members(directories, self.access);
-        let found = ask_each(elsewhere, MEMBER_TIMEOUT, superblock_at);
-        grants.extend(found.into_iter().flatten().flatten());
+        grants.extend(superblocks_at(elsewhere));
         restrict_files(&self.arguments, grants)
     }
+}
+
+/// Grants reading the superblocks at `places`.
+fn superblocks_at(places: &[PathBuf]) -> impl Iterator<Item = Grant> {
+    let found = ask_each(places, MEMBER_TIMEOUT, superblock_at);
+    found.into_iter().flatten().flatten()
 }
 
 /// Grants listing a directory in which a superblock lies, and reading that.
@@ -208,14 +217,27 @@ fn restrict_calls(
     Ok(())
 }
 
+/// Takes sockets from a command, which has asked the daemons of this machine by then.
+fn restrict_sockets(arguments: &SandboxArguments) -> Result<(), Failure> {
+    if !arguments.no_sandbox {
+        note(calls::deny_sockets().map_err(refused)?);
+    }
+    Ok(())
+}
+
 fn restrict_files(arguments: &SandboxArguments, mut grants: Vec<Grant>) -> Result<(), Failure> {
     if arguments.no_sandbox {
         return Ok(());
     }
-    let system = SYSTEM.iter().map(Path::new);
-    grants.extend(system.filter_map(|path| Grant::new(path, Access::Read).ok()));
+    grants.extend(system());
     note(files::restrict_to(grants).map_err(refused)?);
     Ok(())
+}
+
+/// Grants reading [`SYSTEM`].
+fn system() -> impl Iterator<Item = Grant> {
+    let places = SYSTEM.iter().map(Path::new);
+    places.filter_map(|path| Grant::new(path, Access::Read).ok())
 }
 
 /// Limits the memory of a command.

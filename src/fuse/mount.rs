@@ -116,6 +116,13 @@ pub trait Mounter {
     ///
     /// As [`Place::unmount`].
     fn unmount(&self, place: &Place, how: Unmount) -> Result<(), MountError>;
+
+    /// Has the kernel write what it holds of it, as [`sync_mount`](super::sync_mount) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`sync_mount`](super::sync_mount).
+    fn sync(&self, place: &Place) -> io::Result<()>;
 }
 
 /// Mounts on `mountpoint`.

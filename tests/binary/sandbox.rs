@@ -315,6 +315,55 @@ fn a_daemon_drops_what_it_does_not_need_and_serves() {
     }
 }
 
+/// Fails on commits that had no daemon under Landlock.
+#[test]
+fn the_daemon_of_a_foreign_volume_opens_only_the_directories_that_it_was_mounted_with() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO_AND_ONE, 512);
+    for member in &volume.members {
+        must("chown", &["-R", "65534:65534", text(member)]);
+    }
+    let all: Vec<usize> = (0..volume.members.len()).collect();
+    let mounted = volume.try_mount(&all, &["--trust-members"]);
+    assert!(mounted.status.success(), "{}", said(&mounted));
+    write_large(&volume.path("large"), 3, 8 << 20).unwrap();
+    must("sync", &["-f", text(&volume.path("large"))]);
+    let (member, aside) = (&volume.members[1], volume.home.join("aside"));
+    must("mv", &[text(member), text(&aside)]);
+    eventually("the loss is seen", || volume.members_in("missing") == 1);
+    must("cp", &["-a", text(&aside), text(member)]);
+    let seen_before = volume.log().len();
+    eventually("the copy is looked at", || {
+        volume.log()[seen_before..].contains("Permission denied")
+    });
+    assert_eq!(volume.members_in("online"), all.len() - 1);
+    // A directory that any other daemon would take in.
+    let new = volume.home.join("new");
+    fs::create_dir(&new).unwrap();
+    let (refusal, code) = {
+        let words = ["member", "add", text(&volume.mountpoint), text(&new)];
+        let output = run(CAUCHYFS, &words);
+        (said(&output), output.status.code())
+    };
+    assert_eq!(code, Some(2), "{refusal}");
+    assert!(refusal.contains("it was mounted with"), "{refusal}");
+    assert_eq!(fs::read_dir(&new).unwrap().count(), 0);
+    must("rm", &["-r", text(member)]);
+    must("mv", &[text(&aside), text(member)]);
+    eventually("the member itself is taken back", || {
+        volume.members_in("online") == all.len()
+    });
+    check_large(&volume.path("large"), 3, 8 << 20);
+    volume.unmount();
+    let mounted = volume.try_mount(&all, &["--trust-members", "-o", "ro", "--engine", "cuda"]);
+    assert_eq!(mounted.status.code(), Some(2), "{}", said(&mounted));
+    let mounted = volume.try_mount(&all, &["--trust-members", "-o", "ro"]);
+    assert!(mounted.status.success(), "{}", said(&mounted));
+    check_large(&volume.path("large"), 3, 8 << 20);
+}
+
 /// Returns the process that mounts and unmounts for the daemon of a volume.
 fn mounter(volume: &TestVolume) -> Option<u32> {
     let processes = fs::read_dir("/proc").expect("/proc is there");

@@ -78,6 +78,21 @@ pub fn allow_only(work: Work) -> io::Result<Option<Missing>> {
     filter.apply()
 }
 
+/// Denies the process sockets and messages over them from now on, with `EPERM`.
+///
+/// # Errors
+///
+/// If the kernel has seccomp and refuses the filter.
+pub fn deny_sockets() -> io::Result<Option<Missing>> {
+    let rules = list::SOCKETS.iter().map(|&call| (call, Vec::new()));
+    let filter = Filter {
+        rules: rules.collect(),
+        listed: refuse(libc::EPERM),
+        others: SeccompAction::Allow,
+    };
+    filter.apply()
+}
+
 /// Additional restrictions of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Daemon {

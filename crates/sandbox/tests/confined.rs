@@ -12,7 +12,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use cauchyfs_sandbox::calls::{Daemon, Work, allow_only, deny_to_daemon};
+use cauchyfs_sandbox::calls::{Daemon, Work, allow_only, deny_sockets, deny_to_daemon};
 use cauchyfs_sandbox::files::{Access, Grant, restrict_to};
 use cauchyfs_sandbox::{Missing, memory, privileges};
 use rustix::thread::{CapabilitySet, capabilities, no_new_privs};
@@ -153,6 +153,8 @@ fn calls(home: &Path, work: Work) {
             .map(|thread| thread.join().expect("it does not panic").expect("it reads"))
     });
     report("local socket", UnixListener::bind(home.join("s")).map(drop));
+    deny_sockets().expect("the filter is sound");
+    report("late socket", UnixListener::bind(home.join("t")).map(drop));
     report("make a directory", fs::create_dir(home.join("new")));
     report("change the mode", {
         use std::os::unix::fs::PermissionsExt;
@@ -393,6 +395,7 @@ fn a_command_makes_only_the_calls_that_it_needs() {
     expect(&attempts, libc::ENOSYS, &["unmount", "clone3"]);
     assert_ne!(attempts["run a program"], 0);
     expect(&attempts, 0, &["thread"]);
+    expect(&attempts, libc::EPERM, &["late socket"]);
     // Reading changes no attribute and no name.
     let changes = ["make a directory", "change the mode"];
     expect(&attempts, libc::ENOSYS, &changes);

@@ -241,13 +241,13 @@ impl Spot {
 
 /// A directory that only its user can write to.
 #[derive(Debug)]
-pub(super) struct RuntimeDirectory {
+pub(in crate::cli) struct RuntimeDirectory {
     path: PathBuf,
     handle: OwnedFd,
 }
 
 impl RuntimeDirectory {
-    pub(super) fn path(&self) -> &Path {
+    pub(in crate::cli) fn path(&self) -> &Path {
         &self.path
     }
 

@@ -103,27 +103,35 @@ fn own_places() -> Places {
     Places::of(rustix::process::geteuid().as_raw())
 }
 
-/// Opens the socket of `mountpoint` for commands of the same user and of the superuser.
+/// Opens our own directory for the socket of `mountpoint`. Removes sockets that dead daemons left there.
 ///
 /// # Errors
 ///
 /// If there is no directory for it.
-pub(in crate::cli) fn open(
-    mountpoint: &Path,
-    volume: String,
-) -> io::Result<(ControlSocket, SocketFile)> {
-    open_in(&own_places(), mountpoint, volume, BRIEF_TIMEOUT)
+pub(in crate::cli) fn prepare(mountpoint: &Path) -> io::Result<RuntimeDirectory> {
+    prepare_in(&own_places(), mountpoint, BRIEF_TIMEOUT)
 }
 
 /// The same in given places, of which those that do not answer within `patience` are left out.
-pub(super) fn open_in(
+pub(super) fn prepare_in(
     places: &Places,
     mountpoint: &Path,
-    volume: String,
     patience: Duration,
-) -> io::Result<(ControlSocket, SocketFile)> {
+) -> io::Result<RuntimeDirectory> {
     clear_in(places, mountpoint, patience);
-    let directory = places.open_or_make(mountpoint, patience)?;
+    places.open_or_make(mountpoint, patience)
+}
+
+/// Opens the socket of `mountpoint` in `directory` for commands of the same user and of the superuser.
+///
+/// # Errors
+///
+/// If it cannot be made.
+pub(in crate::cli) fn open(
+    directory: RuntimeDirectory,
+    mountpoint: &Path,
+    volume: String,
+) -> io::Result<(ControlSocket, SocketFile)> {
     // No other user can have made a link to it before.
     let name = format!("{}-{}.sock", file_stem(mountpoint), Uuid::new_v4().simple());
     let path = directory.short_path(&name);

@@ -5,7 +5,7 @@
 mod places;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use super::exchange::Limits;
 use super::file_stem;
 use super::places::{Places, Spot};
 use super::protocol::{Answer, Envelope, Identity, Refusal, Request};
-use super::server::{Announced, open_in, receive, tell};
+use super::server::{Announced, SocketFile, open, prepare_in, receive, tell};
 use super::{ANSWER_TIMEOUT, BRIEF_TIMEOUT, ControlSocket, Peer};
 use crate::cli::failure::Failure;
 use crate::fuse::mount::Place;
@@ -139,6 +139,20 @@ impl Home {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// Opens the socket of a mount in given places.
+fn open_in(
+    places: &Places,
+    mountpoint: &Path,
+    volume: String,
+    patience: Duration,
+) -> io::Result<(ControlSocket, SocketFile)> {
+    open(
+        prepare_in(places, mountpoint, patience)?,
+        mountpoint,
+        volume,
+    )
 }
 
 fn answer_all(socket: ControlSocket) {

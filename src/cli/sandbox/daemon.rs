@@ -14,20 +14,26 @@
 //! ordinary user needs it because `fusermount3`, a setuid program, has no effect for a process that can gain no
 //! privileges.
 //!
-//! Landlock does not restrict a daemon, for two reasons: a member that returns is mounted anew on its path;
-//! `member add` names directories that were unknown before.
+//! Landlock restricts the daemon of a foreign volume to the members that it was mounted with, `/proc`, the directory of
+//! its control socket, and the kernel's read-ahead.
+//! [`crate::cli::overtaken`] has to look at superblocks at places that members name. Until then any file can be read,
+//! and superblocks of members alone are decoded.
+//!
+//! Landlock does not restrict the daemons of other volumes, for two reasons: a member that returns is mounted anew on
+//! its path; `member add` names directories that were unknown before. The daemon of a foreign volume does neither.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cauchyfs_sandbox::calls::{self, Daemon};
+use cauchyfs_sandbox::files::{self, Access, Grant};
 use cauchyfs_sandbox::{memory, privileges};
 use rustix::process::geteuid;
 use rustix::thread::CapabilitySet;
 
-use super::note;
+use super::{members, note, superblocks_at, system};
 use crate::cli::directories::Directories;
 use crate::cli::failure::{Failure, Fault};
 use crate::cli::mounter::Mounting;
@@ -38,34 +44,145 @@ use crate::store::{DirStore, StoreErrorKind, Trust};
 /// Memory of the daemon of a foreign volume, in bytes, beside its caches.
 const FOREIGN_MEMORY: u64 = 4 << 30;
 
-/// Starts what mounts for a daemon, and confines the daemon, which is yet to open its volume; `cache_bytes` are its
-/// caches.
+/// The place of the kernel's read-ahead of each mount.
+const READ_AHEAD: &str = "/sys/devices/virtual/bdi";
+
+/// The directories of a daemon, and limits on what it does with them.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cli) struct Needs<'a> {
+    pub(in crate::cli) directories: &'a Directories,
+    pub(in crate::cli) mountpoint: &'a Path,
+    /// The directory of its control socket, and of its log.
+    pub(in crate::cli) runtime: &'a Path,
+    /// Memory of its caches, in bytes.
+    pub(in crate::cli) cache_bytes: usize,
+    pub(in crate::cli) read_only: bool,
+}
+
+impl Needs<'_> {
+    /// Grants what the daemon of a foreign volume uses while it serves.
+    fn grants(&self) -> Vec<Grant> {
+        let access = if self.read_only {
+            Access::Read
+        } else {
+            Access::Change
+        };
+        let mut grants = members(self.directories, access);
+        let others = [
+            (self.runtime, Access::Fill),
+            (Path::new(READ_AHEAD), Access::Change),
+        ];
+        let others = others.into_iter().filter_map(|(path, access)| {
+            let granted = Grant::new(path, access);
+            granted
+                .inspect_err(|error| log::info!("{} cannot be opened: {error}", path.display()))
+                .ok()
+        });
+        grants.extend(others);
+        grants
+    }
+}
+
+/// A daemon that has given up what it does not need.
+#[derive(Debug)]
+pub(in crate::cli) struct Confined {
+    mounting: Mounting,
+    is_foreign: bool,
+}
+
+/// Starts what mounts for a daemon, and confines the daemon, which is yet to open its volume. That of a foreign volume
+/// can still read any file, until [`Confined::narrow`].
 ///
 /// # Errors
 ///
 /// If the process that mounts cannot be started; if the volume is foreign and the kernel refuses what it offers.
 /// Otherwise the daemon goes on with a warning.
-pub(in crate::cli) fn begin_daemon(
-    directories: &Directories,
-    mountpoint: &Path,
-    cache_bytes: usize,
-) -> Result<Mounting, Failure> {
-    let is_foreign = is_foreign(directories);
+pub(in crate::cli) fn begin_daemon(needs: &Needs<'_>) -> Result<Confined, Failure> {
+    let is_foreign = is_foreign(needs.directories);
     let mounting = if geteuid().is_root() && !is_foreign {
         Mounting::Itself
     } else {
-        Mounting::helper(mountpoint)?
+        Mounting::helper(needs.mountpoint)?
     };
     let confined = confine_daemon(&mounting);
-    if !is_foreign {
+    if is_foreign {
+        confined.map_err(unconfined)?;
+        log::info!(
+            "a member is owned by another user: no programs, no io_uring, no GPU, limited memory, no other files"
+        );
+        note(calls::deny_to_daemon(Daemon::Foreign).map_err(unconfined)?);
+        limit_memory_of_daemon(needs.cache_bytes)?;
+        let everything = Grant::new(Path::new("/"), Access::Read);
+        restrict_files(needs.grants().into_iter().chain(everything))?;
+    } else {
         confined.unwrap_or_else(|error| log::warn!("the daemon keeps all its rights: {error}"));
-        return Ok(mounting);
     }
-    confined.map_err(unconfined)?;
-    log::info!("a member is owned by another user: no programs, no io_uring, limited memory");
-    note(calls::deny_to_daemon(Daemon::Foreign).map_err(unconfined)?);
-    limit_memory_of_daemon(cache_bytes)?;
-    Ok(mounting)
+    Ok(Confined {
+        mounting,
+        is_foreign,
+    })
+}
+
+impl Confined {
+    /// Returns what mounts and unmounts for the daemon.
+    pub(in crate::cli) fn mounting(&self) -> &Mounting {
+        &self.mounting
+    }
+
+    /// Returns whether a member belongs to another user.
+    pub(in crate::cli) fn is_foreign(&self) -> bool {
+        self.is_foreign
+    }
+
+    /// Restricts the daemon of a foreign volume to its files, and to superblocks at `elsewhere`, before it decodes
+    /// more than superblocks.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses what it offers.
+    pub(in crate::cli) fn narrow(
+        &self,
+        needs: &Needs<'_>,
+        elsewhere: impl FnOnce() -> Vec<PathBuf>,
+    ) -> Result<(), Failure> {
+        if !self.is_foreign {
+            return Ok(());
+        }
+        let grants = needs.grants().into_iter();
+        restrict_files(grants.chain(superblocks_at(&elsewhere())))
+    }
+
+    /// Returns the coding engine to use where `asked` was asked for. The driver of a GPU opens files and programs, so a
+    /// foreign volume is coded on the CPU.
+    ///
+    /// # Errors
+    ///
+    /// If a GPU was asked for by name.
+    pub(in crate::cli) fn engine<'a>(&self, asked: &'a str) -> Result<&'a str, Failure> {
+        match asked {
+            "auto" if self.is_foreign => Ok("cpu"),
+            "cuda" if self.is_foreign => Err(Failure::usage(
+                "a volume that another user can change is coded on the CPU only",
+            )
+            .advise("leave out `--engine cuda`")),
+            asked => Ok(asked),
+        }
+    }
+
+    /// Takes the right to mount from a daemon that has mounted.
+    pub(in crate::cli) fn end_mounting(&self) {
+        if !self.mounting.is_helper()
+            && let Err(error) = calls::deny_to_daemon(Daemon::Mounted)
+        {
+            log::warn!("the daemon keeps the right to mount: {error}");
+        }
+    }
+}
+
+fn restrict_files(grants: impl Iterator<Item = Grant>) -> Result<(), Failure> {
+    let missing = files::restrict_to(grants.chain(system()).collect());
+    note(missing.map_err(unconfined)?);
+    Ok(())
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "`map_err` passes a value")]
@@ -80,15 +197,6 @@ fn confine_daemon(mounting: &Mounting) -> io::Result<()> {
         calls::deny_to_daemon(Daemon::Helped)?;
     }
     Ok(())
-}
-
-/// Takes the right to mount from a daemon that has mounted.
-pub(in crate::cli) fn end_mounting(mounting: &Mounting) {
-    if !mounting.is_helper()
-        && let Err(error) = calls::deny_to_daemon(Daemon::Mounted)
-    {
-        log::warn!("the daemon keeps the right to mount: {error}");
-    }
 }
 
 fn daemon_capabilities(mounting: &Mounting) -> CapabilitySet {

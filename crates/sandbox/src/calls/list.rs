@@ -224,6 +224,16 @@ pub(super) const FILL: &[i64] = &[
     SYS_futimesat,
 ];
 
+/// Calls that reach other processes over sockets.
+pub(super) const SOCKETS: &[i64] = &[
+    SYS_socket,
+    SYS_socketpair,
+    SYS_connect,
+    SYS_sendto,
+    SYS_sendmsg,
+    SYS_recvmsg,
+];
+
 /// Requests of `ioctl`: whether this is a terminal and how wide it is, and whether a socket waits. `TIOCSTI`, which
 /// types into the terminal, is not among them.
 pub(super) const IOCTLS: [u64; 4] = [TCGETS, TIOCGWINSZ, FIONBIO, FIONREAD];
