@@ -330,7 +330,9 @@ fn the_daemon_of_a_foreign_volume_opens_only_the_directories_that_it_was_mounted
     assert!(mounted.status.success(), "{}", said(&mounted));
     write_large(&volume.path("large"), 3, 8 << 20).unwrap();
     must("sync", &["-f", text(&volume.path("large"))]);
-    let (member, aside) = (&volume.members[1], volume.home.join("aside"));
+    // A move within one filesystem keeps the directory itself.
+    let member = &volume.members[1];
+    let aside = member.with_file_name("aside");
     must("mv", &[text(member), text(&aside)]);
     eventually("the loss is seen", || volume.members_in("missing") == 1);
     must("cp", &["-a", text(&aside), text(member)]);
@@ -360,7 +362,12 @@ fn the_daemon_of_a_foreign_volume_opens_only_the_directories_that_it_was_mounted
     let mounted = volume.try_mount(&all, &["--trust-members", "-o", "ro", "--engine", "cuda"]);
     assert_eq!(mounted.status.code(), Some(2), "{}", said(&mounted));
     let mounted = volume.try_mount(&all, &["--trust-members", "-o", "ro"]);
-    assert!(mounted.status.success(), "{}", said(&mounted));
+    // Stripes of the time without the member may still lack shards.
+    assert!(
+        matches!(mounted.status.code(), Some(0 | 3)),
+        "{}",
+        said(&mounted)
+    );
     check_large(&volume.path("large"), 3, 8 << 20);
 }
 
