@@ -131,7 +131,7 @@ impl Fs {
             edit.delete_orphan(ino);
         }
         edit.put_inode(ino, &inode);
-        directory.add(&mut edit, name, (ino, inode.kind), None);
+        directory.add(&mut edit, name, (ino, inode.kind), None)?;
         directory.put(&mut edit, now);
         self.apply_growth(edit)?;
         if was_nameless {
@@ -247,7 +247,7 @@ impl Fs {
         }
         let (mut edit, ino, inode) = self.fresh_inode(caller, &directory, fresh.clone())?;
         edit.put_inode(ino, &inode);
-        directory.add(&mut edit, name, (ino, inode.kind), None);
+        directory.add(&mut edit, name, (ino, inode.kind), None)?;
         directory.put(&mut edit, inode.btime);
         self.apply_growth(edit)?;
         self.nodes.look_up(ino);

@@ -1,6 +1,7 @@
 //! Names and what they name.
 
 use crate::format::record::{Dirent, FileKind, Inode, Timestamp};
+use crate::format::wire::MAX_COUNT;
 use crate::format::{Cookie, Ino, NAME_MAX, Record, key};
 
 use super::edit::Edit;
@@ -37,20 +38,33 @@ pub(super) struct Directory {
 
 impl Directory {
     /// Adds an entry, under `cookie` or under a new one.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::Corrupt`] if the directory has used up its cookies, which takes more than 2⁶³ entries.
     pub(super) fn add(
         &mut self,
         edit: &mut Edit,
         name: &[u8],
         (ino, kind): (Ino, FileKind),
         cookie: Option<Cookie>,
-    ) {
-        let cookie = cookie.unwrap_or_else(|| {
-            let next = self.inode.next_cookie;
-            self.inode.next_cookie = Cookie(next.0 + 1);
-            next
-        });
+    ) -> Result<(), FsError> {
+        let cookie = match cookie {
+            Some(cookie) => cookie,
+            None => self.take_cookie()?,
+        };
         edit.put_entry(self.ino, name, &Dirent { ino, kind, cookie });
         self.inode.size += 1;
+        Ok(())
+    }
+
+    fn take_cookie(&mut self) -> Result<Cookie, FsError> {
+        let next = self.inode.next_cookie;
+        if next.0 >= MAX_COUNT {
+            return Err(corrupt(self.ino, "no entry can be added to its listing"));
+        }
+        self.inode.next_cookie = Cookie(next.0 + 1);
+        Ok(next)
     }
 
     /// Takes an entry out.

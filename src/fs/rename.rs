@@ -142,7 +142,9 @@ impl Fs {
         // reads them must come to an end.
         let cookie = (from.parent == to.parent).then_some(source.cookie);
         let child = (source.ino, source.kind);
-        parents.at(to.parent).add(&mut edit, to.name, child, cookie);
+        parents
+            .at(to.parent)
+            .add(&mut edit, to.name, child, cookie)?;
         if is_dir {
             move_child(&mut parents, from.parent, to.parent)?;
             moved.parent = to.parent;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cauchyfs::format::record::{Dirent, FileKind, Position};
+use cauchyfs::format::wire::MAX_COUNT;
 use cauchyfs::format::{Cookie, Ino, NameFault, Record, key};
 use cauchyfs::fs::check::FindingKind;
 use cauchyfs::fs::{Fs, FsError, FsOptions, OpenFlags, RenameMode, tree};
@@ -138,6 +139,122 @@ fn positions_that_share_a_name_are_found_and_the_surplus_removed() {
         Some("dir"),
         true,
     );
+}
+
+/// Lists a directory's names and inodes, but not `.` and `..`.
+fn list(fs: &Fs, dir: Ino) -> Vec<(Vec<u8>, Ino)> {
+    let handle = fs.opendir(dir).unwrap();
+    let mut listed = Vec::new();
+    fs.readdir(handle, 0, true, &mut |item| {
+        listed.push((item.name.to_vec(), item.ino));
+        true
+    })
+    .unwrap();
+    fs.release(handle).unwrap();
+    listed.split_off(2)
+}
+
+#[test]
+fn a_listing_has_only_positions_that_their_names_lead_to() {
+    let regular = FileKind::Regular;
+    let position = |ino, name: &[u8]| Position {
+        ino,
+        kind: regular,
+        name: name.to_vec(),
+    };
+    // The positions of `file`, `one` and `two` as they are made to be, and the names that a listing then has.
+    type Crafted = fn([Ino; 3]) -> Vec<(u64, Ino, &'static [u8])>;
+    let cases: [(Crafted, &[&[u8]]); 6] = [
+        (
+            |[file, one, two]| vec![(1, file, b"file"), (2, one, b"one"), (3, two, b"two")],
+            &[b"file", b"one", b"two"],
+        ),
+        (
+            |[file, one, two]| vec![(1, file, b"file"), (2, two, b"one"), (3, one, b"two")],
+            &[b"file"],
+        ),
+        (
+            |[file, one, two]| vec![(1, file, b"file"), (2, two, b"two"), (3, one, b"one")],
+            &[b"file"],
+        ),
+        (
+            |[file, one, _]| vec![(1, file, b"file"), (2, one, b"one"), (3, one, b"one")],
+            &[b"file", b"one"],
+        ),
+        (
+            |[file, one, two]| {
+                let more = (9, file, &b"file"[..]);
+                vec![(1, file, b"file"), (2, one, b"one"), (3, two, b"two"), more]
+            },
+            &[b"file", b"one", b"two"],
+        ),
+        (|[_, one, _]| vec![(2, one, b"one")], &[b"one"]),
+    ];
+    for (number, (crafted, expected)) in cases.into_iter().enumerate() {
+        let volume = Volume::new();
+        let fs = open(&volume);
+        let [one, two] = [&b"one"[..], b"two"].map(|name| {
+            let flags = OpenFlags::read_write();
+            let (attr, handle) = fs.create(ROOT, volume.dir, name, 0o644, flags).unwrap();
+            fs.release(handle).unwrap();
+            attr.ino
+        });
+        drop(fs);
+        let mut batch = Batch::default();
+        for cookie in 1..=3 {
+            batch.delete(key::position(volume.dir, Cookie(cookie)));
+        }
+        for (cookie, ino, name) in crafted([volume.file, one, two]) {
+            let key = key::position(volume.dir, Cookie(cookie));
+            batch.put(key, position(ino, name).encode());
+        }
+        // A listing that says when it began leaves out later cookies.
+        volume.change(&mut batch, volume.dir, |inode| {
+            inode.next_cookie = Cookie(10);
+        });
+        volume.pipeline.apply(batch).unwrap();
+        let fs = open(&volume);
+        for _ in 0..2 {
+            let listed = list(&fs, volume.dir);
+            let names: Vec<&[u8]> = listed.iter().map(|(name, _)| &name[..]).collect();
+            assert_eq!(names, expected, "case {number}");
+            for (name, ino) in &listed {
+                assert_eq!(
+                    fs.lookup(volume.dir, name).unwrap().ino,
+                    *ino,
+                    "case {number}"
+                );
+            }
+        }
+        let flags = OpenFlags::read_write();
+        let (_, handle) = fs.create(ROOT, volume.dir, b"later", 0o644, flags).unwrap();
+        fs.release(handle).unwrap();
+        let listed = list(&fs, volume.dir);
+        assert_eq!(listed.len(), expected.len() + 1, "case {number}");
+    }
+}
+
+#[test]
+fn a_directory_without_a_free_place_in_its_listing_takes_no_entry() {
+    let volume = Volume::new();
+    let mut batch = Batch::default();
+    volume.change(&mut batch, volume.dir, |inode| {
+        inode.next_cookie = Cookie(MAX_COUNT);
+    });
+    volume.pipeline.apply(batch).unwrap();
+    let fs = open(&volume);
+    let made = fs.mkdir(ROOT, volume.dir, b"new", 0o755);
+    assert!(matches!(made, Err(FsError::Corrupt { .. })), "{made:?}");
+    let moved = fs.rename(
+        volume.dir,
+        b"file",
+        volume.dir,
+        b"moved",
+        RenameMode::Replace,
+    );
+    assert!(moved.is_ok(), "it keeps its place: {moved:?}");
+    drop(fs);
+    assert_eq!(volume.check(false).findings, []);
 }
 
 #[test]

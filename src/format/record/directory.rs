@@ -3,7 +3,8 @@
 use bytes::{BufMut, Bytes};
 
 use super::{FileKind, Record, VERSION};
-use crate::format::{Cookie, FormatError, Ino, NameFault, wire::Reader};
+use crate::format::wire::{MAX_COUNT, Reader};
+use crate::format::{Cookie, FormatError, Ino, NameFault};
 
 /// A directory entry by name: `b'd' parent name`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,13 +30,19 @@ impl Record for Dirent {
     fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut reader = Reader::new("dirent", bytes);
         reader.version(VERSION)?;
-        let dirent = Self {
-            kind: FileKind::take(&mut reader)?,
-            ino: Ino(reader.u64()?),
-            cookie: Cookie(reader.u64()?),
-        };
+        let kind = FileKind::take(&mut reader)?;
+        let ino = Ino(reader.u64()?);
+        let cookie = reader.u64()?;
+        // The directory's next cookie is greater, and is a count.
+        if cookie >= MAX_COUNT {
+            return Err(reader.bad("cookie", cookie));
+        }
         reader.finish()?;
-        Ok(dirent)
+        Ok(Self {
+            ino,
+            kind,
+            cookie: Cookie(cookie),
+        })
     }
 }
 
