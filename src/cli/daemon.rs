@@ -270,6 +270,8 @@ fn open(plan: &Plan, confined: &Confined, needs: &Needs<'_>) -> Result<Volume, F
             Atime::Strict => AtimePolicy::Strict,
         },
         read_only: plan.options.read_only,
+        // `check` finds such damage in a volume of one's own.
+        confirms_listings: confined.is_foreign(),
         ..FsOptions::default()
     };
     if !plan.options.read_only {

@@ -129,7 +129,8 @@ impl Fs {
             }
             last = Some(cookie);
             let position = position?;
-            if !self.is_confirmed(dir.ino, cookie, &position)? {
+            let confirms = self.options.confirms_listings;
+            if confirms && !self.is_confirmed(dir.ino, cookie, &position)? {
                 log::debug!("inode {}: {UNCONFIRMED}", dir.ino);
                 continue;
             }

@@ -341,6 +341,9 @@ pub struct FsOptions {
     pub root_owner: (u32, u32),
     /// Refuse every change.
     pub read_only: bool,
+    /// Have listings leave out each entry that a look-up of its name does not find. This costs a look-up an entry. It
+    /// serves volumes that others have made: a listing could have one name twice.
+    pub confirms_listings: bool,
     /// Where times come from.
     pub clock: Clock,
 }
@@ -354,6 +357,7 @@ impl Default for FsOptions {
                 rustix::process::getegid().as_raw(),
             ),
             read_only: false,
+            confirms_listings: true,
             clock: Arc::new(kernel_time),
         }
     }
