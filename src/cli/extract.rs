@@ -540,9 +540,6 @@ impl<'a> Extraction<'a> {
                 self.left_out.attributes_of_root += 1;
                 continue;
             }
-            if !self.superuser && !name.starts_with(b"user.") {
-                continue;
-            }
             let value = self.fs.getxattr(attr.ino, name)?;
             if let Err(error) = made.set_attribute(name, &value) {
                 refused.push(shown(name));

@@ -484,3 +484,40 @@ fn attributes_that_only_root_can_set_are_counted_for_other_users() {
         fs::remove_file(path).unwrap();
     }
 }
+
+#[test]
+fn access_lists_come_along_for_every_user() {
+    let volume = Hostile::new();
+    let file = volume.file(Ino::ROOT, "file", 0o640);
+    // The owner, user 12345, the group, the mask, others: tag, permissions, number.
+    let none = u32::MAX;
+    let entries = [
+        (0x01, 6, none),
+        (0x02, 4, 12345),
+        (0x04, 4, none),
+        (0x10, 4, none),
+        (0x20, 0, none),
+    ];
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, number) in entries {
+        list.extend(u16::to_le_bytes(tag));
+        list.extend(u16::to_le_bytes(permissions));
+        list.extend(u32::to_le_bytes(number));
+    }
+    let name = "system.posix_acl_access";
+    let mode = XattrMode::Set;
+    let set = volume.fs.setxattr(ROOT, file, name.as_bytes(), &list, mode);
+    set.unwrap();
+    for superuser in [true, false] {
+        let extracted = volume.extract_with(false, |extraction| extraction.superuser = superuser);
+        let (summary, outcome) = extracted.unwrap();
+        assert_eq!(outcome, Outcome::Done, "{summary}");
+        let path = volume.out.join("file");
+        let mut value = [0_u8; 64];
+        let len = rustix::fs::getxattr(&path, name, &mut value[..]).unwrap();
+        assert_eq!(value[..len], list);
+        let permissions = fs::metadata(&path).unwrap().permissions();
+        assert_eq!(permissions.mode() & 0o7777, 0o640);
+        fs::remove_file(path).unwrap();
+    }
+}
