@@ -14,7 +14,7 @@ use bytes::{BufMut, Bytes};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use redb::{TableDefinition, WriteTransaction};
 
-use contained::{Contained, ContainedTable, DatabaseFailure};
+use contained::{Contained, ContainedTable, DatabaseFailure, open_table};
 
 use super::index::{Commit, Index, KeyRange, Position, Snapshot, Visit};
 use super::mirror::Mirror;
@@ -295,7 +295,7 @@ fn disordered(field: &'static str, value: u64) -> FormatError {
 }
 
 fn put_all(transaction: &WriteTransaction, commit: &mut Commit<'_>) -> Result<(), redb::Error> {
-    let mut records = transaction.open_table(RECORDS)?;
+    let mut records = open_table(transaction, RECORDS)?;
     for (key, value) in commit.changes.by_ref() {
         match value {
             Some(value) => records.insert(&**key, &**value)?,
@@ -303,16 +303,14 @@ fn put_all(transaction: &WriteTransaction, commit: &mut Commit<'_>) -> Result<()
         };
     }
     if let Some(data) = commit.carried {
-        let mut carried = transaction.open_table(CARRIED)?;
+        let mut carried = open_table(transaction, CARRIED)?;
         carried.retain(|_, _| false)?;
         for (number, data) in (0..).zip(data) {
             carried.insert(number, &*encode_carried(data))?;
         }
     }
     let position = encode_position(commit.position);
-    transaction
-        .open_table(STATE)?
-        .insert(POSITION_KEY, &*position)?;
+    open_table(transaction, STATE)?.insert(POSITION_KEY, &*position)?;
     Ok(())
 }
 

@@ -14,13 +14,15 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::ops::{Bound, ControlFlow, Deref};
+use std::mem;
+use std::ops::{Bound, ControlFlow, Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
+use std::thread;
 
 use redb::{
     Builder, CompactionError, Database, Durability, Key, Range, ReadOnlyTable, ReadableDatabase,
-    ReadableTable, StorageBackend, TableDefinition, TableError, Value, WriteTransaction,
+    ReadableTable, StorageBackend, Table, TableDefinition, TableError, Value, WriteTransaction,
 };
 
 thread_local! {
@@ -166,7 +168,7 @@ impl<T, C: Deref<Target = Containment>> Drop for Held<T, C> {
                 log::warn!("a copy of the index cannot be closed in order: {failure}");
             }
         } else {
-            std::mem::forget(value);
+            mem::forget(value);
         }
     }
 }
@@ -262,6 +264,19 @@ impl Contained {
     }
 }
 
+/// Opens a table of a transaction. A panic leaks it: its drop would take locks that are poisoned then.
+pub(super) fn open_table<'t, K: Key + 'static, V: Value + 'static>(
+    transaction: &'t WriteTransaction,
+    definition: TableDefinition<'_, K, V>,
+) -> Result<impl DerefMut<Target = Table<'t, K, V>>, redb::Error> {
+    let table = transaction.open_table(definition)?;
+    Ok(scopeguard::guard(table, |table| {
+        if thread::panicking() {
+            mem::forget(table);
+        }
+    }))
+}
+
 /// A table of one commit.
 pub(super) struct ContainedTable<K: Key + 'static, V: Value + 'static>(
     Held<ReadOnlyTable<K, V>, Arc<Containment>>,
@@ -329,5 +344,73 @@ impl Visitor {
         INSIDE.set(true);
         self.is_running.set(false);
         done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Ordering;
+
+    use redb::TypeName;
+    use redb::backends::InMemoryBackend;
+
+    use super::*;
+
+    const SOUND: TableDefinition<'_, u64, u64> = TableDefinition::new("sound");
+    const BOMB: TableDefinition<'_, Bomb, u64> = TableDefinition::new("bomb");
+
+    /// A key that makes the database panic while it opens a table, with its lock of tables taken.
+    #[derive(Debug)]
+    struct Bomb;
+
+    impl Value for Bomb {
+        type SelfType<'a> = Bomb;
+        type AsBytes<'a> = [u8; 0];
+
+        fn fixed_width() -> Option<usize> {
+            Some(0)
+        }
+
+        fn from_bytes<'a>(_: &'a [u8]) -> Bomb
+        where
+            Self: 'a,
+        {
+            Bomb
+        }
+
+        fn as_bytes<'a, 'b: 'a>(_: &'a Bomb) -> [u8; 0]
+        where
+            Self: 'b,
+        {
+            []
+        }
+
+        fn type_name() -> TypeName {
+            panic!("the bomb explodes")
+        }
+    }
+
+    impl Key for Bomb {
+        fn compare(_: &[u8], _: &[u8]) -> Ordering {
+            Ordering::Equal
+        }
+    }
+
+    #[test]
+    fn a_panic_while_a_table_is_opened_leaks_the_tables_that_are_open() {
+        let database = Contained::open(InMemoryBackend::new(), 1 << 20).expect("it is empty");
+        let committed = database.commit(|transaction| {
+            let mut sound = open_table(transaction, SOUND)?;
+            sound.insert(1, 1)?;
+            let _bomb = open_table(transaction, BOMB)?;
+            Ok(())
+        });
+        let failure = committed.expect_err("it panics");
+        assert!(
+            failure.to_string().contains("the bomb explodes"),
+            "{failure}"
+        );
+        let again = database.commit(|_| Ok(())).expect_err("nothing is called");
+        assert!(again.is_content(), "{again}");
     }
 }
