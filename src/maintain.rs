@@ -138,11 +138,7 @@ impl Maintain {
             let stop = Arc::clone(&stop);
             start_waiting(name, Box::new(move || stop.sleep(every)), work)
         };
-        let probe: Work = Box::new(|pipeline| {
-            pipeline.members().probe();
-            Ok(())
-        });
-        start("probe", PROBE_INTERVAL, probe)?;
+        start("probe", PROBE_INTERVAL, Box::new(Pipeline::probe))?;
         if let Some(shared) = &maintain.rebuilder {
             start("tick", TICK, Box::new(Pipeline::tick))?;
             start("reap", REAP_INTERVAL, Box::new(Pipeline::reap))?;

@@ -3,8 +3,8 @@
 //! A volume is made of directories, each with a superblock that says which member it is and what it
 //! knows of the others. This module finds out which of the directories at hand belong together and
 //! are up to date, keeps a record of who is there, and routes operations to members by index. It knows
-//! nothing of what the files hold, the superblock and the lock apart; only where a superblock is lost does it look
-//! how far a journal goes.
+//! nothing of what the files hold, the superblock and the lock apart; it only looks how far a journal goes, where a
+//! superblock is lost and where a member returns.
 //!
 //! # Invariants
 //!
@@ -20,8 +20,8 @@
 //!
 //! # Lock order
 //!
-//! `joining`, `roster`, then one member's health, `all`, `live`, `leaving` or `succession`; `holds` and `last_known` by
-//! themselves. No lock but the first two is held across I/O; only those who have to do with a failing or a
+//! `joining`, `roster`, then one member's health, `all`, `live`, `leaving`, `succession` or `acknowledged`; `holds` and
+//! `last_known` by themselves. No lock but the first two is held across I/O; only those who have to do with a failing or a
 //! joining member wait for them.
 
 use std::collections::BTreeMap;
@@ -36,6 +36,7 @@ use crate::format::record::greatest_height;
 use crate::format::{Epoch, MemberIndex, VolumeId};
 use crate::store::{Executor, Store, StoreRef};
 
+mod acknowledged;
 mod brief;
 mod claims;
 mod content;
@@ -72,6 +73,7 @@ pub(crate) use slots::chain;
 pub use slots::{BAD_SUPERBLOCK, EMPTY};
 pub use verify::VerifiedSuperblocks;
 
+use acknowledged::Acknowledged;
 use brief::LastKnown;
 use epoch::Roster;
 use health::Member;
@@ -129,6 +131,8 @@ pub struct Members {
     released: AtomicBool,
     /// The members that were put back from an earlier time.
     unverified: Unverified,
+    /// The last record that each member acknowledged.
+    acknowledged: Acknowledged,
     /// What each member said of itself last.
     last_known: Mutex<BTreeMap<MemberIndex, LastKnown>>,
 }
@@ -245,6 +249,9 @@ impl Members {
             log::info!("member {index} has the index and the journal again, and counts");
         }
         let raised = self.raise_epoch(&mut roster, up.into_iter().collect());
+        if raised.is_ok() {
+            self.acknowledged.note_admitted(&roster.admitted);
+        }
         self.publish(&roster);
         raised
     }

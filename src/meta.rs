@@ -44,8 +44,8 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use crate::format::Lsn;
 use crate::format::journal::{Change, Life};
+use crate::format::{Lsn, MemberIndex};
 use crate::members::{Access, Members};
 use disk::Disk;
 use index::{Commit, Index, Position};
@@ -219,6 +219,10 @@ impl Meta {
                     disk.members(),
                 )?;
                 let journal = Journal::start(&disk, life, replayed.last)?;
+                // Of whatever life it is.
+                let current = disk.members().current_at_open();
+                disk.members()
+                    .note_record(&current, Life::default(), replayed.last);
                 (Some(journal), Overlay::default())
             }
         };
@@ -417,6 +421,7 @@ impl Meta {
                 let forgotten = self.overlay.write().forget_journal();
                 drop(forgotten);
                 journal.covered(position.lsn);
+                journal.note_commit_without_record();
                 self.journal_full.store(false, Ordering::Release);
                 *carries = false;
             }
@@ -507,6 +512,14 @@ impl Meta {
     /// If nothing may be written.
     pub fn journal_file_bytes(&self) -> Result<u64, MetaError> {
         Ok(self.journal()?.file_bytes())
+    }
+
+    /// Looks whether members still hold the records that they acknowledged some time ago, if others followed. Returns
+    /// those that do not.
+    #[must_use]
+    pub fn members_without_records(&self) -> Vec<MemberIndex> {
+        let journal = self.journal.as_ref();
+        journal.map_or(Vec::new(), Journal::members_without_earlier)
     }
 
     /// Returns how full the journal is; at 1.0 it takes no more until a checkpoint.

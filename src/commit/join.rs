@@ -82,6 +82,11 @@ impl Pipeline {
             // What it has not made durable counts as lost, which nobody can tell once it is back.
             self.sync()?;
         }
+        if self.members.note_stale_copy(seat, store)? {
+            // Before its journal, which tells it, is made anew.
+            self.note_put_back()?;
+            self.sync()?;
+        }
         let index = self
             .members
             .join(seat, store, &belongings, |index, strays| {

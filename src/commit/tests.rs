@@ -53,6 +53,7 @@ mod scrub;
 mod shortage;
 mod spread;
 mod stale;
+mod stale_copies;
 mod tiny;
 mod unreserved;
 

@@ -535,7 +535,7 @@ const GENERATIONS_APART: u64 = 1 << 32;
 
 /// Returns the last record of a journal, of whatever volume: the newest that is intact in either file. What lies behind
 /// a damaged one counts as well, and left-overs are older.
-fn newest_record(
+pub(super) fn newest_record(
     store: &StoreRef,
     executor: &Executor,
 ) -> Result<Option<RecordHeader>, StoreError> {

@@ -2,7 +2,9 @@
 //! or as a member that is back.
 //!
 //! 1. Look what the directory is, lock it, and look again. One for a new member has to be empty; one that is back
-//!    must have been left behind by the very epochs that this volume has come through.
+//!    must have been left behind by the very epochs that this volume has come through. If its superblock is older than
+//!    what was last written to it, it is a stale copy, and all that it holds is to be verified. The caller has asked
+//!    before what its journal says: [`Members::note_stale_copy`].
 //! 2. Make what a member has: a superblock that says that it is not up to date, and journals. What a member
 //!    that is back holds of index and journal goes; what it holds of segments that are not its own any more
 //!    goes later.
@@ -192,6 +194,22 @@ impl Members {
         });
         let mut under_way = unprepared.iter().filter_map(Weak::upgrade);
         under_way.any(|other| other.label() == store.label())
+    }
+
+    /// Notes that a directory which is about to be taken in is a stale copy, if its journal ends before the last record
+    /// that the member acknowledged. Returns whether it does. To be called before [`Members::join`], which makes the
+    /// journal anew, and made durable until then.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Members::join`].
+    pub fn note_stale_copy(&self, seat: Seat, store: &StoreRef) -> Result<bool, MembersError> {
+        let joining = self.seat(seat, store)?;
+        let is_stale = joining.found.is_some() && self.ends_early(joining.index, store)?;
+        if is_stale {
+            self.note_put_back(joining.index);
+        }
+        Ok(is_stale)
     }
 
     /// Looks whether a directory may have a place, and changes nothing.
@@ -460,11 +478,13 @@ impl Members {
                 roster.succession.note(old, index, &path);
             }
             self.forget_put_back(index);
+            self.acknowledged.forget(index);
             let target = roster.admitted.clone();
             let raised = self.raise_epoch(&mut roster, target);
             self.publish(&roster);
             raised?;
         }
+        self.acknowledged.note_new_journal(index);
         roster.admitted.remove(&index);
         roster.put_block(index, block);
         let member = Arc::new(Member::present(joining.entry.id, Arc::clone(store)));

@@ -109,6 +109,7 @@ impl Members {
         }
         roster.vacate(index);
         self.forget_put_back(index);
+        self.acknowledged.forget(index);
         if let Some(seat) = self.all.write().get_mut(usize::from(index.0)) {
             *seat = Arc::new(Member::vacant());
         }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::{Mutex, RwLock};
 
+use super::acknowledged::Acknowledged;
 use super::claims::{self, Claims};
 use super::epoch::Roster;
 use super::health::Member;
@@ -161,6 +162,7 @@ fn build(
         holds,
         released: AtomicBool::new(false),
         unverified: Unverified::default(),
+        acknowledged: Acknowledged::default(),
         last_known: Mutex::default(),
     })
 }

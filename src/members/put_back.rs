@@ -7,9 +7,9 @@
 //! They are known by a superblock that is older than the one that was written to them last, which those of
 //! the others tell also when they were left behind long ago, or by a journal without the newest records.
 //! Superblocks are written when an epoch begins, and about every hour while the volume is changed. A copy that
-//! was made since is known only by the journal, and so only when the volume is opened and the member was not
-//! left behind: else what is wrong with it is found as any damage is. So is one of a member that was already
-//! away when the volume was opened, if it is from the last epoch: the others know nothing of it but that.
+//! was made since is known only by the journal: when it comes while the volume is open that the member was part of, and
+//! when the volume is opened and the member was not left behind. Else what is wrong with it is found as any damage is:
+//! the others know nothing of a member that was away when the volume was opened but its superblock.
 
 use std::collections::BTreeMap;
 

@@ -8,10 +8,10 @@ use parking_lot::Mutex;
 use super::MetaError;
 use super::disk::Disk;
 use super::index::Position;
-use crate::format::journal::{self, Change, Life, RecordHeader, StripeData};
+use crate::format::journal::{self, Change, Life, Preview, RecordHeader, StripeData};
 use crate::format::{BLOCK_SIZE, Lsn, MemberIndex, files};
 use crate::members::Patience;
-use crate::store::{Buffer, StoreErrorKind};
+use crate::store::{Buffer, StoreError, StoreErrorKind};
 
 /// Smallest and largest size that a journal file is made with, in bytes.
 const FILE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=32 << 20;
@@ -57,6 +57,7 @@ pub(super) struct Journal {
     /// Bytes of each file; none takes more.
     size: u64,
     tail: Mutex<Tail>,
+    kept: Mutex<Kept>,
     /// The bits of an `f32`, so that asking does not wait for an append.
     fill: AtomicU32,
 }
@@ -75,6 +76,32 @@ struct File {
     used: u64,
     /// Its newest record.
     last: Lsn,
+}
+
+/// Where a record lies.
+#[derive(Clone, Copy, Debug)]
+struct Spot {
+    file: usize,
+    offset: u64,
+    lsn: Lsn,
+}
+
+/// Records that are read back, to see whether the files still hold them.
+#[derive(Debug, Default)]
+struct Kept {
+    newest: Option<Spot>,
+    /// The one that was the newest when records were read back last, until it is written over.
+    earlier: Option<Spot>,
+}
+
+impl Kept {
+    /// Forgets the records that a new one overwrites, before it is written.
+    fn make_way(&mut self, file: usize, offset: u64) {
+        // Files are written from their beginning on.
+        let stays = |spot: &Spot| spot.file != file || spot.offset < offset;
+        self.newest = self.newest.filter(stays);
+        self.earlier = self.earlier.filter(stays);
+    }
 }
 
 impl Journal {
@@ -108,6 +135,7 @@ impl Journal {
             life,
             size,
             tail,
+            kept: Mutex::default(),
             fill: AtomicU32::new(0),
         })
     }
@@ -183,8 +211,17 @@ impl Journal {
         };
         let mut record = self.disk.buffer(len);
         journal::encode(&header, entries, data, &mut record);
-        self.write(&self.names[tail.current], offset, &record.freeze())?;
         let current = tail.current;
+        self.kept.lock().make_way(current, offset);
+        let acknowledged = self.write(&self.names[current], offset, &record.freeze())?;
+        self.disk
+            .members()
+            .note_record(&acknowledged, self.life, lsn);
+        self.kept.lock().newest = Some(Spot {
+            file: current,
+            offset,
+            lsn,
+        });
         tail.files[current].used = offset + len as u64;
         tail.files[current].last = lsn;
         tail.last = lsn;
@@ -206,9 +243,14 @@ impl Journal {
         Ok(tail.files[tail.current].used)
     }
 
-    /// Writes and syncs on all live members. One that fails is left behind, and so is one that has no
-    /// space, if enough are left without it.
-    fn write(&self, name: &Arc<str>, offset: u64, record: &bytes::Bytes) -> Result<(), MetaError> {
+    /// Writes and syncs on all live members, and returns those that acknowledged it. One that fails is left behind, and
+    /// so is one that has no space, if enough are left without it.
+    fn write(
+        &self,
+        name: &Arc<str>,
+        offset: u64,
+        record: &bytes::Bytes,
+    ) -> Result<Vec<MemberIndex>, MetaError> {
         let live = self.disk.members().live();
         let mut full = Vec::new();
         let mut written = Vec::new();
@@ -226,10 +268,10 @@ impl Journal {
             // Nobody has it, so it can be written again when there is space.
             return Err(MetaError::NoSpace);
         }
-        let mut synced = 0;
+        let mut synced = Vec::with_capacity(written.len());
         for (member, answer) in self.disk.sync(&written, name) {
             match answer {
-                Ok(()) => synced += 1,
+                Ok(()) => synced.push(member),
                 Err(error) if !error.is_member_failure() => self.disk.fail(member, &error),
                 Err(_) => {}
             }
@@ -237,10 +279,10 @@ impl Journal {
         for (member, error) in full {
             self.disk.fail(member, &error);
         }
-        if synced == 0 || self.disk.members().is_failed() {
+        if synced.is_empty() || self.disk.members().is_failed() {
             return Err(MetaError::poisoned("too few members took a journal record"));
         }
-        Ok(())
+        Ok(synced)
     }
 
     /// Makes sure that nobody finds a record there: what is in it may reach the index by another way, with
@@ -291,6 +333,64 @@ impl Journal {
             }
         }
         false
+    }
+
+    /// Notes that a commit went to the index alone.
+    pub(super) fn note_commit_without_record(&self) {
+        let members = self.disk.members();
+        members.note_commit_without_record(&members.live());
+    }
+
+    /// Reads back the record that was the newest when this was called before, unless no other followed: idle disks are
+    /// left alone. Returns the members that acknowledged it and do not hold it any more: someone else wrote to their
+    /// files.
+    pub(super) fn members_without_earlier(&self) -> Vec<MemberIndex> {
+        let spot = {
+            let mut kept = self.kept.lock();
+            let newest = kept.newest.map(|spot| spot.lsn);
+            match kept.earlier {
+                Some(spot) if newest > Some(spot.lsn) => spot,
+                Some(_) => return Vec::new(),
+                None => {
+                    kept.earlier = kept.newest;
+                    return Vec::new();
+                }
+            }
+        };
+        let members = self.disk.members();
+        let must_hold = |member: &MemberIndex| members.has_acknowledged(*member, spot.lsn);
+        let asked = members.live().into_iter().filter(must_hold);
+        let reads = asked.map(|member| (member, BLOCK_SIZE));
+        let name = &self.names[spot.file];
+        let answers = self
+            .disk
+            .read_each(reads, name, spot.offset, Patience::Brief);
+        let mut without: Vec<_> = answers
+            .into_iter()
+            .filter(|(_, answer)| self.lacks(answer, spot.lsn))
+            .map(|(member, _)| member)
+            .collect();
+        let mut kept = self.kept.lock();
+        if kept.earlier.is_none() {
+            // A newer record was written over it meanwhile.
+            without.clear();
+        }
+        kept.earlier = kept.newest;
+        drop(kept);
+        // A member that returned meanwhile has a new journal.
+        without.retain(must_hold);
+        without
+    }
+
+    /// Says whether something else was read than the front of a record.
+    fn lacks(&self, answer: &Result<Buffer, StoreError>, lsn: Lsn) -> bool {
+        match answer {
+            Ok(front) => {
+                let found = Preview::decode(front).map(|preview| preview.header);
+                !found.is_ok_and(|found| (found.life, found.lsn) == (self.life, lsn))
+            }
+            Err(error) => error.kind() == StoreErrorKind::ShortRead,
+        }
     }
 
     /// Lets the next record go to the other file, if the index has all of that one.

@@ -360,26 +360,43 @@ impl DirStore {
         )
     }
 
-    /// Looks for open files that were deleted by someone else: fails if one was that a directory cannot
+    /// Looks for open files that were deleted or replaced by someone else: fails if one was that a directory cannot
     /// do without, and lets go of the others, so that whoever asks for them learns that they are gone.
     fn probe_open_files(&self) -> Result<(), StoreError> {
-        let deleted = |file: &Arc<OwnedFd>| sys::fstat(file).is_ok_and(|stat| stat.st_nlink == 0);
         for (name, file) in self.handles.all() {
-            if !deleted(&file) {
+            let Some(fate) = self.fate_of(&name, &file) else {
                 continue;
-            }
+            };
             // Our own removals forget the file before they let go of this lock.
             let _no_removal = self.removing.lock();
             if !self.handles.holds(&name, &file) {
                 continue;
             }
             if !can_be_made_anew(&name) {
-                return Err(self.gone(&format!("{name} was deleted by someone else")));
+                return Err(self.gone(&format!("{name} was {fate} by someone else")));
             }
-            log::warn!("{}: {name} was deleted by someone else", self.label);
+            log::warn!("{}: {name} was {fate} by someone else", self.label);
             self.handles.forget(&name);
         }
         Ok(())
+    }
+
+    /// Says what became of a file that is open, if its name does not lead to it any more.
+    fn fate_of(&self, name: &str, file: &OwnedFd) -> Option<&'static str> {
+        let held = sys::fstat(file).ok()?;
+        if held.st_nlink == 0 {
+            return Some("deleted");
+        }
+        // Elsewhere a file may change its number. A file that is one of many is not worth a look at each.
+        if !self.is_local || can_be_made_anew(name) {
+            return None;
+        }
+        match self.tree.stat(Name::parse(name)?) {
+            Ok(now) if now.identity == (held.st_dev, held.st_ino) => None,
+            Ok(_) | Err(Failed::Foreign(_)) => Some("replaced"),
+            Err(Failed::Call(Errno::NOENT)) => Some("moved away"),
+            Err(_) => None,
+        }
     }
 }
 

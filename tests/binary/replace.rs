@@ -9,7 +9,7 @@ use std::process::Child;
 
 use crate::support::{
     CAUCHYFS, Shape, TestVolume, check_large, drop_caches, eventually, must, run, said,
-    segment_files, skip_mounts, text,
+    segment_files, skip_mounts, text, write_large,
 };
 
 const LARGE: u64 = 96 << 20;
@@ -178,4 +178,121 @@ fn a_replacement_is_seen_through_although_the_old_directory_is_deleted_meanwhile
     let (code, said) = replace(&volume, text(&spelled), &new);
     assert_eq!(code, Some(0), "{said}\n{}", volume.log());
     assert_replaced(volume, 3, new, &held);
+}
+
+/// Bytes of each file that is written before and after a directory is copied.
+const COPIED: u64 = 24 << 20;
+
+fn write_synced(volume: &TestVolume, name: &str, seed: u64) {
+    let path = volume.path(name);
+    write_large(&path, seed, COPIED).expect("there is room");
+    let file = fs::File::open(path).expect("it is there");
+    file.sync_all().expect("it is durable");
+}
+
+/// Fails unless a member has all bytes of the segment files that were in its place before.
+fn assert_has_all_of(member: &Path, before: &Path) {
+    let has = segment_files(member);
+    for (name, old) in segment_files(before) {
+        // Files that are only reserved need not be there.
+        let new = has.get(&name).cloned().unwrap_or_default();
+        let (common, rest) = (new.len().min(old.len()), [&new[..], &old[..]]);
+        assert!(new[..common] == old[..common], "{name} has other bytes");
+        let is_unused = |bytes: &[u8]| bytes[common..].iter().all(|byte| *byte == 0);
+        assert!(rest.into_iter().all(is_unused), "{name} is cut short");
+    }
+}
+
+/// Deletes two members other than 3, and fails unless every byte can be read without them.
+fn assert_survives_two_losses(volume: &TestVolume, names: &[(&str, u64)]) {
+    volume.delete_member(0);
+    volume.delete_member(5);
+    eventually("the losses are seen", || volume.members_in("missing") == 2);
+    drop_caches();
+    for (name, seed) in names {
+        check_large(&volume.path(name), *seed, COPIED);
+    }
+}
+
+/// The copy has the superblock of the original, and an older journal.
+#[test]
+fn a_stale_copy_in_the_place_of_a_mounted_member_counts_for_nothing_until_it_is_verified() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(SMALL_SEGMENTS, 1024);
+    // The verification that begins by itself is too slow to end within this test.
+    let mounted = volume.try_mount(&[0, 1, 2, 3, 4, 5], &["--background-rate", "64KiB"]);
+    assert!(mounted.status.success(), "{mounted:?}");
+    write_synced(&volume, "before", 1);
+    let member = volume.members[3].clone();
+    let (copy, gone) = (beside(&volume, "copy"), beside(&volume, "gone"));
+    must("cp", &["-a", text(&member), text(&copy)]);
+    write_synced(&volume, "after", 2);
+    fs::rename(&member, &gone).expect("a directory can be renamed");
+    fs::rename(&copy, &member).expect("the name is free");
+    eventually("the copy takes part", || {
+        volume.log().contains("member 3 is back at")
+    });
+    let is_doubted = || {
+        let (status, code) = volume.status();
+        let reason = status["members"][3]["reason"].as_str();
+        assert!(
+            reason.is_some_and(|reason| reason.contains("is from an earlier time")),
+            "{status}"
+        );
+        assert_eq!((status["state"].as_str(), code), (Some("degraded"), 3));
+        let rows = status["redundancy"].as_array().expect("rows are listed");
+        let losses = rows.iter().map(|row| row["losses_tolerated"].as_i64());
+        assert_eq!(losses.min().flatten(), Some(1), "{status}");
+    };
+    is_doubted();
+    let segments = |directory: &Path| segment_files(directory).len();
+    assert!(segments(&member) < segments(&gone), "the copy lacks some");
+    // A rebuild brings the segments that it lacks. What it has is still not verified.
+    let (code, said) = volume.command(&["rebuild"], &[]);
+    assert!(matches!(code, Some(0 | 3)), "{said}");
+    is_doubted();
+    let (code, said) = volume.command(&["scrub"], &[]);
+    assert!(matches!(code, Some(0 | 3)), "{said}");
+    eventually("all is whole again", || volume.status().1 == 0);
+    volume.assert_healthy();
+    assert_has_all_of(&member, &gone);
+    assert_survives_two_losses(&volume, &[("before", 1), ("after", 2)]);
+    volume.unmount();
+}
+
+/// The directory and its files keep their inode numbers, so that only their content shows the change.
+#[test]
+fn a_mounted_member_whose_files_are_overwritten_by_a_stale_copy_is_verified() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(SMALL_SEGMENTS, 1024);
+    volume.mount();
+    write_synced(&volume, "before", 1);
+    let member = volume.members[3].clone();
+    let (copy, gone) = (beside(&volume, "copy"), beside(&volume, "gone"));
+    must("cp", &["-a", text(&member), text(&copy)]);
+    write_synced(&volume, "after", 2);
+    must("cp", &["-a", text(&member), text(&gone)]);
+    let content = format!("{}/.", text(&copy));
+    // The probe must have seen a record that the copy lacks, and another record must follow.
+    eventually("it is noticed", || {
+        for name in ["small", "other"] {
+            fs::write(volume.path(name), name).expect("there is room");
+            must("sync", &["-f", text(&volume.mountpoint)]);
+            must("cp", &["-a", &content, text(&member)]);
+        }
+        volume.log().contains("someone else wrote to its journal")
+    });
+    eventually("it returns", || {
+        volume.log().contains("member 3 is back at")
+    });
+    eventually("all is whole again", || volume.status().1 == 0);
+    volume.assert_healthy();
+    assert!(volume.log().contains("is from an earlier time"));
+    assert_has_all_of(&member, &gone);
+    assert_survives_two_losses(&volume, &[("before", 1), ("after", 2)]);
+    volume.unmount();
 }

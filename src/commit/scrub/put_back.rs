@@ -49,6 +49,24 @@ impl Pipeline {
         self.put_scrub(&last, &covered, &put_back)
     }
 
+    /// Asks every member whether its directory is there and its journal holds what it acknowledged. Leaves behind those
+    /// of which that is not so; the latter are to be verified.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be noted which members are to be verified.
+    pub fn probe(&self) -> Result<(), CommitError> {
+        self.members.probe();
+        let doubtful = self.meta.members_without_records();
+        for member in &doubtful {
+            self.members.doubt(*member);
+        }
+        if doubtful.is_empty() {
+            return Ok(());
+        }
+        self.note_put_back()
+    }
+
     /// Returns the scrub to go on with: the last one, unless that went through, or has just begun, or a member
     /// was put back since: what it verified may be so no more.
     pub(super) fn scrub_to_go_on_with(&self) -> Result<Scrub, CommitError> {

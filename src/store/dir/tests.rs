@@ -67,6 +67,24 @@ fn a_replaced_subdirectory_or_a_file_deleted_by_others_is_noticed() {
 }
 
 #[test]
+fn a_journal_that_others_replaced_or_moved_away_is_noticed_while_it_is_open() {
+    for is_replaced in [true, false] {
+        let (_parent, store) = temporary();
+        store.create("journal.0", 10).expect("a new file");
+        store.probe().expect("in place");
+        let path = store.path().join("journal.0");
+        fs::rename(&path, store.path().join("aside")).expect("renamable");
+        if is_replaced {
+            fs::copy(store.path().join("aside"), &path).expect("room");
+        }
+        store
+            .read_at("journal.0", 0, &mut [0; 10])
+            .expect("an open file answers");
+        assert_eq!(kind_of(store.probe()), StoreErrorKind::Gone);
+    }
+}
+
+#[test]
 fn a_segment_file_deleted_by_others_is_absent_and_the_directory_still_there() {
     let (_parent, store) = temporary();
     store.create("segments/01", 4096).expect("a new file");

@@ -1,0 +1,275 @@
+//! Copies of a member's directory that take its place while the volume is open.
+//!
+//! All superblocks are of one epoch and one generation, so that only the journals tell a copy from its original.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use super::*;
+use crate::commit::ScrubStatus;
+use crate::format::MemberIndex;
+use crate::members::UNVERIFIED;
+
+const ROUNDS: u64 = 9;
+
+fn member(disk: usize) -> MemberIndex {
+    MemberIndex(u16::try_from(disk).unwrap())
+}
+
+fn unverified(fs: &TestFs) -> Vec<MemberIndex> {
+    fs.pipeline.members().put_back().into_keys().collect()
+}
+
+/// Writes a large and a small file durably, under numbers of the round.
+fn write_round(fs: &TestFs, model: &mut Model, round: u64) {
+    for (file, len) in [(2 * round, 120_000), (2 * round + 1, 300)] {
+        let bytes = pattern(file + 1, len);
+        fs.write(file, &bytes).unwrap();
+        model.insert(file, bytes);
+    }
+    fs.sync().unwrap();
+}
+
+/// Puts a copy in the place of a member's directory, as far as the volume can tell, and has it noticed.
+fn replace_by(fs: &TestFs, rig: &mut Rig, disk: usize, copy: MemDisk) {
+    fs.lose(rig, disk);
+    rig.disks[disk] = copy;
+    fs.take_back(rig, disk);
+}
+
+/// Verifies and rebuilds everything: the shards of the copy are right then, and two further losses cost nothing.
+fn assert_recovers(fs: &TestFs, rig: &Rig, model: &Model, disk: usize, context: &str) {
+    let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
+    fs.pipeline.scrub(&NoLocks, None, go_on).unwrap();
+    assert_eq!(unverified(fs), [], "{context}");
+    fs.rebuild().unwrap();
+    fs.assert_shards_lie_on(rig, &[], context);
+    assert_eq!(fs.redundancy()[0].0, 2, "{context}: {:?}", fs.redundancy());
+    let others = (1..=2).map(|step| (disk + step) % rig.disks.len());
+    for other in others {
+        fs.lose(rig, other);
+    }
+    assert_holds(fs, model, context);
+}
+
+/// Some copies are one round old, some are older than the journal file that was used again since.
+#[test]
+fn a_copy_from_before_the_last_record_counts_for_nothing_until_it_is_verified() {
+    for age in 0..ROUNDS {
+        for disk in 0..6 {
+            let context = format!("a copy of disk {disk}, {age} rounds old");
+            let mut rig = Rig::new(4, 2, 6);
+            let fs = rig.open(&[]);
+            let mut model = Model::new();
+            let mut copies = Vec::new();
+            for round in 0..ROUNDS {
+                write_round(&fs, &mut model, round);
+                copies.push(rig.disks[disk].fork());
+                if round % 2 == 1 {
+                    fs.pipeline.checkpoint().unwrap();
+                }
+            }
+            let copy = copies.swap_remove((ROUNDS - 1 - age) as usize);
+            replace_by(&fs, &mut rig, disk, copy);
+            if age == 0 {
+                assert_eq!(unverified(&fs), [], "{context}: it lacks nothing");
+                fs.assert_shards_lie_on(&rig, &[], &context);
+                continue;
+            }
+            assert_eq!(unverified(&fs), [member(disk)], "{context}");
+            let reason = fs.pipeline.members().status().swap_remove(disk).reason;
+            assert_eq!(reason.as_deref(), Some(UNVERIFIED), "{context}");
+            let rows = fs.redundancy();
+            let counted: u64 = rows.iter().filter(|row| row.0 < 2).map(|row| row.1).sum();
+            let written = fs.written_shards().into_iter();
+            let on_it = written.filter(|shard| shard.disk == disk);
+            let doubted: BTreeSet<_> = on_it.map(|shard| shard.stripe).collect();
+            assert_eq!(counted, doubted.len() as u64, "{context}: {rows:?}");
+            assert_recovers(&fs, &rig, &model, disk, &context);
+        }
+    }
+}
+
+/// The volume was opened after the copy was made, and nothing was written since.
+#[test]
+fn a_copy_from_before_the_volume_was_opened_is_known_for_one() {
+    for (makes_record, disk) in [(false, 1), (true, 1), (false, 4)] {
+        let context = format!("disk {disk}, a record since it was opened: {makes_record}");
+        let mut rig = Rig::new(4, 2, 6);
+        let mut model = Model::new();
+        let fs = rig.open(&[]);
+        write_round(&fs, &mut model, 0);
+        let copy = rig.disks[disk].fork();
+        write_round(&fs, &mut model, 1);
+        fs.close();
+        let fs = rig.open(&[]);
+        if makes_record {
+            write_round(&fs, &mut model, 2);
+        }
+        replace_by(&fs, &mut rig, disk, copy);
+        assert_eq!(unverified(&fs), [member(disk)], "{context}");
+        assert_recovers(&fs, &rig, &model, disk, &context);
+    }
+}
+
+#[test]
+fn a_directory_that_was_away_and_returns_as_it_was_needs_no_verification() {
+    let rig = Rig::new(4, 2, 6);
+    let mut model = Model::new();
+    let fs = rig.open(&[]);
+    write_round(&fs, &mut model, 0);
+    fs.close();
+    let fs = rig.open(&[]);
+    for round in 1..8 {
+        // Before the first record, between two, after a checkpoint, and twice without a record between.
+        fs.lose(&rig, 3);
+        if round % 2 == 1 {
+            write_round(&fs, &mut model, round);
+        }
+        fs.take_back(&rig, 3);
+        assert_eq!(unverified(&fs), [], "round {round}");
+        if round % 3 == 0 {
+            write_round(&fs, &mut model, round);
+            fs.pipeline.checkpoint().unwrap();
+        }
+        fs.rebuild().unwrap();
+    }
+    fs.assert_shards_lie_on(&rig, &[], "returned");
+    assert_holds(&fs, &model, "returned");
+}
+
+/// What goes to the index alone leaves no trace in the journal.
+#[test]
+fn a_copy_from_before_a_commit_to_the_index_alone_is_known_for_one() {
+    let mut rig = Rig::new(4, 2, 6);
+    let mut model = Model::new();
+    let fs = rig.open(&[]);
+    write_round(&fs, &mut model, 0);
+    let copy = rig.disks[2].fork();
+    let bytes = pattern(77, 150_000);
+    fs.write(50, &bytes).unwrap();
+    model.insert(50, bytes);
+    fs.pipeline.volume.seal();
+    fs.pipeline.volume.wait_flushed().unwrap();
+    assert!(fs.pipeline.volume.sync().unwrap().is_empty());
+    let meta = &fs.pipeline.meta;
+    meta.append_to_index(vec![meta.rotate(), meta.take_stripes()])
+        .unwrap();
+    replace_by(&fs, &mut rig, 2, copy);
+    assert_eq!(unverified(&fs), [member(2)]);
+    assert_recovers(&fs, &rig, &model, 2, "to the index alone");
+}
+
+/// The first attempt may have replaced the journals that show the age of the copy.
+#[test]
+fn a_copy_that_could_not_be_taken_in_at_first_is_still_known_for_one() {
+    for call in 1..=6 {
+        let mut rig = Rig::new(4, 2, 6);
+        let mut model = Model::new();
+        let fs = rig.open(&[]);
+        write_round(&fs, &mut model, 0);
+        let copy = rig.disks[5].fork();
+        write_round(&fs, &mut model, 1);
+        fs.lose(&rig, 5);
+        rig.disks[5] = copy;
+        let plan = FaultPlan::new();
+        let store: StoreRef = Arc::new(rig.disks[5].open());
+        let failing: StoreRef = Arc::new(FaultStore::new(store, 5, &plan));
+        let fault = Fault::at(call, Effect::NoSpace).of(Scope::Changing);
+        plan.add(fault);
+        let first = fs.pipeline.join(Seat::Own, &failing);
+        if first.is_err() {
+            drop(failing);
+            fs.take_back(&rig, 5);
+        }
+        assert_eq!(unverified(&fs), [member(5)], "call {call}: {first:?}");
+        assert_recovers(&fs, &rig, &model, 5, &format!("call {call}"));
+    }
+}
+
+/// A crash forgets what members acknowledged. What the scrub's record says stays.
+#[test]
+fn a_copy_is_still_known_for_one_after_a_crash() {
+    let mut rig = Rig::new(4, 2, 6);
+    let mut model = Model::new();
+    let fs = rig.open(&[]);
+    write_round(&fs, &mut model, 0);
+    let copy = rig.disks[0].fork();
+    write_round(&fs, &mut model, 1);
+    replace_by(&fs, &mut rig, 0, copy);
+    drop(fs);
+    rig.cut(CutPolicy::Drop);
+    let fs = rig.open(&[]);
+    assert_eq!(unverified(&fs), [member(0)]);
+    assert_recovers(&fs, &rig, &model, 0, "crashed");
+}
+
+/// Copies the files of another directory over those of a disk, without its knowing.
+fn overwrite(disk: &MemDisk, copy: &MemDisk) {
+    let copy = copy.open();
+    let names = ["", files::SEGMENTS].map(|dir| copy.list(dir).unwrap());
+    for (name, len) in names.into_iter().flatten() {
+        let mut bytes = vec![0; len as usize];
+        copy.read_at(&name, 0, &mut bytes).unwrap();
+        disk.corrupt(&name, 0, |place| place.copy_from_slice(&bytes), bytes.len());
+    }
+}
+
+#[test]
+fn files_that_were_overwritten_by_those_of_a_copy_are_noticed_with_the_next_record() {
+    for checkpoints in [false, true] {
+        let context = format!("with a checkpoint: {checkpoints}");
+        let rig = Rig::new(4, 2, 6);
+        let mut model = Model::new();
+        let fs = rig.open(&[]);
+        write_round(&fs, &mut model, 0);
+        let copy = rig.disks[3].fork();
+        write_round(&fs, &mut model, 1);
+        fs.pipeline.probe().unwrap();
+        write_round(&fs, &mut model, 2);
+        fs.pipeline.probe().unwrap();
+        assert_eq!(unverified(&fs), [], "{context}: nothing is wrong yet");
+        overwrite(&rig.disks[3], &copy);
+        if checkpoints {
+            fs.pipeline.checkpoint().unwrap();
+        }
+        write_round(&fs, &mut model, 3);
+        fs.pipeline.probe().unwrap();
+        assert_eq!(unverified(&fs), [member(3)], "{context}");
+        assert!(!fs.pipeline.members().live().contains(&member(3)));
+        fs.take_back(&rig, 3);
+        assert_eq!(unverified(&fs), [member(3)], "{context}");
+        assert_recovers(&fs, &rig, &model, 3, &context);
+    }
+}
+
+/// Journal files are used again, and a member leaves and returns. Idle disks are not read.
+#[test]
+fn records_that_are_read_back_are_found_wherever_members_hold_them() {
+    let rig = Rig::new(4, 2, 6);
+    let plan = FaultPlan::new();
+    let fs = rig.open_with_faults(&plan).unwrap();
+    let mut model = Model::new();
+    for round in 0..12 {
+        write_round(&fs, &mut model, round);
+        match round % 4 {
+            1 => fs.pipeline.checkpoint().unwrap(),
+            2 => {
+                fs.lose(&rig, 1);
+                write_round(&fs, &mut model, round);
+                fs.take_back(&rig, 1);
+            }
+            _ => {}
+        }
+        fs.pipeline.probe().unwrap();
+        assert_eq!(unverified(&fs), [], "round {round}");
+        assert_eq!(fs.pipeline.members().live().len(), 6, "round {round}");
+    }
+    plan.record();
+    for _ in 0..5 {
+        fs.pipeline.probe().unwrap();
+    }
+    let calls = plan.take_log();
+    let mut kinds = calls.iter().map(|call| call.kind);
+    assert!(kinds.all(|kind| kind != CallKind::Read), "{calls:?}");
+}

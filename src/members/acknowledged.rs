@@ -1,0 +1,161 @@
+//! The last journal record that each member acknowledged, and directories whose journals end before it.
+//!
+//! Superblocks are written when an epoch begins, and about every hour while the volume is changed. A copy of a member's
+//! directory that was made since then has the superblock of the original. The journal tells them apart: a member holds
+//! every record that it acknowledged, and the shards that were synced before. A directory whose journal ends earlier is
+//! a stale copy.
+//!
+//! # Invariants
+//!
+//! - A record is noted for every member that acknowledged it, before the commit that wrote it returns.
+//! - A member that returns has an empty journal. What it acknowledged before stays noted until an epoch with it is
+//!   durable, because its superblock is new from then on and tells older copies by itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use parking_lot::Mutex;
+
+use super::Members;
+use super::claims::newest_record;
+use crate::format::journal::Life;
+use crate::format::{Lsn, MemberIndex};
+use crate::store::{StoreError, StoreErrorKind, StoreRef};
+
+/// What the journal of each member must hold.
+#[derive(Debug, Default)]
+pub(super) struct Acknowledged(Mutex<BTreeMap<MemberIndex, Records>>);
+
+/// The records that one member acknowledged.
+#[derive(Clone, Copy, Debug, Default)]
+struct Records {
+    /// The first one that must be in its journal until the journal's files are used again.
+    first: Lsn,
+    /// The last one.
+    last: Lsn,
+    /// The number of the life that the last one belongs to.
+    life: u64,
+    /// Whether a commit came after it that no record tells of.
+    is_surpassed: bool,
+    /// Whether the journal was made anew after it.
+    is_removed: bool,
+}
+
+impl Acknowledged {
+    /// Notes a record that these members acknowledged.
+    fn note(&self, members: &[MemberIndex], life: Life, last: Lsn) {
+        let mut all = self.0.lock();
+        for member in members {
+            let records = all.entry(*member).or_default();
+            if records.first == Lsn(0) || records.is_removed {
+                records.first = last;
+            }
+            *records = Records {
+                first: records.first,
+                last,
+                life: life.number,
+                is_surpassed: false,
+                is_removed: false,
+            };
+        }
+    }
+
+    fn of(&self, member: MemberIndex) -> Records {
+        self.0.lock().get(&member).copied().unwrap_or_default()
+    }
+
+    /// Notes that the journal of a member was made anew.
+    pub(super) fn note_new_journal(&self, member: MemberIndex) {
+        if let Some(records) = self.0.lock().get_mut(&member) {
+            records.is_removed = true;
+        }
+    }
+
+    /// Forgets what members acknowledged before they returned, once an epoch with them is durable.
+    pub(super) fn note_admitted(&self, members: &BTreeSet<MemberIndex>) {
+        let is_older = |member: &MemberIndex, records: &Records| {
+            records.is_removed && members.contains(member)
+        };
+        let mut all = self.0.lock();
+        all.retain(|member, records| !is_older(member, records));
+    }
+
+    /// Forgets a member whose place another has now.
+    pub(super) fn forget(&self, member: MemberIndex) {
+        self.0.lock().remove(&member);
+    }
+}
+
+impl Members {
+    /// Notes that members acknowledged a journal record.
+    pub fn note_record(&self, members: &[MemberIndex], life: Life, lsn: Lsn) {
+        self.acknowledged.note(members, life, lsn);
+    }
+
+    /// Notes that a commit went to the index alone. The journals of these members tell of it only once they
+    /// acknowledge another record.
+    pub fn note_commit_without_record(&self, members: &[MemberIndex]) {
+        let mut all = self.acknowledged.0.lock();
+        for member in members {
+            all.entry(*member).or_default().is_surpassed = true;
+        }
+    }
+
+    /// Says whether a member acknowledged a record into the journal that it has now.
+    #[must_use]
+    pub fn has_acknowledged(&self, member: MemberIndex, lsn: Lsn) -> bool {
+        let records = self.acknowledged.of(member);
+        !records.is_removed && (records.first..=records.last).contains(&lsn)
+    }
+
+    /// Marks a member as a stale copy whose journal does not hold what it acknowledged any more, and leaves it behind as
+    /// long as the volume goes on without it. It returns with a new journal, and is verified.
+    pub fn doubt(&self, member: MemberIndex) {
+        self.note_put_back(member);
+        if self.spare() == 0 {
+            return;
+        }
+        let source = io::Error::other("someone else wrote to its journal");
+        let path = self.path(member);
+        let error = StoreError::new(StoreErrorKind::Gone, path, "find", "records", source);
+        self.fail(member, &error);
+    }
+
+    /// Says whether a directory that comes in a member's place is not known to hold all that the member acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// If the directory does not answer. A journal that cannot be read proves nothing, and is no error.
+    pub(super) fn ends_early(
+        &self,
+        member: MemberIndex,
+        store: &StoreRef,
+    ) -> Result<bool, StoreError> {
+        let records = self.acknowledged.of(member);
+        if records.last == Lsn(0) || records.is_surpassed {
+            return Ok(records.is_surpassed);
+        }
+        let newest = match newest_record(store, &self.executor) {
+            Ok(newest) => newest.filter(|newest| newest.volume == self.shape.volume),
+            Err(error) if is_silent(&error) => return Err(error),
+            Err(error) => {
+                log::debug!("member {member}: its journal: {error}");
+                None
+            }
+        };
+        let holds_last = newest
+            .is_some_and(|newest| newest.life.number >= records.life && newest.lsn >= records.last);
+        Ok(!holds_last)
+    }
+}
+
+/// Says whether a directory gave no answer, so that a later attempt may get one.
+fn is_silent(error: &StoreError) -> bool {
+    matches!(
+        error.kind(),
+        StoreErrorKind::Gone
+            | StoreErrorKind::Hung
+            | StoreErrorKind::PowerCut
+            | StoreErrorKind::Exhausted
+    )
+}
