@@ -9,12 +9,11 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -22,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::control::{self, Answer, ControlSocket, RuntimeDirectory, SocketFile};
+use super::control::{self, ControlSocket, RuntimeDirectory, SocketFile};
 use super::directories::{Directories, check_mountpoint, hidden_at};
 use super::failure::{Failure, Outcome, warn};
 use super::listener;
@@ -35,14 +34,15 @@ use super::unmount;
 use super::volume::{Volume, VolumeOptions};
 use super::warnings::{self, Warnings};
 use crate::fs::{AtimePolicy, FsOptions};
-use crate::fuse::mount::{MountError, MountFlavor, Mounter, Place, Unmount};
+use crate::fuse::mount::{MountError, MountFlavor, Place};
 use crate::fuse::mountinfo::MountEntry;
 use crate::fuse::{ServeOptions, Serving, serve};
 use crate::maintain::Schedule;
 use crate::members::Access;
 
-/// How long what is open below a mount may stay open after the mount was taken away by a signal.
-const GRACE: Duration = Duration::from_secs(5);
+mod ending;
+
+use ending::{Event, finish, serve_events, take_away};
 
 /// Keeps the driver of CUDA from writing the kernels that it compiles below the user's home. The home may lie
 /// on this very volume, and the stripe buffers that such a write needs may be what waits for the kernel.
@@ -70,16 +70,6 @@ enum News {
     Ready(Warnings),
     /// It is not going to be.
     Failed(Failure),
-}
-
-/// What can happen to a daemon.
-enum Event {
-    /// The mount is gone and all requests are answered.
-    Over(io::Result<()>),
-    /// A signal asks it to end.
-    Signal(i32),
-    /// A command asks it to unmount, and waits on this connection.
-    Unmount { lazy: bool, client: UnixStream },
 }
 
 /// Starts a daemon with `arguments` and waits until its mount is usable.
@@ -424,114 +414,4 @@ fn send(events: &Sender<Event>, event: Event) {
     if events.send(event).is_err() {
         log::debug!("an event came after the end");
     }
-}
-
-/// Works until the mount is gone; returns the connections that wait for the end.
-fn serve_events(mounting: &Mounting, place: &Place, inbox: &Receiver<Event>) -> Vec<UnixStream> {
-    let mut waiting = Vec::new();
-    let mut patience = None;
-    loop {
-        let event = match patience {
-            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(patience) => inbox.recv_timeout(patience),
-        };
-        match event {
-            Ok(Event::Over(Ok(()))) | Err(RecvTimeoutError::Disconnected) => return waiting,
-            Ok(Event::Over(Err(error))) => {
-                log::error!("the connection to the kernel broke: {error}");
-                return waiting;
-            }
-            Ok(Event::Signal(SIGHUP)) => log::info!("SIGHUP: nothing to read again"),
-            Ok(Event::Signal(signal)) => {
-                log::info!("signal {signal}: unmounting");
-                patience = Some(GRACE);
-                take_away(mounting, place);
-            }
-            Ok(Event::Unmount { lazy, client }) => match unmount(mounting, place, lazy) {
-                Ok(()) => {
-                    waiting.push(client);
-                    patience = lazy.then_some(GRACE);
-                }
-                Err(MountError::Busy(_)) => control::answer(&client, &Answer::Busy),
-                Err(error) => control::answer(&client, &Answer::Failed(mount_failure(&error))),
-            },
-            Err(RecvTimeoutError::Timeout) => {
-                log::warn!(
-                    "files are still open in the mount that was taken away; they get errors"
-                );
-                return waiting;
-            }
-        }
-    }
-}
-
-fn unmount(mounting: &Mounting, place: &Place, lazy: bool) -> Result<(), MountError> {
-    if lazy {
-        write_back(mounting, place);
-        mounting.unmount(place, Unmount::Lazily)
-    } else {
-        mounting.unmount(place, Unmount::WhenIdle)
-    }
-}
-
-/// Unmounts although something may be in use: a signal leaves no choice.
-fn take_away(mounting: &Mounting, place: &Place) {
-    let gone = match mounting.unmount(place, Unmount::WhenIdle) {
-        Err(error) if !matches!(error, MountError::NotOurs(_)) => {
-            log::info!("{error}, so it is taken away from under its users");
-            write_back(mounting, place);
-            mounting.unmount(place, Unmount::Lazily)
-        }
-        done => done,
-    };
-    if let Err(error) = gone {
-        log::error!("{error}");
-    }
-}
-
-/// Has the kernel write what it holds, since a lazy unmount does not.
-fn write_back(mounting: &Mounting, place: &Place) {
-    if let Err(error) = mounting.sync(place) {
-        log::error!(
-            "cannot write back {}: {error}",
-            place.mountpoint().display()
-        );
-    }
-}
-
-/// Makes everything durable and answers everyone who waited for that.
-fn finish(
-    volume: Volume,
-    socket: SocketFile,
-    mut waiting: Vec<UnixStream>,
-    inbox: &Receiver<Event>,
-) -> Result<Outcome, Failure> {
-    let pipeline = Arc::clone(&volume.pipeline);
-    let closed = volume.close().map_err(|failure| {
-        let message = format!(
-            "it is unmounted, perhaps without its last changes: {}",
-            failure.message
-        );
-        Failure { message, ..failure }.advise(
-            "see that its directories are there, and mount it again: what was synced is on them",
-        )
-    });
-    let hanging = pipeline.members().release();
-    if !hanging.is_empty() {
-        log::warn!("this process ends when {} answers", hanging.join(" and "));
-    }
-    waiting.extend(inbox.try_iter().filter_map(|event| match event {
-        Event::Unmount { client, .. } => Some(client),
-        Event::Over(_) | Event::Signal(_) => None,
-    }));
-    let answer = match &closed {
-        Ok(()) if hanging.is_empty() => Answer::Unmounted,
-        Ok(()) => Answer::Lingering(hanging),
-        Err(failure) => Answer::Failed(failure.clone()),
-    };
-    drop(socket);
-    for client in &waiting {
-        control::answer(client, &answer);
-    }
-    closed.map(|()| Outcome::Done)
 }
