@@ -14,6 +14,7 @@ mod daemon;
 mod directories;
 mod extract;
 mod failure;
+mod held;
 mod helper;
 mod in_time;
 mod listener;

@@ -179,7 +179,8 @@ impl MountArguments {
 }
 
 /// Flush, stop the daemon, and return once everything is durable. Also clears away a mount whose
-/// daemon is dead.
+/// daemon is dead. If another mount namespace has the mount too, the daemon serves that until the
+/// mount is gone there: everything is durable, the process is named, and the exit code is 3.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs unmount /mnt/photos

@@ -10,7 +10,8 @@
 //!
 //! Every message is a line of JSON. Empty lines before an answer say that it takes its time, and lines of progress how
 //! far it is; all of that has limits (`exchange`). The daemon's process ends soon after it has answered that the volume
-//! is unmounted, and a command waits for that too (`departure`).
+//! is unmounted, and a command waits for that too (`departure`). If another mount namespace keeps the mount, the daemon
+//! does not end; commands that work on directories find it by its socket (`unlisted`).
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -23,8 +24,11 @@ mod protocol;
 mod server;
 #[cfg(test)]
 mod tests;
+mod unlisted;
 
-pub(super) use client::{LiveMount, Peer, ask, beside_the_point, find_peer, live_report};
+pub(super) use client::{
+    Connection, LiveMount, Peer, ask, beside_the_point, find_peer, live_report,
+};
 pub(super) use departure::Departure;
 pub(super) use exchange::{ANSWER_TIMEOUT, BRIEF_TIMEOUT};
 pub(super) use places::RuntimeDirectory;
@@ -33,6 +37,7 @@ pub(super) use server::{
     Announced, ControlSocket, SocketFile, answer, clear, give_sign, open, own_directory, prepare,
     receive, tell,
 };
+pub(super) use unlisted::{Unlisted, unlisted};
 
 /// Returns what the names of files about `mountpoint` begin with in a runtime directory.
 pub(super) fn file_stem(mountpoint: &Path) -> String {

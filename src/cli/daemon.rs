@@ -5,7 +5,8 @@
 //! then the parent waits, so a script can use the mount in its next line.
 //!
 //! The daemon ends when its mount is gone, for whatever reason: `cauchyfs unmount`, `umount`,
-//! `fusermount3 -u`, SIGTERM or SIGINT. Every way passes through [`Volume::close`].
+//! `fusermount3 -u`, SIGTERM or SIGINT. Every way passes through [`Volume::close`]. A mount that another mount namespace
+//! has as well is gone when the last of the namespaces has let it go (`ending`).
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
@@ -36,13 +37,13 @@ use super::warnings::{self, Warnings};
 use crate::fs::{AtimePolicy, FsOptions};
 use crate::fuse::mount::{MountError, MountFlavor, Place};
 use crate::fuse::mountinfo::MountEntry;
-use crate::fuse::{ServeOptions, Serving, serve};
+use crate::fuse::{Connection, ServeOptions, Serving, serve};
 use crate::maintain::Schedule;
 use crate::members::Access;
 
 mod ending;
 
-use ending::{Event, finish, serve_events, take_away};
+use ending::{Ending, Event, finish, take_away};
 
 /// Keeps the driver of CUDA from writing the kernels that it compiles below the user's home. The home may lie
 /// on this very volume, and the stripe buffers that such a write needs may be what waits for the kernel.
@@ -70,6 +71,13 @@ enum News {
     Ready(Warnings),
     /// It is not going to be.
     Failed(Failure),
+}
+
+/// What a daemon has once its volume is mounted.
+struct Started {
+    socket: SocketFile,
+    place: Place,
+    connection: Connection,
 }
 
 /// Starts a daemon with `arguments` and waits until its mount is usable.
@@ -212,15 +220,20 @@ fn run(plan: &Plan, ready: impl FnOnce(Warnings)) -> Result<Outcome, Failure> {
     let volume = open(plan, &confined, &needs)?;
     let (events, inbox) = mpsc::channel();
     let started = warnings::of(&volume).and_then(|mut warnings| {
-        let (socket, place) = start(plan, &confined, runtime, &volume, &events, &mut warnings)?;
+        let started = start(plan, &confined, runtime, &volume, &events, &mut warnings)?;
         confined.end_mounting();
         log::info!("{} is mounted", plan.mountpoint.display());
         ready(warnings);
-        Ok((socket, place))
+        Ok(started)
     });
     match started {
-        Ok((socket, place)) => {
-            let waiting = serve_events(confined.mounting(), &place, &inbox);
+        Ok(Started {
+            socket,
+            place,
+            connection,
+        }) => {
+            let ending = Ending::new(confined.mounting(), &place, &connection, &volume.fs);
+            let waiting = ending.wait(&inbox);
             finish(volume, socket, waiting, &inbox)
         }
         Err(failure) => volume.close().and(Err(failure)),
@@ -302,7 +315,7 @@ fn start(
     volume: &Volume,
     events: &Sender<Event>,
     warnings: &mut Warnings,
-) -> Result<(SocketFile, Place), Failure> {
+) -> Result<Started, Failure> {
     let environment =
         |error: io::Error| Failure::environment(format!("cannot start the daemon: {error}"));
     let mounting = confined.mounting();
@@ -327,11 +340,19 @@ fn start(
     .map_err(|error| mount_failure(&error))?;
     let place = serving.place().clone();
     announced.announce(&place);
-    watch_session(serving, events.clone()).map_err(|error| {
+    let watched = serving.connection().and_then(|connection| {
+        watch_session(serving, events.clone())?;
+        Ok(connection)
+    });
+    let connection = watched.map_err(|error| {
         take_away(mounting, &place);
         environment(error)
     })?;
-    Ok((socket, place))
+    Ok(Started {
+        socket,
+        place,
+        connection,
+    })
 }
 
 fn serve_options(plan: &Plan, volume: &Volume) -> ServeOptions {
@@ -395,8 +416,8 @@ fn watch_control(
     volume: &Volume,
     events: Sender<Event>,
 ) -> io::Result<()> {
-    let unmount = move |lazy, client| send(&events, Event::Unmount { lazy, client });
-    listener::start(control, volume, confined.is_foreign(), Box::new(unmount))
+    let end = move |request, client| send(&events, Event::Asked { request, client });
+    listener::start(control, volume, confined.is_foreign(), Box::new(end))
 }
 
 fn no_socket(error: &io::Error) -> Failure {

@@ -27,6 +27,8 @@ pub(super) enum Fault {
     Environment,
     /// Exit code 2: there are too few members to read anything, which may be a matter of paths.
     TooFew,
+    /// Exit code 3: it is done in part, and cannot be finished now.
+    Incomplete,
     /// Exit code 4: data is lost.
     Loss,
 }
@@ -53,6 +55,11 @@ impl Failure {
         Self::new(Fault::Environment, message)
     }
 
+    /// A part was done, and something keeps us from the rest.
+    pub(super) fn incomplete(message: impl Display) -> Self {
+        Self::new(Fault::Incomplete, message)
+    }
+
     fn new(fault: Fault, message: impl Display) -> Self {
         Self {
             fault,
@@ -66,6 +73,7 @@ impl Failure {
         match fault {
             Fault::Usage => 1,
             Fault::Environment | Fault::TooFew => 2,
+            Fault::Incomplete => 3,
             Fault::Loss => 4,
         }
     }

@@ -34,8 +34,17 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// How often who waits for a slow answer is told that it is on its way.
 const SIGN_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What the daemon is to do about a command to unmount, and who waits for the answer.
-type Unmount = Box<dyn Fn(bool, UnixStream) + Send + Sync>;
+/// Command about the end of the daemon.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum EndRequest {
+    /// [`Request::Unmount`].
+    Unmount { lazy: bool },
+    /// [`Request::AwaitEnd`].
+    Await,
+}
+
+/// Passes a command about the end on, with the connection that waits for the answer.
+type End = Box<dyn Fn(EndRequest, UnixStream) + Send + Sync>;
 
 /// Answers commands.
 struct Listener {
@@ -45,13 +54,13 @@ struct Listener {
     notes: Vec<Unusable>,
     /// None where nothing may be written.
     rebuilder: Option<Arc<Rebuilder>>,
-    unmount: Unmount,
+    end: End,
     announced: Arc<Announced>,
     busy: AtomicUsize,
 }
 
-/// Starts to listen for a daemon, whose volume may be foreign. `unmount` gets the commands that end the daemon: whether to be lazy, and the
-/// connection on which to answer.
+/// Starts to listen for a daemon, whose volume may be foreign. `end` gets the commands about the end of the daemon, and
+/// the connections on which to answer.
 ///
 /// # Errors
 ///
@@ -60,14 +69,14 @@ pub(super) fn start(
     control: ControlSocket,
     volume: &Volume,
     is_foreign: bool,
-    unmount: Unmount,
+    end: End,
 ) -> io::Result<()> {
     let listener = Arc::new(Listener {
         is_foreign,
         fs: Arc::clone(&volume.fs),
         notes: volume.notes.clone(),
         rebuilder: volume.rebuilder().cloned(),
-        unmount,
+        end,
         announced: control.announced(),
         busy: AtomicUsize::new(0),
     });
@@ -143,7 +152,8 @@ impl Listener {
             Ok(Request::Scrub { bytes_per_second }) => {
                 scrub::serve(&self.fs, &client, bytes_per_second);
             }
-            Ok(Request::Unmount { lazy }) => (self.unmount)(lazy, client),
+            Ok(Request::Unmount { lazy }) => (self.end)(EndRequest::Unmount { lazy }, client),
+            Ok(Request::AwaitEnd) => (self.end)(EndRequest::Await, client),
             Ok(Request::Rebuild { bytes_per_second }) => {
                 let ordered = self.rebuilder().map(|rebuilder| {
                     // So that it is carried out also if this daemon does not live to do so.

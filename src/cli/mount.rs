@@ -9,6 +9,7 @@ use super::directories::{Directories, check_mountpoint, hidden_at, split_source}
 use super::failure::{Failure, Outcome, warn};
 use super::in_time::Silent;
 use super::logging;
+use super::mounts;
 use super::options::MountOptions;
 use super::trust;
 use crate::codec;
@@ -33,10 +34,13 @@ pub(super) fn run(arguments: &MountArguments, verbosity: u8) -> Result<Outcome, 
     if arguments.foreground {
         daemon::start_over_as_daemon()?;
         start_foreground_log(arguments, verbosity)?;
-        return daemon::run_in_foreground(&plan(arguments)?);
+        let plan = plan(arguments)?;
+        mounts::refuse_held(&plan.directories, plan.member_timeout)?;
+        return daemon::run_in_foreground(&plan);
     }
     logging::to_stderr(verbosity);
     let plan = plan(arguments)?;
+    mounts::refuse_held(&plan.directories, plan.member_timeout)?;
     let outcome = daemon::spawn(&command_line(arguments, &plan, verbosity))?;
     // For mount(8) every exit code but 0 means that nothing is mounted.
     Ok(if arguments.fstab {

@@ -11,9 +11,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use super::control::{self, ANSWER_TIMEOUT, Answer, BRIEF_TIMEOUT, Peer, Request};
+use super::control::{self, ANSWER_TIMEOUT, Answer, BRIEF_TIMEOUT, Peer, Request, Unlisted};
 use super::directories::Directories;
 use super::failure::Failure;
+use super::held::{self, Keeper};
 use super::volume::{MEMBER_TIMEOUT, survey};
 use crate::fuse::mountinfo::{self, MountEntry};
 use crate::store::DirStore;
@@ -53,11 +54,8 @@ fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Returns the running mount that uses one of `directories`, if any. A daemon counts only if its user has the lock.
-pub(super) fn mount_using(
-    directories: &Directories,
-    member_timeout: Duration,
-) -> Option<MountEntry> {
+/// Returns which of `directories` are locked.
+fn locked_of(directories: &Directories, member_timeout: Duration) -> Vec<Locked> {
     let users_of = |path: &Path| {
         let store = DirStore::open(path).ok()?;
         store.may_be_locked().then(|| store.lock_users())
@@ -70,7 +68,15 @@ pub(super) fn mount_using(
         let (path, users) = (path.clone(), users.flatten()?);
         Some(Locked { path, users })
     });
-    let locked: Vec<Locked> = locked.collect();
+    locked.collect()
+}
+
+/// Returns the running mount that uses one of `directories`, if any. A daemon counts only if its user has the lock.
+pub(super) fn mount_using(
+    directories: &Directories,
+    member_timeout: Duration,
+) -> Option<MountEntry> {
+    let locked = locked_of(directories, member_timeout);
     // No other daemon is asked, of which one may hang.
     let may_use = |entry: &MountEntry| locked.iter().any(|lock| lock.may_be_of(entry.user()));
     let entries = all_of_ours().filter(may_use).collect();
@@ -84,6 +90,58 @@ pub(super) fn mount_using(
     .map(|(entry, ())| entry)
 }
 
+/// Returns the daemon of our own user that uses one of `directories`, and whose mount was taken away here.
+pub(super) fn unlisted_using(
+    directories: &Directories,
+    member_timeout: Duration,
+) -> Option<Unlisted> {
+    let locked = locked_of(directories, member_timeout);
+    if !locked.iter().any(|lock| lock.may_be_of(Some(own_user()))) {
+        return None;
+    }
+    let uses = |daemon: &Unlisted| {
+        let asked = daemon.connect(BRIEF_TIMEOUT);
+        let asked = asked.and_then(|daemon| control::ask(daemon, &Request::Directories));
+        matches!(asked, Ok(Answer::Directories(used)) if is_believed(Some(own_user()), &used, &locked))
+    };
+    control::unlisted(BRIEF_TIMEOUT).into_iter().find(uses)
+}
+
+/// Refuses to work on directories of a daemon whose mount was taken away, if something keeps that mount. The daemon has
+/// made everything durable then, and serves on. One that is about to end is waited for.
+///
+/// # Errors
+///
+/// If there is such a daemon.
+pub(super) fn refuse_held(
+    directories: &Directories,
+    member_timeout: Duration,
+) -> Result<(), Failure> {
+    let Some(unlisted) = unlisted_using(directories, member_timeout) else {
+        return Ok(());
+    };
+    // Whoever opens the directories waits for a daemon that has ended meanwhile.
+    let Ok(daemon) = unlisted.connect(BRIEF_TIMEOUT) else {
+        return Ok(());
+    };
+    let (device, departure) = (daemon.device().to_owned(), daemon.departure());
+    let shown = unlisted.mountpoint().display();
+    held::write_back(&device);
+    let trouble = match control::ask(daemon, &Request::AwaitEnd) {
+        Ok(Answer::Held(trouble)) => trouble,
+        Ok(Answer::Mounted) => {
+            return Err(Failure::environment(format!(
+                "these directories are in use: they are mounted at {shown} in the mount namespace of their daemon"
+            )));
+        }
+        Ok(_) => return Ok(()),
+        Err(_) if Keeper::of(&device).is_none() => return Ok(()),
+        Err(failure) => Some(failure.message),
+    };
+    let what = format!("these directories are in use: their mount at {shown} was taken away");
+    held::leave(&what, &device, &departure, trouble.as_deref()).map(drop)
+}
+
 /// Refuses to work on directories that a running mount uses.
 ///
 /// # Errors
@@ -91,7 +149,7 @@ pub(super) fn mount_using(
 /// If one does.
 pub(super) fn refuse_mounted(directories: &Directories) -> Result<(), Failure> {
     let Some(entry) = mount_using(directories, MEMBER_TIMEOUT) else {
-        return Ok(());
+        return refuse_held(directories, MEMBER_TIMEOUT);
     };
     let shown = entry.mountpoint.display();
     Err(Failure::environment(format!(

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use cauchyfs_sandbox::calls::Work;
 
 use super::args::StatusArguments;
-use super::control;
+use super::control::{self, Answer, BRIEF_TIMEOUT, Connection, Peer, Request};
 use super::directories::Directories;
-use super::failure::{Failure, Fault, Outcome};
+use super::failure::{Failure, Fault, Outcome, warn_and_advise};
+use super::held::Keeper;
 use super::mounts;
 use super::overtaken;
 use super::report::Report;
@@ -22,21 +23,42 @@ use crate::fuse::mountinfo::{self, MountEntry};
 ///
 /// If there is no volume where it was looked for, or it does not answer.
 pub(super) fn run(arguments: &StatusArguments) -> Result<Outcome, Failure> {
-    let report = find(arguments)?;
+    let (report, least) = find(arguments)?;
     if arguments.json {
         terminal::json(&report).map_err(Failure::environment)?;
     } else {
         terminal::report(&report.for_people());
     }
-    Ok(report.outcome())
+    Ok(report.outcome().max(least))
 }
 
-fn find(arguments: &StatusArguments) -> Result<Report, Failure> {
-    if let [path] = arguments.paths.as_slice()
-        && let Some(report) = of_mount(path)?
-    {
-        return Ok(report);
+/// Returns the report, and how the command ends at best.
+fn find(arguments: &StatusArguments) -> Result<(Report, Outcome), Failure> {
+    if let [path] = arguments.paths.as_slice() {
+        if let Some(report) = of_mount(path)? {
+            return Ok((report, Outcome::Done));
+        }
+        if let Some(report) = of_mount_taken_away(path)? {
+            return Ok((report, Outcome::Degraded));
+        }
     }
+    let directories = find_directories(arguments)?;
+    if let Some(entry) = mounts::mount_using(&directories, MEMBER_TIMEOUT) {
+        let report = control::live_report(&entry.mountpoint, &entry)?;
+        refuse_others(&directories, &report, &entry.mountpoint)?;
+        return Ok((report, Outcome::Done));
+    }
+    if let Some(daemon) = mounts::unlisted_using(&directories, MEMBER_TIMEOUT)
+        && let Ok(connection) = daemon.connect(BRIEF_TIMEOUT)
+        && let Some(report) = of_held(connection, daemon.mountpoint())?
+    {
+        refuse_others(&directories, &report, daemon.mountpoint())?;
+        return Ok((report, Outcome::Degraded));
+    }
+    Ok((of_unmounted(arguments, &directories)?, Outcome::Done))
+}
+
+fn find_directories(arguments: &StatusArguments) -> Result<Directories, Failure> {
     for path in &arguments.paths {
         if mount_of_ours(path)?.is_some() {
             let shown = path.display();
@@ -46,25 +68,24 @@ fn find(arguments: &StatusArguments) -> Result<Report, Failure> {
             .advise(format!("give it alone: `cauchyfs status {shown}`")));
         }
     }
-    let directories = Directories::find(&arguments.paths)?;
-    if let Some(entry) = mounts::mount_using(&directories, MEMBER_TIMEOUT) {
-        let report = control::live_report(&entry.mountpoint, &entry)?;
-        refuse_others(&directories, &report, &entry.mountpoint)?;
-        return Ok(report);
-    }
-    let survey = Survey::begin(&arguments.sandbox, &directories, Work::Read)?;
-    let elsewhere = overtaken::places(&directories, MEMBER_TIMEOUT);
-    survey.narrow(&directories, &elsewhere)?;
-    let volume = match Volume::open_to_look(&directories) {
+    Directories::find(&arguments.paths)
+}
+
+/// Returns the report of directories that no daemon has.
+fn of_unmounted(arguments: &StatusArguments, directories: &Directories) -> Result<Report, Failure> {
+    let survey = Survey::begin(&arguments.sandbox, directories, Work::Read)?;
+    let elsewhere = overtaken::places(directories, MEMBER_TIMEOUT);
+    survey.narrow(directories, &elsewhere)?;
+    let volume = match Volume::open_to_look(directories) {
         Ok(volume) => volume,
         Err(failure) if failure.fault == Fault::TooFew => {
             failure.print();
-            return survey_with_elsewhere(&directories);
+            return survey_with_elsewhere(directories);
         }
         Err(failure) => return Err(failure),
     };
     let measured = volume.pipeline.measure_segments();
-    let elsewhere = overtaken::look_elsewhere(volume.pipeline.members(), &directories);
+    let elsewhere = overtaken::look_elsewhere(volume.pipeline.members(), directories);
     let report = measured
         .map_err(|error| storage_failure(&error))
         .and_then(|()| volume.report(false));
@@ -121,6 +142,38 @@ fn of_mount(path: &Path) -> Result<Option<Report>, Failure> {
     mount
         .map(|entry| control::live_report(&entry.mountpoint, &entry))
         .transpose()
+}
+
+/// Returns the report of the volume whose mount at `path` was taken away, if something keeps that mount.
+fn of_mount_taken_away(path: &Path) -> Result<Option<Report>, Failure> {
+    let Ok(mountpoint) = mountinfo::locate(path) else {
+        return Ok(None);
+    };
+    match control::find_peer(&mountpoint, None, BRIEF_TIMEOUT) {
+        Ok(Peer::Daemon(daemon)) => of_held(daemon, &mountpoint),
+        _ => Ok(None),
+    }
+}
+
+/// Returns the report of a daemon whose mount was taken away, if something keeps that mount; says what does.
+fn of_held(daemon: Connection, mountpoint: &Path) -> Result<Option<Report>, Failure> {
+    let Some(keeper) = Keeper::of(daemon.device()) else {
+        return Ok(None);
+    };
+    match control::ask(daemon, &Request::Status)? {
+        Answer::Status(report) => {
+            warn_and_advise(
+                format_args!(
+                    "the mount at {} was taken away, and its daemon goes on serving it: {}",
+                    mountpoint.display(),
+                    keeper.describe()
+                ),
+                keeper.remedy(),
+            );
+            Ok(Some(*report))
+        }
+        _ => Err(control::beside_the_point(mountpoint)),
+    }
 }
 
 /// Returns the mount at `path`, if it is one of ours.

@@ -80,7 +80,7 @@ fn command<'a>(paths: impl Iterator<Item = &'a Path>) -> String {
 }
 
 /// Quotes a path for a shell.
-fn quoted(path: &Path) -> String {
+pub(super) fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     format!("'{}'", text.replace('\'', "'\\''"))
 }

@@ -10,6 +10,7 @@ use rustix::process::Pid;
 use super::args::UnmountArguments;
 use super::control::{self, ANSWER_TIMEOUT, Answer, BRIEF_TIMEOUT, Departure, Peer, Request};
 use super::failure::{Failure, Outcome, warn, warn_and_advise};
+use super::held;
 use super::in_time::ask_each;
 use crate::fuse::mount::{MountError, Place, Unmount};
 use crate::fuse::mountinfo::{self, MountEntry};
@@ -30,7 +31,7 @@ const NAMED_USERS: usize = 5;
 ///
 /// # Errors
 ///
-/// If nothing of ours is mounted there, or it is in use.
+/// If nothing of ours is mounted there, if it is in use, or if another mount namespace keeps the daemon.
 pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
     let shown = arguments.mountpoint.display();
     let mountpoint = mountinfo::locate(&arguments.mountpoint)
@@ -60,7 +61,21 @@ pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
         lazy: arguments.lazy,
     };
     let departure = daemon.departure();
+    let device = daemon.device().to_owned();
+    if entry.is_none() {
+        held::write_back(&device);
+    }
     match control::ask(daemon, &request) {
+        Ok(Answer::Held(trouble)) => {
+            // This command may run in a mount namespace that has a mount of its own.
+            if let Some(entry) = &entry
+                && !is_gone(&mountpoint, Some(entry))
+            {
+                take_away_from_living(entry, arguments.lazy)?;
+            }
+            let what = format!("{shown} is unmounted");
+            held::leave(&what, &device, &departure, trouble.as_deref())
+        }
         // A daemon of another user may say what it likes.
         Ok(Answer::Unmounted | Answer::Lingering(_))
             if entry.is_some() && !is_gone(&mountpoint, entry.as_ref()) =>

@@ -54,11 +54,34 @@ impl MountEntry {
 ///
 /// If `/proc/self/mountinfo` cannot be read.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
-    let table = fs::read("/proc/self/mountinfo")?;
-    Ok(table
-        .split(|&byte| byte == b'\n')
-        .filter_map(parse_line)
-        .collect())
+    Ok(entries(&fs::read("/proc/self/mountinfo")?))
+}
+
+fn entries(table: &[u8]) -> Vec<MountEntry> {
+    let lines = table.split(|&byte| byte == b'\n');
+    lines.filter_map(parse_line).collect()
+}
+
+/// Returns the mounts of one filesystem in the tables of all processes that `/proc` shows, with the number of the
+/// process. Processes of one mount namespace have the same mounts; every namespace numbers its mounts anew.
+pub fn mounts_in_all_processes(device: &str) -> impl Iterator<Item = (u32, MountEntry)> {
+    processes().into_iter().flat_map(move |process| {
+        // The process may have ended.
+        let table = fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default();
+        let mut found = entries(&table);
+        found.retain(|entry| entry.device == device);
+        found.into_iter().map(move |entry| (process, entry))
+    })
+}
+
+/// Returns the processes that `/proc` shows, by number.
+#[must_use]
+pub fn processes() -> Vec<u32> {
+    let listed = fs::read_dir("/proc").into_iter().flatten();
+    let names = listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut processes: Vec<u32> = names.collect();
+    processes.sort_unstable();
+    processes
 }
 
 /// Returns the mount on top at `mountpoint`, which must be spelled as [`locate`] returns it.
@@ -172,6 +195,16 @@ mod tests {
             assert_eq!(parse_line(&line[..len]), None, "cut at {len}");
         }
         assert!(parse_line(line).is_some());
+    }
+
+    #[test]
+    fn a_mount_is_found_in_the_table_of_every_process_that_has_it() {
+        let root = mount_at(Path::new("/")).unwrap().unwrap();
+        let me = std::process::id();
+        let mut found = mounts_in_all_processes(&root.device);
+        assert!(found.any(|(process, entry)| process == me && entry == root));
+        assert_eq!(mounts_in_all_processes("0:0").next(), None);
+        assert!(processes().is_sorted());
     }
 
     #[test]

@@ -36,11 +36,25 @@ pub struct Serving {
     place: Place,
 }
 
+/// The connection of a mount to the kernel.
+#[derive(Debug)]
+pub struct Connection(OwnedFd);
+
+impl Connection {
+    /// Says whether the kernel has cut the connection: the filesystem is mounted nowhere, and no more requests come.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        let mut device = [PollFd::new(&self.0, PollFlags::empty())];
+        let looked = poll(&mut device, Some(&Timespec::default()));
+        looked.is_ok() && device[0].revents().contains(PollFlags::ERR)
+    }
+}
+
 /// A session and what tells how it does.
 #[derive(Debug)]
 struct Running {
     ended: Receiver<io::Result<()>>,
-    device: OwnedFd,
+    connection: Connection,
     underway: Underway,
 }
 
@@ -96,7 +110,7 @@ fn start(adapter: Adapter, device: OwnedFd, options: &ServeOptions) -> io::Resul
         })?;
     Ok(Running {
         ended,
-        device: watched,
+        connection: Connection(watched),
         underway,
     })
 }
@@ -106,6 +120,16 @@ impl Serving {
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.place
+    }
+
+    /// Returns its connection to the kernel, to be looked at.
+    ///
+    /// # Errors
+    ///
+    /// If this process may have no more descriptors.
+    pub fn connection(&self) -> io::Result<Connection> {
+        let Connection(device) = &self.session.connection;
+        device.try_clone().map(Connection)
     }
 
     /// Waits until the mount is gone and all requests are answered.
@@ -134,16 +158,9 @@ impl Running {
                     log::warn!("threads that served requests cannot end");
                     return Ok(());
                 }
-                Err(RecvTimeoutError::Timeout) => was_cut = self.is_cut(),
+                Err(RecvTimeoutError::Timeout) => was_cut = self.connection.is_cut(),
             }
         }
-    }
-
-    /// Says whether the kernel has cut the connection: no more requests come.
-    fn is_cut(&self) -> bool {
-        let mut device = [PollFd::new(&self.device, PollFlags::empty())];
-        let looked = poll(&mut device, Some(&Timespec::default()));
-        looked.is_ok() && device[0].revents().contains(PollFlags::ERR)
     }
 
     fn all_answered(&self) -> bool {

@@ -19,6 +19,7 @@ mod hang;
 mod kinds;
 mod members;
 mod misuse;
+mod namespaces;
 mod owners;
 mod posix;
 mod rebuild;

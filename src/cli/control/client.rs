@@ -3,6 +3,7 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::time::Duration;
 
 use rustix::process::Pid;
@@ -51,6 +52,16 @@ impl Connection {
     pub(in crate::cli) fn departure(&self) -> Departure {
         self.departure.clone()
     }
+
+    /// Returns which mount the daemon says it serves.
+    pub(super) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Returns the device number of the filesystem that the daemon says it serves.
+    pub(in crate::cli) fn device(&self) -> &str {
+        &self.identity.device
+    }
 }
 
 /// A mount whose daemon is looked for.
@@ -87,10 +98,16 @@ pub(in crate::cli) fn find_peer(
         device: entry.map(|entry| entry.device.clone()),
         user,
     };
+    search_in_time(target, patience)
+}
+
+/// Searches the places of the target's user. These may lie on anything, and get as much time again as the daemon.
+pub(super) fn search_in_time(target: Target, patience: Duration) -> Result<Peer, Failure> {
+    let (user, mountpoint) = (target.user, target.mountpoint.clone());
+    let shown = mountpoint.display();
     let limits = Limits::of_identity(patience);
     let find = move |_: &Path| search(&Places::of(user), &target, &limits);
-    // The user's directories may lie on anything, and get as much time again.
-    let mut found = ask_each(&[mountpoint.to_owned()], 2 * patience, find);
+    let mut found = ask_each(slice::from_ref(&mountpoint), 2 * patience, find);
     found.pop().flatten().unwrap_or_else(|| {
         Err(Failure::environment(format!(
             "the directories of user {user} do not answer, in one of which is the socket of the daemon of {shown}"
@@ -129,7 +146,9 @@ pub(super) fn search(places: &Places, target: &Target, limits: &Limits) -> Resul
             if asked > MOST_ASKED {
                 break 'places;
             }
-            match question(stream, target, limits) {
+            let is_target =
+                |identity: &Identity| identity.is_at(&target.mountpoint, target.device.as_deref());
+            match question(stream, target.user, is_target, limits) {
                 Ok(Peer::None) => {}
                 Ok(Peer::Remains(pid)) => remains = Some(pid),
                 Ok(Peer::OtherVersion(failure)) => other = Some(failure),
@@ -146,13 +165,18 @@ pub(super) fn search(places: &Places, target: &Target, limits: &Limits) -> Resul
     }
 }
 
-/// Asks the process at the other end which mount it serves; [`Peer::None`] if it is not the target's daemon.
-fn question(stream: UnixStream, target: &Target, limits: &Limits) -> Result<Peer, Failure> {
+/// Asks the process at the other end which mount it serves; [`Peer::None`] if it is no daemon of `user`, or of a mount
+/// that `is_wanted` refuses.
+pub(super) fn question(
+    stream: UnixStream,
+    user: u32,
+    is_wanted: impl Fn(&Identity) -> bool,
+    limits: &Limits,
+) -> Result<Peer, Failure> {
     // The process that listens, whatever is said over the socket.
-    let user = rustix::net::sockopt::socket_peercred(&stream).map(|peer| peer.uid.as_raw());
-    if user != Ok(target.user) {
-        let (shown, wanted) = (target.mountpoint.display(), target.user);
-        log::warn!("a process of {user:?} listens, where only user {wanted} may, for {shown}");
+    let listening = rustix::net::sockopt::socket_peercred(&stream).map(|peer| peer.uid.as_raw());
+    if listening != Ok(user) {
+        log::warn!("a process of {listening:?} listens on a socket where only user {user} may");
         return Ok(Peer::None);
     }
     let departure = Departure::of(&stream);
@@ -163,10 +187,8 @@ fn question(stream: UnixStream, target: &Target, limits: &Limits) -> Result<Peer
     let mut lines = Lines::of(stream);
     let first = Envelope::new(None, Request::Identify);
     match exchange(&mut lines, &first, limits, &departure, |_| {}) {
-        Ok(Answer::Identity(identity))
-            if identity.is_at(&target.mountpoint, target.device.as_deref()) =>
-        {
-            let is_own = rustix::process::geteuid().as_raw() == target.user;
+        Ok(Answer::Identity(identity)) if is_wanted(&identity) => {
+            let is_own = rustix::process::geteuid().as_raw() == user;
             Ok(Peer::Daemon(Connection {
                 lines,
                 identity,

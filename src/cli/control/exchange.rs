@@ -13,6 +13,10 @@ pub(in crate::cli) const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long to wait for a daemon that is perhaps not concerned.
 pub(in crate::cli) const BRIEF_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// How long a daemon whose mount was taken away may take to end, or to make everything durable. Commands that wait for
+/// the end go on by themselves then.
+const END_TIMEOUT: Duration = Duration::from_secs(7);
+
 /// How long a daemon may take for an answer, as long as it gives signs of life.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -87,6 +91,11 @@ impl Limits {
             Request::Unmount { .. } => Self {
                 line: None,
                 answer: (!is_own).then_some(TOTAL_TIMEOUT),
+                ..bounded
+            },
+            Request::AwaitEnd => Self {
+                line: Some(END_TIMEOUT),
+                answer: Some(END_TIMEOUT),
                 ..bounded
             },
             Request::Rebuild { .. }

@@ -115,6 +115,9 @@ pub(in crate::cli) enum Request {
         /// Although something below the mountpoint is in use.
         lazy: bool,
     },
+    /// Say when the volume is unmounted, if its mount was taken away. If something else keeps the mount, make
+    /// everything durable and say so.
+    AwaitEnd,
     /// Rebuild what is missing.
     Rebuild {
         /// No faster than this, if it is said.
@@ -186,6 +189,11 @@ pub(in crate::cli) enum Answer {
     Unmounted,
     /// The same, but the kernel lets the process end only when these directories answer.
     Lingering(Vec<String>),
+    /// The mount is gone from its place, and something else keeps it: another mount namespace, another mountpoint, or
+    /// an open file. The daemon serves it. Everything is durable, unless an error is told.
+    Held(Option<String>),
+    /// The mount is at its place.
+    Mounted,
     /// Something below the mountpoint is in use.
     Busy,
     /// It could not be done.

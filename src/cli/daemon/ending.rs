@@ -1,22 +1,35 @@
 //! The end of a daemon: what leads to it, and what the daemon does about it.
+//!
+//! The kernel ends the connection when the last mount of the filesystem is gone and nothing of it is open. Another mount
+//! namespace that has a copy of the mount keeps the connection, and a program there may be writing. So the daemon serves
+//! on: it makes everything durable, tells the commands that wait, and ends when the last mount is gone. Only a signal
+//! ends it earlier.
 
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGHUP;
 
 use super::mount_failure;
 use crate::cli::control::{self, Answer, SocketFile};
 use crate::cli::failure::{Failure, Outcome};
+use crate::cli::listener::EndRequest;
 use crate::cli::mounter::Mounting;
 use crate::cli::volume::Volume;
+use crate::fs::Fs;
 use crate::fuse::mount::{MountError, Mounter, Place, Unmount};
+use crate::fuse::mountinfo::{self, MountEntry};
+use crate::fuse::{Connection, one_line};
 
-/// How long what is open below a mount may stay open after the mount was taken away by a signal.
+/// How long what is open below a mount may stay open after the mount was taken away by a signal or lazily.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// How long the kernel may take to end the connection after the mount was taken away. Something else keeps the mount if
+/// it takes longer.
+const RELEASE: Duration = Duration::from_secs(3);
 
 /// What can happen to a daemon.
 pub(super) enum Event {
@@ -24,59 +37,182 @@ pub(super) enum Event {
     Over(io::Result<()>),
     /// A signal asks it to end.
     Signal(i32),
-    /// A command asks it to unmount, and waits on this connection.
-    Unmount { lazy: bool, client: UnixStream },
+    /// A command asks about the end, and waits on this connection.
+    Asked {
+        request: EndRequest,
+        client: UnixStream,
+    },
 }
 
-/// Works until the mount is gone; returns the connections that wait for the end.
-pub(super) fn serve_events(
-    mounting: &Mounting,
-    place: &Place,
-    inbox: &Receiver<Event>,
-) -> Vec<UnixStream> {
-    let mut waiting = Vec::new();
-    let mut patience = None;
-    loop {
-        let event = match patience {
-            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(patience) => inbox.recv_timeout(patience),
-        };
-        match event {
-            Ok(Event::Over(Ok(()))) | Err(RecvTimeoutError::Disconnected) => return waiting,
-            Ok(Event::Over(Err(error))) => {
-                log::error!("the connection to the kernel broke: {error}");
-                return waiting;
-            }
-            Ok(Event::Signal(SIGHUP)) => log::info!("SIGHUP: nothing to read again"),
-            Ok(Event::Signal(signal)) => {
-                log::info!("signal {signal}: unmounting");
-                patience = Some(GRACE);
-                take_away(mounting, place);
-            }
-            Ok(Event::Unmount { lazy, client }) => match unmount(mounting, place, lazy) {
-                Ok(()) => {
-                    waiting.push(client);
-                    patience = lazy.then_some(GRACE);
+/// What happens if the connection has not ended by a deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    /// The daemon ends.
+    End,
+    /// The daemon ends, unless the filesystem is mounted elsewhere.
+    EndUnlessMounted,
+    /// The daemon serves on.
+    Serve,
+}
+
+/// Wait of a daemon for its end.
+pub(super) struct Ending<'a> {
+    mounting: &'a Mounting,
+    place: &'a Place,
+    connection: &'a Connection,
+    fs: &'a Fs,
+    /// Commands that wait for the end.
+    waiting: Vec<UnixStream>,
+    deadline: Option<(Instant, Then)>,
+}
+
+impl<'a> Ending<'a> {
+    pub(super) fn new(
+        mounting: &'a Mounting,
+        place: &'a Place,
+        connection: &'a Connection,
+        fs: &'a Fs,
+    ) -> Self {
+        Self {
+            mounting,
+            place,
+            connection,
+            fs,
+            waiting: Vec::new(),
+            deadline: None,
+        }
+    }
+
+    /// Works until the mount is gone; returns the connections that wait for the end.
+    pub(super) fn wait(mut self, inbox: &Receiver<Event>) -> Vec<UnixStream> {
+        loop {
+            match self.next(inbox) {
+                Ok(Event::Over(Ok(()))) | Err(RecvTimeoutError::Disconnected) => {
+                    return self.waiting;
                 }
-                Err(MountError::Busy(_)) => control::answer(&client, &Answer::Busy),
-                Err(error) => control::answer(&client, &Answer::Failed(mount_failure(&error))),
-            },
-            Err(RecvTimeoutError::Timeout) => {
-                log::warn!(
-                    "files are still open in the mount that was taken away; they get errors"
-                );
-                return waiting;
+                Ok(Event::Over(Err(error))) => {
+                    log::error!("the connection to the kernel broke: {error}");
+                    return self.waiting;
+                }
+                Ok(Event::Signal(SIGHUP)) => log::info!("SIGHUP: nothing to read again"),
+                Ok(Event::Signal(signal)) => {
+                    log::info!("signal {signal}: unmounting");
+                    if !self.is_gone() {
+                        self.write_back_for_others();
+                        take_away(self.mounting, self.place);
+                    }
+                    self.deadline = Some((Instant::now() + GRACE, Then::End));
+                }
+                Ok(Event::Asked { request, client }) => self.heed(request, client),
+                Err(RecvTimeoutError::Timeout) => {
+                    if self.is_over() {
+                        return self.waiting;
+                    }
+                }
             }
         }
     }
-}
 
-fn unmount(mounting: &Mounting, place: &Place, lazy: bool) -> Result<(), MountError> {
-    if lazy {
-        write_back(mounting, place);
-        mounting.unmount(place, Unmount::Lazily)
-    } else {
-        mounting.unmount(place, Unmount::WhenIdle)
+    /// Returns the next event, or that the deadline has passed.
+    fn next(&self, inbox: &Receiver<Event>) -> Result<Event, RecvTimeoutError> {
+        match self.deadline {
+            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some((until, _)) => inbox.recv_timeout(until.saturating_duration_since(Instant::now())),
+        }
+    }
+
+    /// Does what a command asks, and has it wait for the end.
+    fn heed(&mut self, request: EndRequest, client: UnixStream) {
+        let is_gone = self.is_gone();
+        let lazy = match request {
+            EndRequest::Await if is_gone => false,
+            EndRequest::Await => return control::answer(&client, &Answer::Mounted),
+            EndRequest::Unmount { lazy } => lazy,
+        };
+        if !is_gone && let Err(error) = self.unmount(lazy) {
+            let answer = match error {
+                MountError::Busy(_) => Answer::Busy,
+                error => Answer::Failed(mount_failure(&error)),
+            };
+            return control::answer(&client, &answer);
+        }
+        self.waiting.push(client);
+        let now = Instant::now();
+        if lazy {
+            self.deadline = Some((now + GRACE, Then::EndUnlessMounted));
+        } else if self.deadline.is_none() {
+            self.deadline = Some((now + RELEASE, Then::Serve));
+        }
+    }
+
+    fn unmount(&self, lazy: bool) -> Result<(), MountError> {
+        if lazy {
+            write_back(self.mounting, self.place);
+            self.mounting.unmount(self.place, Unmount::Lazily)
+        } else {
+            self.write_back_for_others();
+            self.mounting.unmount(self.place, Unmount::WhenIdle)
+        }
+    }
+
+    /// Has the kernel write what it holds if the filesystem is mounted elsewhere: an unmount does so for the last mount
+    /// only.
+    fn write_back_for_others(&self) {
+        if self.is_mounted_elsewhere() {
+            write_back(self.mounting, self.place);
+        }
+    }
+
+    /// Says whether the daemon ends now that the deadline has passed, and tells those who wait if not.
+    fn is_over(&mut self) -> bool {
+        let then = self.deadline.take().map_or(Then::Serve, |(_, then)| then);
+        if then == Then::End || then == Then::EndUnlessMounted && !self.is_mounted_elsewhere() {
+            log::warn!("the mount that was taken away is still in use; its users get errors");
+            return true;
+        }
+        if !self.connection.is_cut() {
+            self.tell_held();
+        }
+        false
+    }
+
+    /// Makes everything durable, and tells the commands that wait that something keeps the mount.
+    fn tell_held(&mut self) {
+        let mountpoint = self.place.mountpoint().display();
+        let synced = self.fs.syncfs();
+        let failed = synced.err().map(|error| one_line(&error));
+        match &failed {
+            None => log::info!(
+                "the mount at {mountpoint} was taken away, and something else keeps it: it is served until that is gone"
+            ),
+            Some(error) => log::error!(
+                "the mount at {mountpoint} was taken away, and something else keeps it; not everything is durable: {error}"
+            ),
+        }
+        for client in self.waiting.drain(..) {
+            control::answer(&client, &Answer::Held(failed.clone()));
+        }
+    }
+
+    /// Says whether the mount is gone from its place. If the mount table cannot be read, it counts as there.
+    fn is_gone(&self) -> bool {
+        mountinfo::mounts().is_ok_and(|mounts| !mounts.iter().any(|entry| self.is_own(entry)))
+    }
+
+    fn is_own(&self, entry: &MountEntry) -> bool {
+        entry.mountpoint == self.place.mountpoint() && entry.device == self.place.device()
+    }
+
+    /// Says whether the filesystem has another mount, in whatever mount namespace.
+    fn is_mounted_elsewhere(&self) -> bool {
+        let here = mountinfo::mounts().unwrap_or_default();
+        let here: Vec<u64> = here
+            .iter()
+            .filter(|entry| self.is_own(entry))
+            .map(|entry| entry.id)
+            .collect();
+        let mut all = mountinfo::mounts_in_all_processes(self.place.device());
+        all.any(|(_, entry)| !here.contains(&entry.id))
     }
 }
 
@@ -127,7 +263,7 @@ pub(super) fn finish(
         log::warn!("this process ends when {} answers", hanging.join(" and "));
     }
     waiting.extend(inbox.try_iter().filter_map(|event| match event {
-        Event::Unmount { client, .. } => Some(client),
+        Event::Asked { client, .. } => Some(client),
         Event::Over(_) | Event::Signal(_) => None,
     }));
     let answer = match &closed {

@@ -1,6 +1,9 @@
 //! Places of sockets, and their names.
 
+use std::slice;
+
 use super::*;
+use crate::cli::control::unlisted::{Unlisted, unlisted_in};
 
 #[test]
 fn a_name_that_another_user_took_in_the_shared_directory_is_in_no_ones_way() {
@@ -160,4 +163,15 @@ fn names_of_files_are_short_and_differ_with_the_mountpoint() {
     assert_eq!(one.len(), 16);
     // Stable over builds: commands of a newer version find older daemons.
     assert_eq!(file_stem(Path::new("")), "cbf29ce484222325");
+}
+
+#[test]
+fn a_daemon_is_unlisted_unless_something_is_mounted_at_its_place() {
+    let home = Home::new();
+    home.serve();
+    let unlisted = |listed: &[PathBuf]| unlisted_in(&home.places(), listed, &limits(), LONG);
+    let found = unlisted(&["/mnt/other".into()]);
+    let places: Vec<&Path> = found.iter().map(Unlisted::mountpoint).collect();
+    assert_eq!(places, [home.entry.mountpoint.as_path()]);
+    assert!(unlisted(slice::from_ref(&home.entry.mountpoint)).is_empty());
 }
