@@ -10,6 +10,7 @@ mod check;
 mod control;
 mod crash;
 mod daemon;
+mod direct;
 mod disks;
 mod extract;
 mod fio;

@@ -154,6 +154,9 @@ fn list(fs: &Fs, dir: Ino) -> Vec<(Vec<u8>, Ino)> {
     listed.split_off(2)
 }
 
+/// Makes the positions of a directory with the files `file`, `one` and `two`: cookies, inodes and names.
+type Crafted = fn([Ino; 3]) -> Vec<(u64, Ino, &'static [u8])>;
+
 #[test]
 fn a_listing_has_only_positions_that_their_names_lead_to() {
     let regular = FileKind::Regular;
@@ -162,8 +165,7 @@ fn a_listing_has_only_positions_that_their_names_lead_to() {
         kind: regular,
         name: name.to_vec(),
     };
-    // The positions of `file`, `one` and `two` as they are made to be, and the names that a listing then has.
-    type Crafted = fn([Ino; 3]) -> Vec<(u64, Ino, &'static [u8])>;
+    // Each with the names that a listing then has.
     let cases: [(Crafted, &[&[u8]]); 6] = [
         (
             |[file, one, two]| vec![(1, file, b"file"), (2, one, b"one"), (3, two, b"two")],
