@@ -21,4 +21,4 @@ mod serve;
 pub mod walk;
 
 pub use request::one_line;
-pub use serve::{Connection, ServeOptions, Serving, serve, sync_mount};
+pub use serve::{Connection, ServeOptions, Serving, serve};

@@ -7,27 +7,23 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::path::Arg;
 use rustix::process::Pid;
 
 use super::control::Departure;
 use super::failure::{Failure, Outcome, warn};
-use super::in_time::ask_each;
 use super::trust::quoted;
-use crate::fuse::{mountinfo, walk};
+use crate::fuse::mountinfo;
 
 /// How long a daemon may take to end although something keeps its mount, which may be gone the next moment.
 const BRIEFLY: Duration = Duration::from_millis(500);
 
 /// How long it may take to end if nothing is found that keeps its mount.
-const DEPARTURE: Duration = Duration::from_secs(3);
-
-/// How long the kernel may take to write back what it holds.
-const WRITE_BACK: Duration = Duration::from_secs(2);
+const DEPARTURE: Duration = Duration::from_secs(6);
 
 /// How many processes are named.
 const NAMED: usize = 5;
@@ -87,57 +83,15 @@ impl Keeper {
     pub(super) fn remedy(&self) -> String {
         match self {
             Self::Mount(path) => format!("`umount {}` takes that away", quoted(path)),
+            // No command that enters the namespace: it would run programs of its owner, perhaps as root.
             Self::Namespaces(found) => {
-                let command = found.first().map(|(process, path)| {
-                    format!("nsenter --target {process} --mount umount {}", quoted(path))
-                });
-                format!(
-                    "end the process, or `{}`",
-                    command.as_deref().unwrap_or("umount")
-                )
+                let path = found.first().map(|(_, path)| path.display().to_string());
+                let path = path.unwrap_or_default();
+                format!("end the process, or unmount {path} where it runs")
             }
             Self::Users(_) => "close what is open there, or end the process".to_owned(),
         }
     }
-}
-
-/// Has the kernel write what it holds of a filesystem whose mount was taken away here: programs in other mount namespaces
-/// may have files open. Does nothing where this user may not enter the mount.
-pub(super) fn write_back(device: &str) {
-    let mounts = match Keeper::of(device) {
-        Some(Keeper::Mount(path)) => vec![(PathBuf::from("/"), path)],
-        Some(Keeper::Namespaces(found)) => found
-            .into_iter()
-            .map(|(process, path)| (PathBuf::from(format!("/proc/{process}/root")), path))
-            .collect(),
-        Some(Keeper::Users(_)) | None => return,
-    };
-    let device = device.to_owned();
-    let work = move |_: &Path| {
-        mounts.iter().any(|(root, path)| {
-            let written = write_back_at(root, path, &device);
-            let written = written.inspect_err(|error| {
-                log::debug!("{}: cannot write back: {error}", path.display());
-            });
-            written.is_ok()
-        })
-    };
-    // Mounts of other namespaces may hang.
-    ask_each(&[PathBuf::new()], WRITE_BACK, work);
-}
-
-/// The same at one mountpoint, seen from the root directory of a process.
-fn write_back_at(root: &Path, mountpoint: &Path, device: &str) -> io::Result<()> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::openat(CWD, root, flags, Mode::empty())?;
-    let below = mountpoint.strip_prefix("/").map_err(io::Error::other)?;
-    let mount = walk::open_below(root, below)?;
-    if device_at(&mount, "", AtFlags::EMPTY_PATH)? != device {
-        return Err(io::ErrorKind::NotFound.into());
-    }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::openat(&mount, ".", flags, Mode::empty())?;
-    Ok(rustix::fs::syncfs(directory)?)
 }
 
 /// Waits for the end of a daemon that serves a mount which was taken away. `what` names the mount, and what has become of
@@ -170,7 +124,7 @@ pub(super) fn leave(
 fn failure(what: &str, daemon: Pid, keeper: Option<&Keeper>, trouble: Option<&str>) -> Failure {
     let daemon = daemon.as_raw_nonzero();
     let durable = match trouble {
-        None => "everything written so far is durable".to_owned(),
+        None => "everything written before that is durable".to_owned(),
         Some(trouble) => format!("its last changes may not be durable ({trouble})"),
     };
     let why = keeper.map_or_else(
@@ -234,6 +188,8 @@ fn device_at(from: impl AsFd, path: impl Arg, how: AtFlags) -> io::Result<String
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn daemon() -> Pid {
@@ -262,15 +218,17 @@ mod tests {
     }
 
     #[test]
-    fn the_failure_names_the_process_and_the_command_that_lets_the_mount_go() {
+    fn the_failure_names_the_process_and_what_lets_the_mount_go() {
         let me = std::process::id();
-        let keeper = Keeper::Namespaces(vec![(me, "/mnt/it's".into())]);
-        let failure = failure("/mnt/it's is unmounted", daemon(), Some(&keeper), None);
+        let keeper = Keeper::Namespaces(vec![(me, "/mnt/inner".into())]);
+        let failure = failure("/mnt is unmounted", daemon(), Some(&keeper), None);
         assert!(failure.message.contains(&name(me)), "{failure:?}");
         assert!(failure.message.contains("is durable"), "{failure:?}");
         let advice = failure.advice.unwrap();
-        let command = format!("`nsenter --target {me} --mount umount '/mnt/it'\\''s'`");
-        assert!(advice.contains(&command), "{advice}");
+        assert!(
+            advice.contains("unmount /mnt/inner where it runs"),
+            "{advice}"
+        );
         assert!(advice.contains("`kill -TERM 77`"), "{advice}");
     }
 

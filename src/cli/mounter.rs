@@ -36,7 +36,6 @@ use super::failure::{Failure, Fault};
 use super::unmount;
 use crate::fuse::mount::{MountError, MountFlavor, Mounted, Mounter, Place, Unmount, mount};
 use crate::fuse::mountinfo::{self, MountEntry};
-use crate::fuse::sync_mount;
 
 /// Argument that asks for this process; the mountpoint follows.
 const WORD: &str = "--mounter";
@@ -252,7 +251,7 @@ impl Mounter for Mounting {
 
     fn sync(&self, place: &Place) -> io::Result<()> {
         let Self::Helper(socket) = self else {
-            return sync_mount(place);
+            return place.sync();
         };
         match ask(socket, &Request::Sync)? {
             (Answer::Synced, _) => Ok(()),
@@ -374,7 +373,7 @@ fn serve(socket: &OwnedFd, mountpoint: &Path) -> io::Result<()> {
                 place.unmount(how).map(|()| (Answer::Unmounted, None))
             }
             (Request::Sync, Some(place)) => {
-                let synced = sync_mount(place).map(|()| Answer::Synced);
+                let synced = place.sync().map(|()| Answer::Synced);
                 let failed = |error| Answer::NotSynced(Cause::from(&error));
                 Ok((synced.unwrap_or_else(failed), None))
             }

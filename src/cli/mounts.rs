@@ -126,7 +126,6 @@ pub(super) fn refuse_held(
     };
     let (device, departure) = (daemon.device().to_owned(), daemon.departure());
     let shown = unlisted.mountpoint().display();
-    held::write_back(&device);
     let trouble = match control::ask(daemon, &Request::AwaitEnd) {
         Ok(Answer::Held(trouble)) => trouble,
         Ok(Answer::Mounted) => {

@@ -62,9 +62,6 @@ pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
     };
     let departure = daemon.departure();
     let device = daemon.device().to_owned();
-    if entry.is_none() {
-        held::write_back(&device);
-    }
     match control::ask(daemon, &request) {
         Ok(Answer::Held(trouble)) => {
             // This command may run in a mount namespace that has a mount of its own.

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
@@ -117,11 +118,11 @@ pub trait Mounter {
     /// As [`Place::unmount`].
     fn unmount(&self, place: &Place, how: Unmount) -> Result<(), MountError>;
 
-    /// Has the kernel write what it holds of it, as [`sync_mount`](super::sync_mount) does.
+    /// Has the kernel write what it holds of it.
     ///
     /// # Errors
     ///
-    /// As [`sync_mount`](super::sync_mount).
+    /// As [`Place::sync`].
     fn sync(&self, place: &Place) -> io::Result<()>;
 }
 
@@ -423,6 +424,19 @@ impl Place {
             Errno::BUSY => MountError::Busy(self.mountpoint.clone()),
             other => self.stuck(other.into()),
         })
+    }
+
+    /// Writes back what the kernel still holds for this mount, and what the daemon holds.
+    ///
+    /// # Errors
+    ///
+    /// If something else is mounted there now, or writing failed.
+    pub fn sync(&self) -> io::Result<()> {
+        let OpenPlace { root, .. } = self.open().map_err(io::Error::other)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::openat(&root, ".", flags, Mode::empty())?;
+        rustix::fs::syncfs(&root)?;
+        Ok(rustix::fs::fsync(&root)?)
     }
 
     /// Opens the root of the mount by the path, and verifies that it is of this filesystem.

@@ -168,15 +168,3 @@ impl Running {
         self.underway.holders() == ADAPTER_AND_SELF
     }
 }
-
-/// Writes back what the kernel still holds for a mount, and what we hold.
-///
-/// # Errors
-///
-/// If something else is mounted there now, or writing failed.
-pub fn sync_mount(place: &Place) -> io::Result<()> {
-    place.check().map_err(io::Error::other)?;
-    let root = std::fs::File::open(place.mountpoint())?;
-    rustix::fs::syncfs(&root)?;
-    root.sync_all()
-}

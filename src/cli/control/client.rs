@@ -290,22 +290,26 @@ pub(super) fn ask_within(
     match exchange(&mut lines, &envelope, limits, &departure, heed).map_err(unanswered)? {
         Answer::Failed(failure) => Err(shortened(failure)),
         Answer::Refused(refusal) => Err(refused(&refusal)),
+        Answer::Held(trouble) => Ok(Answer::Held(trouble.map(cut))),
         answer => Ok(answer),
     }
 }
 
 /// Cuts what a daemon said to what fits on a screen.
-fn shortened(mut failure: Failure) -> Failure {
-    for text in [Some(&mut failure.message), failure.advice.as_mut()]
-        .into_iter()
-        .flatten()
-    {
-        if let Some((end, _)) = text.char_indices().nth(MOST_SAID) {
-            text.truncate(end);
-            text.push('…');
-        }
+fn shortened(failure: Failure) -> Failure {
+    Failure {
+        message: cut(failure.message),
+        advice: failure.advice.map(cut),
+        ..failure
     }
-    failure
+}
+
+fn cut(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(MOST_SAID) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }
 
 /// Says whether the other end was closed.

@@ -64,7 +64,12 @@ pub(super) struct Ending<'a> {
     /// Commands that wait for the end.
     waiting: Vec<UnixStream>,
     deadline: Option<(Instant, Then)>,
+    /// Why the kernel may hold writes that are not durable, once the mount is gone from its place.
+    unwritten: Option<String>,
 }
+
+/// Why that is so if the daemon did not unmount: nobody asked for the writes.
+const TAKEN_AWAY: &str = "another program took the mount away, and the kernel may hold writes that no program has synced";
 
 impl<'a> Ending<'a> {
     pub(super) fn new(
@@ -80,6 +85,7 @@ impl<'a> Ending<'a> {
             fs,
             waiting: Vec::new(),
             deadline: None,
+            unwritten: Some(TAKEN_AWAY.to_owned()),
         }
     }
 
@@ -97,11 +103,11 @@ impl<'a> Ending<'a> {
                 Ok(Event::Signal(SIGHUP)) => log::info!("SIGHUP: nothing to read again"),
                 Ok(Event::Signal(signal)) => {
                     log::info!("signal {signal}: unmounting");
+                    self.deadline = Some((Instant::now() + GRACE, Then::End));
                     if !self.is_gone() {
-                        self.write_back_for_others();
+                        self.write_back();
                         take_away(self.mounting, self.place);
                     }
-                    self.deadline = Some((Instant::now() + GRACE, Then::End));
                 }
                 Ok(Event::Asked { request, client }) => self.heed(request, client),
                 Err(RecvTimeoutError::Timeout) => {
@@ -138,29 +144,34 @@ impl<'a> Ending<'a> {
         }
         self.waiting.push(client);
         let now = Instant::now();
-        if lazy {
-            self.deadline = Some((now + GRACE, Then::EndUnlessMounted));
-        } else if self.deadline.is_none() {
-            self.deadline = Some((now + RELEASE, Then::Serve));
+        match self.deadline {
+            // A signal is not taken back.
+            Some((_, Then::End)) => {}
+            _ if lazy => self.deadline = Some((now + GRACE, Then::EndUnlessMounted)),
+            None => self.deadline = Some((now + RELEASE, Then::Serve)),
+            Some(_) => {}
         }
     }
 
-    fn unmount(&self, lazy: bool) -> Result<(), MountError> {
-        if lazy {
-            write_back(self.mounting, self.place);
-            self.mounting.unmount(self.place, Unmount::Lazily)
+    fn unmount(&mut self, lazy: bool) -> Result<(), MountError> {
+        self.write_back();
+        let how = if lazy {
+            Unmount::Lazily
         } else {
-            self.write_back_for_others();
-            self.mounting.unmount(self.place, Unmount::WhenIdle)
-        }
+            Unmount::WhenIdle
+        };
+        self.mounting.unmount(self.place, how)
     }
 
-    /// Has the kernel write what it holds if the filesystem is mounted elsewhere: an unmount does so for the last mount
-    /// only.
-    fn write_back_for_others(&self) {
-        if self.is_mounted_elsewhere() {
-            write_back(self.mounting, self.place);
-        }
+    /// Has the kernel write what it holds: an unmount does so for the last mount of a filesystem only, and not if it is
+    /// lazy.
+    fn write_back(&mut self) {
+        let written = self.mounting.sync(self.place);
+        self.unwritten = written.err().map(|error| {
+            let shown = self.place.mountpoint().display();
+            log::error!("cannot write back {shown}: {error}");
+            one_line(&error)
+        });
     }
 
     /// Says whether the daemon ends now that the deadline has passed, and tells those who wait if not.
@@ -181,6 +192,7 @@ impl<'a> Ending<'a> {
         let mountpoint = self.place.mountpoint().display();
         let synced = self.fs.syncfs();
         let failed = synced.err().map(|error| one_line(&error));
+        let failed = failed.or_else(|| self.unwritten.clone());
         match &failed {
             None => log::info!(
                 "the mount at {mountpoint} was taken away, and something else keeps it: it is served until that is gone"
@@ -221,23 +233,19 @@ pub(super) fn take_away(mounting: &Mounting, place: &Place) {
     let gone = match mounting.unmount(place, Unmount::WhenIdle) {
         Err(error) if !matches!(error, MountError::NotOurs(_)) => {
             log::info!("{error}, so it is taken away from under its users");
-            write_back(mounting, place);
+            // A lazy unmount does not write back.
+            if let Err(error) = mounting.sync(place) {
+                log::error!(
+                    "cannot write back {}: {error}",
+                    place.mountpoint().display()
+                );
+            }
             mounting.unmount(place, Unmount::Lazily)
         }
         done => done,
     };
     if let Err(error) = gone {
         log::error!("{error}");
-    }
-}
-
-/// Has the kernel write what it holds, since a lazy unmount does not.
-fn write_back(mounting: &Mounting, place: &Place) {
-    if let Err(error) = mounting.sync(place) {
-        log::error!(
-            "cannot write back {}: {error}",
-            place.mountpoint().display()
-        );
     }
 }
 
