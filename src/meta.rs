@@ -132,11 +132,11 @@ pub struct Meta {
     appending: Mutex<()>,
     /// Held during a checkpoint. Says whether the index carries stripe data.
     checkpointing: Mutex<bool>,
-    /// Whether a checkpoint is making room in the overlay just now.
+    /// True if a checkpoint is making room in the overlay just now.
     making_room: Mutex<bool>,
     room_made: Condvar,
     closed: AtomicBool,
-    /// Whether the journal, or the index, had no space when it was last written to.
+    /// True if the journal, or the index, had no space when it was last written to.
     journal_full: AtomicBool,
     index_full: AtomicBool,
     /// Bytes by which the index may have become emptier, or less dense, since it was compacted.

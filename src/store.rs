@@ -53,7 +53,7 @@ pub struct Space {
     pub free_bytes: u64,
     /// The same number for backing directories that share one filesystem, and so its room.
     pub filesystem: u64,
-    /// Whether files take their space when they are made, and not only when they are written. True until
+    /// True if files take their space when they are made, and not only when they are written. True until
     /// a file was seen not to.
     pub reserves: bool,
 }

@@ -126,7 +126,7 @@ pub struct FlushedStripe {
     pub sums: Vec<(ShardIndex, ShardSums)>,
     /// Its segment.
     pub segment: Segment,
-    /// Whether the segment may not be in the catalog yet.
+    /// True if the segment may not be in the catalog yet.
     pub fresh: bool,
 }
 

@@ -81,7 +81,7 @@ pub(crate) struct Decoder {
     covered: fn(&[u8]) -> usize,
     /// Sets the checksum right after a change, so that what it protects is looked at.
     seal: fn(&mut [u8]),
-    /// Whether what is read always encodes to the bytes it was read from.
+    /// True if what is read always encodes to the bytes it was read from.
     is_exact: bool,
 }
 

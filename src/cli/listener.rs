@@ -48,7 +48,7 @@ type End = Box<dyn Fn(EndRequest, UnixStream) + Send + Sync>;
 
 /// Answers commands.
 struct Listener {
-    /// Whether a member belongs to another user: the daemon reaches no directory that it was not mounted with.
+    /// True if a member belongs to another user: the daemon reaches no directory that it was not mounted with.
     is_foreign: bool,
     fs: Arc<Fs>,
     notes: Vec<Unusable>,

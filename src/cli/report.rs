@@ -23,7 +23,7 @@ pub(super) struct Report {
     pub(super) label: String,
     pub(super) state: State,
     pub(super) mounted: bool,
-    /// Whether it is mounted, and not to be written to.
+    /// True if it is mounted, and not to be written to.
     #[serde(default)]
     pub(super) read_only: bool,
     /// What is not mounted may have been left behind by the rest of the volume.
@@ -49,7 +49,7 @@ pub(super) struct Report {
 pub(super) struct ElsewhereReport {
     /// Where they are, or were last.
     pub(super) paths: Vec<String>,
-    /// Whether they have gone on without the others, who may have done so, too; `None` if not all of them can be
+    /// True if they have gone on without the others, who may have done so, too; `None` if not all of them can be
     /// read, so that nobody can tell.
     pub(super) went_on: Option<bool>,
 }
@@ -128,7 +128,7 @@ pub(super) struct MemberReport {
     pub(super) bytes_used: u64,
     pub(super) bytes_free: u64,
     pub(super) errors: ErrorCounts,
-    /// Whether bytes of it were wrong since the last scrub.
+    /// True if bytes of it were wrong since the last scrub.
     #[serde(default)]
     pub(super) suspect: bool,
 }

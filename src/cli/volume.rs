@@ -51,7 +51,7 @@ pub(super) struct VolumeOptions {
     pub(super) member_timeout: Duration,
     /// What is done in the background, and when.
     pub(super) schedule: Schedule,
-    /// Whether superblocks that are lost are made anew from the others, where anything may be written.
+    /// True if superblocks that are lost are made anew from the others, where anything may be written.
     pub(super) restores_superblocks: bool,
 }
 

@@ -17,9 +17,9 @@ const LOST_SUPERBLOCK: &str = "`cauchyfs check --repair` with all directories, u
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Warnings {
     pub(super) lines: Vec<String>,
-    /// Whether it lacks anything.
+    /// True if it lacks anything.
     pub(super) is_degraded: bool,
-    /// Whether that is more than the others make up for.
+    /// True if that is more than the others make up for.
     pub(super) has_lost_data: bool,
 }
 

@@ -78,7 +78,7 @@ impl Class {
 pub(super) struct Ticket {
     pub(super) side: Side,
     class: Class,
-    /// Whether it was not known yet which side is faster.
+    /// True if it was not known yet which side is faster.
     is_trial: bool,
     own_bytes: f64,
     /// Bytes that were in flight on that side, its own included.
@@ -99,7 +99,7 @@ struct Cost {
     /// Passes that did not fail, those under way included.
     begun: u64,
     ended: u64,
-    /// Whether the last pass failed.
+    /// True if the last pass failed.
     has_failed: bool,
     /// Passes of this class that the other side got since this one last did.
     passed_over: f64,

@@ -58,7 +58,7 @@ struct Shared {
     pipeline: OnceLock<Pipeline>,
     /// Nothing where devices get all that they can do.
     choice: Option<Mutex<Choice>>,
-    /// Whether short passes, too, may leave the CPU.
+    /// True if short passes, too, may leave the CPU.
     takes_short: bool,
     cpu: Meter,
     devices: Meter,

@@ -51,7 +51,7 @@ pub(super) struct Done {
     program: Program,
     /// Binary logarithm of how many items the batch had, on which it depends in which pieces they travel.
     magnitude: u32,
-    /// Whether the item was the first of them; the places of all others are computed from their numbers.
+    /// True if the item was the first of them; the places of all others are computed from their numbers.
     is_first: bool,
 }
 

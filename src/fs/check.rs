@@ -159,7 +159,7 @@ pub struct Finding {
     pub ino: Option<Ino>,
     /// A path to it from the root on, without a leading slash, if it has one.
     pub path: Option<Vec<u8>>,
-    /// Whether it has been mended.
+    /// True if it has been mended.
     pub mended: bool,
 }
 

@@ -65,7 +65,7 @@ pub struct DirStore {
     label: String,
     tree: Tree,
     handles: Handles,
-    /// Whether operations can be handed to the kernel without waiting for whoever serves the filesystem.
+    /// True if operations can be handed to the kernel without waiting for whoever serves the filesystem.
     is_local: bool,
     /// Cleared for good when the filesystem refuses `O_DIRECT`.
     takes_direct: AtomicBool,

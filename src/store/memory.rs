@@ -38,7 +38,7 @@ pub enum CutPolicy {
 pub struct MemDisk {
     shared: Arc<Mutex<State>>,
     label: Arc<str>,
-    /// Whether those who hold its lock are not to be seen from here.
+    /// True if those who hold its lock are not to be seen from here.
     is_far: bool,
 }
 
@@ -55,7 +55,7 @@ struct State {
     /// Who holds the lock.
     locks: Vec<Hold>,
     failing: Option<StoreErrorKind>,
-    /// Whether files take their space when they are made.
+    /// True if files take their space when they are made.
     reserves: bool,
 }
 

@@ -52,7 +52,7 @@ pub(crate) struct Core {
     pub(super) undecodable: Undecodable,
     /// Which segment files there were when the members were asked last.
     pub(super) last_census: Mutex<Census>,
-    /// Whether files turned out to be gone or too short.
+    /// True if files turned out to be gone or too short.
     pub(super) lacks_files: AtomicBool,
     pub(super) mended: AtomicU64,
     pub(super) decodes: AtomicU64,

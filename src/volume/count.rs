@@ -125,7 +125,7 @@ pub struct SegmentCensus {
     record: Segment,
     /// The length of each slot's file, where there is one at hand.
     lens: Vec<Option<u64>>,
-    /// Whether what each slot's file holds may be believed.
+    /// True if what each slot's file holds may be believed.
     sure: Vec<bool>,
 }
 

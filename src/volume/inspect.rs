@@ -60,7 +60,7 @@ pub struct Verdict {
     pub unread: ShardSet,
     /// The ranges of the payload that parity cannot replace.
     pub lost: Vec<Range<u32>>,
-    /// Whether they would be lost also if all members were there.
+    /// True if they would be lost also if all members were there.
     pub is_lost_for_good: bool,
     /// Where all checksums match, and yet parity is not what the code makes of the data.
     pub inconsistent: Option<Inconsistent>,

@@ -66,7 +66,7 @@ pub(crate) struct Taken {
     pub(crate) stripes: u64,
     /// What is behind them.
     pub(crate) left: u64,
-    /// Whether further stripes come there; else it is about to be cut off.
+    /// True if further stripes come there; else it is about to be cut off.
     pub(crate) open: bool,
 }
 
@@ -87,7 +87,7 @@ struct Writing {
     reserved: u64,
     /// Stripes that are being written.
     in_flight: usize,
-    /// Whether its record is in the catalog.
+    /// True if its record is in the catalog.
     recorded: bool,
     /// A file of it is not there any more.
     damaged: bool,
@@ -119,7 +119,7 @@ struct Writer {
     opening: bool,
     /// Members that had no space for a write although it was reserved, until something is freed.
     full: Vec<MemberIndex>,
-    /// Whether members that cannot reserve have what they are to keep back; of those where that is known.
+    /// True if members that cannot reserve have what they are to keep back; of those where that is known.
     ballast: BTreeMap<MemberIndex, bool>,
 }
 

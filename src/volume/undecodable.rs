@@ -22,7 +22,7 @@ pub(super) type LostBytes = BTreeMap<StripeId, Vec<Range<u32>>>;
 struct State {
     lost: LostBytes,
     changes: u64,
-    /// Whether there were more than can be remembered.
+    /// True if there were more than can be remembered.
     is_cut: bool,
     /// The same, since it was begun to look at everything; `None` if that was not begun.
     is_cut_since: Option<bool>,

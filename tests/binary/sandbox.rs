@@ -28,11 +28,11 @@ const FSETID: u64 = 1 << 4;
 /// Limits of one thread of a process.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Limits {
-    /// Whether system calls are filtered.
+    /// True if system calls are filtered.
     filters: bool,
     no_new_privileges: bool,
     capabilities: u64,
-    /// Whether it is in any supplementary group.
+    /// True if it is in any supplementary group.
     groups: bool,
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct Node {
     pub(crate) entries: Vec<(Vec<u8>, Id)>,
     /// Handles and look-ups that are out.
     pub(crate) held: u32,
-    /// Whether it may get a first name.
+    /// True if it may get a first name.
     linkable: bool,
 }
 

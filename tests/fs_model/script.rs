@@ -46,7 +46,7 @@ impl Session {
 
 pub(crate) type Step = (&'static str, fn(&Session) -> Result<(), FsError>);
 
-/// Whether the step makes everything before it durable.
+/// Returns whether the step makes everything before it durable.
 fn is_sync(step: &Step) -> bool {
     step.0 == "sync"
 }

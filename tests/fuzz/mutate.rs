@@ -49,7 +49,7 @@ pub(crate) struct Case {
     pub(crate) notes: Vec<String>,
     /// The members that are damaged, if no checksum was forged.
     pub(crate) damaged: Option<BTreeSet<usize>>,
-    /// Whether pages of an index were changed. A database that is opened on them here may abort this program.
+    /// True if pages of an index were changed. A database that is opened on them here may abort this program.
     has_forged_pages: bool,
 }
 

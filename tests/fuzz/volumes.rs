@@ -20,9 +20,9 @@ pub(crate) struct Kind {
     pub(crate) name: &'static str,
     data: usize,
     parity: usize,
-    /// Whether the last member missed what was written last.
+    /// True if the last member missed what was written last.
     is_degraded: bool,
-    /// Whether it was unmounted in order, so that nothing is in the journal only.
+    /// True if it was unmounted in order, so that nothing is in the journal only.
     is_clean: bool,
     packed: &'static [u8],
 }

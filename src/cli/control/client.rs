@@ -43,7 +43,7 @@ pub(in crate::cli) struct Connection {
     lines: Lines,
     identity: Identity,
     departure: Departure,
-    /// Whether it runs as our own user.
+    /// True if it runs as our own user.
     is_own: bool,
 }
 

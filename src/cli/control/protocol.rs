@@ -129,7 +129,7 @@ pub(in crate::cli) enum Request {
         old: Option<String>,
         /// The directory.
         directory: PathBuf,
-        /// Whether old data is to move there.
+        /// True if old data is to move there.
         balance: bool,
         /// No faster than this, if it is said.
         bytes_per_second: Option<u64>,
@@ -182,7 +182,7 @@ pub(in crate::cli) enum Answer {
     Rebuild {
         /// In numbers.
         report: RebuildReport,
-        /// Whether the order is carried out.
+        /// True if the order is carried out.
         done: bool,
     },
     /// Unmounted; everything is durable.
@@ -209,7 +209,7 @@ pub(in crate::cli) enum Answer {
 pub(in crate::cli) struct Membership {
     /// Its identity.
     pub(in crate::cli) volume: String,
-    /// Whether it is written to.
+    /// True if it is written to.
     pub(in crate::cli) writable: bool,
     /// The members that it is without.
     pub(in crate::cli) away: Vec<Absentee>,

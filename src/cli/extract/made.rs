@@ -13,7 +13,7 @@ use rustix::io::Errno;
 /// something else in its place.
 pub(super) struct Made {
     descriptor: OwnedFd,
-    /// Whether the descriptor only stands for the inode (`O_PATH`): symlinks and devices are not opened.
+    /// True if the descriptor only stands for the inode (`O_PATH`): symlinks and devices are not opened.
     is_path: bool,
 }
 

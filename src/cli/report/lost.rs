@@ -12,7 +12,7 @@ const MOST_NAMED: usize = 20;
 pub(in crate::cli) struct LostFiles {
     #[serde(rename = "unrecoverable_files")]
     pub(in crate::cli) paths: Vec<String>,
-    /// Whether these are all; a daemon of an older version does not say.
+    /// True if these are all; a daemon of an older version does not say.
     #[serde(rename = "unrecoverable_files_complete", default)]
     pub(in crate::cli) are_all: bool,
 }

@@ -18,7 +18,7 @@ pub(super) struct Context {
     raw: sys::CUcontext,
     device: sys::CUdevice,
     name: String,
-    /// Whether several copies can be queued at once.
+    /// True if several copies can be queued at once.
     takes_batches: AtomicBool,
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Kernels {
 struct Entry {
     applied: Arc<Applied>,
     bytes: u64,
-    /// Whether somebody has set out to compile a kernel for it.
+    /// True if somebody has set out to compile a kernel for it.
     is_compiled: bool,
 }
 

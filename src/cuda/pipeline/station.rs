@@ -23,7 +23,7 @@ pub(super) struct Station {
     missing_lanes: AtomicUsize,
     has_failed: AtomicBool,
     given_up: AtomicBool,
-    /// Whether it was given up because it did not answer.
+    /// True if it was given up because it did not answer.
     has_hung: AtomicBool,
     /// Since when each lane has been waiting for the device, if it has.
     waiting_since: [Mutex<Option<Instant>>; LANES],

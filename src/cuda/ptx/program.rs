@@ -65,7 +65,7 @@ impl Program {
 struct Coefficients {
     columns: usize,
     rows: Vec<Vec<u8>>,
-    /// Whether the first row is what is left of it when all others are added to it.
+    /// True if the first row is what is left of it when all others are added to it.
     folded: bool,
 }
 

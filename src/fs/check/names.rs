@@ -23,7 +23,7 @@ struct Entries {
 struct Home {
     parent: Ino,
     name: Vec<u8>,
-    /// Whether the directory's inode records this parent.
+    /// True if the directory's inode records this parent.
     is_recorded: bool,
 }
 

@@ -26,7 +26,7 @@ use redb::{
 };
 
 thread_local! {
-    /// Whether this thread is inside a contained call.
+    /// True if this thread is inside a contained call.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 

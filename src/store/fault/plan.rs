@@ -118,7 +118,7 @@ pub struct Fault {
     pub scope: Scope,
     /// Which of them is struck, counted from 1.
     pub nth: u64,
-    /// Whether all later calls in the scope are struck too.
+    /// True if all later calls in the scope are struck too.
     pub lasting: bool,
     /// What happens.
     pub effect: Effect,

@@ -16,7 +16,7 @@ use crate::store::{Buffer, Op};
 pub(super) struct Mend {
     pub(super) shard: ShardIndex,
     pub(super) member: MemberIndex,
-    /// Whether the shard is right afterwards, all of it.
+    /// True if the shard is right afterwards, all of it.
     pub(super) is_whole: bool,
     /// The shard.
     pub(super) bytes: Buffer,

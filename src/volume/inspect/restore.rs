@@ -18,7 +18,7 @@ pub(super) struct Restored {
     pub(super) fixed: Vec<Fixed>,
     /// The ranges of the payload that cannot be had.
     pub(super) lost: Vec<Range<u32>>,
-    /// Whether they could not be had either if all members were there.
+    /// True if they could not be had either if all members were there.
     pub(super) is_lost_for_good: bool,
     /// The rows in which what is right does not fit together.
     pub(super) inconsistent: Vec<Range<u32>>,
@@ -32,7 +32,7 @@ pub(super) struct Fixed {
     pub(super) bytes: Buffer,
     /// What was computed anew, in order.
     pub(super) ranges: Vec<Range<usize>>,
-    /// Whether that is all that was not right.
+    /// True if that is all that was not right.
     pub(super) is_whole: bool,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Lost<'a> {
     pub(super) buffer: Buffer,
     /// The ranges of bytes in the shard that are lost.
     ranges: Vec<Range<usize>>,
-    /// Whether they were read and are wrong, so that they can be mended; else they are absent.
+    /// True if they were read and are wrong, so that they can be mended; else they are absent.
     wrong: bool,
 }
 

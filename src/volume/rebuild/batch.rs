@@ -50,7 +50,7 @@ pub(super) struct Work<'a> {
     pub(super) source: &'a Source,
     pub(super) present: Vec<(usize, &'a [u8])>,
     pub(super) outputs: Vec<(usize, &'a mut [u8])>,
-    /// Whether the outputs have been computed together with those of other stripes.
+    /// True if the outputs have been computed together with those of other stripes.
     pub(super) is_computed: bool,
     pub(super) is_right: bool,
 }

@@ -32,7 +32,7 @@ const NAMES: u32 = 40;
 pub(super) struct Shared {
     /// Operations that were done.
     pub(super) done: AtomicU64,
-    /// Whether the daemon is about to be killed, or was.
+    /// True if the daemon is about to be killed, or was.
     pub(super) dying: AtomicBool,
 }
 
