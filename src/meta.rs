@@ -1,8 +1,9 @@
 //! The metadata: one ordered key-value map that survives crashes and the loss of members.
 //!
-//! Keys and values are opaque bytes here; what they mean is up to the layers above. Changes are
-//! visible as soon as they are applied, durable once they are appended to the journal, and cheap to
-//! find after a crash once a checkpoint has brought them into the index:
+//! Keys and values are opaque bytes here; their meaning is up to the layers above. Changes are visible as soon as
+//! they
+//! are applied, and durable once they are appended to the journal. After a crash they are quick to find once a
+//! checkpoint has brought them into the index:
 //!
 //! 1. [`Meta::apply`] puts a batch into the overlay, where readers see it.
 //! 2. [`Meta::rotate`] takes everything applied since the last time as one unit.
@@ -19,7 +20,7 @@
 //!    good checksums, the life that the index names. Up to here nothing has been written: what cannot be
 //!    opened is as it was, and can be once other members are there.
 //! 3. Begin an epoch if members are absent or back, **synced**. All other copies of the index are made
-//!    useless; on those that count the head is written anew, **synced**.
+//!    useless; on those that count the head is written again, **synced**.
 //! 4. Commit all of that to the index in one transaction, with a new life, **synced**. From here on
 //!    the records just read are void, on whatever member they lie. Stripe data that they held stays
 //!    in the index until the next checkpoint.
@@ -30,7 +31,7 @@
 //! # Invariants
 //!
 //! - A record is acknowledged only once it is durable on every live member; members that failed
-//!   have been left behind by a higher epoch before that, and are no source for recovery.
+//!   have been marked missing by a higher epoch before that, and are no source for recovery.
 //! - The index never holds a part of a unit: a batch is recovered wholly or not. What it holds and
 //!   the journal lacks is newer than everything in the journal, which starts again after it.
 //! - After a failure that leaves journal or index in doubt nothing is written any more.
@@ -86,13 +87,13 @@ const CHUNK: usize = 1024;
 /// Longest time that [`Meta::apply`] waits for a checkpoint to make room.
 const APPLY_WAIT: Duration = Duration::from_secs(5);
 
-/// How much of compacting an index each deletion pays for.
+/// The bytes of compacting an index that each deletion pays for.
 const DELETION_WORTH_BYTES: u64 = 64 << 10;
 
 /// Memory for the index's first commit, in bytes.
 const FORMAT_CACHE_BYTES: usize = 1 << 20;
 
-/// How the metadata uses memory.
+/// The options for the memory that the metadata uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetaOptions {
     /// Memory for pages of the index, in bytes.
@@ -111,7 +112,7 @@ impl Default for MetaOptions {
     }
 }
 
-/// What was found in the journal when the metadata was opened.
+/// The records found in the journal when the metadata was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Bytes of stripes that may never have been flushed, in the order in which they were
@@ -175,15 +176,15 @@ impl Meta {
         ))
     }
 
-    /// Opens the metadata and recovers what the last mount left behind. With
-    /// [`Access::ReadOnly`], nothing is written to any member.
+    /// Opens the metadata and recovers what the last mount did not complete. With [`Access::ReadOnly`], nothing is
+    /// written to any member.
     ///
     /// # Errors
     ///
-    /// [`MetaError::NoIndex`], [`MetaError::OldIndex`] or [`MetaError::LostRecords`] if more is
-    /// lost than the volume was made to bear, [`MetaError::Poisoned`] if a page of the index is damaged on
-    /// every copy: nothing was written then, and with other members it may open. [`MetaError::NoSpace`];
-    /// failures of too many members.
+    /// [`MetaError::NoIndex`], [`MetaError::OldIndex`] or [`MetaError::LostRecords`] if more is lost than the volume
+    /// was made to bear. [`MetaError::Poisoned`] if a page of the index is damaged on every copy. In these cases
+    /// nothing
+    /// was written, and with other members it may open. [`MetaError::NoSpace`]; failures of too many members.
     pub fn open(
         members: Arc<Members>,
         options: &MetaOptions,
@@ -323,7 +324,7 @@ impl Meta {
     }
 
     /// Returns the groups that were changed since this was called before, or more; `None` if it may be any.
-    /// What [`Meta::apply`] did before it returned is among them, and can be read by then.
+    /// Changes of any [`Meta::apply`] that has returned are among them, and can be read by then.
     #[must_use]
     pub fn touched(&self) -> Option<BTreeSet<u64>> {
         self.touched.take()
@@ -389,7 +390,7 @@ impl Meta {
         match &appended {
             Ok(_) => self.journal_full.store(false, Ordering::Release),
             Err(MetaError::NoSpace) => self.journal_full.store(true, Ordering::Release),
-            // Whether the members have space was not tried.
+            // This failure does not tell whether the members have space.
             Err(_) => {}
         }
         self.forget(parts);

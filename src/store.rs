@@ -58,7 +58,7 @@ pub struct Space {
     pub reserves: bool,
 }
 
-/// What a raw descriptor is wanted for; see [`Store::raw`].
+/// The use for which a raw descriptor is wanted; see [`Store::raw`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawUse {
     /// Reading or writing with offset, length and memory aligned to [`ALIGNMENT`].
@@ -69,7 +69,7 @@ pub enum RawUse {
     Sync,
 }
 
-/// What an entry of a backing directory is.
+/// The kind of an entry of a backing directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// A regular file.
@@ -83,7 +83,7 @@ pub enum EntryKind {
 /// Hears of one entry of a directory after the other, by name; breaks once it has heard enough.
 pub type Visitor<'a> = dyn FnMut(&str, EntryKind) -> ControlFlow<()> + 'a;
 
-/// How a directory is taken.
+/// The mode in which a directory is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// For this process alone.
@@ -127,14 +127,15 @@ pub trait Store: Send + Sync + Debug {
     /// Returns the name for messages: the path of the directory.
     fn label(&self) -> String;
 
-    /// Makes a file of `len` bytes, reading as zeros, with its space reserved where the filesystem
-    /// can do that; [`Store::space`] says afterwards whether it can. A missing subdirectory is made. File and name are durable on return; a crash
-    /// before that may leave a shorter file.
+    /// Makes a file of `len` bytes, reading as zeros, with its space reserved where the filesystem can do that;
+    /// [`Store::space`] says afterwards whether it can. A missing subdirectory is made. File and name are durable on
+    /// return; a crash before that may leave a shorter file.
     ///
     /// # Errors
     ///
-    /// `AlreadyExists` if the file is there, unless it is `Foreign`: then the new file takes its name; `NoSpace`, and
-    /// then no file is left behind.
+    /// `AlreadyExists` if the file is there, unless it is `Foreign`: then the new file takes its name. `NoSpace`, and
+    /// then
+    /// no file remains.
     fn create(&self, name: &str, len: u64) -> Result<(), StoreError>;
 
     /// Returns the length of a file in bytes.
@@ -210,8 +211,9 @@ pub trait Store: Send + Sync + Debug {
     /// Only those of a failing directory.
     fn taken(&self, dir: &str) -> Result<u64, StoreError>;
 
-    /// Gives back the space of a range. What is read there afterwards is zeros or the old bytes:
-    /// where the filesystem has no holes, this does nothing and succeeds. The length stays.
+    /// Gives back the space of a range, which then reads as zeros or the old bytes. Where the filesystem has no
+    /// holes,
+    /// this does nothing and succeeds. The length stays.
     ///
     /// # Errors
     ///
@@ -248,10 +250,11 @@ pub trait Store: Send + Sync + Debug {
     /// Only those of a failing directory.
     fn space(&self) -> Result<Space, StoreError>;
 
-    /// Checks that the directory is still the very one that was opened, by its path, and that no
-    /// file in use was deleted behind the daemon's back. Open files of a deleted directory still
-    /// answer, so nothing but this call tells. A deleted file in a subdirectory, of which there are
-    /// many, answers `NotFound` from here on; so does a superblock, which can be made anew.
+    /// Checks that the directory at its path is still the very one that was opened, and that no file in use was
+    /// deleted from
+    /// outside. Open files of a deleted directory still answer, so only this call tells. A deleted file in a
+    /// subdirectory, of
+    /// which there are many, answers `NotFound` from here on. So does a superblock, which can be written again.
     ///
     /// # Errors
     ///
@@ -266,9 +269,8 @@ pub trait Store: Send + Sync + Debug {
     /// `InUse` if someone else has it in a way that does not go with `hold`.
     fn lock(&self, hold: Hold) -> Result<StoreLock, StoreError>;
 
-    /// Returns a descriptor of the file fit for `usage`, if one is at hand without blocking, so
-    /// that [`Executor`] can give the operation to the kernel itself. Stores that are not files
-    /// never have one.
+    /// Returns a descriptor of the file fit for `usage`, if one is available without blocking. With it
+    /// [`Executor`] can give the operation to the kernel itself. Stores that are not files never have one.
     fn raw(&self, name: &str, usage: RawUse) -> Option<Arc<OwnedFd>> {
         let _ = (name, usage);
         None

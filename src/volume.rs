@@ -1,9 +1,9 @@
 //! Segments and stripes on the members of one volume.
 //!
-//! Bytes of any files are appended to stripe buffers, flushed as `data_shards + parity_shards` shards
-//! to a segment's members, and read back from whichever of them are left. This module knows nothing
-//! of files or names ([`crate::fs`]), nor where its own records are kept: it hands them to a
-//! [`Catalog`], which [`crate::commit`] puts before [`crate::meta`].
+//! Bytes of any files are appended to stripe buffers, and flushed as `data_shards + parity_shards` shards to the
+//! members of a segment. They are read back from whichever shards are left. This module knows nothing of files or
+//! names ([`crate::fs`]). It hands its own records to a [`Catalog`], which [`crate::commit`] puts before
+//! [`crate::meta`].
 //!
 //! # Invariants
 //!
@@ -17,8 +17,8 @@
 //! # Locks
 //!
 //! In this order, none held across I/O but the last: the open stripe (`buffers::open`), the buffers'
-//! state, the segment writer, the table of segments, the files to sync; pins, cache and prefetch
-//! queue are taken alone. `dirty::syncing` is held through a sync and by syncs only.
+//! state, the segment writer, the table of segments, the files to sync. Pins, cache and prefetch queue
+//! are taken alone. `dirty::syncing` is held through a sync and by syncs only.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -130,23 +130,23 @@ pub struct FlushedStripe {
     pub fresh: bool,
 }
 
-/// How a volume is run.
+/// The options with which a volume is run.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
-    /// What computes parity.
+    /// The engine that computes parity.
     pub engine: &'static dyn Engine,
     /// Bytes that stripe buffers may take together; at least two of them are had in any case.
     pub buffer_bytes: usize,
     /// Bytes of shards read ahead or decoded that are kept.
     pub cache_bytes: usize,
-    /// Threads that flush, and as many that read ahead. With 0 there are none: stripes are flushed by
-    /// whoever fills or syncs them, in the same order in every run, and nothing is read ahead.
+    /// Threads that flush, and as many that read ahead. With 0 there are none: the caller that fills or syncs
+    /// stripes flushes them, in the same order in every run, and nothing is read ahead.
     pub threads: usize,
     /// The threads on which stripes are encoded and decoded, shared by all who do so.
     pub workers: Arc<Workers>,
-    /// What may compute parity in the engine's place, or chooses for each stripe which of them does.
+    /// A device that may compute parity in the engine's place, or chooses for each stripe which of them does.
     pub accelerator: Option<Arc<dyn Accelerator>>,
-    /// Who is to know of the memory that stripes are coded in.
+    /// The device driver that is told of the memory in which stripes are coded.
     pub pinner: Option<Arc<dyn Pinner>>,
 }
 
@@ -263,7 +263,7 @@ impl Volume {
         self.core.retry();
     }
 
-    /// Returns the stripes that found no space, and to which nobody is about to refer.
+    /// Returns the stripes that found no space and to which no reference is about to be added.
     #[must_use]
     pub fn stuck(&self) -> Vec<StripeId> {
         self.core.buffers.stuck()
@@ -304,8 +304,8 @@ impl Volume {
         self.core.sync()
     }
 
-    /// Fills `out` with the bytes at `offset` of a stripe, from memory or from members; blocks that
-    /// are lost or wrong are reconstructed, wrong ones also mended on their member.
+    /// Fills `out` with the bytes at `offset` of a stripe, from memory or from members. Blocks that are lost or
+    /// wrong are reconstructed; wrong ones are also repaired on their member.
     ///
     /// # Errors
     ///
@@ -314,8 +314,8 @@ impl Volume {
         self.core.read(stripe, offset, out)
     }
 
-    /// Looks at all shards of some stripes of one segment, in the order in which they lie there, and does
-    /// what `remedy` says about those that are wrong. Stripes that are not on members are left out.
+    /// Inspects all shards of some stripes of one segment, in the order in which they lie there, and applies
+    /// `remedy` to wrong ones. Stripes that are not on members are left out.
     ///
     /// The caller holds a [`Pin`] from before it saw that something refers to each of them.
     ///
@@ -449,10 +449,11 @@ impl Volume {
         self.core.drop_rebuild_file(segment, member);
     }
 
-    /// Writes lost shards of some stripes of a segment, in disk order, to the targets, read or
-    /// reconstructed, as many at once as may be in memory, but no more bytes than `most_bytes` says each
-    /// time unless one stripe has more. `heed` gets what became of them; once it breaks, nothing more is
-    /// written.
+    /// Writes lost shards of some stripes of a segment, in disk order, to the targets. It reads or reconstructs as
+    /// many at
+    /// once as may be in memory. It takes no more than `most_bytes` at a time, unless one stripe has more. `heed`
+    /// gets the
+    /// result for each; once it breaks, nothing more is written.
     ///
     /// # Errors
     ///
@@ -519,38 +520,38 @@ impl Volume {
             .collect()
     }
 
-    /// Lists the segment files of all members at hand.
+    /// Lists the segment files of all online members.
     #[must_use]
     pub fn census(&self) -> Census {
         self.core.census()
     }
 
-    /// Asks the members of a segment how long their files of it are at this moment. `None` if the segment
-    /// is gone, or a member that is at hand does not say.
+    /// Asks the members of a segment how long their files of it are at this moment. `None` if the segment is gone, or
+    /// an online member does not answer.
     #[must_use]
     pub fn look_at_files(&self, segment: SegmentId) -> Option<SegmentFiles> {
         self.core.look_at_files(segment)
     }
 
-    /// As [`Volume::census`], but members that do not answer in a moment count with what they had when they were asked
-    /// last, and what they made since.
+    /// As [`Volume::census`], but a member that does not answer in a moment counts with its last answer, and with the
+    /// files made since.
     #[must_use]
     pub fn census_at_once(&self) -> Census {
         self.core.census_at_once()
     }
 
-    /// Says whether segment files are known to be gone or too short, on members at hand.
+    /// Says whether segment files on online members are known to be gone or too short.
     #[must_use]
     pub fn lacks_files(&self) -> bool {
         self.core.lacks_files.load(Ordering::Relaxed)
     }
 
-    /// Takes note of whether segment files are gone or too short, on members at hand.
+    /// Takes note of whether segment files on online members are gone or too short.
     pub fn set_lacks_files(&self, lacks_files: bool) {
         self.core.lacks_files.store(lacks_files, Ordering::Relaxed);
     }
 
-    /// Measures the members at hand; asks each of them.
+    /// Measures the online members; asks each of them.
     #[must_use]
     pub fn space(&self) -> Space {
         self.core.space()
@@ -568,7 +569,7 @@ impl Volume {
         self.core.buffers.capacity()
     }
 
-    /// Returns how many wrong ranges of blocks were mended since the volume was opened.
+    /// Returns how many wrong ranges of blocks were repaired since the volume was opened.
     #[must_use]
     pub fn mended(&self) -> u64 {
         self.core.mended.load(Ordering::Relaxed)
@@ -587,7 +588,8 @@ impl Volume {
         self.core.undecodable.is_cut()
     }
 
-    /// All stripes are going to be looked at: what more of them is lost than can be remembered is counted anew.
+    /// Starts a pass over all stripes. The count of lost ranges beyond those that can be remembered begins again at
+    /// zero.
     pub fn begin_to_look(&self) {
         self.core.undecodable.begin_to_look();
     }
@@ -630,7 +632,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// What kept a stripe from being flushed.
+    /// The error that kept a stripe from being flushed.
     pub fn finish(&self) -> Result<(), VolumeError> {
         self.seal();
         let flushed = self.wait_flushed();

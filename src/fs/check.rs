@@ -1,8 +1,8 @@
-//! Checking that the records of a volume agree with each other, and mending them where they do not.
+//! The check of a volume's records: whether they agree with each other, and the repair where they do not.
 //!
-//! Works on the index of a volume that is not mounted. Names are checked against inodes, counts against
-//! what is counted, extents against the way back to them, stripes against segments, segments against
-//! the files there are. Bytes are not read: that is a scrub's business.
+//! The check works on the index of a volume that is not mounted. It compares names with inodes, counters with
+//! what is counted, and extents with the records that lead back to them. It compares stripes with segments, and
+//! segments with the files that exist. It reads no bytes of files: that is a scrub's business.
 //!
 //! Memory grows with the number of directories, and by some 16 bytes for every other inode.
 
@@ -27,7 +27,7 @@ const PAGE: usize = 1024;
 /// Findings that are kept; of more, only the number.
 const FINDINGS_MAX: usize = 10_000;
 
-/// What two records disagree about.
+/// The disagreement of two records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FindingKind {
@@ -103,7 +103,7 @@ pub enum FindingKind {
         file: String,
         /// The length of the file in bytes, or `None` if there is none.
         found: Option<u64>,
-        /// How many shards are missing.
+        /// The number of missing shards.
         shards: u64,
     },
     /// The index has fewer copies than it should.
@@ -116,7 +116,7 @@ pub enum FindingKind {
 }
 
 impl FindingKind {
-    /// Says whether data is lost, which no mending brings back.
+    /// Says whether data is lost, which no repair brings back.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         matches!(
@@ -153,13 +153,13 @@ impl FindingKind {
 /// Something that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What.
+    /// The disagreement itself.
     pub kind: FindingKind,
     /// The inode concerned, if one is.
     pub ino: Option<Ino>,
     /// A path to it from the root on, without a leading slash, if it has one.
     pub path: Option<Vec<u8>>,
-    /// True if it has been mended.
+    /// True if it has been repaired.
     pub mended: bool,
 }
 
@@ -241,14 +241,14 @@ impl fmt::Display for FindingKind {
     }
 }
 
-/// What a check came to.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What is wrong, in the order in which it was found; the first ten thousand.
+    /// The findings, in the order in which they were found; the first ten thousand.
     pub findings: Vec<Finding>,
     /// Findings in all.
     pub found: u64,
-    /// Findings that were mended.
+    /// The number of findings that were repaired.
     pub mended: u64,
     /// Findings that mean lost data.
     pub lost: u64,
@@ -268,8 +268,10 @@ pub struct Report {
 }
 
 impl Report {
-    /// Takes note of what is wrong still, by another check of the same volume and by the segment files that lack shards,
-    /// of members at hand: something else has mended the rest. What was lost stays lost.
+    /// Takes note of what is still wrong. `again` is another check of the same volume; `lacking` names the segment
+    /// files
+    /// that lack shards on online members. Every other finding has been repaired by something else. Lost data stays
+    /// lost.
     fn settle(&mut self, again: &Self, lacking: &BTreeSet<String>) {
         self.lost = self.lost.max(again.lost);
         if again.found == 0 && lacking.is_empty() {
@@ -285,7 +287,7 @@ impl Report {
             if let Some(left) = left.filter(|_| !finding.mended) {
                 finding.kind.clone_from(&left.kind);
             }
-            // Shards that could not be made anew are out of the records of what was written.
+            // Shards that could not be restored are out of the records of what was written.
             let is_short = finding
                 .kind
                 .shards_file()
@@ -298,8 +300,8 @@ impl Report {
     }
 }
 
-/// Checks all records again, after something else has mended what it could, and takes note in `report` of what is
-/// wrong still.
+/// Checks all records again, after something else has repaired what it could, and takes note in `report` of what is
+/// still wrong.
 ///
 /// # Errors
 ///
@@ -312,11 +314,11 @@ pub fn check_again(pipeline: &Pipeline, report: &mut Report) -> Result<(), FsErr
     Ok(())
 }
 
-/// Checks all records of a volume that nobody has mounted, and with `repair` mends what can be mended
-/// without guessing: counts, marks, records that lead nowhere, and missing copies of the index. Inodes
-/// that lost their name get one in the root directory.
+/// Checks all records of a volume that is not mounted, and with `repair` repairs what can be repaired without
+/// guessing: counts, marks, records that lead nowhere, and missing copies of the index. Inodes that lost their name
+/// get one in the root directory.
 ///
-/// Nobody else changes records meanwhile, or they may look wrong; commits are made from here.
+/// Commits are made from here. Nothing else may change records meanwhile, because they could look wrong then.
 ///
 /// # Errors
 ///
@@ -359,7 +361,7 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// Takes note of something wrong that `mend` would mend.
+    /// Takes note of something wrong that `mend` would repair.
     fn mendable(&mut self, kind: FindingKind, ino: Option<Ino>, mend: Edit) -> Result<(), FsError> {
         if self.repair {
             self.pipeline.apply(mend.into_batch())?;
@@ -369,7 +371,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Takes note of something wrong that cannot be mended.
+    /// Takes note of something wrong that cannot be repaired.
     fn lost(&mut self, kind: FindingKind, ino: Option<Ino>) {
         self.note(kind, ino, false);
     }

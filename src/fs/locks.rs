@@ -1,8 +1,8 @@
-//! Who may touch which inode when.
+//! The locks that order accesses to inodes.
 //!
 //! # Lock order
 //!
-//! Whoever takes several locks takes them in this order, and none while holding a later one:
+//! A caller that takes several locks takes them in this order, and none while holding a later one:
 //!
 //! 1. [`RenameLock`]: at most one directory changes its parent at a time, so that the chain of parents
 //!    stands still while a rename looks for cycles in it.
@@ -11,12 +11,13 @@
 //!    [`super::nodes`], [`super::removal`]): held for a few instructions, never across a call of the
 //!    pipeline.
 //! 4. Whatever the pipeline locks inside.
+//! 4. The locks inside the pipeline.
 //!
-//! Nobody makes room ([`crate::commit::Pipeline::make_room`]) while holding a lock of 1 or 2, since
-//! compaction locks inodes itself.
+//! No caller makes room ([`crate::commit::Pipeline::make_room`]) while it holds a lock of 1 or 2, because compaction
+//! locks inodes itself.
 //!
-//! Inodes share a fixed number of locks: two inodes wait for one another without need once in
-//! thousands of times, and in return locks take a bounded amount of memory and need no bookkeeping.
+//! Inodes share a fixed number of locks. Two inodes wait for one another without need once in thousands of times.
+//! In return, locks take a bounded amount of memory and need no bookkeeping.
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -34,13 +35,13 @@ pub(super) struct Locks {
     rename: Mutex<()>,
 }
 
-/// Proof that nobody moves a directory meanwhile.
+/// Proof that no other thread moves a directory meanwhile.
 pub(super) struct RenameLock<'a>(#[expect(dead_code, reason = "held")] MutexGuard<'a, ()>);
 
-/// Proof that nobody changes the inode meanwhile.
+/// Proof that no thread changes the inode meanwhile.
 pub(super) struct Shared<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
 
-/// Proof that nobody else reads or changes the inodes it was asked for.
+/// Proof that no other thread reads or changes the inodes it was asked for.
 pub(super) struct Exclusive<'a> {
     inos: [Option<Ino>; MOST_AT_ONCE],
     #[expect(dead_code, reason = "held until dropped")]
@@ -67,12 +68,12 @@ impl Locks {
         RenameLock(self.rename.lock())
     }
 
-    /// Waits until nobody changes `ino`.
+    /// Waits until no thread changes `ino`.
     pub(super) fn shared(&self, ino: Ino) -> Shared<'_> {
         Shared(self.slots[slot(ino)].read())
     }
 
-    /// Waits until nobody uses any of `inos`.
+    /// Waits until no thread uses any of `inos`.
     ///
     /// # Panics
     ///

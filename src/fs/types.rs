@@ -1,4 +1,4 @@
-//! What callers of the filesystem say and hear.
+//! Arguments and results of the filesystem's operations.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::format::record::{FileKind, Inline, Inode, Timestamp};
 /// Looks up the supplementary groups of a process; called only where they matter.
 pub type GroupLookup = fn(pid: u32) -> Vec<u32>;
 
-/// Who asks.
+/// The user and groups of the process that asks.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
     /// User that new inodes belong to.
@@ -51,7 +51,7 @@ impl Caller {
 pub struct Attr {
     /// Its number.
     pub ino: Ino,
-    /// What it is.
+    /// The kind of the inode.
     pub kind: FileKind,
     /// Permission bits, setuid, setgid and sticky.
     pub permissions: u16,
@@ -94,7 +94,7 @@ impl Attr {
             gid: inode.gid,
             rdev: inode.rdev,
             size: inode.size,
-            // What is left behind the end of a file that is being cut is not the file's any more.
+            // Data behind the end of a file that is being cut does not belong to the file any more.
             blocks_512: (inode.allocated_bytes.min(inode.size) + in_record).div_ceil(512),
             atime: inode.atime,
             mtime: inode.mtime,
@@ -114,7 +114,7 @@ pub enum TimeOrNow {
     At(Timestamp),
 }
 
-/// What [`super::Fs::setattr`] is to change; what is `None` stays.
+/// The changes for [`super::Fs::setattr`]; a field that is `None` stays.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Changes {
     /// Permission bits, setuid, setgid and sticky. An access ACL follows them.
@@ -141,7 +141,7 @@ pub struct Changes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle(pub u64);
 
-/// How a file is opened.
+/// The flags with which a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -201,7 +201,7 @@ impl OpenFlags {
     }
 }
 
-/// What is special about a write.
+/// The special properties of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteFlags {
     /// It comes from a page cache that keeps size and times itself: the caller, the handle's flags
@@ -214,7 +214,7 @@ pub struct WriteFlags {
     pub at_once: bool,
 }
 
-/// What a rename does about the name it goes to.
+/// The treatment of an existing file at the new name of a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenameMode {
     /// Replaces what has it.
@@ -225,7 +225,7 @@ pub enum RenameMode {
     Exchange,
 }
 
-/// Whether an extended attribute must or must not be there.
+/// The condition on the existence of an extended attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrMode {
     /// Either.
@@ -236,7 +236,7 @@ pub enum XattrMode {
     Replace,
 }
 
-/// What [`super::Fs::seek`] looks for.
+/// The target of [`super::Fs::seek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whence {
     /// The next byte that is stored (`SEEK_DATA`).
@@ -245,7 +245,7 @@ pub enum Whence {
     Hole,
 }
 
-/// What [`super::Fs::fallocate`] does with a range.
+/// The effect of [`super::Fs::fallocate`] on a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocation {
     /// Makes sure that it can be written; the file grows if the range ends behind it.
@@ -287,7 +287,7 @@ impl Allocation {
 pub struct DirItem<'a> {
     /// The inode it names.
     pub ino: Ino,
-    /// What that inode is.
+    /// The kind of that inode.
     pub kind: FileKind,
     /// Offset at which to go on behind it.
     pub next: u64,
@@ -297,7 +297,7 @@ pub struct DirItem<'a> {
     pub attr: Option<Attr>,
 }
 
-/// How full the volume is.
+/// The total and free space of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceReport {
     /// Unit of the numbers of blocks, in bytes.
@@ -331,8 +331,8 @@ pub enum AtimePolicy {
 /// Tells the time.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// How a filesystem is opened. By default for reading and writing, with relatime, the system's clock,
-/// and a new volume belonging to this process's user.
+/// The options with which a filesystem is opened. By default it is opened for reading and writing, with relatime and
+/// the system's clock; a new volume belongs to this process's user.
 #[derive(Clone)]
 pub struct FsOptions {
     /// When reading changes the time of last access.

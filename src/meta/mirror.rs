@@ -1,14 +1,15 @@
 //! The index database's storage: equal copies on several members.
 //!
 //! The database sees one file. Every write goes to all copies, every sync waits for all of them; a
-//! read is served by any copy, and by another if a frame is damaged. A copy that fails is left
-//! behind, and [`refill`] makes another in the background.
+//! read is served by any copy, and by another if a frame is damaged. A copy that fails is given up,
+//! and [`refill`] makes another in the background.
 //!
 //! # Invariants
 //!
-//! - A head is written only after everything it refers to is durable on every copy that it names, and
-//!   the head before it as well: whichever of these copies is left, it is as good as the one whose
-//!   head is the newest. A copy whose own head is older than that was put back from an earlier time.
+//! - A head is written only after everything it refers to is durable on every copy that it names, and the head before
+//!   it
+//!   as well. Any of these copies that is left is as good as the one with the newest head. A copy whose own head is
+//!   older than that is stale.
 //! - A copy that missed a write loses its heads, durably, or its member is failed, before the next
 //!   sync succeeds. So the newest head among members that may be trusted is never out of date.
 //! - The last durable head of a copy is not overwritten: there are two slots.
@@ -66,7 +67,7 @@ pub(super) struct Mirror {
     name: Arc<str>,
     volume: VolumeId,
     tag: u32,
-    /// How many copies there are to be.
+    /// The number of copies that there should be.
     wanted: usize,
     writable: bool,
     /// A copy had no space since the last reset, so nothing more is written for this commit.
@@ -77,8 +78,8 @@ pub(super) struct Mirror {
     front: Mutex<Front>,
     /// The highest sequence of a frame that counts.
     newest_frame: AtomicU64,
-    /// Sequences of no frame that counts: after the head that was found, and before what was written
-    /// since. What has them belongs to a commit that was never finished, or to heads that are lost.
+    /// Sequences that no valid frame has: after the head that was found, and before those written since. A frame with
+    /// one of them belongs to a commit that was never finished, or to heads that are lost.
     cut_off: Range<u64>,
     /// Pages below this one are the same on all copies, as far as can be known: see [`compare`].
     compared: AtomicU64,
@@ -86,9 +87,9 @@ pub(super) struct Mirror {
     buffered: Mutex<BTreeMap<u64, Page>>,
     /// Copies that hold every page. Changed only under `io`.
     copies: RwLock<Vec<Copied>>,
-    /// Members whose copies were mended since they have them, or since the mount.
+    /// Members whose copies were repaired since they have them, or since the mount.
     mended: Mutex<BTreeSet<MemberIndex>>,
-    /// How many pages of copies were written anew, beside those that a scrub repaired.
+    /// The number of pages of copies that were rewritten, besides those that a scrub repaired.
     mended_pages: AtomicU64,
     /// Members whose copies were found damaged although their checksums are right, and were left out.
     damaged: Mutex<BTreeSet<MemberIndex>>,
@@ -100,13 +101,13 @@ pub(super) struct Mirror {
     claims: Mutex<Option<shape::Claims>>,
     /// Trees of the pages that are not those of records.
     kinds: Mutex<pages::Kinds>,
-    /// Pages that the database has read since somebody began to want to know.
+    /// Pages that the database has read since the survey began.
     walked: Mutex<Option<survey::PageSet>>,
     /// Held while anything is written. Lock order: `io`, then any one of the others.
     io: Mutex<Io>,
 }
 
-/// What the heads hold of the database.
+/// The part of the database that is in the heads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Front {
     db_header: [u8; DB_HEADER_BYTES],
@@ -122,7 +123,7 @@ struct Copied {
     slot: u8,
 }
 
-/// What is needed to write.
+/// The state that writing needs.
 #[derive(Debug)]
 struct Io {
     /// Of what was written last, a head or pages.
@@ -141,7 +142,7 @@ struct Io {
     arriving: Option<refill::Arriving>,
     /// Members that could take no copy, until the next commit or for some rounds of looking for one.
     refused: Vec<MemberIndex>,
-    /// How often nobody was found since one was refused.
+    /// The number of rounds that found no member since one was refused.
     vain_rounds: u32,
     /// Copies whose members had no space since the last head, to be moved elsewhere.
     cramped: Vec<MemberIndex>,

@@ -1,16 +1,16 @@
 //! A real directory as a store: ext4, xfs, btrfs, tmpfs, or a network mount.
 //!
-//! Everything is opened relative to a descriptor of the directory, component by component, without
-//! following symbolic links, so that nothing outside can be reached and a directory that took the
-//! place of ours is never written to. Segments and journals bypass the page cache (`O_DIRECT`) for
-//! aligned I/O where the filesystem takes it: their bytes are cached once already, above. All other
+//! Everything is opened relative to a descriptor of the directory, component by component, without following symbolic
+//! links. So nothing outside can be reached, and another directory that took the place of ours is never written to.
+//! Segments and journals bypass the page cache (`O_DIRECT`) for aligned I/O where the filesystem takes it, because
+//! their bytes are cached once already, above. All other
 //! files, the index before all, want the page cache.
 //!
 //! A file that lies under one of the directory's names and is not its own, such as a hard link to a file elsewhere, is
 //! neither read nor changed: it answers [`StoreErrorKind::Foreign`], until a new file takes its name.
 //!
-//! What a filesystem lacks is made up for: without `fallocate` files just grow, without holes
-//! [`Store::punch`] does nothing, without `O_DIRECT` or locks it goes on without them.
+//! The store makes up for features that a filesystem lacks. Without `fallocate` files just grow; without holes
+//! [`Store::punch`] does nothing; without `O_DIRECT` or locks it goes on without them.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -43,7 +43,7 @@ pub use own::Trust;
 pub use trust::trust_own_user_only;
 
 /// Filesystems that take an operation and answer later, as `statfs(2)` numbers them: ext2 to ext4, XFS, Btrfs,
-/// tmpfs, F2FS, ZFS, bcachefs. Others may wait for a server, or for who knows what, in the very call that hands
+/// tmpfs, F2FS, ZFS, bcachefs. Others may wait for a server, or for something unknown, in the very call that hands
 /// an operation over; FUSE does before the first write to a file.
 const LOCAL_FILESYSTEMS: [u32; 7] = [
     0xef53,
@@ -65,7 +65,7 @@ pub struct DirStore {
     label: String,
     tree: Tree,
     handles: Handles,
-    /// True if operations can be handed to the kernel without waiting for whoever serves the filesystem.
+    /// True if operations can be handed to the kernel without waiting for the server of the filesystem.
     is_local: bool,
     /// Cleared for good when the filesystem refuses `O_DIRECT`.
     takes_direct: AtomicBool,
@@ -360,14 +360,14 @@ impl DirStore {
         )
     }
 
-    /// Looks for open files that were deleted or replaced by someone else: fails if one was that a directory cannot
-    /// do without, and lets go of the others, so that whoever asks for them learns that they are gone.
+    /// Looks for open files that were deleted or replaced from outside. Fails if one was that a directory cannot do
+    /// without. Closes the others, so that a caller that asks for them learns that they are gone.
     fn probe_open_files(&self) -> Result<(), StoreError> {
         for (name, file) in self.handles.all() {
             let Some(fate) = self.fate_of(&name, &file) else {
                 continue;
             };
-            // Our own removals forget the file before they let go of this lock.
+            // Our own removals forget the file before they release this lock.
             let _no_removal = self.removing.lock();
             if !self.handles.holds(&name, &file) {
                 continue;
@@ -410,8 +410,8 @@ impl Store for DirStore {
         let failed = |failed: Failed| Self::gone_if_not_found(self.failed("create", name)(failed));
         self.tree.make_dir(parts.dir).map_err(failed)?;
         let file = Arc::new(self.tree.create_file(parts).map_err(failed)?);
-        // What is open under this name is of a file that somebody else deleted, and would take what is
-        // written with it.
+        // The handle that is open under this name belongs to a file that was deleted from outside. It would take the
+        // written bytes with it.
         self.handles.forget(name);
         let epoch = self.handles.epoch();
         if let Err(first) = self.fill_new(parts, &file, len) {

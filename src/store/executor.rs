@@ -4,11 +4,11 @@
 //! its store has been silent for the timeout. A store that answers something is given the whole
 //! timeout again: being slow under a long queue is not being hung. Where the kernel has `io_uring`,
 //! reads, writes and syncs of open files go to it from the calling thread itself, with no other
-//! thread woken; everything else runs on worker threads, a few for each store, so that one hung
-//! store holds up nobody else.
+//! thread woken. Everything else runs on worker threads, a few for each store, so that one hung
+//! store delays no other.
 //!
-//! What can be had elsewhere is asked for with [`Executor::run_briefly`]: it goes on without a store that
-//! does not answer in a moment, and until that has answered asks it for nothing more.
+//! [`Executor::run_briefly`] is for data that other stores have as well. It goes on without a store that does not
+//! answer in a moment, and asks that store for nothing more until it has answered.
 //!
 //! # Invariants
 //!
@@ -36,7 +36,7 @@ mod ring;
 mod rings;
 mod watch;
 
-/// How many operations may hang on one store before it gets no more.
+/// The number of operations that may hang on one store before it gets no more.
 pub const MAX_ABANDONED: usize = 8;
 
 /// One operation on a file of a store.
@@ -57,7 +57,7 @@ pub enum Op {
         name: Arc<str>,
         /// Where in the file, in bytes.
         offset: u64,
-        /// What is written.
+        /// The bytes to write.
         data: Bytes,
     },
     /// [`Store::sync`].
@@ -83,7 +83,7 @@ pub enum Op {
         name: Arc<str>,
         /// Where in the file, in bytes.
         offset: u64,
-        /// How many bytes.
+        /// The number of bytes.
         len: u64,
     },
     /// [`Store::probe`].
@@ -110,7 +110,7 @@ impl Op {
 pub struct Request {
     /// Where.
     pub store: StoreRef,
-    /// What.
+    /// The operation.
     pub op: Op,
 }
 
@@ -199,17 +199,17 @@ impl Request {
         StoreError::hung(store.label(), action, name, timeout)
     }
 
-    /// The error for an operation that nobody waits for any more.
+    /// The error for an operation whose caller does not wait any more.
     fn slow(store: &StoreRef, op: &Op) -> StoreError {
         let (name, action) = op.describe();
         StoreError::slow(store.label(), action, name)
     }
 }
 
-/// What one request came to: the filled buffer of a read, nothing for any other success.
+/// The result of one request: the filled buffer of a read, nothing for any other success.
 pub type Outcome = Result<Option<Buffer>, StoreError>;
 
-/// How an [`Executor`] runs operations.
+/// The method by which an [`Executor`] runs operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecutorKind {
     /// The kernel's `io_uring` if it lets us, else worker threads.

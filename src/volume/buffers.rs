@@ -1,4 +1,4 @@
-//! Stripe buffers: the one being filled, those on their way to the members, and who waits for what.
+//! Stripe buffers: the one being filled, those on their way to the members, and the threads that wait for them.
 //!
 //! ```text
 //! append ─► open ──full, or seal()──► sealed (queued) ─► flushed ─► recorded: buffer goes back
@@ -10,9 +10,10 @@
 //! other stripe is opened meanwhile.
 //!
 //! Lock order: `open`, then `state`. Neither is held across I/O, nor while memory is taken from the pool or
-//! may go back to it: a device may have to be told of it, which takes long. A stripe is in the table from the
-//! moment it gets its number until its record is in the catalog, so that a reader who finds it in
-//! neither place knows that it does not exist.
+//! may go back to it: a device may have to be told of it, which takes long. A stripe enters the table when it gets
+//! its
+//! number, and leaves it once its record is in the catalog. A reader that finds it in neither place therefore knows
+//! that it does not exist.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -41,7 +42,7 @@ pub(crate) struct Sealed {
     /// Counts stripes in the order of their sealing.
     sequence: u64,
     reservation: Mutex<Option<Reservation>>,
-    /// What is to be written, where it was encoded ahead.
+    /// The data to be written, if it was encoded ahead.
     encoded: Mutex<Option<Encoded>>,
 }
 
@@ -80,11 +81,11 @@ struct State {
     /// Stripes that found no space, and what one of them was told.
     stuck: Vec<Arc<Sealed>>,
     no_space: Option<VolumeError>,
-    /// Stripes out of the queue that are to be put back.
+    /// The number of stripes out of the queue that are to return to it.
     taken: usize,
     /// Buffers between their opening and their stripe's record.
     in_use: usize,
-    /// The baton of whoever opens the next stripe.
+    /// The baton of the thread that opens the next stripe.
     opening: bool,
     last_sequence: u64,
     unflushed: BTreeSet<u64>,
@@ -100,7 +101,7 @@ pub struct Placed {
     pub stripe: StripeId,
     /// Where in its payload, in bytes.
     pub offset: u32,
-    /// How many bytes.
+    /// The number of bytes.
     pub len: u32,
 }
 
@@ -124,7 +125,7 @@ impl Drop for Hold {
     }
 }
 
-/// What a stripe is opened with.
+/// The number and the reserved space with which a stripe is opened.
 pub(crate) struct Opening {
     pub(crate) stripe: StripeId,
     pub(crate) reservation: Reservation,
@@ -207,7 +208,7 @@ impl Buffers {
             state.check()?;
             if state.opening {
                 self.room.wait(&mut state);
-                // Whoever had the baton opened a stripe or met an error that is ours as well to see.
+                // The thread that had the baton opened a stripe, or met an error that concerns this thread as well.
                 return state.check();
             }
             if state.in_use < self.limit {
@@ -402,7 +403,8 @@ impl Buffers {
         }
     }
 
-    /// Takes stripes out of the queue that are not encoded yet, in their order. They are to be put back. Since a
+    /// Takes stripes out of the queue that are not encoded yet, in their order. The caller returns them to it. Since
+    /// a
     /// device may never give back what it has, all threads together have fewer than half of the buffers this way.
     pub(crate) fn take_unencoded(&self) -> Vec<Arc<Sealed>> {
         let mut state = self.state.lock();
@@ -466,8 +468,9 @@ impl Buffers {
         self.work.notify_all();
     }
 
-    /// Returns the stripes that found no space and to which no reference can be added any more, but by
-    /// whoever has one already.
+    /// Returns the stripes that found no space and to which no new reference can be added, except by a caller that
+    /// has
+    /// one already.
     pub(crate) fn stuck(&self) -> Vec<StripeId> {
         let state = self.state.lock();
         let stripes = state.stuck.iter().map(|sealed| sealed.stripe);
@@ -501,7 +504,7 @@ impl Buffers {
     ///
     /// # Errors
     ///
-    /// What keeps it from being so.
+    /// The error that prevents it.
     pub(crate) fn check(&self) -> Result<(), VolumeError> {
         self.state.lock().check()
     }
@@ -510,7 +513,7 @@ impl Buffers {
     ///
     /// # Errors
     ///
-    /// What kept one of them, or an earlier one, from being so.
+    /// The error that kept one of them, or an earlier one, from being recorded.
     pub(crate) fn wait_flushed(&self) -> Result<(), VolumeError> {
         let mut state = self.state.lock();
         let last = state.last_sequence;
@@ -525,7 +528,7 @@ impl Buffers {
         }
     }
 
-    /// Accepts nothing more; whoever waits for room or work wakes up.
+    /// Accepts nothing more, and wakes up every thread that waits for room or work.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.room.notify_all();

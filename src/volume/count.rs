@@ -10,8 +10,7 @@ use crate::format::{MemberIndex, SegmentId, ShardIndex, files};
 use crate::members::PutBack;
 use crate::store::{Store, StoreError, StoreErrorKind};
 
-/// Which segment files there are on the members at hand, and how long they are, as their directories
-/// list them.
+/// The segment files on the online members, and their lengths, as the members' directories list them.
 #[derive(Clone, Debug, Default)]
 pub struct Census {
     files: Arc<HashMap<(MemberIndex, SegmentId), u64>>,
@@ -47,8 +46,8 @@ impl Census {
             .is_some_and(|len| len >= end_of(stripe))
     }
 
-    /// Returns the length of a member's file of a segment, or `None` if there is none at hand. One that is too new
-    /// to be listed is as long as anything.
+    /// Returns the length of a member's file of a segment, or `None` if no online member has it. One that is too new
+    /// to be listed counts as long enough for anything.
     #[must_use]
     pub fn len(&self, member: MemberIndex, segment: SegmentId) -> Option<u64> {
         let listed = self.files.get(&(member, segment)).copied();
@@ -80,21 +79,21 @@ impl Census {
     }
 }
 
-/// The files of one segment on the members that are at hand, as these say themselves: not to be had from a
-/// [`Census`], which may be from before somebody came.
+/// The files of one segment on the online members, as each of them reports at this moment. A [`Census`] may be older
+/// than the return of a member.
 #[derive(Clone, Debug)]
 pub struct SegmentFiles {
     lens: BTreeMap<MemberIndex, Option<u64>>,
 }
 
 impl SegmentFiles {
-    /// Returns whether a member has the segment, and is at hand.
+    /// Returns whether a member has the segment, and is online.
     #[must_use]
     pub fn are_known_of(&self, member: MemberIndex) -> bool {
         self.lens.contains_key(&member)
     }
 
-    /// Returns the length of a member's file, or `None` if there is none at hand.
+    /// Returns the length of a member's file, or `None` if the member has none or is offline.
     #[must_use]
     pub fn len(&self, member: MemberIndex) -> Option<u64> {
         self.lens.get(&member).copied().flatten()
@@ -119,11 +118,11 @@ fn end_of(stripe: &Stripe) -> u64 {
     stripe.offset.saturating_add(u64::from(stripe.height))
 }
 
-/// What a [`Census`] found of one segment.
+/// The findings of a [`Census`] about one segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentCensus {
     record: Segment,
-    /// The length of each slot's file, where there is one at hand.
+    /// The length of each slot's file, if it is on an online member.
     lens: Vec<Option<u64>>,
     /// True if what each slot's file holds may be believed.
     sure: Vec<bool>,
@@ -132,8 +131,7 @@ pub struct SegmentCensus {
 impl SegmentCensus {
     /// Returns how many more shards a stripe can lose before its data is lost; negative if it is.
     ///
-    /// A shard counts if it was written and the file that should hold it is on a member at hand, and
-    /// long enough.
+    /// A shard counts if it was written and the file that should hold it is on an online member, and long enough.
     #[must_use]
     pub fn losses_tolerated(&self, stripe: &Stripe) -> i16 {
         self.tally(stripe).losses_tolerated()
@@ -150,8 +148,9 @@ impl SegmentCensus {
         Tally::of(&self.record, stripe, |shard| self.has(stripe, shard))
     }
 
-    /// The same, without the shards on members that were put back from an earlier time, which may hold
-    /// something else; no less than 0 if the data is there with them.
+    /// The same, without the shards on stale copies, which may hold something else; no less than 0 if the data is
+    /// there
+    /// with them.
     #[must_use]
     pub fn losses_surely_tolerated(&self, stripe: &Stripe) -> i16 {
         let tolerated = self.losses_tolerated(stripe);
@@ -185,7 +184,7 @@ impl SegmentCensus {
             .collect()
     }
 
-    /// Says whether a shard was written and its file is at hand, and long enough.
+    /// Says whether a shard was written and its file is on an online member, and long enough.
     fn has(&self, stripe: &Stripe, shard: ShardIndex) -> bool {
         let len = self.lens.get(self.slot_of(stripe, shard));
         let len = len.copied().flatten();
@@ -199,7 +198,7 @@ impl SegmentCensus {
 }
 
 impl Core {
-    /// Lists the segment files of all members at hand: one call to each.
+    /// Lists the segment files of all online members: one call to each.
     pub(super) fn census(&self) -> Census {
         self.census_by(|member| {
             let listed = self.members.call(member, "list", list_segments);
@@ -262,8 +261,8 @@ impl Core {
         census
     }
 
-    /// Asks the members of a segment how long their files of it are at this moment; `None` if one that is
-    /// at hand does not say.
+    /// Asks the members of a segment how long their files of it are at this moment; `None` if one that is online does
+    /// not answer.
     pub(super) fn look_at_files(&self, id: SegmentId) -> Option<SegmentFiles> {
         let handle = self.segments.get(id)?;
         let live = self.members.live();

@@ -1,10 +1,11 @@
-//! Looking at all shards of many stripes at once: read in large runs from all members, verified, and
-//! mended where they are wrong.
+//! Inspection of all shards of many stripes at once: read in large runs from all members, verified, and
+//! repaired where they are wrong.
 //!
-//! Nothing is taken on trust: a shard is right if every block of it matches its checksum, and a stripe is
-//! consistent if parity is what the code makes of the data. What is computed anew is written where the
-//! shard lies, synced, and read back before it counts as repaired (P6). A file that is gone or too short is
-//! left to those who rebuild.
+//! Nothing is taken on trust. A shard is right if every block of it matches its checksum. A stripe is consistent if
+//! its
+//! parity is what the code makes of the data. A recomputed range is written where the shard lies, synced, and read
+//! back
+//! before it counts as repaired (P6). A file that is gone or too short is left to the rebuild.
 //!
 //! The caller holds a pin from before it saw that something refers to each of the stripes: none of them
 //! is freed meanwhile.
@@ -29,16 +30,16 @@ mod verify;
 use mend::Mend;
 use restore::Restored;
 
-/// What is done about shards that are wrong.
+/// The treatment of wrong shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// They are written anew where they lie.
+    /// They are recomputed and written where they lie.
     Mend,
     /// Nothing.
     Report,
 }
 
-/// What a look at all shards of one stripe came to.
+/// The result of inspecting all shards of one stripe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The stripe.
@@ -51,7 +52,7 @@ pub struct Verdict {
     pub found: ShardSet,
     /// Those that are so still.
     pub wrong: ShardSet,
-    /// How many of these are in no file at all: they are left to those who rebuild.
+    /// The number of these that are in no file at all: they are left to the rebuild.
     pub gone: u64,
     /// Shards that were never written, or whose members are away.
     pub missing: u64,
@@ -88,14 +89,14 @@ impl fmt::Display for Inconsistent {
     }
 }
 
-/// How a shard was found.
+/// The state in which a shard was found.
 #[derive(Debug)]
 enum Found {
     /// All its blocks are right; those of an implied shard are zeros.
     Right(Bytes),
     /// It was read, and is wrong in these ranges.
     Wrong(Bytes, Vec<Range<usize>>),
-    /// The file of a member at hand does not have it.
+    /// The file of an online member does not have it.
     Gone,
     /// It was never written, or its member is away, or there are no checksums to tell.
     Away,

@@ -1,7 +1,7 @@
 //! Reading ahead: whole stripes into the cache, on threads of its own.
 //!
-//! A stripe is read whole by one thread at a time. A reader who meets a stripe that is being read waits
-//! for it, and one who meets a stripe that is still to be read does it himself.
+//! A stripe is read whole by one thread at a time. A reader that meets a stripe that is being read waits for it.
+//! One that meets a stripe that is still to be read reads the stripe itself.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -43,18 +43,18 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// Whose turn it is to read a stripe whole.
+/// The thread whose turn it is to read a stripe whole.
 #[derive(Debug)]
 pub(crate) enum Turn<'a> {
-    /// Somebody just did.
+    /// Another thread has just read it.
     Past,
     /// The caller's.
     Yours(Claim<'a>),
-    /// Nobody wants it whole.
+    /// No thread wants it whole.
     Nobodys,
 }
 
-/// What is to be read ahead, and what is being so.
+/// The stripes to be read ahead, and those that are being read.
 #[derive(Debug, Default)]
 pub(crate) struct Prefetch {
     state: Mutex<State>,
@@ -73,8 +73,9 @@ impl Prefetch {
         }
     }
 
-    /// Waits while somebody else reads the stripe. Whose turn it is to read it, if nobody did: the
-    /// caller's, if it was waiting to be read ahead or `wanted` whole.
+    /// Waits while another thread reads the stripe. Otherwise returns whose turn it is to read it: the caller's, if
+    /// it
+    /// was waiting to be read ahead or `wanted` whole.
     pub(crate) fn join(&self, stripe: StripeId, wanted: bool) -> Turn<'_> {
         let mut state = self.state.lock();
         if state.running.contains(&stripe) {

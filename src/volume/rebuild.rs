@@ -1,20 +1,19 @@
-//! Writing lost shards anew, many stripes at a time.
+//! The rebuild of lost shards, many stripes at a time.
 //!
-//! 1. The stripes of a segment are taken in disk order, in batches that may be in memory. What is near to
-//!    each other in the segment's files is read and written as one run.
+//! 1. Take the stripes of a segment in disk order, in batches that may be in memory. Shards that are near to each
+//!    other in the segment's files are read and written as one run.
 //! 2. Read all runs from all members at once: the shard itself where it can still be read, else as many
 //!    others as decoding needs.
-//! 3. Reconstruct, stripe by stripe on all threads for computing, or all stripes by one call where a GPU does
-//!    it, and compare what comes out with its checksums. What went in is not compared: wrong bytes in make wrong bytes out. A stripe that does
-//!    not come out right is read again, with all the care that other readers have.
+//! 3. Reconstruct, stripe by stripe on all threads for computing, or all stripes by one call where a GPU does it.
+//!    Compare the result with its checksums. The inputs are not compared, because wrong inputs give wrong results.
+//!    A stripe whose result is wrong is read again, with all the care that other readers have.
 //! 4. Write what is right, in long runs, to all members at once.
 //!
-//! While a batch goes through steps 3 and 4, the next one goes through step 2, if the volume has threads: so
-//! the members from which is read are not idle while others are written to.
+//! If the volume has threads, the next batch goes through step 2 while this one goes through steps 3 and 4. So
+//! the members that are read from are not idle while others are written to.
 //!
 //! Nothing live is overwritten: a shard that is written here is in no record as written, or goes to a
-//! file that its segment does not name yet. Making that durable, and then saying so in the records, is
-//! up to the caller.
+//! file that its segment does not name yet. The caller makes that durable, and then changes the records.
 
 use std::collections::BTreeSet;
 use std::iter;
@@ -93,7 +92,7 @@ fn shard_of(slot: usize, rotation: u8, total_shards: usize) -> ShardIndex {
     layout::shard((slot + back) % total_shards)
 }
 
-/// What became of a batch of stripes.
+/// The result of rebuilding a batch of stripes.
 #[derive(Debug, Default)]
 pub struct Rebuilt {
     /// The bytes of shards that were to be written.
@@ -125,7 +124,7 @@ impl Rebuilt {
 pub struct TargetFailed {
     /// The member.
     pub member: MemberIndex,
-    /// What it answered.
+    /// The error that it answered.
     #[source]
     pub source: StoreError,
 }
@@ -247,7 +246,7 @@ impl Core {
                 if let Some(batch) = follower.as_ref().filter(|_| self.threads > 0) {
                     let start = thread::Builder::new().name("rebuild-read".to_owned());
                     let read = || drop(ahead.set(self.read_inputs(batch)));
-                    // Nobody joins it: see `Threads`. Without a thread to be had it is read later.
+                    // The thread is not joined: see `Threads`. If no thread can be had, the batch is read later.
                     drop(start.spawn_scoped(scope, read));
                 }
                 self.finish_batch(&batch, inputs)
@@ -341,8 +340,8 @@ impl Core {
         rebuilt
     }
 
-    /// Reconstructs the shards of all stripes by one call, but of those that lack too much for it, and those so
-    /// short that they stay on the CPU: threads share these.
+    /// Reconstructs the shards of all stripes by one call. Stripes that lack too much for it, and those so short that
+    /// they stay on the CPU, are shared among threads.
     fn reconstruct_all(&self, batch: &Batch<'_>, works: &mut [Work<'_>]) {
         let pass = self.pass(&batch.codec);
         let computed = works

@@ -29,11 +29,11 @@ mod files;
 
 pub(crate) use files::{kept_back, kept_from_index, promised};
 
-/// Parts of a member's room that a new segment may take at most one of, so that segments stay
-/// small against the room that is left and all of it can be used.
+/// Divisor of a member's room: a new segment may take at most this part of it. Segments so stay small against
+/// the room that is left, and all of it can be used.
 const ROOM_PARTS: u64 = 8;
 
-/// What room is wanted for.
+/// The purpose for which room is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     /// Bytes that can still be refused.
@@ -59,12 +59,12 @@ pub(crate) struct Reservation {
     segment: SegmentId,
 }
 
-/// What a segment takes of each of its files, in bytes.
+/// The bytes that a segment takes of each of its files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Taken {
-    /// What stripes take that are written, and those being filled.
+    /// The bytes of the stripes that are written, and of those being filled.
     pub(crate) stripes: u64,
-    /// What is behind them.
+    /// The bytes behind them.
     pub(crate) left: u64,
     /// True if further stripes come there; else it is about to be cut off.
     pub(crate) open: bool,
@@ -94,7 +94,7 @@ struct Writing {
     stage: Stage,
 }
 
-/// How far the writing of a segment has come.
+/// The progress of writing a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// It takes reservations.
@@ -133,11 +133,11 @@ pub(crate) struct Segments {
     max_len: u64,
     /// The greatest height of a stripe.
     step: u64,
-    /// What all stripes in memory together bring to one member at most.
+    /// The most bytes that all stripes in memory together bring to one member.
     in_memory_bytes: u64,
     known: RwLock<HashMap<SegmentId, Arc<SegmentHandle>>>,
-    /// What stripes take of each file of a segment, in bytes; of those from before the mount, once
-    /// somebody counted. Taken last.
+    /// The bytes that stripes take of each file of a segment. Those from before the mount are included once they
+    /// have been counted. Taken last.
     taken: Mutex<HashMap<SegmentId, u64>>,
     writer: Mutex<Writer>,
     opened: Condvar,
@@ -301,7 +301,7 @@ impl Segments {
         let mut writer = self.writer.lock();
         writer.opening = false;
         self.opened.notify_all();
-        // Whoever needs the segment will meet the same error, and can report it.
+        // A caller that needs the segment meets the same error, and can report it.
         if let Ok(handle) = opened {
             writer.ahead = Some(self.admit(&mut writer, handle));
         }
@@ -421,7 +421,7 @@ impl Segments {
             .try_for_each(|segment| self.retire(segment))
     }
 
-    /// Adds no more stripes to a segment; whoever completes the last one finishes it.
+    /// Adds no more stripes to a segment; the thread that completes the last one finishes it.
     pub(crate) fn stop_writing(&self, segment: SegmentId) {
         if let Some(writing) = self.writer.lock().writing.get_mut(&segment)
             && writing.stage == Stage::Open
@@ -500,8 +500,8 @@ impl Segments {
         unwritten
     }
 
-    /// Puts a segment that is not being written onto other members. To be called by whoever keeps others
-    /// from cutting, punching or removing it meanwhile.
+    /// Puts a segment that is not being written onto other members. The caller keeps others from cutting, punching or
+    /// removing it meanwhile.
     pub(crate) fn set_slots(&self, segment: SegmentId, slots: Vec<Option<MemberIndex>>) {
         let mut known = self.known.write();
         if let Some(handle) = known.get(&segment) {

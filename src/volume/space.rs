@@ -1,6 +1,6 @@
-//! How much a volume can hold, and how much of that is taken.
+//! The capacity of a volume, and how much of it is taken.
 //!
-//! In bytes of data, parity taken off, with the members at hand:
+//! In bytes of data, parity taken off, on the online members:
 //!
 //! ```text
 //! room  = (free on the filesystem - what is kept back) / members that share it, in whole steps;
@@ -29,7 +29,7 @@ use crate::store;
 /// Room for data, parity already taken off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes of data that the members at hand can hold in all.
+    /// Bytes of data that the online members can hold in all.
     pub usable_total: u64,
     /// Bytes of that which stripes take.
     pub usable_used: u64,
@@ -41,7 +41,7 @@ pub struct Space {
 /// that is not filled.
 const INDEX_BYTES_PER_SUM: u64 = 5;
 
-/// What a member has of segments, and room for.
+/// The bytes of segments on a member, and its room for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     /// Bytes that segments take there.
@@ -86,7 +86,7 @@ impl Core {
         kept_from_index(space, self.segments.step())
     }
 
-    /// Measures the members at hand.
+    /// Measures the online members.
     pub(super) fn space(&self) -> Space {
         let geometry = self.codec.geometry();
         let leaving = self.members.leaving();
@@ -174,17 +174,17 @@ impl Core {
     }
 }
 
-/// What segments take.
+/// The bytes that segments take.
 #[derive(Default)]
 struct Usage {
     by_member: HashMap<MemberIndex, MemberUsage>,
-    /// What stripes take of one slot of each segment.
+    /// The bytes that stripes take of one slot of each segment.
     stripes: u64,
-    /// What each slot of the segments being written has left.
+    /// The bytes left in each slot of the segments being written.
     left: u64,
 }
 
-/// What segments take of one member.
+/// The bytes that segments take of one member.
 #[derive(Clone, Copy, Default)]
 struct MemberUsage {
     /// Bytes that stripes take, and those left where more may come.

@@ -21,7 +21,7 @@ use crate::store::{Store, StoreError, StoreRef};
 /// Threads of a lane that may work at the same time.
 const WORKERS: usize = 8;
 
-/// How long a worker waits for more before it ends.
+/// The time for which an idle worker waits for more work before it ends.
 const IDLE: Duration = Duration::from_secs(20);
 
 /// The lanes of all stores that an executor has met.
@@ -30,7 +30,7 @@ pub(super) struct Lanes {
     timeout: Duration,
     moment: Arc<Moment>,
     by_store: Mutex<HashMap<usize, Arc<Lane>>>,
-    /// How many tasks nobody waits for although they are not overdue, to be asked without a lock.
+    /// The number of tasks without a waiting caller that are not overdue; readable without a lock.
     left: Arc<AtomicUsize>,
 }
 
@@ -54,7 +54,7 @@ struct State {
     running: Vec<u64>,
     /// Those of them that were given up.
     abandoned: Vec<u64>,
-    /// Those that nobody waits for, and since when, though they are not overdue.
+    /// Tasks without a waiting caller that are not overdue, and the time since which no caller waits.
     left: Vec<(u64, Instant)>,
     workers: usize,
     idle: usize,
@@ -75,7 +75,7 @@ impl std::fmt::Debug for State {
     }
 }
 
-/// Work for one worker; the closure tells whoever waits.
+/// Work for one worker; the closure sends the result to the waiting caller.
 struct Task {
     number: u64,
     work: Box<dyn FnOnce() + Send>,
@@ -171,7 +171,7 @@ impl Lanes {
         batch
     }
 
-    /// Waits until each job of the batch answered, or its store is overdue, or nobody waits any more.
+    /// Waits until each job of the batch answered, or its store is overdue, or the batch's deadline has passed.
     pub(super) fn finish(&self, batch: &mut Started, outcomes: &mut [Option<Outcome>]) {
         while !batch.waiting.is_empty() {
             let patience = batch.watch.patience(Instant::now()).unwrap_or(self.timeout);
@@ -255,7 +255,7 @@ impl Lanes {
         let (sender, answer) = mpsc::channel();
         let held = Arc::clone(store);
         let submitted = lane.submit(Box::new(move || {
-            // Nobody listens any more if this took too long.
+            // The receiver is gone if this took too long.
             let _ = sender.send(work(&*held));
         }));
         match submitted {
@@ -278,19 +278,19 @@ impl Lanes {
         }
     }
 
-    /// Says whether a worker is at something that nobody waits for.
+    /// Says whether a worker is still at an operation without a waiting caller.
     pub(super) fn is_hanging(&self, store: &StoreRef) -> bool {
         let lane = self.lane(store);
         let state = lane.state.lock();
         !state.abandoned.is_empty() || !state.left.is_empty()
     }
 
-    /// Says whether there is anything that nobody waits for on any store.
+    /// Says whether there is an operation without a waiting caller on any store.
     pub(super) fn has_left(&self) -> bool {
         self.left.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns since when a store owes what nobody waits for.
+    /// Returns since when a store owes the answer to an operation without a waiting caller.
     pub(super) fn left_since(&self, store: &StoreRef) -> Option<Instant> {
         let lane = self.lane(store);
         let state = lane.state.lock();
