@@ -1,10 +1,12 @@
 //! POSIX: names, inodes, files, directories, attributes, and the rules between them.
 //!
-//! [`Fs`] turns calls of a filesystem into reads and atomic changes of the index, and into writes and
-//! reads of bytes in stripes, both through [`Pipeline`]. It knows nothing of FUSE, of members or of
-//! codes. Whether a caller may do what it asks is the business of whoever hands its calls on (a kernel
-//! that checks permissions, or nobody, for a tool that runs offline); what follows *from* a call, such
-//! as a cleared setuid bit or an inherited ACL, is decided here.
+//! [`Fs`] turns calls of a filesystem into reads and atomic changes of the index, and into writes and reads of bytes
+//! in
+//! stripes, both through [`Pipeline`]. It knows nothing of FUSE, of members or of codes. It does not check whether a
+//! caller
+//! may do what it asks: a kernel that hands calls on checks permissions; a tool that runs offline needs no check.
+//! What
+//! follows *from* a call, such as a cleared setuid bit or an inherited ACL, is decided here.
 //!
 //! # Invariants
 //!
@@ -132,7 +134,7 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// [`FsError::Storage`] from below. What was acknowledged is safe even then.
+    /// [`FsError::Storage`] from below. Acknowledged changes are safe even then.
     pub fn close(&self) -> Result<(), FsError> {
         if self.options.read_only {
             return Ok(());

@@ -1,7 +1,7 @@
 //! POSIX access control lists, as acl(5) has them.
 //!
 //! They are kept in the form in which the kernel passes them: a version, then entries of a tag, the
-//! permissions, and an id, little-endian. What checks them is the kernel; here they are validated, kept
+//! permissions, and an id, little-endian. The kernel checks them; here they are validated, kept
 //! in step with the permission bits, and handed down to new inodes.
 
 use crate::format::Ino;

@@ -81,7 +81,7 @@ impl Fs {
     }
 
     fn note_access(&self, ino: Ino) -> Result<(), FsError> {
-        // Every record is written anew: a full volume has no room for that.
+        // Every record is rewritten as a whole: a full volume has no room for that.
         self.pipeline.check_growth()?;
         let _lock = self.locks.exclusive(&[ino]);
         let mut inode = match self.inode(ino) {
@@ -168,7 +168,7 @@ pub(super) fn check_regular(inode: &Inode) -> Result<(), FsError> {
     }
 }
 
-/// Clears what lets a program run as somebody else: setuid, and setgid where it means that (without
+/// Clears the bits that let a program run as another user: setuid, and setgid where it means that (without
 /// the group's execute bit it once meant mandatory locking).
 pub(super) fn clear_privileges(inode: &mut Inode) {
     if inode.kind == FileKind::Directory {

@@ -10,7 +10,7 @@ use super::{Attr, Caller, Fs, FsError, Handle, OpenFlags, TARGET_MAX, acl};
 const SETGID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
 
-/// What a new inode is to be.
+/// The attributes of a new inode.
 #[derive(Clone)]
 struct Fresh {
     kind: FileKind,
@@ -126,7 +126,7 @@ impl Fs {
         let now = self.now();
         inode.ctime = now;
         let mut edit = Edit::default();
-        // What is left behind its end is still to be found after a crash.
+        // The data behind its end must still be found after a crash.
         if was_nameless && !self.is_being_cut(ino) {
             edit.delete_orphan(ino);
         }

@@ -1,8 +1,8 @@
 //! Listing directories.
 //!
 //! An entry's place in the listing is its cookie, which it keeps as long as it stays in its directory.
-//! Listing goes on behind a cookie, whether or not its entry is still there, so entries that stay are
-//! listed exactly once whatever others come and go.
+//! Listing goes on behind a cookie, whether or not its entry is still there. So entries that stay are listed exactly
+//! once, regardless of others that come and go.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -93,7 +93,7 @@ impl Fs {
             match self.emit_page(&dir, after, with_attr, &mut emit) {
                 Ok(Some(last)) => after = last,
                 Ok(None) => break,
-                // What was handed out is counted, and stands; the next call begins at the error.
+                // The entries handed out are counted, and stand; the next call begins at the error.
                 Err(_) if handed_out.get() => break,
                 Err(error) => return Err(error),
             }

@@ -71,8 +71,9 @@ impl Edit {
         self.batch.delete(key::xattr(ino, name));
     }
 
-    /// Marks an inode as one to be removed, or one whose extents behind its end are to be removed,
-    /// by the next mount if not before.
+    /// Marks an inode whose removal is due, or the removal of its extents behind its end. The next mount does it at
+    /// the
+    /// latest.
     pub(super) fn put_orphan(&mut self, ino: Ino) {
         self.batch.put(key::orphan(ino), Marker.encode());
     }

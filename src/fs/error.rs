@@ -36,7 +36,7 @@ pub enum FsError {
     /// The range ends beyond the largest file, 2⁶³−1 bytes (`EFBIG`).
     #[error("beyond the largest file size")]
     FileTooBig,
-    /// The kind of inode forbids it, whoever asks (`EACCES`).
+    /// The kind of inode forbids it, for any caller (`EACCES`).
     #[error("access denied")]
     PermissionDenied,
     /// The call is not permitted on this inode (`EPERM`).
@@ -66,7 +66,7 @@ pub enum FsError {
     /// There is no data, or no hole, at or behind this offset (`ENXIO`).
     #[error("no such offset")]
     NoSuchOffset,
-    /// The bytes came from a page cache and were refused (`EIO`): whoever wrote them was told.
+    /// The bytes came from a page cache and were refused (`EIO`): their writer was told.
     #[error("inode {ino}: the bytes at {offset} were refused when they were written")]
     Refused {
         /// The inode concerned.
@@ -79,7 +79,7 @@ pub enum FsError {
     Corrupt {
         /// The inode concerned.
         ino: u64,
-        /// What is wrong with it.
+        /// The damage of it.
         what: &'static str,
     },
     /// A record of the index does not decode (`EIO`).

@@ -1,8 +1,9 @@
 //! Extent maps: which bytes of a file lie where in which stripe.
 //!
-//! A file's map is a list of [`Run`]s, in order, that do not overlap; between them are holes. Every
-//! change is computed as a new list for the part of the map that it touches and applied as the
-//! difference to the old list, so that overwriting, splitting, merging and punching are one thing.
+//! A file's map is a list of [`Run`]s, in order, that do not overlap; between them are holes. Every change is
+//! computed as a
+//! new list for the part of the map that it touches, and applied as the difference to the old list. So overwriting,
+//! splitting, merging and punching are one thing.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -183,8 +184,8 @@ pub(super) fn splice(old: &[Run], range: &Range<u64>, new: &[Run]) -> Vec<Run> {
     spliced
 }
 
-/// Puts the difference between two lists of runs of `ino` into `edit`, with a mark for each stripe
-/// that loses bytes, and returns by how many bytes the file's storage grows (or shrinks).
+/// Puts the difference between two lists of runs of `ino` into `edit`, with a mark for each stripe that loses bytes.
+/// Returns by how many bytes the file's storage grows (or shrinks).
 pub(super) fn replace(edit: &mut Edit, ino: Ino, old: &[Run], new: &[Run]) -> i64 {
     let mut growth: HashMap<StripeId, i64> = HashMap::new();
     for run in old {

@@ -30,7 +30,7 @@ pub(super) fn is_dot(name: &[u8]) -> bool {
 }
 
 /// A directory that is being changed: its inode as it will be, with the changes of its entries going
-/// into the same edit. Whoever makes one holds its lock.
+/// into the same edit. The caller that makes one holds its lock.
 pub(super) struct Directory {
     pub(super) ino: Ino,
     pub(super) inode: Inode,
@@ -110,7 +110,7 @@ impl Fs {
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr, FsError> {
         let _lock = self.locks.shared(parent);
         let attr = self.find(parent, name)?;
-        // Under the lock: nobody can remove the name, and with it the inode, before it is counted.
+        // The lock keeps other threads from removing the name, and with it the inode, before it is counted.
         self.nodes.look_up(attr.ino);
         Ok(attr)
     }

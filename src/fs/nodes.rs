@@ -1,8 +1,8 @@
-//! Which inodes the outside still holds on to.
+//! The inodes that the kernel or handles still refer to.
 //!
-//! A kernel remembers inodes that it looked up and says later how many of its look-ups it forgets. An
-//! inode whose last name is gone lives on while a look-up or a handle is out, and is removed by
-//! whoever returns the last of them.
+//! A kernel remembers inodes that it looked up, and says later how many of its look-ups it forgets. An inode whose
+//! last
+//! name is gone lives on while a look-up or a handle is out. The call that returns the last of them removes it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,7 +14,7 @@ use crate::format::Ino;
 /// Independent parts of the table, a power of two.
 const SHARDS: usize = 64;
 
-/// What is out of one inode.
+/// The references to one inode.
 #[derive(Clone, Copy, Debug, Default)]
 struct Node {
     lookups: u64,

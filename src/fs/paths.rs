@@ -24,8 +24,8 @@ pub(super) type Paths = BTreeMap<Ino, Vec<Vec<u8>>>;
 
 /// Finds all paths of some inodes, but no more than `most` names of them.
 ///
-/// Looks no further once as many names are found as the inodes have links. What is damaged on the way
-/// is passed over, and has no path.
+/// The search ends once as many names are found as the inodes have links. Damaged entries on the way are passed over,
+/// and have no path.
 ///
 /// # Errors
 ///

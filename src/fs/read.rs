@@ -13,12 +13,12 @@ use super::{Fs, FsError, Handle, SIZE_MAX};
 /// Stripes that are fetched ahead of a sequential reader.
 const STRIPES_AHEAD: u64 = 3;
 
-/// What a file held at one moment: its inode, and where the bytes of the range asked for are.
+/// The state of a file at one moment: its inode, and where the bytes of the range asked for are.
 struct Snapshot {
     inode: Inode,
     range: Range<u64>,
     runs: Vec<Run>,
-    /// What was refused of the range asked for: where it holds nothing else, nothing can be read.
+    /// The refused parts of the range asked for: where it holds nothing else, nothing can be read.
     refused: Vec<Range<u64>>,
 }
 

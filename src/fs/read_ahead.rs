@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-/// How far from where the last read ended a read may begin and still go on from it: a kernel keeps
-/// several reads in flight, and they arrive in any order.
+/// The greatest distance between the end of one read and the begin of the next that still goes on from it. A kernel
+/// keeps several reads in flight, and they arrive in any order.
 const TOLERANCE: u64 = 4 << 20;
 
 /// Reads in a row before anything is fetched ahead.
 const PATIENCE: u32 = 3;
 
-/// What one handle read lately.
+/// The recent reads of one handle.
 #[derive(Debug, Default)]
 pub(super) struct ReadAhead {
     furthest: u64,

@@ -1,9 +1,9 @@
 //! Bytes that programs were told of as written, and that were refused afterwards.
 //!
-//! A kernel with a page cache takes the bytes of a program before they are here. If they find no room, the
-//! program learns of it with fsync or close, but the kernel goes on with what follows them. Nothing may be
-//! read in their place then but what the file held there before: neither zeros, which nobody wrote, nor
-//! the end of the file (P2). So reading there fails.
+//! A kernel with a page cache takes the bytes of a program before they are here. If they find no room, the program
+//! learns
+//! of it with fsync or close, but the kernel goes on with what follows them. Reading them may then return only what
+//! the file held there before: neither zeros, which no program wrote, nor the end of the file (P2). So it fails.
 //!
 //! While nothing else is written to the file there is no room for more than this memory of them, and none
 //! is needed: without it the file is as if they had never come. But what is written next to them, or behind
@@ -34,15 +34,16 @@ const MOST_FILES: usize = 4096;
 /// Bytes of a run that names no stripe: what a record can say.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// Ranges that are noted in the index although it is not to grow, since the end of the file or of the mount would
-/// make zeros of them: out of what is kept back for removing, which this is as small as.
+/// Ranges that are noted in the index although it is not to grow. Otherwise the end of the file or of the mount would
+/// make
+/// zeros of them. They take the space that is kept back for removing, and are as small as removals.
 const MOST_OVERDRAWN: usize = 256;
 
 /// The ranges of files that are remembered; each file's are changed under its lock.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
     files: Mutex<HashMap<Ino, Ranges>>,
-    /// How many were noted while the index was not to grow.
+    /// The number of ranges noted while the index was not to grow.
     overdrawn: AtomicUsize,
 }
 
@@ -61,7 +62,7 @@ impl Ranges {
         }
         self.0.insert(range.start, range.end);
         if self.0.len() > MOST_RANGES {
-            // What lies between two ranges counts only where the file holds nothing.
+            // The range between two others counts only where the file holds nothing.
             let before = self.0.range(..range.start).next_back();
             let other = before.or_else(|| self.0.range(range.end..).next());
             if let Some((&start, &end)) = other {
@@ -144,13 +145,13 @@ impl Fs {
             let lock = self.locks.exclusive(&[ino]);
             self.refused.add(ino, offset..end);
             drop(lock);
-            // What comes behind them may have been faster.
+            // The bytes that follow them may have been faster.
             self.keep_refused(ino);
         }
     }
 
-    /// Puts extents without a stripe where a file has holes instead of bytes that were refused, if there
-    /// is room for that, or not much of it is needed.
+    /// Puts extents without a stripe where a file has holes instead of refused bytes. Requires that there is room for
+    /// that, or that not much of it is needed.
     pub(super) fn keep_refused(&self, ino: Ino) {
         let keep = || {
             let growth = self.pipeline.check_growth();

@@ -1,9 +1,9 @@
-//! Removing inodes that have lost their last name, and what lies behind the ends of files.
+//! Removing inodes that have lost their last name, and the data behind the ends of files.
 //!
-//! A small inode is removed by whoever lets go of it last, a big one piece by piece in the background:
-//! each batch takes a bounded number of records, and the orphan record goes with the last of them, so
-//! that a crash at any point leaves what the next mount can go on with. What is left of a long file that
-//! was cut goes in the same way.
+//! The thread that releases a small inode last removes it. A big one is removed piece by piece in the background.
+//! Each batch takes a bounded number of records, and the orphan record goes with the last of them. So after a crash
+//! at
+//! any point, the next mount can go on. The rest of a long file that was cut goes in the same way.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -22,7 +22,7 @@ use super::locks::{Exclusive, Locks};
 use super::truncate;
 use super::{Fs, FsError, SIZE_MAX, read_inode};
 
-/// Inodes that wait to be removed; whoever finds the queue full removes his own.
+/// Inodes that wait to be removed; a thread that finds the queue full removes its inode itself.
 const QUEUE: usize = 1024;
 
 enum Job {
@@ -91,7 +91,7 @@ impl Removal {
         self.remover.cutting.lock().insert(ino, true);
     }
 
-    /// Says whether something may be left behind the end of a file.
+    /// Says whether data may remain behind the end of a file.
     pub(super) fn is_cutting(&self, ino: Ino) -> bool {
         self.remover.cutting.lock().contains_key(&ino)
     }
@@ -152,7 +152,7 @@ impl Removal {
 
 impl Drop for Removal {
     fn drop(&mut self) {
-        // The thread ends when nobody can send any more.
+        // The thread ends when all senders are gone.
         self.queue.lock().take();
         self.threads.wait();
     }
@@ -170,7 +170,7 @@ impl Remover {
                     }
                 }
                 Job::Answer(done) => {
-                    // Whoever asked may have stopped waiting.
+                    // The caller may have stopped waiting.
                     let _nobody = done.send(());
                 }
             }

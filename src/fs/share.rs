@@ -12,7 +12,7 @@ use super::handles::OpenFile;
 use super::write::{end_of, fits_inline};
 use super::{Caller, Fs, FsError, Handle, WriteFlags};
 
-/// What came of an attempt to share bytes.
+/// The result of an attempt to share bytes.
 enum Shared {
     /// So many have a second file that points at them.
     Bytes(u64),
@@ -25,7 +25,7 @@ impl Fs {
     /// ends, or where a great many extents were involved (call again for the rest).
     ///
     /// The target points at the same bytes in the same stripes, holes included, so no data moves.
-    /// What fits into an inode's record, or is less than a block, is copied.
+    /// Content that fits into an inode's record, or is less than a block, is copied.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl Fs {
         let lock = self.locks.exclusive(&[from.ino, to.ino]);
         let mut source = self.inode(from.ino)?;
         check_regular(&source)?;
-        // What is known of in memory only would be a hole in the copy.
+        // Refused ranges that only memory knows would be holes in the copy.
         let source_end = source.size..source.size;
         if !self.mark_refused(&lock, from.ino, &mut source, &source_end)? {
             return Ok(None);

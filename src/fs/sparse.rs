@@ -12,12 +12,12 @@ use super::locks::Exclusive;
 use super::write::end_of;
 use super::{Allocation, Caller, Fs, FsError, Handle, SIZE_MAX, Whence};
 
-/// What is known of a file's data without its extents.
+/// The knowledge of a file's data without its extents.
 struct Map {
     ino: Ino,
     /// Bytes in its record.
     inline_len: u64,
-    /// What was refused of it, in order.
+    /// The refused ranges of it, in order.
     refused: Vec<Range<u64>>,
 }
 

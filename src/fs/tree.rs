@@ -19,7 +19,7 @@ const PAGES_KEPT: usize = 64;
 pub struct Entry {
     /// Where, from the root on, without a leading slash; the root itself is the empty path.
     pub path: Vec<u8>,
-    /// What.
+    /// The attributes of the entry.
     pub attr: Attr,
 }
 

@@ -1,9 +1,9 @@
 //! Cutting files off and making them longer.
 //!
-//! What lies behind the end of a file goes in one batch if it is little. If it is much, the first batch
-//! sets the size and leaves a mark, more batches remove the rest in the background, and the last takes
-//! the mark away. Nobody sees what is left meanwhile: reading ends at the end of the file, and before
-//! the file grows over it, it is taken out as far as the file will reach.
+//! If there is little behind the new end of a file, it goes in one batch. If there is much, the first batch sets the
+//! size and leaves a mark, more batches remove the rest in the background, and the last takes the mark away. The
+//! rest is invisible meanwhile, because reading ends at the end of the file. Before the file grows over it, it is
+//! removed as far as the file will reach.
 
 use std::ops::Range;
 

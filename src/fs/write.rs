@@ -160,8 +160,9 @@ impl Fs {
         Ok(Some(()))
     }
 
-    /// Puts into `edit` that `range` of a file holds `runs` and else nothing but what it held, which was
-    /// `spilled` from its record if it was there.
+    /// Puts into `edit` that `range` of a file holds `runs`. The rest of the file keeps what it held; data that was
+    /// in its
+    /// record is `spilled`.
     pub(super) fn put_runs(
         &self,
         lock: &Exclusive<'_>,

@@ -17,7 +17,7 @@ pub(super) const CAPABILITY: &[u8] = b"security.capability";
 /// Longest value, in bytes.
 const VALUE_MAX: usize = 64 << 10;
 
-/// Attributes of the superuser, of which nobody else learns.
+/// Attributes of the superuser, hidden from all other users.
 const TRUSTED: &[u8] = b"trusted.";
 
 /// Longest list of the names of one inode, in bytes: what `listxattr(2)` can return.
@@ -119,7 +119,7 @@ impl Fs {
         };
         let mut edit = Edit::default();
         match name {
-            // These may remove one instead: the list is counted anew by the next call.
+            // These may remove one instead: the next call counts the list again.
             acl::ACCESS => acl::set_access(&mut edit, caller, ino, &mut inode, value)?,
             acl::DEFAULT => acl::set_default(&mut edit, ino, &inode, value)?,
             _ => {

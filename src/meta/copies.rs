@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::{Meta, MetaError};
 use crate::format::MemberIndex;
 
-/// An index longer than this is not compacted: nobody can read it meanwhile.
+/// An index longer than this is not compacted, because it cannot be read meanwhile.
 const MAX_COMPACTED_BYTES: u64 = 1 << 30;
 
 /// An index is compacted if what was changed in it is worth this part of its length.
@@ -21,8 +21,8 @@ impl Meta {
         self.journal.is_none() || self.index.keep_reserve()
     }
 
-    /// Moves what the index holds together, so that space in it that came free is of use to others, if
-    /// enough was changed since that was last done. Says whether space came free.
+    /// Moves what the index holds together, so that its free space is of use to others. Does so only if enough was
+    /// changed since the last time. Says whether space came free.
     ///
     /// # Errors
     ///
@@ -114,8 +114,9 @@ impl Meta {
         self.index.leave(members);
     }
 
-    /// Does at most so many pieces of what copies of the index lack, or are to move, and waits for commits
-    /// that are in the way. Says whether there may be more to do.
+    /// Processes at most `pieces` pieces that copies of the index lack, or that are to move, and waits for commits in
+    /// the
+    /// way. Says whether there may be more to do.
     ///
     /// # Errors
     ///

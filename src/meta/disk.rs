@@ -11,7 +11,7 @@ use crate::store::{Buffer, Op, Pool, Store, StoreError};
 /// Memory kept for later use, in bytes: a few journal records.
 const POOL_BYTES: usize = 4 << 20;
 
-/// What one member answered.
+/// The answer of one member.
 pub(super) type Answer = (MemberIndex, Result<(), StoreError>);
 
 /// Operations on members. A member that fails one has been failed by the time it returns.

@@ -8,7 +8,7 @@ use super::{Key, MetaError, Value, VerifiedIndex};
 use crate::format::journal::{Life, StripeData};
 use crate::format::{Lsn, MemberIndex};
 
-/// How far an index has come.
+/// The position that an index has reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Position {
     /// The last journal record whose changes it holds.
@@ -17,11 +17,11 @@ pub(super) struct Position {
     pub(super) life: Life,
 }
 
-/// What an index takes in at once.
+/// The changes that an index takes in at once.
 pub(super) struct Commit<'a> {
     /// Changes in order of key; `None` is a deletion.
     pub(super) changes: Box<dyn Iterator<Item = (&'a Key, Option<&'a Value>)> + 'a>,
-    /// What the index has reached with them.
+    /// The position of the index with them.
     pub(super) position: Position,
     /// Stripe data to keep until a commit brings others; `None` keeps those that there are.
     pub(super) carried: Option<&'a [StripeData]>,
@@ -77,7 +77,7 @@ pub(super) trait Index: Send + Sync {
     /// what members have.
     fn survey(&self) -> Result<BTreeMap<MemberIndex, u64>, MetaError>;
 
-    /// Returns how many pages were found damaged or out of date by reading or comparing, and written anew, since it
+    /// Returns how many pages were found damaged or out of date by reading or comparing, and rewritten, since it
     /// was opened.
     fn mended_pages(&self) -> u64;
 
@@ -100,12 +100,12 @@ pub(super) trait Index: Send + Sync {
     /// Keeps back again what can be. Says whether all of it is.
     fn keep_reserve(&self) -> bool;
 
-    /// Moves what it holds together and gives the rest of its space back; nobody reads or commits
-    /// meanwhile. Says whether it has become shorter.
+    /// Moves what it holds together and gives the rest of its space back. The caller keeps others from reading and
+    /// committing meanwhile. Says whether it has become shorter.
     ///
     /// # Errors
     ///
-    /// [`MetaError::NoSpace`] if there is none even for that, or somebody reads for long.
+    /// [`MetaError::NoSpace`] if there is none even for that, or a reader takes long.
     fn compact(&self) -> Result<bool, MetaError>;
 
     /// Frees what it holds open. Every later call fails.
@@ -141,7 +141,7 @@ pub(super) trait Snapshot: Send + Sync {
     }
 }
 
-/// What looks at keys and their values one after the other, until it breaks.
+/// The visitor of keys and their values, one after the other, until it breaks.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
 /// A range of keys.

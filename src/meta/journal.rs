@@ -243,7 +243,8 @@ impl Journal {
         Ok(tail.files[tail.current].used)
     }
 
-    /// Writes and syncs on all live members, and returns those that acknowledged it. One that fails is left behind, and
+    /// Writes and syncs on all live members, and returns those that acknowledged it. One that fails is marked
+    /// missing, and
     /// so is one that has no space, if enough are left without it.
     fn write(
         &self,
@@ -265,7 +266,7 @@ impl Journal {
         let needed = self.disk.members().geometry().data_shards();
         if !full.is_empty() && written.len() < needed {
             self.void(&written, name, offset);
-            // Nobody has it, so it can be written again when there is space.
+            // No member has it, so it can be written again when there is space.
             return Err(MetaError::NoSpace);
         }
         let mut synced = Vec::with_capacity(written.len());
@@ -285,8 +286,9 @@ impl Journal {
         Ok(synced)
     }
 
-    /// Makes sure that nobody finds a record there: what is in it may reach the index by another way, with
-    /// newer changes, and must not come after them.
+    /// Makes sure that no reader finds a record there. Its content may reach the index by another way, with newer
+    /// changes,
+    /// and must not come after them.
     fn void(&self, members: &[MemberIndex], name: &Arc<str>, offset: u64) {
         let mut nothing = self.disk.buffer(BLOCK_SIZE);
         nothing.fill(0);
@@ -299,8 +301,9 @@ impl Journal {
         }
     }
 
-    /// Says whether what members hold of records that the index may lack is not the same on all of them.
-    /// One that cannot be read is left behind, or has a file that was cut short.
+    /// Says whether members hold different records among those that the index may lack. A member that cannot be read
+    /// is
+    /// marked missing, or has a file that was cut short.
     pub(super) fn differs(&self) -> bool {
         let tail = self.tail.lock();
         let mut files = tail.files.iter().zip(&self.names);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::{Batch, Key, Position, Value};
 
-/// What a change costs in memory besides its key and value: a node of the map, two reference counts.
+/// The memory that a change costs besides its key and value: a node of the map, two reference counts.
 const ENTRY_OVERHEAD_BYTES: usize = 128;
 
 /// A change of one key.
@@ -126,7 +126,7 @@ impl Pending {
 #[derive(Clone, Debug)]
 pub(super) struct Frozen {
     pub(super) layer: Arc<Layer>,
-    /// What the index will have reached with them.
+    /// The position of the index after them.
     pub(super) position: Position,
 }
 
@@ -300,7 +300,7 @@ impl Overlay {
         self.layers().map(Layer::bytes).sum()
     }
 
-    /// Returns about how much memory the changes take that nobody has taken yet.
+    /// Returns about how much memory the changes take that are still pending.
     pub(super) fn pending_bytes(&self) -> usize {
         self.pending.bytes + self.stripes.bytes
     }

@@ -16,14 +16,14 @@ const RESERVE_PART: u64 = 4;
 /// Space for the page of a change, and what that costs in the pages above it.
 const CHANGE_BYTES: u64 = 4096 + 512;
 
-/// What the index is to take in.
+/// The changes that the index is to take in.
 #[derive(Debug)]
 pub(super) struct Progress<'a> {
     /// Changes that are in the journal.
     pub(super) journaled: &'a Layer,
     /// Newer changes that are not: all of them at once or none.
     pub(super) units: &'a [(Key, Entry)],
-    /// What the index has reached with all of them.
+    /// The position of the index after all of them.
     pub(super) position: Position,
     /// Stripe data that it is to keep from then on.
     pub(super) carried: &'a [StripeData],

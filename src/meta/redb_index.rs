@@ -28,7 +28,7 @@ mod fall_back;
 
 pub use contained::is_panic_contained;
 
-/// What the index is for.
+/// The table of records.
 const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
 
 /// The position, under [`POSITION_KEY`].
@@ -39,7 +39,7 @@ const POSITION_KEY: &str = "position";
 /// `u64`, offset `u32` and the bytes.
 const CARRIED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("carried");
 
-/// How often, and after which pause, compaction is tried while somebody reads.
+/// The number of attempts at compaction while a reader is active, and the pause between them.
 const COMPACTION_TRIES: usize = 50;
 const READERS_PAUSE: Duration = Duration::from_millis(5);
 
@@ -49,8 +49,7 @@ pub(super) struct RedbIndex {
     db: RwLock<Option<Contained>>,
     mirror: Arc<Mirror>,
     cache_bytes: usize,
-    /// Held during a commit. Whoever meets an error while reading takes it to wait for the database
-    /// to be opened anew.
+    /// Held during a commit. A reader that meets an error takes it to wait for the database to be opened again.
     committing: Mutex<()>,
     /// Set when the database panics or finds its content wrong, until the copies were tried one by one.
     suspect: Arc<AtomicBool>,
@@ -188,7 +187,7 @@ impl RedbIndex {
         Err(DatabaseFailure::Busy)
     }
 
-    /// Has the database read all that it is made of from the copies, and verify it. Nobody reads meanwhile.
+    /// Has the database read all its pages from the copies, and verify them. No other reader is active meanwhile.
     fn read_everything(&self) -> Result<(), MetaError> {
         let mut db = self.db.write();
         self.replace_view(None);
@@ -347,7 +346,7 @@ impl Index for RedbIndex {
                 *self.position.lock() = commit.position;
                 let made = self.snapshot(self.db.read().as_ref());
                 // Until here the view of the commit before was as good: its changes are still in
-                // the overlay. What keeps the next from being made, those meet who read.
+                // the overlay. If the next view cannot be made, readers meet the error.
                 self.replace_view(made.ok());
                 Ok(())
             }

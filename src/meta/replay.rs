@@ -1,8 +1,9 @@
 //! Reading the journal after a crash.
 //!
-//! All members that may be trusted hold the same records at the same places, except for damage and
-//! for the newest one, which a crash may have left on some of them only. So the files are read as
-//! one: at each place, the record of any member that is intact.
+//! All members that may be trusted hold the same records at the same places, except for damage and the newest record.
+//! A crash may have left that one on some of them only. So the files are read as one: at each place, the record of
+//! any
+//! member that is intact.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use crate::format::{BLOCK_SIZE, Epoch, FormatError, Lsn, MemberIndex, Record, Se
 use crate::members::{Access, Members};
 use crate::store::Buffer;
 
-/// What the journal holds beyond the index.
+/// The changes that the journal holds beyond the index.
 #[derive(Debug, Default)]
 pub(super) struct Replayed {
     pub(super) changes: Layer,
@@ -60,8 +61,8 @@ pub(super) fn adopt(
     pieces::bring_in(index, &progress)
 }
 
-/// Returns the change that names the members which were found to be from an earlier time, if there are any.
-/// Once the journal is written anew, nothing else tells that of those that lack its newest records.
+/// Returns the change that names the members which were found to be stale, if there are any. Once the journal is
+/// rewritten, nothing else tells that of those that lack its newest records.
 fn doubts(
     index: &RedbIndex,
     changes: &Layer,
@@ -83,7 +84,7 @@ fn doubts(
     let last = found.map(|value| Scrub::decode(&value)).transpose();
     let last = last.map_err(MetaError::poisoned)?.unwrap_or_default();
     let named = last.named().chain(put_back.into_keys());
-    // What it has verified it has not verified of these.
+    // The scrub's progress does not cover these members.
     let anew = Scrub {
         segment: SegmentId(0),
         offset: 0,
@@ -159,9 +160,8 @@ pub(super) fn replay(disk: &Arc<Disk>, position: Position) -> Result<Replayed, M
     Ok(replayed)
 }
 
-/// Says whether a member has none of the newest records, although it should: it was put back from an earlier
-/// time. One that came or returned after them has no records at all, and is up to date only in an epoch after
-/// theirs.
+/// Says whether a member has none of the newest records, although it should: it is a stale copy. One that came or
+/// returned after them has no records at all, and is up to date only in an epoch after theirs.
 fn is_behind(member: MemberIndex, tapes: &[Tape], newest: &[Mark<'_>]) -> bool {
     let has_newest = |mark: &Mark<'_>| {
         let placed = mark.tape.read_from(member, mark.offset);

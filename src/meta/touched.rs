@@ -1,4 +1,4 @@
-//! Which groups of keys were changed since somebody asked.
+//! The groups of keys that were changed since the last query.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -13,7 +13,7 @@ const MOST_GROUPS: usize = 1 << 17;
 /// Says to which group a key belongs, if to any.
 pub type GroupOf = fn(&[u8]) -> Option<u64>;
 
-/// Remembers which groups were changed. Nothing is, until somebody says what a group is.
+/// Remembers which groups were changed. It remembers nothing until it is told how keys form groups.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     group_of: OnceLock<GroupOf>,
@@ -39,7 +39,7 @@ impl Touched {
         groups
     }
 
-    /// Notes that groups were changed, after that has become visible: whoever asks in between is told later.
+    /// Notes that groups were changed, after that has become visible: a query in between learns of it later.
     pub(super) fn note(&self, groups: &[u64]) {
         if groups.is_empty() {
             return;

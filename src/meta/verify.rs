@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use super::{Meta, MetaError};
 use crate::format::MemberIndex;
 
-/// What verifying a piece of the copies of the index came to.
+/// The result of verifying a piece of the copies of the index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifiedIndex {
     /// The page to go on with.
     pub next: u64,
     /// Pages and heads of copies that were damaged or out of date, and are right now, durably.
     pub repaired: u64,
-    /// How many of these each member had; a copy that was cut short is one.
+    /// The number of these that each member had; a copy that was cut short counts as one.
     pub found: BTreeMap<MemberIndex, u64>,
     /// Pages that are damaged on every copy. They need not hold anything that is used.
     pub damaged: u64,
@@ -41,8 +41,8 @@ impl Meta {
         verified.map_err(|error| self.poisoned_by(error))
     }
 
-    /// Returns how many pages of copies of the index were found damaged or out of date by reading or comparing, and
-    /// written anew, since it was opened.
+    /// Returns how many pages of copies of the index were rewritten since it was opened, because reading or comparing
+    /// found them damaged or out of date.
     #[must_use]
     pub fn mended_index_pages(&self) -> u64 {
         self.index.mended_pages()

@@ -14,7 +14,7 @@ use super::{Key, MetaError, Value};
 const WINDOW: std::ops::RangeInclusive<usize> = 16..=4096;
 
 /// Records of the index that are visited through one view of it: an index is compacted only while
-/// nobody holds one.
+/// no view is held.
 const STRETCH: usize = 4096;
 
 /// Returns a key's newest value.

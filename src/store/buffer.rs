@@ -1,8 +1,8 @@
 //! Page-aligned memory for I/O, lent from a pool and returned on drop.
 //!
-//! The first touch of fresh memory costs more than the I/O that it is for, so buffers are kept and
-//! lent again. Sizes come in classes, four to each doubling, so that a returned buffer fits many
-//! later requests and at most a fifth of it lies idle.
+//! The first touch of fresh memory costs more than the I/O that it is for, so buffers are kept and lent again. Sizes
+//! come in classes, four to each doubling. So a returned buffer fits many later requests, and at most a fifth of it
+//! lies idle.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -43,15 +43,16 @@ struct Shelf {
 }
 
 impl Pool {
-    /// Makes a pool that keeps at most `limit_bytes` of memory that nobody uses. What is lent out
-    /// is not counted: bounding that is up to the borrowers.
+    /// Makes a pool that keeps at most `limit_bytes` of unused memory. Lent memory is not counted:
+    /// bounding that is up to the borrowers.
     #[must_use]
     pub fn new(limit_bytes: usize) -> Self {
         Self::pinned(limit_bytes, None)
     }
 
-    /// Makes a pool like [`Pool::new`] that has the memory of large buffers pinned when it is first lent,
-    /// and for as long as the pool keeps it.
+    /// Makes a pool like [`Pool::new`] that has the memory of large buffers pinned. It is pinned when it is first
+    /// lent, and
+    /// stays so as long as the pool keeps it.
     #[must_use]
     pub fn pinned(limit_bytes: usize, pinner: Option<Arc<dyn Pinner>>) -> Self {
         Self {
@@ -236,7 +237,7 @@ impl Drop for Buffer {
 mod tests {
     use super::*;
 
-    /// Knows what is pinned, and refuses to pin or to let go while it is told to.
+    /// Records what is pinned, and refuses to pin or to unpin while it is told to.
     #[derive(Clone, Debug, Default)]
     struct Notes(Arc<Noted>);
 

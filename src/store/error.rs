@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::dir::holders::HELD_UP;
 
-/// What went wrong, in the classes that callers act upon.
+/// The class of a failure, as callers distinguish them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StoreErrorKind {
     /// The file is not there.
@@ -34,8 +34,7 @@ pub enum StoreErrorKind {
     Gone,
     /// The operation did not answer within the timeout. It may still take effect later.
     Hung,
-    /// The operation did not answer in a moment, and whoever asked for it goes on without it. It may still
-    /// take effect later.
+    /// The operation did not answer in a moment, and its caller goes on without it. It may still take effect later.
     Slow,
     /// The power of a simulated machine is off: nothing has an effect any more.
     PowerCut,
@@ -120,7 +119,7 @@ impl StoreError {
         Self::new(StoreErrorKind::Slow, label, action, name, source)
     }
 
-    /// Somebody else has the directory; who, if that is known.
+    /// Another process has the directory; `holder` names it, if it is known.
     #[must_use]
     pub fn in_use(label: impl Into<String>, holder: Option<String>) -> Self {
         let source = match holder {
@@ -184,9 +183,10 @@ impl StoreError {
 
     /// Returns whether the member itself must be held to have failed.
     ///
-    /// False for what a healthy directory answers too: a file that is absent, not its own, too short or there
-    /// already, no space, a lock held elsewhere, a name that no store takes, no answer in a moment, and
-    /// want on our side.
+    /// False for what a healthy directory answers too. These are: a file that is absent, not its own, too short or
+    /// there
+    /// already; no space; a lock held elsewhere; a name that no store takes; no answer in a moment; and a shortage on
+    /// our side.
     #[must_use]
     pub fn is_member_failure(&self) -> bool {
         match self.kind {

@@ -50,9 +50,9 @@ struct State {
     capacity_bytes: u64,
     /// Counts power cuts and replacements: stores opened before the last one are dead.
     generation: u64,
-    /// What dead stores answer.
+    /// The answer of dead stores.
     dead: StoreErrorKind,
-    /// Who holds the lock.
+    /// The holders of the lock.
     locks: Vec<Hold>,
     failing: Option<StoreErrorKind>,
     /// True if files take their space when they are made.
@@ -68,7 +68,7 @@ impl State {
         self.capacity_bytes.saturating_sub(self.used_bytes())
     }
 
-    /// What a sync of a directory does: its removals cannot be undone any more.
+    /// The effect of a sync on a directory: its removals cannot be undone any more.
     fn settle_removals(&mut self, dir: &str) {
         self.removed.retain(|(name, _)| dir_of(name) != dir);
     }
@@ -191,12 +191,12 @@ impl MemDisk {
         self.shared.lock().failing = kind;
     }
 
-    /// Changes the size of the disk. What is on it stays, even if that is more.
+    /// Changes the size of the disk. Its content stays, even if that is more.
     pub fn set_capacity(&self, capacity_bytes: u64) {
         self.shared.lock().capacity_bytes = capacity_bytes;
     }
 
-    /// Changes bytes of a file, synced and unsynced, as failing hardware would: nobody is told.
+    /// Changes bytes of a file, synced and unsynced, as failing hardware would: without any notice.
     /// Returns whether the file is there and covers the range.
     pub fn corrupt(&self, name: &str, offset: u64, change: impl Fn(&mut [u8]), len: usize) -> bool {
         let mut state = self.shared.lock();

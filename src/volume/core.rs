@@ -1,4 +1,4 @@
-//! What the threads of a volume share.
+//! The state that the threads of a volume share.
 
 use std::collections::HashMap;
 use std::io;
@@ -29,7 +29,7 @@ use crate::workers::{Threads, Workers};
 /// The most stripes that are in memory at a time.
 const MAX_BUFFERS: usize = 16;
 
-/// What the threads of a volume share.
+/// The state that the threads of a volume share.
 pub(crate) struct Core {
     pub(super) members: Arc<Members>,
     pub(super) catalog: Arc<dyn Catalog>,
@@ -47,7 +47,7 @@ pub(crate) struct Core {
     pub(super) pins: Pins,
     /// Where parts of shards were decoded lately.
     pub(super) partly_decoded: PartlyDecoded,
-    /// What was said of damage.
+    /// The rate limiter for messages about damage.
     pub(super) damage: Damage,
     pub(super) undecodable: Undecodable,
     /// Which segment files there were when the members were asked last.
@@ -138,8 +138,10 @@ impl Core {
             .accelerator(self.accelerator.as_deref())
     }
 
-    /// Has something computed, and done again on the CPU if it `is_right` not: checksums know what is, and a
-    /// device may be wrong. Whoever was is not trusted any more. Returns whether it is right in the end.
+    /// Runs `compute`, and repeats it on the CPU if `is_right` rejects the result, because a device may be wrong
+    /// while
+    /// checksums are right. A device that was wrong is not trusted any more. Returns whether the result is right in
+    /// the end.
     ///
     /// # Errors
     ///

@@ -10,7 +10,7 @@ use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};
 use crate::members::Members;
 use crate::store::Op;
 
-/// A shard that was written but did not become durable: to whoever records stripes, it is missing.
+/// A shard that was written but did not become durable: for the records of stripes, it is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostShard {
     /// The stripe.
@@ -34,7 +34,7 @@ pub(crate) struct Dirty {
     /// Shards that are lost, but are to be reported by a later sync.
     lost: Mutex<Vec<LostShard>>,
     /// Held through a sync: a second one must not return while files that it would have found are
-    /// still being synced by the first. Nobody else ever waits for it.
+    /// still being synced by the first. No other operation ever waits for it.
     syncing: Mutex<()>,
 }
 
@@ -51,7 +51,7 @@ impl Dirty {
         }
     }
 
-    /// Notes that a block was mended, which must become durable but whose loss loses nothing.
+    /// Notes that a block was repaired, which must become durable but whose loss loses nothing.
     pub(crate) fn touch(&self, segment: &SegmentHandle, member: MemberIndex) {
         self.files.lock().touch(member, segment);
     }
@@ -64,7 +64,7 @@ impl Dirty {
     /// Makes everything durable that was noted before the call, on all members at once.
     ///
     /// Returns the shards that did not become so: those on members that failed, now or since they
-    /// were written, and those that were put back.
+    /// were written, and those that were returned to the list.
     pub(crate) fn sync(&self, members: &Members) -> Vec<LostShard> {
         let _syncing = self.syncing.lock();
         let files = std::mem::take(&mut *self.files.lock());

@@ -69,7 +69,7 @@ pub enum VolumeError {
         written: usize,
         /// Shards that decoding needs.
         needed: usize,
-        /// What the last member answered that failed.
+        /// The answer of the last member that failed.
         #[source]
         source: Option<StoreError>,
     },
@@ -87,7 +87,7 @@ pub enum VolumeError {
     NotRecorded {
         /// The stripe.
         stripe: StripeId,
-        /// What the layer above answered.
+        /// The answer of the layer above.
         source: CatalogError,
     },
 
@@ -96,7 +96,7 @@ pub enum VolumeError {
     SegmentNotRecorded {
         /// The segment.
         segment: SegmentId,
-        /// What the layer above answered.
+        /// The answer of the layer above.
         source: CatalogError,
     },
 
@@ -116,7 +116,7 @@ pub enum VolumeError {
     Catalog {
         /// The stripe.
         stripe: StripeId,
-        /// What the layer above answered.
+        /// The answer of the layer above.
         source: CatalogError,
     },
 

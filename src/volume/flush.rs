@@ -1,14 +1,15 @@
 //! From a sealed stripe to shards on members and records in the catalog.
 //!
-//! 1. Cut the payload into data shards; encode parity and take the checksums of all blocks in one pass
-//!    over them, on the threads that the whole daemon shares for computing. Where devices do that, several
-//!    stripes that wait are encoded by one call, and then wait to be written, by any thread.
+//! 1. Cut the payload into data shards. Encode parity and take the checksums of all blocks in one pass over them, on
+//!    the
+//!    threads that the whole daemon shares for computing. Where devices do that, several stripes that wait are
+//!    encoded by one call, and then wait to be written, by any thread.
 //! 2. Take the reserved place; write all shards to their members at once.
 //! 3. If members failed meanwhile and others can take their place, write the stripe again elsewhere:
 //!    a place is never written twice, so nothing of the first attempt can be mistaken for it.
-//! 4. Note what is to be synced, then hand the records to the catalog: in this order, so that
-//!    whoever takes the records finds the shards among what is to be synced. What a sync in between
-//!    finds lost waits for the records, and is reported by the next sync.
+//! 4. Note what is to be synced, then hand the records to the catalog. In this order, a sync that takes the
+//!    records finds the shards among what is to be synced. Shards that a sync in between finds lost wait for the
+//!    records, and are reported by the next sync.
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ pub(crate) struct Encoded {
     sums: Vec<(ShardIndex, ShardSums)>,
 }
 
-/// What a stripe is encoded to.
+/// The encoded form of a stripe.
 struct Draft<'s> {
     sealed: &'s Sealed,
     height: usize,
@@ -48,7 +49,7 @@ struct Draft<'s> {
 /// Data, parity and checksums.
 type Parts<'d> = (Vec<&'d [u8]>, Vec<&'d mut [u8]>, Vec<&'d mut [u32]>);
 
-/// What became of one attempt to write a stripe.
+/// The result of one attempt to write a stripe.
 struct Attempt {
     place: Allocated,
     rotation: u8,
@@ -111,7 +112,7 @@ impl Core {
             let offer = pass.encoding(data, rows, lists);
             offer.ok()
         });
-        // Whoever flushes one that is refused is told why.
+        // The thread that flushes a refused one reports the reason.
         let offers: Option<Vec<Offer<'_, '_>>> = offers.collect();
         let are_encoded = offers.map(|mut offers| Offer::compute_all(&mut offers));
         if are_encoded.is_some() {
@@ -370,8 +371,8 @@ impl Core {
         Ok(())
     }
 
-    /// Returns how far to rotate a stripe: by one slot more than the stripe before, so that parity is
-    /// spread evenly, but where slots cannot be written, so that implied shards fall on them.
+    /// Returns how far to rotate a stripe: by one slot more than the stripe before, so that parity is spread evenly.
+    /// Where slots cannot be written, the rotation makes implied shards fall on them.
     fn rotation(&self, encoded: &Encoded, segment: &SegmentHandle, live: &[MemberIndex]) -> u8 {
         let total = self.codec.geometry().total_shards();
         let usual = usize::try_from(encoded.stripe.0 % total as u64).unwrap_or(0);

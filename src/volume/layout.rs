@@ -66,7 +66,7 @@ pub(crate) fn shards(segment: &Segment) -> impl Iterator<Item = ShardIndex> + us
     (0..segment.data_shards.saturating_add(segment.parity_shards)).map(ShardIndex)
 }
 
-/// How many of a stripe's shards exist and how many of them can be read.
+/// The number of a stripe's shards that exist, and of those that can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tally {
     /// Shards that exist: all but the implied ones.

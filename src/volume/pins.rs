@@ -1,7 +1,8 @@
 //! Pins: a reader's word that it may still use what it looked up.
 //!
-//! Every pin has a ticket, counted up. Whoever takes something out of the index notes the next
-//! ticket and frees the thing once no older pin is left: whoever looks it up later cannot find it.
+//! Every pin has a ticket, counted up. A thread that takes something out of the index notes the next ticket, and
+//! frees
+//! the thing once no older pin is left, because later look-ups cannot find it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use parking_lot::Mutex;
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// How many pins are held, by ticket. Pins taken while nobody noted a ticket share one.
+    /// The number of pins held, by ticket. Pins share a ticket if no thread noted one in between.
     held: BTreeMap<u64, usize>,
 }
 

@@ -1,5 +1,5 @@
-//! What is to be said, and what was just now: a reader can meet the same a thousand times, and a whole member can be
-//! wrong.
+//! Rate limiter for repeated log messages: a reader can meet the same damage a thousand times, and a whole member can
+//! be wrong.
 
 use std::hash::Hash;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ const MOST_REMEMBERED: usize = 4096;
 /// Things that are said in a [`SPAN`].
 const MOST_SAID: u32 = 50;
 
-/// How long no more than [`MOST_SAID`] things are said.
+/// The time within which at most [`MOST_SAID`] messages are logged.
 const SPAN: Duration = Duration::from_secs(60);
 
 /// Has each thing said once, or once in a while, and not too many of them.
@@ -58,8 +58,9 @@ impl<T: Hash + Eq> Said<T> {
         }
     }
 
-    /// Returns how many things were not said since the last that was, if this one is to be said. What was said
-    /// before is none of them.
+    /// Returns how many messages were suppressed since the last one, if this one is to be logged. Repetitions of a
+    /// known
+    /// message do not count.
     pub fn is_to_be_said(&self, thing: T, now: Instant) -> Option<u64> {
         let mut state = self.state.lock();
         let is_known = state.said.get(&thing).is_some_and(|said| {

@@ -1,4 +1,4 @@
-//! Putting segment files in order after a mount: what a crash or an absence left behind goes.
+//! Putting segment files in order after a mount: remnants of a crash or an absence go.
 
 use super::{Census, Core, VolumeError};
 use crate::format::{MemberIndex, SegmentId, files};

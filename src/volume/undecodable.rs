@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::format::StripeId;
 
-/// The most stripes that are remembered: a few megabytes. Whoever asks is told if there were more.
+/// The most stripes that are remembered: a few megabytes. Callers can tell if there were more.
 const MOST: usize = 1 << 15;
 
 /// Stripes of which something could not be decoded, because too few of their shards were right: which
@@ -147,7 +147,7 @@ mod tests {
         assert!(undecodable.is_cut());
         assert_eq!(undecodable.all().len(), MOST);
         assert_eq!(undecodable.changes(), most + 1);
-        // Whoever did not see all of it knows nothing of the rest.
+        // A pass that did not see all of it knows nothing of the rest.
         undecodable.end_looking();
         assert!(undecodable.is_cut());
         undecodable.begin_to_look();

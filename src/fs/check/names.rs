@@ -10,7 +10,7 @@ use super::super::names::FIRST_COOKIE;
 use super::super::{FsError, read_inode};
 use super::{Check, Cursor, FindingKind};
 
-/// What the entries of one directory come to.
+/// The totals of the entries of one directory.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entries {
     count: u64,
@@ -27,7 +27,7 @@ struct Home {
     is_recorded: bool,
 }
 
-/// What all names come to.
+/// The totals of all names.
 #[derive(Default)]
 pub(super) struct Names {
     /// Names of each inode.

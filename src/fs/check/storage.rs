@@ -71,7 +71,7 @@ fn check_extent(check: &mut Check<'_>, file: &mut Current, run: &Run) -> Result<
     check.report.bytes += run.len;
     let ino = Some(file.ino);
     let Ok(inode) = &file.inode else {
-        // Whatever it was, its bytes may yet be of use.
+        // The bytes may yet be of use, whatever the file was.
         return Ok(());
     };
     let file_record = inode.as_ref();
@@ -120,7 +120,7 @@ fn check_stripe_of(check: &mut Check<'_>, ino: Ino, run: &Run) -> Result<(), FsE
     let reaches = if let Some(stripe) = stripe(check, run.stripe)? {
         end <= u64::from(stripe.payload_len)
     } else {
-        // What the journal holds of a stripe that was never flushed has no record yet.
+        // A stripe that is in the journal and was never flushed has no record yet.
         let mut byte = [0];
         let read = check
             .pipeline
@@ -258,7 +258,7 @@ pub(super) fn file_of(pipeline: &Pipeline, member: MemberIndex, segment: Segment
     format!("{directory}/{}", files::segment(segment))
 }
 
-/// Checks that the segment files on the members at hand reach as far as the shards written to them.
+/// Checks that the segment files on the online members reach as far as the shards written to them.
 pub(super) fn check_files(check: &mut Check<'_>) -> Result<(), FsError> {
     for missing in check.pipeline.missing_shards()? {
         let kind = FindingKind::ShardsMissing {
@@ -271,7 +271,7 @@ pub(super) fn check_files(check: &mut Check<'_>) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Checks that the index has all its copies, or as many as there are members at hand.
+/// Checks that the index has all its copies, or as many as there are online members.
 pub(super) fn check_copies(check: &mut Check<'_>) -> Result<(), FsError> {
     let pipeline = check.pipeline;
     let at_hand = pipeline.members().live().len();

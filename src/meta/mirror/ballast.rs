@@ -1,7 +1,8 @@
 //! Space that is kept back beside every copy, for commits that find no other.
 //!
-//! A file of some megabytes that holds nothing: removing it is all that it takes to have that space. So a volume that is full, whoever filled it, can
-//! still take in the journal, and be freed by deleting.
+//! The ballast is a file of some megabytes that holds nothing: removing it is enough to have that space. So a volume
+//! that
+//! is full, for any reason, can still take in the journal, and be freed by deleting.
 
 use std::sync::Arc;
 
@@ -66,7 +67,7 @@ impl Mirror {
         if matches!(self.disk.len(member, &name()), Ok(Some(len)) if len == size) {
             return true;
         }
-        // What is left of another size makes room for this one.
+        // A remaining ballast of another size makes room for this one.
         self.remove_ballast(member);
         if self.disk.free_bytes(member).unwrap_or(0) < size {
             return false;

@@ -18,13 +18,13 @@ use crate::store::Buffer;
 /// Pages compared in one go: 1 MiB.
 pub(super) const PIECE_PAGES: u64 = (1 << 20) / PAGE_BYTES as u64;
 
-/// What the copies have of a stretch of pages.
+/// The state of a stretch of pages on the copies.
 pub(super) struct Compared {
     /// The newest intact frame of each page that has one: its sequence and the page.
     pub(super) newest: BTreeMap<u64, (u64, Page)>,
     /// Frames that are damaged, or older than the newest of the same page.
     pub(super) behind: Vec<(MemberIndex, u64)>,
-    /// How many pages were written, and are damaged on every copy.
+    /// The number of pages that were written, and are damaged on every copy.
     pub(super) damaged: u64,
 }
 

@@ -1,4 +1,4 @@
-//! How long the copies' files are.
+//! The lengths of the copies' files.
 
 use std::io;
 
@@ -67,7 +67,7 @@ impl Mirror {
             .map(|copy| copy.member)
             .collect();
         let cut = |member: MemberIndex| {
-            // First: whoever reads there knows that the end has moved.
+            // First, so that readers of that range know that the end has moved.
             self.note_len(member, len);
             let cut = match self.disk.truncate(member, &self.name, len) {
                 Err(error) if error.kind() == StoreErrorKind::NoSpace => {

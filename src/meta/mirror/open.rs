@@ -177,7 +177,7 @@ impl Mirror {
     }
 
     fn begin_under(&self, io: &mut Io) -> io::Result<()> {
-        // What a killed daemon wrote was read, but may not be durable, and the head before it is
+        // The writes of a killed daemon were read, but may not be durable, and the head before them is
         // overwritten next.
         self.sync_files(io)?;
         io.sequence = io.sequence.max(self.cut_off.end);
@@ -189,7 +189,7 @@ impl Mirror {
 }
 
 /// Says whether a copy is as good as the one with the newest head: named by that head, and no older
-/// than what was durable on all copies that it names. An older one was put back from an earlier time.
+/// than what was durable on all copies that it names. An older one is stale.
 fn counts(found: &Found, newest: &Head) -> bool {
     let Found { copy, head } = found;
     if !newest.copies.contains(&copy.member) {

@@ -192,8 +192,8 @@ impl Mirror {
         })
     }
 
-    /// Writes a page over its damaged frame on one member, if nobody else is writing just now; if
-    /// somebody is, the next reader will.
+    /// Writes a page over its damaged frame on one member, unless another thread is writing just now; then the next
+    /// reader will do it.
     fn mend(&self, member: MemberIndex, page: u64, intact: Frame<'_>) {
         if !matches!(self.writes_through(), Ok(true)) {
             return;
@@ -212,7 +212,7 @@ impl Mirror {
         }
     }
 
-    /// Says once of each member that its copy is being mended: there may be millions of pages.
+    /// Logs once for each member that its copy is being repaired: there may be millions of pages.
     pub(super) fn note_mended(&self, member: MemberIndex, page: u64) {
         if self.mended.lock().insert(member) {
             log::warn!(
@@ -239,7 +239,7 @@ impl Mirror {
         self.mended_pages.fetch_add(pages as u64, Ordering::Relaxed);
     }
 
-    /// Returns how many pages were written anew since the mount, beside those that a scrub repaired.
+    /// Returns how many pages were rewritten since the mount, besides those that a scrub repaired.
     pub(in crate::meta) fn mended_pages(&self) -> u64 {
         self.mended_pages.load(Ordering::Relaxed)
     }

@@ -12,7 +12,7 @@ use crate::store::StoreError;
 /// Pages copied in one go: 2 MiB.
 const PIECE_PAGES: u64 = (2 << 20) / PAGE_BYTES as u64;
 
-/// Members that could take no copy are asked again after nobody was found so many times.
+/// The number of rounds without a usable member after which members that could take no copy are asked again.
 pub(in crate::meta) const VAIN_ROUNDS: u32 = 32;
 
 /// A member that is being given a copy. Pages written meanwhile go to it as well.

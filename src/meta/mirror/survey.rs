@@ -43,7 +43,7 @@ impl PageSet {
     }
 }
 
-/// What one copy has in its head slots: an intact head of this volume, or why there is none.
+/// The content of one copy's head slots: an intact head of this volume, or why there is none.
 struct Slots {
     member: MemberIndex,
     slots: Vec<Result<Head, Absence>>,
@@ -85,7 +85,7 @@ impl Mirror {
         Ok(wrong)
     }
 
-    /// Notes that the database read a page from the copies, if somebody wants to know.
+    /// Notes that the database read a page from the copies, if a survey is in progress.
     pub(super) fn note_read(&self, pages: &[u64]) {
         if let Some(walked) = &mut *self.walked.lock() {
             for page in pages {
@@ -137,7 +137,7 @@ impl Mirror {
             Ok(head) if head.volume == self.volume => Ok(head),
             Ok(_) => Err(Absence::Foreign),
             Err(_) if slot.iter().all(|byte| *byte == 0) => Err(Absence::Empty),
-            // What is cut off within the first sector leaves this sector as it was.
+            // A write that is cut off within the first sector leaves this sector as it was.
             Err(FormatError::Magic { .. }) if slot[..8] != [0; 8] => Err(Absence::Foreign),
             Err(_) => Err(Absence::Torn),
         };

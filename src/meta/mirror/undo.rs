@@ -7,9 +7,8 @@ use super::{Io, Mirror};
 use crate::format::MemberIndex;
 
 impl Mirror {
-    /// Goes back to what is durable, after the members had no space for what the database wrote
-    /// since, and writes nothing more. The database has been closed before; opened anew, it can be
-    /// read.
+    /// Goes back to what is durable, after the members had no space for what the database wrote since, and writes
+    /// nothing more. The database has been closed before; once opened again, it can be read.
     pub(in crate::meta) fn suspend(&self) {
         self.suspend_under(&self.io.lock());
     }
@@ -25,7 +24,7 @@ impl Mirror {
     pub(in crate::meta) fn reset(&self) -> io::Result<()> {
         let mut io = self.io.lock();
         self.suspend_under(&io);
-        // What was written since the last durable head is given up.
+        // All writes since the last durable head are given up.
         io.unsynced = false;
         if io.head_in_doubt {
             // It must be gone before pages that it names are used again.
@@ -66,7 +65,7 @@ impl Mirror {
         self.remove_ballast(member);
     }
 
-    /// Makes sure that nobody ever takes what lies on a member for a copy; needs no space there.
+    /// Makes sure that the data on a member is never taken for a copy; needs no space there.
     pub(super) fn wipe(&self, member: MemberIndex) {
         if matches!(self.disk.len(member, &self.name), Ok(None)) {
             return;

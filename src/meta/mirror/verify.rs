@@ -80,7 +80,7 @@ impl Mirror {
         short
     }
 
-    /// Reads both heads of each copy. If one is damaged or out of date, all are written anew, in both
+    /// Reads both heads of each copy. If one is damaged or out of date, all are rewritten, in both
     /// slots. Returns how many of each copy were wrong.
     fn verify_heads(&self, io: &mut Io) -> io::Result<Vec<(MemberIndex, u64)>> {
         let copies = self.copies.read().clone();
@@ -99,7 +99,7 @@ impl Mirror {
 
     fn wrong_heads(&self, io: &Io, copy: Copied) -> u64 {
         let Ok(bytes) = self.disk.read(copy.member, &self.name, 0, 2 * HEAD_BYTES) else {
-            // It is left behind by now, or its file is gone.
+            // Its member is marked missing by now, or its file is gone.
             return 0;
         };
         let slots = bytes.as_chunks::<HEAD_BYTES>().0.iter().zip(0u8..);

@@ -1,7 +1,8 @@
 //! Continuing with the copies of the index that are sound, after the database failed on its content.
 //!
-//! The copies are equal as long as no one changes them from outside. Checksums do not tell which of two different copies
-//! is right, and a higher sequence does not either, since all of that can be made. The database's own checksums reach
+//! The copies are equal as long as no one changes them from outside. Checksums do not tell which of two different
+//! copies is right. A higher sequence does not either, because all of that can be forged. The database's own
+//! checksums reach
 //! from its header to every page, so a copy counts as sound if all of it can be read alone and these are right.
 
 use std::sync::Arc;
@@ -90,7 +91,7 @@ impl RedbIndex {
             log::warn!("{path}: this copy of the index is damaged: {error}");
         }
         if sound.is_empty() {
-            // What it is not needed for can still be read.
+            // Operations that do not need it can still read.
             *db = self.open_again().ok();
             let copies = damaged
                 .iter()
@@ -115,9 +116,10 @@ impl RedbIndex {
 
     /// Takes those copies out whose positions the journal contradicts, unless it contradicts all.
     ///
-    /// Where it continues several, those count from which on it has the most records: changes that a copy has already
-    /// do no harm when they are made again, and a position that is too high would lose what was acknowledged. Among
-    /// copies of one position the first counts, whose head is the newest: nothing tells a forged one then.
+    /// If the journal continues several, it counts the copies from which on it has the most records. Making changes
+    /// again that
+    /// a copy already has does no harm; a position that is too high would lose acknowledged changes. Among copies
+    /// of one position the first counts, whose head is the newest: nothing tells a forged one then.
     fn leave_contradicted(&self, sound: &mut Vec<(MemberIndex, Position)>) -> Vec<MemberIndex> {
         let is_one = |pair: &[(_, Position)]| pair[0].1 == pair[1].1;
         // Later on, the journal is that of this mount.

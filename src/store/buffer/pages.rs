@@ -18,14 +18,15 @@ use crate::store::ALIGNMENT;
 /// Bytes between mappings.
 const GAP: usize = ALIGNMENT;
 
-/// An owned private mapping of `len` bytes, readable and writable. A page behind it belongs to it and is
-/// never touched: where two mappings adjoined, bytes of both might be taken for one run, and a device that
-/// knows both refuses to copy what lies in two of them.
+/// An owned private mapping of `len` bytes, readable and writable. A page behind it belongs to it and is never
+/// touched,
+/// because bytes of two adjoining mappings might be taken for one run, and a device that knows both refuses to copy
+/// across them.
 #[derive(Debug)]
 pub(super) struct Pages {
     start: NonNull<u8>,
     len: usize,
-    /// Who pinned it, if anyone did.
+    /// The pinner that pinned it, if any did.
     pinned_by: Option<Arc<dyn Unpinner>>,
 }
 
@@ -94,7 +95,7 @@ impl Drop for Pages {
         if let Some(pinner) = self.pinned_by.take()
             && !pinner.unpin(self.bytes_mut())
         {
-            // Whoever got these addresses next would share them with a device that knows other pages there.
+            // The next owner of these addresses would share them with a device that knows other pages there.
             return;
         }
         // SAFETY: exactly this range was mapped by `map`, and every reference into it borrowed

@@ -1,4 +1,4 @@
-//! What a pool needs of a device that reads and writes memory by itself, without knowing any.
+//! The interface of a device that reads and writes memory by itself, as far as a pool needs it.
 
 use std::fmt;
 use std::sync::Arc;

@@ -30,7 +30,7 @@ pub(super) const MOST: usize = 96;
 /// Fewest files that one directory keeps open, however many directories there are.
 const FEWEST: usize = 4;
 
-/// How many directories share the descriptors that this process may have.
+/// The number of directories that share the descriptors that this process may have.
 static SHARERS: AtomicUsize = AtomicUsize::new(0);
 
 /// Descriptors by file name, the least recently used closed first. A descriptor in use stays open
@@ -104,7 +104,7 @@ impl Handles {
         drop(displaced);
     }
 
-    /// Closes everything that nobody uses.
+    /// Closes every file that is not in use.
     pub(super) fn clear(&self) {
         let mut state = self.state.lock();
         let files = std::mem::replace(&mut state.files, LruCache::unbounded());

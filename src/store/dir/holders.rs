@@ -1,4 +1,4 @@
-//! Who has a file locked: `/proc/locks`; and whether that is a process that cannot end.
+//! The processes that have a file locked (`/proc/locks`), and whether they can end.
 
 use std::fs;
 use std::os::fd::AsFd;

@@ -17,10 +17,10 @@ use crate::format::files;
 use crate::store::name::Name;
 use crate::store::{Hold, StoreError, StoreLock};
 
-/// How long to wait for a lock: a killed process keeps its locks until all of it is cleared away.
+/// The time to wait for a lock: a killed process keeps its locks until all of it is cleared away.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long to wait between two tries to take a lock.
+/// The time to wait between two tries to take a lock.
 pub(super) const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Mode bits that let others than the owner do anything.

@@ -28,7 +28,7 @@ pub(super) struct Tree {
     durable: Mutex<HashSet<String>>,
 }
 
-/// What is where a directory was opened.
+/// The state of the path from which a directory was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// The directory itself.

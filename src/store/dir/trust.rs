@@ -1,7 +1,7 @@
 //! Refusing directories of users whom the process does not trust.
 //!
-//! The checks look at descriptors and not at paths, and every file is checked again when it is opened. So a user who may
-//! write to the directory above a member can take the member away, but can put nothing of their own in its place.
+//! The checks look at descriptors and not at paths, and every file is checked again when it is opened. A user who may
+//! write to the directory above a member can so take the member away, but can put nothing of their own in its place.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -17,8 +17,8 @@ const MOST_SEGMENTS: usize = 1000;
 
 static OWN_USER_ONLY: AtomicBool = AtomicBool::new(false);
 
-/// Has this process open from now on only directories that belong to its own user, with all that is in them, and to
-/// which no other user may write.
+/// From now on this process opens only directories that belong to its own user, with all that is in them. No other
+/// user may be able to write to them.
 pub fn trust_own_user_only() {
     OWN_USER_ONLY.store(true, Ordering::Relaxed);
 }

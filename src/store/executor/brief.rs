@@ -14,8 +14,8 @@ const SHORTEST: Duration = Duration::from_millis(150);
 /// answers in time.
 const RELAXATION: u64 = 256;
 
-/// How long stores are waited for that can be done without: longer than they take when nothing is wrong
-/// with them. Where that is long, over a network say, answers that come late make it so.
+/// The time for which dispensable stores are waited for: longer than they take when nothing is wrong with them. Where
+/// they take long, over a network for example, late answers make it longer.
 #[derive(Debug)]
 pub(super) struct Moment {
     micros: AtomicU64,
@@ -99,7 +99,7 @@ impl Executor {
         }
     }
 
-    /// Says whether something that nobody waits for any more has not answered yet.
+    /// Says whether an operation without a waiting caller has not answered yet.
     #[must_use]
     pub fn is_slow(&self, store: &StoreRef) -> bool {
         self.has_slow() && self.left_since(store).is_some()

@@ -81,7 +81,7 @@ impl Job {
         }
     }
 
-    /// The error for a request that nobody waits for any more.
+    /// The error for a request whose caller does not wait any more.
     pub(super) fn slow(&self) -> StoreError {
         Request::slow(&self.store, &self.op)
     }

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use super::Op;
 use super::job::Job;
 
-/// How many operations one ring can have with the kernel.
+/// The number of operations that one ring can have with the kernel.
 pub(super) const DEPTH: usize = 128;
 
 /// The most bytes given to one operation; the kernel takes a little less than 2 GiB.
@@ -33,7 +33,7 @@ pub(super) struct Flight {
     pub(super) file: Arc<OwnedFd>,
     /// The [`key`](super::watch::key) of the store.
     pub(super) key: usize,
-    /// Since when nobody waits for it, though it is not overdue.
+    /// The time since which no caller waits for it, though it is not overdue.
     pub(super) left: Option<Instant>,
 }
 
@@ -155,7 +155,7 @@ fn entry(flight: &mut Flight) -> squeue::Entry {
     }
 }
 
-/// How much of `bytes` one operation takes.
+/// Returns how many of `bytes` one operation takes.
 fn span(bytes: &[u8]) -> u32 {
     u32::try_from(bytes.len().min(LONGEST)).expect("at most `LONGEST`")
 }

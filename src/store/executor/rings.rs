@@ -20,7 +20,7 @@ use super::watch::{Leniency, Watch, key};
 use super::{MAX_ABANDONED, Op, Outcome};
 use crate::store::{StoreError, StoreRef};
 
-/// How many idle rings are kept.
+/// The number of idle rings that are kept.
 const IDLE_RINGS: usize = 32;
 
 /// The rings of an executor.
@@ -28,9 +28,9 @@ pub(super) struct Rings {
     timeout: Duration,
     moment: Arc<Moment>,
     idle: Mutex<Vec<Ring>>,
-    /// Rings with operations that nobody waits for any more.
+    /// Rings with operations whose callers do not wait any more.
     parked: Mutex<Vec<Ring>>,
-    /// How many those are, to be asked without a lock.
+    /// The number of those, readable without a lock.
     parked_count: AtomicUsize,
 }
 
@@ -119,12 +119,12 @@ impl Rings {
         }
     }
 
-    /// Says whether there is anything that nobody waits for on any store.
+    /// Says whether there is an operation without a waiting caller on any store.
     pub(super) fn has_left(&self) -> bool {
         self.parked_count.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns since when a store owes what nobody waits for and is not overdue.
+    /// Returns since when a store owes an operation that has no waiting caller and is not overdue.
     pub(super) fn left_since(&self, store: &StoreRef) -> Option<Instant> {
         self.reap();
         let parked = self.parked.lock();
@@ -133,7 +133,7 @@ impl Rings {
         of_store.filter_map(|flight| flight.left).min()
     }
 
-    /// Says whether the kernel is at something that nobody waits for.
+    /// Says whether the kernel is still at an operation without a waiting caller.
     pub(super) fn is_hanging(&self, store: &StoreRef) -> bool {
         self.reap();
         let parked = self.parked.lock();
@@ -288,10 +288,10 @@ impl Batch<'_> {
     }
 }
 
-/// What an answer of the kernel means for a job.
+/// The meaning of an answer of the kernel for a job.
 enum Verdict {
     Done(Outcome),
-    /// Not refused and not whole: whoever goes on gets the same refusal, or the rest.
+    /// Not refused and not whole: the attempt to go on gets the same refusal, or the rest.
     Partly(Job),
 }
 

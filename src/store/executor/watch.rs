@@ -1,4 +1,4 @@
-//! Who has been silent for too long.
+//! Detection of stores that have been silent for too long.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,19 +10,19 @@ pub(super) fn key(store: &StoreRef) -> usize {
     Arc::as_ptr(store).cast::<()>().addr()
 }
 
-/// How long stores may be silent, and how many of them may be given up for it.
+/// The time for which stores may be silent, and the number of them that may be given up for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leniency {
-    /// How long a store may be silent.
+    /// The time for which a store may be silent.
     pub(super) timeout: Duration,
-    /// How many stores may be given up after that. If more are silent at once, it is rather the
+    /// The number of stores that may be given up after that. If more are silent at once, it is rather the
     /// machine that stalls, and they are waited for [`STALL_FACTOR`] times as long.
     pub(super) spare: usize,
-    /// When whoever asked goes on without those that have not answered.
+    /// The time at which the caller goes on without the stores that have not answered.
     pub(super) deadline: Option<Instant>,
 }
 
-/// How many timeouts a stall of more stores than can be spared may take.
+/// The number of timeouts that a stall of more stores than can be spared may take.
 const STALL_FACTOR: u32 = 12;
 
 impl Leniency {
@@ -79,14 +79,14 @@ impl Watch {
         }
     }
 
-    /// Says whether whoever asked waits no longer.
+    /// Says whether the caller waits no longer.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.leniency
             .deadline
             .is_some_and(|deadline| deadline <= now)
     }
 
-    /// Returns how long there is until the first store is overdue, or nobody waits any more: `None` if
+    /// Returns how long there is until the first store is overdue, or the caller stops waiting: `None` if
     /// nothing is owed.
     pub(super) fn patience(&self, now: Instant) -> Option<Duration> {
         let left = |deadline: Instant| deadline.saturating_duration_since(now);

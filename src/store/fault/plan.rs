@@ -1,4 +1,4 @@
-//! What is to go wrong, and when: one plan for all stores of a test volume.
+//! The faults to inject, and their times: one plan for all stores of a test volume.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ pub struct Call {
     pub name: String,
     /// Where in the file, in bytes.
     pub offset: u64,
-    /// How many bytes, or the length asked for.
+    /// The number of bytes, or the length asked for.
     pub len: u64,
 }
 
@@ -91,7 +91,7 @@ impl Scope {
     }
 }
 
-/// What happens to a call that a fault strikes.
+/// The effect of a fault on the call that it strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// It fails with EIO and does nothing.
@@ -120,7 +120,7 @@ pub struct Fault {
     pub nth: u64,
     /// True if all later calls in the scope are struck too.
     pub lasting: bool,
-    /// What happens.
+    /// The effect.
     pub effect: Effect,
 }
 

@@ -4,7 +4,7 @@ use super::content::{BLOCK, Content};
 use super::random::Random;
 use super::{CutPolicy, StoreErrorKind};
 
-/// What a disk writes at once: a power cut leaves a sector old or new, never mixed.
+/// The unit that a disk writes at once: a power cut leaves a sector old or new, never mixed.
 const SECTOR: u64 = 512;
 
 /// A file with the changes that no sync has made durable.

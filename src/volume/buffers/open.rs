@@ -23,7 +23,7 @@ pub struct Unjournaled {
     pub bytes: Bytes,
 }
 
-/// What the open stripe got since it was last asked.
+/// The change of the open stripe since the last query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fresh {
     /// Nothing.

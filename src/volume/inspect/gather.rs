@@ -13,7 +13,7 @@ use crate::store::{Op, Outcome, StoreErrorKind};
 /// Bytes that are read from a file at once.
 const MAX_RUN_BYTES: u64 = 8 << 20;
 
-/// What reading a shard came to.
+/// The result of reading a shard.
 #[derive(Clone, Debug)]
 pub(super) enum Raw {
     Read(Bytes),
@@ -51,7 +51,7 @@ impl Core {
         raw
     }
 
-    /// Returns what to read: for each slot whose member is at hand, the stripes that follow one another.
+    /// Returns the reads: for each slot whose member is online, the stripes that follow one another.
     fn runs(&self, stripes: &[Located]) -> Vec<Run> {
         let Some(first) = stripes.first() else {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! Writing shards anew where they lie.
+//! Writing restored shards where they lie.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -11,7 +11,7 @@ use super::super::segments::SegmentHandle;
 use crate::format::{MemberIndex, ShardIndex};
 use crate::store::{Buffer, Op};
 
-/// What is to be written of one shard.
+/// The bytes of one shard to be written.
 #[derive(Debug)]
 pub(super) struct Mend {
     pub(super) shard: ShardIndex,
@@ -20,7 +20,7 @@ pub(super) struct Mend {
     pub(super) is_whole: bool,
     /// The shard.
     pub(super) bytes: Buffer,
-    /// What of it is to be written.
+    /// The ranges of it to be written.
     pub(super) ranges: Vec<Range<usize>>,
 }
 

@@ -1,5 +1,5 @@
-//! Computing what is wrong or missing of one stripe from what is right, range by range, and holding whole
-//! stripes against the code, all at once.
+//! Computation of the wrong or missing parts of one stripe from its intact shards, range by range. Comparison of
+//! whole stripes with the code, all at once.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::codec::{BLOCK_BYTES, CodecError, Mismatch, Offer};
 use crate::format::BLOCK_SIZE;
 use crate::store::Buffer;
 
-/// What came of restoring one stripe.
+/// The result of restoring one stripe.
 #[derive(Debug, Default)]
 pub(super) struct Restored {
     /// The shards that were not right, as far as they could be computed.
@@ -30,7 +30,7 @@ pub(super) struct Fixed {
     pub(super) shard: usize,
     /// The shard, right in `ranges` and where it was right before.
     pub(super) bytes: Buffer,
-    /// What was computed anew, in order.
+    /// The ranges that were recomputed, in order.
     pub(super) ranges: Vec<Range<usize>>,
     /// True if that is all that was not right.
     pub(super) is_whole: bool,
@@ -147,8 +147,9 @@ impl Core {
         Ok(())
     }
 
-    /// Notes in which blocks of stripes parity is not what the code makes of the data, where every shard is at
-    /// hand by now.
+    /// Notes in which blocks of stripes parity is not what the code makes of the data, in stripes whose shards are
+    /// all
+    /// available by now.
     ///
     /// # Errors
     ///
@@ -184,7 +185,7 @@ impl Core {
                 inconsistent.push((whole.at, mismatches));
             }
         }
-        // Who sees what is not there may miss what is.
+        // A device that reports differences that do not exist may also miss real ones.
         for whole in clean.into_iter().filter(|_| is_device_wrong) {
             let pass = self.pass(&whole.located.codec).accelerator(None);
             let compared = pass.mismatches(&whole.shards);
@@ -213,7 +214,7 @@ impl Core {
     }
 }
 
-/// A stripe of which every shard is at hand.
+/// A stripe whose shards are all available.
 struct Whole<'a> {
     /// Which of the stripes it is.
     at: usize,

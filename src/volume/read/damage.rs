@@ -1,11 +1,11 @@
-//! What is said of damage.
+//! Messages about damage.
 
 use std::time::Instant;
 
 use crate::format::{ShardIndex, StripeId};
 use crate::volume::Said;
 
-/// What is wrong with a shard, or was.
+/// The damage of a shard, present or past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::volume) enum Finding {
     /// Some blocks do not match their checksums.
@@ -14,7 +14,7 @@ pub(in crate::volume) enum Finding {
     Missing,
     /// There are no checksums to match.
     NoChecksums,
-    /// Wrong blocks were written anew.
+    /// Wrong blocks were written again.
     Mended,
 }
 

@@ -1,4 +1,4 @@
-//! Reconstructing blocks from the other shards, and mending the wrong ones in passing.
+//! Reconstructing blocks from the other shards, and repairing the wrong ones in passing.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) struct Lost<'a> {
     pub(super) buffer: Buffer,
     /// The ranges of bytes in the shard that are lost.
     ranges: Vec<Range<usize>>,
-    /// True if they were read and are wrong, so that they can be mended; else they are absent.
+    /// True if they were read and are wrong, so that they can be repaired; else they are absent.
     wrong: bool,
 }
 
@@ -192,8 +192,9 @@ impl Core {
         Ok(decoded)
     }
 
-    /// Takes what was read already, reads as many more shards as decoding needs, all at once, and others
-    /// for those that turn out to be wrong.
+    /// Takes what was read already, and reads as many more shards as decoding needs, all at once. Reads others in
+    /// place
+    /// of those that turn out to be wrong.
     fn gather(
         &self,
         located: &Located,
@@ -218,7 +219,7 @@ impl Core {
             }
         }
         self.gather_from(located, rows, &mut untried, Patience::Brief, &mut gathered)?;
-        // What is left of those are the slow ones.
+        // The untried shards that remain are the slow ones.
         self.gather_from(located, rows, &mut untried, Patience::Full, &mut gathered)?;
         if gathered.present.len() < needed {
             let present = gathered.present.len();

@@ -14,7 +14,7 @@ use crate::members::{ErrorClass, Patience};
 use crate::store::{Buffer, Op, StoreError, StoreErrorKind};
 use crate::volume::{Core, VolumeError};
 
-/// What reading some rows came to.
+/// The result of reading some rows.
 pub(super) enum Fetched {
     /// All blocks are right.
     Good(Buffer),
@@ -29,7 +29,7 @@ pub(super) enum Fetched {
 impl Core {
     /// Returns the bytes of `wanted`, read or reconstructed, all of them verified.
     ///
-    /// What a member does not answer in a moment is reconstructed from the others, if they are enough.
+    /// Data that a member does not deliver in a moment is reconstructed from the others, if they are enough.
     pub(in crate::volume) fn fetch(
         &self,
         located: &Located,

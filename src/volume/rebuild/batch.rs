@@ -1,4 +1,4 @@
-//! What is gone over at once: which stripes, what is read for them, and how it is dealt out to them.
+//! A batch of a rebuild: its stripes, the reads for them, and their distribution to the stripes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::codec::Codec;
 use crate::format::{MemberIndex, ShardIndex};
 use crate::store::{Buffer, Op};
 
-/// What lies no farther apart is read as one run.
+/// Pieces that lie no farther apart are read as one run.
 const MAX_GAP_BYTES: u64 = 64 << 10;
 
 /// Stripes near to each other in the files of their segment.
@@ -44,7 +44,7 @@ pub(super) enum Source {
     Unsure,
 }
 
-/// What there is to do for one stripe.
+/// The work to do for one stripe.
 pub(super) struct Work<'a> {
     pub(super) lacking: &'a Lacking,
     pub(super) source: &'a Source,

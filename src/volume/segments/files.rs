@@ -76,7 +76,7 @@ impl Segments {
     }
 
     fn try_open_segment(&self, need: Need) -> Result<Arc<SegmentHandle>, VolumeError> {
-        // What members turned down although they seemed to have room for it.
+        // The sizes that members turned down although they seemed to have room for them.
         let mut refused: HashMap<MemberIndex, u64> = HashMap::new();
         for _ in 0..MAX_TRIES {
             let place = self.find_place(need, &refused)?;
