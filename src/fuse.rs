@@ -1,10 +1,11 @@
 //! A thin adapter from FUSE requests to [`crate::fs`].
 //!
-//! [`Fs`](crate::fs::Fs) knows no FUSE types and fills buffers of its caller's, so another transport
-//! (FUSE over `io_uring`, say) can stand beside `adapter` and share everything else here: mounting,
-//! the errno table, the translation of values, and the pool for what waits.
+//! [`Fs`](crate::fs::Fs) knows no FUSE types and fills buffers of its caller's. So another transport (FUSE over
+//! `io_uring`, for example) can stand beside `adapter` and share everything else here: mounting, the errno table,
+//! the translation of values, and the pool for requests that wait.
 //!
-//! [`serve()`] mounts and starts the threads; unmounting ends them, whoever does it. Afterwards the
+//! [`serve()`] mounts and starts the threads; unmounting ends them, regardless of the process that does it.
+//! Afterwards the
 //! caller closes the filesystem: that, and not unmounting, makes the last changes durable.
 
 mod adapter;

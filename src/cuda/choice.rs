@@ -1,14 +1,17 @@
-//! Who computes a pass: the CPU or a device, whichever is expected to be done first.
+//! The choice of the side that computes a pass: the CPU or a device, whichever is expected to be done first.
 //!
-//! Both sides are taken to share their speed among all passes that they have at a time. So a pass that
-//! finds so many bytes in flight on a side takes about `cost · (in flight + own)` there, where the cost of
-//! a byte depends on the matrix's size, on what is done, and on how long the pass is; that it is learnt
-//! from passes that were computed there takes everything into account that slows a side down, be it
-//! cores that are busy with other things, memory that is not pinned, or the latency of a bus.
+//! Both sides are taken to share their speed among all passes that they have at a time. So a pass that finds so
+//! many bytes in flight on a side takes about `cost · (in flight + own)` there. The cost of a byte depends on the
+//! matrix's size, on the operation, and on the length of the pass. It is learnt from passes that were computed there,
+//! and
+//! so includes everything that slows a side down: cores that are busy with other things, memory that is not pinned,
+//! or the latency of a bus.
 //!
-//! What was learnt is kept as long as the volume is mounted, and no longer: learning costs three passes a side,
-//! each of which is a stripe that had to be coded anyway, and what another mount found, with other work on the
-//! same cores, another GPU or another driver, would have to be doubted all the same.
+//! The costs are kept as long as the volume is mounted, and no longer. Learning takes only three passes a side, each
+//! of
+//! which is a stripe that had to be coded anyway. The costs of another mount, with other work on the same cores,
+//! another
+//! GPU or another driver, would be doubtful all the same.
 //!
 //! While one side is so much faster that it is done first despite its queue, it gets everything. Once it
 //! is not, the other gets what it can finish sooner: both work.
@@ -93,7 +96,7 @@ pub(super) struct Dealt {
     pub(super) tickets: Vec<Ticket>,
 }
 
-/// What is known of one side for one class.
+/// The knowledge of one side for one class.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cost {
     /// Passes that did not fail, those under way included.
@@ -142,7 +145,7 @@ impl Both<Cost> {
     }
 }
 
-/// What was learnt of both sides, and what they are busy with.
+/// The costs of both sides, and the bytes they are busy with.
 #[derive(Debug)]
 pub(super) struct Choice {
     costs: LruCache<Class, Both<Cost>>,

@@ -1,4 +1,4 @@
-//! How a batch is cut into pieces that travel one behind the other.
+//! The division of a batch into pieces that travel one behind the other.
 
 use std::ops::Range;
 

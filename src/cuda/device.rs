@@ -1,4 +1,4 @@
-//! What a device is, to those who have work for it.
+//! The interface of a device, for callers that have work for it.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,7 +16,7 @@ pub enum DeviceError {
     /// There is a driver, but it cannot be used.
     #[error("the CUDA driver cannot be used: {reason}")]
     BadDriver {
-        /// What was tried, and what came of it.
+        /// The attempt, and its result.
         reason: String,
     },
 
@@ -27,18 +27,18 @@ pub enum DeviceError {
     /// One operation failed. The next may succeed: memory that was short may be free again.
     #[error("cannot {operation}: {reason}")]
     Failed {
-        /// What was to be done.
+        /// The operation that failed.
         operation: &'static str,
-        /// What the driver says about it.
+        /// The driver's explanation.
         reason: String,
     },
 
     /// The device is lost: nothing succeeds on it any more while this process lives.
     #[error("device lost: cannot {operation}: {reason}")]
     Lost {
-        /// What was to be done.
+        /// The operation that failed.
         operation: &'static str,
-        /// What the driver says about it.
+        /// The driver's explanation.
         reason: String,
     },
 }
@@ -66,11 +66,11 @@ impl DeviceError {
 pub struct Work<'w, 'a> {
     /// One row per target, one column per source.
     pub matrix: &'w Matrix,
-    /// What it is applied to; at least one, and none of them empty.
+    /// The items that the matrix is applied to; at least one, and none of them empty.
     pub items: &'w mut [Item<'a>],
 }
 
-/// What a device ran to apply a matrix: equal where the same device ran the same kernel with the same
+/// The program with which a device applied a matrix: equal where the same device ran the same kernel with the same
 /// coefficients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Program(u64);

@@ -1,12 +1,13 @@
 //! The accelerator of a volume: the CPU, the devices, or for each pass whichever is done first.
 //!
-//! A device is trusted with passes that it computes in one way, by matrix, kernel, operation, length and company,
-//! once the CPU has computed the first of these as well, with the same result. A driver or a kernel that is
-//! wrong on some machine would otherwise be noticed when what it computed is needed, and too late.
+//! A device is trusted with passes that it computes in one way, by matrix, kernel, operation, length and company.
+//! Before
+//! that, the CPU must have computed the first of these as well, with the same result. Otherwise a driver or a kernel
+//! that is wrong on some machine would be noticed too late: when its results are needed.
 //!
 //! Passes that are offered together are with devices at the same time, and their caller sleeps until the last of
-//! them is done: being woken costs the CPU as much as a good part of a stripe. What of them the CPU gets, it
-//! computes meanwhile.
+//! them is done, because being woken costs the CPU as much as a good part of a stripe. Meanwhile the caller computes
+//! those that the CPU gets.
 
 mod trust;
 
@@ -39,7 +40,7 @@ pub type Devices = Vec<Arc<dyn Device>>;
 #[derive(Debug)]
 pub struct Dispatch {
     shared: Arc<Shared>,
-    /// What still looks for devices.
+    /// The thread that still looks for devices.
     starting: Option<Starting>,
 }
 
@@ -49,7 +50,7 @@ struct Starting {
     thread: JoinHandle<()>,
     /// Nothing ever comes; closed when the thread ends.
     ended: Mutex<Receiver<()>>,
-    /// How long it is waited for when nobody needs what it finds any more.
+    /// The time for which the search is waited for once its result is not needed any more.
     patience: Duration,
 }
 
@@ -67,12 +68,12 @@ struct Shared {
     cannot_pin: AtomicBool,
 }
 
-/// What was coded, and where.
+/// The coded bytes of both sides.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Coding {
-    /// What the CPU coded.
+    /// The passes that the CPU coded.
     pub cpu: Coded,
-    /// What devices coded.
+    /// The passes that devices coded.
     pub cuda: Coded,
     /// Passes that the CPU did in the end because a device had failed to, or had been wrong.
     pub redone: u64,
@@ -192,8 +193,8 @@ impl Dispatch {
         }
     }
 
-    /// Returns whether devices code: they are at hand, and either everything goes to them or most of
-    /// what was coded so far did.
+    /// Returns whether devices code: they are available, and either everything goes to them or most of what was coded
+    /// so far did.
     #[must_use]
     pub fn is_on_devices(&self) -> bool {
         let most = || self.shared.devices.coded().bytes > self.shared.cpu.coded().bytes;
@@ -256,7 +257,7 @@ impl Pinner for Dispatch {
     }
 }
 
-/// The device that pinned some memory. What it has pinned stays so when it is given up: it may have failed
+/// The device that pinned some memory. The memory stays pinned when the device is given up: it may have failed
 /// for another reason, and other devices know the memory as well.
 #[derive(Debug)]
 struct Pinned {
@@ -443,7 +444,7 @@ impl Shared {
     }
 
     /// Has the CPU compute it, too, and gives all devices up if that makes a difference; returns whether it
-    /// does not. What is left behind is the CPU's.
+    /// does not. The remaining result is the CPU's.
     fn put_to_the_test(&self, pipeline: &Pipeline, way: Way, offer: &mut Offer<'_, '_>) -> bool {
         let by_device = Outcome::of(offer.item());
         offer.compute_on_cpu();
@@ -464,7 +465,7 @@ impl Shared {
     }
 }
 
-/// Whether what a device made of a pass was taken.
+/// The decision on the result of a device.
 enum Accepted {
     /// Yes, since passes of its kind were right before.
     Untested,
@@ -474,7 +475,7 @@ enum Accepted {
     Not,
 }
 
-/// Who computes passes that were offered together.
+/// The sides that compute passes that were offered together.
 struct Shares<'o, 'p, 't> {
     cpu: Vec<&'o mut Offer<'p, 't>>,
     devices: Vec<&'o mut Offer<'p, 't>>,

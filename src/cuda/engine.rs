@@ -1,4 +1,4 @@
-//! What `--engine` asks for.
+//! The choices of `--engine`.
 
 use std::path::Path;
 use std::sync::Arc;

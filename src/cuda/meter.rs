@@ -1,10 +1,10 @@
-//! How many bytes were coded, and how fast.
+//! The number of bytes that were coded, and the speed of coding.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// What one side has coded since the volume was opened.
+/// The bytes that one side has coded since the volume was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Coded {
     /// Stripes, or parts of some.

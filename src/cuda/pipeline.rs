@@ -32,8 +32,8 @@ use station::Station;
 /// Lanes of each device: one copies to the device, one computes or copies back, one gathers.
 pub(super) const LANES: usize = 3;
 
-/// How long a device may take for a batch, or to make a lane, before it is taken for one that hangs. What
-/// takes longest on one that works is to compile a kernel: some seconds. Nobody waits any longer to get rid of a lane, either.
+/// The time that a device may take for a batch, or to make a lane, before it counts as hanging. The longest task of a
+/// working device is to compile a kernel: some seconds. Removing a lane waits no longer, either.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// In how many parts it is waited for devices: a process that was stopped for long has waited for one of them, and
@@ -45,7 +45,7 @@ const PARTS: u32 = 30;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NotDone;
 
-/// How an item was done: two that were done alike went the same way.
+/// The way in which an item was done: two that were done alike went the same way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Done {
     program: Program,
@@ -55,10 +55,10 @@ pub(super) struct Done {
     is_first: bool,
 }
 
-/// What became of an item.
+/// The result of an item.
 pub(super) type Ended = Result<Done, NotDone>;
 
-/// What became of items that were run together.
+/// The results of items that were run together.
 pub(super) struct Ran {
     /// In their order.
     pub(super) ended: Vec<Ended>,
@@ -147,8 +147,9 @@ impl Pipeline {
     /// Has matrices applied to items, and does something `meanwhile`; blocks until all are done, or not to be
     /// done. Returns how each was.
     ///
-    /// An item that is with a device that hangs is not returned before the device lets go of it, which may be
-    /// never: nobody can tell that it does not write any more.
+    /// An item that is with a device that hangs is not returned before the device returns it, which may be never.
+    /// Until then
+    /// the device may still write to it.
     pub(super) fn run_all(&self, orders: &mut [Order<'_, '_>], meanwhile: impl FnOnce()) -> Ran {
         let accept = |loans| self.shared.queue.push(loans);
         let look = || self.shared.look_for_hanging();
@@ -186,7 +187,7 @@ impl Drop for Pipeline {
             .map(|station| station.wait_for_lanes(patience))
             .collect();
         for (lane, thread) in self.threads.drain(..).enumerate() {
-            // What hangs may never come back, and nobody waits for what it does.
+            // A hanging thread may never come back, and its work is not waited for.
             if left[lane / LANES] && thread.join().is_err() {
                 log::error!("a thread that feeds a GPU panicked");
             }

@@ -20,7 +20,7 @@ use crate::codec::Matrix;
 
 pub(super) use self::{checksum::start_of_length, generic::coefficients};
 
-/// What is done with targets that were computed.
+/// The treatment of targets that were computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     /// They are written.
@@ -32,7 +32,7 @@ pub(super) enum Kind {
 /// A kernel of a module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Kernel {
-    /// What it is called in its module.
+    /// Its name in its module.
     pub(super) name: String,
     /// Threads of a block.
     pub(super) threads: usize,
@@ -50,7 +50,7 @@ impl Kernel {
 /// The text of a module, and the kernels to run one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Module {
-    /// What to give to the driver.
+    /// The text to give to the driver.
     pub(super) text: String,
     /// The kernels.
     pub(super) kernels: Vec<Kernel>,
@@ -85,7 +85,7 @@ impl Module {
         Self::new(std::iter::once(checksum::print()))
     }
 
-    /// How many targets a block of the kernel for all matrices computes.
+    /// The number of targets that a block of the kernel for all matrices computes.
     pub(super) const ANY_ROWS: usize = generic::ROWS;
 
     fn new(printed: impl Iterator<Item = (String, Kernel)>) -> Self {
@@ -100,7 +100,7 @@ impl Module {
     }
 }
 
-/// How the work of a kernel is cut.
+/// The division of a kernel's work.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     /// Words of each shard that a thread takes.

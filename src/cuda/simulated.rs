@@ -11,8 +11,8 @@ use crate::codec::{BLOCK_BYTES, Item, Job, Mode, Plan, Targets, select};
 
 /// A device made of software: slow, right, and as faulty as a test wants it. Clones are the same device.
 ///
-/// Its operations (making a lane, running a batch, pinning and unpinning) are counted from 0, and any of
-/// them can be made to fail, or all from one on.
+/// Its operations (making a lane, running a batch, pinning and unpinning) are counted from 0. Any of them can be made
+/// to fail, or all from one on.
 #[derive(Clone, Default)]
 pub struct Simulated {
     shared: Arc<Shared>,
@@ -34,7 +34,7 @@ struct State {
     is_blind: bool,
     recompiled_from: Option<u64>,
     shut: bool,
-    /// How many lanes are made before the next are kept from being so.
+    /// The number of lanes that are made before further ones are held up.
     most_lanes: Option<usize>,
     lanes: usize,
     waiting: usize,

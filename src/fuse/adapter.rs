@@ -35,7 +35,7 @@ use super::request::Underway;
 use super::serve::ServeOptions;
 use crate::fs::{Allocation, Changes, Fs, FsError, Handle, OpenFlags, WriteFlags};
 
-/// How long the kernel may trust names and attributes, missing names included. We are the only
+/// The time for which the kernel may trust names and attributes, missing names included. We are the only
 /// writer and every change passes through the kernel, so the answer is: as long as it likes.
 pub(super) const TTL: Duration = Duration::from_secs(3600);
 
@@ -657,7 +657,7 @@ impl Filesystem for Adapter {
             context.answer(reply, || seek(&self.fs), ReplyLseek::offset);
             return;
         }
-        // What was written may be in the kernel's cache alone, and would be taken for a hole.
+        // Written bytes may be in the kernel's cache alone, and would be taken for a hole.
         let (fs, page_cache) = (Arc::clone(&self.fs), Arc::clone(&self.page_cache));
         self.slow.apart().run(move || {
             if context.tell(|| page_cache.write_back(number)) {

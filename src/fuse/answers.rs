@@ -1,4 +1,4 @@
-//! How requests of one kind are answered alike.
+//! Common answers to requests of one kind.
 
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
 //! Mounting and unmounting, by ourselves.
 //!
-//! The superuser calls `mount(2)`; anyone else goes through `fusermount3`, the setuid helper of
-//! libfuse. Either way the result is a descriptor of `/dev/fuse`, and nothing here unmounts anything
-//! behind the caller's back (a FUSE library that does so hits whatever is mounted there next).
+//! The superuser calls `mount(2)`; anyone else goes through `fusermount3`, the setuid helper of libfuse. Either way
+//! the
+//! result is a descriptor of `/dev/fuse`. Nothing here unmounts anything by itself: a FUSE library that does so hits
+//! whatever is mounted there next.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, OpenOptions};
@@ -28,14 +29,14 @@ use super::walk;
 /// Bytes that the kernel reads ahead on a sequential read, in KiB. One request is at most 1 MiB.
 const READ_AHEAD_KIB: u32 = 4096;
 
-/// How to mount, apart from what the filesystem does.
+/// The options of a mount, apart from those of the filesystem itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a mount option of its own, independent of the others"
 )]
 pub struct MountFlavor {
-    /// What `df` and `mount` show as the source.
+    /// The source that `df` and `mount` show.
     pub source: OsString,
     /// Let other users in; permissions are checked by the kernel in any case.
     pub allow_other: bool,
@@ -373,7 +374,7 @@ impl Place {
         })
     }
 
-    /// Unmounts it, and nothing that took its place. What is in use for a moment only is waited for.
+    /// Unmounts it, and nothing that took its place. Waits if it is in use for a moment only.
     ///
     /// The kernel writes its dirty pages first, so the daemon must still be serving.
     ///
@@ -491,22 +492,22 @@ fn mounted_device(descriptor: &OwnedFd) -> io::Result<Option<String>> {
         .map(|entry| entry.device))
 }
 
-/// How to unmount.
+/// The way to unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unmount {
     /// Refuse while anything below is in use.
     WhenIdle,
     /// Take it out of the tree at once; what is open stays usable until it is closed.
     Lazily,
-    /// The same where nobody serves it any more: who waits for an answer gets an error.
+    /// The same for a mount that is not served any more: processes that wait for an answer get an error.
     Abandoned,
 }
 
-/// How long a mount may be in use before it counts as busy: a program that is just starting holds what
-/// its parent has open, and whoever looks at every mount in turn is gone the next moment.
+/// The time for which a mount may be in use before it counts as busy. A program that is just starting holds the files
+/// that its parent has open, and a program that looks at every mount in turn is gone the next moment.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long to wait between two attempts.
+/// The pause between two attempts.
 const BUSY_POLL: Duration = Duration::from_millis(20);
 
 /// Unmounts what a path leads to, lazily, if it is a FUSE mount whose connection is closed; else leaves it.

@@ -1,7 +1,7 @@
-//! What is mounted where: `/proc/self/mountinfo`, read without touching the mounts themselves.
+//! The table of mounts: `/proc/self/mountinfo`, read without touching the mounts themselves.
 //!
-//! A `stat` of a mountpoint whose daemon is gone or stuck fails or hangs, so everything here works
-//! from the kernel's table and from parent directories alone.
+//! A `stat` of a mountpoint fails or hangs if its daemon is gone or stuck. So everything here works from the kernel's
+//! table and from parent directories alone.
 
 use std::ffi::OsString;
 use std::fs;
@@ -25,7 +25,7 @@ pub struct MountEntry {
     pub mountpoint: PathBuf,
     /// Filesystem type, subtype included.
     pub fs_type: String,
-    /// What was given as the source.
+    /// The source given at the mount.
     pub source: OsString,
     /// Options of the filesystem (not of the mount), such as `user_id=0`.
     pub super_options: String,
@@ -63,7 +63,7 @@ fn entries(table: &[u8]) -> Vec<MountEntry> {
 }
 
 /// Returns the mounts of one filesystem in the tables of all processes that `/proc` shows, with the number of the
-/// process. Processes of one mount namespace have the same mounts; every namespace numbers its mounts anew.
+/// process. Processes of one mount namespace have the same mounts; every namespace has its own numbers for them.
 pub fn mounts_in_all_processes(device: &str) -> impl Iterator<Item = (u32, MountEntry)> {
     processes().into_iter().flat_map(move |process| {
         // The process may have ended.

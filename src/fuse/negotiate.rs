@@ -1,4 +1,4 @@
-//! What is agreed with the kernel when a mount starts.
+//! The agreement with the kernel when a mount starts.
 
 use std::io;
 
@@ -13,21 +13,21 @@ const MAX_BACKGROUND: u16 = 64;
 /// From how many on the kernel takes the mount for congested.
 const CONGESTION: u16 = 48;
 
-/// What the filesystem cannot do without; its semantics rest on these.
+/// The features that the filesystem cannot do without; its semantics rest on these.
 ///
-/// - `POSIX_ACL`, `DONT_MASK`: ACLs are checked by the kernel and inherited by us, and a default
-///   ACL takes the place of the umask, so the umask must come to us unapplied.
+/// - `POSIX_ACL`, `DONT_MASK`: ACLs are checked by the kernel and inherited by us. A default ACL takes the place
+///   of the umask, so the umask must come to us unapplied.
 /// - `ATOMIC_O_TRUNC`: `open(O_TRUNC)` is one request, so it is one change.
 const NEEDED: InitFlags = InitFlags::FUSE_POSIX_ACL
     .union(InitFlags::FUSE_DONT_MASK)
     .union(InitFlags::FUSE_ATOMIC_O_TRUNC);
 
-/// What makes it fast, each taken where the kernel offers it.
+/// The features that make it fast, each taken where the kernel offers it.
 ///
 /// - `HANDLE_KILLPRIV_V2`: spares a GETXATTR(security.capability) on every write(2); we drop the
 ///   setuid and setgid bits ourselves.
-/// - Left out on purpose: `ASYNC_DIO`. The kernel leaves the page cache as it is behind an asynchronous direct write, so
-///   buffered reads beside it would go on seeing the old bytes (generic/451 of xfstests).
+/// - Left out on purpose: `ASYNC_DIO`. The kernel leaves the page cache as it is behind an asynchronous direct write.
+///   Buffered reads beside it would so go on seeing the old bytes (generic/451 of xfstests).
 /// - Left out on purpose: `AUTO_INVAL_DATA` (we are the only writer), `SETXATTR_EXT` (fuser 0.18
 ///   panics), `POSIX_LOCKS` and `FLOCK_LOCKS` (the kernel's own locks are right for one mount).
 const WISHED: [InitFlags; 8] = [

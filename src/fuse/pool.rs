@@ -1,9 +1,11 @@
 //! Bounded threads for requests that wait for disks, or for the kernel.
 //!
-//! The threads that read requests from the kernel must not wait for a sync, or a handful of them
-//! would stop everything else. Replies may be sent from any thread, so such requests move here. Those
-//! that wait for *other requests* have threads of their own: were they to take all those that wait for
-//! disks, what they wait for could not be served, and the mount would stand still for good.
+//! The threads that read requests from the kernel must not wait for a sync, or a handful of them would stop
+//! everything
+//! else. Replies may be sent from any thread, so such requests move here. Requests that wait for *other requests*
+//! have
+//! threads of their own. If they took all threads that wait for disks, those other requests could not be served,
+//! and the mount would stand still for good.
 
 use std::io;
 use std::sync::Arc;
@@ -13,13 +15,13 @@ use parking_lot::Mutex;
 
 use crate::workers::Threads;
 
-/// How many requests wait at once; group commit lets all of them share one sync.
+/// The number of requests that wait at once; group commit lets all of them share one sync.
 const WORKERS: usize = 16;
 
-/// How many may queue behind those.
+/// The number of requests that may queue behind those.
 const QUEUE: usize = 64;
 
-/// How many requests wait for other requests at once. Any number may queue behind those: each is a
+/// The number of requests that wait for other requests at once. Any number may queue behind those: each is a
 /// caller that waits, so there is an end to them, and they must not wait where requests are read.
 const APART: usize = 4;
 

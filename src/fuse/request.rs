@@ -15,7 +15,7 @@ use super::errno::errno;
 use crate::fs::FsError;
 use crate::volume::Said;
 
-/// What fails: an operation on an inode, and why.
+/// A failure: the operation, the inode, and the reason.
 type Failing = (&'static str, u64, String);
 
 /// The requests of one mount that are not answered yet, and what was said of those that failed.
@@ -44,7 +44,7 @@ impl Underway {
         }
     }
 
-    /// Returns how many share this: whoever cloned it, and each request until it is answered.
+    /// Returns how many share this: each owner of a clone, and each request until it is answered.
     pub(super) fn holders(&self) -> usize {
         Arc::strong_count(&self.0)
     }
@@ -86,8 +86,9 @@ impl Context {
         }
     }
 
-    /// Runs `work` and returns its value, or none if it panicked, which is logged: a thread that
-    /// serves requests must not end, and nobody would miss it before the last is gone.
+    /// Runs `work` and returns its value, or none if it panicked, which is logged. A thread that serves requests must
+    /// not
+    /// end, because the loss of threads would show only when the last is gone.
     pub(super) fn guard<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let value = catch_unwind(AssertUnwindSafe(work)).ok();
         if value.is_none() {
@@ -123,7 +124,7 @@ impl Context {
 }
 
 impl Context {
-    /// Logs an error. Whoever reads a file in which much is wrong fails block by block, and may try again and again.
+    /// Logs an error. A reader of a file in which much is wrong fails block by block, and may try again and again.
     fn warn(&self, error: &FsError, now: Instant) {
         if let Some(left_out) = self.is_to_be_said(error, now) {
             if left_out > 0 {

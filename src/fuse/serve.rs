@@ -15,13 +15,13 @@ use super::mount::{self, MountError, MountFlavor, Mounted, Mounter, Place, Unmou
 use super::request::Underway;
 use crate::fs::Fs;
 
-/// How often it is looked whether the kernel has cut the connection.
+/// The interval at which the thread checks whether the kernel has cut the connection.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How to serve a mount.
+/// The options for serving a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServeOptions {
-    /// How to mount.
+    /// The options of the mount.
     pub flavor: MountFlavor,
     /// Threads that read requests; 0 for one per CPU and two more.
     pub threads: usize,
@@ -105,7 +105,7 @@ fn start(adapter: Adapter, device: OwnedFd, options: &ServeOptions) -> io::Resul
     std::thread::Builder::new()
         .name("session".to_owned())
         .spawn(move || {
-            // Nobody listens any more if the requests were all answered before.
+            // The receiver is gone if the requests were all answered before.
             let _ = end.send(session.run());
         })?;
     Ok(Running {

@@ -6,7 +6,7 @@ use std::path::{Component, Path};
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-/// How a directory is opened: as a place to go on from, not to be read, and never through a symlink.
+/// The flags for opening a directory: as a place to go on from, not to be read, and never through a symlink.
 const AS_PLACE: OFlags = OFlags::PATH
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)

@@ -1,4 +1,4 @@
-//! What devices were seen to compute rightly, and how they are put to the test.
+//! Results that devices were seen to compute rightly, and the tests of devices.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,8 +13,8 @@ use crate::cuda::pipeline::{Done, Pipeline};
 /// Ways of computing passes that are remembered.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(8192).expect("not zero");
 
-/// How round a length can be, as a power of two, for that to matter: the threads of a kernel that work
-/// together go over less.
+/// The power of two up to which the roundness of a length matters: the threads of a kernel that work together go over
+/// less.
 const ROUNDEST: u32 = 16;
 
 /// A way of computing passes: what is right for one pass of these is taken to be right for all.

@@ -1,9 +1,9 @@
 //! The driver's functions, with answers of any number.
 //!
 //! The bindings have an enum for answers. A driver newer than them may answer with a number that is no variant of
-//! it, and to hold such a value is undefined behaviour in Rust. So the functions are looked up in
-//! the library that the bindings have loaded, with a type of answer that any number fits; the bindings' own functions are
-//! not called.
+//! it, and to hold such a value is undefined behaviour in Rust. So the functions are looked up in the library that
+//! the
+//! bindings have loaded, with a type of answer that any number fits. The bindings' own functions are not called.
 
 #![expect(
     non_snake_case,
@@ -21,7 +21,7 @@ use cudarc::driver::sys::{
 
 use crate::cuda::DeviceError;
 
-/// What a function answers, known or not.
+/// The answer of a function, known or not.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer(pub(super) u32);

@@ -1,4 +1,4 @@
-//! What a process has on a device.
+//! The resources of a process on a device.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::Arc;
@@ -123,8 +123,9 @@ impl fmt::Debug for Context {
     }
 }
 
-/// Opens as many devices as will; those that do not, because somebody has them for himself, say, do not
-/// keep others from being used.
+/// Opens as many devices as possible. Those that do not open, for example because another process has them for
+/// itself, do
+/// not keep others from being used.
 ///
 /// # Errors
 ///

@@ -7,7 +7,7 @@ use cudarc::driver::sys;
 /// Where rows of bytes begin, and how far apart they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// In this process. Whoever gives the address has exposed the provenance of all rows: the driver makes
+    /// In this process. The code that gives the address has exposed the provenance of all rows: the driver makes
     /// pointers of it.
     Host { address: usize, pitch: usize },
     /// On the device.

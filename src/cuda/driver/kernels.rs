@@ -30,11 +30,11 @@ pub(super) struct Kernels {
     by_matrix: Mutex<LruCache<(Matrix, Kind), Entry>>,
 }
 
-/// What is known of a matrix.
+/// The knowledge of a matrix.
 struct Entry {
     applied: Arc<Applied>,
     bytes: u64,
-    /// True if somebody has set out to compile a kernel for it.
+    /// True if a thread has begun to compile a kernel for it.
     is_compiled: bool,
 }
 

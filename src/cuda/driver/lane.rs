@@ -39,7 +39,7 @@ const STAGED_WORDS: usize = RESULT_WORDS;
 /// Pieces that a slot takes one behind the other before it is waited for.
 const MOST_UNDER_WAY: usize = 32;
 
-/// How long to wait before a stream is asked again that could not be waited for.
+/// The pause before a stream is asked again that could not be waited for.
 const ABANDON_RETRY: Duration = Duration::from_millis(100);
 
 /// A lane of a GPU.
@@ -99,7 +99,7 @@ impl Lane for GpuLane {
         self.context.enter()?;
         // Kernels that may still run belong to it: it goes after they were waited for.
         let task = Task::new(work, &self.kernels)?;
-        // Whether this fails or panics, nothing touches the items any more when it is over.
+        // Even if this fails or panics, nothing touches the items any more when it is over.
         let mut lane = scopeguard::guard(self, |lane| {
             lane.slots.iter_mut().for_each(Slot::abandon);
         });
@@ -108,14 +108,14 @@ impl Lane for GpuLane {
     }
 }
 
-/// What is done to every piece of a batch.
+/// The operation on every piece of a batch.
 struct Task {
     sources: usize,
     targets: usize,
     shard_bytes: usize,
     is_compared: bool,
     applied: Arc<Applied>,
-    /// What computes checksums, if they are wanted.
+    /// The module that computes checksums, if they are wanted.
     checksums: Option<Arc<Module>>,
 }
 
@@ -301,8 +301,8 @@ impl Slot {
             // SAFETY: the results have room for as many, and live until the stream is done.
             unsafe { self.stream.clear(verdicts, words) }?;
         }
-        // SAFETY: stripes lie as said in memory that was checked to be long enough, pitches are
-        // multiples of 256, and the task's matrix has as many sources and targets.
+        // SAFETY: stripes lie as their description says, in memory that was checked to be long enough. Pitches
+        // are multiples of 256, and the task's matrix has as many sources and targets.
         unsafe { stripes.apply(&self.stream, &task.applied, verdicts) }?;
         if let Some(module) = &task.checksums {
             // SAFETY: as above; behind the verdicts there is room for the sums.
@@ -316,7 +316,7 @@ impl Slot {
             }
         }
         self.fetch_results(&staged);
-        // SAFETY: as above, and the shards are borrowed mutably; nobody looks at the staged words before
+        // SAFETY: as above, and the shards are borrowed mutably; the staged words are not read before
         // the stream was waited for.
         unsafe { self.stream.copy_all(&mut self.copies) }
     }
@@ -410,12 +410,12 @@ impl Slot {
         let was_used = !self.under_way.is_empty();
         self.under_way.clear();
         while was_used && let Err(error) = self.stream.finish() {
-            // What failed first is what is reported.
+            // The first failure is the one that is reported.
             log::debug!("after a failure: {error}");
             if error.is_final() {
                 break; // a lost device uses nothing
             }
-            // It may be at work still. Whoever waits for it finds it hanging if this goes on.
+            // It may be at work still. Its waiters find it hanging if this goes on.
             thread::sleep(ABANDON_RETRY);
         }
     }

@@ -8,13 +8,13 @@ use super::{
 use crate::codec::BLOCK_BYTES;
 use crate::cuda::{DeviceError, ptx};
 
-/// How stripes lie on a device: shards `pitch` bytes apart, sources first.
+/// The layout of stripes on a device: shards `pitch` bytes apart, sources first.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stripes {
     /// Where the first one begins.
     pub(super) address: u64,
     pub(super) pitch: usize,
-    /// How far apart they are.
+    /// The distance between them.
     pub(super) stride: usize,
     pub(super) count: usize,
     /// Bytes of a shard.
@@ -29,8 +29,9 @@ impl Stripes {
         self.bytes.div_ceil(BLOCK_BYTES)
     }
 
-    /// Queues what applies a matrix. Where targets are compared, words at `wrong`, one per [block](Self::blocks)
-    /// of each target, target after target, stripe after stripe, become 1 for those that differ.
+    /// Queues the kernel that applies a matrix. If targets are compared, each [block](Self::blocks) of each target
+    /// has a
+    /// word at `wrong`, target after target, stripe after stripe. Words of blocks that differ become 1.
     ///
     /// # Errors
     ///
@@ -38,8 +39,8 @@ impl Stripes {
     ///
     /// # Safety
     ///
-    /// Stripes must lie as said, with every pitch a multiple of 16, `wrong` have room, and the
-    /// matrix be of as many sources and targets, until the stream is done.
+    /// Until the stream is done, stripes must lie as described, with every pitch a multiple of 16. `wrong` must have
+    /// room, and the matrix be of as many sources and targets.
     pub(super) unsafe fn apply(
         &self,
         stream: &Stream,

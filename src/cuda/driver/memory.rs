@@ -48,8 +48,8 @@ impl DeviceMemory {
         let answer =
             unsafe { calls::cuMemcpyHtoD_v2(memory.address, words.as_ptr().cast(), memory.len) };
         check(answer, "copy to the device")?;
-        // The words may still be on their way from a copy that the driver made, and the streams of lanes do
-        // not wait for the default one, which they travel in.
+        // The words may still be on their way from a copy that the driver made in the default stream. The streams of
+        // lanes do not wait for that stream.
         // SAFETY: the default stream always exists.
         let answer = unsafe { calls::cuStreamSynchronize(ptr::null_mut()) };
         check(answer, "wait for a copy")?;
@@ -127,7 +127,7 @@ impl Drop for Staged {
     }
 }
 
-/// What devices read and write by themselves: where it begins, and how long it is. All of them know it.
+/// The memory that devices read and write by themselves: where it begins, and its length. All devices know it.
 static PINNED: RwLock<BTreeMap<usize, usize>> = RwLock::new(BTreeMap::new());
 
 /// Returns whether so many bytes from an address on lie in memory that was pinned in one piece.
@@ -161,7 +161,7 @@ pub(super) fn pin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceErro
 /// If it was not pinned, or the driver cannot.
 pub(super) fn unpin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceError> {
     PINNED.write().remove(&memory.as_ptr().addr());
-    // Memory is registered for the process: the driver may well let go of it when the device is lost.
+    // Memory is registered for the process: the driver may well unpin it when the device is lost.
     if let Err(error) = context.enter() {
         log::debug!("{}: {error}", context.name());
     }

@@ -86,7 +86,7 @@ impl Resident {
             word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
         }
         let queued = self.queue_fill(&noise, &write);
-        // Whether or not all was queued, what was is done before the noise is freed.
+        // Even if not all was queued, the queued part is done before the noise is freed.
         queued.and(self.stream.finish())
     }
 
@@ -154,8 +154,9 @@ impl Resident {
         self.stripes.count * (self.stripes.sources + self.stripes.targets) * self.stripes.bytes
     }
 
-    /// Copies bytes on the device so many times, as many read and written together as [`Self::apply`]
-    /// reads and writes (or reads, where it compares), and returns how long that took.
+    /// Copies bytes on the device so many times, and returns how long that took. Each time it reads and writes
+    /// together as
+    /// many as [`Self::apply`] reads and writes (or reads, where it compares).
     ///
     /// # Errors
     ///

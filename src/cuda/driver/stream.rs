@@ -53,8 +53,9 @@ impl Stream {
     ///
     /// # Safety
     ///
-    /// All rows of both ends must be there, those of the target not be used otherwise and those of
-    /// the source not be written, until the stream is done with it.
+    /// All rows of both ends must be there until the stream is done with the copy. Until then, the rows of the target
+    /// must not
+    /// be used otherwise, and those of the source must not be written.
     pub(super) unsafe fn copy(&self, copy: &Copy) -> Result<(), DeviceError> {
         let Copy { from, to, .. } = *copy;
         let bytes = copy.bytes();
@@ -184,8 +185,8 @@ impl Stream {
     ///
     /// # Safety
     ///
-    /// Parameters must be as many and as long as the kernel says, and what it does with them must be
-    /// right until the stream is done with it.
+    /// Parameters must be as many and as long as the kernel says. All its accesses to memory must be valid until the
+    /// stream is done with it.
     pub(super) unsafe fn launch(
         &self,
         function: &Function,
@@ -265,12 +266,12 @@ impl Parameter {
     }
 }
 
-/// What an event is for.
+/// The purpose of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// A thread sleeps until it has happened. The driver has a thread of its own see to that, which costs as much
     /// as queuing ten copies. To sleep for as long as the batch before took, and to look then, is cheaper only where
-    /// batches are long, and halves the rate where they are short: a late look makes the next one later.
+    /// batches are long. It halves the rate where they are short: a late look makes the next one later.
     Sleep,
     /// Other streams follow it.
     Order,

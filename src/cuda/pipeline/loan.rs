@@ -50,7 +50,7 @@ impl<R> Loan<R> {
         &self.item
     }
 
-    /// Takes the item out, to be put back in any case.
+    /// Takes the item out; the caller returns it in any case.
     pub(super) fn take_item(&mut self) -> Item<'static> {
         mem::take(&mut self.item)
     }
@@ -85,9 +85,9 @@ impl<R> Drop for Loan<R> {
     }
 }
 
-/// What became of items that were lent together.
+/// The results of items that were lent together.
 pub(super) struct Back<R> {
-    /// What each was returned with: nothing, if its loan was dropped.
+    /// The value with which each was returned: nothing, if its loan was dropped.
     pub(super) results: Vec<Option<R>>,
     /// When the last of them came back.
     pub(super) at: Instant,
@@ -115,7 +115,7 @@ pub(super) fn lend<R>(
     let loan = |(index, (matrix, item)): (usize, &mut Order<'_, '_>)| {
         // SAFETY: only the lifetimes differ. All copies of this item, and of the reference to the matrix, go
         // into the loan, which ends before `Owner` is dropped; that is before this function returns or unwinds.
-        // Nobody else has a loan before there is an `Owner`.
+        // No other code has a loan before there is an `Owner`.
         let item = unsafe { mem::transmute::<Item<'_>, Item<'static>>(mem::take(*item)) };
         // SAFETY: as above.
         let matrix = unsafe { mem::transmute::<&Matrix, &'static Matrix>(*matrix) };
@@ -175,7 +175,7 @@ impl<R, L: Fn()> Owner<'_, '_, '_, R, L> {
 
 impl<R, L: Fn()> Drop for Owner<'_, '_, '_, R, L> {
     fn drop(&mut self) {
-        // What was put in place already is not on the desk any more.
+        // Items that are in their place again are not on the desk any more.
         self.wait();
     }
 }

@@ -1,11 +1,11 @@
 //! The kernel that computes CRC32C.
 //!
-//! It reads all shards once more than the kernel that applies a matrix, and that is not what it costs: on an H100,
-//! which copies 1506 GB/s within its memory (3012 read and written), it gets through 906 GB/s, held up by some
-//! eighty instructions for each word. To one kernel for both it would be worth a quarter of their time at most, beside a state
-//! per shard in registers that are short already; with 64+16 there are not as many. The bus, which brings
-//! 50 GB/s of data, waits for neither: from it stripes of 10+4 with checksums go as fast as copies of the same
-//! bytes alone.
+//! It reads all shards once more than the kernel that applies a matrix, but that is not its cost. On an H100, which
+//! copies 1506 GB/s within its memory (3012 read and written), it gets through 906 GB/s, held up by some eighty
+//! instructions for each word. For one kernel in place of both, that would save a quarter of their time at most. It
+//! would need a state per shard in registers, which are short already; with 64+16 there are not as many. The bus,
+//! which brings 50 GB/s of data, waits for neither: from it stripes of 10+4 with checksums go as fast as copies of
+//! the same bytes alone.
 
 use super::{Kernel, writer::lut};
 use crate::codec::BLOCK_BYTES;
@@ -98,9 +98,9 @@ fn bytes() -> Vec<String> {
     lines
 }
 
-/// Multiplies by x¹⁰²⁴, which takes the sum over to the lane's next word: for each of its bits that is
-/// set, what the power of x it stands for becomes is added, to four sums by turns so that they do not
-/// wait for each other.
+/// Multiplies by x¹⁰²⁴, which takes the sum over to the lane's next word. Each set bit stands for a power of x; the
+/// product
+/// of that power is added. The products go to four sums by turns, so that they do not wait for each other.
 fn advance() -> Vec<String> {
     let mut lines: Vec<String> = (0..4).map(|byte| format!("mov.u32 %a{byte}, 0;")).collect();
     for shift in 0..8 {

@@ -14,7 +14,7 @@ use parse::{Function, Instruction, Operand};
 
 const LANES: usize = 32;
 
-/// How a kernel is started.
+/// The parameters with which a kernel is started.
 pub(super) struct Launch<'l> {
     pub(super) kernel: &'l str,
     /// Blocks along x, y and z.

@@ -1,7 +1,7 @@
 //! The kernel for all matrices, which reads the coefficients while it runs.
 //!
-//! It takes several times the instructions of a kernel for one matrix, yet far less time than the bus
-//! takes, and it is there at once: for matrices that are used a few times only.
+//! It takes several times the instructions of a kernel for one matrix, yet far less time than the bus takes. It is
+//! there at once, for matrices that are used a few times only.
 
 use super::{
     Kernel, Kind, Shape,

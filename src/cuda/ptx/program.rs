@@ -1,11 +1,12 @@
 //! From a matrix to straight-line code for one thread.
 //!
-//! A thread computes the same few words of all targets. Gathering the coefficient bits of equal weight,
-//! a target is Σ xᵇ·(XOR of the sources whose coefficient has bit b), and Horner's rule evaluates it
-//! from the highest bit down. Each of these XORs has an accumulator in a register. Many are over the
-//! same sources, so sources come in groups of eight, two halves of four; of each half every XOR that any
-//! accumulator needs is made once (at most eleven), and an accumulator then takes one three-input XOR per
-//! group (the method of Four Russians). All operands are chosen by coefficients, never by data.
+//! A thread computes the same few words of all targets. Gathering the coefficient bits of equal weight, a target is
+//! Σ xᵇ·(XOR of the sources whose coefficient has bit b). Horner's rule evaluates it from the highest bit down. Each
+//! of
+//! these XORs has an accumulator in a register. Many are over the same sources, so sources come in groups of eight,
+//! two halves of four. Of each half, every XOR that any accumulator needs is made once (at most eleven). An
+//! accumulator then takes one three-input XOR per group (the method of Four Russians). All operands are chosen by
+//! coefficients, never by data.
 
 use std::ops::Range;
 
@@ -15,7 +16,7 @@ use crate::codec::Matrix;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Register(pub(super) usize);
 
-/// What a thread does next.
+/// The next step of a thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
     /// Reads this thread's words of the next source.
@@ -39,9 +40,9 @@ pub(super) enum Step {
 /// Code that computes some targets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Program {
-    /// What to do, in order.
+    /// The steps, in order.
     pub(super) steps: Vec<Step>,
-    /// How many registers are written.
+    /// The number of registers that are written.
     pub(super) registers: usize,
 }
 
@@ -119,7 +120,7 @@ impl Builder {
         let groups = self.coefficients.columns.div_ceil(GROUP);
         let mut next = self.load(0);
         for group in 0..groups {
-            // What the next group needs is on its way while this one is worked on.
+            // The sources of the next group are on their way while this one is worked on.
             let loaded = std::mem::replace(&mut next, self.load(group + 1));
             for (word, accumulators) in accumulators.iter_mut().enumerate() {
                 let sources: Vec<Register> = loaded.iter().map(|source| source[word]).collect();

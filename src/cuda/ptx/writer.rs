@@ -33,9 +33,9 @@ pub(super) struct Writer {
     kind: Kind,
     words: usize,
     text: String,
-    /// How many registers hold intermediate results.
+    /// The number of registers that hold intermediate results.
     fresh: usize,
-    /// How many predicates there are.
+    /// The number of predicates.
     predicates: usize,
 }
 

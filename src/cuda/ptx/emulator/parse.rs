@@ -7,7 +7,7 @@ pub(super) enum Operand<'t> {
     Register(usize),
     Immediate(u64),
     Special(&'t str),
-    /// What a register holds, and so many bytes more.
+    /// The address in a register, plus so many bytes.
     Address(usize, u64),
     Parameter(&'t str),
     Label(usize),
@@ -46,7 +46,7 @@ pub(super) struct Function<'t> {
     pub(super) constants: Vec<u32>,
 }
 
-/// What names stand for.
+/// The meanings of names.
 #[derive(Default)]
 struct Names<'t> {
     registers: HashMap<String, usize>,
