@@ -1,4 +1,4 @@
-//! What can be typed: commands, arguments, help.
+//! Commands, arguments and help.
 
 use std::path::PathBuf;
 use std::time::Duration;

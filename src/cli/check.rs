@@ -180,7 +180,7 @@ fn foreign_files(volume: &Volume) -> Vec<String> {
     errors.map(|error| one_line(&error)).collect()
 }
 
-/// Returns who is away of a volume that nobody has mounted.
+/// Returns the absent members of a volume that is not mounted.
 fn away_from(volume: &Volume) -> Away {
     let members = volume.pipeline.members();
     if members.away().is_empty() {

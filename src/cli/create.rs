@@ -17,8 +17,8 @@ use crate::members::{self, MembersError};
 use crate::meta::MetaError;
 use crate::store::{Executor, StoreError, StoreErrorKind, StoreRef};
 
-/// What the smallest directory takes before there is any data, in bytes: journals, a copy of the index, and
-/// what is kept back for it.
+/// The bytes that the smallest directory takes before there is any data: journals, a copy of the index, and the space
+/// that is kept back for it.
 const FIRST_BYTES: u64 = 6 << 20;
 
 /// Stripes for which a directory has to have room: some are kept back for moving others about.
@@ -66,7 +66,7 @@ fn create(
     Ok(volume)
 }
 
-/// Gives a new volume its root directory, which belongs to whoever creates it.
+/// Gives a new volume its root directory, which belongs to the user who creates it.
 ///
 /// # Errors
 ///

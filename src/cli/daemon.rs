@@ -49,7 +49,7 @@ use ending::{Ending, Event, finish, take_away};
 /// on this very volume, and the stripe buffers that such a write needs may be what waits for the kernel.
 const KERNEL_CACHE_OFF: (&str, &str) = ("CUDA_CACHE_DISABLE", "1");
 
-/// What to mount, checked.
+/// The checked parameters of a mount.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) directories: Directories,
@@ -64,7 +64,7 @@ pub(super) struct Plan {
     pub(super) schedule: Schedule,
 }
 
-/// What a daemon tells the process that started it, as one line of JSON.
+/// A message from a daemon to the process that started it, as one line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 enum News {
     /// The mount is usable, and there may be something to be said.
@@ -73,7 +73,7 @@ enum News {
     Failed(Failure),
 }
 
-/// What a daemon has once its volume is mounted.
+/// The parts of a daemon whose volume is mounted.
 struct Started {
     socket: SocketFile,
     place: Place,
@@ -140,7 +140,7 @@ pub(super) fn run_reporting(prepare: impl FnOnce() -> Result<Plan, Failure>) -> 
         Ok(outcome) => outcome,
         Err(failure) => {
             log::error!("{}", failure.message);
-            // If the mount was usable before, nobody listens any more; the log has it.
+            // If the mount was usable before, the reader is gone; the log has it.
             tell(&News::Failed(failure));
             Outcome::Degraded
         }
@@ -174,8 +174,8 @@ pub(super) fn run_in_foreground(plan: &Plan) -> Result<Outcome, Failure> {
 
 /// Ends the process of a daemon, which has closed its volume, and runs nothing at exit.
 ///
-/// Threads may still be inside the driver of a GPU: one that looks for GPUs, or one that a GPU keeps waiting. What the
-/// driver runs at exit takes away what they use, and the process would die of a signal.
+/// Threads may still be inside the driver of a GPU: one that looks for GPUs, or one that a GPU keeps waiting. The
+/// driver's handlers at exit take away what they use, and the process would die of a signal.
 #[expect(unsafe_code, reason = "no safe wrapper of _exit is at hand")]
 pub(super) fn end_process(code: u8) -> ! {
     log::logger().flush();
@@ -305,9 +305,9 @@ fn clear_place(
     Ok(cleared.into_iter().chain(hidden).collect())
 }
 
-/// Mounts, and starts everything that can send an event. The mount comes last but one, since from
-/// then on there is something to take away. A dead mount in its place goes right before that, and is gone for nothing
-/// only where the place turns out to be unfit, or where the kernel or `fusermount3` refuses.
+/// Mounts, and starts everything that can send an event. The mount comes last but one, since from then on there is
+/// something to take away. A dead mount in its place is removed right before that. The removal is in vain only if the
+/// place turns out to be unfit, or if the kernel or `fusermount3` refuses.
 fn start(
     plan: &Plan,
     confined: &Confined,

@@ -320,7 +320,7 @@ pub(super) fn check_mountpoint(typed: &Path, members: &[PathBuf]) -> Result<Path
     let mounted = mountinfo::mount_at(&mountpoint)
         .map_err(|error| Failure::environment(format!("cannot read the mount table: {error}")))?;
     let mounted = mounted.filter(MountEntry::is_ours);
-    // What a dead daemon left is taken away before anything is mounted there.
+    // The mount of a dead daemon is taken away before anything is mounted there.
     let is_abandoned = mounted
         .as_ref()
         .is_some_and(|entry| is_abandoned(&mountpoint, entry));

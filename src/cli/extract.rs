@@ -400,7 +400,7 @@ impl<'a> Extraction<'a> {
         let made = self.target.file(path);
         let file = made.map_err(|error| self.unwritable(path, &error))?;
         match self.content(&file, path, attr) {
-            // What there is of it is finished like any other file.
+            // The part that could be copied is finished like any other file.
             Err(Trouble::Volume(error)) => self.lose(path, &error),
             copied => copied?,
         }

@@ -1,4 +1,4 @@
-//! How a command ends: exit codes, and errors of one line with a second that says what to do.
+//! The end of a command: exit codes, and errors of one line with a second that says what to do.
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::terminal;
 
-/// How a command that did its work ended, the best first.
+/// The result of a command that did its work, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Outcome {
     /// Exit code 0.
@@ -18,7 +18,7 @@ pub(super) enum Outcome {
     Lost,
 }
 
-/// Whose fault it is that a command did not do its work.
+/// The cause of a command's failure to do its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Fault {
     /// Exit code 1: wrong usage.
@@ -36,11 +36,11 @@ pub(super) enum Fault {
 /// Why a command did not do its work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Failure {
-    /// Whose fault it is.
+    /// The cause.
     pub(super) fault: Fault,
-    /// What went wrong, in one line.
+    /// The failure, in one line.
     pub(super) message: String,
-    /// What to do about it, in one line.
+    /// The advice, in one line.
     pub(super) advice: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What keeps a mount that was taken away: another mount namespace, another mountpoint, or something open of it.
+//! The holders of a mount that was taken away: another mount namespace, another mountpoint, or something open of it.
 //!
 //! The daemon serves it until that is gone: a program in the other mount namespace may be writing. Commands that wait for
 //! the daemon name what keeps it, and end.
@@ -19,16 +19,16 @@ use super::failure::{Failure, Outcome, warn};
 use super::trust::quoted;
 use crate::fuse::mountinfo;
 
-/// How long a daemon may take to end although something keeps its mount, which may be gone the next moment.
+/// The time that a daemon may take to end although something keeps its mount, which may be gone the next moment.
 const BRIEFLY: Duration = Duration::from_millis(500);
 
 /// How long it may take to end if nothing is found that keeps its mount.
 const DEPARTURE: Duration = Duration::from_secs(6);
 
-/// How many processes are named.
+/// The number of processes that are named.
 const NAMED: usize = 5;
 
-/// What keeps a filesystem mounted.
+/// A holder that keeps a filesystem mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Keeper {
     /// A mount in our own mount namespace.

@@ -1,4 +1,4 @@
-//! What mount(8) and umount(8) call us with, as commands.
+//! The commands with which mount(8) and umount(8) call us.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -52,7 +52,7 @@ fn mount(mut given: impl Iterator<Item = OsString>) -> Vec<OsString> {
 }
 
 /// Takes away `dev` and `suid`, which `mount.fuse3` adds to the end of the options of every mount by root, unless they
-/// hold the opposite. What was asked for by name stands before.
+/// hold the opposite. Options that were asked for by name stand before.
 fn without_added(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let last = arguments.iter().rposition(|argument| argument == "-o");
     if let Some(options) = last.and_then(|at| arguments.get_mut(at + 1))

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Directories that did not answer in time: of those nothing more is asked, and nobody waits for them again.
+/// Directories that did not answer in time: they are not asked again, nor waited for.
 #[derive(Debug, Default)]
 pub(super) struct Silent(Mutex<BTreeSet<PathBuf>>);
 
 impl Silent {
-    /// Asks each path that is not known to be silent, like [`ask_each`]. Who does not answer is silent from then on.
+    /// Asks each path that is not known to be silent, like [`ask_each`]. A path that does not answer is silent from
+    /// then on.
     pub(super) fn ask_each<T: Send + 'static>(
         &self,
         paths: &[PathBuf],
@@ -64,7 +65,7 @@ pub(super) fn ask_each<T: Send + 'static>(
     let start = |path: &PathBuf| {
         let (answer, answered) = channel();
         let (ask, path) = (ask.clone(), path.clone());
-        // Nobody may be waiting any more.
+        // The receiver may be gone.
         let work = move || drop(answer.send(ask(&path)));
         let thread = thread::Builder::new().name("ask".to_owned()).spawn(work);
         if let Err(error) = thread {
@@ -119,7 +120,7 @@ mod tests {
         let answers = silent.ask_each(&paths, Duration::from_millis(500), ask.clone());
         assert_eq!(answers, [Some(()), None, Some(())]);
         assert!(silent.has(&paths[1]) && !silent.has(&paths[2]));
-        // Nobody waits for it once more.
+        // It is not waited for again.
         let answers = silent.ask_each(&paths, Duration::from_secs(60), ask);
         assert_eq!(answers, [Some(()), None, Some(())]);
         let times = asked

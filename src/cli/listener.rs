@@ -1,7 +1,7 @@
 //! Listening for commands on the control socket, and answering them.
 //!
 //! Every connection has a thread, so that a command that takes long, a `status` that counts, keeps no
-//! other from its answer. What ends the daemon is handed on.
+//! other from its answer. Requests that end the daemon are handed on.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -28,10 +28,10 @@ const MOST_AT_ONCE: usize = 64;
 /// The most bytes of names of lost files in an answer, which has a limit at the other end.
 pub(super) const MOST_LISTED_BYTES: usize = 6 << 20;
 
-/// How often who waits for a rebuild is told how far it is.
+/// The interval at which a client that waits for a rebuild is told its progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How often who waits for a slow answer is told that it is on its way.
+/// The interval at which a client that waits for a slow answer is told that it is on its way.
 const SIGN_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Command about the end of the daemon.
@@ -96,7 +96,7 @@ pub(super) fn start(
 /// One of the commands that are being answered, until it is dropped.
 struct Place {
     listener: Arc<Listener>,
-    /// How many there were with this one.
+    /// The number of commands with this one.
     number: usize,
 }
 
@@ -180,7 +180,8 @@ impl Listener {
                 let join = || {
                     let rebuilder = self.rebuilder()?;
                     let (MemberIndex(member), seat) = self.join(old.as_deref(), &directory)?;
-                    // What a lost one had may be on others by now, who are the fuller for it; also where it was
+                    // The data of a lost one may be on others by now, which are fuller for it. That is also so if it
+                    // was
                     // replaced before, and that was cut off.
                     let is_own = seat == Seat::Own && old.is_some();
                     let balance = balance || is_own || matches!(seat, Seat::Of(_));
@@ -232,8 +233,9 @@ impl Listener {
     }
 
     /// Takes a directory into the volume, in the place of another or as one more. One that is still there
-    /// is left to be emptied. A member that is being emptied is kept if it is added, or put in its own place. What was
-    /// begun before, and was cut off wherever it was, is seen through.
+    /// is left to be emptied. A member that is being emptied is kept if it is added, or put in its own place. An
+    /// earlier
+    /// attempt is completed, wherever it was cut off.
     fn join(&self, old: Option<&str>, directory: &Path) -> Result<(MemberIndex, Seat), Failure> {
         let pipeline = self.fs.pipeline();
         let members = pipeline.members();
@@ -308,8 +310,9 @@ impl Listener {
         Ok(())
     }
 
-    /// Returns the member that a directory is already, if it is `own` and no more is to be done than to see
-    /// through what is under way, or to keep who was to be emptied. It takes part then.
+    /// Returns the member that a directory is already, if it is `own` and no step is left but two: to see through
+    /// work that is
+    /// under way, or to keep a member that was to be emptied. It takes part then.
     fn settled(
         &self,
         old: Option<MemberIndex>,
@@ -444,8 +447,8 @@ fn member_called(members: &Members, name: &str) -> Result<MemberIndex, Failure> 
     })
 }
 
-/// Returns the member that is to be replaced. If that was done, and `own` is the one that has what it had, it is that
-/// one: whoever gives the command once more names what is gone by then.
+/// Returns the member that is to be replaced. If that was done, and `own` is the one that has its data, it is that
+/// one: a user who gives the command once more names a directory that is gone by then.
 fn member_to_replace(
     members: &Members,
     name: &str,
@@ -468,8 +471,9 @@ fn spellings_of(path: &str) -> Vec<String> {
     [path.to_owned()].into_iter().chain(canonical).collect()
 }
 
-/// Says whether a member is yet to leave although another, which has come to replace it, is here: nobody told it to
-/// before the daemon was gone.
+/// Says whether a member is yet to leave although another, which has come to replace it, is here: the daemon ended
+/// before
+/// it was told to.
 fn is_to_be_emptied_for(members: &Members, old: MemberIndex, own: MemberIndex) -> bool {
     let is_leaving = members.leaving().contains(&old);
     old != own && !is_leaving && members.successor_of(old).is_none()

@@ -52,7 +52,7 @@ pub(super) fn to_file(path: &Path, verbosity: u8) -> io::Result<()> {
     Ok(())
 }
 
-/// Logs to the end of a file that nobody looks after, and that is therefore kept small.
+/// Logs to the end of an unattended file, which is therefore kept small.
 ///
 /// # Errors
 ///

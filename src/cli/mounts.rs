@@ -1,8 +1,8 @@
-//! What the mounts on this machine have to do with directories that a command is to work on.
+//! The mounts on this machine that use directories on which a command is to work.
 //!
-//! Directories are in use while a daemon has them locked: those that it lost, or was mounted without, are
-//! not, whatever volume they are of. But whoever mounts these to write to them makes a second half of the
-//! volume, with writes that the first lacks, and one of the two has to be given up some day.
+//! Directories are in use while a daemon has them locked. Those that it lost, or was mounted without, are not in use,
+//! whatever volume they are of. But a mount that writes to these makes a second half of the volume, with
+//! writes that the first lacks, and one of the two has to be given up some day.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -120,7 +120,7 @@ pub(super) fn refuse_held(
     let Some(unlisted) = unlisted_using(directories, member_timeout) else {
         return Ok(());
     };
-    // Whoever opens the directories waits for a daemon that has ended meanwhile.
+    // The code that opens the directories waits for a daemon that has ended meanwhile.
     let Ok(daemon) = unlisted.connect(BRIEF_TIMEOUT) else {
         return Ok(());
     };
@@ -180,7 +180,7 @@ pub(super) fn refuse_other_half(
     if entries.is_empty() {
         return Ok(());
     }
-    // What is wrong with them is said by whoever opens them.
+    // The code that opens them reports their defects.
     let Ok(given) = survey(directories, member_timeout) else {
         return Ok(());
     };

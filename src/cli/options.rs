@@ -14,7 +14,7 @@ pub(super) enum Atime {
     Strict,
 }
 
-/// What `-o` asked for.
+/// The options asked for with `-o`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -33,7 +33,7 @@ pub(super) struct MountOptions {
     pub(super) atime: Atime,
     /// Let the kernel collect small writes.
     pub(super) writeback: bool,
-    /// What to show as the source, instead of the volume's label.
+    /// The source to show, instead of the volume's label.
     pub(super) fsname: Option<String>,
 }
 

@@ -18,17 +18,17 @@ use crate::format::files::SUPERBLOCK;
 use crate::members::{Members, MembersError, Seat};
 use crate::store::{DirStore, Executor, ExecutorKind, Store, StoreRef};
 
-/// Refuses to write to members that were left behind by others, which lie where they were last.
+/// Refuses to write to members without which others have gone on; the others are looked for where they lay last.
 ///
 /// # Errors
 ///
 /// If such are found: written to, each half would have what the other lacks.
 pub(super) fn refuse(directories: &Directories, member_timeout: Duration) -> Result<(), Failure> {
-    // Whoever opens them waits long enough for one that hangs.
+    // The code that opens them waits long enough for one that hangs.
     if geometry_of(directories, member_timeout).is_some_and(has_no_halves) {
         return Ok(());
     }
-    // What is wrong with them is said by whoever opens them.
+    // The code that opens them reports their defects.
     let Ok((members, _)) = survey_members(directories, member_timeout) else {
         return Ok(());
     };
@@ -53,7 +53,7 @@ fn has_no_halves(geometry: Geometry) -> bool {
     geometry.data_shards() > geometry.parity_shards()
 }
 
-/// Returns the geometry that the first of the members tells who answers; none if nobody does in time.
+/// Returns the geometry from the first member that answers; none if no member does in time.
 fn geometry_of(directories: &Directories, member_timeout: Duration) -> Option<Geometry> {
     let (told, geometries) = channel();
     let answering = directories.present.iter();
@@ -79,8 +79,9 @@ fn check(members: &Members, directories: &Directories) -> Option<Failure> {
     checked.err().map(|error| members_failure(&error))
 }
 
-/// Takes note of members that nobody named, but lie where they were last, and were mounted apart from these
-/// before: they cannot be taken in as they are, and whoever asks how they are is to know. Returns where they are.
+/// Takes note of members that were not named but lie where they were last, and that were mounted apart from these
+/// before.
+/// They cannot be taken in as they are, and `status` shows them. Returns their paths.
 pub(super) fn note_apart(members: &Members, directories: &Directories) -> Vec<String> {
     if has_no_halves(members.geometry()) {
         return Vec::new();
@@ -89,7 +90,7 @@ pub(super) fn note_apart(members: &Members, directories: &Directories) -> Vec<St
     let patience = members.executor().timeout();
     let mut apart = Vec::new();
     for other in open(unnamed(away.collect(), directories), patience) {
-        // Who has gone on from where these are takes them in.
+        // A volume that has gone on from the state of these takes them in.
         let is_ahead = members.check_not_overtaken(std::slice::from_ref(&other));
         if is_ahead.is_ok()
             && let Err(error @ MembersError::Diverged { .. }) =
@@ -103,8 +104,9 @@ pub(super) fn note_apart(members: &Members, directories: &Directories) -> Vec<St
     apart
 }
 
-/// Says what can be known of members that nobody named, and that can be written to without those that are here, or
-/// were; and which of them were mounted apart, as [`note_apart`] does.
+/// Reports on members that were not named, and that can be written to without those that are here, or were. Includes
+/// those
+/// that were mounted apart, as [`note_apart`] does.
 pub(super) fn look_elsewhere(
     members: &Members,
     directories: &Directories,
@@ -145,7 +147,7 @@ pub(super) fn look_elsewhere(
     })
 }
 
-/// Returns those of `paths` that are known and nobody named.
+/// Returns those of `paths` that are known and were not named.
 fn unnamed(paths: Vec<String>, directories: &Directories) -> impl Iterator<Item = PathBuf> + '_ {
     let is_named = |path: &PathBuf| {
         let mut named = directories.present.iter().chain(&directories.absent);
@@ -180,7 +182,7 @@ fn start_to_open(path: &Path) -> Receiver<StoreRef> {
     look_at(path, move |path| {
         let store = DirStore::open(path)?;
         store.open_len(SUPERBLOCK)?;
-        // Nobody may be waiting any more.
+        // The receiver may be gone.
         drop(found.send(Arc::new(store) as StoreRef));
         Ok(())
     });

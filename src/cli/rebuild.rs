@@ -14,7 +14,7 @@ use super::report::{IndexReport, LostFiles, RebuildReport, RedundancyReport, Rep
 use super::size::format_size;
 use super::terminal;
 
-/// What `rebuild --json` prints.
+/// The document that `rebuild --json` prints.
 #[derive(Debug, Serialize)]
 struct Document<'a> {
     #[serde(flatten)]
@@ -41,8 +41,8 @@ pub(super) fn run(arguments: &RebuildArguments) -> Result<Outcome, Failure> {
     Ok(followed.unwrap_or_else(|| leave("the rebuild goes on", &mount, None)))
 }
 
-/// Says that what was ordered goes on although nobody waits for it any more, how that is watched, and what takes
-/// it back.
+/// Says that an ordered task goes on although its command does not wait for it any more, how to watch it, and what
+/// takes it back.
 pub(super) fn leave(what: &str, mount: &LiveMount, taken_back: Option<&str>) -> Outcome {
     let mountpoint = mount.mountpoint().display();
     let taken_back = taken_back.map_or_else(String::new, |how| format!(", {how}"));
@@ -65,7 +65,7 @@ pub(super) fn follow(
     json: bool,
 ) -> Result<Option<Outcome>, Failure> {
     let interrupted = Arc::new(AtomicBool::new(false));
-    // Whoever does not want to wait for an answer either interrupts it again.
+    // A user who does not want to wait for an answer either interrupts it again.
     signal_hook::flag::register_conditional_default(SIGINT, Arc::clone(&interrupted))
         .and_then(|_| signal_hook::flag::register(SIGINT, Arc::clone(&interrupted)))
         .map_err(Failure::environment)?;
@@ -153,7 +153,7 @@ fn for_people(rebuild: &RebuildReport, report: &Report) -> String {
     }
     let is_away = report.absentees().next().is_some();
     if rebuild.bytes_waiting > 0 {
-        // Room alone helps nobody where each directory has something of the same stripes.
+        // Room alone does not help where each directory has something of the same stripes.
         let is_for_room = report.present().count() >= report.geometry.width();
         let others = match (is_away, is_for_room) {
             (true, true) => ", bring back what is away, or remove files",

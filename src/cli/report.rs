@@ -1,4 +1,4 @@
-//! How a volume is: what `status` shows.
+//! The report on the state of a volume, as `status` shows it.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ mod text;
 
 pub(super) use lost::LostFiles;
 
-/// What a volume may lack although all its members are there.
+/// The defects that a volume may have although all its members are there.
 pub(super) const LACKS_COPIES: &str = "the index lacks copies";
 pub(super) const LACKS_SHARDS: &str = "some stripes lack shards";
 
@@ -26,7 +26,7 @@ pub(super) struct Report {
     /// True if it is mounted, and not to be written to.
     #[serde(default)]
     pub(super) read_only: bool,
-    /// What is not mounted may have been left behind by the rest of the volume.
+    /// The other half of the volume: a volume that is not mounted may have fallen behind it.
     #[serde(default)]
     pub(super) elsewhere: Option<ElsewhereReport>,
     pub(super) geometry: GeometryReport,
@@ -49,12 +49,12 @@ pub(super) struct Report {
 pub(super) struct ElsewhereReport {
     /// Where they are, or were last.
     pub(super) paths: Vec<String>,
-    /// True if they have gone on without the others, who may have done so, too; `None` if not all of them can be
-    /// read, so that nobody can tell.
+    /// True if they have gone on without the others, which may have done so, too; `None` if not all of them can be
+    /// read, so that this is unknown.
     pub(super) went_on: Option<bool>,
 }
 
-/// What was coded since the volume was mounted.
+/// The work of coding since the volume was mounted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct CodingReport {
     pub(super) cpu: CodedReport,
@@ -68,7 +68,7 @@ pub(super) struct CodingReport {
     pub(super) gpus_hanging: Vec<String>,
 }
 
-/// What one side coded.
+/// The work of one side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct CodedReport {
     pub(super) passes: u64,
@@ -99,7 +99,7 @@ impl From<Coding> for CodingReport {
     }
 }
 
-/// How a volume is, in one word.
+/// The state of a volume, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum State {
@@ -152,7 +152,7 @@ impl ErrorCounts {
     }
 }
 
-/// How a member is.
+/// The state of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum MemberState {
@@ -227,9 +227,9 @@ pub(super) struct RebuildReport {
     pub(super) progress: f64,
     pub(super) bytes_left: u64,
     pub(super) bytes_done: u64,
-    /// What has no directory to go to.
+    /// The bytes that have no directory to go to.
     pub(super) bytes_waiting: u64,
-    /// What keeps its place since something beside it cannot be read.
+    /// The bytes that keep their place because data beside them cannot be read.
     pub(super) bytes_unreadable: u64,
     /// For how long it has been running, or was.
     pub(super) seconds: u64,
@@ -275,7 +275,7 @@ impl MemberReport {
         !self.is_here() && reason.any(|reason| reason.starts_with(BAD_SUPERBLOCK))
     }
 
-    /// Says whether it is being emptied, to be let go.
+    /// Says whether it is being emptied, to be removed.
     pub(super) fn is_leaving(&self) -> bool {
         self.state == MemberState::Removing
     }
@@ -457,7 +457,7 @@ mod tests {
         assert!(text.contains("would not survive another loss"), "{text}");
     }
 
-    /// What was written just now is in memory.
+    /// Bytes that were written just now are in memory.
     #[test]
     fn that_there_are_no_stripes_is_not_said_to_be_all_there_will_be() {
         let mut report = report(&[], &[], &[0, 1, 2]);

@@ -18,7 +18,7 @@ mod serve;
 
 pub(super) use serve::{scrub_report, scrubbed_of, serve};
 
-/// How far a scrub is, as the daemon tells a command that waits for it.
+/// The progress of a scrub, as the daemon tells a command that waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Progress {
     pub(super) bytes_passed: u64,
@@ -27,7 +27,7 @@ pub(super) struct Progress {
     pub(super) wrong: u64,
 }
 
-/// What a scrub came to; the document that `scrub --json` prints.
+/// The result of a scrub; the document that `scrub --json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Scrubbed {
     pub(super) state: ScrubState,
@@ -38,15 +38,15 @@ pub(super) struct Scrubbed {
     pub(super) repaired: u64,
     /// Those that are wrong still.
     pub(super) wrong: u64,
-    /// Shards that are on no member at hand.
+    /// Shards that are on no online member.
     pub(super) missing: u64,
-    /// Those of them that cannot be made anew, since too few others of the same stripes are there.
+    /// Those of them that cannot be restored, because too few others of the same stripes are there.
     #[serde(default)]
     pub(super) missing_for_now: u64,
-    /// Shards that could not be verified, though they should be at hand.
+    /// Shards that could not be verified, though they should be on online members.
     #[serde(default)]
     pub(super) unverified: u64,
-    /// The members at hand that were put back from an earlier time and are not verified yet.
+    /// The online members that are stale copies and are not verified yet.
     #[serde(default)]
     pub(super) unverified_members: Vec<UnverifiedMember>,
     /// The members of which it found something to be wrong, or gone, as far as that is known.
@@ -79,7 +79,7 @@ impl fmt::Display for UnverifiedMember {
     }
 }
 
-/// How many pieces of a member were wrong, or gone.
+/// The number of pieces of a member that were wrong, or gone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct MemberDefects {
     pub(super) index: u16,
@@ -97,12 +97,12 @@ impl fmt::Display for MemberDefects {
     }
 }
 
-/// Who is away, and what there is to do about it.
+/// The members that are away, and what there is to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Away {
-    /// Nobody.
+    /// No member.
     Nobody,
-    /// Some, and what they held can be made anew on the others.
+    /// Some, and their data can be restored on the others.
     Few,
     /// So many that no other has a place for what they held: this is to be done.
     TooMany(String),

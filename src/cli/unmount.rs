@@ -15,16 +15,16 @@ use super::in_time::ask_each;
 use crate::fuse::mount::{MountError, Place, Unmount};
 use crate::fuse::mountinfo::{self, MountEntry};
 
-/// How long a daemon may take to end once it has said that it does.
+/// The time that a daemon may take to end once it has said that it does.
 const DEPARTURE: Duration = Duration::from_secs(15);
 
-/// How long if it has said that it is held up: what holds it up may just have come back.
+/// The time if it has said that it is held up: the cause may just have gone.
 const BRIEFLY: Duration = Duration::from_secs(1);
 
-/// How long a mount may take to say that nobody serves it, which it does at once.
+/// The time that a mount may take to say that it is not served any more, which it does at once.
 const STATFS: Duration = Duration::from_secs(3);
 
-/// How many processes that keep a mount busy are named.
+/// The number of processes that are named if they keep a mount busy.
 const NAMED_USERS: usize = 5;
 
 /// Unmounts, and returns once the daemon is gone and everything is durable.
@@ -132,7 +132,7 @@ fn is_gone(mountpoint: &Path, entry: Option<&MountEntry>) -> bool {
     mountinfo::mount_at(mountpoint).is_ok_and(|now| now.as_ref() != entry || now.is_none())
 }
 
-/// Says whether nobody serves the mount any more.
+/// Says whether the mount is not served any more.
 fn is_dead(entry: &MountEntry) -> bool {
     let place = Place::of(entry);
     let refuses = move |_: &Path| place.is_dead();
@@ -162,13 +162,13 @@ pub(super) fn is_abandoned(mountpoint: &Path, entry: &MountEntry) -> bool {
 
 /// Returns the mount of ours at `mountpoint` if its daemon is surely gone.
 pub(super) fn abandoned_at(mountpoint: &Path) -> Option<MountEntry> {
-    // What is wrong with the place is said by whoever mounts there.
+    // The command that mounts there reports what is wrong with the place.
     let entry = mountinfo::mount_at(mountpoint).ok().flatten()?;
     (entry.is_ours() && is_abandoned(mountpoint, &entry)).then_some(entry)
 }
 
-/// Takes away what [`abandoned_at`] returned, so that the place is free again, unless somebody else has done so.
-/// Returns what is to be said of it.
+/// Takes away what [`abandoned_at`] returned, so that the place is free again, unless another process has done so.
+/// Returns a message about it.
 ///
 /// # Errors
 ///

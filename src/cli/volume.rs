@@ -27,7 +27,7 @@ mod opening;
 
 use opening::open_pipeline;
 
-/// How long a member may take for one operation before it counts as hung, unless somebody says otherwise.
+/// The time that a member may take for one operation before it counts as hung, unless an option says otherwise.
 pub(super) const MEMBER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a directory is left out on which something hangs.
@@ -36,7 +36,7 @@ const SILENT: &str = "it does not answer";
 /// Files that are listed by name at most.
 const MOST_LISTED: usize = 100_000;
 
-/// How to open a volume.
+/// The options for opening a volume.
 #[derive(Clone, Debug)]
 pub(super) struct VolumeOptions {
     /// Read-only writes nothing on any member.
@@ -47,11 +47,11 @@ pub(super) struct VolumeOptions {
     pub(super) cache_bytes: usize,
     /// Workers for flushing and prefetching.
     pub(super) threads: usize,
-    /// How long a member may take for one operation before it counts as hung.
+    /// The time that a member may take for one operation before it counts as hung.
     pub(super) member_timeout: Duration,
-    /// What is done in the background, and when.
+    /// The background work, and its times.
     pub(super) schedule: Schedule,
-    /// True if superblocks that are lost are made anew from the others, where anything may be written.
+    /// True if lost superblocks are recovered from the others, where anything may be written.
     pub(super) restores_superblocks: bool,
 }
 
@@ -138,7 +138,7 @@ fn without_path(reason: &str, path: &str) -> String {
     rest.unwrap_or(reason).to_owned()
 }
 
-/// Returns the members that are away and whose directories nobody named.
+/// Returns the members that are away and whose directories were not named.
 fn left_out(pipeline: &Pipeline, directories: &Directories) -> Vec<MemberIndex> {
     let is_named = |path: &str| {
         let mut named = directories.present.iter().chain(&directories.absent);
@@ -228,8 +228,8 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Opens it to change its records, without background work: what a crash cut off is finished
-    /// first, superblocks that are lost are made anew, and nothing changes by itself then. Warns of directories that could not be used.
+    /// Opens it to change its records, without background work. Work that a crash cut off is finished first, and lost
+    /// superblocks are recovered; nothing changes by itself then. Warns of directories that could not be used.
     ///
     /// # Errors
     ///
@@ -353,7 +353,7 @@ pub(super) fn survey_members(
     Ok((members, notes))
 }
 
-/// What the members alone tell; `scrubbed` is when they were last verified, in seconds since 1970.
+/// Makes a report of what the members alone tell; `scrubbed` is when they were last verified, in seconds since 1970.
 pub(super) fn blank_report(members: &Members, notes: &[Unusable], scrubbed: u64) -> Report {
     Report {
         volume: members.volume_id().to_string(),
@@ -412,7 +412,7 @@ pub(super) fn rebuild_report(progress: &RebuildProgress) -> RebuildReport {
     }
 }
 
-/// What is known of a member; where its directory could not be used, `notes` say why. `scrubbed` is when it was
+/// Reports on a member; where its directory could not be used, `notes` say why. `scrubbed` is when it was
 /// last verified, in seconds since 1970.
 pub(super) fn member_report(
     status: members::MemberStatus,
@@ -499,7 +499,7 @@ pub(super) fn storage_failure(error: &CommitError) -> Failure {
     }
 }
 
-/// Says whether data, or what leads to it, is on none of the members at hand.
+/// Says whether data, or the record that leads to it, is on none of the online members.
 fn is_loss(error: &CommitError) -> bool {
     match error {
         CommitError::Volume(error) => matches!(error, VolumeError::TooFewShards { .. }),
@@ -516,7 +516,7 @@ pub(super) fn members_failure(error: &MembersError) -> Failure {
     let mut failure = Failure::environment(one_line(error));
     match error {
         MembersError::TooFew { .. } => failure.fault = Fault::TooFew,
-        // What was typed does not belong together, whatever state it is in.
+        // The given directories do not belong together, in whatever state the volume is.
         MembersError::MixedVolumes { .. }
         | MembersError::SameMember { .. }
         | MembersError::NoSuchMember { .. }

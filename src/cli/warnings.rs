@@ -1,4 +1,4 @@
-//! What whoever mounts a volume is told at once.
+//! The warnings that a mount gives at once.
 //!
 //! A mount waits for this, so nothing is counted here unless files are gone, or data may be lost: that is what `status`
 //! is for.
@@ -10,10 +10,10 @@ use super::report::{LACKS_COPIES, LACKS_SHARDS, MemberReport, RedundancyReport};
 use super::volume::{Volume, member_report, storage_failure};
 use crate::members::Unusable;
 
-/// How members come back that are there but for their superblocks.
+/// The command that brings members back that lack only their superblocks.
 const LOST_SUPERBLOCK: &str = "`cauchyfs check --repair` with all directories, unmounted, writes superblocks anew that are lost";
 
-/// What is said of a volume that was mounted.
+/// The warnings about a volume that was mounted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Warnings {
     pub(super) lines: Vec<String>,
@@ -36,8 +36,8 @@ impl Warnings {
     }
 }
 
-/// Says which members are missing and why, whether data is lost without them, and if all members are there,
-/// what the volume is known to lack nevertheless; and which other directories were of no use.
+/// Says which members are missing and why, and whether data is lost without them. If all members are there, says
+/// what the volume is known to lack nevertheless. Also names other directories that were of no use.
 ///
 /// # Errors
 ///

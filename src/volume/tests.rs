@@ -214,8 +214,8 @@ fn to_simulated(device: &Simulated) -> Arc<Dispatch> {
     dispatch
 }
 
-/// What is on the members is what the CPU alone would have written, and what is read is what was, whichever
-/// operation of the device fails, and whether or not it is lost then.
+/// The members hold what the CPU alone would have written, and reads return what was written. That holds for every
+/// operation of the device that fails, and whether or not the device is lost then.
 #[test]
 fn a_volume_on_a_device_that_fails_writes_and_reads_what_one_without_does() {
     let payloads: Vec<Vec<u8>> = (1..=3).map(|seed| pattern(seed, 4 * UNIT)).collect();
@@ -342,7 +342,7 @@ fn of_a_stripe_whose_checksums_match_inspection_names_the_blocks_whose_parity_do
     assert!(verdicts[0].wrong.is_empty(), "{verdicts:?}");
 }
 
-/// Looks, whenever it pins memory, whether somebody else could go on meanwhile.
+/// Checks, whenever it pins memory, whether another thread could go on meanwhile.
 #[derive(Debug, Default)]
 struct Onlooker {
     volume: OnceLock<Weak<Volume>>,
@@ -528,13 +528,13 @@ fn a_block_read_here_and_there_is_decoded_without_the_rest_of_its_stripe() {
         let reads = read(2 * UNIT + block * BLOCK_SIZE + 7);
         assert_eq!(reads, [BLOCK_SIZE as u64; 4], "block {block}");
     }
-    // Who goes on is given all of it.
+    // A reader that goes on is given all of it.
     let whole = read(2 * UNIT + 2 * BLOCK_SIZE);
     assert_eq!(whole.iter().sum::<u64>(), 4 * UNIT as u64);
     assert_eq!(read(2 * UNIT + 4 * BLOCK_SIZE), [0; 0]);
 }
 
-/// Nobody waits for what will never be.
+/// A waiter does not wait for something that will never be.
 #[test]
 fn a_panic_while_a_stripe_is_written_is_told_to_whoever_waits_for_it() {
     for threads in [0, 2] {

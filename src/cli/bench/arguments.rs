@@ -1,4 +1,4 @@
-//! What can be typed after `cauchyfs bench`.
+//! The arguments of `cauchyfs bench`.
 
 use clap::{Args, Subcommand, ValueEnum};
 

@@ -116,7 +116,7 @@ pub(super) fn search_in_time(target: Target, patience: Duration) -> Result<Peer,
     })
 }
 
-/// The same in given places. What is tried besides counts for nothing once the daemon is found.
+/// The same in given places. Failed attempts count for nothing once the daemon is found.
 pub(super) fn search(places: &Places, target: &Target, limits: &Limits) -> Result<Peer, Failure> {
     let stem = file_stem(&target.mountpoint);
     let patience = limits.answer.unwrap_or(ANSWER_TIMEOUT);

@@ -7,20 +7,21 @@ use std::time::{Duration, Instant};
 use super::departure::Departure;
 use super::protocol::{Answer, Envelope, Request};
 
-/// How long a daemon may be silent.
+/// The time for which a daemon may be silent.
 pub(in crate::cli) const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long to wait for a daemon that is perhaps not concerned.
+/// The time to wait for a daemon that is perhaps not concerned.
 pub(in crate::cli) const BRIEF_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long a daemon whose mount was taken away may take to end, or to make everything durable. Commands that wait for
-/// the end go on by themselves then.
+/// The time that a daemon whose mount was taken away may take to end, or to make everything durable. Commands that
+/// wait
+/// for the end go on by themselves then.
 const END_TIMEOUT: Duration = Duration::from_secs(7);
 
-/// How long a daemon may take for an answer, as long as it gives signs of life.
+/// The time that a daemon may take for an answer, as long as it gives signs of life.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How often a silent peer is looked after.
+/// The interval at which a silent peer is checked.
 const LOOK_INTERVAL: Duration = Duration::from_secs(3);
 
 /// The longest answer with a report in it. A report is cut to less than half of that.
@@ -38,15 +39,15 @@ const MOST_PROGRESS: u64 = 10_000_000;
 /// The most empty lines before an answer; a daemon that sends one a second gets there in eleven days.
 const MOST_SIGNS: u64 = 1_000_000;
 
-/// How many bytes are sent or read at once.
+/// The number of bytes that are sent or read at once.
 const CHUNK: usize = 64 << 10;
 
 /// Limits of time and memory for the answers of a peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// How long it may take for a line; without a limit, as long as its process lives.
+    /// The time that it may take for a line; without a limit, as long as its process lives.
     pub(super) line: Option<Duration>,
-    /// How long it may take for the answer, or from one progress report to the next.
+    /// The time that it may take for the answer, or from one progress report to the next.
     pub(super) answer: Option<Duration>,
     /// The longest line, in bytes.
     pub(super) bytes: usize,

@@ -1,9 +1,11 @@
-//! Where the control sockets of a user are, and how one is opened.
+//! The places of a user's control sockets, and the way to open one safely.
 //!
-//! A user's directories are the user's to fill, with symlinks to the sockets of others too. So no symlink is followed on
+//! A user's directories are the user's to fill, with symlinks to the sockets of others too. So no symlink is followed
+//! on
 //! the way from a directory that only the administrator can change. The directory that is reached must be the user's
-//! and writable by nobody else, and a socket in it must be the user's. Whatever leads to such a socket, nobody but the
-//! user can have put it there.
+//! and writable by no other user, and a socket in it must be the user's. Only the user can have put such a socket
+//! there,
+//! whatever the way to it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -123,8 +125,9 @@ impl Places {
         Some((walk::open_directory(&path).ok()?, path))
     }
 
-    /// Opens our own directory, the best that can be had, and makes it if need be. What lies below `mountpoint` will be
-    /// hidden by the mount. A home that does not answer within `patience` is left out.
+    /// Opens our own directory, the best that can be had, and makes it if need be. The mount will hide directories
+    /// below
+    /// `mountpoint`. A home that does not answer within `patience` is left out.
     ///
     /// # Errors
     ///

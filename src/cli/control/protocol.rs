@@ -99,7 +99,7 @@ pub(in crate::cli) enum Refusal {
 pub(in crate::cli) enum Request {
     /// Which mount is this? The only request that names none.
     Identify,
-    /// How is the volume?
+    /// Asks for the state of the volume.
     Status,
     /// Which directories are in use? Answered at once, where a status may have to count.
     Directories,
@@ -120,7 +120,7 @@ pub(in crate::cli) enum Request {
     AwaitEnd,
     /// Rebuild what is missing.
     Rebuild {
-        /// No faster than this, if it is said.
+        /// The most bytes in a second, if limited.
         bytes_per_second: Option<u64>,
     },
     /// Take a directory into the volume, and rebuild what it is to have.
@@ -131,17 +131,17 @@ pub(in crate::cli) enum Request {
         directory: PathBuf,
         /// True if old data is to move there.
         balance: bool,
-        /// No faster than this, if it is said.
+        /// The most bytes in a second, if limited.
         bytes_per_second: Option<u64>,
     },
     /// Move everything off a member, and let it go.
     Remove {
         /// The member, by path or number.
         member: String,
-        /// No faster than this, if it is said.
+        /// The most bytes in a second, if limited.
         bytes_per_second: Option<u64>,
     },
-    /// How far is that? Answered once it is done, and otherwise in a moment.
+    /// Asks for the progress of that. Answered once it is done, and otherwise in a moment.
     RebuildProgress {
         /// Number that answered the order.
         order: u64,
@@ -152,13 +152,13 @@ pub(in crate::cli) enum Request {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(in crate::cli) enum Answer {
-    /// How the volume is.
+    /// The state of the volume.
     Status(Box<Report>),
     /// The directories that are open and locked.
     Directories(Vec<PathBuf>),
     /// Which volume it is.
     Membership(Membership),
-    /// How far a scrub is; the answer is yet to come.
+    /// The progress of a scrub; the answer is yet to come.
     Scrubbing(Progress),
     /// Result of a scrub.
     Scrubbed(Scrubbed),
@@ -171,14 +171,14 @@ pub(in crate::cli) enum Answer {
         /// The number of the order to rebuild.
         order: u64,
     },
-    /// A member is to be emptied and let go.
+    /// A member is to be emptied and removed.
     Leaving {
         /// Its number.
         member: u16,
         /// The number of the order to rebuild.
         order: u64,
     },
-    /// How far a rebuild is.
+    /// The progress of a rebuild.
     Rebuild {
         /// In numbers.
         report: RebuildReport,

@@ -20,10 +20,10 @@ use crate::cli::failure::Failure;
 use crate::cli::in_time::ask_each;
 use crate::fuse::mount::Place;
 
-/// How long a client may do nothing while it takes a piece of its answer.
+/// The time for which a client may do nothing while it takes a piece of its answer.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a client may take for a request, and to take all of an answer.
+/// The time that a client may take for a request, and to take all of an answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The longest request that is read, in bytes.
@@ -93,7 +93,7 @@ impl Drop for SocketFile {
 ///
 /// # Errors
 ///
-/// If there is none that nobody else can write to.
+/// If there is none that only this user can write to.
 pub(in crate::cli) fn own_directory(mountpoint: &Path) -> io::Result<PathBuf> {
     let directory = own_places().open_or_make(mountpoint, BRIEF_TIMEOUT)?;
     Ok(directory.path().to_owned())

@@ -132,7 +132,7 @@ impl Home {
         search(&self.places(), &self.target(), &limits())
     }
 
-    /// Asks whoever is found.
+    /// Asks the daemon that is found.
     fn ask(&self, request: &Request, limits: &Limits) -> Result<Answer, Failure> {
         match self.find()? {
             Peer::Daemon(connection) => ask_within(connection, request, limits, |_| {}),
@@ -404,7 +404,7 @@ fn an_answer_has_a_greatest_length() {
         ..limits()
     };
     assert_refused(home.ask(&Request::Status, &few), "more than 100000 bytes");
-    // What is asked in earnest has one too.
+    // Real requests have one too.
     let limits = Limits::of(&Request::Status, false);
     assert_refused(home.ask(&Request::Status, &limits), "more than");
 }

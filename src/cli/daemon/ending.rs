@@ -24,14 +24,15 @@ use crate::fuse::mount::{MountError, Mounter, Place, Unmount};
 use crate::fuse::mountinfo::{self, MountEntry};
 use crate::fuse::{Connection, one_line};
 
-/// How long what is open below a mount may stay open after the mount was taken away by a signal or lazily.
+/// The time for which files below a mount may stay open after the mount was taken away by a signal or lazily.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How long the kernel may take to end the connection after the mount was taken away. Something else keeps the mount if
-/// it takes longer.
+/// The time that the kernel may take to end the connection after the mount was taken away. Something else keeps the
+/// mount
+/// if it takes longer.
 const RELEASE: Duration = Duration::from_secs(3);
 
-/// What can happen to a daemon.
+/// An event in the life of a daemon.
 pub(super) enum Event {
     /// The mount is gone and all requests are answered.
     Over(io::Result<()>),
@@ -44,7 +45,7 @@ pub(super) enum Event {
     },
 }
 
-/// What happens if the connection has not ended by a deadline.
+/// The consequence if the connection has not ended by a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     /// The daemon ends.

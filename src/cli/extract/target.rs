@@ -28,7 +28,7 @@ type OpenBeneath = fn(BorrowedFd<'_>, &[u8]) -> Result<OwnedFd, Errno>;
 /// Gives a file another name: `linkat` without following a symlink.
 type LinkAt = fn(BorrowedFd<'_>, &OsStr, BorrowedFd<'_>, &OsStr) -> Result<(), Errno>;
 
-/// How directories below OUT are opened.
+/// The method of opening directories below OUT.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Resolver {
     /// The kernel keeps a whole path beneath OUT, and free of symlinks (`openat2`, Linux 5.6).

@@ -1,4 +1,4 @@
-//! A log file that nobody looks after: it keeps its end, and not more than so much of it.
+//! An unattended log file: it keeps its end, and not more than so much of it.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

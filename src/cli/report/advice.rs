@@ -1,4 +1,4 @@
-//! What to do next about a volume.
+//! Advice on the next step for a volume.
 
 use crate::members::{
     BAD_SUPERBLOCK, FLAPPING, FORMER_MEMBER, IN_USE, MOUNTED_APART, NOT_GIVEN, UNVERIFIED,
@@ -52,10 +52,10 @@ impl Report {
 
     fn next_step_where_too_many_are_away(&self, away: &[&MemberReport]) -> String {
         let is_left_out = |member: &&MemberReport| member.reason.as_deref() == Some(NOT_GIVEN);
-        // A mounted volume that fails, with fewer members than it takes to read anything, takes nobody back.
+        // A mounted volume that fails, with fewer members than it takes to read anything, takes no member back.
         let has_failed = self.present().count() < self.geometry.data;
         let step_of = |member: &MemberReport| {
-            // Who comes and goes is taken in again by a mount.
+            // A mount takes a member in again that comes and goes.
             let is_left_alone = has_failed && member.reason.as_deref() == Some(FLAPPING);
             step_by_reason(member).filter(|_| !is_left_alone)
         };
@@ -80,7 +80,7 @@ impl Report {
         }
     }
 
-    /// Says whose wrong bytes may be what is missing, once somebody who is away is given up.
+    /// Names the members whose wrong bytes may be all that is left of some data, once an absent member is given up.
     fn caution(&self) -> Option<String> {
         let suspects: Vec<&MemberReport> = self.present().filter(|member| member.suspect).collect();
         (!suspects.is_empty()).then(|| {
@@ -235,12 +235,12 @@ impl Report {
         )
     }
 
-    /// Says whether a member was put back from an earlier time: a scrub begins by itself.
+    /// Says whether a member is a stale copy: a scrub begins by itself.
     fn is_to_be_verified(&self) -> bool {
         self.put_back().next().is_some()
     }
 
-    /// Returns the members that were put back from an earlier time.
+    /// Returns the members that are stale copies.
     fn put_back(&self) -> impl Iterator<Item = &MemberReport> {
         self.present()
             .filter(|member| member.reason.as_deref() == Some(UNVERIFIED))

@@ -1,4 +1,4 @@
-//! What `status` writes for people.
+//! The text of `status` for people.
 
 use std::fmt::{self, Write as _};
 

@@ -1,7 +1,7 @@
 //! Sandboxes of daemons.
 //!
 //! A daemon drops capabilities and system calls before it opens the volume, and can gain no privileges from then on.
-//! What it can still do:
+//! It can still do the following:
 //!
 //! | daemon | mounting | capabilities | denied system calls |
 //! | --- | --- | --- | --- |
@@ -14,12 +14,14 @@
 //! ordinary user needs it because `fusermount3`, a setuid program, has no effect for a process that can gain no
 //! privileges.
 //!
-//! Landlock restricts the daemon of a foreign volume to the members that it was mounted with, `/proc`, the directory of
-//! its control socket, and the kernel's read-ahead.
+//! Landlock restricts the daemon of a foreign volume to the members that it was mounted with and a few other places:
+//! `/proc`,
+//! the directory of its control socket, and the kernel's read-ahead.
 //! [`crate::cli::overtaken`] has to look at superblocks at places that members name. Until then any file can be read,
 //! and superblocks of members alone are decoded.
 //!
-//! Landlock does not restrict the daemons of other volumes, for two reasons: a member that returns is mounted anew on
+//! Landlock does not restrict the daemons of other volumes, for two reasons: a member that returns is mounted again
+//! on
 //! its path; `member add` names directories that were unknown before. The daemon of a foreign volume does neither.
 
 use std::fs;

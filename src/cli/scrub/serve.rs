@@ -15,12 +15,13 @@ use crate::commit::{self, ScrubStatus};
 use crate::fs::Fs;
 use crate::members::Members;
 
-/// How often whoever waits for a scrub hears how far it is.
+/// The interval at which a client that waits for a scrub is told its progress.
 const TELL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Scrubs for a client, who hears how far it is, until that is done or nobody waits for it any more. If a
-/// scrub is under way already, the client follows that one, and takes over if it stops half way, as one does that
-/// began by itself.
+/// Scrubs for a client and tells it the progress, until the scrub is done or the client is gone. If a scrub is under
+/// way
+/// already, the client follows that one. If that one stops half way, as one that began by itself does, this one takes
+/// over.
 pub(in crate::cli) fn serve(fs: &Arc<Fs>, client: &UnixStream, bytes_per_second: Option<u64>) {
     let scrubbed = meanwhile(client, || scrub(fs, client, bytes_per_second));
     let answer = match scrubbed {
@@ -56,7 +57,7 @@ fn scrub(
             .scrub_status()
             .map_err(|error| storage_failure(&error))?;
         let scrubbed = pipeline.scrub(&**fs, bytes_per_second, |status| {
-            // Who follows would be told that it was stopped half way.
+            // Followers would be told that it was stopped half way.
             if tell(status) && !pipeline.has_scrub_followers() {
                 ControlFlow::Break(())
             } else {
@@ -76,15 +77,16 @@ fn scrub(
                 break of_other;
             }
         };
-        // Else whoever scrubbed has stopped, and it is for others to go on; or it has not begun yet, and what there is
-        // is what an earlier one came to.
+        // Else the scrub's owner has stopped, and another is to go on; or it has not begun yet, and this is the
+        // result of
+        // an earlier one.
         if tell(&status) || status.is_through_since(&before) {
             return result_of(fs, &status, tell(&status));
         }
     }
 }
 
-/// Returns what a scrub came to, unless nobody wants to know.
+/// Returns the result of a scrub, unless the client is gone.
 fn result_of(fs: &Fs, status: &ScrubStatus, is_gone: bool) -> Result<Option<Scrubbed>, Failure> {
     (!is_gone).then(|| scrubbed_of(fs, status)).transpose()
 }

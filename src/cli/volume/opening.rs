@@ -16,15 +16,16 @@ use crate::members::{MembersError, Unusable};
 use crate::meta::MetaError;
 use crate::store::{Executor, StoreRef};
 
-/// How long directories that nothing mounted uses may stay in use: by a daemon that is flushing what
+/// The time for which directories that nothing mounted uses may stay in use: by a daemon that is flushing what
 /// `umount` left to it, or by a command that looks at them.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often they are tried.
+/// The pause between two attempts to open them.
 const LEAVE_POLL: Duration = Duration::from_millis(100);
 
-/// How long the same few of them may stay in use while all others are free, or all by who was killed: a daemon lets go of
-/// them one after the other, but for those on which something hangs.
+/// The time for which the same few of them may stay in use while all others are free, or all by a killed process. A
+/// daemon
+/// releases them one after the other, except for those on which something hangs.
 const LET_GO_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Opens the pipeline of the volume that the directories belong to, and says which directories could

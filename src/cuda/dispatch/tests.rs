@@ -269,7 +269,7 @@ fn passes_go_to_the_cpu_once_a_device_does_not_answer_and_that_is_reported() {
         );
         device.open();
     });
-    // What it had came back in the end, and was as right as all else.
+    // Its items came back in the end, and were as right as all others.
     assert_eq!(dispatch.coding().cuda.passes, 1);
     assert!(!dispatch.is_on_devices());
 }
@@ -298,7 +298,7 @@ fn the_fastest_is_found_by_trying_both() {
 fn nobody_waits_for_devices_that_cannot_be_looked_for_in_the_end() {
     let (answer, answers) = mpsc::channel::<()>();
     let find = move || {
-        // Hangs for as long as nobody answers.
+        // Hangs as long as there is no answer.
         let _ = answers.recv();
         Err(DeviceError::NoDevice)
     };
@@ -356,7 +356,7 @@ fn memory_is_unpinned_by_whom_it_was_pinned_with_also_if_that_was_given_up_since
     let expected = reconstruct(&scalar, None, [2, 3, 4, 5]);
     std::thread::scope(|scope| {
         let check = || assert!(reconstruct(&auto, Some(&dispatch), [2, 3, 4, 5]) == expected);
-        // What the second device takes waits until the first has failed once too often.
+        // The items that the second device takes wait until the first has failed once too often.
         while dispatch.coding().devices.len() == 2 {
             scope.spawn(check);
             std::thread::yield_now();
@@ -364,7 +364,7 @@ fn memory_is_unpinned_by_whom_it_was_pinned_with_also_if_that_was_given_up_since
         second.open();
     });
     let asked = second.operations();
-    // It is lost to the device for good only if the device itself does not let go.
+    // It is lost to the device for good only if the device itself does not unpin it.
     assert!(!pinned.unpin(&mut memory), "this operation fails as well");
     assert_eq!(first.pinned_bytes(), 4096);
     assert!(

@@ -108,7 +108,7 @@ fn items_of_one_caller_travel_together_and_come_back_together() {
     assert_eq!(others(&device), [10]);
 }
 
-/// What one caller brings is shared out among lanes that have nothing to do, and waits where there are too few of
+/// The items of one caller are shared out among idle lanes, and wait where there are too few of
 /// them: here one, and callers with several batches each.
 #[test]
 fn callers_who_bring_more_than_lanes_can_take_get_all_of_it_done() {
@@ -294,7 +294,7 @@ fn a_device_without_lanes_is_given_up_and_another_goes_on() {
     assert_eq!(first.operations(), LANES as u64);
 }
 
-/// How long devices may take where they are to be found hanging.
+/// The time that devices may take where they are to be found hanging.
 const SHORT: Duration = Duration::from_secs(1);
 
 #[test]

@@ -4,7 +4,7 @@ use super::*;
 
 const FILE: usize = 64;
 
-/// What byte of which stripe each byte of a file is.
+/// For each byte of a file, its stripe and the byte's number there.
 type Bytes = [Option<(u64, u64)>; FILE];
 
 fn bytes_of(runs: &[Run]) -> Bytes {

@@ -164,7 +164,7 @@ impl Cut {
         assert_eq!(wrong, None, "{context}: other bytes from here on");
     }
 
-    /// Sees that nothing is left behind the end, nor the mark.
+    /// Checks that nothing remains behind the end, nor the mark.
     fn assert_nothing_left(&self, context: &str) {
         self.fs.settle();
         let found = check::check(self.fs.pipeline(), false).unwrap().findings;

@@ -132,7 +132,7 @@ fn the_list_of_names_ends_at_64_kib_and_a_name_that_goes_makes_room_for_one() {
     assert_eq!(fs.listxattr(ROOT, ino).unwrap().len(), LIST_MAX);
 }
 
-/// As only a volume has that somebody made by hand.
+/// Only a volume that was made by hand has such a list.
 #[test]
 fn a_list_that_is_too_long_is_an_error_and_takes_little_memory() {
     let (_disks, fs, ino) = made();

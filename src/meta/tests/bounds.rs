@@ -1,4 +1,4 @@
-//! How much the journal takes, and stripe data in the index that no recovery has put there.
+//! Bounds of the space that the journal takes, and of stripe data in the index that no recovery has put there.
 
 use std::sync::Arc;
 

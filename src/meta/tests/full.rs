@@ -16,8 +16,8 @@ fn write(meta: &Meta, unit: &Unit) {
         .expect("append");
 }
 
-/// Opens a fork of a volume that had all units but the last two written to it, one more without a
-/// checkpoint, and says how the members were opened.
+/// Opens a fork of a volume to which all units but the last two were written. One more was written without a
+/// checkpoint. Returns also how the members were opened.
 fn with_something_to_checkpoint(
     origin: &Rig,
     script: &Script,

@@ -9,7 +9,7 @@ use super::rig::{Rig, State, content};
 use crate::members::Access;
 use crate::meta::{Batch, Key, Meta, Pending};
 
-/// What the metadata must hold: now, and after a crash.
+/// The state that the metadata must hold: now, and after a crash.
 #[derive(Default)]
 struct Model {
     visible: State,

@@ -1,4 +1,4 @@
-//! Copies of the index that are made anew on other members.
+//! Copies of the index that are made again on other members.
 
 use super::rig::{Rig, State, content};
 use crate::members::Access;

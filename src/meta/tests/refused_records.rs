@@ -12,7 +12,7 @@ use crate::store::{Effect, Fault, FaultPlan, Store};
 
 const RECORDS: u64 = 3;
 
-/// How a record is made one that does not decode.
+/// A way to make a record fail to decode.
 #[derive(Clone, Copy, Debug)]
 enum Harm {
     /// Its stripe data ends behind the longest stripe.

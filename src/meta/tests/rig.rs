@@ -140,7 +140,7 @@ pub(super) struct Unit {
     pub(super) data: Vec<StripeData>,
 }
 
-/// What is written to a volume, unit by unit, and what it must hold after each.
+/// The units that are written to a volume, and the state that it must hold after each.
 pub(super) struct Script {
     pub(super) units: Vec<Unit>,
     pub(super) states: Vec<State>,
@@ -216,7 +216,7 @@ fn value(number: usize, random: &mut StdRng) -> Vec<u8> {
     vec![fill(number); len]
 }
 
-/// How far a script came.
+/// The progress of a script.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Progress {
     /// Units given to `append`.
@@ -227,8 +227,9 @@ pub(super) struct Progress {
     pub(super) checkpointed: usize,
 }
 
-/// Writes all units, with checkpoints after every `every`, and a mount anew half way. Stops at the
-/// first error that is not for want of space.
+/// Writes all units, with checkpoints after every `every`, and mounts again half way. Stops at the first error that
+/// has
+/// another cause than a lack of space.
 pub(super) fn play(
     rig: &Rig,
     plan: Option<&FaultPlan>,
@@ -301,7 +302,7 @@ pub(super) fn verify(
         .open(without, None, Access::ReadWrite)
         .unwrap_or_else(|error| panic!("{case}: does not open: {error:?}"));
     let mut found = content(&meta).unwrap_or_else(|error| panic!("{case}: does not read: {error}"));
-    // It is durable, and all that is added, that members were put back.
+    // The note of stale copies is durable, and is the only addition.
     let noted = found.remove(&key::scrub());
     let named: Option<Vec<MemberIndex>> = noted.as_ref().map(|value| {
         let scrub = Scrub::decode(value);

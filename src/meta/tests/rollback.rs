@@ -1,5 +1,6 @@
-//! A member that was put back from an earlier time of the same epoch: from a backup, from a snapshot,
-//! or because its disk lost what it had called durable. Its superblock says nothing of it.
+//! A member that is a stale copy of the same epoch: from a backup, from a snapshot, or because its disk lost what it
+//! had
+//! called durable. Its superblock says nothing of it.
 
 use super::rig::{Progress, Rig, Script, newest_head, verify};
 use crate::members::Access;
@@ -7,8 +8,9 @@ use crate::members::Access;
 const SEED: u64 = 77;
 const UNITS: usize = 12;
 
-/// Plays a script with a checkpoint after every second unit, so that each journal file is begun anew
-/// several times, and a mount anew half way. Returns the disks as they were before each unit.
+/// Plays a script with a checkpoint after every second unit, so that each journal file begins again several times.
+/// Mounts
+/// again half way. Returns the disks as they were before each unit.
 fn play_with_backups(rig: &Rig, script: &Script) -> (Progress, Vec<Rig>) {
     let mut progress = Progress::default();
     let mut backups = Vec::new();
@@ -47,8 +49,9 @@ fn assert_copies_agree(rig: &Rig, without: &[usize], copies: usize, case: &str) 
     }
 }
 
-/// The member put back counts as one of the m lost ones. Whatever its age, what the others have is what
-/// counts, and its copy of the index is made anew.
+/// The stale copy counts as one of the m lost members. Whatever its age, the data of the others counts, and its copy
+/// of
+/// the index is made again.
 #[test]
 fn a_member_put_back_to_any_earlier_state_costs_nothing() {
     for (k, m, count) in [(2, 1, 3), (2, 2, 4), (4, 2, 6)] {

@@ -137,7 +137,7 @@ fn heads_that_no_write_leaves_are_counted() {
 fn interrupted(rig: &Rig, nth: u64, effect: Effect) -> bool {
     let plan = FaultPlan::new();
     plan.add(Fault::at(nth, effect).of(Scope::Changing));
-    // What it comes to is the business of other tests.
+    // Its result is the business of other tests.
     drop(play(
         rig,
         Some(&plan),

@@ -1,4 +1,4 @@
-//! What recovery must not believe, however valid it looks.
+//! Data that recovery must not believe, however valid it looks.
 
 use super::rig::{Refused, Rig, State, content};
 use crate::format::journal::{self, RecordHeader};

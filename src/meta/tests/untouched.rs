@@ -1,4 +1,4 @@
-//! What a volume is left like that could not be opened.
+//! The state of a volume that could not be opened: it is unchanged.
 
 use std::collections::BTreeMap;
 

@@ -104,7 +104,7 @@ fn a_segment_file_deleted_by_others_is_absent_and_the_directory_still_there() {
         .expect("the other file is untouched");
 }
 
-/// What is written goes to the new file, by every way, and not to what is still open of the old one.
+/// Writes go to the new file, by every way, and not to the old file that is still open.
 #[test]
 fn a_file_made_anew_after_others_deleted_it_gets_what_is_written() {
     let pool = Pool::new(1 << 20);

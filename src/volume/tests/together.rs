@@ -41,7 +41,7 @@ impl Accelerator for Counting {
     }
 }
 
-/// What can happen to a device from some operation on, or in it.
+/// The possible faults of a device from some operation on, or in it.
 const FAULTS: [fn(Simulated, u64) -> Simulated; 3] = [
     Simulated::failing_at,
     Simulated::lost_from,

@@ -59,7 +59,7 @@ pub(in crate::cli::extract) fn snapshot(directory: &Path, left_out: &Path) -> Ve
         } else {
             Vec::new()
         };
-        // What is made in a directory changes its time.
+        // A file made in a directory changes the directory's time.
         let times = if path == left_out {
             None
         } else {

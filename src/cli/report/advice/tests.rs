@@ -1,4 +1,4 @@
-//! What is advised where.
+//! The advice for each state.
 
 use super::super::tests::report;
 use super::*;
@@ -258,7 +258,7 @@ fn nobody_is_said_to_be_taken_in_who_is_refused() {
         assert!(!said.contains("bring back"), "{said}");
         assert!(said.contains("member replace MOUNTPOINT 1"), "{said}");
     }
-    // A volume that takes nobody back takes no replacement either.
+    // A volume that takes no member back takes no replacement either.
     let said = advice(of(4, &[2], FLAPPING), &[1, 2, 4], &[(-1, 7)]);
     assert!(said.contains("member 2 (/srv/d2), member 4"), "{said}");
     assert!(!said.contains("member replace"), "{said}");

@@ -116,7 +116,8 @@ fn one_call_has_all_its_passes_with_the_device_at_once_and_what_comes_of_them_is
     assert!(dispatch.prefers_many());
 }
 
-/// Whichever batch fails of those that a call is sent in, its stripes are computed again on the CPU, and all others
+/// A call is sent in several batches. Whichever of them fails, its stripes are computed again on the CPU, and all
+/// others
 /// are taken from the device.
 #[test]
 fn a_failure_in_the_midst_of_a_call_costs_no_byte_and_no_more_passes_than_its_batch() {

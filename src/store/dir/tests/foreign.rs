@@ -372,7 +372,7 @@ fn a_directory_that_others_may_write_to_is_refused_wherever_they_may() {
             let error = untrusted(path).expect("it is refused");
             let expected = if name.is_empty() { "directory" } else { name };
             assert_eq!(error.name(), expected);
-            // Who is not asked to refuse it takes it.
+            // A caller that is not asked to refuse it takes it.
             DirStore::open_trusting(path, Trust::Anyone).expect("it is there");
         }
         set(name, sound);
