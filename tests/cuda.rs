@@ -38,7 +38,7 @@ fn decode(k: usize, m: usize, lost: &[usize]) -> Matrix {
     rows.select(lost, &all).times(&inverse)
 }
 
-/// How shards lie in memory.
+/// The layout of shards in memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Place {
     /// One behind the other, as in stripe buffers.
@@ -305,7 +305,7 @@ fn batches_larger_than_a_lane_are_computed_pinned_or_not() {
     }
 }
 
-/// What is pinned is copied by other calls, many shards at once.
+/// Pinned memory is copied by other calls, many shards at once.
 #[test]
 fn pinned_shards_of_every_length_are_computed_wherever_they_begin() {
     let Some(gpu) = gpu() else { return };

@@ -137,7 +137,7 @@ fn a_volume_coded_by_gpus_survives_two_lost_members_with_and_without_them() {
     for lost in [1, 4] {
         std::fs::remove_dir_all(homes[lost].path()).unwrap();
     }
-    // What one of them decodes is what the other does.
+    // Each of them decodes to the same bytes as the other.
     for engine in ["cuda", "auto", "scalar"] {
         let fs = open(&homes, engine);
         assert_all_there(&fs, &files, pieces);

@@ -68,7 +68,7 @@ unsafe impl GlobalAlloc for Watched {
 #[global_allocator]
 static ALLOCATOR: Watched = Watched;
 
-/// What comes of decoding: the bytes that the result encodes to, or why there is none.
+/// The result of decoding: the bytes that the result encodes to, or why there is none.
 type Decoded = Result<Vec<u8>, FormatError>;
 
 /// One decoder.
@@ -77,7 +77,7 @@ pub(crate) struct Decoder {
     name: &'static str,
     decode: fn(&[u8]) -> Decoded,
     samples: Vec<Vec<u8>>,
-    /// What a checksum covers of a sample, from its front on.
+    /// The part of a sample that a checksum covers, from its front on.
     covered: fn(&[u8]) -> usize,
     /// Sets the checksum right after a change, so that what it protects is looked at.
     seal: fn(&mut [u8]),
@@ -575,7 +575,7 @@ fn frames() -> Vec<Decoder> {
                     *checksum = crc32c::crc32c(body).to_le_bytes();
                 }
             },
-            // What lies behind the last copy is not looked at.
+            // Data behind the last copy is not looked at.
             is_exact: false,
             ..Decoder::plain(
                 "frame::Head::decode",

@@ -1,4 +1,4 @@
-//! Every kind of disagreement between records is found, and mended where that is possible.
+//! Every kind of disagreement between records is found, and repaired where that is possible.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -103,14 +103,14 @@ impl OnDisks {
     }
 }
 
-/// Returns what a check finds, and whether it was mended.
+/// Returns what a check finds, and whether it was repaired.
 fn findings(pipeline: &Arc<Pipeline>, repair: bool) -> Vec<(FindingKind, bool)> {
     let report = check(pipeline, repair).unwrap();
     let findings = report.findings.into_iter();
     findings.map(|it| (it.kind, it.mended)).collect()
 }
 
-/// Breaks a volume, and sees that the first thing found is `kind` of `path`; if it can be mended, that
+/// Breaks a volume, and checks that the first thing found is `kind` of `path`; if it can be repaired, that
 /// nothing is left of it then.
 fn found(
     what: &str,
@@ -486,7 +486,7 @@ fn what_was_lost_stays_lost_when_the_records_are_checked_again() {
     assert_eq!((report.lost, report.mended), (1, report.found));
 }
 
-/// Making shards anew begins with taking them out of the records, so that nothing names them when it fails.
+/// The repair of shards begins with taking them out of the records, so that nothing names them when it fails.
 #[test]
 fn shards_are_mended_only_once_none_is_missing() {
     for (is_readable, is_mended) in [(true, true), (false, false)] {
@@ -513,7 +513,7 @@ fn shards_are_mended_only_once_none_is_missing() {
     }
 }
 
-/// What a member has that is away, or lacks since it was, says nothing of a file that is there again.
+/// The shards that an absent member has or lacks say nothing of a file that is there again.
 #[test]
 fn a_file_that_was_restored_is_mended_although_a_member_is_away() {
     for lost in [true, false] {
@@ -590,7 +590,7 @@ fn a_missing_copy_of_the_index_is_found_and_made_once_there_is_room() {
     assert_eq!(copies, 2);
 }
 
-/// Mended is what is as it should be: one more copy of the two that are missing is not.
+/// An index is repaired once it is as it should be: one more copy of the two that are missing is not enough.
 #[test]
 fn an_index_that_has_more_copies_than_before_and_still_too_few_is_not_mended() {
     let disks = volume::disks(3, 1, 2);

@@ -1,5 +1,5 @@
-//! The power is cut at every call that changes a disk, disks are lost, and what is left is one of the
-//! trees that existed, not older than what was made durable.
+//! The power is cut at every call that changes a disk, and disks are lost. The rest is one of the trees that
+//! existed, not older than what was made durable.
 //!
 //! A volume of 1+1 is tried with every cut, every policy and every set of lost disks. For larger ones
 //! policies and sets take turns; `CAUCHYFS_EVERY=1` tries them all.
@@ -37,8 +37,8 @@ fn subsets(count: usize, most: usize) -> Vec<Vec<usize>> {
     sets.into_iter().filter(|set| set.len() <= most).collect()
 }
 
-/// Cuts the power at every `stride`-th call of a volume over many disks of all sizes, with the first,
-/// the last or scattered ones of them lost.
+/// Cuts the power at every `stride`-th call of a volume over many disks of all sizes. The first, the last or
+/// scattered ones of them are lost.
 fn cut_over_many(count: usize, data: usize, parity: usize, stride: usize) {
     let fresh = fresh(count, data, parity);
     for (index, disk) in (0..).zip(&fresh) {

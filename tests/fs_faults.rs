@@ -1,6 +1,6 @@
-//! Calls to disks fail in every way, at any time: as long as few enough members are concerned nobody sees
-//! anything of it; else there are errors, never wrong bytes, and all that was acknowledged is there once
-//! the disks are well again.
+//! Calls to disks fail in every way, at any time. As long as few enough members are concerned, callers see nothing of
+//! it.
+//! Otherwise there are errors, never wrong bytes, and all acknowledged data is there once the disks are well again.
 //!
 //! Every so-many-th call is struck, from a random one on; `CAUCHYFS_SEED` chooses that one, and
 //! `CAUCHYFS_EVERY=1` strikes them all.
@@ -56,8 +56,8 @@ impl Scene {
         self.fresh.iter().map(MemDisk::fork).collect()
     }
 
-    /// Opens the volume on stores that follow a plan, with threads that give up on what hangs for
-    /// longer than the timeout, if there is one.
+    /// Opens the volume on stores that follow a plan. With a timeout, its threads give up on operations that hang for
+    /// longer.
     fn open(
         &self,
         disks: &[MemDisk],
@@ -98,7 +98,7 @@ impl Scene {
         (first..=self.calls).step_by(stride)
     }
 
-    /// Runs the script while something is wrong with some calls, and sees that nobody notices.
+    /// Runs the script while something is wrong with some calls, and checks that callers do not notice.
     fn is_borne(&self, faults: &[Fault], timeout: Option<Duration>) {
         let what = format!("{}, {faults:?}", self.what);
         let disks = self.forked();
@@ -111,7 +111,7 @@ impl Scene {
         assert!(ran.failed.is_none(), "{what}: {:?}", ran.failed);
         see(&session, &self.trees[ran.done..], &what, false);
         plan.release();
-        // What is over is durable.
+        // Completed steps are durable.
         let after = Ran {
             durable: ran.done,
             ..ran

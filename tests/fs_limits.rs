@@ -1,4 +1,4 @@
-//! What still works where something does not: read-only, full, or after a failed commit.
+//! The operations that still work where something does not: read-only, full, or after a failed commit.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 

@@ -1,4 +1,4 @@
-//! What POSIX and Linux ask of a filesystem, point by point.
+//! The requirements of POSIX and Linux on a filesystem, point by point.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 

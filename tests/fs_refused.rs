@@ -1,5 +1,5 @@
-//! Bytes that a kernel's page cache had taken, and that found no room when it wrote them back: whoever
-//! reads there gets an error or what was there before, never zeros that nobody wrote.
+//! Bytes that a kernel's page cache had taken, and that found no room when it wrote them back. A read there
+//! returns an error or what was there before, never zeros that no program wrote.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -149,7 +149,7 @@ fn what_was_refused_cannot_be_read_until_it_is_written_again_also_after_a_remoun
     for _ in 0..2 {
         let handle = full.open("file");
         check(&full.fs, handle);
-        // Nobody wrote this.
+        // No program wrote this.
         assert_eq!(read(&full.fs, handle, 2 * MIB, 4096), [0; 4096]);
         assert_eq!(read(&full.fs, handle, 3 * MIB, 1 << 20), end);
         sound(&full.fs);

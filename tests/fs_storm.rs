@@ -1,9 +1,11 @@
 //! Many threads at work when the power goes: what was acknowledged is there afterwards, and all that is
 //! there existed at one moment.
 //!
-//! Writers, threads that sync, and all background work share a volume until a random call to a disk
-//! cuts the power. Unsynced writes are kept, dropped or reordered, as many members as there are
-//! parities fail before or are lost afterwards, and the volume is opened again, for the next storm.
+//! Writers, threads that sync, and all background work share a volume until a random call to a disk cuts the power.
+//! Unsynced
+//! writes are kept, dropped or reordered. As many members as there are parities fail before, or are lost afterwards.
+//! Then
+//! the volume is opened again, for the next storm.
 //!
 //! `CAUCHYFS_SEED` is the first seed tried, `CAUCHYFS_STORMS` how many are. A seed fixes volume, faults
 //! and work; the schedule of the threads it cannot fix.
@@ -41,14 +43,14 @@ const STORMS: u64 = 24;
 /// Storms that each of them goes through.
 const GENERATIONS: usize = 3;
 
-/// A member that hangs is left behind after this long; the others must not be slower, however busy the
+/// A member that hangs is given up after this time; the others must not be slower, however busy the
 /// machine is.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Bytes of a shard of a full stripe: small, so that many stripes are under way at once.
 const UNIT: u32 = 8 << 10;
 
-/// What a seed says about a volume.
+/// The shape of a volume, as a seed says.
 struct Shape {
     data: usize,
     parity: usize,
@@ -109,7 +111,7 @@ fn stores(disks: &[MemDisk]) -> Vec<StoreRef> {
     disks.iter().map(open).collect()
 }
 
-/// What goes wrong in one storm.
+/// The faults of one storm.
 #[derive(Debug)]
 struct Weather {
     /// The call that changes a disk at which the power goes.
@@ -301,7 +303,7 @@ fn survive(seed: u64) {
     }
 }
 
-/// Looks at what is left without the members that are lost, on disks that nobody else sees.
+/// Looks at what is left without the members that are lost, on disks that nothing else uses.
 fn verify(shape: &Shape, disks: &[MemDisk], weather: &Weather, histories: &[History], what: &str) {
     let forked: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
     let left = stores_under(&FaultPlan::new(), &forked, &weather.lost);

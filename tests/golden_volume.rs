@@ -7,7 +7,7 @@
 //! cargo test --test golden_volume -- --ignored
 //! ```
 //!
-//! and only ever made anew while no build that writes the format has been released. Numbers in it are
+//! and may be made again only while no build that writes the format has been released. Numbers in it are
 //! little-endian, and blocks are 4 KiB without the zeros at their end:
 //!
 //! ```text
@@ -196,7 +196,7 @@ fn pack(disks: &[MemDisk]) -> Vec<u8> {
     packed
 }
 
-/// What is left to unpack.
+/// The bytes that are left to unpack.
 struct Packed<'a>(&'a [u8]);
 
 impl<'a> Packed<'a> {

@@ -1,4 +1,4 @@
-//! What commands say, and how they end, when something has happened: who reads it can do as it says.
+//! The messages and the ends of commands when something has happened: a reader can do as they say.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::support::{
 
 const LARGE: u64 = 96 << 20;
 
-/// What `status` advises to do next.
+/// Returns the next step that `status` advises.
 fn next_step(volume: &TestVolume) -> String {
     let (_, said) = volume.command(&["status"], &[]);
     said.lines().last().unwrap_or_default().to_owned()
@@ -22,7 +22,7 @@ fn is_mounted(volume: &TestVolume) -> bool {
     table.contains(&format!(" {} ", volume.mountpoint.display()))
 }
 
-/// How often a mount said that it hides what is in its place.
+/// Returns how often a mount said that it hides what is in its place.
 fn times_hidden(output: &Output) -> usize {
     said(output).matches("is not empty").count()
 }
@@ -53,7 +53,7 @@ fn after_a_crash_the_volume_is_mounted_again_without_another_command() {
     assert!(is_mounted(&volume), "the dead mount is in the way");
     let (_, status) = volume.command(&["status"], &[]);
     assert!(status.contains("is gone"), "{status}");
-    // It is in nobody's way until the volume is open, and everything else there that a mount needs.
+    // It is in the way of nothing until the volume is open, and everything else there that a mount needs.
     let output = volume.try_mount(&[0, 1, 2], &[]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(is_mounted(&volume), "cleared for nothing: {output:?}");
@@ -84,7 +84,7 @@ fn after_a_crash_the_volume_is_mounted_again_without_another_command() {
     );
 }
 
-/// Nobody asked it to say more than it does by itself.
+/// The log has this without a request for more than its usual messages.
 #[test]
 fn the_log_tells_who_went_and_came_back_and_what_was_done() {
     if skip_mounts() {

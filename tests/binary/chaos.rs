@@ -1,8 +1,8 @@
-//! Random faults while writers are at work: directories that are lost, come back, are damaged, filled up
-//! or hang, daemons that are killed, and whatever order these come in, but never more than a stripe can do
-//! without at a time. No byte may be wrong, none that was acknowledged lost, no operation fail.
+//! Random faults while writers are at work. Directories are lost, come back, are damaged, filled up or hang, and
+//! daemons are killed. These come in any order, but never more at a time than a stripe can do without. No byte may
+//! be wrong, none that was acknowledged lost, no operation fail.
 //!
-//! What happens is a function of a seed, as far as threads are: `CAUCHYFS_CHAOS_SEED` replays one, and
+//! The events are a function of a seed, as far as threads are: `CAUCHYFS_CHAOS_SEED` replays one, and
 //! `CAUCHYFS_CHAOS_STEPS` says for how long.
 
 mod damage;
@@ -22,7 +22,7 @@ const SEED: &str = "CAUCHYFS_CHAOS_SEED";
 /// Set to a number, to try more or less than what is tried each time.
 const STEPS: &str = "CAUCHYFS_CHAOS_STEPS";
 
-/// Steps of each run, unless it is said how many.
+/// Steps of each run, unless the environment sets another number.
 const FEW_STEPS: u64 = 12;
 
 fn number(variable: &str) -> Option<u64> {

@@ -13,7 +13,7 @@ use crate::support::{
 /// Bytes of the large file: several segments.
 const LARGE: u64 = 90 << 20;
 
-/// What is done to one directory.
+/// The harm that is done to one directory.
 type Harm = fn(&Path);
 
 /// Exit codes of `check`, of `check --repair`, and of `check` again.
@@ -55,8 +55,7 @@ fn spoil_journals(member: &Path) {
     }
 }
 
-/// Whatever happens to one member, and then to a second one, costs no byte. What `check` says of it is
-/// in the codes.
+/// Harm to one member, and then to a second one, costs no byte. The codes are those that `check` exits with.
 const HARMS: [(&str, Harm, Codes); 10] = [
     // Bytes are not read.
     (
@@ -119,7 +118,7 @@ const HARMS: [(&str, Harm, Codes); 10] = [
     ("journals damaged", spoil_journals, [0, 0, 0]),
 ];
 
-/// Keeps copies of a volume's directories, to begin anew from.
+/// Keeps copies of a volume's directories, to begin again from.
 struct Kept<'a> {
     volume: &'a TestVolume,
     copies: Vec<PathBuf>,
@@ -217,7 +216,7 @@ fn what_two_damaged_journals_held_is_in_the_others() {
     }
 }
 
-/// What a crash left to be removed is removed before anything is counted.
+/// Remnants of a crash are removed before anything is counted.
 #[test]
 fn a_repair_after_a_crash_finds_nothing_wrong() {
     if skip_mounts() {
@@ -281,7 +280,7 @@ fn what_a_deep_repair_mended_is_not_reported_as_open() {
     assert_eq!(volume.check(&[]).1, 0);
 }
 
-/// What is wrong is in the report, or made up for; the log is for who asks for it.
+/// Defects are in the report, or made up for; the log is for users who ask for it.
 #[test]
 fn commands_that_look_at_damaged_directories_do_not_mix_the_log_into_what_they_say() {
     if skip_mounts() {
@@ -316,7 +315,7 @@ fn commands_that_look_at_damaged_directories_do_not_mix_the_log_into_what_they_s
     }
 }
 
-/// One superblock is enough to make all others anew; without any, nobody is told to try that.
+/// One superblock is enough to recover all others; without any, no advice says to try that.
 #[test]
 fn superblocks_that_are_lost_are_named_and_come_back_by_a_repair() {
     if skip_mounts() {

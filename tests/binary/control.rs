@@ -204,7 +204,7 @@ fn a_users_link_to_a_socket_of_the_superuser_leads_no_command_there() {
     assert_eq!(theirs.line_of_the_table(), None);
     assert_eq!(fs::read(volume.path("f")).unwrap(), b"as it was");
     assert_eq!(volume.status().1, 0);
-    // What the user put there is the user's.
+    // The user's own file there stays.
     assert!(fs::symlink_metadata(theirs.socket()).is_ok());
     volume.unmount();
 }
@@ -238,7 +238,7 @@ fn a_daemon_that_another_user_fakes_reaches_neither_the_terminal_nor_another_mou
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let expected = "cauchyfs: a\\u{1b}[2J\\ncauchyfs: forged\n  \\u{202e}b\\n\n";
     assert_eq!(said(&output), expected);
-    // What it says is not what is so.
+    // Its answer is a lie.
     let mut liar = UserMount::new(test_user(4));
     liar.fake_daemon(r#""unmounted""#);
     let output = run(CAUCHYFS, &["unmount", text(&liar.mountpoint)]);

@@ -1,4 +1,4 @@
-//! What a daemon keeps its hands off, and what others may do beside it.
+//! The files that a daemon leaves alone, and the actions that others may take beside it.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -255,8 +255,8 @@ fn extract_brings_out_everything_that_can_be_read_around_what_cannot() {
     );
 }
 
-/// What waits for the kernel to write back must leave threads for what it writes back, which on a full
-/// volume takes long.
+/// A task that waits for the kernel to write back must leave threads for those writes, which take long on a full
+/// volume.
 #[test]
 fn seeking_in_many_files_with_unwritten_pages_ends_on_a_full_volume() {
     const FILES: usize = 40;

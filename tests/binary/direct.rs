@@ -13,10 +13,10 @@ use crate::support::{Shape, TestVolume, must, skip_mounts, text};
 /// Bytes of the file, and of each write.
 const LEN: usize = 1 << 20;
 
-/// What direct I/O aligns memory to, in bytes.
+/// The alignment of memory for direct I/O, in bytes.
 const ALIGNMENT: usize = 4096;
 
-/// Writes; with stale pages left behind, most of them were followed by a wrong read.
+/// Writes; if stale pages remain, most of them are followed by a wrong read.
 const WRITES: u8 = 200;
 
 /// Writes all of `bytes` to the front of a file and waits for that, as programs with asynchronous I/O do.

@@ -58,7 +58,7 @@ fn a_disk_that_failed_is_taken_back_once_it_takes_writes_again() {
     volume.unmount();
 }
 
-/// Who wants to repair a disk has to unmount it first, and the volume is in use meanwhile.
+/// A user who repairs a disk has to unmount it first, and the volume is in use meanwhile.
 #[test]
 fn disks_that_failed_can_be_unmounted_and_mounted_again_while_the_volume_is_in_use() {
     if skip_mounts() {

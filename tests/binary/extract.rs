@@ -78,7 +78,7 @@ impl Hostile {
             } else {
                 Vec::new()
             };
-            // What is made in a directory changes its time.
+            // A file made in a directory changes the directory's time.
             let time = (path != self.out).then(|| (meta.mtime(), meta.mtime_nsec()));
             found.push(format!(
                 "{} {:o} {}:{} {time:?} {content:?}",

@@ -172,7 +172,7 @@ fn where_nothing_can_be_reserved_what_was_accepted_is_kept_and_deleting_works() 
     if volume.path("second").exists() {
         fs::remove_file(volume.path("second")).unwrap();
     }
-    // What the kernel could not write back it tells once more, to whoever syncs the filesystem first.
+    // The kernel reports a failed writeback once more, to the process that syncs the filesystem first.
     let root = File::open(&volume.mountpoint).unwrap();
     let told = rustix::fs::syncfs(&root);
     assert!(

@@ -174,7 +174,8 @@ fn what_the_refusal_of_halves_advises_makes_one_whole_volume_of_them() {
     );
 
     volume.mount_degraded(&[0, 1]);
-    // The other half is nobody's, also while this one is mounted: as the refusal says, what it has is copied out.
+    // The other half belongs to no mount, also while this one is mounted: as the refusal says, its data is copied
+    // out.
     let losers: Vec<&PathBuf> = volume.members[2..].iter().collect();
     let (code, said) = run(&["check"], &losers);
     assert!(matches!(code, 0 | 3), "{said}");
@@ -206,7 +207,7 @@ fn what_the_refusal_of_halves_advises_makes_one_whole_volume_of_them() {
     volume.unmount();
 }
 
-/// Whoever mounts the members that a mounted volume is without makes a second half of it.
+/// A mount of the members that a mounted volume is without makes a second half of it.
 #[test]
 fn a_second_half_is_not_mounted_to_be_written_where_the_first_is_mounted() {
     if skip_mounts() {
@@ -294,7 +295,7 @@ fn a_second_half_is_not_mounted_to_be_written_either_once_the_first_is_unmounted
     volume.unmount();
 }
 
-/// They lie beside it, and nobody named them.
+/// They lie beside it, and were not named.
 #[test]
 fn who_was_mounted_apart_and_is_left_out_is_said_to_be_and_not_advised_to_be_taken_in_as_it_is() {
     if skip_mounts() {
@@ -325,7 +326,7 @@ fn who_was_mounted_apart_and_is_left_out_is_said_to_be_and_not_advised_to_be_tak
     volume.unmount();
 }
 
-/// Nothing is mounted, and nobody names the others.
+/// Nothing is mounted, and the others are not named.
 #[test]
 fn status_of_one_half_says_whether_the_other_has_gone_on() {
     if skip_mounts() {
@@ -461,7 +462,7 @@ fn said_by_status(volume: &TestVolume) -> (i32, String) {
     (code, String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Those that are left behind have their superblocks, and say that they went nowhere without the others.
+/// The members of the other half have their superblocks, and say that they went nowhere without the others.
 #[test]
 fn the_half_that_went_on_gets_its_superblocks_back_from_the_one_that_was_left_behind() {
     if skip_mounts() {

@@ -83,7 +83,7 @@ fn unmount_ends_although_a_member_hangs_and_the_others_can_be_mounted_at_once() 
     let output = volume.try_unmount();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     match output.status.code() {
-        // What hung was still on its way to the daemon that is stopped, and was called back.
+        // The command that hung was still on its way to the daemon that is stopped, and was called back.
         Some(0) => {}
         Some(3) => {
             assert!(said.contains(&daemon.to_string()), "{said}");
@@ -100,7 +100,7 @@ fn unmount_ends_although_a_member_hangs_and_the_others_can_be_mounted_at_once() 
     check_large(&volume.path("large"), 1, 20 << 20);
     volume.unmount();
     drop(stopped);
-    // What was written without it has fewer shards.
+    // Files that were written without it have fewer shards.
     volume.mount_degraded(&[0, 1, 2, 3]);
     check_large(&volume.path("large"), 1, 20 << 20);
     eventually("it has what it missed", || volume.status().1 == 0);
@@ -271,7 +271,7 @@ fn a_daemon_that_is_killed_while_a_disk_hangs_is_told_from_one_that_lives() {
     let (code, said) = ended(&["unmount", "--lazy", &mountpoint]);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("nothing is mounted"), "{said}");
-    // What hangs may yet land on the disk, and where else nobody can tell.
+    // The operation that hangs may yet reach the disk, and where else is unknown.
     for command in [&["mount"][..], &["status"], &["check", "--repair"]] {
         let rest: &[&str] = if command == ["mount"] {
             &[&mountpoint]

@@ -1,4 +1,4 @@
-//! What a kill, a deleted directory and a full disk do, on each kind of filesystem below.
+//! The effects of a kill, a deleted directory and a full disk, on each kind of filesystem below.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -28,7 +28,7 @@ fn nothing_acknowledged_is_lost_on(kind: DiskKind) {
     fs::create_dir(&directory).expect("the mount is writable");
 
     if matches!(kind, DiskKind::Btrfs) {
-        // What was reserved for the journal must stay so when it is written over.
+        // The space reserved for the journal must stay so when it is written over.
         for member in &volume.members {
             let journal = fs::File::open(member.join("journal.0")).expect("each member has one");
             let flags = rustix::fs::ioctl_getflags(&journal).expect("btrfs has flags");

@@ -85,7 +85,7 @@ fn a_replacement_that_was_killed_half_way_goes_on() {
     let old = std::mem::replace(&mut volume.members[1], new.clone());
     let all = [0, 1, 2, 3, 4, 5];
     volume.try_mount(&all, &[]);
-    // Where the old one was is nobody's any more.
+    // The place of the old one belongs to no volume any more.
     for old in [text(&old), "1"] {
         let (code, said) = member(&volume, "replace", &[old, text(&new)]);
         assert_eq!(code, Some(0), "{said}\n{}", volume.log());
@@ -133,7 +133,7 @@ fn one_more_directory_takes_what_was_lost_and_new_data() {
     volume.unmount();
 }
 
-/// `status` looks itself; here nobody asks, and nobody uses the volume.
+/// `status` looks itself; here no command asks, and no program uses the volume.
 #[test]
 fn a_directory_that_vanishes_is_left_behind_before_anybody_asks_also_where_nothing_may_be_written()
 {
@@ -220,7 +220,7 @@ fn a_directory_that_comes_and_goes_is_left_alone_after_the_third_time() {
     let said = String::from_utf8(said.stdout).unwrap();
     assert!(said.contains("member replace MOUNTPOINT 4"), "{said}");
     write_large(&volume.path("new"), 2, LARGE / 8).unwrap();
-    // Who mounts it anew has looked at it.
+    // The user who mounts it again has looked at it.
     volume.unmount();
     volume.try_mount(&[0, 1, 2, 3, 4, 5], &[]);
     eventually("it has what it missed", || volume.status().1 == 0);
@@ -424,7 +424,7 @@ fn a_directory_that_is_still_there_is_replaced_by_copying_what_it_has() {
     let new = beside(&volume, "e3");
     let old = volume.members[3].clone();
     let before = segment_files(&old);
-    // Whoever gives the command up changes nothing, and may give it again.
+    // A user who gives the command up changes nothing, and may give it again.
     let places = [text(&old), text(&new)];
     let mut command = volume.start_member(&["replace", "--rate", "2MiB"], &places);
     eventually("it is being emptied", || volume.members_in("removing") == 1);
@@ -449,7 +449,7 @@ fn a_directory_that_is_still_there_is_replaced_by_copying_what_it_has() {
     assert!(after == before, "some bytes are not what they were");
     volume.unmount();
     volume.members[3] = new;
-    // The old one is no member, and nobody misses it.
+    // The old one is no member, and is not missed.
     let mut directories: Vec<&str> = volume.members.iter().map(|path| text(path)).collect();
     directories.push(text(&old));
     let output = run(

@@ -1,4 +1,4 @@
-//! What cannot be is refused with a sentence that says why, and a second one that helps.
+//! Impossible requests are refused with a sentence that says why, and a second one that helps.
 
 use std::fs;
 use std::os::unix::fs::symlink;

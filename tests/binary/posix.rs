@@ -1,4 +1,4 @@
-//! What programs expect of a filesystem, seen through the kernel.
+//! The expectations of programs of a filesystem, seen through the kernel.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -100,7 +100,7 @@ fn shared_mappings_write_through_to_the_file() {
         )
     }
     .unwrap();
-    // SAFETY: the mapping is `LEN` bytes, writable, and nobody else has a reference to it.
+    // SAFETY: the mapping is `LEN` bytes, writable, and no other code has a reference to it.
     let mapped = unsafe { std::slice::from_raw_parts_mut(address.cast::<u8>(), LEN) };
     mapped.copy_from_slice(&expected);
     // SAFETY: the range is the mapping from above.
@@ -606,7 +606,7 @@ const HELPERS: [&str; 2] = ["/sbin/mount.fuse.cauchyfs", "/sbin/umount.fuse.cauc
 enum Helper {
     /// Put where nothing was.
     Linked(&'static str),
-    /// Put over what somebody installed.
+    /// Put over the installed file.
     Bound(&'static str),
 }
 
@@ -654,7 +654,7 @@ fn mount_mounts_what_a_line_of_fstab_says() {
     for part in ["fuse.cauchyfs", &source, "nodev", "noatime"] {
         assert!(shown.contains(part), "{part} in {shown}");
     }
-    // What is mounted is known to be what the line says.
+    // The mount is known to be as the line says.
     must("mount", &["-a", "-T", text(&table)]);
     let mounts = must(
         "findmnt",

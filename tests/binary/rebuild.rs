@@ -109,7 +109,7 @@ fn who_orders_a_rebuild_beside_another_is_told_what_that_did() {
     volume.unmount();
 }
 
-/// Nobody orders it once more, and nobody waits for the time that a directory is given to come back.
+/// There is no second order, and no wait for the time that a directory is given to come back.
 #[test]
 fn a_rebuild_that_was_ordered_goes_on_by_itself_after_a_crash() {
     if skip_mounts() {
@@ -320,7 +320,8 @@ fn what_begins_by_itself_is_slow_if_it_is_to_be_and_who_orders_it_need_not_wait(
     volume.assert_intact_in(&[0, 1, 2, 3, 4, 6, 7], 2);
 }
 
-/// What a replaced directory held is on the others by then: only the same command again gives the new one its share.
+/// The data of a replaced directory is on the others by then: only the same command again gives the new one its
+/// share.
 #[test]
 fn a_replacement_that_was_cut_off_is_seen_through_by_the_same_command_after_a_mount_without_it() {
     if skip_mounts() {

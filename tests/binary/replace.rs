@@ -14,7 +14,7 @@ use crate::support::{
 
 const LARGE: u64 = 96 << 20;
 
-/// What is put into a directory, under a name.
+/// A function that puts something into a directory, under a name.
 type Put = fn(&Path);
 
 /// Segments small enough to be interrupted between them.
@@ -58,7 +58,7 @@ fn filled(shape: Shape, member: usize) -> (TestVolume, BTreeMap<String, Vec<u8>>
     (volume, held)
 }
 
-/// Fails unless a member is whole in its new directory, and the old one is nobody's.
+/// Fails unless a member is whole in its new directory, and the old one belongs to no volume.
 fn assert_replaced(
     mut volume: TestVolume,
     member: usize,
@@ -249,7 +249,7 @@ fn a_stale_copy_in_the_place_of_a_mounted_member_counts_for_nothing_until_it_is_
     is_doubted();
     let segments = |directory: &Path| segment_files(directory).len();
     assert!(segments(&member) < segments(&gone), "the copy lacks some");
-    // A rebuild brings the segments that it lacks. What it has is still not verified.
+    // A rebuild brings the segments that it lacks. Its own segments are still not verified.
     let (code, said) = volume.command(&["rebuild"], &[]);
     assert!(matches!(code, Some(0 | 3)), "{said}");
     is_doubted();

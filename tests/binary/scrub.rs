@@ -26,7 +26,7 @@ fn segments(member: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// What lies in the segment files of all members.
+/// Returns the content of the segment files of all members.
 fn shards(volume: &TestVolume) -> BTreeMap<PathBuf, Vec<u8>> {
     let paths = volume.members.iter().flat_map(|member| segments(member));
     paths
@@ -70,7 +70,7 @@ fn filled() -> TestVolume {
     volume.mount();
     write_large(&volume.path("large"), 1, LARGE).expect("there is room");
     fs::write(volume.path("small"), pattern(7, 40_000)).expect("there is room");
-    // What is in memory only is in no file.
+    // Bytes that are in memory only are in no file.
     volume.remount();
     volume
 }
@@ -286,7 +286,7 @@ fn a_scrub_that_is_killed_with_its_daemon_goes_on_where_it_was() {
     let (again, code) = scrub(&volume, &[]);
     assert_eq!((code, &again["repaired"]), (0, &Value::from(0)), "{again}");
     check_large(&volume.path("large"), 1, LARGE);
-    // A slow one keeps nobody from unmounting.
+    // A slow one does not keep a user from unmounting.
     let mut slow = Command::new(CAUCHYFS)
         .args(["scrub", "--rate", "1KiB"])
         .arg(&volume.mountpoint)
@@ -363,7 +363,7 @@ fn a_deep_check_reads_every_shard_of_a_volume_that_is_not_mounted() {
     assert_eq!(volume.check(&["--deep"]).1, 0);
 }
 
-/// As a hole that a crash leaves, which is no damage to whoever looks at one page.
+/// The page is a hole, as a crash may leave it, which looks undamaged when seen alone.
 #[test]
 fn a_deep_check_finds_and_mends_what_one_copy_of_the_index_lacks() {
     if skip_mounts() {

@@ -226,7 +226,7 @@ fn unmount_by(program: &str, mountpoint: &Path) {
     });
 }
 
-/// `umount` returns before the daemon has flushed; whoever opens the members next waits for that.
+/// `umount` returns before the daemon has flushed; the command that opens the members next waits for that.
 #[test]
 fn members_that_a_daemon_is_flushing_to_are_waited_for() {
     if skip_mounts() {

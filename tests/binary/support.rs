@@ -28,10 +28,10 @@ pub(crate) const CAUCHYFS: &str = env!("CARGO_BIN_EXE_cauchyfs");
 /// Set to 1 where tests cannot mount; `scripts/test.sh` says so aloud.
 const SKIP: &str = "CAUCHYFS_SKIP_MOUNTS";
 
-/// How long anything that should happen soon may take on a busy machine.
+/// The time that anything that should happen soon may take on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Says whether this test is to be left out; fails where it could not run and nobody said to skip.
+/// Says whether this test is to be left out; fails where it could not run and no variable says to skip.
 pub(crate) fn skip_mounts() -> bool {
     if std::env::var_os(SKIP).is_some_and(|value| value == "1") {
         eprintln!("skipped: {SKIP}=1");
@@ -102,7 +102,7 @@ pub(crate) fn drop_caches() {
     fs::write("/proc/sys/vm/drop_caches", "3").expect("root may drop caches");
 }
 
-/// How to make a volume.
+/// The shape of a volume to make.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) data: usize,
@@ -429,7 +429,7 @@ impl TestVolume {
         self.assert_full_redundancy();
     }
 
-    /// Mounts a disk anew that failed.
+    /// Mounts a disk that failed again.
     pub(crate) fn mount_disk_again(&mut self, index: usize) {
         self.disks[index].mount_again();
     }

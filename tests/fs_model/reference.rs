@@ -33,7 +33,7 @@ pub(crate) struct Node {
     pub(crate) bytes: Vec<u8>,
     /// Which bytes are stored in extents.
     stored: Vec<bool>,
-    /// How many bytes lie in the record.
+    /// The number of bytes that lie in the record.
     inline_len: usize,
     pub(crate) parent: Id,
     /// Names, in the order in which a listing has them.

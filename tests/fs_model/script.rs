@@ -344,14 +344,14 @@ pub(crate) fn open(pipeline: Arc<Pipeline>, clock: &TestClock) -> Result<Session
     })
 }
 
-/// What a run of the script came to.
+/// The result of a run of the script.
 #[derive(Default)]
 pub(crate) struct Ran {
     /// Steps that were done.
     pub(crate) done: usize,
     /// Steps up to which all is durable.
     pub(crate) durable: usize,
-    /// What the step after those failed with.
+    /// The error of the step after those.
     pub(crate) failed: Option<(&'static str, FsError)>,
 }
 

@@ -1,5 +1,6 @@
-//! What the writers of a storm did, when, and what of it was acknowledged; and whether what was found
-//! afterwards can have come of that.
+//! The operations of a storm's writers, their times, and which were acknowledged; and whether they can have led to
+//! the
+//! state found afterwards.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ impl Clock {
     }
 }
 
-/// What a writer's directory holds, and how many records the writer has in the log.
+/// The content of a writer's directory, and the number of the writer's records in the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) files: BTreeMap<String, Arc<Vec<u8>>>,

@@ -218,7 +218,7 @@ fn find_or(fs: &Fs, name: &str, make: impl FnOnce(&Fs) -> Result<Ino, FsError>) 
         Err(error) => panic!("{name}: {error}"),
     };
     fs.forget(ino, 1);
-    // What is there before a storm is durable.
+    // All that is there before a storm is durable.
     fs.syncfs().unwrap();
     ino
 }
@@ -231,7 +231,7 @@ struct Step<'a> {
     rng: &'a mut StdRng,
 }
 
-/// Whether everything up to and with the operation is durable.
+/// True if everything up to and with the operation is durable.
 type Synced = bool;
 
 impl Step<'_> {
@@ -303,7 +303,7 @@ impl Step<'_> {
             self.fs.forget(attr.ino, 1);
             Ok(attr.ino)
         });
-        // An inode that nobody was told of has a number that is not used for another one.
+        // An inode of a failed call has a number that is not used for another one.
         let ino = *made.as_ref().unwrap_or(&Ino(u64::MAX));
         self.model.names.insert(name.to_owned(), ino);
         self.set(ino, Vec::new());

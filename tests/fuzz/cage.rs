@@ -139,7 +139,7 @@ pub(crate) struct Running {
     since: Instant,
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) what: String,

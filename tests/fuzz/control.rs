@@ -1,7 +1,8 @@
 //! The control protocol from both ends: a daemon that lies to commands, and a client that lies to a daemon.
 //!
-//! Nothing here knows the protocol but for this: a client sends a line, and gets lines. The lies are changed copies of
-//! what real commands ask and what a real daemon answers, which a proxy in the place of its socket listens to.
+//! Nothing here knows the protocol but for this: a client sends a line, and gets lines. The lies are changed copies
+//! of
+//! real requests of commands and real answers of a daemon. A proxy in the place of its socket listens to these.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -37,7 +38,7 @@ const COMMANDS: [&[&str]; 9] = [
 /// The most that the proxy sends without end, in bytes.
 const FLOOD: usize = 300 << 20;
 
-/// How long the proxy waits for a word from either side.
+/// The time for which the proxy waits for a word from either side.
 const SILENCE: Duration = Duration::from_millis(300);
 
 /// Returns the path of the socket on which a process listens.

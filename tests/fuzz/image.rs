@@ -163,7 +163,7 @@ impl Image {
         members.collect::<io::Result<_>>().map(Self)
     }
 
-    /// Makes the member directories anew.
+    /// Makes the member directories again.
     pub(crate) fn write(&self, directories: &[PathBuf]) -> io::Result<()> {
         for (member, directory) in self.0.iter().zip(directories) {
             match fs::remove_dir_all(directory) {

@@ -104,7 +104,7 @@ impl Arena {
         let mut skip: Vec<&Path> = self.members.iter().map(PathBuf::as_path).collect();
         skip.extend([self.out.as_path(), self.mountpoint.as_path()]);
         let mut tree = tree::list(&self.outer, &skip);
-        // What commands may make, remove or change themselves.
+        // Commands may make, remove or change these themselves.
         tree.retain(|path, _| !path.ends_with("/OUT") && !path.starts_with("members/d"));
         tree.insert("run".into(), format!("{:?}", names("/run")));
         tree

@@ -15,7 +15,7 @@ use super::raw::{self, Copy};
 use super::run::Arena;
 use super::tree::{self, Tree};
 
-/// How a volume of the corpus was made, and its bytes.
+/// The way in which a volume of the corpus was made, and its bytes.
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
     data: usize,

@@ -1,6 +1,6 @@
 //! Crafted copies of the index: wrong content under right checksums.
 //!
-//! The file knows the layout of the frames and of the database in them, and needs nothing of the program, so that unit
+//! The file knows the layout of the frames and of the database in them. It needs nothing of the program, so that unit
 //! tests and integration tests share it. A variant is made by a seed, and the same seed makes it again.
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ const HEAD_DB: usize = 56;
 const DB_FLAGS: usize = 9;
 const DB_SLOTS: [usize; 2] = [64, 192];
 const SLOT_CHECKSUM: usize = 112;
-/// Whether there is a root, and where.
+/// The fields that say whether there is a root, and where.
 const ROOTS: [(usize, usize); 2] = [(1, 8), (2, 40)];
 
 const LEAF: u8 = 1;

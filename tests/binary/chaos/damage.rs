@@ -1,4 +1,4 @@
-//! Damage to the files of a member, under the eyes of whoever uses them.
+//! Damage to the files of a member while they are in use.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -23,7 +23,7 @@ fn segments(member: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Opens a file, unless whoever it belongs to has removed it meanwhile.
+/// Opens a file, unless its owner has removed it meanwhile.
 fn open(path: &Path) -> Option<File> {
     File::options().read(true).write(true).open(path).ok()
 }

@@ -11,7 +11,7 @@ use super::members::{Condition, Seat, draw};
 use super::run::Chaos;
 use crate::support::eventually;
 
-/// How often a daemon takes a directory back by itself.
+/// The number of times that a daemon takes a directory back by itself.
 pub(super) const RETURNS: u32 = 3;
 
 impl Chaos {
@@ -83,7 +83,7 @@ impl Chaos {
             &["member", "add"]
         };
         let output = self.order(words, &[&seat.path]);
-        // What is missing of others may be missing still.
+        // Parts of others that were missing may be missing still.
         let code = output.status.code();
         let expected = if self.is_sound() { &[0][..] } else { &[0, 3] };
         assert!(
@@ -94,7 +94,7 @@ impl Chaos {
         self.seats.push(seat);
     }
 
-    /// A directory is emptied and let go, if the others suffice.
+    /// A directory is emptied and removed, if the others suffice.
     pub(super) fn remove(&mut self, rng: &mut StdRng) {
         if self.seats.len() <= self.shape.data + self.shape.parity || !self.is_sound() {
             return;
@@ -130,7 +130,7 @@ impl Chaos {
     fn take_back(&mut self, index: usize) {
         let path = self.seats[index].path.clone();
         let state = self.state_of(&path);
-        // One that failed is not trusted again unless somebody says so.
+        // One that failed is not trusted again without a command.
         if state == "faulted" || (state != "online" && self.seats[index].returns >= RETURNS) {
             let output = self.order(&["member", "replace"], &[&path, &path]);
             let code = output.status.code();

@@ -11,7 +11,7 @@ use crate::support::Disk;
 /// Room on each disk: the least that all kinds of filesystems can do with.
 const MEBIBYTES: u64 = 320;
 
-/// What has become of a directory.
+/// The state of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
     /// It has all that it should have.
@@ -36,7 +36,7 @@ pub(super) struct Seat {
     pub(super) path: PathBuf,
     pub(super) disk: Disk,
     pub(super) condition: Condition,
-    /// How often the daemon took it back by itself since the volume was mounted.
+    /// The number of times that the daemon took it back by itself since the volume was mounted.
     pub(super) returns: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What one file holds, and what it may hold after its daemon was killed.
+//! The content of one file, and the contents that it may have after its daemon was killed.
 
 /// A change that nothing has made durable yet.
 #[derive(Clone, Debug)]

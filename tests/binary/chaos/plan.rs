@@ -1,4 +1,4 @@
-//! What happens, as a function of a seed.
+//! The events, as a function of a seed.
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -29,15 +29,15 @@ pub(super) enum Event {
     OldCopy,
     /// One more directory comes in.
     Add,
-    /// A directory that is sound is let go.
+    /// A directory that is sound is removed.
     Remove,
     /// Everything is verified.
     Scrub,
-    /// Everything is made whole, and looked at.
+    /// Everything is repaired, and verified.
     Heal,
 }
 
-/// How often what happens, in parts of the whole.
+/// The frequency of each event, in parts of the whole.
 const WEIGHTS: [(Event, u32); 13] = [
     (Event::Delete, 10),
     (Event::MoveAway, 10),

@@ -25,7 +25,7 @@ const WRITERS: u64 = 4;
 /// Operations of each writer in a step.
 const OPERATIONS: u64 = 120;
 
-/// What waits while no writer gets anything done for so long waits for ever.
+/// The time after which a wait without any progress of a writer counts as endless.
 const STUCK: Duration = Duration::from_secs(240);
 
 /// A volume, its directories and those who write to it.
@@ -35,7 +35,7 @@ pub(super) struct Chaos {
     pub(super) seats: Vec<Seat>,
     writers: Vec<Writer>,
     shared: Shared,
-    /// How many directories there have been.
+    /// The number of directories that there have been.
     pub(super) seated: usize,
 }
 
@@ -152,7 +152,7 @@ impl Chaos {
                 wait_until("all operations are done", &shared, idle);
             }));
             if let Err(panic) = disturbed {
-                // Nobody waits for it any more.
+                // It is not waited for any more.
                 shared.dying.store(true, Ordering::SeqCst);
                 self.kill();
                 resume_unwind(panic);
@@ -361,7 +361,7 @@ impl Chaos {
         eprintln!("  {}", seat.path.display());
         fs::remove_dir_all(&seat.path).expect("it is there");
         must("cp", &["-a", text(copy), text(&seat.path)]);
-        // Nobody can tell what of it is only in memory yet, and goes with the next power cut.
+        // It is unknown which of it is only in memory yet, and goes with the next power cut.
         must("sync", &["-f", text(&seat.path)]);
         fs::remove_dir_all(copy).expect("it is there");
         seat.condition = Condition::Stale;

@@ -19,7 +19,7 @@ pub(super) const MARK: &str = "user.mark";
 pub(super) struct Version {
     pub(super) names: BTreeMap<String, NodeId>,
     pub(super) marks: BTreeMap<NodeId, u64>,
-    /// How many changes of a file this state goes with at least.
+    /// The least number of changes of each file that go with this state.
     certain: BTreeMap<NodeId, usize>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Tree {
     next: NodeId,
 }
 
-/// What was found on the mount: files by name, each with its inode, its mark and its bytes.
+/// The files found on the mount: by name, each with its inode, its mark and its bytes.
 struct Found(BTreeMap<String, (u64, Option<u64>, Vec<u8>)>);
 
 impl Found {

@@ -27,7 +27,7 @@ const OPEN_FILES: usize = 4;
 /// Names that a writer uses, few enough to be used again and again.
 const NAMES: u32 = 40;
 
-/// What writers and those who disturb them know of each other.
+/// The state that writers and the threads that disturb them share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// Operations that were done.

@@ -38,7 +38,7 @@ pub(crate) struct Disk {
     home: TempDir,
     mounted: PathBuf,
     kind: DiskKind,
-    /// How often it was switched on.
+    /// The number of times that it was switched on.
     starts: u32,
     frozen: bool,
 }
@@ -123,7 +123,7 @@ impl Disk {
     /// Switches it on again after [`Disk::cut`].
     pub(crate) fn restart(&mut self) {
         must("umount", &["-l", text(&self.mounted)]);
-        // Somebody may have files of the old one open, who must not keep the new one from being made.
+        // A process may have files of the old one open, which must not keep the new one from being made.
         let old = self.image();
         self.starts += 1;
         must("cp", &["--sparse=always", text(&old), text(&self.image())]);
@@ -136,7 +136,7 @@ impl Disk {
         must("mount", &["-o", options, text(&image), text(mounted)]);
     }
 
-    /// Unmounts it after [`Disk::cut`] as soon as nobody uses it any more, and mounts it again.
+    /// Unmounts it after [`Disk::cut`] as soon as it is not in use any more, and mounts it again.
     pub(crate) fn mount_again(&mut self) {
         eventually("nothing of the disk is in use", || {
             run("umount", &[text(&self.mounted)]).status.success()

@@ -9,7 +9,7 @@ use super::{drop_caches, text};
 /// Directories that are written to in turn.
 const DIRECTORIES: u64 = 3;
 
-/// What every run does: it verifies all that it wrote, past the caches, before it ends.
+/// The options of every run: it verifies all that it wrote, past the caches, before it ends.
 const ALL: &[&str] = &[
     "--verify=crc32c",
     "--verify_fatal=1",
@@ -33,13 +33,13 @@ const JOBS: &[&str] = &[
     "--fsync=8",
 ];
 
-/// Runs fio again and again until it is ended. What is not as it was written is a panic.
+/// Runs fio again and again until it is ended. Bytes that are not as they were written are a panic.
 pub(crate) struct Fio {
     rounds: Rounds,
     directory: PathBuf,
 }
 
-/// What fio left.
+/// The files that fio left.
 #[derive(Debug)]
 pub(crate) struct FioFiles {
     directory: PathBuf,

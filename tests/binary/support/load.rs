@@ -17,7 +17,7 @@ pub(crate) struct Load {
     directory: PathBuf,
 }
 
-/// What a load left.
+/// The files that a load left.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     directory: PathBuf,

@@ -1,4 +1,4 @@
-//! What lies on members.
+//! The files on members.
 
 use std::collections::BTreeMap;
 use std::fs;
