@@ -2,7 +2,7 @@
 //!
 //! # Lock order
 //!
-//! A caller that takes several locks takes them in this order, and none while holding a later one:
+//! A caller that takes several locks takes them in this order, and none while holding a later one.
 //!
 //! 1. [`RenameLock`]: at most one directory changes its parent at a time, so that the chain of parents
 //!    stands still while a rename looks for cycles in it.
@@ -10,7 +10,6 @@
 //! 3. The tables of handles, of nodes and of files that are being cut ([`super::handles`],
 //!    [`super::nodes`], [`super::removal`]): held for a few instructions, never across a call of the
 //!    pipeline.
-//! 4. Whatever the pipeline locks inside.
 //! 4. The locks inside the pipeline.
 //!
 //! No caller makes room ([`crate::commit::Pipeline::make_room`]) while it holds a lock of 1 or 2, because compaction
