@@ -4,9 +4,8 @@
 //! `io_uring`, for example) can stand beside `adapter` and share everything else here: mounting, the errno table,
 //! the translation of values, and the pool for requests that wait.
 //!
-//! [`serve()`] mounts and starts the threads; unmounting ends them, regardless of the process that does it.
-//! Afterwards the
-//! caller closes the filesystem: that, and not unmounting, makes the last changes durable.
+//! [`serve()`] mounts and starts the threads; unmounting ends them, regardless of the process that does it. Afterwards
+//! the caller closes the filesystem: that, and not unmounting, makes the last changes durable.
 
 mod adapter;
 mod answers;

@@ -1,7 +1,6 @@
 //! The metadata: one ordered key-value map that survives crashes and the loss of members.
 //!
-//! Keys and values are opaque bytes here; their meaning is up to the layers above. Changes are visible as soon as
-//! they
+//! Keys and values are opaque bytes here; their meaning is up to the layers above. Changes are visible as soon as they
 //! are applied, and durable once they are appended to the journal. After a crash they are quick to find once a
 //! checkpoint has brought them into the index:
 //!
@@ -183,8 +182,7 @@ impl Meta {
     ///
     /// [`MetaError::NoIndex`], [`MetaError::OldIndex`] or [`MetaError::LostRecords`] if more is lost than the volume
     /// was made to bear. [`MetaError::Poisoned`] if a page of the index is damaged on every copy. In these cases
-    /// nothing
-    /// was written, and with other members it may open. [`MetaError::NoSpace`]; failures of too many members.
+    /// nothing was written, and with other members it may open. [`MetaError::NoSpace`]; failures of too many members.
     pub fn open(
         members: Arc<Members>,
         options: &MetaOptions,

@@ -134,8 +134,7 @@ pub trait Store: Send + Sync + Debug {
     /// # Errors
     ///
     /// `AlreadyExists` if the file is there, unless it is `Foreign`: then the new file takes its name. `NoSpace`, and
-    /// then
-    /// no file remains.
+    /// then no file remains.
     fn create(&self, name: &str, len: u64) -> Result<(), StoreError>;
 
     /// Returns the length of a file in bytes.
@@ -211,8 +210,7 @@ pub trait Store: Send + Sync + Debug {
     /// Only those of a failing directory.
     fn taken(&self, dir: &str) -> Result<u64, StoreError>;
 
-    /// Gives back the space of a range, which then reads as zeros or the old bytes. Where the filesystem has no
-    /// holes,
+    /// Gives back the space of a range, which then reads as zeros or the old bytes. Where the filesystem has no holes,
     /// this does nothing and succeeds. The length stays.
     ///
     /// # Errors
@@ -250,11 +248,10 @@ pub trait Store: Send + Sync + Debug {
     /// Only those of a failing directory.
     fn space(&self) -> Result<Space, StoreError>;
 
-    /// Checks that the directory at its path is still the very one that was opened, and that no file in use was
-    /// deleted from
-    /// outside. Open files of a deleted directory still answer, so only this call tells. A deleted file in a
-    /// subdirectory, of
-    /// which there are many, answers `NotFound` from here on. So does a superblock, which can be written again.
+    /// Checks that the directory at its path is still the very one that was opened, and that no file in use was deleted
+    /// from outside. Open files of a deleted directory still answer, so only this call tells. A deleted file in a
+    /// subdirectory, of which there are many, answers `NotFound` from here on. So does a superblock, which can be
+    /// written again.
     ///
     /// # Errors
     ///

@@ -449,11 +449,9 @@ impl Volume {
         self.core.drop_rebuild_file(segment, member);
     }
 
-    /// Writes lost shards of some stripes of a segment, in disk order, to the targets. It reads or reconstructs as
-    /// many at
-    /// once as may be in memory. It takes no more than `most_bytes` at a time, unless one stripe has more. `heed`
-    /// gets the
-    /// result for each; once it breaks, nothing more is written.
+    /// Writes lost shards of some stripes of a segment, in disk order, to the targets. It reads or reconstructs as many
+    /// at once as may be in memory. It takes no more than `most_bytes` at a time, unless one stripe has more. `heed`
+    /// gets the result for each; once it breaks, nothing more is written.
     ///
     /// # Errors
     ///

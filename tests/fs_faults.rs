@@ -1,6 +1,5 @@
 //! Calls to disks fail in every way, at any time. As long as few enough members are concerned, callers see nothing of
-//! it.
-//! Otherwise there are errors, never wrong bytes, and all acknowledged data is there once the disks are well again.
+//! it. Otherwise there are errors, never wrong bytes, and all acknowledged data is there once the disks are well again.
 //!
 //! Every so-many-th call is struck, from a random one on; `CAUCHYFS_SEED` chooses that one, and
 //! `CAUCHYFS_EVERY=1` strikes them all.

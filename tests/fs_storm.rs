@@ -2,10 +2,8 @@
 //! there existed at one moment.
 //!
 //! Writers, threads that sync, and all background work share a volume until a random call to a disk cuts the power.
-//! Unsynced
-//! writes are kept, dropped or reordered. As many members as there are parities fail before, or are lost afterwards.
-//! Then
-//! the volume is opened again, for the next storm.
+//! Unsynced writes are kept, dropped or reordered. As many members as there are parities fail before, or are lost
+//! afterwards. Then the volume is opened again, for the next storm.
 //!
 //! `CAUCHYFS_SEED` is the first seed tried, `CAUCHYFS_STORMS` how many are. A seed fixes volume, faults
 //! and work; the schedule of the threads it cannot fix.

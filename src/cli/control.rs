@@ -8,12 +8,9 @@
 //! this is, and compares device and mountpoint with the kernel's table. Then it sends one request that repeats the
 //! answer, and the daemon refuses it if it names another mount (`protocol`).
 //!
-//! Every message is a line of JSON. Empty lines before an answer say that it takes its time, and lines of progress
-//! how
-//! far it is; all of that has limits (`exchange`). The daemon's process ends soon after it has answered that the
-//! volume
-//! is unmounted, and a command waits for that too (`departure`). If another mount namespace keeps the mount, the
-//! daemon
+//! Every message is a line of JSON. Empty lines before an answer say that it takes its time, and lines of progress how
+//! far it is; all of that has limits (`exchange`). The daemon's process ends soon after it has answered that the volume
+//! is unmounted, and a command waits for that too (`departure`). If another mount namespace keeps the mount, the daemon
 //! does not end. Commands that work on directories find such a daemon by its socket (`unlisted`).
 
 use std::os::unix::ffi::OsStrExt;

@@ -181,8 +181,7 @@ impl Listener {
                     let rebuilder = self.rebuilder()?;
                     let (MemberIndex(member), seat) = self.join(old.as_deref(), &directory)?;
                     // The data of a lost one may be on others by now, which are fuller for it. That is also so if it
-                    // was
-                    // replaced before, and that was cut off.
+                    // was replaced before, and that was cut off.
                     let is_own = seat == Seat::Own && old.is_some();
                     let balance = balance || is_own || matches!(seat, Seat::Of(_));
                     let OrderNumber(order) = rebuilder.order(bytes_per_second, balance);
@@ -232,10 +231,9 @@ impl Listener {
         }
     }
 
-    /// Takes a directory into the volume, in the place of another or as one more. One that is still there
-    /// is left to be emptied. A member that is being emptied is kept if it is added, or put in its own place. An
-    /// earlier
-    /// attempt is completed, wherever it was cut off.
+    /// Takes a directory into the volume, in the place of another or as one more. One that is still there is left to be
+    /// emptied. A member that is being emptied is kept if it is added, or put in its own place. An earlier attempt is
+    /// completed, wherever it was cut off.
     fn join(&self, old: Option<&str>, directory: &Path) -> Result<(MemberIndex, Seat), Failure> {
         let pipeline = self.fs.pipeline();
         let members = pipeline.members();
@@ -310,9 +308,8 @@ impl Listener {
         Ok(())
     }
 
-    /// Returns the member that a directory is already, if it is `own` and no step is left but two: to see through
-    /// work that is
-    /// under way, or to keep a member that was to be emptied. It takes part then.
+    /// Returns the member that a directory is already, if it is `own` and no step is left but two: to see through work
+    /// that is under way, or to keep a member that was to be emptied. It takes part then.
     fn settled(
         &self,
         old: Option<MemberIndex>,
@@ -472,8 +469,7 @@ fn spellings_of(path: &str) -> Vec<String> {
 }
 
 /// Says whether a member is yet to leave although another, which has come to replace it, is here: the daemon ended
-/// before
-/// it was told to.
+/// before it was told to.
 fn is_to_be_emptied_for(members: &Members, old: MemberIndex, own: MemberIndex) -> bool {
     let is_leaving = members.leaving().contains(&old);
     old != own && !is_leaving && members.successor_of(old).is_none()

@@ -80,8 +80,7 @@ fn check(members: &Members, directories: &Directories) -> Option<Failure> {
 }
 
 /// Takes note of members that were not named but lie where they were last, and that were mounted apart from these
-/// before.
-/// They cannot be taken in as they are, and `status` shows them. Returns their paths.
+/// before. They cannot be taken in as they are, and `status` shows them. Returns their paths.
 pub(super) fn note_apart(members: &Members, directories: &Directories) -> Vec<String> {
     if has_no_halves(members.geometry()) {
         return Vec::new();
@@ -105,8 +104,7 @@ pub(super) fn note_apart(members: &Members, directories: &Directories) -> Vec<St
 }
 
 /// Reports on members that were not named, and that can be written to without those that are here, or were. Includes
-/// those
-/// that were mounted apart, as [`note_apart`] does.
+/// those that were mounted apart, as [`note_apart`] does.
 pub(super) fn look_elsewhere(
     members: &Members,
     directories: &Directories,

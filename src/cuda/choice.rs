@@ -1,17 +1,14 @@
 //! The choice of the side that computes a pass: the CPU or a device, whichever is expected to be done first.
 //!
-//! Both sides are taken to share their speed among all passes that they have at a time. So a pass that finds so
-//! many bytes in flight on a side takes about `cost · (in flight + own)` there. The cost of a byte depends on the
-//! matrix's size, on the operation, and on the length of the pass. It is learnt from passes that were computed there,
-//! and
-//! so includes everything that slows a side down: cores that are busy with other things, memory that is not pinned,
-//! or the latency of a bus.
+//! Both sides are taken to share their speed among all passes that they have at a time. So a pass that finds so many
+//! bytes in flight on a side takes about `cost · (in flight + own)` there. The cost of a byte depends on the matrix's
+//! size, on the operation, and on the length of the pass. It is learnt from passes that were computed there, and so
+//! includes everything that slows a side down: cores that are busy with other things, memory that is not pinned, or the
+//! latency of a bus.
 //!
-//! The costs are kept as long as the volume is mounted, and no longer. Learning takes only three passes a side, each
-//! of
+//! The costs are kept as long as the volume is mounted, and no longer. Learning takes only three passes a side, each of
 //! which is a stripe that had to be coded anyway. The costs of another mount, with other work on the same cores,
-//! another
-//! GPU or another driver, would be doubtful all the same.
+//! another GPU or another driver, would be doubtful all the same.
 //!
 //! While one side is so much faster that it is done first despite its queue, it gets everything. Once it
 //! is not, the other gets what it can finish sooner: both work.

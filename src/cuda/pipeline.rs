@@ -147,9 +147,8 @@ impl Pipeline {
     /// Has matrices applied to items, and does something `meanwhile`; blocks until all are done, or not to be
     /// done. Returns how each was.
     ///
-    /// An item that is with a device that hangs is not returned before the device returns it, which may be never.
-    /// Until then
-    /// the device may still write to it.
+    /// An item that is with a device that hangs is not returned before the device returns it, which may be never. Until
+    /// then the device may still write to it.
     pub(super) fn run_all(&self, orders: &mut [Order<'_, '_>], meanwhile: impl FnOnce()) -> Ran {
         let accept = |loans| self.shared.queue.push(loans);
         let look = || self.shared.look_for_hanging();

@@ -269,9 +269,8 @@ pub struct Report {
 
 impl Report {
     /// Takes note of what is still wrong. `again` is another check of the same volume; `lacking` names the segment
-    /// files
-    /// that lack shards on online members. Every other finding has been repaired by something else. Lost data stays
-    /// lost.
+    /// files that lack shards on online members. Every other finding has been repaired by something else. Lost data
+    /// stays lost.
     fn settle(&mut self, again: &Self, lacking: &BTreeSet<String>) {
         self.lost = self.lost.max(again.lost);
         if again.found == 0 && lacking.is_empty() {

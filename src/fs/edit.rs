@@ -71,8 +71,7 @@ impl Edit {
         self.batch.delete(key::xattr(ino, name));
     }
 
-    /// Marks an inode whose removal is due, or the removal of its extents behind its end. The next mount does it at
-    /// the
+    /// Marks an inode whose removal is due, or the removal of its extents behind its end. The next mount does it at the
     /// latest.
     pub(super) fn put_orphan(&mut self, ino: Ino) {
         self.batch.put(key::orphan(ino), Marker.encode());

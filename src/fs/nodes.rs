@@ -1,7 +1,6 @@
 //! The inodes that the kernel or handles still refer to.
 //!
-//! A kernel remembers inodes that it looked up, and says later how many of its look-ups it forgets. An inode whose
-//! last
+//! A kernel remembers inodes that it looked up, and says later how many of its look-ups it forgets. An inode whose last
 //! name is gone lives on while a look-up or a handle is out. The call that returns the last of them removes it.
 
 use std::collections::HashMap;

@@ -1,9 +1,8 @@
 //! Bytes that programs were told of as written, and that were refused afterwards.
 //!
 //! A kernel with a page cache takes the bytes of a program before they are here. If they find no room, the program
-//! learns
-//! of it with fsync or close, but the kernel goes on with what follows them. Reading them may then return only what
-//! the file held there before: neither zeros, which no program wrote, nor the end of the file (P2). So it fails.
+//! learns of it with fsync or close, but the kernel goes on with what follows them. Reading them may then return only
+//! what the file held there before: neither zeros, which no program wrote, nor the end of the file (P2). So it fails.
 //!
 //! While nothing else is written to the file there is no room for more than this memory of them, and none
 //! is needed: without it the file is as if they had never come. But what is written next to them, or behind
@@ -35,8 +34,7 @@ const MOST_FILES: usize = 4096;
 const MOST_BYTES: u64 = 1 << 30;
 
 /// Ranges that are noted in the index although it is not to grow. Otherwise the end of the file or of the mount would
-/// make
-/// zeros of them. They take the space that is kept back for removing, and are as small as removals.
+/// make zeros of them. They take the space that is kept back for removing, and are as small as removals.
 const MOST_OVERDRAWN: usize = 256;
 
 /// The ranges of files that are remembered; each file's are changed under its lock.

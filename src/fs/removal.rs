@@ -1,9 +1,8 @@
 //! Removing inodes that have lost their last name, and the data behind the ends of files.
 //!
-//! The thread that releases a small inode last removes it. A big one is removed piece by piece in the background.
-//! Each batch takes a bounded number of records, and the orphan record goes with the last of them. So after a crash
-//! at
-//! any point, the next mount can go on. The rest of a long file that was cut goes in the same way.
+//! The thread that releases a small inode last removes it. A big one is removed piece by piece in the background. Each
+//! batch takes a bounded number of records, and the orphan record goes with the last of them. So after a crash at any
+//! point, the next mount can go on. The rest of a long file that was cut goes in the same way.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;

@@ -160,9 +160,8 @@ impl Fs {
         Ok(Some(()))
     }
 
-    /// Puts into `edit` that `range` of a file holds `runs`. The rest of the file keeps what it held; data that was
-    /// in its
-    /// record is `spilled`.
+    /// Puts into `edit` that `range` of a file holds `runs`. The rest of the file keeps what it held; data that was in
+    /// its record is `spilled`.
     pub(super) fn put_runs(
         &self,
         lock: &Exclusive<'_>,

@@ -1,7 +1,6 @@
 //! Mounting and unmounting, by ourselves.
 //!
-//! The superuser calls `mount(2)`; anyone else goes through `fusermount3`, the setuid helper of libfuse. Either way
-//! the
+//! The superuser calls `mount(2)`; anyone else goes through `fusermount3`, the setuid helper of libfuse. Either way the
 //! result is a descriptor of `/dev/fuse`. Nothing here unmounts anything by itself: a FUSE library that does so hits
 //! whatever is mounted there next.
 

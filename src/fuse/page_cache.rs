@@ -1,13 +1,10 @@
 //! Files in the kernel's page cache, and the notices that the kernel needs about them.
 //!
-//! A write(2) into the page cache succeeds before its bytes are here. A lack of room for them shows only when they
-//! are
-//! written back, and only fsync and close report it. A program that does neither would fill a full volume for ever.
-//! But
-//! before it takes a write, the kernel asks for the attributes of the file, unless it holds some to trust. So they
-//! are
-//! taken away from it when pages find no room. When it then asks on behalf of a handle that is there for writing
-//! only, the answer is `ENOSPC`.
+//! A write(2) into the page cache succeeds before its bytes are here. A lack of room for them shows only when they are
+//! written back, and only fsync and close report it. A program that does neither would fill a full volume for ever. But
+//! before it takes a write, the kernel asks for the attributes of the file, unless it holds some to trust. So they are
+//! taken away from it when pages find no room. When it then asks on behalf of a handle that is there for writing only,
+//! the answer is `ENOSPC`.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,8 +14,7 @@ use std::time::{Duration, Instant};
 use fuser::{INodeNo, Notifier};
 use parking_lot::Mutex;
 
-/// The time for which writers are refused after pages found no room. A writer that goes on meets it, and room that
-/// was
+/// The time for which writers are refused after pages found no room. A writer that goes on meets it, and room that was
 /// made since does not stay unused for long.
 const REFUSAL: Duration = Duration::from_secs(5);
 

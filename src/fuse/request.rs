@@ -87,8 +87,7 @@ impl Context {
     }
 
     /// Runs `work` and returns its value, or none if it panicked, which is logged. A thread that serves requests must
-    /// not
-    /// end, because the loss of threads would show only when the last is gone.
+    /// not end, because the loss of threads would show only when the last is gone.
     pub(super) fn guard<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let value = catch_unwind(AssertUnwindSafe(work)).ok();
         if value.is_none() {

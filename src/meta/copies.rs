@@ -115,8 +115,7 @@ impl Meta {
     }
 
     /// Processes at most `pieces` pieces that copies of the index lack, or that are to move, and waits for commits in
-    /// the
-    /// way. Says whether there may be more to do.
+    /// the way. Says whether there may be more to do.
     ///
     /// # Errors
     ///

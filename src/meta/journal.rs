@@ -243,9 +243,8 @@ impl Journal {
         Ok(tail.files[tail.current].used)
     }
 
-    /// Writes and syncs on all live members, and returns those that acknowledged it. One that fails is marked
-    /// missing, and
-    /// so is one that has no space, if enough are left without it.
+    /// Writes and syncs on all live members, and returns those that acknowledged it. One that fails is marked missing,
+    /// and so is one that has no space, if enough are left without it.
     fn write(
         &self,
         name: &Arc<str>,
@@ -287,8 +286,7 @@ impl Journal {
     }
 
     /// Makes sure that no reader finds a record there. Its content may reach the index by another way, with newer
-    /// changes,
-    /// and must not come after them.
+    /// changes, and must not come after them.
     fn void(&self, members: &[MemberIndex], name: &Arc<str>, offset: u64) {
         let mut nothing = self.disk.buffer(BLOCK_SIZE);
         nothing.fill(0);
@@ -301,8 +299,7 @@ impl Journal {
         }
     }
 
-    /// Says whether members hold different records among those that the index may lack. A member that cannot be read
-    /// is
+    /// Says whether members hold different records among those that the index may lack. A member that cannot be read is
     /// marked missing, or has a file that was cut short.
     pub(super) fn differs(&self) -> bool {
         let tail = self.tail.lock();

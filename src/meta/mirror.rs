@@ -7,8 +7,7 @@
 //! # Invariants
 //!
 //! - A head is written only after everything it refers to is durable on every copy that it names, and the head before
-//!   it
-//!   as well. Any of these copies that is left is as good as the one with the newest head. A copy whose own head is
+//!   it as well. Any of these copies that is left is as good as the one with the newest head. A copy whose own head is
 //!   older than that is stale.
 //! - A copy that missed a write loses its heads, durably, or its member is failed, before the next
 //!   sync succeeds. So the newest head among members that may be trusted is never out of date.

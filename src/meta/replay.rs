@@ -1,8 +1,7 @@
 //! Reading the journal after a crash.
 //!
-//! All members that may be trusted hold the same records at the same places, except for damage and the newest record.
-//! A crash may have left that one on some of them only. So the files are read as one: at each place, the record of
-//! any
+//! All members that may be trusted hold the same records at the same places, except for damage and the newest record. A
+//! crash may have left that one on some of them only. So the files are read as one: at each place, the record of any
 //! member that is intact.
 
 use std::sync::Arc;

@@ -50,9 +50,8 @@ impl Pool {
         Self::pinned(limit_bytes, None)
     }
 
-    /// Makes a pool like [`Pool::new`] that has the memory of large buffers pinned. It is pinned when it is first
-    /// lent, and
-    /// stays so as long as the pool keeps it.
+    /// Makes a pool like [`Pool::new`] that has the memory of large buffers pinned. It is pinned when it is first lent,
+    /// and stays so as long as the pool keeps it.
     #[must_use]
     pub fn pinned(limit_bytes: usize, pinner: Option<Arc<dyn Pinner>>) -> Self {
         Self {

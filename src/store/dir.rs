@@ -3,8 +3,7 @@
 //! Everything is opened relative to a descriptor of the directory, component by component, without following symbolic
 //! links. So nothing outside can be reached, and another directory that took the place of ours is never written to.
 //! Segments and journals bypass the page cache (`O_DIRECT`) for aligned I/O where the filesystem takes it, because
-//! their bytes are cached once already, above. All other
-//! files, the index before all, want the page cache.
+//! their bytes are cached once already, above. All other files, the index before all, want the page cache.
 //!
 //! A file that lies under one of the directory's names and is not its own, such as a hard link to a file elsewhere, is
 //! neither read nor changed: it answers [`StoreErrorKind::Foreign`], until a new file takes its name.

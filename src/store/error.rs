@@ -184,9 +184,8 @@ impl StoreError {
     /// Returns whether the member itself must be held to have failed.
     ///
     /// False for what a healthy directory answers too. These are: a file that is absent, not its own, too short or
-    /// there
-    /// already; no space; a lock held elsewhere; a name that no store takes; no answer in a moment; and a shortage on
-    /// our side.
+    /// there already; no space; a lock held elsewhere; a name that no store takes; no answer in a moment; and a
+    /// shortage on our side.
     #[must_use]
     pub fn is_member_failure(&self) -> bool {
         match self.kind {

@@ -9,11 +9,10 @@
 //! A stripe that finds no space waits, readable and with its buffer, until it is asked to try again; no
 //! other stripe is opened meanwhile.
 //!
-//! Lock order: `open`, then `state`. Neither is held across I/O, nor while memory is taken from the pool or
-//! may go back to it: a device may have to be told of it, which takes long. A stripe enters the table when it gets
-//! its
-//! number, and leaves it once its record is in the catalog. A reader that finds it in neither place therefore knows
-//! that it does not exist.
+//! Lock order: `open`, then `state`. Neither is held across I/O, nor while memory is taken from the pool or may go back
+//! to it: a device may have to be told of it, which takes long. A stripe enters the table when it gets its number, and
+//! leaves it once its record is in the catalog. A reader that finds it in neither place therefore knows that it does
+//! not exist.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -403,8 +402,7 @@ impl Buffers {
         }
     }
 
-    /// Takes stripes out of the queue that are not encoded yet, in their order. The caller returns them to it. Since
-    /// a
+    /// Takes stripes out of the queue that are not encoded yet, in their order. The caller returns them to it. Since a
     /// device may never give back what it has, all threads together have fewer than half of the buffers this way.
     pub(crate) fn take_unencoded(&self) -> Vec<Arc<Sealed>> {
         let mut state = self.state.lock();
@@ -468,8 +466,7 @@ impl Buffers {
         self.work.notify_all();
     }
 
-    /// Returns the stripes that found no space and to which no new reference can be added, except by a caller that
-    /// has
+    /// Returns the stripes that found no space and to which no new reference can be added, except by a caller that has
     /// one already.
     pub(crate) fn stuck(&self) -> Vec<StripeId> {
         let state = self.state.lock();

@@ -138,10 +138,9 @@ impl Core {
             .accelerator(self.accelerator.as_deref())
     }
 
-    /// Runs `compute`, and repeats it on the CPU if `is_right` rejects the result, because a device may be wrong
-    /// while
-    /// checksums are right. A device that was wrong is not trusted any more. Returns whether the result is right in
-    /// the end.
+    /// Runs `compute`, and repeats it on the CPU if `is_right` rejects the result, because a device may be wrong while
+    /// checksums are right. A device that was wrong is not trusted any more. Returns whether the result is right in the
+    /// end.
     ///
     /// # Errors
     ///

@@ -148,8 +148,7 @@ impl SegmentCensus {
         Tally::of(&self.record, stripe, |shard| self.has(stripe, shard))
     }
 
-    /// The same, without the shards on stale copies, which may hold something else; no less than 0 if the data is
-    /// there
+    /// The same, without the shards on stale copies, which may hold something else; no less than 0 if the data is there
     /// with them.
     #[must_use]
     pub fn losses_surely_tolerated(&self, stripe: &Stripe) -> i16 {

@@ -1,8 +1,7 @@
 //! From a sealed stripe to shards on members and records in the catalog.
 //!
 //! 1. Cut the payload into data shards. Encode parity and take the checksums of all blocks in one pass over them, on
-//!    the
-//!    threads that the whole daemon shares for computing. Where devices do that, several stripes that wait are
+//!    the threads that the whole daemon shares for computing. Where devices do that, several stripes that wait are
 //!    encoded by one call, and then wait to be written, by any thread.
 //! 2. Take the reserved place; write all shards to their members at once.
 //! 3. If members failed meanwhile and others can take their place, write the stripe again elsewhere:

@@ -1,10 +1,8 @@
 //! Inspection of all shards of many stripes at once: read in large runs from all members, verified, and
 //! repaired where they are wrong.
 //!
-//! Nothing is taken on trust. A shard is right if every block of it matches its checksum. A stripe is consistent if
-//! its
-//! parity is what the code makes of the data. A recomputed range is written where the shard lies, synced, and read
-//! back
+//! Nothing is taken on trust. A shard is right if every block of it matches its checksum. A stripe is consistent if its
+//! parity is what the code makes of the data. A recomputed range is written where the shard lies, synced, and read back
 //! before it counts as repaired (P6). A file that is gone or too short is left to the rebuild.
 //!
 //! The caller holds a pin from before it saw that something refers to each of the stripes: none of them

@@ -73,8 +73,7 @@ impl Prefetch {
         }
     }
 
-    /// Waits while another thread reads the stripe. Otherwise returns whose turn it is to read it: the caller's, if
-    /// it
+    /// Waits while another thread reads the stripe. Otherwise returns whose turn it is to read it: the caller's, if it
     /// was waiting to be read ahead or `wanted` whole.
     pub(crate) fn join(&self, stripe: StripeId, wanted: bool) -> Turn<'_> {
         let mut state = self.state.lock();

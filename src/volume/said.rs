@@ -59,8 +59,7 @@ impl<T: Hash + Eq> Said<T> {
     }
 
     /// Returns how many messages were suppressed since the last one, if this one is to be logged. Repetitions of a
-    /// known
-    /// message do not count.
+    /// known message do not count.
     pub fn is_to_be_said(&self, thing: T, now: Instant) -> Option<u64> {
         let mut state = self.state.lock();
         let is_known = state.said.get(&thing).is_some_and(|said| {

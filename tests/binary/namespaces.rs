@@ -16,8 +16,7 @@ struct Holder(Child);
 
 impl Holder {
     /// Starts a process that keeps the mount of a volume. If a file of the volume is named, it has the file open and
-    /// has
-    /// written to it.
+    /// has written to it.
     fn of(volume: &TestVolume, file: Option<&str>) -> Self {
         // The copies of the mounts of other tests are of no use here, and in the way there.
         const SCRIPT: &str = r#"

@@ -362,8 +362,7 @@ impl Victim {
 }
 
 /// Takes the names of a volume's files away from them, one at a time, and has `repair` run. Checks what became of the
-/// file
-/// that got them. `is_made_again` says of which names the volume makes new files.
+/// file that got them. `is_made_again` says of which names the volume makes new files.
 fn with_hard_links(
     volume: &TestVolume,
     names: &[PathBuf],

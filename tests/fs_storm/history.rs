@@ -1,5 +1,4 @@
-//! The operations of a storm's writers, their times, and which were acknowledged; and whether they can have led to
-//! the
+//! The operations of a storm's writers, their times, and which were acknowledged; and whether they can have led to the
 //! state found afterwards.
 
 use std::collections::BTreeMap;

@@ -1,7 +1,6 @@
 //! The control protocol from both ends: a daemon that lies to commands, and a client that lies to a daemon.
 //!
-//! Nothing here knows the protocol but for this: a client sends a line, and gets lines. The lies are changed copies
-//! of
+//! Nothing here knows the protocol but for this: a client sends a line, and gets lines. The lies are changed copies of
 //! real requests of commands and real answers of a daemon. A proxy in the place of its socket listens to these.
 
 use std::fs;

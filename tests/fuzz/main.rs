@@ -1,5 +1,4 @@
-//! Hostile volumes against the real binary: no crash, no hang, no memory without bound, and no write beside what it
-//! was
+//! Hostile volumes against the real binary: no crash, no hang, no memory without bound, and no write beside what it was
 //! told to write. The bytes are right as long as the volume can bear the damage.
 //!
 //! `CAUCHYFS_SEED` sets the seed, which a run prints; `CAUCHYFS_FUZZ_CASE` runs one case of it alone, and

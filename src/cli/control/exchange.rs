@@ -13,8 +13,7 @@ pub(in crate::cli) const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// The time to wait for a daemon that is perhaps not concerned.
 pub(in crate::cli) const BRIEF_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The time that a daemon whose mount was taken away may take to end, or to make everything durable. Commands that
-/// wait
+/// The time that a daemon whose mount was taken away may take to end, or to make everything durable. Commands that wait
 /// for the end go on by themselves then.
 const END_TIMEOUT: Duration = Duration::from_secs(7);
 

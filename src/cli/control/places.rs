@@ -1,11 +1,9 @@
 //! The places of a user's control sockets, and the way to open one safely.
 //!
 //! A user's directories are the user's to fill, with symlinks to the sockets of others too. So no symlink is followed
-//! on
-//! the way from a directory that only the administrator can change. The directory that is reached must be the user's
+//! on the way from a directory that only the administrator can change. The directory that is reached must be the user's
 //! and writable by no other user, and a socket in it must be the user's. Only the user can have put such a socket
-//! there,
-//! whatever the way to it.
+//! there, whatever the way to it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -126,8 +124,7 @@ impl Places {
     }
 
     /// Opens our own directory, the best that can be had, and makes it if need be. The mount will hide directories
-    /// below
-    /// `mountpoint`. A home that does not answer within `patience` is left out.
+    /// below `mountpoint`. A home that does not answer within `patience` is left out.
     ///
     /// # Errors
     ///

@@ -28,8 +28,7 @@ use crate::fuse::{Connection, one_line};
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The time that the kernel may take to end the connection after the mount was taken away. Something else keeps the
-/// mount
-/// if it takes longer.
+/// mount if it takes longer.
 const RELEASE: Duration = Duration::from_secs(3);
 
 /// An event in the life of a daemon.

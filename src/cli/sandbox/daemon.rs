@@ -15,13 +15,11 @@
 //! privileges.
 //!
 //! Landlock restricts the daemon of a foreign volume to the members that it was mounted with and a few other places:
-//! `/proc`,
-//! the directory of its control socket, and the kernel's read-ahead.
-//! [`crate::cli::overtaken`] has to look at superblocks at places that members name. Until then any file can be read,
-//! and superblocks of members alone are decoded.
+//! `/proc`, the directory of its control socket, and the kernel's read-ahead. [`crate::cli::overtaken`] has to look at
+//! superblocks at places that members name. Until then any file can be read, and superblocks of members alone are
+//! decoded.
 //!
-//! Landlock does not restrict the daemons of other volumes, for two reasons: a member that returns is mounted again
-//! on
+//! Landlock does not restrict the daemons of other volumes, for two reasons: a member that returns is mounted again on
 //! its path; `member add` names directories that were unknown before. The daemon of a foreign volume does neither.
 
 use std::fs;

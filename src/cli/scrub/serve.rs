@@ -19,9 +19,8 @@ use crate::members::Members;
 const TELL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Scrubs for a client and tells it the progress, until the scrub is done or the client is gone. If a scrub is under
-/// way
-/// already, the client follows that one. If that one stops half way, as one that began by itself does, this one takes
-/// over.
+/// way already, the client follows that one. If that one stops half way, as one that began by itself does, this one
+/// takes over.
 pub(in crate::cli) fn serve(fs: &Arc<Fs>, client: &UnixStream, bytes_per_second: Option<u64>) {
     let scrubbed = meanwhile(client, || scrub(fs, client, bytes_per_second));
     let answer = match scrubbed {
@@ -77,9 +76,8 @@ fn scrub(
                 break of_other;
             }
         };
-        // Else the scrub's owner has stopped, and another is to go on; or it has not begun yet, and this is the
-        // result of
-        // an earlier one.
+        // Else the scrub's owner has stopped, and another is to go on; or it has not begun yet, and this is the result
+        // of an earlier one.
         if tell(&status) || status.is_through_since(&before) {
             return result_of(fs, &status, tell(&status));
         }

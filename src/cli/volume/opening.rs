@@ -24,8 +24,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
 const LEAVE_POLL: Duration = Duration::from_millis(100);
 
 /// The time for which the same few of them may stay in use while all others are free, or all by a killed process. A
-/// daemon
-/// releases them one after the other, except for those on which something hangs.
+/// daemon releases them one after the other, except for those on which something hangs.
 const LET_GO_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Opens the pipeline of the volume that the directories belong to, and says which directories could

@@ -123,9 +123,8 @@ impl fmt::Debug for Context {
     }
 }
 
-/// Opens as many devices as possible. Those that do not open, for example because another process has them for
-/// itself, do
-/// not keep others from being used.
+/// Opens as many devices as possible. Those that do not open, for example because another process has them for itself,
+/// do not keep others from being used.
 ///
 /// # Errors
 ///

@@ -29,9 +29,8 @@ impl Stripes {
         self.bytes.div_ceil(BLOCK_BYTES)
     }
 
-    /// Queues the kernel that applies a matrix. If targets are compared, each [block](Self::blocks) of each target
-    /// has a
-    /// word at `wrong`, target after target, stripe after stripe. Words of blocks that differ become 1.
+    /// Queues the kernel that applies a matrix. If targets are compared, each [block](Self::blocks) of each target has
+    /// a word at `wrong`, target after target, stripe after stripe. Words of blocks that differ become 1.
     ///
     /// # Errors
     ///

@@ -154,9 +154,8 @@ impl Resident {
         self.stripes.count * (self.stripes.sources + self.stripes.targets) * self.stripes.bytes
     }
 
-    /// Copies bytes on the device so many times, and returns how long that took. Each time it reads and writes
-    /// together as
-    /// many as [`Self::apply`] reads and writes (or reads, where it compares).
+    /// Copies bytes on the device so many times, and returns how long that took. Each time it reads and writes together
+    /// as many as [`Self::apply`] reads and writes (or reads, where it compares).
     ///
     /// # Errors
     ///

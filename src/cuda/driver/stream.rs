@@ -54,8 +54,7 @@ impl Stream {
     /// # Safety
     ///
     /// All rows of both ends must be there until the stream is done with the copy. Until then, the rows of the target
-    /// must not
-    /// be used otherwise, and those of the source must not be written.
+    /// must not be used otherwise, and those of the source must not be written.
     pub(super) unsafe fn copy(&self, copy: &Copy) -> Result<(), DeviceError> {
         let Copy { from, to, .. } = *copy;
         let bytes = copy.bytes();

@@ -99,8 +99,7 @@ fn bytes() -> Vec<String> {
 }
 
 /// Multiplies by x¹⁰²⁴, which takes the sum over to the lane's next word. Each set bit stands for a power of x; the
-/// product
-/// of that power is added. The products go to four sums by turns, so that they do not wait for each other.
+/// product of that power is added. The products go to four sums by turns, so that they do not wait for each other.
 fn advance() -> Vec<String> {
     let mut lines: Vec<String> = (0..4).map(|byte| format!("mov.u32 %a{byte}, 0;")).collect();
     for shift in 0..8 {

@@ -1,12 +1,11 @@
 //! From a matrix to straight-line code for one thread.
 //!
-//! A thread computes the same few words of all targets. Gathering the coefficient bits of equal weight, a target is
-//! Σ xᵇ·(XOR of the sources whose coefficient has bit b). Horner's rule evaluates it from the highest bit down. Each
-//! of
-//! these XORs has an accumulator in a register. Many are over the same sources, so sources come in groups of eight,
-//! two halves of four. Of each half, every XOR that any accumulator needs is made once (at most eleven). An
-//! accumulator then takes one three-input XOR per group (the method of Four Russians). All operands are chosen by
-//! coefficients, never by data.
+//! A thread computes the same few words of all targets. Gathering the coefficient bits of equal weight, a target is Σ
+//! xᵇ·(XOR of the sources whose coefficient has bit b). Horner's rule evaluates it from the highest bit down. Each of
+//! these XORs has an accumulator in a register. Many are over the same sources, so sources come in groups of eight, two
+//! halves of four. Of each half, every XOR that any accumulator needs is made once (at most eleven). An accumulator
+//! then takes one three-input XOR per group (the method of Four Russians). All operands are chosen by coefficients,
+//! never by data.
 
 use std::ops::Range;
 

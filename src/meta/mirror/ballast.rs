@@ -1,8 +1,7 @@
 //! Space that is kept back beside every copy, for commits that find no other.
 //!
 //! The ballast is a file of some megabytes that holds nothing: removing it is enough to have that space. So a volume
-//! that
-//! is full, for any reason, can still take in the journal, and be freed by deleting.
+//! that is full, for any reason, can still take in the journal, and be freed by deleting.
 
 use std::sync::Arc;
 

@@ -1,8 +1,7 @@
 //! The shape of the database: verified before the database sees it.
 //!
 //! The database allocates memory for a page before it reads the page, as much as the page's number says. It follows
-//! page
-//! numbers without asking whether it was there before. Neither can be contained afterwards. So the header and all
+//! page numbers without asking whether it was there before. Neither can be contained afterwards. So the header and all
 //! tables but that of records are verified before the database is opened, and every page as it is read.
 //!
 //! # Invariants

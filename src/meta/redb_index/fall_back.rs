@@ -1,9 +1,8 @@
 //! Continuing with the copies of the index that are sound, after the database failed on its content.
 //!
 //! The copies are equal as long as no one changes them from outside. Checksums do not tell which of two different
-//! copies is right. A higher sequence does not either, because all of that can be forged. The database's own
-//! checksums reach
-//! from its header to every page, so a copy counts as sound if all of it can be read alone and these are right.
+//! copies is right. A higher sequence does not either, because all of that can be forged. The database's own checksums
+//! reach from its header to every page, so a copy counts as sound if all of it can be read alone and these are right.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -117,9 +116,8 @@ impl RedbIndex {
     /// Takes those copies out whose positions the journal contradicts, unless it contradicts all.
     ///
     /// If the journal continues several, it counts the copies from which on it has the most records. Making changes
-    /// again that
-    /// a copy already has does no harm; a position that is too high would lose acknowledged changes. Among copies
-    /// of one position the first counts, whose head is the newest: nothing tells a forged one then.
+    /// again that a copy already has does no harm; a position that is too high would lose acknowledged changes. Among
+    /// copies of one position the first counts, whose head is the newest: nothing tells a forged one then.
     fn leave_contradicted(&self, sound: &mut Vec<(MemberIndex, Position)>) -> Vec<MemberIndex> {
         let is_one = |pair: &[(_, Position)]| pair[0].1 == pair[1].1;
         // Later on, the journal is that of this mount.

@@ -227,8 +227,7 @@ pub(super) struct Progress {
     pub(super) checkpointed: usize,
 }
 
-/// Writes all units, with checkpoints after every `every`, and mounts again half way. Stops at the first error that
-/// has
+/// Writes all units, with checkpoints after every `every`, and mounts again half way. Stops at the first error that has
 /// another cause than a lack of space.
 pub(super) fn play(
     rig: &Rig,

@@ -1,6 +1,5 @@
 //! A member that is a stale copy of the same epoch: from a backup, from a snapshot, or because its disk lost what it
-//! had
-//! called durable. Its superblock says nothing of it.
+//! had called durable. Its superblock says nothing of it.
 
 use super::rig::{Progress, Rig, Script, newest_head, verify};
 use crate::members::Access;
@@ -9,8 +8,7 @@ const SEED: u64 = 77;
 const UNITS: usize = 12;
 
 /// Plays a script with a checkpoint after every second unit, so that each journal file begins again several times.
-/// Mounts
-/// again half way. Returns the disks as they were before each unit.
+/// Mounts again half way. Returns the disks as they were before each unit.
 fn play_with_backups(rig: &Rig, script: &Script) -> (Progress, Vec<Rig>) {
     let mut progress = Progress::default();
     let mut backups = Vec::new();
@@ -49,8 +47,7 @@ fn assert_copies_agree(rig: &Rig, without: &[usize], copies: usize, case: &str) 
     }
 }
 
-/// The stale copy counts as one of the m lost members. Whatever its age, the data of the others counts, and its copy
-/// of
+/// The stale copy counts as one of the m lost members. Whatever its age, the data of the others counts, and its copy of
 /// the index is made again.
 #[test]
 fn a_member_put_back_to_any_earlier_state_costs_nothing() {

@@ -18,8 +18,7 @@ use crate::store::ALIGNMENT;
 /// Bytes between mappings.
 const GAP: usize = ALIGNMENT;
 
-/// An owned private mapping of `len` bytes, readable and writable. A page behind it belongs to it and is never
-/// touched,
+/// An owned private mapping of `len` bytes, readable and writable. A page behind it belongs to it and is never touched,
 /// because bytes of two adjoining mappings might be taken for one run, and a device that knows both refuses to copy
 /// across them.
 #[derive(Debug)]

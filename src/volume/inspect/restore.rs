@@ -147,8 +147,7 @@ impl Core {
         Ok(())
     }
 
-    /// Notes in which blocks of stripes parity is not what the code makes of the data, in stripes whose shards are
-    /// all
+    /// Notes in which blocks of stripes parity is not what the code makes of the data, in stripes whose shards are all
     /// available by now.
     ///
     /// # Errors

@@ -192,8 +192,7 @@ impl Core {
         Ok(decoded)
     }
 
-    /// Takes what was read already, and reads as many more shards as decoding needs, all at once. Reads others in
-    /// place
+    /// Takes what was read already, and reads as many more shards as decoding needs, all at once. Reads others in place
     /// of those that turn out to be wrong.
     fn gather(
         &self,

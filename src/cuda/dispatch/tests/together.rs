@@ -117,8 +117,7 @@ fn one_call_has_all_its_passes_with_the_device_at_once_and_what_comes_of_them_is
 }
 
 /// A call is sent in several batches. Whichever of them fails, its stripes are computed again on the CPU, and all
-/// others
-/// are taken from the device.
+/// others are taken from the device.
 #[test]
 fn a_failure_in_the_midst_of_a_call_costs_no_byte_and_no_more_passes_than_its_batch() {
     for failing in FIRST..FIRST + 12 {
