@@ -1,7 +1,7 @@
 //! Coding on GPUs: matrices applied to stripes beside the CPU, with the same result.
 //!
 //! A [`Device`] applies matrices, in batches, through [`Lane`]s of which each can be busy on its own. [`Dispatch`] is
-//! what a volume gets. It has every pass computed by the CPU or by devices, whichever is expected to be done first, and
+//! what a volume gets. It has every pass computed by the CPU or by devices, whichever is expected to be done first. It
 //! gathers passes of many callers into batches for the lanes. [`Simulated`] is a device that computes on the CPU and
 //! fails when told to, for tests where there is no GPU.
 //!

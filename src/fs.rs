@@ -3,13 +3,13 @@
 //! [`Fs`] turns calls of a filesystem into reads and atomic changes of the index, and into writes and reads of bytes in
 //! stripes, both through [`Pipeline`]. It knows nothing of FUSE, of members or of codes. It does not check whether a
 //! caller may do what it asks: a kernel that hands calls on checks permissions; a tool that runs offline needs no
-//! check. What follows *from* a call, such as a cleared setuid bit or an inherited ACL, is decided here.
+//! check. Consequences of a call, such as a cleared setuid bit or an inherited ACL, are decided here.
 //!
 //! # Invariants
 //!
-//! - Every call changes the index in one batch, so that it happens wholly or not at all (P3). Only
-//!   cutting off or removing a file of very many extents takes several, in the background; the first
-//!   one leaves a mark that lets the next mount finish, and what lies between is never seen.
+//! - Every call changes the index in one batch, so that it happens wholly or not at all (P3). Only cutting off or
+//!   removing a file of very many extents takes several, in the background. The first one leaves a mark that lets the
+//!   next mount finish; the states in between are never seen.
 //! - A file's bytes are in its inode record or in extents, never in both: an inode has extents exactly
 //!   if its `allocated_bytes` are not 0.
 //! - No byte is overwritten in place. A write places its bytes first and points the file at them then.

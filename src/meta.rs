@@ -621,7 +621,7 @@ impl Meta {
         self.journal_full.load(Ordering::Acquire) || self.index_full.load(Ordering::Acquire)
     }
 
-    /// Makes a last checkpoint, under the same guarantee as [`Meta::checkpoint`], and lets go of the
+    /// Makes a last checkpoint, under the same guarantee as [`Meta::checkpoint`], and releases the
     /// members. Everything else fails afterwards. Changes that were never appended are lost.
     ///
     /// # Errors

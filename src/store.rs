@@ -263,7 +263,7 @@ pub trait Store: Send + Sync + Debug {
     ///
     /// # Errors
     ///
-    /// `InUse` if someone else has it in a way that does not go with `hold`.
+    /// `InUse` if another process has it in a way that does not go with `hold`.
     fn lock(&self, hold: Hold) -> Result<StoreLock, StoreError>;
 
     /// Returns a descriptor of the file fit for `usage`, if one is available without blocking. With it

@@ -16,9 +16,9 @@
 //!
 //! # Locks
 //!
-//! In this order, none held across I/O but the last: the open stripe (`buffers::open`), the buffers'
-//! state, the segment writer, the table of segments, the files to sync. Pins, cache and prefetch queue
-//! are taken alone. `dirty::syncing` is held through a sync and by syncs only.
+//! In this order: the open stripe (`buffers::open`), the buffers' state, the segment writer, the table of segments, the
+//! files to sync. Only the last is held across I/O. Pins, cache and prefetch queue are taken alone. `dirty::syncing` is
+//! held through a sync and by syncs only.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -142,7 +142,7 @@ pub struct VolumeOptions {
     /// Threads that flush, and as many that read ahead. With 0 there are none: the caller that fills or syncs
     /// stripes flushes them, in the same order in every run, and nothing is read ahead.
     pub threads: usize,
-    /// The threads on which stripes are encoded and decoded, shared by all who do so.
+    /// The threads on which stripes are encoded and decoded, shared by all volumes that do so.
     pub workers: Arc<Workers>,
     /// A device that may compute parity in the engine's place, or chooses for each stripe which of them does.
     pub accelerator: Option<Arc<dyn Accelerator>>,
@@ -494,7 +494,7 @@ impl Volume {
     }
 
     /// Takes a segment for being on these members from now on. It is not being written, and the caller
-    /// keeps everybody from changing it.
+    /// keeps other threads from changing it.
     pub fn set_slots(&self, segment: SegmentId, slots: Vec<Option<MemberIndex>>) {
         self.core.segments.set_slots(segment, slots);
     }
@@ -592,12 +592,12 @@ impl Volume {
         self.core.undecodable.begin_to_look();
     }
 
-    /// All stripes were looked at since that was begun, if it was.
+    /// Ends the pass over all stripes, if one was begun.
     pub fn end_looking(&self) {
         self.core.undecodable.end_looking();
     }
 
-    /// A stripe is gone, and with it what was lost of it.
+    /// Forgets the lost bytes of a stripe that is gone.
     pub fn forget_undecodable(&self, stripe: StripeId) {
         self.core.undecodable.set(stripe, &[]);
     }
@@ -607,7 +607,7 @@ impl Volume {
         self.core.undecodable.add(stripe, lost);
     }
 
-    /// Counts how often what [`Volume::undecodable`] returns changed.
+    /// Counts the changes of the result of [`Volume::undecodable`].
     #[must_use]
     pub fn undecodable_changes(&self) -> u64 {
         self.core.undecodable.changes()

@@ -1,6 +1,6 @@
 //! `cauchyfs extract`: files out of the directories, with no mount, no daemon and no superuser.
 //!
-//! Nothing is written to the members, and nothing outside OUT: see [`target`]. The volume may be anybody's.
+//! Nothing is written to the members, and nothing outside OUT: see [`target`]. The volume may belong to any user.
 //!
 //! Owners, devices and trusted attributes are left out where an ordinary user may not set them. So is, unless
 //! `--privileged` is given, what gives power to the content of files: setuid and setgid bits, devices, and

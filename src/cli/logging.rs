@@ -193,7 +193,7 @@ impl<L: Log> Log for Escaping<L> {
     }
 }
 
-/// A daemon's log tells who came and went, and what was done about it.
+/// A daemon's log names the members that came and went, and says what was done about it.
 fn level(verbosity: u8) -> LevelFilter {
     match verbosity {
         0 => LevelFilter::Info,
@@ -202,7 +202,7 @@ fn level(verbosity: u8) -> LevelFilter {
 }
 
 /// Makes a panic a line of the log, with its place. One that is contained is damage of a volume, which is reported with
-/// the copy that has it; its place in the code is for those who look for that.
+/// the copy that has it; its place in the code is for developers.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         if is_panic_contained() {

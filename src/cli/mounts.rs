@@ -1,8 +1,8 @@
 //! The mounts on this machine that use directories on which a command is to work.
 //!
 //! Directories are in use while a daemon has them locked. Those that it lost, or was mounted without, are not in use,
-//! whatever volume they are of. But a mount that writes to these makes a second half of the volume, with
-//! writes that the first lacks, and one of the two has to be given up some day.
+//! whatever volume they are of. But a mount that writes to these makes a second half of the volume, with writes that
+//! the first lacks. One of the two has to be given up some day.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

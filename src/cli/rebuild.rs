@@ -41,8 +41,8 @@ pub(super) fn run(arguments: &RebuildArguments) -> Result<Outcome, Failure> {
     Ok(followed.unwrap_or_else(|| leave("the rebuild goes on", &mount, None)))
 }
 
-/// Says that an ordered task goes on although its command does not wait for it any more, how to watch it, and what
-/// takes it back.
+/// Says that an ordered task goes on although its command does not wait for it any more. Says also how to watch it, and
+/// what takes it back.
 pub(super) fn leave(what: &str, mount: &LiveMount, taken_back: Option<&str>) -> Outcome {
     let mountpoint = mount.mountpoint().display();
     let taken_back = taken_back.map_or_else(String::new, |how| format!(", {how}"));

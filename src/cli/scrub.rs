@@ -109,7 +109,7 @@ pub(super) enum Away {
 }
 
 impl Away {
-    /// Returns who is away of a mounted volume, and what `status` says that is to be done.
+    /// Returns the absent members of a mounted volume, and the advice of `status`.
     fn of(report: &Report) -> Self {
         let wanted = report.geometry.width();
         let away = report.absentees().count();
@@ -137,7 +137,7 @@ impl Scrubbed {
         }
     }
 
-    /// Writes it for people; who is away may have what is missing.
+    /// Writes it for people; absent members may have what is missing.
     pub(super) fn for_people(&self, away: &Away) -> String {
         let mut lines = vec![format!(
             "{}: {} read, {} repaired",

@@ -140,7 +140,7 @@ fn is_dead(entry: &MountEntry) -> bool {
     ask_each(slice::from_ref(&entry.mountpoint), STATFS, refuses) == [Some(true)]
 }
 
-/// Returns who is behind a mountpoint that a command is to act upon.
+/// Finds the daemon behind a mountpoint that a command is to act upon.
 fn find_peer(mountpoint: &Path, entry: Option<&MountEntry>) -> Result<Peer, Failure> {
     control::find_peer(mountpoint, entry, ANSWER_TIMEOUT)
 }

@@ -246,7 +246,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Makes everything durable and lets go of the directories.
+    /// Makes everything durable and releases the directories.
     ///
     /// # Errors
     ///

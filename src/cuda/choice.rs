@@ -72,7 +72,7 @@ impl Class {
     }
 }
 
-/// Passes of one class that were given to a side together, and end together: as one, to those who count.
+/// Passes of one class that were given to a side together, and end together: counted as one.
 #[derive(Debug)]
 #[must_use = "a pass that never ends counts as in flight for ever"]
 pub(super) struct Ticket {

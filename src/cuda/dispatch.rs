@@ -4,9 +4,9 @@
 //! Before that, the CPU must have computed the first of these as well, with the same result. Otherwise a driver or a
 //! kernel that is wrong on some machine would be noticed too late: when its results are needed.
 //!
-//! Passes that are offered together are with devices at the same time, and their caller sleeps until the last of
-//! them is done, because being woken costs the CPU as much as a good part of a stripe. Meanwhile the caller computes
-//! those that the CPU gets.
+//! Passes that are offered together are with devices at the same time. Their caller sleeps until the last of them is
+//! done, because being woken costs the CPU as much as a good part of a stripe. Meanwhile the caller computes those
+//! that the CPU gets.
 
 mod trust;
 

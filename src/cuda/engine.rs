@@ -28,7 +28,7 @@ pub fn devices() -> Result<Devices, DeviceError> {
     Ok(gpus.map(|gpu| Arc::new(gpu) as Arc<dyn Device>).collect())
 }
 
-/// Returns the engine for what is coded on the CPU, and who has everything coded where `name` asks for:
+/// Returns the engine for coding on the CPU, and the dispatch that has everything coded as `name` asks for:
 /// `auto` by whichever of CPU and GPUs is done first, `cuda` by GPUs, all other names by the CPU.
 ///
 /// # Errors

@@ -9,7 +9,7 @@
 //! # Invariants
 //!
 //! - An item is done, or its caller is told that it is not; then nothing touches it any more.
-//! - A device that is lost, fails time and again, or does not answer is given nothing any more. This is said
+//! - A device that is lost, fails time and again, or does not answer is given nothing any more. This is logged
 //!   once.
 
 mod loan;
@@ -246,7 +246,7 @@ impl Shared {
                 .as_ref()
                 .map(|&program| program)
                 .map_err(|_| NotDone);
-            // Noted first: who is told of the loss of a device does not come back to it.
+            // Noted first, so that a caller that is told of the loss of a device does not come back to it.
             match outcome {
                 Ok(_) => station.succeeded(),
                 Err(error) => station.failed(&error),

@@ -1,8 +1,8 @@
 //! Extent maps: which bytes of a file lie where in which stripe.
 //!
-//! A file's map is a list of [`Run`]s, in order, that do not overlap; between them are holes. Every change is computed
-//! as a new list for the part of the map that it touches, and applied as the difference to the old list. So
-//! overwriting, splitting, merging and punching are one thing.
+//! A file's map is a list of [`Run`]s, in order, that do not overlap; between them are holes. A change computes a new
+//! list for the part of the map that it touches, and is applied as the difference to the old list. So overwriting,
+//! splitting, merging and punching are one thing.
 
 use std::collections::HashMap;
 use std::ops::Range;

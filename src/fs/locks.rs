@@ -4,8 +4,8 @@
 //!
 //! A caller that takes several locks takes them in this order, and none while holding a later one.
 //!
-//! 1. [`RenameLock`]: at most one directory changes its parent at a time, so that the chain of parents
-//!    stands still while a rename looks for cycles in it.
+//! 1. [`RenameLock`]: at most one directory changes its parent at a time. So the chain of parents stands still while a
+//!    rename looks for cycles in it.
 //! 2. Inode locks, all that a call needs at once, in the order of their slots.
 //! 3. The tables of handles, of nodes and of files that are being cut ([`super::handles`],
 //!    [`super::nodes`], [`super::removal`]): held for a few instructions, never across a call of the

@@ -120,7 +120,7 @@ impl Fs {
                 .read(run.stripe, run.stripe_offset, &mut out[from..to])?;
             filled = to;
         }
-        // Where the file ends because what came behind was refused, it does not end for who wrote that.
+        // If the file ends only because the following bytes were refused, this is not its end for their writer.
         nothing(range.start + filled as u64, u64::MAX)?;
         out[filled..].fill(0);
         Ok(())

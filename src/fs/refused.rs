@@ -27,7 +27,7 @@ use super::{Fs, FsError, SIZE_MAX};
 /// Most ranges that are remembered of one file; more of them are taken for fewer.
 const MOST_RANGES: usize = 1024;
 
-/// Most files of which any are remembered. Of others those who write them are told, as everywhere.
+/// Most files of which any are remembered. For other files, only their writers learn of it, as everywhere.
 const MOST_FILES: usize = 4096;
 
 /// Bytes of a run that names no stripe: what a record can say.

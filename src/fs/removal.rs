@@ -132,7 +132,7 @@ impl Removal {
         sender.try_send(job).is_ok()
     }
 
-    /// Starts the thread; most volumes never need it. Without one, everybody removes his own.
+    /// Starts the thread; most volumes never need it. Without one, each thread removes its inodes itself.
     fn spawn(&self) -> Option<SyncSender<Job>> {
         let (sender, jobs) = sync_channel(QUEUE);
         let remover = Arc::clone(&self.remover);

@@ -1,7 +1,7 @@
 //! Cutting files off and making them longer.
 //!
 //! If there is little behind the new end of a file, it goes in one batch. If there is much, the first batch sets the
-//! size and leaves a mark, more batches remove the rest in the background, and the last takes the mark away. The
+//! size and leaves a mark. More batches remove the rest in the background, and the last takes the mark away. The
 //! rest is invisible meanwhile, because reading ends at the end of the file. Before the file grows over it, it is
 //! removed as far as the file will reach.
 

@@ -10,7 +10,7 @@ use crate::format::Ino;
 use crate::format::record::{FileKind, Timestamp};
 use crate::fs::{Attr, Caller, FsError, RenameMode, TimeOrNow, Whence, XattrMode};
 
-/// Returns who asks.
+/// Returns the user and groups of the process that asks.
 pub(super) fn caller(request: &Request, umask: u32) -> Caller {
     Caller {
         uid: request.uid(),

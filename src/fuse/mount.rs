@@ -502,8 +502,8 @@ pub enum Unmount {
     Abandoned,
 }
 
-/// The time for which a mount may be in use before it counts as busy. A program that is just starting holds the files
-/// that its parent has open, and a program that looks at every mount in turn is gone the next moment.
+/// The time for which a mount may be in use before it counts as busy. A program that is just starting has its parent's
+/// files open for a moment; one that looks at every mount in turn is gone the next moment.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The pause between two attempts.

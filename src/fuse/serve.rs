@@ -94,7 +94,7 @@ fn start(adapter: Adapter, device: OwnedFd, options: &ServeOptions) -> io::Resul
         0 => std::thread::available_parallelism().map_or(1, usize::from) + 2,
         threads => threads,
     });
-    // The kernel lets in whom the mount allows. fuser's own check would turn away what the kernel
+    // The kernel lets in the users that the mount allows. fuser's own check would refuse requests that the kernel
     // sends on its own account, such as the times of pages that it writes back.
     let page_cache = Arc::clone(&adapter.page_cache);
     let underway = adapter.underway.clone();

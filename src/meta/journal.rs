@@ -342,8 +342,8 @@ impl Journal {
     }
 
     /// Reads back the record that was the newest when this was called before, unless no other followed: idle disks are
-    /// left alone. Returns the members that acknowledged it and do not hold it any more: someone else wrote to their
-    /// files.
+    /// left alone. Returns the members that acknowledged it and do not hold it any more: their files were changed from
+    /// outside.
     pub(super) fn members_without_earlier(&self) -> Vec<MemberIndex> {
         let spot = {
             let mut kept = self.kept.lock();

@@ -309,7 +309,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Leaves copies behind whose members have failed.
+    /// Gives up copies whose members have failed.
     fn forget_dead(&self, io: &mut Io) -> io::Result<()> {
         let live = self.disk.members().live();
         if io
@@ -328,7 +328,7 @@ impl Mirror {
         }
     }
 
-    /// Leaves copies behind whose members failed an operation.
+    /// Gives up copies whose members failed an operation.
     ///
     /// # Errors
     ///

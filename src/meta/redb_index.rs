@@ -173,7 +173,7 @@ impl RedbIndex {
         drop(old);
     }
 
-    /// Keeps readers out, and waits a moment for those who read already.
+    /// Keeps readers out, and waits a moment for those that read already.
     fn try_compact(&self) -> Result<(), DatabaseFailure> {
         let mut db = self.db.write();
         self.replace_view(None);

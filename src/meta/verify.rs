@@ -41,8 +41,8 @@ impl Meta {
         verified.map_err(|error| self.poisoned_by(error))
     }
 
-    /// Returns how many pages of copies of the index were rewritten since it was opened, because reading or comparing
-    /// found them damaged or out of date.
+    /// Returns how many pages of copies of the index were rewritten since it was opened. Such pages were found damaged
+    /// or out of date by reading or comparing.
     #[must_use]
     pub fn mended_index_pages(&self) -> u64 {
         self.index.mended_pages()

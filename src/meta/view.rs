@@ -29,8 +29,8 @@ pub(super) fn get(
             if let Some(entry) = overlay.get(key) {
                 return Ok(entry.value.clone());
             }
-            // While the overlay is locked, no member is waited for: all who change anything wait for
-            // that lock.
+            // While the overlay is locked, no member is waited for, because all changes wait for that
+            // lock.
             index.view()
         };
         match view {

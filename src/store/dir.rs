@@ -2,8 +2,8 @@
 //!
 //! Everything is opened relative to a descriptor of the directory, component by component, without following symbolic
 //! links. So nothing outside can be reached, and another directory that took the place of ours is never written to.
-//! Segments and journals bypass the page cache (`O_DIRECT`) for aligned I/O where the filesystem takes it, because
-//! their bytes are cached once already, above. All other files, the index before all, want the page cache.
+//! Segments and journals bypass the page cache (`O_DIRECT`) for aligned I/O where the filesystem takes it. Their bytes
+//! are cached once already, above. All other files, the index before all, want the page cache.
 //!
 //! A file that lies under one of the directory's names and is not its own, such as a hard link to a file elsewhere, is
 //! neither read nor changed: it answers [`StoreErrorKind::Foreign`], until a new file takes its name.
@@ -586,8 +586,8 @@ fn wants_direct(name: &str) -> bool {
     name.starts_with("segments/") || name.starts_with("journal")
 }
 
-/// Returns whether a directory can lose a file and still be of use: one of many, of which what it held is lost and no
-/// more, or one of which all is known that it held.
+/// Returns whether a directory can lose a file and still be of use. It can lose one of many, if only the content of
+/// that file is lost, or one whose content is all known.
 fn can_be_made_anew(name: &str) -> bool {
     name.starts_with("segments/") || name == files::SUPERBLOCK
 }

@@ -58,7 +58,7 @@ impl StoreErrorKind {
 
 /// One failed operation on one backing directory.
 ///
-/// Cheap to clone, so that one failure can be handed to everyone who waited for it.
+/// Cheap to clone, so that one failure can be handed to every caller that waited for it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{label}: cannot {action} {name}")]
 pub struct StoreError {
@@ -154,15 +154,15 @@ impl StoreError {
         &self.label
     }
 
-    /// Returns who else has the directory, where that is why it failed, and known.
+    /// Returns the process that has the directory, if that is why it failed, and known.
     #[must_use]
     pub fn holder(&self) -> Option<String> {
         let is_known = self.kind == StoreErrorKind::InUse && self.source.raw_os_error().is_none();
         is_known.then(|| self.source.to_string())
     }
 
-    /// Returns whether who else has the directory was killed, and is only still there because something hangs that it
-    /// asked a directory for.
+    /// Returns whether the process that has the directory was killed, and is only still there because an operation on a
+    /// directory hangs.
     #[must_use]
     pub fn is_held_up(&self) -> bool {
         self.holder()

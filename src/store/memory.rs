@@ -38,7 +38,7 @@ pub enum CutPolicy {
 pub struct MemDisk {
     shared: Arc<Mutex<State>>,
     label: Arc<str>,
-    /// True if those who hold its lock are not to be seen from here.
+    /// True if the holders of its lock are not to be seen from here.
     is_far: bool,
 }
 
@@ -116,7 +116,7 @@ impl MemDisk {
         Self { label, ..self }
     }
 
-    /// Returns the disk as it is seen from another machine than that of those who hold its lock.
+    /// Returns the disk as it is seen from another machine than that of the holders of its lock.
     #[must_use]
     pub fn from_afar(self) -> Self {
         let is_far = true;

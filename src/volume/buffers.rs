@@ -194,7 +194,7 @@ impl Buffers {
         }
     }
 
-    /// Opens a stripe, unless someone else just did; `prepare` runs without a lock, in one thread at
+    /// Opens a stripe, unless another thread just did; `prepare` runs without a lock, in one thread at
     /// a time, once a buffer is free. `help` is called while none is; it returns whether it flushed
     /// something itself.
     pub(crate) fn open_stripe(
@@ -221,7 +221,7 @@ impl Buffers {
         state.opening = true;
         state.in_use += 1;
         drop(state);
-        // Since this caller looked, someone may have opened one. From here on only we can.
+        // Since this caller looked, another thread may have opened one. From here on only this one can.
         if self.open.lock().is_some() {
             self.give_up_opening();
             return Ok(());
@@ -373,7 +373,7 @@ impl Buffers {
         state.table.contains_key(&stripe) || state.holds.contains_key(&stripe)
     }
 
-    /// Returns whether anyone has one of the locks.
+    /// Returns whether any thread has one of the locks.
     #[cfg(test)]
     pub(crate) fn are_locked(&self) -> bool {
         self.open.is_locked() || self.state.is_locked()
@@ -435,7 +435,7 @@ impl Buffers {
     }
 
     /// A stripe is recorded, or found no space, or can never be recorded: its buffer goes back, or
-    /// everyone learns of it.
+    /// every waiter learns of it.
     pub(crate) fn done(&self, sealed: &Arc<Sealed>, outcome: Result<(), VolumeError>) {
         let mut state = self.state.lock();
         match outcome {

@@ -230,7 +230,7 @@ impl Core {
     }
 
     fn census_by(&self, list: impl Fn(MemberIndex) -> Result<Listed, StoreError>) -> Census {
-        // Before anybody is asked: the files of a segment are there before it is known.
+        // Before any member is asked: the files of a segment are there before it is known.
         let newest = self.segments.all().iter().map(|handle| handle.id.0).max();
         let mut files = HashMap::new();
         let mut silent = BTreeMap::new();

@@ -11,7 +11,7 @@ pub struct CatalogError(pub String);
 
 /// Why an operation on stripes failed.
 ///
-/// Cheap to clone, so that one failure can be handed to everyone who waited for it.
+/// Cheap to clone, so that one failure can be handed to every caller that waited for it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VolumeError {

@@ -57,7 +57,7 @@ struct Attempt {
 }
 
 impl Core {
-    /// Flushes one stripe, and tells everyone who waits what became of it.
+    /// Flushes one stripe, and tells every waiting thread what became of it.
     pub(crate) fn flush(&self, sealed: &Arc<Sealed>) {
         let unwinding = guard_on_unwind((), |()| {
             let stripe = sealed.stripe;

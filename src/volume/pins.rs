@@ -1,6 +1,6 @@
 //! Pins: a reader's word that it may still use what it looked up.
 //!
-//! Every pin has a ticket, counted up. A thread that takes something out of the index notes the next ticket, and frees
+//! Every pin has a ticket, counted up. A thread that takes something out of the index notes the next ticket. It frees
 //! the thing once no older pin is left, because later look-ups cannot find it.
 
 use std::collections::BTreeMap;

@@ -40,7 +40,7 @@ pub(crate) struct Wanted {
 /// Places a segment on the candidates with the most room.
 ///
 /// Taking those with most room each time uses members of different sizes as fully as segments of `k + m` different
-/// members can, since segments are small against members. Members on one filesystem have the same room; of these the
+/// members can, since segments are small against members. Members on one filesystem have the same room. Of these the
 /// ones with least data are taken, so that they all get some. Slots stay vacant only if there are fewer candidates
 /// than slots. A candidate without room does not make the segment poorer: the answer is then `None`.
 pub(crate) fn place(candidates: &[Candidate], wanted: &Wanted) -> Option<Place> {

@@ -185,11 +185,11 @@ impl Core {
     }
 
     /// Returns whether the whole of a stripe should be decoded for some rows of it: some of them are
-    /// lost, or on a member that is slow, and the reader seems to be on his way through the stripe.
+    /// lost, or on a member that is slow, and the reader seems to be on its way through the stripe.
     ///
-    /// He is if he enters a lost shard at its start, takes much of it, or goes on where he was; decoding for
-    /// him piece by piece would read each of the other shards as often as the lost one. For one who reads
-    /// here and there, that is little beside the whole.
+    /// It is if it enters a lost shard at its start, takes much of it, or goes on where it was. Decoding for it piece
+    /// by piece would read each of the other shards as often as the lost one. For one that reads here and there, that
+    /// is little beside the whole.
     fn is_worth_decoding(&self, located: &Located, wanted: &[Rows]) -> bool {
         let is_lost = |rows: &&Rows| {
             let member = self.reachable(located, rows.shard);

@@ -396,7 +396,7 @@ impl Core {
         })
     }
 
-    /// Reads the shards of a stripe as a reader would who found its blocks wrong.
+    /// Reads the shards of a stripe as a reader would that found its blocks wrong.
     fn rebuild_carefully(&self, work: &mut Work<'_>) -> Result<(), VolumeError> {
         let lacking = work.lacking;
         let located = self.locate(lacking.stripe)?;

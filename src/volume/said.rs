@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 use lru::LruCache;
 use parking_lot::Mutex;
 
-/// Things that are remembered; the least recent is forgotten, and said again if it is met again.
+/// Messages that are remembered; the least recent is forgotten, and logged again if it is met again.
 const MOST_REMEMBERED: usize = 4096;
 
-/// Things that are said in a [`SPAN`].
+/// Messages that are logged in a [`SPAN`].
 const MOST_SAID: u32 = 50;
 
 /// The time within which at most [`MOST_SAID`] messages are logged.
 const SPAN: Duration = Duration::from_secs(60);
 
-/// Has each thing said once, or once in a while, and not too many of them.
+/// Logs each message once, or once in a while, and not too many of them.
 #[derive(Debug)]
 pub struct Said<T: Hash + Eq> {
-    /// After what time a thing may be said again.
+    /// The time after which a message may be logged again.
     again: Option<Duration>,
     state: Mutex<State<T>>,
 }

@@ -188,7 +188,7 @@ impl Segments {
         self.writer.lock().writing.contains_key(&segment)
     }
 
-    /// Reserves room for a stripe; who needs it more may use more of what is kept back.
+    /// Reserves room for a stripe; a more urgent `need` may use more of what is kept back.
     ///
     /// # Errors
     ///

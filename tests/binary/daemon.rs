@@ -141,7 +141,7 @@ fn commands_do_not_wait_for_one_another() {
     volume.mount();
     let socket = volume.control_socket();
     let connect = |_| UnixStream::connect(&socket).expect("the daemon listens");
-    // One after the other they would be waited for longer than anybody waits for an answer.
+    // One after the other they would be waited for longer than a command waits for an answer.
     let silent: Vec<UnixStream> = (0..SILENT).map(connect).collect();
     let asked: Vec<Child> = (0..4)
         .map(|_| {

@@ -355,7 +355,7 @@ fn status_of_one_half_says_whether_the_other_has_gone_on() {
     let behind = "left behind";
     assert!(!status(&[2, 3]).contains(behind), "nobody has");
     assert_eq!(went_on(&[2, 3]), false);
-    // One that cannot be read may have gone on, and one of another volume says nothing of who was there.
+    // One that cannot be read may have gone on, and one of another volume says nothing of the absent members.
     let superblock = volume.members[0].join("superblock");
     let kept = fs::read(&superblock).expect("nobody uses it");
     let another = two_plus_two();

@@ -447,7 +447,7 @@ fn a_scrub_for_which_another_command_waits_goes_on_when_its_own_is_interrupted()
     let is_running = || volume.status().0["scrub"]["state"] == "running";
     let mut first = command(&["--rate", "4MiB"]);
     eventually("the scrub is under way", is_running);
-    // Without a limit it would lift that of the first, and be through before anybody could interrupt it.
+    // Without a limit it would lift that of the first, and be through before an interrupt could reach it.
     let second = command(&["--rate", "4MiB"]);
     let progress = volume.status().0["scrub"]["progress"].as_f64();
     eventually("it gets on", || {

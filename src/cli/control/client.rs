@@ -74,7 +74,7 @@ pub(super) struct Target {
     pub(super) user: u32,
 }
 
-/// Returns who is behind `mountpoint`. One that is just ending is waited for.
+/// Finds the daemon behind `mountpoint`. One that is just ending is waited for.
 ///
 /// # Errors
 ///

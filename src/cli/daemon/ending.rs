@@ -174,7 +174,7 @@ impl<'a> Ending<'a> {
         });
     }
 
-    /// Says whether the daemon ends now that the deadline has passed, and tells those who wait if not.
+    /// Says whether the daemon ends now that the deadline has passed, and tells waiting commands if not.
     fn is_over(&mut self) -> bool {
         let then = self.deadline.take().map_or(Then::Serve, |(_, then)| then);
         if then == Then::End || then == Then::EndUnlessMounted && !self.is_mounted_elsewhere() {

@@ -1,4 +1,4 @@
-//! Opening the pipeline of a volume, and waiting for those who have its directories.
+//! Opening the pipeline of a volume, and waiting for processes that have its directories.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -146,7 +146,7 @@ fn open_restoring(
     Pipeline::open_claiming(stores, &claims, options, Arc::clone(executor))
 }
 
-/// Puts into words why a volume could not be opened: what is damaged may be whole on who is away.
+/// Puts into words why a volume could not be opened: absent members may have what is damaged here.
 fn open_failure(
     error: &CommitError,
     directories: &Directories,

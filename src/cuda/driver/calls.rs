@@ -1,8 +1,8 @@
 //! The driver's functions, with answers of any number.
 //!
-//! The bindings have an enum for answers. A driver newer than them may answer with a number that is no variant of it,
-//! and to hold such a value is undefined behaviour in Rust. So the functions are looked up in the library that the
-//! bindings have loaded, with a type of answer that any number fits. The bindings' own functions are not called.
+//! The bindings have an enum for answers. A driver newer than them may answer with a number that is no variant of it.
+//! To hold such a value is undefined behaviour in Rust. So the functions are looked up in the library that the bindings
+//! have loaded, with a type of answer that any number fits. The bindings' own functions are not called.
 
 #![expect(
     non_snake_case,

@@ -78,7 +78,7 @@ impl Context {
     }
 
     /// Calls `free`, which frees something, with the device current. Failing to is worth no more than a line:
-    /// it happens when the device is lost, which is said where work fails.
+    /// it happens when the device is lost, which is logged where work fails.
     pub(super) fn free(&self, what: &'static str, free: impl FnOnce() -> Answer) {
         let freed = self.enter().and_then(|()| check(free(), what));
         if let Err(error) = freed {

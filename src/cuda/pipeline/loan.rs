@@ -31,7 +31,7 @@ struct Returned<R> {
     completed: Instant,
 }
 
-/// An item on loan, and the matrix to apply to it. It comes back to its owner, who waits, when it is
+/// An item on loan, and the matrix to apply to it. It comes back to its waiting owner when it is
 /// returned or dropped.
 pub(super) struct Loan<R> {
     matrix: &'static Matrix,
@@ -138,7 +138,7 @@ pub(super) fn lend<R>(
     owner.wait()
 }
 
-/// Someone who must not go on, not even unwind, before all items are back.
+/// The lender of items, which must not go on, not even unwind, before all of them are back.
 struct Owner<'l, 'o, 'a, R, L: Fn()> {
     orders: &'l mut [Order<'o, 'a>],
     desk: Arc<Desk<R>>,

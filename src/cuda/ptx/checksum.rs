@@ -4,7 +4,7 @@
 //! copies 1506 GB/s within its memory (3012 read and written), it gets through 906 GB/s, held up by some eighty
 //! instructions for each word. For one kernel in place of both, that would save a quarter of their time at most. It
 //! would need a state per shard in registers, which are short already; with 64+16 there are not as many. The bus,
-//! which brings 50 GB/s of data, waits for neither: from it stripes of 10+4 with checksums go as fast as copies of
+//! which brings 50 GB/s of data, waits for neither. From it, stripes of 10+4 with checksums go as fast as copies of
 //! the same bytes alone.
 
 use super::{Kernel, writer::lut};

@@ -149,13 +149,13 @@ impl Mirror {
 }
 
 impl Slots {
-    /// Returns who is named by which head.
+    /// Returns the members that each head names, by its sequence.
     fn named(&self) -> impl Iterator<Item = (u64, MemberIndex)> {
         let heads = self.slots.iter().flatten();
         heads.flat_map(|head| head.copies.iter().map(|copy| (head.sequence, *copy)))
     }
 
-    /// Counts slots that hold what nothing that was cut off leaves. `known` says who is named by which head.
+    /// Counts slots whose content no cut-off write can have left. `known` says which head names which members.
     fn count_wrong(&self, known: &HashSet<(u64, MemberIndex)>) -> u64 {
         let heads = self.slots.iter().flatten();
         let Some(newest) = heads.max_by_key(|head| head.sequence) else {

@@ -39,7 +39,7 @@ impl Mirror {
     }
 
     /// Writes the durable front into the heads again. Copies without space even for that are given
-    /// up if others have it: they would hold back everyone else.
+    /// up if others have it: they would hold back all other copies.
     fn undo_head(&self, io: &mut Io) -> io::Result<()> {
         let cramped = std::mem::take(&mut io.cramped);
         loop {

@@ -62,7 +62,7 @@ impl Mirror {
         verified.repaired += pieces;
     }
 
-    /// Gives up copies whose files were cut short: others are made in their place. Returns whose they are.
+    /// Gives up copies whose files were cut short: others are made in their place. Returns their members.
     fn drop_short_copies(&self) -> Vec<MemberIndex> {
         let copies = self.copies.read().clone();
         let is_short = |copy: &&Copied| {

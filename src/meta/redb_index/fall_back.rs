@@ -2,7 +2,7 @@
 //!
 //! The copies are equal as long as no one changes them from outside. Checksums do not tell which of two different
 //! copies is right. A higher sequence does not either, because all of that can be forged. The database's own checksums
-//! reach from its header to every page, so a copy counts as sound if all of it can be read alone and these are right.
+//! reach from its header to every page. So a copy counts as sound if all of it can be read alone and these are right.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -80,7 +80,7 @@ fn refused_and_untouched(
     }
 }
 
-/// Otherwise those that were tried first would leave behind the only member with what they lack.
+/// Otherwise those that were tried first would mark the only member missing that has what they lack.
 #[test]
 fn members_that_could_not_be_opened_alone_open_once_the_others_are_back() {
     let mut without_index = 0;

@@ -18,9 +18,8 @@ use crate::store::ALIGNMENT;
 /// Bytes between mappings.
 const GAP: usize = ALIGNMENT;
 
-/// An owned private mapping of `len` bytes, readable and writable. A page behind it belongs to it and is never touched,
-/// because bytes of two adjoining mappings might be taken for one run, and a device that knows both refuses to copy
-/// across them.
+/// An owned private mapping of `len` bytes, readable and writable. A page behind it belongs to it and is never touched.
+/// It keeps mappings apart, because a device refuses to copy across two that it knows.
 #[derive(Debug)]
 pub(super) struct Pages {
     start: NonNull<u8>,

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 /// A device that reads and writes memory by itself, faster where it was told of it beforehand.
 pub trait Pinner: Send + Sync + fmt::Debug {
-    /// Tells the device of memory, whose pages stay where they are from now on. Returns who knows the memory
-    /// now, if anyone does; if not, this is asked again when the memory is lent again.
+    /// Tells the device of memory, whose pages stay where they are from now on. Returns the device that knows the
+    /// memory now; if there is none, this is asked again when the memory is lent again.
     ///
     /// This may take milliseconds, though not if the answer is no for good.
     fn pin(&self, memory: &mut [u8]) -> Option<Arc<dyn Unpinner>>;
 }
 
-/// Someone who pinned memory.
+/// The device that pinned memory.
 pub trait Unpinner: Send + Sync + fmt::Debug {
-    /// Lets go of memory that it pinned and that is about to be unmapped. Returns whether it did; if not,
-    /// it may go on using these pages whatever lies at their addresses, so that the memory must stay mapped.
+    /// Unpins memory that is about to be unmapped. Returns whether it did; if not, it may go on using these pages
+    /// whatever lies at their addresses, so that the memory must stay mapped.
     fn unpin(&self, memory: &mut [u8]) -> bool;
 }

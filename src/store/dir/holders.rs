@@ -61,7 +61,7 @@ pub(super) fn describe(pid: u32) -> String {
     }
 }
 
-/// With what it ends who has a file locked and will never do anything more, but what hangs.
+/// The end of a message about a process that has a file locked, was killed, and only waits for what hangs.
 pub(in crate::store) const HELD_UP: &str =
     ", which was killed and cannot end before what hangs of it is over";
 

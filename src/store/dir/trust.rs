@@ -1,7 +1,7 @@
 //! Refusing directories of users whom the process does not trust.
 //!
 //! The checks look at descriptors and not at paths, and every file is checked again when it is opened. A user who may
-//! write to the directory above a member can so take the member away, but can put nothing of their own in its place.
+//! write to the directory above a member can so take the member away. But this user can put nothing in its place.
 
 use std::io;
 use std::ops::ControlFlow;

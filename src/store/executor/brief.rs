@@ -106,7 +106,7 @@ impl Executor {
     }
 
     /// Returns, for each store, the error with which it must be given up because it has been slow for too
-    /// long. If that were more than `spare`, they are borne with as in [`Executor::run_sparing`].
+    /// long. If that were more than `spare`, they are tolerated as in [`Executor::run_sparing`].
     #[must_use]
     pub fn overdue(&self, stores: &[StoreRef], spare: usize) -> Vec<Option<StoreError>> {
         let leniency = Leniency {

@@ -124,7 +124,7 @@ impl Watch {
         overdue.iter().map(|store| store.key).collect()
     }
 
-    /// Returns how long silence is borne, going by how many are silent.
+    /// Returns how long silence is tolerated, depending on the number of silent stores.
     fn limit(&self, now: Instant) -> Duration {
         let timeout = self.leniency.timeout;
         let stores = self.stores.iter();

@@ -284,8 +284,8 @@ impl Core {
         Some(cached.slice(rows.clone()))
     }
 
-    /// Checks reconstructed rows of shards like any others: wrong ones mean that shards were taken for right
-    /// that were not, that the checksums themselves are wrong, or who computed the rows.
+    /// Checks reconstructed rows of shards like any others. If they are wrong, there are three possible causes: shards
+    /// that count as right are wrong, the checksums themselves are, or the device that computed the rows is.
     fn are_right<'b>(
         &self,
         located: &Located,

@@ -59,7 +59,7 @@ const WEIGHTS: [(Event, u32); 13] = [
 pub(super) struct Seed(pub(super) u64);
 
 impl Seed {
-    /// Returns the stream of one writer, or of those who disturb it, in one step.
+    /// Returns the stream of one writer, or of the threads that disturb it, in one step.
     pub(super) fn stream(self, step: u64, actor: u64) -> StdRng {
         let mixed = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (step << 8 | actor);
         StdRng::seed_from_u64(mixed)

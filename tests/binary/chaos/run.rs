@@ -28,7 +28,7 @@ const OPERATIONS: u64 = 120;
 /// The time after which a wait without any progress of a writer counts as endless.
 const STUCK: Duration = Duration::from_secs(240);
 
-/// A volume, its directories and those who write to it.
+/// A volume, its directories and its writers.
 pub(super) struct Chaos {
     pub(super) volume: TestVolume,
     pub(super) shape: Shape,
@@ -120,7 +120,7 @@ impl Chaos {
             Event::OldCopy => rng.random(),
             _ => false,
         };
-        // Those who work and those who disturb them know of this; writers end when they are done.
+        // Writers and the threads that disturb them know of this; writers end when they are done.
         let shared = std::mem::take(&mut self.shared);
         let failures: Vec<String> = thread::scope(|scope| {
             let threads: Vec<_> = (1..)
