@@ -11,8 +11,8 @@
 //!   exception is a block that failed its checksum, which is overwritten with what was right.
 //! - A byte is accepted only when room for its whole stripe is reserved (P8).
 //! - A block is used only after its checksum matched (P2).
-//! - Shards on a member that failed before they were synced are reported by [`Volume::sync`], and are
-//!   taken out of their records before anything that names them is acknowledged (P1).
+//! - [`Volume::sync`] reports shards on a member that failed before they were synced. They are taken out of their
+//!   records before anything that names them is acknowledged (P1).
 //!
 //! # Locks
 //!

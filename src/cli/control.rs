@@ -1,7 +1,7 @@
 //! The control socket: how commands talk to the daemon behind a mountpoint.
 //!
 //! Each mount has one Unix socket in a directory of the user who mounted it. Its name begins with a hash of the
-//! mountpoint and ends at random, so that commands find it by listing that directory, and no other user can name it.
+//! mountpoint and ends at random. So commands find it by listing that directory, and no other user can name it.
 //!
 //! A command trusts a socket only if the mount's user alone can have put it there, and if that user's process listens
 //! (`places`). A daemon answers only its own user and the superuser. On a connection, the command first asks which mount

@@ -1,4 +1,4 @@
-//! Which directories a command is to work on: spelled once, checked before anything is touched.
+//! The directories that a command is to work on: spelled once, checked before anything is touched.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ pub(super) struct Directories {
     pub(super) present: Vec<PathBuf>,
     /// Those that do not, or do not answer: absolute, and free of symlinks as far as they can be followed.
     pub(super) absent: Vec<PathBuf>,
-    /// Which of all these have not answered in time.
+    /// Those of all these that have not answered in time.
     pub(super) silent: Silent,
 }
 

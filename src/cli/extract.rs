@@ -50,7 +50,7 @@ const CAREFUL_BYTES: usize = BLOCK_SIZE;
 /// Setuid and setgid.
 const SET_ID_BITS: u16 = 0o6000;
 
-/// Why something was not copied.
+/// The reason why something was not copied.
 enum Trouble {
     /// It cannot be read from the volume: what else there is still can be.
     Volume(FsError),

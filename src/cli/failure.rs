@@ -33,7 +33,7 @@ pub(super) enum Fault {
     Loss,
 }
 
-/// Why a command did not do its work.
+/// The failure of a command to do its work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Failure {
     /// The cause.

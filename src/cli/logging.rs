@@ -1,4 +1,4 @@
-//! Where the log goes: standard error, a file, or the system's log.
+//! The destination of the log: standard error, a file, or the system's log.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;

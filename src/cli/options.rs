@@ -2,7 +2,7 @@
 
 use super::failure::Failure;
 
-/// When a read moves a file's access time.
+/// The times at which a read moves a file's access time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Atime {
     /// If it is older than the last change, or than a day.

@@ -55,7 +55,7 @@ pub(super) struct Scrubbed {
     /// Bytes that cannot be had.
     pub(super) bytes_lost: u64,
     pub(super) began_at: Option<String>,
-    /// When a scrub last went through.
+    /// The time when a scrub last went through.
     pub(super) finished_at: Option<String>,
     #[serde(flatten)]
     pub(super) lost: LostFiles,

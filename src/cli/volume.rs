@@ -30,7 +30,7 @@ use opening::open_pipeline;
 /// The time that a member may take for one operation before it counts as hung, unless an option says otherwise.
 pub(super) const MEMBER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a directory is left out on which something hangs.
+/// The reason why a directory is left out on which something hangs.
 const SILENT: &str = "it does not answer";
 
 /// Files that are listed by name at most.

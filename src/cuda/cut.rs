@@ -13,9 +13,9 @@ const MOST_ITEMS: usize = 65_535;
 /// Some items of a batch, and columns of them: several whole ones, or a part of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Which items.
+    /// The items of the piece.
     pub(super) items: Range<usize>,
-    /// Which bytes of each shard. They start at a block.
+    /// The bytes of each shard. They start at a block.
     pub(super) columns: Range<usize>,
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Device, DeviceError, Devices, Dispatch, Gpu};
 use crate::codec::{self, CodecError, Engine};
 
-/// Why what `--engine` asks for is not to be had.
+/// The reason why the choice of `--engine` is not to be had.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum EngineError {
     /// The CPU does not have it.

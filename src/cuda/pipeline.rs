@@ -36,8 +36,8 @@ pub(super) const LANES: usize = 3;
 /// working device is to compile a kernel: some seconds. Removing a lane waits no longer, either.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// In how many parts it is waited for devices: a process that was stopped for long has waited for one of them, and
-/// looks as late as any other.
+/// The number of parts in which devices are waited for. A process that was stopped for long has waited for one of them,
+/// and looks as late as any other.
 const PARTS: u32 = 30;
 
 /// An item was not done: no device is left, or the one that was to do it failed. Its targets are
@@ -62,7 +62,7 @@ pub(super) type Ended = Result<Done, NotDone>;
 pub(super) struct Ran {
     /// In their order.
     pub(super) ended: Vec<Ended>,
-    /// When all of it was known.
+    /// The time when all of it was known.
     pub(super) at: Instant,
 }
 

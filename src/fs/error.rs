@@ -1,9 +1,9 @@
-//! Why a filesystem call failed.
+//! The failures of filesystem calls.
 
 use crate::commit::CommitError;
 use crate::format::FormatError;
 
-/// Why a filesystem call failed; nothing was changed unless the variant says otherwise.
+/// The failure of a filesystem call; nothing was changed unless the variant says otherwise.
 ///
 /// Each variant stands for one errno. The table is at the FUSE edge and matches exhaustively, so a new
 /// variant must choose its errno there.

@@ -26,7 +26,7 @@ pub(super) struct Run {
     pub(super) len: u64,
     /// Stripe that holds it.
     pub(super) stripe: StripeId,
-    /// Where in the stripe's payload it starts.
+    /// The offset in the stripe's payload at which it starts.
     pub(super) stripe_offset: u32,
 }
 

@@ -108,7 +108,7 @@ impl Attr {
 /// A point in time that a caller sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeOrNow {
-    /// When the call is carried out.
+    /// The time when the call is carried out.
     Now,
     /// This one.
     At(Timestamp),
@@ -316,7 +316,7 @@ pub struct SpaceReport {
     pub name_max: u32,
 }
 
-/// When reading changes the time of last access.
+/// The times at which reading changes the time of last access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AtimePolicy {
     /// If it is not newer than the last change, or a day old.
@@ -335,7 +335,7 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 /// the system's clock; a new volume belongs to this process's user.
 #[derive(Clone)]
 pub struct FsOptions {
-    /// When reading changes the time of last access.
+    /// The times at which reading changes the time of last access.
     pub atime: AtimePolicy,
     /// User and group that the root directory of a new volume belongs to.
     pub root_owner: (u32, u32),
@@ -344,7 +344,7 @@ pub struct FsOptions {
     /// Have listings leave out each entry that a look-up of its name does not find. This costs a look-up an entry. It
     /// serves volumes that others have made: a listing could have one name twice.
     pub confirms_listings: bool,
-    /// Where times come from.
+    /// The source of times.
     pub clock: Clock,
 }
 

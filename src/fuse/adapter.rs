@@ -50,7 +50,7 @@ const OPEN_FILE: FopenFlags =
 const OPEN_DIRECTORY: FopenFlags = FopenFlags::FOPEN_KEEP_CACHE.union(FopenFlags::FOPEN_CACHE_DIR);
 
 thread_local! {
-    /// Where reads of this thread land; grows to the largest request and is kept.
+    /// The memory in which reads of this thread land; grows to the largest request and is kept.
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -55,7 +55,7 @@ pub struct MountFlavor {
     pub no_atime: bool,
 }
 
-/// Why mounting or unmounting failed.
+/// The failure of mounting or unmounting.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountError {
@@ -65,9 +65,9 @@ pub enum MountError {
     /// The mountpoint is no directory that can be mounted on.
     #[error("cannot mount on {mountpoint}: {source}")]
     Refused {
-        /// Where.
+        /// The mountpoint.
         mountpoint: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// The setuid helper could not be run.
@@ -85,9 +85,9 @@ pub enum MountError {
     /// It could not be unmounted for another reason.
     #[error("cannot unmount {mountpoint}: {source}")]
     Stuck {
-        /// Where.
+        /// The mountpoint.
         mountpoint: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
 }
@@ -98,7 +98,7 @@ pub struct Mounted {
     /// Descriptor over which the kernel sends its requests. The first request, INIT, waits on it; until it is
     /// answered every access to the mount blocks.
     pub device: OwnedFd,
-    /// Where it is mounted.
+    /// The place of the mount.
     pub place: Place,
 }
 

@@ -21,7 +21,7 @@ pub struct MountEntry {
     pub parent: u64,
     /// Major and minor number of the mounted filesystem's device, as `MAJ:MIN`.
     pub device: String,
-    /// Where it is mounted: absolute, as the kernel spells it.
+    /// The mountpoint: absolute, as the kernel spells it.
     pub mountpoint: PathBuf,
     /// Filesystem type, subtype included.
     pub fs_type: String,

@@ -26,7 +26,7 @@ const MOST_STARVED: usize = 1024;
 pub(super) struct PageCache {
     /// There once the session is.
     notifier: OnceLock<Notifier>,
-    /// When pages of an inode last found no room.
+    /// The time when pages of an inode last found no room.
     starved: Mutex<HashMap<u64, Instant>>,
 }
 

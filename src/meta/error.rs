@@ -1,10 +1,10 @@
-//! Why an operation on the metadata failed.
+//! The failures of operations on the metadata.
 
 use crate::format::{FormatError, Lsn, MemberIndex};
 use crate::members::MembersError;
 use crate::store::StoreError;
 
-/// Why an operation on the metadata failed.
+/// The failure of an operation on the metadata.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetaError {

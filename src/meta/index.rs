@@ -147,9 +147,9 @@ pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 /// A range of keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyRange<'a> {
-    /// Where it starts.
+    /// The bound at which it starts.
     pub(super) from: Bound<&'a [u8]>,
-    /// Where it ends.
+    /// The bound at which it ends.
     pub(super) end: Bound<&'a [u8]>,
 }
 

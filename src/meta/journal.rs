@@ -78,7 +78,7 @@ struct File {
     last: Lsn,
 }
 
-/// Where a record lies.
+/// The place of a record.
 #[derive(Clone, Copy, Debug)]
 struct Spot {
     file: usize,

@@ -91,7 +91,7 @@ impl Layer {
     }
 }
 
-/// Which of the two sets a [`Pending`] was taken from.
+/// The set, one of two, from which a [`Pending`] was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Applied,

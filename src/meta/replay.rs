@@ -235,7 +235,7 @@ const MAX_UNPROVEN_BYTES: u64 = 1 << 30;
 /// Records that a crash may leave on some members only.
 const RECORDS_IN_FLIGHT: usize = 1;
 
-/// Where a record lies.
+/// The place of a record.
 struct Mark<'a> {
     tape: &'a Tape,
     offset: u64,

@@ -205,7 +205,7 @@ pub(super) fn visit(
     }
 }
 
-/// Where to go on after a stretch.
+/// The point at which to go on after a stretch.
 enum Next {
     /// Behind this key.
     From(Key),

@@ -108,7 +108,7 @@ impl Op {
 /// One operation on one store.
 #[derive(Debug)]
 pub struct Request {
-    /// Where.
+    /// The store that it goes to.
     pub store: StoreRef,
     /// The operation.
     pub op: Op,

@@ -21,7 +21,7 @@ mod random;
 
 use random::Random;
 
-/// Which of the unsynced writes survive a power cut.
+/// The unsynced writes that survive a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutPolicy {
     /// All of them: as if everything had just been synced.

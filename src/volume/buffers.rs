@@ -93,7 +93,7 @@ struct State {
     closed: bool,
 }
 
-/// Where bytes of one write went.
+/// The place of some bytes of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// The stripe.

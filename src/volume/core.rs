@@ -45,12 +45,12 @@ pub(crate) struct Core {
     pub(super) cache: ShardCache,
     pub(super) prefetch: Prefetch,
     pub(super) pins: Pins,
-    /// Where parts of shards were decoded lately.
+    /// The rows of stripes of which parts of shards were decoded lately.
     pub(super) partly_decoded: PartlyDecoded,
     /// The rate limiter for messages about damage.
     pub(super) damage: Damage,
     pub(super) undecodable: Undecodable,
-    /// Which segment files there were when the members were asked last.
+    /// The segment files that there were when the members were asked last.
     pub(super) last_census: Mutex<Census>,
     /// True if files turned out to be gone or too short.
     pub(super) lacks_files: AtomicBool,

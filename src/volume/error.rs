@@ -1,15 +1,15 @@
-//! Why an operation on stripes failed.
+//! The failures of operations on stripes.
 
 use crate::codec::CodecError;
 use crate::format::{SegmentId, StripeId};
 use crate::store::StoreError;
 
-/// Why a [`Catalog`](super::Catalog) could not answer: the layer above says it in words.
+/// The reason why a [`Catalog`](super::Catalog) could not answer: the layer above says it in words.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct CatalogError(pub String);
 
-/// Why an operation on stripes failed.
+/// The failure of an operation on stripes.
 ///
 /// Cheap to clone, so that one failure can be handed to every caller that waited for it.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -125,7 +125,7 @@ pub enum VolumeError {
     Codec {
         /// The stripe.
         stripe: StripeId,
-        /// Why.
+        /// The reason.
         source: CodecError,
     },
 }

@@ -1,4 +1,4 @@
-//! Where a byte of a stripe lies: heights, slots and rows. Arithmetic only.
+//! The place of each byte of a stripe: heights, slots and rows. Arithmetic only.
 
 use std::ops::Range;
 
@@ -111,7 +111,7 @@ pub(crate) struct Piece {
     pub(crate) shard: ShardIndex,
     /// The bytes wanted, within the shard.
     pub(crate) within: Range<usize>,
-    /// Where in the output they go.
+    /// The place in the output where they go.
     pub(crate) out: Range<usize>,
 }
 

@@ -13,7 +13,7 @@ pub(crate) struct Candidate {
     pub(crate) taken: u64,
 }
 
-/// Where a segment goes: a member for each slot, and the length of its files.
+/// The place of a segment: a member for each slot, and the length of its files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// The members; `None` where none was left to take a slot.
@@ -39,9 +39,9 @@ pub(crate) struct Wanted {
 
 /// Places a segment on the candidates with the most room.
 ///
-/// Taking those with most room each time uses members of different sizes as fully as segments of `k + m` different
-/// members can, since segments are small against members. Members on one filesystem have the same room. Of these the
-/// ones with least data are taken, so that they all get some. Slots stay vacant only if there are fewer candidates
+/// Taking those with most room each time uses members of different sizes as fully as possible for segments of `k + m`
+/// different members, since segments are small against members. Members on one filesystem have the same room. Of these
+/// the ones with least data are taken, so that they all get some. Slots stay vacant only if there are fewer candidates
 /// than slots. A candidate without room does not make the segment poorer: the answer is then `None`.
 pub(crate) fn place(candidates: &[Candidate], wanted: &Wanted) -> Option<Place> {
     let mut ranked = candidates.to_vec();

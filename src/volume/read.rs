@@ -56,7 +56,7 @@ impl Located {
     }
 }
 
-/// Where parts of shards were decoded lately.
+/// The rows of stripes of which parts of shards were decoded lately.
 #[derive(Debug, Default)]
 pub(super) struct PartlyDecoded(Mutex<VecDeque<(StripeId, Rows)>>);
 

@@ -118,7 +118,7 @@ impl Rebuilt {
     }
 }
 
-/// Why shards could not be written to a member.
+/// The reason why shards could not be written to a member.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("member {member} does not take the shards")]
 pub struct TargetFailed {

@@ -70,7 +70,7 @@ pub(crate) struct Taken {
     pub(crate) open: bool,
 }
 
-/// Where a stripe's shards go.
+/// The place of a stripe's shards.
 #[derive(Clone, Debug)]
 pub(crate) struct Allocated {
     pub(crate) segment: Arc<SegmentHandle>,
@@ -81,7 +81,7 @@ pub(crate) struct Allocated {
 #[derive(Debug)]
 struct Writing {
     handle: Arc<SegmentHandle>,
-    /// Where the next stripe goes.
+    /// The offset of the next stripe.
     next: u64,
     /// Bytes that reservations hold, behind `next`.
     reserved: u64,

@@ -599,7 +599,7 @@ impl Drop for Unmounted<'_> {
     }
 }
 
-/// Where mount(8) and umount(8) look for what mounts `fuse.cauchyfs`; `scripts/install.sh` puts it there.
+/// The helpers that mount(8) and umount(8) call for `fuse.cauchyfs`; `scripts/install.sh` puts them there.
 const HELPERS: [&str; 2] = ["/sbin/mount.fuse.cauchyfs", "/sbin/umount.fuse.cauchyfs"];
 
 /// The binary under test as a helper, as long as this lives.

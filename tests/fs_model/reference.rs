@@ -8,7 +8,7 @@ use cauchyfs::fs::{Changes, INLINE_MAX, RenameMode, TimeOrNow, Whence, XattrMode
 /// Names the [`cauchyfs::fs::FsError`] variant that a call must fail with.
 pub(crate) type Refused = &'static str;
 
-/// Which node of the reference.
+/// The number of a node of the reference.
 pub(crate) type Id = usize;
 
 pub(crate) const ROOT: Id = 0;
@@ -31,7 +31,7 @@ pub(crate) struct Node {
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) target: Vec<u8>,
     pub(crate) bytes: Vec<u8>,
-    /// Which bytes are stored in extents.
+    /// The bytes that are stored in extents: one flag each.
     stored: Vec<bool>,
     /// The number of bytes that lie in the record.
     inline_len: usize,

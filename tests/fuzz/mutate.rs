@@ -515,7 +515,7 @@ pub(crate) fn poke(bytes: &mut [u8], range: std::ops::Range<usize>, rng: &mut St
     format!("{width} bytes at {at:#x} of {number:#x}")
 }
 
-/// Where a case hides things that no command may change.
+/// Returns the place where a case hides things that no command may change.
 pub(crate) fn victims_in(outer: &Path) -> PathBuf {
     outer.join("victims")
 }

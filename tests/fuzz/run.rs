@@ -22,7 +22,7 @@ const DEPTH: usize = 6;
 /// Mode of an OUT that was there before: `extract` leaves it alone.
 const TRAPS_MODE: u32 = 0o710;
 
-/// Where a walk finds the mountpoint; set for the child that walks.
+/// The variable with which a walk finds the mountpoint; set for the child that walks.
 pub(crate) const WALK: &str = "CAUCHYFS_FUZZ_WALK";
 
 /// Size of the filesystem on which all of a case lies.

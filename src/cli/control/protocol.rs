@@ -49,7 +49,7 @@ pub(in crate::cli) struct Identity {
     pub(super) volume: String,
     /// The device number of the mount, as `MAJ:MIN`.
     pub(super) device: String,
-    /// Where it is mounted. Bytes that are no text are replaced: the device tells such mounts apart.
+    /// The mountpoint. Bytes that are no text are replaced: the device tells such mounts apart.
     pub(super) mountpoint: String,
 }
 
@@ -73,7 +73,7 @@ fn shown(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Why a daemon does not do what a request says.
+/// The reason why a daemon does not do what a request says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(in crate::cli) enum Refusal {
@@ -97,7 +97,7 @@ pub(in crate::cli) enum Refusal {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(in crate::cli) enum Request {
-    /// Which mount is this? The only request that names none.
+    /// Asks which mount this is. The only request that names none.
     Identify,
     /// Asks for the state of the volume.
     Status,
@@ -156,7 +156,7 @@ pub(in crate::cli) enum Answer {
     Status(Box<Report>),
     /// The directories that are open and locked.
     Directories(Vec<PathBuf>),
-    /// Which volume it is.
+    /// The volume.
     Membership(Membership),
     /// The progress of a scrub; the answer is yet to come.
     Scrubbing(Progress),
@@ -198,13 +198,13 @@ pub(in crate::cli) enum Answer {
     Busy,
     /// It could not be done.
     Failed(Failure),
-    /// Which mount this is.
+    /// The mount.
     Identity(Identity),
     /// The request is not for this daemon.
     Refused(Refusal),
 }
 
-/// Which volume a mount serves.
+/// The volume that a mount serves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::cli) struct Membership {
     /// Its identity.

@@ -37,7 +37,7 @@ impl Way {
     }
 }
 
-/// Which ways were seen to be right.
+/// The ways that were seen to be right.
 #[derive(Debug)]
 pub(super) struct Trust {
     right: Mutex<LruCache<Way, ()>>,

@@ -41,7 +41,7 @@ macro_rules! functions {
         needed { $($name:ident($($parameter:ident: $kind:ty),*);)* }
         welcome { $($new_name:ident($($new_parameter:ident: $new_kind:ty),*);)* }
     ) => {
-        /// Where every function lies that is called; newer ones, where the driver has them.
+        /// The addresses of all functions that are called; newer ones, where the driver has them.
         struct Functions {
             $($name: unsafe extern "C" fn($($kind),*) -> Answer,)*
             $($new_name: Option<unsafe extern "C" fn($($new_kind),*) -> Answer>,)*

@@ -1,4 +1,4 @@
-//! Which kernel applies a matrix.
+//! The choice of the kernel that applies a matrix.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};

@@ -236,7 +236,7 @@ struct Slot {
 /// A piece whose results have not been handed over yet.
 struct UnderWay {
     piece: Piece,
-    /// Where its results will be among the staged words.
+    /// The place of its results among the staged words.
     staged: Range<usize>,
 }
 

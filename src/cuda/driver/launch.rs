@@ -11,7 +11,7 @@ use crate::cuda::{DeviceError, ptx};
 /// The layout of stripes on a device: shards `pitch` bytes apart, sources first.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stripes {
-    /// Where the first one begins.
+    /// The address at which the first one begins.
     pub(super) address: u64,
     pub(super) pitch: usize,
     /// The distance between them.

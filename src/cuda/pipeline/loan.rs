@@ -17,7 +17,7 @@ use crate::codec::{Item, Matrix};
 /// An item, and the matrix to apply to it.
 pub(in crate::cuda) type Order<'o, 'a> = (&'o Matrix, &'o mut Item<'a>);
 
-/// Where items come back to that were lent together.
+/// The desk to which items return that were lent together.
 struct Desk<R> {
     returned: Mutex<Returned<R>>,
     complete: Condvar,
@@ -27,7 +27,7 @@ struct Returned<R> {
     /// In the order in which they were lent.
     items: Vec<Option<(Item<'static>, Option<R>)>>,
     missing: usize,
-    /// When the last of them came back.
+    /// The time when the last of them came back.
     completed: Instant,
 }
 
@@ -36,7 +36,7 @@ struct Returned<R> {
 pub(super) struct Loan<R> {
     matrix: &'static Matrix,
     item: Item<'static>,
-    /// Where among the items that were lent together.
+    /// The place among the items that were lent together.
     index: usize,
     desk: Option<Arc<Desk<R>>>,
 }
@@ -89,7 +89,7 @@ impl<R> Drop for Loan<R> {
 pub(super) struct Back<R> {
     /// The value with which each was returned: nothing, if its loan was dropped.
     pub(super) results: Vec<Option<R>>,
-    /// When the last of them came back.
+    /// The time when the last of them came back.
     pub(super) at: Instant,
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Rig {
     pub(super) disks: Vec<MemDisk>,
 }
 
-/// Why a volume did not open.
+/// The reason why a volume did not open.
 #[derive(Debug)]
 #[expect(dead_code, reason = "shown when a test fails")]
 pub(super) enum Refused {

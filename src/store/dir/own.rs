@@ -120,7 +120,7 @@ impl Seen {
     }
 }
 
-/// Why a file or subdirectory is not the directory's own.
+/// The reason why a file or subdirectory is not the directory's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Oddity {
     /// It is of another kind than it has to be.
@@ -273,7 +273,7 @@ impl Rule {
     }
 }
 
-/// Why an operation on a name failed.
+/// The reason why an operation on a name failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failed {
     /// The system refused it.

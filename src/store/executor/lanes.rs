@@ -58,7 +58,7 @@ struct State {
     left: Vec<(u64, Instant)>,
     workers: usize,
     idle: usize,
-    /// When a task last ended.
+    /// The time when a task last ended.
     heard: Option<Instant>,
     /// Set when the executor is dropped: workers end once the queue is empty.
     closed: bool,
@@ -381,7 +381,7 @@ impl Started {
     }
 }
 
-/// Why a lane takes no task.
+/// The reason why a lane takes no task.
 enum Refused {
     /// Too many operations hang already.
     Hung,

@@ -64,7 +64,7 @@ pub struct Call {
     pub len: u64,
 }
 
-/// Which calls a fault counts.
+/// The calls that a fault counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// All calls of all members.
@@ -114,7 +114,7 @@ pub enum Effect {
 /// One fault: an effect, and the call that it strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Which calls are counted.
+    /// The calls that are counted.
     pub scope: Scope,
     /// Which of them is struck, counted from 1.
     pub nth: u64,

@@ -198,7 +198,7 @@ fn sectors(offset: u64, data: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     })
 }
 
-/// Which blocks of a file have space on the disk: one bit each.
+/// The blocks of a file that have space on the disk: one bit each.
 #[derive(Clone, Debug, Default)]
 struct Allocated {
     words: Vec<u64>,

@@ -17,7 +17,7 @@ const SMALL_ALIGNMENT: usize = 64;
 pub struct Unjournaled {
     /// The stripe.
     pub stripe: StripeId,
-    /// Where in its payload they start.
+    /// The offset in its payload at which they start.
     pub offset: u32,
     /// The bytes.
     pub bytes: Bytes,

@@ -215,7 +215,7 @@ impl Core {
 
 /// A stripe whose shards are all available.
 struct Whole<'a> {
-    /// Which of the stripes it is.
+    /// The index of the stripe among those of the call.
     at: usize,
     located: &'a Located,
     shards: Vec<&'a [u8]>,

@@ -34,7 +34,7 @@ impl Run<'_> {
     }
 }
 
-/// Where the bytes of a stripe's lost shards come from.
+/// The source of the bytes of a stripe's lost shards.
 pub(super) enum Source {
     /// The shards can be read themselves.
     Copies,
