@@ -98,7 +98,7 @@ struct State {
 pub struct Placed {
     /// The stripe.
     pub stripe: StripeId,
-    /// Where in its payload, in bytes.
+    /// The offset in its payload, in bytes.
     pub offset: u32,
     /// The number of bytes.
     pub len: u32,
