@@ -7,18 +7,18 @@
 //!
 //! # Invariants
 //!
-//! - A record that names a stripe is appended to the journal after the shards of that stripe are
-//!   durable, or together with the stripe's bytes (P1, P4).
+//! - A journal record that names a stripe is appended after the shards of that stripe are durable, or together with the
+//!   stripe's bytes (P1, P4).
 //! - Bytes in the journal are forgotten only once their stripe is durable in the index.
-//! - The space of a stripe comes free only after a commit that covers the loss of its records, which
-//!   go only after a commit that covers the loss of its last extent.
+//! - The space of a stripe comes free only after a commit that covers the removal of its records. These records are
+//!   removed only after a commit that covers the loss of its last extent.
 //! - After a commit failed, nothing more is accepted.
 //!
 //! # Locks
 //!
-//! `rebuilding`, `room.making`, `checkpointing` and `reaper` are batons, taken in this order and held
-//! through I/O: those who wait for one want what its holder is doing. So is `counting`, taken by none of
-//! them, and `scrubbing`, taken before all of them. The commit group is left while a commit runs. All
+//! `rebuilding`, `room.making`, `checkpointing` and `reaper` are batons, taken in this order and held through I/O: a
+//! caller that waits for one wants the work that its holder does. `counting` is a baton as well, which no holder of
+//! these takes. `scrubbing` is one too, taken before all of them. The commit group is left while a commit runs. All
 //! others are leaves.
 
 use std::collections::BTreeMap;
@@ -73,17 +73,17 @@ use room::Room;
 use scrub::Scrubbing;
 use sync::Clockwork;
 
-/// Megabytes of the index whose copies are compared before the volume is closed, if that was not done since it
-/// was opened.
+/// Megabytes of the index to compare between copies before the volume is closed, if no comparison ran since it was
+/// opened.
 const MAX_COMPARED_AT_CLOSE: usize = 16;
 
-/// Pieces of missing copies of the index that are made up for before a volume is let go.
+/// Pieces of missing copies of the index to repair before a volume is closed.
 const MAX_MENDED_AT_CLOSE: usize = 4096;
 
-/// How a volume is opened.
+/// Options for opening a volume.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// Whether anything may be written.
+    /// The access: read-only or read-write.
     pub access: Access,
     /// The coding engine, by name: what [`crate::cuda::open`] takes.
     pub engine: String,
@@ -108,7 +108,7 @@ impl Default for OpenOptions {
     }
 }
 
-/// Where the bytes of one write went.
+/// The places to which the bytes of one write went.
 ///
 /// To be kept until the extents that name `placed` have been applied: until then its stripes cannot
 /// be taken for dead.
@@ -125,11 +125,11 @@ pub struct Pipeline {
     members: Arc<Members>,
     meta: Arc<Meta>,
     volume: Volume,
-    /// Who computes what the volume codes.
+    /// The dispatcher that chooses the engine for coding.
     dispatch: Arc<Dispatch>,
     records: Arc<Records>,
     group: Group,
-    /// Why nothing more is accepted.
+    /// The reason why nothing more is accepted.
     poison: OnceLock<Arc<str>>,
     closed: AtomicBool,
     room: Room,
@@ -140,7 +140,7 @@ pub struct Pipeline {
     left_alone: Said<Ino>,
     growth: Growth,
     clockwork: Mutex<Clockwork>,
-    /// Whether something was committed since the last checkpoint.
+    /// Set if something was committed since the last checkpoint.
     to_checkpoint: AtomicBool,
     counting: Counting,
     rebuilding: Rebuilding,
@@ -315,7 +315,7 @@ impl Pipeline {
         Ok(self.volume.open_stripe()?)
     }
 
-    /// Has bytes given back that nothing will refer to.
+    /// Gives back bytes that no extent will refer to.
     ///
     /// # Errors
     ///
@@ -396,13 +396,13 @@ impl Pipeline {
         &self.members
     }
 
-    /// Measures how much the members at hand can hold; asks each of them.
+    /// Measures how much the online members can hold; asks each of them.
     #[must_use]
     pub fn space(&self) -> Space {
         self.volume.space()
     }
 
-    /// Measures how much more of segments each member at hand could take; asks each of them.
+    /// Measures how much more of segments each online member could take; asks each of them.
     #[must_use]
     pub fn room_by_member(&self) -> BTreeMap<MemberIndex, u64> {
         let loads = self.volume.loads().into_iter();
@@ -411,7 +411,7 @@ impl Pipeline {
             .collect()
     }
 
-    /// Returns how many wrong ranges of blocks were mended since the volume was opened.
+    /// Returns how many wrong ranges of blocks were repaired since the volume was opened.
     #[must_use]
     pub fn mended(&self) -> u64 {
         self.volume.mended()
@@ -427,7 +427,7 @@ impl Pipeline {
         }
     }
 
-    /// Returns how much was coded since the volume was opened, by whom, and how fast.
+    /// Returns how much was coded since the volume was opened, by which engine, and how fast.
     #[must_use]
     pub fn coding(&self) -> Coding {
         self.dispatch.coding()
@@ -449,7 +449,7 @@ impl Pipeline {
             self.sync()?;
             self.volume.finish()?;
             match self.reap_now() {
-                // What is dead is found and freed after the next mount.
+                // The next mount finds and frees dead stripes.
                 Ok(()) | Err(CommitError::NoSpace) => {}
                 Err(error) => return Err(error),
             }
@@ -462,7 +462,7 @@ impl Pipeline {
             // A copy that a returned or new member lacks would be missed if another member is lost
             // before the next mount.
             self.mend_index(MAX_MENDED_AT_CLOSE)?;
-            // What a commit left half written that was cut off is damage to whoever looks.
+            // A half-written page of the index, left by an interrupted commit, would look like damage to a later check.
             for _ in 0..MAX_COMPARED_AT_CLOSE {
                 match self.meta.compare_index() {
                     Ok(true) => {}

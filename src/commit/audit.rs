@@ -1,10 +1,10 @@
-//! Looking through the segments for space that nobody gives back any more.
+//! Audit of the segments for space that no other code gives back any more.
 //!
-//! A dead stripe's space is given back some time after its records are gone, and what a segment was not
-//! filled with when it is finished. A crash in between leaves space that no record names; so does the
-//! absence of a member, and a stripe that never got its record. After a mount every segment there was
-//! is looked at once, in the background: its gaps are punched, what lies behind its last stripe is cut
-//! off, and what takes it in truth is noted for [`super::Pipeline::space`].
+//! A dead stripe's space is given back some time after its records are gone, and the unfilled rest of a segment when it
+//! is finished. A crash in between leaves space that no record names. The absence of a member and a stripe that never
+//! got its record do the same. After a mount, a background pass looks once at every segment that existed then. It
+//! punches the gaps, cuts off the bytes behind the last stripe, and notes the space really taken for
+//! [`super::Pipeline::space`].
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -1,9 +1,9 @@
 //! Stripes that compaction may move: those that lack shards first, which are whole in a new place, then the
 //! deadest.
 //!
-//! A stripe that lost bytes is a candidate without a rank; once somebody counted what lives of it, it
-//! has one, until it loses bytes again. How many are remembered is bounded; those that were not are
-//! found by a survey of all stripes, as are those from before the mount.
+//! A stripe that lost bytes is a candidate without a rank. It gets one once its live bytes are counted, and keeps it
+//! until it loses bytes again. The number of candidates is bounded. A survey of all stripes finds those that were not
+//! remembered, and those from before the mount.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -17,16 +17,16 @@ const MAX_CANDIDATES: usize = 1 << 16;
 /// Parts in a thousand of a stripe that live.
 pub(super) type Permille = u64;
 
-/// What makes a stripe worth moving, the most first.
+/// The rank of a stripe by its worth to be moved, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
-    /// Whether it has all its shards.
+    /// Set if it has all its shards.
     pub(super) is_whole: bool,
-    /// How much of it lives.
+    /// The part of it that lives.
     pub(super) live: Permille,
 }
 
-/// What is known of partly dead stripes.
+/// The known partly dead stripes.
 #[derive(Debug)]
 pub(super) struct Candidates {
     unranked: BTreeSet<StripeId>,
@@ -67,8 +67,8 @@ impl Candidates {
         }
     }
 
-    /// Takes some of the candidates without a rank. Whoever counts what lives of one calls
-    /// [`Candidates::rank`]; if it loses bytes meanwhile it is added again, and stays a candidate.
+    /// Takes some of the candidates without a rank. The caller counts their live bytes and calls [`Candidates::rank`]
+    /// for each. One that loses bytes meanwhile is added again, and stays a candidate.
     pub(super) fn take_unranked(&mut self, limit: usize) -> Vec<StripeId> {
         let taken: Vec<StripeId> = self.unranked.iter().copied().take(limit).collect();
         for stripe in &taken {
@@ -132,7 +132,7 @@ mod tests {
         candidates.rank(StripeId(1), whole(10));
         candidates.rank(StripeId(4), whole(20));
         assert_eq!(candidates.best(1000, 10), ids(&[1, 4, 2]));
-        // What lacks shards comes first, if little enough of it lives.
+        // A stripe that lacks shards comes first, if little enough of it lives.
         let lacking = |live| Rank {
             is_whole: false,
             live,

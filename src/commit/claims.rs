@@ -1,9 +1,9 @@
 //! Finding out which member a directory is that has lost its superblock: by its shards.
 //!
-//! A segment's record names the member of each slot, and the checksums of a stripe tell its shards from one
-//! another. So a directory is the member in whose slots all belongs that is recognised in it. Where that is several,
-//! since mirrors are alike, or any, since it holds no segment, nothing depends on which it is: it is the one that was
-//! there last, or that is left.
+//! A segment's record names the member of each slot, and the checksums of a stripe tell its shards from one another. So
+//! a directory is the member whose slots hold all shards recognised in the directory. Several members can match,
+//! because mirrors are alike; any can, if the directory holds no segment. Nothing depends on the choice then: it is the
+//! member that was there last, or one that is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use crate::format::{BLOCK_SIZE, MemberIndex, Record, SegmentId, ShardIndex, Stri
 use crate::members::{Access, Bereft, Claims, Members, Unusable, chain};
 use crate::store::{Executor, Store, StoreError, StoreErrorKind, StoreRef};
 
-/// Shards of a segment by which it is known whose they are. All segments are looked at: a rebuild that was cut off
-/// leaves files of some that belong to another member by now.
+/// Recognised shards of a segment that suffice to tell their member. All segments are looked at, because an interrupted
+/// rebuild leaves files of some that belong to another member by now.
 const ENOUGH: u64 = 2;
 
 /// Stripes of a segment that are looked at, at most.
 const STRIPES_EACH: usize = 64;
 
-/// What the shards in a directory say of it.
+/// The evidence from the shards in a directory.
 #[derive(Clone, Debug, Default)]
 struct Shown {
-    /// Whether it has files of segments that the volume knows.
+    /// Set if it has files of segments that the volume knows.
     has_segments: bool,
     /// The members of which all shards are that were recognised; none if there were none.
     owners: Option<BTreeSet<MemberIndex>>,
-    /// Why not all could be looked at.
+    /// The reason why not all of it could be looked at.
     problem: Option<String>,
 }
 
@@ -64,7 +64,7 @@ impl Pipeline {
             ..options.clone()
         };
         let guess = &bereft.guess;
-        // Who hangs would be waited for once more.
+        // A member that hangs would be waited for once more.
         let answering = stores.iter().filter(|store| !executor.is_hanging(store));
         let answering = answering.cloned().collect();
         let pipeline = Self::open_claiming(answering, guess, &options, Arc::clone(executor))?;
@@ -101,7 +101,7 @@ impl Pipeline {
         Ok(shown)
     }
 
-    /// Looks whose shards a directory holds of the stripes of a segment.
+    /// Finds out which members' shards of a segment's stripes a directory holds.
     fn look_at_shards(
         &self,
         store: &StoreRef,
@@ -154,7 +154,7 @@ impl Pipeline {
         }
     }
 
-    /// Returns the members of whose shards of a stripe this is the first block.
+    /// Returns the members whose shard of a stripe starts with this block.
     fn owners_of_block(
         &self,
         block: &[u8],
@@ -164,7 +164,7 @@ impl Pipeline {
         let Some(segment) = self.volume.segment(stripe.segment) else {
             return Ok(BTreeSet::new());
         };
-        // What was reserved and never written looks like any block of zeros.
+        // Space that was reserved and never written looks like any block of zeros.
         if block.iter().all(|byte| *byte == 0) {
             return Ok(BTreeSet::new());
         }
@@ -277,8 +277,9 @@ fn settle(bereft: Bereft, shown: BTreeMap<String, Shown>) -> (Claims, Vec<Unusab
     (claims, others)
 }
 
-/// Returns a directory and the member that it is: one that can be no other, or else one that is where the member was
-/// last, or else one of those of which that does not matter, `indifferent`, if there are places for all.
+/// Returns a directory and the member that it is. It prefers a directory that can be only one member, then one at the
+/// place where the member was last. The last choice is a directory in `indifferent`, which can be any of its members,
+/// if there are places for all.
 fn next_claim(
     open: &BTreeMap<String, BTreeSet<MemberIndex>>,
     seats: &BTreeMap<MemberIndex, String>,

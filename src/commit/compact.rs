@@ -1,10 +1,10 @@
 //! Compaction: live bytes out of mostly dead stripes, so that the dead ones' space comes free.
 //!
-//! Overwriting a file leaves dead bytes in its old stripes; a stripe comes free only when all of it
-//! is dead. When nothing is free, the live rest of the deadest stripes (first of those that lack shards, which are
-//! whole again where there are members enough) is packed into new ones, in
-//! room that is kept back for this, and the old stripes die. The copying is done without any lock;
-//! the extents are re-pointed under their inode's lock, each only if it still is what was copied.
+//! Overwriting a file leaves dead bytes in its old stripes; a stripe comes free only when all of it is dead. When
+//! nothing is free, compaction packs the live bytes of the deadest stripes into new ones, and the old stripes die.
+//! Stripes that lack shards come first, because the new ones are whole where there are members enough. The room for
+//! this is kept back. The copying is done without any lock; the extents are re-pointed under their inode's lock, each
+//! only if it is still the extent that was copied.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
@@ -33,19 +33,18 @@ pub(super) const MAX_LIVE: Permille = 900;
 /// Backrefs read at once.
 const BACKREFS_AT_ONCE: usize = 1024;
 
-/// What compaction asks of the layer that owns inodes.
+/// The interface of compaction to the layer that owns inodes.
 pub trait InodeLocks: Send + Sync {
-    /// Runs `work` while nobody else changes the extents of `ino`. What is cached of them must be
-    /// dropped afterwards.
+    /// Runs `work` while no other thread changes the extents of `ino`. Afterwards it must drop what is cached of them.
     fn with_locked(&self, ino: Ino, work: &mut dyn FnMut());
 }
 
-/// How much compaction does at once.
+/// The amount of work of one compaction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
     /// Stripes of which more lives stay where they are.
     pub(super) max_live: Permille,
-    /// How often some candidates are looked at, if none is found.
+    /// The number of times to rank some candidates, if none is found.
     pub(super) counts: usize,
 }
 
@@ -53,12 +52,12 @@ pub(super) struct Effort {
 #[derive(Clone, Copy, Debug)]
 struct LiveRun {
     ino: Ino,
-    /// Where the extent ends in the file.
+    /// The end of the extent in the file.
     end: u64,
     extent: Extent,
 }
 
-/// Returns how a run that starts at an offset in its stripe is to be aligned.
+/// Returns the alignment of a run that starts at an offset in its stripe.
 fn alignment(stripe_offset: u32) -> usize {
     if (stripe_offset as usize).is_multiple_of(BLOCK_SIZE) {
         BLOCK_SIZE
@@ -114,7 +113,7 @@ impl Pipeline {
         let mut packed = Packed::default();
         let mut written = 0;
         for victim in victims {
-            // What of it is left behind marks it, and makes it a candidate again.
+            // A live rest that does not move marks the stripe, and makes it a candidate again.
             self.candidates.lock().forget(victim);
             let _pin = self.volume.pin();
             for run in self.live_runs(victim)? {
@@ -188,7 +187,7 @@ impl Pipeline {
         })
     }
 
-    /// Says whether all shards of a stripe were written, and their members are at hand.
+    /// Says whether all shards of a stripe were written, and their members are online.
     fn is_whole(&self, record: &Stripe) -> bool {
         let Some(segment) = self.volume.segment(record.segment) else {
             return true;
@@ -356,6 +355,6 @@ impl Pipeline {
 struct Packed {
     payload: Vec<u8>,
     runs: Vec<(LiveRun, usize)>,
-    /// What was copied already, for extents that share it.
+    /// The runs already copied, for extents that share them.
     copied: HashMap<(StripeId, u32, u64), usize>,
 }

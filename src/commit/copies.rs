@@ -1,4 +1,4 @@
-//! How many copies of the index there are, counted on the members (P6).
+//! The number of copies of the index, counted on the members (P6).
 
 use super::{CommitError, MAX_MENDED_AT_CLOSE, Pipeline};
 use crate::format::MemberIndex;
@@ -8,7 +8,7 @@ use crate::format::MemberIndex;
 pub struct IndexCopies {
     /// The members that have one, in order.
     pub members: Vec<MemberIndex>,
-    /// How many there are to be.
+    /// The number of copies wanted.
     pub wanted: usize,
 }
 
@@ -30,8 +30,8 @@ impl Pipeline {
         }
     }
 
-    /// Compares the copies of the index with one another, and writes anew what one of them has lost. Returns how many
-    /// pages that was done to since the volume was opened, beside those that a scrub repaired.
+    /// Compares the copies of the index with one another, and rewrites pages that one of them has lost. Returns how
+    /// many pages were rewritten since the volume was opened, beside those that a scrub repaired.
     ///
     /// # Errors
     ///

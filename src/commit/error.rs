@@ -1,4 +1,4 @@
-//! Why something could not be read, written or made durable.
+//! The reasons why something could not be read, written or made durable.
 
 use std::io;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use crate::meta::MetaError;
 use crate::volume::{CatalogError, OpenError, VolumeError};
 use crate::workers::WorkersError;
 
-/// Why something could not be read, written or made durable.
+/// The reason why something could not be read, written or made durable.
 ///
-/// Cheap to clone, so that everyone who shared a commit learns what became of it.
+/// Cheap to clone, so that all callers who shared a commit learn its outcome.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CommitError {
     /// The members have no room. Nothing that was accepted is at risk; deleting makes room.
@@ -28,7 +28,7 @@ pub enum CommitError {
     /// to survive. The volume stays readable.
     #[error("the volume is read-only since a failed commit: {reason}")]
     Poisoned {
-        /// What failed.
+        /// The cause.
         reason: Arc<str>,
     },
 

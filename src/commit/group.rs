@@ -1,4 +1,5 @@
-//! One at a time, many share: who asks for a commit while one runs is served by the next.
+//! Group commit: one runs at a time, and many callers share it. The next commit serves a caller who asks while one
+//! runs.
 
 use parking_lot::{Condvar, Mutex};
 use scopeguard::{ScopeGuard, guard_on_unwind};
@@ -17,7 +18,7 @@ struct State {
     outcome: Result<(), CommitError>,
 }
 
-/// Makes callers who want the same thing done share the doing of it.
+/// Lets callers who want the same work share one run of it.
 #[derive(Debug)]
 pub(super) struct Group {
     state: Mutex<State>,
@@ -43,8 +44,8 @@ impl Group {
         }
     }
 
-    /// Returns once a commit that began after this call has ended, with what became of it or of a
-    /// later one. Whoever finds none running leads: `commit` runs without a lock.
+    /// Returns once a commit that began after this call has ended, with its outcome or that of a later one. A caller
+    /// that finds none running leads: it runs `commit` without a lock.
     pub(super) fn join(
         &self,
         commit: impl FnOnce() -> Result<(), CommitError>,

@@ -1,9 +1,8 @@
 //! Refusing what would add to a volume without room for it, before anything accepted is at risk.
 //!
-//! Changes wait in memory until a checkpoint brings them into the index, so that there has to be room
-//! for them on every member that holds a copy of it. Whoever adds to the volume asks first, and gets
-//! "no space" while what waits might not fit. Removing never asks: what it needs is kept back, in the
-//! index's reserve and in what compaction may use.
+//! Changes wait in memory until a checkpoint brings them into the index. So every member that holds a copy of the index
+//! must have room for them. A caller that adds to the volume asks first, and gets "no space" while the waiting changes
+//! might not fit. Removing never asks, because the index's reserve and the room for compaction are kept back for it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +25,7 @@ const FULL_JOURNAL: f32 = 0.95;
 /// Fewer bytes of waiting changes are no reason for a checkpoint.
 const WORTH_A_CHECKPOINT: u64 = 64 << 10;
 
-/// How much may be added.
+/// The allowance for adding to the volume.
 #[derive(Debug, Default)]
 pub(super) struct Growth {
     /// Bytes of changes that may wait, as last measured.
@@ -106,7 +105,7 @@ impl Pipeline {
         measured.max(self.growth.while_moving.load(Ordering::Acquire))
     }
 
-    /// What was measured is out of date: the index has grown.
+    /// Drops the measured allowance, which is out of date because the index has grown.
     pub(super) fn forget_growth(&self) {
         self.growth.allowed.store(0, Ordering::Release);
     }
@@ -149,9 +148,8 @@ impl Pipeline {
         space.free_bytes.saturating_sub(kept)
     }
 
-    /// Returns the members with next to no room that have copies of the index, if others have room for one:
-    /// a disk that somebody filled must not keep all others from being used. Filesystems that are full may
-    /// say that some blocks are free.
+    /// Returns the members with next to no room that have copies of the index, if others have room for one. One full
+    /// disk must not keep all others from being used. A full filesystem may still report some free blocks.
     fn full_holders(&self, spaces: &[(MemberIndex, Space)]) -> Vec<MemberIndex> {
         let holders = self.meta.index_holders();
         let needed = self.meta.room_for_a_copy();
@@ -199,8 +197,8 @@ impl Pipeline {
         (room / ROOM_PER_BYTE).min(self.meta.most_waiting())
     }
 
-    /// Moves copies of the index away from members that have no room, as long as others have some. What is
-    /// added meanwhile need not wait for that.
+    /// Moves copies of the index away from members that have no room, as long as others have some. Changes added
+    /// meanwhile need not wait for that.
     fn spread_index(&self) -> Result<(), CommitError> {
         let growth = &self.growth.while_moving;
         growth.store(self.room_once_moved(), Ordering::Release);
@@ -235,7 +233,7 @@ impl Pipeline {
         self.checkpoint_if_possible()?;
         self.measure_growth();
         if self.has_no_commits() {
-            // Where there was no space has turned out now.
+            // The checkpoint has shown by now which members had no space.
             self.spread_index()?;
             self.checkpoint_if_possible()?;
             self.measure_growth();

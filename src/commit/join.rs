@@ -1,8 +1,8 @@
 //! Directories that come into a volume while it is open.
 //!
-//! A directory that joins takes part at once, but is stale: what is in the journal from before lies on
-//! others alone. So it is taken into the epoch only after a checkpoint that began later than that, when
-//! the index needs nothing of the journal that it lacks, and once the index has all its copies.
+//! A directory that joins takes part at once, but is stale: earlier changes are only in the journals of the others. It
+//! is taken into the epoch after a checkpoint that began later than its arrival, once the index has all its copies.
+//! From then on the index needs nothing of the journal that the new member lacks.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,14 +15,14 @@ use crate::members::{Belongings, MembersError, Seat};
 use crate::store::StoreRef;
 use crate::volume::Remedy;
 
-/// Counts who came, and how many of them may be taken into the epoch.
+/// Counts the members that came, and how many of them may be taken into the epoch.
 #[derive(Debug, Default)]
 pub(super) struct Joins {
     came: AtomicU64,
     covered: AtomicU64,
-    /// Whether somebody takes part since it was last begun to look at what could not be read.
+    /// Set if a member joined since the last search for bytes that could not be read.
     may_bring_back: AtomicBool,
-    /// What is yet to be looked at.
+    /// The stripes still to be looked at.
     to_look_at: Mutex<Vec<StripeId>>,
 }
 
@@ -37,7 +37,7 @@ impl Joins {
         self.covered.fetch_max(came, Ordering::SeqCst);
     }
 
-    /// Says whether somebody waits for a checkpoint.
+    /// Says whether a member waits for a checkpoint.
     pub(super) fn wait(&self) -> bool {
         self.covered.load(Ordering::SeqCst) < self.so_far()
     }
@@ -65,7 +65,7 @@ impl Pipeline {
 
     fn take_in(&self, seat: Seat, store: &StoreRef) -> Result<MemberIndex, CommitError> {
         self.check_writable()?;
-        // Who is refused is to cost nothing: it may come again and again.
+        // A refused directory costs nothing, because it may come again and again.
         self.members.check_seat(seat, store)?;
         self.forget_gone_copies()?;
         let mut segments: BTreeMap<MemberIndex, BTreeMap<_, _>> = BTreeMap::new();
@@ -79,11 +79,11 @@ impl Pipeline {
             segments,
         };
         if seat == Seat::Own {
-            // What it has not made durable counts as lost, which nobody can tell once it is back.
+            // Changes it has not made durable count as lost, and nothing tells so once it is back.
             self.sync()?;
         }
         if self.members.note_stale_copy(seat, store)? {
-            // Before its journal, which tells it, is made anew.
+            // Before its journal, which proves this, is created again.
             self.note_put_back()?;
             self.sync()?;
         }
@@ -100,15 +100,15 @@ impl Pipeline {
                 for segment in strays {
                     reaper.abandon_file(self.group.next(), segment, index);
                 }
-                // Before it takes part: from then on somebody may think of taking it into the epoch. And not
-                // for one that is refused: whoever rebuilds begins anew because of it.
+                // Before it takes part: from then on another thread may take it into the epoch. And not for a refused
+                // one, because a rebuild starts over when this number changes.
                 self.joins.came.fetch_add(1, Ordering::SeqCst);
                 Ok::<_, CommitError>(reaper)
             })?;
         self.volume.forget_member(index);
         self.may_verify_more();
         self.joins.may_bring_back.store(true, Ordering::SeqCst);
-        // What died while it was away still takes space there.
+        // Stripes that died while it was away still take space there.
         self.reaper.lock().unaudited = None;
         // One that came in its place has nothing that is from an earlier time.
         self.note_put_back()?;
@@ -140,9 +140,9 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Looks once more at what could not be read, if somebody joined since: with who did it may be there again.
-    /// That reads all of it, which can take long, so that nobody who joins waits for it. Returns once `goes_on`
-    /// does not say so, and goes on from there the next time.
+    /// Looks once more at bytes that could not be read, if a member joined since: they may have come back with it. That
+    /// reads all of them and can take long, so a joining member does not wait for it. Returns early once `goes_on`
+    /// returns false, and continues from there the next time.
     ///
     /// # Errors
     ///

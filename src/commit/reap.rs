@@ -5,11 +5,10 @@
 //!                      a commit and all older pins pass    a commit passes
 //! ```
 //!
-//! A stripe without backrefs that nobody holds stays without: no lock is needed. Its records go only
-//! after a commit that covers the loss of its last backref, since after a crash the extents would
-//! otherwise be back and their stripe would not; and after every pin from before that moment, since
-//! whoever holds one may be about to read the stripe. Its space goes only after a commit that covers
-//! the loss of its records.
+//! A stripe without backrefs and without holds stays so: no lock is needed. Its records go only after a commit that
+//! covers the loss of its last backref, because a crash could otherwise bring back the extents without their stripe.
+//! They also wait for every earlier pin, because its holder may be about to read the stripe. Its space goes only after
+//! a commit that covers the loss of its records.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -42,7 +41,7 @@ enum Garbage {
     File(SegmentId, MemberIndex),
 }
 
-/// What is on its way from "perhaps dead" to free space.
+/// The queues on the way from "perhaps dead" to free space.
 #[derive(Default)]
 pub(super) struct Reaper {
     suspects: VecDeque<Suspect>,
@@ -82,7 +81,7 @@ impl Reaper {
         })
     }
 
-    /// Has a file removed once a commit covers that its segment moved to another member.
+    /// Queues a file for removal, once a commit covers that its segment moved to another member.
     pub(super) fn abandon_file(
         &mut self,
         covered_by: CommitNumber,
@@ -93,7 +92,7 @@ impl Reaper {
         self.garbage.push_back((covered_by, garbage));
     }
 
-    /// Has a file not removed after all: the segment is about to move back to the member.
+    /// Takes a file out of the queue again: the segment is about to move back to the member.
     pub(super) fn reclaim_file(&mut self, segment: SegmentId, member: MemberIndex) {
         let is_it = |garbage: &Garbage| matches!(garbage, Garbage::File(s, m) if (*s, *m) == (segment, member));
         self.garbage.retain(|(_, garbage)| !is_it(garbage));
@@ -101,8 +100,8 @@ impl Reaper {
 }
 
 impl Pipeline {
-    /// Takes every dead stripe and empty segment a step further on its way to being free space; to be
-    /// called about once a second. What it removes is freed by a later call, after a commit.
+    /// Takes every dead stripe and empty segment a step further on its way to being free space; call it about once a
+    /// second. A later call, after a commit, frees what this one removes.
     ///
     /// # Errors
     ///
@@ -111,7 +110,7 @@ impl Pipeline {
         if self.is_read_only() || self.poison.get().is_some() {
             return Ok(());
         }
-        // One at a time; nobody but reapers and compaction waits for it.
+        // One at a time; only reapers and compaction wait for it.
         let mut reaper = self.reaper.lock();
         self.free_garbage(&mut reaper);
         self.remove_dead(&mut reaper)?;
@@ -244,7 +243,7 @@ impl Pipeline {
     }
 
     fn look_at(&self, reaper: &mut Reaper, stripe: StripeId) -> Result<(), CommitError> {
-        // The mark goes before the look: whoever removes a backref after the look marks again.
+        // The mark goes before the look: a thread that removes a backref after the look marks again.
         let mut batch = Batch::default();
         batch.delete(key::perhaps_dead(stripe));
         self.meta.apply(batch)?;
