@@ -1,25 +1,23 @@
-//! Rebuild: every stripe back to full redundancy, on the members at hand.
+//! Rebuild: every stripe back to full redundancy, on the online members.
 //!
-//! The unit of work is a segment with the slots of it that lack shards: because their member is gone, or
-//! was never there, or missed them, or lost its file. The segments whose worst stripe is nearest to being
-//! lost come first.
+//! The unit of work is a segment with its slots that lack shards: the slot's member is gone, was never there, missed
+//! the shards, or lost its file. The segments whose worst stripe is nearest to being lost come first.
 //!
-//! 1. Choose where the shards go: to the slot's own member if it is at hand, which then gets only what
-//!    it lacks; else to one that has no other slot of the segment. Where there is none, the slot waits.
-//! 2. Shards that a record calls written, in a file that is gone or too short by what its member says at
-//!    this moment, are taken out of their records, and this is **committed**: the file may be made anew now
-//!    without counting for them.
+//! 1. Choose where the shards go: to the slot's own member if it is online, which then gets only the shards it lacks.
+//!    Otherwise to a member that has no other slot of the segment; where there is none, the slot waits.
+//! 2. Find the shards that a record calls written, in a file that is gone or too short by what its member says now.
+//!    Take them out of their records and **commit** this: the file may be created again now without counting for them.
 //! 3. Make the files; write the shards, from what others have ([`crate::volume`]); **sync** the files.
-//! 4. While nobody frees or cuts anything, note that the segment lies on its new members and that its
-//!    stripes have their shards; what died meanwhile is given back there as well. **Commit**.
+//! 4. While no other thread frees or cuts anything, note that the segment lies on its new members and that its stripes
+//!    have their shards; give back there what died meanwhile as well. **Commit**.
 //!
-//! A segment keeps its slots where they are while stripes of it cannot be read: what is left of these may be
-//! whole once somebody is back. The stripes beside them are copied into new ones instead.
+//! A segment keeps its slots where they are while stripes of it cannot be read: the rest of these may be whole once a
+//! member is back. The stripes beside them are copied into new ones instead.
 //!
 //! Up to the commit of step 4 the old state is the true one, and after it the new one is: a crash costs
 //! the work on one segment. A file that is in no record then is removed by the next mount.
 //!
-//! It is said to be complete only after the shards were counted on the members.
+//! It is reported as complete only after the shards were counted on the members.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -46,16 +44,16 @@ pub(super) use pace::{pause, piece};
 pub(super) use progress::Rebuilding;
 pub use progress::{RebuildProgress, RebuildState};
 
-/// Which shards that are missing are rebuilt.
+/// The missing shards to rebuild.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Which {
     /// All of them.
     All,
-    /// Those that members lack which are at hand.
+    /// Those that online members lack.
     AtHand,
 }
 
-/// What rebuilding one segment came to.
+/// The outcome of rebuilding one segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// Its slots have their shards, or at least more of them.
@@ -68,21 +66,21 @@ enum Step {
     Stopped,
 }
 
-/// What going over all that was planned came to.
+/// The outcome of going over everything that was planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Passage {
     /// All of it was tried.
     Through {
-        /// Whether any of it could be done.
+        /// Set if any of it could be done.
         is_better: bool,
     },
-    /// It was planned for other members than those at hand by now, or somebody who was to be given way came.
+    /// The plan was for other members than those online by now, or work came that goes first.
     Overtaken,
     /// The rebuild is to stop.
     Stopped,
 }
 
-/// What keeps a segment from being rebuilt.
+/// The obstacle to rebuilding a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Obstacle {
     /// There is no member for it, or one is full.
@@ -97,26 +95,26 @@ enum Obstacle {
 struct Round<'a> {
     which: Which,
     pace: &'a Pace<'a>,
-    /// What it takes to move bytes into other stripes, if that is to be done.
+    /// The means to move bytes into other stripes, if that is wanted.
     locks: Option<&'a dyn InodeLocks>,
-    /// Says whether something else is to be done first.
+    /// Says whether other work goes first.
     gives_way: &'a dyn Fn() -> bool,
-    /// The members that were at hand when it was planned.
+    /// The members that were online when it was planned.
     live: Vec<MemberIndex>,
     /// Members that had no room, or failed otherwise, in this round.
     refusing: BTreeSet<MemberIndex>,
     began: Instant,
-    /// How long that took which counts with it.
+    /// The time taken by earlier rebuilds that count with this one.
     elapsed_before: Duration,
 }
 
-/// A segment, and what is to be done for it.
+/// A segment, and the work to do for it.
 struct Job {
     segment: SegmentId,
     record: Segment,
     /// The slots, and where their shards go.
     targets: Vec<Target>,
-    /// What lacks shards, in disk order.
+    /// The stripes that lack shards, in disk order.
     stripes: Vec<Lacking>,
     /// All its stripes, in disk order.
     all: Vec<(StripeId, Stripe)>,
@@ -171,7 +169,7 @@ impl Job {
         }
     }
 
-    /// Returns the slots as they are to be.
+    /// Returns the slots as they will be.
     fn slots(&self) -> Vec<Option<MemberIndex>> {
         let mut slots = self.record.slots.clone();
         for target in &self.targets {
@@ -182,9 +180,9 @@ impl Job {
 }
 
 impl Pipeline {
-    /// Brings every stripe and the index back to full redundancy, as far as there are members for it. Returns
-    /// what is left to do; nothing but the state of a counted volume says that it is whole. `locks` are those
-    /// of the inodes whose extents may have to be moved.
+    /// Brings every stripe and the index back to full redundancy, as far as there are members for it. Returns what is
+    /// left to do; only the state of a counted volume says that it is whole. `locks` are those of the inodes whose
+    /// extents may have to be moved.
     ///
     /// # Errors
     ///
@@ -197,8 +195,7 @@ impl Pipeline {
         self.rebuild_those(Round::new(Which::All, pace, Some(locks)))
     }
 
-    /// Brings members that are at hand the shards that they lack, and moves nothing: what absent members
-    /// have waits for them.
+    /// Brings online members the shards that they lack, and moves nothing: shards of absent members wait for them.
     ///
     /// # Errors
     ///
@@ -209,7 +206,7 @@ impl Pipeline {
 
     fn rebuild_those(&self, mut round: Round<'_>) -> Result<RebuildProgress, CommitError> {
         self.check_writable()?;
-        // Held through all of it: who comes second finds nothing to do.
+        // Held through all of it: a second caller finds nothing to do.
         let _baton = self.rebuilding.baton.lock();
         let before = self.rebuild_progress();
         *self.rebuilding.progress.lock() = RebuildProgress {
@@ -228,7 +225,7 @@ impl Pipeline {
         let mut progress = self.rebuilding.progress.lock();
         let is_errand = round.which == Which::AtHand && progress.met_nothing();
         if is_errand {
-            // What lacks another member lacks it still.
+            // Shards that another member lacks are lacking still.
             progress.set_stuck(&before);
         }
         progress.elapsed = round.elapsed();
@@ -263,7 +260,7 @@ impl Pipeline {
         let mut has_freed = false;
         let mut waited = u64::MAX;
         loop {
-            // What is met from here on may come after the counting.
+            // A file found missing from here on may not be in this plan.
             let lacked_files = self.volume.lacks_files();
             self.volume.set_lacks_files(false);
             round.live = self.members.live();
@@ -276,7 +273,7 @@ impl Pipeline {
             match done {
                 Passage::Stopped => return Ok(false),
                 Passage::Overtaken => {
-                    // What was tried for others at hand may be of use now.
+                    // Shards that failed for other members may succeed for those online now.
                     (has_freed, waited) = (false, u64::MAX);
                     continue;
                 }
@@ -292,7 +289,7 @@ impl Pipeline {
                     continue;
                 }
             }
-            // What has room may have shards of the same stripes already, unless it changes places with others.
+            // Members with room may have shards of the same stripes already, unless they change places with others.
             if waiting == 0 || waiting >= waited || round.which == Which::AtHand {
                 return Ok(true);
             }
@@ -400,7 +397,7 @@ impl Pipeline {
         }
         self.sync()?;
         self.may_verify_more();
-        // What cannot be had now cannot be had in the next round either.
+        // Shards that cannot be had now cannot be had in the next round either.
         let is_moved = job.targets.iter().any(|target| job.is_moved(target));
         let is_better = is_moved || job.stripes.is_empty() || failed.len() < job.stripes.len();
         Ok(if is_better {
@@ -410,8 +407,8 @@ impl Pipeline {
         })
     }
 
-    /// Chooses where the shards of a segment go, and lists them, or says why they cannot go anywhere. There
-    /// are no targets if nothing is to be done.
+    /// Chooses where the shards of a segment go, and lists them, or says why they cannot go anywhere. Returns no
+    /// targets if there is nothing to do.
     fn prepare_job(
         &self,
         need: &Need,
@@ -508,7 +505,7 @@ impl Pipeline {
                 // Nor is what may still be found of it written over.
                 Some(member) if is_unreadable && lacks_file(member) => None,
                 Some(member) => Some(member).filter(|member| !is_refusing(member)),
-                // What is gone with its member can be had from that member alone.
+                // The shards that are gone with their member can be had from that member alone.
                 None if is_unreadable && may_be_back => None,
                 // It went away again: what it has waits for it.
                 None if round.which == Which::AtHand => None,
@@ -579,7 +576,7 @@ impl Pipeline {
             self.volume.sync_rebuild_file(job.segment, target.member)?;
         }
         if piece.is_beside_others() {
-            // What is durable is noted, whoever has it stop now.
+            // Durable shards are noted, even if the rebuild is to stop now.
             let _ = piece.rest(round.pace, 0);
         }
         Ok(Some(failed))
@@ -593,7 +590,7 @@ impl Pipeline {
         failed: &[StripeId],
         joined: u64,
     ) -> Result<Option<Obstacle>, CommitError> {
-        // Nobody removes, cuts or punches anything meanwhile, and nobody joins.
+        // The lock keeps others from removing, cutting or punching anything; the count shows that no member joined.
         let mut reaper = self.reaper.lock();
         if self.joins.so_far() != joined {
             return Ok(Some(Obstacle::Passing));
@@ -645,7 +642,7 @@ impl Pipeline {
         let Some(holder) = job.record.slots[target.slot].filter(|_| job.is_moved(target)) else {
             return false;
         };
-        // Nobody expects it back.
+        // The member is not expected back.
         let is_removed = self.members.leaving().contains(&holder)
             && self.members.away().iter().any(|(away, _)| *away == holder);
         let has_shard = |lacking: &Lacking| {
@@ -659,7 +656,7 @@ impl Pipeline {
         !is_removed && left.any(has_shard)
     }
 
-    /// Notes which shards lie where they are to be, and gives back what died since the job began.
+    /// Notes which shards lie where they should, and gives back what died since the job began.
     fn note_shards(&self, job: &Job, failed: &BTreeSet<StripeId>) -> Result<(), CommitError> {
         let lacking = job.stripes.iter();
         let rebuilt: Vec<(StripeId, ShardSet)> = lacking
@@ -669,7 +666,7 @@ impl Pipeline {
             .collect();
         let segment_of = |segment| self.volume.segment(segment);
         self.records.restore_shards(&rebuilt, segment_of)?;
-        // What a slot does not hold any more that moved.
+        // The shards that a slot does not hold any more because it moved.
         let given_up = lacking
             .filter(|lacking| failed.contains(&lacking.stripe))
             .flat_map(|lacking| {

@@ -1,8 +1,8 @@
 //! The records of stripes and segments, as the volume's catalog; and the counters.
 //!
-//! Everything here goes through [`Meta::apply_stripes`], so that a commit can take the records of
-//! stripes apart from all others, after the changes that name those stripes: see
-//! [`super::sync`](super). The inode counter is the one exception: it goes with the inodes.
+//! Every change here goes through [`Meta::apply_stripes`]. So a commit can take the records of stripes apart from all
+//! others, after the changes that name those stripes: see [`super::sync`](super). The inode counter is the one
+//! exception: it goes with the inodes.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::format::{Ino, Record, SegmentId, ShardIndex, StripeId, key};
 use crate::meta::{Batch, Meta};
 use crate::volume::{Catalog, CatalogError, FlushedStripe, LostShard, Tally};
 
-/// How far a counter on disk runs ahead of what is in use.
+/// The distance that a counter on disk runs ahead of the numbers in use.
 const STRIPES_AHEAD: u64 = 1024;
 const SEGMENTS_AHEAD: u64 = 64;
 const INODES_AHEAD: u64 = 4096;
@@ -39,7 +39,7 @@ pub(super) struct Records {
     inodes: Mutex<Numbers>,
     /// Segments that got their final record; one may be empty by now.
     finished: Mutex<Vec<SegmentId>>,
-    /// Held by whoever changes or removes the record of a stripe that is there, from reading it on.
+    /// Held by a thread that changes or removes an existing record of a stripe, from reading it on.
     editing: Mutex<()>,
 }
 
@@ -162,7 +162,7 @@ impl Records {
         with_segment: bool,
     ) -> Result<(), CommitError> {
         let _editing = self.editing.lock();
-        // What it lacks may have changed since it was read.
+        // The list of lacking shards may have changed since it was read.
         let newest = self.stripe(stripe)?;
         let record = newest.as_ref().unwrap_or(record);
         let mut batch = Batch::default();

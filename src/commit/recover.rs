@@ -1,4 +1,4 @@
-//! Making and opening a volume; what a crash left behind is put in order before anyone is let in.
+//! Creates and opens a volume, and cleans up after a crash before the first caller is let in.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Pipeline {
         Ok(volume)
     }
 
-    /// Opens a volume, in whatever state it was left. Read-only, nothing is written on any member.
+    /// Opens a volume, in any state. Read-only, nothing is written on any member.
     ///
     /// 1. Members: enough of them, of one volume and one history.
     /// 2. Index and journal: everything that was acknowledged is in the records from here on. Only after
@@ -68,7 +68,7 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// What keeps the volume from being opened, in the words of the layer that met it.
+    /// The failure that keeps the volume from being opened, in the words of the layer that met it.
     pub fn open(
         stores: Vec<StoreRef>,
         options: &OpenOptions,
@@ -134,7 +134,7 @@ impl Pipeline {
         pipeline.restore_put_back()?;
         if options.access == Access::ReadWrite {
             match pipeline.checkpoint() {
-                // What was in the journal stays in the index until its stripes find space.
+                // Changes from the journal stay in the index until their stripes find space.
                 Err(CommitError::NoSpace) => log::warn!("the volume is full"),
                 done => done?,
             }

@@ -1,5 +1,5 @@
-//! Counting redundancy (P6): stripe by stripe, against the files that are really there. What changed is counted
-//! again, and of the rest it is known what it came to.
+//! Counts redundancy (P6): stripe by stripe, against the files that are really there. Changed stripes are counted
+//! again; the earlier result holds for the rest.
 
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
@@ -23,8 +23,8 @@ mod stretches;
 
 pub(super) use stretches::aspect_of;
 
-/// How long a count is good while no member comes or goes and nothing is committed: files may vanish
-/// behind the daemon's back.
+/// The time for which a count is good while no member comes or goes and nothing is committed. It is limited because
+/// files may vanish behind the daemon's back.
 const GOOD_FOR: Duration = Duration::from_secs(10);
 
 /// Stripes that are listed by number at most.
@@ -35,11 +35,11 @@ const MAX_LISTED: usize = if cfg!(test) { 100 } else { 100_000 };
 pub struct RedundancyRow {
     /// Shards of each that can still be lost; negative: some of what files hold of it is lost already.
     pub losses_tolerated: i16,
-    /// How many stripes.
+    /// The number of stripes.
     pub stripes: u64,
     /// Bytes in them that files hold; those that several share count once.
     pub bytes: u64,
-    /// Shards of them that no file at hand has.
+    /// Shards of them that no online file has.
     pub missing: u64,
 }
 
@@ -60,29 +60,29 @@ impl RedundancyRow {
 pub struct LostStripe {
     /// The stripe.
     pub stripe: StripeId,
-    /// Which bytes of its payload, perhaps some of them twice; all of them if it lies nowhere.
+    /// The lost ranges of its payload, perhaps some of them twice; all of it if it lies nowhere.
     pub bytes: Vec<Range<u32>>,
 }
 
-/// What was counted on the members.
+/// The redundancy as counted on the members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Redundancy {
     /// The most endangered first. Together they are all live data that is not in memory alone.
     pub rows: Vec<RedundancyRow>,
     /// The first stripes whose data is lost, at most 100,000.
     pub unrecoverable: Vec<LostStripe>,
-    /// Whether more stripes turned out to be lost than are remembered: they count as what their files look like.
+    /// Set if more stripes turned out to be lost than are remembered: the rest count as their files look.
     pub is_cut: bool,
 }
 
 impl Redundancy {
-    /// Returns how many shards of live stripes no file at hand has.
+    /// Returns how many shards of live stripes no online file has.
     #[must_use]
     pub fn missing_shards(&self) -> u64 {
         self.rows.iter().map(|row| row.missing).sum()
     }
 
-    /// Returns how many of them belong to stripes of which too few others are there to make them anew.
+    /// Returns how many of them belong to stripes with too few other shards to rebuild them.
     #[must_use]
     pub fn missing_beside_too_many(&self) -> u64 {
         let lost = self.rows.iter().filter(|row| row.losses_tolerated < 0);
@@ -98,7 +98,7 @@ impl Redundancy {
     }
 }
 
-/// Shards that were written to a file of a member at hand, but are not there.
+/// Shards that were written to a file of an online member, but are not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingShards {
     /// The member.
@@ -107,14 +107,14 @@ pub struct MissingShards {
     pub segment: SegmentId,
     /// The length of the file in bytes, or `None` if there is none.
     pub found: Option<u64>,
-    /// How many shards lie beyond that.
+    /// The number of shards that lie beyond that.
     pub shards: u64,
 }
 
-/// The count that is shared, and who makes the next one.
+/// The shared count, and the baton for the next one.
 #[derive(Debug, Default)]
 pub(super) struct Counting {
-    /// Held while counting: whoever waits for it may find that the count is his as well.
+    /// Held while counting: a caller that waits for it may find that the count serves it as well.
     baton: Mutex<Stretches>,
     last: Mutex<Option<Counted>>,
 }
@@ -127,27 +127,26 @@ struct Counted {
     redundancy: Arc<Redundancy>,
 }
 
-/// What a count depends on, as far as a change of it is noticed.
+/// The state on which a count depends, as far as a change of it is noticed.
 #[derive(Debug, PartialEq, Eq)]
 struct KnownState {
     epoch: Epoch,
     /// Once too few members are left, the epoch does not rise any more.
     live: Vec<MemberIndex>,
     commits: u64,
-    /// Changes of what turned out to be undecodable.
+    /// The change counter of the unrecoverable ranges.
     undecodable: u64,
     /// The members whose files count for nothing yet.
     unverified: PutBack,
 }
 
 impl Pipeline {
-    /// Counts, for every stripe with live bytes, the shards that were written and whose files are on
-    /// members at hand.
+    /// Counts, for every stripe with live bytes, the shards that were written and whose files are on online members.
     ///
-    /// Lists the segment files of each member, and walks the records of stripes that were changed, or have
-    /// other files, since they were counted, unless that was done just now. Who asks while others count
-    /// shares the next count with all who do. Stripes that are still in memory are not counted. Of what
-    /// shards hold only that counts which a scrub found undecodable, or reads since the volume was opened.
+    /// Lists the segment files of each member, and walks the records of stripes that changed, or have other files,
+    /// since the last count. Does nothing if that was done just now. Callers that ask while another one counts share
+    /// the next count. Stripes that are still in memory are not counted. Of the contents of shards, only ranges count
+    /// that a scrub, or a read since the volume was opened, found unrecoverable.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! Room for more data: made when there is none, and in good time when there is little.
 //!
-//! Making room costs several commits, and in the worst case a look at every stripe. A volume that is
-//! full stays so until something in it dies or somebody else frees space, and writes keep coming: so
-//! what was tried in vain is not tried again before one of these happened.
+//! Making room costs several commits, and in the worst case a look at every stripe. A full volume stays full until
+//! something in it dies or another user frees space, and writes keep coming. So a vain attempt is not repeated before
+//! one of these happened.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -48,10 +48,10 @@ const LITTLE_STRIPES: u64 = 8;
 /// Rounds of compaction in one call ahead of need, when so little is free that need is near.
 const ROUNDS_AHEAD: usize = 4;
 
-/// What is known of the room in a volume.
+/// The known state of the room in a volume.
 #[derive(Debug, Default)]
 pub(super) struct Room {
-    /// The baton of whoever makes room.
+    /// The baton of the thread that makes room.
     making: Mutex<()>,
     /// Counts changes after which bytes of stripes may be dead.
     deaths: AtomicU64,
@@ -130,7 +130,7 @@ impl Pipeline {
             return Err(CommitError::ReadOnly);
         }
         let freed_before = self.freed();
-        // Held through I/O; whoever waits here wants what its holder is making.
+        // Held through I/O; a thread that waits here wants the room that its holder makes.
         let _one_at_a_time = self.room.making.lock();
         if self.freed() > freed_before {
             return Ok(true);
@@ -151,7 +151,7 @@ impl Pipeline {
             }
             self.reap_now()?;
         }
-        // What somebody still holds or reads may come free at any time.
+        // Stripes that are still held or read may come free at any time.
         if !self.has_room(needed) && !self.reaper.lock().is_under_way() {
             *self.room.exhausted.lock() = Some(Exhausted {
                 deaths,
@@ -180,10 +180,10 @@ impl Pipeline {
         found
     }
 
-    /// Frees what is dead and moves some live bytes out of mostly dead stripes while little is free, so
-    /// that writers seldom need to wait for [`Pipeline::make_room`]; a bounded piece of that work, and nothing
-    /// for as long as the last one was more than `bytes_per_second` on the members. To be called about
-    /// once a second, with no inode's lock held.
+    /// Frees dead stripes and moves some live bytes out of mostly dead ones while little is free, so that writers
+    /// seldom need to wait for [`Pipeline::make_room`]. One call does a bounded part of that work. It does nothing for
+    /// as long as the last part exceeds `bytes_per_second` on the members. Call it about once a second, with no inode's
+    /// lock held.
     ///
     /// # Errors
     ///

@@ -4,9 +4,9 @@ use super::super::{CommitError, Pipeline};
 use super::{Pace, Passage, RebuildProgress, RebuildState, Round, Which, plan};
 
 impl Pipeline {
-    /// Moves shards from the members that are fullest to those that are emptiest. Stops once a member is lost
-    /// or comes, which may lack what is more urgent, and once `gives_way` says so; it can be called again then.
-    /// `before` is what was rebuilt for whoever ordered it, and counts with it.
+    /// Moves shards from the fullest members to the emptiest. Stops once a member is lost or comes, which may lack more
+    /// urgent shards, and once `gives_way` says so; the caller can call it again then. `before` is the rebuild of the
+    /// same order, which counts with it.
     ///
     /// # Errors
     ///
@@ -31,7 +31,7 @@ impl Pipeline {
             ..RebuildProgress::default()
         };
         let outcome = self.spread(&mut round);
-        // Whoever counts next knows where the files are now, also of members that are slow to answer.
+        // The next count knows where the files are now, also of members that are slow to answer.
         self.look_for_files();
         let mut progress = self.rebuilding.progress.lock();
         progress.set_stuck(&stuck);
@@ -45,10 +45,10 @@ impl Pipeline {
 
     /// Moves shards from the members that are fullest to those that are emptiest.
     pub(super) fn spread(&self, round: &mut Round<'_>) -> Result<Passage, CommitError> {
-        // What is being written to cannot move.
+        // A segment that is being written to cannot move.
         self.volume.retire_segments()?;
         self.sync()?;
-        // What was moved away, or removed, counts for nobody.
+        // Bytes that were moved away or removed count for no member.
         self.free_dead()?;
         round.live = self.members.live();
         let segments = self.volume.segments().into_iter();

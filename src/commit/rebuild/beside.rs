@@ -1,8 +1,8 @@
 //! Stripes that can be read, beside others in their segment that cannot, or whose records do not agree.
 //!
-//! The slots of such a segment stay as they are. What lives of its readable stripes is copied into new ones
-//! on the members at hand, as compaction does, and the old ones die; what is left of the others stays where
-//! it is for as long as something refers to it.
+//! The slots of such a segment stay as they are. The live bytes of its readable stripes are copied into new ones on the
+//! online members, as compaction does, and the old ones die. The others stay where they are as long as something refers
+//! to them.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ impl Pipeline {
         let endangered = self.endangered_in(segment)?;
         let mut copied = false;
         for stripes in packs(&endangered, capacity) {
-            // What is kept back is not for this: no space comes free here that it takes elsewhere.
+            // The room kept back is not for this, because no space comes free here for the space it takes elsewhere.
             if !self.has_room(capacity as u64) {
                 if copied {
                     break;
@@ -88,7 +88,7 @@ impl Pipeline {
         let vacant = geometry.total_shards().saturating_sub(homes);
         let attainable = signed(geometry.parity_shards()) - signed(vacant);
         let mut endangered = Vec::new();
-        // What reads serve is copied even where the records of others do not agree with it.
+        // A stripe that reads serve is copied even where the records of others do not agree with it.
         let stripes: BTreeMap<StripeId, Stripe> =
             self.listed_in(segment)?.stripes.into_iter().collect();
         for (id, stripe) in stripes {

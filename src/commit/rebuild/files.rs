@@ -1,4 +1,4 @@
-//! Files of one segment that are gone or too short, for who finds that out on another errand.
+//! Restores files of one segment that are gone or too short, for a caller that finds them while it does other work.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use crate::format::{MemberIndex, SegmentId};
 use crate::volume::LostShard;
 
 impl Pipeline {
-    /// Writes anew what files of a segment lack that are gone or too short, each on its member. Returns how
-    /// many shards of each member are there again; none if a rebuild is under way, which sees to it.
+    /// Rewrites the lacking bytes of files of a segment that are gone or too short, each on its member. Returns how
+    /// many shards of each member are there again; none if a rebuild is under way, which does the same.
     ///
-    /// It is durable before a record says so, and until then a file that is made anew counts for nothing.
+    /// The file is durable before a record says so. Until then a newly created file counts for nothing.
     pub(in crate::commit) fn restore_files(
         &self,
         segment: SegmentId,
@@ -29,7 +29,7 @@ impl Pipeline {
         self.close_segments(std::slice::from_ref(&need))?;
         let lost = self.shards_not_there(segment, &slots)?;
         let mut round = Round::new(Which::All, pace, None);
-        // What is told of the last rebuild is not about this.
+        // The reported progress is about the last rebuild, not about this.
         let told = *self.rebuilding.progress.lock();
         let step = self.rebuild_segment(&need, &mut round);
         *self.rebuilding.progress.lock() = told;
@@ -47,7 +47,7 @@ impl Pipeline {
         Ok(restored)
     }
 
-    /// Returns the slots of a segment whose members are at hand, but have no file of its length.
+    /// Returns the slots of a segment whose members are online, but have no file of its length.
     fn slots_without_file(&self, segment: SegmentId) -> Vec<usize> {
         let found = self.volume.look_at_files(segment);
         let (Some(record), Some(files)) = (self.volume.segment(segment), found) else {

@@ -1,11 +1,11 @@
-//! Members that are emptied, and then let go.
+//! Members that are drained, and then removed.
 
 use super::super::{CommitError, MAX_MENDED_AT_CLOSE, Pipeline};
 use crate::format::record::Segment;
 use crate::format::{MemberIndex, SegmentId};
 
 impl Pipeline {
-    /// Empties a member, so that it can be let go: to be followed by [`Pipeline::rebuild`], which does both.
+    /// Drains a member, so that it can be removed. A call of [`Pipeline::rebuild`] must follow, which does both.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl Pipeline {
             }
             let store = self.members.store(member);
             if !self.members.let_go(member)? {
-                // Somebody keeps it after all, and it may have something new already.
+                // The member is kept after all, and it may have something new already.
                 continue;
             }
             self.volume.forget_member(member);

@@ -1,5 +1,4 @@
-//! How fast a rebuild goes, and a scrub: no faster than it was told to, and at a third of its speed while others
-//! work.
+//! The pace of a rebuild and of a scrub: at most the ordered rate, and a third of its speed while others work.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,9 +11,9 @@ const MAX_REST: Duration = Duration::from_millis(250);
 /// Into how many pieces the bytes of a second are cut where they are limited.
 const PIECES_PER_SECOND: u64 = 4;
 
-/// How much longer than it works it rests while others use the volume. They get less than their part of the disks
-/// while it works, since what it asks for is long and in order: resting only as long as it works leaves them less
-/// than half of their speed.
+/// The ratio of rest to work while others use the volume. They get less than their part of the disks while the rebuild
+/// works, because its requests are long and in order. A rest as long as the work would leave them less than half of
+/// their speed.
 const REST_FOR_OTHERS: u32 = 2;
 
 /// Sets the pace of background work, and says when it is to stop.
@@ -53,7 +52,7 @@ impl Pace<'_> {
 /// A piece of background work that is under way.
 pub(super) struct Piece<'p> {
     pipeline: &'p Pipeline,
-    /// How often others had used the volume when it began.
+    /// The count of uses of the volume by others when it began.
     foreground: u64,
     began: Instant,
 }

@@ -1,4 +1,4 @@
-//! What lacks shards, counted on the members, and what of it is most urgent.
+//! The stripes that lack shards, counted on the members, in the order of urgency.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,22 +13,22 @@ use crate::volume::{Census, Load, SegmentFiles, Tally, member_of};
 /// Records read at once.
 const RECORDS_AT_ONCE: usize = 1024;
 
-/// How often all segments are gone over to balance members.
+/// The most passes over all segments to balance members.
 const MOST_PASSES: usize = 64;
 
-/// What a segment lacks.
+/// The shards that a segment lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Need {
     pub(super) segment: SegmentId,
     /// The slots without their shards, and how many bytes these have.
     pub(super) slots: BTreeMap<usize, u64>,
-    /// Slots that leave their members although these are at hand.
+    /// Slots that leave their members although these are online.
     pub(super) moves: BTreeSet<usize>,
-    /// Where slots go that move to make members more alike: there or nowhere.
+    /// The destinations of slots that move to balance members: there or nowhere.
     pub(super) goals: BTreeMap<usize, MemberIndex>,
     /// The members that are being emptied and have such slots.
     emptied: BTreeSet<MemberIndex>,
-    /// How many more shards its worst stripe can lose; negative if data is lost.
+    /// The number of further shards that its worst stripe can lose; negative if data is lost.
     worst: i16,
 }
 
@@ -37,12 +37,12 @@ pub(super) struct Need {
 pub(super) struct Listed {
     /// Those whose own records lie there. One may be listed twice if the records do not agree.
     pub(super) stripes: Vec<(StripeId, Stripe)>,
-    /// Whether all records agree on where stripes lie, and none overlap.
+    /// Set if all records agree on where stripes lie, and none overlap.
     pub(super) is_consistent: bool,
 }
 
 impl Need {
-    /// Returns how many bytes are to be written.
+    /// Returns how many bytes have to be written.
     pub(super) fn bytes(&self) -> u64 {
         self.slots.values().sum()
     }
@@ -84,7 +84,7 @@ impl Need {
         !self.slots.is_empty()
     }
 
-    /// Has a slot move, of so many bytes.
+    /// Adds a move of a slot, of so many bytes.
     fn add_move(&mut self, slot: usize, bytes: u64) {
         *self.slots.entry(slot).or_default() += bytes;
         self.moves.insert(slot);
@@ -102,8 +102,8 @@ pub(super) fn shard_in(segment: &Segment, stripe: &Stripe, slot: usize) -> Optio
 }
 
 impl Pipeline {
-    /// Counts what each segment lacks; the most urgent come first. Who comes while it counts may seem to
-    /// lack more than it does.
+    /// Counts what each segment lacks; the most urgent come first. A member that comes while it counts may seem to lack
+    /// more than it does.
     pub(super) fn plan_rebuild(&self, which: Which) -> Result<Vec<Need>, CommitError> {
         let live = self.members.live();
         let segments: HashMap<SegmentId, Segment> = self.volume.segments().into_iter().collect();
@@ -132,8 +132,8 @@ impl Pipeline {
         Ok(needs)
     }
 
-    /// Returns the stripes of a segment in disk order; `None` if their records do not agree on where they lie, or
-    /// overlap. What moved or freed a part of such a segment could lose what reads still serve.
+    /// Returns the stripes of a segment in disk order. Returns `None` if their records overlap or do not agree on where
+    /// they lie. Moving or freeing a part of such a segment could lose bytes that reads still serve.
     pub(in crate::commit) fn stripes_in(
         &self,
         segment: SegmentId,
@@ -238,8 +238,8 @@ fn add_files(
     }
 }
 
-/// Chooses segments that leave the members with most for those with least, until no such move makes two of
-/// them more alike. Those `leaving` get nothing, and what they have leaves them anyway.
+/// Chooses segments that leave the fullest members for the emptiest, until no such move brings two of them closer.
+/// Those `leaving` get nothing, and what they have leaves them anyway.
 pub(super) fn balance(
     segments: &BTreeMap<SegmentId, Segment>,
     loads: &BTreeMap<MemberIndex, Load>,
@@ -252,8 +252,8 @@ pub(super) fn balance(
         .filter(|(_, segment)| segment.len > 0)
         .map(|(id, segment)| (*id, segment.slots.clone()))
         .collect();
-    // Each move lowers the sum over all members of what is taken, squared, by their room: it comes to an end by
-    // itself, and near enough to it soon.
+    // Each move lowers the sum over all members of what is taken, squared, by their room. So the loop ends by itself,
+    // and the result is near enough soon.
     for _ in 0..MOST_PASSES {
         let mut has_moved = false;
         for (id, slots) in slots.iter_mut().rev() {
@@ -269,8 +269,8 @@ pub(super) fn balance(
         .collect()
 }
 
-/// Has the slot of a segment whose member is fullest go to the member that is emptiest, unless that would be the
-/// fuller of the two.
+/// Moves the slot of a segment on the fullest member to the emptiest member, unless that would be the fuller of the
+/// two.
 fn move_one(
     slots: &mut [Option<MemberIndex>],
     len: u64,
@@ -309,11 +309,11 @@ fn need_of_moves(id: SegmentId, segment: &Segment, to: &[Option<MemberIndex>]) -
     (!need.goals.is_empty()).then_some(need)
 }
 
-/// Compares how full two members are, exactly: who went by rounded figures would move what is small to and fro.
+/// Compares how full two members are, exactly: rounded figures would move small segments to and fro.
 fn compare_fill(one: &Load, other: &Load) -> Ordering {
     let whole = |load: &Load| u128::from(load.taken) + u128::from(load.available);
     match (whole(one), whole(other)) {
-        // Where there is no room at all nothing is to go.
+        // A member without any room gets nothing.
         (0, of_other) => 0.cmp(&of_other).reverse(),
         (_, 0) => Ordering::Less,
         (of_one, of_other) => {
@@ -366,7 +366,7 @@ mod tests {
         }
     }
 
-    /// As where those that stay are too few for a stripe, and new ones go to all that are at hand.
+    /// As where those that stay are too few for a stripe, and new ones go to all online members.
     #[test]
     fn no_shards_go_to_a_member_that_is_being_emptied_so_that_others_are_as_full() {
         let loads = [(0, 900), (1, 100), (2, 500), (3, 0)].map(|(member, taken)| {

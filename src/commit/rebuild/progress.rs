@@ -1,4 +1,4 @@
-//! How far a rebuild is, and whom it is for.
+//! The progress of a rebuild, and the orders that it serves.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use super::plan::Need;
 use super::{Obstacle, Round};
 use crate::format::MemberIndex;
 
-/// How far a rebuild is.
+/// The progress of a rebuild.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RebuildProgress {
-    /// Whether it is being done.
+    /// The state of the work.
     pub state: RebuildState,
     /// Bytes of shards written so far.
     pub bytes_done: u64,
@@ -23,8 +23,8 @@ pub struct RebuildProgress {
     pub bytes_waiting: u64,
     /// The least of these that one member has to have room for at once; 0 if nothing waits.
     pub least_waiting: u64,
-    /// Bytes of shards that keep their place because stripes in the same segments cannot be read without
-    /// what members have that are away, or at all.
+    /// Bytes of shards that keep their place because stripes in the same segments cannot be read. They need what absent
+    /// members have, or are unreadable altogether.
     pub bytes_unreadable: u64,
     /// Bytes of shards rebuilt right before, if shards are being moved now that nothing is missing.
     pub bytes_before: u64,
@@ -32,10 +32,10 @@ pub struct RebuildProgress {
     pub elapsed: Duration,
 }
 
-/// What a rebuild is doing.
+/// The state of a rebuild.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RebuildState {
-    /// Nobody asked for one since the volume was opened.
+    /// No rebuild was asked for since the volume was opened.
     #[default]
     Idle,
     /// It is at work.
@@ -46,7 +46,7 @@ pub enum RebuildState {
     Stopped,
 }
 
-/// Who rebuilds, and how far.
+/// The rebuild that runs, and its progress.
 #[derive(Debug, Default)]
 pub(in crate::commit) struct Rebuilding {
     /// Held while rebuilding.
@@ -63,7 +63,8 @@ impl Pipeline {
         *self.rebuilding.progress.lock()
     }
 
-    /// Forgets what could not be rebuilt: it was counted that nothing lacks anything, by who had `seen` it before that.
+    /// Forgets what could not be rebuilt, after a count found that nothing lacks anything. The counter must have `seen`
+    /// this progress before it counted.
     pub(in crate::commit) fn forget_stuck(&self, seen: &RebuildProgress) {
         let mut progress = self.rebuilding.progress.lock();
         if *progress == *seen && seen.state != RebuildState::Running {
@@ -133,20 +134,20 @@ impl RebuildProgress {
         self.bytes_done == 0 && self.bytes_waiting == 0 && self.bytes_unreadable == 0
     }
 
-    /// Says whether something is left that is to be rebuilt, and could not be.
+    /// Says whether something is left to rebuild that could not be rebuilt.
     #[must_use]
     pub fn leaves_something(&self) -> bool {
         self.bytes_left > 0 || self.bytes_waiting > 0 || self.bytes_unreadable > 0
     }
 
-    /// What could not be done is what it was in another round.
+    /// Takes over from another round what could not be done.
     pub(super) fn set_stuck(&mut self, other: &Self) {
         self.bytes_waiting = other.bytes_waiting;
         self.least_waiting = other.least_waiting;
         self.bytes_unreadable = other.bytes_unreadable;
     }
 
-    /// Nobody has room for shards of one segment, of so many bytes each.
+    /// Adds slots of one segment, of so many bytes each, for which no member has room.
     fn add_waiting(&mut self, slots: impl Iterator<Item = u64>) {
         for bytes in slots.filter(|bytes| *bytes > 0) {
             let is_first = self.bytes_waiting == 0;

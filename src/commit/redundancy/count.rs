@@ -42,7 +42,7 @@ impl Pipeline {
         Ok(count.finish(stretches, &outdated.unwrap_or_default()))
     }
 
-    /// Counts the stripes whose keys are in a range; what lives of them is looked up only where it is not known.
+    /// Counts the stripes whose keys are in a range; looks up their live bytes only where they are not known.
     fn count_in(
         &self,
         count: &mut Count<'_>,
@@ -137,7 +137,7 @@ struct Count<'p> {
 struct StretchCount {
     rows: BTreeMap<i16, RedundancyRow>,
     segments: BTreeSet<SegmentId>,
-    /// Whether it must be counted again the next time, whatever changes.
+    /// Set if the next count must count it again, even without a change.
     is_unsettled: bool,
 }
 
@@ -305,7 +305,7 @@ impl Pipeline {
         self.count_redundancy(&mut self.counting.baton.lock())
     }
 
-    /// Returns how many stretches are to be counted, if it is not all; they are taken for counted then.
+    /// Returns how many stretches have to be counted, if it is not all; they are taken for counted then.
     pub(in crate::commit) fn outdated_stretches(&self) -> Option<usize> {
         let count = Count::new(self, take_census(&self.volume).1);
         let mut stretches = self.counting.baton.lock();

@@ -14,12 +14,12 @@ use crate::volume::{Census, member_of};
 /// Notes of the repair ledger read at once.
 const NOTES_AT_ONCE: usize = if cfg!(test) { 8 } else { 1024 };
 
-/// How often that is done: what died is out of the ledger in a moment, unless it is very much.
+/// The most looks at the ledger: dead stripes are out of it in a moment, unless there are very many.
 const MOST_LOOKS: usize = 16;
 
 impl Pipeline {
-    /// Lists the segment files that are gone, or too short for the shards that were written to them, on
-    /// members at hand; by member and segment.
+    /// Lists the segment files on online members that are gone, or too short for the shards that were written to them;
+    /// by member and segment.
     ///
     /// # Errors
     ///
@@ -52,8 +52,9 @@ impl Pipeline {
         Ok(missing.into_iter().map(list).collect())
     }
 
-    /// Returns the segment files, by member and segment, that lack shards of stripes which hold something, on members at
-    /// hand: also such as were never written there, or are out of the records since they could not be made anew.
+    /// Returns the segment files on online members, by member and segment, that lack shards of stripes which hold
+    /// something. This includes shards that were never written there. It also includes those out of the records because
+    /// they could not be rebuilt.
     ///
     /// # Errors
     ///
@@ -87,9 +88,9 @@ impl Pipeline {
         Ok(lacking)
     }
 
-    /// Says whether stripes are known to lack shards: those that were written while members were away,
-    /// or that lost shards since; and those whose files turned out to be gone or too short. Some of them
-    /// may be dead, and some of these files hold no shard: it counts nothing.
+    /// Says whether stripes are known to lack shards: written while members were away, or lost since; or their files
+    /// turned out to be gone or too short. It counts nothing, so some of the stripes may be dead, and some of the files
+    /// may hold no shard.
     ///
     /// # Errors
     ///
@@ -184,14 +185,14 @@ impl Pipeline {
         Ok(true)
     }
 
-    /// Says whether segment files are known to be gone or too short, on members at hand: since the volume
-    /// was opened, counted, or read.
+    /// Says whether segment files on online members are known to be gone or too short: since the volume was opened,
+    /// counted, or read.
     #[must_use]
     pub fn lacks_files(&self) -> bool {
         self.volume.lacks_files()
     }
 
-    /// Looks whether segment files are gone or too short, on members at hand: one call to each.
+    /// Looks whether segment files on online members are gone or too short: one call to each.
     pub fn look_for_files(&self) {
         let segments = self.volume.segments();
         self.note_files(segments, &self.volume.census());
@@ -222,8 +223,8 @@ impl Pipeline {
         absent.max().unwrap_or_default()
     }
 
-    /// Says whether there are segments of which fewer members are at hand than they have data shards.
-    /// It counts nothing; short stripes in them may be whole.
+    /// Says whether there are segments of which fewer members are online than they have data shards. It counts nothing;
+    /// short stripes in them may be whole.
     #[must_use]
     pub fn has_lost_segments(&self) -> bool {
         let live = self.members.live();

@@ -1,4 +1,4 @@
-//! What of stripes lives.
+//! The live bytes of stripes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -11,7 +11,7 @@ use super::stretches::{MOST_KNOWN, STRETCH, StretchId};
 /// Stands for a number that is not known.
 const UNKNOWN: u32 = u32::MAX;
 
-/// How many bytes of each stripe of a stretch live, as far as that is known: half a kilobyte.
+/// The number of live bytes of each stripe of a stretch, as far as it is known: half a kilobyte.
 #[derive(Clone, Debug)]
 struct Lives(Box<[u32]>);
 
@@ -86,9 +86,9 @@ const MOST_RUNS: usize = 4096;
 /// Counts the bytes of a stripe that its backrefs name, each once however many name it.
 #[derive(Debug, Default)]
 pub(super) struct LiveBytes {
-    /// Where each run starts and ends.
+    /// The start and the end of each run.
     runs: Vec<(u64, u64)>,
-    /// How many were left when they were joined last.
+    /// The number of runs left when they were joined last.
     joined: usize,
 }
 

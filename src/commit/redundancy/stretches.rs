@@ -1,10 +1,9 @@
-//! What was counted before, and still is so.
+//! Earlier counts that still hold.
 //!
-//! Stripes are counted by stretches of their numbers. What a stretch came to holds until one of its
-//! stripes, or what lives of it, is changed, or a member comes to have other files of the segments in which
-//! they lie. So counting takes time by what changed since, not by what the volume holds. What of each stripe lives is
-//! remembered by itself: that takes longest to find out, by every piece of every file, and members that come
-//! and go do not change it.
+//! Stripes are counted by stretches of their numbers. The count of a stretch holds until one of its stripes, or the
+//! live bytes of one, change, or a member gets other files of their segments. So the time of a count depends on the
+//! changes since, not on the size of the volume. The live bytes of each stripe are remembered separately. They take
+//! longest to find out, by every extent of every file, and members that come and go do not change them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -20,8 +19,8 @@ use crate::volume::SegmentCensus;
 /// Numbers of stripes in a stretch; a few in tests, whose volumes are small.
 pub(super) const STRETCH: u64 = if cfg!(test) { 2 } else { 1 << 7 };
 
-/// Stretches that are remembered. If more of them hold something, nothing is, and all are counted each time. What lives
-/// is remembered of so many as well, and dead ones are among them.
+/// The most stretches that are remembered. If more of them hold something, nothing is remembered, and all are counted
+/// each time. The live bytes are remembered for as many stretches, dead ones among them.
 pub(super) const MOST_KNOWN: usize = if cfg!(test) { 1 << 10 } else { 1 << 17 };
 
 /// The number of a stretch.
@@ -62,7 +61,7 @@ pub(in crate::commit) fn aspect_of(key: &[u8]) -> Option<u64> {
     Some(StretchId::of(stripe).0 << 1 | u64::from(is_backref))
 }
 
-/// What a stretch came to. None of its stripes has lost data.
+/// The count of a stretch. None of its stripes has lost data.
 #[derive(Clone, Debug)]
 pub(super) struct Stretch {
     pub(super) rows: Vec<RedundancyRow>,
@@ -70,15 +69,15 @@ pub(super) struct Stretch {
     pub(super) segments: BTreeSet<SegmentId>,
 }
 
-/// What was counted, and by which files.
+/// The earlier counts, and the files by which they were made.
 #[derive(Debug, Default)]
 pub(super) struct Stretches {
-    /// Whether every stretch with stripes is known, unsettled, or changed since.
+    /// Set if every stretch with stripes is known, unsettled, or changed since.
     is_complete: bool,
     known: BTreeMap<StretchId, Stretch>,
     /// Those that must be counted each time.
     unsettled: BTreeSet<StretchId>,
-    /// What lives of stripes, unless that was changed since.
+    /// The live bytes of stripes, unless they changed since.
     lives: KnownLives,
     segments: HashMap<SegmentId, SegmentCensus>,
     undecodable: BTreeMap<StripeId, Vec<Range<u32>>>,
@@ -147,7 +146,7 @@ impl Stretches {
             .collect()
     }
 
-    /// Takes note of what a stretch came to, or, without that, that it must be counted each time.
+    /// Notes the count of a stretch or, without one, that it must be counted each time.
     pub(super) fn add(&mut self, id: StretchId, counted: Option<Stretch>) {
         match counted {
             Some(stretch) => drop(self.known.insert(id, stretch)),
