@@ -1,8 +1,8 @@
-//! Background work: commits and checkpoints, watching the members, freeing what is dead, making room,
-//! rebuilding, taking back who was away.
+//! Background work: commits and checkpoints, watching the members, freeing dead stripes, making room, rebuilding,
+//! taking back members that were away.
 //!
-//! Every kind of work has a thread of its own, so that one that waits for a hung member does not
-//! keep the others from their work.
+//! Every kind of work has a thread of its own, so that one that waits for a hung member does not keep the others from
+//! their work.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -24,38 +24,36 @@ use returns::Returns;
 
 pub use rebuild::{OrderNumber, Rebuilder};
 
-/// How often commits and checkpoints are looked after.
+/// The interval between looks after commits and checkpoints.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How often members are asked whether they are still there: `status` names a lost one within three
-/// seconds.
+/// The interval between probes of the members: `status` names a lost one within three seconds.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often dead stripes are looked for.
+/// The interval between searches for dead stripes.
 const REAP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often it is seen to that some room is left.
+/// The interval between attempts to keep some room free.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often it is seen whether a scrub is due.
+/// The interval between checks whether a scrub is due.
 const SCRUB_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether something is to be rebuilt that nobody ordered.
+/// The interval between checks whether a rebuild is needed without an order.
 const REBUILD_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How often members that are away are looked for.
+/// The interval between searches for members that are away.
 const RETURN_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What is done in the background only if it was asked for.
+/// Background work that runs only on request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
-    /// How long after a scrub the next one begins; none begins by itself if this is `None`.
+    /// The pause between a scrub and the next one; none begins by itself if this is `None`.
     pub scrub_interval: Option<Duration>,
-    /// How long a member may be away before what it held is rebuilt elsewhere; for ever, if this is
-    /// `None`.
+    /// The longest absence of a member before what it held is rebuilt elsewhere; for ever, if this is `None`.
     pub rebuild_after: Option<Duration>,
-    /// The most that a rebuild writes in a second, and a scrub reads, that nobody ordered; and that compaction
-    /// writes before there is need of it.
+    /// The most bytes that a rebuild without an order writes in a second, and that such a scrub reads. It also limits
+    /// compaction ahead of need.
     pub bytes_per_second: Option<u64>,
 }
 
@@ -77,8 +75,7 @@ impl Stop {
         self.sleep_until(time, || false)
     }
 
-    /// The same, but no longer than until something is the case; who makes it so calls
-    /// [`Stop::nudge`].
+    /// The same, but no longer than until `is_so`; the thread that makes it so calls [`Stop::nudge`].
     fn sleep_until(&self, time: Duration, is_so: impl Fn() -> bool) -> bool {
         let mut stopped = self.stopped.lock();
         let goes_on = |stopped: &mut bool| !*stopped && !is_so();
@@ -92,7 +89,7 @@ impl Stop {
         self.changed.notify_all();
     }
 
-    /// Has all who wait see whether they still have to.
+    /// Wakes all waiting threads, to see whether they still have to wait.
     fn nudge(&self) {
         let _stopped = self.stopped.lock();
         self.changed.notify_all();
@@ -108,9 +105,9 @@ pub struct Maintain {
 }
 
 impl Maintain {
-    /// Starts those that the volume's access calls for: one that is only read is only watched. `locks`
-    /// are those of the inodes whose extents are moved; `schedule` says what else is to be done. Members
-    /// that are away are taken back when they are there, but for those `left_out` on purpose.
+    /// Starts the threads that the volume's access calls for: a read-only volume is only watched. `locks` are those of
+    /// the inodes whose extents are moved; `schedule` names the other work. Members that are away are taken back when
+    /// they are there, except those `left_out` on purpose.
     ///
     /// # Errors
     ///
@@ -185,8 +182,7 @@ impl Drop for Maintain {
     }
 }
 
-/// Scrubs if the last scrub is so long ago, or was not brought to its end, or a member at hand was put back
-/// from an earlier time.
+/// Scrubs if the last scrub is too long ago or was interrupted, or if an online member is an unverified stale copy.
 fn scrub_if_due(
     pipeline: &Pipeline,
     locks: &dyn InodeLocks,
@@ -198,7 +194,7 @@ fn scrub_if_due(
         return Ok(());
     }
     let scrubbed = pipeline.scrub(locks, schedule.bytes_per_second, |_| {
-        // Who orders one goes on with it, as fast as he likes.
+        // A caller that orders a scrub continues it, at its own rate.
         if *stop.stopped.lock() || pipeline.has_scrub_followers() {
             ControlFlow::Break(())
         } else {
@@ -217,8 +213,8 @@ fn is_scrub_due(pipeline: &Pipeline, interval: Option<Duration>) -> Result<bool,
     Ok(last.elapsed().map_or(true, |passed| passed >= interval))
 }
 
-/// Does a kind of work again and again. What fails is said once, until something else fails or the
-/// work succeeds again. If it panics, the volume is read-only from then on.
+/// Does a kind of work again and again. Reports a failure once, until another failure comes or the work succeeds again.
+/// If the work panics, the volume is read-only from then on.
 fn repeat(
     pipeline: &Pipeline,
     wait: &dyn Fn() -> bool,

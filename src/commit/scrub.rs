@@ -1,9 +1,9 @@
 //! Scrub: everything that lies on the members is read and verified, and what is wrong is repaired.
 //!
-//! It goes through superblocks, journals and the copies of the index, then through the segments in the
-//! order of their numbers and the stripes in the order in which they lie there: never through the file
-//! tree. How far it is, is in the index, so that it goes on where it stopped, after a crash too. Writes,
-//! deletions and compaction go on meanwhile; what is written after a scrub began is left to the next.
+//! A scrub goes through superblocks, journals and the copies of the index. Then it goes through the segments by number
+//! and the stripes in the order in which they lie there: never through the file tree. Its position is in the index, so
+//! that it goes on where it stopped, after a crash too. Writes, deletions and compaction go on meanwhile; bytes written
+//! after a scrub began are left to the next.
 
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ use settle::{Pieces, Unsettled, add_pieces};
 pub use deep::{ReadShards, WrongShards};
 pub use followers::Follower;
 
-/// How often it is noted how far a scrub is.
+/// The interval between notes of a scrub's position.
 const NOTE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Bytes of shards looked at in one go, of all members together, unless one stripe has more.
@@ -41,7 +41,7 @@ const BATCH_BYTES: u64 = 48 << 20;
 /// The longest rest without a look whether to stop.
 const MAX_REST: Duration = Duration::from_millis(100);
 
-/// What a scrub is doing.
+/// The state of a scrub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScrubState {
     /// There was none yet.
@@ -54,10 +54,10 @@ pub enum ScrubState {
     Stopped,
 }
 
-/// How far a scrub is, and what it found.
+/// The progress of a scrub, and its findings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScrubStatus {
-    /// What it is doing.
+    /// The state of the work.
     pub state: ScrubState,
     /// The part that is done, from 0 to 1.
     pub progress: f64,
@@ -65,7 +65,7 @@ pub struct ScrubStatus {
     pub bytes_passed: u64,
     /// See `bytes_passed`.
     pub bytes_total: u64,
-    /// What it found so far.
+    /// The findings so far.
     pub record: Scrub,
 }
 
@@ -82,8 +82,7 @@ impl ScrubStatus {
         self.state == ScrubState::Finished && (wrong, missing, lost) == (0, 0, 0)
     }
 
-    /// Says whether a scrub went through that had not yet when the status was that other one. Between two, the last
-    /// one is what there is to be told of.
+    /// Says whether a scrub went through since the `before` status. Of two that did, the later one is to be reported.
     #[must_use]
     pub fn is_through_since(&self, before: &Self) -> bool {
         let times = |status: &Self| (status.record.began, status.record.last_finished);
@@ -95,14 +94,13 @@ impl ScrubStatus {
 /// The scrub that is under way, if one is.
 #[derive(Debug, Default)]
 pub(super) struct Scrubbing {
-    /// Held by whoever scrubs.
+    /// Held by the thread that scrubs.
     baton: Mutex<()>,
-    /// Whether whoever scrubs is to stop.
+    /// Set if the running scrub has to stop.
     is_to_stop: AtomicBool,
-    /// How far it is; `None` if nobody scrubs.
+    /// The position of the running scrub; `None` if none runs.
     live: Mutex<Option<Scrub>>,
-    /// The members that were put back before the scrub was begun that is not through. Held while its record
-    /// changes.
+    /// The stale copies known before the begin of the scrub that is not through. Held while its record changes.
     covered: Mutex<PutBack>,
     /// Those of them that the last scrub which went through could not verify.
     left: Mutex<PutBack>,
@@ -110,19 +108,19 @@ pub(super) struct Scrubbing {
     unsettled: Unsettled,
     /// Where one was that ended with an error: further than was noted, and so is what is remembered beside it.
     cut_off: Mutex<Option<Scrub>>,
-    /// How many pieces of each member it found to be wrong, or gone, since the volume was opened.
+    /// The number of pieces of each member that a scrub found wrong or missing since the volume was opened.
     found: Mutex<Pieces>,
 }
 
 impl Scrubbing {
-    /// Stops whoever scrubs, for good, and waits for that.
+    /// Stops the running scrub, for good, and waits for its end.
     pub(super) fn stop(&self) {
         self.is_to_stop.store(true, Ordering::SeqCst);
         drop(self.baton.lock());
     }
 }
 
-/// Lets others see that nobody scrubs any more, whatever ended it.
+/// Lets others see that no scrub runs any more, however it ended.
 struct Live<'a>(&'a Scrubbing);
 
 impl Drop for Live<'_> {
@@ -132,12 +130,11 @@ impl Drop for Live<'_> {
 }
 
 impl Pipeline {
-    /// Scrubs, or goes on with the scrub that stopped half way, until it is through, `report` breaks, or the
-    /// volume is closed. `report` is called several times a second. Reads no more than so many bytes in a
-    /// second, if that is limited, and rests for two thirds of the time while others use the volume. Returns
-    /// `None` if somebody else scrubs.
+    /// Scrubs, or continues an interrupted scrub, until it is through, `report` breaks, or the volume is closed. Calls
+    /// `report` several times a second. Reads at most so many bytes in a second, if that is limited. Rests for two
+    /// thirds of the time while others use the volume. Returns `None` if another scrub runs.
     ///
-    /// What is repaired is durable, and was read back, when it is counted.
+    /// A repaired shard is durable, and was read back, when it is counted.
     ///
     /// # Errors
     ///
@@ -179,7 +176,7 @@ impl Pipeline {
                 self.note_scrub(scrub)?;
                 noted = Instant::now();
             }
-            // Who broke once is not asked again.
+            // A `report` that broke once is not called again.
             is_stopped = is_stopped
                 || self.scrubbing.is_to_stop.load(Ordering::SeqCst)
                 || report(&self.status_of(scrub, true)).is_break();
@@ -209,13 +206,14 @@ impl Pipeline {
         self.scrubbing.followers.join()
     }
 
-    /// Is whoever scrubs, until what this returns is dropped: one that has not got any further yet.
+    /// Keeps all others from scrubbing until the returned guard is dropped, like a scrub that has not got any further
+    /// yet.
     #[cfg(test)]
     pub(super) fn scrubs_soon(&self) -> parking_lot::MutexGuard<'_, ()> {
         self.scrubbing.baton.lock()
     }
 
-    /// Says whether somebody waits for a scrub who would go on with it if it stopped.
+    /// Says whether a caller waits for a scrub and would continue it if it stopped.
     #[must_use]
     pub fn has_scrub_followers(&self) -> bool {
         self.scrubbing.followers.are_there()
@@ -274,11 +272,11 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Notes how far a scrub is, durably unless there is no space. What it repaired is durable already.
+    /// Notes the position of a scrub, durably unless there is no space. Its repairs are durable already.
     fn note_scrub(&self, scrub: &Scrub) -> Result<(), CommitError> {
         self.put_scrub_covering(scrub)?;
         if self.closed.load(Ordering::SeqCst) {
-            // Whoever closes the volume commits it, and waits for us.
+            // The closing thread commits it, and waits for us.
             return Ok(());
         }
         match self.sync() {

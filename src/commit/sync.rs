@@ -12,16 +12,16 @@ use crate::volume::{Fresh, Unjournaled, VolumeError};
 /// Bytes of the open stripe that are put into the journal rather than flushed as a short stripe.
 const JOURNALED_BYTES: usize = 128 << 10;
 
-/// Changes wait at most so long for a commit that nobody asks for.
+/// Changes wait at most so long for a commit that no caller asks for.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Changes of so many bytes are committed at once.
 const COMMIT_BYTES: usize = 8 << 20;
 
-/// What was committed goes into the index at least so often, if anything was.
+/// Committed changes go into the index at least so often, if there are any.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Superblocks are written anew at least so often, if anything else was written.
+/// Superblocks are rewritten at least so often, if anything else was written.
 const RENEW_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Copies of the index, and the room that it has, are looked after at least so often.
@@ -43,7 +43,7 @@ pub(super) struct Clockwork {
     checkpointed: Instant,
     /// `None` if copies of the index may lack something.
     mended_index: Option<Instant>,
-    /// When superblocks were written anew, if they were.
+    /// The time when superblocks were last rewritten, if they were.
     renewed: Option<Instant>,
 }
 
@@ -58,20 +58,20 @@ impl Clockwork {
         }
     }
 
-    /// Has a checkpoint made at the next tick, if there is anything for it.
+    /// Makes a checkpoint due at the next tick, if there is anything for it.
     #[cfg(test)]
     pub(super) fn make_checkpoint_due(&mut self) {
         self.checkpointed -= CHECKPOINT_INTERVAL;
     }
 
-    /// Has the copies of the index looked after at the next tick.
+    /// Makes the care for the copies of the index due at the next tick.
     #[cfg(test)]
     pub(super) fn look_after_index(&mut self) {
         self.mended_index = None;
     }
 }
 
-/// Where a commit makes changes durable.
+/// The place where a commit makes changes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     /// In the journal, with the bytes of the open stripe.
@@ -83,8 +83,8 @@ enum Target {
 }
 
 impl Pipeline {
-    /// Makes everything that was applied and written before the call durable (P1). Callers share
-    /// commits: whoever arrives while one runs waits for the next, which is one for all of them.
+    /// Makes everything that was applied and written before the call durable (P1). Callers share commits: those that
+    /// arrive while one runs wait for the next, which is one for all of them.
     ///
     /// # Errors
     ///
@@ -100,20 +100,20 @@ impl Pipeline {
 
     /// The commit itself; one at a time.
     ///
-    /// 1. Take the changes applied so far. Whatever stripe they name was numbered before, and its
-    ///    bytes are in a buffer or on their way: the order of steps 1 and 2 is what makes this true.
-    /// 2. Take the few bytes that the open stripe got since the last commit, to be put into the
-    ///    journal record; if they are many, seal the stripe instead.
+    /// 1. Take the changes applied so far. Every stripe they name was numbered before, and its bytes are in a buffer or
+    ///    on their way: the order of steps 1 and 2 ensures this.
+    /// 2. Take the few bytes that the open stripe got since the last commit, to be put into the journal record; if they
+    ///    are many, seal the stripe instead.
     /// 3. Wait until every sealed stripe is written.
     /// 4. Take the records of all stripes written so far.
-    /// 5. **Sync** the segment files, all members at once. Shards that did not make it are taken out
-    ///    of their records, and those records join the others.
-    /// 6. Append one journal record with all of this, and **sync** it on all members. Where the members
-    ///    have no space, or the journal's files are full, commit it to the index; that waits for a
-    ///    checkpoint that is under way. Only now is it acknowledged.
+    /// 5. **Sync** the segment files, all members at once. Shards that did not make it are taken out of their records,
+    ///    and those records join the others.
+    /// 6. Append one journal record with all of this, and **sync** it on all members. Where the members have no space,
+    ///    or the journal's files are full, commit it to the index; that waits for a checkpoint that is under way. Only
+    ///    now is it acknowledged.
     pub(super) fn commit(&self) -> Result<(), CommitError> {
-        // Whoever waited for a commit that failed leads the next one, and must not make it: what the
-        // failed one took is in no journal, and what came after may build upon it.
+        // A caller that waited for a failed commit leads the next one, and must not make it. The changes taken by the
+        // failed one are in no journal, and later ones may build upon them.
         self.check_poison()?;
         self.retry_stuck()?;
         let data = if self.takes_data() {
@@ -154,12 +154,12 @@ impl Pipeline {
         let data = self.take_data(target == Target::JournalWithData); // step 2
         let flushed = self.volume.wait_flushed().map_err(CommitError::from); // step 3
         if matches!(flushed, Err(CommitError::NoSpace)) {
-            // What the open stripe has got will be sealed: see `commit`.
+            // The bytes of the open stripe will be sealed: see `commit`.
             self.meta.put_back(parts);
             return flushed;
         }
         if let Err(error) = flushed.and_then(|()| self.sync_stripes(&mut parts)) {
-            // Steps 4 and 5. What was taken will never be appended, whatever the error is.
+            // Steps 4 and 5. The changes taken will never be appended, no matter what the error is.
             return Err(self.poison_with(&error));
         }
         if parts.iter().all(Pending::is_empty) && data.is_empty() {
@@ -180,7 +180,7 @@ impl Pipeline {
         if !self.volume.is_stuck() {
             return Ok(());
         }
-        // Without a pin held, nobody is about to read what was found before it was removed.
+        // Without a pin held, no reader is about to read a place that it found before its removal.
         if self.volume.has_passed(self.volume.moment()) {
             for stripe in self.volume.stuck() {
                 if !self.has_backref(stripe)? {
@@ -380,7 +380,7 @@ impl Pipeline {
         }
     }
 
-    /// Does work that leaves nobody knows what if it panics: then nothing more is accepted.
+    /// Does work that leaves an unknown state if it panics: then nothing more is accepted.
     pub(crate) fn guarded<T>(&self, work: impl FnOnce() -> T) -> T {
         let unwinding = guard_on_unwind((), |()| {
             self.poison_because("work on the index or the members panicked");

@@ -1,5 +1,5 @@
-//! Rebuilding in the background: when it was asked for, and by itself when members have been away for
-//! long enough, or are back. What was begun onto others goes on when the volume is opened again.
+//! Rebuilding in the background: on request, and by itself when members have been away for long enough, or are back. A
+//! rebuild onto other members goes on when the volume is opened again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,10 +19,10 @@ mod accounts;
 mod limit;
 mod room;
 
-/// How long members have to be as they are before what they lack is rebuilt, if none is away.
+/// The time for which members have to stay as they are before a rebuild, if none is away.
 const SETTLED: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether shards are missing although no member comes or goes.
+/// The interval between checks for missing shards while no member comes or goes.
 const LOOK_INTERVAL: Duration = Duration::from_secs(600);
 
 /// An order to rebuild, by its number.
@@ -32,11 +32,11 @@ pub struct OrderNumber(pub u64);
 /// Orders, and what became of them.
 #[derive(Debug)]
 pub struct Rebuilder {
-    /// How long a member may be away before what it held is rebuilt elsewhere; for ever, if `None`.
+    /// The longest absence of a member before what it held is rebuilt elsewhere; for ever, if `None`.
     after: Option<Duration>,
     limit: Limit,
     state: Mutex<State>,
-    /// What found no room; of use to who rebuilds alone.
+    /// The shards that found no room; the thread that rebuilds alone uses it.
     waiting: Mutex<Option<Waiting>>,
     /// Told when an order was carried out.
     done: Condvar,
@@ -50,7 +50,7 @@ struct State {
     done: u64,
     /// The orders for which shards are still to be moved to members that have fewer.
     balance: BTreeSet<u64>,
-    /// What was written for these so far, and how long that took.
+    /// The progress of these moves so far.
     written: RebuildProgress,
     failure: Option<CommitError>,
     watch: Option<Watch>,
@@ -63,7 +63,7 @@ impl State {
         self.is_ordered() || !self.balance.is_empty()
     }
 
-    /// Says whether what is missing is to be rebuilt for an order.
+    /// Says whether missing shards have to be rebuilt for an order.
     fn is_ordered(&self) -> bool {
         self.ordered > self.done
     }
@@ -72,7 +72,7 @@ impl State {
         self.done < order.0 || self.balance.contains(&order.0)
     }
 
-    /// No shards are to be moved any more for orders up to this one.
+    /// Ends the moves of shards for orders up to this one.
     fn end_balance(&mut self, order: u64) {
         self.balance.retain(|later| *later > order);
         if self.balance.is_empty() {
@@ -88,7 +88,7 @@ impl State {
         }
     }
 
-    /// What failed is given up, for all orders up to this one.
+    /// Notes the outcome of a rebuild. Gives up the moves for all orders up to this one if it failed.
     fn note_failure(&mut self, order: u64, failure: Option<CommitError>) {
         if failure.is_some() {
             self.end_balance(order);
@@ -103,9 +103,9 @@ struct Members {
     epoch: Epoch,
     live: Vec<MemberIndex>,
     away: Vec<MemberIndex>,
-    /// Whether one is being emptied.
+    /// Set if one is being drained.
     leaving: bool,
-    /// Whether files on them are known to be gone or too short.
+    /// Set if files on them are known to be gone or too short.
     lacks_files: bool,
 }
 
@@ -116,16 +116,16 @@ impl Members {
     }
 }
 
-/// What is to be rebuilt.
+/// The shards to rebuild.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
     /// Everything, also what members have that are away.
     Everything,
-    /// What members lack that are at hand.
+    /// The shards that online members lack.
     AtHand,
 }
 
-/// When something is to be done about them.
+/// The times at which a rebuild of them is due.
 #[derive(Debug)]
 struct Watch {
     members: Members,
@@ -133,11 +133,11 @@ struct Watch {
     since: Instant,
     /// Since when each of those has been away that are.
     away: BTreeMap<MemberIndex, Instant>,
-    /// The members for which nobody was waiting any more when the volume was opened.
+    /// The members already given up when the volume was opened.
     given_up: BTreeSet<MemberIndex>,
-    /// When it was last looked whether there was something to do.
+    /// The time of the last check whether there was something to do.
     looked: Option<Instant>,
-    /// When that was done for those at hand alone.
+    /// The time of the last such check for online members alone.
     looked_at_hand: Option<Instant>,
 }
 
@@ -154,7 +154,7 @@ impl Watch {
         }
     }
 
-    /// Takes note of the members as they are now. Who has been away stays so for that long, whoever follows.
+    /// Notes the members as they are now. An absent member keeps the begin of its absence when others follow.
     fn see(&mut self, members: Members, now: Instant) {
         if self.members != members {
             self.away.retain(|member, _| members.away.contains(member));
@@ -189,8 +189,8 @@ impl Watch {
         self.looked.is_none() && away.any(|member| self.given_up.contains(member))
     }
 
-    /// Says whether a member has been away for so long, or, once that was seen to for all that are away, whether
-    /// it is time to look again.
+    /// Says whether a member has been away for so long. Once all absent members have been seen to, says whether it is
+    /// time to look again.
     fn is_given_up(&self, after: Duration, now: Instant) -> bool {
         let is_new = |since: &&Instant| self.looked.is_none_or(|looked| **since > looked);
         match (self.away.values().filter(is_new).min(), self.looked) {
@@ -220,13 +220,13 @@ impl Rebuilder {
         }
     }
 
-    /// Asks for a rebuild, with a limit to the bytes written in a second, and for shards to be moved to
-    /// members that have fewer afterwards. The limit counts at once for one that is under way, too, and for
-    /// all that is asked for without one, until everything that was asked for is done or another is given. Without
-    /// any there is none, whatever the limit is of what nobody asks for.
+    /// Orders a rebuild, with a limit to the bytes written in a second. With `balance`, also moves shards afterwards to
+    /// members that have fewer. The limit applies at once to a running rebuild, and to orders without one, until all
+    /// orders are done or another limit is given. Without any limit the rebuild is unlimited, even if rebuilds without
+    /// an order have one.
     ///
-    /// What is lost before it is begun is rebuilt with it. What is lost while shards are moved is rebuilt when it
-    /// would be without an order, and before any more are moved; so is what is asked for meanwhile.
+    /// Shards lost before the rebuild begins are rebuilt with it. Shards lost during the moves are rebuilt when they
+    /// would be without an order, and before any more moves; so are those of orders given meanwhile.
     pub fn order(&self, bytes_per_second: Option<u64>, balance: bool) -> OrderNumber {
         let order = {
             let mut state = self.state.lock();
@@ -254,7 +254,7 @@ impl Rebuilder {
     ///
     /// # Errors
     ///
-    /// What kept the last rebuild from being so.
+    /// The failure of the last rebuild.
     pub fn outcome(
         &self,
         order: OrderNumber,
@@ -324,7 +324,7 @@ impl Rebuilder {
             let rebuilt = task.and_then(|task| {
                 let done = match task {
                     Task::Everything => {
-                        // Who waits for this asks what is lost then.
+                        // A caller that waits for this asks afterwards what is lost.
                         let goes_on = || !*self.stop.stopped.lock();
                         pipeline.look_again_at_what_is_lost(&goes_on)?;
                         rebuild_everything(pipeline, locks, &pace)?
@@ -398,7 +398,7 @@ impl Rebuilder {
         waiting.can_go_on(&away, &room).then(|| waiting.clone())
     }
 
-    /// Takes note of what found no room. What members lack that are at hand may wait for less than all.
+    /// Notes the shards that found no room. Those that online members lack may wait for less than all.
     fn note_waiting(
         &self,
         pipeline: &Pipeline,
@@ -437,7 +437,7 @@ impl Rebuilder {
         }
     }
 
-    /// Returns what is to be rebuilt without having been asked for.
+    /// Returns which shards have to be rebuilt without an order.
     fn called_for(&self, pipeline: &Pipeline, now: Instant) -> Result<Option<Task>, CommitError> {
         let Some(task) = self.due(pipeline, now) else {
             return Ok(None);
@@ -456,8 +456,8 @@ impl Rebuilder {
     }
 }
 
-/// Rebuilds what is missing; what members held that are away, too. Until that is done, whoever opens the volume next
-/// goes on with it.
+/// Rebuilds missing shards, also those that absent members held. Until that is done, the next open of the volume
+/// continues it.
 fn rebuild_everything(
     pipeline: &Pipeline,
     locks: &dyn InodeLocks,
@@ -472,7 +472,7 @@ fn rebuild_everything(
     Ok(done)
 }
 
-/// Returns who is away, and how much room the others have.
+/// Returns the absent members, and how much room the others have.
 fn room_of(pipeline: &Pipeline) -> (Vec<MemberIndex>, BTreeMap<MemberIndex, u64>) {
     (away_of(pipeline), pipeline.room_by_member())
 }
@@ -598,10 +598,10 @@ mod tests {
         // That was for both.
         watch.note(Task::Everything, at(100));
         assert!(!is_due(&watch, 100, at(250)));
-        // What another has that goes later may come back with it.
+        // Data of a member that goes later may come back with it.
         watch.see(without(&[FIVE, SIX, SEVEN]), at(300));
         assert!(!is_due(&watch, 1000, at(1299)) && is_due(&watch, 1000, at(1300)));
-        // Who was back has all the time again.
+        // A member that was back has all the time again.
         let mut watch = Watch::new(without(&[SEVEN]), BTreeSet::new(), start);
         watch.see(without(&[]), at(50));
         watch.see(without(&[SEVEN]), at(54));

@@ -1,11 +1,11 @@
-//! Taking back members whose directories were gone, or failed, and are there again.
+//! Takes back members whose directories were gone, or failed, and are there again.
 //!
-//! One that comes and goes is not taken back endlessly: bringing it up to date costs more than it gives.
-//! After some times it is left alone for so long that somebody will have looked at it. And one that is
-//! refused is asked less and less often.
+//! A member that comes and goes is not taken back endlessly: bringing it up to date costs more than it gives. After
+//! some times it is left alone for so long that its owner will have looked at it. A refused directory is tried less and
+//! less often.
 //!
-//! A directory that was away may hang as soon as it is touched. So it is looked at on a thread of its own,
-//! for which nobody waits; there is one at most for each member, and place that it had.
+//! A directory that was away may hang at the first touch. So a separate thread looks at it, and no other one waits for
+//! it. There is at most one such thread for each member and each place that it had.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,33 +19,33 @@ use crate::format::{MemberIndex, files};
 use crate::members::{EMPTY, MembersError, Seat};
 use crate::store::{DirStore, StoreError, StoreErrorKind, StoreRef};
 
-/// How often a member is taken back within [`SPAN`].
+/// The most returns of a member within [`SPAN`].
 const MOST_RETURNS: usize = 3;
 
 /// See [`MOST_RETURNS`].
 const SPAN: Duration = Duration::from_secs(3600);
 
-/// How long a directory is waited for before others have their turn.
+/// The longest wait for a directory before others have their turn.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The longest pause between two attempts with one directory.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// What is known of the members that are away.
+/// The known facts about absent members.
 #[derive(Debug)]
 pub(super) struct Returns {
     absentees: BTreeMap<MemberIndex, Absentee>,
-    /// Members that the volume was mounted without although their directories may be there: whoever did
-    /// so is to say when they are wanted.
+    /// Members that the volume was mounted without although their directories may be there: the user who did so says
+    /// when they are wanted.
     left_out: Vec<MemberIndex>,
 }
 
-/// What is where a member's directory was.
+/// The directory found at a member's place.
 #[derive(Debug)]
 enum Seen {
     /// Something with a superblock, which takes writes.
     Member(StoreRef),
-    /// A directory without one, empty as where its disk is not mounted, or somebody else's.
+    /// A directory without one: empty because its disk is not mounted, or foreign.
     Other(StoreRef),
 }
 
@@ -63,7 +63,7 @@ struct Absentee {
     returned: Vec<Instant>,
     /// A look that is under way.
     look: Option<Look>,
-    /// How often in a row it was there, and could not be taken back.
+    /// The number of times in a row that it was there, and could not be taken back.
     refused: u32,
     refused_at: Option<Instant>,
 }
@@ -109,7 +109,7 @@ impl Absentee {
 
     /// Returns the directory if it answers soon; it may also do so the next time.
     fn open(&mut self, path: &Path) -> Option<Result<Seen, StoreError>> {
-        // What hangs where the member was before it has moved says nothing of where it is to be now.
+        // A hang at the old place of a moved member says nothing of its new place.
         let under_way = self.look.take().filter(|look| look.path == path);
         let look = under_way.unwrap_or_else(|| start_look(path));
         match look.seen.recv_timeout(PATIENCE) {
@@ -124,7 +124,7 @@ impl Absentee {
 }
 
 impl Returns {
-    /// Nobody is to look for `left_out`, unless they come and are lost again.
+    /// Does not look for `left_out`, unless they come and are lost again.
     pub(super) fn new(left_out: Vec<MemberIndex>) -> Self {
         Self {
             absentees: BTreeMap::new(),
@@ -218,7 +218,7 @@ fn start_look(path: &Path) -> Look {
                 Err(error) => Err(error),
             }
         });
-        // Nobody may want to know any more.
+        // The receiver may not wait any more.
         drop(found.send(opened));
     };
     let started = std::thread::Builder::new()

@@ -16,11 +16,11 @@ pub struct WrongShards {
     pub member: MemberIndex,
     /// The segment whose file it is.
     pub segment: SegmentId,
-    /// How many shards in it.
+    /// The number of shards in it.
     pub shards: u64,
 }
 
-/// What reading every shard came to.
+/// The result of reading every shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadShards {
     /// Bytes of shards that were read.
@@ -29,16 +29,16 @@ pub struct ReadShards {
     pub wrong: Vec<WrongShards>,
     /// Stripes whose parity is not what the data calls for, and where.
     pub inconsistent: Vec<Inconsistent>,
-    /// How many pages and heads are wrong of the copies of the index that members have.
+    /// The number of wrong pages and heads in the copies of the index, by member.
     pub index_pages: BTreeMap<MemberIndex, u64>,
-    /// How many stripes can bear how many losses, by what was read; the most endangered first. A shard
-    /// counts if all of it is right.
+    /// The number of stripes by the losses that they tolerate, as read; the most endangered first. A shard counts if
+    /// all of it is right.
     pub rows: Vec<RedundancyRow>,
 }
 
 impl Pipeline {
-    /// Reads every shard of every stripe that something refers to, and all copies of the index, and writes
-    /// nothing: the volume was opened to look. What cannot be had is noted for [`Pipeline::redundancy`].
+    /// Reads every shard of every stripe that an extent refers to, and all copies of the index. Writes nothing, because
+    /// the volume was opened to look. Notes unrecoverable ranges for [`Pipeline::redundancy`].
     ///
     /// # Errors
     ///

@@ -1,12 +1,12 @@
-//! Who waits for a scrub that another one has begun.
+//! Callers that wait for a scrub begun by another one.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many wait.
+/// The number of callers that wait.
 #[derive(Debug, Default)]
 pub(super) struct Followers(AtomicUsize);
 
-/// One who waits, until it is dropped.
+/// A caller that waits, until this is dropped.
 #[derive(Debug)]
 pub struct Follower<'a>(&'a Followers);
 

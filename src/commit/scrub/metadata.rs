@@ -17,7 +17,7 @@ impl Pipeline {
         scrub.wrong += superblocks.wrong;
         self.note_found_on(superblocks.found);
         if self.meta.journals_differ()? {
-            // The index takes in what they hold, and they begin anew.
+            // The index takes in what the journals hold, and they begin empty.
             self.checkpoint()?;
             scrub.repaired += 1;
         }

@@ -1,8 +1,8 @@
-//! Members that were put back from an earlier time, and which of them a scrub verifies.
+//! Stale copies among the members, and which of them a scrub verifies.
 //!
-//! It verifies those that were known when it began and took part until its end, if it could read all that they should
-//! hold: whoever comes, or comes back, has another number from then on. The record of the scrub names all who are not verified yet; one that does
-//! not cover them all is not gone on with, but begun anew.
+//! A scrub verifies the stale copies that were known when it began and took part until its end, if it could read all
+//! that they should hold. A member that comes, or comes back, has another number from then on. The record of the scrub
+//! names all members that are not verified yet; a scrub that does not cover them all is begun again.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use crate::format::{MemberIndex, Record, SegmentId, key};
 use crate::members::PutBack;
 use crate::meta::Batch;
 
-/// How long a scrub that could not verify a member is not begun again by itself.
+/// The pause before a scrub is begun again by itself after it could not verify a member.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(60 * 60);
 
 impl Pipeline {
-    /// Takes up what the last scrub's record says of members that were put back before the volume was opened;
-    /// to be called once it is open, and before those that are stale are taken into the epoch. Takes note
-    /// of those that were put back since, which the next commit makes durable.
+    /// Restores the stale copies known before the volume was opened, from the last scrub's record. Call it once the
+    /// volume is open, and before stale members are taken into the epoch. Notes also the stale copies found since,
+    /// which the next commit makes durable.
     pub(in super::super) fn restore_put_back(&self) -> Result<(), CommitError> {
         let Some(last) = self.last_scrub()? else {
             return self.note_put_back();
         };
         let new = self.members.put_back();
         self.members.restore_put_back(last.named());
-        // Who is stale was not there all the time.
+        // A stale member was not there all the time.
         let stale = self.members.stale();
         let mut covered = self.members.put_back();
         covered.retain(|member, _| !new.contains_key(member) && !stale.contains(member));
@@ -49,12 +49,13 @@ impl Pipeline {
         self.put_scrub(&last, &covered, &put_back)
     }
 
-    /// Asks every member whether its directory is there and its journal holds what it acknowledged. Leaves behind those
-    /// of which that is not so; the latter are to be verified.
+    /// Asks every member whether its directory is there and its journal holds what it acknowledged. Takes members
+    /// without their directory out of the epoch, and those without their records as well; the latter have to be
+    /// verified.
     ///
     /// # Errors
     ///
-    /// If it cannot be noted which members are to be verified.
+    /// If it cannot be noted which members have to be verified.
     pub fn probe(&self) -> Result<(), CommitError> {
         self.members.probe();
         let doubtful = self.meta.members_without_records();
@@ -67,8 +68,8 @@ impl Pipeline {
         self.note_put_back()
     }
 
-    /// Returns the scrub to go on with: the last one, unless that went through, or has just begun, or a member
-    /// was put back since: what it verified may be so no more.
+    /// Returns the scrub to continue: the last one, unless that went through or has just begun. It begins again if a
+    /// stale copy came since, because its verification may not hold any more.
     pub(super) fn scrub_to_go_on_with(&self) -> Result<Scrub, CommitError> {
         let mut covered = self.scrubbing.covered.lock();
         let put_back = self.members.put_back();
@@ -94,15 +95,15 @@ impl Pipeline {
         Ok(scrub)
     }
 
-    /// Writes down how far a scrub is; if it does not cover all who are to be verified, that it is to be begun
-    /// anew.
+    /// Notes the position of a scrub. Notes that it has to begin again if it does not cover all members that have to be
+    /// verified.
     pub(super) fn put_scrub_covering(&self, scrub: &Scrub) -> Result<(), CommitError> {
         let covered = self.scrubbing.covered.lock();
         self.put_scrub(scrub, &covered, &self.members.put_back())
     }
 
-    /// A scrub has gone through: who took part in all of it is verified, unless some of what it should hold could not be
-    /// read, or nobody knows whose that was.
+    /// Marks the members verified that took part in a whole scrub. Leaves out those that could not be read in full, and
+    /// all of them if an unread shard has no known member.
     pub(super) fn set_verified(&self, scrub: &Scrub) {
         let live = self.members.live();
         let mut verified = self.scrubbing.covered.lock().clone();
@@ -128,20 +129,20 @@ impl Pipeline {
             );
         }
         self.members.set_verified(&verified);
-        // The next one knows whose all is that it cannot read.
+        // The next scrub knows the members of all shards that it cannot read.
         *self.scrubbing.left.lock() = left
             .into_iter()
             .filter(|(member, _)| unread.contains_key(member))
             .collect();
     }
 
-    /// What a scrub could not verify may be so now: somebody is back, or was made up for.
+    /// Forgets what a scrub could not verify: it may succeed now, because a member is back, or its shards were rebuilt.
     pub(in super::super) fn may_verify_more(&self) {
         self.scrubbing.left.lock().clear();
     }
 
-    /// Says whether a scrub is to verify a member at hand that was put back. Where the last one could not do that, it is
-    /// to be tried again only after a while, or once somebody is back or was made up for.
+    /// Says whether a scrub has to verify an online stale copy. If the last scrub could not verify it, the next try
+    /// waits for a while, or until a member is back or was rebuilt.
     ///
     /// # Errors
     ///

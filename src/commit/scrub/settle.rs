@@ -1,8 +1,8 @@
-//! What a scrub found on its way, put as it is when the scrub is through.
+//! The findings of a scrub on its way, brought up to date at its end.
 //!
-//! Members come and go while everything is read, and what they take with them is rebuilt elsewhere. So segments
-//! with shards that could not be read or mended when they were passed are passed once more at the end, and what is
-//! reported is how it is then. What could not be read then either, though its member is at hand, is not verified.
+//! Members come and go during a scrub, and shards of lost members are rebuilt elsewhere. So a scrub passes a segment
+//! once more at the end if some of its shards could not be read or repaired, and reports the state found then. A shard
+//! that cannot be read then either, though its member is online, is not verified.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ use crate::format::{MemberIndex, SegmentId};
 /// Pieces of members.
 pub(super) type Pieces = BTreeMap<MemberIndex, u64>;
 
-/// What passing stripes of a segment came to.
+/// The outcome of passing stripes of a segment.
 #[derive(Debug, Default)]
 pub(super) struct Passed {
-    /// What adds up in the record of the scrub, as it was then.
+    /// The counts that add up in the record of the scrub, as of then.
     pub(super) counted: Scrub,
-    /// Shards that were wrong, or gone, mended or not.
+    /// Shards that were wrong or missing, repaired or not.
     pub(super) found: Pieces,
     /// Shards that were written and could not be verified.
     pub(super) unread: Pieces,
-    /// Whether it was passed once more already.
+    /// Set if it was passed once more already.
     is_again: bool,
 }
 
@@ -35,7 +35,7 @@ impl Passed {
         add_pieces(&mut self.unread, other.unread);
     }
 
-    /// Says whether it may come to something else if it is passed again.
+    /// Says whether another pass may have another outcome.
     fn is_open(&self) -> bool {
         let Scrub {
             wrong,
@@ -80,7 +80,7 @@ struct State {
 #[derive(Debug)]
 struct Again {
     segment: SegmentId,
-    /// Where it goes on; `None` once it is through.
+    /// The offset at which to go on; `None` once it is through.
     from: Option<u64>,
     passed: Passed,
 }
@@ -91,7 +91,7 @@ impl Unsettled {
         *self.0.lock() = State::default();
     }
 
-    /// Takes note of what passing stripes of a segment came to.
+    /// Notes the outcome of passing stripes of a segment.
     pub(super) fn note(&self, segment: SegmentId, passed: Passed) {
         if passed.is_open() {
             let mut state = self.0.lock();
@@ -126,7 +126,8 @@ impl Pipeline {
         Ok(true)
     }
 
-    /// Returns where to go on with what is passed once more: each segment is that but once, whoever comes and goes.
+    /// Returns where to go on with the second pass. Each segment is passed again only once, even if members come and
+    /// go.
     fn next_again(&self) -> Option<(SegmentId, u64)> {
         let mut state = self.scrubbing.unsettled.0.lock();
         let last = state.again.as_ref().map(|again| again.segment);
@@ -150,7 +151,7 @@ impl Pipeline {
         Some((segment, 0))
     }
 
-    /// Has a segment that was passed once more count as it is now.
+    /// Replaces the counts of a segment that was passed once more with those of now.
     fn settle(&self, scrub: &mut Scrub, state: &mut State) {
         let Some(again) = &mut state.again else {
             return;
@@ -165,7 +166,7 @@ impl Pipeline {
             now.counted.missing,
         );
         count(&mut scrub.lost, before.counted.lost, now.counted.lost);
-        // What was found before is found once more, unless it was mended.
+        // The second pass finds again what the first found, unless it was repaired.
         let more = now.found.iter().map(|(member, pieces)| {
             let before = before.found.get(member).copied().unwrap_or_default();
             (*member, pieces.saturating_sub(before))
@@ -175,8 +176,7 @@ impl Pipeline {
         state.passed.insert(again.segment, now);
     }
 
-    /// Returns which shards of a segment were not verified when it was passed, of members that hold it and are at hand
-    /// now.
+    /// Returns which shards of a segment were not verified when it was passed, of online members that hold it now.
     fn unread_now(&self, segment: SegmentId, passed: &Passed) -> Pieces {
         if passed.unread.is_empty() {
             return Pieces::default();
@@ -190,8 +190,8 @@ impl Pipeline {
         unread.map(|(member, shards)| (*member, *shards)).collect()
     }
 
-    /// Returns which shards a scrub that has gone through did not verify, of members that are at hand, and how many
-    /// more of which nobody knows whose they are: what was passed before the volume was opened.
+    /// Returns which shards a finished scrub did not verify, by online member. Returns also how many more there are
+    /// without a known member: those passed before the volume was opened.
     pub(super) fn left_unread(&self, scrub: &Scrub) -> (Pieces, u64) {
         let state = self.scrubbing.unsettled.0.lock();
         let mut unread = Pieces::default();
@@ -204,8 +204,8 @@ impl Pipeline {
         (unread, forgotten)
     }
 
-    /// Returns how many shards the last scrub that went through did not verify, though their members were at hand
-    /// then; and all that it had not verified before the volume was opened, whose members are not known.
+    /// Returns how many shards the last finished scrub did not verify, though their members were online then. Adds all
+    /// that it had not verified before the volume was opened, whose members are not known.
     #[must_use]
     pub fn unverified_by_scrub(&self) -> u64 {
         self.scrubbing.unsettled.0.lock().unverified
@@ -216,8 +216,8 @@ impl Pipeline {
         let counted = self.redundancy()?;
         let missing = counted.missing_shards();
         let lost = self.lost_bytes_in(&counted)?;
-        // Of what was passed before the volume was opened nobody knows whether it is the same that is missing now,
-        // so that it counts twice then rather than not at all; or what of it is lost still.
+        // Shards passed before the volume was opened may be the same ones that are missing now: they count twice then
+        // rather than not at all. It is not known either which of them are still lost.
         let (unread, of_nobody) = self.left_unread(scrub);
         let unverified = unread.values().sum::<u64>() + of_nobody;
         let mut state = self.scrubbing.unsettled.0.lock();

@@ -19,9 +19,9 @@ const STRIPES_AT_ONCE: usize = 512;
 pub(super) struct Stretch {
     /// Those that something refers to.
     pub(super) live: Vec<StripeId>,
-    /// Where the next one may begin.
+    /// The offset at which the next one may begin.
     pub(super) end: u64,
-    /// Whether the segment has more.
+    /// Set if the segment has more.
     pub(super) has_more: bool,
 }
 
@@ -55,8 +55,8 @@ impl Pipeline {
         Ok(true)
     }
 
-    /// Looks at the stripes of a segment from some offset on, as many as may be read at once at this rate.
-    /// Returns what that came to, and the offset to go on with if the segment has more.
+    /// Looks at the stripes of a segment from some offset on, as many as may be read at once at this rate. Returns the
+    /// outcome, and the offset to go on with if the segment has more.
     pub(super) fn pass_stripes(
         &self,
         segment: SegmentId,
@@ -100,8 +100,8 @@ impl Pipeline {
         Ok((passed, stretch.has_more.then_some(stretch.end)))
     }
 
-    /// Counts what a look at a stripe came to. One whose parity is not what the data calls for is written anew, and so
-    /// is one that lost for good what no file holds: in another place, all shards of what files hold are right.
+    /// Counts the outcome of a look at a stripe. Rewrites one whose parity is not what the data calls for, and one that
+    /// lost for good what no file holds. In another place, all shards of the bytes that files hold are right.
     fn count_verdict(
         &self,
         scrub: &mut Scrub,
@@ -187,7 +187,7 @@ impl Pipeline {
         Ok(stretch)
     }
 
-    /// Notes which bytes of some stripes are lost, and whatever members return.
+    /// Notes which bytes of some stripes are lost, no matter which members return.
     fn note_lost(&self, verdicts: &[Verdict]) -> Result<(), CommitError> {
         let mut batch = Batch::default();
         for verdict in verdicts {

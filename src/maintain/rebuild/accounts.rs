@@ -1,12 +1,11 @@
-//! What each order came to: one that is given while a rebuild is under way waits for that, and what is left for it
-//! may be nothing.
+//! The account of each order: one given while a rebuild is under way waits for that, and may have nothing left to do.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::commit::{RebuildProgress, RebuildState};
 
-/// Orders that are remembered: who ordered may not be there any more to ask.
+/// The most orders that are remembered: the client that gave one may be gone.
 const MOST: usize = 64;
 
 /// The orders to rebuild, and nothing else, by number.
@@ -15,9 +14,9 @@ pub(super) struct Accounts(BTreeMap<u64, Account>);
 
 #[derive(Debug, Default)]
 struct Account {
-    /// What was rebuilt while it waited.
+    /// The rebuild that was done while it waited.
     waited: RebuildProgress,
-    /// What the rebuild came to that was done for it.
+    /// The rebuild that was done for it.
     done: Option<RebuildProgress>,
 }
 
@@ -99,7 +98,7 @@ mod tests {
         accounts.open(2);
         assert_eq!(bytes(&accounts, 2, 99), 99);
         accounts.add(1, &rebuilt(100));
-        // What was added is what is shown still, until the second rebuild begins.
+        // The added bytes stay on show until the second rebuild begins.
         assert_eq!(bytes_in(&accounts, 2, RebuildState::Finished, 100), 100);
         // The second rebuild has begun.
         assert_eq!((bytes(&accounts, 1, 5), bytes(&accounts, 2, 5)), (100, 105));

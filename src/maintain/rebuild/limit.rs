@@ -1,8 +1,8 @@
-//! How much a rebuild may write in a second.
+//! The limit of the bytes that a rebuild writes in a second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The limit that is in force, and the one for what nobody asked for. 0 is none.
+/// The limit that is in force, and the one for rebuilds without an order. 0 is none.
 #[derive(Debug)]
 pub(super) struct Limit {
     unasked: u64,
@@ -23,8 +23,8 @@ impl Limit {
         &self.bytes_per_second
     }
 
-    /// Somebody asks, with a limit or without. The newest one counts for all that is asked for; who asks for
-    /// none does not lift that of others.
+    /// Notes an order, with a limit or without. The newest limit counts for all orders; an order without one does not
+    /// lift that of others.
     pub(super) fn ask(&self, limit: Option<u64>, is_first: bool) {
         match limit {
             Some(limit) => self.set(limit),
@@ -33,12 +33,12 @@ impl Limit {
         }
     }
 
-    /// Nothing is asked for any more.
+    /// Restores the limit for rebuilds without an order, once no order is open.
     pub(super) fn reset(&self) {
         self.set(self.unasked);
     }
 
-    /// What was to be done slowly has been given up.
+    /// Lifts a limit whose order was given up.
     pub(super) fn lift(&self, is_asked_for: bool) {
         self.set(if is_asked_for { 0 } else { self.unasked });
     }

@@ -1,4 +1,4 @@
-//! Noticing that members have room by now for what waited for some.
+//! Notices that members have got room for waiting shards.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use crate::format::MemberIndex;
 /// Shards that found no room when it was last looked for.
 #[derive(Clone, Debug)]
 pub(super) struct Waiting {
-    /// What was rebuilt then.
+    /// The task of that rebuild.
     pub(super) task: Task,
-    /// Who was away then: what others held was not to be rebuilt.
+    /// The members absent then: what others held was not to be rebuilt.
     away: Vec<MemberIndex>,
     /// Bytes of the least that a member has to have room for.
     least: u64,
-    /// How much room each member had then.
+    /// The room of each member then.
     room: BTreeMap<MemberIndex, u64>,
-    /// How often it is seen whether one has more: longer after each time that it was of no use.
+    /// The pause between checks whether one has more: longer after each vain rebuild.
     pause: Duration,
     seen: Instant,
 }
@@ -54,8 +54,8 @@ impl Waiting {
         self.seen = now;
     }
 
-    /// Says whether a member has room for any of it that had none, or for more of it, or is back with what may be
-    /// some of it; and nobody went away who is expected back.
+    /// Says whether a member has come to have room for some or more of it, or is back with what may be some of it. Says
+    /// no while a member is expected back that went away since.
     pub(super) fn can_go_on(
         &self,
         away: &[MemberIndex],
