@@ -1,27 +1,26 @@
 //! The members of one volume: superblocks, epochs, liveness, parallel I/O over all of them.
 //!
-//! A volume is made of directories, each with a superblock that says which member it is and what it
-//! knows of the others. This module finds out which of the directories at hand belong together and
-//! are up to date, keeps a record of who is there, and routes operations to members by index. It knows
-//! nothing of what the files hold, the superblock and the lock apart; it only looks how far a journal goes, where a
-//! superblock is lost and where a member returns.
+//! A volume consists of directories, each with a superblock that says which member it is and what it knows of the
+//! others. This module finds out which of the given directories belong together and are up to date. It keeps a record
+//! of the members present, and routes operations to members by index. Except for the superblock and the lock, it knows
+//! nothing of the contents of the files. It only looks how far a journal goes, where a superblock is lost and where a
+//! member returns.
 //!
 //! # Invariants
 //!
-//! - A member that fails is left behind for good: no operation reaches it again, and before anyone
-//!   hears of the failure an epoch without it is durable on all others (P7). Whoever sees an operation
-//!   fail may go on as soon as the call returns.
-//! - Once nothing that was asked of such a member is under way any more, nothing of its directory stays open
-//!   or locked.
-//! - Members with an older epoch than others are stale: they take part, but nothing on them is taken
-//!   for the newest until [`Members::admit_stale`].
-//! - Opened with [`Access::ReadOnly`], nothing is written, not even a lock. Opened to be written to,
-//!   nothing but a lock is before [`Members::begin`]: what turns out not to be usable is left as it was.
+//! - A member that fails is marked missing or faulted for good: no operation reaches it again. Before any caller hears
+//!   of the failure, an epoch without the member is durable on all others (P7). A caller that sees an operation fail
+//!   may go on as soon as the call returns.
+//! - Once no request to such a member is under way any more, nothing of its directory stays open or locked.
+//! - Members with an older epoch than others are stale: they take part, but nothing on them is taken for the newest
+//!   until [`Members::admit_stale`].
+//! - Opened with [`Access::ReadOnly`], nothing is written, not even a lock. Opened to be written to, only a lock is
+//!   written before [`Members::begin`]: a volume that turns out not to be usable is left as it was.
 //!
 //! # Lock order
 //!
 //! `joining`, `roster`, then one member's health, `all`, `live`, `leaving`, `succession` or `acknowledged`; `holds` and
-//! `last_known` by themselves. No lock but the first two is held across I/O; only those who have to do with a failing or a
+//! `last_known` by themselves. No lock but the first two is held across I/O; only callers that handle a failing or a
 //! joining member wait for them.
 
 use std::collections::BTreeMap;
@@ -81,7 +80,7 @@ use holds::Holds;
 use put_back::Unverified;
 use succession::Succession;
 
-/// What a volume may be opened for.
+/// The access for which a volume is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Nothing is written to any member; writers are locked out.
@@ -90,7 +89,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// What never changes while a volume is open.
+/// The properties that never change while a volume is open.
 #[derive(Debug)]
 struct Shape {
     volume: VolumeId,
@@ -118,7 +117,7 @@ pub struct Members {
     live: RwLock<Arc<[MemberIndex]>>,
     /// The members that are being emptied.
     leaving: RwLock<Arc<[MemberIndex]>>,
-    /// What became of members that are gone.
+    /// The fate of members that are gone.
     succession: RwLock<Succession>,
     epoch: AtomicU64,
     failed: AtomicBool,
@@ -129,11 +128,11 @@ pub struct Members {
     /// The directories that are open and locked; none after [`Members::release`] but those that hang.
     holds: Holds,
     released: AtomicBool,
-    /// The members that were put back from an earlier time.
+    /// The stale copies that are not verified yet.
     unverified: Unverified,
     /// The last record that each member acknowledged.
     acknowledged: Acknowledged,
-    /// What each member said of itself last.
+    /// The last known values of each member.
     last_known: Mutex<BTreeMap<MemberIndex, LastKnown>>,
 }
 
@@ -150,17 +149,17 @@ impl Members {
         create::create(stores, options)
     }
 
-    /// Opens the volume that `stores` are members of, in whatever order they come.
+    /// Opens the volume that `stores` are members of, in any order.
     ///
-    /// Members may be missing, as long as enough are there: `data_shards` of any age, and of those in the
-    /// newest epoch all but `parity_shards` and more than half (or `data_shards`, if that is fewer); to be
-    /// read only, one of the newest epoch. What was written while others were away may then be lost. Directories that are empty or damaged count as
-    /// missing ([`Members::unusable`]). No superblock is written yet: see [`Members::begin`].
+    /// Members may be missing, as long as enough are there: `data_shards` of any age and, of those in the newest epoch,
+    /// all but `parity_shards` and more than half (or `data_shards`, if that is fewer). For reading only, one of the
+    /// newest epoch is enough. Data written while others were away may then be lost. Directories that are empty or
+    /// damaged count as missing ([`Members::unusable`]). No superblock is written yet: see [`Members::begin`].
     ///
     /// # Errors
     ///
-    /// [`MembersError`] if members of several volumes are mixed, one is given twice, in use, or newer than
-    /// this build, if a directory is none of ours, if too few are left, or if members were mounted apart.
+    /// [`MembersError`] if members of several volumes are mixed, or if a directory is given twice, in use, newer than
+    /// this build, or not from CauchyFS. The same if too few are left, or if members were mounted apart.
     /// [`MembersError::PartlyInUse`] if the volume can be opened without those that are in use.
     pub fn open(
         stores: Vec<StoreRef>,
@@ -170,10 +169,10 @@ impl Members {
         Self::open_claiming(stores, &Claims::new(), access, executor)
     }
 
-    /// Opens the volume like [`Members::open`], with directories that have lost their superblocks as the members
-    /// that `claims` say they are. [`Members::begin`] writes these superblocks anew. Those that are not known to be
-    /// up to date count as [put back from an earlier time](PutBack), and are stale if they lack more than a crash may
-    /// leave on some members only.
+    /// Opens the volume like [`Members::open`], with directories that have lost their superblocks as the members that
+    /// `claims` say they are. [`Members::begin`] writes these superblocks again. Those that are not known to be up to
+    /// date count as [stale copies](PutBack). They are also stale if they lack more than a crash may leave on some
+    /// members only.
     ///
     /// # Errors
     ///
@@ -187,11 +186,10 @@ impl Members {
         open::open(stores, claims, access, executor).map(Arc::new)
     }
 
-    /// Begins to write: if others are there than the superblocks say, those that are up to date begin a
-    /// new epoch, durable on return. To be called once it is known that the volume can be used with the
-    /// members at hand, since those that are absent are stale from here on. Until then a member that fails
-    /// is set aside for as long as the volume is open, and no superblock knows of it. Superblocks that were lost
-    /// are there again then.
+    /// Begins to write. If other members are there than the superblocks say, those that are up to date begin a new
+    /// epoch, durable on return. Call it once it is known that the volume can be used with the online members, because
+    /// the absent ones are stale from here on. Until then a member that fails is set aside for as long as the volume is
+    /// open, and no superblock knows of it. Lost superblocks are there again on return.
     ///
     /// # Errors
     ///
@@ -231,9 +229,9 @@ impl Members {
         open::survey(stores, executor).map(Arc::new)
     }
 
-    /// Takes the members that were stale into the epoch: to be called once what they missed, journal
-    /// and superblock apart, is known to the index, and their journals were written anew. Durable on
-    /// return. Does nothing if there are none, or nothing may be written.
+    /// Takes stale members into the epoch; durable on return. Call it once the index knows all that they missed, except
+    /// for journal and superblock, and their journals were written again. Does nothing if there are none, or nothing
+    /// may be written.
     ///
     /// # Errors
     ///
@@ -414,7 +412,7 @@ impl Members {
         (0..).map(MemberIndex).take(self.all.read().len())
     }
 
-    /// Lets everybody see who is up and which epoch it is.
+    /// Publishes which members are up, which are being drained, and which epoch it is.
     fn publish(&self, roster: &Roster) {
         let live = self.indices().filter(|index| self.is_up(*index)).collect();
         *self.live.write() = live;

@@ -8,8 +8,8 @@
 //! # Invariants
 //!
 //! - A record is noted for every member that acknowledged it, before the commit that wrote it returns.
-//! - A member that returns has an empty journal. What it acknowledged before stays noted until an epoch with it is
-//!   durable, because its superblock is new from then on and tells older copies by itself.
+//! - A member that returns has an empty journal. Its earlier acknowledgements stay noted until an epoch with it is
+//!   durable. From then on its superblock is new and tells older copies by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -35,9 +35,9 @@ struct Records {
     last: Lsn,
     /// The number of the life that the last one belongs to.
     life: u64,
-    /// Whether a commit came after it that no record tells of.
+    /// Set if a commit came after it that no record tells of.
     is_surpassed: bool,
-    /// Whether the journal was made anew after it.
+    /// Set if the journal was created again after it.
     is_removed: bool,
 }
 
@@ -64,7 +64,7 @@ impl Acknowledged {
         self.0.lock().get(&member).copied().unwrap_or_default()
     }
 
-    /// Notes that the journal of a member was made anew.
+    /// Notes that the journal of a member was created again.
     pub(super) fn note_new_journal(&self, member: MemberIndex) {
         if let Some(records) = self.0.lock().get_mut(&member) {
             records.is_removed = true;
@@ -80,7 +80,7 @@ impl Acknowledged {
         all.retain(|member, records| !is_older(member, records));
     }
 
-    /// Forgets a member whose place another has now.
+    /// Forgets a member when another takes its place.
     pub(super) fn forget(&self, member: MemberIndex) {
         self.0.lock().remove(&member);
     }
@@ -108,8 +108,8 @@ impl Members {
         !records.is_removed && (records.first..=records.last).contains(&lsn)
     }
 
-    /// Marks a member as a stale copy whose journal does not hold what it acknowledged any more, and leaves it behind as
-    /// long as the volume goes on without it. It returns with a new journal, and is verified.
+    /// Marks a member as a stale copy, because its journal does not hold any more what it acknowledged. Takes it out of
+    /// the epoch, if the volume can go on without it. It returns with a new journal, and is verified.
     pub fn doubt(&self, member: MemberIndex) {
         self.note_put_back(member);
         if self.spare() == 0 {

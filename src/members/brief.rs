@@ -1,24 +1,23 @@
 //! Reading what other members have as well, and not waiting for one that is slow.
 //!
-//! A member that hangs is left behind after the timeout. Until then nobody needs to wait for it who can
-//! have the same from others: who does not answer in a moment is slow, and is asked for nothing of the
-//! kind until he has answered.
+//! A member that hangs is marked faulted after the timeout. Until then a caller need not wait for it if others can give
+//! the same. A member that does not answer in a moment is slow, and gets no such request until it has answered.
 
 use crate::format::{MemberIndex, files};
 use crate::store::{Op, Outcome, Request, Space, Store, StoreError, StoreErrorKind, StoreRef};
 
 use super::{ErrorClass, Members};
 
-/// How long to wait for members that are read.
+/// The time to wait for members that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
     /// A moment: others have what does not come.
     Brief,
-    /// Until they answer, or are left behind.
+    /// Until they answer, or are marked faulted.
     Full,
 }
 
-/// What a member said of itself last.
+/// The last known values of a member.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LastKnown {
     /// The room on its filesystem.
@@ -28,9 +27,9 @@ pub(super) struct LastKnown {
 }
 
 impl Members {
-    /// Reads like [`Members::run`]. With [`Patience::Brief`], members that do not answer in a moment, and
-    /// those that are slow already, come to [`StoreErrorKind::Slow`], unless they are more than the others
-    /// can do without.
+    /// Reads like [`Members::run`]. With [`Patience::Brief`], the outcome is [`StoreErrorKind::Slow`] for members that
+    /// do not answer in a moment, and for those that are slow already. This does not apply if they are more than the
+    /// others can do without.
     #[must_use]
     pub fn read(&self, ops: Vec<(MemberIndex, Op)>, patience: Patience) -> Vec<Outcome> {
         if patience == Patience::Full {
@@ -92,8 +91,8 @@ impl Members {
         self.measured(index, |known| &mut known.taken, measure)
     }
 
-    /// Measures something of a member, and remembers it for when the member is slow. What was never
-    /// measured is waited for.
+    /// Measures a property of a member, and remembers it for when the member is slow. Waits for a property that was
+    /// never measured.
     fn measured<T: Copy + Send + 'static>(
         &self,
         index: MemberIndex,
@@ -141,12 +140,12 @@ impl Members {
     /// more than a moment for each.
     pub fn look(&self) {
         for index in self.live() {
-            // Who is gone is left behind by this, and who is slow will be judged in time.
+            // The call marks a lost member missing; a slow one will be judged in time.
             let _ = self.call_briefly(index, "find", |store| store.probe());
         }
     }
 
-    /// Leaves behind the members that have been slow for too long.
+    /// Marks the members faulted that have been slow for too long.
     pub(super) fn judge_slow(&self) {
         if !self.executor.has_slow() {
             return;

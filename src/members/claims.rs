@@ -1,24 +1,25 @@
 //! Directories that have lost their superblocks, and what is left in them that tells what they are.
 //!
-//! All that such a superblock said of the volume those of the others say too. Which member the directory is its
-//! shards show, which the layers above know; they say so by a *claim*, and the superblock is made anew. Whether
-//! it is up to date nobody has noted. It is taken to be if
+//! The other superblocks hold all that a lost one said of the volume. The shards of the directory show which member it
+//! is; the layers above know them, and say so by a *claim*, and the superblock is created again. No superblock notes
+//! whether the directory is up to date. It is taken to be if
 //!
 //! - the newest epoch says so of that member, and
-//! - its journal ends where those of members end that are up to date, in an epoch that they know: every change that
-//!   was acknowledged is on all members of the epoch before anybody hears of it, so who was left behind lacks some
-//!   unless nothing was changed since. A crash may leave one record more on some than on others: who has it is up to
-//!   date, and so is who lacks it, but that one may be a copy from just before, and is verified.
+//! - its journal ends where the journals of current members end, in an epoch that they know. Every acknowledged change
+//!   is on all members of the epoch before its caller hears of it. So a member left out of the epoch lacks some
+//!   changes, unless nothing was changed since. A crash may leave one record more on some members than on others. A
+//!   member with that record is up to date, and so is one without. The latter may be a copy from just before, and is
+//!   verified.
 //!
-//! Else it counts as one that was put back from an earlier time: it is brought up to date, and all that it holds
-//! is verified before it counts. Where a journal or a copy of the index goes on beyond all of those that are up to date,
-//! it is the superblocks that are from an earlier time, and nothing is made from them.
+//! Otherwise it counts as a stale copy: it is brought up to date, and all that it holds is verified before it counts.
+//! If its journal or copy of the index goes beyond those of all current members, the superblocks are the stale ones,
+//! and no superblock is made from them.
 //!
-//! Where there are no more data shards than parity shards a volume can have gone on in two halves, and a member that was
-//! left behind looks like one that others left behind. Nothing is made of a directory there unless it is up to date,
-//! and who has lost its superblock and may know more keeps the others from going on without it. Only where all members
-//! are at hand, and no superblock that is left is of an epoch without one of those that have lost theirs, it is clear who
-//! left whom behind: who knows more has gone on, with all others that know as much, and begins a new epoch.
+//! With no more data shards than parity shards, a volume can have gone on in two halves. A member that was left out of
+//! the epoch then looks like one that left out others. So a directory becomes a member only if it is up to date. One
+//! that has lost its superblock and may know more keeps the others from going on without it. The order is clear in one
+//! case: all members are online, and no remaining superblock is of an epoch without one of the members that lost
+//! theirs. The directory that knows more has gone on then, with all others that know as much, and begins a new epoch.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,11 +35,11 @@ use crate::format::superblock::{EpochMark, LastSeen, MAX_HISTORY, Superblock};
 use crate::format::{BLOCK_SIZE, Epoch, Generation, Lsn, MemberId, MemberIndex, VolumeId, files};
 use crate::store::{Executor, Pool, Store, StoreError, StoreRef};
 
-/// What to do with a directory of which nothing can be made.
+/// The advice for a directory that cannot become a member.
 const LEAVE_IT: &str =
     "leave it as it is, and put another directory in its place with `cauchyfs member replace`";
 
-/// Which directories, by path, are which members, although they have lost their superblocks.
+/// The members whose superblocks are lost, by the paths of their directories.
 pub type Claims = BTreeMap<String, MemberIndex>;
 
 /// Directories that have lost their superblocks.
@@ -60,7 +61,7 @@ pub struct Bereft {
     pub others: Vec<Unusable>,
 }
 
-/// What files in a directory say of it, beside the superblock.
+/// The evidence from files in a directory, beside the superblock.
 #[derive(Debug)]
 struct Traces {
     /// The newest record of its journal.
@@ -169,7 +170,7 @@ impl Members {
         Ok(bereft)
     }
 
-    /// Returns the members whose superblocks were made anew, and whether each is known to be up to date.
+    /// Returns the members whose superblocks were created again, and whether each is known to be up to date.
     #[must_use]
     pub fn claimed(&self) -> &BTreeMap<MemberIndex, bool> {
         &self.claimed
@@ -177,8 +178,9 @@ impl Members {
 }
 
 impl Bereft {
-    /// Gives each directory a place: to those with a copy of the index, the newest first, one of those that the newest
-    /// head of all names, since no copy counts anywhere else; to the others their last one, or else any.
+    /// Gives each directory a place. A directory with a copy of the index, the newest first, gets one of the places
+    /// named by the newest head of all, because no copy counts anywhere else. The others get their last place, or else
+    /// any.
     fn guess(&mut self, volume: VolumeId, newest: Option<&Head>, lost: Vec<(StoreRef, Traces)>) {
         let mut with_index: Vec<(String, u64)> = Vec::new();
         let mut without = Vec::new();
@@ -238,7 +240,7 @@ impl Bereft {
     }
 }
 
-/// How far members are that are up to date.
+/// The position of the members that are up to date.
 #[derive(Debug)]
 struct Reference {
     epoch: Epoch,
@@ -246,9 +248,9 @@ struct Reference {
     /// The newest head of all copies of the index.
     head: Option<Head>,
     may_be_parted: bool,
-    /// Why none of them could be read, where that is so.
+    /// The reason why none of them could be read, where that is so.
     unread: Option<String>,
-    /// Whether all members are in the epoch: who wrote no record in a later one did not go on without these.
+    /// Set if all members are in the epoch: one that wrote no record in a later epoch did not go on without these.
     is_whole: bool,
 }
 
@@ -270,7 +272,7 @@ impl Reference {
                     records.extend(traces.record);
                     heads.extend(traces.head);
                 }
-                // The others say as much, or less is made anew.
+                // The others say as much, or fewer superblocks are created again.
                 Err(error) => {
                     let reason = chain(&error);
                     log::warn!("{}: {reason}", found.store.label());
@@ -306,7 +308,7 @@ impl Reference {
             let reference = newest.map(|sequence| sequence + IN_FLIGHT);
             reference.is_some_and(|last| head.sequence > last)
         };
-        // A copy of the index may have been left long ago; who is level has nothing that others lack.
+        // A copy of the index may have been left long ago; a level directory has nothing that others lack.
         self.standing(traces) == Standing::Doubtful
             && (self.is_ahead(traces) || traces.head.as_ref().is_some_and(is_newer))
     }
@@ -315,7 +317,7 @@ impl Reference {
     fn is_ahead(&self, traces: &Traces) -> bool {
         traces.record.is_some_and(|record| {
             let is_beyond = self.record.is_some_and(|last| record.lsn > last.lsn);
-            // Whoever is in an epoch knows what was written in those before, be it in the index only.
+            // A member of an epoch knows all that was written in earlier ones, be it in the index only.
             record.epoch > self.epoch || (record.epoch == self.epoch && is_beyond)
         })
     }
@@ -342,9 +344,10 @@ impl Reference {
         }
     }
 
-    /// Returns the last record of the directories in which the volume went on, if those that have `lost` their superblocks
-    /// are ahead of those that were `found`, and nobody else can be: all members are among them, and the ones that were
-    /// found are in no epoch without the others. Those that are ahead went on from there together then.
+    /// Returns the last record of the directories in which the volume went on. Requires that those that have `lost`
+    /// their superblocks are ahead of those that were `found`, and that no other can be: all members are among them,
+    /// and the ones that were found are in no epoch without the others. Those that are ahead went on from there
+    /// together then.
     fn leader<'a>(
         &self,
         tip: &Superblock,
@@ -460,8 +463,8 @@ fn ids<'f>(found: impl IntoIterator<Item = &'f Found>) -> BTreeSet<MemberId> {
     found.map(|found| found.block.member).collect()
 }
 
-/// Returns a superblock for the epoch, of which nothing is left but what was written in it, in which `ahead` went on
-/// without those that were found. It has a mark of its own: nobody is left who knows the one it had.
+/// Returns a superblock for the epoch in which `ahead` went on without those that were found. Only the data written in
+/// that epoch is left of it. The superblock has a mark of its own, because the original one is lost.
 fn gone_on(
     tip: &Superblock,
     at_least: Epoch,
@@ -490,8 +493,8 @@ fn gone_on(
     gone_on
 }
 
-/// Refuses to go on without directories that have lost their superblocks and have seen what no other has, where the volume
-/// can have gone on in halves.
+/// Refuses to go on without directories that have lost their superblocks and have seen changes that no other has. Does
+/// so only where the volume can have gone on in halves.
 ///
 /// # Errors
 ///
@@ -518,7 +521,8 @@ pub(super) fn check_not_behind(
             return Err(unknown(reason.clone()));
         }
         let traces = traces.of_volume(tip.volume);
-        // One record more may be all that was acknowledged since: who lacks it may have been left behind.
+        // One record more may be all that was acknowledged since: a member without it may have been left out of the
+        // epoch.
         if reference.is_behind(&traces) || reference.is_ahead(&traces) {
             return Err(MembersError::OldSuperblocks { path });
         }
@@ -529,12 +533,12 @@ pub(super) fn check_not_behind(
 /// Records that a crash may leave on some members only.
 const IN_FLIGHT: u64 = 1;
 
-/// How far the generation of a superblock that is made anew is beyond those of the others: it is to be newer than any
-/// that the member had, and nobody knows how often each was written.
+/// The distance of a new superblock's generation from those of the others. It has to be newer than any that the member
+/// had, and the number of their writes is not known.
 const GENERATIONS_APART: u64 = 1 << 32;
 
-/// Returns the last record of a journal, of whatever volume: the newest that is intact in either file. What lies behind
-/// a damaged one counts as well, and left-overs are older.
+/// Returns the last record of a journal, of any volume: the newest that is intact in either file. Records behind a
+/// damaged one count as well, and left-overs are older.
 pub(super) fn newest_record(
     store: &StoreRef,
     executor: &Executor,
@@ -558,7 +562,7 @@ pub(super) fn newest_record(
     Ok(newest)
 }
 
-/// What is greater of a record that was written later.
+/// The key that is greater for a record written later.
 fn age(record: &RecordHeader) -> (u64, Lsn) {
     (record.life.number, record.lsn)
 }

@@ -1,27 +1,26 @@
-//! What lies in a directory that may become a member, or may have been one: files of ours, and what is somebody
-//! else's.
+//! The contents of a directory that may become a member, or may have been one: files of CauchyFS, and foreign ones.
 //!
-//! A directory that is in the place of a member, since its disk is not mounted, is looked into again and again, and
-//! may have millions of entries: so only some of them are looked at.
+//! A directory in the place of a member, whose disk is not mounted, is looked into again and again, and may have
+//! millions of entries. So only some of them are looked at.
 
 use std::ops::ControlFlow;
 
 use crate::format::files;
 use crate::store::{EntryKind, Store, StoreError};
 
-/// What `mkfs` leaves at the top of a filesystem.
+/// The directory that `mkfs` leaves at the top of a filesystem.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// Most entries of a directory that are looked at, many times what a member has beside its segments: one that is
-/// somebody else's is enough to know.
+/// Most entries of a directory that are looked at, many times what a member has beside its segments. One foreign entry
+/// is enough to know.
 const MOST_ENTRIES: usize = 1000;
 
-/// What lies in a directory. A lock may be left in it of an attempt that was cut off.
+/// The contents of a directory. An interrupted attempt may have left a lock in it.
 #[derive(Debug, Default)]
 pub(super) struct Content {
     /// A file of a member, the superblock before all others, and these before segments.
     pub(super) ours: Option<String>,
-    /// Whether there are segments.
+    /// Set if there are segments.
     pub(super) has_segments: bool,
     /// A file, directory, link or socket that no member has.
     pub(super) foreign: Option<String>,

@@ -13,7 +13,7 @@ use crate::format::superblock::{
 use crate::format::{BLOCK_SIZE, Epoch, Generation, MemberId, MemberIndex, VolumeId, files};
 use crate::store::{Hold, StoreErrorKind, StoreRef};
 
-/// What a new volume is to be like.
+/// Options of a new volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateOptions {
     /// Shards of each stripe.

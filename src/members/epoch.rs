@@ -24,33 +24,33 @@ use crate::format::superblock::{
 use crate::format::{Epoch, Generation, MemberIndex};
 use crate::store::{Op, Request, Store};
 
-/// What the superblocks say, and who belongs to the current epoch.
+/// The contents of the superblocks, and the members of the current epoch.
 #[derive(Debug)]
 pub(super) struct Roster {
     /// The superblock that each member has that was found.
     blocks: BTreeMap<MemberIndex, Superblock>,
-    /// How each member was when it was written to last, as far as that is known.
+    /// The state of each member when it was last written to, as far as it is known.
     last_seen: BTreeMap<MemberIndex, LastSeen>,
-    /// The members whose superblocks were lost, and are to be written anew.
+    /// The members whose superblocks were lost, and have to be written again.
     made: BTreeSet<MemberIndex>,
     /// The members of the current epoch, as far as they were found.
     pub(super) admitted: BTreeSet<MemberIndex>,
-    /// The members of the last epoch that is durable on all of them, and those of the epochs that were begun since and
-    /// may be durable on some.
+    /// The members of the last epoch that is durable on all of them, and those of later epochs that may be durable on
+    /// some.
     last_epochs: Vec<BTreeSet<MemberIndex>>,
     /// Epochs that led here; the last is the current one.
     history: Vec<EpochMark>,
     /// Marks that were proposed since, or elsewhere, and that the next history is to know.
     proposed: Vec<EpochMark>,
-    /// Whether epochs may be begun: see [`Members::begin`].
+    /// Set if epochs may be begun: see [`Members::begin`].
     pub(super) begun: bool,
     /// All members, as of the current epoch.
     table: Vec<MemberEntry>,
-    /// What the volume uses.
+    /// The features that the volume uses.
     features: Features,
     /// The fields of the newest superblock; those that this build does not know are kept.
     extension: Vec<u8>,
-    /// What became of members that are gone.
+    /// The fate of members that are gone.
     pub(super) succession: Succession,
 }
 
@@ -77,9 +77,8 @@ impl Roster {
         }
     }
 
-    /// Returns the superblocks that are to be written anew, once: those of members that are up to date, and those
-    /// of others. Of the latter the next epoch knows that they are older than what they should be, until they are
-    /// written once more.
+    /// Returns the superblocks that have to be written again, once: those of members that are up to date, and those of
+    /// others. The next epoch knows that the latter are older than they should be, until they are written once more.
     pub(super) fn take_made(&mut self) -> (Vec<Superblock>, Vec<Superblock>) {
         let made = std::mem::take(&mut self.made);
         let blocks = made
@@ -99,7 +98,7 @@ impl Roster {
         self.head().map_or(Epoch(0), |mark| mark.epoch)
     }
 
-    /// The members of each epoch that may be the newest which somebody knows who is away, found or not.
+    /// Returns the members, found or not, of each epoch that may be the newest known to an absent member.
     pub(super) fn last_epochs(&self) -> impl Iterator<Item = &BTreeSet<MemberIndex>> {
         self.last_epochs.iter()
     }
@@ -157,7 +156,7 @@ impl Roster {
         self.history[..earlier.min(self.history.len())].to_vec()
     }
 
-    /// Gives a place to a member that is not up to date; whoever had it is none any more.
+    /// Gives a place to a member that is not up to date; the one that had the place is no member any more.
     pub(super) fn list(&mut self, index: MemberIndex, entry: MemberEntry) {
         self.blocks.remove(&index);
         self.last_seen.remove(&index);
@@ -166,7 +165,7 @@ impl Roster {
         put_entry(&mut self.table, index, entry);
     }
 
-    /// Forgets a member that is let go.
+    /// Forgets a member that is removed.
     pub(super) fn vacate(&mut self, index: MemberIndex) {
         self.blocks.remove(&index);
         self.last_seen.remove(&index);
@@ -177,9 +176,9 @@ impl Roster {
         }
     }
 
-    /// Notes what a member's superblock says that came to the volume.
+    /// Notes the superblock of a member that came to the volume.
     pub(super) fn put_block(&mut self, index: MemberIndex, block: Superblock) {
-        // What was known of it before counts: this one may be older.
+        // The earlier knowledge of it counts: this one may be older.
         let seen = LastSeen::of(&block);
         self.last_seen.entry(index).or_insert(seen);
         self.blocks.insert(index, block);
@@ -197,7 +196,7 @@ impl Roster {
         last.is_some_and(|last| last.is_after(found))
     }
 
-    /// Whether the members on disk are exactly those admitted, and all of them have begun the epoch.
+    /// Says whether the members on disk are exactly those admitted, and all of them have begun the epoch.
     pub(super) fn is_settled(&self) -> bool {
         let listed = listed(&self.table).len();
         let begun = |index: &MemberIndex| {
@@ -236,7 +235,7 @@ impl Roster {
         Some(block)
     }
 
-    /// What the first step writes.
+    /// Returns the superblocks that the first step writes.
     fn proposals(&mut self, mark: EpochMark, target: &BTreeSet<MemberIndex>) -> Vec<Superblock> {
         self.proposed.push(mark);
         let blocks = target.iter().filter_map(|index| self.next_block(*index));
@@ -248,7 +247,7 @@ impl Roster {
             .collect()
     }
 
-    /// What the second step writes.
+    /// Returns the superblocks that the second step writes.
     fn begin(&mut self, target: &BTreeSet<MemberIndex>, members: &Members) -> Vec<Superblock> {
         // The mark proposed last is the highest, and so ends the history.
         self.history.append(&mut self.proposed);
@@ -285,7 +284,7 @@ impl Roster {
     }
 }
 
-/// Returns the fields of a superblock but for those that are written anew each time.
+/// Returns the fields of a superblock, except for those that are written again each time.
 fn others_fields(block: &Superblock) -> Vec<u8> {
     let mut block = block.clone();
     block.set_last_seen(&BTreeMap::new());
@@ -371,7 +370,7 @@ impl Members {
         let write = self.run_on_each(&blocks, slots::write_op);
         let sync = self.run_on_each(&blocks, |_| slots::sync_op());
         for block in blocks {
-            // Who failed may have this one or the one before: nobody knows.
+            // A failed member may have this superblock or the one before.
             if self.is_up(block.index) {
                 roster.note_written(block);
             }

@@ -1,4 +1,4 @@
-//! Why a volume could not be made or opened, and what its owner can do about it.
+//! The reasons why a volume could not be created or opened, and the remedies for its owner.
 
 use std::fmt;
 
@@ -13,9 +13,9 @@ use crate::store::StoreError;
 pub struct Absent {
     /// Its index.
     pub index: MemberIndex,
-    /// Where it was last seen; empty if that is not known.
+    /// The path where it was last seen; empty if that is not known.
     pub path: String,
-    /// What is wrong with the directory that is there.
+    /// The problem with the directory that is there.
     pub reason: Option<String>,
 }
 
@@ -32,9 +32,9 @@ impl fmt::Display for Absent {
 /// Members that went on together, without the others, after an epoch they all share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Half {
-    /// The epoch that they have come to.
+    /// The epoch that they have reached.
     pub epoch: Epoch,
-    /// Where they are.
+    /// Their paths.
     pub paths: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for Half {
     }
 }
 
-/// Why a volume could not be made, opened or used. Unless said otherwise, nothing was changed, and
+/// The reason why a volume could not be created, opened or used. Unless stated otherwise, nothing was changed, and
 /// trying again helps only once the cause is gone.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -56,7 +56,7 @@ pub enum MembersError {
     /// Fewer directories than a stripe has shards.
     #[error("{given} directories given, {} needed for {geometry}", geometry.total_shards())]
     TooFewDirectories {
-        /// How many were given.
+        /// The number given.
         given: usize,
         /// The geometry asked for.
         geometry: Geometry,
@@ -65,20 +65,20 @@ pub enum MembersError {
     /// More directories than a volume can have.
     #[error("{given} directories given, a volume has at most {most}")]
     TooManyDirectories {
-        /// How many were given.
+        /// The number given.
         given: usize,
-        /// How many are possible.
+        /// The largest possible number.
         most: usize,
     },
 
     /// A size or label that a volume cannot have.
     #[error("{option} {value}: {problem}")]
     Option {
-        /// Which option.
+        /// The name of the option.
         option: &'static str,
-        /// What was asked for.
+        /// The value asked for.
         value: String,
-        /// What is wrong with it.
+        /// The problem with it.
         problem: String,
     },
 
@@ -98,12 +98,12 @@ pub enum MembersError {
         path: String,
     },
 
-    /// A directory that is to come into a volume is a member of one, nobody can say of which.
+    /// A directory to be added to a volume is a member of one, and it cannot be told of which.
     #[error("{path} is a member of a volume, which cannot be told: {reason}")]
     UnreadableMember {
         /// The directory.
         path: String,
-        /// What is wrong with its superblock.
+        /// The problem with its superblock.
         reason: String,
     },
 
@@ -112,7 +112,7 @@ pub enum MembersError {
     FormerMember {
         /// The directory.
         path: String,
-        /// Which member it was.
+        /// The member that it was.
         index: MemberIndex,
     },
 
@@ -121,7 +121,7 @@ pub enum MembersError {
     OwnMember {
         /// The directory.
         path: String,
-        /// Which member it is.
+        /// The member that it is.
         index: MemberIndex,
     },
 
@@ -130,7 +130,7 @@ pub enum MembersError {
     InUse {
         /// The directory.
         path: String,
-        /// Who has it, if that is known.
+        /// The process that has it, if that is known.
         holder: Option<String>,
     },
 
@@ -140,15 +140,15 @@ pub enum MembersError {
     HeldUp {
         /// The directory.
         path: String,
-        /// Who has it.
+        /// The process that has it.
         holder: String,
     },
 
-    /// Other processes have some directories, but nobody serves the volume with them: they are too few for that, and
-    /// all others are free. The volume can be opened without these.
+    /// Other processes have some directories, but none serves the volume with them: they are too few for that, and all
+    /// others are free. The volume can be opened without these.
     #[error("in use: {}", list(held))]
     PartlyInUse {
-        /// The directories, and who has each.
+        /// The directories, and the process that has each.
         held: Vec<Unusable>,
     },
 
@@ -161,12 +161,12 @@ pub enum MembersError {
         found: String,
     },
 
-    /// A directory was said to be a member that is back, and is none.
+    /// A directory was named as a member that is back, and is none.
     #[error("{path} is not a member of the volume: {found}")]
     NotAMember {
         /// The directory.
         path: String,
-        /// What it is.
+        /// The thing found there.
         found: String,
     },
 
@@ -198,7 +198,7 @@ pub enum MembersError {
     TooFewLeft {
         /// The member.
         index: MemberIndex,
-        /// How many would be left.
+        /// The number that would be left.
         staying: usize,
         /// Shards of a stripe.
         needed: usize,
@@ -211,7 +211,7 @@ pub enum MembersError {
     /// None of the directories is a usable member.
     #[error("no member of a volume found: {}", reasons.join("; "))]
     NoMember {
-        /// What is wrong with each.
+        /// The problem with each.
         reasons: Vec<String>,
     },
 
@@ -244,7 +244,7 @@ pub enum MembersError {
     Newer {
         /// The directory.
         path: String,
-        /// What is new.
+        /// The unknown version or feature.
         source: FormatError,
     },
 
@@ -258,25 +258,25 @@ pub enum MembersError {
     /// Fewer members than the volume needs.
     #[error("{} {kind}, {needed} needed{}; missing: {}", members(*found), or_to_read(*needed, *to_read), list(missing))]
     TooFew {
-        /// How many were found.
+        /// The number found.
         found: usize,
         /// Of what kind: `"found"`, or `"up to date"`.
         kind: &'static str,
-        /// How many it takes to write.
+        /// The number needed to write.
         needed: usize,
-        /// How many it takes to read.
+        /// The number needed to read.
         to_read: usize,
         /// Those that were not found.
         missing: Vec<Absent>,
         /// Directories in which something of a member is, but no superblock.
         bereft: Vec<String>,
-        /// Whether they are enough to read what is on them.
+        /// Set if they are enough to read what is on them.
         readable: bool,
-        /// Whether nothing was ever written to them: what made the volume was cut off.
+        /// Set if nothing was ever written to them, because the creation of the volume was interrupted.
         unfinished: bool,
     },
 
-    /// What a directory without a superblock holds is newer than all superblocks that are left.
+    /// A directory without a superblock holds data newer than all superblocks that are left.
     #[error("{path} has lost its superblock, and went on without those that have theirs")]
     OldSuperblocks {
         /// The directory.
@@ -290,7 +290,7 @@ pub enum MembersError {
     MayBeAhead {
         /// The directory.
         path: String,
-        /// What could not be read.
+        /// The part that could not be read.
         reason: String,
     },
 
@@ -312,15 +312,15 @@ pub enum MembersError {
     #[error(transparent)]
     Codec(#[from] CodecError),
 
-    /// So many members failed that the volume cannot go on. What was acknowledged is on those that
-    /// failed; nothing more is accepted.
+    /// So many members failed that the volume cannot go on. The acknowledged data is on those that failed; nothing more
+    /// is accepted.
     #[error("{} {kind}, {needed} needed", members(*live))]
     Failed {
-        /// Which: `"left"`, or of these the ones that were up to date.
+        /// The kind counted: `"left"`, or of these the ones that were up to date.
         kind: &'static str,
-        /// How many are left.
+        /// The number left.
         live: usize,
-        /// How many it takes.
+        /// The number needed.
         needed: usize,
     },
 
@@ -358,16 +358,16 @@ fn list<T: fmt::Display>(items: &[T]) -> String {
     texts.join("; ")
 }
 
-/// What to do about a directory of which it cannot be told how far it is.
+/// The advice for a directory whose position cannot be told.
 const WHEN_NOBODY_CAN_TELL: &str = "see that all disks answer, and try again; or look at the others with `mount -o ro` or `cauchyfs extract`; only if \
      nothing of what it holds is needed, move it away";
 
-/// What to do about a process that was killed and cannot end.
+/// The advice for a process that was killed and cannot end.
 const WHEN_HELD_UP: &str = "one of its directories hangs, and what was under way there may still be written: see that its disk answers again, \
      thaw it, or `umount -f` a network mount, then try again; or start the machine anew";
 
 impl MembersError {
-    /// Returns what to do about it, in one line, where there is something.
+    /// Returns the remedy, in one line, where there is one.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {

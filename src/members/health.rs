@@ -1,4 +1,4 @@
-//! How each member does: up or down, why, and how often it erred.
+//! The health of each member: up or down, the reason, and the number of its errors.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::store::{StoreError, StoreErrorKind, StoreRef};
 
 use super::slots::{BAD_SUPERBLOCK, chain};
 
-/// Whether a member takes part.
+/// The state of a member: whether it takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
     /// It does.
@@ -33,7 +33,7 @@ impl MemberState {
     }
 }
 
-/// What kind of error to count.
+/// The kind of error to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
     /// Reading failed.
@@ -64,13 +64,13 @@ pub struct MemberStatus {
     pub id: MemberId,
     /// Its directory, or where it was last seen; empty if that is not known.
     pub path: String,
-    /// Whether it takes part.
+    /// Its state.
     pub state: MemberState,
-    /// Why it does not, or not yet fully.
+    /// The reason why it does not take part, or not yet fully.
     pub reason: Option<String>,
-    /// Why its directory, which is there again, is not taken back.
+    /// The reason why its directory, which is there again, is not taken back.
     pub refusal: Option<String>,
-    /// Whether it is being emptied, to be let go.
+    /// Set if it is being drained for removal.
     pub leaving: bool,
     /// Bytes that its files take on its filesystem; 0 if it is not online.
     pub bytes_used: u64,
@@ -87,7 +87,7 @@ pub struct MemberStatus {
 pub struct Unusable {
     /// The directory.
     pub path: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -116,7 +116,7 @@ pub(super) struct Health {
 pub(super) struct Member {
     pub(super) id: MemberId,
     pub(super) path: String,
-    /// Whether it was up since the volume was opened.
+    /// Set if it was up since the volume was opened.
     pub(super) was_here: bool,
     /// Until it is down.
     store: RwLock<Option<StoreRef>>,

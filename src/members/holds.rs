@@ -1,9 +1,9 @@
 //! The directories that are open and locked, and letting go of them.
 //!
-//! A directory stays open for as long as anything can reach it: a member that is up, or a call that has not
-//! come back. Who was left behind, or is replaced by a newer self, is let go once the last such call is
-//! over: until then what it does may still take effect, so nobody else may have the directory. Files that
-//! were deleted take no space any more from then on, and its filesystem can be unmounted.
+//! A directory stays open for as long as anything can reach it: a member that is up, or a call that has not come back.
+//! The directory of a member that failed, or was replaced by a newer one, is released once the last such call is over.
+//! Until then the call may still take effect, so no other process may have the directory. From then on deleted files
+//! take no space any more, and the filesystem can be unmounted.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::store::{Executor, StoreLock, StoreRef};
 
-/// How long to wait until files are closed, which only hangs where the directory does.
+/// The time to wait until files are closed, which only hangs where the directory does.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A directory, and what keeps others from it.
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 struct Held {
     /// More than one where it was opened again before the last use of it was over.
     stores: Vec<StoreRef>,
-    // In this order: nobody else has the directory before its files are closed.
+    // In this order: no other process has the directory before its files are closed.
     _lock: StoreLock,
 }
 
@@ -63,7 +63,7 @@ impl Holds {
     pub(super) fn add_again(&self, store: &StoreRef) -> bool {
         let path = store.label();
         let mut all = self.0.lock();
-        // The newest: what was there before may not be let go of yet.
+        // The newest: an earlier one may not be released yet.
         let held = all.iter_mut().rev().find(|held| held.is_at(&path));
         held.map(|held| held.stores.push(Arc::clone(store)))
             .is_some()
@@ -81,7 +81,7 @@ impl Holds {
         stores.map(|store| store.label()).collect()
     }
 
-    /// Lets go of one directory.
+    /// Releases one directory.
     pub(super) fn free(&self, store: &StoreRef) {
         let freed: Vec<_> = self
             .0
@@ -102,8 +102,8 @@ impl Holds {
         paths
     }
 
-    /// Takes out those that nothing reaches any more, to be let go when what is returned is dropped, if
-    /// `may_go` says so: it is asked after it was found out which they are.
+    /// Takes out the directories that nothing reaches any more, if `may_go` agrees; it is asked after they were found.
+    /// Dropping the returned value releases them.
     pub(super) fn take_unused(&self, executor: &Executor, may_go: impl FnOnce() -> bool) -> Unused {
         let is_over = |held: &Held| !held.hangs(executor) && held.is_unused();
         let mut all = self.0.lock();
@@ -133,7 +133,7 @@ impl Drop for Unused {
     }
 }
 
-/// Closes all files of directories that failed, in a moment or without anybody waiting for it.
+/// Closes all files of directories that failed, in a moment or without making a caller wait.
 fn close(unused: Vec<Held>) {
     let (sender, closed) = channel::<()>();
     let close = move || {

@@ -18,15 +18,15 @@ use crate::store::{Op, Outcome, Pool, Request, Store, StoreError, StoreErrorKind
 /// Bytes that are written at once to fill a file.
 const NOISE_BYTES: usize = 1 << 20;
 
-/// Why a member that was put back does not count.
+/// The reason why a stale copy does not count.
 pub const UNVERIFIED: &str =
     "its directory is from an earlier time; what it holds counts once a scrub has verified it";
 
 impl Members {
-    /// Runs operations on members in parallel, and returns what each came to, in their order.
+    /// Runs operations on members in parallel, and returns their outcomes, in their order.
     ///
-    /// An operation on a member that is not up comes to [`StoreErrorKind::Gone`] without being tried. A
-    /// member that fails one is left behind, as with [`Members::fail`], before this returns.
+    /// The outcome of an operation on a member that is not up is [`StoreErrorKind::Gone`], without an attempt. A member
+    /// that fails one is marked down, as with [`Members::fail`], before this returns.
     #[must_use]
     pub fn run(&self, ops: Vec<(MemberIndex, Op)>) -> Vec<Outcome> {
         self.run_by(ops, |requests| {
@@ -71,8 +71,8 @@ impl Members {
         outcomes
     }
 
-    /// Runs any work on one member's store, bounded in time; `action` is a verb for messages. The member
-    /// is left behind if it fails, as with [`Members::run`].
+    /// Runs any work on one member's store, bounded in time; `action` is a verb for messages. A member that fails is
+    /// marked down, as with [`Members::run`].
     ///
     /// # Errors
     ///
@@ -133,40 +133,39 @@ impl Members {
             .count()
     }
 
-    /// Leaves a member behind because of `error`: nothing reaches it from now on, and when this returns
-    /// an epoch without it is durable on the others. A member that is down already stays so. If fewer than
-    /// `data_shards` are left, or so few of the epoch that those which are away could go on by themselves, the volume is
-    /// failed instead, and no epoch is begun.
+    /// Marks a member missing or faulted because of `error`. Nothing reaches it from now on, and when this returns an
+    /// epoch without it is durable on the others. A member that is down already stays so. The volume is failed instead,
+    /// and no epoch is begun, if fewer than `data_shards` are left. The same applies if so few of the epoch are left
+    /// that the absent ones could go on by themselves.
     pub fn fail(&self, member: MemberIndex, error: &StoreError) {
         self.mark_down(member, error);
         self.settle();
     }
 
-    /// Asks every live member whether its directory is still there, and leaves behind those whose
-    /// is not, and those that owe an answer for too long. Lets go of the directories of those that are behind.
+    /// Asks every live member whether its directory is still there. Marks those down whose directory is gone, and those
+    /// that owe an answer for too long. Releases the directories of members that are down.
     pub fn probe(&self) {
         self.judge_slow();
         let probes = self.live().into_iter().map(|index| (index, Op::Probe));
-        // What fails is left behind by `run`; there is nothing else to do about it.
+        // The call of `run` marks failed members; there is nothing else to do about them.
         let _ = self.run(probes.collect());
         self.look_for_superblocks();
         self.let_go_of_the_lost();
     }
 
-    /// Lets go of the directories of members that are left behind and of those that were replaced, if
-    /// nothing asked of them is under way any more.
+    /// Releases the directories of failed and replaced members, if no request to them is under way any more.
     pub(super) fn let_go_of_the_lost(&self) {
         let roster = self.roster.lock();
         let unused = self
             .holds
             .take_unused(&self.executor, || self.is_durable_who_is_lost(&roster));
         drop(roster);
-        // Which may take a moment.
+        // This may take a moment.
         drop(unused);
     }
 
-    /// Says whether an epoch is durable without any member that is down: before that, nobody else may have
-    /// its directory, as whoever opened that could take it for one of a current member.
+    /// Says whether an epoch is durable without any member that is down. Before that, no other process may have its
+    /// directory, because it could take the directory for that of a current member.
     fn is_durable_who_is_lost(&self, roster: &Roster) -> bool {
         let is_noted = roster.begun && roster.admitted.iter().all(|index| self.is_up(*index));
         !self.is_failed() && (is_noted || self.access == Access::ReadOnly)
@@ -195,7 +194,7 @@ impl Members {
     ///
     /// # Errors
     ///
-    /// What the member answered; nothing is left of the file then.
+    /// The answer of the member; nothing is left of the file then.
     pub fn fill(&self, member: MemberIndex, name: &Arc<str>, len: u64) -> Result<(), StoreError> {
         let filled = self.try_fill(member, name, len);
         if filled.is_err() {
@@ -266,7 +265,7 @@ impl Members {
         self.holds.paths().into_iter().map(PathBuf::from).collect()
     }
 
-    /// What is known of each member without asking it.
+    /// Returns the known status of each member without asking it.
     fn standing(&self) -> Vec<MemberStatus> {
         let stale: BTreeSet<_> = self.stale().into_iter().collect();
         let remedy = match self.access() {
@@ -339,9 +338,9 @@ impl Members {
 
     /// Checks that the volume can go on with `admitted` in its epoch; if not, it has failed.
     ///
-    /// `data_shards` of any age are needed, and of each epoch that may be the newest on those that are away so many
-    /// that these cannot be written to by themselves: members that are back and not in the epoch yet make up for none
-    /// of these, since nothing on them says that the volume went on.
+    /// `data_shards` of any age are needed. Each epoch that may be the newest known to an absent member needs so many
+    /// of its own members that the absent ones cannot be written to by themselves. Returned members that are not in the
+    /// epoch yet do not count for this, because nothing on them says that the volume went on.
     pub(super) fn check_alive(
         &self,
         roster: &Roster,
@@ -387,7 +386,7 @@ impl Members {
 /// Counts an error, and takes the member down if that is what it means; returns whether it does.
 fn note(index: MemberIndex, member: &Member, class: ErrorClass, error: &StoreError) -> bool {
     match error.kind() {
-        // What a full or mistaken request gets says nothing of the member.
+        // The failure of a full or mistaken request says nothing of the member.
         StoreErrorKind::NoSpace
         | StoreErrorKind::AlreadyExists
         | StoreErrorKind::InvalidName

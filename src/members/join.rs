@@ -1,18 +1,16 @@
 //! Taking a directory into a volume that is open: as another member, in the place of one that is gone,
 //! or as a member that is back.
 //!
-//! 1. Look what the directory is, lock it, and look again. One for a new member has to be empty; one that is back
-//!    must have been left behind by the very epochs that this volume has come through. If its superblock is older than
-//!    what was last written to it, it is a stale copy, and all that it holds is to be verified. The caller has asked
-//!    before what its journal says: [`Members::note_stale_copy`].
-//! 2. Make what a member has: a superblock that says that it is not up to date, and journals. What a member
-//!    that is back holds of index and journal goes; what it holds of segments that are not its own any more
-//!    goes later.
-//! 3. Begin an epoch in which it is listed, though not as one that is up to date, unless it is listed
-//!    already. A crash before that leaves a directory that is no member, and one after it a stale one, whose
-//!    shards count.
-//! 4. From here on it takes part, as a stale member does. [`Members::admit_stale`] takes it into the
-//!    epoch, once index and journal need nothing that it lacks.
+//! 1. Look what the directory is, lock it, and look again. One for a new member has to be empty. One that is back must
+//!    have been left out by the very epochs that this volume has come through. If its superblock is older than the last
+//!    one written to it, it is a stale copy, and all that it holds has to be verified. The caller has compared its
+//!    journal before: [`Members::note_stale_copy`].
+//! 2. Make the files of a member: a superblock that says that it is not up to date, and journals. For a returned
+//!    member, remove its index and journal now, and files of segments that are not its own any more later.
+//! 3. Begin an epoch in which it is listed, though not as one that is up to date, unless it is listed already. A crash
+//!    before that leaves a directory that is no member. A crash after it leaves a stale one, whose shards count.
+//! 4. From here on it takes part, as a stale member does. [`Members::admit_stale`] takes it into the epoch, once index
+//!    and journal need nothing that it lacks.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -29,19 +27,19 @@ use crate::format::superblock::{MAX_MEMBERS, MemberEntry, Superblock};
 use crate::format::{Generation, MemberId, MemberIndex, SegmentId, files};
 use crate::store::{Hold, Store, StoreError, StoreErrorKind, StoreLock, StoreRef};
 
-/// Why a member's directory is not taken back that went on without the others.
+/// The reason against taking back a member's directory that went on without the others.
 pub const MOUNTED_APART: &str = "it was mounted apart from the others, or has been away for too long to tell; it is left as it is";
 
-/// Why a member is away of whose directory there is nothing.
+/// The reason of an absence: nothing is left of the member's directory.
 pub const ABSENT: &str = "does not exist";
 
-/// Why what lies in a member's place is not taken in that was a member once.
+/// The reason against taking in a former member that lies in a member's place.
 pub const FORMER_MEMBER: &str = "what is there is no longer a member of the volume";
 
-/// Why a member's directory is not taken back that came and went too often.
+/// The reason against taking back a member's directory that came and went too often.
 pub const FLAPPING: &str = "it came and went, again and again";
 
-/// Which place a directory is to have.
+/// The place that a directory takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seat {
     /// One more.
@@ -54,7 +52,7 @@ pub enum Seat {
     Own,
 }
 
-/// What the layers above keep on a member.
+/// The files that the layers above keep on a member.
 #[derive(Clone, Debug, Default)]
 pub struct Belongings {
     /// Bytes of each journal file.
@@ -70,23 +68,23 @@ type Work = Box<dyn FnOnce(&dyn Store) -> Result<(), StoreError> + Send>;
 struct Joining {
     index: MemberIndex,
     entry: MemberEntry,
-    /// What it has already, if it is back.
+    /// Its existing superblock, if it is back.
     found: Option<Superblock>,
-    /// Whether that is older than what was last written to it.
+    /// Set if that is older than the last one written to it.
     is_older: bool,
     /// The member that it comes for, if it is new.
     replaces: Option<MemberIndex>,
 }
 
 impl Members {
-    /// Takes a directory into the volume. It takes part when this returns, as a stale member does. Before it
-    /// does, `heed` hears which segments it has files of that are elsewhere by now; what that returns is
-    /// held until it takes part. If it is to be verified first, [`Members::put_back`] says so by then.
+    /// Takes a directory into the volume. On return it takes part, as a stale member does. Before that, `heed` hears of
+    /// which segments it has files that are elsewhere by now; the value that it returns is held until then. If the
+    /// member has to be verified first, [`Members::put_back`] says so by then.
     ///
     /// # Errors
     ///
-    /// [`MembersError`] if the directory does not do, or the place is not free; what it had is still
-    /// there then, if it was not empty. And whatever `heed` fails with.
+    /// [`MembersError`] if the directory is not suitable, or the place is not free; its contents are still there then,
+    /// if it was not empty. Also any error of `heed`.
     pub fn join<G, E: From<MembersError>>(
         &self,
         seat: Seat,
@@ -126,8 +124,8 @@ impl Members {
         Ok(index)
     }
 
-    /// Makes what a member has: a superblock, if it is new, and empty journals. Of a member that is back only
-    /// the segments stay that still name it, and those that are returned, which are to be removed.
+    /// Makes the files of a member: a superblock, if it is new, and empty journals. Of a member that is back, only the
+    /// segments that still name it stay. So do those in the return value, which the caller has to remove.
     ///
     /// Each call is short, also on a disk that takes long to free large files.
     fn prepare(
@@ -173,8 +171,8 @@ impl Members {
         Ok(strays)
     }
 
-    /// Notes that a directory could not be prepared. What hangs may still take effect, as by removing a
-    /// journal: until it has come to an end nobody tries again, and nobody else has the directory.
+    /// Notes that a directory could not be prepared. A hanging operation may still take effect, as by removing a
+    /// journal. Until it has ended, no one tries again, and no other process has the directory.
     fn put_off(&self, store: &StoreRef, lock: Option<StoreLock>) {
         if !self.executor.is_hanging(store) {
             return;
@@ -197,8 +195,8 @@ impl Members {
     }
 
     /// Notes that a directory which is about to be taken in is a stale copy, if its journal ends before the last record
-    /// that the member acknowledged. Returns whether it does. To be called before [`Members::join`], which makes the
-    /// journal anew, and made durable until then.
+    /// that the member acknowledged. Returns whether it does. Call it before [`Members::join`], which replaces the
+    /// journal, and make the note durable before that call.
     ///
     /// # Errors
     ///
@@ -221,8 +219,8 @@ impl Members {
         self.seat(seat, store).map(drop)
     }
 
-    /// Takes note, for whoever asks how a member is, why its directory was not taken back: how it is there now,
-    /// whatever it was left behind for.
+    /// Notes for status reports why a member's directory was not taken back, and its state now, independent of the
+    /// first failure.
     pub fn note_refusal(&self, index: MemberIndex, error: &MembersError) {
         let (state, refusal) = match error {
             // It is busy with what was asked of it, or the volume is: nothing is known of the directory.
@@ -244,8 +242,8 @@ impl Members {
         }
     }
 
-    /// The same of a directory that somebody brought for a member, unless it is another than it had, or the member
-    /// was left out on purpose: nobody takes that one in but who brings it.
+    /// The same for a directory that a caller brought for a member. Does nothing if its place is another than the
+    /// member had, or if the member was left out on purpose, because no search would try such a directory.
     pub fn note_refused(&self, index: MemberIndex, store: &StoreRef, error: &MembersError) {
         let is_looked_for = self.member(index).is_some_and(|member| {
             let reason = member.health().reason;
@@ -388,8 +386,8 @@ impl Members {
         })
     }
 
-    /// Refuses a directory for a new member that has something in it. What is left in one that is no member any more,
-    /// or not yet, may stay, unless it is segments.
+    /// Refuses a directory for a new member that has something in it. Files of one that is no member any more, or not
+    /// yet, may stay, unless they are segments.
     fn refuse_content(
         &self,
         store: &StoreRef,
@@ -524,8 +522,8 @@ impl Members {
     }
 }
 
-/// Says what lies in a member's place that is not the member, once its superblock was looked for: one that was
-/// let go, or what was `found`.
+/// Says what lies in a member's place that is not the member, after the search for its superblock: a member that was
+/// removed, or `found`.
 fn not_back(path: String, former: Option<MemberIndex>, found: Option<String>) -> MembersError {
     match (former, found.unwrap_or_default()) {
         (Some(index), _) => MembersError::FormerMember { path, index },

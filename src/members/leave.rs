@@ -15,8 +15,8 @@ impl Members {
         self.leaving.read().to_vec()
     }
 
-    /// Returns the members that new segments go to: those at hand that are not being emptied, or, if these
-    /// are too few for a stripe, all that are at hand.
+    /// Returns the members that new segments go to: the online ones that are not being drained or, if these are too few
+    /// for a stripe, all online ones.
     #[must_use]
     pub fn homes(&self) -> Vec<MemberIndex> {
         let (live, leaving) = (self.live(), self.leaving());
@@ -32,7 +32,7 @@ impl Members {
         }
     }
 
-    /// Says whether a member is to be emptied. Durable on return.
+    /// Sets whether a member is to be drained. Durable on return.
     ///
     /// # Errors
     ///
@@ -42,7 +42,7 @@ impl Members {
         self.change_leaving(index, is_leaving, None)
     }
 
-    /// Says that a member is to be emptied, and who gets what it has: [`Members::heir_of`]. Durable on return.
+    /// Marks a member as draining, and names the heir of its data: [`Members::heir_of`]. Durable on return.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl Members {
         raised.map(|()| true)
     }
 
-    /// Removes what a directory has that was let go, and leaves it to others.
+    /// Removes the files in a directory of a removed member, and leaves it to others.
     pub fn clear(&self, store: &StoreRef) {
         clear(store, &self.executor);
         self.holds.free(store);

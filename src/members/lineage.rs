@@ -1,4 +1,4 @@
-//! Which members belong together, and which of them are up to date: decided from superblocks alone.
+//! Decides from superblocks alone which members belong together, and which of them are up to date.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::format::superblock::{EpochMark, Superblock};
 use crate::format::{MemberId, MemberIndex};
 use crate::store::StoreRef;
 
-/// Where a superblock comes from.
+/// The origin of a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// From its directory.
@@ -19,13 +19,13 @@ pub(super) enum Origin {
     Made(Standing),
 }
 
-/// How a directory is whose superblock is made anew.
+/// The state of a directory whose superblock is created again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// Up to date.
     Level,
-    /// Without the last record. After a crash that is up to date; a copy from just before may look the same, so
-    /// what it holds is to be verified.
+    /// Without the last record. After a crash that is up to date; a copy from just before may look the same, so its
+    /// contents have to be verified.
     Short,
     /// Not known to be up to date.
     Doubtful,
@@ -50,7 +50,7 @@ impl Found {
     }
 }
 
-/// What a set of superblocks comes to.
+/// The members found from a set of superblocks.
 #[derive(Clone, Debug)]
 pub(super) struct Lineage {
     /// The newest of them.
@@ -122,9 +122,8 @@ pub(super) fn trace(
     })
 }
 
-/// Whether a member belongs to the newest epoch. One that knows of it from the proposal does: had
-/// anything been written in it since, the member would have begun it too, or been left behind by yet
-/// another epoch.
+/// Says whether a member belongs to the newest epoch. One that knows of it from the proposal does. If any data had been
+/// written in it since, the member would have begun it too, or a further epoch would have left it out.
 fn belongs(block: &Superblock, tip: &Superblock) -> bool {
     let entry = &tip.members[usize::from(block.index.0)];
     let head = tip.head();
@@ -194,8 +193,8 @@ impl Lineage {
     /// To be written to, `data_shards` of any age must be here, and of the newest epoch's members
     ///
     /// - all but `parity_shards`: then index and journal have a copy among them, and
-    /// - more than half, or `data_shards` if that is fewer: then, with more data than parity shards, no
-    ///   others can begin an epoch without one of these, whatever was away before (P7).
+    /// - more than half, or `data_shards` if that is fewer: then, with more data than parity shards, no others can
+    ///   begin an epoch without one of these, no matter which were away before (P7).
     ///
     /// A volume that is open goes on by the same rule: see `needed_to_go_on`.
     ///
@@ -227,7 +226,7 @@ impl Lineage {
         let (found, kind, needed, to_read) = if current < needed && current < present {
             (current, "up to date", needed, needed)
         } else {
-            // The same whatever they are wanted for.
+            // The same for either access.
             (present, "found", to_write.max(data), data)
         };
         Err(MembersError::TooFew {
@@ -258,8 +257,8 @@ impl Lineage {
         }
     }
 
-    /// Returns what it would be with only those members whose directories these are; the newest is not another then
-    /// as long as there is one that is up to date.
+    /// Returns the lineage with only the members in these directories. The newest superblock stays the same as long as
+    /// one member is up to date.
     pub(super) fn with_only(&self, stores: &[StoreRef]) -> Self {
         let is_one = |found: &Found| stores.iter().any(|store| Arc::ptr_eq(store, &found.store));
         let mut rest = self.clone();

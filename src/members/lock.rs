@@ -1,12 +1,12 @@
-//! Locking the members of a volume that is to be opened.
+//! Locks the members of a volume that is about to be opened.
 //!
-//! A daemon whose mount is gone keeps the directories on which an operation of its hangs, perhaps for ever, and lets
-//! go of all others. Who serves a volume keeps at least as many as there are data shards.
+//! A daemon whose mount is gone keeps the directories on which an operation of its hangs, perhaps for ever, and
+//! releases all others. A daemon that serves a volume keeps at least as many as there are data shards.
 //!
-//! One that is killed meanwhile can let go of none: the system closes what a process has open when the last of its
-//! threads is gone, and one that hangs is not. None of its directories is taken from it. That would be right for those on
-//! which nothing is under way, but which these are nobody can tell any more: the system's own threads, which work
-//! through the queues, name no directory.
+//! A daemon that is killed meanwhile can release none. The system closes a process's files when its last thread is
+//! gone, and one that hangs is not. No directory is taken from it. That would be right for directories without
+//! operations under way, but these cannot be told apart any more: the system's own threads, which work through the
+//! queues, name no directory.
 
 use std::thread;
 
@@ -53,11 +53,11 @@ pub(super) fn lock(
     let Some(first) = held.first() else {
         return Ok(stores);
     };
-    // Those that were let go of serve nobody any more.
+    // The released directories serve no volume any more.
     let held_members = lineage.with_only(&held_stores).present.len();
     let rest = lineage.with_only(&stores);
     let is_enough = rest.check_sufficient(access, unusable, || false).is_ok();
-    // Where who holds one is not a process of this machine, the locks of the others may say nothing about it.
+    // If a holder is not a process of this machine, the locks of the others may say nothing about it.
     let are_local = held.iter().all(|error| error.holder().is_some());
     if is_enough && are_local && nobody_serves(lineage, rest.present.len(), held_members) {
         return Err(MembersError::PartlyInUse {
@@ -119,9 +119,9 @@ fn try_all(
     all
 }
 
-/// Says whether those who have `held` members cannot serve the volume, where `locked` are locked here and enough:
-/// who serves it has as many as there are data shards. Members that nobody named count as theirs, but where there are
-/// more data shards than parity shards: then no others can go on without one of those that are locked here.
+/// Says whether the processes that have `held` members cannot serve the volume, where `locked` are locked here and
+/// enough. A server has as many as there are data shards. Members that were not named count as theirs, except with more
+/// data shards than parity shards: then no others can go on without one of those that are locked here.
 fn nobody_serves(lineage: &Lineage, locked: usize, held: usize) -> bool {
     let data = usize::from(lineage.tip.data_shards);
     let parity = usize::from(lineage.tip.parity_shards);

@@ -20,7 +20,7 @@ use crate::format::superblock::Superblock;
 use crate::format::{MemberId, MemberIndex, files};
 use crate::store::{Executor, StoreRef};
 
-/// Why a member is missing whose directory nobody named.
+/// The reason of an absence: the member's directory was not given.
 pub const NOT_GIVEN: &str = "not among the directories given";
 
 /// Opens a volume; see [`Members::open`].

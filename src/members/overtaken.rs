@@ -1,8 +1,8 @@
 //! Finding out whether members that are not here have gone on without those that are.
 //!
-//! Where there are no more data shards than parity shards, either half of a volume can be mounted without
-//! the other. Whoever mounts the one that was left behind parts the volume for good: each has writes that
-//! the other lacks from then on. Superblocks say where the others were, so that it can be seen before.
+//! With no more data shards than parity shards, either half of a volume can be mounted without the other. Mounting the
+//! half that was left out parts the volume for good: each has writes that the other lacks from then on. Superblocks say
+//! where the others were, so that this can be seen before.
 
 use super::slots::{Look, look};
 use super::{Half, Members, MembersError};
@@ -11,8 +11,8 @@ use crate::format::superblock::Superblock;
 use crate::store::StoreRef;
 
 impl Members {
-    /// Returns the paths at which members may be that have gone on without those that are here, empty where nobody
-    /// knows; none if those that are away were too few to be written to alone.
+    /// Returns the paths of members that may have gone on without those that are here. A path is empty where it is not
+    /// known. Returns none if the absent members were too few to be written to alone.
     #[must_use]
     pub fn may_have_gone_on(&self) -> Vec<String> {
         let roster = self.roster.lock();
@@ -31,8 +31,8 @@ impl Members {
             .collect()
     }
 
-    /// Says whether a directory is a member of this volume that has not gone on without those that are here: what
-    /// it was in last is known to them. Nobody can tell of one that cannot be read.
+    /// Says whether a directory is a member of this volume that has not gone on without those that are here: they know
+    /// the last epoch it was in. The answer is no for an unreadable directory.
     #[must_use]
     pub fn is_known(&self, other: &StoreRef) -> bool {
         let Some(block) = self.block_of(other) else {
@@ -59,7 +59,7 @@ impl Members {
     pub fn check_not_overtaken(&self, others: &[StoreRef]) -> Result<(), MembersError> {
         let mut ahead: Vec<(StoreRef, Superblock)> = Vec::new();
         for other in others {
-            // What is none of ours, or cannot be read, is not ahead of anybody.
+            // A directory that is unreadable, or not of this volume, is not ahead of any member.
             if let Some(block) = self.block_of(other)
                 && self.is_behind(&block)
             {
@@ -88,8 +88,8 @@ impl Members {
     }
 }
 
-/// Returns how many members of the newest epoch, which has `in_epoch`, it takes to open the volume to be written to, and
-/// so to begin the next one.
+/// Returns how many of the `in_epoch` members of the newest epoch are needed to open the volume to be written to. That
+/// many can begin the next epoch.
 pub(super) fn needed_to_write(in_epoch: usize, data: usize, parity: usize) -> usize {
     in_epoch
         .saturating_sub(parity)

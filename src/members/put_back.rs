@@ -1,15 +1,15 @@
-//! Members whose directories are from an earlier time: put back from a backup, say, or from a snapshot.
+//! Stale copies: members whose directories are from an earlier time, from a backup, say, or from a snapshot.
 //!
-//! They look like those that were away, or like those that never were, but what was written to them last is
-//! not there, although the records say so. So everything is to be verified, as a scrub does, before what the
-//! records say of them counts again.
+//! They look like members that were away, or like ones that never were. But the last data written to them is not there,
+//! although the records say so. So everything has to be verified, as a scrub does, before the records of them count
+//! again.
 //!
-//! They are known by a superblock that is older than the one that was written to them last, which those of
-//! the others tell also when they were left behind long ago, or by a journal without the newest records.
-//! Superblocks are written when an epoch begins, and about every hour while the volume is changed. A copy that
-//! was made since is known only by the journal: when it comes while the volume is open that the member was part of, and
-//! when the volume is opened and the member was not left behind. Else what is wrong with it is found as any damage is:
-//! the others know nothing of a member that was away when the volume was opened but its superblock.
+//! A stale copy is known by a superblock older than the last one written to the member, or by a journal without the
+//! newest records. The other superblocks tell the last one even of a member that was left out long ago. Superblocks are
+//! written when an epoch begins, and about every hour while the volume is changed. A copy made since is known only by
+//! the journal. The journal tells it in two cases: the copy comes while the volume is open that the member was part of,
+//! or the volume is opened and the member was in the epoch. Otherwise its damage is found as any damage is. Of a member
+//! that was away when the volume was opened, the others know only the superblock.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ use super::epoch::Roster;
 use super::{Access, Members};
 use crate::format::MemberIndex;
 
-/// The members that were put back since they were verified, and how many had been before each: whoever is
-/// put back once more has another number.
+/// The stale copies that are not verified yet, and the number of notes before each: a member that is restored once more
+/// has another number.
 pub type PutBack = BTreeMap<MemberIndex, u64>;
 
 /// See [`PutBack`].
@@ -38,9 +38,9 @@ impl Unverified {
 }
 
 impl Members {
-    /// Takes note of a member that was put back from an earlier time.
+    /// Notes a member that is a stale copy.
     pub fn note_put_back(&self, member: MemberIndex) {
-        // Not at each time that it comes and there is no space to take it in; whoever only looks says it in its own
+        // Not at each time that it comes and there is no space to take it in; a read-only open reports it in its own
         // way.
         if self.unverified.add(member) && self.access == Access::ReadWrite {
             log::warn!(
@@ -51,7 +51,7 @@ impl Members {
         }
     }
 
-    /// Takes note of members that were put back before the volume was opened, and are not verified yet.
+    /// Notes stale copies that were found before the volume was opened, and are not verified yet.
     pub fn restore_put_back(&self, members: impl IntoIterator<Item = MemberIndex>) {
         let known = self.put_back();
         let is_vacant = |index| self.member(index).is_none_or(|member| member.is_vacant());
@@ -75,8 +75,8 @@ impl Members {
         self.unverified.0.lock().1.remove(&member);
     }
 
-    /// Writes the superblocks of the members in the epoch anew, durably: from then on a copy that was made of
-    /// one before is known to be one, also after the member is left behind. To be called every now and then.
+    /// Rewrites the superblocks of the members in the epoch, durably. From then on an earlier copy is known to be
+    /// stale, also after the member is left out of an epoch. Call it from time to time.
     pub fn renew_superblocks(&self) {
         let is_whole = {
             let mut roster = self.roster.lock();
@@ -90,13 +90,13 @@ impl Members {
         }
     }
 
-    /// Returns the members that were put back and are not verified yet, those included that are away.
+    /// Returns the stale copies that are not verified yet, including absent ones.
     #[must_use]
     pub fn put_back(&self) -> PutBack {
         self.unverified.0.lock().1.clone()
     }
 
-    /// Everything was verified since these were put back.
+    /// Notes that everything was verified since these stale copies came.
     pub fn set_verified(&self, verified: &PutBack) {
         let is_verified =
             |member: &MemberIndex, number: &mut u64| verified.get(member) == Some(number);
@@ -104,14 +104,14 @@ impl Members {
         all.1.retain(|member, number| !is_verified(member, number));
     }
 
-    /// Takes note of the members whose superblocks were lost, unless they are known to be up to date.
+    /// Notes the members whose superblocks were lost, unless they are known to be up to date.
     pub(super) fn note_claimed(&self) {
         for (member, _) in self.claimed.iter().filter(|(_, is_current)| !**is_current) {
             self.unverified.add(*member);
         }
     }
 
-    /// Takes note of the members whose superblocks are older than what was last written to them.
+    /// Notes the members whose superblocks are older than the last ones written to them.
     pub(super) fn note_older(&self, roster: &Roster) {
         for index in self.indices() {
             let found = roster.block(index);
@@ -126,7 +126,7 @@ impl Members {
 mod tests {
     use super::*;
 
-    /// What one scrub verified says nothing of what came in between, but it is not news.
+    /// The verification of one scrub does not cover a copy that came in between, but that is not news.
     #[test]
     fn whoever_is_put_back_once_more_has_another_number_and_was_known_before() {
         let unverified = Unverified::default();

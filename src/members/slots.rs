@@ -13,7 +13,7 @@ use crate::store::{Executor, Op, Pool, Request, Store, StoreError, StoreErrorKin
 /// With what it begins why a directory that has something of a member cannot be told to be one.
 pub const BAD_SUPERBLOCK: &str = "its superblock";
 
-/// Why a directory with nothing in it is left out.
+/// The reason for leaving out a directory with nothing in it.
 pub const EMPTY: &str = "it is empty; is its disk mounted?";
 
 /// Bytes of the superblock's file.
@@ -26,7 +26,7 @@ pub(super) fn padded(block: &Superblock) -> Bytes {
     slot.into()
 }
 
-/// What a directory turned out to be.
+/// The result of a look at a directory.
 #[derive(Debug)]
 pub(super) enum Look {
     /// A member.

@@ -1,7 +1,7 @@
-//! What became of members that are gone: who took their places, and of which what they held is made up for.
+//! The fate of members that are gone: the members in their places, and those whose data is being rebuilt elsewhere.
 //!
-//! It is in the superblocks, so that whoever opens the volume next, after a crash too, goes on with it and knows
-//! what is meant by a command that is given once more.
+//! The superblocks hold it. So the next open of the volume, after a crash too, continues the work and understands a
+//! command that is given once more.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::{Access, Members};
 use crate::format::MemberIndex;
 use crate::format::superblock::{MAX_REPLACED, Replaced, Superblock};
 
-/// What became of members that are gone.
+/// The fate of members that are gone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Succession {
     replaced: Vec<Replaced>,
@@ -18,8 +18,8 @@ pub(super) struct Succession {
 }
 
 impl Succession {
-    /// Takes what a superblock says, as far as that is so still: a build that does not know what it is has kept it, whoever
-    /// came or went.
+    /// Takes the record in a superblock as far as it still holds: a build that does not know the record has kept it,
+    /// even when members came or went.
     pub(super) fn of(block: &Superblock) -> Self {
         let is_of_epoch = |index: MemberIndex| {
             let entry = block.members.get(usize::from(index.0));
@@ -32,7 +32,7 @@ impl Succession {
         Self { replaced, given_up }
     }
 
-    /// Has a superblock say it.
+    /// Writes the record into a superblock.
     pub(super) fn write_to(&self, block: &mut Superblock) {
         block.set_given_up(&self.given_up);
         block.set_replaced(&self.replaced);
@@ -58,7 +58,7 @@ impl Succession {
         self.vacate(index);
     }
 
-    /// A member is none any more; who has what it had is remembered.
+    /// Removes a member; keeps which member has its data.
     pub(super) fn vacate(&mut self, index: MemberIndex) {
         self.replaced.retain(|replaced| replaced.heir != index);
         self.given_up.remove(&index);
@@ -114,8 +114,8 @@ impl Members {
         self.succession.read().given_up.clone()
     }
 
-    /// Notes of which members that are away what they held is being rebuilt on others, in the place of those that
-    /// were noted before. Who comes back counts no more. Durable on return, as far as the members at hand go.
+    /// Notes the absent members whose data is being rebuilt on others, in place of the earlier note. A member that
+    /// comes back counts no more. Durable on return, as far as the online members go.
     pub fn set_given_up(&self, given_up: BTreeSet<MemberIndex>) {
         let is_whole = {
             let mut roster = self.roster.lock();
@@ -140,7 +140,7 @@ impl Members {
         self.set_given_up(away.collect());
     }
 
-    /// Writes the superblocks of all members in the epoch anew, but for those that are gone; returns false if a member
+    /// Rewrites the superblocks of all members in the epoch, except for those that are gone; returns false if a member
     /// failed.
     pub(super) fn renew_all(&self, roster: &mut Roster) -> bool {
         let has_one = |index: &&MemberIndex| {

@@ -1,4 +1,4 @@
-//! Verifying superblocks, both slots of each, and writing anew those that are damaged, or gone.
+//! Verifies superblocks, both slots of each, and rewrites those that are damaged or gone.
 
 use std::collections::BTreeMap;
 use std::slice;
@@ -10,10 +10,10 @@ use crate::format::superblock::{SLOT_BYTES, SLOTS, Superblock};
 use crate::format::{MemberIndex, files};
 use crate::store::{Outcome, Pool, Request, Store, StoreError};
 
-/// What verifying superblocks came to.
+/// The result of verifying superblocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifiedSuperblocks {
-    /// How many slots of each member were found to be damaged.
+    /// The number of damaged slots found, by member.
     pub found: BTreeMap<MemberIndex, u64>,
     /// Slots that were damaged, and are right now, durably.
     pub repaired: u64,
@@ -21,7 +21,7 @@ pub struct VerifiedSuperblocks {
     pub wrong: u64,
 }
 
-/// How a member's superblock is.
+/// The condition of a member's superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Condition {
     /// So many slots are not as they should be.
@@ -40,11 +40,11 @@ impl Condition {
 }
 
 impl Members {
-    /// Reads both slots of the superblock of every member that belongs to the epoch, and writes those anew
-    /// that are not as they should be. One slot of each is right at any moment, unless somebody else deleted it: then
-    /// it is made anew from what was written to it last.
+    /// Reads both slots of the superblock of every member in the epoch, and rewrites those that are wrong. One slot of
+    /// each is right at any moment, unless another program deleted it. Then it is created again from the last one
+    /// written to it.
     pub fn verify_superblocks(&self) -> VerifiedSuperblocks {
-        // Who was deleted answers still as long as it is open.
+        // A member whose directory was deleted still answers as long as it is open.
         self.probe();
         let mut verified = VerifiedSuperblocks::default();
         {
@@ -76,10 +76,11 @@ impl Members {
         verified
     }
 
-    /// Counts superblocks that were deleted while the volume is open, once each, so that somebody has them made anew.
+    /// Counts superblocks that were deleted while the volume is open, once each, so that the owner has them created
+    /// again.
     pub(super) fn look_for_superblocks(&self) {
         for index in self.live() {
-            // By its name: as long as it is open it answers although it was deleted. Who is slow will be judged in time.
+            // By its name: an open superblock answers although it was deleted. A slow member will be judged in time.
             let len =
                 self.call_briefly(index, "look for", |store| store.open_len(files::SUPERBLOCK));
             let is_gone = match len {
@@ -122,8 +123,8 @@ impl Members {
         Condition::Wrong(wrong)
     }
 
-    /// Makes the superblock of a member anew that is not there, if the directory is surely the one that it was in: it
-    /// is at the same place, locked by this process, and has its journals. One that is being deleted is left alone.
+    /// Creates the missing superblock of a member again, if the directory is surely its own: it is at the same place,
+    /// locked by this process, and has its journals. A directory that is being deleted is left alone.
     fn make_anew(&self, roster: &mut Roster, member: MemberIndex) {
         let (Some(block), Some(store)) = (roster.renewed(member), self.store(member)) else {
             return;
