@@ -301,7 +301,7 @@ impl Pipeline {
         Ok(Some(Written { placed, holds }))
     }
 
-    /// Sees that [`Pipeline::write_at_once`] can be tried again; to be called without a lock.
+    /// Prepares another try of [`Pipeline::write_at_once`]; call it without a lock.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! Background work: commits and checkpoints, watching the members, freeing dead stripes, making room, rebuilding,
 //! taking back members that were away.
 //!
-//! Every kind of work has a thread of its own, so that one that waits for a hung member does not keep the others from
-//! their work.
+//! Every kind of work has a thread of its own. So one that waits for a hung member does not keep the others from their
+//! work.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -163,7 +163,7 @@ impl Maintain {
         Ok(maintain)
     }
 
-    /// Returns what takes orders to rebuild, if anything may be written.
+    /// Returns the rebuilder, which takes orders to rebuild, if anything may be written.
     #[must_use]
     pub fn rebuilder(&self) -> Option<&Arc<Rebuilder>> {
         self.rebuilder.as_ref()

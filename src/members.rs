@@ -254,9 +254,9 @@ impl Members {
         raised
     }
 
-    /// Lets go of the directories: nothing reaches them from now on, and others may use them. Those on
-    /// which an operation hangs stay locked until this process ends, which it cannot before that operation
-    /// does, since it may still take effect. Returns their paths.
+    /// Releases the directories: nothing reaches them from now on, and others may use them. A directory on which an
+    /// operation hangs stays locked until this process ends, because the operation may still take effect. The process
+    /// cannot end before the operation does. Returns the paths of these.
     pub fn release(&self) -> Vec<String> {
         self.released.store(true, Ordering::Release);
         self.holds.free_all(&self.executor)
@@ -321,7 +321,7 @@ impl Members {
         Epoch(self.epoch.load(Ordering::Acquire))
     }
 
-    /// Returns what the volume was opened for.
+    /// Returns the access for which the volume was opened.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access

@@ -89,8 +89,8 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Returns what stripes take of each of a segment's files, in order; `None` if their records do not
-    /// agree on where they are, so that what seems free may not be.
+    /// Returns the ranges of each of a segment's files that stripes take, in order. Returns `None` if their records do
+    /// not agree on their places, because a range that seems free may not be.
     fn places_in(&self, segment: SegmentId) -> Result<Option<Vec<Range<u64>>>, CommitError> {
         let stripes = self.stripes_in(segment)?;
         let place = |(_, record): (_, Stripe)| {

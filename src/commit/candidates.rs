@@ -49,7 +49,7 @@ impl Candidates {
         }
     }
 
-    /// Takes note of a stripe that may have lost bytes.
+    /// Notes a stripe that may have lost bytes.
     pub(super) fn add(&mut self, stripe: StripeId) {
         self.forget(stripe);
         if self.unranked.len() + self.ranked.len() < MAX_CANDIDATES {

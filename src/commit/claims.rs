@@ -2,8 +2,8 @@
 //!
 //! A segment's record names the member of each slot, and the checksums of a stripe tell its shards from one another. So
 //! a directory is the member whose slots hold all shards recognised in the directory. Several members can match,
-//! because mirrors are alike; any can, if the directory holds no segment. Nothing depends on the choice then: it is the
-//! member that was there last, or one that is left.
+//! because mirrors are identical; any can, if the directory holds no segment. Nothing depends on the choice then: it is
+//! the member that was there last, or one that is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ struct Shown {
 }
 
 impl Shown {
-    /// Takes note of a shard that is as that of each of `owners`.
+    /// Notes a shard that equals that of each of `owners`.
     fn note(&mut self, owners: BTreeSet<MemberIndex>) {
         self.owners = Some(match self.owners.take() {
             Some(before) => &before & &owners,

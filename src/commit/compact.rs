@@ -176,7 +176,7 @@ impl Pipeline {
         Ok(counted)
     }
 
-    /// Returns what makes a stripe worth moving; nothing of it lives if it is gone.
+    /// Returns the rank of a stripe for moving; nothing of it lives if it is gone.
     fn rank_of(&self, stripe: StripeId) -> Result<Rank, CommitError> {
         let record = self.records.stripe(stripe)?;
         let held = record.map_or(0, |record| u64::from(record.payload_len));
@@ -224,7 +224,7 @@ impl Pipeline {
         Ok(true)
     }
 
-    /// Returns what the live bytes of a stripe take in another one, each counted once.
+    /// Returns the space that the live bytes of a stripe need in another one, each counted once.
     fn live_bytes(&self, stripe: StripeId) -> Result<u64, CommitError> {
         let runs = self.live_runs(stripe)?;
         let places: BTreeSet<(u32, u64)> = runs

@@ -108,7 +108,7 @@ impl From<MembersError> for CommitError {
 }
 
 impl CommitError {
-    /// Returns what to do about it, in one line, where there is something.
+    /// Returns the remedy, in one line, where there is one.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {

@@ -1,5 +1,4 @@
-//! Group commit: one runs at a time, and many callers share it. The next commit serves a caller who asks while one
-//! runs.
+//! Group commit: one runs at a time, and many callers share it. A call during a commit is served by the next.
 
 use parking_lot::{Condvar, Mutex};
 use scopeguard::{ScopeGuard, guard_on_unwind};
@@ -18,7 +17,7 @@ struct State {
     outcome: Result<(), CommitError>,
 }
 
-/// Lets callers who want the same work share one run of it.
+/// Lets callers that want the same work share one run of it.
 #[derive(Debug)]
 pub(super) struct Group {
     state: Mutex<State>,

@@ -110,8 +110,8 @@ impl Pipeline {
         self.growth.allowed.store(0, Ordering::Release);
     }
 
-    /// Measures how much may be added, and where copies of the index have no room; to be called every now
-    /// and then, since others use the same filesystems.
+    /// Measures how much may be added, and where copies of the index have no room. Call it from time to time, because
+    /// other programs use the same filesystems.
     pub(super) fn measure_growth(&self) {
         let spaces = self.members.spaces();
         // Room that came free goes to the reserve first.
@@ -129,7 +129,7 @@ impl Pipeline {
         self.growth.allowed.store(allowed, Ordering::Release);
     }
 
-    /// Returns what each copy of the index may grow by.
+    /// Returns the number of bytes that each copy of the index may grow by.
     fn room_for_index(&self, spaces: &[(MemberIndex, Space)]) -> u64 {
         let holders = self.meta.index_holders();
         let of_holders = spaces.iter().filter(|(member, _)| holders.contains(member));
@@ -142,7 +142,7 @@ impl Pipeline {
         of_holders.clone().map(room).min().unwrap_or(0)
     }
 
-    /// Returns what the index may have of a filesystem; compaction keeps what it needs.
+    /// Returns the bytes of a filesystem that the index may take; the room for compaction is kept.
     fn free_for_index(&self, space: Space) -> u64 {
         let kept = self.volume.kept(space);
         space.free_bytes.saturating_sub(kept)

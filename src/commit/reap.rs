@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A stripe without backrefs and without holds stays so: no lock is needed. Its records go only after a commit that
-//! covers the loss of its last backref, because a crash could otherwise bring back the extents without their stripe.
-//! They also wait for every earlier pin, because its holder may be about to read the stripe. Its space goes only after
-//! a commit that covers the loss of its records.
+//! covers the loss of its last backref. A crash could otherwise bring back the extents without their stripe. They also
+//! wait for every earlier pin, because its holder may be about to read the stripe. Its space goes only after a commit
+//! that covers the loss of its records.
 
 use std::collections::{BTreeSet, VecDeque};
 

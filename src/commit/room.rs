@@ -73,14 +73,14 @@ struct Exhausted {
 }
 
 impl Room {
-    /// Takes note of changes that were just applied.
+    /// Notes changes that were just applied.
     pub(super) fn note(&self, kills: bool) {
         if kills {
             self.deaths.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// Takes note of bytes that compaction wrote.
+    /// Notes bytes that compaction wrote.
     pub(super) fn note_moved(&self, bytes: u64) {
         self.moved.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -118,9 +118,9 @@ pub(super) fn kills(batch: &Batch) -> bool {
 }
 
 impl Pipeline {
-    /// Makes room for `needed` bytes after [`CommitError::NoSpace`]: commits, frees what is dead, and
-    /// moves live bytes out of mostly dead stripes. Returns whether something came free, so that trying
-    /// again makes sense. To be called with no inode's lock held.
+    /// Makes room for `needed` bytes after [`CommitError::NoSpace`]: commits, frees dead stripes, and moves live bytes
+    /// out of mostly dead ones. Returns whether something came free, so that trying again makes sense. Call it with no
+    /// inode's lock held.
     ///
     /// # Errors
     ///
@@ -180,10 +180,10 @@ impl Pipeline {
         found
     }
 
-    /// Frees dead stripes and moves some live bytes out of mostly dead ones while little is free, so that writers
-    /// seldom need to wait for [`Pipeline::make_room`]. One call does a bounded part of that work. It does nothing for
-    /// as long as the last part exceeds `bytes_per_second` on the members. Call it about once a second, with no inode's
-    /// lock held.
+    /// Frees dead stripes and moves some live bytes out of mostly dead ones while little is free. So writers seldom
+    /// need to wait for [`Pipeline::make_room`]. One call does a bounded part of that work. It does nothing for as long
+    /// as the last part exceeds `bytes_per_second` on the members. Call it about once a second, with no inode's lock
+    /// held.
     ///
     /// # Errors
     ///

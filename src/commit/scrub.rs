@@ -219,14 +219,14 @@ impl Pipeline {
         self.scrubbing.followers.are_there()
     }
 
-    /// Returns of which members the last scrub found pieces wrong, or gone, and how many. Of what it found before
-    /// the volume was opened nothing is known, nor which member it is that has another journal.
+    /// Returns the members of which the last scrub found pieces wrong or missing, and how many. Its findings before the
+    /// volume was opened are not known, nor which member has a differing journal.
     #[must_use]
     pub fn found_by_scrub(&self) -> BTreeMap<MemberIndex, u64> {
         self.scrubbing.found.lock().clone()
     }
 
-    /// Takes note of what is wrong of members.
+    /// Notes wrong pieces of members.
     fn note_found_on(&self, found: impl IntoIterator<Item = (MemberIndex, u64)>) {
         add_pieces(&mut self.scrubbing.found.lock(), found);
     }

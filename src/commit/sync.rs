@@ -283,7 +283,7 @@ impl Pipeline {
         }
     }
 
-    /// Does what is due of commits and checkpoints; to be called several times a second.
+    /// Makes the commits and checkpoints that are due; call it several times a second.
     ///
     /// # Errors
     ///

@@ -119,7 +119,7 @@ impl Members {
 /// The shards to rebuild.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
-    /// Everything, also what members have that are away.
+    /// All missing shards, also those of absent members.
     Everything,
     /// The shards that online members lack.
     AtHand,
@@ -129,9 +129,9 @@ enum Task {
 #[derive(Debug)]
 struct Watch {
     members: Members,
-    /// Since when they have been as they are.
+    /// The time of their last change.
     since: Instant,
-    /// Since when each of those has been away that are.
+    /// The begin of the absence of each absent member.
     away: BTreeMap<MemberIndex, Instant>,
     /// The members already given up when the volume was opened.
     given_up: BTreeSet<MemberIndex>,
@@ -166,7 +166,7 @@ impl Watch {
         }
     }
 
-    /// Returns what it is time to look for. Those that are back need not wait for those that are away.
+    /// Returns the task for which it is time to look. Returned members need not wait for absent ones.
     fn due(&self, after: Option<Duration>, now: Instant) -> Option<Task> {
         let is_settled = |looked: Option<Instant>| match looked.filter(|at| *at >= self.since) {
             Some(looked) => now.duration_since(looked) >= LOOK_INTERVAL,
@@ -183,7 +183,7 @@ impl Watch {
         is_settled(self.looked_at_hand.max(self.looked)).then_some(Task::AtHand)
     }
 
-    /// Says whether what members held that are away was being rebuilt when the volume was closed, or its daemon died.
+    /// Says whether shards of absent members were being rebuilt when the volume was closed, or its daemon died.
     fn is_to_go_on(&self) -> bool {
         let mut away = self.away.keys();
         self.looked.is_none() && away.any(|member| self.given_up.contains(member))
@@ -361,8 +361,8 @@ impl Rebuilder {
         balanced.map(drop)
     }
 
-    /// Takes note that all orders up to this one were carried out, but for the moving of shards, or what kept
-    /// them from being so.
+    /// Notes that all orders up to this one were carried out, except for the moves of shards, or the failure that
+    /// prevented it.
     fn note_done(&self, order: u64, outcome: Result<(), CommitError>) {
         let mut state = self.state.lock();
         state.done = state.done.max(order);
@@ -370,8 +370,8 @@ impl Rebuilder {
         self.announce(&state);
     }
 
-    /// Takes note of what came of moving shards, for all orders up to this one: what was stopped goes on once
-    /// what came between is done.
+    /// Notes the outcome of moving shards, for all orders up to this one. Interrupted moves go on once the work that
+    /// interrupted them is done.
     fn note_balanced(&self, order: u64, outcome: &Result<RebuildProgress, CommitError>) {
         let mut state = self.state.lock();
         match outcome {
@@ -389,7 +389,7 @@ impl Rebuilder {
         }
     }
 
-    /// Returns what waited for room, if there is some by now.
+    /// Returns the shards that waited for room, if there is some by now.
     fn with_room(&self, pipeline: &Pipeline, now: Instant) -> Option<Waiting> {
         let mut waiting = self.waiting.lock();
         let waiting = waiting.as_mut().filter(|waiting| waiting.is_due(now))?;
@@ -414,7 +414,7 @@ impl Rebuilder {
         }
     }
 
-    /// Takes note of the members as they are, and asks something of that.
+    /// Notes the members as they are, and applies `ask` to that.
     fn look<R>(&self, pipeline: &Pipeline, now: Instant, ask: impl FnOnce(&Watch) -> R) -> R {
         let members = members_of(pipeline);
         let mut state = self.state.lock();
@@ -425,7 +425,7 @@ impl Rebuilder {
         ask(watch)
     }
 
-    /// Returns what it is time to look for without having been asked to.
+    /// Returns the task for which it is time to look without an order.
     fn due(&self, pipeline: &Pipeline, now: Instant) -> Option<Task> {
         self.look(pipeline, now, |watch| watch.due(self.after, now))
     }
@@ -482,7 +482,7 @@ fn away_of(pipeline: &Pipeline) -> Vec<MemberIndex> {
     away.map(|(member, _)| member).collect()
 }
 
-/// Says what was done, if anything was, or is left to be.
+/// Logs the progress of a rebuild, if anything was done or is left.
 fn log_rebuilt(what: &str, progress: &RebuildProgress) {
     let RebuildProgress {
         bytes_done,

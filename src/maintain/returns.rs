@@ -35,8 +35,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Returns {
     absentees: BTreeMap<MemberIndex, Absentee>,
-    /// Members that the volume was mounted without although their directories may be there: the user who did so says
-    /// when they are wanted.
+    /// Members that the volume was mounted without although their directories may be there: they come back on request
+    /// only.
     left_out: Vec<MemberIndex>,
 }
 
@@ -98,8 +98,8 @@ impl Absentee {
         self.refused_at = Some(now);
     }
 
-    /// Takes note of what is there instead of it. Where nothing is, that may change at any time; a directory with
-    /// files is listed with each look, however many they are.
+    /// Notes what is there instead of it. An empty place may change at any time; a directory with files is listed with
+    /// each look, even if there are many.
     fn note_other(&mut self, error: &MembersError, now: Instant) {
         match error {
             MembersError::NotAMember { found, .. } if found == EMPTY => self.forget_refusals(),

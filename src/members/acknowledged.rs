@@ -22,7 +22,7 @@ use crate::format::journal::Life;
 use crate::format::{Lsn, MemberIndex};
 use crate::store::{StoreError, StoreErrorKind, StoreRef};
 
-/// What the journal of each member must hold.
+/// The records that the journal of each member must hold.
 #[derive(Debug, Default)]
 pub(super) struct Acknowledged(Mutex<BTreeMap<MemberIndex, Records>>);
 

@@ -12,8 +12,8 @@
 //!   verified.
 //!
 //! Otherwise it counts as a stale copy: it is brought up to date, and all that it holds is verified before it counts.
-//! If its journal or copy of the index goes beyond those of all current members, the superblocks are the stale ones,
-//! and no superblock is made from them.
+//! If its journal or copy of the index goes beyond those of all current members, the superblocks are the stale ones. No
+//! superblock is made from them then.
 //!
 //! With no more data shards than parity shards, a volume can have gone on in two halves. A member that was left out of
 //! the epoch then looks like one that left out others. So a directory becomes a member only if it is up to date. One
@@ -179,8 +179,7 @@ impl Members {
 
 impl Bereft {
     /// Gives each directory a place. A directory with a copy of the index, the newest first, gets one of the places
-    /// named by the newest head of all, because no copy counts anywhere else. The others get their last place, or else
-    /// any.
+    /// named by the newest head of all. No copy counts anywhere else. The others get their last place, or else any.
     fn guess(&mut self, volume: VolumeId, newest: Option<&Head>, lost: Vec<(StoreRef, Traces)>) {
         let mut with_index: Vec<(String, u64)> = Vec::new();
         let mut without = Vec::new();

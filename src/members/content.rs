@@ -69,7 +69,7 @@ fn is_of_member(name: &str) -> bool {
         || [files::INDEX, files::BALLAST, files::DATA_BALLAST].contains(&name)
 }
 
-/// Takes note of what was found first, as it can be shown.
+/// Notes the first entry found, in a form that can be shown.
 fn note(found: &mut Option<String>, name: String) {
     found.get_or_insert_with(|| {
         if name.chars().any(char::is_control) {
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use crate::store::DirStore;
 
-    /// Returns what is found in a directory once something was put there.
+    /// Returns the content of a directory once something was put there.
     fn content_with(put: impl FnOnce(&Path)) -> Content {
         let home = tempfile::tempdir().expect("there is room");
         put(home.path());

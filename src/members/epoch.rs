@@ -176,7 +176,7 @@ impl Roster {
         }
     }
 
-    /// Notes the superblock of a member that came to the volume.
+    /// Notes the superblock of a member that joins the volume.
     pub(super) fn put_block(&mut self, index: MemberIndex, block: Superblock) {
         // The earlier knowledge of it counts: this one may be older.
         let seen = LastSeen::of(&block);
@@ -221,8 +221,7 @@ impl Roster {
         self.blocks.get(&index)
     }
 
-    /// Returns what to write to have a member's superblock in its other slot as well, with what became of others by
-    /// now.
+    /// Returns the superblock to write into the other slot of a member as well, with the fate of others by now.
     pub(super) fn renewed(&self, index: MemberIndex) -> Option<Superblock> {
         let mut block = self.next_block(index)?;
         self.succession.write_to(&mut block);

@@ -260,7 +260,7 @@ pub enum MembersError {
     TooFew {
         /// The number found.
         found: usize,
-        /// Of what kind: `"found"`, or `"up to date"`.
+        /// The kind counted: `"found"`, or `"up to date"`.
         kind: &'static str,
         /// The number needed to write.
         needed: usize,

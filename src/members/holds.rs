@@ -91,7 +91,7 @@ impl Holds {
         drop(freed);
     }
 
-    /// Lets go of all, but those on which an operation hangs; returns the paths of these.
+    /// Releases all directories, except those on which an operation hangs; returns the paths of these.
     pub(super) fn free_all(&self, executor: &Executor) -> Vec<String> {
         let mut all = self.0.lock();
         let freed: Vec<_> = all.extract_if(.., |held| !held.hangs(executor)).collect();

@@ -338,9 +338,9 @@ impl Members {
 
     /// Checks that the volume can go on with `admitted` in its epoch; if not, it has failed.
     ///
-    /// `data_shards` of any age are needed. Each epoch that may be the newest known to an absent member needs so many
-    /// of its own members that the absent ones cannot be written to by themselves. Returned members that are not in the
-    /// epoch yet do not count for this, because nothing on them says that the volume went on.
+    /// `data_shards` of any age are needed. Also needed are so many members of each epoch that may be the newest known
+    /// to an absent member that the absent ones alone cannot be written to. Returned members that are not in the epoch
+    /// yet do not count for this, because nothing on them says that the volume went on.
     pub(super) fn check_alive(
         &self,
         roster: &Roster,

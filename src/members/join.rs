@@ -194,9 +194,9 @@ impl Members {
         under_way.any(|other| other.label() == store.label())
     }
 
-    /// Notes that a directory which is about to be taken in is a stale copy, if its journal ends before the last record
-    /// that the member acknowledged. Returns whether it does. Call it before [`Members::join`], which replaces the
-    /// journal, and make the note durable before that call.
+    /// Notes that a directory which is about to be taken in is a stale copy. It is one if its journal ends before the
+    /// last record that the member acknowledged. Returns whether it does. Call it before [`Members::join`], which
+    /// replaces the journal, and make the note durable before that call.
     ///
     /// # Errors
     ///
@@ -243,7 +243,7 @@ impl Members {
     }
 
     /// The same for a directory that a caller brought for a member. Does nothing if its place is another than the
-    /// member had, or if the member was left out on purpose, because no search would try such a directory.
+    /// member had. Nor if the member was left out on purpose, because only a caller brings such a directory.
     pub fn note_refused(&self, index: MemberIndex, store: &StoreRef, error: &MembersError) {
         let is_looked_for = self.member(index).is_some_and(|member| {
             let reason = member.health().reason;
@@ -254,7 +254,7 @@ impl Members {
         }
     }
 
-    /// Takes note that a member's directory is not taken back for a while, since it came and went too often.
+    /// Notes that a member's directory is not taken back for a while, because it came and went too often.
     pub fn note_flapping(&self, index: MemberIndex) {
         if let Some(member) = self.member(index) {
             member.refuse(None, FLAPPING);
@@ -311,7 +311,7 @@ impl Members {
                 None => (None, None),
             },
         };
-        // What no table of members names any more, or not yet, has nothing that is needed.
+        // A directory that no table of members names any more, or not yet, has nothing that is needed.
         let ours = found.as_ref();
         let ours = ours.filter(|found| found.volume == self.shape.volume);
         let former = ours.map(|found| found.index);

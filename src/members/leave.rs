@@ -95,8 +95,8 @@ impl Members {
         raised
     }
 
-    /// Lets go of a member on which nothing is any more: it is none when this returns true, durably. False if it
-    /// is not being emptied, or not any more.
+    /// Removes a member that holds nothing any more; durable when it returns true. Returns false if the member is not
+    /// being drained, or not any more.
     ///
     /// # Errors
     ///

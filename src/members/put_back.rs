@@ -7,9 +7,9 @@
 //! A stale copy is known by a superblock older than the last one written to the member, or by a journal without the
 //! newest records. The other superblocks tell the last one even of a member that was left out long ago. Superblocks are
 //! written when an epoch begins, and about every hour while the volume is changed. A copy made since is known only by
-//! the journal. The journal tells it in two cases: the copy comes while the volume is open that the member was part of,
-//! or the volume is opened and the member was in the epoch. Otherwise its damage is found as any damage is. Of a member
-//! that was away when the volume was opened, the others know only the superblock.
+//! the journal, in two cases. It comes while the volume is open that the member was part of, or the volume is opened
+//! and the member was in the epoch. Otherwise its damage is found as any damage is. Of a member that was away when the
+//! volume was opened, the others know only the superblock.
 
 use std::collections::BTreeMap;
 

@@ -80,7 +80,7 @@ impl Pipeline {
         room >= taken
     }
 
-    /// Lets go of the members that are empty by now.
+    /// Removes the members that are empty by now.
     pub(super) fn let_members_go(&self) -> Result<(), CommitError> {
         for member in self.members.leaving() {
             let names_it =

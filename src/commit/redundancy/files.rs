@@ -120,9 +120,9 @@ impl Pipeline {
         Ok(!rows.iter().all(|row| is_whole(row.losses_tolerated)))
     }
 
-    /// Says whether data may be lost, so that it is worth counting: what is known of shards that were never written or
-    /// turned out bad, of files that are gone, and of members that are away. It counts nothing, and of very much that
-    /// is noted it takes some for lost.
+    /// Says whether data may be lost, so that it is worth counting. It judges by the noted shards that were never
+    /// written or turned out bad, by missing files, and by absent members. It counts nothing, and takes some data for
+    /// lost if there are very many notes.
     ///
     /// # Errors
     ///
@@ -198,8 +198,8 @@ impl Pipeline {
         self.note_files(segments, &self.volume.census());
     }
 
-    /// Takes note of it if segment files turned out to be gone or too short, by a census of which these segments
-    /// were known before. Those that are being written are found when they are finished.
+    /// Notes it if segment files turned out to be gone or too short, by a census of which these segments were known
+    /// before. Those that are being written are found when they are finished.
     pub(super) fn note_files(&self, mut segments: Vec<(SegmentId, Segment)>, census: &Census) {
         segments.retain(|(id, known)| {
             let is_as_it_was = self.volume.segment(*id).is_some_and(|now| now == *known);

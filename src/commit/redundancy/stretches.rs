@@ -1,9 +1,10 @@
 //! Earlier counts that still hold.
 //!
 //! Stripes are counted by stretches of their numbers. The count of a stretch holds until one of its stripes, or the
-//! live bytes of one, change, or a member gets other files of their segments. So the time of a count depends on the
-//! changes since, not on the size of the volume. The live bytes of each stripe are remembered separately. They take
-//! longest to find out, by every extent of every file, and members that come and go do not change them.
+//! live bytes of one, change. It also ends when a member gets other files of their segments. So the time of a count
+//! depends on the changes since, not on the size of the volume. The live bytes of each stripe are remembered
+//! separately. They take longest to find out, by every extent of every file, and members that come and go do not change
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;

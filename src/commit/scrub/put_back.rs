@@ -1,8 +1,8 @@
 //! Stale copies among the members, and which of them a scrub verifies.
 //!
-//! A scrub verifies the stale copies that were known when it began and took part until its end, if it could read all
-//! that they should hold. A member that comes, or comes back, has another number from then on. The record of the scrub
-//! names all members that are not verified yet; a scrub that does not cover them all is begun again.
+//! A scrub verifies the stale copies that were known when it began and took part until its end. It must have been able
+//! to read all that they should hold. A member that comes, or comes back, has another number from then on. The record
+//! of the scrub names all members that are not verified yet; a scrub that does not cover them all is begun again.
 
 use std::time::Duration;
 
@@ -34,8 +34,8 @@ impl Pipeline {
         self.note_put_back()
     }
 
-    /// Takes note of the members that are not verified, if others are by now than the last scrub's record says.
-    /// The next commit makes that durable.
+    /// Notes the members that are not verified, if they differ from those in the last scrub's record. The next commit
+    /// makes the note durable.
     pub(in super::super) fn note_put_back(&self) -> Result<(), CommitError> {
         if self.is_read_only() {
             return Ok(());

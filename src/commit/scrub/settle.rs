@@ -1,7 +1,7 @@
 //! The findings of a scrub on its way, brought up to date at its end.
 //!
 //! Members come and go during a scrub, and shards of lost members are rebuilt elsewhere. So a scrub passes a segment
-//! once more at the end if some of its shards could not be read or repaired, and reports the state found then. A shard
+//! once more at the end if some of its shards could not be read or repaired. It reports the state found then. A shard
 //! that cannot be read then either, though its member is online, is not verified.
 
 use std::collections::BTreeMap;

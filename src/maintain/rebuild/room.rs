@@ -24,8 +24,8 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Returns what waits after a rebuild, if anything does; `before` is what waited before it, if that had room
-    /// come and began for it.
+    /// Returns the shards that wait after a rebuild, if there are any. `before` names those that waited before it, if
+    /// it began because they got room.
     pub(super) fn after(
         task: Task,
         progress: &RebuildProgress,
@@ -54,8 +54,8 @@ impl Waiting {
         self.seen = now;
     }
 
-    /// Says whether a member has come to have room for some or more of it, or is back with what may be some of it. Says
-    /// no while a member is expected back that went away since.
+    /// Says whether a member has got room for some or more of it, or is back with what may be some of it. Says no while
+    /// a member is expected back that went away since.
     pub(super) fn can_go_on(
         &self,
         away: &[MemberIndex],
