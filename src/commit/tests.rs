@@ -110,7 +110,7 @@ fn power_cut_at(call: u64) -> Fault {
         .lasting()
 }
 
-/// What a power cut may do with what was not synced.
+/// The fates that a power cut may give to bytes that were not synced.
 fn ways_to_cut(seed: u64) -> [CutPolicy; 3] {
     [CutPolicy::Drop, CutPolicy::Keep, CutPolicy::Reorder(seed)]
 }
@@ -218,7 +218,7 @@ fn executor() -> Arc<Executor> {
     Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(5)))
 }
 
-/// What a filesystem does with a pipeline, in its barest form: numbered files, written whole.
+/// A filesystem over a pipeline, in its barest form: numbered files, written whole.
 struct TestFs {
     pipeline: Arc<Pipeline>,
 }
@@ -347,7 +347,7 @@ impl TestFs {
     }
 }
 
-/// Where a shard lies that a record calls written.
+/// The place of a shard that a record calls written.
 struct WrittenShard {
     stripe: StripeId,
     shard: ShardIndex,

@@ -16,7 +16,7 @@ use crate::store::{
     StoreErrorKind, StoreRef,
 };
 
-/// How soon a directory that vanishes is to be left behind.
+/// The time within which a vanished directory has to be marked missing.
 const PROMISED: Duration = Duration::from_secs(3);
 
 struct NoLocks;
@@ -77,8 +77,8 @@ fn volume_to_read() -> (Vec<MemDisk>, Arc<Pipeline>) {
     (disks, pipeline)
 }
 
-/// Makes a volume of 1+1 on four disks, the last of which has no copy of the index, with a file in many
-/// segments, and another member that is empty. All calls are counted.
+/// Makes a volume of 1+1 on four disks, the last of which has no copy of the index. It has a file in many segments, and
+/// another member that is empty. All calls are counted.
 fn to_be_balanced(plan: &FaultPlan) -> Arc<Pipeline> {
     let mut options = CreateOptions::new(Geometry::new(1, 1).unwrap());
     options.unit_bytes = 64 << 10;
@@ -114,7 +114,7 @@ fn rebuilder_after(time: Duration) -> Rebuilder {
     Rebuilder::new(schedule, Arc::new(Stop::default()))
 }
 
-/// Has shards moved until one of those that have them is lost.
+/// Moves shards until one of the members that have them is lost.
 fn lose_one_while_moving(
     rebuilder: &Rebuilder,
     plan: &FaultPlan,
@@ -129,7 +129,7 @@ fn lose_one_while_moving(
     assert_eq!(plan.triggered(), 1);
 }
 
-/// Has shards moved until one of those that have them is lost, which is given so much time from now on.
+/// Moves shards until one of the members that have them is lost, which is given so much time from now on.
 fn one_lost_while_moving(given: Duration, now: Instant) -> (Arc<Pipeline>, Rebuilder, OrderNumber) {
     let plan = FaultPlan::new();
     let pipeline = to_be_balanced(&plan);
@@ -180,7 +180,7 @@ fn what_is_lost_while_shards_are_moved_is_rebuilt_before_more_are() {
     assert!(made[..count].iter().all(is_lost), "{lost:?} {made:?}");
     let rows = pipeline.redundancy().unwrap().rows.clone();
     assert_eq!((rows.len(), rows[0].losses_tolerated), (1, 1));
-    // What was moved before, and rebuilt then, counts with what was moved after that.
+    // The moves before, and the rebuild then, count with the moves after that.
     let done = pipeline.rebuild_progress();
     assert!(stopped.bytes_done > 0 && done.bytes_before > stopped.bytes_done);
     assert!(is_balanced(&pipeline));
@@ -250,7 +250,7 @@ fn an_order_to_rebuild_does_not_wait_until_all_is_moved() {
     let rebuilder = Rebuilder::new(Schedule::default(), Arc::new(Stop::default()));
     let is_open = |order| rebuilder.outcome(order, Duration::ZERO).is_none();
     let now = Instant::now();
-    // Does something while the second shard is read that is to be moved.
+    // Runs `meanwhile` while the second of the shards to move is read.
     let work_meanwhile = |meanwhile: &dyn Fn()| {
         let before = plan.triggered();
         plan.add(Fault::at(2, Effect::Hang).of(Scope::MemberKind(3, CallKind::Read)));
@@ -354,7 +354,7 @@ fn what_waits_for_room_is_rebuilt_soon_after_some_came() {
     assert_eq!(pipeline.rebuild_progress().bytes_waiting, 0);
 }
 
-/// Nobody uses the volume, and nobody asks how it does.
+/// The volume is idle, and no caller asks for its status.
 #[test]
 fn a_directory_that_vanishes_is_left_behind_by_itself_also_where_nothing_may_be_written() {
     for (disks, pipeline) in [volume(2), volume_to_read()] {
@@ -444,7 +444,7 @@ fn work_that_panics_makes_the_volume_read_only_and_does_not_end_its_thread() {
     );
 }
 
-/// Nobody waits for who is away, for whatever was ordered or done before.
+/// No work waits for an absent member, no matter what was ordered or done before.
 #[test]
 fn a_rebuild_that_was_ordered_goes_on_when_the_volume_is_opened_again() {
     let (disks, pipeline) = volume(3);

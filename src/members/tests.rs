@@ -96,7 +96,7 @@ impl Disks {
         (0_u32..1 << count).map(move |bits| (0..count).filter(|i| bits >> i & 1 == 1).collect())
     }
 
-    /// Whether a set of members of a fresh volume is enough to open it.
+    /// Says whether a set of members of a fresh volume is enough to open it.
     fn suffice(&self, set: &BTreeSet<usize>) -> bool {
         set.len() + self.parity >= self.directories.len()
     }

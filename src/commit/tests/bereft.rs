@@ -71,7 +71,7 @@ fn a_directory_with_shards_of_two_members_is_taken_for_neither_whichever_segment
     }
 }
 
-/// What was reserved for a shard and never written is zeros, and so are shards of other members.
+/// Space that was reserved for a shard and never written is zeros, and so are shards of other members.
 #[test]
 fn zeros_tell_nothing_of_whose_shards_they_are() {
     let rig = written();
@@ -113,7 +113,7 @@ fn read_of(rig: &Rig, disk: usize, name: &str) -> u64 {
         + 1
 }
 
-/// It may say that the volume went on there: so it is left as it is, and what is wrong is said.
+/// It may say that the volume went on there: so it is left as it is, and the problem is reported.
 #[test]
 fn whose_journal_cannot_be_read_is_left_out_and_the_others_are_not() {
     for journal in files::JOURNALS {

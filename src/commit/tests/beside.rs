@@ -69,7 +69,7 @@ impl Damaged {
         behind.map(|shard| shard.stripe).collect()
     }
 
-    /// Asserts that what can be read without who is away is right, and that nothing else cannot be.
+    /// Asserts that the files readable without the absent members are right, and that no other file is unreadable.
     fn assert_readable_is_right(&self, fs: &TestFs, context: &str) {
         let unreadable = self.unreadable(fs);
         let mut unread = 0;
@@ -117,7 +117,7 @@ fn what_can_be_read_is_made_whole_beside_what_needs_who_is_away_and_that_waits_f
     let again = fs.rebuild().unwrap();
     assert_eq!(again.bytes_done, 0, "nothing is copied twice");
     fs.close();
-    // Whatever else is lost, what was whole is there.
+    // The stripes that were whole are there, no matter what else is lost.
     for lost in 0..*away {
         let fs = TestFs::open(rig.fork().stores(&[*away, lost]), Access::ReadOnly).unwrap();
         damaged.assert_readable_is_right(&fs, &format!("lost {lost}"));

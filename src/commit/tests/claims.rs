@@ -1,4 +1,4 @@
-//! Members that have lost their superblocks, and get them anew.
+//! Members that have lost their superblocks, and get them again.
 
 use super::*;
 use crate::format::MemberIndex;
@@ -81,7 +81,7 @@ fn edit(rig: &Rig, disk: usize, change: impl Fn(&mut Superblock)) {
     }
 }
 
-/// Has the superblock of a disk name the path of each member for one that comes so many places later.
+/// Moves the paths in the superblock of a disk: each member gets the path of one so many places later.
 fn move_paths(rig: &Rig, disk: usize, by: usize) {
     edit(rig, disk, |block| {
         let paths: Vec<_> = block.members.iter().map(|m| m.path.clone()).collect();
@@ -91,7 +91,7 @@ fn move_paths(rig: &Rig, disk: usize, by: usize) {
     });
 }
 
-/// As long as one is left, all others can be made from it, and nobody has to be verified.
+/// As long as one is left, all others can be made from it, and no member has to be verified.
 #[test]
 fn superblocks_of_all_members_but_one_are_made_anew_wherever_the_directories_were() {
     for (data, parity, count, crashes) in [
@@ -103,7 +103,7 @@ fn superblocks_of_all_members_but_one_are_made_anew_wherever_the_directories_wer
         let (base, model) = written(data, parity, count, crashes);
         let full = base.fork().open(&[]).redundancy();
         for lost in subsets(count, count - 1) {
-            // Where they were last leads astray, but mirrors are alike.
+            // The last places lead astray, but mirrors are identical.
             for elsewhere in 0..=usize::from(data > 1) {
                 let context = format!("{data}+{parity}, {lost:?} lost, {elsewhere}");
                 let rig = base.fork();
@@ -280,7 +280,7 @@ fn copies_of_members_that_are_there_and_directories_of_others_get_no_superblock(
         reasons["of another"].contains("of another volume"),
         "{reasons:?}"
     );
-    // Two that both hold what a member held: nobody knows which of them is the newer.
+    // Two that both hold the data of a member: it is not known which of them is the newer.
     let twin = relabelled(&rig.disks[1], "twin of 1");
     let stores = [
         &stores[..2],
@@ -294,7 +294,7 @@ fn copies_of_members_that_are_there_and_directories_of_others_get_no_superblock(
     assert_holds(&fs, &model, "without it");
 }
 
-/// Two of seven have it, and whoever goes by the paths finds neither.
+/// Two of seven have it, and a search by the paths finds neither.
 #[test]
 fn superblocks_are_made_anew_where_few_have_the_index_and_all_directories_were_moved() {
     let (base, model) = written(2, 1, 7, false);
@@ -390,8 +390,8 @@ fn a_damaged_record_in_the_only_journal_beside_a_superblock_makes_nobody_seem_to
     }
 }
 
-/// Returns a volume of which members 1 and above were left behind, with what was written since, and the directories
-/// that are ahead.
+/// Returns a volume with members 1 and above out of the epoch, the data written since, and the directories that are
+/// ahead.
 fn with_members_left_behind(data: usize, parity: usize) -> (Rig, Model, Vec<usize>) {
     let (rig, mut model) = written(data, parity, data + parity, false);
     let ahead: Vec<usize> = (0..data).collect();
@@ -407,7 +407,7 @@ fn with_members_left_behind(data: usize, parity: usize) -> (Rig, Model, Vec<usiz
     (rig.fork(), model, ahead)
 }
 
-/// As long as all members are there, those whose superblocks are left say that they were not mounted without the others.
+/// As long as all members are there, the remaining superblocks say that they were not mounted without the others.
 #[test]
 fn the_only_directories_that_are_up_to_date_get_their_superblocks_back_from_those_that_they_left_behind()
  {
@@ -439,7 +439,7 @@ fn the_only_directories_that_are_up_to_date_get_their_superblocks_back_from_thos
             assert_eq!(members.live(), [MemberIndex(disk as u16)], "{context}");
         }
 
-        // With one of the others missing nobody knows with whom they went on.
+        // With one of the others missing it is not known with which members they went on.
         let rig = base.fork();
         lose_superblocks(&rig, &ahead);
         let last = data + parity - 1;
@@ -456,7 +456,7 @@ fn the_only_directories_that_are_up_to_date_get_their_superblocks_back_from_thos
     }
 }
 
-/// Wherever making them anew is cut off, the next attempt comes to the same.
+/// An interruption at any point of their creation does not change the outcome of the next attempt.
 #[test]
 fn those_that_are_ahead_get_their_superblocks_back_wherever_that_is_cut_off() {
     let (base, model, ahead) = with_members_left_behind(2, 2);
@@ -492,7 +492,7 @@ fn those_that_are_ahead_get_their_superblocks_back_wherever_that_is_cut_off() {
     assert!(call > 10, "{call} calls");
 }
 
-/// Where a volume can go on in two halves, the one that has lost its superblock is given up by nobody but its owner.
+/// Where a volume can go on in two halves, only its owner gives up the one that has lost its superblock.
 #[test]
 fn a_half_that_has_lost_its_superblock_is_neither_made_a_member_nor_gone_on_without() {
     for (data, parity, halves) in [
@@ -525,7 +525,7 @@ fn a_half_that_has_lost_its_superblock_is_neither_made_a_member_nor_gone_on_with
             let before = segments(&mixed);
             let (found, others) = claims(&mixed).unwrap();
             if here == 0 {
-                // Nobody went on but they.
+                // No other members went on.
                 assert_eq!((found, others), (claim_of(&halves[1]), vec![]), "{context}");
                 continue;
             }
@@ -556,7 +556,7 @@ fn a_half_that_has_lost_its_superblock_is_neither_made_a_member_nor_gone_on_with
     }
 }
 
-/// What hangs, or fails, may be the half that is ahead, or all that is known of the others.
+/// A member that hangs, or fails, may be the half that is ahead, or all that is known of the others.
 #[test]
 fn a_half_is_not_gone_on_without_while_nobody_can_tell_whether_it_is_ahead() {
     let (rig, _) = written(1, 1, 2, false);

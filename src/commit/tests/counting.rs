@@ -1,4 +1,4 @@
-//! What `status` counts.
+//! The counts of `status`.
 
 use std::time::Instant;
 
@@ -72,7 +72,7 @@ fn bytes_that_files_share_count_once() {
     assert_eq!(totals(&fs), (UNIT as u64, 1));
 }
 
-/// Those who wait while somebody counts share the next count: each would otherwise wait for all others.
+/// Callers that wait during a count share the next one: each would otherwise wait for all others.
 #[test]
 fn a_count_that_began_after_it_was_asked_for_is_good_whatever_happened_since() {
     let rig = Rig::new(1, 1, 2);
@@ -120,7 +120,7 @@ fn what_is_written_while_it_is_counted_is_not_taken_for_lost() {
     assert_eq!(counted.rows[0].losses_tolerated, 1);
 }
 
-/// Opens a volume of which no member is ever left behind because it hangs.
+/// Opens a volume in which a hanging member is never marked faulted.
 fn open_patiently(rig: &Rig, plan: &FaultPlan) -> TestFs {
     let stores = FaultStore::wrap_all(rig.stores(&[]), plan);
     let never = Duration::from_secs(3600);

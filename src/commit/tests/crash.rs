@@ -3,11 +3,11 @@
 use super::*;
 use crate::store::{CallKind, Effect, Fault, Scope};
 
-/// What a workload promised by the time the power went.
+/// The promises of a workload by the time the power went.
 #[derive(Clone, Default)]
 struct Promises {
-    /// What each file held, oldest first, since the last sync that was acknowledged: the first is what
-    /// was acknowledged, any later one may have become durable as well.
+    /// The contents of each file, oldest first, since the last acknowledged sync: the first one was acknowledged, any
+    /// later one may have become durable as well.
     allowed: BTreeMap<u64, Vec<Vec<u8>>>,
 }
 

@@ -12,7 +12,7 @@ fn advice(error: &CommitError, word: &str, context: &str) {
     assert!(hint.contains(word), "{context}: {error}: {hint}");
 }
 
-/// Whatever is left is a volume, or says of itself that it is none and what is to be done.
+/// The remains are a volume, or are reported as none, with the remedy.
 #[test]
 fn what_is_left_of_a_volume_that_was_not_finished_can_be_used_or_says_what_to_do() {
     let mut outcomes = BTreeMap::<String, u32>::new();

@@ -233,7 +233,7 @@ fn a_member_that_was_away_comes_back_and_no_stale_byte_is_read() {
     let fs = rig.open(&[]);
     assert_holds(&fs, &model, "all members back");
     fs.close();
-    // What was written meanwhile lacks a shard until it is rebuilt, and is counted so.
+    // Stripes written meanwhile lack a shard until they are rebuilt, and are counted so.
     let fs = rig.open(&[]);
     assert_eq!(fs.redundancy()[0].0, 0);
     let (from, end) = key::repairs();
@@ -264,8 +264,8 @@ fn a_read_only_volume_reads_everything_and_changes_no_disk() {
     }
 }
 
-/// A member comes back to a volume that was killed before it had made up for the copy of the index
-/// that it lost with this member.
+/// A member comes back to a volume that was killed before it had replaced the copy of the index that it lost with this
+/// member.
 #[test]
 fn a_member_that_is_back_can_stand_in_for_any_other_at_once() {
     for away in 0..3 {
@@ -291,7 +291,7 @@ fn a_member_that_is_back_can_stand_in_for_any_other_at_once() {
             let fs = TestFs::open(stores, Access::ReadWrite)
                 .unwrap_or_else(|error| panic!("{away} was away, {lost} is lost: {error}"));
             for (&file, expected) in &model {
-                // What was written without the member has no redundancy.
+                // Data written without the member has no redundancy.
                 let lacks = file == 50 && lost != away;
                 let read = fs.read(file);
                 assert!(

@@ -84,7 +84,7 @@ fn no_space_at_any_call_is_borne() {
     every_single_failure_is_borne(2, 1, 4, Effect::NoSpace);
 }
 
-/// A member that answers nothing is left behind after the timeout, and nobody else sees an error.
+/// A member that answers nothing is marked faulted after the timeout, and no caller sees an error.
 #[test]
 fn a_hang_at_any_call_is_borne() {
     const TIMEOUT: Duration = Duration::from_millis(300);

@@ -82,7 +82,7 @@ fn compaction_makes_room_where_every_stripe_is_half_dead() {
 /// Length of files that use up what longer ones leave.
 const LITTLE: usize = 50_000;
 
-/// What is said to be free at the start can be written, and what was said to be full is.
+/// The space reported as free at the start can be written, and the space that was reported as full is.
 #[test]
 fn members_of_any_sizes_take_what_they_promise() {
     let shapes: [(usize, usize, &[u64]); 6] = [
@@ -284,7 +284,7 @@ fn a_deleted_file_gives_its_room_back_to_the_disks() {
         fs.sync().unwrap();
         fs.pipeline.reap().unwrap();
     }
-    // What stays is a segment or two that are still being written.
+    // The rest is a segment or two that are still being written.
     assert!(
         free(&fs) + 600_000 > before,
         "{} of {before} free",
@@ -531,8 +531,7 @@ pub(super) fn add(fs: &TestFs, number: u64) -> Result<(), CommitError> {
     fs.pipeline.apply(batch)
 }
 
-/// Adds records until there is no room; returns where they end. What was accepted must be durable
-/// when that is asked for.
+/// Adds records until there is no room; returns where they end. Accepted records must be durable after a sync.
 fn fill_index(fs: &TestFs, first: u64) -> u64 {
     for number in first.. {
         while let Err(error) = add(fs, number) {

@@ -4,12 +4,12 @@ use super::full::{add, assert_records};
 use super::*;
 use crate::store::{Effect, Fault, Scope};
 
-/// Somebody else takes all that is free.
+/// Lets another program take all free space.
 fn fill_disk(disk: &MemDisk) {
     fill_disk_but(disk, 0);
 }
 
-/// Somebody else takes all that is free but so many bytes.
+/// Lets another program take all free space except so many bytes.
 fn fill_disk_but(disk: &MemDisk, left: u64) {
     let space = disk.open().space().unwrap();
     disk.set_capacity(space.total_bytes - space.free_bytes + left);

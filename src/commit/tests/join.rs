@@ -59,7 +59,7 @@ fn a_new_directory_takes_the_place_of_a_lost_one_and_gets_its_very_bytes() {
         let index = MemberIndex(lost as u16);
         assert_eq!(join(&fs, Seat::Of(index), &rig.disks[lost]).unwrap(), index);
         assert!(fs.pipeline.members().stale().is_empty(), "it is admitted");
-        // Nothing is said to be there that is not.
+        // The count reports nothing that is not there.
         assert!(fs.redundancy()[0].0 <= 1, "{:?}", fs.redundancy());
         fill(&fs, 2000, &mut model);
         fs.rebuild().unwrap();
@@ -212,7 +212,7 @@ fn who_comes_to_a_full_volume_takes_part_and_is_admitted_once_there_is_space() {
     assert_holds(&fs, &model, "admitted");
 }
 
-/// What is written to a directory counts as soon as it takes part, and it is taken into the epoch later.
+/// Data written to a directory counts as soon as it takes part, and the directory is taken into the epoch later.
 #[test]
 fn what_was_written_to_a_directory_before_it_is_up_to_date_counts_after_a_power_cut() {
     for seat in [Seat::Of(MemberIndex(3)), Seat::New] {
@@ -294,7 +294,7 @@ fn a_directory_that_vanished_and_is_back_gets_what_it_missed() {
         join(&fs, Seat::Own, &rig.disks[1]),
         Err(CommitError::Members(error)) if matches!(*error, MembersError::OwnMember { .. })
     ));
-    // Whoever asks for what has been done by itself meanwhile has it.
+    // A request for a rebuild that has happened by itself meanwhile is fulfilled.
     assert_eq!(join(&fs, Seat::Of(back), &rig.disks[1]).unwrap(), back);
     let before = fs.written_shards().len();
     let progress = fs.rebuild().unwrap();
@@ -355,7 +355,7 @@ fn what_does_not_do_is_refused_and_left_as_it_was() {
     let seat = Seat::Of(MemberIndex(9));
     assert!(refused(seat, &new_disk()).contains("no member 9"));
     assert!(refused(Seat::Own, &new_disk()).contains("not a member"));
-    // Who is refused makes nobody write a checkpoint.
+    // A refused directory causes no checkpoint.
     assert!(!fs.pipeline.joins.wait());
     let other = Rig::new(2, 1, 3);
     assert!(refused(Seat::New, &other.disks[0]).contains("a member of a volume already"));
@@ -420,7 +420,7 @@ fn a_member_that_is_removed_is_emptied_and_everything_bears_as_many_losses_witho
     }
 }
 
-/// What was removed lately takes room still, and is more than the others have.
+/// Stripes removed lately take room still, and more than the others have.
 #[test]
 fn what_is_dead_keeps_no_member_from_being_removed() {
     let rig = Rig::new(1, 1, 3);
@@ -481,7 +481,7 @@ fn a_power_cut_at_any_call_of_a_removal_loses_nothing_and_it_goes_on() {
             let was_there = fs.pipeline.members().count();
             fs.rebuild().unwrap();
             assert_eq!(fs.pipeline.members().leaving(), [], "{context}");
-            // One that was on its way goes; one that nobody is known to want to go stays.
+            // One that was on its way goes; one without a known wish to remove it stays.
             let left = fs.pipeline.members().count();
             let expected = if was_leaving { 3 } else { was_there };
             assert_eq!(left, expected, "{context}");
@@ -498,7 +498,7 @@ fn a_power_cut_at_any_call_of_a_removal_loses_nothing_and_it_goes_on() {
     }
 }
 
-/// There are two copies of the index, and one loss is to be borne at any time.
+/// There are two copies of the index, and one loss has to be tolerated at any time.
 #[test]
 fn the_index_bears_as_many_losses_at_any_call_of_the_removal_of_a_member_that_has_a_copy() {
     let base = Rig::new(2, 1, 4);
@@ -552,7 +552,7 @@ fn a_member_is_let_go_only_once_others_have_the_copies_of_the_index() {
     assert_eq!(rig.holders(), before);
     assert_eq!(fs.pipeline.members().leaving(), [index(before[0])]);
     capacity(DISK);
-    // Who had no room is asked again after a while.
+    // A member that had no room is asked again after a while.
     for _ in 0..40 {
         fs.pipeline.mend_index(1).unwrap();
     }
@@ -588,7 +588,7 @@ fn what_could_not_be_read_counts_again_once_its_member_is_back() {
     assert!(fs.redundancy()[0].0 < 0);
     lost[1].fail(None);
     join(&fs, Seat::Own, lost[1]).unwrap();
-    // Who joins does not wait until all of it is read; and who is to stop looks at nothing.
+    // A joining member does not wait until all of it is read; and a search that has to stop looks at nothing.
     let all = fs.pipeline.volume.undecodable().len();
     assert!(all > 1);
     let look = |stripes: usize| {

@@ -81,7 +81,7 @@ fn named_by_records(fs: &TestFs, count: usize) -> Vec<u64> {
     named
 }
 
-/// The space that records do not name is given back after a mount, wherever the power went, also on a
+/// The space that records do not name is given back after a mount, no matter where the power went. This holds also on a
 /// member that was away for a while.
 #[test]
 fn no_crash_and_no_absence_leaks_space() {
@@ -125,8 +125,8 @@ fn no_crash_and_no_absence_leaks_space() {
     assert!(cuts > 20, "only {cuts} cuts");
 }
 
-/// What dies while its shards are rebuilt takes no space afterwards, on a member that had lost them nor on
-/// one that had nothing of them.
+/// Stripes that die while their shards are rebuilt take no space afterwards. This holds for a member that had lost them
+/// and for one that had nothing of them.
 #[test]
 fn what_dies_while_it_is_rebuilt_takes_no_space() {
     for (is_moved, dies_whole) in [(false, false), (true, false), (true, true)] {

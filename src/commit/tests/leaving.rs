@@ -1,4 +1,4 @@
-//! Members that are emptied: for whom, or not after all.
+//! Members that are drained: for an heir, or not after all.
 
 use std::cell::Cell;
 

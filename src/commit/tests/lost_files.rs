@@ -1,10 +1,10 @@
-//! Segment files that somebody deleted, or cut short: erasures of the shards they held, and no more.
+//! Segment files that another program deleted, or cut short: erasures of the shards they held, and no more.
 
 use super::*;
 use crate::format::{MemberIndex, SegmentId};
 use crate::store::{Call, CallKind};
 
-/// What is done to a segment file behind the volume's back.
+/// The harm to a segment file behind the volume's back.
 #[derive(Clone, Copy, Debug)]
 enum Harm {
     Delete,
@@ -122,7 +122,7 @@ fn a_segment_file_that_is_deleted_or_cut_while_it_is_written_costs_its_shards_an
             if matches!(harm, Harm::Delete) {
                 assert!(vain <= 1, "{context}: {vain} writes to a file that is gone");
             }
-            // What came after the harm is whole.
+            // The stripes written after the harm are whole.
             let newest = *fs.stripes().last().unwrap();
             let record = fs.pipeline.stripe(newest).unwrap().unwrap();
             assert_eq!(record.written.len(), 3, "{context}");

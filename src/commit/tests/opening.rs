@@ -1,9 +1,9 @@
-//! What opening a volume costs.
+//! The costs of opening a volume.
 
 use super::*;
 
-/// Makes a volume with as many stripes, all in one unfinished segment, and returns how often opening it
-/// reads from the index once that is open: before, a debug build of the database looks at all of it.
+/// Makes a volume with as many stripes, all in one unfinished segment. Returns how often opening it reads from the
+/// index once that is open: before, a debug build of the database looks at all of it.
 fn index_reads_at_open(stripes: u64) -> usize {
     let disks: Vec<MemDisk> = (0..2)
         .map(|number| MemDisk::new(&format!("disk{number}"), 256 << 20))

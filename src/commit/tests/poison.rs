@@ -1,4 +1,4 @@
-//! What a failed commit leaves behind.
+//! The state after a failed commit.
 
 use super::*;
 use crate::store::{CallKind, Effect, Fault, Scope};
@@ -21,8 +21,8 @@ fn with_a_failed_commit(rig: &Rig) -> TestFs {
     fs
 }
 
-/// Those who wait for a commit do not ask again whether the volume is poisoned: the one that is
-/// woken first leads the next commit at once.
+/// Callers that wait for a commit do not ask again whether the volume is poisoned: the one that is woken first leads
+/// the next commit at once.
 #[test]
 fn no_commit_succeeds_after_one_that_failed() {
     let rig = Rig::new(2, 1, 5);

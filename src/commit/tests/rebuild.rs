@@ -164,7 +164,7 @@ fn without_another_member_what_is_lost_waits_and_is_not_said_to_be_rebuilt() {
     let progress = fs.rebuild().unwrap();
     assert!(progress.bytes_waiting > 0, "{progress:?}");
     assert_eq!((progress.bytes_done, progress.bytes_left), (0, 0));
-    // Those at hand lack nothing, which changes nothing for the others.
+    // The online members lack nothing, which changes nothing for the others.
     let waiting = fs.pipeline.catch_up(&at_once()).unwrap().bytes_waiting;
     assert_eq!(waiting, progress.bytes_waiting);
     assert_eq!(fs.redundancy()[0].0, 1);
@@ -302,7 +302,7 @@ fn what_is_endangered_most_by_a_loss_in_the_midst_of_a_rebuild_is_rebuilt_next()
     let mut seen = seen.into_inner();
     seen.dedup();
     assert!(seen[0].0 > 0 && seen[0].1 > 0, "{seen:?}");
-    // What was being written then is finished first.
+    // Segments that were being written then are finished first.
     let worst: Vec<_> = seen[1..].iter().take_while(|(none, _)| *none > 0).collect();
     assert!(worst.len() > 1, "{seen:?}");
     assert!(
@@ -332,7 +332,7 @@ fn who_is_at_hand_and_lacks_nothing_changes_nothing_of_what_is_told_of_rebuilds(
     let found = fs.pipeline.catch_up(&at_once()).unwrap();
     assert!(found.bytes_done > 0, "{found:?}");
     assert_eq!(fs.pipeline.rebuild_progress(), found);
-    // What nobody held at all is for all of them.
+    // Bytes that no file held at all are for all of them.
     fs.rebuild().unwrap();
     assert_whole(fs, &rig, &[], 2, &model, "it is back");
 }
@@ -527,7 +527,7 @@ fn any_call_of_a_rebuild_may_fail() {
                 .collect();
             assert!(down.len() <= 2, "{context}: {down:?}");
             assert_holds(&fs, &model, &context);
-            // What went with the member that failed is rebuilt, too.
+            // Shards that went with the failed member are rebuilt, too.
             fs.rebuild()
                 .unwrap_or_else(|error| panic!("{context}: {error}"));
             fs.assert_shards_lie_on(&rig, &down, &context);

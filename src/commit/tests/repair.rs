@@ -1,4 +1,4 @@
-//! Wrong bytes on members: seen, reconstructed, mended.
+//! Wrong bytes on members: detected, reconstructed, repaired.
 
 use super::*;
 #[test]

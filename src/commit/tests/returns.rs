@@ -66,7 +66,7 @@ fn what_a_member_has_that_returns_during_a_rebuild_still_counts() {
                 *had.borrow_mut() = written(&fs);
             });
             if with_loss {
-                // What went with the other.
+                // The shards that went with the other.
                 rebuild_while(&fs, &|| ());
             } else {
                 assert_eq!(steps.get(), after, "{context}: it lacks nothing");
@@ -291,7 +291,7 @@ fn a_rebuild_ends_with_all_copies_of_the_index() {
     assert_holds(&fs, &model, "all copies");
 }
 
-/// What a scrub has not written yet does not count, however it ends.
+/// Shards that a scrub has not written yet do not count, however it ends.
 #[test]
 fn a_scrub_that_is_stopped_leaves_no_file_that_counts_for_what_is_not_in_it() {
     for steps in 1..12 {
@@ -318,7 +318,7 @@ fn a_scrub_that_is_stopped_leaves_no_file_that_counts_for_what_is_not_in_it() {
     }
 }
 
-/// Who cannot be taken in is tried again and again, as while its disk is full.
+/// A member that cannot be taken in is tried again and again, as while its disk is full.
 #[test]
 fn who_tries_to_come_back_in_vain_keeps_no_rebuild_from_its_end() {
     let rig = Rig::new(2, 1, 4);

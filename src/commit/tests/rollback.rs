@@ -1,4 +1,4 @@
-//! A member that was put back from an earlier time of the same epoch, its segment files as well.
+//! A member that is a stale copy from an earlier time of the same epoch, its segment files as well.
 
 use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
@@ -10,8 +10,8 @@ use crate::members::MemberState;
 
 const ROUNDS: u64 = 7;
 
-/// Writes, replaces and removes files, with a mount anew after every third round. Returns what is there
-/// in the end, and the disks as they were before each round.
+/// Writes, replaces and removes files, with a new mount after every third round. Returns the files in the end, and the
+/// disks as they were before each round.
 fn live(rig: &Rig) -> (Model, Vec<Rig>) {
     let mut model = Model::new();
     let mut backups = Vec::new();
@@ -37,8 +37,8 @@ fn live(rig: &Rig) -> (Model, Vec<Rig>) {
     (model, backups)
 }
 
-/// What its index says is not believed, what its segment files hold fails its checksums, and until that is
-/// verified nothing of it counts.
+/// Its copy of the index is not believed, its segment files fail the checksums, and until they are verified nothing of
+/// it counts.
 #[test]
 fn a_member_put_back_to_any_earlier_state_costs_no_more_than_its_shards() {
     for (data, parity, count) in [(2, 1, 3), (2, 2, 4), (4, 2, 6)] {
@@ -135,7 +135,7 @@ fn a_scrub_that_is_stopped_leaves_what_was_put_back_to_the_next_which_begins_ane
     fs.pipeline.scrub(&NoLocks, None, stop).unwrap();
     assert_eq!(tolerated(), 0);
     fs.close();
-    // Nothing but its record tells now that it was put back.
+    // Only its record tells now that it is a stale copy.
     let fs = rig.open(&[]);
     let known: Vec<_> = fs.pipeline.members().put_back().into_keys().collect();
     assert_eq!(known, [MemberIndex(1)]);
@@ -231,7 +231,7 @@ fn who_was_put_back_and_goes_while_a_scrub_runs_is_not_verified_by_it() {
     }
 }
 
-/// Whoever scrubs without it verifies nothing of it, and what was verified without it is verified again.
+/// A scrub without it verifies nothing of it, and what was verified without it is verified again.
 #[test]
 fn who_was_put_back_is_verified_by_no_scrub_of_a_mount_without_it() {
     for (before, without) in [(0, None), (4, Some(3)), (4, None)] {
@@ -260,7 +260,7 @@ fn who_was_put_back_is_verified_by_no_scrub_of_a_mount_without_it() {
     }
 }
 
-/// With nobody at hand who waits for it, a scrub that stopped goes on where it was.
+/// With no such member online, a scrub that stopped goes on where it was.
 #[test]
 fn who_was_put_back_and_is_away_does_not_make_scrubs_begin_anew() {
     let (rig, _, _) = put_back_one();
@@ -281,7 +281,7 @@ fn pass_epochs(fs: &TestFs, rig: &Rig, disk: usize) {
     fs.take_back(rig, disk);
 }
 
-/// The scrub that runs does not cover it, and whoever looks for the next one after a crash knows that.
+/// The running scrub does not cover it, and the choice of the next one after a crash respects that.
 #[test]
 fn who_is_put_back_while_a_scrub_runs_is_known_after_a_crash() {
     let rig = Rig::new(2, 1, 3);
@@ -318,7 +318,7 @@ fn who_is_put_back_while_a_scrub_runs_is_known_after_a_crash() {
     }
 }
 
-/// It is known to be old by a superblock that was written anew since, which after a crash nobody knows.
+/// It is known to be old by a superblock that was rewritten since, which is not known after a crash.
 #[test]
 fn before_an_old_copy_takes_part_it_is_durable_that_it_is_one() {
     let base = Rig::new(2, 1, 3);
@@ -353,7 +353,7 @@ fn before_an_old_copy_takes_part_it_is_durable_that_it_is_one() {
     }
 }
 
-/// Opening writes the journal anew that tells it is old.
+/// Opening replaces the journal that tells it is old.
 #[test]
 fn a_power_cut_while_a_volume_with_an_old_copy_is_opened_leaves_it_known() {
     let (base, model, _) = put_back_one();
@@ -427,7 +427,7 @@ fn a_copy_that_was_made_before_superblocks_were_written_anew_is_known_for_one() 
     assert_mends(&fs, &rig, &model, "put back");
 }
 
-/// Who comes in its place has nothing that is from an earlier time.
+/// A member that comes in its place has nothing from an earlier time.
 #[test]
 fn a_member_that_was_put_back_is_forgotten_with_its_place() {
     let (mut rig, model, _) = put_back_one();
@@ -447,7 +447,7 @@ fn a_member_that_was_put_back_is_forgotten_with_its_place() {
     assert_holds(&fs, &model, "replaced");
 }
 
-/// Whoever only looks counts what a mount counts.
+/// A read-only open counts like a mount.
 #[test]
 fn an_old_copy_counts_for_nothing_to_those_who_only_look_as_well() {
     let base = Rig::new(4, 2, 6);

@@ -12,10 +12,10 @@ mod followed;
 mod harmless;
 mod second_pass;
 
-/// What is done to one disk.
+/// A kind of damage to one disk.
 type Spoil = fn(&MemDisk);
 
-/// What is done to the segment files of one disk.
+/// A kind of damage to the segment files of one disk.
 #[derive(Clone, Copy, Debug)]
 enum Harm {
     FlipBits,
@@ -86,7 +86,7 @@ impl Harm {
         }
         if matches!(self, Self::Stale) {
             for (name, len) in &found {
-                // What was there before the stripes were.
+                // The content from before the stripes.
                 put(disk, name, &pattern(99, *len as usize));
             }
         }
@@ -99,7 +99,7 @@ fn scrub(fs: &TestFs) -> ScrubStatus {
     fs.pipeline.scrub(&NoLocks, None, go_on).unwrap().unwrap()
 }
 
-/// Returns whose pieces the last scrub found to be wrong, and how many.
+/// Returns the members of the pieces that the last scrub found wrong, and how many.
 fn wrong_pieces(fs: &TestFs) -> Vec<(usize, u64)> {
     let wrong = fs.pipeline.found_by_scrub().into_iter();
     let number = |(member, pieces): (crate::format::MemberIndex, u64)| (member.0.into(), pieces);
@@ -368,7 +368,7 @@ fn a_scrub_that_goes_on_reports_what_is_missing_and_wrong_at_its_end() {
     assert_eq!(done.record.repaired, 2);
     assert!(shards_on(&rig, &fs) == whole, "mended on the disks");
     assert_holds(&fs, &model, "scrubbed");
-    // What goes missing after it was passed is told as well.
+    // Shards that go missing after they were passed are reported as well.
     let stop_late = |status: &ScrubStatus| {
         if status.progress > 0.99 && fs.pipeline.members().live().len() == 6 {
             fs.lose(&rig, 0);
@@ -442,7 +442,7 @@ fn a_scrub_goes_on_where_it_stopped_also_after_a_crash() {
     assert_eq!(done.record.bytes, total, "nothing was read twice");
     assert_eq!(done.record.began, stopped.record.began);
     assert!(done.record.repaired > stopped.record.repaired);
-    // The next one begins anew.
+    // The next one begins again.
     assert_eq!(scrub(&fs).record.bytes, total);
 }
 
@@ -475,7 +475,7 @@ fn a_power_cut_after_any_call_of_a_scrub_loses_nothing_and_the_next_one_repairs_
                 let context = format!("{harm:?}, cut {call}, {policy:?}");
                 let fs = rig.open(&[]);
                 assert_holds(&fs, &model, &context);
-                // Shards that were to be written anew are what a rebuild is for.
+                // Shards that had to be rewritten are left to a rebuild.
                 fs.rebuild().unwrap();
                 let done = scrub(&fs);
                 assert!(done.state == ScrubState::Finished, "{context}: {done:?}");
@@ -602,7 +602,7 @@ fn superblocks_journals_and_copies_of_the_index_are_repaired_from_others() {
             );
             assert_eq!(fs.pipeline.index_copies().members.len(), 2, "{context}");
             assert_eq!(fs.pipeline.members().live().len(), 3, "{context}");
-            // Which journals it is that are wrong nobody looks for.
+            // The scrub does not find out which journals are wrong.
             let wrong = (hit, done.record.repaired);
             let is_told = wrong.1 > 0 && what != "journal";
             let expected: Vec<_> = is_told.then_some(wrong).into_iter().collect();

@@ -1,4 +1,4 @@
-//! Whether it is known that shards are missing, without all being counted.
+//! Tests that missing shards are known without a count of all.
 
 use super::rebuild::{assert_whole, fill};
 use super::*;
@@ -66,7 +66,7 @@ fn files_that_hold_no_shard_are_made_anew_as_well() {
     }
 }
 
-/// What is dead is given back in a moment; until then it lacks what it lacked, and nobody misses that.
+/// Dead stripes are given back in a moment; until then they lack what they lacked, which does no harm.
 #[test]
 fn a_volume_whose_dead_stripes_alone_lack_shards_lacks_none() {
     let rig = Rig::new(2, 1, 3);
@@ -111,8 +111,8 @@ fn what_is_lost_by_what_was_not_written_and_who_is_away_together_is_worth_a_coun
     }
 }
 
-/// What was written while a member was away is whole without it, however much it is: nobody waits for a count of
-/// everything at each mount.
+/// Data written while a member was away is whole without it, even if it is much: no mount waits for a count of
+/// everything.
 #[test]
 fn a_mount_that_lacks_what_much_was_written_without_counts_nothing() {
     let rig = Rig::with_unit(2, 2, &[DISK; 4], BLOCK_SIZE);

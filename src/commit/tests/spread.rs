@@ -1,4 +1,4 @@
-//! Which members data goes to.
+//! The members that data goes to.
 
 use std::cell::Cell;
 use std::fs::create_dir;
@@ -12,7 +12,7 @@ use crate::commit::{Pace, RebuildState};
 use crate::store::DirStore;
 
 impl Rig {
-    /// Has a disk be full but for so many bytes.
+    /// Fills a disk except for so many bytes.
     fn leave(&self, disk: usize, bytes: u64) {
         let space = self.disks[disk].open().space().unwrap();
         self.disks[disk].set_capacity(space.total_bytes - space.free_bytes + bytes);
@@ -141,7 +141,7 @@ fn balancing_stops_for_what_is_more_urgent_and_goes_on_afterwards() {
     }
 }
 
-/// What waits is looked for again and again.
+/// Shards that wait are tried again and again.
 #[test]
 fn what_finds_no_room_moves_nothing_a_second_time() {
     let mut waited = 0;
@@ -179,7 +179,7 @@ fn what_finds_no_room_moves_nothing_a_second_time() {
     assert!(waited > 3, "something waited in {waited} cases");
 }
 
-/// What has room has shards of the stripes that lack one, and what has none of these is full.
+/// Members with room have shards of the stripes that lack one, and a member without such shards is full.
 #[test]
 fn full_members_give_shards_to_emptier_ones_where_that_makes_room_for_what_is_missing() {
     let rig = Rig::new(2, 1, 5);
@@ -193,7 +193,7 @@ fn full_members_give_shards_to_emptier_ones_where_that_makes_room_for_what_is_mi
         }
         fs.sync().unwrap();
     };
-    // What comes first is on the first three, what follows on the last two and one of these.
+    // The first files are on the first three, the later ones on the last two and one of these.
     (3..5).for_each(|disk| rig.leave(disk, 0));
     write(0..20, &mut model);
     (3..5).for_each(|disk: usize| rig.disks[disk].set_capacity(2 * DISK));

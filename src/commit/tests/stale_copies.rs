@@ -138,7 +138,7 @@ fn a_directory_that_was_away_and_returns_as_it_was_needs_no_verification() {
     assert_holds(&fs, &model, "returned");
 }
 
-/// What goes to the index alone leaves no trace in the journal.
+/// A commit to the index alone leaves no trace in the journal.
 #[test]
 fn a_copy_from_before_a_commit_to_the_index_alone_is_known_for_one() {
     let mut rig = Rig::new(4, 2, 6);
@@ -187,7 +187,7 @@ fn a_copy_that_could_not_be_taken_in_at_first_is_still_known_for_one() {
     }
 }
 
-/// A crash forgets what members acknowledged. What the scrub's record says stays.
+/// A crash forgets what members acknowledged. The statements of the scrub's record stay.
 #[test]
 fn a_copy_is_still_known_for_one_after_a_crash() {
     let mut rig = Rig::new(4, 2, 6);

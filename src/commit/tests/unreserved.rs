@@ -30,7 +30,7 @@ fn a_volume_takes_what_it_promises_and_keeps_it_where_nothing_is_reserved() {
         let context = format!("{data}+{parity} of {count}");
         let rig = rig(data, parity, count);
         let fs = rig.open(&[]);
-        // Until a file is made, nobody knows what the disks cannot do.
+        // The limits of the disks are not known until a file is made.
         fs.write(1 << 40, &pattern(1, 10)).unwrap();
         let promised = fs.pipeline.space();
         let mut model = Model::new();
@@ -60,7 +60,7 @@ fn a_volume_takes_what_it_promises_and_keeps_it_where_nothing_is_reserved() {
     }
 }
 
-/// What is in buffers has a place by what was kept back for it.
+/// Bytes in buffers have a place by the space kept back for them.
 #[test]
 fn what_was_accepted_before_others_filled_the_disks_becomes_durable() {
     let rig = rig(2, 1, 3);
@@ -181,7 +181,7 @@ fn removing_what_cannot_be_flushed_lets_all_else_become_durable() {
     assert_durable(&rig, fs, &model, &[]);
 }
 
-/// A full member costs the stripe a shard, and nobody an error, while `data_shards` others take theirs.
+/// A full member costs the stripe a shard, and no caller an error, while `data_shards` others take theirs.
 #[test]
 fn one_member_that_others_filled_keeps_no_stripe_from_being_flushed() {
     let rig = rig(2, 1, 3);

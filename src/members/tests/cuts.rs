@@ -8,8 +8,8 @@ const POLICIES: [CutPolicy; 4] = [
     CutPolicy::Reorder(2),
 ];
 
-/// Runs `scene` on copies of `start` with a power cut at every one of its store calls, and then hands
-/// what is left to `check`, with whether the scene came to its end.
+/// Runs `scene` on copies of `start` with a power cut at every one of its store calls. Then hands the remains to
+/// `check`, with a flag whether the scene reached its end.
 pub(super) fn cut_everywhere(
     start: &Disks,
     which: &[usize],
@@ -22,7 +22,7 @@ pub(super) fn cut_everywhere(
             let plan = FaultPlan::new();
             let stores = disks.faulty(which.iter().copied(), &plan);
             plan.add(Fault::at(nth, Effect::PowerCut));
-            // An open that the cut came too early for has failed, and that is fine.
+            // If the cut came too early, the open has failed, and that is fine.
             if let Ok(members) = open(stores) {
                 scene(&members);
             }
@@ -162,7 +162,7 @@ fn a_cut_while_creating_leaves_a_volume_or_none() {
     }
 }
 
-/// Whatever single call fails, for good or once, the rest goes on, and all get on later.
+/// If any single call fails, for good or once, the rest goes on, and all get on later.
 #[test]
 fn any_failing_call_costs_at_most_its_member() {
     for lasting in [false, true] {

@@ -92,7 +92,7 @@ fn halves_of_several_members_are_named_in_full() {
 fn a_member_that_missed_more_epochs_than_are_kept_is_left_out() {
     let disks = Disks::volume(1, 2, 3);
     for missed in 1..=MAX_HISTORY + 1 {
-        // Each time member 1 is left behind or comes back, an epoch begins; member 2 stays away.
+        // Each time member 1 drops out or comes back, an epoch begins; member 2 stays away.
         let members = if missed % 2 == 1 {
             disks.open([0]).expect("one is enough")
         } else {
@@ -119,8 +119,8 @@ fn a_member_that_missed_more_epochs_than_are_kept_is_left_out() {
     assert_eq!(disks.block(0).history.len(), MAX_HISTORY);
 }
 
-/// Opens random sets of members, admits the stale ones or not, and compares with a model in which each
-/// member carries the set of all epochs that it has been in or has learned of.
+/// Opens random sets of members, and admits the stale ones or not. Compares with a model in which each member carries
+/// the set of all epochs that it has been in or has learned of.
 #[test]
 fn members_are_split_stale_or_current_as_their_past_says() {
     for seed in 0..300 {
@@ -206,8 +206,8 @@ impl Model {
     }
 }
 
-/// With more data than parity shards nobody goes on from an epoch that others have left already: neither
-/// beside them nor later, whoever was away before and whatever a crash cut off.
+/// With more data than parity shards no member goes on from an epoch that others have left already, neither beside them
+/// nor later. This holds for all absences before and all crashes.
 #[test]
 fn with_more_data_than_parity_shards_the_volume_is_never_mounted_apart() {
     let mut opened = 0;
@@ -259,7 +259,7 @@ fn with_more_data_than_parity_shards_the_volume_is_never_mounted_apart() {
     assert!(opened > 1000, "only {opened} times");
 }
 
-/// Has the disks of some members fail at once, and all be there again afterwards.
+/// Fails the disks of some members at once, and brings all back afterwards.
 fn fail_at_once(disks: &Disks, members: &Members, lost: &BTreeSet<usize>) {
     let fail = |kind| {
         for disk in lost {
@@ -271,7 +271,7 @@ fn fail_at_once(disks: &Disks, members: &Members, lost: &BTreeSet<usize>) {
     fail(None);
 }
 
-/// Those that are away can be mounted elsewhere, and those that are back and not in the epoch yet know of none that
+/// The absent members can be mounted elsewhere. The returned ones that are not in the epoch yet know of nothing that
 /// would keep them from it.
 #[test]
 fn members_that_are_back_make_up_for_none_without_whom_the_others_could_be_mounted_apart() {
@@ -307,8 +307,8 @@ fn members_that_are_back_make_up_for_none_without_whom_the_others_could_be_mount
     }
 }
 
-/// A volume of as many members as a stripe has shards survives the loss of any that parity makes up for, at once or one
-/// after the other.
+/// A volume of as many members as a stripe has shards survives the loss of any that parity makes up for. They may be
+/// lost at once or one after the other.
 #[test]
 fn as_many_members_as_there_are_parity_shards_can_be_lost_of_a_full_epoch_at_once() {
     for (data, parity) in [(1, 1), (1, 2), (2, 1), (2, 2), (3, 2), (4, 2), (4, 3)] {
@@ -332,9 +332,9 @@ fn an_epoch_that_only_some_have_begun_counts_with_the_one_before() {
     let plan = FaultPlan::new();
     let members = open(disks.faulty(0..9, &plan)).expect("all members are there");
     assert_eq!(members.stale(), indices(6..9));
-    // All nine are to begin one, and of the four that fail then no superblock says so.
+    // All nine begin one, and of the four that fail then no superblock says so.
     for member in 2..6 {
-        // What is written first is the proposal.
+        // The first write is the proposal.
         let write = Scope::MemberKind(member, CallKind::Write);
         plan.add(Fault::at(2, Effect::Eio).of(write));
     }
@@ -399,8 +399,8 @@ fn with_copies() -> (Disks, Vec<MemDisk>) {
     (disks, copies)
 }
 
-/// It died while the volume was mounted, or was away when it was; whatever happened meanwhile, the others
-/// know how it was.
+/// It died while the volume was mounted, or was away when it was. In both cases the others know its last state, no
+/// matter what happened meanwhile.
 #[test]
 fn an_old_copy_of_a_member_that_was_left_behind_is_known_when_it_is_there_again() {
     for died_mounted in [true, false] {
@@ -442,7 +442,7 @@ fn an_old_copy_of_a_member_that_was_left_behind_is_known_when_it_is_there_again(
                 let known: Vec<_> = members.put_back().into_keys().collect();
                 assert_eq!(known, indices([1]), "{context}, taken in");
                 members.admit_stale().expect("nothing fails");
-                // What is written to it from now on is what it has to have.
+                // From now on it must have what is written to it.
                 members.fail(MemberIndex(1), &io_error());
                 drop(members);
                 let members = disks.open(0..3).expect("all members are there");

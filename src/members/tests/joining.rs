@@ -1,4 +1,4 @@
-//! Directories that come to a volume that is open.
+//! Directories that join a volume that is open.
 
 use super::super::open::NOT_GIVEN;
 use super::*;
@@ -11,7 +11,7 @@ use crate::store::{CallKind, Effect, Fault, Scope};
 /// Bytes of a journal file.
 const JOURNAL: u64 = 1 << 20;
 
-/// What the first attempt began comes to an end some time, and would take away the journals of the second.
+/// The work of the first attempt ends some time, and would take away the journals of the second.
 #[test]
 fn a_directory_is_not_taken_in_while_an_earlier_attempt_hangs() {
     let belongings = Belongings {
@@ -172,7 +172,7 @@ fn a_path_means_the_member_that_is_there_and_not_one_that_died_there() {
     assert_eq!(members.at(&["/d9".to_owned()]), None);
 }
 
-/// What was to be written to it may never have come there, and is no reason to doubt what it has.
+/// The failed write may never have reached it, and is no reason to doubt its data.
 #[test]
 fn who_failed_while_its_superblock_was_written_is_not_taken_for_an_old_copy() {
     let kinds = [CallKind::Write, CallKind::Sync];
@@ -211,7 +211,7 @@ fn a_directory_that_was_let_go_is_told_from_one_of_another_volume() {
     let refused = members.check_seat(Seat::New, &store);
     let is_former = |error: &MembersError| matches!(error, MembersError::FormerMember { index, .. } if *index == MemberIndex(3));
     assert!(refused.as_ref().is_err_and(is_former), "{refused:?}");
-    // Back where it was, as from a copy: that is why nobody takes it in there.
+    // It is back where it was, as from a copy: so it is not taken in there.
     let refused = members.check_seat(Seat::Own, &store);
     assert!(refused.as_ref().is_err_and(is_former), "{refused:?}");
     // Without segments it may be left of an attempt that was cut off.

@@ -223,7 +223,7 @@ fn read_only_changes_nothing_and_keeps_writers_out_alone() {
     let plan = FaultPlan::new();
     plan.record();
     let look = || Members::open(disks.faulty(0..3, &plan), Access::ReadOnly, inline());
-    // What a writer does meanwhile would look like damage.
+    // The writes of a writer meanwhile would look like damage.
     assert!(matches!(look(), Err(MembersError::InUse { .. })));
     drop(writer);
     let members = look().expect("the writer is gone");

@@ -44,7 +44,7 @@ fn the_half_that_was_left_behind_is_told_before_it_parts_the_volume() {
 fn the_half_that_was_left_behind_is_told_however_long_ago_that_was() {
     let disks = Disks::volume(2, 3, 5);
     for epochs in 1..=MAX_HISTORY + 2 {
-        // Each time member 2 is left behind or comes back, an epoch begins.
+        // Each time member 2 drops out or comes back, an epoch begins.
         let present: &[usize] = if epochs % 2 == 1 { &[0, 1] } else { &[0, 1, 2] };
         let members = disks.open(present.iter().copied());
         let members = members.expect("enough members");

@@ -378,7 +378,8 @@ fn a_volume_that_a_newer_build_must_write_to_is_only_read() {
     }
 }
 
-/// A daemon that cannot end keeps what hangs. Whoever serves the volume keeps at least as many as there are data shards.
+/// A daemon that cannot end keeps the directories that hang. A daemon that serves the volume keeps at least as many as
+/// there are data shards.
 #[test]
 fn a_volume_opens_without_members_in_use_only_if_nobody_can_serve_it_with_them() {
     use crate::store::Hold;
@@ -419,7 +420,7 @@ fn a_volume_opens_without_members_in_use_only_if_nobody_can_serve_it_with_them()
     }
 }
 
-/// A daemon may keep one that was let go of long ago: whoever serves the volume has others.
+/// A daemon may keep one that was removed long ago: one that serves the volume has others.
 #[test]
 fn a_former_member_that_is_in_use_counts_for_nobody_who_may_serve_the_volume() {
     use crate::store::Hold;
@@ -469,7 +470,7 @@ fn members_in_use_by_nobody_who_can_be_seen_are_not_left_out() {
     drop(lock);
 }
 
-/// Those that are free were let go of by the others long ago.
+/// The free ones were removed by the others long ago.
 #[test]
 fn members_in_use_that_are_newer_than_all_others_are_not_left_out() {
     let disks = Disks::volume(4, 2, 6);

@@ -34,7 +34,7 @@ fn a_directory_on_which_an_operation_hangs_stays_locked_when_the_others_are_rele
     assert_eq!(members.live(), indices([0, 2]));
     assert_eq!(members.release(), ["/d1"]);
     drop(disks.open([0, 2]).expect("nobody uses these"));
-    // The others can be opened, which is for whoever opens them to say.
+    // The others can be opened, if the caller says so.
     assert!(matches!(
         disks.open(0..3),
         Err(MembersError::PartlyInUse { held }) if held.len() == 1 && held[0].path == "/d1"
@@ -79,7 +79,7 @@ fn a_directory_that_failed_stays_locked_until_an_epoch_without_it_is_durable() {
     let (stores, watches) = watched(&disks, &plan);
     let members = open(stores).expect("all members are there");
     let lock = || disks.directories[1].open().lock(Hold::Exclusive);
-    // As while somebody is about to begin that epoch.
+    // As while another thread is about to begin that epoch.
     members.mark_down(MemberIndex(1), &io_error());
     members.let_go_of_the_lost();
     assert!(lock().is_err(), "the others do not know yet");

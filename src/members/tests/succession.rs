@@ -1,4 +1,4 @@
-//! Who took whose place, and who is not waited for any more: whoever opens the volume next knows it.
+//! The members that took another's place, and those given up: the next open of the volume knows both.
 
 use super::super::succession::Succession;
 use super::*;

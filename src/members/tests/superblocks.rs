@@ -1,4 +1,4 @@
-//! Superblocks that somebody deletes while the volume is open.
+//! Superblocks that another program deletes while the volume is open.
 
 use super::*;
 use crate::members::VerifiedSuperblocks;
@@ -40,7 +40,7 @@ fn whose_superblock_is_deleted_stays_and_gets_it_again_by_a_verification() {
     assert_eq!(members.verify_superblocks(), VerifiedSuperblocks::default());
     let (made, other) = (disks.block(BEREFT), disks.block(0));
     assert_eq!((made.head(), &made.members), (other.head(), &other.members));
-    // Lost again, it is said again.
+    // A second loss is reported again.
     let directory = disks.directories[BEREFT].open();
     members.probe();
     let errors = members.status()[BEREFT].errors.checksum;
@@ -54,7 +54,7 @@ fn whose_superblock_is_deleted_stays_and_gets_it_again_by_a_verification() {
     assert!(members.put_back().is_empty());
 }
 
-/// As of a directory that somebody is deleting.
+/// As of a directory that another program is deleting.
 #[test]
 fn what_lacks_more_than_its_superblock_gets_none() {
     for journal in files::JOURNALS {

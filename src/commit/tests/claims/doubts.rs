@@ -1,4 +1,4 @@
-//! Directories whose journals end close to one another: who is up to date, and who only looks so.
+//! Directories whose journals end close to one another: some are up to date, and some only look so.
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn one_record_of_a_later_epoch_is_not_lost_with_the_superblocks_of_those_that_ha
             let opened = TestFs::open(left.fork().stores(&[]), Access::ReadWrite);
             let error = opened.err().unwrap_or_else(|| panic!("{context}"));
             if data > parity {
-                // Too few are left, and of these nobody makes the others anew.
+                // Too few are left, and the others cannot be made from these.
                 let error = claims(&left).unwrap_err();
                 assert!(is_refused(&error), "{context}: {error}");
                 let error = open_claiming(&left, &claim_of(&ahead)).err().unwrap();
@@ -59,7 +59,7 @@ fn one_record_of_a_later_epoch_is_not_lost_with_the_superblocks_of_those_that_ha
     }
 }
 
-/// Whoever fails while a record is appended is left behind, although that record names the epoch before.
+/// A member that fails while a record is appended is marked faulted, although that record names the epoch before.
 #[test]
 fn nobody_goes_on_without_the_one_that_has_the_last_record() {
     let base = Rig::new(1, 1, 2);
@@ -101,7 +101,7 @@ fn nobody_goes_on_without_the_one_that_has_the_last_record() {
     }
 }
 
-/// Records of an epoch that is over are no reason to refuse those who have seen that end.
+/// Records of an epoch that is over are no reason to refuse members that have seen its end.
 #[test]
 fn who_was_away_while_records_were_written_is_mounted_once_it_is_back() {
     let rig = Rig::new(1, 1, 2);
@@ -188,7 +188,7 @@ fn superblocks_are_made_anew_wherever_the_power_went_while_records_were_written(
     }
 }
 
-/// A superblock that was made anew is newer than all copies of the one that it replaces.
+/// A newly created superblock is newer than all copies of the one that it replaces.
 #[test]
 fn an_older_copy_is_known_for_one_after_a_superblock_was_made_anew() {
     let base = Rig::new(2, 1, 3);
@@ -229,7 +229,7 @@ fn an_older_copy_is_known_for_one_after_a_superblock_was_made_anew() {
     }
 }
 
-/// What nothing names may be of the half that went on as well as what does.
+/// Bytes that nothing names may be of the half that went on, as may those that are named.
 #[test]
 fn a_directory_of_a_half_in_which_nothing_names_the_volume_is_left_as_it_is() {
     let (base, _) = written(2, 2, 4, false);
@@ -276,7 +276,7 @@ fn a_directory_of_a_half_in_which_nothing_names_the_volume_is_left_as_it_is() {
     assert_eq!(after, before);
 }
 
-/// Who cannot be read is left out, and nobody else for its sake.
+/// An unreadable directory is left out, and no other one because of it.
 #[test]
 fn a_failing_directory_keeps_no_other_from_getting_its_superblock_back() {
     let (rig, model) = written(4, 2, 6, false);

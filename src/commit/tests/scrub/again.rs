@@ -1,4 +1,4 @@
-//! What could not be read or mended when it was passed is passed once more.
+//! Shards that could not be read or repaired when they were passed are passed once more.
 
 use super::*;
 use crate::format::{MemberIndex, SegmentId};
@@ -87,7 +87,7 @@ fn a_scrub_that_goes_on_after_a_mount_says_that_it_did_not_verify_who_was_away_b
     assert_eq!(fs.pipeline.unverified_by_scrub(), 0);
 }
 
-/// What is missing now is not what was missing then: none of that was read.
+/// The shards missing now are others than those missing then: none of these were read.
 #[test]
 fn a_scrub_that_goes_on_without_another_member_says_that_it_did_not_verify_who_was_away_before() {
     let rig = Rig::new(4, 2, 6);
@@ -137,7 +137,7 @@ fn shards_at_hand_that_cannot_be_verified_are_not_called_so() {
     }
 }
 
-/// What it holds counts for nothing as long as some of it is not known to be what was written.
+/// Its shards count for nothing as long as some of them are not known to be right.
 #[test]
 fn a_member_that_was_put_back_is_not_verified_by_a_scrub_that_could_not_read_all_of_it() {
     let rig = Rig::new(4, 2, 6);

@@ -1,4 +1,4 @@
-//! What is told to those who wait for a scrub that another one makes.
+//! The report to callers that wait for a scrub begun by another one.
 
 use super::*;
 

@@ -70,7 +70,7 @@ fn where_no_file_holds_what_is_lost_nothing_is_and_a_scrub_writes_the_rest_anew(
     }
 }
 
-/// What no file held when it was found, and was not moved, is no reason to count at each mount.
+/// Bytes that no file held when they were found, and that were not moved, are no reason to count at each mount.
 #[test]
 fn a_mount_does_not_take_what_no_file_holds_for_lost_data() {
     let rig = Rig::new(4, 2, 6);

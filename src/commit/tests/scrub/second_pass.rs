@@ -1,4 +1,4 @@
-//! What happens while that is passed once more which could not be read when it was passed.
+//! Events during the second pass over segments that could not be read in the first.
 
 use std::time::Instant;
 
@@ -6,14 +6,14 @@ use super::*;
 use crate::commit::RebuildState;
 use crate::format::MemberIndex;
 
-/// A member that was away while a scrub passed everything, and is back: all that it has is to be passed once more.
+/// A member that was away while a scrub passed everything, and is back: all that it has must be passed once more.
 struct Late {
     rig: Rig,
     model: Model,
     plan: FaultPlan,
     fs: TestFs,
     member: usize,
-    /// How many shards it has.
+    /// The number of its shards.
     shards: u64,
     /// Bytes that the scrub has read so far.
     read: u64,
