@@ -1,9 +1,9 @@
 //! The commit pipeline: data before metadata, group commit, checkpoints, and the way back from a crash.
 //!
-//! [`Pipeline`] joins [`crate::meta`] and [`crate::volume`], which know nothing of each other. Bytes go
-//! to stripes ([`Pipeline::write`]), changes of records to the index ([`Pipeline::apply`]); both are
-//! visible at once, and durable with the next [`Pipeline::sync`]. It also gives back the space of what
-//! died ([`Pipeline::reap`], [`Pipeline::make_room`]) and counts what is left of redundancy.
+//! [`Pipeline`] joins [`crate::meta`] and [`crate::volume`], which know nothing of each other. Bytes go to stripes
+//! ([`Pipeline::write`]), changes of records to the index ([`Pipeline::apply`]); both are visible at once, and durable
+//! with the next [`Pipeline::sync`]. It also frees the space of dead stripes ([`Pipeline::reap`],
+//! [`Pipeline::make_room`]) and counts the remaining redundancy.
 //!
 //! # Invariants
 //!
@@ -85,14 +85,14 @@ const MAX_MENDED_AT_CLOSE: usize = 4096;
 pub struct OpenOptions {
     /// The access: read-only or read-write.
     pub access: Access,
-    /// The coding engine, by name: what [`crate::cuda::open`] takes.
+    /// The coding engine, by name, as for [`crate::cuda::open`].
     pub engine: String,
     /// Bytes of shards that are kept after being read ahead or decoded.
     pub cache_bytes: usize,
     /// Bytes of the index that are kept in memory.
     pub index_cache_bytes: usize,
-    /// Threads that flush stripes, and as many that read ahead. With 0 there are none, and everything
-    /// is done by the caller in the same order in every run.
+    /// Threads that flush stripes, and as many that read ahead. With 0 there are none: the caller does everything, in
+    /// the same order in every run.
     pub threads: usize,
 }
 
@@ -136,7 +136,7 @@ pub struct Pipeline {
     checkpointing: Mutex<()>,
     reaper: Mutex<Reaper>,
     candidates: Mutex<Candidates>,
-    /// Inodes of which compaction could not read everything.
+    /// Inodes that compaction could not read in full.
     left_alone: Said<Ino>,
     growth: Growth,
     clockwork: Mutex<Clockwork>,
@@ -145,7 +145,7 @@ pub struct Pipeline {
     counting: Counting,
     rebuilding: Rebuilding,
     joins: Joins,
-    /// Counts what others than background work ask of stripes.
+    /// Counts the uses of stripes by others than background work.
     foreground: AtomicU64,
     scrubbing: Scrubbing,
 }
@@ -247,8 +247,8 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// [`CommitError::NoSpace`] if not all of them can be taken: nothing refers to those that were,
-    /// and they are given back in time. [`Pipeline::make_room`] may help.
+    /// [`CommitError::NoSpace`] if not all of the bytes fit: nothing refers to those already placed, and they are given
+    /// back in time. [`Pipeline::make_room`] may help.
     pub fn write(&self, data: &[u8]) -> Result<Written, CommitError> {
         self.check_writable()?;
         self.note_foreground();
@@ -334,7 +334,7 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// [`CommitError::Volume`] if the bytes cannot be had; `out` is unspecified then.
+    /// [`CommitError::Volume`] if the bytes are unrecoverable for now; `out` is unspecified then.
     pub fn read(&self, stripe: StripeId, offset: u32, out: &mut [u8]) -> Result<(), CommitError> {
         self.note_foreground();
         Ok(self.volume.read(stripe, offset, out)?)
@@ -354,7 +354,7 @@ impl Pipeline {
         self.volume.prefetch(stripe);
     }
 
-    /// Returns a pin: what is looked up in the index while it is held stays readable.
+    /// Returns a pin: stripes that are looked up in the index while it is held stay readable.
     pub fn pin(&self) -> Pin {
         self.volume.pin()
     }
@@ -433,9 +433,8 @@ impl Pipeline {
         self.dispatch.coding()
     }
 
-    /// Makes everything durable, moves it into the index, and gives back what was reserved and not
-    /// used. Nothing is accepted afterwards. A pipeline that is dropped without this leaves the
-    /// volume as a crash would.
+    /// Makes everything durable, moves it into the index, and gives back unused reservations. Nothing is accepted
+    /// afterwards. A pipeline that is dropped without this leaves the volume as a crash would.
     ///
     /// # Errors
     ///

@@ -111,7 +111,7 @@ impl Maintain {
     ///
     /// # Errors
     ///
-    /// If the system gives no more threads; those that were started have ended then.
+    /// If the system gives no more threads; those already started have ended then.
     pub fn start(
         pipeline: &Arc<Pipeline>,
         locks: Arc<dyn InodeLocks>,
@@ -169,7 +169,7 @@ impl Maintain {
         self.rebuilder.as_ref()
     }
 
-    /// Stops all background work, and returns when what was under way is done.
+    /// Stops all background work, and returns when the current pieces are done.
     pub fn stop(self) {
         drop(self);
     }

@@ -143,8 +143,8 @@ impl Members {
     ///
     /// # Errors
     ///
-    /// [`MembersError`] if the options or the directories do not do; they are left as they were found,
-    /// as far as that still goes.
+    /// [`MembersError`] if the options or the directories are not suitable; they are left as they were found, as far as
+    /// that is still possible.
     pub fn create(stores: &[StoreRef], options: &CreateOptions) -> Result<VolumeId, MembersError> {
         create::create(stores, options)
     }
@@ -176,7 +176,8 @@ impl Members {
     ///
     /// # Errors
     ///
-    /// As for [`Members::open`], and if the superblocks that are left are from an earlier time than what is claimed.
+    /// As for [`Members::open`], and if the remaining superblocks are from an earlier time than the claimed
+    /// directories.
     pub fn open_claiming(
         stores: Vec<StoreRef>,
         claims: &Claims,
@@ -346,8 +347,8 @@ impl Members {
         self.live.read().to_vec()
     }
 
-    /// Returns the members that were up to date when the volume was opened: what recovery may trust
-    /// to have the newest index and journal.
+    /// Returns the members that were up to date when the volume was opened: recovery may trust them to have the newest
+    /// index and journal.
     #[must_use]
     pub fn current_at_open(&self) -> Vec<MemberIndex> {
         self.current_at_open.clone()

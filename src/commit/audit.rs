@@ -40,8 +40,8 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Counts what stripes take of each segment of a volume that nothing is written to: as no segment of it is
-    /// audited, [`super::Pipeline::space`] takes all of them for full otherwise.
+    /// Counts the space that stripes take of each segment of a read-only volume. No segment of it is audited, so
+    /// [`super::Pipeline::space`] would take all of them for full otherwise.
     ///
     /// # Errors
     ///

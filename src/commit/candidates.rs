@@ -1,5 +1,4 @@
-//! Stripes that compaction may move: those that lack shards first, which are whole in a new place, then the
-//! deadest.
+//! Stripes that compaction may move: first those that lack shards, which are whole in a new place, then the deadest.
 //!
 //! A stripe that lost bytes is a candidate without a rank. It gets one once its live bytes are counted, and keeps it
 //! until it loses bytes again. The number of candidates is bounded. A survey of all stripes finds those that were not
@@ -34,7 +33,7 @@ pub(super) struct Candidates {
     ranks: HashMap<StripeId, Rank>,
     /// The next stripe that a survey looks at; `None` once it saw all that there were at the mount.
     pub(super) survey_from: Option<Bytes>,
-    /// Stripes taken to have what lives of them counted.
+    /// Stripes taken to count their live bytes.
     pub(super) counted: u64,
 }
 
@@ -83,7 +82,7 @@ impl Candidates {
         self.unranked.is_empty() && self.survey_from.is_none()
     }
 
-    /// Notes what is known of a stripe.
+    /// Notes the rank of a stripe.
     pub(super) fn rank(&mut self, stripe: StripeId, rank: Rank) {
         if let Some(before) = self.ranks.insert(stripe, rank) {
             self.ranked.remove(&(before, stripe));

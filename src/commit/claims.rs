@@ -1,4 +1,4 @@
-//! Finding out which member a directory is that has lost its superblock: by its shards.
+//! Finds out by its shards which member a directory is that has lost its superblock.
 //!
 //! A segment's record names the member of each slot, and the checksums of a stripe tell its shards from one another. So
 //! a directory is the member whose slots hold all shards recognised in the directory. Several members can match,
@@ -26,7 +26,7 @@ const STRIPES_EACH: usize = 64;
 struct Shown {
     /// Set if it has files of segments that the volume knows.
     has_segments: bool,
-    /// The members of which all shards are that were recognised; none if there were none.
+    /// The members that may own all recognised shards; none if no shard was recognised.
     owners: Option<BTreeSet<MemberIndex>>,
     /// The reason why not all of it could be looked at.
     problem: Option<String>,
@@ -43,8 +43,8 @@ impl Shown {
 }
 
 impl Pipeline {
-    /// Finds out which of the directories that have lost their superblocks are which members, with what
-    /// [`Pipeline::open_claiming`] opens the volume; and why the others are left out. Nothing is written.
+    /// Finds out which of the directories that have lost their superblocks are which members, for
+    /// [`Pipeline::open_claiming`]. Says also why the others are left out. Nothing is written.
     ///
     /// # Errors
     ///
@@ -184,7 +184,7 @@ impl Pipeline {
     }
 }
 
-/// Decides by what was seen, and says what is left out and why.
+/// Decides by the evidence, and says which directories are left out and why.
 fn settle(bereft: Bereft, shown: BTreeMap<String, Shown>) -> (Claims, Vec<Unusable>) {
     let Bereft {
         nameless,

@@ -17,17 +17,16 @@ use crate::format::{BLOCK_SIZE, Ino, Record, StripeId, key};
 use crate::meta::Batch;
 use crate::volume::{Tally, member_of};
 
-/// Stripes moved in one go. New ones are filled with what lives of them; the room kept back is
-/// enough for that.
+/// Stripes moved in one go. New ones are filled with their live bytes; the room kept back is enough for that.
 const VICTIMS_AT_ONCE: usize = 64;
 
-/// New stripes written in one go at most: what is kept back has room for one more.
+/// New stripes written in one go at most: the room kept back takes one more.
 const STRIPES_AT_ONCE: usize = 3;
 
 /// Stripes looked at in one go.
 const CANDIDATES_AT_ONCE: usize = 4096;
 
-/// A stripe of which more than this lives is not worth moving.
+/// The largest live part of a stripe that is worth moving.
 pub(super) const MAX_LIVE: Permille = 900;
 
 /// Backrefs read at once.
@@ -42,7 +41,7 @@ pub trait InodeLocks: Send + Sync {
 /// The amount of work of one compaction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
-    /// Stripes of which more lives stay where they are.
+    /// The largest live part of a stripe to move.
     pub(super) max_live: Permille,
     /// The number of times to rank some candidates, if none is found.
     pub(super) counts: usize,
@@ -137,8 +136,7 @@ impl Pipeline {
         Ok(moved | self.move_out(&mut packed, locks)?)
     }
 
-    /// Returns those most worth moving of the stripes that are known to have lost bytes, or else of those
-    /// that a survey comes upon.
+    /// Returns the stripes most worth moving: of those known to have lost bytes, or else of those that a survey finds.
     fn find_victims(&self, effort: Effort) -> Result<Vec<StripeId>, CommitError> {
         for _ in 0..effort.counts {
             let counted = self.count_candidates()?;
@@ -153,7 +151,7 @@ impl Pipeline {
         Ok(Vec::new())
     }
 
-    /// Counts what lives of some candidates. Returns whether there were any of which this is not known.
+    /// Counts the live bytes of some candidates. Returns whether there were any for which they are not known.
     fn count_candidates(&self) -> Result<bool, CommitError> {
         let stripes = self.candidates.lock().take_unranked(CANDIDATES_AT_ONCE);
         let mut counted = false;
@@ -201,8 +199,8 @@ impl Pipeline {
         tally.present == tally.existing
     }
 
-    /// Makes candidates of the next stripes in the order of their numbers. Returns false once all were
-    /// that there were at the mount: those that lost bytes since are known.
+    /// Makes candidates of the next stripes in the order of their numbers. Returns false once the survey has passed all
+    /// stripes from before the mount: those that lost bytes since are known.
     fn survey(&self) -> Result<bool, CommitError> {
         let Some(from) = self.candidates.lock().survey_from.clone() else {
             return Ok(false);
@@ -296,7 +294,7 @@ impl Pipeline {
         packed.runs.push((run, at));
     }
 
-    /// Writes what was packed as a stripe, and points the extents there that are still the same.
+    /// Writes the packed bytes as a stripe, and points those extents there that are still the same.
     fn move_out(&self, packed: &mut Packed, locks: &dyn InodeLocks) -> Result<bool, CommitError> {
         let Packed { payload, runs, .. } = std::mem::take(packed);
         if runs.is_empty() {

@@ -52,11 +52,11 @@ pub enum CommitError {
     #[error(transparent)]
     Members(Arc<MembersError>),
 
-    /// The volume's code is not to be had.
+    /// The volume's code is not available.
     #[error(transparent)]
     Codec(#[from] CodecError),
 
-    /// The engine asked for is not to be had.
+    /// The engine asked for is not available.
     #[error(transparent)]
     Engine(#[from] EngineError),
 
@@ -132,7 +132,7 @@ impl CommitError {
         }
     }
 
-    /// Tells the volume, which knows nothing of the index, what the index answered.
+    /// Translates the answer of the index for the volume, which knows nothing of the index.
     pub(super) fn for_catalog(&self) -> CatalogError {
         CatalogError(self.to_string())
     }

@@ -85,7 +85,7 @@ impl Group {
         self.ended.notify_all();
     }
 
-    /// Returns the first commit that will cover what was done before this call.
+    /// Returns the first commit that will cover all changes before this call.
     pub(super) fn next(&self) -> CommitNumber {
         CommitNumber(self.state.lock().begun + 1)
     }

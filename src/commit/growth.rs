@@ -1,4 +1,4 @@
-//! Refusing what would add to a volume without room for it, before anything accepted is at risk.
+//! Refuses additions to a volume without room for them, before anything accepted is at risk.
 //!
 //! Changes wait in memory until a checkpoint brings them into the index. So every member that holds a copy of the index
 //! must have room for them. A caller that adds to the volume asks first, and gets "no space" while the waiting changes
@@ -33,13 +33,13 @@ pub(super) struct Growth {
     /// Bytes of changes that may wait while copies of the index are on their way to members with room; 0 if
     /// none are.
     while_moving: AtomicU64,
-    /// Held while that is measured, and room is made if there is none.
+    /// Held while the allowance is measured, and while room is made.
     measuring: Mutex<()>,
 }
 
 impl Pipeline {
-    /// Says whether changes that take room may be applied: to be asked before every one that neither
-    /// replaces nor removes what is there. Where room is short, brings what waits into the index.
+    /// Says whether changes that take room may be applied. Call it before every change that neither replaces nor
+    /// removes a record. Where room is short, brings waiting changes into the index.
     ///
     /// # Errors
     ///
@@ -70,8 +70,8 @@ impl Pipeline {
         }
     }
 
-    /// Like [`Pipeline::check_growth`], for bytes of stripes: what these take of the index is kept back
-    /// from their segments, so that nothing is refused unless a commit has found no space already.
+    /// Like [`Pipeline::check_growth`], for bytes of stripes. Their part of the index is kept back from their segments,
+    /// so nothing is refused unless a commit has found no space already.
     pub(super) fn check_commits(&self) -> Result<(), CommitError> {
         if self.has_no_commits() {
             self.checkpoint()?;
@@ -166,8 +166,8 @@ impl Pipeline {
         full.map(|(member, _)| *member).collect()
     }
 
-    /// Returns how many bytes of changes may wait while the index leaves the members that are full: what it
-    /// will have room for on those that are to have it then, and no more than memory and journal are for.
+    /// Returns how many bytes of changes may wait while the index leaves the full members. The limit is the room on its
+    /// next members, and at most the room in memory and journal.
     fn room_once_moved(&self) -> u64 {
         let spaces = self.members.spaces();
         let full = self.full_holders(&spaces);
@@ -221,8 +221,8 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Makes room for the index, if that is short: brings in what waits, and moves together what the
-    /// index holds. Says whether there is room then and was none before.
+    /// Makes room for the index, if that is short: brings in waiting changes, and compacts the index. Says whether
+    /// there is room then and was none before.
     pub(super) fn make_room_for_index(&self) -> Result<bool, CommitError> {
         let _one_at_a_time = self.growth.measuring.lock();
         self.measure_growth();

@@ -49,9 +49,8 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// [`CommitError::Members`] if the directory does not do, or the place is not free;
-    /// [`CommitError::NoSpace`] while the index has none for what it needs; else as for
-    /// [`Pipeline::sync`].
+    /// [`CommitError::Members`] if the directory is not suitable, or the place is not free; [`CommitError::NoSpace`]
+    /// while the index has no room for its own needs; else as for [`Pipeline::sync`].
     pub fn join(&self, seat: Seat, store: &StoreRef) -> Result<MemberIndex, CommitError> {
         let joined = self.take_in(seat, store);
         if let Err(CommitError::Members(error)) = &joined
@@ -91,7 +90,7 @@ impl Pipeline {
             .members
             .join(seat, store, &belongings, |index, strays| {
                 if self.members.put_back().contains_key(&index) {
-                    // Before what it holds counts for anything.
+                    // Before its contents count for anything.
                     self.note_put_back()?;
                     self.sync()?;
                 }
@@ -130,7 +129,7 @@ impl Pipeline {
         };
         self.meta.mend_index()?;
         if is_gone(&self.members.live()) {
-            // The member went while the index was being written to: only a commit settles what is on the others.
+            // The member went during a write to the index: only a commit decides which state the others have.
             self.checkpoint()?;
             self.meta.mend_index()?;
         }

@@ -179,7 +179,7 @@ impl Pipeline {
 
     /// Returns whether a stripe is the last one of a segment that takes no more.
     fn is_alone_in_segment(&self, record: &Stripe) -> Result<bool, CommitError> {
-        // Asked first: what is added while it is being written is there when it no longer is.
+        // Asked first: a stripe added while it is being written is listed once it no longer is.
         if self.volume.is_writing(record.segment) {
             return Ok(false);
         }
@@ -206,8 +206,8 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Marks stripes that have no backref and no mark: a crash came between their record and the
-    /// extents that were to name them. There are none but from before the mount.
+    /// Marks stripes that have no backref and no mark: a crash came between their record and the extents that would
+    /// have named them. All of them are from before the mount.
     fn audit(&self, reaper: &mut Reaper) -> Result<(), CommitError> {
         let Some(from) = reaper.audit_from.take() else {
             return Ok(());

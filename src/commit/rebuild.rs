@@ -85,7 +85,7 @@ enum Passage {
 enum Obstacle {
     /// There is no member for it, or one is full.
     NoRoom,
-    /// One of its stripes cannot be read, or their records disagree: what is left is not to be given up.
+    /// One of its stripes cannot be read, or their records disagree: the remaining shards must be kept.
     Unreadable,
     /// It is being written, or is gone, or a member failed meanwhile.
     Passing,
@@ -142,7 +142,7 @@ impl<'a> Round<'a> {
 }
 
 impl Job {
-    /// Returns the members that get a file which the segment did not have.
+    /// Returns the members that get a file of the segment and had none.
     fn newcomers(&self) -> impl Iterator<Item = MemberIndex> + '_ {
         let targets = self.targets.iter().map(|target| target.member);
         targets.filter(|member| !self.record.slots.contains(&Some(*member)))
@@ -152,7 +152,7 @@ impl Job {
         self.record.slots[target.slot] != Some(target.member)
     }
 
-    /// Takes the shards that are missing out of what is known of the stripes.
+    /// Removes the missing shards from the known records of the stripes.
     fn forget_missing(&mut self) {
         let mut missing: HashMap<StripeId, ShardSet> = HashMap::new();
         for lost in &self.missing {
@@ -241,8 +241,7 @@ impl Pipeline {
         outcome.map(|_| found)
     }
 
-    /// Makes the copies of the index that are missing: without them the volume bears fewer losses than its
-    /// stripes do.
+    /// Makes missing copies of the index: without them the volume tolerates fewer losses than its stripes do.
     fn complete_index_if_possible(&self) -> Result<(), CommitError> {
         if self.joins.wait() {
             match self.checkpoint() {
@@ -306,8 +305,8 @@ impl Pipeline {
         }
     }
 
-    /// Does what is planned, for as long as the members are those that it was planned for: what is lost with one
-    /// more may be more urgent than all that is left of it.
+    /// Carries out the plan, for as long as the members stay the same. With one more lost, other stripes may be more
+    /// urgent than the rest of the plan.
     fn go_over(&self, needs: &[Need], round: &mut Round<'_>) -> Result<Passage, CommitError> {
         round.refusing.clear();
         let mut is_better = false;
@@ -323,7 +322,7 @@ impl Pipeline {
             };
             match step {
                 Step::Done => is_better = true,
-                // Nothing lacks what stays where it is.
+                // A segment that stays where it is lacks nothing.
                 Step::Nothing(_) if !need.goals.is_empty() => self.note_needless(need.bytes()),
                 Step::Nothing(obstacle) => self.note_obstacle(need, obstacle),
                 Step::Needless => self.note_needless(need.bytes()),
@@ -387,7 +386,7 @@ impl Pipeline {
             }
         };
         if self.joins.so_far() != joined {
-            // It may be a target that came back, without what had been written to it.
+            // It may be a target that came back, without the shards that had been written to it.
             self.abandon_job(&job);
             return Ok(Step::Done);
         }
@@ -421,8 +420,8 @@ impl Pipeline {
         if self.volume.is_writing(segment) {
             return Ok(Err(Obstacle::Passing));
         }
-        // Members may have come or gone since the need was counted: what is taken out of the records is
-        // what the members themselves do not have.
+        // Members may have come or gone since the need was counted. So the shards to take out of the records are those
+        // that the members themselves do not have.
         let Some(files) = self.volume.look_at_files(segment) else {
             return Ok(Err(Obstacle::Passing));
         };
@@ -502,12 +501,12 @@ impl Pipeline {
             let is_refusing = |member: &MemberIndex| round.refusing.contains(member);
             let is_taken = |member: &MemberIndex| targets.iter().any(|t| t.member == *member);
             let member = match holder {
-                // Nor is what may still be found of it written over.
+                // Nor are the remains that may still be found there overwritten.
                 Some(member) if is_unreadable && lacks_file(member) => None,
                 Some(member) => Some(member).filter(|member| !is_refusing(member)),
                 // The shards that are gone with their member can be had from that member alone.
                 None if is_unreadable && may_be_back => None,
-                // It went away again: what it has waits for it.
+                // It went away again: its shards wait for it.
                 None if round.which == Which::AtHand => None,
                 None => {
                     let mut homes = self.volume.homes_for_slot(record, bytes);
@@ -525,8 +524,8 @@ impl Pipeline {
         targets
     }
 
-    /// Writes the shards, and makes them durable. Returns those that could not be had, or `None` if the
-    /// rebuild is to stop.
+    /// Writes the shards, and makes them durable. Returns the stripes whose shards are unrecoverable for now, or `None`
+    /// if the rebuild has to stop.
     fn write_job(
         &self,
         job: &Job,
@@ -582,8 +581,8 @@ impl Pipeline {
         Ok(Some(failed))
     }
 
-    /// Notes in the records what is durable on the members now, unless that would not be true, or would give
-    /// up what may come back: it says so then.
+    /// Notes in the records which shards are durable on the members now. If that would not be true, or would give up
+    /// shards that may come back, it returns the obstacle.
     fn finish_job(
         &self,
         job: &Job,

@@ -19,7 +19,7 @@ const RECORDS_AT_ONCE: usize = 1024;
 /// The newest segments, among which are those that were being written when the volume was last used.
 const NEWEST_SEGMENTS: usize = 8;
 
-/// Pieces of missing copies of the index that are made up for before anyone is let in.
+/// Pieces of missing copies of the index to repair before the first caller is let in.
 const MAX_MENDED_AT_OPEN: usize = 32;
 
 /// Most bytes of stripes that recovery restores, many times what a crash leaves: the journal's files hold
@@ -34,8 +34,8 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// [`CommitError::Members`] if the directories are refused, or what kept them from being written. They are
-    /// as empty as they were then, as far as that still goes.
+    /// [`CommitError::Members`] if the directories are refused or cannot be written. They are made as empty as they
+    /// were, as far as that is still possible.
     pub fn create(
         stores: &[StoreRef],
         options: &CreateOptions,
@@ -78,8 +78,8 @@ impl Pipeline {
     }
 
     /// Opens a volume like [`Pipeline::open`], with directories that have lost their superblocks
-    /// ([`Pipeline::claims`]). To be written to, these are there again when this returns, as far as the directories
-    /// take them.
+    /// ([`Pipeline::claims`]). Opened to be written to, it restores these on return, as far as the directories take
+    /// them.
     ///
     /// # Errors
     ///
@@ -171,10 +171,10 @@ impl Pipeline {
         Ok(filled.min(len))
     }
 
-    /// Puts journaled bytes back into their stripes: those that never were flushed.
+    /// Puts journaled bytes back into their stripes, if these never were flushed.
     ///
-    /// Commits journal the bytes of a stripe in order and from its beginning. So what is restored takes no
-    /// more memory than what was journaled, and whole blocks for each stripe.
+    /// Commits journal the bytes of a stripe in order and from its beginning. So the restored bytes take no more memory
+    /// than the journaled ones, and whole blocks for each stripe.
     ///
     /// # Errors
     ///

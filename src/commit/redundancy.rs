@@ -33,7 +33,8 @@ const MAX_LISTED: usize = if cfg!(test) { 100 } else { 100_000 };
 /// Stripes that can bear the same number of further losses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedundancyRow {
-    /// Shards of each that can still be lost; negative: some of what files hold of it is lost already.
+    /// The number of further shards of each that can be lost; negative if some of the bytes that files hold are lost
+    /// already.
     pub losses_tolerated: i16,
     /// The number of stripes.
     pub stripes: u64,
@@ -55,7 +56,7 @@ impl RedundancyRow {
     }
 }
 
-/// A stripe of which bytes are lost that files hold.
+/// A stripe with lost bytes that files hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostStripe {
     /// The stripe.
@@ -119,7 +120,7 @@ pub(super) struct Counting {
     last: Mutex<Option<Counted>>,
 }
 
-/// A count and what it was true for.
+/// A count and the state for which it was true.
 #[derive(Debug)]
 struct Counted {
     began: Instant,

@@ -89,7 +89,7 @@ impl Room {
         self.moved.load(Ordering::Relaxed)
     }
 
-    /// Says whether what was moved last is as much as may be written until later.
+    /// Says whether the last moves have used up the bytes that may be written for now.
     fn is_resting(&self) -> bool {
         let until = *self.rests_until.lock();
         until.is_some_and(|until| Instant::now() < until)
@@ -237,7 +237,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Compacts, unless what is kept back for that is used up too.
+    /// Compacts, unless the room kept back for that is used up too.
     fn try_compact(&self, locks: &dyn InodeLocks, effort: Effort) -> Result<bool, CommitError> {
         match self.compact(locks, effort) {
             Err(CommitError::NoSpace) => Ok(false),
@@ -249,8 +249,8 @@ impl Pipeline {
         self.reaper.lock().freed
     }
 
-    /// Frees what is dead, however much that is; says whether there was any. Where there is no space even
-    /// for noting that it is dead, it is freed later.
+    /// Frees all dead stripes; says whether there was any. Without space even for the note of their death, they are
+    /// freed later.
     pub(super) fn free_dead(&self) -> Result<bool, CommitError> {
         let first = self.freed();
         for _ in 0..MAX_REAPS {
@@ -266,7 +266,7 @@ impl Pipeline {
         Ok(self.freed() > first)
     }
 
-    /// Commits and reaps until some of what is dead by now is freed.
+    /// Commits and reaps until some of the stripes that are dead by now are freed.
     pub(super) fn reap_now(&self) -> Result<(), CommitError> {
         for _ in 0..REAPS {
             self.reap()?;

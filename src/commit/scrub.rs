@@ -1,4 +1,4 @@
-//! Scrub: everything that lies on the members is read and verified, and what is wrong is repaired.
+//! Scrub: reads and verifies everything that lies on the members, and repairs wrong bytes.
 //!
 //! A scrub goes through superblocks, journals and the copies of the index. Then it goes through the segments by number
 //! and the stripes in the order in which they lie there: never through the file tree. Its position is in the index, so
@@ -91,7 +91,7 @@ impl ScrubStatus {
     }
 }
 
-/// The scrub that is under way, if one is.
+/// The running scrub, if there is one.
 #[derive(Debug, Default)]
 pub(super) struct Scrubbing {
     /// Held by the thread that scrubs.
@@ -106,7 +106,7 @@ pub(super) struct Scrubbing {
     left: Mutex<PutBack>,
     followers: Followers,
     unsettled: Unsettled,
-    /// Where one was that ended with an error: further than was noted, and so is what is remembered beside it.
+    /// The position of a scrub that ended with an error: further than noted, like the findings remembered beside it.
     cut_off: Mutex<Option<Scrub>>,
     /// The number of pieces of each member that a scrub found wrong or missing since the volume was opened.
     found: Mutex<Pieces>,
@@ -201,7 +201,7 @@ impl Pipeline {
         self.note_scrub(scrub)
     }
 
-    /// Waits for a scrub that another one has begun, until what this returns is dropped.
+    /// Waits for a scrub that another caller has begun, until the returned value is dropped.
     pub fn follow_scrub(&self) -> Follower<'_> {
         self.scrubbing.followers.join()
     }
@@ -231,7 +231,7 @@ impl Pipeline {
         add_pieces(&mut self.scrubbing.found.lock(), found);
     }
 
-    /// Says how the last scrub went, or how far the one is that is under way.
+    /// Returns the status of the running scrub, or of the last one.
     ///
     /// # Errors
     ///

@@ -175,7 +175,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Lets stripes that found no space try again; those that nothing refers to any more need none.
+    /// Lets stripes that found no space try again; those without references need none.
     fn retry_stuck(&self) -> Result<(), CommitError> {
         if !self.volume.is_stuck() {
             return Ok(());
@@ -249,7 +249,7 @@ impl Pipeline {
         !self.checkpointing.is_locked() && self.meta.journal_fill() < JOURNAL_FILL_WITH_DATA
     }
 
-    /// Moves what is durable in the journal into the index.
+    /// Moves the durable changes of the journal into the index.
     ///
     /// The journal may be cut only when no data in it is needed any more: from the commit that
     /// flushes the open stripe until the index is written, no commit puts data into it.
@@ -372,8 +372,8 @@ impl Pipeline {
         }
     }
 
-    /// A commit that failed half way is never retried: what was written since the last one may or may
-    /// not be durable. Only "no space", which comes before anything is written, changes nothing.
+    /// A commit that failed half way is never retried: data written since the last one may or may not be durable. Only
+    /// "no space", which comes before anything is written, changes nothing.
     fn poison_unless_harmless(&self, error: &CommitError) {
         if !matches!(error, CommitError::NoSpace | CommitError::Closed) {
             self.poison_with(error);

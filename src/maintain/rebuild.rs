@@ -29,7 +29,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(600);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OrderNumber(pub u64);
 
-/// Orders, and what became of them.
+/// Orders, and their outcomes.
 #[derive(Debug)]
 pub struct Rebuilder {
     /// The longest absence of a member before what it held is rebuilt elsewhere; for ever, if `None`.
@@ -46,7 +46,7 @@ pub struct Rebuilder {
 #[derive(Debug, Default)]
 struct State {
     ordered: u64,
-    /// The last one after which what was missing was rebuilt.
+    /// The last order for which missing shards were rebuilt.
     done: u64,
     /// The orders for which shards are still to be moved to members that have fewer.
     balance: BTreeSet<u64>,
@@ -80,7 +80,7 @@ impl State {
         }
     }
 
-    /// Adds to what was written for orders that are open.
+    /// Adds to the progress of open orders.
     fn add_written(&mut self, done: &RebuildProgress) {
         if !self.balance.is_empty() {
             self.written.bytes_done += done.bytes_done;
@@ -244,7 +244,7 @@ impl Rebuilder {
         order
     }
 
-    /// Lifts the limit that was asked for: what was to be done slowly has been given up.
+    /// Lifts the limit of an order: the slow work has been given up.
     pub fn lift_limit(&self) {
         self.limit.lift(self.state.lock().is_asked_for());
     }
@@ -272,8 +272,8 @@ impl Rebuilder {
         Some(state.failure.clone().map_or(Ok(()), Err))
     }
 
-    /// Returns how far an order is, or what came of it, with what was rebuilt while it waited for its turn; `now` is
-    /// how far the rebuild is that is being done, or was done last.
+    /// Returns the progress or the outcome of an order, with the rebuild done while it waited for its turn. `now` is
+    /// the progress of the running rebuild, or of the last one.
     pub fn progress_of(&self, order: OrderNumber, now: RebuildProgress) -> RebuildProgress {
         self.state.lock().accounts.progress_of(order.0, now)
     }

@@ -189,7 +189,7 @@ impl Returns {
     }
 }
 
-/// Returns the work that looks again at what could not be read without members that are back.
+/// Returns the work that looks again for bytes that could not be read without returned members.
 pub(super) fn look_at_lost(stop: &Arc<Stop>) -> Work {
     let stop = Arc::clone(stop);
     Box::new(move |pipeline| pipeline.look_again_at_what_is_lost(&|| !*stop.stopped.lock()))
@@ -281,7 +281,7 @@ mod tests {
         }
         assert!(!absentee.is_due(at(109)));
         assert!(absentee.is_due(at(110)));
-        // It was gone meanwhile: what comes next may be another.
+        // It was gone meanwhile: the next directory may be another.
         absentee.note_refusal(at(110));
         absentee.forget_refusals();
         assert!(absentee.is_due(at(111)));

@@ -105,7 +105,7 @@ fn is_balanced(pipeline: &Pipeline) -> bool {
         == 0
 }
 
-/// Gives members that are away so much time.
+/// Gives absent members so much time.
 fn rebuilder_after(time: Duration) -> Rebuilder {
     let schedule = Schedule {
         rebuild_after: Some(time),

@@ -1,4 +1,4 @@
-//! Reading what other members have as well, and not waiting for one that is slow.
+//! Reads data that other members have as well, without waiting for a slow one.
 //!
 //! A member that hangs is marked faulted after the timeout. Until then a caller need not wait for it if others can give
 //! the same. A member that does not answer in a moment is slow, and gets no such request until it has answered.
@@ -11,7 +11,7 @@ use super::{ErrorClass, Members};
 /// The time to wait for members that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// A moment: others have what does not come.
+    /// A moment: others have the data that does not come.
     Brief,
     /// Until they answer, or are marked faulted.
     Full,

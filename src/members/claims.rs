@@ -1,4 +1,4 @@
-//! Directories that have lost their superblocks, and what is left in them that tells what they are.
+//! Directories that have lost their superblocks, and the evidence left in them that tells which they are.
 //!
 //! The other superblocks hold all that a lost one said of the volume. The shards of the directory show which member it
 //! is; the layers above know them, and say so by a *claim*, and the superblock is created again. No superblock notes
@@ -53,7 +53,7 @@ pub struct Bereft {
     pub guess: Claims,
     /// Of these, the ones with a copy of the index that may count, as one of `copies`.
     pub holders: BTreeSet<String>,
-    /// The members of those that are not there whose copies of the index count.
+    /// The absent members whose copies of the index count.
     pub copies: BTreeSet<MemberIndex>,
     /// The members that are not there, and where they were last.
     pub seats: BTreeMap<MemberIndex, String>,
@@ -73,7 +73,7 @@ struct Traces {
 impl Traces {
     /// # Errors
     ///
-    /// If a file that is there cannot be read: what it says might change everything.
+    /// If an existing file cannot be read: its contents might change everything.
     fn of(store: &StoreRef, executor: &Executor) -> Result<Self, StoreError> {
         Ok(Self {
             record: newest_record(store, executor)?,
@@ -300,7 +300,7 @@ impl Reference {
             .max_by_key(|head| head.sequence);
     }
 
-    /// Says whether a directory has seen what no member did that has its superblock.
+    /// Says whether a directory has seen a change that no member with a superblock did.
     fn is_behind(&self, traces: &Traces) -> bool {
         let is_newer = |head: &Head| {
             let newest = self.head.as_ref().map(|newest| newest.sequence);
@@ -321,9 +321,9 @@ impl Reference {
         })
     }
 
-    /// Says whether a directory went through all that others did that are up to date. A record of an epoch that these do not
-    /// know was written without them; in halves, also one of another life, and one beyond theirs in an epoch that they
-    /// may have begun without each other.
+    /// Says whether a directory went through the same changes as the current members. A record of an epoch that these
+    /// do not know was written without them. In halves, so was one of another life, and one beyond theirs in an epoch
+    /// that they may have begun without each other.
     fn standing(&self, traces: &Traces) -> Standing {
         let Some((one, other)) = self.record.zip(traces.record) else {
             return Standing::Doubtful;
@@ -390,12 +390,12 @@ fn are_level(one: &RecordHeader, other: &RecordHeader) -> bool {
     }
 }
 
-/// Makes the superblocks of directories that are claimed to be members, from those that were found.
+/// Makes the superblocks of claimed directories from those that were found.
 ///
 /// # Errors
 ///
-/// [`MembersError::OldSuperblocks`] if what was found is, or may be, from an earlier time; [`MembersError::NoSuchMember`]; if
-/// one of them cannot be read.
+/// [`MembersError::OldSuperblocks`] if the found superblocks are, or may be, from an earlier time;
+/// [`MembersError::NoSuchMember`]; if one of them cannot be read.
 pub(super) fn make(
     found: &[Found],
     lost: Vec<(StoreRef, MemberIndex)>,
@@ -497,8 +497,8 @@ fn gone_on(
 ///
 /// # Errors
 ///
-/// [`MembersError::OldSuperblocks`]; [`MembersError::MayBeAhead`] if that cannot be told, since what they hold cannot be
-/// read, or what others do.
+/// [`MembersError::OldSuperblocks`]; [`MembersError::MayBeAhead`] if that cannot be told, because their contents or
+/// those of the others cannot be read.
 pub(super) fn check_not_behind(
     lineage: &Lineage,
     bereft: &[StoreRef],
@@ -566,7 +566,7 @@ fn age(record: &RecordHeader) -> (u64, Lsn) {
     (record.life.number, record.lsn)
 }
 
-/// Reads a record of which this is the first block, and returns its header and its length; none if there is no intact one.
+/// Reads a record that starts with this block, and returns its header and its length; none if there is no intact one.
 fn record_at(
     trail: &mut Trail<'_>,
     offset: u64,

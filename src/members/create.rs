@@ -135,7 +135,7 @@ fn check_empty(store: &StoreRef) -> Result<(), MembersError> {
     found.map_or(Ok(()), |found| Err(refusal(store.label(), found)))
 }
 
-/// Says why a directory with something in it is none for a new member.
+/// Says why a directory with something in it cannot become a new member.
 pub(super) fn refusal(path: String, found: String) -> MembersError {
     if found == files::SUPERBLOCK {
         MembersError::AlreadyMember { path }
@@ -183,7 +183,7 @@ fn narrow(shards: usize) -> u8 {
     u8::try_from(shards).expect("a geometry has at most 255 shards")
 }
 
-/// Makes all files before it writes the first superblock: most of what can fail fails earlier.
+/// Makes all files before it writes the first superblock: most failures come earlier.
 fn write_all(stores: &[StoreRef], blocks: &[Superblock]) -> Result<(), MembersError> {
     for store in stores {
         store.create(files::SUPERBLOCK, SUPERBLOCK_LEN)?;

@@ -274,7 +274,7 @@ impl Roster {
                     extension: self.extension.clone(),
                     ..block
                 };
-                // Where there is not room for all of it, by what it is worth.
+                // If there is no room for all of it, the most valuable entries stay.
                 block.set_last_seen(&away);
                 self.succession.write_to(&mut block);
                 block
@@ -298,8 +298,8 @@ fn listed(table: &[MemberEntry]) -> BTreeSet<MemberIndex> {
     current.map(|(index, _)| index).collect()
 }
 
-/// Returns how each member was last: those of the newest epoch are in it, and its superblocks say how the
-/// others were. Of those that they say nothing of, what they are themselves is all that is known.
+/// Returns the last state of each member. Those of the newest epoch are in it, and its superblocks tell the state of
+/// the others. For a member without such a note, only its own superblock is known.
 fn last_seen(lineage: &Lineage) -> BTreeMap<MemberIndex, LastSeen> {
     let tip = &lineage.tip;
     let mut last_seen = tip.last_seen();
@@ -377,8 +377,7 @@ impl Members {
         write && sync
     }
 
-    /// Runs one operation for each superblock's member that is up; returns whether all of them were,
-    /// and are.
+    /// Runs one operation for each superblock's member that is up; returns whether all of them were up, and still are.
     fn run_on_each(&self, blocks: &[Superblock], op: impl Fn(&Superblock) -> Op) -> bool {
         let (indices, requests): (Vec<_>, Vec<_>) = blocks
             .iter()
@@ -404,7 +403,7 @@ impl Members {
     }
 }
 
-/// Puts what is known of a member into a table of all of them; its place is there, or the next one.
+/// Puts the entry of a member into a table of all of them; its place is there, or the next one.
 pub(super) fn put_entry(table: &mut Vec<MemberEntry>, index: MemberIndex, entry: MemberEntry) {
     match table.get_mut(usize::from(index.0)) {
         Some(place) => *place = entry,

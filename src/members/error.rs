@@ -301,7 +301,7 @@ pub enum MembersError {
         halves: Vec<Half>,
     },
 
-    /// Members that were not given have gone on from where those that were given are.
+    /// Absent members have gone on from the state of the given ones.
     #[error("{half} went on without these: written to, each half would have what the other lacks")]
     Overtaken {
         /// Those that are ahead.

@@ -15,7 +15,7 @@ use super::slots::{BAD_SUPERBLOCK, chain};
 /// The state of a member: whether it takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// It does.
+    /// It takes part.
     Online,
     /// Its directory is not there, or is not the one it was.
     Missing,
@@ -40,7 +40,7 @@ pub enum ErrorClass {
     Read,
     /// Writing, syncing or any other change failed.
     Write,
-    /// Bytes were read, but are not those that were written, or are not there at all.
+    /// Bytes were read, but are wrong or missing.
     Checksum,
 }
 
@@ -212,7 +212,7 @@ impl Member {
         is_new
     }
 
-    /// Notes whether its superblock is gone; says whether that is so since now.
+    /// Notes whether its superblock is gone; says whether that is new.
     pub(super) fn note_superblock(&self, is_gone: bool) -> bool {
         let was_gone = self.lacks_superblock.swap(is_gone, Ordering::Relaxed);
         is_gone && !was_gone

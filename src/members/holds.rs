@@ -16,7 +16,7 @@ use crate::store::{Executor, StoreLock, StoreRef};
 /// The time to wait until files are closed, which only hangs where the directory does.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A directory, and what keeps others from it.
+/// A directory, and the lock that keeps others from it.
 #[derive(Debug)]
 struct Held {
     /// More than one where it was opened again before the last use of it was over.
@@ -58,8 +58,8 @@ impl Holds {
         });
     }
 
-    /// Notes that a directory is held already under its path, and was opened once more; says whether it is.
-    /// From then on it stays held while `store` is in use.
+    /// Notes that a directory is held already under its path, and was opened once more; says whether it is held. From
+    /// then on it stays held while `store` is in use.
     pub(super) fn add_again(&self, store: &StoreRef) -> bool {
         let path = store.label();
         let mut all = self.0.lock();
@@ -74,7 +74,7 @@ impl Holds {
         self.0.lock().iter().any(|held| held.is_at(path))
     }
 
-    /// Returns where all of them are.
+    /// Returns the paths of all of them.
     pub(super) fn paths(&self) -> Vec<String> {
         let all = self.0.lock();
         let stores = all.iter().flat_map(|held| &held.stores);

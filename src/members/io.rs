@@ -1,4 +1,4 @@
-//! Operations on members, and what follows when they fail.
+//! Operations on members, and the consequences of their failures.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -34,7 +34,7 @@ impl Members {
         })
     }
 
-    /// The same, with `execute` to run what can be tried.
+    /// The same, with `execute` to run the requests to members that are up.
     pub(super) fn run_by(
         &self,
         ops: Vec<(MemberIndex, Op)>,
@@ -90,7 +90,7 @@ impl Members {
         })
     }
 
-    /// The same, with `execute` to run what can be tried.
+    /// The same, with `execute` to run the work if the member is up.
     pub(super) fn call_by<T>(
         &self,
         member: MemberIndex,
@@ -111,8 +111,8 @@ impl Members {
         result
     }
 
-    /// Returns a member that is up, and its directory: what that answers says nothing of another which may
-    /// have its place by then.
+    /// Returns a member that is up, and its directory: the directory's answer says nothing of another one that may have
+    /// its place by then.
     fn asked(&self, index: MemberIndex) -> Option<(Arc<Member>, StoreRef)> {
         let member = self.member(index).filter(|_| !self.is_released())?;
         let store = member.store()?;
@@ -189,8 +189,8 @@ impl Members {
         }
     }
 
-    /// Makes a file that takes the space of `len` bytes, in the place of what may be there under its name:
-    /// where none can be reserved, bytes are written that no filesystem can make smaller.
+    /// Makes a file that takes the space of `len` bytes, in the place of any file of that name. Where space cannot be
+    /// reserved, it writes bytes that no filesystem can compress.
     ///
     /// # Errors
     ///
@@ -240,8 +240,8 @@ impl Members {
             .try_for_each(|outcome| outcome.map(drop))
     }
 
-    /// Returns how each member does, by index, and asks each how much it holds; what a slow one held when
-    /// it was asked last.
+    /// Returns the status of each member, by index, and asks each how much it holds; for a slow one, the last answer
+    /// counts.
     #[must_use]
     pub fn status(&self) -> Vec<MemberStatus> {
         let mut members = self.standing();
@@ -338,9 +338,9 @@ impl Members {
 
     /// Checks that the volume can go on with `admitted` in its epoch; if not, it has failed.
     ///
-    /// `data_shards` of any age are needed. Also needed are so many members of each epoch that may be the newest known
-    /// to an absent member that the absent ones alone cannot be written to. Returned members that are not in the epoch
-    /// yet do not count for this, because nothing on them says that the volume went on.
+    /// `data_shards` of any age are needed. Each epoch that may be the newest known to an absent member needs enough of
+    /// its own members as well. Without these, the absent ones alone could be written to. Returned members that are not
+    /// in the epoch yet do not count for this, because nothing on them says that the volume went on.
     pub(super) fn check_alive(
         &self,
         roster: &Roster,
@@ -383,7 +383,7 @@ impl Members {
     }
 }
 
-/// Counts an error, and takes the member down if that is what it means; returns whether it does.
+/// Counts an error, and takes the member down if the error calls for it; returns whether it does.
 fn note(index: MemberIndex, member: &Member, class: ErrorClass, error: &StoreError) -> bool {
     match error.kind() {
         // The failure of a full or mistaken request says nothing of the member.

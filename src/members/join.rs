@@ -2,8 +2,8 @@
 //! or as a member that is back.
 //!
 //! 1. Look what the directory is, lock it, and look again. One for a new member has to be empty. One that is back must
-//!    have been left out by the very epochs that this volume has come through. If its superblock is older than the last
-//!    one written to it, it is a stale copy, and all that it holds has to be verified. The caller has compared its
+//!    have been left out by the very epochs that this volume has come through. A superblock older than the last one
+//!    written to it makes it a stale copy. All that a stale copy holds has to be verified. The caller has compared its
 //!    journal before: [`Members::note_stale_copy`].
 //! 2. Make the files of a member: a superblock that says that it is not up to date, and journals. For a returned
 //!    member, remove its index and journal now, and files of segments that are not its own any more later.
@@ -44,7 +44,7 @@ pub const FLAPPING: &str = "it came and went, again and again";
 pub enum Seat {
     /// One more.
     New,
-    /// One more, which is to get what a member has that is still there: [`Members::heir_of`].
+    /// One more, which gets the remaining data of a member: [`Members::heir_of`].
     For(MemberIndex),
     /// That of a member that is gone for good.
     Of(MemberIndex),
@@ -137,7 +137,7 @@ impl Members {
     ) -> Result<Vec<SegmentId>, StoreError> {
         let call = |action, work: Work| self.executor.call(store, action, work);
         if let Some(block) = fresh {
-            // First of all: what is left of an attempt that was cut off is known by it.
+            // First of all: the remains of an interrupted attempt are known by it.
             let write = move |store: &dyn Store| write_whole(store, &block);
             call("write the superblock", Box::new(write))?;
         }
@@ -223,7 +223,7 @@ impl Members {
     /// first failure.
     pub fn note_refusal(&self, index: MemberIndex, error: &MembersError) {
         let (state, refusal) = match error {
-            // It is busy with what was asked of it, or the volume is: nothing is known of the directory.
+            // It is busy with an earlier request, or the volume is: nothing is known of the directory.
             MembersError::InUse { .. } | MembersError::NotNow => return,
             MembersError::Store(error) if error.kind() == StoreErrorKind::NotFound => {
                 (Some(MemberState::Missing), ABSENT.to_owned())
@@ -261,8 +261,7 @@ impl Members {
         }
     }
 
-    /// Locks a directory for this volume alone. Without a lock of its own it is held with what was locked
-    /// before.
+    /// Locks a directory for this volume alone. Returns no lock if an earlier one holds the directory already.
     fn take(&self, store: &StoreRef) -> Result<Option<StoreLock>, MembersError> {
         let path = store.label();
         let is_ours = || self.holds.has(&path);
@@ -458,8 +457,7 @@ impl Members {
         }
     }
 
-    /// Lets a directory take part, after all others know of it: what is written to it from here on counts,
-    /// also after a crash.
+    /// Lets a directory take part, after all others know of it: writes to it count from here on, also after a crash.
     fn admit_joining(
         &self,
         joining: &Joining,
@@ -501,8 +499,8 @@ impl Members {
         Ok(())
     }
 
-    /// Returns the member whose directory has one of these paths, or, if there is none, that had it when it
-    /// was last seen: another may have been put where one died.
+    /// Returns the member whose directory has one of these paths. If there is none, returns the one last seen there:
+    /// another may have been put where one died.
     #[must_use]
     pub fn at(&self, paths: &[String]) -> Option<MemberIndex> {
         let everyone = (0..).map(MemberIndex).zip(self.everyone());
@@ -511,8 +509,8 @@ impl Members {
         found.map(|(index, _)| index)
     }
 
-    /// Returns the members that take no part, and where they were: those whose directories are gone, and
-    /// those that failed.
+    /// Returns the members that take no part, and their last paths: those whose directories are gone, and those that
+    /// failed.
     #[must_use]
     pub fn away(&self) -> Vec<(MemberIndex, String)> {
         let everyone = (0..).map(MemberIndex).zip(self.everyone());

@@ -135,7 +135,8 @@ pub fn clear(store: &StoreRef, executor: &Executor) {
     }
 }
 
-/// Removes all files of a member, and the subdirectory, the superblock after those that are nothing without it.
+/// Removes all files of a member, and the subdirectory. Removes the superblock after the files that are nothing without
+/// it.
 fn remove_all(store: &dyn Store) -> Result<(), StoreError> {
     for (name, _) in store.list(files::SEGMENTS)? {
         store.remove(&name)?;

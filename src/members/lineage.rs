@@ -15,7 +15,7 @@ use crate::store::StoreRef;
 pub(super) enum Origin {
     /// From its directory.
     Read,
-    /// It was lost, and is made from what the others say.
+    /// It was lost, and is made from the others.
     Made(Standing),
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Lineage {
     pub(super) proposed: Vec<EpochMark>,
 }
 
-/// Sorts members by how new they are; what does not fit in goes to `unusable`.
+/// Sorts members by how new they are; directories that do not fit in go to `unusable`.
 ///
 /// # Errors
 ///
@@ -198,9 +198,9 @@ impl Lineage {
     ///
     /// A volume that is open goes on by the same rule: see `needed_to_go_on`.
     ///
-    /// The stale ones are brought up to date. Stripes made while they were away can lack more shards than
-    /// parity makes up for; those are lost, and no reason to write nothing any more. To save what can be
-    /// saved, one of the newest epoch and `data_shards` of any age are enough.
+    /// The stale ones are brought up to date. Stripes made while they were away can lack more shards than parity makes
+    /// up for. Those are lost, which is no reason to stop writing. To save the readable rest, one of the newest epoch
+    /// and `data_shards` of any age are enough.
     ///
     /// `is_unfinished` is asked, where they are not enough, whether the volume looks as if nothing was ever
     /// written to it.
@@ -245,7 +245,7 @@ impl Lineage {
         })
     }
 
-    /// Checks that this build may do what it is asked for.
+    /// Checks that this build may open the volume with this access.
     ///
     /// # Errors
     ///

@@ -17,7 +17,7 @@ use super::{Access, MembersError, Unusable};
 use crate::format::superblock::MemberEntry;
 use crate::store::{Executor, Hold, Store, StoreError, StoreErrorKind, StoreLock, StoreRef};
 
-/// Locks directories, and returns those that are; what cannot be locked goes to `unusable`.
+/// Locks directories, and returns the locked ones; those that cannot be locked go to `unusable`.
 ///
 /// # Errors
 ///
@@ -142,5 +142,5 @@ fn in_use(error: &StoreError) -> Unusable {
     }
 }
 
-/// With what it begins why a directory is left out that others have.
+/// The begin of the reason for leaving out a directory that others have.
 pub const IN_USE: &str = "it is in use by";

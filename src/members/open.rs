@@ -25,9 +25,9 @@ pub const NOT_GIVEN: &str = "not among the directories given";
 
 /// Opens a volume; see [`Members::open`].
 ///
-/// 1. Look into all directories. Those that are no members are set aside, or refused.
+/// 1. Look into all directories. Set aside or refuse those that are no members.
 /// 2. Lock the members, and look again: another process may have changed them until then.
-/// 3. Trace the epochs; refuse what does not belong together or is too little.
+/// 3. Trace the epochs; refuse members that do not belong together or are too few.
 pub(super) fn open(
     stores: Vec<StoreRef>,
     claims: &Claims,
@@ -73,7 +73,7 @@ fn bereft_among(given: &[StoreRef], unusable: &[Unusable]) -> Vec<StoreRef> {
     given.iter().filter(is_bereft).cloned().collect()
 }
 
-/// Looks at the members, however few there are; see [`Members::survey`].
+/// Looks at the members, even if they are few; see [`Members::survey`].
 pub(super) fn survey(
     stores: Vec<StoreRef>,
     executor: Arc<Executor>,
@@ -192,7 +192,7 @@ fn shape(tip: &Superblock) -> Result<Shape, MembersError> {
     })
 }
 
-/// A member that was not found; if its old place was looked into, what was seen there is the reason.
+/// A member that was not found; the reason is the thing seen at its old place, if that was looked into.
 fn absent(id: MemberId, path: &[u8], unusable: &[Unusable]) -> Member {
     let path = String::from_utf8_lossy(path).into_owned();
     let reasons: BTreeMap<_, _> = unusable

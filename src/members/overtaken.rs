@@ -1,4 +1,4 @@
-//! Finding out whether members that are not here have gone on without those that are.
+//! Finds out whether absent members have gone on without those that are here.
 //!
 //! With no more data shards than parity shards, either half of a volume can be mounted without the other. Mounting the
 //! half that was left out parts the volume for good: each has writes that the other lacks from then on. Superblocks say
@@ -50,8 +50,8 @@ impl Members {
         })
     }
 
-    /// Checks that none of `others` is a member that has gone on from where those that are here are. Those
-    /// that have gone on elsewhere since both knew of each other are no concern: the volume is parted already.
+    /// Checks that none of `others` is a member that has gone on from the state of those that are here. Members that
+    /// have gone on elsewhere since both knew of each other are no concern: the volume is parted already.
     ///
     /// # Errors
     ///
@@ -75,8 +75,8 @@ impl Members {
         })
     }
 
-    /// Says whether a superblock is of this volume, and begins where the members that are here end, or may do so:
-    /// what led to it is known of the last epochs alone.
+    /// Says whether a superblock is of this volume, and begins where the members that are here end, or may do so: its
+    /// history knows the last epochs alone.
     fn is_behind(&self, other: &Superblock) -> bool {
         let roster = self.roster.lock();
         let head = other.head();

@@ -63,7 +63,7 @@ impl Members {
             });
     }
 
-    /// A member is back: if it is not verified yet, what was verified while it was away does not count for it.
+    /// Notes the return of a member: if it is not verified yet, a scrub during its absence does not count for it.
     pub(super) fn note_return(&self, member: MemberIndex) {
         if self.put_back().contains_key(&member) {
             self.unverified.add(member);

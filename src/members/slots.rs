@@ -10,7 +10,7 @@ use crate::format::superblock::{SLOT_BYTES, SLOTS, Superblock};
 use crate::format::{BLOCK_SIZE, FormatError, files};
 use crate::store::{Executor, Op, Pool, Request, Store, StoreError, StoreErrorKind, StoreRef};
 
-/// With what it begins why a directory that has something of a member cannot be told to be one.
+/// The begin of the reason why a directory with something of a member cannot be told to be one.
 pub const BAD_SUPERBLOCK: &str = "its superblock";
 
 /// The reason for leaving out a directory with nothing in it.
@@ -131,7 +131,7 @@ fn without_superblock(store: &StoreRef, executor: &Executor) -> Result<Look, Mem
     }
 }
 
-/// An error and what caused it, in one line.
+/// Returns an error and its causes, in one line.
 pub(crate) fn chain(error: &StoreError) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -158,7 +158,7 @@ pub(super) fn sync_op() -> Op {
     }
 }
 
-/// Writes a superblock where there is none that counts, in both slots. Durable on return.
+/// Writes a superblock in both slots where no valid one is. Durable on return.
 pub(super) fn write_whole(store: &dyn Store, block: &Superblock) -> Result<(), StoreError> {
     store.remove(files::SUPERBLOCK)?;
     store.create(files::SUPERBLOCK, SUPERBLOCK_LEN)?;

@@ -38,7 +38,7 @@ impl Succession {
         block.set_replaced(&self.replaced);
     }
 
-    /// A member gets what another has that was at this path, or has its very place.
+    /// Gives to a member the data of another that was at this path, or has its very place.
     pub(super) fn note(&mut self, index: MemberIndex, heir: MemberIndex, path: &str) {
         self.forget_heir(index);
         let surplus = (self.replaced.len() + 1).saturating_sub(MAX_REPLACED);
@@ -47,7 +47,7 @@ impl Succession {
         self.replaced.push(Replaced { index, heir, path });
     }
 
-    /// A member keeps what it has.
+    /// Forgets the heir of a member, which keeps its data.
     pub(super) fn forget_heir(&mut self, index: MemberIndex) {
         self.replaced.retain(|replaced| replaced.index != index);
     }
@@ -69,7 +69,7 @@ impl Succession {
         self.given_up.retain(|member| !members.contains(member));
     }
 
-    /// Returns the member that gets what another has, or has got it.
+    /// Returns the member that gets the data of another, or has got it.
     fn heir_of(&self, index: MemberIndex) -> Option<MemberIndex> {
         let mut replaced = self.replaced.iter();
         let found = replaced.find(|replaced| replaced.index == index)?;
@@ -87,28 +87,27 @@ impl Succession {
 }
 
 impl Members {
-    /// Returns the member that is to get what another has, or has got it: that one has been replaced by it, or is
-    /// being so.
+    /// Returns the member that gets the data of another, or has got it: it has replaced the other, or is doing so.
     #[must_use]
     pub fn heir_of(&self, index: MemberIndex) -> Option<MemberIndex> {
         self.succession.read().heir_of(index)
     }
 
-    /// Returns the member that has what one had that is none any more, by the place that this had.
+    /// Returns the member that has the data of a former one, by the place of the latter.
     #[must_use]
     pub fn successor_of(&self, index: MemberIndex) -> Option<MemberIndex> {
         let is_none = self.member(index).is_none_or(|member| member.is_vacant());
         self.heir_of(index).filter(|_| is_none)
     }
 
-    /// The same by where that was; of no use while a member is there.
+    /// The same by the path of the former member; of no use while a member is there.
     #[must_use]
     pub fn successor_at(&self, paths: &[String]) -> Option<MemberIndex> {
         let is_none = self.at(paths).is_none();
         self.succession.read().heir_at(paths).filter(|_| is_none)
     }
 
-    /// Returns the members that are away and not waited for: what they held is being rebuilt on others.
+    /// Returns the absent members that are not waited for: their data is being rebuilt on others.
     #[must_use]
     pub fn given_up(&self) -> BTreeSet<MemberIndex> {
         self.succession.read().given_up.clone()
@@ -134,7 +133,7 @@ impl Members {
         }
     }
 
-    /// Notes that none of those that are away is waited for: see [`Members::set_given_up`].
+    /// Notes that no absent member is waited for: see [`Members::set_given_up`].
     pub fn give_up_absentees(&self) {
         let away = self.away().into_iter().map(|(index, _)| index);
         self.set_given_up(away.collect());

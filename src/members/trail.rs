@@ -1,7 +1,7 @@
-//! Reading through a file of a directory that may be slow or hang, of which no member is known yet.
+//! Reads through a file of a directory that may be slow or hang, and belongs to no known member yet.
 //!
-//! It is read in large pieces, each of which is an operation of its own: what answers is not given up because there is
-//! much to read, and what is far away is not asked for every block.
+//! The file is read in large pieces, each of which is an operation of its own. So a directory that answers is not given
+//! up because there is much to read, and a remote one is not asked for every block.
 
 use bytes::{Bytes, BytesMut};
 

@@ -24,7 +24,7 @@ pub struct VerifiedSuperblocks {
 /// The condition of a member's superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Condition {
-    /// So many slots are not as they should be.
+    /// So many slots are wrong.
     Wrong(u64),
     /// Its file is not there.
     Gone,
@@ -98,7 +98,7 @@ impl Members {
         }
     }
 
-    /// Returns how the superblock of a member is; of one that does not answer nothing is wrong.
+    /// Returns the condition of a member's superblock; one that does not answer counts as right.
     fn condition_of(&self, roster: &Roster, member: MemberIndex) -> Condition {
         let (Some(block), Some(store)) = (roster.block(member), self.store(member)) else {
             return Condition::Wrong(0);
@@ -173,7 +173,7 @@ fn is_absent(error: &StoreError) -> bool {
     error.kind().lacks_file()
 }
 
-/// Says whether a slot holds what was written to it last: the newest superblock, or the one before.
+/// Says whether a slot holds the last superblock written to it: the newest, or the one before.
 fn is_right(slot: usize, read: Outcome, newest: &Superblock) -> bool {
     let Ok(Some(bytes)) = read else {
         return false;

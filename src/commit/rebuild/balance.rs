@@ -43,7 +43,7 @@ impl Pipeline {
         outcome.map(|_| *progress)
     }
 
-    /// Moves shards from the members that are fullest to those that are emptiest.
+    /// Moves shards from the fullest members to the emptiest.
     pub(super) fn spread(&self, round: &mut Round<'_>) -> Result<Passage, CommitError> {
         // A segment that is being written to cannot move.
         self.volume.retire_segments()?;

@@ -19,13 +19,12 @@ struct Endangered {
     payload_bytes: usize,
     /// Bytes of all its shards.
     shard_bytes: u64,
-    /// Bytes of those that it lacks.
+    /// Bytes of the shards that it lacks.
     lacking_bytes: u64,
 }
 
 impl Pipeline {
-    /// Copies the stripes of a segment into new ones that can be read, and lack shards that new ones would
-    /// have.
+    /// Copies the readable stripes of a segment into new ones, if they lack shards that the new ones would have.
     pub(super) fn copy_readable(
         &self,
         segment: SegmentId,

@@ -16,8 +16,8 @@ impl Pipeline {
         self.empty_member(member, None)
     }
 
-    /// Empties a member like [`Pipeline::remove_member`], and has what it holds go to another, as far as that
-    /// has room. It does so after a restart, too.
+    /// Drains a member like [`Pipeline::remove_member`], and moves its shards to another, as far as that has room. It
+    /// does so after a restart, too.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ impl Pipeline {
         self.members.heir_of(old) == Some(new) && !is_leaving
     }
 
-    /// Keeps a member that was to be emptied: what moved away stays where it is, and nothing else moves.
+    /// Keeps a member that was to be drained: moved shards stay where they are, and nothing else moves.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl Pipeline {
         Ok(self.members.set_leaving(member, false)?)
     }
 
-    /// Says whether the other members have room for what one has.
+    /// Says whether the other members have room for the data of one.
     fn has_room_without(&self, member: MemberIndex) -> bool {
         let loads = self.volume.loads();
         let taken = loads.get(&member).map_or(0, |load| load.taken);

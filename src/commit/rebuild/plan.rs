@@ -208,7 +208,7 @@ fn moves_of(
     needs
 }
 
-/// Adds what a stripe has in the slots of its segment that move.
+/// Adds the shards of a stripe in the slots of its segment that move.
 fn add_moving(needs: &mut HashMap<SegmentId, Need>, segment: &Segment, stripe: &Stripe) {
     let Some(need) = needs.get_mut(&stripe.segment) else {
         return;
@@ -323,7 +323,7 @@ fn compare_fill(one: &Load, other: &Load) -> Ordering {
     }
 }
 
-/// Adds what a stripe lacks to what its segment does.
+/// Adds the missing shards of a stripe to those of its segment.
 fn add(
     needs: &mut HashMap<SegmentId, Need>,
     segment: &Segment,

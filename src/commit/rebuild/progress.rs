@@ -28,7 +28,7 @@ pub struct RebuildProgress {
     pub bytes_unreadable: u64,
     /// Bytes of shards rebuilt right before, if shards are being moved now that nothing is missing.
     pub bytes_before: u64,
-    /// For how long it has been done, or was; with what was right before.
+    /// The duration of the work, with that of the rebuild right before.
     pub elapsed: Duration,
 }
 
@@ -52,12 +52,12 @@ pub(in crate::commit) struct Rebuilding {
     /// Held while rebuilding.
     pub(super) baton: Mutex<()>,
     pub(super) progress: Mutex<RebuildProgress>,
-    /// The members that get what they lack.
+    /// The members that get missing shards.
     pub(super) members: Mutex<BTreeSet<MemberIndex>>,
 }
 
 impl Pipeline {
-    /// Returns how far the rebuild is that is being done, or was done last.
+    /// Returns the progress of the running rebuild, or of the last one.
     #[must_use]
     pub fn rebuild_progress(&self) -> RebuildProgress {
         *self.rebuilding.progress.lock()
@@ -72,13 +72,13 @@ impl Pipeline {
         }
     }
 
-    /// Returns the members that are getting what they lack.
+    /// Returns the members that are getting missing shards.
     #[must_use]
     pub fn rebuilding_members(&self) -> BTreeSet<MemberIndex> {
         self.rebuilding.members.lock().clone()
     }
 
-    /// Notes which members are to get what they lack.
+    /// Notes which members get missing shards.
     pub(super) fn note_members(&self, needs: &[Need]) {
         let live = self.members.live();
         let mut members = BTreeSet::new();
@@ -123,7 +123,7 @@ impl Pipeline {
 }
 
 impl RebuildProgress {
-    /// A round begins, with so many bytes to write: what could not be done in the one before is tried again.
+    /// Begins a round, with so many bytes to write: the failures of the one before are tried again.
     fn begin_round(&mut self, left: u64) {
         self.bytes_left = left;
         self.set_stuck(&Self::default());

@@ -17,12 +17,12 @@ use crate::volume::{Census, SegmentCensus, Volume, joined};
 const STRIPES_AT_ONCE: usize = 4096;
 
 impl Pipeline {
-    /// Counts what changed since `stretches` were counted.
+    /// Counts the changes since `stretches` were counted.
     pub(super) fn count_redundancy(
         &self,
         stretches: &mut Stretches,
     ) -> Result<Redundancy, CommitError> {
-        // Before anything is read: what is changed meanwhile is counted again the next time.
+        // Before anything is read: later changes are counted again the next time.
         let touched = self.meta.touched();
         let known = self.volume.segments();
         let (census, segments) = take_census(&self.volume);
@@ -89,7 +89,7 @@ impl Pipeline {
         })
     }
 
-    /// Counts some stripes, in order, beside the backrefs that say what of them lives.
+    /// Counts some stripes, in order, beside the backrefs that tell their live bytes.
     fn count_stripes(
         &self,
         count: &mut Count<'_>,
@@ -154,7 +154,7 @@ impl<'p> Count<'p> {
         }
     }
 
-    /// Counts what was left open, by files as they are now.
+    /// Counts the stripes left open, by files as they are now.
     fn look_again(&mut self) -> Result<(), CommitError> {
         if self.doubtful.is_empty() {
             return Ok(());
@@ -167,7 +167,7 @@ impl<'p> Count<'p> {
         Ok(())
     }
 
-    /// Counts a stripe of which so many bytes live; one that is dead holds nothing that can be lost.
+    /// Counts a stripe with so many live bytes; a dead one holds nothing that can be lost.
     fn add(&mut self, stripe: StripeId, record: &Stripe, live: u64) -> Result<(), CommitError> {
         self.lives.set(stripe, live);
         if live == 0 {
@@ -223,8 +223,8 @@ impl<'p> Count<'p> {
         Ok(())
     }
 
-    /// Says whether files hold some of the bytes that are lost of a stripe, of which so many live: it is looked up
-    /// where what is dead might be all that is lost.
+    /// Says whether files hold some of the lost bytes of a stripe with so many live bytes. Looks this up only if all
+    /// lost bytes may be dead.
     fn are_held(
         &self,
         stripe: StripeId,
@@ -238,7 +238,7 @@ impl<'p> Count<'p> {
             || self.pipeline.live_within(stripe, &lost)? > 0)
     }
 
-    /// Adds what was counted to what is known already, of which some is outdated; returns all of it.
+    /// Adds the new counts to the known ones, of which some are outdated; returns all of it.
     fn finish(self, stretches: &mut Stretches, outdated: &BTreeSet<StretchId>) -> Redundancy {
         let mut rows = BTreeMap::new();
         for row in stretches.rows() {
@@ -266,7 +266,7 @@ impl<'p> Count<'p> {
     }
 }
 
-/// Adds a row to those that bear as many losses.
+/// Adds a row to the one that tolerates as many losses.
 fn add_row(rows: &mut BTreeMap<i16, RedundancyRow>, row: &RedundancyRow) {
     let fresh = RedundancyRow::empty(row.losses_tolerated);
     let sum = rows.entry(row.losses_tolerated).or_insert(fresh);
@@ -275,7 +275,7 @@ fn add_row(rows: &mut BTreeMap<i16, RedundancyRow>, row: &RedundancyRow) {
     sum.missing += row.missing;
 }
 
-/// Lists the segments, and then what there is of them: a file is there before its segment is known.
+/// Lists the segments, and then their files: a file is there before its segment is known.
 fn take_census(volume: &Volume) -> (Census, HashMap<SegmentId, SegmentCensus>) {
     let segments = volume.segments().into_iter();
     let census = volume.census_at_once();
@@ -300,7 +300,7 @@ impl Pipeline {
         Ok(count.finish(&mut stretches, &BTreeSet::new()))
     }
 
-    /// Counts what changed since the last count, however long ago that was.
+    /// Counts the changes since the last count, even if that was long ago.
     pub(in crate::commit) fn redundancy_now(&self) -> Result<Redundancy, CommitError> {
         self.count_redundancy(&mut self.counting.baton.lock())
     }
@@ -314,12 +314,12 @@ impl Pipeline {
         outdated.map(|outdated| outdated.len())
     }
 
-    /// Returns of how many stretches it is remembered what lives.
+    /// Returns the number of stretches with remembered live bytes.
     pub(in crate::commit) fn stretches_of_known_life(&self) -> usize {
         self.counting.baton.lock().lives_known()
     }
 
-    /// Returns of how many stripes it is not known what lives.
+    /// Returns the number of stripes without known live bytes.
     pub(in crate::commit) fn stripes_of_unknown_life(&self) -> usize {
         let stretches = self.counting.baton.lock();
         let mut unknown = 0;

@@ -1,4 +1,4 @@
-//! Segment files that are gone, or too short for what was written to them.
+//! Segment files that are gone, or too short for the shards written to them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -162,8 +162,8 @@ impl Pipeline {
         self.notes_stripe(key::repairs(), |stripe, _| self.has_backref(stripe))
     }
 
-    /// Says whether there is a stripe in a range of the repair ledger that is as `is_such` says. Of very many it takes
-    /// some to be.
+    /// Says whether a stripe in a range of the repair ledger satisfies `is_such`. If there are very many, it answers
+    /// yes without a look at all.
     fn notes_stripe(
         &self,
         (mut from, end): KeyRange,

@@ -32,7 +32,7 @@ impl Lives {
     }
 }
 
-/// The same of so many stretches as are remembered at most; of others it is looked up each time.
+/// The live bytes of at most `MOST_KNOWN` stretches; those of others are looked up each time.
 #[derive(Debug, Default)]
 pub(super) struct KnownLives(BTreeMap<StretchId, Lives>);
 
@@ -58,7 +58,7 @@ impl KnownLives {
         self.0.clear();
     }
 
-    /// Takes what was found of stretches that were counted; one without stripes is forgotten.
+    /// Replaces the live bytes of counted stretches with those found; forgets a stretch without stripes.
     pub(super) fn replace(&mut self, counted: &BTreeSet<StretchId>, mut found: Self) {
         for id in counted {
             self.0.remove(id);
@@ -80,7 +80,7 @@ fn index_of(number: u64) -> usize {
     usize::try_from(number).expect("a stretch is short")
 }
 
-/// Runs that are remembered before those that overlap are joined.
+/// The most runs before those that overlap are joined.
 const MOST_RUNS: usize = 4096;
 
 /// Counts the bytes of a stripe that its backrefs name, each once however many name it.

@@ -42,7 +42,7 @@ impl StretchId {
     }
 }
 
-/// Returns the keys of the stripes of some stretches; what lies side by side is one range.
+/// Returns the keys of the stripes of some stretches; neighbours share one range.
 pub(super) fn ranges_of(stretches: &BTreeSet<StretchId>) -> Vec<KeyRange> {
     let mut ranges: Vec<KeyRange> = Vec::new();
     for stretch in stretches {
@@ -55,8 +55,8 @@ pub(super) fn ranges_of(stretches: &BTreeSet<StretchId>) -> Vec<KeyRange> {
     ranges
 }
 
-/// Returns the number of what a change of a key is about, for [`Meta::follow`](crate::meta::Meta::follow):
-/// where the stripes of a stretch lie, or, odd, what of them lives.
+/// Returns the number of the aspect that a change of a key concerns, for [`Meta::follow`](crate::meta::Meta::follow):
+/// even for the places of the stripes of a stretch, odd for their live bytes.
 pub(in crate::commit) fn aspect_of(key: &[u8]) -> Option<u64> {
     let (stripe, is_backref) = key::stripe_of(key)?;
     Some(StretchId::of(stripe).0 << 1 | u64::from(is_backref))
@@ -85,8 +85,8 @@ pub(super) struct Stretches {
 }
 
 impl Stretches {
-    /// Takes what is found now, and the [aspects](aspect_of) that were changed since the last time, if they are known.
-    /// Returns those that have to be counted again, or `None` if it is all.
+    /// Takes the current findings, and the [aspects](aspect_of) that changed since the last time, if they are known.
+    /// Returns the stretches that have to be counted again, or `None` if it is all.
     pub(super) fn outdated(
         &mut self,
         touched: Option<BTreeSet<u64>>,
@@ -160,12 +160,12 @@ impl Stretches {
         self.lives.get(stripe)
     }
 
-    /// Takes what was found to live in stretches that were counted: all of those, of which some may be gone.
+    /// Replaces the live bytes of all stretches that were counted; some of them may be gone.
     pub(super) fn replace_lives(&mut self, counted: &BTreeSet<StretchId>, found: KnownLives) {
         self.lives.replace(counted, found);
     }
 
-    /// Returns of how many stretches it is remembered what lives.
+    /// Returns the number of stretches with remembered live bytes.
     #[cfg(test)]
     pub(super) fn lives_known(&self) -> usize {
         self.lives.len()

@@ -1,4 +1,4 @@
-//! Counting what every stripe can still lose by reading all of its shards.
+//! Counts the losses that every stripe still tolerates, by reading all of its shards.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub struct ReadShards {
     pub bytes: u64,
     /// Shards that are wrong, by member and segment.
     pub wrong: Vec<WrongShards>,
-    /// Stripes whose parity is not what the data calls for, and where.
+    /// Stripes whose parity does not match the data, and where.
     pub inconsistent: Vec<Inconsistent>,
     /// The number of wrong pages and heads in the copies of the index, by member.
     pub index_pages: BTreeMap<MemberIndex, u64>,
@@ -116,8 +116,8 @@ impl Pipeline {
         if self.live_within(verdict.stripe, &verdict.lost)? > 0 {
             losses_tolerated = losses_tolerated.min(-1);
         } else if losses_tolerated < 0 {
-            // Other blocks of each shard are wrong, or no file holds what is lost: all else can be had, and nothing
-            // more be lost.
+            // Other blocks of each shard are wrong, or no file holds the lost bytes. All else can be read, and no
+            // further loss is tolerated.
             losses_tolerated = 0;
         }
         let fresh = RedundancyRow::empty(losses_tolerated);

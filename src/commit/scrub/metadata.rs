@@ -6,7 +6,7 @@ use super::super::{CommitError, Pipeline};
 use crate::format::record::Scrub;
 
 impl Pipeline {
-    /// Verifies what is not in segments, and repairs it from other members, as long as `go_on` says so.
+    /// Verifies everything outside of segments, and repairs it from other members, as long as `go_on` says so.
     pub(super) fn scrub_metadata(
         &self,
         scrub: &mut Scrub,

@@ -63,8 +63,8 @@ pub(super) fn add_pieces(all: &mut Pieces, pieces: impl IntoIterator<Item = (Mem
     }
 }
 
-/// Segments that were passed and not found whole. Forgotten when the volume is closed: what the record of a
-/// scrub says of them stays as it is then.
+/// Segments that were passed and not found whole. Forgotten when the volume is closed: their counts in the record of a
+/// scrub stay as they are then.
 #[derive(Debug, Default)]
 pub(super) struct Unsettled(Mutex<State>);
 
@@ -101,8 +101,8 @@ impl Unsettled {
 }
 
 impl Pipeline {
-    /// Passes the next stripes of segments that may not be as they were when they were passed. Returns false if
-    /// there are none left.
+    /// Passes the next stripes of segments that may have changed since they were passed. Returns false if there are
+    /// none left.
     pub(super) fn scrub_again(
         &self,
         scrub: &mut Scrub,
@@ -211,7 +211,7 @@ impl Pipeline {
         self.scrubbing.unsettled.0.lock().unverified
     }
 
-    /// Puts into the record what is missing, or was not verified, and lost now.
+    /// Puts into the record the shards that are missing or were not verified, and the bytes that are lost now.
     pub(super) fn count_what_is_left(&self, scrub: &mut Scrub) -> Result<(), CommitError> {
         let counted = self.redundancy()?;
         let missing = counted.missing_shards();

@@ -73,14 +73,14 @@ impl Pipeline {
         let restored = self.restore_files(segment, &pace)?;
         passed.counted.repaired += restored.values().sum::<u64>();
         add_pieces(&mut passed.found, restored);
-        // From before the look for what refers to them: none of them is freed meanwhile.
+        // From before the look for references to them: none of them is freed meanwhile.
         let pin = self.volume.pin();
         let stretch = self.stretch(segment, from, batch_bytes(bytes_per_second))?;
         let before = self.volume.segment(segment).map(|record| record.slots);
         let verdicts = self.volume.inspect(&stretch.live, Remedy::Mend)?;
         let after = self.volume.segment(segment).map(|record| record.slots);
         if before != after {
-            // It was moved to other members meanwhile: what was not found may be there.
+            // It was moved to other members meanwhile: shards that were not found may be there.
             return Ok((passed, Some(from)));
         }
         self.note_lost(&verdicts)?;

@@ -149,7 +149,7 @@ fn counting_does_not_wait_for_a_member_that_hangs() {
     plan.release();
 }
 
-/// A busy disk is slow to list its files, and has all the same what it said that it wrote.
+/// A busy disk is slow to list its files, and still has all that it has acknowledged.
 #[test]
 fn what_is_written_while_a_member_is_slow_to_answer_counts() {
     let rig = Rig::new(2, 1, 3);

@@ -422,7 +422,7 @@ fn a_rebuild_that_is_stopped_anywhere_goes_on_where_it_was() {
         rig.cut(CutPolicy::Drop);
         let fs = rig.open(&[4]);
         let second = fs.rebuild().unwrap();
-        // Of what was done, one segment at most is done again.
+        // At most one segment of the work done is done again.
         let again = (first.bytes_done + second.bytes_done).saturating_sub(whole);
         assert!(again <= longest, "stopped at {steps}: {again} bytes again");
         assert_eq!(steps > 1, second.bytes_done < whole, "step {steps}");

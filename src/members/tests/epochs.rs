@@ -323,7 +323,7 @@ fn as_many_members_as_there_are_parity_shards_can_be_lost_of_a_full_epoch_at_onc
     }
 }
 
-/// With epochs that were cut off the newest on those that are away may be one of several.
+/// With interrupted epochs, the newest one known to absent members may be one of several.
 #[test]
 fn an_epoch_that_only_some_have_begun_counts_with_the_one_before() {
     let disks = Disks::volume(4, 2, 9);
