@@ -162,8 +162,8 @@ impl Pipeline {
         self.notes_stripe(key::repairs(), |stripe, _| self.has_backref(stripe))
     }
 
-    /// Says whether a stripe in a range of the repair ledger satisfies `is_such`. If there are very many, it answers
-    /// yes without a look at all.
+    /// Says whether a stripe in a range of the repair ledger satisfies `is_such`. Answers yes as well if there are too
+    /// many notes to look at all of them.
     fn notes_stripe(
         &self,
         (mut from, end): KeyRange,
