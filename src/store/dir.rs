@@ -390,9 +390,10 @@ impl DirStore {
         if !self.is_local || can_be_made_anew(name) {
             return None;
         }
-        match self.tree.stat(Name::parse(name)?) {
-            Ok(now) if now.identity == (held.st_dev, held.st_ino) => None,
-            Ok(_) | Err(Failed::Foreign(_)) => Some("replaced"),
+        match self.tree.identity_at(Name::parse(name)?) {
+            // Another link, owner or mode is no other file.
+            Ok(now) if now == (held.st_dev, held.st_ino) => None,
+            Ok(_) => Some("replaced"),
             Err(Failed::Call(Errno::NOENT)) => Some("moved away"),
             Err(_) => None,
         }

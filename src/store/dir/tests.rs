@@ -1,5 +1,5 @@
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
 use super::lock::LOCK_PAUSE;
 use super::*;
@@ -82,6 +82,25 @@ fn a_journal_that_others_replaced_or_moved_away_is_noticed_while_it_is_open() {
             .expect("an open file answers");
         assert_eq!(kind_of(store.probe()), StoreErrorKind::Gone);
     }
+}
+
+/// The first steps are what `cp -al` over the directories of members and a careless `chmod -R` do.
+#[test]
+fn a_journal_with_another_link_mode_or_owner_is_the_same_while_it_is_open() {
+    let (_parent, store) = temporary();
+    store.create("journal.0", 10).expect("a new file");
+    let path = store.path().join("journal.0");
+    fs::hard_link(&path, store.path().join("aside")).expect("linkable");
+    store.probe().expect("a link");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4777)).expect("ours");
+    store.probe().expect("a mode");
+    if rustix::process::geteuid().is_root() {
+        chown(&path, Some(12345), Some(12345)).expect("allowed to root");
+        store.probe().expect("an owner");
+    }
+    store
+        .read_at("journal.0", 0, &mut [0; 10])
+        .expect("an open file answers");
 }
 
 #[test]

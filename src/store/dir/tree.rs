@@ -162,6 +162,12 @@ impl Tree {
         self.check(&seen).map(|()| seen)
     }
 
+    /// Returns device and inode number of whatever has a name, also if it is not the directory's own.
+    pub(super) fn identity_at(&self, name: Name<'_>) -> Result<(u64, u64), Failed> {
+        let parent = self.dir(name.dir)?;
+        Ok(Seen::named(&parent, name.base)?.identity)
+    }
+
     /// Removes a file.
     pub(super) fn unlink(&self, name: Name<'_>) -> Result<(), Failed> {
         let parent = self.dir(name.dir)?;
