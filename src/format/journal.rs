@@ -40,6 +40,9 @@ const _: () = assert!(at::RESERVED_2 + size_of::<u64>() == at::END && at::END < 
 /// Bytes of a record's header.
 pub const RECORD_HEADER_BYTES: usize = at::END;
 
+/// Longest file of a volume that was opened for writing, in bytes.
+pub const MAX_FILE_BYTES: u64 = 32 << 20;
+
 /// Longest record, in bytes with padding. Records are at most as long as a journal file, 32 MiB. Earlier
 /// builds, which let the files grow, wrote none that is longer than this.
 pub const MAX_RECORD_BYTES: usize = 1 << 30;

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use super::Members;
 use super::claims::newest_record;
-use crate::format::journal::Life;
+use crate::format::journal::{Life, MAX_FILE_BYTES};
 use crate::format::{Lsn, MemberIndex};
 use crate::store::{StoreError, StoreErrorKind, StoreRef};
 
@@ -125,7 +125,8 @@ impl Members {
     ///
     /// # Errors
     ///
-    /// If the directory does not answer. A journal that cannot be read proves nothing, and is no error.
+    /// If the directory does not answer. A journal that cannot be read, or is longer than any of the volume can be, proves
+    /// nothing, and is no error.
     pub(super) fn ends_early(
         &self,
         member: MemberIndex,
@@ -135,7 +136,7 @@ impl Members {
         if records.last == Lsn(0) || records.is_surpassed {
             return Ok(records.is_surpassed);
         }
-        let newest = match newest_record(store, &self.executor) {
+        let newest = match newest_record(store, &self.executor, MAX_FILE_BYTES) {
             Ok(newest) => newest.filter(|newest| newest.volume == self.shape.volume),
             Err(error) if is_silent(&error) => return Err(error),
             Err(error) => {

@@ -23,6 +23,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 
 use super::epoch::nonce;
 use super::lineage::{Found, Lineage, Origin, Standing, trace};
@@ -33,7 +34,7 @@ use crate::format::frame::{HEAD_BYTES, Head};
 use crate::format::journal::{self, Preview, RecordHeader};
 use crate::format::superblock::{EpochMark, LastSeen, MAX_HISTORY, Superblock};
 use crate::format::{BLOCK_SIZE, Epoch, Generation, Lsn, MemberId, MemberIndex, VolumeId, files};
-use crate::store::{Executor, Pool, Store, StoreError, StoreRef};
+use crate::store::{Executor, Pool, Store, StoreError, StoreErrorKind, StoreRef};
 
 /// The advice for a directory that cannot become a member.
 const LEAVE_IT: &str =
@@ -76,7 +77,7 @@ impl Traces {
     /// If an existing file cannot be read: its contents might change everything.
     fn of(store: &StoreRef, executor: &Executor) -> Result<Self, StoreError> {
         Ok(Self {
-            record: newest_record(store, executor)?,
+            record: newest_record(store, executor, u64::MAX)?,
             head: executor.call(store, "read the index", newest_head)?,
         })
     }
@@ -536,26 +537,50 @@ const IN_FLIGHT: u64 = 1;
 /// had, and the number of their writes is not known.
 const GENERATIONS_APART: u64 = 1 << 32;
 
-/// Returns the last record of a journal, of any volume: the newest that is intact in either file. Records behind a
-/// damaged one count as well, and left-overs are older.
+/// Records that are not intact overlap only where an older journal was written over, or where somebody forged them. All
+/// of them together are read at most as long as this many times the file.
+const MAX_OVERLAP: u64 = 4;
+
+/// Returns the last record of a journal, of whatever volume: the newest that is intact in either file. What lies behind
+/// a damaged one counts as well, and left-overs are older.
+///
+/// # Errors
+///
+/// If a file cannot be read, has more than `most` bytes, or names far more bytes of records than it has.
 pub(super) fn newest_record(
     store: &StoreRef,
     executor: &Executor,
+    most: u64,
 ) -> Result<Option<RecordHeader>, StoreError> {
     let mut newest: Option<RecordHeader> = None;
     for name in files::JOURNALS {
         let Some(mut trail) = Trail::open(store, executor, name)? else {
             continue;
         };
+        let refused = |reason| {
+            let source = io::Error::other(reason);
+            StoreError::new(StoreErrorKind::Io, store.label(), "read", name, source)
+        };
+        if trail.len() > most {
+            return Err(refused("it is longer than the journals of the volume"));
+        }
+        let mut wasted = 0;
         let mut offset = 0;
         while let Some(front) = trail.read(offset, BLOCK_SIZE)? {
-            if let Some((header, bytes)) = record_at(&mut trail, offset, &front)? {
-                newest = newest.into_iter().chain([header]).max_by_key(age);
-                offset += bytes;
-            } else {
-                // The next one may begin in any block.
-                offset += BLOCK_SIZE as u64;
+            // The next one may begin in any block.
+            let mut bytes = BLOCK_SIZE as u64;
+            if let Some(found) = record_at(&mut trail, offset, &front)? {
+                if let Some(header) = found.header {
+                    newest = newest.into_iter().chain([header]).max_by_key(age);
+                    bytes = found.bytes;
+                } else {
+                    wasted += found.bytes;
+                }
             }
+            if wasted > trail.len().saturating_mul(MAX_OVERLAP) {
+                return Err(refused("its records overlap"));
+            }
+            offset += bytes;
         }
     }
     Ok(newest)
@@ -566,20 +591,28 @@ fn age(record: &RecordHeader) -> (u64, Lsn) {
     (record.life.number, record.lsn)
 }
 
-/// Reads a record that starts with this block, and returns its header and its length; none if there is no intact one.
+/// What lies where a record seems to begin.
+struct Candidate {
+    /// Its header, if it is intact.
+    header: Option<RecordHeader>,
+    /// Its length.
+    bytes: u64,
+}
+
+/// Reads the record of which this is the first block; none if no record that fits the file begins there.
 fn record_at(
     trail: &mut Trail<'_>,
     offset: u64,
     front: &[u8],
-) -> Result<Option<(RecordHeader, u64)>, StoreError> {
+) -> Result<Option<Candidate>, StoreError> {
     let Ok(preview) = Preview::decode(front) else {
         return Ok(None);
     };
-    let Some(whole) = trail.read(offset, preview.padded_bytes)? else {
-        return Ok(None);
-    };
-    let record = journal::decode(&whole).ok();
-    Ok(record.map(|record| (record.header, preview.padded_bytes as u64)))
+    let whole = trail.read(offset, preview.padded_bytes)?;
+    Ok(whole.map(|whole| Candidate {
+        header: journal::decode(&whole).ok().map(|record| record.header),
+        bytes: preview.padded_bytes as u64,
+    }))
 }
 
 /// Returns the newest head of a copy of the index.

@@ -14,6 +14,7 @@ use crate::store::{
 mod cuts;
 mod epochs;
 mod joining;
+mod journals;
 mod liveness;
 mod overtaken;
 mod refusals;

@@ -42,6 +42,11 @@ impl<'a> Trail<'a> {
         }))
     }
 
+    /// Returns how many bytes the file has.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
     /// Returns so many bytes from `offset` on; none if the file ends before.
     pub(super) fn read(&mut self, offset: u64, len: usize) -> Result<Option<Bytes>, StoreError> {
         let room = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);

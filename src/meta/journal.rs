@@ -14,7 +14,7 @@ use crate::members::Patience;
 use crate::store::{Buffer, StoreError, StoreErrorKind};
 
 /// Smallest and largest size that a journal file is made with, in bytes.
-const FILE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=32 << 20;
+const FILE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=journal::MAX_FILE_BYTES;
 
 /// A journal file is this part of the smallest member.
 const MEMBER_PART: u64 = 64;
