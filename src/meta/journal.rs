@@ -1,5 +1,6 @@
 //! Writing the journal: two files in every live member, used in turn.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -90,8 +91,9 @@ struct Spot {
 #[derive(Debug, Default)]
 struct Kept {
     newest: Option<Spot>,
-    /// The one that was the newest when records were read back last, until it is written over.
-    earlier: Option<Spot>,
+    /// For each member the one that was the newest when it answered last, until it is written over. A member that does
+    /// not answer is asked for it again.
+    earlier: BTreeMap<MemberIndex, Spot>,
 }
 
 impl Kept {
@@ -100,7 +102,7 @@ impl Kept {
         // Files are written from their beginning on.
         let stays = |spot: &Spot| spot.file != file || spot.offset < offset;
         self.newest = self.newest.filter(stays);
-        self.earlier = self.earlier.filter(stays);
+        self.earlier.retain(|_, spot| stays(spot));
     }
 }
 
@@ -341,55 +343,84 @@ impl Journal {
         members.note_commit_without_record(&members.live());
     }
 
-    /// Reads back the record that was the newest when this was called before, unless no other followed: idle disks are
-    /// left alone. Returns the members that acknowledged it and do not hold it any more: their files were changed from
-    /// outside.
+    /// Reads back the record that was the newest when a member was asked before, unless no other followed: idle disks are
+    /// left alone. Returns the members that acknowledged it and do not hold it any more: someone else wrote to their
+    /// files.
     pub(super) fn members_without_earlier(&self) -> Vec<MemberIndex> {
-        let spot = {
-            let mut kept = self.kept.lock();
-            let newest = kept.newest.map(|spot| spot.lsn);
-            match kept.earlier {
-                Some(spot) if newest > Some(spot.lsn) => spot,
-                Some(_) => return Vec::new(),
-                None => {
-                    kept.earlier = kept.newest;
-                    return Vec::new();
+        let mut without = Vec::new();
+        for (spot, asked) in self.due_for_reading_back() {
+            let reads = asked.into_iter().map(|member| (member, BLOCK_SIZE));
+            let name = &self.names[spot.file];
+            let answers = self
+                .disk
+                .read_each(reads, name, spot.offset, Patience::Brief);
+            let mut answered = 0;
+            for (member, answer) in answers {
+                let Some(holds) = self.holds(&answer, spot.lsn) else {
+                    continue;
+                };
+                answered += 1;
+                if self.note_answer(member, spot.lsn) && !holds {
+                    without.push(member);
                 }
             }
-        };
-        let members = self.disk.members();
-        let must_hold = |member: &MemberIndex| members.has_acknowledged(*member, spot.lsn);
-        let asked = members.live().into_iter().filter(must_hold);
-        let reads = asked.map(|member| (member, BLOCK_SIZE));
-        let name = &self.names[spot.file];
-        let answers = self
-            .disk
-            .read_each(reads, name, spot.offset, Patience::Brief);
-        let mut without: Vec<_> = answers
-            .into_iter()
-            .filter(|(_, answer)| self.lacks(answer, spot.lsn))
-            .map(|(member, _)| member)
-            .collect();
-        let mut kept = self.kept.lock();
-        if kept.earlier.is_none() {
-            // A newer record was written over it meanwhile.
-            without.clear();
+            log::debug!(
+                "journal record {} was read back from {answered} members",
+                spot.lsn.0
+            );
         }
-        kept.earlier = kept.newest;
-        drop(kept);
-        // A member that returned meanwhile has a new journal.
-        without.retain(must_hold);
         without
     }
 
-    /// Says whether something else was read than the front of a record.
-    fn lacks(&self, answer: &Result<Buffer, StoreError>, lsn: Lsn) -> bool {
+    /// Returns the records that are to be read back, with the live members that acknowledged each.
+    fn due_for_reading_back(&self) -> Vec<(Spot, Vec<MemberIndex>)> {
+        let members = self.disk.members();
+        let mut kept = self.kept.lock();
+        let Some(newest) = kept.newest else {
+            return Vec::new();
+        };
+        let mut due: BTreeMap<Lsn, (Spot, Vec<MemberIndex>)> = BTreeMap::new();
+        for member in members.live() {
+            let spot = kept.earlier.entry(member).or_insert(newest);
+            if !members.has_acknowledged(member, spot.lsn) {
+                // It returned meanwhile, with a new journal.
+                *spot = newest;
+            }
+            if newest.lsn > spot.lsn {
+                let (_, asked) = due.entry(spot.lsn).or_insert((*spot, Vec::new()));
+                asked.push(member);
+            }
+        }
+        due.into_values().collect()
+    }
+
+    /// Notes that a member answered what it has in the place of a record. Returns false if that says nothing: a newer
+    /// record was written over it meanwhile, or the journal was made anew.
+    fn note_answer(&self, member: MemberIndex, lsn: Lsn) -> bool {
+        let mut kept = self.kept.lock();
+        let is_kept = kept
+            .earlier
+            .get(&member)
+            .is_some_and(|spot| spot.lsn == lsn);
+        if !is_kept {
+            return false;
+        }
+        match kept.newest {
+            Some(newest) => kept.earlier.insert(member, newest),
+            None => kept.earlier.remove(&member),
+        };
+        self.disk.members().has_acknowledged(member, lsn)
+    }
+
+    /// Says whether the front of a record was read; none if nothing was.
+    fn holds(&self, answer: &Result<Buffer, StoreError>, lsn: Lsn) -> Option<bool> {
         match answer {
             Ok(front) => {
                 let found = Preview::decode(front).map(|preview| preview.header);
-                !found.is_ok_and(|found| (found.life, found.lsn) == (self.life, lsn))
+                Some(found.is_ok_and(|found| (found.life, found.lsn) == (self.life, lsn)))
             }
-            Err(error) => error.kind() == StoreErrorKind::ShortRead,
+            Err(error) if error.kind() == StoreErrorKind::ShortRead => Some(false),
+            Err(_) => None,
         }
     }
 

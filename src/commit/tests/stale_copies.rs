@@ -243,6 +243,77 @@ fn files_that_were_overwritten_by_those_of_a_copy_are_noticed_with_the_next_reco
     }
 }
 
+/// Reads back until a member is doubted. One answer more may be late on a busy machine.
+fn probe_until_doubted(fs: &TestFs, context: &str) {
+    for _ in 0..1000 {
+        fs.pipeline.probe().unwrap();
+        if !unverified(fs).is_empty() {
+            return;
+        }
+    }
+    panic!("{context}: nobody is doubted");
+}
+
+#[test]
+fn a_member_that_did_not_answer_is_asked_for_the_same_record_again() {
+    for (effect, kind) in [
+        (Effect::NoDescriptors, ExecutorKind::Inline),
+        (Effect::Hang, ExecutorKind::Threads),
+    ] {
+        let context = format!("{effect:?}");
+        let rig = Rig::new(4, 2, 6);
+        let plan = FaultPlan::new();
+        let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
+        let executor = Arc::new(Executor::new(kind, Duration::from_secs(600)));
+        let fs = TestFs::open_on(stores, Access::ReadWrite, executor).unwrap();
+        let mut model = Model::new();
+        write_round(&fs, &mut model, 0);
+        let copy = rig.disks[3].fork();
+        write_round(&fs, &mut model, 1);
+        fs.pipeline.probe().unwrap();
+        overwrite(&rig.disks[3], &copy);
+        write_round(&fs, &mut model, 2);
+        plan.add(Fault::at(1, effect).of(Scope::MemberKind(3, CallKind::Read)));
+        fs.pipeline.probe().unwrap();
+        assert_eq!(plan.triggered(), 1, "{context}");
+        assert_eq!(unverified(&fs), [], "{context}: it has not answered");
+        plan.clear();
+        plan.release();
+        while fs.pipeline.members().is_avoided(member(3)) {
+            std::thread::yield_now();
+        }
+        probe_until_doubted(&fs, &context);
+        assert_eq!(unverified(&fs), [member(3)], "{context}");
+        assert!(!fs.pipeline.members().live().contains(&member(3)));
+    }
+}
+
+/// The record that it was asked for is gone by the time that it answers.
+#[test]
+fn a_member_that_answers_once_its_journal_was_used_again_is_not_doubted() {
+    let rig = Rig::new(4, 2, 6);
+    let plan = FaultPlan::new();
+    let fs = rig.open_with_faults(&plan).unwrap();
+    let mut model = Model::new();
+    let mute = Fault::at(1, Effect::NoDescriptors).of(Scope::MemberKind(3, CallKind::Read));
+    for round in 0..12 {
+        if round % 4 == 1 {
+            plan.add(mute.lasting());
+        }
+        write_round(&fs, &mut model, round);
+        fs.pipeline.probe().unwrap();
+        if round % 4 == 3 {
+            plan.clear();
+        } else {
+            fs.pipeline.checkpoint().unwrap();
+        }
+        fs.pipeline.probe().unwrap();
+        assert_eq!(unverified(&fs), [], "round {round}");
+        assert_eq!(fs.pipeline.members().live().len(), 6, "round {round}");
+    }
+    assert!(plan.triggered() > 0);
+}
+
 /// Journal files are used again, and a member leaves and returns. Idle disks are not read.
 #[test]
 fn records_that_are_read_back_are_found_wherever_members_hold_them() {
