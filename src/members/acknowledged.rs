@@ -108,10 +108,9 @@ impl Members {
         !records.is_removed && (records.first..=records.last).contains(&lsn)
     }
 
-    /// Marks a member as a stale copy, because its journal does not hold any more what it acknowledged. Takes it out of
-    /// the epoch, if the volume can go on without it. It returns with a new journal, and is verified.
-    pub fn doubt(&self, member: MemberIndex) {
-        self.note_put_back(member);
+    /// Leaves a member behind whose journal does not hold what it acknowledged any more, as long as the volume goes on
+    /// without it. The caller has noted durably that it is a stale copy. It returns with a new journal, and is verified.
+    pub fn leave_doubtful(&self, member: MemberIndex) {
         if self.spare() == 0 {
             return;
         }

@@ -55,17 +55,22 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// If it cannot be noted which members have to be verified.
+    /// If it cannot be noted which members are to be verified. They are left behind all the same.
     pub fn probe(&self) -> Result<(), CommitError> {
         self.members.probe();
         let doubtful = self.meta.members_without_records();
-        for member in &doubtful {
-            self.members.doubt(*member);
-        }
         if doubtful.is_empty() {
             return Ok(());
         }
-        self.note_put_back()
+        for member in &doubtful {
+            self.members.note_put_back(*member);
+        }
+        // Before an epoch without them is durable, after which nobody compares their journals any more.
+        let noted = self.note_put_back().and_then(|()| self.sync());
+        for member in &doubtful {
+            self.members.leave_doubtful(*member);
+        }
+        noted
     }
 
     /// Returns the scrub to continue: the last one, unless that went through or has just begun. It begins again if a

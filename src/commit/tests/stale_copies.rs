@@ -243,6 +243,41 @@ fn files_that_were_overwritten_by_those_of_a_copy_are_noticed_with_the_next_reco
     }
 }
 
+/// A power cut may come at any point while the doubt is noted. Without the note, an epoch without the member would make
+/// its shards count at the next start.
+#[test]
+fn no_epoch_without_a_doubtful_member_is_durable_before_the_doubt() {
+    let mut was_current = BTreeSet::new();
+    for call in 1.. {
+        let context = format!("call {call}");
+        let rig = Rig::new(4, 2, 6);
+        let plan = FaultPlan::new();
+        let fs = rig.open_with_faults(&plan).unwrap();
+        let mut model = Model::new();
+        write_round(&fs, &mut model, 0);
+        let copy = rig.disks[3].fork();
+        write_round(&fs, &mut model, 1);
+        fs.pipeline.probe().unwrap();
+        overwrite(&rig.disks[3], &copy);
+        write_round(&fs, &mut model, 2);
+        plan.add(Fault::at(call, Effect::PowerCut).of(Scope::Changing));
+        let probed = fs.pipeline.probe();
+        drop(fs);
+        rig.cut(CutPolicy::Drop);
+        let fs = rig.open(&[]);
+        let is_current = fs.pipeline.members().current_at_open().contains(&member(3));
+        was_current.insert(is_current);
+        let is_noted = unverified(&fs) == [member(3)];
+        assert!(is_noted || is_current, "{context}: {probed:?}");
+        if plan.triggered() == 0 {
+            assert!(is_noted, "{context}: {probed:?}");
+            assert_recovers(&fs, &rig, &model, 3, &context);
+            break;
+        }
+    }
+    assert_eq!(was_current, BTreeSet::from([false, true]));
+}
+
 /// Reads back until a member is doubted. One answer more may be late on a busy machine.
 fn probe_until_doubted(fs: &TestFs, context: &str) {
     for _ in 0..1000 {
