@@ -160,31 +160,40 @@ fn a_copy_from_before_a_commit_to_the_index_alone_is_known_for_one() {
     assert_recovers(&fs, &rig, &model, 2, "to the index alone");
 }
 
-/// The first attempt may have replaced the journals that show the age of the copy.
+/// The directory lacks nothing. Once its journals were made anew, nothing in it shows that.
 #[test]
-fn a_copy_that_could_not_be_taken_in_at_first_is_still_known_for_one() {
-    for call in 1..=6 {
-        let mut rig = Rig::new(4, 2, 6);
+fn a_current_directory_is_verified_if_its_first_return_failed_after_its_journals_were_made_anew() {
+    let mut journals_were_new = BTreeSet::new();
+    for call in 1.. {
+        let context = format!("call {call}");
+        let rig = Rig::new(4, 2, 6);
         let mut model = Model::new();
         let fs = rig.open(&[]);
         write_round(&fs, &mut model, 0);
-        let copy = rig.disks[5].fork();
-        write_round(&fs, &mut model, 1);
         fs.lose(&rig, 5);
-        rig.disks[5] = copy;
+        rig.disks[5].fail(None);
         let plan = FaultPlan::new();
         let store: StoreRef = Arc::new(rig.disks[5].open());
         let failing: StoreRef = Arc::new(FaultStore::new(store, 5, &plan));
-        let fault = Fault::at(call, Effect::NoSpace).of(Scope::Changing);
-        plan.add(fault);
+        plan.add(Fault::at(call, Effect::NoSpace).of(Scope::Changing));
         let first = fs.pipeline.join(Seat::Own, &failing);
-        if first.is_err() {
-            drop(failing);
-            fs.take_back(&rig, 5);
+        drop(failing);
+        if first.is_ok() {
+            assert_eq!(unverified(&fs), [], "{context}");
+            break;
         }
-        assert_eq!(unverified(&fs), [member(5)], "call {call}: {first:?}");
-        assert_recovers(&fs, &rig, &model, 5, &format!("call {call}"));
+        let are_new = !files::JOURNALS.iter().any(|name| {
+            let mut front = [0; 16];
+            let disk = rig.disks[5].open();
+            disk.read_at(name, 0, &mut front).is_ok() && front != [0; 16]
+        });
+        journals_were_new.insert(are_new);
+        fs.take_back(&rig, 5);
+        let expected = if are_new { vec![member(5)] } else { Vec::new() };
+        assert_eq!(unverified(&fs), expected, "{context}: {first:?}");
+        assert_recovers(&fs, &rig, &model, 5, &context);
     }
+    assert_eq!(journals_were_new, BTreeSet::from([false, true]));
 }
 
 /// A crash forgets what members acknowledged. The statements of the scrub's record stay.
