@@ -64,12 +64,13 @@ fn a_journal_that_is_longer_than_the_volume_makes_any_is_not_read() {
 
 #[test]
 fn records_that_are_not_intact_and_overlap_are_not_read_over_and_over() {
-    const LEN: u64 = 8 << 20;
-    let front = &record(3, LEN as usize / 2)[..BLOCK_SIZE];
-    let forged: Vec<_> = (0..LEN).step_by(BLOCK_SIZE).map(|at| (at, front)).collect();
-    let (store, plan) = directory(LEN, &forged);
+    const LEN: usize = 8 << 20;
+    let front = &record(3, LEN / 2)[..BLOCK_SIZE];
+    let places = (0..LEN as u64).step_by(BLOCK_SIZE);
+    let forged: Vec<_> = places.map(|at| (at, front)).collect();
+    let (store, plan) = directory(LEN as u64, &forged);
     newest_record(&store, &executor(), MAX_FILE_BYTES).expect_err("they prove nothing");
-    assert!(bytes_read(&plan) <= 8 * LEN);
+    assert!(bytes_read(&plan) <= 8 * LEN as u64);
 }
 
 /// A torn record was written over a journal of an earlier life, some records of which were torn as well.
