@@ -394,7 +394,9 @@ impl TestVolume {
             .lines()
             .filter(|line| line.contains(" surviv"))
             .collect();
-        assert!(rows.len() == 1 && rows[0].ends_with(&survives), "{said}");
+        // The fewest losses come first. A short stripe, of which a data shard is empty, may survive more.
+        let fewest = rows.first();
+        assert!(fewest.is_some_and(|row| row.ends_with(&survives)), "{said}");
         for fault in ["shard wrong", "shards wrong", "damaged", "fault"] {
             assert!(!said.contains(fault), "{said}");
         }
