@@ -76,9 +76,9 @@ impl Width {
     }
 }
 
-/// Returns the m×k matrix of elements of a code: 1 / (xᵣ + y꜀) over the points of this geometry,
-/// each column divided by its entry in row 0, then each further row by that of its entries which
-/// leaves the fewest bits set, the first of those if there are several.
+/// Returns the m×k matrix of elements of a code. It begins with 1 / (xᵣ + y꜀) over the points of
+/// this geometry. Each column is divided by its entry in row 0. Then each further row is divided by
+/// the one of its entries that leaves the fewest bits set, the first if there are several.
 fn elements(width: Width, parity_points: &[u8], data_points: &[u8]) -> Vec<Vec<u8>> {
     let raw = |x: u8, y: u8| width.inv(x ^ y);
     let by_column = |x: u8| {

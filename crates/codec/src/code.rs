@@ -1,4 +1,4 @@
-//! Which codes there are.
+//! The codes, with their numbers and names.
 
 use std::fmt;
 

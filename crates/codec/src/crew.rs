@@ -1,4 +1,4 @@
-//! What coding needs of a pool of threads, without knowing of threads.
+//! The interface of coding to a pool of threads. This crate knows no threads itself.
 
 use std::fmt;
 

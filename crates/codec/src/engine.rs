@@ -20,7 +20,7 @@ use std::fmt;
 
 use crate::{CodecError, Job};
 
-/// A loop over bytes that this machine can run. Which engine is used never changes a byte of the
+/// A loop over bytes that this machine can run. The choice of an engine never changes a byte of the
 /// result, only how soon it is there.
 pub trait Engine: Send + Sync + fmt::Debug {
     /// Returns the name by which `--engine` picks it and `status` shows it.
@@ -29,8 +29,8 @@ pub trait Engine: Send + Sync + fmt::Debug {
     /// Computes all targets of the job from its plan's coefficients.
     fn run(&self, job: &mut Job<'_, '_>);
 
-    /// Computes the packets of all whole blocks, replacing what targets held. What lies behind the
-    /// last packet of a block is left alone. [`Job::run`] does the rest.
+    /// Computes the packets of all whole blocks, replacing what targets held. The bytes behind the
+    /// last packet of a block stay as they are. [`Job::run`] does the rest.
     ///
     /// # Panics
     ///

@@ -1,8 +1,9 @@
-//! Why coding was refused.
+//! The reasons why coding was refused.
 
 use crate::Geometry;
 
-/// Why a codec could not be made, or would not run. Retrying the same call changes nothing.
+/// The reason why a codec could not be made, or would not run. Retrying the same call changes
+/// nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodecError {
@@ -66,11 +67,11 @@ pub enum CodecError {
     /// A call passed too many or too few shards of one kind.
     #[error("{seen} {kind} shards given, {needed} needed")]
     ShardCount {
-        /// Which shards were counted: `data`, `parity` or `total`.
+        /// The kind of shards that were counted: `data`, `parity` or `total`.
         kind: &'static str,
-        /// How many were given.
+        /// The number that was given.
         seen: usize,
-        /// How many the geometry has.
+        /// The number that the call needs.
         needed: usize,
     },
 

@@ -1,4 +1,4 @@
-//! How many shards a stripe has.
+//! The numbers of data and parity shards of a stripe.
 
 use std::fmt;
 

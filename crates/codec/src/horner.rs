@@ -1,12 +1,13 @@
 //! Coefficients taken apart into bits, for engines without a Galois-field instruction.
 //!
-//! A target is Σ coefficient·source. Gathering the coefficient bits of equal weight, this is
-//! Σ xᵇ·(XOR of the sources whose coefficient has bit b), and Horner's rule evaluates it from the
-//! highest bit down: multiply the sum by x, XOR in the sources of the next bit.
+//! A target is Σ coefficient·source. Gathered by coefficient bits of equal weight, it is Σ xᵇ·(XOR
+//! of the sources whose coefficient has bit b). Horner's rule evaluates this from the highest bit
+//! down: multiply the sum by x, XOR in the sources of the next bit.
 //!
 //! The XORs of all targets and bits are over subsets of the same sources. So the pair that most of
-//! them have in common is added once and takes the place of both in all of them, then the next pair,
-//! and so on (Paar's greedy algorithm). Operands are found by coefficients, never by data.
+//! them have in common is added once, and its sum takes the place of both in all of them. The next
+//! pair follows, and so on (Paar's greedy algorithm). Operands are found by coefficients, never by
+//! data.
 
 use crate::{Matrix, bitset::BitSet};
 
@@ -22,22 +23,22 @@ pub(super) struct Horner {
 pub(super) struct Chunk {
     /// Index of the first source.
     pub(super) first_source: usize,
-    /// How many sources there are.
+    /// The number of sources.
     pub(super) sources: usize,
-    /// Which two slots each shared sum adds. They come before it.
+    /// The two slots that each shared sum adds. They come before it.
     pub(super) shared: Vec<[Slot; 2]>,
     /// All targets, in the order to compute them in.
     pub(super) rows: Vec<Row>,
 }
 
-/// How to compute one target.
+/// The steps that compute one target.
 #[derive(Debug)]
 pub(super) struct Row {
     /// Index of the target.
     pub(super) target: usize,
     /// The slot that it goes to as well, if the last target needs it.
     pub(super) kept: Option<Slot>,
-    /// How many slots to add for each bit, highest bit first.
+    /// The number of slots to add for each bit, highest bit first.
     pub(super) counts: Vec<u8>,
     /// These slots, one bit after the other.
     pub(super) slots: Vec<Slot>,
@@ -52,7 +53,7 @@ impl Slot {
     pub(super) const MOST: usize = 96;
     /// Bytes of a slot.
     pub(super) const BYTES: usize = 256;
-    /// What positions are counted in: with this, an address takes one instruction.
+    /// The unit of positions: with this, an address takes one instruction.
     const UNIT: usize = 8;
 
     fn new(index: usize) -> Self {
@@ -191,8 +192,8 @@ impl Row {
 /// two additions in registers.
 const LEAST_USES: usize = 3;
 
-/// Replaces the pair of slots that most sums share by a slot of their sum, as long as enough sums share
-/// one and there is room among `room` slots; returns the pairs.
+/// Replaces the pair of slots that most sums share by a slot of their sum, and repeats this. Stops
+/// when too few sums share a pair, or `room` slots are taken; returns the pairs.
 fn share(sums: &mut [Sum], sources: usize, room: usize) -> Vec<[Slot; 2]> {
     let mut users: Vec<BitSet> = (0..sources)
         .map(|slot| {

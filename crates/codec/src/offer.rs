@@ -1,4 +1,4 @@
-//! What coding needs of hardware beside the CPU, without knowing any.
+//! The interface of coding to hardware beside the CPU. This crate knows no such hardware itself.
 
 use std::{fmt, ptr, slice, sync::Arc};
 
@@ -8,19 +8,20 @@ use crate::{
     plan::{Mode, check_count, common_length},
 };
 
-/// Hardware that computes passes in the CPU's place, or chooses for each of them who does.
+/// Hardware that computes passes in the CPU's place, or decides for each pass what computes it.
 pub trait Accelerator: Send + Sync + fmt::Debug {
-    /// Sees to it that all of the offers are computed when this returns: by the hardware, or with
-    /// [`Offer::compute_on_cpu`], whatever the hardware may have left behind before it failed. None depends on
-    /// another, so the hardware may have all of them at once.
+    /// Computes all of the offers before it returns: on the hardware, or with
+    /// [`Offer::compute_on_cpu`]. The CPU computes an offer correctly even if failed hardware left
+    /// wrong results in it. The offers do not depend on each other, so the hardware may have all of
+    /// them at once.
     fn compute(&self, offers: &mut [Offer<'_, '_>]);
 
     /// Returns whether several stripes are better offered by one thread at once than by many threads one each:
     /// waiting for hardware costs about as much for many as for one.
     fn prefers_many(&self) -> bool;
 
-    /// What was computed was proven wrong, and the CPU computes it rightly: the hardware is to get nothing
-    /// any more.
+    /// Excludes the hardware from all further work, because its result was proven wrong while the
+    /// CPU computes it correctly.
     fn distrust(&self);
 }
 
@@ -76,12 +77,12 @@ impl<'p, 't> Offer<'p, 't> {
         &self.item
     }
 
-    /// Returns what to apply it to, so that it can be taken and put back.
+    /// Returns the item to apply the matrix to, so that it can be taken and restored.
     pub fn item_mut(&mut self) -> &mut Item<'t> {
         &mut self.item
     }
 
-    /// Returns the matrix to apply, and what to apply it to, so that it can be taken and put back.
+    /// Returns the matrix and the item to apply it to, so that the item can be taken and restored.
     pub fn parts(&mut self) -> (&Matrix, &mut Item<'t>) {
         (self.plan.matrix(), &mut self.item)
     }
@@ -107,17 +108,17 @@ impl<'p, 't> Offer<'p, 't> {
         Self::compute_all(slice::from_mut(self));
     }
 
-    /// Returns who is to decide where it is computed, if that is a question.
+    /// Returns the accelerator that decides where the offer is computed, if there is a choice.
     fn accelerator(&self) -> Option<&'p dyn Accelerator> {
         self.pass
             .accelerator_for(&self.plan, self.item.shard_bytes())
     }
 
-    /// Computes all of it with the engine and the crew that it would have gone to otherwise.
+    /// Computes all of it with the engine and the threads that it would have without an accelerator.
     ///
     /// # Panics
     ///
-    /// If the item was taken and not put back.
+    /// If the item was taken and not restored.
     pub fn compute_on_cpu(&mut self) {
         let Item {
             sources,
@@ -155,25 +156,25 @@ impl<'p, 't> Offer<'p, 't> {
 /// row, all of them equally long.
 #[derive(Default)]
 pub struct Item<'a> {
-    /// What the matrix is applied to.
+    /// The shards that the matrix is applied to.
     pub sources: Vec<&'a [u8]>,
-    /// What comes of it.
+    /// The shards that receive the results, or are compared with them.
     pub targets: Targets<'a>,
     /// If asked for, one list per shard, sources first, then targets, of one CRC32C per block of
     /// [`BLOCK_BYTES`](crate::BLOCK_BYTES); else empty. A shard's last block may be short.
     pub sums: Vec<&'a mut [u32]>,
 }
 
-/// What is done with the result.
+/// The use of the results.
 pub enum Targets<'a> {
-    /// It replaces what these hold.
+    /// The results replace the content of these shards.
     Written(Vec<&'a mut [u8]>),
-    /// It is compared with these.
+    /// The results are compared with these shards.
     Compared {
-        /// What should come of it.
+        /// The expected results.
         shards: Vec<&'a [u8]>,
-        /// Whether each [block](Item::blocks) of each of them differs from what came of it, target after target;
-        /// false at first.
+        /// For each [block](Item::blocks) of each shard, target after target: true if the block
+        /// differs from the result. False at first.
         wrong: Vec<bool>,
     },
 }
@@ -293,7 +294,7 @@ mod tests {
     /// Leaves rubbish behind, as hardware may that fails, and has the CPU compute all of it.
     #[derive(Debug, Default)]
     struct Broken {
-        /// What was offered by each call.
+        /// The offers of each call.
         calls: Mutex<Vec<Vec<String>>>,
     }
 
@@ -494,7 +495,7 @@ mod tests {
             }
             let calls = broken.calls.into_inner();
             let sizes: Vec<usize> = calls.iter().map(Vec::len).collect();
-            // Whoever works on packets offers nothing; the stripe without bytes stands between two calls.
+            // Codes that work on packets offer nothing. The empty stripe separates two calls.
             let expected: &[usize] = match code {
                 CodeId::RS_CAUCHY => &[3; 6],
                 _ => &[],

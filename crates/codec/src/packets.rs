@@ -1,9 +1,10 @@
-//! Codes that XOR packets: how a shard is cut, and what is done to the pieces.
+//! Codes that XOR packets: the cut of a shard into pieces, and the operations on them.
 //!
 //! Every whole block of [`BLOCK_BYTES`] is cut into w packets, as long as can be in steps of 8
 //! bytes. Packet i holds bit i of as many symbols as it has bits. The few bytes that are left of a
-//! block (16 with w = 5 and 6, 8 with w = 7), and a shard's last block if it is short, are coded by
-//! `rs-cauchy`, which takes any length. So blocks can be coded and decoded apart from each other.
+//! block are coded by `rs-cauchy`, which takes any length: 16 with w = 5 and 6, 8 with w = 7. So is
+//! a shard's last block if it is short. Blocks can therefore be coded and decoded apart from each
+//! other.
 
 use crate::{
     BLOCK_BYTES, Engine, Job, Matrix, Mode,
@@ -11,10 +12,10 @@ use crate::{
     schedule::{Effort, Schedule},
 };
 
-/// Why an engine that is asked for packets finds them in the plan.
+/// The reason why the plan of an engine that runs packets has them.
 pub(super) const PACKETS: &str = "only plans for packets are run as such";
 
-/// What to do to the packets of all shards.
+/// The operations on the packets of all shards.
 #[derive(Debug)]
 pub(super) struct Packets {
     width: Width,

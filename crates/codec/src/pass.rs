@@ -27,7 +27,7 @@ const _: () = assert!(VERIFY_BYTES.is_multiple_of(BLOCK_BYTES));
 pub struct Mismatch {
     /// The index of the shard.
     pub shard: usize,
-    /// Which block of [`BLOCK_BYTES`] it is.
+    /// The index of the block, of [`BLOCK_BYTES`], in the shard.
     pub block: usize,
 }
 
@@ -46,7 +46,7 @@ impl Mismatch {
 /// A plan, what it is applied to, and where the result goes.
 type Erased<'s, 't> = (Arc<Plan>, Vec<&'s [u8]>, Vec<&'t mut [u8]>);
 
-/// How one stripe is to be gone over. Made by [`Codec::pass`].
+/// The settings for work on one stripe. Made by [`Codec::pass`].
 ///
 /// # Examples
 ///
@@ -87,7 +87,7 @@ impl<'p> Pass<'p> {
         }
     }
 
-    /// Splits big passes over the threads of a crew, by columns, without copying.
+    /// Splits big passes over a pool of threads, by columns, without copying.
     pub fn crew(self, crew: &'p dyn Crew) -> Self {
         Self {
             crew: Some(crew),
@@ -95,8 +95,8 @@ impl<'p> Pass<'p> {
         }
     }
 
-    /// Leaves it to an accelerator who computes the pass: everything but [`Self::update`], and nothing of
-    /// the codes that work on packets.
+    /// Lets an accelerator decide what computes the pass. It has no part in [`Self::update`], nor in
+    /// codes that work on packets.
     pub fn accelerator(self, accelerator: Option<&'p dyn Accelerator>) -> Self {
         Self {
             accelerator,
@@ -123,8 +123,8 @@ impl<'p> Pass<'p> {
     /// # Errors
     ///
     /// [`CodecError::ShardCount`] or [`CodecError::ShardLength`] if the shards do not fit the
-    /// geometry or each other, or the lists (whose lengths count as shards of so many blocks) do
-    /// not fit the shards.
+    /// geometry or each other, or the lists do not fit the shards. A list counts as a shard of as
+    /// many blocks then.
     pub fn encode_with_checksums(
         self,
         data: &[&[u8]],
@@ -403,7 +403,7 @@ impl<'p> Pass<'p> {
         Ok(())
     }
 
-    /// Computes all targets, on this thread or the whole crew.
+    /// Computes all targets, on this thread or the whole pool of threads.
     fn run(
         self,
         plan: &Plan,
@@ -423,7 +423,8 @@ impl<'p> Pass<'p> {
         Ok(())
     }
 
-    /// Computes all targets, and checksums if they were asked for, on this thread or the whole crew.
+    /// Computes all targets, and checksums if they were asked for, on this thread or the whole pool
+    /// of threads.
     pub(super) fn run_pieces(self, piece: Piece<'_, '_>) {
         let engine = self.codec.engine();
         let (shard_count, shard_bytes) = (piece.shard_count(), piece.shard_bytes());

@@ -1,4 +1,4 @@
-//! What an engine is asked to do: a matrix of coefficients, and the shards to apply it to.
+//! The plan of an engine's work: a matrix of coefficients, and the shards to apply it to.
 
 use std::sync::OnceLock;
 
@@ -106,7 +106,7 @@ impl Plan {
 /// The most targets whose sums any engine keeps in registers together.
 pub(super) const MOST_TOGETHER: usize = 16;
 
-/// Whether targets are replaced or added to.
+/// The choice between replacing targets and adding to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Targets become the sum; what they held does not matter.
@@ -115,7 +115,7 @@ pub enum Mode {
     Add,
 }
 
-/// Where targets are written to.
+/// The destination of writes to targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stores {
     /// Into the cache, for shards that are or will be there.
@@ -124,8 +124,8 @@ pub enum Stores {
     Streaming,
 }
 
-/// A plan with the shards it is to run on. A value of this type is the proof that there is one
-/// source per column, one target per row, and that all of them are equally long.
+/// A plan with the shards it is to run on. There is one source per column and one target per row,
+/// and all of them are equally long: [`Job::new`] checks this.
 #[derive(Debug)]
 pub struct Job<'a, 't> {
     plan: &'a Plan,

@@ -1,6 +1,6 @@
-//! The points of the Cauchy matrices of `crs-w4` to `crs-w8`. They are part of the code: volumes hold
-//! parity computed with them, so no entry is changed, and none is added or taken away either, since a
-//! geometry without one has points, too.
+//! The points of the Cauchy matrices of `crs-w4` to `crs-w8`. They are part of the code, because
+//! volumes hold parity computed with them. So no entry is ever changed, added or taken away: a
+//! geometry without an entry has points, too.
 
 use crate::{
     Geometry,
@@ -14,7 +14,7 @@ struct Entry {
     /// Points of parity shards, then of data shards: part of the code.
     parity: &'static [u8],
     data: &'static [u8],
-    /// How to find the shortest schedule: no part of the code, and free to be improved.
+    /// The recipe for the shortest schedule: no part of the code, and free to be improved.
     seed: u32,
     rounds: u32,
 }

@@ -1,4 +1,4 @@
-//! In which order to XOR packets, so that sums which several packets have in common are computed
+//! The order in which to XOR packets, so that sums which several packets have in common are computed
 //! once.
 //!
 //! A schedule never changes what is computed, so a better search may replace this one at any time.
@@ -15,7 +15,7 @@ use self::{
     place::Placed,
 };
 
-/// How much work to put into a schedule.
+/// The amount of work to put into a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effort {
     /// For matrices that are used for long: as long as there is something to gain. Among changes that
@@ -23,7 +23,7 @@ pub(super) enum Effort {
     Thorough {
         /// Any number; some lead to shorter schedules than others.
         seed: u32,
-        /// How often to take back a few changes and look for better ones.
+        /// The number of times to take back a few changes and look for better ones.
         rounds: u32,
     },
     /// For an erasure pattern that just turned up: only reuse of whole packets.
@@ -34,8 +34,8 @@ pub(super) enum Effort {
 /// second then.
 const THOROUGH_BITS: usize = 16 << 10;
 
-/// What bounds the rounds of a schedule, so that following its recipe takes a fraction of a second:
-/// bits of the matrix times rounds.
+/// The most bits of the matrix times rounds of a schedule, so that following its recipe takes a
+/// fraction of a second.
 const ROUNDS_TIMES_BITS: usize = 60_000;
 
 /// Returns how many rounds to spend on a matrix of so many bits.
@@ -50,13 +50,13 @@ pub(super) struct Schedule {
     inputs: usize,
     /// The slots that each step adds up. Every slot is computed before it is used.
     steps: Vec<Vec<u16>>,
-    /// Where each step puts its result.
+    /// The place of each step's result.
     places: Vec<Place>,
     scratch_count: usize,
 }
 
-/// Where a step puts its result. Steps may share a place: one whose turn comes later overwrites what
-/// nobody but itself still needs.
+/// The place of a step's result. Steps may share a place: a later step overwrites a result that no
+/// other step still needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     /// In a packet of the targets: it is that packet at last.

@@ -1,5 +1,5 @@
 //! Looking for points of a Cauchy matrix whose parity takes few XORs, and for a way to schedule them.
-//! What is found for common geometries is checked in, in `points.rs`.
+//! The results for common geometries are checked in, in `points.rs`.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ const PATIENCE: usize = 400;
 /// Points, of those that promise most, which all seeds are tried on.
 const FINALISTS: usize = 8;
 
-/// What a search may change.
+/// The parts that a search may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freedom {
     /// Points and schedule: for a geometry that no volume has yet.
@@ -26,7 +26,7 @@ pub enum Freedom {
     Schedule,
 }
 
-/// What a search came up with.
+/// The result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// Packets that a block has.

@@ -1,4 +1,4 @@
-//! What the literature reached, to be held against.
+//! The results of the literature, for comparison.
 
 use crate::{CodeId, Geometry};
 

@@ -1,10 +1,10 @@
 //! Decoding in two steps, for engines that multiply, and keep the sums of all targets in registers.
 //!
-//! With data shards L lost, and as many parities used, parity 0 among them, a *syndrome* is what is
-//! left of a parity when all present data is taken out of it: sᵢ = pᵢ + Σ C\[i,d\]·d over the present
-//! data, which is Σ C\[i,l\]·l over the lost. Parity 0 is plain XOR, so s₀ is the sum of all lost
-//! shards, and the first of them is s₀ plus the others. Put into the other syndromes, this leaves
-//! one equation less:
+//! Let L be the lost data shards, and let as many parities be used, parity 0 among them. The
+//! *syndrome* of a parity is what remains of it when all present data is taken out. It is sᵢ = pᵢ +
+//! Σ C\[i,d\]·d over the present data, which is Σ C\[i,l\]·l over the lost. Parity 0 is plain XOR,
+//! so s₀ is the sum of all lost shards, and the first of them is s₀ plus the others. Put into the
+//! other syndromes, this leaves one equation less:
 //!
 //! ```text
 //! sᵢ + C[i,first]·s₀ = Σ (C[i,l] + C[i,first])·l     over the other lost shards l
@@ -22,7 +22,7 @@
 
 use crate::{Matrix, field, plan::MOST_TOGETHER};
 
-/// How to compute lost data shards from syndromes. Sources are the present data shards and then the
+/// The recipe for lost data shards from syndromes. Sources are the present data shards and then the
 /// parities, in ascending order; targets are the lost shards, in ascending order.
 #[derive(Debug)]
 pub(super) struct Syndromes {
@@ -34,9 +34,9 @@ pub(super) struct Syndromes {
 }
 
 impl Syndromes {
-    /// Returns how to compute the `lost` shards from the `used` ones, both ascending; `None` if this
-    /// is no way to do so: with another number of lost data shards than of parities used, a lost
-    /// parity, just one lost shard, too many for registers, or without parity 0.
+    /// Returns how to compute the `lost` shards from the `used` ones, both ascending. Returns `None`
+    /// unless at least two data shards and no parities are lost, and the registers have room for
+    /// their sums. As many parities must be used, parity 0 among them.
     pub(super) fn new(generator: &Matrix, used: &[usize], lost: &[usize]) -> Option<Self> {
         let (k, count) = (generator.columns(), lost.len());
         let (data, parities) = used.split_at(used.partition_point(|&shard| shard < k));

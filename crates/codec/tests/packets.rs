@@ -150,8 +150,8 @@ fn every_engine_codes_shards_at_any_address_and_writes_nothing_beyond_them() {
     }
 }
 
-/// What FORMAT.md and CODING.md say, computed bit by bit with nothing of the library: the points of
-/// parity r and data c are k+r and c where no others were searched for.
+/// Computes parity as FORMAT.md and CODING.md describe it, bit by bit and without the library. The
+/// points of parity r and data c are k+r and c where no others were searched for.
 #[test]
 fn parity_is_the_sum_of_products_in_the_field_of_w_bits() {
     for (width, polynomial) in [(4, 0x13), (5, 0x25), (6, 0x43), (7, 0x89), (8, 0x11d)] {
@@ -189,8 +189,8 @@ fn times(width: u16, polynomial: u32, a: u32, b: u32) -> u32 {
     product
 }
 
-/// 1/(k+r + c), each column divided by its entry in row 0, then each row by that of its entries which
-/// leaves fewest bits set in the bit matrices.
+/// Returns the matrix of 1/(k+r + c), with each column divided by its entry in row 0. Then each row
+/// is divided by the one of its entries that leaves fewest bits set in the bit matrices.
 fn matrix_by_the_book(width: u16, polynomial: u32, k: usize, m: usize) -> Vec<Vec<u32>> {
     let times = |a, b| times(width, polynomial, a, b);
     let divided = |a: u32, b: u32| {

@@ -1,4 +1,4 @@
-//! What a codec promises of its stripes, whatever the engine.
+//! The guarantees of a codec for its stripes, with every engine.
 
 use cauchyfs_codec::{CodeId, Codec, CodecError, Engine, Geometry, Matrix, engines, field, select};
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};

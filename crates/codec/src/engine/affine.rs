@@ -16,8 +16,8 @@ use crate::{
 use self::{rows::Rows, solution::Solution};
 use super::vector::Affine;
 
-/// Bytes of all sources together that a tile may take, so that they are still in the L1 cache when
-/// the next few targets read them again.
+/// Bytes of all sources together that a tile may take. They are still in the L1 cache then when the
+/// next few targets read them again.
 const TILE_BYTES: usize = 24 << 10;
 
 /// The most rows of which `WIDE` registers at a time are computed.
@@ -199,9 +199,9 @@ trait Columns {
     ///
     /// # Safety
     ///
-    /// The CPU must have GFNI and the instructions of `V`, these registers must lie within the shards,
-    /// and the job of these targets must still be borrowed. With `STREAM`, all targets must be aligned
-    /// to registers there.
+    /// The CPU must have GFNI and the instructions of `V`. These registers must lie within the
+    /// shards, and the job of these targets must still be borrowed. With `STREAM`, all targets must
+    /// be aligned to registers there.
     unsafe fn columns<V: Affine, const N: usize, const STREAM: bool>(&self, offset: usize);
 
     /// Computes bytes `start..end` of these targets, `N` registers of each at a time, and `STREAMED`

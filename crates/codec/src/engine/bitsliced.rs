@@ -165,8 +165,8 @@ impl<'a, V: TimesTwo, const N: usize> Column<'a, V, N> {
         }
     }
 
-    /// Copies the sources to the first slots, where they do not displace each other from the cache as
-    /// shards a power of two apart do, and computes the shared sums.
+    /// Copies the sources to the first slots, and computes the shared sums. Slots do not displace
+    /// each other from the cache, as shards a power of two apart do.
     ///
     /// # Safety
     ///

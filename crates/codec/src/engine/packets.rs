@@ -59,9 +59,9 @@ pub(super) unsafe fn run<V: Vector, const N: usize>(job: &mut Job<'_, '_>) {
 /// `N` registers of all packets of a block.
 struct Column<'a, V, const N: usize> {
     packets: &'a Packets,
-    /// Where the registers of each slot are: in sources, targets, or partial sums.
+    /// The address of each slot's registers: in sources, targets, or partial sums.
     slots: Vec<*mut u8>,
-    /// Whether the slot is in a shard, and so moves with the column.
+    /// True if the slot is in a shard, and so moves with the column.
     in_shard: Vec<bool>,
     partial_sums: PhantomData<&'a mut [V; N]>,
 }

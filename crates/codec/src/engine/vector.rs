@@ -13,7 +13,7 @@ pub(super) mod arm;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86;
 
-/// How far ahead of a loop shards that are not in the cache are asked for, in bytes.
+/// The distance ahead of a loop at which shards outside the cache are asked for, in bytes.
 const PREFETCH_BYTES: usize = 512;
 
 /// Bytes in a cache line.
@@ -125,9 +125,9 @@ pub(super) trait Vector: Copy {
 /// A register whose bytes can be multiplied by x, the element 2 of the field.
 #[expect(unsafe_code, reason = "the caller vouches for the CPU")]
 pub(super) trait TimesTwo: Vector {
-    /// Returns the offset that doubling keeps: where it takes fewer instructions, [`Self::times_two`]
-    /// adds a constant to every product, and a sum that starts out with this added to it stays off
-    /// by no more and no less.
+    /// Returns the offset that doubling keeps. Where it takes fewer instructions,
+    /// [`Self::times_two`] adds a constant to every product. A sum that starts out with the offset
+    /// stays off by exactly the offset.
     ///
     /// # Safety
     ///

@@ -167,7 +167,7 @@ impl Draft {
         self.steps[user].toggle_all(&terms);
     }
 
-    /// Removes empty partial sums, and finds out anew which step needs which.
+    /// Removes empty partial sums, and determines again which step needs which.
     fn settle(&mut self) {
         let stays = |&step: &usize| step < self.output_count || self.steps[step].count() > 0;
         let kept: Vec<usize> = (0..self.steps.len()).filter(stays).collect();

@@ -1,10 +1,11 @@
-//! Which change to a draft saves most.
+//! The search for the change to a draft that saves most.
 
 use super::draft::{Draft, Pair, Reuse};
 use crate::{bitset::BitSet, random::Random};
 
-/// The fewest steps that are worth a partial sum of their own. Computing the sum takes two operations,
-/// each use of it saves one, and one of the steps can go on where the sum lies, without copying it.
+/// The fewest steps that are worth a partial sum of their own. Computing the sum takes two
+/// operations, and each use of it saves one. One of the steps can go on where the sum lies, without
+/// copying it.
 const LEAST_USES: usize = 2;
 
 /// Makes the changes that save most, one after the other, as long as there are any.

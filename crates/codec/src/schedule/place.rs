@@ -1,4 +1,4 @@
-//! Where the steps of a draft put their results, and in which order they run.
+//! The places of the results of a draft's steps, and the order in which the steps run.
 
 use super::{Place, Schedule, draft::Draft};
 

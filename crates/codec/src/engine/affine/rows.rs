@@ -74,8 +74,9 @@ impl<'a, const R: usize, const ONES: bool> Rows<'a, R, ONES> {
         }
     }
 
-    /// Returns whether to ask for sources ahead of the loop: with `stream`, and where so much is made of
-    /// each of them that the CPU does not look as far ahead by itself as the L2 cache is slow.
+    /// Returns whether to ask for sources ahead of the loop. This pays with `stream`, and when so
+    /// much is made of each source that the L2 cache is too slow. The CPU does not look far enough
+    /// ahead by itself then.
     const fn ahead<V: Affine>(stream: bool) -> bool {
         stream || R > MOST_WIDE && V::BYTES == LINE_BYTES
     }

@@ -19,7 +19,7 @@ use std::arch::x86_64::{
 
 use super::{Affine, TimesTwo, Vector};
 
-/// What x⁸ is in the field, without x⁸ itself.
+/// The value of x⁸ in the field: its polynomial without the term x⁸.
 const REDUCTION: i8 = 0x1d;
 
 /// A register of SSE2, which every x86-64 CPU has.
@@ -177,7 +177,7 @@ fn times_two_sse2(a: __m128i) -> [__m128i; 2] {
 // From AVX2 on, one instruction, which gives 0 for a byte with its top bit set, picks from a register
 // full of the same byte: the wrong way round, so that every sum is off by the reduction.
 
-/// What a sum is off by: twice this, plus the reduction, is this again.
+/// The constant that a sum is off by: twice this, plus the reduction, is this again.
 const OFFSET: i8 = 0x0b;
 
 #[target_feature(enable = "avx2")]
