@@ -1,7 +1,7 @@
 //! Measuring codecs: every engine and code on this machine, next to the limits of its memory.
 //!
-//! A row is one engine doing one thing. Beside it, in turns within the same row so that both see
-//! the same machine, run the plain XOR of the same shards and, where it can be loaded, ISA-L.
+//! A row is one engine doing one thing. Beside it run the plain XOR of the same shards and, where it can be
+//! loaded, ISA-L. They take turns within the row, so that all of them see the same machine.
 
 mod bus;
 mod calls;
@@ -27,7 +27,7 @@ use lane::Arena;
 use crate::codec::{CodeId, Codec, CodecError, Engine, Geometry, engines, select};
 use crate::cuda::DeviceError;
 
-/// What to measure. An empty list stands for the usual choice.
+/// The measurements to make. An empty list stands for the usual choice.
 #[derive(Debug, Clone, Default)]
 pub struct Wishes {
     /// Geometries, all with every code asked for.
@@ -42,15 +42,15 @@ pub struct Wishes {
     pub engines: Vec<String>,
     /// Codes; usually the default, and in one setting all others.
     pub codes: Vec<CodeId>,
-    /// What is done to stripes.
+    /// Operations on stripes.
     pub operations: Vec<Operation>,
-    /// Where stripes lie.
+    /// Working sets: the memory that stripes lie in.
     pub working_sets: Vec<WorkingSet>,
-    /// How long a row may take altogether; 0 for the usual time.
+    /// Seconds that a row may take altogether; 0 for the usual time.
     pub seconds: f64,
 }
 
-/// How long a row takes unless told otherwise.
+/// Seconds that a row takes unless told otherwise.
 const USUAL_SECONDS: f64 = 0.3;
 
 /// Length of a shard in the setting in which all engines and codes are compared, in bytes.
@@ -68,11 +68,11 @@ const GPU_ENGINE: &str = "cuda";
 /// Callers who give GPUs something to do at once, unless told otherwise: as many as keep them busy.
 const GPU_CALLERS: usize = 16;
 
-/// Why nothing could be measured.
+/// The reason why nothing could be measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// What was asked for cannot be coded.
+    /// No codec can do what was asked for.
     #[error(transparent)]
     Codec(#[from] CodecError),
 
@@ -280,12 +280,13 @@ fn settings(wishes: &Wishes, sets: &[WorkingSet]) -> Result<Vec<Setting>, BenchE
     for &shard_bytes in &lengths {
         for &threads in &threads {
             for working_set in or(&wishes.working_sets, sets) {
-                // What stays on a device has no callers of whom there might be several.
+                // Stripes that stay on a device have no callers, so the number of threads makes no
+                // difference.
                 let is_again = working_set == WorkingSet::Device && threads != first_threads;
                 if !sets.contains(&working_set) || is_again {
                     continue;
                 }
-                // Nobody else hands several over.
+                // Only calls over the bus take several stripes.
                 let calls = if working_set.is_over_bus() {
                     &calls[..]
                 } else {

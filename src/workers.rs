@@ -9,7 +9,7 @@ mod threads;
 
 pub use threads::Threads;
 
-/// Why there are no workers: the system gives no more threads.
+/// The reason why there are no workers: the system gives no more threads.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("cannot start {width} threads for computing")]
 pub struct WorkersError {

@@ -15,10 +15,10 @@ use crate::cuda::{Bus, Device, DeviceError, Dispatch, Gpu};
 /// Bytes that one copy takes each way where nothing but the bus is measured.
 const COPY_BYTES: usize = 64 << 20;
 
-/// How often pipeline and bus get their turns.
+/// The number of turns of pipeline and bus.
 const TURNS: u32 = 3;
 
-/// What a turn takes at least: so long that it does not matter how callers begin and end.
+/// The least time of a turn: so long that it does not matter how callers begin and end.
 const LEAST_TURN: Duration = Duration::from_millis(200);
 
 /// The GPUs of this machine, ready to code.
@@ -208,7 +208,8 @@ impl Plan {
         let (mut rates, mut seconds_per_tb) = (Vec::new(), Vec::new());
         let (mut limits, mut sends) = (Vec::new(), Vec::new());
         let before = gpus.dispatch.coding();
-        // What is only done once is done now: kernels are compiled, and the CPU repeats what is new.
+        // Work that is done only once is done now: kernels are compiled, and the CPU repeats new
+        // computations.
         let warm_up: Contender = Box::new(|lane| self.call(lane, &gpus.dispatch));
         stripes_per_second(held.lanes, &warm_up, LEAST_TURN)?;
         drop(warm_up);

@@ -8,7 +8,7 @@ use crate::codec::{Accelerator, BLOCK_BYTES, Offer};
 /// Data, parity and sums of a stripe.
 type Encoding<'s> = (Vec<&'s [u8]>, Vec<&'s mut [u8]>, Vec<&'s mut [u32]>);
 
-/// What is left of a stripe, and what is lost.
+/// Shards of a stripe: those that are left, then those that are lost.
 type Erasure<'s> = (Vec<(usize, &'s [u8])>, Vec<(usize, &'s mut [u8])>);
 
 impl Plan {

@@ -30,7 +30,7 @@ type InitTables = unsafe extern "C" fn(c_int, c_int, *const u8, *mut u8);
 type EncodeData =
     unsafe extern "C" fn(c_int, c_int, c_int, *const u8, *const *const u8, *const *mut u8);
 
-/// Why ISA-L cannot be compared with.
+/// The reason why there is no comparison with ISA-L.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IsalError {
@@ -151,7 +151,7 @@ impl IsalTables {
     }
 }
 
-/// What ISA-L does in one row of the bench.
+/// The work of ISA-L in one row of the bench.
 #[derive(Debug)]
 pub(super) struct Rival {
     operation: Operation,

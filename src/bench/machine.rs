@@ -1,4 +1,4 @@
-//! What the machine's memory can do.
+//! The machine, and the speed of its memory.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! What was measured, for machines (serde) and for people (Display).
+//! The results of a run, for machines (serde) and for people (Display).
 
 use std::fmt;
 
@@ -10,11 +10,11 @@ use crate::bench::{Machine, Operation, Row, WorkingSet};
 /// Everything that one run measured. Serialized, it is what `bench codec --json` prints.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// The machine, and what its memory can do.
+    /// The machine, and the speed of its memory.
     pub machine: Machine,
     /// The engine that `auto` picks.
     pub chosen_engine: &'static str,
-    /// Where ISA-L was loaded from, if it could be.
+    /// The file that ISA-L was loaded from, if it could be.
     pub isal: Option<String>,
     /// One entry per engine, code, geometry and setting.
     pub rows: Vec<Row>,

@@ -11,14 +11,14 @@ use crate::cuda::{DeviceError, Gpu, Resident};
 /// Bytes of all stripes: far more than the caches of a GPU hold.
 const TOTAL_BYTES: usize = 2 << 30;
 
-/// How often each contender gets its turn.
+/// The number of turns of each contender.
 const TURNS: u32 = 5;
 
 /// The most that is queued for one turn.
 const MOST_ROUNDS: f64 = 1000.0;
 
-/// Returns how fast a GPU copies bytes within its memory, each of them read and written, and how fast it reads
-/// them and computes the checksums of their blocks, in 10⁹ bytes a second.
+/// Returns two rates of a GPU, in 10⁹ bytes a second. The first is of copies within its memory, each byte
+/// read and written. The second is of reading bytes and computing the checksums of their blocks.
 ///
 /// # Errors
 ///

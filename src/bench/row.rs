@@ -17,7 +17,7 @@ use crate::{
     codec::{self, Codec, Geometry, Job, Matrix, Mode, Pass, Stores},
 };
 
-/// What is done to stripes.
+/// An operation on stripes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Operation {
@@ -34,7 +34,7 @@ impl Operation {
     pub const ALL: [Self; 3] = [Self::Encode, Self::Decode, Self::Verify];
 }
 
-/// Where stripes lie.
+/// The memory that stripes lie in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WorkingSet {
@@ -44,8 +44,8 @@ pub enum WorkingSet {
     Cold,
     /// 2 GiB of them in the memory of a GPU, where they stay.
     Device,
-    /// As with [`Self::Cold`], in memory that GPUs read and write by themselves; who encodes wants checksums,
-    /// too, as the filesystem does.
+    /// As with [`Self::Cold`], in memory that GPUs read and write by themselves. Encoding computes checksums,
+    /// too, as in the filesystem.
     Pinned,
     /// The same in any memory, for GPUs.
     Pageable,
@@ -91,22 +91,22 @@ impl WorkingSet {
     }
 }
 
-/// How stripes are measured, whatever the codec.
+/// The conditions of a measurement, whatever the codec.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
     /// Length of a shard, in bytes.
     pub shard_bytes: usize,
     /// Threads, each with stripes of its own.
     pub threads: usize,
-    /// Where stripes lie.
+    /// The memory that stripes lie in.
     pub working_set: WorkingSet,
     /// Stripes that a thread hands over by one call, to GPUs.
     pub stripes: usize,
-    /// What is done to them.
+    /// The operation on them.
     pub operation: Operation,
 }
 
-/// What one codec reached in one setting. Rates count data bytes, k shards a stripe.
+/// The rates of one codec in one setting. Rates count data bytes, k shards a stripe.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Name of the engine.
@@ -123,9 +123,9 @@ pub struct Row {
     pub threads: usize,
     /// Stripes of one call.
     pub stripes: usize,
-    /// Where stripes lay.
+    /// The memory that stripes lay in.
     pub working_set: WorkingSet,
-    /// What was done to them.
+    /// The operation on them.
     #[serde(rename = "op")]
     pub operation: Operation,
     /// Median rate, in 10⁹ bytes a second.
@@ -151,10 +151,10 @@ pub(super) struct Plan {
     pub(super) setting: Setting,
 }
 
-/// How often each contender gets its turn.
+/// The number of turns of each contender.
 const TURNS: u32 = 5;
 
-/// One thing to measure: what to do to the next stripe of a lane.
+/// One thing to measure: an operation on the next stripe of a lane.
 pub(super) type Contender<'c> = Box<dyn Fn(&mut Lane<'_>) + Sync + 'c>;
 
 impl Plan {
@@ -338,7 +338,7 @@ impl Plan {
     }
 }
 
-/// Why calls on a lane's shards cannot fail.
+/// The reason why calls on a lane's shards cannot fail.
 pub(super) const LANES_FIT: &str = "a lane's shards fit its geometry";
 
 /// Lets every lane work on a thread of its own, all at once; returns the sum of their rates.
@@ -348,7 +348,8 @@ pub(super) fn stripes_per_second(
     time: Duration,
 ) -> Result<f64, BenchError> {
     let start = Barrier::new(lanes.len());
-    // Whether all are there; held until that is known, so that none waits for one that never comes.
+    // True if all threads were started. Locked until that is known, so that none waits for one that never
+    // comes.
     let complete = RwLock::new(false);
     std::thread::scope(|scope| {
         let (start, complete) = (&start, &complete);

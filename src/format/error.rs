@@ -1,11 +1,11 @@
-//! Why bytes from a disk were refused.
+//! The reasons why bytes from a disk were refused.
 
 use std::fmt;
 
 use super::NAME_MAX;
 
-/// Why bytes are not what they are taken for. Nothing here can be retried: the bytes are damaged, or
-/// were written by a newer version.
+/// The reason why bytes are not what they are taken for. Nothing here can be retried: the bytes are damaged,
+/// or were written by a newer version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatError {
@@ -63,7 +63,7 @@ pub enum FormatError {
         what: &'static str,
         /// The field.
         field: &'static str,
-        /// What it holds.
+        /// The value that it holds.
         value: u64,
     },
 

@@ -6,9 +6,9 @@
 //! frame: page, 4096 bytes | CRC32C u32 | volume tag u32 | page number u64 | sequence u64
 //! ```
 //!
-//! A frame says how new it is: heads, and pages written together, are counted by one sequence. So no page
-//! that a head counts has a higher sequence than the head, and of two intact frames of a page in two
-//! copies the one with the higher sequence is the newer.
+//! A frame says how new it is: one sequence counts heads, and pages that are written together. So no page
+//! that a head counts has a higher sequence than the head. Of two intact frames of a page in two copies, the
+//! one with the higher sequence is the newer.
 //!
 //! The database's own header (all of its page 0 that is used) lies in a head instead of a frame.
 //! It is the one thing that is overwritten while it is needed, so it has two slots: the newer valid
@@ -61,7 +61,7 @@ pub fn volume_tag(volume: VolumeId) -> u32 {
     crc32c::crc32c(volume.0.as_bytes())
 }
 
-/// Where a frame belongs.
+/// The place of a frame in a copy of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The volume's tag; see [`volume_tag`].
@@ -129,7 +129,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// What a copy of the index is worth, and the database's header.
+/// The state of a copy of the index, and the database's header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     /// The volume.
@@ -137,8 +137,8 @@ pub struct Head {
     /// Counts what was written over the life of the index, heads and pages: the copy with the highest is
     /// the newest.
     pub sequence: u64,
-    /// The last head before this one that was durable on all copies that it named, so that a copy whose
-    /// own newest head is older does not count, whoever names it.
+    /// The last head before this one that was durable on all copies that it named. A copy whose own newest
+    /// head is older does not count, even if a head names it.
     pub durable: u64,
     /// Bytes of the database.
     pub db_bytes: u64,

@@ -1,9 +1,8 @@
 //! Records of the journal.
 //!
-//! A journal file is a run of records from offset 0 on; each begins at a multiple of
-//! [`BLOCK_SIZE`] and is padded to one with zeros. What follows the newest record
-//! is whatever was there before: a reader tells it apart by the record's life and its LSN, never by
-//! where it lies.
+//! A journal file is a run of records from offset 0 on; each begins at a multiple of [`BLOCK_SIZE`] and is
+//! padded to one with zeros. Older bytes may follow the newest record. A reader tells them apart by the
+//! record's life and its LSN, never by where they lie.
 //!
 //! ```text
 //! | header, 80 bytes | entries | stripe data | zeros up to the next block |
@@ -61,7 +60,7 @@ pub struct Life {
     pub nonce: u64,
 }
 
-/// What a record's header says.
+/// The content of a record's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
     /// The volume.
@@ -79,7 +78,7 @@ pub struct RecordHeader {
 pub struct StripeData {
     /// The stripe.
     pub stripe: StripeId,
-    /// Where in the stripe's payload they start.
+    /// Offset of the bytes in the stripe's payload.
     pub offset: u32,
     /// The bytes, at least one.
     pub bytes: Bytes,
@@ -214,7 +213,7 @@ fn put_header(header: &RecordHeader, counts: (u32, u32, u32), out: &mut [u8]) {
 /// seen the checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preview {
-    /// What the header says.
+    /// The content of the header.
     pub header: RecordHeader,
     /// Bytes of the whole record on disk, padding included.
     pub padded_bytes: usize,

@@ -1,7 +1,7 @@
 //! Keys of the index: constructors, ranges and parsers.
 //!
-//! A key is a tag byte, then big-endian numbers, then (at most) a name, so that the order of the
-//! bytes is the order of the numbers. A range is `(from, end)`: `from` is in it, `end` is not.
+//! A key is a tag byte, then big-endian numbers, then at most one name. So the order of the bytes is the
+//! order of the numbers. A range is `(from, end)`: `from` is in it, `end` is not.
 //!
 //! # Examples
 //!

@@ -85,7 +85,7 @@ const _: () = assert!(
         <= SLOT_BYTES
 );
 
-/// What a volume uses that not every build knows: a bit for each feature.
+/// The features of a volume that not every build knows, one bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
     /// A build that does not know one may go on. It keeps the bit, and what belongs to it.
@@ -105,17 +105,17 @@ pub struct EpochMark {
     pub nonce: u64,
 }
 
-/// What the superblock says of one member.
+/// The superblock's entry for one member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberEntry {
     /// Its identity.
     pub id: MemberId,
-    /// Whether it belongs to the current epoch. One that does not may have missed writes.
+    /// True if it belongs to the current epoch. A member that does not may have missed writes.
     pub current: bool,
-    /// Whether its shards are on their way to other members, after which it is let go.
+    /// True while its shards are on their way to other members, after which it is removed.
     pub leaving: bool,
-    /// Where it was last seen, for messages; empty if that path is longer than [`MAX_PATH`], or has control
-    /// characters.
+    /// The path at which it was last seen, for messages; empty if that path is longer than [`MAX_PATH`], or
+    /// has control characters.
     pub path: Vec<u8>,
 }
 
@@ -126,7 +126,7 @@ pub struct Superblock {
     pub volume: VolumeId,
     /// The member it lies on.
     pub member: MemberId,
-    /// That member's place in `members`.
+    /// The index of that member in `members`.
     pub index: MemberIndex,
     /// Data shards of new stripes.
     pub data_shards: u8,
@@ -140,7 +140,7 @@ pub struct Superblock {
     pub segment_bytes: u64,
     /// The user's name for the volume, at most [`MAX_LABEL`] bytes.
     pub label: String,
-    /// What the volume uses.
+    /// The features that the volume uses.
     pub features: Features,
     /// Counts the superblocks written to this member.
     pub generation: Generation,
@@ -150,9 +150,9 @@ pub struct Superblock {
     pub proposed: Option<EpochMark>,
     /// All members, by index, as of the current epoch; at most [`MAX_MEMBERS`].
     pub members: Vec<MemberEntry>,
-    /// Fields: how members were last ([`Superblock::last_seen`]), who was replaced ([`Superblock::replaced`]) or is
-    /// made up for ([`Superblock::given_up`]), and those that this build does not know, kept as they are; at most
-    /// [`MAX_EXTENSION`] bytes.
+    /// Fields, at most [`MAX_EXTENSION`] bytes. They record how members were last
+    /// ([`Superblock::last_seen`]), which were replaced ([`Superblock::replaced`]), and which are given up
+    /// ([`Superblock::given_up`]). Fields that this build does not know are kept as they are.
     pub extension: Vec<u8>,
 }
 
@@ -344,8 +344,8 @@ fn check_sizes(
     Ok(())
 }
 
-/// Returns the superblock's bytes without its checksum, which was right. Magic, version, length and
-/// the checksum at the end stay where they are in every version, so that a newer one is told from a
+/// Returns the superblock's bytes without its checksum, which was right. Magic, version, length and the
+/// checksum at the end stay where they are in every version. A newer superblock can thus be told from a
 /// damaged one.
 fn checked(slot: &[u8]) -> Result<&[u8], FormatError> {
     let mut reader = Reader::new(WHAT, slot);
@@ -433,7 +433,7 @@ fn take_entry(reader: &mut Reader<'_>, features: Features) -> Result<MemberEntry
 }
 
 impl MemberEntry {
-    /// Returns the entry of a place that no member has: its member was let go.
+    /// Returns the entry of an index that no member has, because its member was removed.
     #[must_use]
     pub fn vacant() -> Self {
         Self {

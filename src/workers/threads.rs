@@ -1,8 +1,8 @@
-//! Threads whose work is waited for, and not their end.
+//! Threads that are waited for until their work is done, not until they end.
 //!
-//! The kernel lets no thread end before every operation that it handed to an `io_uring` has ended. One
-//! that hangs, on a dead mount say, would hold up for good whoever joins its thread, long after the
-//! thread has given it up. So nobody joins a thread here: a thread says when its work is done.
+//! The kernel lets no thread end before every operation that it handed to an `io_uring` has ended. An
+//! operation can hang, on a dead mount say. A caller that joined its thread would wait for good, long after
+//! the thread gave the operation up. So no thread is joined here: a thread reports when its work is done.
 
 use std::io;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Threads {
     ) -> io::Result<()> {
         let present = Present::among(&self.0);
         let work = move || {
-            // What the work holds is dropped before it counts as done.
+            // Everything that the work holds is dropped before it counts as done.
             let _present = present;
             work();
         };

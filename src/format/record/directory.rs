@@ -11,7 +11,7 @@ use crate::format::{Cookie, FormatError, Ino, NameFault};
 pub struct Dirent {
     /// The inode it names.
     pub ino: Ino,
-    /// What that inode is.
+    /// The type of that inode.
     pub kind: FileKind,
     /// Its position for readdir.
     pub cookie: Cookie,
@@ -51,7 +51,7 @@ impl Record for Dirent {
 pub struct Position {
     /// The inode it names.
     pub ino: Ino,
-    /// What that inode is.
+    /// The type of that inode.
     pub kind: FileKind,
     /// The name: 1 to 255 bytes without `/` and NUL, and neither `.` nor `..`.
     pub name: Vec<u8>,

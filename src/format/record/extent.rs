@@ -13,7 +13,7 @@ pub struct Extent {
     pub len: u64,
     /// The stripe that holds it.
     pub stripe: StripeId,
-    /// Where in the stripe's payload it starts.
+    /// Offset of its first byte in the stripe's payload.
     pub stripe_offset: u32,
 }
 
@@ -57,7 +57,7 @@ impl Record for Extent {
 pub struct Backref {
     /// Length of the extent in bytes.
     pub len: u64,
-    /// Where in the stripe's payload it starts.
+    /// Offset of the extent's first byte in the stripe's payload.
     pub stripe_offset: u32,
 }
 

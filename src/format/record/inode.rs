@@ -29,7 +29,7 @@ impl Timestamp {
     }
 }
 
-/// What an inode is.
+/// The type of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileKind {
     /// Regular file.
@@ -122,7 +122,7 @@ impl Inline {
 /// An inode: `b'i' ino`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inode {
-    /// What it is.
+    /// Its type.
     pub kind: FileKind,
     /// Permission bits, setuid, setgid and sticky: the low 12 bits of `st_mode`.
     pub permissions: u16,
@@ -157,7 +157,7 @@ pub struct Inode {
 /// Bytes of an inode's record before its inline bytes, when it has all optional fields.
 const FIXED_LEN: usize = 102;
 
-/// Which optional fields a record has.
+/// The optional fields that a record has.
 mod flag {
     pub(super) const RDEV: u8 = 1;
     pub(super) const DIRECTORY: u8 = 2; // parent and next_cookie

@@ -1,4 +1,4 @@
-//! How far a scrub is, and what it found to be lost.
+//! The progress of a scrub, and the losses that it found.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::format::{FormatError, MemberIndex, SegmentId, wire::Reader};
 /// The scrub that was begun last: `b'v'`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scrub {
-    /// Whether it went through.
+    /// True if it went through.
     pub is_finished: bool,
     /// The segment that it goes on with.
     pub segment: SegmentId,
@@ -28,18 +28,18 @@ pub struct Scrub {
     pub repaired: u64,
     /// Those that were wrong and could not be repaired.
     pub wrong: u64,
-    /// Shards that were on no member at hand, or were not verified: when they were passed, and once it went
-    /// through, then.
+    /// Shards that were on no online member, or were not verified. Counts the state when each was passed;
+    /// once the scrub went through, the state at its end.
     pub missing: u64,
-    /// Bytes of stripes that were lost, in the same way.
+    /// Bytes of stripes that were lost, counted in the same way.
     pub lost: u64,
-    /// The members that were put back from an earlier time and are not verified yet, a bit for each: one
-    /// begins, or goes on, by itself.
+    /// The members that are stale copies and are not verified yet, a bit for each. A scrub begins, or goes
+    /// on, by itself for them.
     pub put_back: [u64; 4],
 }
 
 impl Scrub {
-    /// Names members that were put back from an earlier time and are not verified yet, and no others.
+    /// Names the stale copies that are not verified yet, and no others.
     #[must_use]
     pub fn naming(self, members: impl IntoIterator<Item = MemberIndex>) -> Self {
         let mut put_back = [0; 4];

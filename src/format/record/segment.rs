@@ -1,11 +1,11 @@
-//! Segments, and which stripe lies where in them.
+//! Segments, and the positions of stripes in them.
 
 use bytes::{BufMut, Bytes};
 
 use super::{Record, VERSION};
 use crate::format::{FormatError, MemberIndex, StripeId, wire::Reader};
 
-/// A segment: `b's' segment`. Which stripes are in it is under `b'g' segment offset` → [`SegmentStripe`].
+/// A segment: `b's' segment`. Its stripes are listed under `b'g' segment offset` → [`SegmentStripe`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Data shards of each stripe in it.

@@ -107,7 +107,7 @@ impl FromIterator<ShardIndex> for ShardSet {
 /// padded with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stripe {
-    /// Where it lies now.
+    /// The segment in which it lies now.
     pub segment: SegmentId,
     /// Offset of every one of its shards in the segment's files; a multiple of the block size, and at
     /// most [`MAX_SEGMENT_BYTES`].
@@ -116,7 +116,7 @@ pub struct Stripe {
     pub height: u32,
     /// Bytes of data, at most `height × data shards`.
     pub payload_len: u32,
-    /// How far the shards rotate: shard `i` lies in slot `(i + rotation) % total` of the segment.
+    /// Rotation of the shards: shard `i` lies in slot `(i + rotation) % total` of the segment.
     pub rotation: u8,
     /// Shards that were written and synced. One beyond the payload's end is all zeros and is never
     /// written nor counted as missing (see [`Stripe::is_implied`]).

@@ -128,7 +128,7 @@ fn round_trip<T: Record + PartialEq + Debug>(value: &T, open_ended: bool) {
     }
 }
 
-/// Whatever the bytes, decoding returns; what it returns encodes to the same bytes.
+/// Checks that decoding returns for any bytes, and that a decoded value encodes to the same bytes.
 fn survives<T: Record + Debug>(bytes: &[u8]) {
     if let Ok(value) = T::decode(bytes) {
         assert_eq!(value.encode(), bytes, "{value:?}");

@@ -1,7 +1,7 @@
-//! The fields of the extension that say what became of members that are gone: which others took their places, and of
-//! which what they held is made up for.
+//! The fields of the extension about members that are gone: those that others replaced, and those given up,
+//! whose content is rebuilt on others.
 //!
-//! Without them nothing is lost: what was under way waits until somebody asks for it again.
+//! A superblock without these fields loses nothing: an operation under way waits until it is requested again.
 
 use std::collections::BTreeSet;
 
@@ -10,35 +10,36 @@ use bytes::BufMut;
 use super::{MAX_PATH, Superblock, narrow, noted_path};
 use crate::format::{FormatError, MemberIndex, wire::Reader};
 
-/// The number of the field that says who took whose place.
+/// The number of the field that names replaced members.
 const REPLACED: u16 = 2;
 
-/// The number of the field that says who is made up for.
+/// The number of the field that names members given up.
 const GIVEN_UP: u16 = 3;
 
-/// Most members of which it is said who took their places.
+/// Most replaced members that the field names.
 pub const MAX_REPLACED: usize = 8;
 
-/// A member that another took the place of, or is to.
+/// A member that another has replaced, or is to replace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replaced {
-    /// Its place in the table, as long as no other member has that which came later.
+    /// Its index in the table, as long as no member that came later has that index.
     pub index: MemberIndex,
-    /// Who gets what it has. The same number if it was gone, and the other has its very place.
+    /// The member that gets its content. It equals `index` if the old member was gone and the new one has its
+    /// index.
     pub heir: MemberIndex,
-    /// Where it was, as the table has it.
+    /// The path of its directory, as the table has it.
     pub path: Vec<u8>,
 }
 
 impl Superblock {
-    /// Returns who was replaced by whom of late.
+    /// Returns the members that were replaced of late, and by which others.
     #[must_use]
     pub fn replaced(&self) -> Vec<Replaced> {
         let entries = self.field(REPLACED).unwrap_or_default();
         parse_replaced(entries).unwrap_or_default()
     }
 
-    /// Says who was replaced by whom, if there is room for that.
+    /// Records which members were replaced by which others, if there is room for that.
     ///
     /// # Panics
     ///
@@ -55,14 +56,14 @@ impl Superblock {
         self.set_field(REPLACED, &entries);
     }
 
-    /// Returns the members that are away of which what they held is being rebuilt on others.
+    /// Returns the absent members whose content is being rebuilt on others.
     #[must_use]
     pub fn given_up(&self) -> BTreeSet<MemberIndex> {
         let entries = self.field(GIVEN_UP).unwrap_or_default();
         parse_given_up(entries).unwrap_or_default()
     }
 
-    /// Says of which members what they held is being rebuilt on others, if there is room for that.
+    /// Records the absent members whose content is being rebuilt on others, if there is room for that.
     pub fn set_given_up(&mut self, members: &BTreeSet<MemberIndex>) {
         let entries: Vec<u8> = members
             .iter()

@@ -10,17 +10,18 @@ use crate::format::{FormatError, wire::Reader};
 const HEAD_LEN: usize = 4;
 
 impl Superblock {
-    /// Returns what a field says; nothing if it is not there, or the extension does not consist of fields.
+    /// Returns the content of a field; `None` if it is not there, or the extension does not consist of
+    /// fields.
     pub(super) fn field(&self, wanted: u16) -> Option<&[u8]> {
         let fields = fields(&self.extension).unwrap_or_default();
         let mut fields = fields.into_iter();
         fields.find_map(|(number, bytes)| (number == wanted).then_some(bytes))
     }
 
-    /// Has a field say this, in the place of what it said. It is not there if that is nothing, or there is no room
-    /// for it beside the others.
+    /// Replaces the content of a field. The field is left out if `bytes` is empty, or there is no room for it
+    /// beside the others.
     pub(super) fn set_field(&mut self, number: u16, bytes: &[u8]) {
-        // What does not consist of fields is none of this build's.
+        // An extension that does not consist of fields stays as it is.
         let Ok(fields) = fields(&self.extension) else {
             return;
         };

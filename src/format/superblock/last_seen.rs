@@ -1,7 +1,7 @@
-//! The field of the extension that says how each member was when it was seen last.
+//! The field of the extension that records the state of each member when it was seen last.
 //!
-//! A superblock without it, or with one that does not read, says of nobody how it was; it is as good as any
-//! other.
+//! A superblock without the field, or with one that cannot be read, records no member's state. It is as good
+//! as any other.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use crate::format::{Epoch, FormatError, Generation, MemberIndex, wire::Reader};
 /// The field's number.
 const FIELD: u16 = 1;
 
-/// Bytes of what it says of one member: index, epoch, generation.
+/// Bytes of the entry of one member: index, epoch, generation.
 const ENTRY_LEN: usize = 18;
 
-/// How a member was when something was written to its superblock last.
+/// The state of a member when something was written to its superblock last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastSeen {
     /// The epoch that it was in.
@@ -26,7 +26,7 @@ pub struct LastSeen {
 }
 
 impl LastSeen {
-    /// Returns how a member is that has this superblock.
+    /// Returns the state of a member that has this superblock.
     #[must_use]
     pub fn of(block: &Superblock) -> Self {
         Self {
