@@ -1,9 +1,9 @@
 //! POSIX: names, inodes, files, directories, attributes, and the rules between them.
 //!
-//! [`Fs`] turns calls of a filesystem into reads and atomic changes of the index, and into writes and reads of bytes in
-//! stripes, both through [`Pipeline`]. It knows nothing of FUSE, of members or of codes. It does not check whether a
-//! caller may do what it asks: a kernel that hands calls on checks permissions; a tool that runs offline needs no
-//! check. Consequences of a call, such as a cleared setuid bit or an inherited ACL, are decided here.
+//! [`Fs`] turns calls of a filesystem into reads and atomic changes of the index, and into writes and reads of bytes
+//! in stripes. Both go through [`Pipeline`]. It knows nothing of FUSE, of members or of codes. It does not check
+//! whether a caller may do what it asks: a kernel that passes calls on checks permissions; a tool that runs offline
+//! needs no check. Consequences of a call, such as a cleared setuid bit or an inherited ACL, are decided here.
 //!
 //! # Invariants
 //!

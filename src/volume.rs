@@ -69,7 +69,7 @@ pub(crate) use undecodable::joined;
 
 use self::core::Core;
 
-/// Where the records of stripes and segments are kept, and what numbers them.
+/// The storage of the records of stripes and segments, and the source of their numbers.
 pub trait Catalog: Send + Sync {
     /// Returns a stripe's record, in its newest state.
     ///

@@ -42,7 +42,7 @@ const MAX_GOLDEN_BYTES: usize = 200 << 10;
 
 /// Bytes of the file that fills several stripes.
 const STRIPES: usize = 300_000;
-/// Where the sparse file has its bytes, and how long it is.
+/// Offset of the bytes in the sparse file, and its length.
 const SPARSE_AT: u64 = 1 << 30;
 const SPARSE_LEN: u64 = 1 << 40;
 

@@ -22,7 +22,7 @@ use crate::fuse::mountinfo;
 /// The time that a daemon may take to end although something keeps its mount, which may be gone the next moment.
 const BRIEFLY: Duration = Duration::from_millis(500);
 
-/// How long it may take to end if nothing is found that keeps its mount.
+/// The time that it may take to end if nothing is found that keeps its mount.
 const DEPARTURE: Duration = Duration::from_secs(6);
 
 /// The number of processes that are named.

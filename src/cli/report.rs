@@ -47,7 +47,7 @@ pub(super) struct Report {
 /// Members that were not given, and are enough to be written to without those that were, or were so.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ElsewhereReport {
-    /// Where they are, or were last.
+    /// Their paths, now or last.
     pub(super) paths: Vec<String>,
     /// True if they have gone on without the others, which may have done so, too; `None` if not all of them can be
     /// read, so that this is unknown.

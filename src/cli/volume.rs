@@ -153,7 +153,7 @@ fn left_out(pipeline: &Pipeline, directories: &Directories) -> Vec<MemberIndex> 
 pub(super) struct Volume {
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) fs: Arc<Fs>,
-    /// Which directories could not be used, and why.
+    /// The directories that could not be used, with reasons.
     pub(super) notes: Vec<Unusable>,
     maintain: Option<Maintain>,
 }

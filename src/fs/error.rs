@@ -71,7 +71,7 @@ pub enum FsError {
     Refused {
         /// The inode concerned.
         ino: u64,
-        /// Where in the file, in bytes.
+        /// Offset in the file, in bytes.
         offset: u64,
     },
     /// Records of the index contradict each other (`EIO`). `cauchyfs check` tells more.

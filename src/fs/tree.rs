@@ -17,7 +17,7 @@ const PAGES_KEPT: usize = 64;
 /// Something in the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where, from the root on, without a leading slash; the root itself is the empty path.
+    /// Path from the root on, without a leading slash; the root itself is the empty path.
     pub path: Vec<u8>,
     /// The attributes of the entry.
     pub attr: Attr,

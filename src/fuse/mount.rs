@@ -289,7 +289,7 @@ pub fn raise_read_ahead(mountpoint: &Path) -> bool {
     fs::write(knob, READ_AHEAD_KIB.to_string()).is_ok()
 }
 
-/// Where a filesystem is mounted, told apart from whatever else is mounted there.
+/// The place of a mounted filesystem, told apart from whatever else is mounted there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     mountpoint: PathBuf,

@@ -537,12 +537,12 @@ const IN_FLIGHT: u64 = 1;
 /// had, and the number of their writes is not known.
 const GENERATIONS_APART: u64 = 1 << 32;
 
-/// Records that are not intact overlap only where an older journal was written over, or where somebody forged them. All
-/// of them together are read at most as long as this many times the file.
+/// Records that are not intact overlap only where an older journal was written over, or where they were forged. All of
+/// them together are read at most as long as this many times the file.
 const MAX_OVERLAP: u64 = 4;
 
-/// Returns the last record of a journal, of whatever volume: the newest that is intact in either file. What lies behind
-/// a damaged one counts as well, and left-overs are older.
+/// Returns the last record of a journal, of whatever volume: the newest that is intact in either file. Records behind
+/// a damaged one count as well, and left-overs are older.
 ///
 /// # Errors
 ///
@@ -591,7 +591,7 @@ fn age(record: &RecordHeader) -> (u64, Lsn) {
     (record.life.number, record.lsn)
 }
 
-/// What lies where a record seems to begin.
+/// A place where a record seems to begin.
 struct Candidate {
     /// Its header, if it is intact.
     header: Option<RecordHeader>,

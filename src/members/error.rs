@@ -224,7 +224,7 @@ pub enum MembersError {
         volume: VolumeId,
         /// A directory of another volume.
         other_path: String,
-        /// That volume.
+        /// The other volume.
         other_volume: VolumeId,
     },
 

@@ -46,7 +46,7 @@ pub enum Seat {
     New,
     /// One more, which gets the remaining data of a member: [`Members::heir_of`].
     For(MemberIndex),
-    /// That of a member that is gone for good.
+    /// The place of a member that is gone for good.
     Of(MemberIndex),
     /// Its own: it was away.
     Own,

@@ -394,8 +394,8 @@ impl Journal {
         due.into_values().collect()
     }
 
-    /// Notes that a member answered what it has in the place of a record. Returns false if that says nothing: a newer
-    /// record was written over it meanwhile, or the journal was made anew.
+    /// Notes that a member answered what it has in the place of a record. Returns false if the answer says nothing: a
+    /// newer record was written over it meanwhile, or the journal was created again.
     fn note_answer(&self, member: MemberIndex, lsn: Lsn) -> bool {
         let mut kept = self.kept.lock();
         let is_kept = kept

@@ -5,8 +5,8 @@
 //! Segments and journals bypass the page cache (`O_DIRECT`) for aligned I/O where the filesystem takes it. Their bytes
 //! are cached once already, above. All other files, the index before all, want the page cache.
 //!
-//! A file that lies under one of the directory's names and is not its own, such as a hard link to a file elsewhere, is
-//! neither read nor changed: it answers [`StoreErrorKind::Foreign`], until a new file takes its name.
+//! A file that lies under one of the directory's names need not be its own: it can be a hard link to a file elsewhere.
+//! Such a file is neither read nor changed. It answers [`StoreErrorKind::Foreign`], until a new file takes its name.
 //!
 //! The store makes up for features that a filesystem lacks. Without `fallocate` files just grow; without holes
 //! [`Store::punch`] does nothing; without `O_DIRECT` or locks it goes on without them.

@@ -1,4 +1,4 @@
-//! Why an operation on a backing directory failed, and what that says about the directory.
+//! Failures of operations on a backing directory, and what they say about the directory.
 
 use std::io;
 use std::sync::Arc;

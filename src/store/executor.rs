@@ -46,7 +46,7 @@ pub enum Op {
     Read {
         /// The file.
         name: Arc<str>,
-        /// Where in the file, in bytes.
+        /// Offset in the file, in bytes.
         offset: u64,
         /// Decides how much is read.
         buf: Buffer,
@@ -55,7 +55,7 @@ pub enum Op {
     Write {
         /// The file.
         name: Arc<str>,
-        /// Where in the file, in bytes.
+        /// Offset in the file, in bytes.
         offset: u64,
         /// The bytes to write.
         data: Bytes,
@@ -81,7 +81,7 @@ pub enum Op {
     Punch {
         /// The file.
         name: Arc<str>,
-        /// Where in the file, in bytes.
+        /// Offset in the file, in bytes.
         offset: u64,
         /// The number of bytes.
         len: u64,

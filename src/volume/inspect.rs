@@ -61,7 +61,7 @@ pub struct Verdict {
     pub lost: Vec<Range<u32>>,
     /// True if they would be lost also if all members were there.
     pub is_lost_for_good: bool,
-    /// Where all checksums match, and yet parity is not what the code makes of the data.
+    /// Blocks whose parity is not what the code makes of the data, although all checksums match.
     pub inconsistent: Option<Inconsistent>,
 }
 
@@ -70,7 +70,7 @@ pub struct Verdict {
 pub struct Inconsistent {
     /// The stripe.
     pub stripe: StripeId,
-    /// Where they lie in its shards, in order.
+    /// Their ranges in each of its shards, in order.
     pub rows: Vec<Range<u32>>,
 }
 

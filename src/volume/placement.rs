@@ -1,4 +1,4 @@
-//! Which members a segment goes to, and how much a set of members can hold. Arithmetic only.
+//! The choice of members for a segment, and the amount that a set of members can hold. Arithmetic only.
 
 use crate::format::MemberIndex;
 
@@ -39,10 +39,10 @@ pub(crate) struct Wanted {
 
 /// Places a segment on the candidates with the most room.
 ///
-/// Taking those with most room each time uses members of different sizes as fully as possible for segments of `k + m`
-/// different members, since segments are small against members. Members on one filesystem have the same room. Of these
-/// the ones with least data are taken, so that they all get some. Slots stay vacant only if there are fewer candidates
-/// than slots. A candidate without room does not make the segment poorer: the answer is then `None`.
+/// Segments are small against members. Taking the members with most room each time therefore uses members of different
+/// sizes as fully as segments of `k + m` different members allow. Members on one filesystem have the same room. Of
+/// these the ones with least data are taken, so that they all get some. Slots stay vacant only if there are fewer
+/// candidates than slots. A candidate without room does not make the segment poorer: the answer is then `None`.
 pub(crate) fn place(candidates: &[Candidate], wanted: &Wanted) -> Option<Place> {
     let mut ranked = candidates.to_vec();
     ranked.sort_by_key(|candidate| {

@@ -291,7 +291,8 @@ fn a_mounted_member_whose_files_are_overwritten_by_a_stale_copy_is_verified() {
         write_record();
         read_back() >= before + 2
     });
-    // Nobody notices it halfway, so that nothing is copied over a directory that is doubted already.
+    // The daemon is stopped while the directory is replaced. It notices only the whole change, so that nothing is
+    // copied over a directory that it doubts already.
     let daemon = volume.daemon().expect("it is mounted").to_string();
     must("kill", &["-STOP", &daemon]);
     must("cp", &["-a", &format!("{}/.", text(&copy)), text(&member)]);

@@ -64,11 +64,11 @@ pub(super) struct Ending<'a> {
     /// Commands that wait for the end.
     waiting: Vec<UnixStream>,
     deadline: Option<(Instant, Then)>,
-    /// Why the kernel may hold writes that are not durable, once the mount is gone from its place.
+    /// The reason why the kernel may hold writes that are not durable, once the mount is gone from its place.
     unwritten: Option<String>,
 }
 
-/// Why that is so if the daemon did not unmount: nobody asked for the writes.
+/// The reason if the daemon did not unmount: no program has synced the writes.
 const TAKEN_AWAY: &str = "another program took the mount away, and the kernel may hold writes that no program has synced";
 
 impl<'a> Ending<'a> {

@@ -55,7 +55,7 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// If it cannot be noted which members are to be verified. They are left behind all the same.
+    /// If it cannot be noted which members are to be verified. They leave the epoch all the same.
     pub fn probe(&self) -> Result<(), CommitError> {
         self.members.probe();
         let doubtful = self.meta.members_without_records();
@@ -65,7 +65,7 @@ impl Pipeline {
         for member in &doubtful {
             self.members.note_put_back(*member);
         }
-        // Before an epoch without them is durable, after which nobody compares their journals any more.
+        // Before an epoch without them is durable, because their journals are not compared any more after that.
         let noted = self.note_put_back().and_then(|()| self.sync());
         for member in &doubtful {
             self.members.leave_doubtful(*member);

@@ -35,7 +35,7 @@ impl Damaged {
         let fs = rig.open(&[away]);
         let shards = fs.written_shards();
         let names = shards.iter().filter(|s| s.disk == away).map(|s| &s.name);
-        // That of a segment with as many stripes as any.
+        // The shard of a segment with as many stripes as any.
         let stripes_of = |name: &String| shards.iter().filter(|s| s.name == *name).count();
         let name = names.max_by_key(|name| stripes_of(name)).unwrap().clone();
         let mut others = shards.iter().filter(|s| s.name == name && s.disk != away);

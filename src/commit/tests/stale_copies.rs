@@ -160,7 +160,7 @@ fn a_copy_from_before_a_commit_to_the_index_alone_is_known_for_one() {
     assert_recovers(&fs, &rig, &model, 2, "to the index alone");
 }
 
-/// The directory lacks nothing. Once its journals were made anew, nothing in it shows that.
+/// The directory lacks nothing. Once its journals were created again, nothing in it shows that.
 #[test]
 fn a_current_directory_is_verified_if_its_first_return_failed_after_its_journals_were_made_anew() {
     let mut journals_were_new = BTreeSet::new();

@@ -128,7 +128,7 @@ impl fmt::Debug for Context {
 ///
 /// # Errors
 ///
-/// That of the first device, if none can be opened.
+/// The error of the first device, if none can be opened.
 fn those_that_open<T>(
     count: c_int,
     open: impl Fn(c_int) -> Result<T, DeviceError>,

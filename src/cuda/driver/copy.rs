@@ -4,7 +4,7 @@ use std::ptr;
 
 use cudarc::driver::sys;
 
-/// Where rows of bytes begin, and how far apart they are.
+/// The address of rows of bytes, and their distance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// In this process. The code that gives the address has exposed the provenance of all rows: the driver makes

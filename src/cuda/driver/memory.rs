@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn only_memory_that_was_pinned_in_one_piece_counts_as_pinned() {
-        // Where no mapping lies, so that no other test pins anything there.
+        // No mapping lies here, so no other test pins anything here.
         let start = 0x1000;
         PINNED.write().extend([(start, 100), (start + 100, 50)]);
         assert!(is_pinned(start, 100));

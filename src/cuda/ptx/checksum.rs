@@ -1,7 +1,7 @@
 //! The kernel that computes CRC32C.
 //!
-//! It reads all shards once more than the kernel that applies a matrix, but that is not its cost. On an H100, which
-//! copies 1506 GB/s within its memory (3012 read and written), it gets through 906 GB/s, held up by some eighty
+//! It reads all shards once more than the kernel that applies a matrix, but that is not its cost. An H100 copies 1506
+//! GB/s within its memory (3012 read and written). The kernel gets through 906 GB/s there, held up by some eighty
 //! instructions for each word. For one kernel in place of both, that would save a quarter of their time at most. It
 //! would need a state per shard in registers, which are short already; with 64+16 there are not as many. The bus,
 //! which brings 50 GB/s of data, waits for neither. From it, stripes of 10+4 with checksums go as fast as copies of

@@ -1,4 +1,4 @@
-//! Reading the journal of a directory that somebody may have forged.
+//! Reading the journal of a directory that may be forged.
 
 use uuid::Uuid;
 

@@ -58,7 +58,7 @@ pub struct Call {
     pub kind: CallKind,
     /// The file, `""` or `"directory"` where none is concerned.
     pub name: String,
-    /// Where in the file, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
     /// The number of bytes, or the length asked for.
     pub len: u64,
@@ -116,7 +116,7 @@ pub enum Effect {
 pub struct Fault {
     /// The calls that are counted.
     pub scope: Scope,
-    /// Which of them is struck, counted from 1.
+    /// The number of the call that is struck, counted from 1.
     pub nth: u64,
     /// True if all later calls in the scope are struck too.
     pub lasting: bool,

@@ -9,7 +9,7 @@ use crate::store::Buffer;
 use crate::volume::layout;
 use crate::volume::segments::Reservation;
 
-/// Where a write of less than a block starts, so that none straddles more cache lines than it must.
+/// Alignment of a write of less than a block, so that none straddles more cache lines than it must.
 const SMALL_ALIGNMENT: usize = 64;
 
 /// Bytes of a stripe that no journal record holds yet.
