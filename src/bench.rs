@@ -145,8 +145,8 @@ pub fn usual_geometries() -> impl Iterator<Item = Geometry> {
 ///
 /// # Errors
 ///
-/// [`BenchError`] if an engine, a code or a length cannot be measured, or the system lacks the memory
-/// or the threads. What `progress` was told of until then is lost.
+/// [`BenchError`] if an engine, a code or a length cannot be measured, or the system lacks the memory or the
+/// threads. The rows that `progress` was told of until then are lost.
 pub fn run(wishes: &Wishes, mut progress: impl FnMut(&Row, usize)) -> Result<Report, BenchError> {
     let gpus = gpus(wishes)?;
     let plans = plans(wishes, gpus.is_some())?;

@@ -81,7 +81,7 @@ pub fn run() -> ExitCode {
 fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
     let verbosity = arguments.verbose;
     match arguments.command {
-        // Where it logs depends on its options.
+        // The options of a mount decide where it logs.
         Command::Mount(_) => {}
         Command::Check(_) | Command::Create(_) | Command::Extract(_) | Command::Status(_) => {
             logging::to_stderr_if_asked(verbosity);

@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //!
-//! - Which device is used, if any, never changes a byte of the result.
+//! - The choice of a device, or of none, never changes a byte of the result.
 //! - A device that fails is never trusted with a result: what it was to compute is computed again.
 
 mod choice;

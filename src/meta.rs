@@ -415,7 +415,7 @@ impl Meta {
         let committed = self.commit_index(&journaled, &changes, position);
         match &committed {
             Ok(()) => {
-                // Where readers find them until they are forgotten all at once.
+                // Readers find the changes there until all of the journal is forgotten at once.
                 self.log(&changes, position.lsn);
                 let forgotten = self.overlay.write().forget_journal();
                 drop(forgotten);

@@ -184,7 +184,7 @@ impl Volume {
             core: Arc::new(Core::new(members, catalog, segments, options)?),
             threads: Threads::default(),
         };
-        // Where one is refused, dropping the volume ends the others.
+        // If one cannot be started, dropping the volume ends the others.
         core::start(&volume.core, &volume.threads, options.threads).map_err(OpenError::Threads)?;
         Ok(volume)
     }

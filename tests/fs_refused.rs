@@ -306,7 +306,7 @@ fn what_the_index_has_no_room_for_is_refused_to_copies_and_is_no_hole() {
     unreadable(&full.fs, hole, 512 * KIB, MIB);
     assert_eq!(read(&full.fs, copy, 0, 512 << 10), vec![0; 512 << 10]);
     assert_eq!(read(&full.fs, copy, 2 * MIB, 1 << 20), bytes(1, MIB));
-    // Where a file ends because what followed did not come, its end is no end for a copy either.
+    // A file can end early because what followed did not come. Its end is no end for a copy then.
     assert_eq!(copy_range(behind, 0, 3 * MIB).unwrap(), MIB);
     for (file, at) in [(behind, 2 * MIB), (behind, MIB), (small, MIB)] {
         let copied = copy_range(file, at, 4 * MIB);

@@ -180,7 +180,7 @@ impl Listener {
                 let join = || {
                     let rebuilder = self.rebuilder()?;
                     let (MemberIndex(member), seat) = self.join(old.as_deref(), &directory)?;
-                    // The data of a lost one may be on others by now, which are fuller for it. That is also so if it
+                    // The data of a lost one may be on others by now, which are fuller for it. The same holds if it
                     // was replaced before, and that was cut off.
                     let is_own = seat == Seat::Own && old.is_some();
                     let balance = balance || is_own || matches!(seat, Seat::Of(_));

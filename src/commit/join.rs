@@ -139,9 +139,9 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Looks once more at bytes that could not be read, if a member joined since: they may have come back with it. That
-    /// reads all of them and can take long, so a joining member does not wait for it. Returns early once `goes_on`
-    /// returns false, and continues from there the next time.
+    /// Looks once more at bytes that could not be read, if a member joined since: they may have come back with it. The
+    /// search reads all of them and can take long, so a joining member does not wait for it. Returns early once
+    /// `goes_on` returns false, and continues from there the next time.
     ///
     /// # Errors
     ///

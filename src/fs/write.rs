@@ -14,9 +14,9 @@ use super::locks::Exclusive;
 use super::{Caller, Fs, FsError, Handle, INLINE_MAX, SIZE_MAX, WriteFlags};
 
 impl Fs {
-    /// Writes `data` at `offset`, or at the end of a file that was opened to append, and returns its
-    /// length: all of it is written or nothing. Where a write from a page cache fails and the file holds
-    /// nothing else, reading fails as well, until something is written there.
+    /// Writes `data` at `offset`, or at the end of a file that was opened to append, and returns its length: all of it
+    /// is written or nothing. If a write from a page cache fails and the file holds nothing else, reading fails as
+    /// well, until something is written there.
     ///
     /// The bytes are copied into a stripe, and the file points at them then, in one batch; with
     /// `O_SYNC` they are durable when this returns. A write from a page cache leaves the times alone

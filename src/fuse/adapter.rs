@@ -87,8 +87,8 @@ impl Adapter {
     }
 }
 
-/// Reads the flags of `open(2)`. Where an append goes is the kernel's to say: it knows the size that
-/// the file has with what is in its page cache, and sends the offset with every write.
+/// Reads the flags of `open(2)`. The kernel decides where an append goes: it knows the size that the file has with
+/// what is in its page cache, and sends the offset with every write.
 fn open_flags(flags: i32) -> OpenFlags {
     OpenFlags {
         append: false,

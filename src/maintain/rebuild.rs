@@ -595,7 +595,7 @@ mod tests {
         let mut watch = Watch::new(without(&[SEVEN]), BTreeSet::new(), start);
         watch.see(without(&[SIX, SEVEN]), at(90));
         assert!(!is_due(&watch, 100, at(99)) && is_due(&watch, 100, at(100)));
-        // That was for both.
+        // That rebuild was for both.
         watch.note(Task::Everything, at(100));
         assert!(!is_due(&watch, 100, at(250)));
         // Data of a member that goes later may come back with it.

@@ -88,8 +88,8 @@ impl Members {
     }
 }
 
-/// Returns how many of the `in_epoch` members of the newest epoch are needed to open the volume to be written to. That
-/// many can begin the next epoch.
+/// Returns how many of the `in_epoch` members of the newest epoch are needed to open the volume to be written to. So
+/// many members can begin the next epoch.
 pub(super) fn needed_to_write(in_epoch: usize, data: usize, parity: usize) -> usize {
     in_epoch
         .saturating_sub(parity)

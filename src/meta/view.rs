@@ -100,8 +100,8 @@ pub(super) fn scan(
 
 type Window = (BTreeMap<Key, Entry>, Option<Key>, Arc<dyn Snapshot>);
 
-/// Returns a window of the overlay and a view of the index. That is taken while the overlay cannot give
-/// anything up to it, so no key falls between the two.
+/// Returns a window of the overlay and a view of the index. The view is taken while the overlay cannot give anything
+/// up to the index, so no key falls between the two.
 fn overlaid(
     overlay: &RwLock<Overlay>,
     index: &dyn Index,

@@ -325,7 +325,7 @@ impl DirStore {
                 self.give_up_reserving();
                 Ok(())
             }
-            // Where what is written goes to a new place, it may be taken for done that nothing was.
+            // A filesystem that writes to a new place each time may report success without having reserved anything.
             Ok(()) if tree::taken_by(&Seen::of(&file)?) < len => {
                 self.give_up_reserving();
                 Ok(())

@@ -70,8 +70,8 @@ pub(crate) fn place(candidates: &[Candidate], wanted: &Wanted) -> Option<Place> 
 /// Returns how many bytes each slot can hold in all if members have `rooms` bytes and every segment
 /// takes `slots` different ones.
 ///
-/// That is the greatest `t` for which the rooms, each cut off at `t`, add up to `slots × t`: no
-/// member can be in a segment twice, so what it has beyond `t` is of no use.
+/// The answer is the greatest `t` for which the rooms, each cut off at `t`, add up to `slots × t`: no member can be in
+/// a segment twice, so what it has beyond `t` is of no use.
 ///
 /// ```text
 /// rooms 6 2 2, 2 slots: t = 4 (segments of 0+1 and 0+2); the first member keeps 2

@@ -167,7 +167,7 @@ fn a_replacement_is_seen_through_although_the_old_directory_is_deleted_meanwhile
     }
     let (volume, held) = filled(SMALL_SEGMENTS, 3);
     let (old, new) = (volume.members[3].clone(), beside(&volume, "e3"));
-    // Where it was is all that is left of it, and there are links on the way.
+    // Only the path is left of the old directory, and there are links on the way.
     let link = beside(&volume, "link");
     symlink(old.parent().unwrap(), &link).unwrap();
     let spelled = link.join(old.file_name().unwrap());

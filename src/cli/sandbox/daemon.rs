@@ -90,8 +90,8 @@ pub(in crate::cli) struct Confined {
     is_foreign: bool,
 }
 
-/// Starts what mounts for a daemon, and confines the daemon, which is yet to open its volume. That of a foreign volume
-/// can still read any file, until [`Confined::narrow`].
+/// Starts what mounts for a daemon, and confines the daemon, which is yet to open its volume. The daemon of a foreign
+/// volume can still read any file, until [`Confined::narrow`].
 ///
 /// # Errors
 ///

@@ -30,7 +30,7 @@ fn the_half_that_was_left_behind_is_told_before_it_parts_the_volume() {
         "they were left behind, and go nowhere alone but where they are parted"
     );
     assert_eq!(ahead(&first, &disks, [2, 3]), None);
-    // Where it is parted already, either half is the owner's choice.
+    // If the volume is parted already, either half is the owner's choice.
     drop(disks.open([2, 3]).expect("enough members"));
     for (here, others) in [([0, 1], [2, 3]), ([2, 3], [0, 1])] {
         assert_eq!(ahead(&survey(&disks, here), &disks, others), None);

@@ -36,7 +36,7 @@ impl RedbIndex {
         })
     }
 
-    /// Continues with the sound copies if the content of the database is suspect. That is tried once.
+    /// Continues with the sound copies if the content of the database is suspect. Tries this once.
     pub(super) fn settle_under(&self, _committing: MutexGuard<'_, ()>) -> Result<(), MetaError> {
         if !self.suspect.swap(false, Ordering::AcqRel)
             || self.has_fallen_back.swap(true, Ordering::AcqRel)

@@ -21,7 +21,7 @@ use crate::format::files;
 /// Files that every member has, in the order in which they tell the owner of the others.
 const OWNED_AS_ALL: [&str; 2] = [files::SUPERBLOCK, files::LOCK];
 
-/// Mode bits that let others than the owner write. Where a file has an access control list, the bits of the group are
+/// Mode bits that let others than the owner write. In a file with an access control list, the bits of the group are
 /// its mask, which limits every entry of the list.
 const WRITABLE_BY_OTHERS: Mode = Mode::from_raw_mode(0o022);
 

@@ -14,7 +14,7 @@ const SHORTEST: Duration = Duration::from_millis(150);
 /// answers in time.
 const RELAXATION: u64 = 256;
 
-/// The time for which dispensable stores are waited for: longer than they take when nothing is wrong with them. Where
+/// The time for which dispensable stores are waited for: longer than they take when nothing is wrong with them. If
 /// they take long, over a network for example, late answers make it longer.
 #[derive(Debug)]
 pub(super) struct Moment {

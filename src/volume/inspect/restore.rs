@@ -104,7 +104,7 @@ impl Core {
             }
             return Ok(());
         }
-        // Where there are no checksums, nothing says that it is wrong.
+        // Without checksums, nothing says that it is wrong.
         let is_wrong = |shard: usize, bytes: &[u8]| {
             let checked = Rows {
                 shard: layout::shard(shard),
