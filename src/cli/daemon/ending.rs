@@ -103,11 +103,11 @@ impl<'a> Ending<'a> {
                 Ok(Event::Signal(SIGHUP)) => log::info!("SIGHUP: nothing to read again"),
                 Ok(Event::Signal(signal)) => {
                     log::info!("signal {signal}: unmounting");
-                    self.deadline = Some((Instant::now() + GRACE, Then::End));
                     if !self.is_gone() {
                         self.write_back();
                         take_away(self.mounting, self.place);
                     }
+                    self.deadline = Some((Instant::now() + GRACE, Then::End));
                 }
                 Ok(Event::Asked { request, client }) => self.heed(request, client),
                 Err(RecvTimeoutError::Timeout) => {
@@ -136,6 +136,8 @@ impl<'a> Ending<'a> {
             EndRequest::Unmount { lazy } => lazy,
         };
         if !is_gone && let Err(error) = self.unmount(lazy) {
+            // Programs go on writing.
+            self.unwritten = Some(TAKEN_AWAY.to_owned());
             let answer = match error {
                 MountError::Busy(_) => Answer::Busy,
                 error => Answer::Failed(mount_failure(&error)),
