@@ -22,6 +22,9 @@ const MAX_LINES: usize = 700;
 /// The longest README, in lines.
 const MAX_README_LINES: usize = 200;
 
+/// The longest description of the architecture, in lines.
+const MAX_ARCHITECTURE_LINES: usize = 300;
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -214,4 +217,33 @@ fn the_readme_is_short_and_names_every_command() {
             "README lacks `cauchyfs {command}`"
         );
     }
+}
+
+/// Checks each `name` (`path`), and each path in backquotes.
+#[test]
+fn the_architecture_names_files_that_exist_and_what_they_define() {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("there is a description");
+    let lines = page.lines().count();
+    assert!(lines <= MAX_ARCHITECTURE_LINES, "{lines} lines");
+    let quoted: Vec<&str> = page.split('`').collect();
+    let is_path = |text: &str| {
+        let is_word = !text.contains(char::is_whitespace);
+        is_word && text.contains('/') && Path::new(text).extension().is_some()
+    };
+    let mut paths = 0;
+    // Every second piece is between backquotes, and the one before it between two of these.
+    for index in (1..quoted.len()).step_by(2) {
+        let path = quoted[index];
+        if !is_path(path) {
+            continue;
+        }
+        paths += 1;
+        let text = fs::read_to_string(root().join(path));
+        let text = text.unwrap_or_else(|error| panic!("`{path}`: {error}"));
+        if quoted[index - 1] == " (" && index >= 3 {
+            let name = quoted[index - 2];
+            assert!(text.contains(name), "`{path}` has no `{name}`");
+        }
+    }
+    assert!(paths > 100, "{paths} paths");
 }
