@@ -17,8 +17,8 @@
 //! # Locks
 //!
 //! In this order: the open stripe (`buffers::open`), the buffers' state, the segment writer, the table of segments, the
-//! files to sync. Only the last is held across I/O. Pins, cache and prefetch queue are taken alone. `dirty::syncing` is
-//! held through a sync and by syncs only.
+//! files to sync. None of them is held across I/O. Pins, cache and prefetch queue are taken alone. `dirty::syncing` is
+//! held through a sync, I/O included, and by syncs only.
 
 use std::collections::BTreeMap;
 use std::io;
