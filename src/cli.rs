@@ -1,7 +1,7 @@
 //! The command line: arguments, exit codes, daemon, control socket.
 //!
 //! Every command is a function from its arguments to an `Outcome` or a `Failure`; only [`run`] turns
-//! those into exit codes and text on standard error. Only [`terminal`] prints.
+//! those into exit codes and text on standard error. Only `terminal` prints.
 
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 

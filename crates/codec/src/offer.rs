@@ -161,7 +161,7 @@ pub struct Item<'a> {
     /// The shards that receive the results, or are compared with them.
     pub targets: Targets<'a>,
     /// If asked for, one list per shard, sources first, then targets, of one CRC32C per block of
-    /// [`BLOCK_BYTES`](crate::BLOCK_BYTES); else empty. A shard's last block may be short.
+    /// [`BLOCK_BYTES`]; else empty. A shard's last block may be short.
     pub sums: Vec<&'a mut [u32]>,
 }
 
