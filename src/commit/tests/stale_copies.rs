@@ -295,7 +295,7 @@ fn probe_until_doubted(fs: &TestFs, context: &str) {
             return;
         }
     }
-    panic!("{context}: nobody is doubted");
+    panic!("{context}: no member is doubted");
 }
 
 #[test]
