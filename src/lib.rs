@@ -10,17 +10,17 @@
 //!                                        codec  format    (pure: no files, no clock, no threads)
 //! ```
 //!
-//! [`codec`] is a crate of its own: it is of use without a filesystem, and its unrolled engines take the
-//! compiler about as long as all the rest. Beside these stand [`mod@bench`], which measures it,
+//! [`codec`] and [`mod@format`] are crates of their own, so the compiler keeps them from naming anything above.
+//! Beside these stand [`mod@bench`], which measures it,
 //! [`workers`], the threads it may use, and [`cuda`], the GPUs.
 
 pub use cauchyfs_codec as codec;
+pub use cauchyfs_format as format;
 
 pub mod bench;
 pub mod cli;
 pub mod commit;
 pub mod cuda;
-pub mod format;
 pub mod fs;
 pub mod fuse;
 pub mod maintain;

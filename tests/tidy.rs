@@ -134,7 +134,7 @@ fn the_layer_test_sees_single_grouped_and_nested_uses() {
 fn the_codes_and_the_format_know_no_file_no_clock_and_no_thread() {
     let pure = sources("crates/codec/src")
         .into_iter()
-        .chain(sources("src/format"));
+        .chain(sources("crates/format/src"));
     let mut looked_at = 0;
     for (path, text) in pure {
         looked_at += 1;

@@ -1,17 +1,17 @@
 //! Every decoder of bytes on disk, under libFuzzer.
 //!
-//! The first byte of an input chooses the decoder, in the order of `tests/format_decoders.rs`, which has the table
+//! The first byte of an input chooses the decoder, in the order of `crates/format/tests/decoders.rs`, which has the table
 //! and watches allocations. The rest is decoded as it is, and again with its checksum made right.
 
 #![no_main]
 
-#[path = "../../tests/format_decoders.rs"]
+#[path = "../../crates/format/tests/decoders.rs"]
 #[allow(dead_code, unused_imports, reason = "its tests are left out here")]
-mod format_decoders;
+mod table;
 
 use std::cell::LazyCell;
 
-use format_decoders::{Decoder, decoders};
+use table::{Decoder, decoders};
 use libfuzzer_sys::fuzz_target;
 
 thread_local! {
@@ -19,5 +19,5 @@ thread_local! {
 }
 
 fuzz_target!(|input: &[u8]| {
-    DECODERS.with(|decoders| format_decoders::try_input(decoders, input));
+    DECODERS.with(|decoders| table::try_input(decoders, input));
 });

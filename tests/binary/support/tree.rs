@@ -129,7 +129,7 @@ pub(crate) fn check_large(path: &Path, seed: u64, len: u64) {
 /// Copies our own source, a real tree of real files, to a new directory.
 pub(crate) fn copy_source(target: &Path) {
     fs::create_dir(target).expect("the target is writable");
-    for part in ["src", "tests", "Cargo.toml", "Cargo.lock"] {
+    for part in ["src", "crates", "tests", "Cargo.toml", "Cargo.lock"] {
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join(part);
         must("cp", &["-a", text(&from), text(target)]);
     }

@@ -3,8 +3,8 @@
 use bytes::{BufMut, Bytes};
 
 use super::{FileKind, Record, VERSION};
-use crate::format::wire::{MAX_COUNT, Reader};
-use crate::format::{Cookie, FormatError, Ino, NameFault};
+use crate::wire::{MAX_COUNT, Reader};
+use crate::{Cookie, FormatError, Ino, NameFault};
 
 /// A directory entry by name: `b'd' parent name`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ pub const MAX_COUNT: u64 = 1 << 63;
 /// # Examples
 ///
 /// ```
-/// # use cauchyfs::format::{FormatError, wire::Reader};
+/// # use cauchyfs_format::{FormatError, wire::Reader};
 /// let mut reader = Reader::new("pair", &[1, 0, 2]);
 /// assert_eq!(reader.u16(), Ok(1));
 /// assert_eq!(reader.u8(), Ok(2));

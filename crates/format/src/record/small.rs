@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes};
 
 use super::{Record, VERSION};
-use crate::format::{FormatError, wire::Reader};
+use crate::{FormatError, wire::Reader};
 
 /// A mark that says all by being there: `b'o' ino` (orphan), `b'q' stripe` (perhaps dead).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use bytes::{BufMut, Bytes};
 
 use super::{MAX_STRIPE_BYTES, Record, VERSION};
-use crate::format::{FormatError, MemberIndex, SegmentId, wire::Reader};
+use crate::{FormatError, MemberIndex, SegmentId, wire::Reader};
 
 /// The scrub that was begun last: `b'v'`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

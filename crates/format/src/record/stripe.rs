@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes};
 
 use super::{MAX_SEGMENT_BYTES, Record, VERSION};
-use crate::format::{BLOCK_SIZE, FormatError, SegmentId, ShardIndex, wire::Reader};
+use crate::{BLOCK_SIZE, FormatError, SegmentId, ShardIndex, wire::Reader};
 
 /// The most bytes of data that a stripe has, however wide it is. It bounds the memory for one.
 pub const MAX_STRIPE_BYTES: u32 = 64 << 20;

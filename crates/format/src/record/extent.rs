@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes};
 
 use super::{MAX_STRIPE_BYTES, Record, VERSION};
-use crate::format::{FormatError, StripeId, wire::Reader};
+use crate::{FormatError, StripeId, wire::Reader};
 
 /// A run of a file's bytes inside a stripe: `b'e' ino end`, keyed by where it *ends*, so that the
 /// extent covering byte `o`, or the next one after it, is the first with `end > o`: one forward seek.

@@ -28,7 +28,7 @@ pub const SEGMENTS: &str = "segments";
 /// # Examples
 ///
 /// ```
-/// # use cauchyfs::format::{SegmentId, files};
+/// # use cauchyfs_format::{SegmentId, files};
 /// assert_eq!(files::segment(SegmentId(0x2a)), "segments/000000000000002a");
 /// assert_eq!(files::parse_segment("segments/000000000000002a"), Some(SegmentId(0x2a)));
 /// assert_eq!(files::parse_segment("segments/2a"), None);

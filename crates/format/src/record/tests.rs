@@ -4,10 +4,8 @@ use std::ops::Range;
 use proptest::prelude::*;
 
 use super::*;
-use crate::format::wire::MAX_COUNT;
-use crate::format::{
-    Cookie, Ino, MemberIndex, NAME_MAX, NameFault, SegmentId, ShardIndex, StripeId,
-};
+use crate::wire::MAX_COUNT;
+use crate::{Cookie, Ino, MemberIndex, NAME_MAX, NameFault, SegmentId, ShardIndex, StripeId};
 
 fn time() -> impl Strategy<Value = Timestamp> {
     (any::<i64>(), 0..1_000_000_000_u32).prop_map(|(seconds, nanos)| Timestamp { seconds, nanos })

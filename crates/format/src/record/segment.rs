@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes};
 
 use super::{Record, VERSION};
-use crate::format::{FormatError, MemberIndex, StripeId, wire::Reader};
+use crate::{FormatError, MemberIndex, StripeId, wire::Reader};
 
 /// A segment: `b's' segment`. Its stripes are listed under `b'g' segment offset` → [`SegmentStripe`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Segment {
     pub data_shards: u8,
     /// Parity shards of each stripe in it.
     pub parity_shards: u8,
-    /// The code's number ([`crate::codec::CodeId`]).
+    /// The code's number (`CodeId` of the crate `cauchyfs-codec`).
     pub code: u16,
     /// Bytes of each of its files.
     pub len: u64,

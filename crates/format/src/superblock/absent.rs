@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use bytes::BufMut;
 
 use super::{MAX_PATH, Superblock, narrow, noted_path};
-use crate::format::{FormatError, MemberIndex, wire::Reader};
+use crate::{FormatError, MemberIndex, wire::Reader};
 
 /// The number of the field that names replaced members.
 const REPLACED: u16 = 2;

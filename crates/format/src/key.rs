@@ -6,7 +6,7 @@
 //! # Examples
 //!
 //! ```
-//! # use cauchyfs::format::{Ino, key};
+//! # use cauchyfs_format::{Ino, key};
 //! // The extent that covers byte 4096 of inode 7 is the first that *ends* after 4096.
 //! let (from, end) = key::extents_from(Ino(7), 4096);
 //! assert!(key::extent(Ino(7), 4096) < from); // ends before byte 4096

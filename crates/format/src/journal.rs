@@ -352,7 +352,7 @@ fn take<'a>(body: &mut Reader<'a>, len: u32) -> Result<&'a [u8], FormatError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::wire::MAX_COUNT;
+    use crate::wire::MAX_COUNT;
     use proptest::prelude::*;
 
     fn header(lsn: u64) -> RecordHeader {

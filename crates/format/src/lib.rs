@@ -1,4 +1,4 @@
-#![doc = include_str!("format/FORMAT.md")]
+#![doc = include_str!("FORMAT.md")]
 
 mod error;
 pub mod files;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use bytes::BufMut;
 
 use super::Superblock;
-use crate::format::{Epoch, FormatError, Generation, MemberIndex, wire::Reader};
+use crate::{Epoch, FormatError, Generation, MemberIndex, wire::Reader};
 
 /// The field's number.
 const FIELD: u16 = 1;

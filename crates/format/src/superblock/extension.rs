@@ -4,7 +4,7 @@
 use bytes::BufMut;
 
 use super::{MAX_EXTENSION, Superblock, narrow};
-use crate::format::{FormatError, wire::Reader};
+use crate::{FormatError, wire::Reader};
 
 /// Bytes of a field's number and length.
 const HEAD_LEN: usize = 4;

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::format::wire::MAX_COUNT;
+use crate::wire::MAX_COUNT;
 
 fn mark() -> impl Strategy<Value = EpochMark> {
     (0..=MAX_COUNT, any::<u64>()).prop_map(|(epoch, nonce)| EpochMark {

@@ -11,17 +11,17 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use bytes::Bytes;
-use cauchyfs::format::frame::{
+use cauchyfs_format::frame::{
     DB_HEADER_BYTES, FRAME_BYTES, Frame, HEAD_BYTES, Head, PAGE_BYTES, Place,
 };
-use cauchyfs::format::journal::{self, JournalRecord, Life, Preview, RecordHeader, StripeData};
-use cauchyfs::format::record::{
+use cauchyfs_format::journal::{self, JournalRecord, Life, Preview, RecordHeader, StripeData};
+use cauchyfs_format::record::{
     Backref, Counter, Dirent, Extent, FileKind, Inline, Inode, LostBytes, MAX_STRIPE_BYTES, Marker,
     Position, RepairNote, Scrub, Segment, SegmentStripe, ShardSet, ShardSums, Stripe, Timestamp,
     Xattr,
 };
-use cauchyfs::format::superblock::{EpochMark, KNOWN, MemberEntry, Superblock};
-use cauchyfs::format::{
+use cauchyfs_format::superblock::{EpochMark, KNOWN, MemberEntry, Superblock};
+use cauchyfs_format::{
     BLOCK_SIZE, Cookie, Epoch, FormatError, Generation, Ino, Lsn, MemberId, MemberIndex, Record,
     SegmentId, ShardIndex, StripeId, VolumeId, files, key,
 };
@@ -73,7 +73,7 @@ type Decoded = Result<Vec<u8>, FormatError>;
 
 /// One decoder.
 pub(crate) struct Decoder {
-    /// File below `src/format`, type if it has one, function.
+    /// File below `src`, type if it has one, function.
     name: &'static str,
     decode: fn(&[u8]) -> Decoded,
     samples: Vec<Vec<u8>>,
@@ -629,7 +629,7 @@ pub(crate) fn try_input(decoders: &[Decoder], input: &[u8]) {
 
 /// Inputs that a fuzzer found worth keeping; the samples of all decoders are among them.
 fn corpus() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/decoders")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/decoders")
 }
 
 #[test]
@@ -753,7 +753,7 @@ fn collect(dir: &Path, found: &mut BTreeSet<String>) {
 fn every_decoder_of_the_format_is_tried() {
     let mut there = BTreeSet::new();
     collect(
-        &Path::new(env!("CARGO_MANIFEST_DIR")).join("src/format"),
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
         &mut there,
     );
     let tried: BTreeSet<String> = decoders()
@@ -762,7 +762,7 @@ fn every_decoder_of_the_format_is_tried() {
         .collect();
     assert_eq!(
         there, tried,
-        "decoders in src/format, and those that are tried here"
+        "decoders in src, and those that are tried here"
     );
 }
 

@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes};
 
 use super::{Record, VERSION};
-use crate::format::{Cookie, FormatError, Ino, NameFault, TARGET_MAX, wire::Reader};
+use crate::{Cookie, FormatError, Ino, NameFault, TARGET_MAX, wire::Reader};
 
 /// Nanoseconds and seconds since the epoch; `nanos < 1_000_000_000`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,7 +1,7 @@
 //! The values of the index: types, encoders and decoders.
 //!
 //! Every value begins with a version byte. Fields have fixed widths and are little-endian. The keys
-//! are in [`crate::format::key`].
+//! are in [`crate::key`].
 
 mod directory;
 mod extent;
