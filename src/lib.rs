@@ -10,12 +10,13 @@
 //!                                        codec  format    (pure: no files, no clock, no threads)
 //! ```
 //!
-//! [`codec`] and [`mod@format`] are crates of their own, so the compiler keeps them from naming anything above.
+//! [`codec`], [`mod@format`] and [`store`] are crates of their own, so the compiler keeps them from naming anything above.
 //! Beside these stand [`mod@bench`], which measures it,
 //! [`workers`], the threads it may use, and [`cuda`], the GPUs.
 
 pub use cauchyfs_codec as codec;
 pub use cauchyfs_format as format;
+pub use cauchyfs_store as store;
 
 pub mod bench;
 pub mod cli;
@@ -26,6 +27,5 @@ pub mod fuse;
 pub mod maintain;
 pub mod members;
 pub mod meta;
-pub mod store;
 pub mod volume;
 pub mod workers;

@@ -62,7 +62,7 @@ pub(super) fn describe(pid: u32) -> String {
 }
 
 /// The end of a message about a process that has a file locked, was killed, and only waits for what hangs.
-pub(in crate::store) const HELD_UP: &str =
+pub(crate) const HELD_UP: &str =
     ", which was killed and cannot end before what hangs of it is over";
 
 /// Says whether a process was killed, and is still there because of an operation that hangs. The system takes

@@ -13,9 +13,9 @@ use rustix::io::Errno;
 
 use super::own::{Failed, Seen};
 use super::{DirStore, FILE_MODE, holders, retry};
-use crate::format::files;
-use crate::store::name::Name;
-use crate::store::{Hold, StoreError, StoreLock};
+use crate::name::Name;
+use crate::{Hold, StoreError, StoreLock};
+use cauchyfs_format::files;
 
 /// The time to wait for a lock: a killed process keeps its locks until all of it is cleared away.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
 use super::*;
-use crate::store::{Executor, ExecutorKind, MemStore, Request};
+use crate::{Executor, ExecutorKind, MemStore, Request};
 use std::time::Duration;
 
 /// Two wrapped stores on memory disks and the plan that they share.

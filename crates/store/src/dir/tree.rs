@@ -12,8 +12,8 @@ use rustix::io::Errno;
 
 use super::own::{Failed, Rule, Seen, Trust};
 use super::{DIR_MODE, FILE_MODE, NO_FOLLOW, retry};
-use crate::store::name::Name;
-use crate::store::{EntryKind, Visitor};
+use crate::name::Name;
+use crate::{EntryKind, Visitor};
 
 /// The unit of `st_blocks`, whatever the block size of the filesystem is.
 const STAT_BLOCK_BYTES: u64 = 512;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::own::{Failed, Seen, Trust};
 use super::tree::Tree;
-use crate::format::files;
-use crate::store::{StoreError, StoreErrorKind};
+use crate::{StoreError, StoreErrorKind};
+use cauchyfs_format::files;
 
 /// Most segment files that are looked at when a directory is opened: each is checked when it is opened itself.
 const MOST_SEGMENTS: usize = 1000;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
-/// The method of [`Store`](crate::store::Store) that a call is of.
+/// The method of [`Store`](crate::Store) that a call is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each is the method of the same name")]
 pub enum CallKind {
@@ -107,7 +107,7 @@ pub enum Effect {
     /// It blocks until [`FaultPlan::release`], and then goes through.
     Hang,
     /// It and every later call on every member fail with
-    /// [`StoreErrorKind::PowerCut`](crate::store::StoreErrorKind::PowerCut) and do nothing.
+    /// [`StoreErrorKind::PowerCut`](crate::StoreErrorKind::PowerCut) and do nothing.
     PowerCut,
 }
 

@@ -3,7 +3,7 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
 use super::*;
-use crate::store::EntryKind;
+use crate::EntryKind;
 
 /// A user who has nothing to do with the directories of these tests.
 const STRANGER: u32 = 65534;

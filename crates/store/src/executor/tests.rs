@@ -2,7 +2,7 @@ use std::io::{Write as _, pipe};
 use std::os::fd::OwnedFd;
 
 use super::*;
-use crate::store::{
+use crate::{
     DirStore, Effect, Fault, FaultPlan, FaultStore, Hold, MemStore, Pool, RawUse, Scope, Space,
     StoreErrorKind, StoreLock, Visitor,
 };

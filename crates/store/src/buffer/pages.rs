@@ -13,7 +13,7 @@ use std::sync::Arc;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::{Pinner, Unpinner};
-use crate::store::ALIGNMENT;
+use crate::ALIGNMENT;
 
 /// Bytes between mappings.
 const GAP: usize = ALIGNMENT;

@@ -26,7 +26,7 @@ use super::name::{Name, invalid, is_dir};
 use super::{
     ALIGNMENT, Hold, RawUse, Space, Store, StoreError, StoreErrorKind, StoreLock, Visitor,
 };
-use crate::format::files;
+use cauchyfs_format::files;
 use handles::Handles;
 use own::{Failed, Oddity, Seen};
 use tree::{Place, Tree};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Op, Outcome, Request};
-use crate::store::dir::is_aligned;
-use crate::store::{RawUse, StoreError, StoreRef};
+use crate::dir::is_aligned;
+use crate::{RawUse, StoreError, StoreRef};
 
 /// A request of a batch.
 #[derive(Debug)]

@@ -3,7 +3,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
 use super::lock::LOCK_PAUSE;
 use super::*;
-use crate::store::Pool;
+use crate::Pool;
 
 mod foreign;
 

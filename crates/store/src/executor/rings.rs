@@ -18,7 +18,7 @@ use super::job::Job;
 use super::ring::{DEPTH, Flight, Ring};
 use super::watch::{Leniency, Watch, key};
 use super::{MAX_ABANDONED, Op, Outcome};
-use crate::store::{StoreError, StoreRef};
+use crate::{StoreError, StoreRef};
 
 /// The number of idle rings that are kept.
 const IDLE_RINGS: usize = 32;

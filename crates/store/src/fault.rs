@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use cauchyfs::store::{Effect, Fault, FaultPlan, FaultStore, MemStore, Store};
+//! use cauchyfs_store::{Effect, Fault, FaultPlan, FaultStore, MemStore, Store};
 //!
 //! for call in 1.. {
 //!     let plan = FaultPlan::new();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::watch::Leniency;
 use super::{Backend, Executor, Outcome, Request};
-use crate::store::{Store, StoreError, StoreErrorKind, StoreRef};
+use crate::{Store, StoreError, StoreErrorKind, StoreRef};
 
 /// The shortest moment: longer than a busy disk takes for a read, and shorter than anyone notices.
 const SHORTEST: Duration = Duration::from_millis(150);
@@ -64,7 +64,7 @@ fn micros(time: Duration) -> u64 {
 
 impl Executor {
     /// Runs all requests, and waits for a moment: those that have not answered then come to
-    /// [`Slow`](crate::store::StoreErrorKind::Slow), and their stores are [slow](Executor::is_slow) until
+    /// [`Slow`](crate::StoreErrorKind::Slow), and their stores are [slow](Executor::is_slow) until
     /// they have answered. They are to change nothing, since they may take effect later.
     #[must_use]
     pub fn run_briefly(&self, requests: Vec<Request>, spare: usize) -> Vec<Outcome> {
@@ -84,7 +84,7 @@ impl Executor {
     ///
     /// # Errors
     ///
-    /// Those of `work`, and [`Slow`](crate::store::StoreErrorKind::Slow).
+    /// Those of `work`, and [`Slow`](crate::StoreErrorKind::Slow).
     pub fn call_briefly<T: Send + 'static>(
         &self,
         store: &StoreRef,

@@ -16,7 +16,7 @@ use super::brief::Moment;
 use super::job::Job;
 use super::watch::{Leniency, Watch, key};
 use super::{MAX_ABANDONED, Outcome};
-use crate::store::{Store, StoreError, StoreRef};
+use crate::{Store, StoreError, StoreRef};
 
 /// Threads of a lane that may work at the same time.
 const WORKERS: usize = 8;

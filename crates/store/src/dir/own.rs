@@ -16,7 +16,7 @@ use rustix::fs::{self as sys, AtFlags, FileType, Mode, StatxFlags};
 use rustix::io::Errno;
 
 use super::retry;
-use crate::format::files;
+use cauchyfs_format::files;
 
 /// Files that every member has, in the order in which they tell the owner of the others.
 const OWNED_AS_ALL: [&str; 2] = [files::SUPERBLOCK, files::LOCK];

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::store::StoreRef;
+use crate::StoreRef;
 
 /// A number for a store that is the same for every handle on it, for as long as one lives.
 pub(super) fn key(store: &StoreRef) -> usize {
