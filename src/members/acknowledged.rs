@@ -17,7 +17,7 @@ use std::io;
 use parking_lot::Mutex;
 
 use super::Members;
-use super::claims::newest_record;
+use super::superblock_recovery::newest_record;
 use crate::format::journal::{Life, MAX_FILE_BYTES};
 use crate::format::{Lsn, MemberIndex};
 use crate::store::{StoreError, StoreErrorKind, StoreRef};

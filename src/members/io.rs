@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::epoch::Roster;
 use super::health::Member;
-use super::overtaken::needed_to_go_on;
+use super::superseded::needed_to_go_on;
 use super::{Access, ErrorClass, MemberState, MemberStatus, Members, MembersError};
 use crate::format::MemberIndex;
 use crate::store::{Op, Outcome, Pool, Request, Store, StoreError, StoreErrorKind, StoreRef};

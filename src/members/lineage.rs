@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::join::FORMER_MEMBER;
-use super::overtaken::needed_to_write;
+use super::superseded::needed_to_write;
 use super::{Absent, Access, Half, MembersError, Unusable};
 use crate::format::superblock::{EpochMark, Superblock};
 use crate::format::{MemberId, MemberIndex};

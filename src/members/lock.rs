@@ -10,7 +10,7 @@
 
 use std::thread;
 
-use super::holds::Holds;
+use super::directory_locks::Holds;
 use super::lineage::{Found, Lineage};
 use super::slots::chain;
 use super::{Access, MembersError, Unusable};

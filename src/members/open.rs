@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use parking_lot::{Mutex, RwLock};
 
 use super::acknowledged::Acknowledged;
-use super::claims::{self, Claims};
+use super::directory_locks::Holds;
 use super::epoch::Roster;
 use super::health::Member;
-use super::holds::Holds;
 use super::lineage::{Found, Lineage, Origin, Standing, trace};
-use super::put_back::Unverified;
 use super::slots::{BAD_SUPERBLOCK, Look, look};
+use super::stale_copies::Unverified;
+use super::superblock_recovery::{self, Claims};
 use super::{Access, Members, MembersError, Shape, Unusable, lock};
 use crate::codec::{CodeId, Geometry};
 use crate::format::superblock::Superblock;
@@ -49,7 +49,7 @@ pub(super) fn open(
     lineage.check_features(access)?;
     if access == Access::ReadWrite {
         let bereft = bereft_among(&given, &unusable);
-        claims::check_not_behind(&lineage, &bereft, &executor)?;
+        superblock_recovery::check_not_behind(&lineage, &bereft, &executor)?;
     }
     lineage.check_sufficient(access, &unusable, || is_unfinished(&lineage, &executor))?;
     let mut members = build(&lineage, access, executor, unusable, holds)?;
@@ -113,7 +113,7 @@ fn find(
             (Look::Unusable(reason), _) => unusable.push(Unusable { path, reason }),
         }
     }
-    found.extend(claims::make(&found, claimed, executor)?);
+    found.extend(superblock_recovery::make(&found, claimed, executor)?);
     Ok(found)
 }
 

@@ -16,13 +16,13 @@ mod epochs;
 mod joining;
 mod journals;
 mod liveness;
-mod overtaken;
 mod refusals;
 mod release;
 mod slow;
 mod subsets;
 mod succession;
 mod superblocks;
+mod superseded;
 
 /// The directories of a volume of `data`+`parity` shards.
 #[derive(Clone)]

@@ -25,10 +25,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
+use super::buffered_reader::Trail;
 use super::epoch::nonce;
 use super::lineage::{Found, Lineage, Origin, Standing, trace};
 use super::slots::{BAD_SUPERBLOCK, Look, chain, look};
-use super::trail::Trail;
 use super::{Access, Members, MembersError, Unusable};
 use crate::format::frame::{HEAD_BYTES, Head};
 use crate::format::journal::{self, Preview, RecordHeader};
