@@ -32,8 +32,8 @@ use crate::cuda::{Coding, Dispatch};
 use crate::format::record::{Marker, Stripe};
 use crate::format::{BLOCK_SIZE, Ino, MemberIndex, Record, StripeId, key};
 use crate::members::{Access, Members};
-use crate::meta::{Batch, Key, Meta, MetaError, Value};
-use crate::volume::{Hold, Pin, Placed, Said, Space, Volume};
+use crate::meta::{Batch, Key, Meta, MetaError, Numbers, Value};
+use crate::volume::{Hold, Pin, Placed, Said, Space, StripeRecords, Volume};
 
 mod audit;
 mod candidates;
@@ -46,7 +46,6 @@ mod growth;
 mod join;
 mod reap;
 mod rebuild;
-mod records;
 mod recover;
 mod redundancy;
 mod room;
@@ -67,7 +66,6 @@ use growth::Growth;
 use join::Joins;
 use reap::Reaper;
 use rebuild::Rebuilding;
-use records::Records;
 use redundancy::Counting;
 use room::Room;
 use scrub::Scrubbing;
@@ -127,7 +125,9 @@ pub struct Pipeline {
     volume: Volume,
     /// The dispatcher that chooses the engine for coding.
     dispatch: Arc<Dispatch>,
-    records: Arc<Records>,
+    records: Arc<StripeRecords>,
+    /// The source of the numbers of inodes.
+    inodes: Numbers,
     group: Group,
     /// The reason why nothing more is accepted.
     poison: OnceLock<Arc<str>>,
@@ -155,7 +155,7 @@ impl Pipeline {
         members: Arc<Members>,
         meta: Arc<Meta>,
         (volume, dispatch): (Volume, Arc<Dispatch>),
-        records: Arc<Records>,
+        (records, inodes): (Arc<StripeRecords>, Numbers),
     ) -> Self {
         Self {
             members,
@@ -163,6 +163,7 @@ impl Pipeline {
             volume,
             dispatch,
             records,
+            inodes,
             group: Group::new(),
             poison: OnceLock::new(),
             closed: AtomicBool::new(false),
@@ -366,7 +367,7 @@ impl Pipeline {
     /// As for [`Pipeline::apply`].
     pub fn next_ino(&self) -> Result<Ino, CommitError> {
         self.check_writable()?;
-        self.records.next_ino()
+        Ok(Ino(self.inodes.next(|batch| self.meta.apply(batch))?))
     }
 
     /// Returns the record of a stripe that is on members.
@@ -375,7 +376,7 @@ impl Pipeline {
     ///
     /// If the index cannot be read.
     pub fn stripe(&self, stripe: StripeId) -> Result<Option<Stripe>, CommitError> {
-        self.records.stripe(stripe)
+        Ok(self.records.stripe(stripe)?)
     }
 
     /// Returns the payload bytes of a full stripe.

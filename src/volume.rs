@@ -2,8 +2,7 @@
 //!
 //! Bytes of any files are appended to stripe buffers, and flushed as `data_shards + parity_shards` shards to the
 //! members of a segment. They are read back from whichever shards are left. This module knows nothing of files or
-//! names ([`crate::fs`]). It hands its own records to a [`Catalog`], which [`crate::commit`] puts before
-//! [`crate::meta`].
+//! names ([`crate::fs`]). [`StripeRecords`] keeps its records in [`crate::meta`].
 //!
 //! # Invariants
 //!
@@ -27,8 +26,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::codec::{Accelerator, CodecError, Engine};
-use crate::format::record::{Segment, ShardSums, Stripe};
-use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};
+use crate::format::record::{Segment, Stripe};
+use crate::format::{MemberIndex, SegmentId, StripeId};
 use crate::members::Members;
 use crate::store::Pinner;
 use crate::workers::{Threads, Workers};
@@ -47,6 +46,7 @@ mod placement;
 mod prefetch;
 mod read;
 mod rebuild;
+mod records;
 mod said;
 mod segments;
 mod space;
@@ -56,10 +56,11 @@ mod undecodable;
 pub use buffers::{Fresh, Hold, Placed, Unjournaled};
 pub use count::{Census, SegmentCensus, SegmentFiles};
 pub use dirty::LostShard;
-pub use error::{CatalogError, VolumeError};
+pub use error::VolumeError;
 pub use inspect::{Inconsistent, Remedy, Verdict};
 pub use pins::Pin;
 pub use rebuild::{Lacking, Rebuilt, Target, TargetFailed};
+pub use records::{FlushedStripe, StripeRecords};
 pub use said::Said;
 pub use space::{Load, Space};
 
@@ -68,67 +69,6 @@ pub(crate) use pins::Moment;
 pub(crate) use undecodable::joined;
 
 use self::core::Core;
-
-/// The storage of the records of stripes and segments, and the source of their numbers.
-pub trait Catalog: Send + Sync {
-    /// Returns a stripe's record, in its newest state.
-    ///
-    /// # Errors
-    ///
-    /// If the index cannot be read.
-    fn stripe(&self, stripe: StripeId) -> Result<Option<Stripe>, CatalogError>;
-
-    /// Returns the checksums of one shard.
-    ///
-    /// # Errors
-    ///
-    /// If the index cannot be read.
-    fn sums(&self, stripe: StripeId, shard: ShardIndex) -> Result<Option<ShardSums>, CatalogError>;
-
-    /// Returns a number that no stripe had before, not even before a crash.
-    ///
-    /// # Errors
-    ///
-    /// If the counter cannot be moved on.
-    fn next_stripe(&self) -> Result<StripeId, CatalogError>;
-
-    /// Returns a number that no segment had before, not even before a crash.
-    ///
-    /// # Errors
-    ///
-    /// If the counter cannot be moved on.
-    fn next_segment(&self) -> Result<SegmentId, CatalogError>;
-
-    /// Takes the records of a stripe that was just written, not synced. They are visible through
-    /// [`Catalog::stripe`] when this returns.
-    ///
-    /// # Errors
-    ///
-    /// If they cannot be taken; the stripe's bytes then exist in memory only.
-    fn flushed(&self, flushed: FlushedStripe) -> Result<(), CatalogError>;
-
-    /// Takes the final record of a segment to which no stripe is added any more.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be taken.
-    fn finished(&self, segment: SegmentId, record: &Segment) -> Result<(), CatalogError>;
-}
-
-/// The records of a stripe that was just written.
-#[derive(Clone, Debug)]
-pub struct FlushedStripe {
-    /// Its number.
-    pub stripe: StripeId,
-    /// Its record.
-    pub record: Stripe,
-    /// The checksums of its shards, of those that could not be written too.
-    pub sums: Vec<(ShardIndex, ShardSums)>,
-    /// Its segment.
-    pub segment: Segment,
-    /// True if the segment may not be in the catalog yet.
-    pub fresh: bool,
-}
 
 /// The options with which a volume is run.
 #[derive(Clone, Debug)]
@@ -176,12 +116,12 @@ impl Volume {
     /// If the volume's code is not known, or the system gives no more threads.
     pub fn open(
         members: Arc<Members>,
-        catalog: Arc<dyn Catalog>,
+        records: Arc<StripeRecords>,
         segments: Vec<(SegmentId, Segment)>,
         options: &VolumeOptions,
     ) -> Result<Self, OpenError> {
         let volume = Self {
-            core: Arc::new(Core::new(members, catalog, segments, options)?),
+            core: Arc::new(Core::new(members, records, segments, options)?),
             threads: Threads::default(),
         };
         // If one cannot be started, dropping the volume ends the others.
@@ -294,12 +234,12 @@ impl Volume {
     /// Makes all shards durable that were written before the call, on all members at once.
     ///
     /// Returns those that did not become so, because their member failed: the caller takes them out
-    /// of their records and syncs again before it acknowledges anything. A stripe that is not in the
-    /// catalog yet has its lost shards reported once it is.
+    /// of their records and syncs again before it acknowledges anything. A stripe without a
+    /// record has its lost shards reported once it is.
     ///
     /// # Errors
     ///
-    /// If the catalog cannot be read.
+    /// If the index cannot be read.
     pub fn sync(&self) -> Result<Vec<LostShard>, VolumeError> {
         self.core.sync()
     }
@@ -321,7 +261,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// If the catalog cannot be read, or its records make no sense.
+    /// If the index cannot be read, or its records make no sense.
     pub fn inspect(
         &self,
         stripes: &[StripeId],

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Modules from the top down; one uses those of lower tiers, and not those beside it.
-const TIERS: [&[&str]; 8] = [
+const TIERS: [&[&str]; 9] = [
     &["cli"],
     &["fuse"],
     &["fs", "maintain", "bench"],
     &["commit"],
-    &["meta", "volume"],
+    &["volume"],
+    &["meta"],
     &["members", "workers", "cuda"],
     &["codec", "store"],
     &["format"],

@@ -7,8 +7,8 @@ use crate::codec::CodecError;
 use crate::cuda::EngineError;
 use crate::format::FormatError;
 use crate::members::MembersError;
-use crate::meta::MetaError;
-use crate::volume::{CatalogError, OpenError, VolumeError};
+use crate::meta::{MetaError, RecordError};
+use crate::volume::{OpenError, VolumeError};
 use crate::workers::WorkersError;
 
 /// The reason why something could not be read, written or made durable.
@@ -91,12 +91,27 @@ impl From<VolumeError> for CommitError {
 
 impl From<MetaError> for CommitError {
     fn from(error: MetaError) -> Self {
-        match error {
+        Arc::new(error).into()
+    }
+}
+
+impl From<Arc<MetaError>> for CommitError {
+    fn from(error: Arc<MetaError>) -> Self {
+        match &*error {
             // A full journal has no space either, and the commit goes on to the index.
             MetaError::NoSpace | MetaError::JournalFull => Self::NoSpace,
             MetaError::ReadOnly => Self::ReadOnly,
             MetaError::Closed => Self::Closed,
-            other => Self::Meta(Arc::new(other)),
+            _ => Self::Meta(error),
+        }
+    }
+}
+
+impl From<RecordError> for CommitError {
+    fn from(error: RecordError) -> Self {
+        match error {
+            RecordError::Format(error) => Self::Format(error),
+            RecordError::Meta(error) => error.into(),
         }
     }
 }
@@ -130,10 +145,5 @@ impl CommitError {
             | Self::Workers(_)
             | Self::Threads(_) => None,
         }
-    }
-
-    /// Translates the answer of the index for the volume, which knows nothing of the index.
-    pub(super) fn for_catalog(&self) -> CatalogError {
-        CatalogError(self.to_string())
     }
 }

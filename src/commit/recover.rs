@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{CommitError, OpenOptions, Pipeline, records::Records, redundancy::aspect_of};
+use super::{CommitError, OpenOptions, Pipeline, redundancy::aspect_of};
 use crate::cuda;
 use crate::format::record::{LostBytes, Segment, SegmentStripe};
-use crate::format::{BLOCK_SIZE, Record, SegmentId, StripeId, VolumeId, key};
+use crate::format::{BLOCK_SIZE, Ino, Record, SegmentId, StripeId, VolumeId, key};
 use crate::members::{Access, Claims, CreateOptions, Members};
-use crate::meta::{Batch, Meta, MetaOptions, StripeData};
+use crate::meta::{Batch, Meta, MetaOptions, Numbers, StripeData};
 use crate::store::{Executor, StoreRef};
-use crate::volume::{Catalog, Volume, VolumeError, VolumeOptions};
+use crate::volume::{StripeRecords, Volume, VolumeError, VolumeOptions};
 use crate::workers::Workers;
+
+/// The distance that the counter of inodes on disk runs ahead of the numbers in use.
+const INODES_AHEAD: u64 = 4096;
 
 /// Records read at once.
 const RECORDS_AT_ONCE: usize = 1024;
@@ -100,7 +103,8 @@ impl Pipeline {
         let (meta, recovered) = Meta::open(Arc::clone(&members), &meta_options)?; // step 2
         meta.follow(aspect_of);
         let meta = Arc::new(meta);
-        let records = Arc::new(Records::open(Arc::clone(&meta))?);
+        let records = Arc::new(StripeRecords::open(Arc::clone(&meta) as _)?);
+        let inodes = Numbers::open(&*meta, key::NEXT_INO, Ino::ROOT.0 + 1, INODES_AHEAD)?;
         let volume_options = VolumeOptions {
             engine,
             buffer_bytes: BUFFER_BYTES,
@@ -110,7 +114,6 @@ impl Pipeline {
             accelerator: Some(Arc::clone(&dispatch) as _),
             pinner: Some(Arc::clone(&dispatch) as _),
         };
-        let catalog: Arc<dyn Catalog> = Arc::clone(&records) as _;
         let segments = all_segments(&meta)?;
         let newest: Vec<SegmentId> = segments
             .iter()
@@ -118,9 +121,19 @@ impl Pipeline {
             .take(NEWEST_SEGMENTS)
             .map(|(segment, _)| *segment)
             .collect();
-        let volume = Volume::open(Arc::clone(&members), catalog, segments, &volume_options)?;
+        let volume = Volume::open(
+            Arc::clone(&members),
+            Arc::clone(&records),
+            segments,
+            &volume_options,
+        )?;
         note_lost(&meta, &volume)?;
-        let pipeline = Arc::new(Self::new(members, meta, (volume, dispatch), records));
+        let pipeline = Arc::new(Self::new(
+            members,
+            meta,
+            (volume, dispatch),
+            (records, inodes),
+        ));
         let census = pipeline.volume.census();
         if options.access == Access::ReadWrite {
             pipeline.volume.remove_strays(&census); // step 3

@@ -24,7 +24,6 @@ use crate::store::{
     Call, CallKind, CutPolicy, Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore,
     MemDisk, Scope, Store, StoreErrorKind, StoreRef,
 };
-use crate::volume::Catalog;
 
 mod bereft;
 mod beside;
@@ -406,9 +405,7 @@ impl TestFs {
                 ..
             } = *written;
             let bytes = rig.bytes_of(written);
-            let sums = Catalog::sums(&*self.pipeline.records, stripe, shard)
-                .unwrap()
-                .unwrap();
+            let sums = self.pipeline.records.sums(stripe, shard).unwrap().unwrap();
             let right = bytes
                 .chunks(BLOCK_SIZE)
                 .map(crc32c::crc32c)

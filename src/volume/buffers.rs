@@ -11,7 +11,7 @@
 //!
 //! Lock order: `open`, then `state`. Neither is held across I/O, nor while memory is taken from the pool or may go back
 //! to it: a device may have to be told of it, which takes long. A stripe enters the table when it gets its number, and
-//! leaves it once its record is in the catalog. A reader that finds it in neither place therefore knows that it does
+//! leaves it once its record is in the index. A reader that finds it in neither place therefore knows that it does
 //! not exist.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};

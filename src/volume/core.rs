@@ -16,9 +16,10 @@ use super::pins::Pins;
 use super::prefetch::Prefetch;
 use super::read::{Damage, PartlyDecoded};
 use super::rebuild::BATCH_PARTS;
+use super::records::StripeRecords;
 use super::segments::{Need, Reservation, Segments};
 use super::undecodable::Undecodable;
-use super::{Catalog, VolumeError, VolumeOptions};
+use super::{VolumeError, VolumeOptions};
 use crate::codec::{Accelerator, CodeId, Codec, CodecError, Geometry, Pass};
 use crate::format::record::{Segment, Stripe};
 use crate::format::{SegmentId, StripeId};
@@ -32,7 +33,7 @@ const MAX_BUFFERS: usize = 16;
 /// The state that the threads of a volume share.
 pub(crate) struct Core {
     pub(super) members: Arc<Members>,
-    pub(super) catalog: Arc<dyn Catalog>,
+    pub(super) records: Arc<StripeRecords>,
     pub(super) codec: Arc<Codec>,
     /// Codecs of segments that were written with another geometry or code.
     codecs: Mutex<HashMap<(CodeId, Geometry), Arc<Codec>>>,
@@ -65,7 +66,7 @@ pub(crate) struct Core {
 impl Core {
     pub(super) fn new(
         members: Arc<Members>,
-        catalog: Arc<dyn Catalog>,
+        records: Arc<StripeRecords>,
         segments: Vec<(SegmentId, Segment)>,
         options: &VolumeOptions,
     ) -> Result<Self, CodecError> {
@@ -78,14 +79,14 @@ impl Core {
         let pool = Pool::pinned(options.buffer_bytes, options.pinner.clone());
         let segments = Segments::new(
             Arc::clone(&members),
-            Arc::clone(&catalog),
+            Arc::clone(&records),
             (height as u64, limit as u64),
             segments,
         );
         Ok(Self {
             buffers: Buffers::new(pool.clone(), geometry.data_shards(), capacity, limit),
             members,
-            catalog,
+            records,
             codec,
             codecs: Mutex::default(),
             workers: Arc::clone(&options.workers),
@@ -211,7 +212,7 @@ impl Core {
     }
 
     fn number(&self, reservation: Reservation) -> Result<Opening, VolumeError> {
-        match self.catalog.next_stripe() {
+        match self.records.next_stripe() {
             Ok(stripe) => Ok(Opening {
                 stripe,
                 reservation,
@@ -242,12 +243,12 @@ impl Core {
     ///
     /// # Errors
     ///
-    /// If the catalog cannot be read.
+    /// If the index cannot be read.
     pub(super) fn sync(&self) -> Result<Vec<LostShard>, VolumeError> {
         let mut lost = Vec::new();
         let mut early = Vec::new();
         for shard in self.dirty.sync(&self.members) {
-            // Asked first: once a stripe has left the buffers, its record is in the catalog.
+            // Asked first: once a stripe has left the buffers, its record is in the index.
             let in_memory = self.buffers.has(shard.stripe);
             if in_memory && self.record_of(shard.stripe)?.is_none() {
                 early.push(shard);
@@ -260,8 +261,8 @@ impl Core {
     }
 
     pub(super) fn record_of(&self, stripe: StripeId) -> Result<Option<Stripe>, VolumeError> {
-        let found = self.catalog.stripe(stripe);
-        found.map_err(|source| VolumeError::Catalog { stripe, source })
+        let found = self.records.stripe(stripe);
+        found.map_err(|source| VolumeError::Lookup { stripe, source })
     }
 
     /// Lets stripes that found no space try again.

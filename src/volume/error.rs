@@ -2,12 +2,8 @@
 
 use crate::codec::CodecError;
 use crate::format::{SegmentId, StripeId};
+use crate::meta::RecordError;
 use crate::store::StoreError;
-
-/// The reason why a [`Catalog`](super::Catalog) could not answer: the layer above says it in words.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct CatalogError(pub String);
 
 /// The failure of an operation on stripes.
 ///
@@ -44,7 +40,7 @@ pub enum VolumeError {
         needed: usize,
     },
 
-    /// A stripe was asked for that is neither in a buffer nor in the catalog.
+    /// A stripe was asked for that is neither in a buffer nor in the index.
     #[error("stripe {stripe} is not in the index")]
     UnknownStripe {
         /// The stripe.
@@ -87,8 +83,8 @@ pub enum VolumeError {
     NotRecorded {
         /// The stripe.
         stripe: StripeId,
-        /// The answer of the layer above.
-        source: CatalogError,
+        /// The failure of the index.
+        source: RecordError,
     },
 
     /// A segment could not be recorded.
@@ -96,8 +92,8 @@ pub enum VolumeError {
     SegmentNotRecorded {
         /// The segment.
         segment: SegmentId,
-        /// The answer of the layer above.
-        source: CatalogError,
+        /// The failure of the index.
+        source: RecordError,
     },
 
     /// Writing a stripe panicked, which is logged, so that its bytes exist in memory only.
@@ -109,15 +105,15 @@ pub enum VolumeError {
 
     /// No further number could be had for a stripe or a segment.
     #[error("cannot count on")]
-    NoNumber(#[source] CatalogError),
+    NoNumber(#[source] RecordError),
 
-    /// The catalog could not be read.
+    /// The record of a stripe could not be read.
     #[error("cannot look up stripe {stripe}")]
-    Catalog {
+    Lookup {
         /// The stripe.
         stripe: StripeId,
-        /// The answer of the layer above.
-        source: CatalogError,
+        /// The failure of the index.
+        source: RecordError,
     },
 
     /// The codec refused the shards.

@@ -1,4 +1,4 @@
-//! From a sealed stripe to shards on members and records in the catalog.
+//! From a sealed stripe to shards on members and records in the index.
 //!
 //! 1. Cut the payload into data shards. Encode parity and take the checksums of all blocks in one pass over them, on
 //!    the threads that the whole daemon shares for computing. Where devices do that, several stripes that wait are
@@ -6,7 +6,7 @@
 //! 2. Take the reserved place; write all shards to their members at once.
 //! 3. If members failed meanwhile and others can take their place, write the stripe again elsewhere:
 //!    a place is never written twice, so nothing of the first attempt can be mistaken for it.
-//! 4. Note what is to be synced, then hand the records to the catalog. In this order, a sync that takes the
+//! 4. Note what is to be synced, then put the records into the index. In this order, a sync that takes the
 //!    records finds the shards among what is to be synced. Shards that a sync in between finds lost wait for the
 //!    records, and are reported by the next sync.
 
@@ -16,8 +16,9 @@ use bytes::Bytes;
 use scopeguard::{ScopeGuard, guard_on_unwind};
 
 use super::buffers::Sealed;
+use super::records::FlushedStripe;
 use super::segments::{Allocated, Need, Reservation, SegmentHandle};
-use super::{Core, FlushedStripe, LostShard, VolumeError, layout};
+use super::{Core, LostShard, VolumeError, layout};
 use crate::codec::Offer;
 use crate::format::record::{ShardSet, ShardSums, Stripe};
 use crate::format::{BLOCK_SIZE, MemberIndex, ShardIndex, StripeId};
@@ -364,7 +365,7 @@ impl Core {
             |&(shard, member): &(ShardIndex, MemberIndex)| (member, LostShard { stripe, shard });
         self.dirty
             .add(&place.segment, attempt.written.iter().map(lost));
-        let recorded = self.catalog.flushed(flushed);
+        let recorded = self.records.put_flushed(flushed);
         recorded.map_err(|source| VolumeError::NotRecorded { stripe, source })?;
         self.segments.set_recorded(segment);
         Ok(())

@@ -126,7 +126,7 @@ impl Core {
     ///
     /// # Errors
     ///
-    /// If the catalog cannot be read, or its records make no sense.
+    /// If the index cannot be read, or its records make no sense.
     pub(super) fn inspect(
         &self,
         stripes: &[StripeId],

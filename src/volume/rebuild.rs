@@ -390,7 +390,7 @@ impl Core {
         }
         let stripe = work.lacking.stripe;
         work.outputs.iter().all(|(shard, bytes)| {
-            let sums = self.catalog.sums(stripe, layout::shard(*shard));
+            let sums = self.records.sums(stripe, layout::shard(*shard));
             let sums = sums.ok().flatten();
             sums.is_some_and(|sums| bytes.chunks(BLOCK_SIZE).map(crc32c::crc32c).eq(sums.0))
         })

@@ -18,7 +18,8 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex, RwLock};
 use scopeguard::{ScopeGuard, guard_on_unwind};
 
-use super::{Catalog, VolumeError, layout};
+use super::records::StripeRecords;
+use super::{VolumeError, layout};
 use crate::codec::{CodeId, Geometry};
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex, files as file_names};
@@ -87,7 +88,7 @@ struct Writing {
     reserved: u64,
     /// Stripes that are being written.
     in_flight: usize,
-    /// True if its record is in the catalog.
+    /// True if it has a record.
     recorded: bool,
     /// A file of it is not there any more.
     damaged: bool,
@@ -126,7 +127,7 @@ struct Writer {
 /// All segments of a volume.
 pub(crate) struct Segments {
     members: Arc<Members>,
-    catalog: Arc<dyn Catalog>,
+    records: Arc<StripeRecords>,
     geometry: Geometry,
     code: CodeId,
     /// The greatest length of a segment file.
@@ -148,7 +149,7 @@ impl Segments {
     /// `in_memory` are in memory at most.
     pub(crate) fn new(
         members: Arc<Members>,
-        catalog: Arc<dyn Catalog>,
+        records: Arc<StripeRecords>,
         (step, in_memory): (u64, u64),
         known: Vec<(SegmentId, Segment)>,
     ) -> Self {
@@ -161,7 +162,7 @@ impl Segments {
             in_memory_bytes: step * in_memory,
             known: RwLock::new(known.into_iter().map(handle).collect()),
             members,
-            catalog,
+            records,
             taken: Mutex::default(),
             writer: Mutex::default(),
             opened: Condvar::new(),
@@ -192,7 +193,7 @@ impl Segments {
     ///
     /// # Errors
     ///
-    /// [`VolumeError::NoSpace`], [`VolumeError::Failed`], or what the catalog answered.
+    /// [`VolumeError::NoSpace`], [`VolumeError::Failed`], or the failure of the index.
     pub(crate) fn reserve(&self, need: Need) -> Result<Reservation, VolumeError> {
         loop {
             let mut writer = self.writer.lock();
@@ -359,7 +360,7 @@ impl Segments {
         self.finish_if_done(segment)
     }
 
-    /// Returns whether the catalog has the segment's record.
+    /// Returns whether the segment has a record.
     pub(crate) fn is_recorded(&self, segment: SegmentId) -> bool {
         let writer = self.writer.lock();
         writer
@@ -368,7 +369,7 @@ impl Segments {
             .is_none_or(|writing| writing.recorded)
     }
 
-    /// The catalog has the segment's record.
+    /// Notes that the segment has a record.
     pub(crate) fn set_recorded(&self, segment: SegmentId) {
         if let Some(writing) = self.writer.lock().writing.get_mut(&segment) {
             writing.recorded = true;
@@ -544,14 +545,14 @@ impl Segments {
     }
 
     /// Cuts a segment's files to `used` bytes and records that, also where nothing is to be cut: the
-    /// catalog learns that no further stripe comes.
+    /// final record says that no further stripe comes.
     pub(crate) fn cut(&self, handle: &SegmentHandle, used: u64) -> Result<(), VolumeError> {
         let record = Segment {
             len: used,
             ..handle.record.clone()
         };
-        self.catalog
-            .finished(handle.id, &record)
+        self.records
+            .finish_segment(handle.id, &record)
             .map_err(|source| VolumeError::SegmentNotRecorded {
                 segment: handle.id,
                 source,

@@ -1,6 +1,5 @@
-//! A volume over disks in memory, with a catalog that does on cue what another thread might.
+//! A volume over disks in memory, with a map of records that does on cue what another thread might.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{OnceLock, Weak};
 use std::time::Duration;
@@ -10,8 +9,9 @@ use parking_lot::Mutex;
 use super::*;
 use crate::codec::{self, Geometry, Offer, Targets};
 use crate::cuda::{Dispatch, Simulated};
-use crate::format::BLOCK_SIZE;
+use crate::format::{BLOCK_SIZE, Record, ShardIndex, key};
 use crate::members::{Access, CreateOptions};
+use crate::meta::{Batch, Key, MetaError, RecordMap, Value};
 use crate::store::{
     CallKind, Executor, ExecutorKind, FaultPlan, FaultStore, MemDisk, Pinner, Store, StoreRef,
     Unpinner,
@@ -24,13 +24,10 @@ const UNIT: usize = 32 << 10;
 
 type Interlude = Box<dyn Fn(&Volume) + Send + Sync>;
 
-/// Records in memory.
+/// The map of records in memory.
 #[derive(Default)]
-struct TestCatalog {
-    stripes: Mutex<HashMap<StripeId, Stripe>>,
-    sums: Mutex<HashMap<(StripeId, ShardIndex), ShardSums>>,
-    finished: Mutex<Vec<SegmentId>>,
-    numbers: AtomicU64,
+struct TestMap {
+    values: Mutex<BTreeMap<Key, Value>>,
     volume: OnceLock<Weak<Volume>>,
     /// Runs before the record of a stripe is taken.
     before_flushed: Mutex<Option<Interlude>>,
@@ -40,52 +37,48 @@ struct TestCatalog {
     before_sums: Mutex<Option<Interlude>>,
 }
 
-impl Catalog for TestCatalog {
-    fn stripe(&self, stripe: StripeId) -> Result<Option<Stripe>, CatalogError> {
-        let interlude = self.before_read.lock().take();
+impl TestMap {
+    fn run(&self, interlude: &Mutex<Option<Interlude>>) {
+        let interlude = interlude.lock().take();
         if let Some(interlude) = interlude {
             interlude(&self.volume.get().unwrap().upgrade().unwrap());
         }
-        Ok(self.stripes.lock().get(&stripe).copied())
     }
 
-    fn sums(&self, stripe: StripeId, shard: ShardIndex) -> Result<Option<ShardSums>, CatalogError> {
-        let interlude = self.before_sums.lock().take();
-        if let Some(interlude) = interlude {
-            interlude(&self.volume.get().unwrap().upgrade().unwrap());
+    /// Returns the records of all stripes, in the order of their numbers.
+    fn stripes(&self) -> Vec<(StripeId, Stripe)> {
+        let (from, end) = key::stripes();
+        let values = self.values.lock();
+        let records = values.range(from..end);
+        let record = |(key, value): (&Key, &Value)| {
+            let stripe = key::parse_stripe(key).unwrap();
+            (stripe, Stripe::decode(value).unwrap())
+        };
+        records.map(record).collect()
+    }
+}
+
+impl RecordMap for TestMap {
+    fn get(&self, key: &[u8]) -> Result<Option<Value>, MetaError> {
+        if key::parse_stripe(key).is_ok() {
+            self.run(&self.before_read);
+        } else if key::parse_sums(key).is_ok() {
+            self.run(&self.before_sums);
         }
-        Ok(self.sums.lock().get(&(stripe, shard)).cloned())
+        Ok(self.values.lock().get(key).cloned())
     }
 
-    fn next_stripe(&self) -> Result<StripeId, CatalogError> {
-        Ok(StripeId(self.numbers.fetch_add(1, Ordering::SeqCst) + 1))
-    }
-
-    fn next_segment(&self) -> Result<SegmentId, CatalogError> {
-        Ok(SegmentId(self.numbers.fetch_add(1, Ordering::SeqCst) + 1))
-    }
-
-    fn flushed(&self, flushed: FlushedStripe) -> Result<(), CatalogError> {
-        let interlude = self.before_flushed.lock().take();
-        if let Some(interlude) = interlude {
-            interlude(&self.volume.get().unwrap().upgrade().unwrap());
+    fn apply_stripes(&self, batch: Batch) -> Result<(), MetaError> {
+        if batch.iter().any(|(key, _)| key::parse_stripe(key).is_ok()) {
+            self.run(&self.before_flushed);
         }
-        let FlushedStripe {
-            stripe,
-            record,
-            sums,
-            ..
-        } = flushed;
-        let sums = sums
-            .into_iter()
-            .map(|(shard, sums)| ((stripe, shard), sums));
-        self.sums.lock().extend(sums);
-        self.stripes.lock().insert(stripe, record);
-        Ok(())
-    }
-
-    fn finished(&self, segment: SegmentId, _: &Segment) -> Result<(), CatalogError> {
-        self.finished.lock().push(segment);
+        let mut values = self.values.lock();
+        for (key, value) in batch {
+            match value {
+                Some(value) => values.insert(key, value),
+                None => values.remove(&key),
+            };
+        }
         Ok(())
     }
 }
@@ -93,7 +86,8 @@ impl Catalog for TestCatalog {
 struct Rig {
     disks: Vec<MemDisk>,
     plan: FaultPlan,
-    catalog: Arc<TestCatalog>,
+    map: Arc<TestMap>,
+    records: Arc<StripeRecords>,
     volume: Arc<Volume>,
 }
 
@@ -144,7 +138,8 @@ impl Rig {
         let stores = FaultStore::wrap_all(stores(), &plan);
         let members = Members::open(stores, Access::ReadWrite, executor).unwrap();
         members.begin().unwrap();
-        let catalog = Arc::new(TestCatalog::default());
+        let map = Arc::new(TestMap::default());
+        let records = Arc::new(StripeRecords::open(Arc::clone(&map) as _).unwrap());
         let options = VolumeOptions {
             engine: codec::select("auto").unwrap(),
             buffer_bytes: 1 << 20,
@@ -154,13 +149,14 @@ impl Rig {
             accelerator,
             pinner,
         };
-        let shared: Arc<dyn Catalog> = Arc::clone(&catalog) as _;
-        let volume = Arc::new(Volume::open(members, shared, Vec::new(), &options).unwrap());
-        catalog.volume.set(Arc::downgrade(&volume)).unwrap();
+        let volume = Volume::open(members, Arc::clone(&records), Vec::new(), &options);
+        let volume = Arc::new(volume.unwrap());
+        map.volume.set(Arc::downgrade(&volume)).unwrap();
         Self {
             disks,
             plan,
-            catalog,
+            map,
+            records,
             volume,
         }
     }
@@ -191,9 +187,9 @@ fn a_shard_that_a_sync_finds_lost_before_its_stripe_is_recorded_is_reported_afte
             let lost = volume.sync().unwrap();
             assert_eq!(lost, [], "nobody could take it out of a record");
         };
-        *rig.catalog.before_flushed.lock() = Some(Box::new(interlude));
+        *rig.map.before_flushed.lock() = Some(Box::new(interlude));
         let stripe = rig.write_stripe(&pattern(1, 2 * UNIT));
-        let record = rig.catalog.stripe(stripe).unwrap().unwrap();
+        let record = rig.records.stripe(stripe).unwrap().unwrap();
         assert_eq!(record.written.len(), 3, "all were written");
         let lost = rig.volume.sync().unwrap();
         assert_eq!(lost.len(), 1, "one of them in vain");
@@ -394,11 +390,11 @@ fn a_segment_is_finished_whether_or_not_its_last_stripe_fills_it() {
         let mut segments = Vec::new();
         for seed in 0..40 {
             let stripe = rig.write_stripe(&pattern(seed, height));
-            segments.push(rig.catalog.stripe(stripe).unwrap().unwrap().segment);
+            segments.push(rig.records.stripe(stripe).unwrap().unwrap().segment);
         }
         rig.volume.finish().unwrap();
         segments.dedup();
-        let mut finished = rig.catalog.finished.lock().clone();
+        let mut finished = rig.records.take_finished();
         finished.sort_unstable();
         assert_eq!(finished, segments, "height {height}");
     }
@@ -425,7 +421,7 @@ fn read_through(rig: &Rig, stripes: &[(StripeId, Vec<u8>)], piece: usize) -> u64
 /// Counts the stripes of which a data shard is on one of these members.
 fn stripes_to_decode(rig: &Rig, stripes: &[(StripeId, Vec<u8>)], lost: [u16; 2]) -> u64 {
     let has_lost_data = |stripe: StripeId| {
-        let record = rig.catalog.stripe(stripe).unwrap().unwrap();
+        let record = rig.records.stripe(stripe).unwrap().unwrap();
         let segment = rig.volume.segment(record.segment).unwrap();
         let mut data = layout::shards(&segment).take(usize::from(segment.data_shards));
         data.any(|shard| {
@@ -508,7 +504,7 @@ fn a_block_read_here_and_there_is_decoded_without_the_rest_of_its_stripe() {
     let rig = Rig::new(4, 2, 6);
     let payload = pattern(5, 4 * UNIT);
     let stripe = rig.write_stripe(&payload);
-    let record = rig.catalog.stripe(stripe).unwrap().unwrap();
+    let record = rig.records.stripe(stripe).unwrap().unwrap();
     let segment = rig.volume.segment(record.segment).unwrap();
     let lost = layout::member_of(&segment, &record, ShardIndex(2)).unwrap();
     rig.disks[usize::from(lost.0)].delete();
@@ -540,7 +536,7 @@ fn a_panic_while_a_stripe_is_written_is_told_to_whoever_waits_for_it() {
     for threads in [0, 2] {
         let rig = Rig::with_threads(1, 1, 2, threads);
         let interlude = |_: &Volume| panic!("as a bug would");
-        *rig.catalog.before_flushed.lock() = Some(Box::new(interlude));
+        *rig.map.before_flushed.lock() = Some(Box::new(interlude));
         let payload = pattern(1, UNIT);
         let wait = || {
             let (stripe, _hold) = rig.volume.append_stripe(&payload).unwrap();
@@ -569,9 +565,9 @@ fn a_panic_while_reading_ahead_costs_neither_readers_nor_the_thread() {
     let payload = pattern(1, UNIT);
     let stripes: Vec<StripeId> = (0..3).map(|_| rig.write_stripe(&payload)).collect();
     for &stripe in &stripes {
-        *rig.catalog.before_read.lock() = Some(Box::new(|_| panic!("as a bug would")));
+        *rig.map.before_read.lock() = Some(Box::new(|_| panic!("as a bug would")));
         rig.volume.prefetch(stripe);
-        while rig.catalog.before_read.lock().is_some() {
+        while rig.map.before_read.lock().is_some() {
             std::thread::yield_now();
         }
     }
@@ -604,9 +600,7 @@ impl LostFile {
     /// Retires the segments of a 2+1 volume, and removes the file of the one with most stripes from a disk.
     fn of(rig: &Rig, lost: usize) -> Self {
         rig.volume.retire_segments().unwrap();
-        let stripes = rig.catalog.stripes.lock();
-        let mut stripes: Vec<(StripeId, Stripe)> =
-            stripes.iter().map(|(id, r)| (*id, *r)).collect();
+        let mut stripes = rig.map.stripes();
         stripes.sort_by_key(|(_, record)| (record.segment, record.offset));
         let full = stripes.chunk_by(|a, b| a.1.segment == b.1.segment);
         let full = full.max_by_key(|stripes| stripes.len()).unwrap();
@@ -681,7 +675,7 @@ fn a_lost_file_is_rebuilt_batch_by_batch_with_the_next_being_read_while_one_is_c
             std::thread::yield_now();
         }
     };
-    *rig.catalog.before_sums.lock() = Some(Box::new(both_were_read));
+    *rig.map.before_sums.lock() = Some(Box::new(both_were_read));
     let batches = lost.rebuild(&rig);
     assert!(batches.len() > 2, "{batches:?}");
     let rebuilt = batches.iter().sum::<u64>();

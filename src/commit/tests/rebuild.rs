@@ -632,7 +632,7 @@ fn wrong_bytes_that_are_met_on_the_way_do_not_get_any_further() {
         assert_eq!(fs.redundancy()[0].0, 2, "{context}");
         let rebuilt: Vec<_> = fs.written_shards();
         for shard in rebuilt.iter().filter(|shard| shard.disk != (gone + 1) % 6) {
-            let sums = Catalog::sums(&*fs.pipeline.records, shard.stripe, shard.shard);
+            let sums = fs.pipeline.records.sums(shard.stripe, shard.shard);
             let found = rig.bytes_of(shard);
             let found = found.chunks(BLOCK_SIZE).map(crc32c::crc32c);
             assert!(found.eq(sums.unwrap().unwrap().0), "{context}");

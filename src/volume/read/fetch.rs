@@ -173,15 +173,15 @@ impl Core {
         Ok(Fetched::Bad(buffer, bad))
     }
 
-    /// Returns the checksums of the blocks in `rows`, if the catalog has them.
+    /// Returns the checksums of the blocks in `rows`, if the index has them.
     pub(in crate::volume) fn sums_of(
         &self,
         located: &Located,
         rows: &Rows,
     ) -> Result<Option<Vec<u32>>, VolumeError> {
         let stripe = located.id;
-        let found = self.catalog.sums(stripe, rows.shard);
-        let sums = found.map_err(|source| VolumeError::Catalog { stripe, source })?;
+        let found = self.records.sums(stripe, rows.shard);
+        let sums = found.map_err(|source| VolumeError::Lookup { stripe, source })?;
         let blocks = rows.range.start / BLOCK_SIZE..rows.range.end / BLOCK_SIZE;
         Ok(sums.and_then(|sums| sums.0.get(blocks).map(<[u32]>::to_vec)))
     }

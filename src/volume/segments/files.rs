@@ -80,7 +80,7 @@ impl Segments {
         let mut refused: HashMap<MemberIndex, u64> = HashMap::new();
         for _ in 0..MAX_TRIES {
             let place = self.find_place(need, &refused)?;
-            let id = self.catalog.next_segment().map_err(VolumeError::NoNumber)?;
+            let id = self.records.next_segment().map_err(VolumeError::NoNumber)?;
             let record = Segment {
                 data_shards: layout::shard(self.geometry.data_shards()).0,
                 parity_shards: layout::shard(self.geometry.parity_shards()).0,

@@ -108,13 +108,13 @@ fn write_while_held_up(rig: &Rig) -> Vec<(StripeId, Vec<u8>)> {
     let (open, opened) = std::sync::mpsc::channel();
     let opened = Mutex::new(opened);
     let wait = move |_: &Volume| opened.lock().recv().unwrap();
-    *rig.catalog.before_flushed.lock() = Some(Box::new(wait));
+    *rig.map.before_flushed.lock() = Some(Box::new(wait));
     let stripe = |seed: u64| {
         let blocks = [2, 16, 16, 9, 16, 1, 16][usize::try_from(seed).unwrap()];
         let payload = pattern(seed, blocks * BLOCK_SIZE - 7);
         let (placed, _hold) = rig.volume.append(&payload).unwrap();
         rig.volume.seal();
-        while seed == 0 && rig.catalog.before_flushed.lock().is_some() {
+        while seed == 0 && rig.map.before_flushed.lock().is_some() {
             std::thread::yield_now();
         }
         (placed.stripe, payload)

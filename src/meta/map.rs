@@ -1,0 +1,54 @@
+//! The part of the metadata that typed records need: reading and changing keys.
+
+use std::sync::Arc;
+
+use super::{Batch, Meta, MetaError, Value};
+use crate::format::FormatError;
+
+/// Map of the newest values, without the journal and the checkpoints behind it.
+///
+/// [`Meta`] is the map of a volume. Records are tested over a map in memory.
+pub trait RecordMap: Send + Sync {
+    /// Returns a key's newest value.
+    ///
+    /// # Errors
+    ///
+    /// As [`Meta::get`].
+    fn get(&self, key: &[u8]) -> Result<Option<Value>, MetaError>;
+
+    /// Applies a batch of records of stripes and segments. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// As [`Meta::apply_stripes`].
+    fn apply_stripes(&self, batch: Batch) -> Result<(), MetaError>;
+}
+
+impl RecordMap for Meta {
+    fn get(&self, key: &[u8]) -> Result<Option<Value>, MetaError> {
+        Self::get(self, key)
+    }
+
+    fn apply_stripes(&self, batch: Batch) -> Result<(), MetaError> {
+        Self::apply_stripes(self, batch)
+    }
+}
+
+/// The failure of an operation on a typed record. Cheap to clone.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// A record of the index does not decode.
+    #[error("a record of the index is damaged")]
+    Format(#[from] FormatError),
+
+    /// The map cannot be read, or takes no change.
+    #[error(transparent)]
+    Meta(Arc<MetaError>),
+}
+
+impl From<MetaError> for RecordError {
+    fn from(error: MetaError) -> Self {
+        Self::Meta(Arc::new(error))
+    }
+}
