@@ -34,39 +34,40 @@ use crate::workers::{Threads, Workers};
 
 mod buffers;
 mod cache;
+mod census;
 mod core;
-mod count;
+mod damage;
 mod dirty;
 mod error;
 mod flush;
-mod inspect;
+mod inspector;
 mod layout;
 mod pins;
 mod placement;
 mod prefetch;
-mod read;
-mod rebuild;
+mod rate_limit;
+mod reader;
+mod rebuilder;
 mod records;
-mod said;
 mod segments;
 mod space;
 mod tidy;
-mod undecodable;
+mod unrecoverable;
 
 pub use buffers::{Fresh, Hold, Placed, Unjournaled};
-pub use count::{Census, SegmentCensus, SegmentFiles};
+pub use census::{Census, SegmentCensus, SegmentFiles};
 pub use dirty::LostShard;
 pub use error::VolumeError;
-pub use inspect::{Inconsistent, Remedy, Verdict};
+pub use inspector::{Inconsistent, Remedy, Verdict};
 pub use pins::Pin;
-pub use rebuild::{Lacking, Rebuilt, Target, TargetFailed};
+pub use rate_limit::Said;
+pub use rebuilder::{Lacking, Rebuilt, Target, TargetFailed};
 pub use records::{FlushedStripe, StripeRecords};
-pub use said::Said;
 pub use space::{Load, Space};
 
 pub(crate) use layout::{Tally, member_of};
 pub(crate) use pins::Moment;
-pub(crate) use undecodable::joined;
+pub(crate) use unrecoverable::joined;
 
 use self::core::Core;
 

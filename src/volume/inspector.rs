@@ -15,17 +15,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::read::Located;
+use super::reader::Located;
 use super::{Core, VolumeError, layout};
 use crate::format::record::ShardSet;
 use crate::format::{ShardIndex, StripeId};
 
 mod gather;
-mod mend;
+mod repair;
 mod restore;
 mod verify;
 
-use mend::Mend;
+use repair::Mend;
 use restore::Restored;
 
 /// The treatment of wrong shards.

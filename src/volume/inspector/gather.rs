@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::super::read::Located;
+use super::super::reader::Located;
 use super::super::{Core, layout};
 use crate::format::{MemberIndex, ShardIndex};
 use crate::store::{Op, Outcome, StoreErrorKind};

@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use super::super::read::{Located, Rows};
-use super::super::undecodable::joined;
+use super::super::reader::{Located, Rows};
+use super::super::unrecoverable::joined;
 use super::super::{Core, VolumeError, layout};
 use super::Found;
 use crate::codec::{BLOCK_BYTES, CodecError, Mismatch, Offer};

@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 
 use bytes::Bytes;
 
-use super::super::read::{Finding, Located, Rows, mismatches};
+use super::super::damage::Finding;
+use super::super::reader::{Located, Rows, mismatches};
 use super::super::{Core, VolumeError, layout};
 use super::Found;
 use super::gather::Raw;

@@ -20,11 +20,9 @@ use crate::codec::Codec;
 use crate::format::record::{MAX_STRIPE_BYTES, Stripe};
 use crate::format::{BLOCK_SIZE, ShardIndex, StripeId};
 
-mod damage;
 mod decode;
 mod fetch;
 
-pub(super) use damage::{Damage, Finding};
 pub(super) use fetch::mismatches;
 
 /// A stripe that lies on members, with all that is needed to read it.

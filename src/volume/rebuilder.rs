@@ -24,7 +24,7 @@ use std::thread;
 use parking_lot::Mutex;
 
 use super::layout;
-use super::read::Rows;
+use super::reader::Rows;
 use super::segments::Need;
 use super::{Core, VolumeError};
 use crate::codec::{CodecError, Crew as _, Offer};

@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
-use super::damage::Finding;
 use super::decode::Lost;
 use super::{Located, Rows};
 use crate::format::{BLOCK_SIZE, MemberIndex, ShardIndex};
 use crate::members::{ErrorClass, Patience};
 use crate::store::{Buffer, Op, StoreError, StoreErrorKind};
+use crate::volume::damage::Finding;
 use crate::volume::{Core, VolumeError};
 
 /// The result of reading some rows.

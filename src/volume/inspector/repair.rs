@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::super::Core;
-use super::super::read::{Finding, Located, Rows, mismatches};
+use super::super::damage::Finding;
+use super::super::reader::{Located, Rows, mismatches};
 use super::super::segments::SegmentHandle;
 use crate::format::{MemberIndex, ShardIndex};
 use crate::store::{Buffer, Op};

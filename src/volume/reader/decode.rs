@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
-use super::damage::Finding;
 use super::fetch::{Fetched, mismatches};
 use super::{Located, Rows};
 use crate::format::{BLOCK_SIZE, ShardIndex};
 use crate::members::Patience;
 use crate::store::{Buffer, Op};
+use crate::volume::damage::Finding;
 use crate::volume::{Core, VolumeError, layout};
 
 /// Rows of a shard of which something is lost.
