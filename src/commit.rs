@@ -23,8 +23,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -35,15 +34,20 @@ use crate::members::{Access, Members};
 use crate::meta::{Batch, Key, Meta, MetaError, Numbers, Value};
 use crate::volume::{Hold, Pin, Placed, Said, Space, StripeRecords, Volume};
 
+mod arrivals;
 mod audit;
 mod candidates;
+mod catalog;
 mod claims;
+mod clock;
 mod compact;
 mod copies;
 mod error;
+mod foreground;
 mod group;
 mod growth;
 mod join;
+mod live;
 mod reap;
 mod rebuild;
 mod recover;
@@ -53,23 +57,25 @@ mod scrub;
 mod sync;
 
 pub use crate::members::CreateOptions;
+pub use clock::Clock;
 pub use compact::InodeLocks;
 pub use copies::IndexCopies;
 pub use error::CommitError;
+pub use growth::Growth;
 pub use rebuild::{Pace, RebuildProgress, RebuildState};
-pub use redundancy::{LostStripe, MissingShards, Redundancy, RedundancyRow};
+pub use redundancy::{LostStripe, MissingShards, Redundancy, RedundancyCounter, RedundancyRow};
 pub use scrub::{Follower, ReadShards, ScrubState, ScrubStatus, WrongShards};
+pub use sync::Commits;
 
 use candidates::Candidates;
-use group::Group;
-use growth::Growth;
+use catalog::Catalog;
+use foreground::Foreground;
+use growth::Allowance;
 use join::Joins;
 use reap::Reaper;
 use rebuild::Rebuilding;
-use redundancy::Counting;
 use room::Room;
 use scrub::Scrubbing;
-use sync::Clockwork;
 
 /// Megabytes of the index to compare between copies before the volume is closed, if no comparison ran since it was
 /// opened.
@@ -122,31 +128,25 @@ pub struct Written {
 pub struct Pipeline {
     members: Arc<Members>,
     meta: Arc<Meta>,
-    volume: Volume,
+    volume: Arc<Volume>,
     /// The dispatcher that chooses the engine for coding.
     dispatch: Arc<Dispatch>,
     records: Arc<StripeRecords>,
+    catalog: Arc<Catalog>,
     /// The source of the numbers of inodes.
     inodes: Numbers,
-    group: Group,
-    /// The reason why nothing more is accepted.
-    poison: OnceLock<Arc<str>>,
-    closed: AtomicBool,
+    commits: Arc<Commits>,
+    growth: Arc<Growth>,
+    clock: Clock,
+    foreground: Arc<Foreground>,
     room: Room,
-    checkpointing: Mutex<()>,
     reaper: Mutex<Reaper>,
     candidates: Mutex<Candidates>,
     /// Inodes that compaction could not read in full.
     left_alone: Said<Ino>,
-    growth: Growth,
-    clockwork: Mutex<Clockwork>,
-    /// Set if something was committed since the last checkpoint.
-    to_checkpoint: AtomicBool,
-    counting: Counting,
-    rebuilding: Rebuilding,
+    redundancy: Arc<RedundancyCounter>,
+    rebuilding: Arc<Rebuilding>,
     joins: Joins,
-    /// Counts the uses of stripes by others than background work.
-    foreground: AtomicU64,
     scrubbing: Scrubbing,
 }
 
@@ -157,30 +157,103 @@ impl Pipeline {
         (volume, dispatch): (Volume, Arc<Dispatch>),
         (records, inodes): (Arc<StripeRecords>, Numbers),
     ) -> Self {
+        let volume = Arc::new(volume);
+        let catalog = Arc::new(Catalog::new(Arc::clone(&meta), Arc::clone(&records)));
+        let allowance = Arc::new(Allowance::default());
+        let commits = Arc::new(Commits::new(
+            Arc::clone(&members),
+            Arc::clone(&meta),
+            Arc::clone(&volume),
+            Arc::clone(&records),
+            Arc::clone(&catalog),
+            Arc::clone(&allowance),
+        ));
+        let growth = Arc::new(Growth::new(
+            Arc::clone(&members),
+            Arc::clone(&meta),
+            Arc::clone(&volume),
+            Arc::clone(&commits),
+            allowance,
+        ));
+        let clock = Clock::new(
+            Arc::clone(&members),
+            Arc::clone(&meta),
+            Arc::clone(&commits),
+            Arc::clone(&growth),
+        );
+        let rebuilding = Arc::new(Rebuilding::default());
+        let redundancy = Arc::new(RedundancyCounter::new(
+            Arc::clone(&members),
+            Arc::clone(&meta),
+            Arc::clone(&volume),
+            Arc::clone(&records),
+            Arc::clone(&catalog),
+            Arc::clone(&commits),
+            Arc::clone(&rebuilding),
+        ));
         Self {
             members,
             meta,
             volume,
             dispatch,
             records,
+            catalog,
             inodes,
-            group: Group::new(),
-            poison: OnceLock::new(),
-            closed: AtomicBool::new(false),
+            commits,
+            growth,
+            clock,
+            foreground: Arc::default(),
             room: Room::default(),
-            checkpointing: Mutex::default(),
             reaper: Mutex::new(Reaper::new()),
             candidates: Mutex::new(Candidates::new()),
             left_alone: Said::once_in_a_while(),
-            growth: Growth::default(),
-            clockwork: Mutex::new(Clockwork::new()),
-            to_checkpoint: AtomicBool::new(false),
-            counting: Counting::default(),
-            rebuilding: Rebuilding::default(),
+            redundancy,
+            rebuilding,
             joins: Joins::default(),
-            foreground: AtomicU64::new(0),
             scrubbing: Scrubbing::default(),
         }
+    }
+
+    /// Makes everything that was applied and written before the call durable (P1).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Commits::sync`].
+    pub fn sync(&self) -> Result<(), CommitError> {
+        self.commits.sync()
+    }
+
+    /// Moves the durable changes of the journal into the index.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::sync`].
+    pub fn checkpoint(&self) -> Result<(), CommitError> {
+        self.commits.checkpoint()
+    }
+
+    /// Returns the commits of the volume.
+    #[must_use]
+    pub fn commits(&self) -> &Arc<Commits> {
+        &self.commits
+    }
+
+    /// Returns the room of the index for additions.
+    #[must_use]
+    pub fn growth(&self) -> &Growth {
+        &self.growth
+    }
+
+    /// Returns the counter of redundancy.
+    #[must_use]
+    pub fn redundancy_counter(&self) -> &Arc<RedundancyCounter> {
+        &self.redundancy
+    }
+
+    /// Returns the clock, which makes commits and checkpoints when they are due.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// Returns the newest value of a key.
@@ -216,17 +289,9 @@ impl Pipeline {
         &self,
         from: &[u8],
         end: &[u8],
-        mut visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, E>,
+        visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, E>,
     ) -> Result<(), E> {
-        let mut outcome = Ok(());
-        let visited = self.meta.visit(from, end, &mut |key, value| {
-            visit(key, value).unwrap_or_else(|error| {
-                outcome = Err(error);
-                ControlFlow::Break(())
-            })
-        });
-        visited.map_err(CommitError::from)?;
-        outcome
+        self.catalog.visit(from, end, visit)
     }
 
     /// Changes records, all at once: visible to everyone when this returns, durable with the next
@@ -237,7 +302,7 @@ impl Pipeline {
     /// [`CommitError::ReadOnly`], [`CommitError::Poisoned`] or [`CommitError::Closed`];
     /// [`CommitError::NoSpace`] if too much waits for space already.
     pub fn apply(&self, batch: Batch) -> Result<(), CommitError> {
-        self.check_writable()?;
+        self.commits.check_writable()?;
         let kills = room::kills(&batch);
         self.meta.apply(batch)?;
         self.room.note(kills);
@@ -251,9 +316,9 @@ impl Pipeline {
     /// [`CommitError::NoSpace`] if not all of the bytes fit: nothing refers to those already placed, and they are given
     /// back in time. [`Pipeline::make_room`] may help.
     pub fn write(&self, data: &[u8]) -> Result<Written, CommitError> {
-        self.check_writable()?;
-        self.note_foreground();
-        self.check_commits()?;
+        self.commits.check_writable()?;
+        self.foreground.note();
+        self.growth.check_commits()?;
         if self.room.is_exhausted(data.len() as u64) {
             return Err(CommitError::NoSpace);
         }
@@ -286,9 +351,9 @@ impl Pipeline {
     /// As for [`Pipeline::write`].
     pub fn write_at_once(&self, data: &[u8]) -> Result<Option<Written>, CommitError> {
         debug_assert!(data.len() < BLOCK_SIZE, "what is longer may be split");
-        self.check_writable()?;
-        self.note_foreground();
-        if self.has_no_commits() {
+        self.commits.check_writable()?;
+        self.foreground.note();
+        if self.growth.has_no_commits() {
             return Ok(None);
         }
         let (mut placed, mut holds) = (Vec::new(), Vec::new());
@@ -308,9 +373,9 @@ impl Pipeline {
     ///
     /// As for [`Pipeline::write`].
     pub fn open_stripe(&self) -> Result<(), CommitError> {
-        self.check_writable()?;
-        self.check_commits()?;
-        if self.has_no_commits() || self.room.is_exhausted(BLOCK_SIZE as u64) {
+        self.commits.check_writable()?;
+        self.growth.check_commits()?;
+        if self.growth.has_no_commits() || self.room.is_exhausted(BLOCK_SIZE as u64) {
             return Err(CommitError::NoSpace);
         }
         Ok(self.volume.open_stripe()?)
@@ -337,17 +402,8 @@ impl Pipeline {
     ///
     /// [`CommitError::Volume`] if the bytes are unrecoverable for now; `out` is unspecified then.
     pub fn read(&self, stripe: StripeId, offset: u32, out: &mut [u8]) -> Result<(), CommitError> {
-        self.note_foreground();
+        self.foreground.note();
         Ok(self.volume.read(stripe, offset, out)?)
-    }
-
-    /// Returns how often others than background work read or wrote bytes of stripes.
-    fn foreground(&self) -> u64 {
-        self.foreground.load(Ordering::Relaxed)
-    }
-
-    fn note_foreground(&self) {
-        self.foreground.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Asks for a stripe to be read ahead. Never blocks, and may do nothing.
@@ -366,7 +422,7 @@ impl Pipeline {
     ///
     /// As for [`Pipeline::apply`].
     pub fn next_ino(&self) -> Result<Ino, CommitError> {
-        self.check_writable()?;
+        self.commits.check_writable()?;
         Ok(Ino(self.inodes.next(|batch| self.meta.apply(batch))?))
     }
 
@@ -441,11 +497,11 @@ impl Pipeline {
     ///
     /// As for [`Pipeline::sync`].
     pub fn close(&self) -> Result<(), CommitError> {
-        if self.closed.swap(true, std::sync::atomic::Ordering::SeqCst) {
+        if !self.commits.close() {
             return Ok(());
         }
         self.scrubbing.stop();
-        if !self.is_read_only() {
+        if !self.commits.is_read_only() {
             self.sync()?;
             self.volume.finish()?;
             match self.reap_now() {
@@ -458,10 +514,10 @@ impl Pipeline {
                 Err(CommitError::NoSpace) => self.sync()?,
                 done => done?,
             }
-            self.restore_reserve()?;
+            self.growth.restore_reserve()?;
             // A copy that a returned or new member lacks would be missed if another member is lost
             // before the next mount.
-            self.mend_index(MAX_MENDED_AT_CLOSE)?;
+            self.commits.mend_index(MAX_MENDED_AT_CLOSE)?;
             // A half-written page of the index, left by an interrupted commit, would look like damage to a later check.
             for _ in 0..MAX_COMPARED_AT_CLOSE {
                 match self.meta.compare_index() {
@@ -481,20 +537,6 @@ impl Pipeline {
             }
             closed => Ok(closed?),
         }
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.access() == Access::ReadOnly
-    }
-
-    fn check_writable(&self) -> Result<(), CommitError> {
-        if self.is_read_only() {
-            return Err(CommitError::ReadOnly);
-        }
-        if self.closed.load(std::sync::atomic::Ordering::SeqCst) {
-            return Err(CommitError::Closed);
-        }
-        self.check_poison()
     }
 }
 

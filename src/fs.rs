@@ -254,7 +254,7 @@ impl Fs {
     /// Like [`Self::apply`], for what adds to the volume: it is refused while there is no space for
     /// what was applied before.
     fn apply_growth(&self, edit: Edit) -> Result<(), FsError> {
-        self.pipeline.check_growth()?;
+        self.pipeline.growth().check_growth()?;
         self.apply(edit)
     }
 

@@ -137,7 +137,7 @@ impl Maintain {
         };
         start("probe", PROBE_INTERVAL, Box::new(Pipeline::probe))?;
         if let Some(shared) = &maintain.rebuilder {
-            start("tick", TICK, Box::new(Pipeline::tick))?;
+            start("tick", TICK, Box::new(|pipeline| pipeline.clock().tick()))?;
             start("reap", REAP_INTERVAL, Box::new(Pipeline::reap))?;
             let (locks_of_scrub, until) = (Arc::clone(&locks), Arc::clone(&stop));
             let scrub: Work = Box::new(move |pipeline| {
@@ -222,7 +222,9 @@ fn repeat(
 ) {
     let mut said = String::new();
     while wait() {
-        let done = catch_unwind(AssertUnwindSafe(|| pipeline.guarded(|| work(pipeline))));
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            pipeline.commits().guarded(|| work(pipeline))
+        }));
         let failure = match done {
             Ok(Ok(())) => String::new(),
             Ok(Err(error)) => error.to_string(),

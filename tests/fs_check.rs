@@ -505,7 +505,11 @@ fn shards_are_mended_only_once_none_is_missing() {
         let locks = &*fs;
         let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
         pipeline.scrub(locks, None, go_on).unwrap().unwrap();
-        let missing = pipeline.redundancy().unwrap().missing_shards();
+        let missing = pipeline
+            .redundancy_counter()
+            .redundancy()
+            .unwrap()
+            .missing_shards();
         check_again(&pipeline, &mut report).unwrap();
         assert_eq!(missing == 0, is_mended, "{missing}");
         assert_eq!(report.findings[0].mended, is_mended);
@@ -547,7 +551,14 @@ fn a_file_that_was_restored_is_mended_although_a_member_is_away() {
         assert_eq!((report.found, report.mended), (1, 0));
         let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
         pipeline.scrub(&*fs, None, go_on).unwrap().unwrap();
-        assert!(pipeline.redundancy().unwrap().missing_shards() > 0);
+        assert!(
+            pipeline
+                .redundancy_counter()
+                .redundancy()
+                .unwrap()
+                .missing_shards()
+                > 0
+        );
         check_again(&pipeline, &mut report).unwrap();
         assert_eq!(report.findings[0].mended, !lost, "{report:?}");
         assert_eq!(report.mended, u64::from(!lost));

@@ -236,7 +236,7 @@ fn maintain(fs: &Arc<Fs>, kind: u32) -> Result<(), CommitError> {
             Ok(())
         }
         4 | 5 => pipeline.reap(),
-        _ => pipeline.tick(),
+        _ => pipeline.clock().tick(),
     }
 }
 
@@ -317,7 +317,7 @@ fn verify(shape: &Shape, disks: &[MemDisk], weather: &Weather, histories: &[Hist
 
 /// No stripe is lost, and each has all its shards where nothing ever went wrong with a member.
 fn assert_redundant(pipeline: &Pipeline, parity: usize, harmed: bool, what: &str) {
-    let counted = pipeline.redundancy().unwrap();
+    let counted = pipeline.redundancy_counter().redundancy().unwrap();
     let rows = &counted.rows;
     let least = if harmed { 0 } else { parity };
     let rows: BTreeMap<_, _> = rows

@@ -274,6 +274,7 @@ pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Repor
     let members = pipeline.members();
     members.look();
     let counted = pipeline
+        .redundancy_counter()
         .redundancy()
         .map_err(|error| storage_failure(&error))?;
     let redundancy: Vec<RedundancyReport> = counted.rows.iter().map(row_report).collect();
@@ -454,6 +455,7 @@ pub(super) fn files_in(fs: &Fs, counted: &Redundancy) -> Result<LostFiles, Failu
     }
     let inodes = fs
         .pipeline()
+        .redundancy_counter()
         .inodes_in(&counted.unrecoverable, MOST_LISTED)
         .map_err(|error| storage_failure(&error))?;
     let paths = fs

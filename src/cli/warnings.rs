@@ -91,10 +91,14 @@ pub(super) fn of(volume: &Volume) -> Result<Warnings, Failure> {
 fn lost_data(volume: &Volume) -> Result<Option<String>, Failure> {
     let pipeline = &volume.pipeline;
     let failed = |error| storage_failure(&error);
-    if !pipeline.may_have_lost_data().map_err(failed)? {
+    if !pipeline
+        .redundancy_counter()
+        .may_have_lost_data()
+        .map_err(failed)?
+    {
         return Ok(None);
     }
-    let counted = pipeline.redundancy().map_err(failed)?;
+    let counted = pipeline.redundancy_counter().redundancy().map_err(failed)?;
     let lost: Vec<_> = counted
         .rows
         .iter()
@@ -119,6 +123,7 @@ fn shortage(volume: &Volume) -> Result<Option<&'static str>, Failure> {
         return Ok(Some(LACKS_COPIES));
     }
     let lacks_shards = pipeline
+        .redundancy_counter()
         .lacks_shards()
         .map_err(|error| storage_failure(&error))?;
     Ok(lacks_shards.then_some(LACKS_SHARDS))

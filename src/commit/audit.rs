@@ -50,7 +50,7 @@ impl Pipeline {
         let segments = self.volume.segments().into_iter();
         let mut taken: HashMap<SegmentId, u64> =
             segments.map(|(segment, _)| (segment, 0)).collect();
-        self.for_each_stripe(|_, stripe| {
+        self.catalog.for_each_stripe(|_, stripe| {
             if let Some(taken) = taken.get_mut(&stripe.segment) {
                 *taken += u64::from(stripe.height);
             }
@@ -92,7 +92,7 @@ impl Pipeline {
     /// Returns the ranges of each of a segment's files that stripes take, in order. Returns `None` if their records do
     /// not agree on their places, because a range that seems free may not be.
     fn places_in(&self, segment: SegmentId) -> Result<Option<Vec<Range<u64>>>, CommitError> {
-        let stripes = self.stripes_in(segment)?;
+        let stripes = self.catalog.stripes_in(segment)?;
         let place = |(_, record): (_, Stripe)| {
             record.offset..record.offset.saturating_add(record.height.into())
         };

@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
 use super::candidates::{Permille, Rank};
-use super::reap::successor;
+use super::catalog::successor;
 use super::{CommitError, Pipeline};
 use crate::format::record::{Backref, Extent, Marker, Stripe};
 use crate::format::{BLOCK_SIZE, Ino, Record, StripeId, key};
@@ -95,7 +95,7 @@ impl Pipeline {
         locks: &dyn InodeLocks,
     ) -> Result<bool, CommitError> {
         match self.move_stripes(vec![stripe], locks) {
-            Ok(_) => Ok(!self.has_backref(stripe)?),
+            Ok(_) => Ok(!self.catalog.has_backref(stripe)?),
             Err(CommitError::NoSpace) => Ok(false),
             Err(error) => Err(error),
         }

@@ -37,7 +37,7 @@ impl Pipeline {
     ///
     /// If no copy is left, or nothing may be written.
     pub fn mend_index_pages(&self) -> Result<u64, CommitError> {
-        self.check_writable()?;
+        self.commits.check_writable()?;
         while self.meta.compare_index()? {}
         Ok(self.meta.mended_index_pages())
     }
@@ -48,7 +48,7 @@ impl Pipeline {
     ///
     /// If no copy is left, or nothing may be written.
     pub fn complete_index(&self) -> Result<(), CommitError> {
-        self.check_writable()?;
-        self.mend_index(MAX_MENDED_AT_CLOSE).map(drop)
+        self.commits.check_writable()?;
+        self.commits.mend_index(MAX_MENDED_AT_CLOSE).map(drop)
     }
 }

@@ -4,13 +4,18 @@
 //! must have room for them. A caller that adds to the volume asks first, and gets "no space" while the waiting changes
 //! might not fit. Removing never asks, because the index's reserve and the room for compaction are kept back for it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::{CommitError, MAX_MENDED_AT_CLOSE, Pipeline};
+use super::sync::Commits;
+use super::{CommitError, MAX_MENDED_AT_CLOSE};
 use crate::format::MemberIndex;
+use crate::members::Members;
+use crate::meta::Meta;
 use crate::store::Space;
+use crate::volume::Volume;
 
 /// Bytes of the index's file that a byte of waiting changes may take: pages are copied when they
 /// change, and are free again only two commits later.
@@ -25,31 +30,71 @@ const FULL_JOURNAL: f32 = 0.95;
 /// Fewer bytes of waiting changes are no reason for a checkpoint.
 const WORTH_A_CHECKPOINT: u64 = 64 << 10;
 
-/// The allowance for adding to the volume.
+/// The bytes of changes that may wait for the index.
 #[derive(Debug, Default)]
-pub(super) struct Growth {
-    /// Bytes of changes that may wait, as last measured.
-    allowed: AtomicU64,
-    /// Bytes of changes that may wait while copies of the index are on their way to members with room; 0 if
-    /// none are.
+pub(super) struct Allowance {
+    /// The bytes as last measured.
+    measured: AtomicU64,
+    /// The bytes while copies of the index are on their way to members with room; 0 if none are.
     while_moving: AtomicU64,
+}
+
+impl Allowance {
+    /// Drops the measured allowance, because it is out of date.
+    pub(super) fn forget(&self) {
+        self.measured.store(0, Ordering::Release);
+    }
+
+    fn measured(&self) -> u64 {
+        self.measured.load(Ordering::Acquire)
+    }
+
+    fn while_moving(&self) -> u64 {
+        self.while_moving.load(Ordering::Acquire)
+    }
+}
+
+/// The room of the index for changes that add to the volume.
+pub struct Growth {
+    members: Arc<Members>,
+    meta: Arc<Meta>,
+    volume: Arc<Volume>,
+    commits: Arc<Commits>,
+    allowance: Arc<Allowance>,
     /// Held while the allowance is measured, and while room is made.
     measuring: Mutex<()>,
 }
 
-impl Pipeline {
+impl Growth {
+    pub(super) fn new(
+        members: Arc<Members>,
+        meta: Arc<Meta>,
+        volume: Arc<Volume>,
+        commits: Arc<Commits>,
+        allowance: Arc<Allowance>,
+    ) -> Self {
+        Self {
+            members,
+            meta,
+            volume,
+            commits,
+            allowance,
+            measuring: Mutex::default(),
+        }
+    }
+
     /// Says whether changes that take room may be applied. Call it before every change that neither replaces nor
     /// removes a record. Where room is short, brings waiting changes into the index.
     ///
     /// # Errors
     ///
-    /// [`CommitError::NoSpace`] while there is no room, and [`Pipeline::make_room`] may help; and as
-    /// for [`Pipeline::sync`].
+    /// [`CommitError::NoSpace`] while there is no room, and [`super::Pipeline::make_room`] may help; and as
+    /// for [`Commits::sync`].
     pub fn check_growth(&self) -> Result<(), CommitError> {
         if self.may_grow() {
             return Ok(());
         }
-        let _one_at_a_time = self.growth.measuring.lock();
+        let _one_at_a_time = self.measuring.lock();
         if self.may_grow() {
             return Ok(());
         }
@@ -58,7 +103,7 @@ impl Pipeline {
             return Ok(());
         }
         let full = self.has_no_commits() || self.meta.journal_fill() >= FULL_JOURNAL;
-        let allowed = self.growth.allowed.load(Ordering::Acquire);
+        let allowed = self.allowance.measured();
         if full || allowed > 0 || self.waiting() >= WORTH_A_CHECKPOINT {
             self.checkpoint_if_possible()?;
             self.measure_growth();
@@ -70,18 +115,18 @@ impl Pipeline {
         }
     }
 
-    /// Like [`Pipeline::check_growth`], for bytes of stripes. Their part of the index is kept back from their segments,
+    /// Like [`Self::check_growth`], for bytes of stripes. Their part of the index is kept back from their segments,
     /// so nothing is refused unless a commit has found no space already.
     pub(super) fn check_commits(&self) -> Result<(), CommitError> {
         if self.has_no_commits() {
-            self.checkpoint()?;
+            self.commits.checkpoint()?;
         }
         Ok(())
     }
 
     /// Returns whether the last commit found no space, and the index is not about to have some.
     pub(super) fn has_no_commits(&self) -> bool {
-        let is_moving = self.growth.while_moving.load(Ordering::Acquire) > 0;
+        let is_moving = self.allowance.while_moving() > 0;
         let is_full = if is_moving {
             self.meta.is_journal_full()
         } else {
@@ -101,13 +146,8 @@ impl Pipeline {
     }
 
     fn allowed(&self) -> u64 {
-        let measured = self.growth.allowed.load(Ordering::Acquire);
-        measured.max(self.growth.while_moving.load(Ordering::Acquire))
-    }
-
-    /// Drops the measured allowance, which is out of date because the index has grown.
-    pub(super) fn forget_growth(&self) {
-        self.growth.allowed.store(0, Ordering::Release);
+        let measured = self.allowance.measured();
+        measured.max(self.allowance.while_moving())
     }
 
     /// Measures how much may be added, and where copies of the index have no room. Call it from time to time, because
@@ -126,7 +166,7 @@ impl Pipeline {
             0 => 0,
             room => (room / ROOM_PER_BYTE).max(self.meta.reserve_bytes() / TRIED_PART),
         };
-        self.growth.allowed.store(allowed, Ordering::Release);
+        self.allowance.measured.store(allowed, Ordering::Release);
     }
 
     /// Returns the number of bytes that each copy of the index may grow by.
@@ -200,7 +240,7 @@ impl Pipeline {
     /// Moves copies of the index away from members that have no room, as long as others have some. Changes added
     /// meanwhile need not wait for that.
     fn spread_index(&self) -> Result<(), CommitError> {
-        let growth = &self.growth.while_moving;
+        let growth = &self.allowance.while_moving;
         growth.store(self.room_once_moved(), Ordering::Release);
         let spread = self.move_full_copies();
         growth.store(0, Ordering::Release);
@@ -224,7 +264,7 @@ impl Pipeline {
     /// Makes room for the index, if that is short: brings in waiting changes, and compacts the index. Says whether
     /// there is room then and was none before.
     pub(super) fn make_room_for_index(&self) -> Result<bool, CommitError> {
-        let _one_at_a_time = self.growth.measuring.lock();
+        let _one_at_a_time = self.measuring.lock();
         self.measure_growth();
         if self.may_grow() {
             return Ok(false);
@@ -247,7 +287,7 @@ impl Pipeline {
 
     /// Gives space that came free within the index to data. Says whether there was any.
     pub(super) fn shrink_index(&self) -> Result<bool, CommitError> {
-        let _one_at_a_time = self.growth.measuring.lock();
+        let _one_at_a_time = self.measuring.lock();
         if self.waiting() >= WORTH_A_CHECKPOINT {
             self.checkpoint_if_possible()?;
         }
@@ -257,7 +297,7 @@ impl Pipeline {
     }
 
     fn checkpoint_if_possible(&self) -> Result<(), CommitError> {
-        match self.checkpoint() {
+        match self.commits.checkpoint() {
             Err(CommitError::NoSpace) => Ok(()),
             done => done,
         }

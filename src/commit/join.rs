@@ -5,7 +5,7 @@
 //! From then on the index needs nothing of the journal that the new member lacks.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
@@ -15,32 +15,13 @@ use crate::members::{Belongings, MembersError, Seat};
 use crate::store::StoreRef;
 use crate::volume::Remedy;
 
-/// Counts the members that came, and how many of them may be taken into the epoch.
+/// The search for bytes that may have come back with a member.
 #[derive(Debug, Default)]
 pub(super) struct Joins {
-    came: AtomicU64,
-    covered: AtomicU64,
     /// Set if a member joined since the last search for bytes that could not be read.
     may_bring_back: AtomicBool,
     /// The stripes still to be looked at.
     to_look_at: Mutex<Vec<StripeId>>,
-}
-
-impl Joins {
-    /// Returns how many came so far; to be asked before a checkpoint begins.
-    pub(super) fn so_far(&self) -> u64 {
-        self.came.load(Ordering::SeqCst)
-    }
-
-    /// A checkpoint ended well that began when so many had come.
-    pub(super) fn cover(&self, came: u64) {
-        self.covered.fetch_max(came, Ordering::SeqCst);
-    }
-
-    /// Says whether a member waits for a checkpoint.
-    pub(super) fn wait(&self) -> bool {
-        self.covered.load(Ordering::SeqCst) < self.so_far()
-    }
 }
 
 impl Pipeline {
@@ -63,7 +44,7 @@ impl Pipeline {
     }
 
     fn take_in(&self, seat: Seat, store: &StoreRef) -> Result<MemberIndex, CommitError> {
-        self.check_writable()?;
+        self.commits.check_writable()?;
         // A refused directory costs nothing, because it may come again and again.
         self.members.check_seat(seat, store)?;
         self.forget_gone_copies()?;
@@ -97,11 +78,11 @@ impl Pipeline {
                 // Held until it takes part: a segment may move there from then on.
                 let mut reaper = self.reaper.lock();
                 for segment in strays {
-                    reaper.abandon_file(self.group.next(), segment, index);
+                    reaper.abandon_file(self.commits.group.next(), segment, index);
                 }
                 // Before it takes part: from then on another thread may take it into the epoch. And not for a refused
                 // one, because a rebuild starts over when this number changes.
-                self.joins.came.fetch_add(1, Ordering::SeqCst);
+                self.commits.arrivals.note();
                 Ok::<_, CommitError>(reaper)
             })?;
         self.volume.forget_member(index);
@@ -113,7 +94,7 @@ impl Pipeline {
         self.note_put_back()?;
         // It takes part by now: if there is no space for a checkpoint, it is admitted once there is.
         match self.checkpoint() {
-            Ok(()) => drop(self.mend_index(MAX_MENDED_AT_CLOSE)?),
+            Ok(()) => drop(self.commits.mend_index(MAX_MENDED_AT_CLOSE)?),
             Err(CommitError::NoSpace) => log::warn!("member {index} waits for space in the index"),
             Err(error) => return Err(error),
         }

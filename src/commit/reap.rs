@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use super::catalog::successor;
 use super::group::CommitNumber;
 use super::{CommitError, Pipeline};
 use crate::format::record::{Marker, Stripe};
@@ -107,7 +108,7 @@ impl Pipeline {
     ///
     /// If the index cannot be read or changed.
     pub fn reap(&self) -> Result<(), CommitError> {
-        if self.is_read_only() || self.poison.get().is_some() {
+        if self.commits.is_read_only() || self.commits.is_poisoned() {
             return Ok(());
         }
         // One at a time; only reapers and compaction wait for it.
@@ -125,7 +126,7 @@ impl Pipeline {
         let mut files = 0;
         while files < FILES_AT_ONCE
             && let Some((covered_by, _)) = reaper.garbage.front()
-            && self.group.has_ended(*covered_by)
+            && self.commits.group.has_ended(*covered_by)
             && let Some((_, garbage)) = reaper.garbage.pop_front()
         {
             match garbage {
@@ -145,7 +146,7 @@ impl Pipeline {
 
     fn remove_dead(&self, reaper: &mut Reaper) -> Result<(), CommitError> {
         while let Some(suspect) = reaper.suspects.front()
-            && self.group.has_ended(suspect.covered_by)
+            && self.commits.group.has_ended(suspect.covered_by)
             && self.volume.has_passed(suspect.pinned_until)
         {
             let stripe = suspect.stripe;
@@ -169,7 +170,9 @@ impl Pipeline {
             } else {
                 Garbage::Stripe(record)
             };
-            reaper.garbage.push_back((self.group.next(), garbage));
+            reaper
+                .garbage
+                .push_back((self.commits.group.next(), garbage));
         }
         // After the records: a mark without a stripe is harmless, the opposite is a leak.
         let mut batch = Batch::default();
@@ -200,7 +203,7 @@ impl Pipeline {
                 self.records.remove_segment(segment)?;
                 reaper
                     .garbage
-                    .push_back((self.group.next(), Garbage::Segment(segment)));
+                    .push_back((self.commits.group.next(), Garbage::Segment(segment)));
             }
         }
         Ok(())
@@ -216,7 +219,7 @@ impl Pipeline {
         let found = self.meta.scan(&from, &end, AUDITED_AT_ONCE)?;
         for (found, _) in &found {
             let stripe = key::parse_stripe(found)?;
-            if !self.volume.is_busy(stripe) && !self.has_backref(stripe)? {
+            if !self.volume.is_busy(stripe) && !self.catalog.has_backref(stripe)? {
                 self.mark(stripe)?;
             }
         }
@@ -247,7 +250,7 @@ impl Pipeline {
         let mut batch = Batch::default();
         batch.delete(key::perhaps_dead(stripe));
         self.meta.apply(batch)?;
-        if self.has_backref(stripe)? {
+        if self.catalog.has_backref(stripe)? {
             self.candidates.lock().add(stripe);
             return Ok(());
         }
@@ -258,7 +261,7 @@ impl Pipeline {
         reaper.suspected.insert(stripe);
         reaper.suspects.push_back(Suspect {
             stripe,
-            covered_by: self.group.next(),
+            covered_by: self.commits.group.next(),
             pinned_until: self.volume.moment(),
         });
         Ok(())
@@ -269,16 +272,4 @@ impl Pipeline {
         batch.put(key::perhaps_dead(stripe), Marker.encode());
         Ok(self.meta.apply(batch)?)
     }
-
-    pub(super) fn has_backref(&self, stripe: StripeId) -> Result<bool, CommitError> {
-        let (from, end) = key::backrefs(stripe);
-        Ok(!self.meta.scan(&from, &end, 1)?.is_empty())
-    }
-}
-
-/// Returns the first key after `key`.
-pub(super) fn successor(key: &[u8]) -> bytes::Bytes {
-    let mut next = key.to_vec();
-    next.push(0);
-    next.into()
 }

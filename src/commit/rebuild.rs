@@ -205,7 +205,7 @@ impl Pipeline {
     }
 
     fn rebuild_those(&self, mut round: Round<'_>) -> Result<RebuildProgress, CommitError> {
-        self.check_writable()?;
+        self.commits.check_writable()?;
         // Held through all of it: a second caller finds nothing to do.
         let _baton = self.rebuilding.baton.lock();
         let before = self.rebuild_progress();
@@ -243,7 +243,7 @@ impl Pipeline {
 
     /// Makes missing copies of the index: without them the volume tolerates fewer losses than its stripes do.
     fn complete_index_if_possible(&self) -> Result<(), CommitError> {
-        if self.joins.wait() {
+        if self.commits.arrivals.wait() {
             match self.checkpoint() {
                 // They are made once there is space, by themselves.
                 Err(CommitError::NoSpace) => return Ok(()),
@@ -351,7 +351,7 @@ impl Pipeline {
             // It lacks less than was planned, if anything.
             return Ok(Step::Done);
         }
-        let joined = self.joins.so_far();
+        let joined = self.commits.arrivals.so_far();
         let mut job = match self.prepare_job(need, round)? {
             Ok(job) => job,
             Err(obstacle) => return Ok(Step::Nothing(obstacle)),
@@ -385,7 +385,7 @@ impl Pipeline {
                 }));
             }
         };
-        if self.joins.so_far() != joined {
+        if self.commits.arrivals.so_far() != joined {
             // It may be a target that came back, without the shards that had been written to it.
             self.abandon_job(&job);
             return Ok(Step::Done);
@@ -425,7 +425,7 @@ impl Pipeline {
         let Some(files) = self.volume.look_at_files(segment) else {
             return Ok(Err(Obstacle::Passing));
         };
-        let Some(all) = self.stripes_in(segment)? else {
+        let Some(all) = self.catalog.stripes_in(segment)? else {
             log::warn!("segment {segment}: records of its stripes do not agree: its slots stay");
             return Ok(Err(Obstacle::Unreadable));
         };
@@ -591,7 +591,7 @@ impl Pipeline {
     ) -> Result<Option<Obstacle>, CommitError> {
         // The lock keeps others from removing, cutting or punching anything; the count shows that no member joined.
         let mut reaper = self.reaper.lock();
-        if self.joins.so_far() != joined {
+        if self.commits.arrivals.so_far() != joined {
             return Ok(Some(Obstacle::Passing));
         }
         let live = self.members.live();
@@ -627,7 +627,7 @@ impl Pipeline {
             let left = job.targets.iter().filter(|target| job.is_moved(target));
             for member in left.filter_map(|target| job.record.slots[target.slot]) {
                 if live.contains(&member) {
-                    reaper.abandon_file(self.group.next(), job.segment, member);
+                    reaper.abandon_file(self.commits.group.next(), job.segment, member);
                 }
             }
         }

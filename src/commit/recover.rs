@@ -151,7 +151,7 @@ impl Pipeline {
                 Err(CommitError::NoSpace) => log::warn!("the volume is full"),
                 done => done?,
             }
-            pipeline.mend_index(MAX_MENDED_AT_OPEN)?; // step 5
+            pipeline.commits.mend_index(MAX_MENDED_AT_OPEN)?; // step 5
         }
         Ok(pipeline)
     }
@@ -254,7 +254,7 @@ fn all_segments(meta: &Meta) -> Result<Vec<(SegmentId, Segment)>, CommitError> {
         }
         match found.last() {
             Some((last, _)) if found.len() == RECORDS_AT_ONCE => {
-                from = super::reap::successor(last);
+                from = super::catalog::successor(last);
             }
             _ => return Ok(segments),
         }

@@ -8,12 +8,16 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::{CommitError, Pipeline};
-use crate::format::record::{Backref, Stripe};
+use super::CommitError;
+use super::catalog::Catalog;
+use super::live::ends_of;
+use super::rebuild::Rebuilding;
+use super::sync::Commits;
+use crate::format::record::Backref;
 use crate::format::{Epoch, Ino, MemberIndex, Record, SegmentId, StripeId, key};
-use crate::members::PutBack;
-use crate::volume::joined;
-use live::{LiveBytes, ends_of};
+use crate::members::{Members, PutBack};
+use crate::meta::Meta;
+use crate::volume::{StripeRecords, Volume, joined};
 use stretches::Stretches;
 
 mod count;
@@ -112,11 +116,17 @@ pub struct MissingShards {
     pub shards: u64,
 }
 
-/// The shared count, and the baton for the next one.
-#[derive(Debug, Default)]
-pub(super) struct Counting {
+/// Counts redundancy, and keeps the last count for callers that it serves as well.
+pub struct RedundancyCounter {
+    members: Arc<Members>,
+    meta: Arc<Meta>,
+    volume: Arc<Volume>,
+    records: Arc<StripeRecords>,
+    catalog: Arc<Catalog>,
+    commits: Arc<Commits>,
+    rebuilding: Arc<Rebuilding>,
     /// Held while counting: a caller that waits for it may find that the count serves it as well.
-    baton: Mutex<Stretches>,
+    counting: Mutex<Stretches>,
     last: Mutex<Option<Counted>>,
 }
 
@@ -141,7 +151,29 @@ struct KnownState {
     unverified: PutBack,
 }
 
-impl Pipeline {
+impl RedundancyCounter {
+    pub(super) fn new(
+        members: Arc<Members>,
+        meta: Arc<Meta>,
+        volume: Arc<Volume>,
+        records: Arc<StripeRecords>,
+        catalog: Arc<Catalog>,
+        commits: Arc<Commits>,
+        rebuilding: Arc<Rebuilding>,
+    ) -> Self {
+        Self {
+            members,
+            meta,
+            volume,
+            records,
+            catalog,
+            commits,
+            rebuilding,
+            counting: Mutex::default(),
+            last: Mutex::default(),
+        }
+    }
+
     /// Counts, for every stripe with live bytes, the shards that were written and whose files are on online members.
     ///
     /// Lists the segment files of each member, and walks the records of stripes that changed, or have other files,
@@ -161,18 +193,18 @@ impl Pipeline {
         if let Some(known) = self.known_redundancy(asked) {
             return Ok(known);
         }
-        let mut stretches = self.counting.baton.lock();
+        let mut stretches = self.counting.lock();
         if let Some(known) = self.known_redundancy(asked) {
             return Ok(known);
         }
         let began = Instant::now();
         let state = self.known_state();
-        let progress = self.rebuild_progress();
+        let progress = self.rebuilding.progress();
         let redundancy = Arc::new(self.count_redundancy(&mut stretches)?);
         if self.is_full(&redundancy) && self.members.leaving().is_empty() {
-            self.forget_stuck(&progress);
+            self.rebuilding.forget_stuck(&progress);
         }
-        *self.counting.last.lock() = Some(Counted {
+        *self.last.lock() = Some(Counted {
             began,
             state,
             redundancy: Arc::clone(&redundancy),
@@ -182,7 +214,7 @@ impl Pipeline {
 
     /// Returns a count that began after it was asked for, or since when nothing changed that is known of.
     fn known_redundancy(&self, asked: Instant) -> Option<Arc<Redundancy>> {
-        let last = self.counting.last.lock();
+        let last = self.last.lock();
         let is_good = |counted: &&Counted| {
             let is_young = counted.began.elapsed() < GOOD_FOR;
             counted.began >= asked || (is_young && counted.state == self.known_state())
@@ -202,52 +234,10 @@ impl Pipeline {
         KnownState {
             epoch: self.members.epoch(),
             live: self.members.live(),
-            commits: self.group.count(),
+            commits: self.commits.group.count(),
             undecodable: self.volume.undecodable_changes(),
             unverified: self.members.put_back(),
         }
-    }
-
-    /// Returns how many bytes of a stripe files hold; those that several share count once.
-    pub(super) fn live_in(&self, stripe: StripeId) -> Result<u64, CommitError> {
-        self.count_live(stripe, LiveBytes::add)
-    }
-
-    /// Returns how many bytes in some ranges of a stripe files hold, in the same way.
-    pub(super) fn live_within(
-        &self,
-        stripe: StripeId,
-        ranges: &[Range<u32>],
-    ) -> Result<u64, CommitError> {
-        if ranges.is_empty() {
-            return Ok(0);
-        }
-        self.count_live(stripe, |live, backref| live.add_within(backref, ranges))
-    }
-
-    fn count_live(
-        &self,
-        stripe: StripeId,
-        add: impl Fn(&mut LiveBytes, &Backref),
-    ) -> Result<u64, CommitError> {
-        let (from, end) = key::backrefs(stripe);
-        let mut live = LiveBytes::default();
-        self.visit(&from, &end, |_, value| {
-            add(&mut live, &Backref::decode(value)?);
-            Ok::<_, CommitError>(ControlFlow::Continue(()))
-        })?;
-        Ok(live.take())
-    }
-
-    pub(super) fn for_each_stripe(
-        &self,
-        mut visit: impl FnMut(StripeId, Stripe),
-    ) -> Result<(), CommitError> {
-        let (from, end) = key::stripes();
-        self.visit(&from, &end, |key, value| {
-            visit(key::parse_stripe(key)?, Stripe::decode(value)?);
-            Ok(ControlFlow::Continue(()))
-        })
     }
 
     /// Returns how many bytes that files hold are lost of the stripes that a count lists.
@@ -258,7 +248,7 @@ impl Pipeline {
     pub fn lost_bytes_in(&self, counted: &Redundancy) -> Result<u64, CommitError> {
         let mut lost = 0;
         for LostStripe { stripe, bytes } in &counted.unrecoverable {
-            lost += self.live_within(*stripe, &joined(bytes.clone()))?;
+            lost += self.catalog.live_within(*stripe, &joined(bytes.clone()))?;
         }
         Ok(lost)
     }
@@ -279,7 +269,7 @@ impl Pipeline {
                 break;
             }
             let (from, end) = key::backrefs(*stripe);
-            self.visit(&from, &end, |key, value| {
+            self.catalog.visit(&from, &end, |key, value| {
                 if is_hit(&Backref::decode(value)?, bytes) {
                     inodes.insert(key::parse_backref(key)?.1);
                 }

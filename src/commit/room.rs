@@ -126,7 +126,7 @@ impl Pipeline {
     ///
     /// As for [`Pipeline::sync`].
     pub fn make_room(&self, needed: u64, locks: &dyn InodeLocks) -> Result<bool, CommitError> {
-        if self.is_read_only() {
+        if self.commits.is_read_only() {
             return Err(CommitError::ReadOnly);
         }
         let freed_before = self.freed();
@@ -135,15 +135,15 @@ impl Pipeline {
         if self.freed() > freed_before {
             return Ok(true);
         }
-        let mut made = self.make_room_for_index()?;
+        let mut made = self.growth.make_room_for_index()?;
         if self.room.is_exhausted(needed) {
-            made |= self.shrink_index()?;
+            made |= self.growth.shrink_index()?;
             return Ok(self.look_for_room() || made);
         }
         let deaths = self.room.deaths();
         self.reap_now()?;
         if !self.has_room(needed) {
-            made |= self.shrink_index()?;
+            made |= self.growth.shrink_index()?;
         }
         for _ in 0..MAX_ROUNDS {
             if self.has_room(needed) || !self.try_compact(locks, IN_NEED)? {
@@ -193,7 +193,7 @@ impl Pipeline {
         locks: &dyn InodeLocks,
         bytes_per_second: Option<u64>,
     ) -> Result<(), CommitError> {
-        if self.is_read_only() || self.poison.get().is_some() || self.room.is_resting() {
+        if self.commits.is_read_only() || self.commits.is_poisoned() || self.room.is_resting() {
             return Ok(());
         }
         let Some(_one_at_a_time) = self.room.making.try_lock() else {

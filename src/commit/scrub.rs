@@ -145,7 +145,7 @@ impl Pipeline {
         bytes_per_second: Option<u64>,
         mut report: impl FnMut(&ScrubStatus) -> ControlFlow<()>,
     ) -> Result<Option<ScrubStatus>, CommitError> {
-        self.check_writable()?;
+        self.commits.check_writable()?;
         let Some(_baton) = self.scrubbing.baton.try_lock() else {
             return Ok(None);
         };
@@ -186,12 +186,12 @@ impl Pipeline {
             self.scrub_metadata(scrub, &mut go_on)?;
         }
         while go_on(scrub)? {
-            let (began, read, foreground) = (Instant::now(), scrub.bytes, self.foreground());
+            let (began, read, foreground) = (Instant::now(), scrub.bytes, self.foreground.count());
             if !self.scrub_stripes(scrub, bytes_per_second, locks)? {
                 self.end_scrub(scrub)?;
                 break;
             }
-            let in_use = self.foreground() > foreground;
+            let in_use = self.foreground.count() > foreground;
             let took = began.elapsed();
             let until = began + took + pause(bytes_per_second, scrub.bytes - read, took, in_use);
             while Instant::now() < until && go_on(scrub)? {
@@ -275,7 +275,7 @@ impl Pipeline {
     /// Notes the position of a scrub, durably unless there is no space. Its repairs are durable already.
     fn note_scrub(&self, scrub: &Scrub) -> Result<(), CommitError> {
         self.put_scrub_covering(scrub)?;
-        if self.closed.load(Ordering::SeqCst) {
+        if self.commits.is_closed() {
             // The closing thread commits it, and waits for us.
             return Ok(());
         }

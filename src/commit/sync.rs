@@ -1,75 +1,28 @@
 //! Making things durable, in numbered steps.
 
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use scopeguard::{ScopeGuard, guard_on_unwind};
 
-use super::{CommitError, Pipeline};
-use crate::meta::{Pending, StripeData};
-use crate::volume::{Fresh, Unjournaled, VolumeError};
+use super::CommitError;
+use super::arrivals::Arrivals;
+use super::catalog::Catalog;
+use super::group::Group;
+use super::growth::Allowance;
+use crate::members::{Access, Members};
+use crate::meta::{Meta, Pending, StripeData};
+use crate::volume::{Fresh, StripeRecords, Unjournaled, Volume, VolumeError};
 
 /// Bytes of the open stripe that are put into the journal rather than flushed as a short stripe.
 const JOURNALED_BYTES: usize = 128 << 10;
 
-/// Changes wait at most so long for a commit that no caller asks for.
-const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Changes of so many bytes are committed at once.
-const COMMIT_BYTES: usize = 8 << 20;
-
-/// Committed changes go into the index at least so often, if there are any.
-const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(30);
-
-/// Superblocks are rewritten at least so often, if anything else was written.
-const RENEW_INTERVAL: Duration = Duration::from_secs(3600);
-
-/// Copies of the index, and the room that it has, are looked after at least so often.
-const MEND_INTERVAL: Duration = Duration::from_secs(1);
-
 /// Pieces of a copy of the index that a commit moves which finds no space: some hundred megabytes.
 const MAX_MENDED_BY_COMMIT: usize = 128;
 
-/// A journal fuller than this is emptied by a checkpoint.
-const JOURNAL_FILL: f32 = 0.5;
-
 /// A journal fuller than this takes no more data: a checkpoint is overdue.
 const JOURNAL_FILL_WITH_DATA: f32 = 0.7;
-
-/// When background work was last done.
-#[derive(Debug)]
-pub(super) struct Clockwork {
-    committed: Instant,
-    checkpointed: Instant,
-    /// `None` if copies of the index may lack something.
-    mended_index: Option<Instant>,
-    /// The time when superblocks were last rewritten, if they were.
-    renewed: Option<Instant>,
-}
-
-impl Clockwork {
-    pub(super) fn new() -> Self {
-        let now = Instant::now();
-        Self {
-            committed: now,
-            checkpointed: now,
-            mended_index: Some(now),
-            renewed: None,
-        }
-    }
-
-    /// Makes a checkpoint due at the next tick, if there is anything for it.
-    #[cfg(test)]
-    pub(super) fn make_checkpoint_due(&mut self) {
-        self.checkpointed -= CHECKPOINT_INTERVAL;
-    }
-
-    /// Makes the care for the copies of the index due at the next tick.
-    #[cfg(test)]
-    pub(super) fn look_after_index(&mut self) {
-        self.mended_index = None;
-    }
-}
 
 /// The place where a commit makes changes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +35,51 @@ enum Target {
     Index,
 }
 
-impl Pipeline {
+/// The commits and checkpoints of a volume, and whether it accepts changes.
+pub struct Commits {
+    members: Arc<Members>,
+    meta: Arc<Meta>,
+    volume: Arc<Volume>,
+    records: Arc<StripeRecords>,
+    catalog: Arc<Catalog>,
+    pub(super) group: Group,
+    /// The reason why nothing more is accepted.
+    poison: OnceLock<Arc<str>>,
+    closed: AtomicBool,
+    /// Held through I/O, by checkpoints only.
+    checkpointing: Mutex<()>,
+    /// Set if something was committed since the last checkpoint.
+    to_checkpoint: AtomicBool,
+    /// The members that wait for a checkpoint.
+    pub(super) arrivals: Arrivals,
+    allowance: Arc<Allowance>,
+}
+
+impl Commits {
+    pub(super) fn new(
+        members: Arc<Members>,
+        meta: Arc<Meta>,
+        volume: Arc<Volume>,
+        records: Arc<StripeRecords>,
+        catalog: Arc<Catalog>,
+        allowance: Arc<Allowance>,
+    ) -> Self {
+        Self {
+            members,
+            meta,
+            volume,
+            records,
+            catalog,
+            group: Group::new(),
+            poison: OnceLock::new(),
+            closed: AtomicBool::new(false),
+            checkpointing: Mutex::default(),
+            to_checkpoint: AtomicBool::new(false),
+            arrivals: Arrivals::default(),
+            allowance,
+        }
+    }
+
     /// Makes everything that was applied and written before the call durable (P1). Callers share commits: those that
     /// arrive while one runs wait for the next, which is one for all of them.
     ///
@@ -183,7 +180,7 @@ impl Pipeline {
         // Without a pin held, no reader is about to read a place that it found before its removal.
         if self.volume.has_passed(self.volume.moment()) {
             for stripe in self.volume.stuck() {
-                if !self.has_backref(stripe)? {
+                if !self.catalog.has_backref(stripe)? {
                     self.volume.discard(stripe);
                 }
             }
@@ -256,22 +253,22 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// As for [`Pipeline::sync`].
+    /// As for [`Self::sync`].
     pub fn checkpoint(&self) -> Result<(), CommitError> {
         if self.is_read_only() {
             return Ok(());
         }
         self.check_poison()?;
-        // Held through I/O, by checkpoints only.
         let _one_at_a_time = self.checkpointing.lock();
-        let came = self.joins.so_far();
+        let came = self.arrivals.so_far();
         self.group.join(|| self.guarded(|| self.commit()))?;
         self.to_checkpoint.store(false, Ordering::SeqCst);
         let done = self.guarded(|| self.meta.checkpoint());
-        self.forget_growth();
+        // The index has grown.
+        self.allowance.forget();
         match done {
             Ok(()) => {
-                self.joins.cover(came);
+                self.arrivals.cover(came);
                 Ok(())
             }
             Err(error) => {
@@ -280,69 +277,6 @@ impl Pipeline {
                 self.poison_unless_harmless(&error);
                 Err(error)
             }
-        }
-    }
-
-    /// Makes the commits and checkpoints that are due; call it several times a second.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Pipeline::sync`].
-    pub fn tick(&self) -> Result<(), CommitError> {
-        if self.is_read_only() || self.poison.get().is_some() {
-            return Ok(());
-        }
-        let (commit_due, checkpoint_due, mend_due) = {
-            let clock = self.clockwork.lock();
-            let mended = clock.mended_index;
-            (
-                clock.committed.elapsed() >= COMMIT_INTERVAL,
-                clock.checkpointed.elapsed() >= CHECKPOINT_INTERVAL,
-                mended.is_none_or(|mended| mended.elapsed() >= MEND_INTERVAL),
-            )
-        };
-        // First, since a copy without space may keep all else from being done.
-        if mend_due {
-            let more = self.mend_index(1)?;
-            self.restore_reserve()?;
-            self.measure_growth();
-            self.clockwork.lock().mended_index = (!more).then(Instant::now);
-        }
-        self.meta.compare_index()?;
-        let unsaved = self.to_checkpoint.load(Ordering::SeqCst);
-        let is_waited_for = mend_due && self.joins.wait();
-        let done = if self.meta.journal_fill() >= JOURNAL_FILL
-            || (checkpoint_due && unsaved)
-            || is_waited_for
-        {
-            self.clockwork.lock().checkpointed = Instant::now();
-            self.clockwork.lock().committed = Instant::now();
-            let done = self.checkpoint();
-            if done.is_ok() {
-                self.renew_superblocks_if_due();
-            }
-            done
-        } else if commit_due || self.meta.pending_bytes() >= COMMIT_BYTES {
-            self.clockwork.lock().committed = Instant::now();
-            self.sync()
-        } else {
-            Ok(())
-        };
-        if matches!(done, Err(CommitError::NoSpace)) {
-            self.clockwork.lock().mended_index = None;
-        }
-        done
-    }
-
-    /// The volume was changed: if it was long ago that superblocks were written, they are, so that a directory
-    /// tells whether it is from before.
-    fn renew_superblocks_if_due(&self) {
-        let mut clock = self.clockwork.lock();
-        let is_due = |renewed: Instant| renewed.elapsed() >= RENEW_INTERVAL;
-        if clock.renewed.is_none_or(is_due) {
-            clock.renewed = Some(Instant::now());
-            drop(clock);
-            self.members.renew_superblocks();
         }
     }
 
@@ -357,10 +291,46 @@ impl Pipeline {
         } else {
             self.meta.mend_copies(pieces)?
         };
-        if !more && !self.joins.wait() {
+        if !more && !self.arrivals.wait() {
             self.members.admit_stale()?;
         }
         Ok(more)
+    }
+
+    /// Returns whether committed changes wait for a checkpoint.
+    pub(super) fn awaits_checkpoint(&self) -> bool {
+        self.to_checkpoint.load(Ordering::SeqCst)
+    }
+
+    /// Accepts nothing more from callers. Returns false if that was so already.
+    pub(super) fn close(&self) -> bool {
+        !self.closed.swap(true, Ordering::SeqCst)
+    }
+
+    /// Returns whether the volume is being closed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Returns whether nothing may be written.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.members.access() == Access::ReadOnly
+    }
+
+    /// Refuses changes of a volume that accepts none.
+    pub(super) fn check_writable(&self) -> Result<(), CommitError> {
+        if self.is_read_only() {
+            return Err(CommitError::ReadOnly);
+        }
+        if self.is_closed() {
+            return Err(CommitError::Closed);
+        }
+        self.check_poison()
+    }
+
+    /// Returns whether a commit failed, so that nothing more is accepted.
+    pub(super) fn is_poisoned(&self) -> bool {
+        self.poison.get().is_some()
     }
 
     pub(super) fn check_poison(&self) -> Result<(), CommitError> {

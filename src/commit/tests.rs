@@ -330,7 +330,7 @@ impl TestFs {
 
     /// Returns (losses tolerated, stripes) of every row that `status` would show.
     fn redundancy(&self) -> Vec<(i16, u64)> {
-        let counted = self.pipeline.redundancy().unwrap();
+        let counted = self.pipeline.redundancy.redundancy().unwrap();
         let rows = counted.rows.iter();
         rows.map(|row| (row.losses_tolerated, row.stripes))
             .collect()

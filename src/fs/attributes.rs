@@ -82,7 +82,7 @@ impl Fs {
 
     fn note_access(&self, ino: Ino) -> Result<(), FsError> {
         // Every record is rewritten as a whole: a full volume has no room for that.
-        self.pipeline.check_growth()?;
+        self.pipeline.growth().check_growth()?;
         let _lock = self.locks.exclusive(&[ino]);
         let mut inode = match self.inode(ino) {
             // It was read while it was being removed.

@@ -307,7 +307,10 @@ impl Report {
 /// [`FsError::Storage`] if the index cannot be read.
 pub fn check_again(pipeline: &Pipeline, report: &mut Report) -> Result<(), FsError> {
     let again = check(pipeline, false)?;
-    let lacking = pipeline.files_lacking_shards()?.into_iter();
+    let lacking = pipeline
+        .redundancy_counter()
+        .files_lacking_shards()?
+        .into_iter();
     let lacking = lacking.map(|(member, segment)| storage::file_of(pipeline, member, segment));
     report.settle(&again, &lacking.collect());
     Ok(())
@@ -364,7 +367,7 @@ impl Check<'_> {
     fn mendable(&mut self, kind: FindingKind, ino: Option<Ino>, mend: Edit) -> Result<(), FsError> {
         if self.repair {
             self.pipeline.apply(mend.into_batch())?;
-            self.pipeline.tick()?;
+            self.pipeline.clock().tick()?;
         }
         self.note(kind, ino, self.repair);
         Ok(())

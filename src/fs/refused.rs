@@ -152,7 +152,7 @@ impl Fs {
     /// that, or that not much of it is needed.
     pub(super) fn keep_refused(&self, ino: Ino) {
         let keep = || {
-            let growth = self.pipeline.check_growth();
+            let growth = self.pipeline.growth().check_growth();
             let lock = self.locks.exclusive(&[ino]);
             let mut inode = self.inode(ino)?;
             let overdrawn = match growth {

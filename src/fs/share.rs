@@ -75,7 +75,7 @@ impl Fs {
         wanted: &Range<u64>,
         target_offset: u64,
     ) -> Result<Option<Shared>, FsError> {
-        self.pipeline.check_growth()?;
+        self.pipeline.growth().check_growth()?;
         let lock = self.locks.exclusive(&[from.ino, to.ino]);
         let mut source = self.inode(from.ino)?;
         check_regular(&source)?;

@@ -73,7 +73,7 @@ impl Fs {
         let early = if data.len() > INLINE_MAX {
             Some(self.pipeline.write(data)?)
         } else {
-            self.pipeline.check_growth()?;
+            self.pipeline.growth().check_growth()?;
             None
         };
         self.with_open_stripe(|| self.write_locked(file, offset, data, flags, early.as_ref()))

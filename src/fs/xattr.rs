@@ -98,7 +98,7 @@ impl Fs {
         if value.len() > VALUE_MAX {
             return Err(FsError::TooBig);
         }
-        self.with_room(0, || Ok(self.pipeline.check_growth()?))?;
+        self.with_room(0, || Ok(self.pipeline.growth().check_growth()?))?;
         let _lock = self.locks.exclusive(&[ino]);
         let mut inode = self.inode(ino)?;
         check_kind(&inode, name)?;

@@ -450,9 +450,9 @@ impl Rebuilder {
                 watch.members.is_whole()
             })
         };
-        pipeline.look_for_files();
+        pipeline.redundancy_counter().look_for_files();
         let may_be_known = task == Task::AtHand || is_whole;
-        Ok((!may_be_known || pipeline.may_lack_shards()?).then_some(task))
+        Ok((!may_be_known || pipeline.redundancy_counter().may_lack_shards()?).then_some(task))
     }
 }
 
@@ -506,7 +506,7 @@ fn members_of(pipeline: &Pipeline) -> Members {
         live: members.live(),
         away: away_of(pipeline),
         leaving: !members.leaving().is_empty(),
-        lacks_files: pipeline.lacks_files(),
+        lacks_files: pipeline.redundancy_counter().lacks_files(),
     }
 }
 

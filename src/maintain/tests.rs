@@ -141,7 +141,12 @@ fn one_lost_while_moving(given: Duration, now: Instant) -> (Arc<Pipeline>, Rebui
 
 /// Returns how many losses the worst stripe bears.
 fn tolerated(pipeline: &Pipeline) -> Option<i16> {
-    let rows = pipeline.redundancy().unwrap().rows.clone();
+    let rows = pipeline
+        .redundancy_counter()
+        .redundancy()
+        .unwrap()
+        .rows
+        .clone();
     rows.first().map(|row| row.losses_tolerated)
 }
 
@@ -178,7 +183,12 @@ fn what_is_lost_while_shards_are_moved_is_rebuilt_before_more_are() {
     let count = lost.iter().filter(|name| is_lost(name)).count();
     assert!(count > 2 && made.len() > count, "{lost:?} {made:?}");
     assert!(made[..count].iter().all(is_lost), "{lost:?} {made:?}");
-    let rows = pipeline.redundancy().unwrap().rows.clone();
+    let rows = pipeline
+        .redundancy_counter()
+        .redundancy()
+        .unwrap()
+        .rows
+        .clone();
     assert_eq!((rows.len(), rows[0].losses_tolerated), (1, 1));
     // The moves before, and the rebuild then, count with the moves after that.
     let done = pipeline.rebuild_progress();

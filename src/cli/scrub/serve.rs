@@ -102,9 +102,10 @@ fn progress(status: &ScrubStatus) -> Progress {
 pub(in crate::cli) fn scrubbed_of(fs: &Fs, status: &ScrubStatus) -> Result<Scrubbed, Failure> {
     let counted = fs
         .pipeline()
+        .redundancy_counter()
         .redundancy()
         .map_err(|error| storage_failure(&error))?;
-    let lost_now = fs.pipeline().lost_bytes_in(&counted);
+    let lost_now = fs.pipeline().redundancy_counter().lost_bytes_in(&counted);
     let lost_now = lost_now.map_err(|error| storage_failure(&error))?;
     let record = status.record;
     let members = fs.pipeline().members();

@@ -17,7 +17,7 @@ impl Pipeline {
         gives_way: &dyn Fn() -> bool,
         before: &RebuildProgress,
     ) -> Result<RebuildProgress, CommitError> {
-        self.check_writable()?;
+        self.commits.check_writable()?;
         let _baton = self.rebuilding.baton.lock();
         let mut round = Round {
             gives_way,
@@ -32,7 +32,7 @@ impl Pipeline {
         };
         let outcome = self.spread(&mut round);
         // The next count knows where the files are now, also of members that are slow to answer.
-        self.look_for_files();
+        self.redundancy.look_for_files();
         let mut progress = self.rebuilding.progress.lock();
         progress.set_stuck(&stuck);
         progress.elapsed = round.elapsed();

@@ -54,7 +54,7 @@ impl Pipeline {
             };
             let mut bytes = 0;
             for found in stripes {
-                if !self.has_backref(found.stripe)? {
+                if !self.catalog.has_backref(found.stripe)? {
                     copied = true;
                     bytes += found.lacking_bytes;
                 }
@@ -88,8 +88,12 @@ impl Pipeline {
         let attainable = signed(geometry.parity_shards()) - signed(vacant);
         let mut endangered = Vec::new();
         // A stripe that reads serve is copied even where the records of others do not agree with it.
-        let stripes: BTreeMap<StripeId, Stripe> =
-            self.listed_in(segment)?.stripes.into_iter().collect();
+        let stripes: BTreeMap<StripeId, Stripe> = self
+            .catalog
+            .listed_in(segment)?
+            .stripes
+            .into_iter()
+            .collect();
         for (id, stripe) in stripes {
             let tally = |counts: &dyn Fn(MemberIndex) -> bool| tally_of(&record, &stripe, counts);
             let at_hand = tally(&|member| files.hold(member, &stripe));
@@ -97,7 +101,7 @@ impl Pipeline {
                 tally(&|member| files.hold(member, &stripe) && !leaving.contains(&member));
             let is_worth_it =
                 at_hand.losses_tolerated() >= 0 && staying.losses_tolerated() < attainable;
-            if is_worth_it && !self.volume.is_busy(id) && self.has_backref(id)? {
+            if is_worth_it && !self.volume.is_busy(id) && self.catalog.has_backref(id)? {
                 let lacking = staying.existing.saturating_sub(staying.present) as u64;
                 let height = u64::from(stripe.height);
                 let found = Endangered {

@@ -72,7 +72,7 @@ impl Pipeline {
             return Ok(Vec::new());
         };
         let mut lost = Vec::new();
-        for (id, stripe) in self.stripes_in(segment)?.unwrap_or_default() {
+        for (id, stripe) in self.catalog.stripes_in(segment)?.unwrap_or_default() {
             for &slot in slots {
                 let shard = plan::shard_in(&record, &stripe, slot)
                     .filter(|shard| stripe.written.contains(*shard));

@@ -31,7 +31,7 @@ impl Pipeline {
         member: MemberIndex,
         heir: Option<MemberIndex>,
     ) -> Result<(), CommitError> {
-        self.check_writable()?;
+        self.commits.check_writable()?;
         if !self.has_room_without(member) {
             self.free_dead()?;
             if !self.has_room_without(member) {
@@ -67,7 +67,7 @@ impl Pipeline {
     ///
     /// [`CommitError::Members`] if there is no such member, or no epoch can be begun.
     pub fn keep_member(&self, member: MemberIndex) -> Result<(), CommitError> {
-        self.check_writable()?;
+        self.commits.check_writable()?;
         Ok(self.members.set_leaving(member, false)?)
     }
 
@@ -89,7 +89,7 @@ impl Pipeline {
                 continue;
             }
             // Its copy of the index is needed until another member has one in its place.
-            self.mend_index(MAX_MENDED_AT_CLOSE)?;
+            self.commits.mend_index(MAX_MENDED_AT_CLOSE)?;
             if self.meta.index_holders().contains(&member) {
                 log::warn!(
                     "member {member} stays: no other has room for the copy of the index that it has"

@@ -60,7 +60,7 @@ pub(super) struct Piece<'p> {
 impl Piece<'_> {
     /// Says whether others have used the volume since it began.
     pub(super) fn is_beside_others(&self) -> bool {
-        self.pipeline.foreground() > self.foreground
+        self.pipeline.foreground.count() > self.foreground
     }
 
     /// Rests after it; see [`Pace::rest`].
@@ -74,7 +74,7 @@ impl Pipeline {
     pub(super) fn begin_piece(&self) -> Piece<'_> {
         Piece {
             pipeline: self,
-            foreground: self.foreground(),
+            foreground: self.foreground.count(),
             began: Instant::now(),
         }
     }

@@ -3,15 +3,11 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::super::reap::successor;
 use super::super::{CommitError, Pipeline};
 use super::Which;
-use crate::format::record::{Segment, SegmentStripe, Stripe};
-use crate::format::{MemberIndex, Record, SegmentId, ShardIndex, StripeId, key};
+use crate::format::record::{Segment, Stripe};
+use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};
 use crate::volume::{Census, Load, SegmentFiles, Tally, member_of};
-
-/// Records read at once.
-const RECORDS_AT_ONCE: usize = 1024;
 
 /// The most passes over all segments to balance members.
 const MOST_PASSES: usize = 64;
@@ -30,15 +26,6 @@ pub(super) struct Need {
     emptied: BTreeSet<MemberIndex>,
     /// The number of further shards that its worst stripe can lose; negative if data is lost.
     worst: i16,
-}
-
-/// The stripes that the index lists for a segment.
-#[derive(Debug)]
-pub(super) struct Listed {
-    /// Those whose own records lie there. One may be listed twice if the records do not agree.
-    pub(super) stripes: Vec<(StripeId, Stripe)>,
-    /// Set if all records agree on where stripes lie, and none overlap.
-    pub(super) is_consistent: bool,
 }
 
 impl Need {
@@ -110,7 +97,7 @@ impl Pipeline {
         let census = self.volume.census();
         let leaving = self.members.leaving();
         let mut needs = moves_of(&segments, &leaving);
-        self.for_each_stripe(|_, stripe| {
+        self.catalog.for_each_stripe(|_, stripe| {
             if let Some(segment) = segments.get(&stripe.segment) {
                 add(&mut needs, segment, &stripe, &census, &live);
                 add_moving(&mut needs, segment, &stripe);
@@ -130,47 +117,6 @@ impl Pipeline {
         }
         needs.sort_by_key(|need| (need.worst, need.segment));
         Ok(needs)
-    }
-
-    /// Returns the stripes of a segment in disk order. Returns `None` if their records overlap or do not agree on where
-    /// they lie. Moving or freeing a part of such a segment could lose bytes that reads still serve.
-    pub(in crate::commit) fn stripes_in(
-        &self,
-        segment: SegmentId,
-    ) -> Result<Option<Vec<(StripeId, Stripe)>>, CommitError> {
-        let listed = self.listed_in(segment)?;
-        Ok(listed.is_consistent.then_some(listed.stripes))
-    }
-
-    /// Reads which stripes a segment has, whether or not their records agree.
-    pub(super) fn listed_in(&self, segment: SegmentId) -> Result<Listed, CommitError> {
-        let (mut from, end) = key::segment_stripes(segment);
-        let mut listed = Listed {
-            stripes: Vec::new(),
-            is_consistent: true,
-        };
-        let mut filled = 0;
-        loop {
-            let found = self.meta.scan(&from, &end, RECORDS_AT_ONCE)?;
-            for (key, value) in &found {
-                let place = key::parse_segment_stripe(key)?;
-                let SegmentStripe(stripe) = SegmentStripe::decode(value)?;
-                let Some(record) = self.records.stripe(stripe)? else {
-                    continue;
-                };
-                if place != (record.segment, record.offset) || record.offset < filled {
-                    listed.is_consistent = false;
-                }
-                if record.segment == segment {
-                    filled = filled.max(record.offset.saturating_add(record.height.into()));
-                    listed.stripes.push((stripe, record));
-                }
-            }
-            match found.last() {
-                Some((last, _)) if found.len() == RECORDS_AT_ONCE => from = successor(last),
-                _ => return Ok(listed),
-            }
-        }
     }
 }
 

@@ -56,20 +56,27 @@ pub(in crate::commit) struct Rebuilding {
     pub(super) members: Mutex<BTreeSet<MemberIndex>>,
 }
 
-impl Pipeline {
+impl Rebuilding {
     /// Returns the progress of the running rebuild, or of the last one.
-    #[must_use]
-    pub fn rebuild_progress(&self) -> RebuildProgress {
-        *self.rebuilding.progress.lock()
+    pub(in crate::commit) fn progress(&self) -> RebuildProgress {
+        *self.progress.lock()
     }
 
     /// Forgets what could not be rebuilt, after a count found that nothing lacks anything. The counter must have `seen`
     /// this progress before it counted.
     pub(in crate::commit) fn forget_stuck(&self, seen: &RebuildProgress) {
-        let mut progress = self.rebuilding.progress.lock();
+        let mut progress = self.progress.lock();
         if *progress == *seen && seen.state != RebuildState::Running {
             progress.set_stuck(&RebuildProgress::default());
         }
+    }
+}
+
+impl Pipeline {
+    /// Returns the progress of the running rebuild, or of the last one.
+    #[must_use]
+    pub fn rebuild_progress(&self) -> RebuildProgress {
+        self.rebuilding.progress()
     }
 
     /// Returns the members that are getting missing shards.

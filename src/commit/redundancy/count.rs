@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{ControlFlow, Range};
 
-use super::live::{KnownLives, LiveBytes};
+use super::live::KnownLives;
 use super::stretches::{Stretch, StretchId, Stretches, ranges_of};
-use super::{LostStripe, MAX_LISTED, Redundancy, RedundancyRow};
-use crate::commit::reap::successor;
-use crate::commit::{CommitError, Pipeline};
+use super::{LostStripe, MAX_LISTED, Redundancy, RedundancyCounter, RedundancyRow};
+use crate::commit::CommitError;
+use crate::commit::catalog::successor;
+use crate::commit::live::LiveBytes;
 use crate::format::key::{self, KeyRange};
 use crate::format::record::{Backref, Stripe};
 use crate::format::{Record, SegmentId, StripeId};
@@ -16,7 +17,7 @@ use crate::volume::{Census, SegmentCensus, Volume, joined};
 /// Stripes counted in one go.
 const STRIPES_AT_ONCE: usize = 4096;
 
-impl Pipeline {
+impl RedundancyCounter {
     /// Counts the changes since `stretches` were counted.
     pub(super) fn count_redundancy(
         &self,
@@ -79,7 +80,7 @@ impl Pipeline {
         stripes: &mut Vec<(StripeId, Stripe)>,
     ) -> Result<(), CommitError> {
         stripes.clear();
-        self.visit(from, end, |key, value| {
+        self.catalog.visit(from, end, |key, value| {
             stripes.push((key::parse_stripe(key)?, Stripe::decode(value)?));
             Ok(if stripes.len() < STRIPES_AT_ONCE {
                 ControlFlow::Continue(())
@@ -101,7 +102,7 @@ impl Pipeline {
         let (from, end) = (key::backrefs(*first).0, key::backrefs(*last).1);
         let mut stripes = stripes.iter().peekable();
         let mut live = LiveBytes::default();
-        self.visit(&from, &end, |key, value| {
+        self.catalog.visit(&from, &end, |key, value| {
             let (stripe, _, _) = key::parse_backref(key)?;
             while let Some((before, record)) = stripes.next_if(|(id, _)| *id < stripe) {
                 count.add(*before, record, live.take())?;
@@ -120,8 +121,8 @@ impl Pipeline {
 }
 
 /// A count that is being made.
-struct Count<'p> {
-    pipeline: &'p Pipeline,
+struct Count<'c> {
+    counter: &'c RedundancyCounter,
     undecodable: BTreeMap<StripeId, Vec<Range<u32>>>,
     segments: HashMap<SegmentId, SegmentCensus>,
     stretches: BTreeMap<StretchId, StretchCount>,
@@ -141,11 +142,11 @@ struct StretchCount {
     is_unsettled: bool,
 }
 
-impl<'p> Count<'p> {
-    fn new(pipeline: &'p Pipeline, segments: HashMap<SegmentId, SegmentCensus>) -> Self {
+impl<'c> Count<'c> {
+    fn new(counter: &'c RedundancyCounter, segments: HashMap<SegmentId, SegmentCensus>) -> Self {
         Self {
-            pipeline,
-            undecodable: pipeline.volume.undecodable(),
+            counter,
+            undecodable: counter.volume.undecodable(),
             segments,
             stretches: BTreeMap::new(),
             lives: KnownLives::default(),
@@ -159,7 +160,7 @@ impl<'p> Count<'p> {
         if self.doubtful.is_empty() {
             return Ok(());
         }
-        self.segments = take_census(&self.pipeline.volume).1;
+        self.segments = take_census(&self.counter.volume).1;
         for (stripe, record, live) in std::mem::take(&mut self.doubtful) {
             self.settle(stripe, &record, live)?;
             self.stretch(stripe).is_unsettled = true;
@@ -175,7 +176,7 @@ impl<'p> Count<'p> {
         }
         let segment = self.segments.get(&record.segment);
         let is_whole = segment.is_some_and(|segment| segment.is_whole(record));
-        let is_fresh = segment.is_none() || self.pipeline.volume.is_writing(record.segment);
+        let is_fresh = segment.is_none() || self.counter.volume.is_writing(record.segment);
         if is_fresh && !is_whole {
             self.doubtful.push((stripe, *record, live));
             Ok(())
@@ -235,7 +236,7 @@ impl<'p> Count<'p> {
         let lost = joined(lost.to_vec());
         let bytes: u64 = lost.iter().map(|r| u64::from(r.end - r.start)).sum();
         Ok(bytes + live > u64::from(record.payload_len)
-            || self.pipeline.live_within(stripe, &lost)? > 0)
+            || self.counter.catalog.live_within(stripe, &lost)? > 0)
     }
 
     /// Adds the new counts to the known ones, of which some are outdated; returns all of it.
@@ -261,7 +262,7 @@ impl<'p> Count<'p> {
         Redundancy {
             rows: rows.into_values().collect(),
             unrecoverable,
-            is_cut: self.pipeline.volume.undecodable_is_cut(),
+            is_cut: self.counter.volume.undecodable_is_cut(),
         }
     }
 }
@@ -286,7 +287,7 @@ fn take_census(volume: &Volume) -> (Census, HashMap<SegmentId, SegmentCensus>) {
 }
 
 #[cfg(test)]
-impl Pipeline {
+impl RedundancyCounter {
     /// Counts after something happened that a count which has begun does not see.
     pub(in crate::commit) fn redundancy_with(
         &self,
@@ -302,13 +303,13 @@ impl Pipeline {
 
     /// Counts the changes since the last count, even if that was long ago.
     pub(in crate::commit) fn redundancy_now(&self) -> Result<Redundancy, CommitError> {
-        self.count_redundancy(&mut self.counting.baton.lock())
+        self.count_redundancy(&mut self.counting.lock())
     }
 
     /// Returns how many stretches have to be counted, if it is not all; they are taken for counted then.
     pub(in crate::commit) fn outdated_stretches(&self) -> Option<usize> {
         let count = Count::new(self, take_census(&self.volume).1);
-        let mut stretches = self.counting.baton.lock();
+        let mut stretches = self.counting.lock();
         let touched = self.meta.touched();
         let outdated = stretches.outdated(touched, &count.segments, &count.undecodable);
         outdated.map(|outdated| outdated.len())
@@ -316,15 +317,17 @@ impl Pipeline {
 
     /// Returns the number of stretches with remembered live bytes.
     pub(in crate::commit) fn stretches_of_known_life(&self) -> usize {
-        self.counting.baton.lock().lives_known()
+        self.counting.lock().lives_known()
     }
 
     /// Returns the number of stripes without known live bytes.
     pub(in crate::commit) fn stripes_of_unknown_life(&self) -> usize {
-        let stretches = self.counting.baton.lock();
+        let stretches = self.counting.lock();
         let mut unknown = 0;
         let mut look = |stripe| unknown += usize::from(stretches.live_in(stripe).is_none());
-        self.for_each_stripe(|stripe, _| look(stripe)).unwrap();
+        self.catalog
+            .for_each_stripe(|stripe, _| look(stripe))
+            .unwrap();
         unknown
     }
 }

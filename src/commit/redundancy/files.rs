@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
 
-use super::MissingShards;
-use crate::commit::reap::successor;
-use crate::commit::{CommitError, Pipeline};
+use super::{MissingShards, RedundancyCounter};
+use crate::commit::CommitError;
+use crate::commit::catalog::successor;
 use crate::format::key::{self, KeyRange};
 use crate::format::record::{RepairNote, Segment, Stripe};
 use crate::format::{MemberIndex, Record, SegmentId, ShardIndex, StripeId};
@@ -17,7 +17,7 @@ const NOTES_AT_ONCE: usize = if cfg!(test) { 8 } else { 1024 };
 /// The most looks at the ledger: dead stripes are out of it in a moment, unless there are very many.
 const MOST_LOOKS: usize = 16;
 
-impl Pipeline {
+impl RedundancyCounter {
     /// Lists the segment files on online members that are gone, or too short for the shards that were written to them;
     /// by member and segment.
     ///
@@ -29,7 +29,7 @@ impl Pipeline {
         let live = self.members.live();
         let segments: HashMap<SegmentId, Segment> = self.volume.segments().into_iter().collect();
         let mut missing: BTreeMap<(MemberIndex, SegmentId), u64> = BTreeMap::new();
-        self.for_each_stripe(|_, record| {
+        self.catalog.for_each_stripe(|_, record| {
             let Some(segment) = segments.get(&record.segment) else {
                 return;
             };
@@ -65,7 +65,7 @@ impl Pipeline {
         let segments: HashMap<SegmentId, Segment> = self.volume.segments().into_iter().collect();
         let mut lacking = BTreeSet::new();
         let (from, end) = key::stripes();
-        self.visit(&from, &end, |key, value| {
+        self.catalog.visit(&from, &end, |key, value| {
             let (stripe, record) = (key::parse_stripe(key)?, Stripe::decode(value)?);
             let Some(segment) = segments.get(&record.segment) else {
                 return Ok(ControlFlow::Continue(()));
@@ -80,7 +80,7 @@ impl Pipeline {
             };
             let mut found: Vec<_> = shards.filter_map(lacks).collect();
             found.retain(|file| !lacking.contains(file));
-            if !found.is_empty() && self.has_backref(stripe)? {
+            if !found.is_empty() && self.catalog.has_backref(stripe)? {
                 lacking.extend(found);
             }
             Ok::<_, CommitError>(ControlFlow::Continue(()))
@@ -132,7 +132,7 @@ impl Pipeline {
             return Ok(true);
         }
         for (stripe, lost) in self.volume.undecodable() {
-            if self.live_within(stripe, &lost)? > 0 {
+            if self.catalog.live_within(stripe, &lost)? > 0 {
                 return Ok(true);
             }
         }
@@ -159,7 +159,7 @@ impl Pipeline {
 
     /// Says whether a stripe in the repair ledger holds something.
     fn notes_live_stripe(&self) -> Result<bool, CommitError> {
-        self.notes_stripe(key::repairs(), |stripe, _| self.has_backref(stripe))
+        self.notes_stripe(key::repairs(), |stripe, _| self.catalog.has_backref(stripe))
     }
 
     /// Says whether a stripe in a range of the repair ledger satisfies `is_such`. Answers yes as well if there are too

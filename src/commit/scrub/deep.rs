@@ -113,7 +113,7 @@ impl Pipeline {
             .map_or(0, |segment| i16::from(segment.parity_shards));
         let gone = verdict.wrong.len() as u64 + verdict.missing;
         let mut losses_tolerated = parity - i16::try_from(gone).unwrap_or(i16::MAX);
-        if self.live_within(verdict.stripe, &verdict.lost)? > 0 {
+        if self.catalog.live_within(verdict.stripe, &verdict.lost)? > 0 {
             losses_tolerated = losses_tolerated.min(-1);
         } else if losses_tolerated < 0 {
             // Other blocks of each shard are wrong, or no file holds the lost bytes. All else can be read, and no
@@ -124,7 +124,7 @@ impl Pipeline {
         let row = rows.entry(losses_tolerated).or_insert(fresh);
         row.stripes += 1;
         row.missing += verdict.missing + verdict.gone;
-        row.bytes += self.live_in(verdict.stripe)?;
+        row.bytes += self.catalog.live_in(verdict.stripe)?;
         Ok(())
     }
 }

@@ -37,7 +37,7 @@ impl Pipeline {
     /// Notes the members that are not verified, if they differ from those in the last scrub's record. The next commit
     /// makes the note durable.
     pub(in super::super) fn note_put_back(&self) -> Result<(), CommitError> {
-        if self.is_read_only() {
+        if self.commits.is_read_only() {
             return Ok(());
         }
         let covered = self.scrubbing.covered.lock();

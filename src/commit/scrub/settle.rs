@@ -213,9 +213,9 @@ impl Pipeline {
 
     /// Puts into the record the shards that are missing or were not verified, and the bytes that are lost now.
     pub(super) fn count_what_is_left(&self, scrub: &mut Scrub) -> Result<(), CommitError> {
-        let counted = self.redundancy()?;
+        let counted = self.redundancy.redundancy()?;
         let missing = counted.missing_shards();
-        let lost = self.lost_bytes_in(&counted)?;
+        let lost = self.redundancy.lost_bytes_in(&counted)?;
         // Shards passed before the volume was opened may be the same ones that are missing now: they count twice then
         // rather than not at all. It is not known either which of them are still lost.
         let (unread, of_nobody) = self.left_unread(scrub);

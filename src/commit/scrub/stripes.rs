@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::super::reap::successor;
+use super::super::catalog::successor;
 use super::super::{CommitError, InodeLocks, Pace, Pipeline};
 use super::settle::{Passed, Pieces, add_counted, add_pieces};
 use super::{MAX_REST, batch_bytes};
@@ -111,7 +111,7 @@ impl Pipeline {
         let stripe = verdict.stripe;
         scrub.bytes += verdict.bytes;
         scrub.repaired += verdict.repaired;
-        let lost = self.live_within(stripe, &verdict.lost)?;
+        let lost = self.catalog.live_within(stripe, &verdict.lost)?;
         let wrong = wrong_in(verdict) + u64::from(verdict.inconsistent.is_some());
         if let Some(inconsistent) = &verdict.inconsistent {
             log::warn!("{inconsistent}; it is written anew");
@@ -175,7 +175,7 @@ impl Pipeline {
                 stretch.has_more = true;
                 return Ok(stretch);
             }
-            if self.has_backref(stripe)? {
+            if self.catalog.has_backref(stripe)? {
                 stretch.live.push(stripe);
             }
         }

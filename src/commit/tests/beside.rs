@@ -108,7 +108,7 @@ fn what_can_be_read_is_made_whole_beside_what_needs_who_is_away_and_that_waits_f
     assert_eq!(rows.len(), 2, "{rows:?}");
     assert_eq!((rows[0], rows[1].0), ((-1, waiting.len() as u64), 1));
     assert_eq!(damaged.unreadable(&fs), waiting);
-    let left = fs.pipeline.stripes_in(segment).unwrap().unwrap();
+    let left = fs.pipeline.catalog.stripes_in(segment).unwrap().unwrap();
     assert!(left.iter().all(|(stripe, _)| waiting.contains(stripe)));
     assert_eq!(fs.pipeline.volume.segment(segment).unwrap().slots, slots);
     let found = rig.disks[damaged.cut.0].open().open_len(&damaged.name);

@@ -72,7 +72,7 @@ fn a_healthy_volume_counts_full_redundancy_only() {
         let fs = Rig::new(data, parity, count).open(&[]);
         fill(&fs);
         fs.pipeline.checkpoint().unwrap();
-        let counted = fs.pipeline.redundancy().unwrap();
+        let counted = fs.pipeline.redundancy.redundancy().unwrap();
         let rows = &counted.rows;
         assert_eq!(rows.len(), 1, "{rows:?}");
         assert_eq!(rows[0].losses_tolerated, parity as i16);
@@ -103,11 +103,15 @@ fn one_loss_too_many_is_an_error_and_never_wrong_bytes() {
         !lost.is_empty(),
         "two of five members held no two shards of any stripe"
     );
-    let counted = fs.pipeline.redundancy().unwrap();
+    let counted = fs.pipeline.redundancy.redundancy().unwrap();
     assert_eq!(counted.rows[0].losses_tolerated, -1);
     assert_eq!(counted.rows[0].stripes, counted.unrecoverable.len() as u64);
     assert!(counted.lists_all_lost());
-    let listed = fs.pipeline.inodes_in(&counted.unrecoverable, 1000).unwrap();
+    let listed = fs
+        .pipeline
+        .redundancy
+        .inodes_in(&counted.unrecoverable, 1000)
+        .unwrap();
     assert_eq!(
         listed, lost,
         "those that cannot be read in full, and no others"
@@ -124,11 +128,15 @@ fn it_is_known_if_more_is_lost_than_is_listed() {
     fs.pipeline.checkpoint().unwrap();
     fs.lose(&rig, 1);
     fs.lose(&rig, 2);
-    let counted = fs.pipeline.redundancy().unwrap();
+    let counted = fs.pipeline.redundancy.redundancy().unwrap();
     let listed = counted.unrecoverable.len();
     assert!(counted.rows[0].stripes > listed as u64, "{listed}");
     assert!(!counted.lists_all_lost());
-    let inodes = fs.pipeline.inodes_in(&counted.unrecoverable, 30).unwrap();
+    let inodes = fs
+        .pipeline
+        .redundancy
+        .inodes_in(&counted.unrecoverable, 30)
+        .unwrap();
     assert_eq!(inodes.len(), 30);
 }
 
@@ -147,12 +155,12 @@ fn a_stripe_that_could_not_be_read_counts_as_lost() {
     for shard in shards.iter().filter(|s| s.stripe == stripe).take(2) {
         assert!(rig.disks[shard.disk].corrupt(&shard.name, shard.offset, |b| b.fill(0xee), 64));
     }
-    let before = fs.pipeline.redundancy().unwrap();
+    let before = fs.pipeline.redundancy.redundancy().unwrap();
     assert_eq!(before.rows.len(), 1, "nobody read it yet: {before:?}");
     assert_eq!(before.rows[0].losses_tolerated, 1);
     assert!(fs.read(2).is_err());
     assert!(fs.read(1).unwrap() == whole);
-    let after = fs.pipeline.redundancy().unwrap();
+    let after = fs.pipeline.redundancy.redundancy().unwrap();
     assert_eq!(after.rows[0].losses_tolerated, -1);
     let lost: Vec<StripeId> = after.unrecoverable.iter().map(|lost| lost.stripe).collect();
     assert_eq!(lost, [stripe]);
@@ -170,7 +178,7 @@ fn a_member_that_goes_when_too_few_are_left_is_counted_as_gone() {
         rig.disks[gone].delete();
         // The epoch cannot rise any more with the second.
         fs.pipeline.members().probe();
-        let counted = fs.pipeline.redundancy().unwrap();
+        let counted = fs.pipeline.redundancy.redundancy().unwrap();
         assert_eq!(counted.rows[0].losses_tolerated, tolerated);
     }
 }

@@ -384,12 +384,12 @@ fn a_full_member_does_not_keep_the_journal_from_being_emptied() {
     }
     let mut refused = 0;
     while fs.pipeline.meta.journal_fill() >= 0.5 {
-        refused += u32::from(fs.pipeline.tick().is_err());
+        refused += u32::from(fs.pipeline.clock().tick().is_err());
         assert!(refused < 100, "the journal is never emptied");
     }
     assert!(refused > 0, "the full member was not in the way");
     // Small pieces may fit where the whole did not; the copy is moved nevertheless.
-    fs.pipeline.mend_index(100).unwrap();
+    fs.pipeline.commits.mend_index(100).unwrap();
     assert!(!holder(&full));
     assert_eq!(fs.pipeline.members().live().len(), 5);
     drop(fs);
@@ -491,7 +491,7 @@ fn what_takes_room_is_refused_while_nothing_can_be_made_durable_and_deleting_is_
         fs.write(file, &model[&file]).unwrap();
     }
     fs.pipeline.checkpoint().unwrap();
-    fs.pipeline.check_growth().unwrap();
+    fs.pipeline.growth().check_growth().unwrap();
     plan.add(Fault::at(1, Effect::NoSpace).of(Scope::Changing).lasting());
     let mut batch = Batch::default();
     batch.put(key::xattr(Ino(1), b"user.late"), "value");
@@ -499,7 +499,7 @@ fn what_takes_room_is_refused_while_nothing_can_be_made_durable_and_deleting_is_
     let synced = fs.sync();
     assert!(matches!(synced, Err(CommitError::NoSpace)), "{synced:?}");
     assert!(matches!(
-        fs.pipeline.check_growth(),
+        fs.pipeline.growth().check_growth(),
         Err(CommitError::NoSpace)
     ));
     assert!(matches!(
@@ -510,7 +510,7 @@ fn what_takes_room_is_refused_while_nothing_can_be_made_durable_and_deleting_is_
     model.insert(2, Vec::new());
     assert_holds(&fs, &model, "full");
     plan.clear();
-    fs.pipeline.check_growth().unwrap();
+    fs.pipeline.growth().check_growth().unwrap();
     drop(fs);
     rig.cut(CutPolicy::Drop);
     let fs = rig.open(&[]);
@@ -525,7 +525,7 @@ fn attribute(number: u64) -> bytes::Bytes {
 }
 
 pub(super) fn add(fs: &TestFs, number: u64) -> Result<(), CommitError> {
-    fs.pipeline.check_growth()?;
+    fs.pipeline.growth().check_growth()?;
     let mut batch = Batch::default();
     batch.put(attribute(number), pattern(number, 2000));
     fs.pipeline.apply(batch)
@@ -640,7 +640,7 @@ fn deleting_works_on_disks_that_others_have_filled() {
         let space = disk.open().space().unwrap();
         disk.set_capacity(space.total_bytes - space.free_bytes);
     }
-    fs.pipeline.measure_growth();
+    fs.pipeline.growth.measure_growth();
     assert!(matches!(add(&fs, end), Err(CommitError::NoSpace)));
     drop_records(&fs, (0..end).filter(|number| number % 2 == 0));
     let left = || (0..end).filter(|number| number % 2 == 1);

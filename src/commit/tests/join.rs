@@ -207,7 +207,7 @@ fn who_comes_to_a_full_volume_takes_part_and_is_admitted_once_there_is_space() {
     assert_eq!(fs.pipeline.members().stale(), [index]);
     capacity(DISK);
     fs.pipeline.checkpoint().unwrap();
-    while fs.pipeline.mend_index(1).unwrap() {}
+    while fs.pipeline.commits.mend_index(1).unwrap() {}
     assert_eq!(fs.pipeline.members().stale(), []);
     assert_holds(&fs, &model, "admitted");
 }
@@ -356,7 +356,7 @@ fn what_does_not_do_is_refused_and_left_as_it_was() {
     assert!(refused(seat, &new_disk()).contains("no member 9"));
     assert!(refused(Seat::Own, &new_disk()).contains("not a member"));
     // A refused directory causes no checkpoint.
-    assert!(!fs.pipeline.joins.wait());
+    assert!(!fs.pipeline.commits.arrivals.wait());
     let other = Rig::new(2, 1, 3);
     assert!(refused(Seat::New, &other.disks[0]).contains("a member of a volume already"));
     let length = other.disks[1].open().open_len("superblock").unwrap();
@@ -554,7 +554,7 @@ fn a_member_is_let_go_only_once_others_have_the_copies_of_the_index() {
     capacity(DISK);
     // A member that had no room is asked again after a while.
     for _ in 0..40 {
-        fs.pipeline.mend_index(1).unwrap();
+        fs.pipeline.commits.mend_index(1).unwrap();
     }
     fs.rebuild().unwrap();
     assert_eq!(fs.pipeline.members().leaving(), []);

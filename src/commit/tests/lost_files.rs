@@ -138,7 +138,7 @@ fn missing_shards_are_listed_by_the_file_that_should_hold_them() {
     let fs = rig.open(&[]);
     fs.write(1, &pattern(1, 100_000)).unwrap();
     fs.pipeline.checkpoint().unwrap();
-    assert_eq!(fs.pipeline.missing_shards().unwrap(), []);
+    assert_eq!(fs.pipeline.redundancy.missing_shards().unwrap(), []);
     let shards = fs.written_shards();
     fs.close();
     let name = files::segment(SegmentId(1));
@@ -160,7 +160,7 @@ fn missing_shards_are_listed_by_the_file_that_should_hold_them() {
         shards,
     };
     assert_eq!(
-        fs.pipeline.missing_shards().unwrap(),
+        fs.pipeline.redundancy.missing_shards().unwrap(),
         [
             expected(0, None, count(0)),
             expected(2, Some(first(2)), count(2) - 1)

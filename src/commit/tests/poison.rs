@@ -27,7 +27,7 @@ fn with_a_failed_commit(rig: &Rig) -> TestFs {
 fn no_commit_succeeds_after_one_that_failed() {
     let rig = Rig::new(2, 1, 5);
     let fs = with_a_failed_commit(&rig);
-    let next = fs.pipeline.commit();
+    let next = fs.pipeline.commits.commit();
     assert!(
         matches!(next, Err(CommitError::Poisoned { .. })),
         "{next:?}"

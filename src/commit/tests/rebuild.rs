@@ -39,8 +39,15 @@ pub(super) fn assert_whole(
     let rows = fs.redundancy();
     let worst = rows.iter().map(|row| row.0).min();
     assert_eq!(worst, Some(parity as i16), "{context}: {rows:?}");
-    assert!(!fs.pipeline.may_lack_shards().unwrap(), "{context}");
-    assert_eq!(fs.pipeline.missing_shards().unwrap(), [], "{context}");
+    assert!(
+        !fs.pipeline.redundancy.may_lack_shards().unwrap(),
+        "{context}"
+    );
+    assert_eq!(
+        fs.pipeline.redundancy.missing_shards().unwrap(),
+        [],
+        "{context}"
+    );
     assert_holds(&fs, model, context);
     fs.close();
     for lost in subsets(rig.disks.len(), parity) {
@@ -590,7 +597,7 @@ fn assert_gaps_are_free(fs: &TestFs, rig: &Rig, gone: &[usize], context: &str) {
     let mut taken = vec![0; rig.disks.len()];
     let mut writing = vec![false; rig.disks.len()];
     for (id, segment) in fs.pipeline.volume.segments() {
-        let stripes = fs.pipeline.stripes_in(id).unwrap().unwrap();
+        let stripes = fs.pipeline.catalog.stripes_in(id).unwrap().unwrap();
         for member in segment.slots.iter().flatten() {
             let member = usize::from(member.0);
             taken[member] += stripes

@@ -129,7 +129,7 @@ fn a_scrub_that_is_stopped_leaves_what_was_put_back_to_the_next_which_begins_ane
     let mut rig = base.fork();
     rig.disks[1] = backups[0].disks[1].fork();
     let fs = rig.open(&[]);
-    let tolerated = || fs.pipeline.redundancy().unwrap().rows[0].losses_tolerated;
+    let tolerated = || fs.pipeline.redundancy.redundancy().unwrap().rows[0].losses_tolerated;
     assert_eq!(tolerated(), 0, "what it holds counts for nothing yet");
     let stop = |_: &ScrubStatus| ControlFlow::Break(());
     fs.pipeline.scrub(&NoLocks, None, stop).unwrap();
@@ -384,8 +384,8 @@ fn a_copy_that_was_made_before_superblocks_were_written_anew_is_known_for_one() 
     let base = Rig::new(2, 1, 3);
     let (mut model, _) = live(&base);
     let tick = |fs: &TestFs| {
-        fs.pipeline.clockwork.lock().make_checkpoint_due();
-        fs.pipeline.tick().unwrap();
+        fs.pipeline.clock.make_checkpoint_due();
+        fs.pipeline.clock().tick().unwrap();
     };
     let superblock = |rig: &Rig| {
         let disk = rig.disks[1].open();

@@ -176,7 +176,10 @@ fn whatever_happens_to_as_many_members_as_there_is_parity_is_repaired_on_their_d
             );
             assert_holds(&fs, &model, &context);
             assert_eq!(fs.redundancy()[0].0, parity as i16, "{context}");
-            assert!(!fs.pipeline.may_lack_shards().unwrap(), "{context}");
+            assert!(
+                !fs.pipeline.redundancy.may_lack_shards().unwrap(),
+                "{context}"
+            );
             drop(fs);
             rig.cut(CutPolicy::Drop);
             let fs = rig.open(&[]);
@@ -227,10 +230,14 @@ fn what_parity_cannot_replace_is_named_and_only_that_cannot_be_read() {
     assert_eq!((done.record.wrong, done.record.missing), (3, 0));
     assert!(!done.is_clean());
     let check = |fs: &TestFs| {
-        let counted = fs.pipeline.redundancy().unwrap();
+        let counted = fs.pipeline.redundancy.redundancy().unwrap();
         assert_eq!(counted.unrecoverable.len(), 1);
         assert_eq!(counted.unrecoverable[0].stripe, stripe);
-        let inodes = fs.pipeline.inodes_in(&counted.unrecoverable, 1000).unwrap();
+        let inodes = fs
+            .pipeline
+            .redundancy
+            .inodes_in(&counted.unrecoverable, 1000)
+            .unwrap();
         assert_eq!(inodes, BTreeSet::from([Ino(4)]));
     };
     check(&fs);
@@ -266,7 +273,14 @@ fn what_parity_cannot_replace_is_named_and_only_that_cannot_be_read() {
     }
     fs.close();
     let fs = rig.open(&[]);
-    assert!(fs.pipeline.redundancy().unwrap().unrecoverable.is_empty());
+    assert!(
+        fs.pipeline
+            .redundancy
+            .redundancy()
+            .unwrap()
+            .unrecoverable
+            .is_empty()
+    );
     let (from, end) = key::all_lost();
     assert_eq!(fs.pipeline.scan(&from, &end, 10).unwrap(), []);
     assert!(scrub(&fs).is_clean());
@@ -306,7 +320,7 @@ fn reading_every_shard_counts_what_is_right_and_writes_nothing() {
         .map(|row| (row.losses_tolerated, row.stripes))
         .collect();
     assert_eq!(rows, [(0, 1), (2, whole - 1)]);
-    let counted = fs.pipeline.redundancy().unwrap();
+    let counted = fs.pipeline.redundancy.redundancy().unwrap();
     let bytes = |rows: &[RedundancyRow]| rows.iter().map(|row| row.bytes).sum::<u64>();
     assert_eq!(bytes(&read.rows), bytes(&counted.rows));
     assert_eq!(read.inconsistent, []);
@@ -329,7 +343,14 @@ fn what_is_lost_only_while_a_member_is_away_is_whole_again_with_it() {
     assert!(done.record.lost > 0 && done.record.missing > 0, "{done:?}");
     fs.close();
     let fs = rig.open(&[]);
-    assert!(fs.pipeline.redundancy().unwrap().unrecoverable.is_empty());
+    assert!(
+        fs.pipeline
+            .redundancy
+            .redundancy()
+            .unwrap()
+            .unrecoverable
+            .is_empty()
+    );
     let done = scrub(&fs);
     assert_eq!((done.record.wrong, done.record.lost), (0, 0), "{done:?}");
     assert_holds(&fs, &model, "all members are back");
@@ -509,7 +530,7 @@ fn parity_that_does_not_belong_to_its_data_is_found_though_its_checksums_match()
     let done = scrub(&fs);
     assert_eq!((done.record.repaired, done.record.wrong), (1, 0));
     assert!(
-        !fs.pipeline.has_backref(parity.stripe).unwrap(),
+        !fs.pipeline.catalog.has_backref(parity.stripe).unwrap(),
         "its bytes were moved"
     );
     assert_holds(&fs, &model, "written anew");

@@ -7,7 +7,7 @@ fn fill_with_blocks(fs: &TestFs, model: &mut Model, first: u64) -> u64 {
     for file in first.. {
         let bytes = pattern(file, BLOCK_SIZE);
         let write = || -> Result<(), CommitError> {
-            fs.pipeline.check_growth()?;
+            fs.pipeline.growth().check_growth()?;
             fs.write(file, &bytes)?;
             let mut batch = Batch::default();
             batch.put(key::xattr(Ino(file), b"user.record"), pattern(file, 200));

@@ -135,7 +135,7 @@ fn stuck(rig: &Rig) -> (TestFs, Model) {
     let refused = fs.write(4, &pattern(4, 100_000));
     assert!(matches!(refused, Err(CommitError::NoSpace)), "{refused:?}");
     assert!(matches!(
-        fs.pipeline.check_growth(),
+        fs.pipeline.growth().check_growth(),
         Err(CommitError::NoSpace)
     ));
     (fs, model)

@@ -104,7 +104,12 @@ fn a_scrub_that_goes_on_without_another_member_says_that_it_did_not_verify_who_w
     let fs = rig.open(&[4]);
     let done = scrub(&fs);
     assert_eq!(done.record.began, stopped.began, "it went on");
-    let missing = fs.pipeline.redundancy().unwrap().missing_shards();
+    let missing = fs
+        .pipeline
+        .redundancy
+        .redundancy()
+        .unwrap()
+        .missing_shards();
     assert!(missing >= stopped.missing, "as much as was not verified");
     assert_eq!(fs.pipeline.unverified_by_scrub(), stopped.missing);
     assert_eq!(done.record.missing, missing + stopped.missing);
@@ -263,7 +268,7 @@ fn what_is_lost_with_files_that_are_gone_counts_as_lost_bytes_too() {
     };
     let done = fs.pipeline.scrub(&NoLocks, None, spoil_late).unwrap();
     let held: usize = model.values().map(Vec::len).sum();
-    let counted = fs.pipeline.redundancy().unwrap();
+    let counted = fs.pipeline.redundancy.redundancy().unwrap();
     assert!(!counted.unrecoverable.is_empty());
     assert_eq!(done.unwrap().record.lost, held as u64);
 }

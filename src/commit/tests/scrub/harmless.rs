@@ -37,7 +37,7 @@ fn where_no_file_holds_what_is_lost_nothing_is_and_a_scrub_writes_the_rest_anew(
         befall(&rig, stripe, harm);
         let fs = TestFs::open(rig.stores(&[]), Access::ReadOnly).unwrap();
         let read = fs.pipeline.read_all_shards().unwrap();
-        let counted = fs.pipeline.redundancy().unwrap();
+        let counted = fs.pipeline.redundancy.redundancy().unwrap();
         for rows in [&read.rows, &counted.rows] {
             assert_eq!(rows.len(), 1, "{harm:?}");
             let RedundancyRow {
@@ -56,7 +56,10 @@ fn where_no_file_holds_what_is_lost_nothing_is_and_a_scrub_writes_the_rest_anew(
         let done = scrub(&fs);
         assert!(done.is_clean(), "{harm:?}: {done:?}");
         assert!(done.record.repaired > 0, "{harm:?}: {done:?}");
-        assert!(!fs.pipeline.has_backref(stripe).unwrap(), "{harm:?}");
+        assert!(
+            !fs.pipeline.catalog.has_backref(stripe).unwrap(),
+            "{harm:?}"
+        );
         assert_eq!(fs.redundancy(), [(2, 1)], "{harm:?}");
         let model = Model::from([(1, held)]);
         assert_holds(&fs, &model, "scrubbed");
@@ -65,7 +68,10 @@ fn where_no_file_holds_what_is_lost_nothing_is_and_a_scrub_writes_the_rest_anew(
         fs.assert_shards_lie_on(&rig, &[], "written anew");
         fs.close();
         let fs = rig.open(&[]);
-        assert!(!fs.pipeline.may_have_lost_data().unwrap(), "{harm:?}");
+        assert!(
+            !fs.pipeline.redundancy.may_have_lost_data().unwrap(),
+            "{harm:?}"
+        );
         assert_holds(&fs, &model, "opened again");
     }
 }
@@ -84,7 +90,7 @@ fn a_mount_does_not_take_what_no_file_holds_for_lost_data() {
     fs.close();
     let fs = rig.open(&[]);
     assert!(!fs.pipeline.volume.undecodable().is_empty());
-    assert!(!fs.pipeline.may_have_lost_data().unwrap());
+    assert!(!fs.pipeline.redundancy.may_have_lost_data().unwrap());
     assert_eq!(fs.redundancy(), [(0, 1)]);
     assert_holds(&fs, &Model::from([(1, held)]), "opened again");
 }
@@ -98,12 +104,19 @@ fn of_what_is_lost_only_that_counts_which_files_hold() {
     let done = scrub(&fs).record;
     let block = BLOCK_SIZE as u64;
     assert_eq!((done.lost, done.wrong, done.missing), (block, 3, 0));
-    let counted = fs.pipeline.redundancy().unwrap();
+    let counted = fs.pipeline.redundancy.redundancy().unwrap();
     assert_eq!(fs.redundancy(), [(-1, 1)]);
-    assert_eq!(fs.pipeline.lost_bytes_in(&counted).unwrap(), block);
-    let inodes = fs.pipeline.inodes_in(&counted.unrecoverable, 9).unwrap();
+    assert_eq!(
+        fs.pipeline.redundancy.lost_bytes_in(&counted).unwrap(),
+        block
+    );
+    let inodes = fs
+        .pipeline
+        .redundancy
+        .inodes_in(&counted.unrecoverable, 9)
+        .unwrap();
     assert_eq!(inodes, BTreeSet::from([Ino(1)]));
-    assert!(fs.pipeline.may_have_lost_data().unwrap());
+    assert!(fs.pipeline.redundancy.may_have_lost_data().unwrap());
     let mut read = vec![0; 2 * UNIT];
     fs.pipeline.read(stripe, 0, &mut read).unwrap();
     assert!(read == held[..2 * UNIT], "all else can be had");

@@ -1,0 +1,154 @@
+//! The commits, checkpoints and care for the index that no caller asks for.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::CommitError;
+use super::growth::Growth;
+use super::sync::Commits;
+use crate::members::Members;
+use crate::meta::Meta;
+
+/// Changes wait at most so long for a commit that no caller asks for.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Changes of so many bytes are committed at once.
+const COMMIT_BYTES: usize = 8 << 20;
+
+/// Committed changes go into the index at least so often, if there are any.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Superblocks are rewritten at least so often, if anything else was written.
+const RENEW_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// Copies of the index, and the room that it has, are looked after at least so often.
+const MEND_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A journal fuller than this is emptied by a checkpoint.
+const JOURNAL_FILL: f32 = 0.5;
+
+/// The times when each kind of work was last done.
+#[derive(Debug)]
+struct Times {
+    committed: Instant,
+    checkpointed: Instant,
+    /// `None` if copies of the index may lack something.
+    mended_index: Option<Instant>,
+    /// The time when superblocks were last rewritten, if they were.
+    renewed: Option<Instant>,
+}
+
+impl Times {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            committed: now,
+            checkpointed: now,
+            mended_index: Some(now),
+            renewed: None,
+        }
+    }
+}
+
+/// The clock of a volume: it makes commits and checkpoints when they are due.
+pub struct Clock {
+    members: Arc<Members>,
+    meta: Arc<Meta>,
+    commits: Arc<Commits>,
+    growth: Arc<Growth>,
+    times: Mutex<Times>,
+}
+
+impl Clock {
+    pub(super) fn new(
+        members: Arc<Members>,
+        meta: Arc<Meta>,
+        commits: Arc<Commits>,
+        growth: Arc<Growth>,
+    ) -> Self {
+        Self {
+            members,
+            meta,
+            commits,
+            growth,
+            times: Mutex::new(Times::new()),
+        }
+    }
+
+    /// Makes the commits and checkpoints that are due; call it several times a second.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Commits::sync`].
+    pub fn tick(&self) -> Result<(), CommitError> {
+        if self.commits.is_read_only() || self.commits.is_poisoned() {
+            return Ok(());
+        }
+        let (commit_due, checkpoint_due, mend_due) = {
+            let clock = self.times.lock();
+            let mended = clock.mended_index;
+            (
+                clock.committed.elapsed() >= COMMIT_INTERVAL,
+                clock.checkpointed.elapsed() >= CHECKPOINT_INTERVAL,
+                mended.is_none_or(|mended| mended.elapsed() >= MEND_INTERVAL),
+            )
+        };
+        // First, since a copy without space may keep all else from being done.
+        if mend_due {
+            let more = self.commits.mend_index(1)?;
+            self.growth.restore_reserve()?;
+            self.growth.measure_growth();
+            self.times.lock().mended_index = (!more).then(Instant::now);
+        }
+        self.meta.compare_index()?;
+        let unsaved = self.commits.awaits_checkpoint();
+        let is_waited_for = mend_due && self.commits.arrivals.wait();
+        let done = if self.meta.journal_fill() >= JOURNAL_FILL
+            || (checkpoint_due && unsaved)
+            || is_waited_for
+        {
+            self.times.lock().checkpointed = Instant::now();
+            self.times.lock().committed = Instant::now();
+            let done = self.commits.checkpoint();
+            if done.is_ok() {
+                self.renew_superblocks_if_due();
+            }
+            done
+        } else if commit_due || self.meta.pending_bytes() >= COMMIT_BYTES {
+            self.times.lock().committed = Instant::now();
+            self.commits.sync()
+        } else {
+            Ok(())
+        };
+        if matches!(done, Err(CommitError::NoSpace)) {
+            self.times.lock().mended_index = None;
+        }
+        done
+    }
+
+    /// The volume was changed: if it was long ago that superblocks were written, they are, so that a directory
+    /// tells whether it is from before.
+    fn renew_superblocks_if_due(&self) {
+        let mut clock = self.times.lock();
+        let is_due = |renewed: Instant| renewed.elapsed() >= RENEW_INTERVAL;
+        if clock.renewed.is_none_or(is_due) {
+            clock.renewed = Some(Instant::now());
+            drop(clock);
+            self.members.renew_superblocks();
+        }
+    }
+
+    /// Makes a checkpoint due at the next tick, if there is anything for it.
+    #[cfg(test)]
+    pub(super) fn make_checkpoint_due(&self) {
+        self.times.lock().checkpointed -= CHECKPOINT_INTERVAL;
+    }
+
+    /// Makes the care for the copies of the index due at the next tick.
+    #[cfg(test)]
+    pub(super) fn look_after_index(&self) {
+        self.times.lock().mended_index = None;
+    }
+}
