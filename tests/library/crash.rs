@@ -4,18 +4,10 @@
 //! A volume of 1+1 is tried with every cut, every policy and every set of lost disks. For larger ones
 //! policies and sets take turns; `CAUCHYFS_EVERY=1` tries them all.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
-#[path = "fs_model/script.rs"]
-mod script;
-#[path = "fs_model/volume.rs"]
-#[expect(dead_code, reason = "these tests need a part of it")]
-mod volume;
-
 use cauchyfs::store::{CutPolicy, Effect, Fault, FaultPlan, FaultStore, MemDisk, Scope};
 
-use script::{Ran, fresh, open, recovered, run, trees};
-use volume::TestClock;
+use crate::script::{Ran, fresh, open, recovered, run, trees};
+use crate::volume::{self, TestClock};
 
 /// Runs the script on disks that follow a plan, from the opening on.
 fn run_under(plan: &FaultPlan, disks: &[MemDisk]) -> Ran {

@@ -1,15 +1,6 @@
 //! Bytes that a kernel's page cache had taken, and that found no room when it wrote them back. A read there
 //! returns an error or what was there before, never zeros that no program wrote.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
-#[path = "fs_model/calls.rs"]
-#[expect(dead_code, reason = "these tests need a part of it")]
-mod calls;
-#[path = "fs_model/volume.rs"]
-#[expect(dead_code, reason = "these tests need a part of it")]
-mod volume;
-
 use std::sync::Arc;
 
 use cauchyfs::format::Ino;
@@ -18,7 +9,9 @@ use cauchyfs::fs::{
 };
 use cauchyfs::store::MemDisk;
 
-use calls::{ROOT, create, read, sound, write};
+use crate::calls::{ROOT, create, read, sound, write};
+
+use crate::volume;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;

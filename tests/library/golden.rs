@@ -4,7 +4,7 @@
 //! power cut left them: what was written last is in the journals only. It is made by
 //!
 //! ```text
-//! cargo test --test golden_volume -- --ignored
+//! cargo test --test library golden -- --ignored
 //! ```
 //!
 //! and may be made again only while no build that writes the format has been released. Numbers in it are
@@ -18,12 +18,6 @@
 //!                           with bytes come before that one
 //! ```
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
-#[path = "fs_model/volume.rs"]
-#[expect(dead_code, reason = "these tests need a part of it")]
-mod volume;
-
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::path::PathBuf;
@@ -34,6 +28,8 @@ use cauchyfs::fs::{
     Caller, Changes, Fs, FsError, FsOptions, OpenFlags, WriteFlags, XattrMode, check, tree,
 };
 use cauchyfs::store::{CutPolicy, MemDisk, Store};
+
+use crate::volume;
 
 const ROOT: &Caller = &Caller::ROOT;
 const MEMBERS: usize = 3;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::writer::Writer;
+use super::writer::Writer;
 
 /// Counts the beginnings and ends of operations of all writers.
 #[derive(Default)]

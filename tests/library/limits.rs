@@ -1,13 +1,5 @@
 //! The operations that still work where something does not: read-only, full, or after a failed commit.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
-#[path = "fs_model/calls.rs"]
-#[expect(dead_code, reason = "these tests need a part of it")]
-mod calls;
-#[path = "fs_model/volume.rs"]
-mod volume;
-
 use std::sync::Arc;
 
 use cauchyfs::format::Ino;
@@ -16,8 +8,8 @@ use cauchyfs::fs::{
 };
 use cauchyfs::store::{CallKind, Effect, Fault, FaultPlan, FaultStore, Scope};
 
-use calls::{ROOT, create, exclusive, fs, list, read, sound, write};
-use volume::TestClock;
+use crate::calls::{ROOT, create, exclusive, fs, list, read, sound, write};
+use crate::volume::{self, TestClock};
 
 #[test]
 fn reading_changes_the_time_of_access_as_the_mount_asks() {

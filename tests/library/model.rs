@@ -2,13 +2,7 @@
 //!
 //! `CAUCHYFS_SEED` replays one run, `CAUCHYFS_STEPS` sets its length.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
-#[path = "fs_model/reference.rs"]
 mod reference;
-#[path = "fs_model/volume.rs"]
-mod volume;
-
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -23,8 +17,8 @@ use cauchyfs::fs::{
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use crate::volume::{self, TestClock, at};
 use reference::{Id, ROOT, Reference, Refused, regular};
-use volume::{TestClock, at};
 
 const FILE_MAX: usize = 200_000;
 const NAMES: [&[u8]; 7] = [b"a", b"b", b"c", b"d", b"e", b"\xff\x01 \n", b"0"];

@@ -4,14 +4,6 @@
 //! Every so-many-th call is struck, from a random one on; `CAUCHYFS_SEED` chooses that one, and
 //! `CAUCHYFS_EVERY=1` strikes them all.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
-#[path = "fs_model/script.rs"]
-mod script;
-#[path = "fs_model/volume.rs"]
-#[expect(dead_code, reason = "these tests need a part of it")]
-mod volume;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,8 +14,8 @@ use cauchyfs::store::{
 };
 use rand::RngExt;
 
-use script::{Ran, Session, Tree, fresh, open, peek, recovered, run, trees};
-use volume::TestClock;
+use crate::script::{Ran, Session, Tree, fresh, open, peek, recovered, run, trees};
+use crate::volume::{self, TestClock};
 
 /// A volume as it is before the script, and the trees that the script makes of it.
 struct Scene {

@@ -1,13 +1,5 @@
 //! The requirements of POSIX and Linux on a filesystem, point by point.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
-#[path = "fs_model/calls.rs"]
-mod calls;
-#[path = "fs_model/volume.rs"]
-#[expect(dead_code, reason = "these tests need a part of it")]
-mod volume;
-
 use std::collections::BTreeMap;
 
 use cauchyfs::format::record::{Extent, FileKind, Inode};
@@ -18,7 +10,7 @@ use cauchyfs::fs::{
 };
 use cauchyfs::meta::Batch;
 
-use calls::{BLOCK, ROOT, create, exclusive, fs, list, read, sound, write};
+use crate::calls::{BLOCK, ROOT, create, exclusive, fs, list, read, sound, write};
 #[test]
 fn names_are_any_255_bytes_but_slash_and_nul() {
     let fs = fs();

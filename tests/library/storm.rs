@@ -8,8 +8,6 @@
 //! `CAUCHYFS_SEED` is the first seed tried, `CAUCHYFS_STORMS` how many are. A seed fixes volume, faults
 //! and work; the schedule of the threads it cannot fix.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,9 +28,7 @@ use rand::{RngExt, SeedableRng};
 use history::{Clock, History};
 use writer::Writer;
 
-#[path = "fs_storm/history.rs"]
 mod history;
-#[path = "fs_storm/writer.rs"]
 mod writer;
 
 /// Volumes that are tried by default.

@@ -9,7 +9,7 @@ use cauchyfs::fs::check::FindingKind;
 use cauchyfs::fs::{Fs, FsError, FsOptions, OpenFlags, RenameMode, tree};
 use cauchyfs::meta::Batch;
 
-use crate::{ROOT, Volume, found};
+use super::{ROOT, Volume, found};
 
 const BAD_NAMES: [(&[u8], NameFault); 5] = [
     (b"..", NameFault::Dots),

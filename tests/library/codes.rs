@@ -1,14 +1,5 @@
 //! The filesystem with every code, and on every engine that this machine has.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
-#[path = "fs_model/calls.rs"]
-#[expect(dead_code, reason = "these tests need a part of it")]
-mod calls;
-#[path = "fs_model/volume.rs"]
-#[expect(dead_code, reason = "these tests need a part of it")]
-mod volume;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +9,10 @@ use cauchyfs::format::files;
 use cauchyfs::fs::{Fs, FsOptions};
 use cauchyfs::store::{Executor, ExecutorKind, MemDisk, Store};
 
-use calls::{create, read, sound, write};
+use crate::calls::{self, create, read, sound, write};
 use cauchyfs::format::Ino;
+
+use crate::volume;
 
 const DATA: usize = 5;
 const PARITY: usize = 3;

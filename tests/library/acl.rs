@@ -1,15 +1,11 @@
 //! POSIX access control lists, as acl(5) has them.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
-#[path = "fs_model/volume.rs"]
-#[expect(dead_code, reason = "these tests need a part of it")]
-mod volume;
-
 use std::sync::Arc;
 
 use cauchyfs::format::Ino;
 use cauchyfs::fs::{Attr, Caller, Changes, Fs, FsError, FsOptions, XattrMode, check};
+
+use crate::volume;
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";

@@ -14,7 +14,7 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
-use crate::history::{Clock, Done, Log, State};
+use super::history::{Clock, Done, Log, State};
 
 const ROOT: &Caller = &Caller::ROOT;
 

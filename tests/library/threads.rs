@@ -1,14 +1,5 @@
 //! Calls from many threads at once, each seen wholly or not at all.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
-#[path = "fs_model/calls.rs"]
-#[expect(dead_code, reason = "these tests need a part of it")]
-mod calls;
-#[path = "fs_model/volume.rs"]
-#[expect(dead_code, reason = "these tests need a part of it")]
-mod volume;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -17,7 +8,9 @@ use cauchyfs::format::Ino;
 use cauchyfs::fs::{Changes, Fs, FsError, FsOptions, OpenFlags, RenameMode};
 use cauchyfs::store::{CallKind, Effect, Fault, FaultPlan, FaultStore, Scope};
 
-use calls::{ROOT, create, fs, read, sound, write};
+use crate::calls::{ROOT, create, fs, read, sound, write};
+
+use crate::volume;
 #[test]
 fn appends_from_many_threads_are_all_there_and_whole() {
     let fs = fs();

@@ -1,12 +1,5 @@
 //! Every kind of disagreement between records is found, and repaired where that is possible.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
-#[path = "fs_model/volume.rs"]
-#[expect(dead_code, reason = "these tests need a part of it")]
-mod volume;
-
-#[path = "fs_check/names.rs"]
 mod names;
 
 use std::ops::ControlFlow;
@@ -19,6 +12,8 @@ use cauchyfs::fs::check::{FindingKind, Report, check, check_again};
 use cauchyfs::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
 use cauchyfs::meta::Batch;
 use cauchyfs::store::{MemDisk, Store, StoreErrorKind};
+
+use crate::volume;
 
 const ROOT: &Caller = &Caller::ROOT;
 

@@ -1,0 +1,24 @@
+//! Tests of the library through its public interface: filesystems on volumes in memory, and codecs.
+//!
+//! They are one program, because linking a program takes longer than most of them run.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+mod calls;
+mod script;
+mod volume;
+
+mod acl;
+mod check;
+mod codec_isal;
+mod codec_passes;
+mod codes;
+mod crash;
+mod faults;
+mod golden;
+mod limits;
+mod model;
+mod posix;
+mod refused;
+mod storm;
+mod threads;
