@@ -203,7 +203,7 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
         let Some(status) = scrubbed.map_err(|error| storage_failure(&error))? else {
             return Err(Failure::environment("somebody else scrubs the volume"));
         };
-        let scrubbed = scrubbed_of(&volume.fs, &status)?;
+        let scrubbed = scrubbed_of(&volume.fs, &volume.maintenance, &status)?;
         terminal::report(&scrubbed.for_people(&away_from(volume)));
         return Ok(scrubbed.outcome());
     }

@@ -15,7 +15,7 @@ use super::control::{self, Absentee, Announced, Answer, ControlSocket, Membershi
 use super::failure::Failure;
 use super::scrub;
 use super::volume::{Volume, rebuild_report, report, storage_failure, store_failure};
-use crate::commit::CommitError;
+use crate::commit::{CommitError, Maintenance};
 use crate::format::MemberIndex;
 use crate::fs::Fs;
 use crate::maintain::{OrderNumber, Rebuilder};
@@ -51,6 +51,7 @@ struct Listener {
     /// True if a member belongs to another user: the daemon reaches no directory that it was not mounted with.
     is_foreign: bool,
     fs: Arc<Fs>,
+    maintenance: Arc<Maintenance>,
     notes: Vec<Unusable>,
     /// None where nothing may be written.
     rebuilder: Option<Arc<Rebuilder>>,
@@ -74,6 +75,7 @@ pub(super) fn start(
     let listener = Arc::new(Listener {
         is_foreign,
         fs: Arc::clone(&volume.fs),
+        maintenance: Arc::clone(&volume.maintenance),
         notes: volume.notes.clone(),
         rebuilder: volume.rebuilder().cloned(),
         end,
@@ -133,12 +135,14 @@ impl Listener {
     fn serve(&self, client: UnixStream) {
         match control::receive(&client, &self.announced) {
             Ok(Request::Status) => {
-                let answer = meanwhile(&client, || match report(&self.fs, &self.notes, true) {
-                    Ok(mut report) => {
-                        report.lost.shorten(MOST_LISTED_BYTES);
-                        Answer::Status(Box::new(report))
+                let answer = meanwhile(&client, || {
+                    match report(&self.fs, &self.maintenance, &self.notes, true) {
+                        Ok(mut report) => {
+                            report.lost.shorten(MOST_LISTED_BYTES);
+                            Answer::Status(Box::new(report))
+                        }
+                        Err(failure) => Answer::Failed(failure),
                     }
-                    Err(failure) => Answer::Failed(failure),
                 });
                 control::answer(&client, &answer);
             }
@@ -150,7 +154,7 @@ impl Listener {
                 control::answer(&client, &Answer::Membership(self.membership()));
             }
             Ok(Request::Scrub { bytes_per_second }) => {
-                scrub::serve(&self.fs, &client, bytes_per_second);
+                scrub::serve(&self.fs, &self.maintenance, &client, bytes_per_second);
             }
             Ok(Request::Unmount { lazy }) => (self.end)(EndRequest::Unmount { lazy }, client),
             Ok(Request::AwaitEnd) => (self.end)(EndRequest::Await, client),

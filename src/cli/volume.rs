@@ -13,7 +13,10 @@ use super::report::{
 };
 use super::scrub::scrub_report;
 use super::trust;
-use crate::commit::{self, CommitError, Pipeline, RebuildProgress, Redundancy, RedundancyRow};
+use crate::commit::{
+    self, CommitError, Maintenance, Pipeline, RebuildProgress, Redundancy, RedundancyCounter,
+    RedundancyRow,
+};
 use crate::format::MemberIndex;
 use crate::fs::{Fs, FsError, FsOptions};
 use crate::fuse::one_line;
@@ -152,6 +155,7 @@ fn left_out(pipeline: &Pipeline, directories: &Directories) -> Vec<MemberIndex> 
 /// A volume that is open for use.
 pub(super) struct Volume {
     pub(super) pipeline: Arc<Pipeline>,
+    pub(super) maintenance: Arc<Maintenance>,
     pub(super) fs: Arc<Fs>,
     /// The directories that could not be used, with reasons.
     pub(super) notes: Vec<Unusable>,
@@ -192,6 +196,7 @@ impl Volume {
         let (pipeline, notes) = open_pipeline(directories, options)?;
         let fs = Fs::open(Arc::clone(&pipeline), fs_options).map_err(|error| fs_failure(&error))?;
         Ok(Self {
+            maintenance: Maintenance::new(Arc::clone(&pipeline)),
             pipeline,
             fs,
             notes,
@@ -210,7 +215,7 @@ impl Volume {
     ///
     /// As [`report`].
     pub(super) fn report(&self, mounted: bool) -> Result<Report, Failure> {
-        report(&self.fs, &self.notes, mounted)
+        report(&self.fs, &self.maintenance, &self.notes, mounted)
     }
 
     /// Opens it to look at, writing nothing, and warns of directories that could not be used.
@@ -269,12 +274,17 @@ impl Volume {
 /// # Errors
 ///
 /// If its records cannot be read.
-pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Report, Failure> {
+pub(super) fn report(
+    fs: &Fs,
+    maintenance: &Maintenance,
+    notes: &[Unusable],
+    mounted: bool,
+) -> Result<Report, Failure> {
     let pipeline = fs.pipeline();
     let members = pipeline.members();
     members.look();
-    let counted = pipeline
-        .redundancy_counter()
+    let counted = maintenance
+        .redundancy()
         .redundancy()
         .map_err(|error| storage_failure(&error))?;
     let redundancy: Vec<RedundancyReport> = counted.rows.iter().map(row_report).collect();
@@ -288,7 +298,7 @@ pub(super) fn report(fs: &Fs, notes: &[Unusable], mounted: bool) -> Result<Repor
             member.state = MemberState::Rebuilding;
         }
     }
-    let lost = files_in(fs, &counted)?;
+    let lost = files_in(fs, maintenance.redundancy(), &counted)?;
     let copies = pipeline.index_copies();
     let index = IndexReport {
         copies_wanted: copies.wanted,
@@ -449,13 +459,15 @@ pub(super) fn member_report(
 }
 
 /// Names the files that hold bytes that are lost.
-pub(super) fn files_in(fs: &Fs, counted: &Redundancy) -> Result<LostFiles, Failure> {
+pub(super) fn files_in(
+    fs: &Fs,
+    counter: &RedundancyCounter,
+    counted: &Redundancy,
+) -> Result<LostFiles, Failure> {
     if counted.unrecoverable.is_empty() {
         return Ok(LostFiles::default());
     }
-    let inodes = fs
-        .pipeline()
-        .redundancy_counter()
+    let inodes = counter
         .inodes_in(&counted.unrecoverable, MOST_LISTED)
         .map_err(|error| storage_failure(&error))?;
     let paths = fs

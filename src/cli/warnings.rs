@@ -89,16 +89,12 @@ pub(super) fn of(volume: &Volume) -> Result<Warnings, Failure> {
 
 /// Says how much is lost, if anything is; counts only if that may be.
 fn lost_data(volume: &Volume) -> Result<Option<String>, Failure> {
-    let pipeline = &volume.pipeline;
+    let redundancy = volume.maintenance.redundancy();
     let failed = |error| storage_failure(&error);
-    if !pipeline
-        .redundancy_counter()
-        .may_have_lost_data()
-        .map_err(failed)?
-    {
+    if !redundancy.may_have_lost_data().map_err(failed)? {
         return Ok(None);
     }
-    let counted = pipeline.redundancy_counter().redundancy().map_err(failed)?;
+    let counted = redundancy.redundancy().map_err(failed)?;
     let lost: Vec<_> = counted
         .rows
         .iter()
@@ -118,12 +114,12 @@ fn lost_data(volume: &Volume) -> Result<Option<String>, Failure> {
 }
 
 fn shortage(volume: &Volume) -> Result<Option<&'static str>, Failure> {
-    let pipeline = &volume.pipeline;
-    if pipeline.index_copies().are_too_few() {
+    if volume.pipeline.index_copies().are_too_few() {
         return Ok(Some(LACKS_COPIES));
     }
-    let lacks_shards = pipeline
-        .redundancy_counter()
+    let lacks_shards = volume
+        .maintenance
+        .redundancy()
         .lacks_shards()
         .map_err(|error| storage_failure(&error))?;
     Ok(lacks_shards.then_some(LACKS_SHARDS))

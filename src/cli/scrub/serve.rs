@@ -11,7 +11,7 @@ use crate::cli::failure::Failure;
 use crate::cli::listener::{MOST_LISTED_BYTES, meanwhile};
 use crate::cli::report::{ScrubReport, ScrubState};
 use crate::cli::volume::{files_in, storage_failure};
-use crate::commit::{self, ScrubStatus};
+use crate::commit::{self, Maintenance, ScrubStatus};
 use crate::fs::Fs;
 use crate::members::Members;
 
@@ -21,8 +21,13 @@ const TELL_INTERVAL: Duration = Duration::from_millis(250);
 /// Scrubs for a client and tells it the progress, until the scrub is done or the client is gone. If a scrub is under
 /// way already, the client follows that one. If that one stops half way, as one that began by itself does, this one
 /// takes over.
-pub(in crate::cli) fn serve(fs: &Arc<Fs>, client: &UnixStream, bytes_per_second: Option<u64>) {
-    let scrubbed = meanwhile(client, || scrub(fs, client, bytes_per_second));
+pub(in crate::cli) fn serve(
+    fs: &Arc<Fs>,
+    maintenance: &Maintenance,
+    client: &UnixStream,
+    bytes_per_second: Option<u64>,
+) {
+    let scrubbed = meanwhile(client, || scrub(fs, maintenance, client, bytes_per_second));
     let answer = match scrubbed {
         Ok(Some(mut scrubbed)) => {
             scrubbed.lost.shorten(MOST_LISTED_BYTES);
@@ -37,6 +42,7 @@ pub(in crate::cli) fn serve(fs: &Arc<Fs>, client: &UnixStream, bytes_per_second:
 /// Returns what the scrub came to, or `None` if the client has gone.
 fn scrub(
     fs: &Arc<Fs>,
+    maintenance: &Maintenance,
     client: &UnixStream,
     bytes_per_second: Option<u64>,
 ) -> Result<Option<Scrubbed>, Failure> {
@@ -64,7 +70,7 @@ fn scrub(
             }
         });
         if let Some(status) = scrubbed.map_err(|error| storage_failure(&error))? {
-            return result_of(fs, &status, tell(&status));
+            return result_of(fs, maintenance, &status, tell(&status));
         }
         let _follower = pipeline.follow_scrub();
         let status = loop {
@@ -79,14 +85,21 @@ fn scrub(
         // Else the scrub's owner has stopped, and another is to go on; or it has not begun yet, and this is the result
         // of an earlier one.
         if tell(&status) || status.is_through_since(&before) {
-            return result_of(fs, &status, tell(&status));
+            return result_of(fs, maintenance, &status, tell(&status));
         }
     }
 }
 
 /// Returns the result of a scrub, unless the client is gone.
-fn result_of(fs: &Fs, status: &ScrubStatus, is_gone: bool) -> Result<Option<Scrubbed>, Failure> {
-    (!is_gone).then(|| scrubbed_of(fs, status)).transpose()
+fn result_of(
+    fs: &Fs,
+    maintenance: &Maintenance,
+    status: &ScrubStatus,
+    is_gone: bool,
+) -> Result<Option<Scrubbed>, Failure> {
+    (!is_gone)
+        .then(|| scrubbed_of(fs, maintenance, status))
+        .transpose()
 }
 
 fn progress(status: &ScrubStatus) -> Progress {
@@ -99,13 +112,16 @@ fn progress(status: &ScrubStatus) -> Progress {
 }
 
 /// Says what a scrub came to.
-pub(in crate::cli) fn scrubbed_of(fs: &Fs, status: &ScrubStatus) -> Result<Scrubbed, Failure> {
-    let counted = fs
-        .pipeline()
-        .redundancy_counter()
+pub(in crate::cli) fn scrubbed_of(
+    fs: &Fs,
+    maintenance: &Maintenance,
+    status: &ScrubStatus,
+) -> Result<Scrubbed, Failure> {
+    let redundancy = maintenance.redundancy();
+    let counted = redundancy
         .redundancy()
         .map_err(|error| storage_failure(&error))?;
-    let lost_now = fs.pipeline().redundancy_counter().lost_bytes_in(&counted);
+    let lost_now = redundancy.lost_bytes_in(&counted);
     let lost_now = lost_now.map_err(|error| storage_failure(&error))?;
     let record = status.record;
     let members = fs.pipeline().members();
@@ -131,7 +147,7 @@ pub(in crate::cli) fn scrubbed_of(fs: &Fs, status: &ScrubStatus) -> Result<Scrub
         bytes_lost: record.lost.max(lost_now),
         began_at: moment(record.began),
         finished_at: moment(record.last_finished),
-        lost: files_in(fs, &counted)?,
+        lost: files_in(fs, redundancy, &counted)?,
     })
 }
 
