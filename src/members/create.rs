@@ -115,7 +115,7 @@ pub(super) fn create(
                     .map_err(|error| match error.kind() {
                         StoreErrorKind::InUse => MembersError::InUse {
                             path: store.label(),
-                            holder: error.holder(),
+                            holder: error.holder().cloned(),
                         },
                         _ => error.into(),
                     })?,

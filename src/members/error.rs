@@ -6,7 +6,7 @@ use super::Unusable;
 use super::slots::BAD_SUPERBLOCK;
 use crate::codec::{CodecError, Geometry};
 use crate::format::{Epoch, FormatError, MemberIndex, VolumeId};
-use crate::store::StoreError;
+use crate::store::{Holder, StoreError};
 
 /// A member that was not found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ pub enum MembersError {
         /// The directory.
         path: String,
         /// The process that has it, if that is known.
-        holder: Option<String>,
+        holder: Option<Holder>,
     },
 
     /// A process has the member that was killed, and cannot end because something hangs that it asked for on one of its
@@ -141,7 +141,7 @@ pub enum MembersError {
         /// The directory.
         path: String,
         /// The process that has it.
-        holder: String,
+        holder: Holder,
     },
 
     /// Other processes have some directories, but none serves the volume with them: they are too few for that, and all
@@ -341,7 +341,7 @@ fn members_are(count: usize) -> String {
     format!("{} {verb}", members(count))
 }
 
-fn by(holder: Option<&String>) -> String {
+fn by(holder: Option<&Holder>) -> String {
     holder.map_or_else(String::new, |holder| format!(" by {holder}"))
 }
 

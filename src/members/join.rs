@@ -279,7 +279,7 @@ impl Members {
                 if self.holds.add_again(store) {
                     Ok(None)
                 } else {
-                    let holder = error.holder();
+                    let holder = error.holder().cloned();
                     Err(MembersError::InUse { path, holder })
                 }
             }

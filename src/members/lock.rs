@@ -64,13 +64,18 @@ pub(super) fn lock(
             held: held.iter().map(in_use).collect(),
         });
     }
-    let held_up = held.iter().find(|error| error.is_held_up());
-    let path = held_up.unwrap_or(first).label().to_owned();
-    Err(match held_up.and_then(StoreError::holder) {
-        Some(holder) => MembersError::HeldUp { path, holder },
+    let holders = held
+        .iter()
+        .filter_map(|error| Some((error, error.holder()?)));
+    let mut held_up = holders.filter(|(_, holder)| holder.is_held_up);
+    Err(match held_up.next() {
+        Some((error, holder)) => MembersError::HeldUp {
+            path: error.label().to_owned(),
+            holder: holder.clone(),
+        },
         None => MembersError::InUse {
-            path,
-            holder: first.holder(),
+            path: first.label().to_owned(),
+            holder: first.holder().cloned(),
         },
     })
 }
@@ -134,7 +139,7 @@ fn nobody_serves(lineage: &Lineage, locked: usize, held: usize) -> bool {
 }
 
 fn in_use(error: &StoreError) -> Unusable {
-    let holder = error.holder();
+    let holder = error.holder().map(ToString::to_string);
     let holder = holder.as_deref().unwrap_or("another process");
     Unusable {
         path: error.label().to_owned(),

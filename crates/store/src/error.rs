@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::dir::holders::HELD_UP;
+use super::dir::holders::Holder;
 
 /// The class of a failure, as callers distinguish them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -119,9 +119,9 @@ impl StoreError {
         Self::new(StoreErrorKind::Slow, label, action, name, source)
     }
 
-    /// Another process has the directory; `holder` names it, if it is known.
+    /// Another process has the directory: `holder`, if it is known.
     #[must_use]
-    pub fn in_use(label: impl Into<String>, holder: Option<String>) -> Self {
+    pub fn in_use(label: impl Into<String>, holder: Option<Holder>) -> Self {
         let source = match holder {
             Some(holder) => io::Error::new(io::ErrorKind::WouldBlock, holder),
             None => Errno::WOULDBLOCK.into(),
@@ -156,17 +156,8 @@ impl StoreError {
 
     /// Returns the process that has the directory, if that is why it failed, and known.
     #[must_use]
-    pub fn holder(&self) -> Option<String> {
-        let is_known = self.kind == StoreErrorKind::InUse && self.source.raw_os_error().is_none();
-        is_known.then(|| self.source.to_string())
-    }
-
-    /// Returns whether the process that has the directory was killed, and is only still there because an operation on a
-    /// directory hangs.
-    #[must_use]
-    pub fn is_held_up(&self) -> bool {
-        self.holder()
-            .is_some_and(|holder| holder.ends_with(HELD_UP))
+    pub fn holder(&self) -> Option<&Holder> {
+        self.source.get_ref()?.downcast_ref()
     }
 
     /// Returns what was tried: a verb such as `"read"`.

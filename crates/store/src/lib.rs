@@ -30,7 +30,7 @@ pub mod memory;
 mod name;
 
 pub use buffer::{Buffer, Pinner, Pool, Unpinner};
-pub use dir::holders::is_held_up;
+pub use dir::holders::{Holder, is_held_up};
 pub use dir::{DirStore, Trust, trust_own_user_only};
 pub use error::{StoreError, StoreErrorKind};
 pub use executor::{Executor, ExecutorKind, Op, Outcome, Request};

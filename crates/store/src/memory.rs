@@ -12,7 +12,9 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::name::{Name, invalid, is_dir};
-use super::{EntryKind, Hold, Space, Store, StoreError, StoreErrorKind, StoreLock, Visitor};
+use super::{
+    EntryKind, Hold, Holder, Space, Store, StoreError, StoreErrorKind, StoreLock, Visitor,
+};
 use file::File;
 
 mod content;
@@ -438,7 +440,7 @@ impl Store for MemStore {
             Hold::Shared => !state.locks.contains(&Hold::Exclusive),
         };
         if !is_free {
-            let holder = (!self.disk.is_far).then(|| "another store".to_owned());
+            let holder = (!self.disk.is_far).then(|| Holder::of(std::process::id()));
             return Err(StoreError::in_use(&*self.disk.label, holder));
         }
         state.locks.push(hold);

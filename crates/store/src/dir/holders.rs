@@ -1,10 +1,12 @@
 //! The processes that have a file locked (`/proc/locks`), and whether they can end.
 
+use std::fmt;
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs as sys;
+use serde::{Deserialize, Serialize};
 
 /// Returns the processes that have the `flock` of a file; none if they are not to be found, as those of other machines
 /// and containers. Filesystems whose files have other device numbers than they have themselves, such as btrfs, list
@@ -47,23 +49,41 @@ fn is_told(user: u32, mapped: &str, overflow: Option<u32>) -> bool {
     count >= u64::from(u32::MAX) || overflow.is_some_and(|overflow| user != overflow)
 }
 
-/// Names a process that has a lock.
-pub(super) fn describe(pid: u32) -> String {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let named = match name.trim() {
-        "" => format!("process {pid}"),
-        name => format!("process {pid} ({name})"),
-    };
-    if is_held_up(pid) {
-        format!("{named}{HELD_UP}")
-    } else {
-        named
+/// A process that has a directory locked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub struct Holder {
+    /// Its number.
+    pub pid: u32,
+    /// The name of its program; empty if that is not known.
+    pub program: String,
+    /// True if it was killed, and cannot end because an operation on one of its directories hangs.
+    pub is_held_up: bool,
+}
+
+impl Holder {
+    /// Describes a process of this machine.
+    pub(crate) fn of(pid: u32) -> Self {
+        let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        Self {
+            pid,
+            program: program.trim().to_owned(),
+            is_held_up: is_held_up(pid),
+        }
     }
 }
 
-/// The end of a message about a process that has a file locked, was killed, and only waits for what hangs.
-pub(crate) const HELD_UP: &str =
-    ", which was killed and cannot end before what hangs of it is over";
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}", self.pid)?;
+        if !self.program.is_empty() {
+            write!(f, " ({})", self.program)?;
+        }
+        if self.is_held_up {
+            f.write_str(", which was killed and cannot end before what hangs of it is over")?;
+        }
+        Ok(())
+    }
+}
 
 /// Says whether a process was killed, and is still there because of an operation that hangs. The system takes
 /// nothing that it had open from it until then: no lock, and no socket.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{self as sys, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::holders::Holder;
 use super::own::{Failed, Seen};
 use super::{DirStore, FILE_MODE, holders, retry};
 use crate::name::Name;
@@ -40,8 +41,8 @@ enum Attempt {
     Unsupported,
     /// Only users who have nothing to do with the directory hold it.
     HeldByStrangers,
-    /// Another process has it, named where it is known.
-    Held(Option<String>),
+    /// Another process has it: this one, if it is known.
+    Held(Option<Holder>),
 }
 
 impl DirStore {
@@ -184,7 +185,7 @@ impl DirStore {
             }
             if Instant::now() >= deadline {
                 let kin = holders.iter().find(|pid| self.is_kin(**pid));
-                let holder = kin.or(holders.first()).copied().map(holders::describe);
+                let holder = kin.or(holders.first()).copied().map(Holder::of);
                 return Ok(Attempt::Held(holder));
             }
             std::thread::sleep(LOCK_PAUSE);
