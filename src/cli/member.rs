@@ -123,7 +123,7 @@ fn judge_newcomer(report: &Report, member: u16) -> Outcome {
     }
     let mut away = report.absentees();
     let reason = away.find(|away| away.index == member);
-    let reason = reason.and_then(|away| away.reason.as_deref());
+    let reason = reason.and_then(|away| away.reason.as_ref());
     let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
     warn_and_advise(
         format_args!(

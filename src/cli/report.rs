@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::failure::Outcome;
 use crate::cuda::{Coded, Coding};
-use crate::members::{BAD_SUPERBLOCK, MOUNTED_APART};
+use crate::members::AbsenceReason;
 
 mod advice;
 mod lost;
@@ -124,13 +124,51 @@ pub(super) struct MemberReport {
     pub(super) id: String,
     pub(super) path: Option<String>,
     pub(super) state: MemberState,
-    pub(super) reason: Option<String>,
+    /// The reason for its state. JSON has the sentence as well.
+    #[serde(flatten, with = "reason_and_cause")]
+    pub(super) reason: Option<AbsenceReason>,
     pub(super) bytes_used: u64,
     pub(super) bytes_free: u64,
     pub(super) errors: ErrorCounts,
     /// True if bytes of it were wrong since the last scrub.
     #[serde(default)]
     pub(super) suspect: bool,
+}
+
+/// The reason for the state of a member in JSON: `reason` is a sentence, `cause` a word with its fields.
+mod reason_and_cause {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::members::AbsenceReason;
+
+    #[derive(Serialize)]
+    struct Document<'a> {
+        reason: Option<String>,
+        cause: Option<&'a AbsenceReason>,
+    }
+
+    #[derive(Deserialize)]
+    struct Cause {
+        cause: Option<AbsenceReason>,
+    }
+
+    #[expect(clippy::ref_option, reason = "serde passes a reference to the field")]
+    pub(super) fn serialize<S: Serializer>(
+        reason: &Option<AbsenceReason>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let document = Document {
+            reason: reason.as_ref().map(ToString::to_string),
+            cause: reason.as_ref(),
+        };
+        document.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<AbsenceReason>, D::Error> {
+        Cause::deserialize(deserializer).map(|document| document.cause)
+    }
 }
 
 impl GeometryReport {
@@ -271,8 +309,8 @@ impl MemberReport {
 
     /// Says whether something of it is there, but not its superblock.
     pub(super) fn has_lost_superblock(&self) -> bool {
-        let mut reason = self.reason.iter();
-        !self.is_here() && reason.any(|reason| reason.starts_with(BAD_SUPERBLOCK))
+        let reason = self.reason.as_ref();
+        !self.is_here() && reason.is_some_and(AbsenceReason::is_missing_superblock)
     }
 
     /// Says whether it is being emptied, to be removed.
@@ -332,7 +370,7 @@ impl Report {
             elsewhere.is_some_and(|elsewhere| elsewhere.paths.contains(path))
         };
         self.absentees().any(|member| {
-            member.reason.as_deref() == Some(MOUNTED_APART)
+            member.reason == Some(AbsenceReason::MountedApart)
                 && member.path.as_ref().is_some_and(is_elsewhere)
         })
     }
@@ -503,6 +541,28 @@ mod tests {
         };
         let words = CodingReport::from(coding).in_words().unwrap();
         assert!(words.starts_with("H100 does not answer"), "{words}");
+    }
+
+    #[test]
+    fn the_reason_of_a_member_is_shown_as_a_sentence_and_as_a_word_with_fields() {
+        let mut report = report(&[2], &[(1, 7)], &[0, 1, 3]);
+        report.members[2].reason = Some(AbsenceReason::ForeignContent {
+            found: "photo".to_owned(),
+        });
+        let value = serde_json::to_value(&report).unwrap();
+        let away = &value["members"][2];
+        assert_eq!(
+            away["reason"],
+            "what is there is no member of the volume: it has photo"
+        );
+        assert_eq!(
+            away["cause"],
+            serde_json::json!({"kind": "foreign_content", "found": "photo"})
+        );
+        let online = value["members"][0].as_object().unwrap();
+        assert!(online["reason"].is_null() && online["cause"].is_null());
+        let read: Report = serde_json::from_value(value).unwrap();
+        assert_eq!(read, report);
     }
 
     #[test]

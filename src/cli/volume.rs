@@ -21,7 +21,7 @@ use crate::format::MemberIndex;
 use crate::fs::{Fs, FsError, FsOptions};
 use crate::fuse::one_line;
 use crate::maintain::{Maintain, Rebuilder, Schedule};
-use crate::members::{self, Access, Members, MembersError, Unusable};
+use crate::members::{self, AbsenceReason, Access, Members, MembersError, Unusable};
 use crate::meta::MetaError;
 use crate::store::{DirStore, Executor, ExecutorKind, StoreError, StoreErrorKind, StoreRef};
 use crate::volume::VolumeError;
@@ -32,9 +32,6 @@ use opening::open_pipeline;
 
 /// The time that a member may take for one operation before it counts as hung, unless an option says otherwise.
 pub(super) const MEMBER_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The reason why a directory is left out on which something hangs.
-const SILENT: &str = "it does not answer";
 
 /// Files that are listed by name at most.
 const MOST_LISTED: usize = 100_000;
@@ -100,8 +97,13 @@ fn usable_stores(
 ) -> (Vec<StoreRef>, Vec<Unusable>) {
     let absent = |path: &PathBuf| {
         let is_silent = directories.silent.has(path);
-        let reason = if is_silent { SILENT } else { members::ABSENT };
-        unusable(path.display().to_string(), reason)
+        let path = path.display().to_string();
+        let reason = if is_silent {
+            AbsenceReason::Silent
+        } else {
+            AbsenceReason::NoDirectory
+        };
+        Unusable { path, reason }
     };
     let mut notes: Vec<Unusable> = directories.absent.iter().map(absent).collect();
     let mut stores: Vec<StoreRef> = Vec::new();
@@ -111,11 +113,15 @@ fn usable_stores(
     });
     for (path, opened) in directories.present.iter().zip(opened) {
         let path = path.display().to_string();
-        match opened {
-            Some(Ok(store)) => stores.push(Arc::new(store)),
-            Some(Err(error)) => notes.push(unusable(path, &one_line(&error))),
-            None => notes.push(unusable(path, SILENT)),
-        }
+        let reason = match opened {
+            Some(Ok(store)) => {
+                stores.push(Arc::new(store));
+                continue;
+            }
+            Some(Err(error)) => AbsenceReason::of_failure(&error),
+            None => AbsenceReason::Silent,
+        };
+        notes.push(Unusable { path, reason });
     }
     (stores, notes)
 }
@@ -126,19 +132,6 @@ fn note_silent(directories: &Directories, stores: &[StoreRef], executor: &Execut
         let path = PathBuf::from(store.label());
         directories.silent.note(&path, executor.timeout());
     }
-}
-
-/// Notes why a directory is left out, its path not twice.
-fn unusable(path: String, reason: &str) -> Unusable {
-    let reason = without_path(reason, &path);
-    Unusable { path, reason }
-}
-
-fn without_path(reason: &str, path: &str) -> String {
-    let rest = reason
-        .strip_prefix(path)
-        .and_then(|rest| rest.strip_prefix(": "));
-    rest.unwrap_or(reason).to_owned()
 }
 
 /// Returns the members that are away and whose directories were not named.
@@ -435,7 +428,6 @@ pub(super) fn member_report(
         (None, members::MemberState::Missing, Some(note)) => Some(note.reason.clone()),
         (refusal, _, _) => refusal.or(status.reason),
     };
-    let reason = reason.map(|reason| without_path(&reason, &status.path));
     MemberReport {
         index: status.index.0,
         id: status.id.to_string(),

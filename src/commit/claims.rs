@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::{CommitError, OpenOptions, Pipeline};
 use crate::format::record::{SegmentStripe, ShardSums, Stripe};
 use crate::format::{BLOCK_SIZE, MemberIndex, Record, SegmentId, ShardIndex, StripeId, files, key};
-use crate::members::{Access, Bereft, Claims, Members, Unusable, chain};
+use crate::members::{Access, Bereft, Claims, Members, RecoveryObstacle, Unusable, chain};
 use crate::store::{Executor, Store, StoreError, StoreErrorKind, StoreRef};
 
 /// Recognised shards of a segment that suffice to tell their member. All segments are looked at, because an interrupted
@@ -194,18 +194,14 @@ fn settle(bereft: Bereft, shown: BTreeMap<String, Shown>) -> (Claims, Vec<Unusab
         mut others,
         ..
     } = bereft;
-    let mut leave_out = |path: &str, why: &str| {
-        let (path, reason) = (
-            path.to_owned(),
-            format!("its superblock is lost, and {why}"),
-        );
-        others.push(Unusable { path, reason });
+    let mut leave_out = |path: &str, obstacle| {
+        others.push(Unusable::without_recovery(path.to_owned(), obstacle));
     };
     let mut open: BTreeMap<String, BTreeSet<MemberIndex>> = BTreeMap::new();
     let mut indifferent = BTreeSet::new();
     for (path, shown) in shown {
-        if let Some(problem) = &shown.problem {
-            leave_out(&path, problem);
+        if let Some(detail) = shown.problem {
+            leave_out(&path, RecoveryObstacle::Unreadable { detail });
             continue;
         }
         let vacant: BTreeSet<MemberIndex> = seats.keys().copied().collect();
@@ -216,20 +212,18 @@ fn settle(bereft: Bereft, shown: BTreeMap<String, Shown>) -> (Claims, Vec<Unusab
         };
         match shown.owners.as_ref().and_then(BTreeSet::first) {
             Some(member) if fits.is_empty() => {
-                leave_out(
-                    &path,
-                    &format!("it holds what member {member} does, which is there"),
-                );
+                let member = member.0;
+                leave_out(&path, RecoveryObstacle::SameAsOnline { member });
             }
             None if shown.owners.is_some() || nameless.contains(&path) => {
-                leave_out(&path, "what it holds does not tell which member it is");
+                leave_out(&path, RecoveryObstacle::Unidentified);
             }
             None if shown.has_segments => {
                 // None of the stripes that are left has a shard there.
                 let own = seats.iter().find(|(_, seat)| **seat == path);
                 match own.map(|(member, _)| *member) {
                     Some(member) => drop(open.insert(path, BTreeSet::from([member]))),
-                    None => leave_out(&path, "what it holds does not tell which member it is"),
+                    None => leave_out(&path, RecoveryObstacle::Unidentified),
                 }
             }
             None => {
@@ -258,8 +252,7 @@ fn settle(bereft: Bereft, shown: BTreeMap<String, Shown>) -> (Claims, Vec<Unusab
             .collect();
         if rivals.len() > 1 {
             for path in rivals {
-                let why = format!("another directory has what member {member} holds as well");
-                leave_out(&path, &why);
+                leave_out(&path, RecoveryObstacle::Rival { member: member.0 });
                 open.remove(&path);
             }
         } else {
@@ -272,7 +265,7 @@ fn settle(bereft: Bereft, shown: BTreeMap<String, Shown>) -> (Claims, Vec<Unusab
         }
     }
     for path in open.into_keys() {
-        leave_out(&path, "what it holds does not tell which member it is");
+        leave_out(&path, RecoveryObstacle::Unidentified);
     }
     (claims, others)
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use super::{Stop, Work};
 use crate::commit::{CommitError, Pipeline};
 use crate::format::{MemberIndex, files};
-use crate::members::{EMPTY, MembersError, Seat};
+use crate::members::{AbsenceReason, MembersError, Seat};
 use crate::store::{DirStore, StoreError, StoreErrorKind, StoreRef};
 
 /// The most returns of a member within [`SPAN`].
@@ -102,7 +102,10 @@ impl Absentee {
     /// each look, even if there are many.
     fn note_other(&mut self, error: &MembersError, now: Instant) {
         match error {
-            MembersError::NotAMember { found, .. } if found == EMPTY => self.forget_refusals(),
+            MembersError::NotAMember {
+                reason: AbsenceReason::Empty,
+                ..
+            } => self.forget_refusals(),
             _ => self.note_refusal(now),
         }
     }
@@ -293,19 +296,22 @@ mod tests {
     fn a_directory_of_others_is_looked_into_less_and_less_often_and_an_empty_one_each_time() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let refusal = |found: &str| MembersError::NotAMember {
+        let refusal = |reason| MembersError::NotAMember {
             path: "/srv/d2".to_owned(),
-            found: found.to_owned(),
+            reason,
+        };
+        let foreign = || AbsenceReason::ForeignContent {
+            found: "photo.jpg".to_owned(),
         };
         let mut absentee = Absentee::default();
-        absentee.note_other(&refusal(EMPTY), at(0));
+        absentee.note_other(&refusal(AbsenceReason::Empty), at(0));
         assert!(absentee.is_due(at(0)));
         for second in 1..9 {
-            absentee.note_other(&refusal("it has photo.jpg"), at(second));
+            absentee.note_other(&refusal(foreign()), at(second));
         }
         assert!(!absentee.is_due(at(17)));
         assert!(absentee.is_due(at(18)));
-        absentee.note_other(&refusal(EMPTY), at(18));
+        absentee.note_other(&refusal(AbsenceReason::Empty), at(18));
         assert!(absentee.is_due(at(18)));
     }
 

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use super::Unusable;
-use super::slots::BAD_SUPERBLOCK;
+use super::{AbsenceReason, Unusable};
 use crate::codec::{CodecError, Geometry};
 use crate::format::{Epoch, FormatError, MemberIndex, VolumeId};
 use crate::store::{Holder, StoreError};
@@ -16,7 +15,7 @@ pub struct Absent {
     /// The path where it was last seen; empty if that is not known.
     pub path: String,
     /// The problem with the directory that is there.
-    pub reason: Option<String>,
+    pub reason: Option<AbsenceReason>,
 }
 
 impl fmt::Display for Absent {
@@ -104,7 +103,7 @@ pub enum MembersError {
         /// The directory.
         path: String,
         /// The problem with its superblock.
-        reason: String,
+        reason: AbsenceReason,
     },
 
     /// A directory that is to come into a volume was one of its members.
@@ -162,12 +161,12 @@ pub enum MembersError {
     },
 
     /// A directory was named as a member that is back, and is none.
-    #[error("{path} is not a member of the volume: {found}")]
+    #[error("{path} is not a member of the volume: {reason}")]
     NotAMember {
         /// The directory.
         path: String,
         /// The thing found there.
-        found: String,
+        reason: AbsenceReason,
     },
 
     /// A member that is back was mounted apart, or was away for too long to tell.
@@ -209,10 +208,10 @@ pub enum MembersError {
     NotNow,
 
     /// None of the directories is a usable member.
-    #[error("no member of a volume found: {}", reasons.join("; "))]
+    #[error("no member of a volume found: {}", list(unusable))]
     NoMember {
-        /// The problem with each.
-        reasons: Vec<String>,
+        /// The directories, and the problem with each.
+        unusable: Vec<Unusable>,
     },
 
     /// Members of two volumes were given.
@@ -424,7 +423,7 @@ impl MembersError {
                 "add a directory first, with `cauchyfs member add`, or replace this one".into(),
             ),
             Self::NoSuchMember { .. } => Some("`cauchyfs status` lists the members".into()),
-            Self::NoMember { reasons } => Some(way_to_members(reasons).into()),
+            Self::NoMember { unusable } => Some(way_to_members(unusable).into()),
             Self::MixedVolumes { volume, other_volume, .. } => Some(format!(
                 "give directories of {volume} or of {other_volume}, not of both"
             )),
@@ -471,9 +470,9 @@ impl MembersError {
     }
 }
 
-fn way_to_members(reasons: &[String]) -> &'static str {
-    let is_lost = |reason: &String| reason.contains(BAD_SUPERBLOCK);
-    if reasons.iter().any(is_lost) {
+fn way_to_members(unusable: &[Unusable]) -> &'static str {
+    let mut reasons = unusable.iter().map(|unusable| &unusable.reason);
+    if reasons.any(AbsenceReason::is_missing_superblock) {
         "a superblock that is lost is made anew from another member's: give `cauchyfs check --repair` a directory of the \
          volume that has its own; without any, only a copy of one from a backup helps; for a volume that never came to be, \
          run `cauchyfs create` again in other directories"

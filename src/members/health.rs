@@ -1,6 +1,5 @@
 //! The health of each member: up or down, the reason, and the number of its errors.
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,7 +9,7 @@ use crate::format::superblock::MemberEntry;
 use crate::format::{MemberId, MemberIndex};
 use crate::store::{StoreError, StoreErrorKind, StoreRef};
 
-use super::slots::{BAD_SUPERBLOCK, chain};
+use super::reason::AbsenceReason;
 
 /// The state of a member: whether it takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,9 +66,9 @@ pub struct MemberStatus {
     /// Its state.
     pub state: MemberState,
     /// The reason why it does not take part, or not yet fully.
-    pub reason: Option<String>,
+    pub reason: Option<AbsenceReason>,
     /// The reason why its directory, which is there again, is not taken back.
-    pub refusal: Option<String>,
+    pub refusal: Option<AbsenceReason>,
     /// Set if it is being drained for removal.
     pub leaving: bool,
     /// Bytes that its files take on its filesystem; 0 if it is not online.
@@ -82,34 +81,11 @@ pub struct MemberStatus {
     pub wrong_at: Option<u64>,
 }
 
-/// A directory that was given, but is left out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unusable {
-    /// The directory.
-    pub path: String,
-    /// The reason.
-    pub reason: String,
-}
-
-impl Unusable {
-    /// Says whether something of a member is there, but not its superblock.
-    #[must_use]
-    pub fn has_lost_superblock(&self) -> bool {
-        self.reason.starts_with(BAD_SUPERBLOCK)
-    }
-}
-
-impl fmt::Display for Unusable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path, self.reason)
-    }
-}
-
 #[derive(Clone, Debug)]
 pub(super) struct Health {
     pub(super) state: MemberState,
-    pub(super) reason: Option<String>,
-    pub(super) refusal: Option<String>,
+    pub(super) reason: Option<AbsenceReason>,
+    pub(super) refusal: Option<AbsenceReason>,
 }
 
 #[derive(Debug)]
@@ -139,7 +115,7 @@ impl Member {
         Self::new(id, store.label(), Some(store), health)
     }
 
-    pub(super) fn missing(id: MemberId, path: String, reason: String) -> Self {
+    pub(super) fn missing(id: MemberId, path: String, reason: AbsenceReason) -> Self {
         let health = Health {
             state: MemberState::Missing,
             reason: Some(reason),
@@ -165,8 +141,8 @@ impl Member {
 
     /// A place that no member has.
     pub(super) fn vacant() -> Self {
-        let reason = "it was removed from the volume".to_owned();
-        Self::missing(MemberEntry::vacant().id, String::new(), reason)
+        let id = MemberEntry::vacant().id;
+        Self::missing(id, String::new(), AbsenceReason::Removed)
     }
 
     pub(super) fn is_vacant(&self) -> bool {
@@ -193,7 +169,7 @@ impl Member {
             return false;
         }
         health.state = MemberState::after(error);
-        health.reason = Some(chain(error));
+        health.reason = Some(AbsenceReason::of_failure(error));
         drop(health);
         self.store.write().take();
         true
@@ -201,15 +177,13 @@ impl Member {
 
     /// Notes why its directory is not taken back, and how it is there, if that is known; says whether that is
     /// new. Does nothing if the member is up.
-    pub(super) fn refuse(&self, state: Option<MemberState>, refusal: &str) -> bool {
+    pub(super) fn refuse(&self, state: Option<MemberState>, refusal: AbsenceReason) -> bool {
         let mut health = self.health.write();
         if health.state == MemberState::Online {
             return false;
         }
         health.state = state.unwrap_or(health.state);
-        let is_new = health.refusal.as_deref() != Some(refusal);
-        health.refusal = Some(refusal.to_owned());
-        is_new
+        health.refusal.replace(refusal.clone()) != Some(refusal)
     }
 
     /// Notes whether its superblock is gone; says whether that is new.

@@ -11,16 +11,12 @@ use bytes::Bytes;
 use super::epoch::Roster;
 use super::health::Member;
 use super::superseded::needed_to_go_on;
-use super::{Access, ErrorClass, MemberState, MemberStatus, Members, MembersError};
+use super::{AbsenceReason, Access, ErrorClass, MemberState, MemberStatus, Members, MembersError};
 use crate::format::MemberIndex;
 use crate::store::{Op, Outcome, Pool, Request, Store, StoreError, StoreErrorKind, StoreRef};
 
 /// Bytes that are written at once to fill a file.
 const NOISE_BYTES: usize = 1 << 20;
-
-/// The reason why a stale copy does not count.
-pub const UNVERIFIED: &str =
-    "its directory is from an earlier time; what it holds counts once a scrub has verified it";
 
 impl Members {
     /// Runs operations on members in parallel, and returns their outcomes, in their order.
@@ -268,10 +264,7 @@ impl Members {
     /// Returns the known status of each member without asking it.
     fn standing(&self) -> Vec<MemberStatus> {
         let stale: BTreeSet<_> = self.stale().into_iter().collect();
-        let remedy = match self.access() {
-            Access::ReadWrite => "it is being brought up to date",
-            Access::ReadOnly => "a mount that may write brings it up to date",
-        };
+        let read_only = self.access() == Access::ReadOnly;
         let leaving = self.leaving();
         let put_back = self.put_back();
         let members = (0..).map(MemberIndex).zip(self.everyone());
@@ -279,10 +272,10 @@ impl Members {
             .filter(|(_, member)| !member.is_vacant())
             .map(|(index, member)| {
                 let health = member.health();
-                let waiting = stale
-                    .contains(&index)
-                    .then(|| format!("it was away while the volume was written to; {remedy}"));
-                let unverified = put_back.contains_key(&index).then(|| UNVERIFIED.to_owned());
+                let waiting = stale.contains(&index);
+                let waiting = waiting.then_some(AbsenceReason::Stale { read_only });
+                let unverified = put_back.contains_key(&index);
+                let unverified = unverified.then_some(AbsenceReason::Unverified);
                 MemberStatus {
                     index,
                     id: member.id,
@@ -369,7 +362,7 @@ impl Members {
     /// The error for an operation on a member that is not up.
     fn gone(&self, index: MemberIndex, action: &'static str) -> StoreError {
         let reason = match self.member(index).map(|member| member.health()) {
-            Some(health) => health.reason.unwrap_or_default(),
+            Some(health) => health.reason.map_or_else(String::new, |it| it.to_string()),
             None => format!("there is no member {index}"),
         };
         let path = self.path(index);

@@ -20,24 +20,12 @@ use uuid::Uuid;
 use super::content::Content;
 use super::epoch::put_entry;
 use super::health::{Member, MemberState};
-use super::open::NOT_GIVEN;
-use super::slots::{BAD_SUPERBLOCK, Look, chain, look, write_whole};
+use super::reason::AbsenceReason;
+use super::slots::{Look, look, write_whole};
 use super::{Access, Members, MembersError, create};
 use crate::format::superblock::{MAX_MEMBERS, MemberEntry, Superblock};
 use crate::format::{Generation, MemberId, MemberIndex, SegmentId, files};
 use crate::store::{Hold, Store, StoreError, StoreErrorKind, StoreLock, StoreRef};
-
-/// The reason against taking back a member's directory that went on without the others.
-pub const MOUNTED_APART: &str = "it was mounted apart from the others, or has been away for too long to tell; it is left as it is";
-
-/// The reason of an absence: nothing is left of the member's directory.
-pub const ABSENT: &str = "does not exist";
-
-/// The reason against taking in a former member that lies in a member's place.
-pub const FORMER_MEMBER: &str = "what is there is no longer a member of the volume";
-
-/// The reason against taking back a member's directory that came and went too often.
-pub const FLAPPING: &str = "it came and went, again and again";
 
 /// The place that a directory takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,17 +214,25 @@ impl Members {
             // It is busy with an earlier request, or the volume is: nothing is known of the directory.
             MembersError::InUse { .. } | MembersError::NotNow => return,
             MembersError::Store(error) if error.kind() == StoreErrorKind::NotFound => {
-                (Some(MemberState::Missing), ABSENT.to_owned())
+                (Some(MemberState::Missing), AbsenceReason::NoDirectory)
             }
-            MembersError::Store(error) => (Some(MemberState::after(error)), chain(error)),
-            MembersError::Diverged { .. } => (None, MOUNTED_APART.to_owned()),
-            MembersError::FormerMember { .. } => (None, FORMER_MEMBER.to_owned()),
+            MembersError::Store(error) => (
+                Some(MemberState::after(error)),
+                AbsenceReason::of_failure(error),
+            ),
+            MembersError::Diverged { .. } => (None, AbsenceReason::MountedApart),
+            MembersError::FormerMember { .. } => (None, AbsenceReason::FormerMember),
             MembersError::UnreadableMember { reason, .. } => (None, reason.clone()),
-            MembersError::NotAMember { found, .. } => (Some(MemberState::Missing), found.clone()),
-            error => (None, error.to_string()),
+            MembersError::NotAMember { reason, .. } => (Some(MemberState::Missing), reason.clone()),
+            error => (
+                None,
+                AbsenceReason::Refused {
+                    detail: error.to_string(),
+                },
+            ),
         };
         if let Some(member) = self.member(index)
-            && member.refuse(state, &refusal)
+            && member.refuse(state, refusal.clone())
         {
             log::info!("member {index} is not back at {}: {refusal}", member.path);
         }
@@ -247,7 +243,7 @@ impl Members {
     pub fn note_refused(&self, index: MemberIndex, store: &StoreRef, error: &MembersError) {
         let is_looked_for = self.member(index).is_some_and(|member| {
             let reason = member.health().reason;
-            member.path == store.label() && reason.as_deref() != Some(NOT_GIVEN)
+            member.path == store.label() && reason != Some(AbsenceReason::NotGiven)
         });
         if is_looked_for {
             self.note_refusal(index, error);
@@ -257,7 +253,7 @@ impl Members {
     /// Notes that a member's directory is not taken back for a while, because it came and went too often.
     pub fn note_flapping(&self, index: MemberIndex) {
         if let Some(member) = self.member(index) {
-            member.refuse(None, FLAPPING);
+            member.refuse(None, AbsenceReason::Flapping);
         }
     }
 
@@ -298,8 +294,8 @@ impl Members {
         let (found, problem) = match look(std::slice::from_ref(store), &self.executor) {
             Err(MembersError::Foreign { path, found }) => {
                 return Err(if seat == Seat::Own {
-                    let found = format!("what is there is no member of the volume: it has {found}");
-                    MembersError::NotAMember { path, found }
+                    let reason = AbsenceReason::ForeignContent { found };
+                    MembersError::NotAMember { path, reason }
                 } else {
                     MembersError::NotEmpty { path, found }
                 });
@@ -314,9 +310,8 @@ impl Members {
         let ours = found.as_ref();
         let ours = ours.filter(|found| found.volume == self.shape.volume);
         let former = ours.map(|found| found.index);
-        let other = found.as_ref().map(|found| {
-            let volume = found.volume;
-            format!("what is there is a member of another volume, {volume}")
+        let other = found.as_ref().map(|found| AbsenceReason::OtherVolume {
+            volume: found.volume.0,
         });
         let roster = self.roster.lock();
         if let Some(found) = found
@@ -348,7 +343,8 @@ impl Members {
         }
         let index = match seat {
             Seat::Own => {
-                return Err(not_back(store.label(), former, other.or(problem)));
+                let reason = other.or(problem).unwrap_or(AbsenceReason::Empty);
+                return Err(not_back(store.label(), former, reason));
             }
             Seat::Of(index) => {
                 self.check_gone(index)?;
@@ -391,7 +387,7 @@ impl Members {
         &self,
         store: &StoreRef,
         former: Option<MemberIndex>,
-        problem: Option<String>,
+        problem: Option<AbsenceReason>,
     ) -> Result<(), MembersError> {
         let content = self.executor.call(store, "list", Content::of)?;
         let found = if former.is_some() && !content.has_segments {
@@ -409,7 +405,7 @@ impl Members {
                     MembersError::UnreadableMember { path, reason }
                 }
                 (MembersError::NotEmpty { path, .. }, None, Some(reason))
-                    if reason.starts_with(BAD_SUPERBLOCK) =>
+                    if reason.is_missing_superblock() =>
                 {
                     MembersError::UnreadableMember { path, reason }
                 }
@@ -520,15 +516,12 @@ impl Members {
     }
 }
 
-/// Says what lies in a member's place that is not the member, after the search for its superblock: a member that was
-/// removed, or `found`.
-fn not_back(path: String, former: Option<MemberIndex>, found: Option<String>) -> MembersError {
-    match (former, found.unwrap_or_default()) {
-        (Some(index), _) => MembersError::FormerMember { path, index },
-        (None, reason) if reason.starts_with(BAD_SUPERBLOCK) => {
-            MembersError::UnreadableMember { path, reason }
-        }
-        (None, found) => MembersError::NotAMember { path, found },
+/// Returns the refusal of a directory in a member's place that is not the member: it was removed, or for `reason`.
+fn not_back(path: String, former: Option<MemberIndex>, reason: AbsenceReason) -> MembersError {
+    match former {
+        Some(index) => MembersError::FormerMember { path, index },
+        None if reason.is_missing_superblock() => MembersError::UnreadableMember { path, reason },
+        None => MembersError::NotAMember { path, reason },
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::join::FORMER_MEMBER;
+use super::reason::AbsenceReason;
 use super::superseded::needed_to_write;
 use super::{Absent, Access, Half, MembersError, Unusable};
 use crate::format::superblock::{EpochMark, Superblock};
@@ -76,8 +76,8 @@ pub(super) fn trace(
     check_one_volume(&found)?;
     check_distinct(&found)?;
     let Some(tip) = found.iter().max_by_key(|found| found.block.head().epoch) else {
-        let reasons = unusable.iter().map(ToString::to_string).collect();
-        return Err(MembersError::NoMember { reasons });
+        let unusable = unusable.clone();
+        return Err(MembersError::NoMember { unusable });
     };
     let tip = tip.block.clone();
     let forgotten = |block: &Superblock| tip.has_forgotten(block.head().epoch);
@@ -88,15 +88,14 @@ pub(super) fn trace(
     let mut present = BTreeMap::new();
     for found in found {
         let reason = if forgotten(&found.block) {
-            "it has been away for too long to be told from one mounted apart; empty it and replace it"
+            AbsenceReason::AwayTooLong
         } else if !listed(&found.block) {
-            FORMER_MEMBER
+            AbsenceReason::FormerMember
         } else {
             present.insert(found.block.index, found);
             continue;
         };
         let path = found.store.label();
-        let reason = reason.to_owned();
         unusable.push(Unusable { path, reason });
     }
     check_one_line(&present)?;
@@ -237,7 +236,7 @@ impl Lineage {
             missing: self.missing(unusable),
             bereft: unusable
                 .iter()
-                .filter(|unusable| unusable.has_lost_superblock())
+                .filter(|unusable| unusable.reason.is_missing_superblock())
                 .map(|unusable| unusable.path.clone())
                 .collect(),
             readable: current >= 1 && present >= data,

@@ -12,7 +12,7 @@ use std::thread;
 
 use super::directory_locks::Holds;
 use super::lineage::{Found, Lineage};
-use super::slots::chain;
+use super::reason::AbsenceReason;
 use super::{Access, MembersError, Unusable};
 use crate::format::superblock::MemberEntry;
 use crate::store::{Executor, Hold, Store, StoreError, StoreErrorKind, StoreLock, StoreRef};
@@ -45,7 +45,7 @@ pub(super) fn lock(
             Err(error) if error.kind() == StoreErrorKind::InUse => held.push((store, error)),
             Err(error) => unusable.push(Unusable {
                 path: store.label(),
-                reason: chain(&error),
+                reason: AbsenceReason::of_failure(&error),
             }),
         }
     }
@@ -139,13 +139,10 @@ fn nobody_serves(lineage: &Lineage, locked: usize, held: usize) -> bool {
 }
 
 fn in_use(error: &StoreError) -> Unusable {
-    let holder = error.holder().map(ToString::to_string);
-    let holder = holder.as_deref().unwrap_or("another process");
     Unusable {
         path: error.label().to_owned(),
-        reason: format!("{IN_USE} {holder}"),
+        reason: AbsenceReason::InUse {
+            holder: error.holder().cloned(),
+        },
     }
 }
-
-/// The begin of the reason for leaving out a directory that others have.
-pub const IN_USE: &str = "it is in use by";

@@ -11,7 +11,8 @@ use super::directory_locks::Holds;
 use super::epoch::Roster;
 use super::health::Member;
 use super::lineage::{Found, Lineage, Origin, Standing, trace};
-use super::slots::{BAD_SUPERBLOCK, Look, look};
+use super::reason::AbsenceReason;
+use super::slots::{Look, look};
 use super::stale_copies::Unverified;
 use super::superblock_recovery::{self, Claims};
 use super::{Access, Members, MembersError, Shape, Unusable, lock};
@@ -19,9 +20,6 @@ use crate::codec::{CodeId, Geometry};
 use crate::format::superblock::Superblock;
 use crate::format::{MemberId, MemberIndex, files};
 use crate::store::{Executor, StoreRef};
-
-/// The reason of an absence: the member's directory was not given.
-pub const NOT_GIVEN: &str = "not among the directories given";
 
 /// Opens a volume; see [`Members::open`].
 ///
@@ -68,7 +66,7 @@ fn bereft_among(given: &[StoreRef], unusable: &[Unusable]) -> Vec<StoreRef> {
     let is_bereft = |store: &&StoreRef| {
         let path = store.label();
         let mut seen = unusable.iter();
-        seen.any(|seen| seen.path == path && seen.has_lost_superblock())
+        seen.any(|seen| seen.path == path && seen.reason.is_missing_superblock())
     };
     given.iter().filter(is_bereft).cloned().collect()
 }
@@ -107,7 +105,7 @@ fn find(
         let path = store.label();
         match (look, claims.get(&path)) {
             (Look::Member(block), _) => found.push(Found::read(store, *block)),
-            (Look::Unusable(reason), Some(member)) if reason.starts_with(BAD_SUPERBLOCK) => {
+            (Look::Unusable(reason), Some(member)) if reason.is_missing_superblock() => {
                 claimed.push((store, *member));
             }
             (Look::Unusable(reason), _) => unusable.push(Unusable { path, reason }),
@@ -201,7 +199,7 @@ fn absent(id: MemberId, path: &[u8], unusable: &[Unusable]) -> Member {
         .collect();
     let reason = match reasons.get(&path) {
         Some(reason) => (*reason).clone(),
-        None => NOT_GIVEN.to_owned(),
+        None => AbsenceReason::NotGiven,
     };
     Member::missing(id, path, reason)
 }

@@ -1,20 +1,13 @@
 //! Reading and writing the two slots of a superblock on a directory.
 
-use std::fmt;
-
 use bytes::Bytes;
 
 use super::MembersError;
 use super::content::Content;
+use super::reason::AbsenceReason;
 use crate::format::superblock::{SLOT_BYTES, SLOTS, Superblock};
 use crate::format::{BLOCK_SIZE, FormatError, files};
 use crate::store::{Executor, Op, Pool, Request, Store, StoreError, StoreErrorKind, StoreRef};
-
-/// The begin of the reason why a directory with something of a member cannot be told to be one.
-pub const BAD_SUPERBLOCK: &str = "its superblock";
-
-/// The reason for leaving out a directory with nothing in it.
-pub const EMPTY: &str = "it is empty; is its disk mounted?";
 
 /// Bytes of the superblock's file.
 pub(super) const SUPERBLOCK_LEN: u64 = (SLOTS * SLOT_BYTES) as u64;
@@ -32,7 +25,7 @@ pub(super) enum Look {
     /// A member.
     Member(Box<Superblock>),
     /// One that may have been a member, or may become one again: left out, for this reason.
-    Unusable(String),
+    Unusable(AbsenceReason),
 }
 
 /// Looks into all directories at once.
@@ -88,16 +81,16 @@ fn judge(store: &StoreRef, executor: &Executor, slots: Vec<Slot>) -> Result<Look
                 let path = store.label();
                 return Err(MembersError::Newer { path, source });
             }
-            Ok(Err(error)) => problem = Some(damaged(&error)),
+            Ok(Err(error)) => problem = Some(damaged(error.to_string())),
             Err(error)
                 if matches!(
                     error.kind(),
                     StoreErrorKind::ShortRead | StoreErrorKind::Foreign
                 ) =>
             {
-                problem = Some(damaged(&chain(&error)));
+                problem = Some(damaged(chain(&error)));
             }
-            Err(error) => problem = problem.or_else(|| Some(chain(&error))),
+            Err(error) => problem = problem.or_else(|| Some(AbsenceReason::of_failure(&error))),
         }
     }
     match (newest, problem) {
@@ -106,24 +99,24 @@ fn judge(store: &StoreRef, executor: &Executor, slots: Vec<Slot>) -> Result<Look
             log::debug!("{}: one superblock slot: {problem}", store.label());
             Ok(Look::Member(Box::new(block)))
         }
-        (None, _) if absent => without_superblock(store, executor),
-        (None, problem) => Ok(Look::Unusable(problem.unwrap_or_default())),
+        (None, Some(problem)) if !absent => Ok(Look::Unusable(problem)),
+        (None, _) => without_superblock(store, executor),
     }
 }
 
-fn damaged(why: &impl fmt::Display) -> String {
-    format!("{BAD_SUPERBLOCK} is damaged: {why}")
+fn damaged(detail: String) -> AbsenceReason {
+    AbsenceReason::SuperblockDamaged { detail }
 }
 
 /// Tells an empty directory, which may be one whose disk is not mounted, from one that was never meant.
 fn without_superblock(store: &StoreRef, executor: &Executor) -> Result<Look, MembersError> {
     let content = match executor.call(store, "list", Content::of) {
         Ok(content) => content,
-        Err(error) => return Ok(Look::Unusable(chain(&error))),
+        Err(error) => return Ok(Look::Unusable(AbsenceReason::of_failure(&error))),
     };
     match (content.ours, content.foreign) {
-        (Some(_), _) => Ok(Look::Unusable(format!("{BAD_SUPERBLOCK} is gone"))),
-        (None, None) => Ok(Look::Unusable(EMPTY.to_owned())),
+        (Some(_), _) => Ok(Look::Unusable(AbsenceReason::SuperblockGone)),
+        (None, None) => Ok(Look::Unusable(AbsenceReason::Empty)),
         (None, Some(found)) => {
             let path = store.label();
             Err(MembersError::Foreign { path, found })

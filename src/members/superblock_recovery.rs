@@ -28,17 +28,14 @@ use std::io;
 use super::buffered_reader::Trail;
 use super::epoch::nonce;
 use super::lineage::{Found, Lineage, Origin, Standing, trace};
-use super::slots::{BAD_SUPERBLOCK, Look, chain, look};
+use super::reason::{AbsenceReason, RecoveryObstacle};
+use super::slots::{Look, chain, look};
 use super::{Access, Members, MembersError, Unusable};
 use crate::format::frame::{HEAD_BYTES, Head};
 use crate::format::journal::{self, Preview, RecordHeader};
 use crate::format::superblock::{EpochMark, LastSeen, MAX_HISTORY, Superblock};
 use crate::format::{BLOCK_SIZE, Epoch, Generation, Lsn, MemberId, MemberIndex, VolumeId, files};
 use crate::store::{Executor, Pool, Store, StoreError, StoreErrorKind, StoreRef};
-
-/// The advice for a directory that cannot become a member.
-const LEAVE_IT: &str =
-    "leave it as it is, and put another directory in its place with `cauchyfs member replace`";
 
 /// The members whose superblocks are lost, by the paths of their directories.
 pub type Claims = BTreeMap<String, MemberIndex>;
@@ -111,7 +108,7 @@ impl Members {
             let store = StoreRef::clone(store);
             match look {
                 Look::Member(block) => found.push(Found::read(store, *block)),
-                Look::Unusable(reason) if reason.starts_with(BAD_SUPERBLOCK) => lost.push(store),
+                Look::Unusable(reason) if reason.is_missing_superblock() => lost.push(store),
                 Look::Unusable(_) => {}
             }
         }
@@ -145,26 +142,24 @@ impl Members {
         let mut candidates = Vec::with_capacity(lost.len());
         for (store, traces) in lost {
             let is_other = |traces: &Traces| traces.volume().is_some_and(|it| it != tip.volume);
-            let why = match &traces {
-                Err(error) => Some(chain(error)),
-                Ok(traces) if is_other(traces) => None,
-                Ok(traces) if leads.is_none() && reference.is_doubtful(traces) => {
-                    let why = "nobody can tell whether the volume went on there without the others";
-                    Some(format!("{why}; {LEAVE_IT}"))
-                }
-                Ok(traces) if is_stray(traces) => {
-                    let why =
-                        "it went on without those that have theirs, which are enough without it";
-                    Some(format!("{why}; {LEAVE_IT}"))
-                }
-                Ok(_) => None,
-            };
-            match (traces, why) {
-                (Ok(traces), None) => candidates.push((store, traces)),
-                (_, why) => bereft.others.push(Unusable {
-                    path: store.label(),
-                    reason: format!("its superblock is lost, and {}", why.unwrap_or_default()),
+            let candidate = match traces {
+                Err(error) => Err(RecoveryObstacle::Unreadable {
+                    detail: chain(&error),
                 }),
+                Ok(traces) if is_other(&traces) => Ok(traces),
+                Ok(traces) if leads.is_none() && reference.is_doubtful(&traces) => {
+                    Err(RecoveryObstacle::MayHaveGoneOn)
+                }
+                Ok(traces) if is_stray(&traces) => Err(RecoveryObstacle::WentOn),
+                Ok(traces) => Ok(traces),
+            };
+            match candidate {
+                Ok(traces) => candidates.push((store, traces)),
+                Err(obstacle) => {
+                    let path = store.label();
+                    let other = Unusable::without_recovery(path, obstacle);
+                    bereft.others.push(other);
+                }
             }
         }
         bereft.guess(tip.volume, reference.head.as_ref(), candidates);
@@ -188,7 +183,7 @@ impl Bereft {
         for (store, traces) in lost {
             let path = store.label();
             if traces.volume().is_some_and(|named| named != volume) {
-                let reason = "what it holds is of another volume".to_owned();
+                let reason = AbsenceReason::ContentOfOtherVolume;
                 self.others.push(Unusable { path, reason });
                 continue;
             }

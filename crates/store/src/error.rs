@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use super::dir::holders::Holder;
 
 /// The class of a failure, as callers distinguish them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum StoreErrorKind {
     /// The file is not there.
     NotFound,

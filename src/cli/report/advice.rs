@@ -1,8 +1,6 @@
 //! Advice on the next step for a volume.
 
-use crate::members::{
-    BAD_SUPERBLOCK, FLAPPING, FORMER_MEMBER, IN_USE, MOUNTED_APART, NOT_GIVEN, UNVERIFIED,
-};
+use crate::members::AbsenceReason;
 
 use super::super::size::format_size;
 use super::{IndexReport, MemberReport, MemberState, RebuildState, Report, ScrubState, State};
@@ -51,12 +49,12 @@ impl Report {
     }
 
     fn next_step_where_too_many_are_away(&self, away: &[&MemberReport]) -> String {
-        let is_left_out = |member: &&MemberReport| member.reason.as_deref() == Some(NOT_GIVEN);
+        let is_left_out = |member: &&MemberReport| member.reason == Some(AbsenceReason::NotGiven);
         // A mounted volume that fails, with fewer members than it takes to read anything, takes no member back.
         let has_failed = self.present().count() < self.geometry.data;
         let step_of = |member: &MemberReport| {
             // A mount takes a member in again that comes and goes.
-            let is_left_alone = has_failed && member.reason.as_deref() == Some(FLAPPING);
+            let is_left_alone = has_failed && member.reason == Some(AbsenceReason::Flapping);
             step_by_reason(member).filter(|_| !is_left_alone)
         };
         let step = away.iter().find_map(|member| step_of(member));
@@ -185,7 +183,7 @@ impl Report {
         let replace = format!("`cauchyfs member replace MOUNTPOINT {} DIR`", away[0].index);
         let remove = format!("`cauchyfs member remove MOUNTPOINT {}`", away[0].index);
         let here = self.members.len() - away.len();
-        if away[0].reason.as_deref() == Some(NOT_GIVEN) {
+        if away[0].reason == Some(AbsenceReason::NotGiven) {
             let path = away[0].path.as_deref().unwrap_or("DIR");
             let index = away[0].index;
             return format!(
@@ -243,7 +241,7 @@ impl Report {
     /// Returns the members that are stale copies.
     fn put_back(&self) -> impl Iterator<Item = &MemberReport> {
         self.present()
-            .filter(|member| member.reason.as_deref() == Some(UNVERIFIED))
+            .filter(|member| member.reason == Some(AbsenceReason::Unverified))
     }
 
     /// Says what to do where data is lost although all members are there.
@@ -320,23 +318,23 @@ fn step_by_reason(member: &MemberReport) -> Option<String> {
     let (name, index) = (member.name(), member.index);
     let path = member.path.as_deref().unwrap_or("DIR");
     let replace = format!("`cauchyfs member replace MOUNTPOINT {index} {path}`");
-    match member.reason.as_deref()? {
-        MOUNTED_APART => Some(format!(
+    match member.reason.as_ref()? {
+        AbsenceReason::MountedApart => Some(format!(
             "{name} was mounted apart from the others: `cauchyfs extract` copies out what is needed of it; then empty \
              {path}, and {replace} takes it in"
         )),
-        FLAPPING => Some(format!(
+        AbsenceReason::Flapping => Some(format!(
             "{name} came and went three times within an hour, and is left alone for the rest of it: see to its disk and \
              cable, and {replace} takes it in at once"
         )),
-        FORMER_MEMBER => Some(format!(
+        AbsenceReason::FormerMember => Some(format!(
             "what is in the place of {name} was let go long ago, and is of no use any more: empty {path}, and \
              {replace} fills it again"
         )),
-        reason if reason.starts_with(IN_USE) => Some(format!(
+        reason @ AbsenceReason::InUse { .. } => Some(format!(
             "{name}: {reason}, which ends once the disk answers; with that it comes back"
         )),
-        reason if reason.starts_with(BAD_SUPERBLOCK) => Some(format!(
+        reason if reason.is_missing_superblock() => Some(format!(
             "{name} is there, but its superblock cannot be read: once the volume is unmounted, `cauchyfs check --repair` \
              with all directories makes it anew; or `cauchyfs member replace MOUNTPOINT {index} NEW_DIR` makes anew what \
              it holds, and {path} is left as it is until all is whole"

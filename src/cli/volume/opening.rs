@@ -4,15 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{
-    SILENT, VolumeOptions, executor, members_failure, note_silent, storage_failure, survey,
-    unusable, usable_stores,
+    VolumeOptions, executor, members_failure, note_silent, storage_failure, survey, usable_stores,
 };
 use crate::cli::directories::Directories;
 use crate::cli::failure::{Failure, Fault};
 use crate::cli::mounts;
 use crate::cli::report::MemberReport;
 use crate::commit::{CommitError, OpenOptions, Pipeline};
-use crate::members::{MembersError, Unusable};
+use crate::members::{AbsenceReason, MembersError, Unusable};
 use crate::meta::MetaError;
 use crate::store::{Executor, StoreRef};
 
@@ -142,7 +141,10 @@ fn open_restoring(
     let (silent, stores): (Vec<_>, Vec<_>) = stores
         .into_iter()
         .partition(|store| executor.is_hanging(store));
-    notes.extend(silent.iter().map(|store| unusable(store.label(), SILENT)));
+    notes.extend(silent.iter().map(|store| Unusable {
+        path: store.label(),
+        reason: AbsenceReason::Silent,
+    }));
     Pipeline::open_claiming(stores, &claims, options, Arc::clone(executor))
 }
 

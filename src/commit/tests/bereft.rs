@@ -129,8 +129,11 @@ fn whose_journal_cannot_be_read_is_left_out_and_the_others_are_not() {
         let (found, others) = claims_in(&stores).unwrap();
         assert_eq!(plan.triggered(), 1, "{journal}");
         assert_eq!(found, [claim_of(other)].into(), "{journal}");
-        let reasons: Vec<_> = others.iter().map(|o| (&*o.path, &*o.reason)).collect();
-        let [("disk3", reason)] = reasons[..] else {
+        let reasons: Vec<_> = others
+            .iter()
+            .map(|o| (&*o.path, o.reason.to_string()))
+            .collect();
+        let [("disk3", reason)] = &reasons[..] else {
             panic!("{journal}: {others:?}");
         };
         assert!(reason.contains("its superblock is lost"), "{reason}");

@@ -271,7 +271,10 @@ fn copies_of_members_that_are_there_and_directories_of_others_get_no_superblock(
     };
     let (found, others) = ask(&stores);
     assert_eq!(found, [("moved".to_owned(), MemberIndex(1))].into());
-    let reasons: BTreeMap<_, _> = others.iter().map(|o| (&*o.path, &*o.reason)).collect();
+    let reasons: BTreeMap<_, _> = others
+        .iter()
+        .map(|o| (&*o.path, o.reason.to_string()))
+        .collect();
     assert!(
         reasons["twin of 0"].contains("member 0 does, which is there"),
         "{reasons:?}"
@@ -349,7 +352,10 @@ fn a_stray_that_is_ahead_keeps_nobody_from_getting_a_superblock_where_the_others
             panic!("{others:?}");
         };
         assert_eq!(stray.path, "disk0");
-        assert!(stray.reason.contains("went on without those"), "{stray}");
+        assert!(
+            stray.to_string().contains("went on without those"),
+            "{stray}"
+        );
         let before = rig.disks[0].open().list("").unwrap();
         let fs = open_claiming(&rig, &found).unwrap();
         assert_holds(&fs, &model, "without the stray");
@@ -534,8 +540,11 @@ fn a_half_that_has_lost_its_superblock_is_neither_made_a_member_nor_gone_on_with
                 (Claims::new(), halves[1].len()),
                 "{context}"
             );
-            let is_told =
-                |other: &Unusable| other.reason.contains("whether the volume went on there");
+            let is_told = |other: &Unusable| {
+                other
+                    .to_string()
+                    .contains("whether the volume went on there")
+            };
             assert!(others.iter().all(is_told), "{context}: {others:?}");
             let opened = TestFs::open(mixed.stores(&[]), Access::ReadWrite);
             if there > here {

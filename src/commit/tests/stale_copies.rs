@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use super::*;
 use crate::commit::ScrubStatus;
 use crate::format::MemberIndex;
-use crate::members::UNVERIFIED;
+use crate::members::AbsenceReason;
 
 const ROUNDS: u64 = 9;
 
@@ -78,7 +78,7 @@ fn a_copy_from_before_the_last_record_counts_for_nothing_until_it_is_verified() 
             }
             assert_eq!(unverified(&fs), [member(disk)], "{context}");
             let reason = fs.pipeline.members().status().swap_remove(disk).reason;
-            assert_eq!(reason.as_deref(), Some(UNVERIFIED), "{context}");
+            assert_eq!(reason, Some(AbsenceReason::Unverified), "{context}");
             let rows = fs.redundancy();
             let counted: u64 = rows.iter().filter(|row| row.0 < 2).map(|row| row.1).sum();
             let written = fs.written_shards().into_iter();

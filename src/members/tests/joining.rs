@@ -1,11 +1,9 @@
 //! Directories that join a volume that is open.
 
-use super::super::open::NOT_GIVEN;
 use super::*;
 use crate::format::SegmentId;
 use crate::format::superblock::SLOTS;
-use crate::members::slots::chain;
-use crate::members::{ABSENT, BAD_SUPERBLOCK, Belongings, MemberState, Seat};
+use crate::members::{AbsenceReason, Belongings, MemberState, Seat};
 use crate::store::{CallKind, Effect, Fault, Scope};
 
 /// Bytes of a journal file.
@@ -71,10 +69,10 @@ fn why_a_directory_is_not_taken_back_is_said_for_as_long_as_that_is_known_to_be_
         },
     ] {
         members.note_refusal(MemberIndex(1), &passing);
-        assert_eq!(refusal().as_deref(), Some(MOUNTED_APART), "{passing}");
+        assert_eq!(refusal(), Some(AbsenceReason::MountedApart), "{passing}");
     }
     members.note_refusal(MemberIndex(1), &MembersError::Store(io_error()));
-    let failing = Some(chain(&io_error()));
+    let failing = Some(AbsenceReason::of_failure(&io_error()));
     assert_eq!(refusal(), failing, "it has another reason now");
 }
 
@@ -89,13 +87,14 @@ fn a_directory_that_was_brought_in_vain_says_nothing_of_who_was_left_out_or_lay_
     };
     let without = disks.open([0, 2, 3]).expect("enough members");
     assert_eq!(noted(&without, 1), None);
-    assert_eq!(without.status()[1].reason.as_deref(), Some(NOT_GIVEN));
+    assert_eq!(without.status()[1].reason, Some(AbsenceReason::NotGiven));
     drop(without);
     let disks_of_all = Disks::volume(2, 1, 4);
     let members = disks_of_all.open(0..4).expect("all members are there");
     members.fail(MemberIndex(1), &io_error());
     assert_eq!(noted(&members, 3), None, "it is another's directory");
-    assert_eq!(noted(&members, 1), Some(chain(&io_error())));
+    let failing = AbsenceReason::of_failure(&io_error());
+    assert_eq!(noted(&members, 1), Some(failing));
 }
 
 #[test]
@@ -106,25 +105,27 @@ fn of_a_member_that_is_away_it_is_said_what_lies_in_its_place_now() {
     let seen = |error: &MembersError| {
         members.note_refusal(MemberIndex(1), error);
         let status = members.status().swap_remove(1);
-        (status.state, status.refusal.unwrap_or_default())
+        (status.state, status.refusal.expect("it was noted"))
     };
     assert_eq!(members.status()[1].state, MemberState::Faulted);
     let source = std::io::Error::from(std::io::ErrorKind::NotFound);
     let absent = StoreError::new(StoreErrorKind::NotFound, "/d1", "open", "", source);
     let (state, reason) = seen(&absent.into());
-    assert_eq!((state, reason.as_str()), (MemberState::Missing, ABSENT));
+    assert_eq!(state, MemberState::Missing);
+    assert_eq!(reason, AbsenceReason::NoDirectory);
     let refused = |store: StoreRef| members.check_seat(Seat::Own, &store).unwrap_err();
     let empty = MemDisk::new("/d1", 1 << 30);
     let (_, reason) = seen(&refused(Arc::new(empty.open())));
-    assert_eq!(reason, "it is empty; is its disk mounted?");
+    assert_eq!(reason, AbsenceReason::Empty);
     let (_, reason) = seen(&refused(others.stores([1]).remove(0)));
     let other = others.open(0..3).expect("all are there").volume_id();
-    assert!(reason.contains(&other.to_string()), "{reason}");
+    assert_eq!(reason, AbsenceReason::OtherVolume { volume: other.0 });
     empty.open().create("photo", 1).expect("there is room");
     let (_, reason) = seen(&refused(Arc::new(empty.open())));
-    assert!(reason.ends_with("it has photo"), "{reason}");
+    assert!(reason.to_string().ends_with("it has photo"), "{reason}");
     let (state, reason) = seen(&MembersError::Store(io_error()));
-    assert_eq!((state, reason), (MemberState::Faulted, chain(&io_error())));
+    assert_eq!(state, MemberState::Faulted);
+    assert_eq!(reason, AbsenceReason::of_failure(&io_error()));
 }
 
 #[test]
@@ -146,8 +147,8 @@ fn of_a_member_that_cannot_be_told_any_more_it_is_said_what_is_wrong_with_its_su
         );
         members.note_refusal(MemberIndex(1), &error);
         let noted = members.status()[1].refusal.clone().expect("it was noted");
-        assert!(noted.starts_with(BAD_SUPERBLOCK), "{noted}");
-        assert!(error.to_string().ends_with(&noted), "{noted}");
+        assert!(noted.is_missing_superblock(), "{noted}");
+        assert!(error.to_string().ends_with(&noted.to_string()), "{noted}");
     }
 }
 

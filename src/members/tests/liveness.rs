@@ -322,7 +322,10 @@ fn empty_damaged_and_unreadable_directories_count_as_missing_for_that_reason() {
         let unusable = members.unusable();
         assert_eq!(unusable.len(), 1);
         assert_eq!(unusable[0].path, "/d1");
-        assert!(unusable[0].reason.contains(reason), "{unusable:?}");
+        assert!(
+            unusable[0].reason.to_string().contains(reason),
+            "{unusable:?}"
+        );
         let status = &members.status()[1];
         assert_eq!(status.state, MemberState::Missing);
         assert_eq!(

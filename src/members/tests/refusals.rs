@@ -167,11 +167,12 @@ fn open_refuses_no_directory_and_directories_without_any_member() {
     let error = refused(open(Vec::new()));
     assert!(matches!(error, MembersError::NoDirectory), "{error}");
     let error = refused(Disks::blank(1, 1, 2).open(0..2));
-    let MembersError::NoMember { reasons } = &error else {
+    let MembersError::NoMember { unusable } = &error else {
         panic!("{error}");
     };
-    assert_eq!(reasons[0], "/d0: it is empty; is its disk mounted?");
-    assert_eq!(reasons.len(), 2);
+    let first = unusable[0].to_string();
+    assert_eq!(first, "/d0: it is empty; is its disk mounted?");
+    assert_eq!(unusable.len(), 2);
     assert!(error.hint().is_some());
 }
 

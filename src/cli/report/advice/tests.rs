@@ -2,6 +2,13 @@
 
 use super::super::tests::report;
 use super::*;
+use crate::store::Holder;
+
+fn damaged_superblock() -> AbsenceReason {
+    AbsenceReason::SuperblockDamaged {
+        detail: "no magic".to_owned(),
+    }
+}
 
 fn advice(change: impl FnOnce(&mut Report), away: &[u16], rows: &[(i64, u64)]) -> String {
     let mut report = report(away, rows, &[0, 1, 3]);
@@ -76,7 +83,7 @@ fn who_is_being_emptied_stays_in_place_until_it_is() {
 #[test]
 fn who_is_there_but_cannot_be_told_is_replaced_and_kept_until_all_is_whole() {
     let damaged = |report: &mut Report| {
-        report.members[2].reason = Some("its superblock is damaged: no magic".to_owned());
+        report.members[2].reason = Some(damaged_superblock());
     };
     let said = advice(damaged, &[2], &[(1, 7)]);
     assert!(
@@ -92,7 +99,13 @@ fn who_is_kept_by_a_process_that_cannot_end_is_not_brought_back_by_anybody_else(
     for mounted in [true, false] {
         let kept = |report: &mut Report| {
             report.mounted = mounted;
-            report.members[2].reason = Some("it is in use by process 9 (cauchyfs)".to_owned());
+            report.members[2].reason = Some(AbsenceReason::InUse {
+                holder: Some(Holder {
+                    pid: 9,
+                    program: "cauchyfs".to_owned(),
+                    is_held_up: false,
+                }),
+            });
         };
         let said = advice(kept, &[2], &[(1, 7)]);
         assert!(said.contains("process 9 (cauchyfs), which ends"), "{said}");
@@ -166,7 +179,7 @@ fn what_is_not_mounted_is_made_whole_by_mounting_it() {
 #[test]
 fn an_old_copy_that_was_put_back_waits_for_the_scrub_that_begins_by_itself() {
     let said = advice(
-        |report| report.members[1].reason = Some(UNVERIFIED.to_owned()),
+        |report| report.members[1].reason = Some(AbsenceReason::Unverified),
         &[],
         &[(1, 7)],
     );
@@ -183,7 +196,7 @@ fn current_directories_are_looked_for_before_a_backup_where_old_copies_are_in_th
     for mounted in [true, false] {
         let old = |report: &mut Report| {
             report.mounted = mounted;
-            report.members[1].reason = Some(UNVERIFIED.to_owned());
+            report.members[1].reason = Some(AbsenceReason::Unverified);
         };
         let said = advice(old, &[], &[(-1, 7)]);
         let place = "what is in the place of member 1 (/srv/d1) is from an earlier time: look";
@@ -207,7 +220,7 @@ fn who_is_away_may_come_back_or_get_a_successor() {
     assert!(said.contains("then mount with all directories"), "{said}");
     let damaged = |report: &mut Report| {
         report.mounted = false;
-        report.members[2].reason = Some("its superblock is damaged: no magic".to_owned());
+        report.members[2].reason = Some(damaged_superblock());
     };
     for (away, losses) in [(&[2][..], 1), (&[2, 4], 0), (&[1, 2, 4], -1)] {
         let said = advice(damaged, away, &[(losses, 7)]);
@@ -229,7 +242,7 @@ fn to_mount_it_again_is_advised_only_where_nobody_is_taken_back() {
     assert!(said.contains("taken in again within seconds"), "{said}");
     let left_out = |report: &mut Report| {
         more(report);
-        report.members[2].reason = Some(NOT_GIVEN.to_owned());
+        report.members[2].reason = Some(AbsenceReason::NotGiven);
     };
     assert!(advice(left_out, &[1, 2, 4], &[(-1, 7)]).contains(again));
     let unmounted = |report: &mut Report| report.mounted = false;
@@ -238,17 +251,22 @@ fn to_mount_it_again_is_advised_only_where_nobody_is_taken_back() {
 
 #[test]
 fn nobody_is_said_to_be_taken_in_who_is_refused() {
-    let of = |data, refused: &'static [usize], reason: &'static str| {
+    let of = |data, refused: &'static [usize], reason: AbsenceReason| {
         move |report: &mut Report| {
             report.geometry.data = data;
             for index in refused {
-                report.members[*index].reason = Some(reason.to_owned());
+                report.members[*index].reason = Some(reason.clone());
             }
         }
     };
     let seconds = "taken in again within seconds";
-    for reason in [FLAPPING, MOUNTED_APART, FORMER_MEMBER, BAD_SUPERBLOCK] {
-        let said = advice(of(2, &[2], reason), &[1, 2, 4], &[(-1, 7)]);
+    for reason in [
+        AbsenceReason::Flapping,
+        AbsenceReason::MountedApart,
+        AbsenceReason::FormerMember,
+        AbsenceReason::SuperblockGone,
+    ] {
+        let said = advice(of(2, &[2], reason.clone()), &[1, 2, 4], &[(-1, 7)]);
         let others = "bring back member 1 (/srv/d1), member 4 (/srv/d4) (taken in again";
         assert!(said.starts_with(others), "{said}");
         assert!(said.contains("everything; "), "{said}");
@@ -259,7 +277,7 @@ fn nobody_is_said_to_be_taken_in_who_is_refused() {
         assert!(said.contains("member replace MOUNTPOINT 1"), "{said}");
     }
     // A volume that takes no member back takes no replacement either.
-    let said = advice(of(4, &[2], FLAPPING), &[1, 2, 4], &[(-1, 7)]);
+    let said = advice(of(4, &[2], AbsenceReason::Flapping), &[1, 2, 4], &[(-1, 7)]);
     assert!(said.contains("member 2 (/srv/d2), member 4"), "{said}");
     assert!(!said.contains("member replace"), "{said}");
 }
@@ -267,7 +285,7 @@ fn nobody_is_said_to_be_taken_in_who_is_refused() {
 #[test]
 fn who_was_mounted_apart_is_emptied_first() {
     let apart = |report: &mut Report| {
-        report.members[4].reason = Some(MOUNTED_APART.to_owned());
+        report.members[4].reason = Some(AbsenceReason::MountedApart);
     };
     let said = advice(apart, &[2, 4], &[(0, 7)]);
     assert!(
@@ -285,7 +303,7 @@ fn who_was_mounted_apart_is_emptied_first() {
 #[test]
 fn what_was_let_go_is_emptied_before_it_is_filled_again() {
     let former = |report: &mut Report| {
-        report.members[2].reason = Some(FORMER_MEMBER.to_owned());
+        report.members[2].reason = Some(AbsenceReason::FormerMember);
     };
     let said = advice(former, &[2], &[(1, 7)]);
     assert!(
@@ -299,7 +317,7 @@ fn what_was_let_go_is_emptied_before_it_is_filled_again() {
 #[test]
 fn who_was_left_out_comes_back_when_it_is_told_to() {
     let said = advice(
-        |report| report.members[2].reason = Some(NOT_GIVEN.to_owned()),
+        |report| report.members[2].reason = Some(AbsenceReason::NotGiven),
         &[2],
         &[(1, 7)],
     );

@@ -263,7 +263,7 @@ fn a_directory_of_a_half_in_which_nothing_names_the_volume_is_left_as_it_is() {
     let asked = Pipeline::claims(&stores, &options(Access::ReadOnly), &executor());
     let (found, others) = asked.unwrap();
     assert_eq!((found, others.len()), (Claims::new(), 1), "{others:?}");
-    let reason = &others[0].reason;
+    let reason = others[0].reason.to_string();
     assert!(
         reason.contains("whether the volume went on there"),
         "{reason}"
@@ -314,7 +314,10 @@ fn a_failing_directory_keeps_no_other_from_getting_its_superblock_back() {
             panic!("{context}: {others:?}");
         };
         assert_eq!(other.path, "disk0", "{context}");
-        assert!(other.reason.contains("nput/output"), "{context}: {other:?}");
+        assert!(
+            other.to_string().contains("nput/output"),
+            "{context}: {other:?}"
+        );
         let fs = open_claiming(&rig.fork(), &found).unwrap();
         assert_holds(&fs, &model, &context);
         fs.close();

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::format::{MemberIndex, SegmentId};
+use crate::members::AbsenceReason;
 
 /// A scrub that began without disk 3, and passed some of what is on it.
 fn begun_without_disk_3(rig: &Rig, fs: &TestFs) -> Scrub {
@@ -171,8 +172,8 @@ fn a_member_that_was_put_back_is_not_verified_by_a_scrub_that_could_not_read_all
     assert!(due, "somebody is back who may have what it takes");
     assert!(!scrub(&fs).is_clean());
     assert!(!fs.pipeline.is_verification_due().unwrap());
-    let said = members.status().remove(3).reason;
-    assert_eq!(said.as_deref(), Some(crate::members::UNVERIFIED));
+    let reason = members.status().remove(3).reason;
+    assert_eq!(reason, Some(AbsenceReason::Unverified));
     let not_sure = fs.redundancy();
     assert!(not_sure.iter().any(|row| row.0 < 2), "{not_sure:?}");
     fs.close();
