@@ -31,7 +31,7 @@ use crate::cuda::{Coding, Dispatch};
 use crate::format::record::{Marker, Stripe};
 use crate::format::{BLOCK_SIZE, Ino, MemberIndex, Record, StripeId, key};
 use crate::members::{Access, Members};
-use crate::meta::{Batch, Key, Meta, MetaError, Numbers, Value};
+use crate::meta::{Batch, IndexReplicas, Key, Meta, MetaError, Numbers, Value};
 use crate::volume::{Hold, Pin, Placed, Said, Space, StripeRecords, Volume};
 
 mod arrivals;
@@ -130,6 +130,7 @@ pub struct Written {
 pub struct Pipeline {
     members: Arc<Members>,
     meta: Arc<Meta>,
+    replicas: Arc<IndexReplicas>,
     volume: Arc<Volume>,
     /// The dispatcher that chooses the engine for coding.
     dispatch: Arc<Dispatch>,
@@ -155,7 +156,7 @@ pub struct Pipeline {
 impl Pipeline {
     fn new(
         members: Arc<Members>,
-        meta: Arc<Meta>,
+        (meta, replicas): (Arc<Meta>, Arc<IndexReplicas>),
         (volume, dispatch): (Volume, Arc<Dispatch>),
         (records, inodes): (Arc<StripeRecords>, Numbers),
     ) -> Self {
@@ -165,6 +166,7 @@ impl Pipeline {
         let commits = Arc::new(Commits::new(
             Arc::clone(&members),
             Arc::clone(&meta),
+            Arc::clone(&replicas),
             Arc::clone(&volume),
             Arc::clone(&records),
             Arc::clone(&catalog),
@@ -173,6 +175,7 @@ impl Pipeline {
         let growth = Arc::new(Growth::new(
             Arc::clone(&members),
             Arc::clone(&meta),
+            Arc::clone(&replicas),
             Arc::clone(&volume),
             Arc::clone(&commits),
             allowance,
@@ -180,6 +183,7 @@ impl Pipeline {
         let clock = Clock::new(
             Arc::clone(&members),
             Arc::clone(&meta),
+            Arc::clone(&replicas),
             Arc::clone(&commits),
             Arc::clone(&growth),
         );
@@ -196,6 +200,7 @@ impl Pipeline {
         Self {
             members,
             meta,
+            replicas,
             volume,
             dispatch,
             records,
@@ -522,7 +527,7 @@ impl Pipeline {
             self.commits.mend_index(MAX_MENDED_AT_CLOSE)?;
             // A half-written page of the index, left by an interrupted commit, would look like damage to a later check.
             for _ in 0..MAX_COMPARED_AT_CLOSE {
-                match self.meta.compare_index() {
+                match self.replicas.compare() {
                     Ok(true) => {}
                     Ok(false) => break,
                     Err(error) => {

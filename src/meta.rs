@@ -16,14 +16,14 @@
 //! 1. Of the members whose epoch is the newest, take the newest copy of the index, and every copy
 //!    that its head vouches for.
 //! 2. Read the journal after the index's position, from all these members as one: contiguous LSNs,
-//!    good checksums, the life that the index names. Up to here nothing has been written: what cannot be
+//!    good checksums, the generation that the index names. Up to here nothing has been written: what cannot be
 //!    opened is as it was, and can be once other members are there.
 //! 3. Begin an epoch if members are absent or back, **synced**. All other copies of the index are made
 //!    useless; on those that count the head is written again, **synced**.
-//! 4. Commit all of that to the index in one transaction, with a new life, **synced**. From here on
+//! 4. Commit all of that to the index in one transaction, with a new journal generation, **synced**. From here on
 //!    the records just read are void, on whatever member they lie. Stripe data that they held stays
 //!    in the index until the next checkpoint.
-//! 5. Make journal files where a member lacks them, and begin the new life.
+//! 5. Make journal files where a member lacks them, and begin the new generation.
 //!
 //! A crash before the commit of step 4 leaves everything as it was; after it, nothing is left to do.
 //!
@@ -39,14 +39,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Mutex, RwLock};
 
 use crate::format::journal::{Change, Life};
 use crate::format::{Lsn, MemberIndex};
 use crate::members::{Access, Members};
+use backpressure::Backpressure;
+use churn::Churn;
+use dirty::DirtyGroups;
 use disk::Disk;
 use index::{Commit, Index, Position};
 use journal::Journal;
@@ -54,10 +56,12 @@ use mirror::Mirror;
 use overlay::{Entry, Frozen, Layer, Origin, Overlay};
 use pieces::Progress;
 use redb_index::RedbIndex;
-use touched::Touched;
+use writability::Writability;
 
+mod backpressure;
 mod batch;
-mod copies;
+mod churn;
+mod dirty;
 mod disk;
 mod error;
 mod index;
@@ -69,29 +73,25 @@ mod overlay;
 mod pieces;
 mod redb_index;
 mod replay;
-mod touched;
-mod verify;
+mod replicas;
 mod view;
+mod writability;
 
 pub use crate::format::journal::StripeData;
 pub use batch::{Batch, Key, Value};
+pub use dirty::GroupOf;
 pub use error::MetaError;
 pub use index::Visit;
 pub use map::{RecordError, RecordMap};
+pub use mirror::VerifiedIndex;
 pub use numbers::Numbers;
 pub use overlay::Pending;
 pub use redb_index::is_panic_contained;
-pub use touched::GroupOf;
-pub use verify::VerifiedIndex;
+pub use replay::Recovered;
+pub use replicas::IndexReplicas;
 
 /// Changes that go from one layer to another under one hold of the overlay's lock.
 const CHUNK: usize = 1024;
-
-/// Longest time that [`Meta::apply`] waits for a checkpoint to make room.
-const APPLY_WAIT: Duration = Duration::from_secs(5);
-
-/// The bytes of compacting an index that each deletion pays for.
-const DELETION_WORTH_BYTES: u64 = 64 << 10;
 
 /// Memory for the index's first commit, in bytes.
 const FORMAT_CACHE_BYTES: usize = 1 << 20;
@@ -115,39 +115,34 @@ impl Default for MetaOptions {
     }
 }
 
-/// The records found in the journal when the metadata was opened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
-    /// Bytes of stripes that may never have been flushed, in the order in which they were
-    /// journaled.
-    pub data: Vec<StripeData>,
-    /// Journal records that the index lacked.
-    pub replayed_records: u64,
+/// Metadata that was just opened.
+#[derive(Debug)]
+pub struct OpenedMeta {
+    /// The metadata.
+    pub meta: Meta,
+    /// The copies of its index.
+    pub replicas: Arc<IndexReplicas>,
+    /// The records that the last mount left in the journal.
+    pub recovered: Recovered,
 }
 
 /// The metadata of a mounted volume.
 pub struct Meta {
     overlay: RwLock<Overlay>,
-    index: Box<dyn Index>,
+    index: Arc<dyn Index>,
     /// `None` if the volume is open for reading only.
     journal: Option<Journal>,
-    overlay_bytes: usize,
     /// Held while a record is appended, and while the overlay is frozen between two of them.
     appending: Mutex<()>,
-    /// Held during a checkpoint. Says whether the index carries stripe data.
+    /// Held during a checkpoint. Says whether the index holds unflushed stripe data.
     checkpointing: Mutex<bool>,
-    /// True if a checkpoint is making room in the overlay just now.
-    making_room: Mutex<bool>,
-    room_made: Condvar,
-    closed: AtomicBool,
+    backpressure: Backpressure,
     /// True if the journal, or the index, had no space when it was last written to.
     journal_full: AtomicBool,
     index_full: AtomicBool,
-    /// Bytes by which the index may have become emptier, or less dense, since it was compacted.
-    worth_compacting: AtomicU64,
-    touched: Touched,
-    /// The first failure that left journal or index in doubt.
-    poison: Mutex<Option<String>>,
+    churn: Arc<Churn>,
+    dirty: DirtyGroups,
+    writability: Arc<Writability>,
 }
 
 impl Meta {
@@ -161,16 +156,7 @@ impl Meta {
         let disk = Arc::new(Disk::new(Arc::clone(members)));
         journal::create(&disk)?;
         let index = RedbIndex::open(Mirror::create(&disk)?, FORMAT_CACHE_BYTES)?;
-        let position = Position {
-            lsn: Lsn(0),
-            life: next_life(Life::default()),
-        };
-        index.commit(&mut Commit {
-            changes: Box::new(first.iter()),
-            position,
-            carried: None,
-        })?;
-        index.close()?;
+        put_first(&index, first)?;
         if disk.members().live().len() == disk.members().count() {
             return Ok(());
         }
@@ -187,19 +173,37 @@ impl Meta {
     /// [`MetaError::NoIndex`], [`MetaError::OldIndex`] or [`MetaError::LostRecords`] if more is lost than the volume
     /// was made to bear. [`MetaError::Poisoned`] if a page of the index is damaged on every copy. In these cases
     /// nothing was written, and with other members it may open. [`MetaError::NoSpace`]; failures of too many members.
-    pub fn open(
-        members: Arc<Members>,
-        options: &MetaOptions,
-    ) -> Result<(Self, Recovered), MetaError> {
-        let access = members.access();
+    pub fn open(members: Arc<Members>, options: &MetaOptions) -> Result<OpenedMeta, MetaError> {
         let disk = Arc::new(Disk::new(members));
         let index = RedbIndex::open(Mirror::open(&disk)?, options.cache_bytes)?;
-        let mut carried = index.agreed_carried()?;
-        let replayed = replay::replay(&disk, index.position())?;
+        let index = Arc::new(index);
+        let (meta, recovered) = Self::open_on(&disk, Arc::clone(&index) as _, options)?;
+        let (writability, churn) = (Arc::clone(&meta.writability), Arc::clone(&meta.churn));
+        let replicas = Arc::new(IndexReplicas::new(index, writability, churn));
+        if !replicas.keep_reserve() {
+            log::warn!("no space is left to be kept back for the index");
+        }
+        Ok(OpenedMeta {
+            meta,
+            replicas,
+            recovered,
+        })
+    }
+
+    /// Opens the metadata whose index is already open, as [`Meta::open`] does.
+    fn open_on(
+        disk: &Arc<Disk>,
+        index: Arc<dyn Index>,
+        options: &MetaOptions,
+    ) -> Result<(Self, Recovered), MetaError> {
+        let members = disk.members();
+        let access = members.access();
+        let mut unflushed = index.unflushed(members.stripe_bytes())?;
+        let replayed = replay::replay(disk, index.position())?;
         replayed.refuse_lost(access)?;
-        carried.extend(replayed.data);
+        unflushed.extend(replayed.data);
         let recovered = Recovered {
-            data: carried,
+            data: unflushed,
             replayed_records: replayed.records,
         };
         let (journal, overlay) = match access {
@@ -208,46 +212,34 @@ impl Meta {
                 Overlay::with_logged(replayed.changes, replayed.last.0),
             ),
             Access::ReadWrite => {
-                disk.members().begin()?;
+                members.begin()?;
                 index.begin()?;
-                let life = next_life(index.position().life);
-                replay::adopt(
-                    &index,
-                    &replayed.changes,
-                    Position {
-                        lsn: replayed.last,
-                        life,
-                    },
-                    &recovered,
-                    disk.members(),
-                )?;
-                let journal = Journal::start(&disk, life, replayed.last)?;
-                // Of whatever life it is.
-                let current = disk.members().current_at_open();
-                disk.members()
-                    .note_record(&current, Life::default(), replayed.last);
+                let generation = next_generation(index.position().generation);
+                let position = Position {
+                    lsn: replayed.last,
+                    generation,
+                };
+                replay::adopt(&*index, &replayed.changes, position, &recovered, members)?;
+                let journal = Journal::start(disk, generation, replayed.last)?;
+                // Of whatever generation it is.
+                let current = members.current_at_open();
+                members.note_record(&current, Life::default(), replayed.last);
                 (Some(journal), Overlay::default())
             }
         };
         let meta = Self {
             overlay: RwLock::new(overlay),
-            index: Box::new(index),
+            index,
             journal,
-            overlay_bytes: options.overlay_bytes,
             appending: Mutex::default(),
             checkpointing: Mutex::new(!recovered.data.is_empty()),
-            making_room: Mutex::default(),
-            room_made: Condvar::new(),
-            closed: AtomicBool::new(false),
+            backpressure: Backpressure::new(options.overlay_bytes),
             journal_full: AtomicBool::new(false),
             index_full: AtomicBool::new(false),
-            worth_compacting: AtomicU64::new(u64::MAX),
-            touched: Touched::default(),
-            poison: Mutex::default(),
+            churn: Arc::default(),
+            dirty: DirtyGroups::default(),
+            writability: Arc::new(Writability::new(access)),
         };
-        if !meta.keep_reserve() {
-            log::warn!("no space is left to be kept back for the index");
-        }
         Ok((meta, recovered))
     }
 
@@ -295,8 +287,8 @@ impl Meta {
     /// [`MetaError::NoSpace`] once changes for which the members have no space fill twice the memory
     /// that they are meant to take.
     pub fn apply(&self, batch: Batch) -> Result<(), MetaError> {
-        self.wait_for_room();
-        if self.is_full() && self.overlay.read().bytes() > 2 * self.overlay_bytes {
+        self.backpressure.wait(self.overlay_bytes());
+        if self.is_full() && self.overlay_bytes() > 2 * self.backpressure.limit_bytes() {
             return Err(MetaError::NoSpace);
         }
         self.put(batch, Origin::Applied)
@@ -314,45 +306,28 @@ impl Meta {
 
     fn put(&self, batch: Batch, origin: Origin) -> Result<(), MetaError> {
         self.journal()?;
-        let groups = self.touched.groups_in(&batch);
+        let groups = self.dirty.groups_in(&batch);
         self.overlay.write().apply(batch, origin);
-        self.touched.note(&groups);
+        self.dirty.note(&groups);
         Ok(())
     }
 
     /// Remembers from now on which groups of keys are changed.
-    pub fn follow(&self, group_of: GroupOf) {
-        self.touched.follow(group_of);
+    pub fn track_dirty_groups(&self, group_of: GroupOf) {
+        self.dirty.track(group_of);
     }
 
     /// Returns the groups that were changed since this was called before, or more; `None` if it may be any.
     /// Changes of any [`Meta::apply`] that has returned are among them, and can be read by then.
     #[must_use]
-    pub fn touched(&self) -> Option<BTreeSet<u64>> {
-        self.touched.take()
+    pub fn take_dirty_groups(&self) -> Option<BTreeSet<u64>> {
+        self.dirty.take()
     }
 
     /// Returns the journal, if something may be written.
     fn journal(&self) -> Result<&Journal, MetaError> {
-        if let Some(reason) = &*self.poison.lock() {
-            return Err(MetaError::Poisoned {
-                reason: reason.clone(),
-            });
-        }
-        if self.closed.load(Ordering::Acquire) {
-            return Err(MetaError::Closed);
-        }
+        self.writability.check()?;
         self.journal.as_ref().ok_or(MetaError::ReadOnly)
-    }
-
-    fn wait_for_room(&self) {
-        if self.overlay.read().bytes() <= self.overlay_bytes {
-            return;
-        }
-        let mut making_room = self.making_room.lock();
-        if *making_room {
-            self.room_made.wait_for(&mut making_room, APPLY_WAIT);
-        }
     }
 
     /// Takes all changes applied since the last time, in their final values, as one unit.
@@ -384,10 +359,10 @@ impl Meta {
         let appended = match journal.append(&entries, data) {
             Ok(lsn) => Ok(self.log(&changes, lsn)),
             Err(error @ (MetaError::NoSpace | MetaError::JournalFull)) => {
-                self.restore(&parts);
+                self.put_back(&parts);
                 Err(error)
             }
-            Err(error) => return Err(self.poisoned_by(error)),
+            Err(error) => return Err(self.writability.poison(error)),
         };
         match &appended {
             Ok(_) => self.journal_full.store(false, Ordering::Release),
@@ -410,7 +385,7 @@ impl Meta {
     /// [`MetaError::NoSpace`]: nothing is durable, the units are back where they were taken from.
     /// [`MetaError::Poisoned`], as [`Meta::append`].
     pub fn append_to_index(&self, parts: Vec<Pending>) -> Result<(), MetaError> {
-        let mut carries = self.checkpointing.lock();
+        let mut holds_unflushed = self.checkpointing.lock();
         let _appending = self.appending.lock();
         let journal = self.journal()?;
         let changes = self.newest(&parts);
@@ -426,9 +401,9 @@ impl Meta {
                 journal.covered(position.lsn);
                 journal.note_commit_without_record();
                 self.journal_full.store(false, Ordering::Release);
-                *carries = false;
+                *holds_unflushed = false;
             }
-            Err(MetaError::NoSpace) => self.restore(&parts),
+            Err(MetaError::NoSpace) => self.put_back(&parts),
             Err(_) => return committed,
         }
         self.forget(parts);
@@ -472,12 +447,12 @@ impl Meta {
     }
 
     /// Puts units back where they were taken from, for a later record. Nothing was taken since.
-    pub fn put_back(&self, parts: Vec<Pending>) {
-        self.restore(&parts);
+    pub fn restore(&self, parts: Vec<Pending>) {
+        self.put_back(&parts);
         self.forget(parts);
     }
 
-    fn restore(&self, parts: &[Pending]) {
+    fn put_back(&self, parts: &[Pending]) {
         for part in parts {
             let changes: Vec<_> = part
                 .layer
@@ -487,18 +462,6 @@ impl Meta {
             for chunk in changes.chunks(CHUNK) {
                 self.overlay.write().put_back(part.origin, chunk);
             }
-        }
-    }
-
-    /// Remembers the first failure after which nothing may be written, and returns it.
-    fn poisoned_by(&self, error: MetaError) -> MetaError {
-        let mut poison = self.poison.lock();
-        let reason = poison.get_or_insert_with(|| match error {
-            MetaError::Poisoned { reason } => reason,
-            other => other.to_string(),
-        });
-        MetaError::Poisoned {
-            reason: reason.clone(),
         }
     }
 
@@ -542,7 +505,7 @@ impl Meta {
     /// [`MetaError::NoSpace`]: nothing is lost, and a later checkpoint may succeed.
     /// [`MetaError::Poisoned`]: nothing can be written any more; what was appended is safe.
     pub fn checkpoint(&self) -> Result<(), MetaError> {
-        let mut carries = self.checkpointing.lock();
+        let mut holds_unflushed = self.checkpointing.lock();
         let journal = self.journal()?;
         // One for which there was no space has its turn first.
         let unfinished = self.overlay.read().frozen();
@@ -552,29 +515,28 @@ impl Meta {
         let frozen = {
             let _appending = self.appending.lock();
             let position = journal.position();
-            if position == self.index.position() && !*carries {
+            if position == self.index.position() && !*holds_unflushed {
                 return Ok(());
             }
             journal.turn();
             self.overlay.write().freeze(position)
         };
         self.commit(journal, &frozen)?;
-        *carries = false;
+        *holds_unflushed = false;
         Ok(())
     }
 
     fn commit(&self, journal: &Journal, frozen: &Frozen) -> Result<(), MetaError> {
-        *self.making_room.lock() = true;
-        let committed = self.commit_index(&frozen.layer, &[], frozen.position);
-        if committed.is_ok() {
-            // Bound first: its memory is freed after the lock.
-            let thawed = self.overlay.write().thaw();
-            drop(thawed);
-            journal.covered(frozen.position.lsn);
-        }
-        *self.making_room.lock() = false;
-        self.room_made.notify_all();
-        committed
+        self.backpressure.while_making_room(|| {
+            let committed = self.commit_index(&frozen.layer, &[], frozen.position);
+            if committed.is_ok() {
+                // Bound first: its memory is freed after the lock.
+                let thawed = self.overlay.write().thaw();
+                drop(thawed);
+                journal.covered(frozen.position.lsn);
+            }
+            committed
+        })
     }
 
     fn commit_index(
@@ -587,29 +549,16 @@ impl Meta {
             journaled,
             units,
             position,
-            carried: &[],
+            unflushed: &[],
         };
         let committed = pieces::bring_in(&*self.index, &progress);
-        self.note_changes(progress.changes());
+        self.churn.add(progress.changes());
         let full = matches!(committed, Err(MetaError::NoSpace));
         self.index_full.store(full, Ordering::Release);
         match committed {
             Ok(()) | Err(MetaError::NoSpace) => committed,
-            Err(error) => Err(self.poisoned_by(error)),
+            Err(error) => Err(self.writability.poison(error)),
         }
-    }
-
-    fn note_changes<'a>(&self, changes: impl Iterator<Item = (&'a Key, Option<&'a Value>)>) {
-        let worth = |(key, value): (&Key, Option<&Value>)| match value {
-            Some(value) => (key.len() + value.len()) as u64,
-            None => DELETION_WORTH_BYTES,
-        };
-        let added = changes.map(worth).sum();
-        let add = |old: u64| Some(old.saturating_add(added));
-        // Never fails: `add` always answers.
-        let _ = self
-            .worth_compacting
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
     /// Returns about how much memory the changes take that the index does not have yet.
@@ -625,6 +574,29 @@ impl Meta {
         self.journal_full.load(Ordering::Acquire) || self.index_full.load(Ordering::Acquire)
     }
 
+    /// Returns whether the members had no space for what was last brought into the journal: unlike the index,
+    /// nothing makes up for that.
+    #[must_use]
+    pub fn is_journal_full(&self) -> bool {
+        self.journal_full.load(Ordering::Acquire)
+    }
+
+    /// Returns how many bytes of changes are meant to wait in memory at most.
+    #[must_use]
+    pub fn most_waiting(&self) -> u64 {
+        self.backpressure.limit_bytes() as u64
+    }
+
+    /// Returns whether members hold different journals, or damaged ones: of what the index may lack.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::ReadOnly`], [`MetaError::Poisoned`] or [`MetaError::Closed`].
+    pub fn journals_differ(&self) -> Result<bool, MetaError> {
+        let _appending = self.appending.lock();
+        Ok(self.journal()?.differs())
+    }
+
     /// Makes a last checkpoint, under the same guarantee as [`Meta::checkpoint`], and releases the
     /// members. Everything else fails afterwards. Changes that were never appended are lost.
     ///
@@ -632,14 +604,14 @@ impl Meta {
     ///
     /// As [`Meta::checkpoint`]; it is closed nevertheless.
     pub fn close(&self) -> Result<(), MetaError> {
-        if self.closed.load(Ordering::Acquire) {
+        if self.writability.is_closed() {
             return Ok(());
         }
         let last = match self.checkpoint() {
             Err(MetaError::ReadOnly) => Ok(()),
             other => other,
         };
-        self.closed.store(true, Ordering::Release);
+        self.writability.close();
         last.and(self.index.close())
     }
 }
@@ -652,10 +624,24 @@ impl std::fmt::Debug for Meta {
     }
 }
 
-fn next_life(life: Life) -> Life {
+/// Commits the content of a new volume to its index, and closes that.
+fn put_first(index: &dyn Index, first: &Batch) -> Result<(), MetaError> {
+    let position = Position {
+        lsn: Lsn(0),
+        generation: next_generation(Life::default()),
+    };
+    index.commit(&mut Commit {
+        changes: Box::new(first.iter()),
+        position,
+        unflushed: None,
+    })?;
+    index.close()
+}
+
+fn next_generation(generation: Life) -> Life {
     let (nonce, _) = uuid::Uuid::new_v4().as_u64_pair();
     Life {
-        number: life.number + 1,
+        number: generation.number + 1,
         nonce,
     }
 }

@@ -9,7 +9,7 @@ use super::CommitError;
 use super::growth::Growth;
 use super::sync::Commits;
 use crate::members::Members;
-use crate::meta::Meta;
+use crate::meta::{IndexReplicas, Meta};
 
 /// Changes wait at most so long for a commit that no caller asks for.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
@@ -56,6 +56,7 @@ impl Times {
 pub struct Clock {
     members: Arc<Members>,
     meta: Arc<Meta>,
+    replicas: Arc<IndexReplicas>,
     commits: Arc<Commits>,
     growth: Arc<Growth>,
     times: Mutex<Times>,
@@ -65,12 +66,14 @@ impl Clock {
     pub(super) fn new(
         members: Arc<Members>,
         meta: Arc<Meta>,
+        replicas: Arc<IndexReplicas>,
         commits: Arc<Commits>,
         growth: Arc<Growth>,
     ) -> Self {
         Self {
             members,
             meta,
+            replicas,
             commits,
             growth,
             times: Mutex::new(Times::new()),
@@ -102,7 +105,7 @@ impl Clock {
             self.growth.measure_growth();
             self.times.lock().mended_index = (!more).then(Instant::now);
         }
-        self.meta.compare_index()?;
+        self.replicas.compare()?;
         let unsaved = self.commits.awaits_checkpoint();
         let is_waited_for = mend_due && self.commits.arrivals.wait();
         let done = if self.meta.journal_fill() >= JOURNAL_FILL

@@ -25,7 +25,7 @@ impl Pipeline {
     #[must_use]
     pub fn index_copies(&self) -> IndexCopies {
         IndexCopies {
-            members: self.meta.index_copies(),
+            members: self.replicas.found(),
             wanted: self.members.geometry().parity_shards() + 1,
         }
     }
@@ -38,8 +38,8 @@ impl Pipeline {
     /// If no copy is left, or nothing may be written.
     pub fn mend_index_pages(&self) -> Result<u64, CommitError> {
         self.commits.check_writable()?;
-        while self.meta.compare_index()? {}
-        Ok(self.meta.mended_index_pages())
+        while self.replicas.compare()? {}
+        Ok(self.replicas.repaired_pages())
     }
 
     /// Makes copies of the index that are missing, as far as there are members for them.

@@ -13,7 +13,7 @@ use super::sync::Commits;
 use super::{CommitError, MAX_MENDED_AT_CLOSE};
 use crate::format::MemberIndex;
 use crate::members::Members;
-use crate::meta::Meta;
+use crate::meta::{IndexReplicas, Meta};
 use crate::store::Space;
 use crate::volume::Volume;
 
@@ -58,6 +58,7 @@ impl Allowance {
 pub struct Growth {
     members: Arc<Members>,
     meta: Arc<Meta>,
+    replicas: Arc<IndexReplicas>,
     volume: Arc<Volume>,
     commits: Arc<Commits>,
     allowance: Arc<Allowance>,
@@ -69,6 +70,7 @@ impl Growth {
     pub(super) fn new(
         members: Arc<Members>,
         meta: Arc<Meta>,
+        replicas: Arc<IndexReplicas>,
         volume: Arc<Volume>,
         commits: Arc<Commits>,
         allowance: Arc<Allowance>,
@@ -76,6 +78,7 @@ impl Growth {
         Self {
             members,
             meta,
+            replicas,
             volume,
             commits,
             allowance,
@@ -155,23 +158,23 @@ impl Growth {
     pub(super) fn measure_growth(&self) {
         let spaces = self.members.spaces();
         // Room that came free goes to the reserve first.
-        let room = if self.meta.keep_reserve() {
+        let room = if self.replicas.keep_reserve() {
             self.room_for_index(&spaces)
         } else {
             0
         };
-        self.meta.move_copies_off(&self.full_holders(&spaces));
+        self.replicas.move_off(&self.full_holders(&spaces));
         // The index may have room in its file: little is tried, since there is the reserve.
         let allowed = match room {
             0 => 0,
-            room => (room / ROOM_PER_BYTE).max(self.meta.reserve_bytes() / TRIED_PART),
+            room => (room / ROOM_PER_BYTE).max(self.replicas.reserve_bytes() / TRIED_PART),
         };
         self.allowance.measured.store(allowed, Ordering::Release);
     }
 
     /// Returns the number of bytes that each copy of the index may grow by.
     fn room_for_index(&self, spaces: &[(MemberIndex, Space)]) -> u64 {
-        let holders = self.meta.index_holders();
+        let holders = self.replicas.holders();
         let of_holders = spaces.iter().filter(|(member, _)| holders.contains(member));
         let room = |(_, space): &(_, Space)| {
             let sharing = of_holders
@@ -191,8 +194,8 @@ impl Growth {
     /// Returns the members with next to no room that have copies of the index, if others have room for one. One full
     /// disk must not keep all others from being used. A full filesystem may still report some free blocks.
     fn full_holders(&self, spaces: &[(MemberIndex, Space)]) -> Vec<MemberIndex> {
-        let holders = self.meta.index_holders();
-        let needed = self.meta.room_for_a_copy();
+        let holders = self.replicas.holders();
+        let needed = self.replicas.room_for_a_copy();
         let (held, others): (Vec<_>, Vec<_>) = spaces
             .iter()
             .partition(|(member, _)| holders.contains(member));
@@ -200,7 +203,7 @@ impl Growth {
         if !others.into_iter().any(has_room) {
             return Vec::new();
         }
-        let least = self.meta.reserve_bytes();
+        let least = self.replicas.reserve_bytes();
         let is_full = |(_, space): &&(_, Space)| self.free_for_index(*space) < least;
         let full = held.into_iter().filter(is_full);
         full.map(|(member, _)| *member).collect()
@@ -211,8 +214,8 @@ impl Growth {
     fn room_once_moved(&self) -> u64 {
         let spaces = self.members.spaces();
         let full = self.full_holders(&spaces);
-        let holders = self.meta.index_holders();
-        let needed = self.meta.room_for_a_copy();
+        let holders = self.replicas.holders();
+        let needed = self.replicas.room_for_a_copy();
         let share = |space: &Space| {
             let sharing = |(_, other): &&(MemberIndex, Space)| other.filesystem == space.filesystem;
             self.free_for_index(*space) / spaces.iter().filter(sharing).count().max(1) as u64
@@ -249,10 +252,10 @@ impl Growth {
 
     fn move_full_copies(&self) -> Result<(), CommitError> {
         for _ in 0..=self.members.geometry().parity_shards() {
-            let holders = self.meta.index_holders();
-            self.meta.mend_copies(MAX_MENDED_AT_CLOSE)?;
+            let holders = self.replicas.holders();
+            self.replicas.refill_pieces(MAX_MENDED_AT_CLOSE)?;
             self.measure_growth();
-            let moved = self.meta.index_holders();
+            let moved = self.replicas.holders();
             if moved == holders {
                 break;
             }
@@ -278,7 +281,7 @@ impl Growth {
             self.checkpoint_if_possible()?;
             self.measure_growth();
         }
-        if !self.may_grow() && self.meta.compact_index()? {
+        if !self.may_grow() && self.replicas.compact()? {
             self.checkpoint_if_possible()?;
             self.measure_growth();
         }
@@ -291,7 +294,7 @@ impl Growth {
         if self.waiting() >= WORTH_A_CHECKPOINT {
             self.checkpoint_if_possible()?;
         }
-        let shrunk = self.meta.compact_index()?;
+        let shrunk = self.replicas.compact()?;
         self.measure_growth();
         Ok(shrunk)
     }
@@ -305,8 +308,8 @@ impl Growth {
 
     /// Keeps space back again that a commit had to take, if need be by compacting the index.
     pub(super) fn restore_reserve(&self) -> Result<(), CommitError> {
-        if !self.meta.keep_reserve() && self.meta.compact_index()? {
-            self.meta.keep_reserve();
+        if !self.replicas.keep_reserve() && self.replicas.compact()? {
+            self.replicas.keep_reserve();
         }
         Ok(())
     }

@@ -105,14 +105,14 @@ impl Pipeline {
     /// another in its place.
     fn forget_gone_copies(&self) -> Result<(), CommitError> {
         let is_gone = |live: &[MemberIndex]| {
-            let holders = self.meta.index_holders();
+            let holders = self.replicas.holders();
             holders.iter().any(|holder| !live.contains(holder))
         };
-        self.meta.mend_index()?;
+        self.replicas.refill()?;
         if is_gone(&self.members.live()) {
             // The member went during a write to the index: only a commit decides which state the others have.
             self.checkpoint()?;
-            self.meta.mend_index()?;
+            self.replicas.refill()?;
         }
         if is_gone(&self.members.live()) {
             return Err(CommitError::NoSpace);

@@ -100,9 +100,9 @@ impl Pipeline {
             cache_bytes: options.index_cache_bytes,
             ..MetaOptions::default()
         };
-        let (meta, recovered) = Meta::open(Arc::clone(&members), &meta_options)?; // step 2
-        meta.follow(aspect_of);
-        let meta = Arc::new(meta);
+        let opened = Meta::open(Arc::clone(&members), &meta_options)?; // step 2
+        let (meta, replicas) = (Arc::new(opened.meta), opened.replicas);
+        meta.track_dirty_groups(aspect_of);
         let records = Arc::new(StripeRecords::open(Arc::clone(&meta) as _)?);
         let inodes = Numbers::open(&*meta, key::NEXT_INO, Ino::ROOT.0 + 1, INODES_AHEAD)?;
         let volume_options = VolumeOptions {
@@ -130,7 +130,7 @@ impl Pipeline {
         note_lost(&meta, &volume)?;
         let pipeline = Arc::new(Self::new(
             members,
-            meta,
+            (meta, replicas),
             (volume, dispatch),
             (records, inodes),
         ));
@@ -143,7 +143,7 @@ impl Pipeline {
         }
         let lacks_files = census.lacks_files(&pipeline.volume.segments(), &pipeline.members.live());
         pipeline.volume.set_lacks_files(lacks_files);
-        pipeline.restore(recovered.data)?; // step 4
+        pipeline.restore(opened.recovered.data)?; // step 4
         pipeline.restore_put_back()?;
         if options.access == Access::ReadWrite {
             match pipeline.checkpoint() {

@@ -12,7 +12,7 @@ use super::catalog::Catalog;
 use super::group::Group;
 use super::growth::Allowance;
 use crate::members::{Access, Members};
-use crate::meta::{Meta, Pending, StripeData};
+use crate::meta::{IndexReplicas, Meta, Pending, StripeData};
 use crate::volume::{Fresh, StripeRecords, Unjournaled, Volume, VolumeError};
 
 /// Bytes of the open stripe that are put into the journal rather than flushed as a short stripe.
@@ -39,6 +39,7 @@ enum Target {
 pub struct Commits {
     members: Arc<Members>,
     meta: Arc<Meta>,
+    replicas: Arc<IndexReplicas>,
     volume: Arc<Volume>,
     records: Arc<StripeRecords>,
     catalog: Arc<Catalog>,
@@ -59,6 +60,7 @@ impl Commits {
     pub(super) fn new(
         members: Arc<Members>,
         meta: Arc<Meta>,
+        replicas: Arc<IndexReplicas>,
         volume: Arc<Volume>,
         records: Arc<StripeRecords>,
         catalog: Arc<Catalog>,
@@ -67,6 +69,7 @@ impl Commits {
         Self {
             members,
             meta,
+            replicas,
             volume,
             records,
             catalog,
@@ -141,9 +144,9 @@ impl Commits {
         if self.volume.is_stuck() {
             return Ok(false);
         }
-        let holders = self.meta.index_holders();
+        let holders = self.replicas.holders();
         self.mend_index(MAX_MENDED_BY_COMMIT)?;
-        Ok(self.meta.index_holders() != holders)
+        Ok(self.replicas.holders() != holders)
     }
 
     fn commit_to(&self, target: Target) -> Result<(), CommitError> {
@@ -152,7 +155,7 @@ impl Commits {
         let flushed = self.volume.wait_flushed().map_err(CommitError::from); // step 3
         if matches!(flushed, Err(CommitError::NoSpace)) {
             // The bytes of the open stripe will be sealed: see `commit`.
-            self.meta.put_back(parts);
+            self.meta.restore(parts);
             return flushed;
         }
         if let Err(error) = flushed.and_then(|()| self.sync_stripes(&mut parts)) {
@@ -287,9 +290,9 @@ impl Commits {
     pub(super) fn mend_index(&self, pieces: usize) -> Result<bool, CommitError> {
         let more = if pieces == 1 {
             // Not worth waiting for a commit that is being made.
-            self.meta.mend_index()?
+            self.replicas.refill()?
         } else {
-            self.meta.mend_copies(pieces)?
+            self.replicas.refill_pieces(pieces)?
         };
         if !more && !self.arrivals.wait() {
             self.members.admit_stale()?;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 
-use super::MetaError;
 use super::disk::Disk;
+use super::error::MetaError;
 use super::index::Position;
 use crate::format::journal::{self, Change, Life, Preview, RecordHeader, StripeData};
 use crate::format::{BLOCK_SIZE, Lsn, MemberIndex, files};
@@ -54,7 +54,7 @@ pub(super) fn create(disk: &Disk) -> Result<(), MetaError> {
 pub(super) struct Journal {
     disk: Arc<Disk>,
     names: [Arc<str>; 2],
-    life: Life,
+    generation: Life,
     /// Bytes of each file; none takes more.
     size: u64,
     tail: Mutex<Tail>,
@@ -107,9 +107,9 @@ impl Kept {
 }
 
 impl Journal {
-    /// Starts a life after record `last`. The files are made, or given their length, where a member
-    /// lacks them; what they hold belongs to other lives.
-    pub(super) fn start(disk: &Arc<Disk>, life: Life, last: Lsn) -> Result<Self, MetaError> {
+    /// Starts a generation after record `last`. The files are made, or given their length, where a member
+    /// lacks them; what they hold belongs to other generations.
+    pub(super) fn start(disk: &Arc<Disk>, generation: Life, last: Lsn) -> Result<Self, MetaError> {
         let names = names();
         let size = Self::existing_size(disk, &names)?;
         for member in disk.members().live() {
@@ -134,7 +134,7 @@ impl Journal {
         Ok(Self {
             disk: Arc::clone(disk),
             names,
-            life,
+            generation,
             size,
             tail,
             kept: Mutex::default(),
@@ -164,7 +164,7 @@ impl Journal {
     pub(super) fn position(&self) -> Position {
         Position {
             lsn: self.tail.lock().last,
-            life: self.life,
+            generation: self.generation,
         }
     }
 
@@ -209,7 +209,7 @@ impl Journal {
             volume: members.volume_id(),
             epoch: members.epoch(),
             lsn,
-            life: self.life,
+            life: self.generation,
         };
         let mut record = self.disk.buffer(len);
         journal::encode(&header, entries, data, &mut record);
@@ -218,7 +218,7 @@ impl Journal {
         let acknowledged = self.write(&self.names[current], offset, &record.freeze())?;
         self.disk
             .members()
-            .note_record(&acknowledged, self.life, lsn);
+            .note_record(&acknowledged, self.generation, lsn);
         self.kept.lock().newest = Some(Spot {
             file: current,
             offset,
@@ -417,7 +417,7 @@ impl Journal {
         match answer {
             Ok(front) => {
                 let found = Preview::decode(front).map(|preview| preview.header);
-                Some(found.is_ok_and(|found| (found.life, found.lsn) == (self.life, lsn)))
+                Some(found.is_ok_and(|found| (found.life, found.lsn) == (self.generation, lsn)))
             }
             Err(error) if error.kind() == StoreErrorKind::ShortRead => Some(false),
             Err(_) => None,

@@ -43,6 +43,8 @@ mod undo;
 mod unfinished;
 mod verify;
 
+pub use verify::VerifiedIndex;
+
 /// Pages that wait in memory before they are written even without a sync.
 const MAX_BUFFERED_PAGES: usize = 2048;
 
@@ -89,7 +91,7 @@ pub(super) struct Mirror {
     /// Members whose copies were repaired since they have them, or since the mount.
     mended: Mutex<BTreeSet<MemberIndex>>,
     /// The number of pages of copies that were rewritten, besides those that a scrub repaired.
-    mended_pages: AtomicU64,
+    repaired_pages: AtomicU64,
     /// Members whose copies were found damaged although their checksums are right, and were left out.
     damaged: Mutex<BTreeSet<MemberIndex>>,
     /// Intact frames of one page and one sequence were seen that differ.

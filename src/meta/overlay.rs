@@ -13,7 +13,8 @@ use std::collections::btree_map::Entry as BTreeEntry;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::{Batch, Key, Position, Value};
+use super::batch::{Batch, Key, Value};
+use super::index::Position;
 
 /// The memory that a change costs besides its key and value: a node of the map, two reference counts.
 const ENTRY_OVERHEAD_BYTES: usize = 128;

@@ -5,9 +5,11 @@
 //! keeps back. Only changes that are in the journal may: until the last piece is in, the index says
 //! that it lacks all of them, and recovery brings them in again.
 
+use super::batch::{Key, Value};
+use super::error::MetaError;
 use super::index::{Commit, Index, Position};
 use super::overlay::{Entry, Layer};
-use super::{Key, MetaError, StripeData, Value};
+use crate::format::journal::StripeData;
 
 /// A piece takes at most this part of what is kept back: the one before it has not freed its pages
 /// yet, and neither has the one before that.
@@ -25,8 +27,8 @@ pub(super) struct Progress<'a> {
     pub(super) units: &'a [(Key, Entry)],
     /// The position of the index after all of them.
     pub(super) position: Position,
-    /// Stripe data that it is to keep from then on.
-    pub(super) carried: &'a [StripeData],
+    /// Unflushed stripe data that it is to keep from then on.
+    pub(super) unflushed: &'a [StripeData],
 }
 
 impl<'a> Progress<'a> {
@@ -48,13 +50,13 @@ pub(super) fn bring_in(index: &dyn Index, progress: &Progress<'_>) -> Result<(),
     if !matches!(whole, Err(MetaError::NoSpace)) {
         return whole;
     }
-    index.give_reserve();
+    let reserve_bytes = index.release_reserve();
     let outset = index.position();
-    for piece in pieces(progress.journaled, index.reserve_bytes() / RESERVE_PART) {
+    for piece in pieces(progress.journaled, reserve_bytes / RESERVE_PART) {
         index.commit(&mut Commit {
             changes: Box::new(piece.into_iter()),
             position: outset,
-            carried: None,
+            unflushed: None,
         })?;
     }
     commit(index, progress.units.iter().map(change), progress)
@@ -68,7 +70,7 @@ fn commit<'a>(
     index.commit(&mut Commit {
         changes: Box::new(changes),
         position: progress.position,
-        carried: Some(progress.carried),
+        unflushed: Some(progress.unflushed),
     })
 }
 

@@ -16,9 +16,10 @@ use redb::{TableDefinition, WriteTransaction};
 
 use contained::{Contained, ContainedTable, DatabaseFailure, open_table};
 
+use super::batch::Value;
+use super::error::MetaError;
 use super::index::{Commit, Index, KeyRange, Position, Snapshot, Visit};
 use super::mirror::Mirror;
-use super::{MetaError, Value, VerifiedIndex};
 use crate::format::journal::{Life, StripeData};
 use crate::format::wire::Reader;
 use crate::format::{FormatError, Lsn, MemberIndex, StripeId};
@@ -56,14 +57,14 @@ pub(super) struct RedbIndex {
     /// The copies were tried one by one already.
     has_fallen_back: AtomicBool,
     /// Held for a few instructions. Lock order: `db` before it.
-    view: RwLock<View>,
+    latest: RwLock<Latest>,
     position: Mutex<Position>,
 }
 
-/// A view of the last commit, if one was made.
+/// The snapshot of the last commit, if one was taken.
 #[derive(Default)]
-struct View {
-    made: Option<Arc<dyn Snapshot>>,
+struct Latest {
+    taken: Option<Arc<dyn Snapshot>>,
     /// Counts commits: what was begun before one of them ended may be older.
     commits: u64,
 }
@@ -78,7 +79,7 @@ impl RedbIndex {
             committing: Mutex::default(),
             suspect: Arc::default(),
             has_fallen_back: AtomicBool::new(false),
-            view: RwLock::default(),
+            latest: RwLock::default(),
             position: Mutex::default(),
         };
         match open_db(&index.mirror, cache_bytes) {
@@ -89,7 +90,7 @@ impl RedbIndex {
             Err(MetaError::Poisoned { reason }) => {
                 log::warn!("the index cannot be opened: {reason}");
                 index.suspect.store(true, Ordering::Release);
-                index.settle_under(index.committing.lock())?;
+                index.recover_if_suspect(index.committing.lock())?;
             }
             opened => *index.db.write() = Some(opened?),
         }
@@ -98,9 +99,16 @@ impl RedbIndex {
         Ok(index)
     }
 
-    /// Begins to write, after it was seen that what is there can be read.
-    pub(super) fn begin(&self) -> Result<(), MetaError> {
-        self.mirror.begin()
+    /// Returns the copies.
+    pub(super) fn mirror(&self) -> &Mirror {
+        &self.mirror
+    }
+
+    /// Waits until no commit is being made, and continues with the sound copies if the content is suspect.
+    pub(super) fn wait_for_commit(&self) {
+        if let Err(error) = self.recover_if_suspect(self.committing.lock()) {
+            log::error!("{error}");
+        }
     }
 
     fn read_position(&self) -> Result<Position, MetaError> {
@@ -127,7 +135,7 @@ impl RedbIndex {
     }
 
     /// Returns a view of the last commit.
-    fn snapshot(&self, db: Option<&Contained>) -> Result<Arc<dyn Snapshot>, IndexFailure> {
+    fn snapshot_of(&self, db: Option<&Contained>) -> Result<Arc<dyn Snapshot>, IndexFailure> {
         let table = db.ok_or(IndexFailure::Closed)?.table(RECORDS)?;
         Ok(Arc::new(Records {
             table,
@@ -137,7 +145,7 @@ impl RedbIndex {
 
     /// Does a piece of work on the copies, unless a commit is being made: between commits no page is half
     /// of one that there is no space for.
-    fn between_commits(
+    pub(super) fn between_commits(
         &self,
         work: impl FnOnce(&Mirror) -> io::Result<bool>,
     ) -> Result<bool, MetaError> {
@@ -145,6 +153,15 @@ impl RedbIndex {
             Some(_committing) => self.work_on_copies(work),
             None => Ok(true),
         }
+    }
+
+    /// Does a piece of work on the copies, after the commit that is being made.
+    pub(super) fn without_commits<T: Default>(
+        &self,
+        work: impl FnOnce(&Mirror) -> io::Result<T>,
+    ) -> Result<T, MetaError> {
+        let _committing = self.committing.lock();
+        self.work_on_copies(work)
     }
 
     /// Does a piece of work on the copies, while no commit is made. It comes to nothing if one of them has
@@ -164,11 +181,11 @@ impl RedbIndex {
     }
 
     /// Puts another view, or none, in the place of the one of the commit before.
-    fn replace_view(&self, made: Option<Arc<dyn Snapshot>>) {
-        let mut view = self.view.write();
-        view.commits += 1;
-        let old = std::mem::replace(&mut view.made, made);
-        drop(view);
+    fn replace_snapshot(&self, taken: Option<Arc<dyn Snapshot>>) {
+        let mut latest = self.latest.write();
+        latest.commits += 1;
+        let old = std::mem::replace(&mut latest.taken, taken);
+        drop(latest);
         // With the last reader of the old one, a transaction ends.
         drop(old);
     }
@@ -176,7 +193,7 @@ impl RedbIndex {
     /// Keeps readers out, and waits a moment for those that read already.
     fn try_compact(&self) -> Result<(), DatabaseFailure> {
         let mut db = self.db.write();
-        self.replace_view(None);
+        self.replace_snapshot(None);
         let db = db.as_mut().ok_or(DatabaseFailure::Busy)?;
         for _ in 0..COMPACTION_TRIES {
             match db.compact() {
@@ -190,7 +207,7 @@ impl RedbIndex {
     /// Has the database read all its pages from the copies, and verify them. No other reader is active meanwhile.
     fn read_everything(&self) -> Result<(), MetaError> {
         let mut db = self.db.write();
-        self.replace_view(None);
+        self.replace_snapshot(None);
         let db = db.as_mut().ok_or(MetaError::Closed)?;
         let verified = db.verify();
         if !verified.map_err(|failure| self.failed(failure.into()))? {
@@ -199,11 +216,55 @@ impl RedbIndex {
         Ok(())
     }
 
+    /// Reads all copies and changes nothing. Returns how much is wrong of the copies that members have.
+    pub(super) fn survey(&self) -> Result<BTreeMap<MemberIndex, u64>, MetaError> {
+        let survey =
+            |_committing: MutexGuard<'_, ()>| self.mirror.survey(|| self.read_everything());
+        let surveyed = survey(self.committing.lock());
+        if self.mirror.is_disputed() {
+            self.suspect.store(true, Ordering::Release);
+        }
+        if !self.suspect.load(Ordering::Acquire) {
+            return surveyed;
+        }
+        self.wait_for_commit();
+        survey(self.committing.lock())
+    }
+
+    /// Moves the records together and gives the rest of the space back. Keeps others from reading and committing
+    /// meanwhile. Returns whether the index has become shorter.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError::NoSpace`] if there is none even for that, or a reader takes long.
+    pub(super) fn compact(&self) -> Result<bool, MetaError> {
+        let _committing = self.committing.lock();
+        if self.mirror.ran_out_of_space() {
+            self.reopen()?;
+            if self.mirror.ran_out_of_space() {
+                return Err(MetaError::NoSpace);
+            }
+        }
+        let before = self.mirror.db_bytes();
+        let compacted = self.try_compact();
+        let after = self.mirror.db_bytes();
+        log::info!("the index had {before} bytes and has {after}: {compacted:?}");
+        match compacted {
+            Ok(()) => Ok(after < before),
+            Err(DatabaseFailure::Busy) => Err(MetaError::NoSpace),
+            Err(_) if self.mirror.ran_out_of_space() => {
+                self.reopen()?;
+                Err(MetaError::NoSpace)
+            }
+            Err(failure) => Err(self.failed(failure.into())),
+        }
+    }
+
     /// Goes back to the last commit, after one for which there was no space.
     fn reopen(&self) -> Result<(), MetaError> {
         let mut db = self.db.write();
         // The old one is gone before anything is undone beneath it.
-        self.replace_view(None);
+        self.replace_snapshot(None);
         *db = None;
         self.mirror.reset().map_err(MetaError::poisoned)?;
         *db = Some(self.open_again()?);
@@ -262,7 +323,10 @@ fn position_in(db: Option<&Contained>) -> Result<Position, IndexFailure> {
     Ok(position.transpose()?.unwrap_or_default())
 }
 
-fn carried_in(db: Option<&Contained>, stripe_bytes: u32) -> Result<Vec<StripeData>, IndexFailure> {
+fn unflushed_in(
+    db: Option<&Contained>,
+    stripe_bytes: u32,
+) -> Result<Vec<StripeData>, IndexFailure> {
     let Some(table) = db.ok_or(IndexFailure::Closed)?.table(CARRIED)? else {
         return Ok(Vec::new());
     };
@@ -271,7 +335,7 @@ fn carried_in(db: Option<&Contained>, stripe_bytes: u32) -> Result<Vec<StripeDat
     table.visit((Bound::Unbounded, Bound::Unbounded), |number, value| {
         // They are numbered from 0 on; a table that repeats itself is not.
         let data = if number == carried.len() as u64 {
-            decode_carried(value, stripe_bytes)
+            decode_unflushed(value, stripe_bytes)
         } else {
             Err(disordered("number of carried stripe data", number))
         };
@@ -301,11 +365,11 @@ fn put_all(transaction: &WriteTransaction, commit: &mut Commit<'_>) -> Result<()
             None => records.remove(&**key)?,
         };
     }
-    if let Some(data) = commit.carried {
+    if let Some(data) = commit.unflushed {
         let mut carried = open_table(transaction, CARRIED)?;
         carried.retain(|_, _| false)?;
         for (number, data) in (0..).zip(data) {
-            carried.insert(number, &*encode_carried(data))?;
+            carried.insert(number, &*encode_unflushed(data))?;
         }
     }
     let position = encode_position(commit.position);
@@ -314,25 +378,29 @@ fn put_all(transaction: &WriteTransaction, commit: &mut Commit<'_>) -> Result<()
 }
 
 impl Index for RedbIndex {
-    fn view(&self) -> Option<Arc<dyn Snapshot>> {
-        self.view.read().made.clone()
+    fn begin(&self) -> Result<(), MetaError> {
+        self.mirror.begin()
     }
 
-    fn make_view(&self) -> Result<(), MetaError> {
+    fn snapshot(&self) -> Option<Arc<dyn Snapshot>> {
+        self.latest.read().taken.clone()
+    }
+
+    fn take_snapshot(&self) -> Result<(), MetaError> {
         let db = self.db.read();
-        let commits = self.view.read().commits;
-        let made = self.snapshot(db.as_ref());
-        let made = made.map_err(|failure| self.failed(failure))?;
-        let mut view = self.view.write();
-        if view.commits == commits && view.made.is_none() {
-            view.made = Some(made);
+        let commits = self.latest.read().commits;
+        let taken = self.snapshot_of(db.as_ref());
+        let taken = taken.map_err(|failure| self.failed(failure))?;
+        let mut latest = self.latest.write();
+        if latest.commits == commits && latest.taken.is_none() {
+            latest.taken = Some(taken);
         }
         Ok(())
     }
 
     fn commit(&self, commit: &mut Commit<'_>) -> Result<(), MetaError> {
         // Before what was read from a damaged copy is written to all.
-        self.settle_dispute();
+        self.resolve_dispute();
         let _committing = self.committing.lock();
         if self.mirror.ran_out_of_space() {
             self.reopen()?;
@@ -344,10 +412,10 @@ impl Index for RedbIndex {
         match self.try_commit(commit) {
             Ok(()) => {
                 *self.position.lock() = commit.position;
-                let made = self.snapshot(self.db.read().as_ref());
+                let taken = self.snapshot_of(self.db.read().as_ref());
                 // Until here the view of the commit before was as good: its changes are still in
                 // the overlay. If the next view cannot be made, readers meet the error.
-                self.replace_view(made.ok());
+                self.replace_snapshot(taken.ok());
                 Ok(())
             }
             Err(_) if self.mirror.ran_out_of_space() => {
@@ -358,116 +426,32 @@ impl Index for RedbIndex {
         }
     }
 
-    fn settle(&self) {
-        if let Err(error) = self.settle_under(self.committing.lock()) {
-            log::error!("{error}");
-        }
+    fn prepare_retry(&self) {
+        self.wait_for_commit();
     }
 
     fn position(&self) -> Position {
         *self.position.lock()
     }
 
-    fn carried(&self, stripe_bytes: u32) -> Result<Vec<StripeData>, MetaError> {
-        self.read_again(|index| {
-            carried_in(index.db.read().as_ref(), stripe_bytes)
-                .map_err(|failure| index.failed(failure))
-        })
-    }
-
-    fn refill(&self) -> Result<bool, MetaError> {
-        self.settle_dispute();
-        self.between_commits(Mirror::refill)
-    }
-
-    fn compare(&self) -> Result<bool, MetaError> {
-        let has_more = self.between_commits(Mirror::compare)?;
-        self.settle_dispute();
-        Ok(has_more)
-    }
-
-    fn verify(&self, first: u64) -> Result<Option<VerifiedIndex>, MetaError> {
-        let committing = self.committing.lock();
-        let verified = self.work_on_copies(|mirror| mirror.verify(first))?;
-        drop(committing);
-        self.settle_dispute();
-        Ok(verified)
-    }
-
-    fn survey(&self) -> Result<BTreeMap<MemberIndex, u64>, MetaError> {
-        let survey =
-            |_committing: MutexGuard<'_, ()>| self.mirror.survey(|| self.read_everything());
-        let surveyed = survey(self.committing.lock());
-        if self.mirror.is_disputed() {
-            self.suspect.store(true, Ordering::Release);
+    fn unflushed(&self, stripe_bytes: u32) -> Result<Vec<StripeData>, MetaError> {
+        let unflushed = self.read_unflushed(stripe_bytes)?;
+        if !self.mirror.is_disputed() {
+            return Ok(unflushed);
         }
-        if !self.suspect.load(Ordering::Acquire) {
-            return surveyed;
-        }
-        self.settle();
-        survey(self.committing.lock())
+        self.resolve_dispute();
+        self.read_unflushed(stripe_bytes)
     }
 
-    fn mended_pages(&self) -> u64 {
-        self.mirror.mended_pages()
-    }
-
-    fn copies(&self) -> Vec<MemberIndex> {
-        self.settle_dispute();
-        self.mirror.found_copies()
-    }
-
-    fn holders(&self) -> Vec<MemberIndex> {
-        self.mirror.members()
-    }
-
-    fn bytes(&self) -> u64 {
-        self.mirror.db_bytes()
-    }
-
-    fn reserve_bytes(&self) -> u64 {
-        self.mirror.ballast_bytes()
-    }
-
-    fn leave(&self, members: &[MemberIndex]) {
-        self.mirror.leave(members);
-    }
-
-    fn give_reserve(&self) {
-        self.mirror.drop_ballast();
-    }
-
-    fn keep_reserve(&self) -> bool {
-        self.mirror.keep_ballast()
-    }
-
-    fn compact(&self) -> Result<bool, MetaError> {
-        let _committing = self.committing.lock();
-        if self.mirror.ran_out_of_space() {
-            self.reopen()?;
-            if self.mirror.ran_out_of_space() {
-                return Err(MetaError::NoSpace);
-            }
-        }
-        let before = self.mirror.db_bytes();
-        let compacted = self.try_compact();
-        let after = self.mirror.db_bytes();
-        log::info!("the index had {before} bytes and has {after}: {compacted:?}");
-        match compacted {
-            Ok(()) => Ok(after < before),
-            Err(DatabaseFailure::Busy) => Err(MetaError::NoSpace),
-            Err(_) if self.mirror.ran_out_of_space() => {
-                self.reopen()?;
-                Err(MetaError::NoSpace)
-            }
-            Err(failure) => Err(self.failed(failure.into())),
-        }
+    fn release_reserve(&self) -> u64 {
+        self.mirror.release_reserve();
+        self.mirror.reserve_bytes()
     }
 
     fn close(&self) -> Result<(), MetaError> {
         let committing = self.committing.lock();
         let mut db = self.db.write();
-        self.replace_view(None);
+        self.replace_snapshot(None);
         if self.mirror.is_disputed() {
             self.suspect.store(true, Ordering::Release);
         }
@@ -482,7 +466,7 @@ impl Index for RedbIndex {
         drop(db);
         let closed = closed.map_err(|failure| self.failed(failure.into()));
         // To name the copy that is at fault.
-        let named = self.settle_under(committing);
+        let named = self.recover_if_suspect(committing);
         *self.db.write() = None;
         named.and(closed)
     }
@@ -545,23 +529,23 @@ impl Snapshot for Records {
 fn encode_position(position: Position) -> Vec<u8> {
     let mut out = Vec::with_capacity(24);
     out.put_u64_le(position.lsn.0);
-    out.put_u64_le(position.life.number);
-    out.put_u64_le(position.life.nonce);
+    out.put_u64_le(position.generation.number);
+    out.put_u64_le(position.generation.nonce);
     out
 }
 
 fn decode_position(bytes: &[u8]) -> Result<Position, FormatError> {
     let mut reader = Reader::new("index position", bytes);
     let lsn = Lsn(reader.count("record number")?);
-    let life = Life {
+    let generation = Life {
         number: reader.count("life")?,
         nonce: reader.u64()?,
     };
     reader.finish()?;
-    Ok(Position { lsn, life })
+    Ok(Position { lsn, generation })
 }
 
-fn encode_carried(data: &StripeData) -> Vec<u8> {
+fn encode_unflushed(data: &StripeData) -> Vec<u8> {
     let mut out = Vec::with_capacity(12 + data.bytes.len());
     out.put_u64_le(data.stripe.0);
     out.put_u32_le(data.offset);
@@ -569,7 +553,7 @@ fn encode_carried(data: &StripeData) -> Vec<u8> {
     out
 }
 
-fn decode_carried(bytes: &[u8], stripe_bytes: u32) -> Result<StripeData, FormatError> {
+fn decode_unflushed(bytes: &[u8], stripe_bytes: u32) -> Result<StripeData, FormatError> {
     let mut reader = Reader::new("carried stripe data", bytes);
     let (stripe, offset) = (StripeId(reader.u64()?), reader.u32()?);
     let bytes = Bytes::copy_from_slice(reader.rest());

@@ -8,18 +8,28 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
+use super::batch::Key;
 use super::disk::Disk;
+use super::error::MetaError;
 use super::index::{Index, Position};
 use super::journal;
 use super::overlay::{Entry, Layer};
 use super::pieces::{self, Progress};
-use super::redb_index::RedbIndex;
-use super::{Key, MetaError, Recovered};
 use crate::format::journal::{JournalRecord, Preview, StripeData, decode_within};
 use crate::format::record::Scrub;
 use crate::format::{BLOCK_SIZE, Epoch, FormatError, Lsn, MemberIndex, Record, SegmentId, key};
 use crate::members::{Access, Members};
 use crate::store::Buffer;
+
+/// The records found in the journal when the metadata was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Bytes of stripes that may never have been flushed, in the order in which they were
+    /// journaled.
+    pub data: Vec<StripeData>,
+    /// Journal records that the index lacked.
+    pub replayed_records: u64,
+}
 
 /// The changes that the journal holds beyond the index.
 #[derive(Debug, Default)]
@@ -37,7 +47,7 @@ pub(super) struct Replayed {
 
 /// Makes what recovery found durable in the index, with the position that it has reached then.
 pub(super) fn adopt(
-    index: &RedbIndex,
+    index: &dyn Index,
     changes: &Layer,
     position: Position,
     recovered: &Recovered,
@@ -55,7 +65,7 @@ pub(super) fn adopt(
         journaled: changes,
         units: doubts.as_slice(),
         position,
-        carried: &recovered.data,
+        unflushed: &recovered.data,
     };
     pieces::bring_in(index, &progress)
 }
@@ -63,7 +73,7 @@ pub(super) fn adopt(
 /// Returns the change that names the members which were found to be stale, if there are any. Once the journal is
 /// rewritten, nothing else tells that of those that lack its newest records.
 fn doubts(
-    index: &RedbIndex,
+    index: &dyn Index,
     changes: &Layer,
     lsn: Lsn,
     members: &Members,
@@ -76,9 +86,9 @@ fn doubts(
     let found = if let Some(entry) = changes.get(&key) {
         entry.value.clone()
     } else {
-        index.make_view()?;
-        let view = index.view();
-        view.map_or(Ok(None), |view| view.get(&key))?
+        index.take_snapshot()?;
+        let snapshot = index.snapshot();
+        snapshot.map_or(Ok(None), |snapshot| snapshot.get(&key))?
     };
     let last = found.map(|value| Scrub::decode(&value)).transpose();
     let last = last.map_err(MetaError::poisoned)?.unwrap_or_default();
@@ -166,7 +176,7 @@ fn is_behind(member: MemberIndex, tapes: &[Tape], newest: &[Mark<'_>]) -> bool {
         let placed = mark.tape.read_from(member, mark.offset);
         placed.is_some_and(|placed| {
             let header = placed.record.header;
-            (header.life, header.lsn) == (mark.tape.position.life, mark.lsn)
+            (header.life, header.lsn) == (mark.tape.position.generation, mark.lsn)
         })
     };
     let has_any = |tape: &Tape| tape.read_from(member, 0).is_some();
@@ -305,12 +315,12 @@ impl Tape {
                 }
             };
             let header = placed.record.header;
-            if header.life.number > self.position.life.number {
-                let (index, journal) = (self.position.life.number, header.life.number);
+            if header.life.number > self.position.generation.number {
+                let (index, journal) = (self.position.generation.number, header.life.number);
                 return Err(MetaError::OldIndex { index, journal });
             }
             let is_newer = |old: &Placed| header.lsn > old.record.header.lsn;
-            if header.life == self.position.life && newest.as_ref().is_none_or(is_newer) {
+            if header.life == self.position.generation && newest.as_ref().is_none_or(is_newer) {
                 newest = Some(placed);
             }
         }
@@ -333,7 +343,7 @@ impl Tape {
     fn record(&self, offset: u64, lsn: Lsn) -> Result<Option<Placed>, MetaError> {
         let is_next = |placed: &Placed| {
             let header = placed.record.header;
-            header.life == self.position.life && header.lsn == lsn
+            header.life == self.position.generation && header.lsn == lsn
         };
         let mut refused = Vec::new();
         for (member, len) in &self.copies {
@@ -412,7 +422,7 @@ impl Tape {
             // As a crash leaves it.
             Err(FormatError::Checksum { .. }) => Ok(None),
             // The checksum is checked before all else.
-            Err(reason) if preview.header.life == self.position.life => Err(Refusal {
+            Err(reason) if preview.header.life == self.position.generation => Err(Refusal {
                 member,
                 lsn: preview.header.lsn,
                 reason,

@@ -1,4 +1,4 @@
-//! Reading the newest state: the overlay's layers over a view of the index.
+//! Reading the newest state: the overlay's layers over a snapshot of the index.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -6,15 +6,16 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
+use super::batch::{Key, Value};
+use super::error::MetaError;
 use super::index::{Index, KeyRange, Snapshot, Visit};
 use super::overlay::{Entry, Overlay};
-use super::{Key, MetaError, Value};
 
 /// Fewest and most changes of a layer that are looked at in one go.
 const WINDOW: std::ops::RangeInclusive<usize> = 16..=4096;
 
-/// Records of the index that are visited through one view of it: an index is compacted only while
-/// no view is held.
+/// Records of the index that are visited through one snapshot of it: an index is compacted only while
+/// no snapshot is held.
 const STRETCH: usize = 4096;
 
 /// Returns a key's newest value.
@@ -24,18 +25,18 @@ pub(super) fn get(
     key: &[u8],
 ) -> Result<Option<Value>, MetaError> {
     let look = || loop {
-        let view = {
+        let snapshot = {
             let overlay = overlay.read();
             if let Some(entry) = overlay.get(key) {
                 return Ok(entry.value.clone());
             }
             // While the overlay is locked, no member is waited for, because all changes wait for that
             // lock.
-            index.view()
+            index.snapshot()
         };
-        match view {
-            Some(view) => return view.get(key),
-            None => index.make_view()?,
+        match snapshot {
+            Some(snapshot) => return snapshot.get(key),
+            None => index.take_snapshot()?,
         }
     };
     again(index, look)
@@ -45,7 +46,7 @@ pub(super) fn get(
 /// for which there was no space.
 fn again<T>(index: &dyn Index, read: impl Fn() -> Result<T, MetaError>) -> Result<T, MetaError> {
     read().or_else(|_| {
-        index.settle();
+        index.prepare_retry();
         read()
     })
 }
@@ -100,7 +101,7 @@ pub(super) fn scan(
 
 type Window = (BTreeMap<Key, Entry>, Option<Key>, Arc<dyn Snapshot>);
 
-/// Returns a window of the overlay and a view of the index. The view is taken while the overlay cannot give anything
+/// Returns a window of the overlay and a snapshot of the index. The snapshot is taken while the overlay cannot give anything
 /// up to the index, so no key falls between the two.
 fn overlaid(
     overlay: &RwLock<Overlay>,
@@ -112,12 +113,12 @@ fn overlaid(
     loop {
         {
             let overlay = overlay.read();
-            if let Some(view) = index.view() {
+            if let Some(snapshot) = index.snapshot() {
                 let (window, upto) = overlay.window(start, end, window_len);
-                return Ok((window, upto, view));
+                return Ok((window, upto, snapshot));
             }
         }
-        index.make_view()?;
+        index.take_snapshot()?;
     }
 }
 
@@ -198,7 +199,7 @@ pub(super) fn visit(
                 if stretch.visited > 0 {
                     from = Bound::Excluded(stretch.last.into());
                 }
-                index.settle();
+                index.prepare_retry();
             }
             Err(error) => return Err(error),
         }
@@ -213,7 +214,7 @@ enum Next {
     Nothing,
 }
 
-/// A part of a range that is visited through one view.
+/// A part of a range that is visited through one snapshot.
 struct Stretch<'a, 'v> {
     /// The last key that was visited, or passed over since it is deleted.
     last: Vec<u8>,

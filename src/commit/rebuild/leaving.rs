@@ -90,7 +90,7 @@ impl Pipeline {
             }
             // Its copy of the index is needed until another member has one in its place.
             self.commits.mend_index(MAX_MENDED_AT_CLOSE)?;
-            if self.meta.index_holders().contains(&member) {
+            if self.replicas.holders().contains(&member) {
                 log::warn!(
                     "member {member} stays: no other has room for the copy of the index that it has"
                 );

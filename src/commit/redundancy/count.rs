@@ -24,7 +24,7 @@ impl RedundancyCounter {
         stretches: &mut Stretches,
     ) -> Result<Redundancy, CommitError> {
         // Before anything is read: later changes are counted again the next time.
-        let touched = self.meta.touched();
+        let touched = self.meta.take_dirty_groups();
         let known = self.volume.segments();
         let (census, segments) = take_census(&self.volume);
         self.note_files(known, &census);
@@ -310,7 +310,7 @@ impl RedundancyCounter {
     pub(in crate::commit) fn outdated_stretches(&self) -> Option<usize> {
         let count = Count::new(self, take_census(&self.volume).1);
         let mut stretches = self.counting.lock();
-        let touched = self.meta.touched();
+        let touched = self.meta.take_dirty_groups();
         let outdated = stretches.outdated(touched, &count.segments, &count.undecodable);
         outdated.map(|outdated| outdated.len())
     }

@@ -55,7 +55,7 @@ pub(super) fn ranges_of(stretches: &BTreeSet<StretchId>) -> Vec<KeyRange> {
     ranges
 }
 
-/// Returns the number of the aspect that a change of a key concerns, for [`Meta::follow`](crate::meta::Meta::follow):
+/// Returns the number of the aspect that a change of a key concerns, for [`Meta::follow`](crate::meta::Meta::track_dirty_groups):
 /// even for the places of the stripes of a stretch, odd for their live bytes.
 pub(in crate::commit) fn aspect_of(key: &[u8]) -> Option<u64> {
     let (stripe, is_backref) = key::stripe_of(key)?;

@@ -45,7 +45,7 @@ impl Pipeline {
     /// If the index cannot be read.
     pub fn read_all_shards(&self) -> Result<ReadShards, CommitError> {
         let mut read = ReadShards {
-            index_pages: self.meta.survey_index()?,
+            index_pages: self.replicas.survey()?,
             ..ReadShards::default()
         };
         let mut wrong: BTreeMap<(MemberIndex, SegmentId), u64> = BTreeMap::new();

@@ -22,7 +22,7 @@ impl Pipeline {
             scrub.repaired += 1;
         }
         let (mut page, mut damaged) = (0, 0);
-        while let Some(piece) = self.meta.verify_index(page)? {
+        while let Some(piece) = self.replicas.verify(page)? {
             scrub.repaired += piece.repaired;
             damaged += piece.damaged;
             page = piece.next;

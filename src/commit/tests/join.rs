@@ -574,7 +574,7 @@ fn what_could_not_be_read_counts_again_once_its_member_is_back() {
     fs.close();
     let fs = rig.open(&[]);
     // The index is to survive.
-    let holders = fs.pipeline.meta.index_holders();
+    let holders = fs.pipeline.replicas.holders();
     let others = (0..5).filter(|&disk| !holders.contains(&MemberIndex(disk)));
     let lost: Vec<&MemDisk> = others
         .take(2)

@@ -17,7 +17,7 @@ const BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
 
 impl Mirror {
     /// Returns how many bytes every copy keeps back at least.
-    pub(in crate::meta) fn ballast_bytes(&self) -> u64 {
+    pub(in crate::meta) fn reserve_bytes(&self) -> u64 {
         let sizes = self.members().into_iter().map(|member| self.size(member));
         sizes.min().unwrap_or(*BYTES.start())
     }
@@ -29,7 +29,7 @@ impl Mirror {
     }
 
     /// Lets the copies have what was kept back for them, also at earlier mounts.
-    pub(in crate::meta) fn drop_ballast(&self) {
+    pub(in crate::meta) fn release_reserve(&self) {
         let mut io = self.io.lock();
         io.ballast.clear();
         for member in self.members() {
@@ -46,11 +46,11 @@ impl Mirror {
     }
 
     /// Keeps space back beside every copy that does not; says whether all do now.
-    pub(in crate::meta) fn keep_ballast(&self) -> bool {
-        self.keep_ballast_under(&mut self.io.lock())
+    pub(in crate::meta) fn keep_reserve(&self) -> bool {
+        self.keep_reserve_under(&mut self.io.lock())
     }
 
-    pub(super) fn keep_ballast_under(&self, io: &mut Io) -> bool {
+    pub(super) fn keep_reserve_under(&self, io: &mut Io) -> bool {
         let members = self.members();
         io.ballast.retain(|member| members.contains(member));
         for member in members {

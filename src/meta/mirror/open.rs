@@ -144,7 +144,7 @@ impl Mirror {
             compared: AtomicU64::new(0),
             buffered: Mutex::default(),
             mended: Mutex::default(),
-            mended_pages: AtomicU64::new(0),
+            repaired_pages: AtomicU64::new(0),
             damaged: Mutex::default(),
             disputed: AtomicBool::new(false),
             misshapen: AtomicBool::new(false),

@@ -236,12 +236,13 @@ impl Mirror {
     }
 
     pub(super) fn count_mended(&self, pages: usize) {
-        self.mended_pages.fetch_add(pages as u64, Ordering::Relaxed);
+        self.repaired_pages
+            .fetch_add(pages as u64, Ordering::Relaxed);
     }
 
     /// Returns how many pages were rewritten since the mount, besides those that a scrub repaired.
-    pub(in crate::meta) fn mended_pages(&self) -> u64 {
-        self.mended_pages.load(Ordering::Relaxed)
+    pub(in crate::meta) fn repaired_pages(&self) -> u64 {
+        self.repaired_pages.load(Ordering::Relaxed)
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Arriving {
 impl Mirror {
     /// Has the copies of these members, and of no others, moved to where there is room for them: what has
     /// become of their own room is known before a write fails for it.
-    pub(in crate::meta) fn leave(&self, members: &[MemberIndex]) {
+    pub(in crate::meta) fn move_off(&self, members: &[MemberIndex]) {
         self.io.lock().leaving = members.to_vec();
     }
 
@@ -43,7 +43,7 @@ impl Mirror {
             return Ok(false);
         }
         self.forget_dead(&mut io)?;
-        self.keep_ballast_under(&mut io);
+        self.keep_reserve_under(&mut io);
         let Some(arriving) = io.arriving else {
             return Ok(self.start(&mut io));
         };
@@ -119,7 +119,7 @@ impl Mirror {
         let needed = if are_lacking {
             0
         } else {
-            file_bytes(self.db_bytes()) + 2 * self.ballast_bytes()
+            file_bytes(self.db_bytes()) + 2 * self.reserve_bytes()
         };
         sized
             .filter(|(free, _)| *free >= needed)

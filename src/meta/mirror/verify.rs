@@ -1,5 +1,6 @@
 //! Reading every frame and every head of all copies, and repairing each copy from the others.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use super::compare::{Compared, PIECE_PAGES};
@@ -7,7 +8,19 @@ use super::{Copied, Io, Mirror, PAGE};
 use crate::format::MemberIndex;
 use crate::format::frame::{HEAD_BYTES, Head};
 use crate::members::Patience;
-use crate::meta::verify::VerifiedIndex;
+
+/// The result of verifying a piece of the copies of the index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifiedIndex {
+    /// The page to go on with.
+    pub next: u64,
+    /// Pages and heads of copies that were damaged or out of date, and are right now, durably.
+    pub repaired: u64,
+    /// The number of these that each member had; a copy that was cut short counts as one.
+    pub found: BTreeMap<MemberIndex, u64>,
+    /// Pages that are damaged on every copy. They need not hold anything that is used.
+    pub damaged: u64,
+}
 
 impl Mirror {
     /// Verifies some pages of all copies, and before the first of them the heads. Returns `None` behind

@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 
-use super::{Contained, RedbIndex, carried_in, open_db, position_in};
+use super::{Contained, RedbIndex, open_db, position_in, unflushed_in};
 use crate::format::MemberIndex;
 use crate::format::journal::StripeData;
-use crate::meta::MetaError;
-use crate::meta::index::{Index, Position};
+use crate::meta::error::MetaError;
+use crate::meta::index::Position;
 use crate::meta::mirror::Mirror;
 use crate::meta::replay::continues;
 
@@ -31,13 +31,16 @@ impl RedbIndex {
                 return Err(error);
             }
             self.suspect.store(true, Ordering::Release);
-            self.settle_under(self.committing.lock())?;
+            self.recover_if_suspect(self.committing.lock())?;
             read(self)
         })
     }
 
     /// Continues with the sound copies if the content of the database is suspect. Tries this once.
-    pub(super) fn settle_under(&self, _committing: MutexGuard<'_, ()>) -> Result<(), MetaError> {
+    pub(super) fn recover_if_suspect(
+        &self,
+        _committing: MutexGuard<'_, ()>,
+    ) -> Result<(), MetaError> {
         if !self.suspect.swap(false, Ordering::AcqRel)
             || self.has_fallen_back.swap(true, Ordering::AcqRel)
         {
@@ -47,28 +50,25 @@ impl RedbIndex {
     }
 
     /// Continues with the sound copies if intact frames differ that were written together.
-    pub(super) fn settle_dispute(&self) {
+    pub(in crate::meta) fn resolve_dispute(&self) {
         if self.mirror.is_disputed() {
             self.suspect.store(true, Ordering::Release);
-            self.settle();
+            self.wait_for_commit();
         }
     }
 
-    /// Returns the stripe data given with the last commit. Copies that differ in that or in their position are tried one
-    /// by one before: what comes out is what the journal continues.
-    pub(in crate::meta) fn agreed_carried(&self) -> Result<Vec<StripeData>, MetaError> {
-        let stripe_bytes = self.mirror.stripe_bytes();
-        let carried = self.carried(stripe_bytes)?;
-        if !self.mirror.is_disputed() {
-            return Ok(carried);
-        }
-        self.settle_dispute();
-        self.carried(stripe_bytes)
+    /// Reads the unflushed stripe data. Copies that differ in that or in their position are tried one
+    /// by one before: the result is what the journal continues.
+    pub(super) fn read_unflushed(&self, stripe_bytes: u32) -> Result<Vec<StripeData>, MetaError> {
+        self.read_again(|index| {
+            unflushed_in(index.db.read().as_ref(), stripe_bytes)
+                .map_err(|failure| index.failed(failure))
+        })
     }
 
     fn fall_back(&self) -> Result<(), MetaError> {
         let mut db = self.db.write();
-        self.replace_view(None);
+        self.replace_snapshot(None);
         if let Some(db) = db.take() {
             db.abandon();
         }
@@ -80,7 +80,7 @@ impl RedbIndex {
                 Err(error) => damaged.push((self.mirror.path(member), error)),
             }
         }
-        let contradicted = self.leave_contradicted(&mut sound);
+        let contradicted = self.remove_contradicted(&mut sound);
         damaged.extend(contradicted.into_iter().map(|member| {
             let error = MetaError::poisoned("the journal does not continue it");
             (self.mirror.path(member), error)
@@ -118,7 +118,7 @@ impl RedbIndex {
     /// If the journal continues several, it counts the copies from which on it has the most records. Making changes
     /// again that a copy already has does no harm; a position that is too high would lose acknowledged changes. Among
     /// copies of one position the first counts, whose head is the newest: nothing tells a forged one then.
-    fn leave_contradicted(&self, sound: &mut Vec<(MemberIndex, Position)>) -> Vec<MemberIndex> {
+    fn remove_contradicted(&self, sound: &mut Vec<(MemberIndex, Position)>) -> Vec<MemberIndex> {
         let is_one = |pair: &[(_, Position)]| pair[0].1 == pair[1].1;
         // Later on, the journal is that of this mount.
         if self.mirror.has_begun() || sound.windows(2).all(is_one) {
@@ -160,7 +160,7 @@ fn try_alone(mirror: &Arc<Mirror>) -> Result<Position, MetaError> {
     if position == Position::default() {
         return Err(MetaError::poisoned("it was never committed to"));
     }
-    carried_in(Some(&db), mirror.stripe_bytes())?;
+    unflushed_in(Some(&db), mirror.stripe_bytes())?;
     super::walk_records(&db)?;
     db.close().map_err(MetaError::poisoned)?;
     Ok(position)

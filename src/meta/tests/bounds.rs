@@ -26,7 +26,7 @@ fn with_carried(rig: &Rig, data: &[StripeData]) {
     let mut commit = Commit {
         changes: Box::new(std::iter::empty()),
         position,
-        carried: Some(data),
+        unflushed: Some(data),
     };
     index.commit(&mut commit).expect("commit");
     index.close().expect("close");

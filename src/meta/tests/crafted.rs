@@ -1,9 +1,9 @@
 //! Copies of the index with wrong content under right checksums.
 
-use super::rig::{Refused, Rig, Script, State, content, inline, play};
+use super::rig::{Mounted, Refused, Rig, Script, State, content, inline, play};
 use crate::format::{MemberIndex, key};
 use crate::members::Access;
-use crate::meta::{Batch, Key, Meta, MetaError, Value};
+use crate::meta::{Batch, IndexReplicas, Key, Meta, MetaError, Value};
 use crate::store::{MemDisk, Store};
 
 #[path = "../../../tests/support/crafted_index.rs"]
@@ -57,13 +57,13 @@ fn sound() -> (Rig, State) {
 }
 
 /// Uses all that the index offers, in order.
-fn use_all(meta: &Meta, access: Access) -> Result<State, MetaError> {
+fn use_all(meta: &Meta, replicas: &IndexReplicas, access: Access) -> Result<State, MetaError> {
     let mut state = content(meta)?;
     for key in state.keys().step_by(40) {
         meta.get(key)?;
     }
     if access == Access::ReadOnly {
-        meta.survey_index()?;
+        replicas.survey()?;
     } else {
         let mut batch = Batch::default();
         for number in (0..600).step_by(7) {
@@ -74,21 +74,21 @@ fn use_all(meta: &Meta, access: Access) -> Result<State, MetaError> {
         meta.append(vec![meta.rotate()], &[])?;
         meta.checkpoint()?;
         let mut first = 0;
-        while let Some(verified) = meta.verify_index(first)? {
+        while let Some(verified) = replicas.verify(first)? {
             first = verified.next;
         }
-        while meta.compare_index()? {}
-        meta.compact_index()?;
+        while replicas.compare()? {}
+        replicas.compact()?;
     }
     state.remove(&key::scrub());
     Ok(state)
 }
 
 fn open_and_use(rig: &Rig, access: Access) -> Result<State, Refused> {
-    let (meta, _, members) = rig.open(&[], None, access)?;
-    let used = use_all(&meta, access);
-    let closed = meta.close();
-    drop((meta, members));
+    let mounted = rig.mount(&[], None, access, inline())?;
+    let used = use_all(&mounted.meta, &mounted.replicas, access);
+    let closed = mounted.meta.close();
+    drop(mounted);
     let used = used.map_err(Refused::Meta)?;
     closed.map_err(Refused::Meta)?;
     Ok(used)
@@ -189,27 +189,37 @@ fn a_crafted_copy_is_named_and_made_again_from_the_other() {
             let rig = origin.fork();
             craft(&rig.disks[which], seed);
             let crafted = index_of(&rig.disks[which]);
-            let (meta, _, members) = rig.open(&[], None, Access::ReadOnly).expect(&case);
+            let Mounted {
+                meta,
+                replicas,
+                members,
+                ..
+            } = rig.mounted(None, Access::ReadOnly);
             assert!(content(&meta).expect(&case) == expected, "{case}");
-            let wrong = meta.survey_index().expect(&case);
+            let wrong = replicas.survey().expect(&case);
             let other = MemberIndex(u16::try_from(1 - which).expect("small"));
             let named = MemberIndex(u16::try_from(which).expect("small"));
             assert!(
                 wrong.contains_key(&named) && !wrong.contains_key(&other),
                 "{case}: {wrong:?}"
             );
-            assert_eq!(meta.index_copies(), [other], "{case}");
+            assert_eq!(replicas.found(), [other], "{case}");
             meta.close().expect(&case);
-            drop((meta, members));
+            drop((meta, replicas, members));
             assert!(
                 index_of(&rig.disks[which]) == crafted,
                 "{case}: it was only looked at"
             );
-            let (meta, _, members) = rig.open(&[], None, Access::ReadWrite).expect(&case);
+            let Mounted {
+                meta,
+                replicas,
+                members,
+                ..
+            } = rig.mounted(None, Access::ReadWrite);
             assert!(content(&meta).expect(&case) == expected, "{case}");
-            while meta.mend_index().expect(&case) {}
+            while replicas.refill().expect(&case) {}
             meta.close().expect(&case);
-            drop((meta, members));
+            drop((meta, replicas, members));
             let (meta, ..) = rig.open(&[1 - which], None, Access::ReadOnly).expect(&case);
             assert!(
                 content(&meta).expect(&case) == expected,

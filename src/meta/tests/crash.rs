@@ -149,12 +149,10 @@ fn a_cut_while_the_index_is_compacted_leaves_one_that_can_be_read() {
     for nth in 1.. {
         let rig = base.fork();
         let plan = FaultPlan::new();
-        let (meta, _, members) = rig
-            .open(&[], Some(&plan), Access::ReadWrite)
-            .expect("nothing fails yet");
+        let mounted = rig.mounted(Some(&plan), Access::ReadWrite);
         plan.add(Fault::at(nth, Effect::PowerCut).of(Scope::Changing));
-        let compacted = meta.compact_index();
-        drop((meta, members));
+        let compacted = mounted.replicas.compact();
+        drop(mounted);
         if plan.triggered() == 0 {
             compacted.expect("without a fault it is compacted");
             break;

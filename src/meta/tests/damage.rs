@@ -3,7 +3,7 @@
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::rig::{Rig, Script, content, inline, newest_head, play, verify};
+use super::rig::{Mounted, Rig, Script, content, inline, newest_head, play, verify};
 use crate::format::frame::{self, FRAME_BYTES, Frame, Place};
 use crate::format::{VolumeId, key};
 use crate::members::Access;
@@ -173,16 +173,21 @@ fn a_page_newer_than_every_head_is_not_taken_for_the_one_that_was_committed() {
     let rewritten = rewrite_frames(&rig.disks[0], volume, reused);
     assert!(rewritten > 1);
     let expected = &script.states[progress.acknowledged];
-    let (meta, _, members) = rig.open(&[], None, Access::ReadWrite).expect("copy 1");
+    let Mounted {
+        meta,
+        replicas,
+        members,
+        ..
+    } = rig.mounted(None, Access::ReadWrite);
     assert!(content(&meta).expect("copy 1 has all") == *expected);
-    while meta.compare_index().expect("compare") {}
-    let mended = meta.mended_index_pages();
+    while replicas.compare().expect("compare") {}
+    let mended = replicas.repaired_pages();
     assert!(
         (1..=rewritten as u64).contains(&mended),
         "{mended} of {rewritten}"
     );
     meta.close().expect("close");
-    drop((meta, members));
+    drop((meta, replicas, members));
     let (meta, ..) = rig.open(&[1], None, Access::ReadOnly).expect("copy 0");
     assert!(content(&meta).expect("copy 0 was mended") == *expected);
     drop(meta);

@@ -1,8 +1,6 @@
 //! Members without space, for all writes and for as long as it takes.
 
-use std::sync::Arc;
-
-use super::rig::{Rig, Script, Unit, content, difference, inline};
+use super::rig::{Mounted, Rig, Script, Unit, content, difference, inline};
 use crate::members::{Access, Members};
 use crate::meta::{Batch, Meta, MetaError, MetaOptions};
 use crate::store::{CallKind, CutPolicy, Effect, Fault, FaultPlan, Scope, Store};
@@ -18,20 +16,17 @@ fn write(meta: &Meta, unit: &Unit) {
 
 /// Opens a fork of a volume to which all units but the last two were written. One more was written without a
 /// checkpoint. Returns also how the members were opened.
-fn with_something_to_checkpoint(
-    origin: &Rig,
-    script: &Script,
-    plan: &FaultPlan,
-) -> (Rig, Meta, Arc<Members>) {
+fn with_something_to_checkpoint(origin: &Rig, script: &Script, plan: &FaultPlan) -> (Rig, Mounted) {
     let rig = origin.fork();
-    let (meta, _, members) = rig.open(&[], Some(plan), Access::ReadWrite).expect("open");
+    let mounted = rig.mounted(Some(plan), Access::ReadWrite);
+    let meta = &mounted.meta;
     let (before, last) = script.units.split_at(script.units.len() - 2);
     for unit in before {
-        write(&meta, unit);
+        write(meta, unit);
     }
     meta.checkpoint().expect("checkpoint");
-    write(&meta, &last[0]);
-    (rig, meta, members)
+    write(meta, &last[0]);
+    (rig, mounted)
 }
 
 /// A checkpoint that says that it was made lets the journal be overwritten.
@@ -40,7 +35,13 @@ fn no_checkpoint_succeeds_while_no_member_has_space_for_it() {
     let (origin, script) = (Rig::new(1, 1, 3), Script::new(SEED, 8));
     for nth in 1.. {
         let plan = FaultPlan::new();
-        let (rig, meta, members) = with_something_to_checkpoint(&origin, &script, &plan);
+        let (rig, mounted) = with_something_to_checkpoint(&origin, &script, &plan);
+        let Mounted {
+            meta,
+            replicas,
+            members,
+            ..
+        } = mounted;
         plan.add(
             Fault::at(nth, Effect::NoSpace)
                 .of(Scope::Changing)
@@ -55,7 +56,7 @@ fn no_checkpoint_succeeds_while_no_member_has_space_for_it() {
         let struck = plan.triggered() > 0;
         plan.clear();
         write(&meta, &script.units[7]);
-        drop((meta, members));
+        drop((meta, replicas, members));
         let (meta, _, _members) = rig
             .open(&[], None, Access::ReadWrite)
             .unwrap_or_else(|error| panic!("call {nth}: {error:?}"));
@@ -95,16 +96,22 @@ fn one_full_member_does_not_keep_the_others_from_a_checkpoint() {
         .expect("a holder");
     for nth in 1.. {
         let plan = FaultPlan::new();
-        let (rig, meta, members) = with_something_to_checkpoint(&origin, &script, &plan);
+        let (rig, mounted) = with_something_to_checkpoint(&origin, &script, &plan);
+        let Mounted {
+            meta,
+            replicas,
+            members,
+            ..
+        } = mounted;
         let calls = Scope::MemberKind(full, CallKind::Write);
         plan.add(Fault::at(nth, Effect::NoSpace).of(calls).lasting());
         let mut rounds = 0;
         while !checkpoint(&meta) {
-            while meta.mend_index().expect("mend") {}
+            while replicas.refill().expect("mend") {}
             rounds += 1;
             assert!(rounds < 5, "write {nth}: still no space");
         }
-        while meta.mend_index().expect("mend") {}
+        while replicas.refill().expect("mend") {}
         let struck = plan.triggered() > 0;
         assert!(
             !struck || !has_copy(&rig, full),
@@ -115,7 +122,7 @@ fn one_full_member_does_not_keep_the_others_from_a_checkpoint() {
             3,
             "write {nth}: a full member is not a failed one"
         );
-        drop((meta, members));
+        drop((meta, replicas, members));
         for lost in 0..3 {
             let (meta, _, _members) = rig
                 .fork()
@@ -142,7 +149,13 @@ fn a_unit_that_goes_straight_to_the_index_is_there_wholly_or_not_whatever_cuts_i
     for effect in [Effect::PowerCut, Effect::NoSpace, Effect::Eio] {
         for nth in 1.. {
             let plan = FaultPlan::new();
-            let (rig, meta, members) = with_something_to_checkpoint(&origin, &script, &plan);
+            let (rig, mounted) = with_something_to_checkpoint(&origin, &script, &plan);
+            let Mounted {
+                meta,
+                replicas,
+                members,
+                ..
+            } = mounted;
             let fault = Fault::at(nth, effect).of(Scope::Changing);
             plan.add(if effect == Effect::NoSpace {
                 fault.lasting()
@@ -169,7 +182,7 @@ fn a_unit_that_goes_straight_to_the_index_is_there_wholly_or_not_whatever_cuts_i
             } else if done.is_ok() {
                 acknowledged = 9;
             }
-            drop((meta, members));
+            drop((meta, replicas, members));
             for policy in [CutPolicy::Keep, CutPolicy::Drop, CutPolicy::Reorder(nth)] {
                 let rig = rig.fork();
                 rig.disks.iter().for_each(|disk| disk.cut(policy));
@@ -201,7 +214,7 @@ fn changes_that_wait_for_space_take_a_bounded_amount_of_memory() {
         cache_bytes: 1 << 20,
         overlay_bytes: 1 << 20,
     };
-    let (meta, _) = Meta::open(members, &options).expect("open");
+    let meta = Meta::open(members, &options).expect("open").meta;
     plan.add(Fault::at(1, Effect::NoSpace).of(Scope::Changing).lasting());
     let put = |number: u32| {
         let mut batch = Batch::default();

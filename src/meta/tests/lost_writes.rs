@@ -4,7 +4,7 @@
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::rig::{Progress, Rig, Script, content, difference, verify};
+use super::rig::{Mounted, Progress, Rig, Script, content, difference, verify};
 use crate::format::frame::{self, FRAME_BYTES, FRAMES_START};
 use crate::members::Access;
 use crate::store::{MemDisk, Store};
@@ -72,10 +72,15 @@ fn pages_that_members_lost_are_read_from_another_and_written_again() {
             assert!(lost > 0, "seed {seed}: nothing was lost");
             let case = format!("{k}+{m}: only copy {whole} is whole, seed {seed}");
             verify(&rig.fork(), &[], &script, progress, &case);
-            let (meta, _, members) = rig.open(&[], None, Access::ReadWrite).expect("open");
-            while meta.compare_index().expect("compare") {}
+            let Mounted {
+                meta,
+                replicas,
+                members,
+                ..
+            } = rig.mounted(None, Access::ReadWrite);
+            while replicas.compare().expect("compare") {}
             meta.close().expect("close");
-            drop((meta, members));
+            drop((meta, replicas, members));
             let opened = rig.open(&[whole], None, Access::ReadOnly);
             let (meta, ..) = opened.unwrap_or_else(|error| panic!("{case}, lost: {error:?}"));
             let (found, expected) = (content(&meta).expect("content"), &script.states[UNITS]);

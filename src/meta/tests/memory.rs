@@ -1,33 +1,36 @@
-//! An index in memory, for tests of what lies above.
+//! An index in memory: a second implementation of the trait, for tests of what lies above.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::format::MemberIndex;
 use crate::meta::index::{Commit, Index, KeyRange, Position, Snapshot, Visit};
-use crate::meta::{Key, MetaError, StripeData, Value, VerifiedIndex};
+use crate::meta::{Key, MetaError, StripeData, Value};
 
-/// A map, shared with the views of it until the next commit.
+/// An ordered map, shared with the snapshots of it until the next commit.
 #[derive(Debug, Default)]
 pub(super) struct MemIndex {
-    state: Mutex<MemState>,
+    state: Mutex<MemRecords>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct MemState {
+struct MemRecords {
     records: Arc<BTreeMap<Key, Value>>,
     position: Position,
-    carried: Vec<StripeData>,
+    unflushed: Vec<StripeData>,
 }
 
 impl Index for MemIndex {
-    fn view(&self) -> Option<Arc<dyn Snapshot>> {
+    fn snapshot(&self) -> Option<Arc<dyn Snapshot>> {
         Some(Arc::new(Arc::clone(&self.state.lock().records)))
     }
 
-    fn make_view(&self) -> Result<(), MetaError> {
+    fn take_snapshot(&self) -> Result<(), MetaError> {
+        Ok(())
+    }
+
+    fn begin(&self) -> Result<(), MetaError> {
         Ok(())
     }
 
@@ -41,68 +44,18 @@ impl Index for MemIndex {
             };
         }
         state.position = commit.position;
-        if let Some(carried) = commit.carried {
-            state.carried = carried.to_vec();
+        if let Some(unflushed) = commit.unflushed {
+            state.unflushed = unflushed.to_vec();
         }
         Ok(())
     }
-
-    fn settle(&self) {}
 
     fn position(&self) -> Position {
         self.state.lock().position
     }
 
-    fn carried(&self, _stripe_bytes: u32) -> Result<Vec<StripeData>, MetaError> {
-        Ok(self.state.lock().carried.clone())
-    }
-
-    fn refill(&self) -> Result<bool, MetaError> {
-        Ok(false)
-    }
-
-    fn compare(&self) -> Result<bool, MetaError> {
-        Ok(false)
-    }
-
-    fn verify(&self, _first: u64) -> Result<Option<VerifiedIndex>, MetaError> {
-        Ok(None)
-    }
-
-    fn survey(&self) -> Result<BTreeMap<MemberIndex, u64>, MetaError> {
-        Ok(BTreeMap::new())
-    }
-
-    fn mended_pages(&self) -> u64 {
-        0
-    }
-
-    fn copies(&self) -> Vec<MemberIndex> {
-        Vec::new()
-    }
-
-    fn holders(&self) -> Vec<MemberIndex> {
-        Vec::new()
-    }
-
-    fn bytes(&self) -> u64 {
-        0
-    }
-
-    fn reserve_bytes(&self) -> u64 {
-        0
-    }
-
-    fn leave(&self, _: &[MemberIndex]) {}
-
-    fn give_reserve(&self) {}
-
-    fn keep_reserve(&self) -> bool {
-        true
-    }
-
-    fn compact(&self) -> Result<bool, MetaError> {
-        Ok(false)
+    fn unflushed(&self, _stripe_bytes: u32) -> Result<Vec<StripeData>, MetaError> {
+        Ok(self.state.lock().unflushed.clone())
     }
 
     fn close(&self) -> Result<(), MetaError> {

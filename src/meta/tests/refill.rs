@@ -1,6 +1,6 @@
 //! Copies of the index that are made again on other members.
 
-use super::rig::{Rig, State, content};
+use super::rig::{Mounted, Rig, State, content};
 use crate::members::Access;
 use crate::meta::mirror::refill::VAIN_ROUNDS;
 use crate::meta::{Batch, Meta};
@@ -32,7 +32,12 @@ fn write(meta: &Meta, state: &mut State, keys: impl Iterator<Item = u32>, fill: 
 fn a_lost_copy_is_replaced_piece_by_piece_while_commits_go_on() {
     let rig = Rig::new(1, 1, 4);
     let plan = FaultPlan::new();
-    let (meta, _, members) = rig.open(&[], Some(&plan), Access::ReadWrite).expect("open");
+    let Mounted {
+        meta,
+        replicas,
+        members,
+        ..
+    } = rig.mounted(Some(&plan), Access::ReadWrite);
     let mut state = content(&meta).expect("content");
     write(&meta, &mut state, 0..KEYS, 1);
     let holders: Vec<_> = (0..4).filter(|disk| has_copy(&rig, *disk)).collect();
@@ -44,7 +49,7 @@ fn a_lost_copy_is_replaced_piece_by_piece_while_commits_go_on() {
     );
     write(&meta, &mut state, 0..10, 2);
     let mut pieces = 0;
-    while meta.mend_index().expect("mend") {
+    while replicas.refill().expect("mend") {
         write(
             &meta,
             &mut state,
@@ -62,7 +67,7 @@ fn a_lost_copy_is_replaced_piece_by_piece_while_commits_go_on() {
     }
     assert!(pieces > 4, "{pieces} pieces");
     write(&meta, &mut state, 5..15, 5);
-    drop((meta, members));
+    drop((meta, replicas, members));
     let (meta, _, _members) = rig
         .open(&holders, None, Access::ReadWrite)
         .expect("the new copy opens");
@@ -76,7 +81,12 @@ fn a_lost_copy_is_replaced_piece_by_piece_while_commits_go_on() {
 #[test]
 fn a_copy_without_space_moves_to_another_member() {
     let rig = Rig::new(1, 1, 3);
-    let (meta, _, members) = rig.open(&[], None, Access::ReadWrite).expect("open");
+    let Mounted {
+        meta,
+        replicas,
+        members,
+        ..
+    } = rig.mounted(None, Access::ReadWrite);
     let mut state = content(&meta).expect("content");
     write(&meta, &mut state, 0..1000, 1);
     let full = (0..3).find(|disk| has_copy(&rig, *disk)).expect("a holder");
@@ -96,7 +106,7 @@ fn a_copy_without_space_moves_to_another_member() {
                 Ok(()) | Err(crate::meta::MetaError::NoSpace) => {}
                 Err(error) => panic!("{error}"),
             }
-            while meta.mend_index().expect("mend") {}
+            while replicas.refill().expect("mend") {}
         }
     }
     meta.append(vec![meta.rotate()], &[]).expect("append");
@@ -104,7 +114,7 @@ fn a_copy_without_space_moves_to_another_member() {
     assert!(!has_copy(&rig, full), "the full member still has a copy");
     assert!(content(&meta).expect("content") == state);
     meta.close().expect("close");
-    drop((meta, members));
+    drop((meta, replicas, members));
     let (meta, _, _members) = rig
         .open(&[full], None, Access::ReadOnly)
         .expect("open again");
@@ -117,7 +127,12 @@ fn a_member_that_could_not_take_a_copy_keeps_nothing_of_it_and_is_asked_again() 
     for nth in 1..=4 {
         let rig = Rig::new(1, 1, 3);
         let plan = FaultPlan::new();
-        let (meta, _, members) = rig.open(&[], Some(&plan), Access::ReadWrite).expect("open");
+        let Mounted {
+            meta,
+            replicas,
+            members,
+            ..
+        } = rig.mounted(Some(&plan), Access::ReadWrite);
         let mut state = content(&meta).expect("content");
         write(&meta, &mut state, 0..KEYS, 1);
         let (mut with, mut without) = ((0..3).collect::<Vec<_>>(), (0..3).collect::<Vec<_>>());
@@ -133,18 +148,18 @@ fn a_member_that_could_not_take_a_copy_keeps_nothing_of_it_and_is_asked_again() 
         let full =
             Fault::at(nth, Effect::NoSpace).of(Scope::MemberKind(without[0], CallKind::Write));
         plan.add(full.lasting());
-        while meta.mend_index().expect("mend") {}
+        while replicas.refill().expect("mend") {}
         assert!(!has_copy(&rig, without[0]), "write {nth}");
         plan.clear();
-        assert!(!meta.mend_index().expect("mend"), "asked again at once");
+        assert!(!replicas.refill().expect("mend"), "asked again at once");
         if nth % 2 == 0 {
             write(&meta, &mut state, 10..20, 3);
         } else {
-            let vain = (0..VAIN_ROUNDS).take_while(|_| !meta.mend_index().expect("mend"));
+            let vain = (0..VAIN_ROUNDS).take_while(|_| !replicas.refill().expect("mend"));
             assert!(vain.count() < 32, "never asked again without a commit");
         }
-        while meta.mend_index().expect("mend") {}
-        drop((meta, members));
+        while replicas.refill().expect("mend") {}
+        drop((meta, replicas, members));
         let (meta, _, _members) = rig
             .open(&with, None, Access::ReadOnly)
             .unwrap_or_else(|error| panic!("write {nth}: {error:?}"));
@@ -157,22 +172,27 @@ fn a_member_that_could_not_take_a_copy_keeps_nothing_of_it_and_is_asked_again() 
 fn copies_move_off_members_while_commits_go_on_and_there_are_as_many_as_before() {
     for changes_its_mind in [false, true] {
         let rig = Rig::new(1, 1, 4);
-        let (meta, _, members) = rig.open(&[], None, Access::ReadWrite).expect("open");
+        let Mounted {
+            meta,
+            replicas,
+            members,
+            ..
+        } = rig.mounted(None, Access::ReadWrite);
         let mut state = content(&meta).expect("content");
         write(&meta, &mut state, 0..KEYS, 1);
-        let before = meta.index_holders();
+        let before = replicas.holders();
         assert_eq!(before.len(), 2);
-        meta.move_copies_off(&before);
+        replicas.move_off(&before);
         let mut pieces = 0;
-        while meta.mend_copies(1).expect("mend") {
+        while replicas.refill_pieces(1).expect("mend") {
             write(&meta, &mut state, (pieces..KEYS).step_by(501), 3);
             pieces += 1;
             assert!(pieces < 100, "it comes to an end");
             if changes_its_mind {
-                meta.move_copies_off(&[]);
+                replicas.move_off(&[]);
             }
         }
-        let after = meta.index_holders();
+        let after = replicas.holders();
         let stay = after
             .iter()
             .filter(|member| before.contains(member))
@@ -182,7 +202,7 @@ fn copies_move_off_members_while_commits_go_on_and_there_are_as_many_as_before()
             let holds = after.iter().any(|member| usize::from(member.0) == disk);
             assert_eq!(has_copy(&rig, disk), holds, "disk {disk}");
         }
-        drop((meta, members));
+        drop((meta, replicas, members));
         for lost in 0..4 {
             let (meta, _, _members) = rig
                 .fork()

@@ -59,7 +59,7 @@ fn crafted(harm: Harm, place: u64, disks: &[usize]) -> (Rig, State, Lsn) {
         volume: members.volume_id(),
         epoch: members.epoch(),
         lsn: Lsn(position.lsn.0 + 1 + number),
-        life: position.life,
+        life: position.generation,
     };
     for (index, disk) in rig.disks.iter().enumerate() {
         let harm = |number| Some(harm).filter(|_| number == place && disks.contains(&index));

@@ -12,7 +12,9 @@ use crate::format::frame::{HEAD_BYTES, Head};
 use crate::format::record::Scrub;
 use crate::format::{MemberIndex, Record, StripeId, key};
 use crate::members::{Access, CreateOptions, Members};
-use crate::meta::{Batch, Key, Meta, MetaError, MetaOptions, Recovered, StripeData, Value};
+use crate::meta::{
+    Batch, IndexReplicas, Key, Meta, MetaError, MetaOptions, Recovered, StripeData, Value,
+};
 use crate::store::{Executor, ExecutorKind, FaultPlan, FaultStore, MemDisk, Store, StoreRef};
 
 pub(super) type State = BTreeMap<Key, Value>;
@@ -80,33 +82,59 @@ impl Rig {
         plan: Option<&FaultPlan>,
         access: Access,
     ) -> Result<(Meta, Recovered, Arc<Members>), Refused> {
-        self.open_with(without, plan, access, inline())
+        let opened = self.mount(without, plan, access, inline())?;
+        Ok((opened.meta, opened.recovered, opened.members))
     }
 
-    pub(super) fn open_with(
+    /// Opens the volume, also for the jobs that keep the copies of its index in order.
+    pub(super) fn mount(
         &self,
         without: &[usize],
         plan: Option<&FaultPlan>,
         access: Access,
         executor: Arc<Executor>,
-    ) -> Result<(Meta, Recovered, Arc<Members>), Refused> {
+    ) -> Result<Mounted, Refused> {
         let members = Members::open(self.stores(without, plan), access, executor)
             .map_err(|error| Refused::Members(error.to_string()))?;
-        let options = MetaOptions {
-            cache_bytes: 1 << 20,
-            ..MetaOptions::default()
-        };
-        let (meta, recovered) =
-            Meta::open(Arc::clone(&members), &options).map_err(Refused::Meta)?;
-        while access == Access::ReadWrite && meta.mend_index().map_err(Refused::Meta)? {}
+        let opened = Meta::open(Arc::clone(&members), &options()).map_err(Refused::Meta)?;
+        let replicas = opened.replicas;
+        while access == Access::ReadWrite && replicas.refill().map_err(Refused::Meta)? {}
         members
             .admit_stale()
             .map_err(|error| Refused::Members(error.to_string()))?;
-        Ok((meta, recovered, members))
+        Ok(Mounted {
+            meta: opened.meta,
+            replicas,
+            recovered: opened.recovered,
+            members,
+        })
+    }
+
+    /// Opens the volume with all its members.
+    pub(super) fn mounted(&self, plan: Option<&FaultPlan>, access: Access) -> Mounted {
+        let mounted = self.mount(&[], plan, access, inline());
+        mounted.unwrap_or_else(|error| panic!("{error:?}"))
     }
 }
 
-fn first() -> Batch {
+/// An open volume.
+pub(super) struct Mounted {
+    pub(super) meta: Meta,
+    pub(super) replicas: Arc<IndexReplicas>,
+    pub(super) recovered: Recovered,
+    pub(super) members: Arc<Members>,
+}
+
+/// Returns options for little memory.
+pub(super) fn options() -> MetaOptions {
+    MetaOptions {
+        cache_bytes: 1 << 20,
+        ..MetaOptions::default()
+    }
+}
+
+/// Returns the content of a new volume.
+pub(super) fn first() -> Batch {
     let mut batch = Batch::default();
     batch.put("first", "value");
     batch
@@ -250,15 +278,16 @@ fn play_on(
     progress: &mut Progress,
 ) -> Result<(), String> {
     let open = || {
-        let opened = || rig.open_with(&[], plan, Access::ReadWrite, Arc::clone(executor));
+        let opened = || rig.mount(&[], plan, Access::ReadWrite, Arc::clone(executor));
         match opened() {
             Err(Refused::Meta(MetaError::NoSpace)) => opened(),
             other => other,
         }
         .map_err(|error| format!("{error:?}"))
     };
-    let (mut meta, _, mut members) = open()?;
+    let mut mounted = open()?;
     for (number, unit) in script.units.iter().enumerate() {
+        let meta = &mounted.meta;
         progress.started = number + 1;
         patiently(|| meta.apply(unit.applied.clone()))?;
         patiently(|| meta.apply_stripes(unit.stripes.clone()))?;
@@ -268,14 +297,14 @@ fn play_on(
             progress.checkpointed = number + 1;
             patiently(|| meta.checkpoint())?;
         }
-        while patiently(|| meta.mend_index())? {}
+        while patiently(|| mounted.replicas.refill())? {}
         if number == script.units.len() / 2 {
             // A daemon that was killed: nothing is closed.
-            drop((meta, members));
-            (meta, _, members) = open()?;
+            drop(mounted);
+            mounted = open()?;
         }
     }
-    drop(members);
+    drop(mounted);
     Ok(())
 }
 

@@ -12,8 +12,11 @@ const SEED: u64 = 41;
 
 /// Returns what looking at a volume finds wrong of which copy.
 fn survey(rig: &Rig) -> BTreeMap<MemberIndex, u64> {
-    let (meta, _, _members) = rig.open(&[], None, Access::ReadOnly).expect("open");
-    meta.survey_index().expect("every page is on some copy")
+    let mounted = rig.mounted(None, Access::ReadOnly);
+    mounted
+        .replicas
+        .survey()
+        .expect("every page is on some copy")
 }
 
 /// Returns a volume that was written to, and an older state of the same.
@@ -79,12 +82,12 @@ fn a_page_that_one_copy_lacks_or_has_of_an_earlier_time_is_counted_if_the_index_
                 "page {page}: {found:?}"
             );
             // To repair it is to have nothing wrong afterwards.
-            let (meta, _, members) = rig.open(&[], None, Access::ReadWrite).expect("open");
+            let mounted = rig.mounted(None, Access::ReadWrite);
             let mut next = 0;
-            while let Some(piece) = meta.verify_index(next).expect("verify") {
+            while let Some(piece) = mounted.replicas.verify(next).expect("verify") {
                 next = piece.next;
             }
-            drop((meta, members));
+            drop(mounted);
             assert_eq!(survey(&rig), BTreeMap::new(), "page {page}");
             found.len()
         };

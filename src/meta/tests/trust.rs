@@ -150,7 +150,7 @@ fn a_journal_that_had_to_grow_is_replayed_wholly() {
             volume: members.volume_id(),
             epoch: members.epoch(),
             lsn: Lsn(position.lsn.0 + 1 + u64::from(number)),
-            life: position.life,
+            life: position.generation,
         };
         journal::encode(&header, &[entry], &[], &mut record);
         records.append(&mut record);

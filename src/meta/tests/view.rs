@@ -1,6 +1,5 @@
 //! The overlay's layers over an index in memory.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
@@ -11,10 +10,9 @@ use rand::{RngExt, SeedableRng};
 
 use super::memory::MemIndex;
 use super::rig::State;
-use crate::format::MemberIndex;
 use crate::meta::index::{Commit, Index, Position, Snapshot};
 use crate::meta::overlay::{Origin, Overlay};
-use crate::meta::{Batch, Key, MetaError, StripeData, VerifiedIndex, view};
+use crate::meta::{Batch, Key, MetaError, StripeData, view};
 
 fn key(random: &mut StdRng) -> Key {
     Key::from(random.random_range(0..9000u32).to_be_bytes().to_vec())
@@ -73,7 +71,7 @@ fn scans_agree_with_an_ordered_map_whatever_layer_each_change_is_in() {
                         .commit(&mut Commit {
                             changes: Box::new(changes),
                             position,
-                            carried: Some(&[]),
+                            unflushed: Some(&[]),
                         })
                         .expect("commit");
                 }
@@ -117,89 +115,41 @@ fn scans_agree_with_an_ordered_map_whatever_layer_each_change_is_in() {
     }
 }
 
-/// An index whose members do not answer while a view is made.
+/// An index whose members do not answer while a snapshot is taken.
 struct Hanging {
     index: MemIndex,
-    made: AtomicBool,
+    is_taken: AtomicBool,
     asked: Barrier,
     answered: Barrier,
 }
 
 impl Index for Hanging {
-    fn view(&self) -> Option<Arc<dyn Snapshot>> {
-        let made = self.made.load(Ordering::SeqCst);
-        made.then(|| self.index.view()).flatten()
+    fn snapshot(&self) -> Option<Arc<dyn Snapshot>> {
+        let is_taken = self.is_taken.load(Ordering::SeqCst);
+        is_taken.then(|| self.index.snapshot()).flatten()
     }
 
-    fn make_view(&self) -> Result<(), MetaError> {
+    fn take_snapshot(&self) -> Result<(), MetaError> {
         self.asked.wait();
         self.answered.wait();
-        self.made.store(true, Ordering::SeqCst);
+        self.is_taken.store(true, Ordering::SeqCst);
         Ok(())
+    }
+
+    fn begin(&self) -> Result<(), MetaError> {
+        self.index.begin()
     }
 
     fn commit(&self, commit: &mut Commit<'_>) -> Result<(), MetaError> {
         self.index.commit(commit)
     }
 
-    fn settle(&self) {}
-
     fn position(&self) -> Position {
         self.index.position()
     }
 
-    fn carried(&self, stripe_bytes: u32) -> Result<Vec<StripeData>, MetaError> {
-        self.index.carried(stripe_bytes)
-    }
-
-    fn refill(&self) -> Result<bool, MetaError> {
-        self.index.refill()
-    }
-
-    fn compare(&self) -> Result<bool, MetaError> {
-        self.index.compare()
-    }
-
-    fn verify(&self, first: u64) -> Result<Option<VerifiedIndex>, MetaError> {
-        self.index.verify(first)
-    }
-
-    fn survey(&self) -> Result<BTreeMap<MemberIndex, u64>, MetaError> {
-        self.index.survey()
-    }
-
-    fn mended_pages(&self) -> u64 {
-        self.index.mended_pages()
-    }
-
-    fn copies(&self) -> Vec<MemberIndex> {
-        self.index.copies()
-    }
-
-    fn holders(&self) -> Vec<MemberIndex> {
-        self.index.holders()
-    }
-
-    fn bytes(&self) -> u64 {
-        self.index.bytes()
-    }
-
-    fn reserve_bytes(&self) -> u64 {
-        self.index.reserve_bytes()
-    }
-
-    fn leave(&self, members: &[MemberIndex]) {
-        self.index.leave(members);
-    }
-
-    fn give_reserve(&self) {}
-
-    fn keep_reserve(&self) -> bool {
-        self.index.keep_reserve()
-    }
-
-    fn compact(&self) -> Result<bool, MetaError> {
-        self.index.compact()
+    fn unflushed(&self, stripe_bytes: u32) -> Result<Vec<StripeData>, MetaError> {
+        self.index.unflushed(stripe_bytes)
     }
 
     fn close(&self) -> Result<(), MetaError> {
@@ -213,7 +163,7 @@ fn changes_go_on_while_a_reader_waits_for_the_index() {
         let overlay = RwLock::new(Overlay::default());
         let index = Hanging {
             index: MemIndex::default(),
-            made: AtomicBool::new(false),
+            is_taken: AtomicBool::new(false),
             asked: Barrier::new(2),
             answered: Barrier::new(2),
         };

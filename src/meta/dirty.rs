@@ -5,25 +5,25 @@ use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 
-use super::Batch;
+use super::batch::Batch;
 
-/// Groups that are remembered; if there are more, all count as changed.
+/// The most groups that are remembered. If there are more, all count as changed.
 const MOST_GROUPS: usize = 1 << 17;
 
-/// Says to which group a key belongs, if to any.
+/// Function that returns the group of a key, if it belongs to any.
 pub type GroupOf = fn(&[u8]) -> Option<u64>;
 
-/// Remembers which groups were changed. It remembers nothing until it is told how keys form groups.
+/// Set of the groups that were changed. It stays unknown until [`DirtyGroups::track`] says how keys form groups.
 #[derive(Debug, Default)]
-pub(super) struct Touched {
+pub(super) struct DirtyGroups {
     group_of: OnceLock<GroupOf>,
-    /// Since they were asked for; `None` if too many were.
+    /// Groups changed since the last query; `None` if these are too many.
     groups: Mutex<Option<BTreeSet<u64>>>,
 }
 
-impl Touched {
+impl DirtyGroups {
     /// Remembers changes of groups from now on.
-    pub(super) fn follow(&self, group_of: GroupOf) {
+    pub(super) fn track(&self, group_of: GroupOf) {
         if self.group_of.set(group_of).is_ok() {
             *self.groups.lock() = None;
         }
@@ -69,36 +69,36 @@ mod tests {
             .map(|byte| u64::from(*byte))
     }
 
-    fn change(touched: &Touched, keys: &[&'static str]) {
+    fn change(dirty: &DirtyGroups, keys: &[&'static str]) {
         let mut batch = Batch::default();
         for key in keys {
             batch.put(*key, "");
         }
-        touched.note(&touched.groups_in(&batch));
+        dirty.note(&dirty.groups_in(&batch));
     }
 
     #[test]
-    fn groups_are_named_once_after_each_change_and_keys_without_one_never() {
-        let touched = Touched::default();
-        change(&touched, &["a"]);
-        touched.follow(first_byte);
-        assert_eq!(touched.take(), None, "what was before is not known");
-        change(&touched, &["a1", "a2", "b", "x"]);
-        change(&touched, &["a3"]);
+    fn a_group_is_dirty_once_after_each_change_and_keys_without_a_group_never() {
+        let dirty = DirtyGroups::default();
+        change(&dirty, &["a"]);
+        dirty.track(first_byte);
+        assert_eq!(dirty.take(), None, "what was before is not known");
+        change(&dirty, &["a1", "a2", "b", "x"]);
+        change(&dirty, &["a3"]);
         let groups = |named: &str| Some(named.bytes().map(u64::from).collect());
-        assert_eq!(touched.take(), groups("ab"));
-        assert_eq!(touched.take(), groups(""));
-        change(&touched, &["c"]);
-        assert_eq!(touched.take(), groups("c"));
+        assert_eq!(dirty.take(), groups("ab"));
+        assert_eq!(dirty.take(), groups(""));
+        change(&dirty, &["c"]);
+        assert_eq!(dirty.take(), groups("c"));
     }
 
     #[test]
-    fn of_too_many_groups_none_is_named() {
-        let touched = Touched::default();
-        touched.follow(first_byte);
-        touched.take();
-        touched.note(&(0..=MOST_GROUPS as u64).collect::<Vec<_>>());
-        assert_eq!(touched.take(), None);
-        assert_eq!(touched.take(), Some(BTreeSet::new()));
+    fn too_many_dirty_groups_count_as_all() {
+        let dirty = DirtyGroups::default();
+        dirty.track(first_byte);
+        dirty.take();
+        dirty.note(&(0..=MOST_GROUPS as u64).collect::<Vec<_>>());
+        assert_eq!(dirty.take(), None);
+        assert_eq!(dirty.take(), Some(BTreeSet::new()));
     }
 }
