@@ -23,25 +23,27 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use crate::codec::{Accelerator, CodecError, Engine};
+use crate::codec::{Accelerator, Codec, CodecError, Engine};
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, StripeId};
 use crate::members::Members;
-use crate::store::Pinner;
+use crate::store::{Pinner, Pool};
 use crate::workers::{Threads, Workers};
 
 mod buffers;
 mod cache;
 mod census;
-mod core;
+mod coding;
 mod damage;
 mod dirty;
+mod encoded;
+mod encoder;
 mod error;
-mod flush;
 mod inspector;
+mod inventory;
 mod layout;
+mod locator;
 mod pins;
 mod placement;
 mod prefetch;
@@ -50,26 +52,44 @@ mod reader;
 mod rebuilder;
 mod records;
 mod segments;
+mod shard_reader;
 mod space;
-mod tidy;
 mod unrecoverable;
+mod writer;
 
 pub use buffers::{Fresh, Hold, Placed, Unjournaled};
 pub use census::{Census, SegmentCensus, SegmentFiles};
-pub use dirty::LostShard;
 pub use error::VolumeError;
 pub use inspector::{Inconsistent, Remedy, Verdict};
 pub use pins::Pin;
 pub use rate_limit::Said;
 pub use rebuilder::{Lacking, Rebuilt, Target, TargetFailed};
-pub use records::{FlushedStripe, StripeRecords};
+pub use records::{FlushedStripe, LostShard, StripeRecords};
 pub use space::{Load, Space};
 
 pub(crate) use layout::{Tally, member_of};
 pub(crate) use pins::Moment;
 pub(crate) use unrecoverable::joined;
 
-use self::core::Core;
+use self::buffers::Buffers;
+use self::cache::ShardCache;
+use self::coding::Coding;
+use self::damage::Damage;
+use self::dirty::Dirty;
+use self::encoder::Encoder;
+use self::inspector::Inspector;
+use self::inventory::FileInventory;
+use self::locator::Locator;
+use self::pins::Pins;
+use self::reader::Reader;
+use self::rebuilder::{Limits, ShardRebuilder};
+use self::segments::Segments;
+use self::shard_reader::ShardReader;
+use self::space::SpaceMeter;
+use self::writer::Writer;
+
+/// The most stripes that are in memory at a time.
+const MAX_BUFFERS: usize = 16;
 
 /// The options with which a volume is run.
 #[derive(Clone, Debug)]
@@ -103,9 +123,18 @@ pub enum OpenError {
     Threads(#[source] io::Error),
 }
 
-/// The stripes of one volume.
+/// The stripes of one volume: the parts that write, read, inspect and rebuild them.
 pub struct Volume {
-    core: Arc<Core>,
+    coding: Arc<Coding>,
+    segments: Arc<Segments>,
+    writer: Arc<Writer>,
+    reader: Arc<Reader>,
+    inspector: Inspector,
+    rebuilder: ShardRebuilder,
+    inventory: FileInventory,
+    space: SpaceMeter,
+    damage: Arc<Damage>,
+    pins: Pins,
     threads: Threads,
 }
 
@@ -121,13 +150,123 @@ impl Volume {
         segments: Vec<(SegmentId, Segment)>,
         options: &VolumeOptions,
     ) -> Result<Self, OpenError> {
-        let volume = Self {
-            core: Arc::new(Core::new(members, records, segments, options)?),
-            threads: Threads::default(),
-        };
+        let volume = Self::new(members, records, segments, options)?;
         // If one cannot be started, dropping the volume ends the others.
-        core::start(&volume.core, &volume.threads, options.threads).map_err(OpenError::Threads)?;
+        let started = volume.start_threads(options.threads);
+        started.map_err(OpenError::Threads)?;
         Ok(volume)
+    }
+
+    /// Composes the parts.
+    fn new(
+        members: Arc<Members>,
+        records: Arc<StripeRecords>,
+        segments: Vec<(SegmentId, Segment)>,
+        options: &VolumeOptions,
+    ) -> Result<Self, CodecError> {
+        let geometry = members.geometry();
+        let codec = Codec::new(members.code(), geometry, options.engine)?;
+        let workers = Arc::clone(&options.workers);
+        let coding = Arc::new(Coding::new(codec, workers, options.accelerator.clone()));
+        let height = members.greatest_height() as usize;
+        let limit = options.buffer_bytes / (height * geometry.total_shards());
+        let limit = limit.clamp(2, MAX_BUFFERS);
+        let pool = Pool::pinned(options.buffer_bytes, options.pinner.clone());
+        let has_threads = options.threads > 0;
+        let segments = Arc::new(Segments::new(
+            Arc::clone(&members),
+            Arc::clone(&records),
+            (height as u64, limit as u64),
+            segments,
+        ));
+        let buffers = Buffers::new(
+            pool.clone(),
+            geometry.data_shards(),
+            height * geometry.data_shards(),
+            limit,
+        );
+        let dirty = Arc::new(Dirty::default());
+        let damage = Arc::new(Damage::default());
+        let cache = Arc::new(ShardCache::new(options.cache_bytes));
+        let locator = Arc::new(Locator::new(
+            Arc::clone(&records),
+            Arc::clone(&segments),
+            Arc::clone(&coding),
+        ));
+        let shards = Arc::new(ShardReader::new(
+            Arc::clone(&members),
+            Arc::clone(&locator),
+            Arc::clone(&coding),
+            pool.clone(),
+            Arc::clone(&cache),
+            Arc::clone(&dirty),
+            Arc::clone(&damage),
+        ));
+        let writer = Writer::new(
+            Arc::clone(&members),
+            records,
+            Arc::clone(&segments),
+            Arc::clone(&buffers),
+            dirty,
+            Encoder::new(Arc::clone(&coding), pool.clone()),
+            has_threads,
+        );
+        let reader = Reader::new(
+            Arc::clone(&members),
+            buffers,
+            Arc::clone(&locator),
+            Arc::clone(&shards),
+            cache,
+            has_threads,
+        );
+        let inspector = Inspector::new(
+            Arc::clone(&members),
+            Arc::clone(&locator),
+            Arc::clone(&coding),
+            pool.clone(),
+            Arc::clone(&damage),
+        );
+        let rebuilder = ShardRebuilder::new(
+            Arc::clone(&members),
+            Arc::clone(&segments),
+            locator,
+            shards,
+            Arc::clone(&coding),
+            pool,
+            Limits {
+                buffer_bytes: options.buffer_bytes,
+                reads_ahead: has_threads,
+            },
+        );
+        Ok(Self {
+            writer: Arc::new(writer),
+            reader: Arc::new(reader),
+            inspector,
+            rebuilder,
+            inventory: FileInventory::new(Arc::clone(&members), Arc::clone(&segments)),
+            space: SpaceMeter::new(members, Arc::clone(&segments)),
+            coding,
+            segments,
+            damage,
+            pins: Pins::default(),
+            threads: Threads::default(),
+        })
+    }
+
+    /// Starts `count` threads that flush, and as many that read ahead.
+    ///
+    /// # Errors
+    ///
+    /// If the system gives no more threads; those that were started go on.
+    fn start_threads(&self, count: usize) -> io::Result<()> {
+        (0..count).try_for_each(|_| {
+            let writer = Arc::clone(&self.writer);
+            self.threads
+                .start("flush", move || writer.flush_forever())?;
+            let reader = Arc::clone(&self.reader);
+            self.threads
+                .start("read-ahead", move || reader.read_ahead_forever())
+        })
     }
 
     /// Copies as much of `data` as fits into the open stripe, at least a byte; call again with the
@@ -140,14 +279,14 @@ impl Volume {
     /// [`VolumeError::NoSpace`] if there is no room for another stripe; anything else means that the
     /// volume takes no more bytes.
     pub fn append(&self, data: &[u8]) -> Result<(Placed, Hold), VolumeError> {
-        self.core.append(data)
+        self.writer.append(data)
     }
 
     /// Like [`Volume::append`], but never waits and never opens a stripe: `None` if no stripe is open that
     /// has room for a part of `data`.
     #[must_use]
     pub fn append_at_once(&self, data: &[u8]) -> Option<(Placed, Hold)> {
-        self.core.buffers.append(data)
+        self.writer.append_at_once(data)
     }
 
     /// Opens a stripe, if none is open; waits as [`Volume::append`] does.
@@ -156,7 +295,7 @@ impl Volume {
     ///
     /// As for [`Volume::append`].
     pub fn open_stripe(&self) -> Result<(), VolumeError> {
-        self.core.open_stripe()
+        self.writer.open_stripe()
     }
 
     /// Puts `payload` into a stripe of its own, which goes on its way to the members at once; it may
@@ -170,16 +309,12 @@ impl Volume {
     ///
     /// If `payload` is longer than [`Volume::stripe_capacity`].
     pub fn append_stripe(&self, payload: &[u8]) -> Result<(StripeId, Hold), VolumeError> {
-        assert!(
-            payload.len() <= self.stripe_capacity(),
-            "a payload longer than a stripe"
-        );
-        self.core.append_stripe(payload)
+        self.writer.append_stripe(payload)
     }
 
     /// Sends the open stripe, however short, on its way to the members.
     pub fn seal(&self) {
-        self.core.buffers.seal();
+        self.writer.seal();
     }
 
     /// Waits until all stripes sealed before the call are written and recorded; not synced.
@@ -189,37 +324,36 @@ impl Volume {
     /// [`VolumeError::NoSpace`] if one of them found none: it can be read, and waits for
     /// [`Volume::retry`]. Anything else that kept one of them, or an earlier one, from being so.
     pub fn wait_flushed(&self) -> Result<(), VolumeError> {
-        self.core.flush_here();
-        self.core.buffers.wait_flushed()
+        self.writer.wait_flushed()
     }
 
     /// Returns whether a stripe found no space to be flushed to, so that no other is opened.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
-        self.core.buffers.is_stuck()
+        self.writer.is_stuck()
     }
 
     /// Lets stripes that found no space try again.
     pub fn retry(&self) {
-        self.core.retry();
+        self.writer.retry();
     }
 
     /// Returns the stripes that found no space and to which no reference is about to be added.
     #[must_use]
     pub fn stuck(&self) -> Vec<StripeId> {
-        self.core.buffers.stuck()
+        self.writer.stuck()
     }
 
     /// Forgets the bytes of a stripe of [`Volume::stuck`] that nothing refers to.
     pub fn discard(&self, stripe: StripeId) {
-        self.core.buffers.discard(stripe);
+        self.writer.discard(stripe);
     }
 
     /// Returns the bytes of the open stripe that no earlier call returned, if they are at most
     /// `limit`. The caller puts them into the journal.
     #[must_use]
     pub fn unjournaled(&self, limit: usize) -> Fresh {
-        self.core.buffers.unjournaled(limit)
+        self.writer.unjournaled(limit)
     }
 
     /// Takes the bytes of a stripe that were in the journal only. They can be read at once; unless
@@ -229,7 +363,7 @@ impl Volume {
     ///
     /// If too few members are left, or no segment can be numbered.
     pub fn restore(&self, stripe: StripeId, payload: &[u8]) -> Result<(), VolumeError> {
-        self.core.restore(stripe, payload)
+        self.writer.restore(stripe, payload)
     }
 
     /// Makes all shards durable that were written before the call, on all members at once.
@@ -242,7 +376,7 @@ impl Volume {
     ///
     /// If the index cannot be read.
     pub fn sync(&self) -> Result<Vec<LostShard>, VolumeError> {
-        self.core.sync()
+        self.writer.sync()
     }
 
     /// Fills `out` with the bytes at `offset` of a stripe, from memory or from members. Blocks that are lost or
@@ -252,7 +386,7 @@ impl Volume {
     ///
     /// [`VolumeError::TooFewShards`] if more is lost than parity replaces; `out` is unspecified then.
     pub fn read(&self, stripe: StripeId, offset: u32, out: &mut [u8]) -> Result<(), VolumeError> {
-        self.core.read(stripe, offset, out)
+        self.reader.read(stripe, offset, out)
     }
 
     /// Inspects all shards of some stripes of one segment, in the order in which they lie there, and applies
@@ -268,69 +402,67 @@ impl Volume {
         stripes: &[StripeId],
         remedy: Remedy,
     ) -> Result<Vec<Verdict>, VolumeError> {
-        self.core.inspect(stripes, remedy)
+        self.inspector.inspect(stripes, remedy)
     }
 
     /// Asks for a whole stripe to be read into the cache. Never blocks, and may do nothing.
     pub fn prefetch(&self, stripe: StripeId) {
-        self.core.ask_ahead(stripe);
+        self.reader.prefetch(stripe);
     }
 
     /// Returns a pin: see [`Pin`].
     pub fn pin(&self) -> Pin {
-        self.core.pins.pin()
+        self.pins.pin()
     }
 
     /// Returns a moment between the pins taken so far and those to come.
     pub(crate) fn moment(&self) -> Moment {
-        self.core.pins.moment()
+        self.pins.moment()
     }
 
     /// Returns whether no pin from before `moment` is held.
     pub(crate) fn has_passed(&self, moment: Moment) -> bool {
-        self.core.pins.passed(moment)
+        self.pins.passed(moment)
     }
 
     /// Returns whether bytes or references may still be added to a stripe.
     #[must_use]
     pub fn is_busy(&self, stripe: StripeId) -> bool {
-        self.core.buffers.is_busy(stripe)
+        self.writer.is_busy(stripe)
     }
 
     /// Returns whether stripes may still be added to a segment.
     #[must_use]
     pub fn is_writing(&self, segment: SegmentId) -> bool {
-        self.core.segments.is_writing(segment)
+        self.segments.is_writing(segment)
     }
 
     /// Gives back the space of a stripe whose records are gone for good.
     pub fn free_stripe(&self, record: &Stripe) {
-        self.core
-            .segments
-            .punch(record.segment, record.offset, record.height);
+        self.segments.free_stripe(record);
     }
 
     /// Gives back the space of a range of a segment in which no record names anything.
     pub fn free_range(&self, segment: SegmentId, range: Range<u64>) {
-        self.core.segments.free(segment, range);
+        self.segments.free_range(segment, range);
     }
 
     /// Notes what the stripes of a segment take of each of its files: less than its length, if some of
     /// them are gone.
     pub fn set_taken(&self, segment: SegmentId, bytes: u64) {
-        self.core.segments.set_taken(segment, bytes);
+        self.segments.set_taken(segment, bytes);
     }
 
     /// Removes the files of a segment whose record is gone for good.
     pub fn remove_segment(&self, segment: SegmentId) {
-        self.core.segments.remove(segment);
+        self.segments.remove(segment);
     }
 
     /// Removes segment files that nothing names, and cuts off what lies behind a segment's end. To be
     /// called with what is there once everything that a crash left to recover is in the index, and
     /// before anything else is written.
     pub fn remove_strays(&self, census: &Census) {
-        self.core.remove_strays(census);
+        self.inventory.remove_strays(census);
     }
 
     /// Cuts a segment that was being written when the volume was last used to its `used` bytes.
@@ -339,7 +471,7 @@ impl Volume {
     ///
     /// If its new record cannot be taken.
     pub fn cut_segment(&self, segment: SegmentId, used: u64) -> Result<(), VolumeError> {
-        self.core.cut(segment, used)
+        self.segments.cut_unfinished(segment, used)
     }
 
     /// Sends what is in memory on its way, and adds no more stripes to the segments that are being written.
@@ -348,16 +480,14 @@ impl Volume {
     ///
     /// If the final record of one cannot be taken.
     pub fn retire_segments(&self) -> Result<(), VolumeError> {
-        let retired = self.core.segments.retire_all();
-        self.seal();
-        retired
+        self.writer.retire_segments()
     }
 
     /// Returns the members to which a slot of a segment could be moved that takes so many bytes, the best
     /// first.
     #[must_use]
     pub fn homes_for_slot(&self, segment: &Segment, bytes: u64) -> Vec<MemberIndex> {
-        self.core.homes_for_slot(segment, bytes)
+        self.rebuilder.homes_for_slot(segment, bytes)
     }
 
     /// Makes ready the file of a segment on a member, with room for stripes that are to be rebuilt there.
@@ -371,23 +501,23 @@ impl Volume {
         member: MemberIndex,
         stripes: &[Lacking],
     ) -> Result<(), TargetFailed> {
-        self.core.make_rebuild_file(segment, member, stripes)
+        self.rebuilder.make_rebuild_file(segment, member, stripes)
     }
 
     /// Returns what each member that takes new segments has of them, and room for.
     #[must_use]
     pub fn loads(&self) -> BTreeMap<MemberIndex, Load> {
-        self.core.loads()
+        self.space.loads()
     }
 
     /// Removes the file of a segment from a member that it is not on any more, durably.
     pub fn remove_file(&self, segment: SegmentId, member: MemberIndex) {
-        self.core.segments.remove_file(segment, member);
+        self.segments.remove_file(segment, member);
     }
 
     /// Removes the file of a segment from a member that the segment does not name.
     pub fn drop_rebuild_file(&self, segment: SegmentId, member: MemberIndex) {
-        self.core.drop_rebuild_file(segment, member);
+        self.rebuilder.drop_rebuild_file(segment, member);
     }
 
     /// Writes lost shards of some stripes of a segment, in disk order, to the targets. It reads or reconstructs as many
@@ -405,7 +535,7 @@ impl Volume {
         most_bytes: &dyn Fn() -> u64,
         heed: &mut dyn FnMut(Rebuilt) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, TargetFailed> {
-        self.core
+        self.rebuilder
             .rebuild(segment, stripes, targets, most_bytes, heed)
     }
 
@@ -419,151 +549,137 @@ impl Volume {
         segment: SegmentId,
         member: MemberIndex,
     ) -> Result<(), TargetFailed> {
-        self.core.sync_rebuild_file(segment, member)
+        self.rebuilder.sync_rebuild_file(segment, member)
     }
 
     /// Gives back the space on targets of a stripe whose records went while it was rebuilt.
     pub fn free_rebuilt(&self, record: &Stripe, targets: &[Target]) {
-        let members = targets.iter().map(|target| target.member).collect();
-        self.core.segments.punch_on(members, record);
+        self.rebuilder.free_rebuilt(record, targets);
     }
 
     /// Forgets what was found out about a member, since another directory has its place.
     pub fn forget_member(&self, member: MemberIndex) {
-        self.core.segments.forget_member(member);
-        *self.core.last_census.lock() = Census::default();
+        self.segments.forget_member(member);
+        self.inventory.forget();
     }
 
     /// Takes a segment for being on these members from now on. It is not being written, and the caller
     /// keeps other threads from changing it.
     pub fn set_slots(&self, segment: SegmentId, slots: Vec<Option<MemberIndex>>) {
-        self.core.segments.set_slots(segment, slots);
+        self.segments.set_slots(segment, slots);
     }
 
     /// Returns a segment that the index names.
     #[must_use]
     pub fn segment(&self, segment: SegmentId) -> Option<Segment> {
-        self.core
-            .segments
-            .get(segment)
-            .map(|handle| handle.record.clone())
+        self.segments.record(segment)
     }
 
     /// Returns all segments, in no order.
     #[must_use]
     pub fn segments(&self) -> Vec<(SegmentId, Segment)> {
-        let segments = self.core.segments.all();
-        segments
-            .into_iter()
-            .map(|handle| (handle.id, handle.record.clone()))
-            .collect()
+        self.segments.records()
     }
 
     /// Lists the segment files of all online members.
     #[must_use]
     pub fn census(&self) -> Census {
-        self.core.census()
+        self.inventory.census()
     }
 
     /// Asks the members of a segment how long their files of it are at this moment. `None` if the segment is gone, or
     /// an online member does not answer.
     #[must_use]
     pub fn look_at_files(&self, segment: SegmentId) -> Option<SegmentFiles> {
-        self.core.look_at_files(segment)
+        self.inventory.look_at_files(segment)
     }
 
     /// As [`Volume::census`], but a member that does not answer in a moment counts with its last answer, and with the
     /// files made since.
     #[must_use]
     pub fn census_at_once(&self) -> Census {
-        self.core.census_at_once()
+        self.inventory.census_at_once()
     }
 
     /// Says whether segment files on online members are known to be gone or too short.
     #[must_use]
     pub fn lacks_files(&self) -> bool {
-        self.core.lacks_files.load(Ordering::Relaxed)
+        self.damage.lacks_files()
     }
 
     /// Takes note of whether segment files on online members are gone or too short.
     pub fn set_lacks_files(&self, lacks_files: bool) {
-        self.core.lacks_files.store(lacks_files, Ordering::Relaxed);
+        self.damage.set_lacks_files(lacks_files);
     }
 
     /// Measures the online members; asks each of them.
     #[must_use]
     pub fn space(&self) -> Space {
-        self.core.space()
+        self.space.measure()
     }
 
     /// Returns how much of a member the index may not take.
     #[must_use]
     pub fn kept(&self, space: crate::store::Space) -> u64 {
-        self.core.kept_from_index(space)
+        self.space.kept_from_index(space)
     }
 
     /// Returns the payload bytes of a full stripe.
     #[must_use]
     pub fn stripe_capacity(&self) -> usize {
-        self.core.buffers.capacity()
+        self.writer.stripe_capacity()
     }
 
     /// Returns how many wrong ranges of blocks were repaired since the volume was opened.
     #[must_use]
     pub fn mended(&self) -> u64 {
-        self.core.mended.load(Ordering::Relaxed)
+        self.damage.repaired_ranges()
     }
 
     /// Returns the bytes of stripes' payloads that could not be decoded when they were last looked at, since
     /// the volume was opened.
     #[must_use]
     pub fn undecodable(&self) -> BTreeMap<StripeId, Vec<Range<u32>>> {
-        self.core.undecodable.all()
+        self.damage.unrecoverable().all()
     }
 
     /// Says whether more stripes have such bytes than [`Volume::undecodable`] returns.
     #[must_use]
     pub fn undecodable_is_cut(&self) -> bool {
-        self.core.undecodable.is_cut()
+        self.damage.unrecoverable().is_cut()
     }
 
     /// Starts a pass over all stripes. The count of lost ranges beyond those that can be remembered begins again at
     /// zero.
     pub fn begin_to_look(&self) {
-        self.core.undecodable.begin_to_look();
+        self.damage.unrecoverable().begin_to_look();
     }
 
     /// Ends the pass over all stripes, if one was begun.
     pub fn end_looking(&self) {
-        self.core.undecodable.end_looking();
+        self.damage.unrecoverable().end_looking();
     }
 
     /// Forgets the lost bytes of a stripe that is gone.
     pub fn forget_undecodable(&self, stripe: StripeId) {
-        self.core.undecodable.set(stripe, &[]);
+        self.damage.unrecoverable().set(stripe, &[]);
     }
 
     /// Takes note of bytes of a stripe's payload that are known to be lost.
     pub fn note_undecodable(&self, stripe: StripeId, lost: &[Range<u32>]) {
-        self.core.undecodable.add(stripe, lost);
+        self.damage.unrecoverable().add(stripe, lost);
     }
 
     /// Counts the changes of the result of [`Volume::undecodable`].
     #[must_use]
     pub fn undecodable_changes(&self) -> u64 {
-        self.core.undecodable.changes()
-    }
-
-    /// Returns how often rows of a stripe were reconstructed since the volume was opened.
-    #[must_use]
-    pub fn decodes(&self) -> u64 {
-        self.core.decodes.load(std::sync::atomic::Ordering::Relaxed)
+        self.damage.unrecoverable().changes()
     }
 
     /// Returns the name of the engine that codes on the CPU.
     #[must_use]
     pub fn engine_name(&self) -> &'static str {
-        self.core.codec.engine().name()
+        self.coding.engine_name()
     }
 
     /// Writes out what was accepted, and cuts the segments being written to what is used of them.
@@ -573,17 +689,14 @@ impl Volume {
     ///
     /// The error that kept a stripe from being flushed.
     pub fn finish(&self) -> Result<(), VolumeError> {
-        self.seal();
-        let flushed = self.wait_flushed();
-        self.core.buffers.close();
-        flushed.and(self.core.segments.retire_all())
+        self.writer.finish()
     }
 }
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        self.core.buffers.close();
-        self.core.prefetch.close();
+        self.writer.close();
+        self.reader.close();
         self.threads.wait();
     }
 }

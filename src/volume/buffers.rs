@@ -21,7 +21,10 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use scopeguard::{ScopeGuard, guard_on_unwind};
 
-use super::{VolumeError, flush::Encoded, layout, segments::Reservation};
+use super::encoded::Encoded;
+use super::error::VolumeError;
+use super::layout;
+use super::segments::Reservation;
 use crate::format::StripeId;
 use crate::store::Pool;
 

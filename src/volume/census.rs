@@ -1,26 +1,25 @@
-//! Counting what is really on the members (P6).
+//! Segment files as the members list them, and the shards that they have room for (P6).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Core, Tally, layout};
+use super::layout::{self, Tally};
 use crate::format::record::{Segment, Stripe};
-use crate::format::{MemberIndex, SegmentId, ShardIndex, files};
+use crate::format::{MemberIndex, SegmentId, ShardIndex};
 use crate::members::PutBack;
-use crate::store::{Store, StoreError, StoreErrorKind};
 
 /// The segment files on the online members, and their lengths, as the members' directories list them.
 #[derive(Clone, Debug, Default)]
 pub struct Census {
-    files: Arc<HashMap<(MemberIndex, SegmentId), u64>>,
+    pub(super) files: Arc<HashMap<(MemberIndex, SegmentId), u64>>,
     /// The members of which it is not known whether their files hold what they should.
-    unverified: Arc<PutBack>,
+    pub(super) unverified: Arc<PutBack>,
     /// The first segment that was not made yet when the members were asked.
-    next: SegmentId,
+    pub(super) next: SegmentId,
     /// Members that did not answer in time: what is listed of them is older, and this was the first segment
     /// then that was not made yet. They said of those made since that they made them.
-    silent: BTreeMap<MemberIndex, SegmentId>,
+    pub(super) silent: BTreeMap<MemberIndex, SegmentId>,
 }
 
 impl Census {
@@ -83,7 +82,7 @@ impl Census {
 /// than the return of a member.
 #[derive(Clone, Debug)]
 pub struct SegmentFiles {
-    lens: BTreeMap<MemberIndex, Option<u64>>,
+    pub(super) lens: BTreeMap<MemberIndex, Option<u64>>,
 }
 
 impl SegmentFiles {
@@ -104,14 +103,6 @@ impl SegmentFiles {
     pub fn hold(&self, member: MemberIndex, stripe: &Stripe) -> bool {
         self.len(member).is_some_and(|len| len >= end_of(stripe))
     }
-}
-
-/// The segment files of a member.
-enum Listed {
-    /// As it says itself.
-    Now(Vec<(SegmentId, u64)>),
-    /// As it said before, and the first segment that was not made yet then.
-    Before(Vec<(SegmentId, u64)>, SegmentId),
 }
 
 fn end_of(stripe: &Stripe) -> u64 {
@@ -194,104 +185,4 @@ impl SegmentCensus {
         let total = layout::total_shards(&self.record).max(1);
         layout::slot_of(shard, stripe.rotation, total)
     }
-}
-
-impl Core {
-    /// Lists the segment files of all online members: one call to each.
-    pub(super) fn census(&self) -> Census {
-        self.census_by(|member| {
-            let listed = self.members.call(member, "list", list_segments);
-            listed.map(Listed::Now)
-        })
-    }
-
-    /// The same, but of members that do not answer in a moment as it was when they were asked last, with what
-    /// they made since.
-    pub(super) fn census_at_once(&self) -> Census {
-        let known = self.last_census.lock().clone();
-        self.census_by(|member| {
-            let of_member = |found: &(MemberIndex, SegmentId)| found.0 == member;
-            if !known.files.keys().any(of_member) {
-                let listed = self.members.call(member, "list", list_segments);
-                return listed.map(Listed::Now);
-            }
-            let listed = self.members.call_briefly(member, "list", list_segments);
-            match listed {
-                Err(error) if error.kind() == StoreErrorKind::Slow => {
-                    let files = known.files.iter();
-                    let held = files.filter(|((holder, _), _)| *holder == member);
-                    let held = held.map(|((_, segment), len)| (*segment, *len)).collect();
-                    let next = known.silent.get(&member).copied().unwrap_or(known.next);
-                    Ok(Listed::Before(held, next))
-                }
-                listed => listed.map(Listed::Now),
-            }
-        })
-    }
-
-    fn census_by(&self, list: impl Fn(MemberIndex) -> Result<Listed, StoreError>) -> Census {
-        // Before any member is asked: the files of a segment are there before it is known.
-        let newest = self.segments.all().iter().map(|handle| handle.id.0).max();
-        let mut files = HashMap::new();
-        let mut silent = BTreeMap::new();
-        for member in self.members.live() {
-            let listed = match list(member) {
-                Ok(Listed::Now(listed)) => listed,
-                Ok(Listed::Before(listed, next)) => {
-                    silent.insert(member, next);
-                    listed
-                }
-                // Most likely it is out of the volume by now; it counts for nothing.
-                Err(error) => {
-                    log::debug!("{error}");
-                    continue;
-                }
-            };
-            let listed = listed.into_iter();
-            files.extend(listed.map(|(segment, len)| ((member, segment), len)));
-        }
-        let census = Census {
-            files: Arc::new(files),
-            unverified: Arc::new(self.members.put_back()),
-            next: SegmentId(newest.map_or(0, |newest| newest.saturating_add(1))),
-            silent,
-        };
-        *self.last_census.lock() = census.clone();
-        census
-    }
-
-    /// Asks the members of a segment how long their files of it are at this moment; `None` if one that is online does
-    /// not answer.
-    pub(super) fn look_at_files(&self, id: SegmentId) -> Option<SegmentFiles> {
-        let handle = self.segments.get(id)?;
-        let live = self.members.live();
-        let mut lens = BTreeMap::new();
-        for member in handle.record.slots.iter().flatten() {
-            if !live.contains(member) {
-                continue;
-            }
-            let name = Arc::clone(&handle.name);
-            let open_len = move |store: &dyn Store| store.open_len(&name);
-            match self.members.call(*member, "open", open_len) {
-                Ok(len) => {
-                    lens.insert(*member, Some(len));
-                }
-                Err(error) if error.kind().lacks_file() => {
-                    lens.insert(*member, None);
-                }
-                Err(error) if self.members.live().contains(member) => {
-                    log::warn!("segment {id}: {error}");
-                    return None;
-                }
-                Err(error) => log::debug!("segment {id}: {error}"),
-            }
-        }
-        Some(SegmentFiles { lens })
-    }
-}
-
-fn list_segments(store: &dyn Store) -> Result<Vec<(SegmentId, u64)>, StoreError> {
-    let listed = store.list(files::SEGMENTS)?.into_iter();
-    let segment = |(name, len): (String, u64)| Some((files::parse_segment(&name)?, len));
-    Ok(listed.filter_map(segment).collect())
 }

@@ -1,13 +1,15 @@
-//! Messages about damage.
+//! Damage that was found while shards were read: messages, counters, and the ranges that cannot be recovered.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use super::rate_limit::Said;
+use super::unrecoverable::Undecodable;
 use crate::format::{ShardIndex, StripeId};
-use crate::volume::Said;
 
 /// The damage of a shard, present or past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::volume) enum Finding {
+pub(super) enum Finding {
     /// Some blocks do not match their checksums.
     WrongBytes,
     /// The file is gone, or ends before it.
@@ -15,34 +17,83 @@ pub(in crate::volume) enum Finding {
     /// There are no checksums to match.
     NoChecksums,
     /// Wrong blocks were written again.
-    Mended,
+    Repaired,
 }
 
-/// Says each finding once for each shard, and not too many of them.
+/// The damage that was found since the volume was opened.
 #[derive(Debug)]
-pub(in crate::volume) struct Damage(Said<(StripeId, ShardIndex, Finding)>);
+pub(crate) struct Damage {
+    /// The rate limiter of the messages: each finding once for each shard, and not too many of them.
+    log: Said<(StripeId, ShardIndex, Finding)>,
+    repaired_ranges: AtomicU64,
+    lacks_files: AtomicBool,
+    unrecoverable: Undecodable,
+}
 
 impl Default for Damage {
     fn default() -> Self {
-        Self(Said::once())
+        Self {
+            log: Said::once(),
+            repaired_ranges: AtomicU64::new(0),
+            lacks_files: AtomicBool::new(false),
+            unrecoverable: Undecodable::default(),
+        }
     }
 }
 
 impl Damage {
-    /// Logs `text` unless the same was found of this shard before, or too much was said just now.
-    pub(in crate::volume) fn warn(
+    /// Logs `text` unless the same was found of this shard before, or too much was logged just now.
+    pub(super) fn warn(
         &self,
         (stripe, shard): (StripeId, ShardIndex),
         finding: Finding,
         text: impl FnOnce() -> String,
     ) {
         let found = (stripe, shard, finding);
-        let Some(left_out) = self.0.is_to_be_said(found, Instant::now()) else {
+        let Some(left_out) = self.log.is_to_be_said(found, Instant::now()) else {
             return;
         };
         if left_out > 0 {
-            log::warn!("{left_out} more shards were found wrong or mended");
+            log::warn!("{left_out} more shards were found wrong or repaired");
         }
         log::warn!("stripe {stripe} shard {shard}: {}", text());
+    }
+
+    /// Notes that the file of a shard is gone or too short, so that it is rebuilt, and logs `text`.
+    pub(super) fn note_missing(&self, id: (StripeId, ShardIndex), text: impl FnOnce() -> String) {
+        self.set_lacks_files(true);
+        self.warn(id, Finding::Missing, text);
+    }
+
+    /// Counts ranges of a shard that were repaired, and logs `text`.
+    pub(super) fn note_repaired(
+        &self,
+        id: (StripeId, ShardIndex),
+        ranges: usize,
+        text: impl FnOnce() -> String,
+    ) {
+        self.repaired_ranges
+            .fetch_add(ranges as u64, Ordering::Relaxed);
+        self.warn(id, Finding::Repaired, text);
+    }
+
+    /// Returns how many wrong ranges of blocks were repaired.
+    pub(crate) fn repaired_ranges(&self) -> u64 {
+        self.repaired_ranges.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether segment files on online members are known to be gone or too short.
+    pub(crate) fn lacks_files(&self) -> bool {
+        self.lacks_files.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether segment files on online members are gone or too short.
+    pub(crate) fn set_lacks_files(&self, lacks_files: bool) {
+        self.lacks_files.store(lacks_files, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes of stripes that could not be recovered when they were last read.
+    pub(crate) fn unrecoverable(&self) -> &Undecodable {
+        &self.unrecoverable
     }
 }

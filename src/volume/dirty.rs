@@ -5,19 +5,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::records::LostShard;
 use super::segments::SegmentHandle;
-use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};
+use crate::format::{MemberIndex, SegmentId};
 use crate::members::Members;
 use crate::store::Op;
-
-/// A shard that was written but did not become durable: for the records of stripes, it is missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LostShard {
-    /// The stripe.
-    pub stripe: StripeId,
-    /// The shard of it.
-    pub shard: ShardIndex,
-}
 
 #[derive(Debug)]
 struct DirtyFile {

@@ -15,10 +15,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::reader::Located;
-use super::{Core, VolumeError, layout};
+use super::coding::Coding;
+use super::damage::Damage;
+use super::error::VolumeError;
+use super::layout;
+use super::locator::{Located, Locator};
 use crate::format::record::ShardSet;
 use crate::format::{ShardIndex, StripeId};
+use crate::members::{Access, Members};
+use crate::store::Pool;
 
 mod gather;
 mod repair;
@@ -120,21 +125,49 @@ impl Found {
     }
 }
 
-impl Core {
-    /// Looks at all shards of some stripes of one segment, in the order in which they lie there. Those
-    /// that are not there any more, or only in memory, are left out.
+/// Inspects and repairs all shards of stripes.
+pub(crate) struct Inspector {
+    members: Arc<Members>,
+    locator: Arc<Locator>,
+    coding: Arc<Coding>,
+    pool: Pool,
+    damage: Arc<Damage>,
+}
+
+impl Inspector {
+    /// Creates the part; it reads into memory of `pool`.
+    pub(super) fn new(
+        members: Arc<Members>,
+        locator: Arc<Locator>,
+        coding: Arc<Coding>,
+        pool: Pool,
+        damage: Arc<Damage>,
+    ) -> Self {
+        Self {
+            members,
+            locator,
+            coding,
+            pool,
+            damage,
+        }
+    }
+
+    /// Inspects all shards of some stripes of one segment, in the order in which they lie there, and applies `remedy` to
+    /// wrong ones. Stripes that are not on members are left out.
+    ///
+    /// The caller holds a [`Pin`](super::Pin) from before it saw that something refers to each of them.
     ///
     /// # Errors
     ///
     /// If the index cannot be read, or its records make no sense.
-    pub(super) fn inspect(
+    pub(crate) fn inspect(
         &self,
         stripes: &[StripeId],
         remedy: Remedy,
     ) -> Result<Vec<Verdict>, VolumeError> {
         let mut located = Vec::with_capacity(stripes.len());
         for &stripe in stripes {
-            match self.locate(stripe) {
+            match self.locator.locate(stripe) {
                 Ok(found) => located.push(found),
                 Err(VolumeError::UnknownStripe { .. }) => {}
                 Err(error) => return Err(error),
@@ -155,7 +188,7 @@ impl Core {
                 mends.extend(mends_of(located, &found, restored).map(|mend| (at, mend)));
             }
         }
-        if self.is_writable() {
+        if self.members.access() == Access::ReadWrite {
             for (at, shard) in self.mend_all(&located, &mends) {
                 verdicts[at].repaired += 1;
                 verdicts[at].wrong.remove(shard);
@@ -165,7 +198,7 @@ impl Core {
     }
 
     fn judge(&self, located: &Located, found: &[Found], restored: &Restored) -> Verdict {
-        self.undecodable.set(located.id, &restored.lost);
+        self.damage.unrecoverable().set(located.id, &restored.lost);
         let is_wrong = |shard: &usize| matches!(found[*shard], Found::Wrong(..) | Found::Gone);
         let away = found.iter().filter(|found| matches!(found, Found::Away));
         let gone = found.iter().filter(|found| matches!(found, Found::Gone));

@@ -6,53 +6,21 @@
 //! - What was reconstructed is checked as well before it leaves.
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+use super::buffers::Buffers;
+use super::cache::ShardCache;
+use super::error::VolumeError;
 use super::layout::{self, Piece};
-use super::prefetch::{Claim, Turn};
-use super::segments::SegmentHandle;
-use super::{Core, VolumeError};
-use crate::codec::Codec;
-use crate::format::record::{MAX_STRIPE_BYTES, Stripe};
-use crate::format::{BLOCK_SIZE, ShardIndex, StripeId};
-
-mod decode;
-mod fetch;
-
-pub(super) use fetch::mismatches;
-
-/// A stripe that lies on members, with all that is needed to read it.
-pub(super) struct Located {
-    pub(super) id: StripeId,
-    pub(super) record: Stripe,
-    pub(super) segment: Arc<SegmentHandle>,
-    pub(super) codec: Arc<Codec>,
-}
-
-/// Blocks of one shard: a range of bytes in it that starts and ends with blocks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Rows {
-    pub(super) shard: ShardIndex,
-    pub(super) range: Range<usize>,
-}
-
-impl Located {
-    pub(super) fn height(&self) -> usize {
-        self.record.height as usize
-    }
-
-    pub(super) fn data_shards(&self) -> usize {
-        usize::from(self.segment.record.data_shards)
-    }
-
-    pub(super) fn is_implied(&self, shard: ShardIndex) -> bool {
-        self.record.is_implied(shard, self.data_shards())
-    }
-}
+use super::locator::{Located, Locator, Rows};
+use super::prefetch::{Claim, Prefetch, Turn};
+use super::shard_reader::ShardReader;
+use crate::format::StripeId;
+use crate::members::Members;
 
 /// The rows of stripes of which parts of shards were decoded lately.
 #[derive(Debug, Default)]
@@ -83,8 +51,47 @@ impl PartlyDecoded {
     }
 }
 
-impl Core {
-    /// Fills `out` with the bytes at `offset` of a stripe.
+/// Reads bytes of stripes.
+pub(crate) struct Reader {
+    members: Arc<Members>,
+    buffers: Arc<Buffers>,
+    locator: Arc<Locator>,
+    shards: Arc<ShardReader>,
+    cache: Arc<ShardCache>,
+    prefetch: Prefetch,
+    partly_decoded: PartlyDecoded,
+    /// True if threads read ahead.
+    has_threads: bool,
+}
+
+impl Reader {
+    /// Creates the part. With `has_threads`, threads call [`Reader::read_ahead_forever`].
+    pub(super) fn new(
+        members: Arc<Members>,
+        buffers: Arc<Buffers>,
+        locator: Arc<Locator>,
+        shards: Arc<ShardReader>,
+        cache: Arc<ShardCache>,
+        has_threads: bool,
+    ) -> Self {
+        Self {
+            members,
+            buffers,
+            locator,
+            shards,
+            cache,
+            prefetch: Prefetch::default(),
+            partly_decoded: PartlyDecoded::default(),
+            has_threads,
+        }
+    }
+
+    /// Fills `out` with the bytes at `offset` of a stripe, from memory or from members. Blocks that are lost or wrong are
+    /// reconstructed; wrong ones are also repaired on their member.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeError::TooFewShards`] if more is lost than parity replaces; `out` is unspecified then.
     pub(crate) fn read(
         &self,
         stripe: StripeId,
@@ -95,7 +102,7 @@ impl Core {
         if self.buffers.read(stripe, offset, out)? {
             return Ok(());
         }
-        let located = self.locate(stripe)?;
+        let located = self.locator.locate(stripe)?;
         if offset + out.len() > located.record.payload_len as usize {
             let what = "an extent ends beyond the payload";
             return Err(VolumeError::BadRecord { stripe, what });
@@ -123,49 +130,12 @@ impl Core {
         if whole && self.fill_from_cache(stripe, &pieces, out) {
             return Ok(());
         }
-        let fetched = self
-            .fetch(&located, &wanted)
-            .inspect_err(|error| self.note_lost(&located, &wanted, error))?;
+        let fetched = self.shards.fetch_or_note(&located, &wanted)?;
         for (piece, bytes) in pieces.iter().zip(fetched) {
             let skip = piece.within.start - piece.blocks().start;
             out[piece.out.clone()].copy_from_slice(&bytes[skip..skip + piece.within.len()]);
         }
         Ok(())
-    }
-
-    /// Takes note of which blocks of what was to be read cannot be had.
-    pub(super) fn note_lost(&self, located: &Located, wanted: &[Rows], error: &VolumeError) {
-        if !matches!(error, VolumeError::TooFewShards { .. }) {
-            return;
-        }
-        let data_shards = located.data_shards();
-        let of_payload = |rows: &Rows| {
-            layout::payload_range(&located.record, data_shards, rows.shard, &rows.range)
-        };
-        let is_known = |range: &Range<u32>| self.undecodable.knows(located.id, range);
-        if wanted
-            .iter()
-            .filter_map(of_payload)
-            .any(|range| is_known(&range))
-        {
-            return;
-        }
-        let blocks = wanted.iter().flat_map(|rows| {
-            let starts = rows.range.clone().step_by(BLOCK_SIZE);
-            starts.map(|start| Rows {
-                shard: rows.shard,
-                range: start..start + BLOCK_SIZE,
-            })
-        });
-        let is_lost = |block: &Rows| {
-            let fetched = self.fetch(located, std::slice::from_ref(block));
-            matches!(fetched, Err(VolumeError::TooFewShards { .. }))
-        };
-        let lost: Vec<_> = blocks
-            .filter(is_lost)
-            .filter_map(|block| of_payload(&block))
-            .collect();
-        self.undecodable.add(located.id, &lost);
     }
 
     fn fill_from_cache(&self, stripe: StripeId, pieces: &[Piece], out: &mut [u8]) -> bool {
@@ -190,7 +160,7 @@ impl Core {
     /// is little beside the whole.
     fn is_worth_decoding(&self, located: &Located, wanted: &[Rows]) -> bool {
         let is_lost = |rows: &&Rows| {
-            let member = self.reachable(located, rows.shard);
+            let member = self.shards.reachable(located, rows.shard);
             !located.is_implied(rows.shard)
                 && member.is_none_or(|member| self.members.is_avoided(member))
         };
@@ -203,7 +173,7 @@ impl Core {
 
     /// Reads all data shards of a stripe into the cache, from all members at once. Nothing fails if this
     /// does.
-    pub(super) fn read_ahead(&self, claim: &Claim<'_>) {
+    fn read_ahead(&self, claim: &Claim<'_>) {
         let stripe = claim.stripe();
         if let Err(error) = self.read_whole(stripe) {
             log::debug!("stripe {stripe}: not read ahead: {error}");
@@ -211,7 +181,7 @@ impl Core {
     }
 
     fn read_whole(&self, stripe: StripeId) -> Result<(), VolumeError> {
-        let located = self.locate(stripe)?;
+        let located = self.locator.locate(stripe)?;
         let data = layout::shards(&located.segment.record).take(located.data_shards());
         let wanted: Vec<Rows> = data
             .filter(|&shard| !located.is_implied(shard) && !self.cache.contains(stripe, shard))
@@ -223,43 +193,35 @@ impl Core {
         if wanted.is_empty() || wanted.len() * located.height() * 2 > self.cache.limit_bytes() {
             return Ok(());
         }
-        for (rows, bytes) in wanted.iter().zip(self.fetch(&located, &wanted)?) {
+        for (rows, bytes) in wanted.iter().zip(self.shards.fetch(&located, &wanted)?) {
             self.cache.put(stripe, rows.shard, bytes);
         }
         Ok(())
     }
 
-    pub(super) fn locate(&self, stripe: StripeId) -> Result<Located, VolumeError> {
-        let record = self
-            .record_of(stripe)?
-            .ok_or(VolumeError::UnknownStripe { stripe })?;
-        let bad = |what| VolumeError::BadRecord { stripe, what };
-        let segment = self
-            .segments
-            .get(record.segment)
-            .ok_or_else(|| bad("its segment is unknown"))?;
-        let (k, total) = (
-            usize::from(segment.record.data_shards),
-            layout::total_shards(&segment.record),
-        );
-        let data_bytes = u64::from(record.height) * k as u64;
-        if record.height == 0 || data_bytes > u64::from(MAX_STRIPE_BYTES) {
-            return Err(bad("its height makes no sense"));
+    /// Asks for a whole stripe to be read into the cache. Never blocks, and may do nothing.
+    pub(crate) fn prefetch(&self, stripe: StripeId) {
+        if self.has_threads && self.cache.limit_bytes() > 0 {
+            self.prefetch.ask(stripe);
         }
-        if record.payload_len as usize > record.height as usize * k {
-            return Err(bad("its payload is longer than its shards"));
+    }
+
+    /// Reads the stripes ahead that were asked for, until the reader is closed.
+    pub(super) fn read_ahead_forever(&self) {
+        while let Some(stripe) = self.prefetch.next() {
+            // A panic is logged. Only the presence of the stripe in the cache depends on this.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.read_ahead(&stripe)));
         }
-        if segment.record.slots.len() != total {
-            return Err(bad("its segment has not one slot for each shard"));
-        }
-        let codec = self
-            .codec_of(&segment.record)
-            .map_err(|source| VolumeError::Codec { stripe, source })?;
-        Ok(Located {
-            id: stripe,
-            record,
-            segment,
-            codec,
-        })
+    }
+
+    /// Ends [`Reader::read_ahead_forever`].
+    pub(super) fn close(&self) {
+        self.prefetch.close();
+    }
+
+    /// Returns how often rows of a stripe were reconstructed.
+    #[cfg(test)]
+    pub(super) fn decodes(&self) -> u64 {
+        self.shards.decodes()
     }
 }

@@ -23,22 +23,25 @@ use std::thread;
 
 use parking_lot::Mutex;
 
+use super::coding::Coding;
+use super::error::VolumeError;
 use super::layout;
-use super::reader::Rows;
-use super::segments::Need;
-use super::{Core, VolumeError};
-use crate::codec::{CodecError, Crew as _, Offer};
+use super::locator::{Locator, Rows};
+use super::segments::{Need, Segments};
+use super::shard_reader::ShardReader;
+use crate::codec::{CodecError, Offer};
 use crate::cuda::SMALL_BYTES;
 use crate::format::record::{Segment, ShardSet, Stripe};
 use crate::format::{BLOCK_SIZE, MemberIndex, SegmentId, ShardIndex, StripeId};
-use crate::store::{Buffer, Op, Store, StoreError};
+use crate::members::Members;
+use crate::store::{Buffer, Op, Pool, Store, StoreError};
 use batch::{Batch, Inputs, Run, Source, Work, first_batch};
 
 mod batch;
 
 /// Parts of the memory for stripes of which a batch takes one at most: for what is read of its stripes, and
 /// what is written. Two of them are under way at once, and others go on writing.
-pub(super) const BATCH_PARTS: usize = 4;
+const BATCH_PARTS: usize = 4;
 
 /// A slot of a segment, and the member on which its shards are to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,10 +141,55 @@ fn ranges(stripes: &[Lacking]) -> Vec<Range<u64>> {
         .collect()
 }
 
-impl Core {
-    /// Returns the members to which a slot of a segment could be moved, the best first: those with most
-    /// room, as for a new segment.
-    pub(super) fn homes_for_slot(&self, segment: &Segment, bytes: u64) -> Vec<MemberIndex> {
+/// The limits of a [`ShardRebuilder`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Memory for stripe buffers and rebuilds together.
+    pub(super) buffer_bytes: usize,
+    /// True if a thread may read the next batch while one is computed and written.
+    pub(super) reads_ahead: bool,
+}
+
+/// Writes lost shards of segments to members, from the shards that are left.
+pub(crate) struct ShardRebuilder {
+    members: Arc<Members>,
+    segments: Arc<Segments>,
+    locator: Arc<Locator>,
+    shards: Arc<ShardReader>,
+    coding: Arc<Coding>,
+    pool: Pool,
+    /// Memory for each batch of stripes.
+    batch_bytes: usize,
+    reads_ahead: bool,
+}
+
+impl ShardRebuilder {
+    /// Creates the part; it reads into memory of `pool`.
+    pub(super) fn new(
+        members: Arc<Members>,
+        segments: Arc<Segments>,
+        locator: Arc<Locator>,
+        shards: Arc<ShardReader>,
+        coding: Arc<Coding>,
+        pool: Pool,
+        limits: Limits,
+    ) -> Self {
+        Self {
+            members,
+            segments,
+            locator,
+            shards,
+            coding,
+            pool,
+            batch_bytes: limits.buffer_bytes / BATCH_PARTS,
+            reads_ahead: limits.reads_ahead,
+        }
+    }
+
+    /// Returns the members to which a slot of a segment could be moved that takes so many bytes, the best first: those
+    /// with most room, as for a new segment.
+    #[must_use]
+    pub(crate) fn homes_for_slot(&self, segment: &Segment, bytes: u64) -> Vec<MemberIndex> {
         let leaving = self.members.leaving();
         let mut candidates = self.segments.candidates(Need::New);
         candidates.retain(|candidate| {
@@ -156,9 +204,13 @@ impl Core {
         candidates.into_iter().map(|found| found.member).collect()
     }
 
-    /// Makes ready the file of a segment on a member, with room for the stripes: a new one, unless the
-    /// segment has the member already.
-    pub(super) fn make_rebuild_file(
+    /// Makes the file of a segment on a member, with room for stripes that are to be rebuilt there. It is a new file,
+    /// unless the segment has the member already.
+    ///
+    /// # Errors
+    ///
+    /// If the member does not do so; nothing is left of a new file then.
+    pub(crate) fn make_rebuild_file(
         &self,
         segment: SegmentId,
         member: MemberIndex,
@@ -181,9 +233,8 @@ impl Core {
         })
     }
 
-    /// Gives up the file of a segment on a member that the segment does not have, or had: it may be gone
-    /// altogether by now.
-    pub(super) fn drop_rebuild_file(&self, segment: SegmentId, member: MemberIndex) {
+    /// Removes the file of a segment from a member that the segment does not name. The segment may be gone by now.
+    pub(crate) fn drop_rebuild_file(&self, segment: SegmentId, member: MemberIndex) {
         match self.segments.get(segment) {
             Some(handle) if handle.record.slots.contains(&Some(member)) => {}
             Some(handle) => self.segments.remove_files(&handle, std::iter::once(member)),
@@ -191,8 +242,12 @@ impl Core {
         }
     }
 
-    /// Makes the shards durable that were written to a member.
-    pub(super) fn sync_rebuild_file(
+    /// Makes the shards durable that were rebuilt on a member.
+    ///
+    /// # Errors
+    ///
+    /// If the member failed.
+    pub(crate) fn sync_rebuild_file(
         &self,
         segment: SegmentId,
         member: MemberIndex,
@@ -209,10 +264,14 @@ impl Core {
         }
     }
 
-    /// Writes the shards of some stripes of a segment, in disk order, to the targets: in each batch no more
-    /// bytes than `most_bytes` says then, unless one stripe has more. Stops once `heed` breaks, which gets what
-    /// became of each batch.
-    pub(super) fn rebuild(
+    /// Writes lost shards of some stripes of a segment, in disk order, to the targets. It reads or reconstructs as many
+    /// at once as may be in memory. It takes no more than `most_bytes` at a time, unless one stripe has more. `heed`
+    /// gets the result for each batch; once it breaks, nothing more is written.
+    ///
+    /// # Errors
+    ///
+    /// If a target does not take them.
+    pub(crate) fn rebuild(
         &self,
         segment: SegmentId,
         stripes: &[Lacking],
@@ -223,7 +282,7 @@ impl Core {
         let Some(handle) = self.segments.get(segment) else {
             return Ok(ControlFlow::Continue(()));
         };
-        let codec = match self.codec_of(&handle.record) {
+        let codec = match self.coding.codec_of(&handle.record) {
             Ok(codec) => codec,
             Err(source) => return Ok(heed(Rebuilt::nothing(stripes, &source))),
         };
@@ -243,7 +302,7 @@ impl Core {
             let follower = batches.next();
             let ahead = OnceLock::new();
             let rebuilt = thread::scope(|scope| {
-                if let Some(batch) = follower.as_ref().filter(|_| self.threads > 0) {
+                if let Some(batch) = follower.as_ref().filter(|_| self.reads_ahead) {
                     let start = thread::Builder::new().name("rebuild-read".to_owned());
                     let read = || drop(ahead.set(self.read_inputs(batch)));
                     // The thread is not joined: see `Threads`. If no thread can be had, the batch is read later.
@@ -257,6 +316,12 @@ impl Core {
             }
         }
         Ok(ControlFlow::Continue(()))
+    }
+
+    /// Gives back the space on targets of a stripe whose records were removed while it was rebuilt.
+    pub(crate) fn free_rebuilt(&self, record: &Stripe, targets: &[Target]) {
+        let members = targets.iter().map(|target| target.member).collect();
+        self.segments.punch_on(members, record);
     }
 
     /// Reconstructs and writes a batch of which everything was read.
@@ -312,12 +377,12 @@ impl Core {
         outputs: &mut [Vec<Buffer>],
     ) -> Rebuilt {
         let mut works = batch.works(inputs, zeros, outputs);
-        if self.computes_many() {
+        if self.coding.prefers_batches() {
             self.reconstruct_all(batch, &mut works);
         }
         let alone = works.len() == 1;
         let works: Vec<Mutex<Work<'_>>> = works.into_iter().map(Mutex::new).collect();
-        self.workers.run(works.len(), &|index| {
+        self.coding.run(works.len(), &|index| {
             // Each index is run once, so the lock is never waited for.
             let mut work = works[index].lock();
             work.is_right = self.work_out(batch, &mut work, alone);
@@ -343,7 +408,7 @@ impl Core {
     /// Reconstructs the shards of all stripes by one call. Stripes that lack too much for it, and those so short that
     /// they stay on the CPU, are shared among threads.
     fn reconstruct_all(&self, batch: &Batch<'_>, works: &mut [Work<'_>]) {
-        let pass = self.pass(&batch.codec);
+        let pass = self.coding.pass(&batch.codec);
         let computed = works
             .iter_mut()
             .filter(|work| matches!(work.source, Source::Others(_)));
@@ -376,11 +441,10 @@ impl Core {
             Source::Others(_) if work.is_computed => {}
             Source::Others(_) => {
                 let pass = if alone {
-                    self.pass(&batch.codec)
+                    self.coding.pass(&batch.codec)
                 } else {
                     // The threads are at work on other stripes.
-                    let pass = batch.codec.pass();
-                    pass.accelerator(self.accelerator.as_deref())
+                    self.coding.single_threaded_pass(&batch.codec)
                 };
                 // Too few, if one could not be read.
                 if pass.reconstruct(&work.present, &mut work.outputs).is_err() {
@@ -390,7 +454,7 @@ impl Core {
         }
         let stripe = work.lacking.stripe;
         work.outputs.iter().all(|(shard, bytes)| {
-            let sums = self.records.sums(stripe, layout::shard(*shard));
+            let sums = self.locator.sums(stripe, layout::shard(*shard));
             let sums = sums.ok().flatten();
             sums.is_some_and(|sums| bytes.chunks(BLOCK_SIZE).map(crc32c::crc32c).eq(sums.0))
         })
@@ -399,7 +463,7 @@ impl Core {
     /// Reads the shards of a stripe as a reader would that found its blocks wrong.
     fn rebuild_carefully(&self, work: &mut Work<'_>) -> Result<(), VolumeError> {
         let lacking = work.lacking;
-        let located = self.locate(lacking.stripe)?;
+        let located = self.locator.locate(lacking.stripe)?;
         let wanted: Vec<Rows> = work
             .outputs
             .iter()
@@ -408,9 +472,7 @@ impl Core {
                 range: 0..lacking.height(),
             })
             .collect();
-        let fetched = self
-            .fetch(&located, &wanted)
-            .inspect_err(|error| self.note_lost(&located, &wanted, error))?;
+        let fetched = self.shards.fetch_or_note(&located, &wanted)?;
         for ((_, output), bytes) in work.outputs.iter_mut().zip(fetched) {
             output.copy_from_slice(&bytes);
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::dirty::LostShard;
+use super::error::VolumeError;
 use super::layout::Tally;
 use crate::format::record::{RepairNote, Segment, SegmentStripe, ShardSet, ShardSums, Stripe};
 use crate::format::{Record, SegmentId, ShardIndex, StripeId, key};
@@ -19,6 +19,15 @@ const SEGMENTS_AHEAD: u64 = 64;
 
 /// Records of stripes changed in one go: less than a journal record takes.
 const EDITED_AT_ONCE: usize = 1024;
+
+/// A shard that was written but did not become durable: for the records of stripes, it is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostShard {
+    /// The stripe.
+    pub stripe: StripeId,
+    /// The shard of it.
+    pub shard: ShardIndex,
+}
 
 /// The records of a stripe that was just written, not synced.
 #[derive(Clone, Debug)]
@@ -72,6 +81,12 @@ impl StripeRecords {
     pub(super) fn next_segment(&self) -> Result<SegmentId, RecordError> {
         let number = self.segments.next(|batch| self.map.apply_stripes(batch));
         Ok(SegmentId(number?))
+    }
+
+    /// Returns a stripe's record, for an operation on the stripe.
+    pub(super) fn look_up(&self, stripe: StripeId) -> Result<Option<Stripe>, VolumeError> {
+        let found = self.stripe(stripe);
+        found.map_err(|source| VolumeError::Lookup { stripe, source })
     }
 
     /// Returns the checksums of one shard.

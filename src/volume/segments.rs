@@ -18,8 +18,9 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex, RwLock};
 use scopeguard::{ScopeGuard, guard_on_unwind};
 
+use super::error::VolumeError;
+use super::layout;
 use super::records::StripeRecords;
-use super::{VolumeError, layout};
 use crate::codec::{CodeId, Geometry};
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex, files as file_names};
@@ -112,8 +113,9 @@ impl Writing {
     }
 }
 
+/// The segments that are being written, and the members that take no more of them.
 #[derive(Debug, Default)]
-struct Writer {
+struct Frontier {
     current: Option<SegmentId>,
     ahead: Option<SegmentId>,
     writing: BTreeMap<SegmentId, Writing>,
@@ -140,7 +142,7 @@ pub(crate) struct Segments {
     /// The bytes that stripes take of each file of a segment. Those from before the mount are included once they
     /// have been counted. Taken last.
     taken: Mutex<HashMap<SegmentId, u64>>,
-    writer: Mutex<Writer>,
+    frontier: Mutex<Frontier>,
     opened: Condvar,
 }
 
@@ -164,7 +166,7 @@ impl Segments {
             members,
             records,
             taken: Mutex::default(),
-            writer: Mutex::default(),
+            frontier: Mutex::default(),
             opened: Condvar::new(),
         }
     }
@@ -184,9 +186,24 @@ impl Segments {
         self.known.read().values().cloned().collect()
     }
 
+    /// Returns the record of a segment.
+    #[must_use]
+    pub(crate) fn record(&self, segment: SegmentId) -> Option<Segment> {
+        self.get(segment).map(|handle| handle.record.clone())
+    }
+
+    /// Returns the records of all segments, in no order.
+    #[must_use]
+    pub(crate) fn records(&self) -> Vec<(SegmentId, Segment)> {
+        let segments = self.all().into_iter();
+        segments
+            .map(|handle| (handle.id, handle.record.clone()))
+            .collect()
+    }
+
     /// Returns whether stripes may still be added to a segment.
     pub(crate) fn is_writing(&self, segment: SegmentId) -> bool {
-        self.writer.lock().writing.contains_key(&segment)
+        self.frontier.lock().writing.contains_key(&segment)
     }
 
     /// Reserves room for a stripe; a more urgent `need` may use more of what is kept back.
@@ -196,20 +213,20 @@ impl Segments {
     /// [`VolumeError::NoSpace`], [`VolumeError::Failed`], or the failure of the index.
     pub(crate) fn reserve(&self, need: Need) -> Result<Reservation, VolumeError> {
         loop {
-            let mut writer = self.writer.lock();
-            if let Some(reservation) = self.reserve_in_current(&mut writer, need) {
+            let mut frontier = self.frontier.lock();
+            if let Some(reservation) = self.reserve_in_current(&mut frontier, need) {
                 return Ok(reservation);
             }
-            let outgrown = writer.current;
-            if let Some(ahead) = writer.ahead.take() {
-                writer.current = Some(ahead);
-                drop(writer);
-            } else if writer.opening {
-                self.opened.wait(&mut writer);
+            let outgrown = frontier.current;
+            if let Some(ahead) = frontier.ahead.take() {
+                frontier.current = Some(ahead);
+                drop(frontier);
+            } else if frontier.opening {
+                self.opened.wait(&mut frontier);
                 continue;
             } else {
-                writer.opening = true;
-                drop(writer);
+                frontier.opening = true;
+                drop(frontier);
                 self.finish_opening(self.open_guarded(need))?;
             }
             if let Some(outgrown) = outgrown {
@@ -221,7 +238,7 @@ impl Segments {
     /// Opens a segment, and passes the baton on if that panics.
     fn open_guarded(&self, need: Need) -> Result<Arc<SegmentHandle>, VolumeError> {
         let unwinding = guard_on_unwind((), |()| {
-            self.writer.lock().opening = false;
+            self.frontier.lock().opening = false;
             self.opened.notify_all();
         });
         let opened = self.open_segment(need);
@@ -234,26 +251,26 @@ impl Segments {
         &self,
         opened: Result<Arc<SegmentHandle>, VolumeError>,
     ) -> Result<(), VolumeError> {
-        let mut writer = self.writer.lock();
-        writer.opening = false;
+        let mut frontier = self.frontier.lock();
+        frontier.opening = false;
         self.opened.notify_all();
-        writer.current = Some(self.admit(&mut writer, opened?));
+        frontier.current = Some(self.admit(&mut frontier, opened?));
         Ok(())
     }
 
-    fn reserve_in_current(&self, writer: &mut Writer, need: Need) -> Option<Reservation> {
-        let segment = writer.current?;
-        let writing = writer.writing.get(&segment)?;
+    fn reserve_in_current(&self, frontier: &mut Frontier, need: Need) -> Option<Reservation> {
+        let segment = frontier.current?;
+        let writing = frontier.writing.get(&segment)?;
         let end = writing.next + writing.reserved + self.step;
         let mut members = writing.handle.record.slots.iter().flatten();
         if writing.stage != Stage::Open
             || end > writing.handle.record.len
-            || !self.is_good(writing, &writer.full)
-            || need == Need::New && members.any(|member| writer.is_bare(*member))
+            || !self.is_good(writing, &frontier.full)
+            || need == Need::New && members.any(|member| frontier.is_bare(*member))
         {
             return None;
         }
-        writer.writing.get_mut(&segment)?.reserved += self.step;
+        frontier.writing.get_mut(&segment)?.reserved += self.step;
         Some(Reservation { segment })
     }
 
@@ -267,7 +284,7 @@ impl Segments {
             && !slots().any(|member| full.contains(member))
     }
 
-    fn admit(&self, writer: &mut Writer, handle: Arc<SegmentHandle>) -> SegmentId {
+    fn admit(&self, frontier: &mut Frontier, handle: Arc<SegmentHandle>) -> SegmentId {
         let id = handle.id;
         self.known.write().insert(id, Arc::clone(&handle));
         self.taken.lock().insert(id, 0);
@@ -280,31 +297,31 @@ impl Segments {
             damaged: false,
             stage: Stage::Open,
         };
-        writer.writing.insert(id, fresh);
+        frontier.writing.insert(id, fresh);
         id
     }
 
     /// Opens the next segment if the current one is nearly full, so that writers need not wait.
     pub(crate) fn open_ahead(&self) {
         {
-            let mut writer = self.writer.lock();
-            let current = writer.current.and_then(|id| writer.writing.get(&id));
+            let mut frontier = self.frontier.lock();
+            let current = frontier.current.and_then(|id| frontier.writing.get(&id));
             let nearly_full = current.is_some_and(|current| {
                 let left = current.handle.record.len - current.next - current.reserved;
                 left < current.handle.record.len / 4
             });
-            if !nearly_full || writer.ahead.is_some() || writer.opening {
+            if !nearly_full || frontier.ahead.is_some() || frontier.opening {
                 return;
             }
-            writer.opening = true;
+            frontier.opening = true;
         }
         let opened = self.open_guarded(Need::New);
-        let mut writer = self.writer.lock();
-        writer.opening = false;
+        let mut frontier = self.frontier.lock();
+        frontier.opening = false;
         self.opened.notify_all();
         // A caller that needs the segment meets the same error, and can report it.
         if let Ok(handle) = opened {
-            writer.ahead = Some(self.admit(&mut writer, handle));
+            frontier.ahead = Some(self.admit(&mut frontier, handle));
         }
     }
 
@@ -315,7 +332,7 @@ impl Segments {
     )]
     pub(crate) fn release(&self, reservation: Reservation) -> Result<(), VolumeError> {
         let id = reservation.segment;
-        if let Some(writing) = self.writer.lock().writing.get_mut(&id) {
+        if let Some(writing) = self.frontier.lock().writing.get_mut(&id) {
             writing.reserved -= self.step;
         }
         self.finish_if_done(id)
@@ -323,9 +340,9 @@ impl Segments {
 
     /// Returns whether no other segment would keep more of a stripe's shards.
     pub(crate) fn is_fit(&self, reservation: &Reservation) -> bool {
-        let writer = self.writer.lock();
-        let writing = writer.writing.get(&reservation.segment);
-        writing.is_some_and(|writing| self.is_good(writing, &writer.full))
+        let frontier = self.frontier.lock();
+        let writing = frontier.writing.get(&reservation.segment);
+        writing.is_some_and(|writing| self.is_good(writing, &frontier.full))
     }
 
     /// Turns a reservation into a place of `height` bytes.
@@ -338,8 +355,8 @@ impl Segments {
         reason = "whoever calls this gives the room up"
     )]
     pub(crate) fn allocate(&self, reservation: Reservation, height: u64) -> Allocated {
-        let mut writer = self.writer.lock();
-        let writing = writer.writing.get_mut(&reservation.segment);
+        let mut frontier = self.frontier.lock();
+        let writing = frontier.writing.get_mut(&reservation.segment);
         let writing = writing.expect("a segment stays while room in it is reserved");
         writing.reserved -= self.step;
         writing.in_flight += 1;
@@ -354,7 +371,7 @@ impl Segments {
 
     /// A stripe at an allocated place is written and recorded, or given up.
     pub(crate) fn complete(&self, segment: SegmentId) -> Result<(), VolumeError> {
-        if let Some(writing) = self.writer.lock().writing.get_mut(&segment) {
+        if let Some(writing) = self.frontier.lock().writing.get_mut(&segment) {
             writing.in_flight -= 1;
         }
         self.finish_if_done(segment)
@@ -362,8 +379,8 @@ impl Segments {
 
     /// Returns whether the segment has a record.
     pub(crate) fn is_recorded(&self, segment: SegmentId) -> bool {
-        let writer = self.writer.lock();
-        writer
+        let frontier = self.frontier.lock();
+        frontier
             .writing
             .get(&segment)
             .is_none_or(|writing| writing.recorded)
@@ -371,36 +388,36 @@ impl Segments {
 
     /// Notes that the segment has a record.
     pub(crate) fn set_recorded(&self, segment: SegmentId) {
-        if let Some(writing) = self.writer.lock().writing.get_mut(&segment) {
+        if let Some(writing) = self.frontier.lock().writing.get_mut(&segment) {
             writing.recorded = true;
         }
     }
 
     /// Notes that a file of a segment is not there any more: no further stripe goes to the segment.
     pub(crate) fn set_damaged(&self, segment: SegmentId) {
-        if let Some(writing) = self.writer.lock().writing.get_mut(&segment) {
+        if let Some(writing) = self.frontier.lock().writing.get_mut(&segment) {
             writing.damaged = true;
         }
     }
 
     /// Notes that a member had no space where it had been reserved.
     pub(crate) fn set_full(&self, member: MemberIndex) {
-        let mut writer = self.writer.lock();
-        if !writer.full.contains(&member) {
-            writer.full.push(member);
+        let mut frontier = self.frontier.lock();
+        if !frontier.full.contains(&member) {
+            frontier.full.push(member);
         }
     }
 
     /// Another directory has the place of a member.
     pub(crate) fn forget_member(&self, member: MemberIndex) {
-        let mut writer = self.writer.lock();
-        writer.full.retain(|full| *full != member);
-        writer.ballast.remove(&member);
+        let mut frontier = self.frontier.lock();
+        frontier.full.retain(|full| *full != member);
+        frontier.ballast.remove(&member);
     }
 
     /// Something was freed: every member is worth another try.
     pub(crate) fn forget_full(&self) {
-        self.writer.lock().full.clear();
+        self.frontier.lock().full.clear();
     }
 
     /// Adds no more stripes to a segment; finishes it once nothing is on its way into it.
@@ -412,10 +429,10 @@ impl Segments {
     /// Retires all segments that are being written.
     pub(crate) fn retire_all(&self) -> Result<(), VolumeError> {
         let writing: Vec<SegmentId> = {
-            let mut writer = self.writer.lock();
-            writer.current = None;
-            writer.ahead = None;
-            writer.writing.keys().copied().collect()
+            let mut frontier = self.frontier.lock();
+            frontier.current = None;
+            frontier.ahead = None;
+            frontier.writing.keys().copied().collect()
         };
         writing
             .into_iter()
@@ -424,14 +441,14 @@ impl Segments {
 
     /// Adds no more stripes to a segment; the thread that completes the last one finishes it.
     pub(crate) fn stop_writing(&self, segment: SegmentId) {
-        if let Some(writing) = self.writer.lock().writing.get_mut(&segment)
+        if let Some(writing) = self.frontier.lock().writing.get_mut(&segment)
             && writing.stage == Stage::Open
         {
             writing.stage = Stage::Retired;
         }
     }
 
-    /// Forgets a segment, and removes its files from the members that are left.
+    /// Forgets a segment whose record is gone for good, and removes its files from the members that are left.
     pub(crate) fn remove(&self, segment: SegmentId) {
         let Some(handle) = self.known.write().remove(&segment) else {
             return;
@@ -441,6 +458,11 @@ impl Segments {
         self.forget_full();
     }
 
+    /// Gives back the space of a stripe whose records are gone for good.
+    pub(crate) fn free_stripe(&self, record: &Stripe) {
+        self.punch(record.segment, record.offset, record.height);
+    }
+
     /// Gives back the space of a stripe's shards.
     pub(crate) fn punch(&self, segment: SegmentId, offset: u64, height: u32) {
         let height = u64::from(height);
@@ -448,11 +470,11 @@ impl Segments {
             .lock()
             .entry(segment)
             .and_modify(|taken| *taken -= height.min(*taken));
-        self.free(segment, offset..offset + height);
+        self.free_range(segment, offset..offset + height);
     }
 
-    /// Gives back the space of a range of a segment's files.
-    pub(crate) fn free(&self, segment: SegmentId, range: Range<u64>) {
+    /// Gives back the space of a range of a segment's files in which no record names anything.
+    pub(crate) fn free_range(&self, segment: SegmentId, range: Range<u64>) {
         let Some(handle) = self.get(segment) else {
             return;
         };
@@ -462,12 +484,12 @@ impl Segments {
 
     /// Returns what each segment takes of each of its files.
     pub(crate) fn taken(&self) -> Vec<(Arc<SegmentHandle>, Taken)> {
-        let writer = self.writer.lock();
+        let frontier = self.frontier.lock();
         let counted = self.taken.lock();
         let taken = |segment: Arc<SegmentHandle>| {
             let len = segment.record.len;
             let counted = counted.get(&segment.id).copied().unwrap_or(len);
-            let taken = match writer.writing.get(&segment.id) {
+            let taken = match frontier.writing.get(&segment.id) {
                 Some(writing) => Taken {
                     stripes: counted + writing.reserved,
                     left: len - writing.next - writing.reserved,
@@ -486,9 +508,9 @@ impl Segments {
 
     /// Returns what is promised of each member's space, and not written yet.
     pub(crate) fn unwritten(&self) -> HashMap<MemberIndex, u64> {
-        let writer = self.writer.lock();
+        let frontier = self.frontier.lock();
         let mut unwritten = HashMap::new();
-        for writing in writer.writing.values() {
+        for writing in frontier.writing.values() {
             let behind = match writing.stage {
                 Stage::Open => writing.handle.record.len - writing.next,
                 Stage::Retired | Stage::Finishing => writing.reserved,
@@ -521,15 +543,15 @@ impl Segments {
 
     fn finish_if_done(&self, segment: SegmentId) -> Result<(), VolumeError> {
         let (handle, used, recorded) = {
-            let mut writer = self.writer.lock();
-            let Some(writing) = writer.writing.get_mut(&segment).filter(|w| w.is_done()) else {
+            let mut frontier = self.frontier.lock();
+            let Some(writing) = frontier.writing.get_mut(&segment).filter(|w| w.is_done()) else {
                 return Ok(());
             };
             writing.stage = Stage::Finishing;
             (Arc::clone(&writing.handle), writing.next, writing.recorded)
         };
         let finished = self.finish(&handle, used, recorded);
-        self.writer.lock().writing.remove(&segment);
+        self.frontier.lock().writing.remove(&segment);
         finished
     }
 
@@ -564,6 +586,20 @@ impl Segments {
         let shorter = Arc::new(SegmentHandle::new(handle.id, record));
         self.known.write().insert(handle.id, shorter);
         Ok(())
+    }
+
+    /// Cuts a segment that was being written when the volume was last used to its `used` bytes.
+    ///
+    /// # Errors
+    ///
+    /// If its final record cannot be put.
+    pub(crate) fn cut_unfinished(&self, segment: SegmentId, used: u64) -> Result<(), VolumeError> {
+        match self.get(segment) {
+            Some(handle) if handle.record.len > used && !self.is_writing(segment) => {
+                self.cut(&handle, used)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns how a new segment is to look like: see [`super::placement::place`].

@@ -19,11 +19,13 @@
 //! neither free nor used.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
-use super::Core;
 use super::placement::{Candidate, slot_capacity};
-use super::segments::{Need, Taken, kept_back, kept_from_index, promised};
+use super::segments::{Need, Segments, Taken, kept_back, kept_from_index, promised};
+use crate::codec::Geometry;
 use crate::format::{BLOCK_SIZE, MemberIndex};
+use crate::members::Members;
 use crate::store;
 
 /// Room for data, parity already taken off.
@@ -68,9 +70,25 @@ impl Load {
     }
 }
 
-impl Core {
-    /// Returns what each member has of segments, and room for.
-    pub(super) fn loads(&self) -> BTreeMap<MemberIndex, Load> {
+/// Measures the space on the members, and what segments take of it.
+pub(crate) struct SpaceMeter {
+    members: Arc<Members>,
+    segments: Arc<Segments>,
+    geometry: Geometry,
+}
+
+impl SpaceMeter {
+    /// Creates the part; it measures nothing yet.
+    pub(super) fn new(members: Arc<Members>, segments: Arc<Segments>) -> Self {
+        Self {
+            geometry: members.geometry(),
+            members,
+            segments,
+        }
+    }
+
+    /// Returns what each member that takes new segments has of them, and room for.
+    pub(crate) fn loads(&self) -> BTreeMap<MemberIndex, Load> {
         let candidates = self.segments.candidates(Need::New).into_iter();
         let load = |candidate: Candidate| Load {
             taken: candidate.taken,
@@ -82,13 +100,13 @@ impl Core {
     }
 
     /// Returns how much of a member the index may not take.
-    pub(super) fn kept_from_index(&self, space: store::Space) -> u64 {
+    pub(crate) fn kept_from_index(&self, space: store::Space) -> u64 {
         kept_from_index(space, self.segments.step())
     }
 
-    /// Measures the online members.
-    pub(super) fn space(&self) -> Space {
-        let geometry = self.codec.geometry();
+    /// Measures the online members; asks each of them.
+    pub(crate) fn measure(&self) -> Space {
+        let geometry = self.geometry;
         let leaving = self.members.leaving();
         let mut spaces = self.members.spaces();
         spaces.retain(|(member, _)| !leaving.contains(member));
@@ -141,7 +159,7 @@ impl Core {
 
     /// Returns what segment files can take of some room, when the index grows with them: whole steps.
     fn without_index(&self, room: u64) -> u64 {
-        let shards = self.codec.geometry().total_shards() as u64;
+        let shards = self.geometry.total_shards() as u64;
         let block = BLOCK_SIZE as u64;
         let growth = block + INDEX_BYTES_PER_SUM * shards;
         let files = u128::from(room) * u128::from(block) / u128::from(growth);

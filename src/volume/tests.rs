@@ -86,6 +86,7 @@ impl RecordMap for TestMap {
 struct Rig {
     disks: Vec<MemDisk>,
     plan: FaultPlan,
+    members: Arc<Members>,
     map: Arc<TestMap>,
     records: Arc<StripeRecords>,
     volume: Arc<Volume>,
@@ -149,12 +150,18 @@ impl Rig {
             accelerator,
             pinner,
         };
-        let volume = Volume::open(members, Arc::clone(&records), Vec::new(), &options);
+        let volume = Volume::open(
+            Arc::clone(&members),
+            Arc::clone(&records),
+            Vec::new(),
+            &options,
+        );
         let volume = Arc::new(volume.unwrap());
         map.volume.set(Arc::downgrade(&volume)).unwrap();
         Self {
             disks,
             plan,
+            members,
             map,
             records,
             volume,
@@ -261,7 +268,7 @@ fn a_volume_on_a_device_that_fails_writes_and_reads_what_one_without_does() {
                 rig.volume.read(*stripe, 0, &mut read).unwrap();
                 assert!(read == *payload, "operation {failing}, {lost}");
             }
-            assert!(rig.volume.decodes() >= 3);
+            assert!(rig.volume.reader.decodes() >= 3);
             let coding = dispatch.coding();
             assert!(lost || coding.cuda.passes >= 5, "{failing}: {coding:?}");
             assert!(lost || coding.redone <= 1, "{failing}: {coding:?}");
@@ -348,7 +355,7 @@ struct Onlooker {
 impl Pinner for Onlooker {
     fn pin(&self, _: &mut [u8]) -> Option<Arc<dyn Unpinner>> {
         let volume = self.volume.get().and_then(Weak::upgrade);
-        let are_locked = volume.map(|volume| volume.core.buffers.are_locked());
+        let are_locked = volume.map(|volume| volume.writer.are_buffers_locked());
         self.seen.lock().extend(are_locked);
         None
     }
@@ -445,7 +452,7 @@ fn reading_ahead_of_many_readers_decodes_each_stripe_once() {
     let _ = rig.volume.sync().unwrap();
     rig.disks[0].delete();
     rig.disks[3].delete();
-    rig.volume.core.members.probe();
+    rig.members.probe();
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
@@ -462,7 +469,7 @@ fn reading_ahead_of_many_readers_decodes_each_stripe_once() {
     });
     let expected = stripes_to_decode(&rig, &stripes, [0, 3]);
     assert_eq!(
-        rig.volume.decodes(),
+        rig.volume.reader.decodes(),
         expected,
         "of {} stripes",
         stripes.len()
@@ -481,12 +488,12 @@ fn reading_through_a_volume_that_lost_members_decodes_each_stripe_once() {
         let _ = rig.volume.sync().unwrap();
         let data = 12 * 4 * UNIT as u64;
         assert_eq!(read_through(&rig, &stripes, piece), data, "healthy");
-        assert_eq!(rig.volume.decodes(), 0);
+        assert_eq!(rig.volume.reader.decodes(), 0);
         rig.disks[1].delete();
         rig.disks[4].delete();
-        rig.volume.core.members.probe();
+        rig.members.probe();
         let read = read_through(&rig, &stripes, piece);
-        let decodes = rig.volume.decodes();
+        let decodes = rig.volume.reader.decodes();
         assert_eq!(decodes, stripes_to_decode(&rig, &stripes, [1, 4]));
         // Each needs four shards; those read before the first lost one was met are read again.
         assert!(
@@ -495,7 +502,7 @@ fn reading_through_a_volume_that_lost_members_decodes_each_stripe_once() {
         );
         // All that was decoded is in the cache.
         read_through(&rig, &stripes, piece);
-        assert_eq!(rig.volume.decodes(), decodes);
+        assert_eq!(rig.volume.reader.decodes(), decodes);
     }
 }
 
@@ -508,7 +515,7 @@ fn a_block_read_here_and_there_is_decoded_without_the_rest_of_its_stripe() {
     let segment = rig.volume.segment(record.segment).unwrap();
     let lost = layout::member_of(&segment, &record, ShardIndex(2)).unwrap();
     rig.disks[usize::from(lost.0)].delete();
-    rig.volume.core.members.probe();
+    rig.members.probe();
     rig.plan.record();
     let read = |at: usize| {
         let mut out = [0; 100];

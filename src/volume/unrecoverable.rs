@@ -13,10 +13,10 @@ const MOST: usize = 1 << 15;
 /// Stripes of which something could not be decoded, because too few of their shards were right: which
 /// bytes of the payload. They are remembered until the volume is closed, or the stripe is found right.
 #[derive(Debug, Default)]
-pub(super) struct Undecodable(Mutex<State>);
+pub(crate) struct Undecodable(Mutex<State>);
 
 /// Bytes of the payloads of stripes.
-pub(super) type LostBytes = BTreeMap<StripeId, Vec<Range<u32>>>;
+pub(crate) type LostBytes = BTreeMap<StripeId, Vec<Range<u32>>>;
 
 #[derive(Debug, Default)]
 struct State {
@@ -30,7 +30,7 @@ struct State {
 
 impl Undecodable {
     /// Takes note of bytes that are lost beside others.
-    pub(super) fn add(&self, stripe: StripeId, lost: &[Range<u32>]) {
+    pub(crate) fn add(&self, stripe: StripeId, lost: &[Range<u32>]) {
         let known = self.0.lock().lost.get(&stripe).cloned();
         let both = known
             .unwrap_or_default()
@@ -40,7 +40,7 @@ impl Undecodable {
     }
 
     /// Takes note of all the bytes of a stripe that are lost, if any are.
-    pub(super) fn set(&self, stripe: StripeId, lost: &[Range<u32>]) {
+    pub(crate) fn set(&self, stripe: StripeId, lost: &[Range<u32>]) {
         let mut state = self.0.lock();
         let before = if lost.is_empty() {
             state.lost.remove(&stripe)
@@ -56,7 +56,7 @@ impl Undecodable {
     }
 
     /// Says whether some of these bytes are known to be lost.
-    pub(super) fn knows(&self, stripe: StripeId, range: &Range<u32>) -> bool {
+    pub(crate) fn knows(&self, stripe: StripeId, range: &Range<u32>) -> bool {
         let state = self.0.lock();
         let lost = state.lost.get(&stripe);
         lost.is_some_and(|lost| {
@@ -66,17 +66,17 @@ impl Undecodable {
     }
 
     /// Counts how often something of it changed.
-    pub(super) fn changes(&self) -> u64 {
+    pub(crate) fn changes(&self) -> u64 {
         self.0.lock().changes
     }
 
     /// All stripes are going to be looked at.
-    pub(super) fn begin_to_look(&self) {
+    pub(crate) fn begin_to_look(&self) {
         self.0.lock().is_cut_since = Some(false);
     }
 
     /// All were looked at since that was begun, if it was: what is not remembered now is not lost.
-    pub(super) fn end_looking(&self) {
+    pub(crate) fn end_looking(&self) {
         let mut state = self.0.lock();
         if let Some(is_cut) = state.is_cut_since.take() {
             state.changes += u64::from(state.is_cut != is_cut);
@@ -85,12 +85,12 @@ impl Undecodable {
     }
 
     /// Says whether there were stripes that are not remembered.
-    pub(super) fn is_cut(&self) -> bool {
+    pub(crate) fn is_cut(&self) -> bool {
         self.0.lock().is_cut
     }
 
     /// Returns all that is lost.
-    pub(super) fn all(&self) -> LostBytes {
+    pub(crate) fn all(&self) -> LostBytes {
         self.0.lock().lost.clone()
     }
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::super::reader::Located;
-use super::super::{Core, layout};
+use super::Inspector;
 use crate::format::{MemberIndex, ShardIndex};
 use crate::store::{Op, Outcome, StoreErrorKind};
+use crate::volume::layout;
+use crate::volume::locator::Located;
 
 /// Bytes that are read from a file at once.
 const MAX_RUN_BYTES: u64 = 8 << 20;
@@ -30,7 +31,7 @@ struct Run {
     member: MemberIndex,
 }
 
-impl Core {
+impl Inspector {
     /// Reads all shards of stripes of one segment. Returns those of each stripe by their index; implied
     /// ones are not read, and [`Raw::Away`].
     pub(super) fn gather_all(&self, stripes: &[Located]) -> Vec<Vec<Raw>> {

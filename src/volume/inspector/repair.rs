@@ -3,14 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use super::super::Core;
-use super::super::damage::Finding;
-use super::super::reader::{Located, Rows, mismatches};
-use super::super::segments::SegmentHandle;
+use super::Inspector;
 use crate::format::{MemberIndex, ShardIndex};
 use crate::store::{Buffer, Op};
+use crate::volume::locator::{Located, Rows, mismatches};
+use crate::volume::segments::SegmentHandle;
 
 /// The bytes of one shard to be written.
 #[derive(Debug)]
@@ -25,7 +23,7 @@ pub(super) struct Mend {
     pub(super) ranges: Vec<Range<usize>>,
 }
 
-impl Core {
+impl Inspector {
     /// Writes shards of stripes of one segment, each with its place among the stripes; syncs them and
     /// reads them back. Returns those that are right now.
     pub(super) fn mend_all(
@@ -49,16 +47,13 @@ impl Core {
         let mut mended = Vec::new();
         for (at, (stripe, mend)) in mends.iter().enumerate() {
             let is_done = !failed.contains(&at);
-            if is_done {
-                self.mended
-                    .fetch_add(mend.ranges.len() as u64, Ordering::Relaxed);
-            }
             let id = (stripes[*stripe].id, mend.shard);
-            self.damage.warn(id, Finding::Mended, || {
+            let ranges = if is_done { mend.ranges.len() } else { 0 };
+            self.damage.note_repaired(id, ranges, || {
                 let outcome = if is_done {
-                    "mended"
+                    "repaired"
                 } else {
-                    "cannot be mended"
+                    "cannot be repaired"
                 };
                 format!("{outcome} on member {}", mend.member)
             });
@@ -143,7 +138,7 @@ impl Core {
                 shard: mend.shard,
                 range,
             };
-            let is_right = match (outcome, self.sums_of(&stripes[*stripe], &rows)) {
+            let is_right = match (outcome, self.locator.sums_of(&stripes[*stripe], &rows)) {
                 (Ok(Some(buffer)), Ok(Some(sums))) => mismatches(&rows, &buffer, &sums).is_empty(),
                 _ => false,
             };

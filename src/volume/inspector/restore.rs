@@ -3,13 +3,14 @@
 
 use std::ops::Range;
 
-use super::super::reader::{Located, Rows};
-use super::super::unrecoverable::joined;
-use super::super::{Core, VolumeError, layout};
-use super::Found;
+use super::{Found, Inspector};
 use crate::codec::{BLOCK_BYTES, CodecError, Mismatch, Offer};
 use crate::format::BLOCK_SIZE;
 use crate::store::Buffer;
+use crate::volume::error::VolumeError;
+use crate::volume::layout;
+use crate::volume::locator::{Located, Rows};
+use crate::volume::unrecoverable::joined;
 
 /// The result of restoring one stripe.
 #[derive(Debug, Default)]
@@ -36,7 +37,7 @@ pub(super) struct Fixed {
     pub(super) is_whole: bool,
 }
 
-impl Core {
+impl Inspector {
     /// Computes what is not right of a stripe.
     ///
     /// # Errors
@@ -99,7 +100,7 @@ impl Core {
                     fixed.is_whole = false;
                     restored
                         .lost
-                        .extend(payload_range(located, fixed.shard, rows));
+                        .extend(located.payload_range(layout::shard(fixed.shard), rows));
                 }
             }
             return Ok(());
@@ -113,7 +114,7 @@ impl Core {
             self.is_wrong(located, &checked, bytes)
         };
         let fixed = &mut restored.fixed;
-        self.compute_surely(&located.codec, |pass| {
+        self.coding.compute_verified(&located.codec, |pass| {
             let mut outputs: Vec<(usize, &mut [u8])> = fixed
                 .iter_mut()
                 .filter(|fixed| !right(fixed.shard))
@@ -139,7 +140,7 @@ impl Core {
                 fixed.is_whole = false;
                 restored
                     .lost
-                    .extend(payload_range(located, fixed.shard, rows));
+                    .extend(located.payload_range(layout::shard(fixed.shard), rows));
             } else {
                 fixed.ranges.push(rows.clone());
             }
@@ -166,7 +167,7 @@ impl Core {
             .collect();
         let mut offers = Vec::with_capacity(whole.len());
         for whole in &whole {
-            let pass = self.pass(&whole.located.codec);
+            let pass = self.coding.pass(&whole.located.codec);
             let offer = pass.comparison(&whole.shards);
             offers.push(offer.map_err(|source| whole.refused(source))?);
         }
@@ -186,7 +187,7 @@ impl Core {
         }
         // A device that reports differences that do not exist may also miss real ones.
         for whole in clean.into_iter().filter(|_| is_device_wrong) {
-            let pass = self.pass(&whole.located.codec).accelerator(None);
+            let pass = self.coding.pass(&whole.located.codec).accelerator(None);
             let compared = pass.mismatches(&whole.shards);
             let mismatches = compared.map_err(|source| whole.refused(source))?;
             inconsistent.push((whole.at, mismatches));
@@ -204,7 +205,7 @@ impl Core {
         whole: &Whole<'_>,
         mut mismatches: Vec<Mismatch>,
     ) -> Result<Vec<Mismatch>, VolumeError> {
-        self.compute_again(&whole.located.codec, |pass| {
+        self.coding.repeat_on_cpu(&whole.located.codec, |pass| {
             let compared = pass.mismatches(&whole.shards);
             mismatches = compared.map_err(|source| whole.refused(source))?;
             Ok(mismatches.is_empty())
@@ -263,14 +264,4 @@ fn stretches(height: usize, found: &[Found]) -> Vec<Range<usize>> {
 
 fn in_shards(rows: &Range<usize>) -> Range<u32> {
     layout::stripe_bytes(rows.start)..layout::stripe_bytes(rows.end)
-}
-
-/// Returns what rows of a shard are of the payload, if they are any of it.
-fn payload_range(located: &Located, shard: usize, rows: &Range<usize>) -> Option<Range<u32>> {
-    layout::payload_range(
-        &located.record,
-        located.data_shards(),
-        layout::shard(shard),
-        rows,
-    )
 }

@@ -5,13 +5,13 @@ use std::sync::OnceLock;
 
 use bytes::Bytes;
 
-use super::super::damage::Finding;
-use super::super::reader::{Located, Rows, mismatches};
-use super::super::{Core, VolumeError, layout};
-use super::Found;
 use super::gather::Raw;
-use crate::codec::Crew as _;
+use super::{Found, Inspector};
 use crate::members::ErrorClass;
+use crate::volume::damage::Finding;
+use crate::volume::error::VolumeError;
+use crate::volume::layout;
+use crate::volume::locator::{Located, Rows, mismatches};
 
 /// Bytes that are worth handing to another thread.
 const PIECE_BYTES: usize = 1 << 20;
@@ -25,7 +25,7 @@ struct Job {
     bad: OnceLock<Result<Option<Vec<Range<usize>>>, VolumeError>>,
 }
 
-impl Core {
+impl Inspector {
     /// Says how each shard of some stripes was found.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl Core {
             }
             bytes += job.bytes.len();
         }
-        self.workers.run(pieces.len(), &|piece| {
+        self.coding.run(pieces.len(), &|piece| {
             for job in &jobs[pieces[piece].clone()] {
                 let done = self.bad_ranges(&stripes[job.stripe], job.shard, &job.bytes);
                 job.bad.get_or_init(|| done);
@@ -109,7 +109,7 @@ impl Core {
             shard: layout::shard(shard),
             range: 0..bytes.len(),
         };
-        let sums = self.sums_of(located, &rows)?;
+        let sums = self.locator.sums_of(located, &rows)?;
         if sums.is_none() {
             self.damage
                 .warn((located.id, rows.shard), Finding::NoChecksums, || {
@@ -126,13 +126,13 @@ impl Core {
         rows: &Rows,
         bytes: &[u8],
     ) -> Result<bool, VolumeError> {
-        let sums = self.sums_of(located, rows)?;
+        let sums = self.locator.sums_of(located, rows)?;
         Ok(sums.is_some_and(|sums| !mismatches(rows, bytes, &sums).is_empty()))
     }
 
     fn note_wrong(&self, located: &Located, shard: usize, bad: &[Range<usize>]) {
         let shard = layout::shard(shard);
-        let Some(member) = located.segment.member_of(&located.record, shard) else {
+        let Some(member) = located.member_of(shard) else {
             return;
         };
         self.members.count_error(member, ErrorClass::Checksum);

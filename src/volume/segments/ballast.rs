@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::{SegmentHandle, Segments, Writer};
+use super::{Frontier, SegmentHandle, Segments};
 use crate::format::{MemberIndex, files};
 use crate::store::{Op, Space};
 use crate::volume::segments::{Need, kept_back};
@@ -16,7 +16,7 @@ use crate::volume::segments::{Need, kept_back};
 /// At most this part of a member is kept back.
 const LARGEST_PART: u64 = 8;
 
-impl Writer {
+impl Frontier {
     /// Returns whether a member has given up what it kept back for stripes that are accepted.
     pub(super) fn is_bare(&self, member: MemberIndex) -> bool {
         self.ballast.get(&member) == Some(&false)
@@ -30,7 +30,7 @@ impl Segments {
         let mut without = Vec::new();
         let mut taken = false;
         for &(member, space) in spaces {
-            let known = self.writer.lock().ballast.get(&member).copied();
+            let known = self.frontier.lock().ballast.get(&member).copied();
             if space.reserves {
                 self.note_ballast(member, None);
             } else if known != Some(true) {
@@ -80,7 +80,7 @@ impl Segments {
             Ok(()) => {
                 self.note_ballast(member, Some(true));
                 // There is space again.
-                self.writer.lock().full.retain(|full| *full != member);
+                self.frontier.lock().full.retain(|full| *full != member);
                 Some(len != bytes)
             }
             Err(error) => {
@@ -99,17 +99,17 @@ impl Segments {
     }
 
     fn note_ballast(&self, member: MemberIndex, kept: Option<bool>) {
-        let mut writer = self.writer.lock();
+        let mut frontier = self.frontier.lock();
         match kept {
-            Some(kept) => writer.ballast.insert(member, kept),
-            None => writer.ballast.remove(&member),
+            Some(kept) => frontier.ballast.insert(member, kept),
+            None => frontier.ballast.remove(&member),
         };
     }
 
     /// Lets a stripe that was accepted have what its member kept back. Returns whether that may have been
     /// something.
     pub(crate) fn give_ballast(&self, member: MemberIndex) -> bool {
-        if self.writer.lock().ballast.insert(member, false) == Some(false) {
+        if self.frontier.lock().ballast.insert(member, false) == Some(false) {
             return false;
         }
         let remove = Op::Remove {

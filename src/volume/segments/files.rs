@@ -8,8 +8,9 @@ use super::{Need, SegmentHandle, Segments};
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, files as file_names};
 use crate::store::{Op, Space, StoreErrorKind};
+use crate::volume::error::VolumeError;
+use crate::volume::layout;
 use crate::volume::placement::{Candidate, Place, place};
-use crate::volume::{VolumeError, layout};
 
 /// Tries at opening one segment, before members that keep failing or filling up are given in to.
 const MAX_TRIES: usize = 80;
@@ -171,7 +172,7 @@ impl Segments {
                 spaces.retain(|(member, _)| homes.contains(member));
             }
         }
-        full.extend(self.writer.lock().full.iter());
+        full.extend(self.frontier.lock().full.iter());
         let unwritten = self.unwritten();
         let share = |(member, space): (MemberIndex, Space)| {
             let sharing = spaces

@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
-use super::fetch::{Fetched, mismatches};
-use super::{Located, Rows};
+use super::{Fetched, ShardReader};
 use crate::format::{BLOCK_SIZE, ShardIndex};
-use crate::members::Patience;
+use crate::members::{Access, Patience};
 use crate::store::{Buffer, Op};
-use crate::volume::damage::Finding;
-use crate::volume::{Core, VolumeError, layout};
+use crate::volume::error::VolumeError;
+use crate::volume::layout;
+use crate::volume::locator::{Located, Rows, mismatches};
 
 /// Rows of a shard of which something is lost.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ struct Gathered {
     wrong: Vec<Wrong>,
 }
 
-impl Core {
+impl ShardReader {
     /// Reconstructs what is lost, with the help of what is there.
     pub(super) fn decode_into(
         &self,
@@ -164,7 +164,7 @@ impl Core {
             .map(|(shard, bytes)| (usize::from(shard.0), &**bytes))
             .collect();
         self.decodes.fetch_add(1, Ordering::Relaxed);
-        let is_right = self.compute_surely(&located.codec, |pass| {
+        let is_right = self.coding.compute_verified(&located.codec, |pass| {
             let mut outputs: Vec<(usize, &mut [u8])> = targets
                 .iter()
                 .zip(&mut decoded)
@@ -185,7 +185,7 @@ impl Core {
         }
         for wrong in wrong.iter().chain(&gathered.wrong) {
             if let Some(at) = targets.iter().position(|&shard| shard == wrong.shard) {
-                self.mend(located, rows, wrong, &decoded[at]);
+                self.repair(located, rows, wrong, &decoded[at]);
             }
         }
         decoded.truncate(lost.len());
@@ -300,15 +300,15 @@ impl Core {
                 shard,
                 range: rows.clone(),
             };
-            let sums = self.sums_of(located, &rows)?;
+            let sums = self.locator.sums_of(located, &rows)?;
             Ok(sums.is_some_and(|sums| mismatches(&rows, bytes, &sums).is_empty()))
         })
     }
 
     /// Writes reconstructed blocks over the wrong ones; says in the log whether that succeeded.
-    fn mend(&self, located: &Located, rows: &Range<usize>, wrong: &Wrong, decoded: &Buffer) {
+    fn repair(&self, located: &Located, rows: &Range<usize>, wrong: &Wrong, decoded: &Buffer) {
         let member = self.reachable(located, wrong.shard);
-        let Some(member) = member.filter(|_| self.is_writable()) else {
+        let Some(member) = member.filter(|_| self.members.access() == Access::ReadWrite) else {
             return;
         };
         let Some(wrong) = wrong.within(rows) else {
@@ -330,14 +330,13 @@ impl Core {
             )
         };
         let outcomes = self.members.run(wrong.ranges.iter().map(write).collect());
-        let mended = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        let repaired = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         self.dirty.touch(&located.segment, member);
-        self.mended.fetch_add(mended as u64, Ordering::Relaxed);
         let total = outcomes.len();
-        self.damage
-            .warn((located.id, wrong.shard), Finding::Mended, || {
-                format!("mended {mended} of the {total} ranges that were read, on member {member}")
-            });
+        let id = (located.id, wrong.shard);
+        self.damage.note_repaired(id, repaired, || {
+            format!("repaired {repaired} of the {total} ranges that were read, on member {member}")
+        });
     }
 }
 

@@ -15,39 +15,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use scopeguard::{ScopeGuard, guard_on_unwind};
 
-use super::buffers::Sealed;
-use super::records::FlushedStripe;
-use super::segments::{Allocated, Need, Reservation, SegmentHandle};
-use super::{Core, LostShard, VolumeError, layout};
-use crate::codec::Offer;
-use crate::format::record::{ShardSet, ShardSums, Stripe};
-use crate::format::{BLOCK_SIZE, MemberIndex, ShardIndex, StripeId};
-use crate::store::{Buffer, Op, Outcome, StoreError, StoreErrorKind};
-
-/// A stripe ready to be written: all its shards, parity included.
-#[derive(Debug)]
-pub(crate) struct Encoded {
-    stripe: StripeId,
-    payload_len: usize,
-    height: usize,
-    /// The shards that exist: all but the implied ones.
-    shards: Vec<(ShardIndex, Bytes)>,
-    /// The checksums of their blocks, in the same order.
-    sums: Vec<(ShardIndex, ShardSums)>,
-}
-
-/// The encoded form of a stripe.
-struct Draft<'s> {
-    sealed: &'s Sealed,
-    height: usize,
-    /// Room for the parity shards, one behind the other.
-    parity: Buffer,
-    /// Room for the checksums of all shards.
-    sums: Vec<Vec<u32>>,
-}
-
-/// Data, parity and checksums.
-type Parts<'d> = (Vec<&'d [u8]>, Vec<&'d mut [u8]>, Vec<&'d mut [u32]>);
+use super::Writer;
+use crate::format::record::ShardSet;
+use crate::format::{MemberIndex, ShardIndex};
+use crate::store::{Op, Outcome, StoreError, StoreErrorKind};
+use crate::volume::buffers::Sealed;
+use crate::volume::encoded::Encoded;
+use crate::volume::error::VolumeError;
+use crate::volume::layout;
+use crate::volume::records::{FlushedStripe, LostShard};
+use crate::volume::segments::{Allocated, Need, Reservation, SegmentHandle};
 
 /// The result of one attempt to write a stripe.
 struct Attempt {
@@ -57,7 +34,7 @@ struct Attempt {
     last_error: Option<StoreError>,
 }
 
-impl Core {
+impl Writer {
     /// Flushes one stripe, and tells every waiting thread what became of it.
     pub(crate) fn flush(&self, sealed: &Arc<Sealed>) {
         let unwinding = guard_on_unwind((), |()| {
@@ -81,7 +58,7 @@ impl Core {
     fn write_and_record(&self, sealed: &Sealed) -> Result<(), VolumeError> {
         let encoded = match sealed.take_encoded() {
             Some(encoded) => encoded,
-            None => self.encode(sealed)?,
+            None => self.encoder.encode(sealed)?,
         };
         let attempt = self.write(&encoded, sealed.take_reservation())?;
         let segment = attempt.place.segment.id;
@@ -90,8 +67,8 @@ impl Core {
         recorded.and(completed)
     }
 
-    /// Encodes a stripe that is about to be flushed, and some that wait to be, by one call; puts these back, so
-    /// that other threads can write them.
+    /// Encodes a stripe that is about to be flushed, and some that wait to be, by one call; returns these to the queue,
+    /// so that other threads can write them.
     pub(super) fn encode_ahead(&self, sealed: &Arc<Sealed>) {
         if sealed.is_encoded() {
             return;
@@ -105,85 +82,9 @@ impl Core {
                     .done(sealed, Err(VolumeError::Panicked { stripe }));
             }
         });
-        let mut drafts: Vec<Draft<'_>> = all().map(|sealed| self.draft(sealed)).collect();
-        let mut parts: Vec<Parts<'_>> = drafts.iter_mut().map(Draft::parts).collect();
-        let pass = self.pass(&self.codec);
-        let offers = parts.iter_mut().map(|(data, rows, lists)| {
-            let offer = pass.encoding(data, rows, lists);
-            offer.ok()
-        });
-        // The thread that flushes a refused one reports the reason.
-        let offers: Option<Vec<Offer<'_, '_>>> = offers.collect();
-        let are_encoded = offers.map(|mut offers| Offer::compute_all(&mut offers));
-        if are_encoded.is_some() {
-            for draft in drafts {
-                let sealed = draft.sealed;
-                sealed.set_encoded(self.finish(draft));
-            }
-        }
+        self.encoder.encode_all(all());
         ScopeGuard::into_inner(unwinding);
         self.buffers.put_back(others);
-    }
-
-    fn encode(&self, sealed: &Sealed) -> Result<Encoded, VolumeError> {
-        let mut draft = self.draft(sealed);
-        let (data, mut rows, mut lists) = draft.parts();
-        self.pass(&self.codec)
-            .encode_with_checksums(&data, &mut rows, &mut lists)
-            .map_err(|source| VolumeError::Codec {
-                stripe: sealed.stripe,
-                source,
-            })?;
-        Ok(self.finish(draft))
-    }
-
-    fn draft<'s>(&self, sealed: &'s Sealed) -> Draft<'s> {
-        let geometry = self.codec.geometry();
-        let height = layout::height(sealed.payload_len, geometry.data_shards());
-        let blocks = height.div_ceil(BLOCK_SIZE);
-        Draft {
-            sealed,
-            height,
-            parity: self.pool.buffer(height * geometry.parity_shards()),
-            sums: vec![vec![0; blocks]; geometry.total_shards()],
-        }
-    }
-
-    /// Makes a draft that was encoded ready to be written.
-    fn finish(&self, draft: Draft<'_>) -> Encoded {
-        let geometry = self.codec.geometry();
-        let (k, m) = (geometry.data_shards(), geometry.parity_shards());
-        let Draft {
-            sealed,
-            height,
-            parity,
-            mut sums,
-        } = draft;
-        let parity = parity.freeze();
-        let slice = |index: usize| {
-            let (of, row) = if index < k {
-                (&sealed.data, index)
-            } else {
-                (&parity, index - k)
-            };
-            (
-                layout::shard(index),
-                of.slice(row * height..(row + 1) * height),
-            )
-        };
-        let implied = |index: usize| index < k && index * height >= sealed.payload_len;
-        let written = (0..k + m).filter(|&index| !implied(index));
-        let sums_of = |index: usize| {
-            let sums = std::mem::take(&mut sums[index]);
-            (layout::shard(index), ShardSums(sums))
-        };
-        Encoded {
-            stripe: sealed.stripe,
-            payload_len: sealed.payload_len,
-            height,
-            shards: written.clone().map(slice).collect(),
-            sums: written.map(sums_of).collect(),
-        }
     }
 
     /// Writes the shards, again and elsewhere as long as that promises more of them on members.
@@ -197,7 +98,7 @@ impl Core {
         for _ in 0..=2 * self.members.count() {
             let place = match self.place(encoded, reservation.take()) {
                 Ok(place) => place,
-                Err(error) => return self.settle(encoded, best).map_err(|_| error),
+                Err(error) => return self.accept(encoded, best).map_err(|_| error),
             };
             let attempt = self.write_at(encoded, place);
             let failed = attempt.last_error.is_some();
@@ -216,13 +117,13 @@ impl Core {
                 break;
             }
         }
-        self.settle(encoded, best)
+        self.accept(encoded, best)
     }
 
-    /// Takes the best attempt there was, if the stripe can be read back from it.
-    fn settle(&self, encoded: &Encoded, best: Option<Attempt>) -> Result<Attempt, VolumeError> {
-        let implied = self.codec.geometry().total_shards() - encoded.shards.len();
-        let needed = self.codec.geometry().data_shards() - implied;
+    /// Accepts the best attempt, if the stripe can be read back from it.
+    fn accept(&self, encoded: &Encoded, best: Option<Attempt>) -> Result<Attempt, VolumeError> {
+        let implied = self.members.geometry().total_shards() - encoded.shards.len();
+        let needed = self.members.geometry().data_shards() - implied;
         match best {
             Some(attempt) if attempt.written.len() >= needed => Ok(attempt),
             other => {
@@ -232,7 +133,7 @@ impl Core {
                 let written = other.as_ref().map_or(0, |attempt| attempt.written.len());
                 let source = other.and_then(|attempt| attempt.last_error);
                 if source.as_ref().map(StoreError::kind) == Some(StoreErrorKind::NoSpace) {
-                    let needed = self.codec.geometry().total_shards();
+                    let needed = self.members.geometry().total_shards();
                     return Err(VolumeError::NoSpace { needed });
                 }
                 Err(VolumeError::NotWritten {
@@ -269,7 +170,11 @@ impl Core {
     fn write_at(&self, encoded: &Encoded, place: Allocated) -> Attempt {
         let live = self.members.live();
         let rotation = self.rotation(encoded, &place.segment, &live);
-        let stripe = encoded.record(&place, rotation, ShardSet::default());
+        let stripe = encoded.record(
+            (place.segment.id, place.offset),
+            rotation,
+            ShardSet::default(),
+        );
         let target = |(shard, bytes): &(ShardIndex, Bytes)| {
             let member = place.segment.member_of(&stripe, *shard)?;
             live.contains(&member)
@@ -356,7 +261,7 @@ impl Core {
             .for_each(|&(shard, _)| written.insert(shard));
         let flushed = FlushedStripe {
             stripe,
-            record: encoded.record(place, attempt.rotation, written),
+            record: encoded.record((segment, place.offset), attempt.rotation, written),
             sums: encoded.sums.clone(),
             segment: place.segment.record.clone(),
             fresh: !self.segments.is_recorded(segment),
@@ -374,7 +279,7 @@ impl Core {
     /// Returns how far to rotate a stripe: by one slot more than the stripe before, so that parity is spread evenly.
     /// Where slots cannot be written, the rotation makes implied shards fall on them.
     fn rotation(&self, encoded: &Encoded, segment: &SegmentHandle, live: &[MemberIndex]) -> u8 {
-        let total = self.codec.geometry().total_shards();
+        let total = self.members.geometry().total_shards();
         let usual = usize::try_from(encoded.stripe.0 % total as u64).unwrap_or(0);
         let writable = |slot: &Option<MemberIndex>| slot.is_some_and(|m| live.contains(&m));
         let writable: Vec<bool> = segment.record.slots.iter().map(writable).collect();
@@ -396,28 +301,5 @@ impl Core {
             }
         }
         best
-    }
-}
-
-impl Draft<'_> {
-    fn parts(&mut self) -> Parts<'_> {
-        (
-            self.sealed.data.chunks_exact(self.height).collect(),
-            self.parity.chunks_exact_mut(self.height).collect(),
-            self.sums.iter_mut().map(|list| &mut list[..]).collect(),
-        )
-    }
-}
-
-impl Encoded {
-    fn record(&self, place: &Allocated, rotation: u8, written: ShardSet) -> Stripe {
-        Stripe {
-            segment: place.segment.id,
-            offset: place.offset,
-            height: layout::stripe_bytes(self.height),
-            payload_len: layout::stripe_bytes(self.payload_len),
-            rotation,
-            written,
-        }
     }
 }

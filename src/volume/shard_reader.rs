@@ -1,21 +1,31 @@
-//! Reading blocks of shards and checking them.
+//! Reading rows of shards: fetched from their members, verified, and reconstructed from other shards if need be.
+//!
+//! # Invariants
+//!
+//! - A block is used only after its checksum matched: corruption becomes an erasure right here.
+//! - Reconstructed blocks are verified as well before they leave.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 
-use super::decode::Lost;
-use super::{Located, Rows};
+use super::cache::ShardCache;
+use super::coding::Coding;
+use super::damage::{Damage, Finding};
+use super::dirty::Dirty;
+use super::error::VolumeError;
+use super::locator::{Located, Locator, Rows, mismatches};
 use crate::format::{BLOCK_SIZE, MemberIndex, ShardIndex};
-use crate::members::{ErrorClass, Patience};
-use crate::store::{Buffer, Op, StoreError, StoreErrorKind};
-use crate::volume::damage::Finding;
-use crate::volume::{Core, VolumeError};
+use crate::members::{ErrorClass, Members, Patience};
+use crate::store::{Buffer, Op, Pool, StoreError, StoreErrorKind};
+use decode::Lost;
+
+mod decode;
 
 /// The result of reading some rows.
-pub(super) enum Fetched {
+enum Fetched {
     /// All blocks are right.
     Good(Buffer),
     /// Some blocks are wrong: the ranges of bytes in the shard that must be decoded.
@@ -26,11 +36,52 @@ pub(super) enum Fetched {
     Slow,
 }
 
-impl Core {
+/// Reads rows of shards, whichever shards are left.
+pub(super) struct ShardReader {
+    members: Arc<Members>,
+    locator: Arc<Locator>,
+    coding: Arc<Coding>,
+    pool: Pool,
+    cache: Arc<ShardCache>,
+    dirty: Arc<Dirty>,
+    damage: Arc<Damage>,
+    /// The number of reconstructions of rows.
+    decodes: AtomicU64,
+}
+
+impl ShardReader {
+    /// Creates the part. It reads into memory of `pool`, and uses shards in `cache`.
+    pub(super) fn new(
+        members: Arc<Members>,
+        locator: Arc<Locator>,
+        coding: Arc<Coding>,
+        pool: Pool,
+        cache: Arc<ShardCache>,
+        dirty: Arc<Dirty>,
+        damage: Arc<Damage>,
+    ) -> Self {
+        Self {
+            members,
+            locator,
+            coding,
+            pool,
+            cache,
+            dirty,
+            damage,
+            decodes: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns how often rows of a stripe were reconstructed.
+    #[cfg(test)]
+    pub(super) fn decodes(&self) -> u64 {
+        self.decodes.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     /// Returns the bytes of `wanted`, read or reconstructed, all of them verified.
     ///
     /// Data that a member does not deliver in a moment is reconstructed from the others, if they are enough.
-    pub(in crate::volume) fn fetch(
+    pub(super) fn fetch(
         &self,
         located: &Located,
         wanted: &[Rows],
@@ -44,6 +95,52 @@ impl Core {
             }
             completed => completed,
         }
+    }
+
+    /// Fetches like [`ShardReader::fetch`]; notes which blocks are unrecoverable if too few shards are left.
+    ///
+    /// # Errors
+    ///
+    /// As for [`ShardReader::fetch`].
+    pub(super) fn fetch_or_note(
+        &self,
+        located: &Located,
+        wanted: &[Rows],
+    ) -> Result<Vec<Bytes>, VolumeError> {
+        let fetched = self.fetch(located, wanted);
+        fetched.inspect_err(|error| self.note_lost(located, wanted, error))
+    }
+
+    /// Notes which blocks of the rows cannot be recovered.
+    fn note_lost(&self, located: &Located, wanted: &[Rows], error: &VolumeError) {
+        if !matches!(error, VolumeError::TooFewShards { .. }) {
+            return;
+        }
+        let of_payload = |rows: &Rows| located.payload_range(rows.shard, &rows.range);
+        let is_known = |range: &Range<u32>| self.damage.unrecoverable().knows(located.id, range);
+        if wanted
+            .iter()
+            .filter_map(of_payload)
+            .any(|range| is_known(&range))
+        {
+            return;
+        }
+        let blocks = wanted.iter().flat_map(|rows| {
+            let starts = rows.range.clone().step_by(BLOCK_SIZE);
+            starts.map(|start| Rows {
+                shard: rows.shard,
+                range: start..start + BLOCK_SIZE,
+            })
+        });
+        let is_lost = |block: &Rows| {
+            let fetched = self.fetch(located, std::slice::from_ref(block));
+            matches!(fetched, Err(VolumeError::TooFewShards { .. }))
+        };
+        let lost: Vec<_> = blocks
+            .filter(is_lost)
+            .filter_map(|block| of_payload(&block))
+            .collect();
+        self.damage.unrecoverable().add(located.id, &lost);
     }
 
     /// Reconstructs what is missing from what was fetched of `wanted`.
@@ -80,7 +177,7 @@ impl Core {
     }
 
     /// Reads rows from the members that hold them, all at once, and verifies them.
-    pub(super) fn fetch_directly(
+    fn fetch_directly(
         &self,
         located: &Located,
         wanted: &[Rows],
@@ -118,7 +215,7 @@ impl Core {
         if !located.record.written.contains(shard) {
             return None;
         }
-        let member = located.segment.member_of(&located.record, shard)?;
+        let member = located.member_of(shard)?;
         self.members.live().contains(&member).then_some(member)
     }
 
@@ -139,8 +236,7 @@ impl Core {
         error: &StoreError,
     ) {
         if error.kind().lacks_file() || error.kind() == StoreErrorKind::ShortRead {
-            self.lacks_files.store(true, Ordering::Relaxed);
-            self.damage.warn((located.id, shard), Finding::Missing, || {
+            self.damage.note_missing((located.id, shard), || {
                 format!("it is not on member {member}: {error}")
             });
         } else {
@@ -156,7 +252,7 @@ impl Core {
         buffer: Buffer,
     ) -> Result<Fetched, VolumeError> {
         let shard = (located.id, rows.shard);
-        let Some(sums) = self.sums_of(located, rows)? else {
+        let Some(sums) = self.locator.sums_of(located, rows)? else {
             self.damage.warn(shard, Finding::NoChecksums, || {
                 "there are no checksums".to_owned()
             });
@@ -172,33 +268,4 @@ impl Core {
         });
         Ok(Fetched::Bad(buffer, bad))
     }
-
-    /// Returns the checksums of the blocks in `rows`, if the index has them.
-    pub(in crate::volume) fn sums_of(
-        &self,
-        located: &Located,
-        rows: &Rows,
-    ) -> Result<Option<Vec<u32>>, VolumeError> {
-        let stripe = located.id;
-        let found = self.records.sums(stripe, rows.shard);
-        let sums = found.map_err(|source| VolumeError::Lookup { stripe, source })?;
-        let blocks = rows.range.start / BLOCK_SIZE..rows.range.end / BLOCK_SIZE;
-        Ok(sums.and_then(|sums| sums.0.get(blocks).map(<[u32]>::to_vec)))
-    }
-}
-
-/// Returns the ranges of the shard whose blocks do not match their checksums, neighbours joined.
-pub(in crate::volume) fn mismatches(rows: &Rows, bytes: &[u8], sums: &[u32]) -> Vec<Range<usize>> {
-    let mut bad: Vec<Range<usize>> = Vec::new();
-    for (index, (block, &sum)) in bytes.chunks(BLOCK_SIZE).zip(sums).enumerate() {
-        if crc32c::crc32c(block) == sum {
-            continue;
-        }
-        let start = rows.range.start + index * BLOCK_SIZE;
-        match bad.last_mut() {
-            Some(last) if last.end == start => last.end += BLOCK_SIZE,
-            _ => bad.push(start..start + BLOCK_SIZE),
-        }
-    }
-    bad
 }

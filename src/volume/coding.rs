@@ -1,0 +1,126 @@
+//! Codecs, and the threads and devices that run them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::error::VolumeError;
+use crate::codec::{Accelerator, CodeId, Codec, CodecError, Crew as _, Geometry, Pass};
+use crate::format::record::Segment;
+use crate::workers::Workers;
+
+/// The codecs of a volume's stripes, and the threads and the accelerator that compute with them.
+pub(crate) struct Coding {
+    /// The codec of stripes that are written.
+    codec: Arc<Codec>,
+    /// Codecs of segments that were written with another geometry or code.
+    others: Mutex<HashMap<(CodeId, Geometry), Arc<Codec>>>,
+    workers: Arc<Workers>,
+    accelerator: Option<Arc<dyn Accelerator>>,
+}
+
+impl Coding {
+    /// Creates the part; `codec` codes the stripes that are written.
+    pub(super) fn new(
+        codec: Codec,
+        workers: Arc<Workers>,
+        accelerator: Option<Arc<dyn Accelerator>>,
+    ) -> Self {
+        Self {
+            codec: Arc::new(codec),
+            others: Mutex::default(),
+            workers,
+            accelerator,
+        }
+    }
+
+    /// Returns the codec of stripes that are written.
+    pub(super) fn codec(&self) -> &Codec {
+        &self.codec
+    }
+
+    /// Returns the name of the engine that codes on the CPU.
+    pub(crate) fn engine_name(&self) -> &'static str {
+        self.codec.engine().name()
+    }
+
+    /// Returns the codec of a segment's stripes.
+    ///
+    /// # Errors
+    ///
+    /// If this program has no such code.
+    pub(super) fn codec_of(&self, segment: &Segment) -> Result<Arc<Codec>, CodecError> {
+        let (data, parity) = (segment.data_shards, segment.parity_shards);
+        let geometry = Geometry::new(usize::from(data), usize::from(parity))?;
+        let code = CodeId(segment.code);
+        if (code, geometry) == (self.codec.code(), self.codec.geometry()) {
+            return Ok(Arc::clone(&self.codec));
+        }
+        if let Some(codec) = self.others.lock().get(&(code, geometry)) {
+            return Ok(Arc::clone(codec));
+        }
+        let codec = Arc::new(Codec::new(code, geometry, self.codec.engine())?);
+        self.others
+            .lock()
+            .insert((code, geometry), Arc::clone(&codec));
+        Ok(codec)
+    }
+
+    /// Returns a pass over a stripe, with all threads and the accelerator to compute it with.
+    pub(super) fn pass<'a>(&'a self, codec: &'a Codec) -> Pass<'a> {
+        self.single_threaded_pass(codec).crew(&*self.workers)
+    }
+
+    /// Returns a pass over a stripe for a caller that keeps all threads busy with other stripes.
+    pub(super) fn single_threaded_pass<'a>(&'a self, codec: &'a Codec) -> Pass<'a> {
+        codec.pass().accelerator(self.accelerator.as_deref())
+    }
+
+    /// Runs `compute` and verifies the result; repeats it on the CPU if verification fails, because a device may be
+    /// wrong while checksums are right. A device that was wrong is not trusted any more. `compute` returns whether its
+    /// result is right; so does this.
+    ///
+    /// # Errors
+    ///
+    /// Those of `compute`.
+    pub(super) fn compute_verified(
+        &self,
+        codec: &Codec,
+        mut compute: impl FnMut(Pass<'_>) -> Result<bool, VolumeError>,
+    ) -> Result<bool, VolumeError> {
+        Ok(compute(self.pass(codec))? || self.repeat_on_cpu(codec, compute)?)
+    }
+
+    /// Runs `compute` on the CPU after a result that is wrong, as [`Self::compute_verified`] does. Without an
+    /// accelerator the CPU computed that result, and nothing is repeated.
+    ///
+    /// # Errors
+    ///
+    /// Those of `compute`.
+    pub(super) fn repeat_on_cpu(
+        &self,
+        codec: &Codec,
+        mut compute: impl FnMut(Pass<'_>) -> Result<bool, VolumeError>,
+    ) -> Result<bool, VolumeError> {
+        let Some(accelerator) = &self.accelerator else {
+            return Ok(false);
+        };
+        let is_right = compute(self.pass(codec).accelerator(None))?;
+        if is_right {
+            accelerator.distrust();
+        }
+        Ok(is_right)
+    }
+
+    /// Returns whether several stripes are better computed by one call than one by each thread.
+    pub(super) fn prefers_batches(&self) -> bool {
+        let accelerator = self.accelerator.as_ref();
+        accelerator.is_some_and(|accelerator| accelerator.prefers_many())
+    }
+
+    /// Calls `work` once with every number below `count`, on all threads, and returns when all calls have returned.
+    pub(super) fn run(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
+        self.workers.run(count, work);
+    }
+}
