@@ -39,6 +39,7 @@ mod acknowledged;
 mod buffered_reader;
 mod content;
 mod create;
+pub mod directory;
 mod directory_locks;
 mod draining;
 mod epoch;

@@ -12,8 +12,8 @@ use cauchyfs::commit::{OpenOptions, Pipeline};
 use cauchyfs::cuda;
 use cauchyfs::format::Ino;
 use cauchyfs::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
-use cauchyfs::members::CreateOptions;
-use cauchyfs::store::{DirStore, Executor, ExecutorKind, StoreRef};
+use cauchyfs::members::{CreateOptions, directory};
+use cauchyfs::store::{Executor, ExecutorKind, StoreRef};
 use tempfile::TempDir;
 
 const ROOT: &Caller = &Caller::ROOT;
@@ -33,7 +33,7 @@ fn executor() -> Arc<Executor> {
 fn stores(homes: &[TempDir]) -> Vec<StoreRef> {
     let there = homes.iter().filter(|home| home.path().exists());
     there
-        .map(|home| Arc::new(DirStore::open(home.path()).unwrap()) as StoreRef)
+        .map(|home| Arc::new(directory::open(home.path()).unwrap()) as StoreRef)
         .collect()
 }
 

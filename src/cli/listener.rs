@@ -19,8 +19,8 @@ use crate::commit::{CommitError, Maintenance};
 use crate::format::MemberIndex;
 use crate::fs::Fs;
 use crate::maintain::{OrderNumber, Rebuilder};
-use crate::members::{Access, Members, MembersError, Seat, Unusable};
-use crate::store::{DirStore, StoreRef};
+use crate::members::{Access, Members, MembersError, Seat, Unusable, directory};
+use crate::store::StoreRef;
 
 /// Commands that are answered at once at most; more are refused.
 const MOST_AT_ONCE: usize = 64;
@@ -241,7 +241,7 @@ impl Listener {
     fn join(&self, old: Option<&str>, directory: &Path) -> Result<(MemberIndex, Seat), Failure> {
         let pipeline = self.fs.pipeline();
         let members = pipeline.members();
-        let store = DirStore::open(directory).map_err(|error| {
+        let store = directory::open(directory).map_err(|error| {
             let failure = store_failure(&error);
             if self.is_foreign {
                 out_of_reach(&failure)

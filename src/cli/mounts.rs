@@ -17,7 +17,7 @@ use super::failure::Failure;
 use super::held::{self, Keeper};
 use super::volume::{MEMBER_TIMEOUT, survey};
 use crate::fuse::mountinfo::{self, MountEntry};
-use crate::store::DirStore;
+use crate::members::directory;
 
 /// Time in which daemons have to answer which members they are without. Those that take longer are not counted.
 const MEMBERSHIP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -57,7 +57,7 @@ fn own_user() -> u32 {
 /// Returns which of `directories` are locked.
 fn locked_of(directories: &Directories, member_timeout: Duration) -> Vec<Locked> {
     let users_of = |path: &Path| {
-        let store = DirStore::open(path).ok()?;
+        let store = directory::open(path).ok()?;
         store.may_be_locked().then(|| store.lock_users())
     };
     let present = &directories.present;

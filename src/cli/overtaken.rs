@@ -15,8 +15,8 @@ use super::report::ElsewhereReport;
 use super::volume::{members_failure, survey_members};
 use crate::codec::Geometry;
 use crate::format::files::SUPERBLOCK;
-use crate::members::{Members, MembersError, Seat};
-use crate::store::{DirStore, Executor, ExecutorKind, Store, StoreRef};
+use crate::members::{Members, MembersError, Seat, directory};
+use crate::store::{Executor, ExecutorKind, Store, StoreRef};
 
 /// Refuses to write to members without which others have gone on; the others are looked for where they lay last.
 ///
@@ -60,7 +60,7 @@ fn geometry_of(directories: &Directories, member_timeout: Duration) -> Option<Ge
     for path in answering.filter(|path| !directories.silent.has(path)) {
         let told = told.clone();
         look_at(path, move |path| {
-            let store = DirStore::open(path)?;
+            let store = directory::open(path)?;
             let executor = Executor::new(ExecutorKind::Inline, member_timeout);
             let members = Members::survey(vec![Arc::new(store)], Arc::new(executor))?;
             // Another may have told it before.
@@ -178,7 +178,7 @@ fn open(paths: impl Iterator<Item = PathBuf>, patience: Duration) -> Vec<StoreRe
 fn start_to_open(path: &Path) -> Receiver<StoreRef> {
     let (found, receiver) = channel();
     look_at(path, move |path| {
-        let store = DirStore::open(path)?;
+        let store = directory::open(path)?;
         store.open_len(SUPERBLOCK)?;
         // The receiver may be gone.
         drop(found.send(Arc::new(store) as StoreRef));

@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::directories::Directories;
 use super::failure::Failure;
 use crate::fuse::one_line;
-use crate::store::{DirStore, StoreError, StoreErrorKind, trust_own_user_only};
+use crate::members::directory;
+use crate::store::{StoreError, StoreErrorKind};
 
 /// Option without which such directories are refused, and the reason for which it may be given.
 const UNLESS: &str = "# or --trust-members, if their users may do all that root may";
@@ -22,10 +23,10 @@ pub(super) fn demand(directories: &Directories, patience: Duration) -> Result<()
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    trust_own_user_only();
+    directory::trust_own_user_only();
     let present = &directories.present;
     let silent = &directories.silent;
-    let opened = silent.ask_each(present, patience, |path| DirStore::open(path).err());
+    let opened = silent.ask_each(present, patience, |path| directory::open(path).err());
     let errors = opened.into_iter().map(Option::flatten);
     let is_untrusted = |error: &StoreError| error.kind() == StoreErrorKind::Untrusted;
     let untrusted: Vec<_> = present

@@ -21,9 +21,9 @@ use crate::format::MemberIndex;
 use crate::fs::{Fs, FsError, FsOptions};
 use crate::fuse::one_line;
 use crate::maintain::{Maintain, Rebuilder, Schedule};
-use crate::members::{self, AbsenceReason, Access, Members, MembersError, Unusable};
+use crate::members::{self, AbsenceReason, Access, Members, MembersError, Unusable, directory};
 use crate::meta::MetaError;
-use crate::store::{DirStore, Executor, ExecutorKind, StoreError, StoreErrorKind, StoreRef};
+use crate::store::{Executor, ExecutorKind, StoreError, StoreErrorKind, StoreRef};
 use crate::volume::VolumeError;
 
 mod opening;
@@ -84,7 +84,7 @@ pub(super) fn stores(directories: &[PathBuf]) -> Result<Vec<StoreRef>, Failure> 
     directories
         .iter()
         .map(|path| {
-            let store = DirStore::open(path).map_err(|error| store_failure(&error))?;
+            let store = directory::open(path).map_err(|error| store_failure(&error))?;
             Ok(Arc::new(store) as StoreRef)
         })
         .collect()
@@ -109,7 +109,7 @@ fn usable_stores(
     let mut stores: Vec<StoreRef> = Vec::new();
     let silent = &directories.silent;
     let opened = silent.ask_each(&directories.present, member_timeout, |path| {
-        DirStore::open(path)
+        directory::open(path)
     });
     for (path, opened) in directories.present.iter().zip(opened) {
         let path = path.display().to_string();

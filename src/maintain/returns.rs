@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use super::{Stop, Work};
 use crate::commit::{CommitError, Pipeline};
 use crate::format::{MemberIndex, files};
-use crate::members::{AbsenceReason, MembersError, Seat};
-use crate::store::{DirStore, StoreError, StoreErrorKind, StoreRef};
+use crate::members::{AbsenceReason, MembersError, Seat, directory};
+use crate::store::{StoreError, StoreErrorKind, StoreRef};
 
 /// The most returns of a member within [`SPAN`].
 const MOST_RETURNS: usize = 3;
@@ -212,7 +212,7 @@ fn start_look(path: &Path) -> Look {
     let path = PathBuf::from(path);
     let place = path.clone();
     let look = move || {
-        let opened = DirStore::open(&place).and_then(|store| {
+        let opened = directory::open(&place).and_then(|store| {
             let touched = store.touch(files::SUPERBLOCK);
             let store: StoreRef = Arc::new(store);
             match touched {

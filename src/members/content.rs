@@ -105,13 +105,13 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::store::DirStore;
+    use crate::members::directory;
 
     /// Returns the content of a directory once something was put there.
     fn content_with(put: impl FnOnce(&Path)) -> Content {
         let home = tempfile::tempdir().expect("there is room");
         put(home.path());
-        let store = DirStore::open(home.path()).expect("it was just made");
+        let store = directory::open(home.path()).expect("it was just made");
         Content::of(&store).expect("nothing fails")
     }
 
@@ -188,7 +188,7 @@ mod tests {
         for number in 0..=MOST_ENTRIES {
             fs::write(home.path().join(number.to_string()), "").unwrap();
         }
-        let store = DirStore::open(home.path()).expect("it was just made");
+        let store = directory::open(home.path()).expect("it was just made");
         let mut looked_at = 0;
         look_at_some(&store, "", |_, _| looked_at += 1).expect("nothing fails");
         assert_eq!(looked_at, MOST_ENTRIES);

@@ -15,8 +15,9 @@ use cauchyfs::commit::{OpenOptions, Pipeline};
 use cauchyfs::format::record::{Dirent, FileKind, Inode, Position};
 use cauchyfs::format::{Cookie, Ino, Record, key};
 use cauchyfs::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
+use cauchyfs::members::directory;
 use cauchyfs::meta::Batch;
-use cauchyfs::store::{DirStore, Executor, ExecutorKind, StoreRef};
+use cauchyfs::store::{Executor, ExecutorKind, StoreRef};
 
 use crate::support::{CAUCHYFS, must, run, said, text};
 
@@ -52,7 +53,7 @@ impl Hostile {
         ];
         let directories = [text(&members[0]), text(&members[1])];
         must(CAUCHYFS, &[&create[..], &directories].concat());
-        let open = |path: &PathBuf| Arc::new(DirStore::open(path).unwrap()) as StoreRef;
+        let open = |path: &PathBuf| Arc::new(directory::open(path).unwrap()) as StoreRef;
         let stores = members.iter().map(open).collect();
         let executor = Executor::new(ExecutorKind::Auto, Duration::from_secs(60));
         let pipeline = Pipeline::open(stores, &OpenOptions::default(), Arc::new(executor));

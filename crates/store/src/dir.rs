@@ -2,8 +2,8 @@
 //!
 //! Everything is opened relative to a descriptor of the directory, component by component, without following symbolic
 //! links. So nothing outside can be reached, and another directory that took the place of ours is never written to.
-//! Segments and journals bypass the page cache (`O_DIRECT`) for aligned I/O where the filesystem takes it. Their bytes
-//! are cached once already, above. All other files, the index before all, want the page cache.
+//! The users of a directory tell the roles of its files ([`FileRoles`]). Aligned I/O on some of them bypasses the page
+//! cache (`O_DIRECT`) where the filesystem takes it.
 //!
 //! A file that lies under one of the directory's names need not be its own: it can be a hard link to a file elsewhere.
 //! Such a file is neither read nor changed. It answers [`StoreErrorKind::Foreign`], until a new file takes its name.
@@ -26,7 +26,6 @@ use super::name::{Name, invalid, is_dir};
 use super::{
     ALIGNMENT, Hold, RawUse, Space, Store, StoreError, StoreErrorKind, StoreLock, Visitor,
 };
-use cauchyfs_format::files;
 use handles::Handles;
 use own::{Failed, Oddity, Seen};
 use tree::{Place, Tree};
@@ -35,11 +34,12 @@ mod handles;
 pub(super) mod holders;
 mod lock;
 mod own;
+mod roles;
 mod tree;
 mod trust;
 
 pub use own::Trust;
-pub use trust::trust_own_user_only;
+pub use roles::FileRoles;
 
 /// Filesystems that take an operation and answer later, as `statfs(2)` numbers them: ext2 to ext4, XFS, Btrfs,
 /// tmpfs, F2FS, ZFS, bcachefs. Others may wait for a server, or for something unknown, in the very call that hands
@@ -62,6 +62,7 @@ const MOST_REPORTED: usize = 100;
 pub struct DirStore {
     path: PathBuf,
     label: String,
+    roles: &'static FileRoles,
     tree: Tree,
     handles: Handles,
     /// True if operations can be handed to the kernel without waiting for the server of the filesystem.
@@ -77,32 +78,28 @@ pub struct DirStore {
 }
 
 impl DirStore {
-    /// Opens an existing directory, of a user whom this process trusts; see [`trust_own_user_only`].
+    /// Opens an existing directory of a user whom `trust` covers. Its files have these `roles`.
     ///
     /// # Errors
     ///
-    /// `NotFound` if there is nothing at `path`, `Gone` if it is no directory, `Denied`; `Untrusted` if the user, or
-    /// another who may write to it, is not trusted.
-    pub fn open(path: impl Into<PathBuf>) -> Result<Self, StoreError> {
-        Self::open_trusting(path, trust::of_process())
-    }
-
-    /// Opens an existing directory, of a user whom `trust` covers.
-    ///
-    /// # Errors
-    ///
-    /// As [`DirStore::open`].
-    pub fn open_trusting(path: impl Into<PathBuf>, trust: Trust) -> Result<Self, StoreError> {
+    /// `NotFound` if there is nothing at `path`, `Gone` if it is no directory, `Denied`; `Untrusted` if `trust` does not
+    /// cover the user, or another who may write to it.
+    pub fn open(
+        path: impl Into<PathBuf>,
+        roles: &'static FileRoles,
+        trust: Trust,
+    ) -> Result<Self, StoreError> {
         let path = path.into();
         let label = path.display().to_string();
-        let tree = Tree::open(&path, trust)
+        let tree = Tree::open(&path, roles.owners, trust)
             .map_err(|errno| StoreError::from_io(&label, "open", "directory", errno.into()))?;
-        trust::check(&tree, &label)?;
+        trust::check(&tree, roles.subdirectory, &label)?;
         let kind = tree.kind();
         let is_local = kind.is_ok_and(|kind| LOCAL_FILESYSTEMS.contains(&kind));
         Ok(Self {
             path,
             label,
+            roles,
             tree,
             handles: Handles::new(),
             is_local,
@@ -111,19 +108,6 @@ impl DirStore {
             reported: Mutex::default(),
             removing: Mutex::new(()),
         })
-    }
-
-    /// Opens a directory, after making it and its parents if they are absent.
-    ///
-    /// # Errors
-    ///
-    /// As [`DirStore::open`], and those of making directories.
-    pub fn open_or_make(path: impl Into<PathBuf>) -> Result<Self, StoreError> {
-        let path = path.into();
-        std::fs::create_dir_all(&path).map_err(|error| {
-            StoreError::from_io(path.display().to_string(), "make", "directory", error)
-        })?;
-        Self::open(path)
     }
 
     /// Returns the path that was opened.
@@ -238,7 +222,7 @@ impl DirStore {
     /// Returns a descriptor past the page cache, or `None` if this file is not for that, or the
     /// filesystem takes none.
     fn direct(&self, name: &str, action: &'static str) -> Result<Option<Arc<OwnedFd>>, StoreError> {
-        if !wants_direct(name) || !self.takes_direct.load(Ordering::Relaxed) {
+        if !self.wants_direct(name) {
             return Ok(None);
         }
         if let Some(file) = self.handles.get(name).direct {
@@ -258,6 +242,11 @@ impl DirStore {
             }
             Err(failed) => Err(self.failed(action, name)(failed)),
         }
+    }
+
+    /// Returns whether aligned I/O on a file bypasses the page cache.
+    fn wants_direct(&self, name: &str) -> bool {
+        (self.roles.bypasses_cache)(name) && self.takes_direct.load(Ordering::Relaxed)
     }
 
     fn give_up_direct(&self) {
@@ -371,7 +360,7 @@ impl DirStore {
             if !self.handles.holds(&name, &file) {
                 continue;
             }
-            if !can_be_made_anew(&name) {
+            if !(self.roles.is_expendable)(&name) {
                 return Err(self.gone(&format!("{name} was {fate} by someone else")));
             }
             log::warn!("{}: {name} was {fate} by someone else", self.label);
@@ -387,7 +376,7 @@ impl DirStore {
             return Some("deleted");
         }
         // Elsewhere a file may change its number. A file that is one of many is not worth a look at each.
-        if !self.is_local || can_be_made_anew(name) {
+        if !self.is_local || (self.roles.is_expendable)(name) {
             return None;
         }
         match self.tree.identity_at(Name::parse(name)?) {
@@ -574,23 +563,10 @@ impl Store for DirStore {
         let open = self.handles.get(name);
         match usage {
             RawUse::Sync => open.any(),
-            RawUse::Aligned if wants_direct(name) && self.takes_direct.load(Ordering::Relaxed) => {
-                open.direct
-            }
+            RawUse::Aligned if self.wants_direct(name) => open.direct,
             RawUse::Aligned | RawUse::Unaligned => open.buffered,
         }
     }
-}
-
-/// Returns whether a file is one whose bytes should bypass the page cache.
-fn wants_direct(name: &str) -> bool {
-    name.starts_with("segments/") || name.starts_with("journal")
-}
-
-/// Returns whether a directory can lose a file and still be of use. It can lose one of many, if only the content of
-/// that file is lost, or one whose content is all known.
-fn can_be_made_anew(name: &str) -> bool {
-    name.starts_with("segments/") || name == files::SUPERBLOCK
 }
 
 /// Returns whether an operation may bypass the page cache. An empty one gains nothing from it.

@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     fn of(errno: Errno) -> StoreError {
-        StoreError::from_io("/srv/d2", "read", "journal.0", io::Error::from(errno))
+        StoreError::from_io("/srv/d2", "read", "log.0", io::Error::from(errno))
     }
 
     #[test]
@@ -250,7 +250,7 @@ mod tests {
         ] {
             assert!(!of(errno).is_member_failure(), "{errno}");
         }
-        assert!(!StoreError::short_read("/srv/d2", "segments/0a", 0, 1).is_member_failure());
+        assert!(!StoreError::short_read("/srv/d2", "chunks/0a", 0, 1).is_member_failure());
         for errno in [
             Errno::IO,
             Errno::ROFS,
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn the_text_names_the_directory_the_action_and_the_file_and_keeps_the_source() {
         let error = of(Errno::IO);
-        assert_eq!(error.to_string(), "/srv/d2: cannot read journal.0");
+        assert_eq!(error.to_string(), "/srv/d2: cannot read log.0");
         let source = std::error::Error::source(&error).expect("the errno is the source");
         assert!(
             source.to_string().contains("Input/output error"),

@@ -1,8 +1,8 @@
 //! Backing directories: the one layer that touches files.
 //!
 //! A [`Store`] is one backing directory seen as a flat set of files that are read and written at
-//! offsets. It knows nothing of segments, journals or members; the names of files are the only
-//! thing that it takes from the layers above. [`DirStore`] is a real directory, [`MemStore`] one in
+//! offsets. It knows nothing of what the files hold; their names, and the roles of these
+//! ([`FileRoles`]), are the only things that it takes from the layers above. [`DirStore`] is a real directory, [`MemStore`] one in
 //! memory that can lose what was not synced, [`FaultStore`] wraps any store and makes chosen calls
 //! fail. The [`Executor`] runs many operations on many stores at once, each bounded in time;
 //! [`Pool`] lends the page-aligned memory that they work from.
@@ -31,7 +31,7 @@ mod name;
 
 pub use buffer::{Buffer, Pinner, Pool, Unpinner};
 pub use dir::holders::{Holder, is_held_up};
-pub use dir::{DirStore, Trust, trust_own_user_only};
+pub use dir::{DirStore, FileRoles, Trust};
 pub use error::{StoreError, StoreErrorKind};
 pub use executor::{Executor, ExecutorKind, Op, Outcome, Request};
 pub use fault::{Call, CallKind, Effect, Fault, FaultPlan, FaultStore, Scope};
@@ -114,8 +114,8 @@ impl Debug for StoreLock {
 
 /// One backing directory.
 ///
-/// File names are relative paths of printable ASCII, at most one directory deep: `"journal.0"`,
-/// `"segments/00000000000000af"`. Any other name fails with [`StoreErrorKind::InvalidName`].
+/// File names are relative paths of printable ASCII, at most one directory deep: `"index"`,
+/// `"chunks/00000000000000af"`. Any other name fails with [`StoreErrorKind::InvalidName`].
 /// Calls may come from many threads at once and block for as long as the backing filesystem does;
 /// [`Executor`] bounds that.
 ///
@@ -249,13 +249,12 @@ pub trait Store: Send + Sync + Debug {
     fn space(&self) -> Result<Space, StoreError>;
 
     /// Checks that the directory at its path is still the very one that was opened, and that no file in use was deleted
-    /// from outside. Open files of a deleted directory still answer, so only this call tells. A deleted file in a
-    /// subdirectory, of which there are many, answers `NotFound` from here on. So does a superblock, which can be
-    /// written again.
+    /// from outside. Open files of a deleted directory still answer, so only this call tells. A deleted file that is
+    /// [expendable](FileRoles::is_expendable) answers `NotFound` from here on.
     ///
     /// # Errors
     ///
-    /// `Gone` if it is not the same directory, or if another file at its top was deleted.
+    /// `Gone` if it is not the same directory, or if another file was deleted.
     fn probe(&self) -> Result<(), StoreError>;
 
     /// Takes the directory. Where the backing filesystem has no locks, or is read-only, the

@@ -59,16 +59,16 @@ mod tests {
     #[test]
     fn names_split_at_their_only_slash() {
         assert_eq!(
-            Name::parse("journal.0"),
+            Name::parse("log.0"),
             Some(Name {
                 dir: "",
-                base: "journal.0"
+                base: "log.0"
             })
         );
         assert_eq!(
-            Name::parse("segments/0a"),
+            Name::parse("chunks/0a"),
             Some(Name {
-                dir: "segments",
+                dir: "chunks",
                 base: "0a"
             })
         );

@@ -1,5 +1,6 @@
 //! The contract: every store keeps it, through every executor.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,15 @@ use super::*;
 /// Long enough that no test of something working ever meets it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Roles of the files of these tests.
+pub(crate) static ROLES: FileRoles = FileRoles {
+    lock: "lock",
+    owners: &["label", "lock"],
+    subdirectory: "chunks",
+    bypasses_cache: |name| name.starts_with("chunks/") || name.starts_with("log."),
+    is_expendable: |name| name.starts_with("chunks/") || name == "label",
+};
+
 const KINDS: [ExecutorKind; 4] = [
     ExecutorKind::Auto,
     ExecutorKind::Uring,
@@ -17,10 +27,15 @@ const KINDS: [ExecutorKind; 4] = [
     ExecutorKind::Inline,
 ];
 
+/// Opens a directory of these tests.
+pub(crate) fn open(path: impl Into<PathBuf>) -> Result<DirStore, StoreError> {
+    DirStore::open(path, &ROLES, Trust::Anyone)
+}
+
 /// A store of each make, with whatever keeps it alive.
 fn stores() -> Vec<(StoreRef, Option<tempfile::TempDir>)> {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let on_disk = DirStore::open(dir.path()).expect("the directory that was just made");
+    let on_disk = open(dir.path()).expect("the directory that was just made");
     let in_memory = || Arc::new(MemStore::new("memory")) as StoreRef;
     let faultless = FaultStore::new(in_memory(), 0, &FaultPlan::new());
     vec![
@@ -45,7 +60,7 @@ fn read(store: &dyn Store, name: &str, offset: u64, len: usize) -> Vec<u8> {
 #[test]
 fn a_new_file_is_zeros_of_its_length_and_is_made_once() {
     for (store, _dir) in stores() {
-        for name in ["index", "journal.0", "segments/01"] {
+        for name in ["index", "log.0", "chunks/01"] {
             assert_eq!(kind_of(store.open_len(name)), StoreErrorKind::NotFound);
             store.create(name, 10_000).expect("a new file");
             assert_eq!(store.open_len(name).expect("its length"), 10_000);
@@ -74,21 +89,21 @@ fn what_is_in_a_directory_is_shown_until_enough_was_seen() {
     };
     for (store, _dir) in stores() {
         assert_eq!(shown(&store, ""), []);
-        for name in ["index", "segments/01", "segments/02"] {
+        for name in ["index", "chunks/01", "chunks/02"] {
             assert_eq!(shown(&store, "none"), [], "{store:?}");
             store.create(name, 0).expect("a new file");
         }
         let owned = |(name, kind): (&str, EntryKind)| (name.to_owned(), kind);
-        let at_top = [("index", File), ("segments", Directory)].map(owned);
+        let at_top = [("chunks", Directory), ("index", File)].map(owned);
         assert_eq!(shown(&store, ""), at_top, "{store:?}");
         let below = [("01", File), ("02", File)].map(owned);
-        assert_eq!(shown(&store, "segments"), below, "{store:?}");
+        assert_eq!(shown(&store, "chunks"), below, "{store:?}");
         let mut seen = 0;
         let first = &mut |_: &str, _| {
             seen += 1;
             ControlFlow::Break(())
         };
-        store.visit("segments", first).expect("nothing fails");
+        store.visit("chunks", first).expect("nothing fails");
         assert_eq!(seen, 1, "{store:?}");
     }
 }
@@ -97,7 +112,7 @@ fn what_is_in_a_directory_is_shown_until_enough_was_seen() {
 fn bytes_are_read_back_at_every_alignment() {
     let pool = Pool::new(1 << 20);
     for (store, _dir) in stores() {
-        store.create("segments/01", 64 << 10).expect("a new file");
+        store.create("chunks/01", 64 << 10).expect("a new file");
         let mut model = vec![0_u8; 64 << 10];
         for (step, (offset, len)) in [
             (0, 4096),
@@ -114,13 +129,13 @@ fn bytes_are_read_back_at_every_alignment() {
             let mut data = pool.buffer(len);
             data.fill(u8::try_from(step + 1).expect("few steps"));
             store
-                .write_at("segments/01", offset as u64, &data)
+                .write_at("chunks/01", offset as u64, &data)
                 .expect("room");
             model[offset..offset + len].copy_from_slice(&data);
             for (offset, len) in [(0, 64 << 10), (4096, 4096), (4097, 4096), (0, 100)] {
                 let mut seen = pool.buffer(len);
                 store
-                    .read_at("segments/01", offset as u64, &mut seen)
+                    .read_at("chunks/01", offset as u64, &mut seen)
                     .expect("bytes");
                 assert_eq!(
                     seen[..],
@@ -136,25 +151,25 @@ fn bytes_are_read_back_at_every_alignment() {
 fn a_read_past_the_end_is_short_and_a_write_past_it_grows_the_file() {
     let pool = Pool::new(1 << 20);
     for (store, _dir) in stores() {
-        store.create("segments/01", 5000).expect("a new file");
+        store.create("chunks/01", 5000).expect("a new file");
         for len in [5001, 8192] {
-            let short = store.read_at("segments/01", 0, &mut pool.buffer(len));
+            let short = store.read_at("chunks/01", 0, &mut pool.buffer(len));
             assert_eq!(kind_of(short), StoreErrorKind::ShortRead, "{len}");
         }
         store
-            .write_at("segments/01", 8192, &pool.zeroed(4096))
+            .write_at("chunks/01", 8192, &pool.zeroed(4096))
             .expect("room");
-        assert_eq!(store.open_len("segments/01").expect("its length"), 12_288);
-        store.sync("segments/01").expect("durable");
-        store.truncate("segments/01", 100).expect("shorter");
-        store.truncate("segments/01", 200).expect("longer");
-        assert_eq!(store.open_len("segments/01").expect("its length"), 200);
-        store.reserve("segments/01", 100, 1000).expect("room");
-        assert_eq!(store.open_len("segments/01").expect("its length"), 1100);
+        assert_eq!(store.open_len("chunks/01").expect("its length"), 12_288);
+        store.sync("chunks/01").expect("durable");
+        store.truncate("chunks/01", 100).expect("shorter");
+        store.truncate("chunks/01", 200).expect("longer");
+        assert_eq!(store.open_len("chunks/01").expect("its length"), 200);
+        store.reserve("chunks/01", 100, 1000).expect("room");
+        assert_eq!(store.open_len("chunks/01").expect("its length"), 1100);
         store
-            .punch("segments/01", 0, 4096)
+            .punch("chunks/01", 0, 4096)
             .expect("a hole or nothing");
-        assert_eq!(store.open_len("segments/01").expect("its length"), 1100);
+        assert_eq!(store.open_len("chunks/01").expect("its length"), 1100);
     }
 }
 
@@ -163,16 +178,16 @@ fn a_read_past_the_end_is_short_and_a_write_past_it_grows_the_file() {
 fn files_take_what_was_reserved_and_not_punched() {
     const MIB: u64 = 1 << 20;
     for (store, _dir) in stores() {
-        assert_eq!(store.taken("segments").expect("an absent directory"), 0);
-        store.create("segments/01", 4 * MIB).expect("a new file");
+        assert_eq!(store.taken("chunks").expect("an absent directory"), 0);
+        store.create("chunks/01", 4 * MIB).expect("a new file");
         store.create("top", MIB).expect("a new file");
-        let taken = || store.taken("segments").expect("the directory works") / MIB;
+        let taken = || store.taken("chunks").expect("the directory works") / MIB;
         assert_eq!(taken(), 4, "{}", store.label());
         store
-            .punch("segments/01", MIB, 2 * MIB)
+            .punch("chunks/01", MIB, 2 * MIB)
             .expect("a hole or nothing");
         assert_eq!(taken(), 2, "{}", store.label());
-        store.truncate("segments/01", MIB).expect("shorter");
+        store.truncate("chunks/01", MIB).expect("shorter");
         assert_eq!(taken(), 1, "{}", store.label());
         assert_eq!(store.taken("").expect("the directory works") / MIB, 1);
     }
@@ -181,8 +196,8 @@ fn files_take_what_was_reserved_and_not_punched() {
 #[test]
 fn names_are_listed_renamed_and_removed() {
     for (store, _dir) in stores() {
-        assert_eq!(store.list("segments").expect("an absent directory"), []);
-        for (name, len) in [("segments/02", 2), ("segments/01", 1), ("b", 4), ("a", 3)] {
+        assert_eq!(store.list("chunks").expect("an absent directory"), []);
+        for (name, len) in [("chunks/02", 2), ("chunks/01", 1), ("b", 4), ("a", 3)] {
             store.create(name, len).expect("a new file");
         }
         let pairs = |names: &[(&str, u64)]| -> Vec<(String, u64)> {
@@ -192,8 +207,8 @@ fn names_are_listed_renamed_and_removed() {
                 .collect()
         };
         assert_eq!(store.list("").expect("names"), pairs(&[("a", 3), ("b", 4)]));
-        let both = pairs(&[("segments/01", 1), ("segments/02", 2)]);
-        assert_eq!(store.list("segments").expect("names"), both);
+        let both = pairs(&[("chunks/01", 1), ("chunks/02", 2)]);
+        assert_eq!(store.list("chunks").expect("names"), both);
         store.write_at("a", 0, b"new").expect("room");
         store.rename("a", "b").expect("a file to rename");
         assert_eq!(read(&*store, "b", 0, 3), b"new");
@@ -211,21 +226,21 @@ fn a_subdirectory_is_removed_once_it_is_empty_and_made_again_when_it_is_needed()
     for (store, dir) in stores() {
         let is_there = || {
             dir.as_ref()
-                .is_some_and(|dir| dir.path().join("segments").exists())
+                .is_some_and(|dir| dir.path().join("chunks").exists())
         };
-        store.remove_if_empty("segments").expect("it is absent");
-        store.create("segments/01", 1).expect("a new file");
-        store.remove_if_empty("segments").expect("it is not empty");
-        assert_eq!(store.open_len("segments/01").expect("it is there"), 1);
-        store.remove("segments/01").expect("a file to remove");
-        store.remove_if_empty("segments").expect("it is empty");
+        store.remove_if_empty("chunks").expect("it is absent");
+        store.create("chunks/01", 1).expect("a new file");
+        store.remove_if_empty("chunks").expect("it is not empty");
+        assert_eq!(store.open_len("chunks/01").expect("it is there"), 1);
+        store.remove("chunks/01").expect("a file to remove");
+        store.remove_if_empty("chunks").expect("it is empty");
         assert!(!is_there());
         store
             .probe()
             .expect("the directory is all right without it");
-        store.create("segments/02", 2).expect("a new file");
-        let found = store.list("segments").expect("names");
-        assert_eq!(found, [("segments/02".to_owned(), 2)]);
+        store.create("chunks/02", 2).expect("a new file");
+        let found = store.list("chunks").expect("names");
+        assert_eq!(found, [("chunks/02".to_owned(), 2)]);
         for wrong in ["", "../x", "a/b"] {
             let refused = kind_of(store.remove_if_empty(wrong));
             assert_eq!(refused, StoreErrorKind::InvalidName, "{wrong:?}");
@@ -299,7 +314,7 @@ fn every_executor_does_every_request_of_a_batch_and_answers_in_order() {
         let executor = Executor::new(kind, PATIENCE);
         let stores = stores();
         for (store, _) in &stores {
-            store.create("segments/01", 4 << 20).expect("a new file");
+            store.create("chunks/01", 4 << 20).expect("a new file");
             store.create("index", 0).expect("a new file");
         }
         for round in 0..3_u8 {
@@ -309,7 +324,7 @@ fn every_executor_does_every_request_of_a_batch_and_answers_in_order() {
                     let mut data = pool.buffer(4096);
                     data.fill(round ^ u8::try_from(at).expect("small"));
                     let data = data.freeze();
-                    writes.push(Request::write(store, "segments/01", at * 4096, data));
+                    writes.push(Request::write(store, "chunks/01", at * 4096, data));
                     let text = Bytes::from(format!("{round} {at:08}"));
                     writes.push(Request::write(store, "index", at * 10, text));
                 }
@@ -323,7 +338,7 @@ fn every_executor_does_every_request_of_a_batch_and_answers_in_order() {
             );
             let syncs = stores
                 .iter()
-                .map(|(store, _)| Request::sync(store, "segments/01"));
+                .map(|(store, _)| Request::sync(store, "chunks/01"));
             assert!(
                 executor
                     .run(syncs.collect())
@@ -335,7 +350,7 @@ fn every_executor_does_every_request_of_a_batch_and_answers_in_order() {
                 for (store, _) in &stores {
                     reads.push(Request::read(
                         store,
-                        "segments/01",
+                        "chunks/01",
                         at * 4096,
                         pool.buffer(4096),
                     ));
@@ -367,17 +382,17 @@ fn every_executor_passes_errors_on_in_their_place() {
     for kind in KINDS {
         let executor = Executor::new(kind, PATIENCE);
         for (store, _dir) in stores() {
-            store.create("segments/01", 4096).expect("a new file");
+            store.create("chunks/01", 4096).expect("a new file");
             for _ in 0..2 {
                 let outcomes = executor.run(vec![
-                    Request::read(&store, "segments/01", 0, pool.buffer(4096)),
-                    Request::read(&store, "segments/01", 0, pool.buffer(8192)),
-                    Request::read(&store, "segments/02", 0, pool.buffer(4096)),
-                    Request::create(&store, "segments/01", 1),
-                    Request::remove(&store, "segments/03"),
-                    Request::punch(&store, "segments/01", 0, 4096),
+                    Request::read(&store, "chunks/01", 0, pool.buffer(4096)),
+                    Request::read(&store, "chunks/01", 0, pool.buffer(8192)),
+                    Request::read(&store, "chunks/02", 0, pool.buffer(4096)),
+                    Request::create(&store, "chunks/01", 1),
+                    Request::remove(&store, "chunks/03"),
+                    Request::punch(&store, "chunks/01", 0, 4096),
                     Request::probe(&store),
-                    Request::read(&store, "segments/01", 4096, pool.buffer(0)),
+                    Request::read(&store, "chunks/01", 4096, pool.buffer(0)),
                 ]);
                 let kinds: Vec<_> = outcomes
                     .iter()
@@ -392,7 +407,7 @@ fn every_executor_passes_errors_on_in_their_place() {
                 let expected = [None, short, absent, there, None, None, None, None];
                 assert_eq!(kinds, expected, "{kind:?} {store:?}");
             }
-            let listed = executor.call(&store, "list", |store| store.list("segments"));
+            let listed = executor.call(&store, "list", |store| store.list("chunks"));
             assert_eq!(listed.expect("names").len(), 1);
         }
     }

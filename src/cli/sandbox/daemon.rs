@@ -39,7 +39,8 @@ use crate::cli::failure::{Failure, Fault};
 use crate::cli::mounter::Mounting;
 use crate::cli::size::format_size;
 use crate::cli::volume::MEMBER_TIMEOUT;
-use crate::store::{DirStore, StoreErrorKind, Trust};
+use crate::members::directory;
+use crate::store::{StoreErrorKind, Trust};
 
 /// Memory of the daemon of a foreign volume, in bytes, beside its caches.
 const FOREIGN_MEMORY: u64 = 4 << 30;
@@ -224,7 +225,7 @@ fn is_foreign(directories: &Directories) -> bool {
     let own = geteuid();
     let is_others = move |path: &Path| {
         if own.is_root() {
-            let opened = DirStore::open_trusting(path, Trust::OwnUser);
+            let opened = directory::open_trusting(path, Trust::OwnUser);
             opened.is_err_and(|error| error.kind() == StoreErrorKind::Untrusted)
         } else {
             fs::metadata(path).is_ok_and(|found| found.uid() != own.as_raw())

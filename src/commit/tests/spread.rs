@@ -9,7 +9,7 @@ use rand::{RngExt as _, SeedableRng};
 
 use super::*;
 use crate::commit::{Pace, RebuildState};
-use crate::store::DirStore;
+use crate::members::directory;
 
 impl Rig {
     /// Fills a disk except for so many bytes.
@@ -28,7 +28,7 @@ fn members_on_one_filesystem_all_get_data() {
         create_dir(path).unwrap();
     }
     let stores = || -> Vec<StoreRef> {
-        let open = |path| Arc::new(DirStore::open(path).unwrap()) as StoreRef;
+        let open = |path| Arc::new(directory::open(path).unwrap()) as StoreRef;
         paths.iter().map(open).collect()
     };
     let mut options = CreateOptions::new(Geometry::new(2, 1).unwrap());

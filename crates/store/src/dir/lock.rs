@@ -3,7 +3,7 @@
 //! The lock file is closed to other users, so none of them can lock it. The directory is locked as well, since the file
 //! can be deleted, and because earlier versions lock only the directory in order to read. Any user who may open the
 //! directory can lock it; a lock that only unrelated users hold is ignored. The process table tells whose a lock is. A
-//! holder whose user it does not tell counts as related, because two daemons would destroy the volume.
+//! holder whose user it does not tell counts as related, because two daemons would destroy what it holds.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -16,7 +16,6 @@ use super::own::{Failed, Seen};
 use super::{DirStore, FILE_MODE, holders, retry};
 use crate::name::Name;
 use crate::{Hold, StoreError, StoreLock};
-use cauchyfs_format::files;
 
 /// The time to wait for a lock: a killed process keeps its locks until all of it is cleared away.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
@@ -26,12 +25,6 @@ pub(super) const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Mode bits that let others than the owner do anything.
 const OTHERS: Mode = Mode::from_raw_mode(0o077);
-
-/// The file whose lock stands for the whole directory.
-const LOCK_FILE: Name<'static> = Name {
-    dir: "",
-    base: files::LOCK,
-};
 
 /// Result of an attempt to lock one file.
 enum Attempt {
@@ -53,7 +46,7 @@ impl DirStore {
         let Ok(directory) = self.tree.reopen() else {
             return true;
         };
-        let file = self.tree.open_file(LOCK_FILE, OFlags::RDONLY).ok();
+        let file = self.tree.open_file(self.lock_file(), OFlags::RDONLY).ok();
         // Each is free again as soon as it is closed, which is now.
         let try_one = |file: &OwnedFd| sys::flock(file, FlockOperation::NonBlockingLockExclusive);
         [Some(directory), file]
@@ -67,7 +60,7 @@ impl DirStore {
     #[must_use]
     pub fn lock_users(&self) -> Vec<u32> {
         let directory = self.tree.reopen().ok();
-        let file = self.tree.open_file(LOCK_FILE, OFlags::RDONLY).ok();
+        let file = self.tree.open_file(self.lock_file(), OFlags::RDONLY).ok();
         let files = [directory, file];
         let holders = files.iter().flatten().flat_map(holders::of);
         let users = holders.filter_map(holders::user_of);
@@ -96,8 +89,8 @@ impl DirStore {
                 Attempt::Unsupported => {}
                 // Its mode let them in. They keep the file, and a new one takes its name.
                 Attempt::HeldByStrangers if hold == Hold::Exclusive => {
-                    self.tree.unlink(LOCK_FILE).map_err(failed)?;
-                    let file = self.tree.create_file(LOCK_FILE).map_err(failed)?;
+                    self.tree.unlink(self.lock_file()).map_err(failed)?;
+                    let file = self.tree.create_file(self.lock_file()).map_err(failed)?;
                     if let Attempt::Locked = self.try_to_lock(&file, hold).map_err(failed)? {
                         locks.push(file);
                     }
@@ -122,6 +115,14 @@ impl DirStore {
         Ok(StoreLock::new(locks))
     }
 
+    /// Returns the file whose lock stands for the whole directory.
+    fn lock_file(&self) -> Name<'static> {
+        Name {
+            dir: "",
+            base: self.roles.lock,
+        }
+    }
+
     /// Takes from other users what an earlier version, or the umask, let them do with the directory.
     fn close_to_others(&self) {
         let top = self.tree.top();
@@ -138,13 +139,13 @@ impl DirStore {
     /// Opens the lock file. In order to read, it may be absent, and is not made.
     fn open_lock_file(&self, hold: Hold) -> Result<Option<OwnedFd>, Failed> {
         if hold == Hold::Shared {
-            return match self.tree.open_file(LOCK_FILE, OFlags::RDONLY) {
+            return match self.tree.open_file(self.lock_file(), OFlags::RDONLY) {
                 Err(Failed::Call(Errno::NOENT | Errno::ACCESS) | Failed::Foreign(_)) => Ok(None),
                 opened => opened.map(Some),
             };
         }
         loop {
-            match self.tree.open_file(LOCK_FILE, OFlags::RDWR) {
+            match self.tree.open_file(self.lock_file(), OFlags::RDWR) {
                 Ok(file) => {
                     // A process that has it open keeps its lock, and none is added.
                     if Seen::of(&file)?.mode.intersects(OTHERS) {
@@ -155,7 +156,7 @@ impl DirStore {
                 Err(Failed::Call(Errno::NOENT) | Failed::Foreign(_)) => {}
                 Err(failed) => return Err(failed),
             }
-            match self.tree.create_file(LOCK_FILE) {
+            match self.tree.create_file(self.lock_file()) {
                 // Another process was faster.
                 Err(Failed::Call(Errno::EXIST)) => {}
                 made => return made.map(Some),

@@ -6,7 +6,7 @@
 //! device numbers than the directory that holds them.
 //!
 //! A network filesystem may give every file to one user of the server's choice, who is not the owner of the directory.
-//! The rule therefore also accepts the owner of the superblock, and the owner that a file of this process's own gets.
+//! The rule therefore also accepts the owner of a file that every directory has, and the owner that a file of this process's own gets.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -16,10 +16,6 @@ use rustix::fs::{self as sys, AtFlags, FileType, Mode, StatxFlags};
 use rustix::io::Errno;
 
 use super::retry;
-use cauchyfs_format::files;
-
-/// Files that every member has, in the order in which they tell the owner of the others.
-const OWNED_AS_ALL: [&str; 2] = [files::SUPERBLOCK, files::LOCK];
 
 /// Mode bits that let others than the owner write. In a file with an access control list, the bits of the group are
 /// its mask, which limits every entry of the list.
@@ -28,8 +24,8 @@ const WRITABLE_BY_OTHERS: Mode = Mode::from_raw_mode(0o022);
 /// Users whose directories a process takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// Any user: the files must belong to the owner of the directory or of its superblock, to the process's user, or to
-    /// root.
+    /// Any user: the files must belong to the owner of the directory, to that of a file which tells it
+    /// ([`FileRoles::owners`](super::FileRoles::owners)), to the process's user, or to root.
     Anyone,
     /// The process's user alone: everything must belong to that user, and no other may write to it.
     OwnUser,
@@ -168,17 +164,19 @@ pub(super) struct Rule {
     top: Seen,
     user: u32,
     trust: Trust,
-    /// The owner of the superblock when the directory was opened.
+    /// The owner of the first of [`FileRoles::owners`](super::FileRoles::owners) when the directory was opened.
     owner_of_files: Option<u32>,
     /// The owner that the filesystem gives to new files, if the rest of the rule would refuse it.
     owner_of_new_files: OnceLock<u32>,
 }
 
 impl Rule {
-    /// Makes the rule for a directory that was opened; `named` looks at a name in it.
+    /// Makes the rule for a directory that was opened. The first file of `owners` that is its own tells the owner of all
+    /// files; `named` looks at a name.
     pub(super) fn new(
         top: Seen,
         trust: Trust,
+        owners: &[&str],
         named: impl Fn(&str) -> Result<Seen, Errno>,
     ) -> Self {
         let mut rule = Self {
@@ -189,7 +187,7 @@ impl Rule {
             owner_of_new_files: OnceLock::new(),
         };
         if trust == Trust::Anyone {
-            let found = OWNED_AS_ALL.into_iter().filter_map(|name| named(name).ok());
+            let found = owners.iter().filter_map(|name| named(name).ok());
             let mut found = found.filter(|seen| rule.check_file_but_owner(seen).is_ok());
             rule.owner_of_files = found.next().map(|seen| seen.owner);
         }

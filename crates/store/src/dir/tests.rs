@@ -4,12 +4,15 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use super::lock::LOCK_PAUSE;
 use super::*;
 use crate::Pool;
+use crate::tests::{ROLES, open};
 
 mod foreign;
 
 fn temporary() -> (tempfile::TempDir, DirStore) {
     let parent = tempfile::tempdir().expect("a temporary directory");
-    let store = DirStore::open_or_make(parent.path().join("member")).expect("a new directory");
+    let path = parent.path().join("backing");
+    fs::create_dir(&path).expect("a new directory");
+    let store = open(path).expect("it was just made");
     (parent, store)
 }
 
@@ -20,14 +23,14 @@ fn kind_of<T: std::fmt::Debug>(result: Result<T, StoreError>) -> StoreErrorKind 
 #[test]
 fn a_deleted_directory_is_gone_though_its_open_files_still_answer() {
     let (_parent, store) = temporary();
-    store.create("segments/01", 4096).expect("a new file");
+    store.create("chunks/01", 4096).expect("a new file");
     store.probe().expect("in place");
     fs::remove_dir_all(store.path()).expect("removable");
     store
-        .read_at("segments/01", 0, &mut [0; 10])
+        .read_at("chunks/01", 0, &mut [0; 10])
         .expect("an open file answers");
     assert_eq!(kind_of(store.probe()), StoreErrorKind::Gone);
-    assert_eq!(kind_of(store.create("journal.0", 1)), StoreErrorKind::Gone);
+    assert_eq!(kind_of(store.create("log.0", 1)), StoreErrorKind::Gone);
 }
 
 #[test]
@@ -46,39 +49,39 @@ fn a_directory_replaced_by_another_is_gone_and_the_other_untouched() {
 #[test]
 fn a_replaced_subdirectory_or_a_file_deleted_by_others_is_noticed() {
     let (_parent, store) = temporary();
-    store.create("segments/01", 10).expect("a new file");
-    fs::remove_dir_all(store.path().join("segments")).expect("removable");
-    let emptied = store.probe().expect_err("it has no segments any more");
+    store.create("chunks/01", 10).expect("a new file");
+    fs::remove_dir_all(store.path().join("chunks")).expect("removable");
+    let emptied = store.probe().expect_err("it has no chunks any more");
     assert_eq!(emptied.kind(), StoreErrorKind::Gone);
     let source = std::error::Error::source(&emptied).map(ToString::to_string);
     assert_eq!(
         source.as_deref(),
-        Some("segments was deleted by someone else")
+        Some("chunks was deleted by someone else")
     );
-    fs::create_dir(store.path().join("segments")).expect("the name is free");
+    fs::create_dir(store.path().join("chunks")).expect("the name is free");
     assert_eq!(kind_of(store.probe()), StoreErrorKind::Gone);
 
     let (_parent, store) = temporary();
     store.create("index", 10).expect("a new file");
-    store.create("journal.0", 10).expect("a new file");
+    store.create("log.0", 10).expect("a new file");
     store.probe().expect("in place");
     fs::remove_file(store.path().join("index")).expect("removable");
     assert_eq!(kind_of(store.probe()), StoreErrorKind::Gone);
 }
 
 #[test]
-fn a_journal_that_others_replaced_or_moved_away_is_noticed_while_it_is_open() {
+fn a_file_that_others_replaced_or_moved_away_is_noticed_while_it_is_open() {
     for is_replaced in [true, false] {
         let (_parent, store) = temporary();
-        store.create("journal.0", 10).expect("a new file");
+        store.create("log.0", 10).expect("a new file");
         store.probe().expect("in place");
-        let path = store.path().join("journal.0");
+        let path = store.path().join("log.0");
         fs::rename(&path, store.path().join("aside")).expect("renamable");
         if is_replaced {
             fs::copy(store.path().join("aside"), &path).expect("room");
         }
         store
-            .read_at("journal.0", 0, &mut [0; 10])
+            .read_at("log.0", 0, &mut [0; 10])
             .expect("an open file answers");
         assert_eq!(kind_of(store.probe()), StoreErrorKind::Gone);
     }
@@ -86,10 +89,10 @@ fn a_journal_that_others_replaced_or_moved_away_is_noticed_while_it_is_open() {
 
 /// The first steps are what `cp -al` over the directories of members and a careless `chmod -R` do.
 #[test]
-fn a_journal_with_another_link_mode_or_owner_is_the_same_while_it_is_open() {
+fn a_file_with_another_link_mode_or_owner_is_the_same_while_it_is_open() {
     let (_parent, store) = temporary();
-    store.create("journal.0", 10).expect("a new file");
-    let path = store.path().join("journal.0");
+    store.create("log.0", 10).expect("a new file");
+    let path = store.path().join("log.0");
     fs::hard_link(&path, store.path().join("aside")).expect("linkable");
     store.probe().expect("a link");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o4777)).expect("ours");
@@ -99,27 +102,27 @@ fn a_journal_with_another_link_mode_or_owner_is_the_same_while_it_is_open() {
         store.probe().expect("an owner");
     }
     store
-        .read_at("journal.0", 0, &mut [0; 10])
+        .read_at("log.0", 0, &mut [0; 10])
         .expect("an open file answers");
 }
 
 #[test]
 fn a_segment_file_deleted_by_others_is_absent_and_the_directory_still_there() {
     let (_parent, store) = temporary();
-    store.create("segments/01", 4096).expect("a new file");
-    store.create("segments/02", 4096).expect("a new file");
-    fs::remove_file(store.path().join("segments/01")).expect("removable");
+    store.create("chunks/01", 4096).expect("a new file");
+    store.create("chunks/02", 4096).expect("a new file");
+    fs::remove_file(store.path().join("chunks/01")).expect("removable");
     store
-        .read_at("segments/01", 0, &mut [0; 10])
+        .read_at("chunks/01", 0, &mut [0; 10])
         .expect("an open file answers");
     store.probe().expect("one file of many");
-    let read = store.read_at("segments/01", 0, &mut [0; 10]);
+    let read = store.read_at("chunks/01", 0, &mut [0; 10]);
     assert_eq!(kind_of(read), StoreErrorKind::NotFound);
-    let written = store.write_at("segments/01", 0, &[1; 10]);
+    let written = store.write_at("chunks/01", 0, &[1; 10]);
     assert_eq!(kind_of(written), StoreErrorKind::NotFound);
-    assert_eq!(kind_of(store.sync("segments/01")), StoreErrorKind::NotFound);
+    assert_eq!(kind_of(store.sync("chunks/01")), StoreErrorKind::NotFound);
     store
-        .read_at("segments/02", 0, &mut [0; 10])
+        .read_at("chunks/02", 0, &mut [0; 10])
         .expect("the other file is untouched");
 }
 
@@ -131,15 +134,15 @@ fn a_file_made_anew_after_others_deleted_it_gets_what_is_written() {
         let (_parent, store) = temporary();
         store.takes_direct.store(direct, Ordering::Relaxed);
         let mut data = pool.buffer(8192);
-        store.create("segments/01", 8192).expect("a new file");
-        store.write_at("segments/01", 0, &data).expect("room");
-        store.read_at("segments/01", 0, &mut data).expect("bytes");
-        fs::remove_file(store.path().join("segments/01")).expect("removable");
-        store.create("segments/01", 8192).expect("a new file");
+        store.create("chunks/01", 8192).expect("a new file");
+        store.write_at("chunks/01", 0, &data).expect("room");
+        store.read_at("chunks/01", 0, &mut data).expect("bytes");
+        fs::remove_file(store.path().join("chunks/01")).expect("removable");
+        store.create("chunks/01", 8192).expect("a new file");
         data.fill(2);
-        store.write_at("segments/01", 0, &data).expect("room");
-        store.sync("segments/01").expect("a sound disk");
-        let lies_there = fs::read(store.path().join("segments/01")).expect("it is there");
+        store.write_at("chunks/01", 0, &data).expect("room");
+        store.sync("chunks/01").expect("a sound disk");
+        let lies_there = fs::read(store.path().join("chunks/01")).expect("it is there");
         assert!(lies_there == [2; 8192], "past the page cache: {direct}");
     }
 }
@@ -167,14 +170,14 @@ fn probing_while_files_come_and_go_never_cries_wolf() {
     std::thread::scope(|scope| {
         let coming_and_going = scope.spawn(|| {
             for _ in 0..200 {
-                store.create("segments/01", 1).expect("a new file");
-                store.remove("segments/01").expect("a file to remove");
+                store.create("chunks/01", 1).expect("a new file");
+                store.remove("chunks/01").expect("a file to remove");
             }
         });
         let store = &store;
         let reading = scope.spawn(move || {
             while !coming_and_going.is_finished() {
-                if let Err(error) = store.read_at("segments/01", 0, &mut [0]) {
+                if let Err(error) = store.read_at("chunks/01", 0, &mut [0]) {
                     // Absent, or seen before it has its length.
                     let kinds = [StoreErrorKind::NotFound, StoreErrorKind::ShortRead];
                     assert!(kinds.contains(&error.kind()), "{error}");
@@ -194,12 +197,12 @@ fn symbolic_links_inside_are_never_followed() {
     fs::create_dir(&outside).expect("the name is free");
     fs::write(outside.join("secret"), b"secret").expect("writable");
     symlink(outside.join("secret"), store.path().join("index")).expect("the name is free");
-    symlink(&outside, store.path().join("segments")).expect("the name is free");
+    symlink(&outside, store.path().join("chunks")).expect("the name is free");
     assert!(store.read_at("index", 0, &mut [0; 6]).is_err());
     assert!(store.write_at("index", 0, b"x").is_err());
-    assert!(store.read_at("segments/secret", 0, &mut [0; 6]).is_err());
-    assert!(store.create("segments/new", 1).is_err());
-    assert!(store.remove("segments/secret").is_err());
+    assert!(store.read_at("chunks/secret", 0, &mut [0; 6]).is_err());
+    assert!(store.create("chunks/new", 1).is_err());
+    assert!(store.remove("chunks/secret").is_err());
     assert!(store.open_len("index").is_err());
     assert_eq!(store.list("").expect("names"), []);
     assert_eq!(
@@ -212,11 +215,11 @@ fn symbolic_links_inside_are_never_followed() {
 #[test]
 fn a_directory_is_in_use_for_every_other_opener() {
     let (_parent, store) = temporary();
-    let other = DirStore::open(store.path()).expect("the same directory");
+    let other = open(store.path()).expect("the same directory");
     assert_eq!(store.identity(), other.identity());
     let held = store.lock(Hold::Exclusive).expect("nobody has it");
     assert_eq!(kind_of(other.lock(Hold::Exclusive)), StoreErrorKind::InUse);
-    std::fs::remove_file(store.path().join(files::LOCK)).expect("it can be deleted");
+    std::fs::remove_file(store.path().join(ROLES.lock)).expect("it can be deleted");
     assert_eq!(kind_of(other.lock(Hold::Exclusive)), StoreErrorKind::InUse);
     drop(held);
     drop(other.lock(Hold::Exclusive).expect("free again"));
@@ -226,7 +229,7 @@ fn a_directory_is_in_use_for_every_other_opener() {
 fn a_directory_may_be_locked_only_while_somebody_has_its_lock() {
     for hold in [Hold::Shared, Hold::Exclusive] {
         let (_parent, store) = temporary();
-        let other = DirStore::open(store.path()).expect("it is there");
+        let other = open(store.path()).expect("it is there");
         assert!(!other.may_be_locked());
         let held = store.lock(hold).expect("nobody has it");
         assert!(other.may_be_locked(), "{hold:?}");
@@ -243,7 +246,7 @@ fn a_directory_may_be_locked_only_while_somebody_has_its_lock() {
 #[test]
 fn a_lock_that_is_about_to_be_released_is_waited_for() {
     let home = tempfile::tempdir().unwrap();
-    let store = DirStore::open(home.path()).unwrap();
+    let store = open(home.path()).unwrap();
     let held = store.lock(Hold::Exclusive).expect("nobody has it");
     let release = std::thread::spawn(move || {
         std::thread::sleep(2 * LOCK_PAUSE);
@@ -262,11 +265,11 @@ fn what_is_no_directory_cannot_be_opened() {
     let (parent, store) = temporary();
     store.create("index", 1).expect("a new file");
     assert_eq!(
-        kind_of(DirStore::open(parent.path().join("none"))),
+        kind_of(open(parent.path().join("none"))),
         StoreErrorKind::NotFound
     );
     assert_eq!(
-        kind_of(DirStore::open(store.path().join("index"))),
+        kind_of(open(store.path().join("index"))),
         StoreErrorKind::Gone
     );
 }
@@ -276,30 +279,26 @@ fn what_is_no_directory_cannot_be_opened() {
 fn ways_past_and_through_the_page_cache_see_the_same_bytes() {
     let pool = Pool::new(1 << 20);
     let (_parent, store) = temporary();
-    store
-        .create("segments/01", 16_384 + 100)
-        .expect("a new file");
+    store.create("chunks/01", 16_384 + 100).expect("a new file");
     for (round, direct) in [true, false, true].into_iter().enumerate() {
         store.takes_direct.store(direct, Ordering::Relaxed);
         let mut data = pool.buffer(8192);
         data.fill(u8::try_from(round + 1).expect("small"));
-        store.write_at("segments/01", 4096, &data).expect("room");
+        store.write_at("chunks/01", 4096, &data).expect("room");
         store
-            .write_at("segments/01", 5000, b"unaligned")
+            .write_at("chunks/01", 5000, b"unaligned")
             .expect("room");
         data[904..913].copy_from_slice(b"unaligned");
         for takes_direct in [true, false] {
             store.takes_direct.store(takes_direct, Ordering::Relaxed);
             let mut seen = pool.buffer(8192);
-            store
-                .read_at("segments/01", 4096, &mut seen)
-                .expect("bytes");
+            store.read_at("chunks/01", 4096, &mut seen).expect("bytes");
             assert_eq!(seen[..], data[..], "round {round}");
             // The last 100 bytes cannot be had past the page cache.
-            let short = store.read_at("segments/01", 16_384, &mut seen[..4096]);
+            let short = store.read_at("chunks/01", 16_384, &mut seen[..4096]);
             assert_eq!(kind_of(short), StoreErrorKind::ShortRead);
             store
-                .read_at("segments/01", 16_384, &mut seen[..100])
+                .read_at("chunks/01", 16_384, &mut seen[..100])
                 .expect("the tail");
         }
     }
@@ -308,15 +307,15 @@ fn ways_past_and_through_the_page_cache_see_the_same_bytes() {
 #[test]
 fn a_file_that_cannot_be_filled_is_not_left_behind() {
     let (_parent, store) = temporary();
-    assert!(store.create("segments/01", u64::MAX).is_err());
-    assert_eq!(store.list("segments").expect("names"), []);
+    assert!(store.create("chunks/01", u64::MAX).is_err());
+    assert_eq!(store.list("chunks").expect("names"), []);
 }
 
 #[test]
 fn more_files_than_are_kept_open_stay_usable() {
     let (_parent, store) = temporary();
     let names: Vec<String> = (0..super::handles::MOST + 20)
-        .map(|n| format!("segments/{n:03}"))
+        .map(|n| format!("chunks/{n:03}"))
         .collect();
     for name in &names {
         store.create(name, 0).expect("a new file");
@@ -358,10 +357,10 @@ fn a_file_that_may_only_be_read_is_read_and_not_written() {
 #[test]
 fn a_filesystem_that_refuses_aligned_io_past_the_page_cache_is_not_asked_again() {
     let (_parent, store) = temporary();
-    store.create("segments/01", 8192).expect("a new file");
+    store.create("chunks/01", 8192).expect("a new file");
     let steps = |refuse: bool| {
         let mut first = refuse;
-        store.transfer("segments/01", "read", true, 2, |_, done| {
+        store.transfer("chunks/01", "read", true, 2, |_, done| {
             if std::mem::take(&mut first) {
                 Err(Errno::INVAL)
             } else {
@@ -369,11 +368,7 @@ fn a_filesystem_that_refuses_aligned_io_past_the_page_cache_is_not_asked_again()
             }
         })
     };
-    if store
-        .direct("segments/01", "open")
-        .expect("a file")
-        .is_none()
-    {
+    if store.direct("chunks/01", "open").expect("a file").is_none() {
         return; // this filesystem takes no O_DIRECT at all
     }
     assert!(store.is_local, "few others take O_DIRECT");
@@ -382,11 +377,11 @@ fn a_filesystem_that_refuses_aligned_io_past_the_page_cache_is_not_asked_again()
     assert_eq!(steps(true).expect("the other way"), 2);
     assert!(!store.takes_direct.load(Ordering::Relaxed));
     let aligned = store
-        .raw("segments/01", RawUse::Aligned)
+        .raw("chunks/01", RawUse::Aligned)
         .expect("an open file");
     let buffered = store
         .handles
-        .get("segments/01")
+        .get("chunks/01")
         .buffered
         .expect("an open file");
     assert!(Arc::ptr_eq(&aligned, &buffered));
@@ -394,7 +389,7 @@ fn a_filesystem_that_refuses_aligned_io_past_the_page_cache_is_not_asked_again()
 
 #[test]
 fn operations_are_handed_over_by_nobody_who_may_have_to_wait_where_that_may_block() {
-    let store = DirStore::open("/proc/self").expect("it is mounted");
+    let store = open("/proc/self").expect("it is mounted");
     assert!(!store.is_local);
     let (_parent, mut store) = temporary();
     store.create("index", 10).expect("a new file");

@@ -40,11 +40,14 @@ pub(super) enum Place {
 }
 
 impl Tree {
-    /// Opens the directory at `path`; the path itself may lead over symbolic links.
-    pub(super) fn open(path: &Path, trust: Trust) -> Result<Self, Errno> {
+    /// Opens the directory at `path`; the path itself may lead over symbolic links. The files `owners` tell whose files
+    /// are its own.
+    pub(super) fn open(path: &Path, owners: &[&str], trust: Trust) -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let top = retry(|| sys::open(path, flags, sys::Mode::empty()))?;
-        let rule = Rule::new(Seen::of(&top)?, trust, |base| Seen::named(&top, base));
+        let rule = Rule::new(Seen::of(&top)?, trust, owners, |base| {
+            Seen::named(&top, base)
+        });
         Ok(Self {
             top: Arc::new(top),
             rule,

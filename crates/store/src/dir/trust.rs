@@ -1,43 +1,24 @@
-//! Refusing directories of users whom the process does not trust.
+//! Refusing directories of users whom the caller does not trust.
 //!
 //! The checks look at descriptors and not at paths, and every file is checked again when it is opened. A user who may
-//! write to the directory above a member can so take the member away. But this user can put nothing in its place.
+//! write to the parent of a directory can so take the directory away. But this user can put nothing in its place.
 
 use std::io;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::own::{Failed, Seen, Trust};
 use super::tree::Tree;
 use crate::{StoreError, StoreErrorKind};
-use cauchyfs_format::files;
 
-/// Most segment files that are looked at when a directory is opened: each is checked when it is opened itself.
-const MOST_SEGMENTS: usize = 1000;
+/// Most files of the subdirectory that are looked at when a directory is opened: each is checked when it is opened itself.
+const MOST_BELOW: usize = 1000;
 
-static OWN_USER_ONLY: AtomicBool = AtomicBool::new(false);
-
-/// From now on this process opens only directories that belong to its own user, with all that is in them. No other
-/// user may be able to write to them.
-pub fn trust_own_user_only() {
-    OWN_USER_ONLY.store(true, Ordering::Relaxed);
-}
-
-/// Returns which users this process trusts.
-pub(super) fn of_process() -> Trust {
-    if OWN_USER_ONLY.load(Ordering::Relaxed) {
-        Trust::OwnUser
-    } else {
-        Trust::Anyone
-    }
-}
-
-/// Checks a directory that was opened, what lies at its top, and its first segments.
+/// Checks a directory that was opened, what lies at its top, and the first files of its subdirectory.
 ///
 /// # Errors
 ///
 /// [`StoreErrorKind::Untrusted`], naming the first thing that is not as it has to be.
-pub(super) fn check(tree: &Tree, label: &str) -> Result<(), StoreError> {
+pub(super) fn check(tree: &Tree, subdirectory: &str, label: &str) -> Result<(), StoreError> {
     if tree.rule().trust() == Trust::Anyone {
         return Ok(());
     }
@@ -48,7 +29,7 @@ pub(super) fn check(tree: &Tree, label: &str) -> Result<(), StoreError> {
         Some(StoreError::new(kind, label, "trust", name, source))
     };
     let mut found = untrusted("directory", tree.rule().top());
-    for (dir, most) in [("", usize::MAX), (files::SEGMENTS, MOST_SEGMENTS)] {
+    for (dir, most) in [("", usize::MAX), (subdirectory, MOST_BELOW)] {
         let mut left = most;
         if found.is_some() {
             break;

@@ -2,8 +2,9 @@ use std::io::{Write as _, pipe};
 use std::os::fd::OwnedFd;
 
 use super::*;
+use crate::tests::open;
 use crate::{
-    DirStore, Effect, Fault, FaultPlan, FaultStore, Hold, MemStore, Pool, RawUse, Scope, Space,
+    Effect, Fault, FaultPlan, FaultStore, Hold, MemStore, Pool, RawUse, Scope, Space,
     StoreErrorKind, StoreLock, Visitor,
 };
 
@@ -219,7 +220,7 @@ fn a_store_that_is_slow_for_too_long_is_overdue_if_it_can_be_spared() {
 #[test]
 fn many_threads_share_an_executor() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let store: StoreRef = Arc::new(DirStore::open(dir.path()).expect("a directory"));
+    let store: StoreRef = Arc::new(open(dir.path()).expect("a directory"));
     let pool = Pool::new(1 << 20);
     for kind in CONCURRENT {
         let executor = Executor::new(kind, Duration::from_secs(120));
@@ -227,7 +228,7 @@ fn many_threads_share_an_executor() {
             for thread in 0..8_u8 {
                 let (executor, store, pool) = (&executor, &store, &pool);
                 scope.spawn(move || {
-                    let name = format!("segments/{kind:?}{thread}");
+                    let name = format!("chunks/{kind:?}{thread}");
                     store.create(&name, 1 << 20).expect("a new file");
                     for round in 0..50_u64 {
                         let mut data = pool.buffer(4096);
@@ -298,7 +299,7 @@ fn an_operation_that_the_kernel_does_not_finish_keeps_its_memory_until_it_answer
         return; // this kernel has no io_uring, and the threads are tried above
     }
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let healthy: StoreRef = Arc::new(DirStore::open(dir.path()).expect("a directory"));
+    let healthy: StoreRef = Arc::new(open(dir.path()).expect("a directory"));
     healthy.create("index", 100).expect("a new file");
     let (reader, mut writer) = pipe().expect("a pipe");
     let hanging: StoreRef = Arc::new(Pipe {

@@ -105,19 +105,19 @@ fn names_are_durable_but_removals_only_after_the_next_create_beside() {
     let after = |policy, then_create: bool| {
         let disk = MemDisk::new("disk", 1 << 20);
         let store = disk.open();
-        store.create("segments/old", 1).expect("a new file");
-        store.remove("segments/old").expect("a file to remove");
+        store.create("chunks/old", 1).expect("a new file");
+        store.remove("chunks/old").expect("a file to remove");
         store.create("elsewhere", 1).expect("a new file");
         if then_create {
-            store.create("segments/new", 1).expect("a new file");
+            store.create("chunks/new", 1).expect("a new file");
         }
         disk.cut(policy);
-        let names = disk.open().list("segments").expect("names");
+        let names = disk.open().list("chunks").expect("names");
         names.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
     };
-    assert_eq!(after(CutPolicy::Drop, false), ["segments/old"]);
+    assert_eq!(after(CutPolicy::Drop, false), ["chunks/old"]);
     assert_eq!(after(CutPolicy::Keep, false), [""; 0]);
-    assert_eq!(after(CutPolicy::Drop, true), ["segments/new"]);
+    assert_eq!(after(CutPolicy::Drop, true), ["chunks/new"]);
     let back = (0..64)
         .filter(|&seed| !after(CutPolicy::Reorder(seed), false).is_empty())
         .count();

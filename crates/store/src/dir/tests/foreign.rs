@@ -8,7 +8,7 @@ use crate::EntryKind;
 /// A user who has nothing to do with the directories of these tests.
 const STRANGER: u32 = 65534;
 
-const SEGMENT: &str = "segments/0000000000000001";
+const CHUNK: &str = "chunks/0000000000000001";
 
 /// A file outside, and how it has to stay.
 struct Victim(PathBuf);
@@ -67,7 +67,7 @@ fn assert_foreign(store: &DirStore, name: &str) {
 
 #[test]
 fn a_hard_link_is_neither_read_nor_changed_and_gives_its_name_to_a_new_file() {
-    for name in ["superblock", "journal.0", "index", SEGMENT] {
+    for name in ["label", "log.0", "index", CHUNK] {
         let (parent, store) = temporary();
         let victim = Victim::new(parent.path());
         store.create(name, 0).expect("a new file");
@@ -118,28 +118,25 @@ fn files_and_subdirectories_of_other_users_are_not_used() {
         return;
     }
     let (_parent, store) = temporary();
-    store.create("journal.0", 10).expect("a new file");
-    store.create(SEGMENT, 10).expect("a new file");
+    store.create("log.0", 10).expect("a new file");
+    store.create(CHUNK, 10).expect("a new file");
     drop(store.lock(Hold::Exclusive).expect("free"));
     let path = store.path().to_owned();
-    chown(path.join("journal.0"), Some(STRANGER), None).expect("root may");
-    let store = DirStore::open(&path).expect("it is there");
-    assert_eq!(
-        kind_of(store.open_len("journal.0")),
-        StoreErrorKind::Foreign
-    );
-    chown(path.join("segments"), Some(STRANGER), None).expect("root may");
-    let store = DirStore::open(&path).expect("it is there");
-    assert_eq!(kind_of(store.open_len(SEGMENT)), StoreErrorKind::Gone);
-    assert_eq!(kind_of(store.create("segments/2", 1)), StoreErrorKind::Gone);
+    chown(path.join("log.0"), Some(STRANGER), None).expect("root may");
+    let store = open(&path).expect("it is there");
+    assert_eq!(kind_of(store.open_len("log.0")), StoreErrorKind::Foreign);
+    chown(path.join("chunks"), Some(STRANGER), None).expect("root may");
+    let store = open(&path).expect("it is there");
+    assert_eq!(kind_of(store.open_len(CHUNK)), StoreErrorKind::Gone);
+    assert_eq!(kind_of(store.create("chunks/2", 1)), StoreErrorKind::Gone);
     // A member that belongs to a user as a whole is in order, and so is what root's daemon adds to it.
-    for inside in ["", "journal.0", "lock", "segments", SEGMENT] {
+    for inside in ["", "log.0", "lock", "chunks", CHUNK] {
         chown(path.join(inside), Some(STRANGER), None).expect("root may");
     }
-    let store = DirStore::open(&path).expect("it is there");
-    assert_eq!(store.open_len(SEGMENT).expect("a file"), 10);
-    store.create("journal.1", 10).expect("a new file");
-    assert_eq!(store.open_len("journal.1").expect("a file"), 10);
+    let store = open(&path).expect("it is there");
+    assert_eq!(store.open_len(CHUNK).expect("a file"), 10);
+    store.create("log.1", 10).expect("a new file");
+    assert_eq!(store.open_len("log.1").expect("a file"), 10);
 }
 
 /// A mount shows in what the kernel says of a file, whatever device numbers the filesystem gives.
@@ -182,32 +179,32 @@ fn a_member_is_used_whose_server_gives_all_files_to_a_user_of_its_own() {
     }
     let (parent, store) = temporary();
     let victim = Victim::new(parent.path());
-    for name in ["superblock", "index", "journal.0", SEGMENT] {
+    for name in ["label", "index", "log.0", CHUNK] {
         store.create(name, 10).expect("a new file");
     }
     drop(store.lock(Hold::Exclusive).expect("free"));
     let path = store.path().to_owned();
     let give = |name: &str, owner| chown(path.join(name), Some(owner), None).expect("root may");
-    for inside in ["superblock", "index", "lock", "segments", SEGMENT] {
+    for inside in ["label", "index", "lock", "chunks", CHUNK] {
         give(inside, STRANGER);
     }
     give("", OTHER);
-    give("journal.0", 4711);
+    give("log.0", 4711);
     fs::remove_file(path.join("index")).expect("it is there");
     fs::hard_link(&victim.0, path.join("index")).expect("one filesystem");
     chown(&victim.0, Some(STRANGER), None).expect("root may");
     let inode = |name: &str| fs::metadata(path.join(name)).expect("it is there").ino();
     let lock = inode("lock");
-    for without in ["", "superblock"] {
+    for without in ["", "label"] {
         if !without.is_empty() {
             fs::remove_file(path.join(without)).expect("it is there");
         }
-        let store = DirStore::open_trusting(&path, Trust::Anyone).expect("it is there");
-        assert_eq!(store.open_len(SEGMENT).expect("a file"), 10);
+        let store = open(&path).expect("it is there");
+        assert_eq!(store.open_len(CHUNK).expect("a file"), 10);
         drop(store.lock(Hold::Exclusive).expect("free"));
         assert_eq!(inode("lock"), lock, "the lock file is not replaced");
         // Neither a third user nor another name is accepted with it.
-        for name in ["journal.0", "index"] {
+        for name in ["log.0", "index"] {
             assert_eq!(kind_of(store.open_len(name)), StoreErrorKind::Foreign);
             assert_eq!(kind_of(store.truncate(name, 0)), StoreErrorKind::Foreign);
         }
@@ -231,10 +228,10 @@ fn files_are_used_whose_owner_the_server_chose_when_they_were_made() {
         let user = rustix::process::Uid::from_raw(STRANGER);
         set_thread_res_uid(None, user, None).expect("root may");
         drop(store.lock(Hold::Exclusive).expect("free"));
-        store.create(SEGMENT, 10).expect("a new file");
-        let owner = fs::metadata(store.path().join("segments")).expect("it is there");
+        store.create(CHUNK, 10).expect("a new file");
+        let owner = fs::metadata(store.path().join("chunks")).expect("it is there");
         assert_eq!(owner.uid(), STRANGER);
-        store.open_len(SEGMENT).expect("a file")
+        store.open_len(CHUNK).expect("a file")
     });
     assert_eq!(made.join().expect("no panic"), 10);
 }
@@ -282,13 +279,13 @@ fn new_files_and_directories_are_for_their_user_alone() {
     let value = [2u32.to_le_bytes().to_vec(), list].concat();
     let flags = sys::XattrFlags::empty();
     let is_set = sys::setxattr(top, "system.posix_acl_default", &value, flags);
-    for name in ["superblock", SEGMENT] {
+    for name in ["label", CHUNK] {
         store.create(name, 10).expect("a new file");
         assert_eq!(mode_of(top.join(name)), 0o600, "{name}, list: {is_set:?}");
     }
-    assert_eq!(mode_of(top.join("segments")), 0o700, "list: {is_set:?}");
+    assert_eq!(mode_of(top.join("chunks")), 0o700, "list: {is_set:?}");
     drop(store.lock(Hold::Exclusive).expect("free"));
-    assert_eq!(mode_of(top.join(files::LOCK)), 0o600);
+    assert_eq!(mode_of(top.join(ROLES.lock)), 0o600);
 }
 
 #[test]
@@ -298,7 +295,7 @@ fn a_directory_that_others_may_open_is_closed_to_them_in_order_to_write_and_not_
     set(0o775).expect("ours");
     drop(store.lock(Hold::Shared).expect("free"));
     assert_eq!(mode_of(store.path()), 0o775);
-    assert!(!store.path().join(files::LOCK).exists());
+    assert!(!store.path().join(ROLES.lock).exists());
     drop(store.lock(Hold::Exclusive).expect("free"));
     assert_eq!(mode_of(store.path()), 0o700);
 }
@@ -310,7 +307,7 @@ fn earlier_versions_and_this_one_keep_each_other_out() {
     let (_parent, store) = temporary();
     drop(store.lock(Hold::Exclusive).expect("free"));
     let directory = || fs::File::open(store.path()).expect("it is there");
-    let file = || fs::File::open(store.path().join(files::LOCK)).expect("it is there");
+    let file = || fs::File::open(store.path().join(ROLES.lock)).expect("it is there");
     let reader = directory();
     sys::flock(&reader, NonBlockingLockShared).expect("free");
     assert_eq!(kind_of(store.lock(Hold::Exclusive)), StoreErrorKind::InUse);
@@ -333,7 +330,7 @@ fn earlier_versions_and_this_one_keep_each_other_out() {
 fn a_lock_file_that_is_a_link_is_replaced_and_its_other_name_stays_as_it_is() {
     let (parent, store) = temporary();
     let victim = Victim::new(parent.path());
-    fs::hard_link(&victim.0, store.path().join(files::LOCK)).expect("one filesystem");
+    fs::hard_link(&victim.0, store.path().join(ROLES.lock)).expect("one filesystem");
     drop(store.lock(Hold::Shared).expect("free"));
     assert_eq!(fs::metadata(&victim.0).expect("it is there").nlink(), 2);
     drop(store.lock(Hold::Exclusive).expect("free"));
@@ -343,7 +340,7 @@ fn a_lock_file_that_is_a_link_is_replaced_and_its_other_name_stays_as_it_is() {
 
 /// Opens a directory with the demands of root's daemon.
 fn untrusted(path: &Path) -> Option<StoreError> {
-    let error = DirStore::open_trusting(path, Trust::OwnUser).err()?;
+    let error = DirStore::open(path, &ROLES, Trust::OwnUser).err()?;
     assert_eq!(error.kind(), StoreErrorKind::Untrusted, "{error}");
     Some(error)
 }
@@ -352,7 +349,7 @@ fn untrusted(path: &Path) -> Option<StoreError> {
 fn a_directory_that_others_may_write_to_is_refused_wherever_they_may() {
     let (_parent, store) = temporary();
     store.create("index", 10).expect("a new file");
-    store.create(SEGMENT, 10).expect("a new file");
+    store.create(CHUNK, 10).expect("a new file");
     let path = store.path();
     symlink("nowhere", path.join("link")).expect("the name is free");
     let set = |name: &str, mode| {
@@ -362,8 +359,8 @@ fn a_directory_that_others_may_write_to_is_refused_wherever_they_may() {
     for (name, sound) in [
         ("", 0o755),
         ("index", 0o644),
-        ("segments", 0o755),
-        (SEGMENT, 0o644),
+        ("chunks", 0o755),
+        (CHUNK, 0o644),
     ] {
         for added in [0o020, 0o002] {
             set(name, sound);
@@ -373,7 +370,7 @@ fn a_directory_that_others_may_write_to_is_refused_wherever_they_may() {
             let expected = if name.is_empty() { "directory" } else { name };
             assert_eq!(error.name(), expected);
             // A caller that is not asked to refuse it takes it.
-            DirStore::open_trusting(path, Trust::Anyone).expect("it is there");
+            open(path).expect("it is there");
         }
         set(name, sound);
     }
@@ -386,9 +383,9 @@ fn a_directory_with_a_file_of_another_user_is_refused() {
     }
     let (_parent, store) = temporary();
     store.create("index", 10).expect("a new file");
-    store.create(SEGMENT, 10).expect("a new file");
+    store.create(CHUNK, 10).expect("a new file");
     let path = store.path();
-    for name in ["", "index", "segments", SEGMENT] {
+    for name in ["", "index", "chunks", CHUNK] {
         chown(path.join(name), Some(STRANGER), None).expect("root may");
         let error = untrusted(path).expect("it is refused");
         let source = std::error::Error::source(&error).map(ToString::to_string);
@@ -401,15 +398,15 @@ fn a_directory_with_a_file_of_another_user_is_refused() {
         assert!(untrusted(path).is_none());
     }
     // One that is changed later counts as damaged.
-    let store = DirStore::open_trusting(path, Trust::OwnUser).expect("it is ours");
-    chown(path.join(SEGMENT), Some(STRANGER), None).expect("root may");
-    assert_eq!(kind_of(store.open_len(SEGMENT)), StoreErrorKind::Foreign);
+    let store = DirStore::open(path, &ROLES, Trust::OwnUser).expect("it is ours");
+    chown(path.join(CHUNK), Some(STRANGER), None).expect("root may");
+    assert_eq!(kind_of(store.open_len(CHUNK)), StoreErrorKind::Foreign);
     let mut kinds = Vec::new();
     let look = &mut |name: &str, kind| {
         kinds.push((name.to_owned(), kind));
         std::ops::ControlFlow::Continue(())
     };
-    store.visit("segments", look).expect("names");
+    store.visit("chunks", look).expect("names");
     assert_eq!(kinds.len(), 1);
     assert_eq!(kinds[0].1, EntryKind::File);
 }
