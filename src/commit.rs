@@ -2,8 +2,8 @@
 //!
 //! [`Pipeline`] joins [`crate::meta`] and [`crate::volume`], which know nothing of each other. Bytes go to stripes
 //! ([`Pipeline::write`]), changes of records to the index ([`Pipeline::apply`]); both are visible at once, and durable
-//! with the next [`Pipeline::sync`]. It also frees the space of dead stripes ([`Pipeline::reap`],
-//! [`Pipeline::make_room`]) and counts the remaining redundancy.
+//! with the next [`Pipeline::sync`]. It also frees the space of dead stripes ([`Reaper::reap`],
+//! [`Room::make_room`]) and counts the remaining redundancy.
 //!
 //! # Invariants
 //!
@@ -32,10 +32,9 @@ use crate::format::record::{Marker, Stripe};
 use crate::format::{BLOCK_SIZE, Ino, MemberIndex, Record, StripeId, key};
 use crate::members::{Access, Members};
 use crate::meta::{Batch, IndexReplicas, Key, Meta, MetaError, Numbers, Value};
-use crate::volume::{Hold, Pin, Placed, Said, Space, StripeRecords, Volume};
+use crate::volume::{Hold, Pin, Placed, Space, StripeRecords, Volume};
 
 mod arrivals;
-mod audit;
 mod candidates;
 mod catalog;
 mod claims;
@@ -43,6 +42,7 @@ mod clock;
 mod compact;
 mod copies;
 mod error;
+mod exhaustion;
 mod foreground;
 mod group;
 mod growth;
@@ -59,24 +59,25 @@ mod sync;
 
 pub use crate::members::CreateOptions;
 pub use clock::Clock;
-pub use compact::InodeLocks;
+pub use compact::{Compaction, InodeLocks};
 pub use copies::IndexCopies;
 pub use error::CommitError;
 pub use growth::Growth;
 pub use maintenance::Maintenance;
+pub use reap::Reaper;
 pub use rebuild::{Pace, RebuildProgress, RebuildState};
 pub use redundancy::{LostStripe, MissingShards, Redundancy, RedundancyCounter, RedundancyRow};
+pub use room::Room;
 pub use scrub::{Follower, ReadShards, ScrubState, ScrubStatus, WrongShards};
 pub use sync::Commits;
 
 use candidates::Candidates;
 use catalog::Catalog;
+use exhaustion::Exhaustion;
 use foreground::Foreground;
 use growth::Allowance;
 use join::Joins;
-use reap::Reaper;
 use rebuild::Rebuilding;
-use room::Room;
 use scrub::Scrubbing;
 
 /// Megabytes of the index to compare between copies before the volume is closed, if no comparison ran since it was
@@ -142,11 +143,10 @@ pub struct Pipeline {
     growth: Arc<Growth>,
     clock: Clock,
     foreground: Arc<Foreground>,
-    room: Room,
-    reaper: Mutex<Reaper>,
-    candidates: Mutex<Candidates>,
-    /// Inodes that compaction could not read in full.
-    left_alone: Said<Ino>,
+    exhaustion: Arc<Exhaustion>,
+    reaper: Arc<Reaper>,
+    compaction: Arc<Compaction>,
+    room: Arc<Room>,
     redundancy: Arc<RedundancyCounter>,
     rebuilding: Arc<Rebuilding>,
     joins: Joins,
@@ -187,6 +187,32 @@ impl Pipeline {
             Arc::clone(&commits),
             Arc::clone(&growth),
         );
+        let exhaustion = Arc::new(Exhaustion::default());
+        let candidates = Arc::new(Mutex::new(Candidates::new()));
+        let reaper = Arc::new(Reaper::new(
+            Arc::clone(&meta),
+            Arc::clone(&volume),
+            Arc::clone(&records),
+            Arc::clone(&catalog),
+            Arc::clone(&commits),
+            Arc::clone(&candidates),
+        ));
+        let compaction = Arc::new(Compaction::new(
+            Arc::clone(&members),
+            Arc::clone(&meta),
+            Arc::clone(&volume),
+            Arc::clone(&records),
+            Arc::clone(&catalog),
+            candidates,
+        ));
+        let room = Arc::new(Room::new(
+            Arc::clone(&volume),
+            Arc::clone(&commits),
+            Arc::clone(&growth),
+            Arc::clone(&reaper),
+            Arc::clone(&compaction),
+            Arc::clone(&exhaustion),
+        ));
         let rebuilding = Arc::new(Rebuilding::default());
         let redundancy = Arc::new(RedundancyCounter::new(
             Arc::clone(&members),
@@ -210,10 +236,10 @@ impl Pipeline {
             growth,
             clock,
             foreground: Arc::default(),
-            room: Room::default(),
-            reaper: Mutex::new(Reaper::new()),
-            candidates: Mutex::new(Candidates::new()),
-            left_alone: Said::once_in_a_while(),
+            exhaustion,
+            reaper,
+            compaction,
+            room,
             redundancy,
             rebuilding,
             joins: Joins::default(),
@@ -255,6 +281,18 @@ impl Pipeline {
     #[must_use]
     pub fn redundancy_counter(&self) -> &Arc<RedundancyCounter> {
         &self.redundancy
+    }
+
+    /// Returns the reaper, which frees dead stripes.
+    #[must_use]
+    pub fn reaper(&self) -> &Arc<Reaper> {
+        &self.reaper
+    }
+
+    /// Returns the part that makes room.
+    #[must_use]
+    pub fn room(&self) -> &Arc<Room> {
+        &self.room
     }
 
     /// Returns the clock, which makes commits and checkpoints when they are due.
@@ -310,9 +348,9 @@ impl Pipeline {
     /// [`CommitError::NoSpace`] if too much waits for space already.
     pub fn apply(&self, batch: Batch) -> Result<(), CommitError> {
         self.commits.check_writable()?;
-        let kills = room::kills(&batch);
+        let kills = exhaustion::kills(&batch);
         self.meta.apply(batch)?;
-        self.room.note(kills);
+        self.exhaustion.note_applied(kills);
         Ok(())
     }
 
@@ -321,12 +359,12 @@ impl Pipeline {
     /// # Errors
     ///
     /// [`CommitError::NoSpace`] if not all of the bytes fit: nothing refers to those already placed, and they are given
-    /// back in time. [`Pipeline::make_room`] may help.
+    /// back in time. [`Room::make_room`] may help.
     pub fn write(&self, data: &[u8]) -> Result<Written, CommitError> {
         self.commits.check_writable()?;
         self.foreground.note();
         self.growth.check_commits()?;
-        if self.room.is_exhausted(data.len() as u64) {
+        if self.exhaustion.is_exhausted(data.len() as u64) {
             return Err(CommitError::NoSpace);
         }
         let mut written = Written {
@@ -382,7 +420,7 @@ impl Pipeline {
     pub fn open_stripe(&self) -> Result<(), CommitError> {
         self.commits.check_writable()?;
         self.growth.check_commits()?;
-        if self.growth.has_no_commits() || self.room.is_exhausted(BLOCK_SIZE as u64) {
+        if self.growth.has_no_commits() || self.exhaustion.is_exhausted(BLOCK_SIZE as u64) {
             return Err(CommitError::NoSpace);
         }
         Ok(self.volume.open_stripe()?)
@@ -511,7 +549,7 @@ impl Pipeline {
         if !self.commits.is_read_only() {
             self.sync()?;
             self.volume.finish()?;
-            match self.reap_now() {
+            match self.reaper.reap_now() {
                 // The next mount finds and frees dead stripes.
                 Ok(()) | Err(CommitError::NoSpace) => {}
                 Err(error) => return Err(error),

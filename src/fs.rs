@@ -267,7 +267,7 @@ impl Fs {
     ) -> Result<T, FsError> {
         for _ in 0..ROOM_ATTEMPTS {
             match attempt() {
-                Err(FsError::NoSpace) if self.pipeline.make_room(needed, self)? => {}
+                Err(FsError::NoSpace) if self.pipeline.room().make_room(needed, self)? => {}
                 done => return done,
             }
         }

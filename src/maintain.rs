@@ -138,7 +138,11 @@ impl Maintain {
         start("probe", PROBE_INTERVAL, Box::new(Pipeline::probe))?;
         if let Some(shared) = &maintain.rebuilder {
             start("tick", TICK, Box::new(|pipeline| pipeline.clock().tick()))?;
-            start("reap", REAP_INTERVAL, Box::new(Pipeline::reap))?;
+            start(
+                "reap",
+                REAP_INTERVAL,
+                Box::new(|pipeline| pipeline.reaper().reap()),
+            )?;
             let (locks_of_scrub, until) = (Arc::clone(&locks), Arc::clone(&stop));
             let scrub: Work = Box::new(move |pipeline| {
                 scrub_if_due(pipeline, &*locks_of_scrub, &until, schedule)
@@ -146,7 +150,7 @@ impl Maintain {
             start("scrub", SCRUB_CHECK_INTERVAL, scrub)?;
             let (locks_of_room, rate) = (Arc::clone(&locks), schedule.bytes_per_second);
             let make_room: Work =
-                Box::new(move |pipeline| pipeline.make_room_ahead(&*locks_of_room, rate));
+                Box::new(move |pipeline| pipeline.room().make_room_ahead(&*locks_of_room, rate));
             start("room", ROOM_INTERVAL, make_room)?;
             let returns = Mutex::new(Returns::new(left_out));
             let look: Work = Box::new(move |pipeline| returns.lock().look(pipeline));

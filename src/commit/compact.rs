@@ -7,15 +7,20 @@
 //! only if it is still the extent that was copied.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::candidates::{Permille, Rank};
-use super::catalog::successor;
-use super::{CommitError, Pipeline};
+use parking_lot::Mutex;
+
+use super::CommitError;
+use super::candidates::{Candidates, Permille, Rank};
+use super::catalog::{Catalog, successor};
 use crate::format::record::{Backref, Extent, Marker, Stripe};
 use crate::format::{BLOCK_SIZE, Ino, Record, StripeId, key};
-use crate::meta::Batch;
-use crate::volume::{Tally, member_of};
+use crate::members::Members;
+use crate::meta::{Batch, Meta};
+use crate::volume::{Said, StripeRecords, Tally, Volume, member_of};
 
 /// Stripes moved in one go. New ones are filled with their live bytes; the room kept back is enough for that.
 const VICTIMS_AT_ONCE: usize = 64;
@@ -77,7 +82,57 @@ impl LiveRun {
     }
 }
 
-impl Pipeline {
+/// Moves live bytes out of mostly dead stripes.
+pub struct Compaction {
+    members: Arc<Members>,
+    meta: Arc<Meta>,
+    volume: Arc<Volume>,
+    records: Arc<StripeRecords>,
+    catalog: Arc<Catalog>,
+    candidates: Arc<Mutex<Candidates>>,
+    /// Inodes that could not be read in full.
+    unreadable: Said<Ino>,
+    /// Bytes written to the members.
+    moved: AtomicU64,
+}
+
+impl Compaction {
+    pub(super) fn new(
+        members: Arc<Members>,
+        meta: Arc<Meta>,
+        volume: Arc<Volume>,
+        records: Arc<StripeRecords>,
+        catalog: Arc<Catalog>,
+        candidates: Arc<Mutex<Candidates>>,
+    ) -> Self {
+        Self {
+            members,
+            meta,
+            volume,
+            records,
+            catalog,
+            candidates,
+            unreadable: Said::once_in_a_while(),
+            moved: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns how many bytes were written to the members.
+    pub(super) fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many candidates were taken to count their live bytes.
+    #[cfg(test)]
+    pub(super) fn candidates_counted(&self) -> u64 {
+        self.candidates.lock().counted
+    }
+
+    /// Returns whether all partly dead stripes are known and have a rank.
+    pub(super) fn knows_all_candidates(&self) -> bool {
+        self.candidates.lock().is_complete()
+    }
+
     /// Moves the live bytes of the deadest stripes. Returns whether any were moved.
     pub(super) fn compact(
         &self,
@@ -280,7 +335,7 @@ impl Pipeline {
         {
             // It is tried again and again.
             let now = Instant::now();
-            if let Some(left_out) = self.left_alone.is_to_be_said(run.ino, now) {
+            if let Some(left_out) = self.unreadable.is_to_be_said(run.ino, now) {
                 if left_out > 0 {
                     log::warn!("compaction left {left_out} other inodes alone");
                 }
@@ -303,8 +358,8 @@ impl Pipeline {
         let (stripe, _hold) = self.volume.append_stripe(&payload)?;
         let geometry = self.members.geometry();
         let shard = payload.len().div_ceil(geometry.data_shards());
-        self.room
-            .note_moved((shard * geometry.total_shards()) as u64);
+        let written = (shard * geometry.total_shards()) as u64;
+        self.moved.fetch_add(written, Ordering::Relaxed);
         let mut outcome = Ok(());
         for (run, at) in runs {
             // Offsets in a stripe are below 4 GiB.

@@ -89,7 +89,7 @@ impl Pipeline {
         self.may_verify_more();
         self.joins.may_bring_back.store(true, Ordering::SeqCst);
         // Stripes that died while it was away still take space there.
-        self.reaper.lock().unaudited = None;
+        self.reaper.lock().audit_again();
         // One that came in its place has nothing that is from an earlier time.
         self.note_put_back()?;
         // It takes part by now: if there is no space for a checkpoint, it is admitted once there is.

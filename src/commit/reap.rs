@@ -11,20 +11,35 @@
 //! that covers the loss of its records.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
-use super::catalog::successor;
+use parking_lot::{Mutex, MutexGuard};
+
+use super::CommitError;
+use super::candidates::Candidates;
+use super::catalog::{Catalog, successor};
 use super::group::CommitNumber;
-use super::{CommitError, Pipeline};
+use super::sync::Commits;
 use crate::format::record::{Marker, Stripe};
 use crate::format::{MemberIndex, Record, SegmentId, StripeId, key};
-use crate::meta::Batch;
-use crate::volume::Moment;
+use crate::meta::{Batch, Meta};
+
+use crate::volume::{Moment, StripeRecords, Volume};
+
+mod audit;
 
 /// Marks looked at in one go.
 const MARKS_AT_ONCE: usize = 256;
 
 /// Files of segments that are elsewhere now removed in one go: others wait for the reaper meanwhile.
 const FILES_AT_ONCE: usize = 32;
+
+/// Rounds of "commit, then reap" in which a dead stripe becomes free space: one for the loss of its
+/// backrefs, one for that of its records, and one that frees it.
+const REAPS: usize = 3;
+
+/// Rounds of reaping before something is refused for want of room, if each frees something.
+const MAX_REAPS: usize = 1000;
 
 /// Stripes audited in one go.
 const AUDITED_AT_ONCE: usize = 64;
@@ -44,37 +59,36 @@ enum Garbage {
 
 /// The queues on the way from "perhaps dead" to free space.
 #[derive(Default)]
-pub(super) struct Reaper {
+pub(super) struct Queues {
     suspects: VecDeque<Suspect>,
     suspected: BTreeSet<StripeId>,
     garbage: VecDeque<(CommitNumber, Garbage)>,
     /// Segments that take no more stripes and may have none.
-    pub(super) closed_segments: Vec<SegmentId>,
+    closed_segments: Vec<SegmentId>,
     /// The next mark to look at.
     marks_from: Option<bytes::Bytes>,
     /// The next stripe to audit; `None` once all that a crash may have left unmarked were seen.
     audit_from: Option<bytes::Bytes>,
     /// Segments from before the mount that are still to be audited, once that has begun.
-    pub(super) unaudited: Option<VecDeque<SegmentId>>,
+    unaudited: Option<VecDeque<SegmentId>>,
     /// Pieces of space that were given back.
-    pub(super) freed: u64,
+    freed: u64,
 }
 
-impl Reaper {
-    pub(super) fn new() -> Self {
+impl Queues {
+    fn new() -> Self {
         Self {
             audit_from: Some(key::stripes().0),
             ..Self::default()
         }
     }
 
-    /// Returns whether something dead is on its way to being free space.
-    pub(super) fn is_under_way(&self) -> bool {
+    fn is_under_way(&self) -> bool {
         !self.suspects.is_empty() || !self.garbage.is_empty()
     }
 
     /// Returns whether space of a segment waits for a commit to be given back.
-    pub(super) fn is_freeing(&self, segment: SegmentId) -> bool {
+    fn is_freeing(&self, segment: SegmentId) -> bool {
         self.garbage.iter().any(|(_, garbage)| match garbage {
             Garbage::Stripe(record) => record.segment == segment,
             Garbage::Segment(whole) => *whole == segment,
@@ -93,6 +107,11 @@ impl Reaper {
         self.garbage.push_back((covered_by, garbage));
     }
 
+    /// Audits all segments once more, because a member with stripes that died meanwhile came back.
+    pub(super) fn audit_again(&mut self) {
+        self.unaudited = None;
+    }
+
     /// Takes a file out of the queue again: the segment is about to move back to the member.
     pub(super) fn reclaim_file(&mut self, segment: SegmentId, member: MemberIndex) {
         let is_it = |garbage: &Garbage| matches!(garbage, Garbage::File(s, m) if (*s, *m) == (segment, member));
@@ -100,7 +119,79 @@ impl Reaper {
     }
 }
 
-impl Pipeline {
+/// Frees dead stripes and empty segments.
+pub struct Reaper {
+    meta: Arc<Meta>,
+    volume: Arc<Volume>,
+    records: Arc<StripeRecords>,
+    catalog: Arc<Catalog>,
+    commits: Arc<Commits>,
+    candidates: Arc<Mutex<Candidates>>,
+    /// Held through I/O by the thread that removes, cuts or punches anything.
+    queues: Mutex<Queues>,
+}
+
+impl Reaper {
+    pub(super) fn new(
+        meta: Arc<Meta>,
+        volume: Arc<Volume>,
+        records: Arc<StripeRecords>,
+        catalog: Arc<Catalog>,
+        commits: Arc<Commits>,
+        candidates: Arc<Mutex<Candidates>>,
+    ) -> Self {
+        Self {
+            meta,
+            volume,
+            records,
+            catalog,
+            commits,
+            candidates,
+            queues: Mutex::new(Queues::new()),
+        }
+    }
+
+    /// Keeps others from removing, cutting or punching anything while the guard is held.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock()
+    }
+
+    /// Returns whether something dead is on its way to being free space.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.queues.lock().is_under_way()
+    }
+
+    /// Returns how many pieces of space were given back.
+    pub(super) fn freed(&self) -> u64 {
+        self.queues.lock().freed
+    }
+
+    /// Frees all dead stripes; says whether there was any. Without space even for the note of their death, they are
+    /// freed later.
+    pub(super) fn free_dead(&self) -> Result<bool, CommitError> {
+        let first = self.freed();
+        for _ in 0..MAX_REAPS {
+            let before = self.freed();
+            match self.reap_now() {
+                Err(CommitError::NoSpace) => break,
+                done => done?,
+            }
+            if self.freed() == before {
+                break;
+            }
+        }
+        Ok(self.freed() > first)
+    }
+
+    /// Commits and reaps until some of the stripes that are dead by now are freed.
+    pub(super) fn reap_now(&self) -> Result<(), CommitError> {
+        for _ in 0..REAPS {
+            self.reap()?;
+            self.commits.sync()?;
+        }
+        self.reap()
+    }
+
     /// Takes every dead stripe and empty segment a step further on its way to being free space; call it about once a
     /// second. A later call, after a commit, frees what this one removes.
     ///
@@ -112,22 +203,22 @@ impl Pipeline {
             return Ok(());
         }
         // One at a time; only reapers and compaction wait for it.
-        let mut reaper = self.reaper.lock();
-        self.free_garbage(&mut reaper);
-        self.remove_dead(&mut reaper)?;
-        self.remove_empty_segments(&mut reaper)?;
-        self.audit(&mut reaper)?;
-        self.audit_segments(&mut reaper)?;
-        self.look_at_marks(&mut reaper)
+        let mut queues = self.queues.lock();
+        self.free_garbage(&mut queues);
+        self.remove_dead(&mut queues)?;
+        self.remove_empty_segments(&mut queues)?;
+        self.audit(&mut queues)?;
+        self.audit_segments(&mut queues)?;
+        self.look_at_marks(&mut queues)
     }
 
-    fn free_garbage(&self, reaper: &mut Reaper) {
-        let freed_before = reaper.freed;
+    fn free_garbage(&self, queues: &mut Queues) {
+        let freed_before = queues.freed;
         let mut files = 0;
         while files < FILES_AT_ONCE
-            && let Some((covered_by, _)) = reaper.garbage.front()
+            && let Some((covered_by, _)) = queues.garbage.front()
             && self.commits.group.has_ended(*covered_by)
-            && let Some((_, garbage)) = reaper.garbage.pop_front()
+            && let Some((_, garbage)) = queues.garbage.pop_front()
         {
             match garbage {
                 Garbage::Stripe(record) => self.volume.free_stripe(&record),
@@ -137,28 +228,28 @@ impl Pipeline {
                     files += 1;
                 }
             }
-            reaper.freed += 1;
+            queues.freed += 1;
         }
-        if reaper.freed > freed_before && self.volume.is_stuck() {
+        if queues.freed > freed_before && self.volume.is_stuck() {
             self.volume.retry();
         }
     }
 
-    fn remove_dead(&self, reaper: &mut Reaper) -> Result<(), CommitError> {
-        while let Some(suspect) = reaper.suspects.front()
+    fn remove_dead(&self, queues: &mut Queues) -> Result<(), CommitError> {
+        while let Some(suspect) = queues.suspects.front()
             && self.commits.group.has_ended(suspect.covered_by)
             && self.volume.has_passed(suspect.pinned_until)
         {
             let stripe = suspect.stripe;
-            self.remove_stripe(reaper, stripe)?;
-            reaper.suspects.pop_front();
-            reaper.suspected.remove(&stripe);
+            self.remove_stripe(queues, stripe)?;
+            queues.suspects.pop_front();
+            queues.suspected.remove(&stripe);
             self.candidates.lock().forget(stripe);
         }
         Ok(())
     }
 
-    fn remove_stripe(&self, reaper: &mut Reaper, stripe: StripeId) -> Result<(), CommitError> {
+    fn remove_stripe(&self, queues: &mut Queues, stripe: StripeId) -> Result<(), CommitError> {
         if let Some(record) = self.records.stripe(stripe)?
             && let Some(segment) = self.volume.segment(record.segment)
         {
@@ -170,7 +261,7 @@ impl Pipeline {
             } else {
                 Garbage::Stripe(record)
             };
-            reaper
+            queues
                 .garbage
                 .push_back((self.commits.group.next(), garbage));
         }
@@ -190,18 +281,18 @@ impl Pipeline {
         Ok(self.meta.scan(&from, &end, 2)?.len() <= 1)
     }
 
-    fn remove_empty_segments(&self, reaper: &mut Reaper) -> Result<(), CommitError> {
-        reaper.closed_segments.extend(self.records.take_finished());
-        for segment in std::mem::take(&mut reaper.closed_segments) {
+    fn remove_empty_segments(&self, queues: &mut Queues) -> Result<(), CommitError> {
+        queues.closed_segments.extend(self.records.take_finished());
+        for segment in std::mem::take(&mut queues.closed_segments) {
             if self.volume.is_writing(segment) {
-                reaper.closed_segments.push(segment);
+                queues.closed_segments.push(segment);
                 continue;
             }
             let (from, end) = key::segment_stripes(segment);
             let is_known = self.meta.get(&key::segment(segment))?.is_some();
             if is_known && self.meta.scan(&from, &end, 1)?.is_empty() {
                 self.records.remove_segment(segment)?;
-                reaper
+                queues
                     .garbage
                     .push_back((self.commits.group.next(), Garbage::Segment(segment)));
             }
@@ -211,8 +302,8 @@ impl Pipeline {
 
     /// Marks stripes that have no backref and no mark: a crash came between their record and the extents that would
     /// have named them. All of them are from before the mount.
-    fn audit(&self, reaper: &mut Reaper) -> Result<(), CommitError> {
-        let Some(from) = reaper.audit_from.take() else {
+    fn audit(&self, queues: &mut Queues) -> Result<(), CommitError> {
+        let Some(from) = queues.audit_from.take() else {
             return Ok(());
         };
         let (_, end) = key::stripes();
@@ -224,28 +315,28 @@ impl Pipeline {
             }
         }
         if let Some((last, _)) = found.last() {
-            reaper.audit_from = Some(successor(last));
+            queues.audit_from = Some(successor(last));
         }
         Ok(())
     }
 
-    fn look_at_marks(&self, reaper: &mut Reaper) -> Result<(), CommitError> {
+    fn look_at_marks(&self, queues: &mut Queues) -> Result<(), CommitError> {
         let (first, end) = key::all_perhaps_dead();
-        let from = reaper.marks_from.take().unwrap_or(first);
+        let from = queues.marks_from.take().unwrap_or(first);
         let marks = self.meta.scan(&from, &end, MARKS_AT_ONCE)?;
         for (mark, _) in &marks {
             let stripe = key::parse_perhaps_dead(mark)?;
-            if !reaper.suspected.contains(&stripe) && !self.volume.is_busy(stripe) {
-                self.look_at(reaper, stripe)?;
+            if !queues.suspected.contains(&stripe) && !self.volume.is_busy(stripe) {
+                self.look_at(queues, stripe)?;
             }
         }
         if marks.len() == MARKS_AT_ONCE {
-            reaper.marks_from = marks.last().map(|(last, _)| successor(last));
+            queues.marks_from = marks.last().map(|(last, _)| successor(last));
         }
         Ok(())
     }
 
-    fn look_at(&self, reaper: &mut Reaper, stripe: StripeId) -> Result<(), CommitError> {
+    fn look_at(&self, queues: &mut Queues, stripe: StripeId) -> Result<(), CommitError> {
         // The mark goes before the look: a thread that removes a backref after the look marks again.
         let mut batch = Batch::default();
         batch.delete(key::perhaps_dead(stripe));
@@ -258,8 +349,8 @@ impl Pipeline {
             return Ok(());
         }
         self.mark(stripe)?;
-        reaper.suspected.insert(stripe);
-        reaper.suspects.push_back(Suspect {
+        queues.suspected.insert(stripe);
+        queues.suspects.push_back(Suspect {
             stripe,
             covered_by: self.commits.group.next(),
             pinned_until: self.volume.moment(),

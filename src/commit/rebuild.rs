@@ -284,7 +284,7 @@ impl Pipeline {
             // Once only: others may go on writing and removing for as long as they like.
             if waiting > 0 && !has_freed {
                 has_freed = true;
-                if self.free_dead()? {
+                if self.reaper.free_dead()? {
                     continue;
                 }
             }
@@ -300,7 +300,7 @@ impl Pipeline {
                     return Ok(true);
                 }
                 Passage::Overtaken => (has_freed, waited) = (false, u64::MAX),
-                Passage::Through { is_better: true } => self.free_dead().map(drop)?,
+                Passage::Through { is_better: true } => self.reaper.free_dead().map(drop)?,
             }
         }
     }

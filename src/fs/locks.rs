@@ -12,7 +12,7 @@
 //!    pipeline.
 //! 4. The locks inside the pipeline.
 //!
-//! No caller makes room ([`crate::commit::Pipeline::make_room`]) while it holds a lock of 1 or 2, because compaction
+//! No caller makes room ([`crate::commit::Room::make_room`]) while it holds a lock of 1 or 2, because compaction
 //! locks inodes itself.
 //!
 //! Inodes share a fixed number of locks. Two inodes wait for one another without need once in thousands of times.

@@ -434,7 +434,7 @@ fn a_stripe_that_a_crash_left_without_a_file_is_no_fault_and_freed_after_the_nex
     let report = check(&pipeline, false).unwrap();
     assert_eq!((report.findings, report.unclaimed), (vec![], 3));
     for _ in 0..4 {
-        pipeline.reap().unwrap();
+        pipeline.reaper().reap().unwrap();
         pipeline.sync().unwrap();
     }
     let report = check(&pipeline, false).unwrap();

@@ -88,7 +88,7 @@ fn write_all(fs: &Fs) {
     fs.settle();
     for _ in 0..4 {
         fs.syncfs().unwrap();
-        fs.pipeline().reap().unwrap();
+        fs.pipeline().reaper().reap().unwrap();
     }
     fs.pipeline().checkpoint().unwrap();
     put(fs, dir, "journaled", 0, &content(5, 5_000));

@@ -275,16 +275,16 @@ pub(crate) const SCRIPT: &[Step] = &[
     ("checkpoint", |fs| Ok(fs.pipeline().checkpoint()?)),
     ("unlink", |fs| fs.unlink(Ino::ROOT, b"linked")),
     ("rmdir", |fs| fs.rmdir(ino(fs, "a")?, b"big")),
-    ("reap", |fs| Ok(fs.pipeline().reap()?)),
+    ("reap", |fs| Ok(fs.pipeline().reaper().reap()?)),
     SYNC,
     ("write after reaping", |fs| {
         write(fs, "a/small", 40_000, 120_000, 9)
     }),
-    ("reap", |fs| Ok(fs.pipeline().reap()?)),
+    ("reap", |fs| Ok(fs.pipeline().reaper().reap()?)),
     SYNC,
     ("compact", |fs| {
         // More than there can be: everything that pays is moved.
-        fs.pipeline().make_room(1 << 40, &**fs).map(drop)?;
+        fs.pipeline().room().make_room(1 << 40, &**fs).map(drop)?;
         Ok(())
     }),
     ("cut off many extents", |fs| set_size(fs, "many", 5_000)),

@@ -224,14 +224,14 @@ fn maintain(fs: &Arc<Fs>, kind: u32) -> Result<(), CommitError> {
     let pipeline = fs.pipeline();
     match kind {
         0 => pipeline.checkpoint(),
-        1 => pipeline.make_room_ahead(&**fs, None),
+        1 => pipeline.room().make_room_ahead(&**fs, None),
         // More than there can be: everything that pays is compacted.
-        2 => pipeline.make_room(1 << 40, &**fs).map(drop),
+        2 => pipeline.room().make_room(1 << 40, &**fs).map(drop),
         3 => {
             pipeline.members().probe();
             Ok(())
         }
-        4 | 5 => pipeline.reap(),
+        4 | 5 => pipeline.reaper().reap(),
         _ => pipeline.clock().tick(),
     }
 }

@@ -49,7 +49,7 @@ impl Pipeline {
         self.volume.retire_segments()?;
         self.sync()?;
         // Bytes that were moved away or removed count for no member.
-        self.free_dead()?;
+        self.reaper.free_dead()?;
         round.live = self.members.live();
         let segments = self.volume.segments().into_iter();
         let segments = segments

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use super::super::room::has_room;
 use super::super::{CommitError, Pipeline};
 use super::{Obstacle, Round, Step};
 use crate::format::record::{Segment, Stripe};
@@ -39,7 +40,7 @@ impl Pipeline {
         let mut copied = false;
         for stripes in packs(&endangered, capacity) {
             // The room kept back is not for this, because no space comes free here for the space it takes elsewhere.
-            if !self.has_room(capacity as u64) {
+            if !has_room(&self.volume, capacity as u64) {
                 if copied {
                     break;
                 }
@@ -47,7 +48,7 @@ impl Pipeline {
             }
             let piece = self.begin_piece();
             let victims = stripes.iter().map(|found| found.stripe).collect();
-            match self.move_stripes(victims, locks) {
+            match self.compaction.move_stripes(victims, locks) {
                 Err(CommitError::NoSpace) if copied => break,
                 Err(CommitError::NoSpace) => return Ok(Step::Nothing(Obstacle::NoRoom)),
                 moved => moved?,
@@ -69,7 +70,7 @@ impl Pipeline {
             return nothing;
         }
         // So that the next round does not count them.
-        self.free_dead()?;
+        self.reaper.free_dead()?;
         Ok(Step::Done)
     }
 

@@ -33,7 +33,7 @@ impl Pipeline {
     ) -> Result<(), CommitError> {
         self.commits.check_writable()?;
         if !self.has_room_without(member) {
-            self.free_dead()?;
+            self.reaper.free_dead()?;
             if !self.has_room_without(member) {
                 return Err(CommitError::NoSpace);
             }

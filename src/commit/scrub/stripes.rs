@@ -123,7 +123,7 @@ impl Pipeline {
             );
         }
         let is_to_move = is_loss_dead || verdict.inconsistent.is_some();
-        if is_to_move && self.rewrite(stripe, locks)? {
+        if is_to_move && self.compaction.rewrite(stripe, locks)? {
             scrub.repaired += wrong.max(1);
             return Ok(());
         }

@@ -195,7 +195,7 @@ fn disturb(fs: &TestFs, rig: &Rig, random: &mut StdRng, lost: &mut Option<usize>
         5..7 => {
             fs.remove(file).unwrap();
             fs.sync().unwrap();
-            fs.pipeline.reap().unwrap();
+            fs.pipeline.reaper.reap().unwrap();
             format!("remove {file}")
         }
         7 => {
@@ -327,7 +327,7 @@ fn what_lives_of_stripes_that_are_gone_is_forgotten() {
         fs.pipeline.redundancy.redundancy_now().unwrap();
         assert!(!fs.stripes().is_empty(), "they are dead, and there");
         while !fs.stripes().is_empty() {
-            fs.pipeline.reap().unwrap();
+            fs.pipeline.reaper.reap().unwrap();
             fs.sync().unwrap();
         }
         fs.pipeline.redundancy.redundancy_now().unwrap();

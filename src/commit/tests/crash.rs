@@ -54,15 +54,15 @@ fn work(fs: &TestFs, promises: &mut Promises) -> Result<(), CommitError> {
         }
         promises.wrote(3, Vec::new());
         fs.remove(3)?;
-        fs.pipeline.reap()?;
+        fs.pipeline.reaper.reap()?;
         fs.sync()?;
         promises.synced();
-        fs.pipeline.reap()?;
+        fs.pipeline.reaper.reap()?;
         if round == 1 {
             fs.pipeline.checkpoint()?;
         }
         fs.sync()?;
-        fs.pipeline.reap()?;
+        fs.pipeline.reaper.reap()?;
     }
     fs.pipeline.close()
 }

@@ -235,7 +235,7 @@ fn a_member_that_was_away_comes_back_and_no_stale_byte_is_read() {
     model.insert(7, Vec::new());
     for _ in 0..4 {
         fs.sync().unwrap();
-        fs.pipeline.reap().unwrap();
+        fs.pipeline.reaper.reap().unwrap();
     }
     fs.close();
     let fs = rig.open(&[]);
@@ -368,7 +368,7 @@ fn compaction_moves_stripes_that_lack_shards_before_deader_ones() {
     fs.sync().unwrap();
     rig.disks[lost].delete();
     fs.pipeline.members().probe();
-    fs.pipeline.reap_now().unwrap();
+    fs.pipeline.reaper.reap_now().unwrap();
     let before: Vec<StripeId> = fs.stripes();
     let lacking: Vec<StripeId> = lacking.into_iter().filter(|s| before.contains(s)).collect();
     assert!(!lacking.is_empty() && lacking.len() < before.len());
@@ -376,8 +376,8 @@ fn compaction_moves_stripes_that_lack_shards_before_deader_ones() {
         max_live: 900,
         counts: usize::MAX,
     };
-    assert!(fs.pipeline.compact(&NoLocks, effort).unwrap());
-    fs.pipeline.reap_now().unwrap();
+    assert!(fs.pipeline.compaction.compact(&NoLocks, effort).unwrap());
+    fs.pipeline.reaper.reap_now().unwrap();
     let moved: Vec<StripeId> = before
         .iter()
         .copied()

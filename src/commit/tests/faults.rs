@@ -15,7 +15,7 @@ fn work(fs: &TestFs, model: &mut Model) -> Result<(), CommitError> {
         fs.remove(3)?;
         model.insert(3, Vec::new());
         for _ in 0..3 {
-            fs.pipeline.reap()?;
+            fs.pipeline.reaper.reap()?;
             fs.sync()?;
         }
         // A checkpoint that finds no room loses nothing, and is made later.

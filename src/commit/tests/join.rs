@@ -285,7 +285,7 @@ fn a_directory_that_vanished_and_is_back_gets_what_it_missed() {
     model.insert(0, Vec::new());
     for _ in 0..4 {
         fs.sync().unwrap();
-        fs.pipeline.reap().unwrap();
+        fs.pipeline.reaper.reap().unwrap();
     }
     rig.disks[1].fail(None);
     let back = join(&fs, Seat::Own, &rig.disks[1]).unwrap();
@@ -632,7 +632,7 @@ fn balancing_fills_a_new_member_as_much_as_the_others_and_loses_nothing() {
         );
         for _ in 0..4 {
             fs.sync().unwrap();
-            fs.pipeline.reap().unwrap();
+            fs.pipeline.reaper.reap().unwrap();
         }
     }
     let after = taken(&rig);

@@ -50,7 +50,7 @@ fn stripes_that_overlap_neither_stop_a_rebuild_nor_free_what_others_hold() {
         let fs = rig.open(lost);
         drop(fs.rebuild());
         for _ in 0..20 {
-            fs.pipeline.reap().unwrap();
+            fs.pipeline.reaper.reap().unwrap();
             fs.sync().unwrap();
         }
         for file in 0..8 {
@@ -154,7 +154,7 @@ fn compaction_demands_no_memory_for_a_backref_that_is_too_long() {
         batch.put(key::backref(stripe, Ino(77), 1 << 60), backref.encode());
         fs.pipeline.meta.apply(batch).unwrap();
         // An error or not: nothing is moved.
-        drop(fs.pipeline.move_stripes(vec![stripe], &NoLocks));
+        drop(fs.pipeline.compaction.move_stripes(vec![stripe], &NoLocks));
         for file in 0..8 {
             assert_eq!(fs.read(file).unwrap(), pattern(file, 2 * UNIT));
         }

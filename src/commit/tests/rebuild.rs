@@ -572,7 +572,7 @@ fn what_is_written_and_removed_while_it_is_rebuilt_is_right_afterwards() {
             model.insert(file + 1, bytes);
             for _ in 0..random % 4 {
                 fs.sync().unwrap();
-                fs.pipeline.reap().unwrap();
+                fs.pipeline.reaper.reap().unwrap();
             }
             if random.is_multiple_of(5) {
                 fs.pipeline.checkpoint().unwrap();
@@ -584,7 +584,7 @@ fn what_is_written_and_removed_while_it_is_rebuilt_is_right_afterwards() {
         let context = format!("seed {seed}");
         for _ in 0..6 {
             fs.sync().unwrap();
-            fs.pipeline.reap().unwrap();
+            fs.pipeline.reaper.reap().unwrap();
         }
         assert!(turn.get() > seed + 4, "{context}");
         assert_gaps_are_free(&fs, &rig, &gone, &context);

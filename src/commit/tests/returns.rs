@@ -156,7 +156,7 @@ fn balance(fs: &TestFs) {
 fn reap_all(fs: &TestFs) {
     for _ in 0..6 {
         fs.sync().unwrap();
-        fs.pipeline.reap().unwrap();
+        fs.pipeline.reaper.reap().unwrap();
     }
 }
 

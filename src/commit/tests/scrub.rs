@@ -269,7 +269,7 @@ fn what_parity_cannot_replace_is_named_and_only_that_cannot_be_read() {
     assert!(done.is_clean(), "nobody misses it: {done:?}");
     for _ in 0..4 {
         fs.sync().unwrap();
-        fs.pipeline.reap().unwrap();
+        fs.pipeline.reaper.reap().unwrap();
     }
     fs.close();
     let fs = rig.open(&[]);
@@ -534,7 +534,7 @@ fn parity_that_does_not_belong_to_its_data_is_found_though_its_checksums_match()
         "its bytes were moved"
     );
     assert_holds(&fs, &model, "written anew");
-    fs.pipeline.reap_now().unwrap();
+    fs.pipeline.reaper.reap_now().unwrap();
     assert_eq!(scrub(&fs).record.repaired, 0);
 }
 
@@ -662,8 +662,8 @@ fn files_are_written_deleted_and_moved_while_a_scrub_goes_on() {
             fs.remove(1).unwrap();
             model.insert(1, Vec::new());
         }
-        fs.pipeline.reap_now().unwrap();
-        fs.pipeline.make_room(u64::MAX / 2, &NoLocks).unwrap();
+        fs.pipeline.reaper.reap_now().unwrap();
+        fs.pipeline.room.make_room(u64::MAX / 2, &NoLocks).unwrap();
         ControlFlow::Continue(())
     };
     let done = fs
@@ -676,7 +676,7 @@ fn files_are_written_deleted_and_moved_while_a_scrub_goes_on() {
     fs.sync().unwrap();
     fs.assert_shards_lie_on(&rig, &[], "scrubbed");
     assert_holds(&fs, &model, "scrubbed");
-    fs.pipeline.reap_now().unwrap();
+    fs.pipeline.reaper.reap_now().unwrap();
     fs.close();
     let fs = rig.open(&[]);
     assert_holds(&fs, &model, "opened again");

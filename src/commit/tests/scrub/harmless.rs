@@ -63,7 +63,7 @@ fn where_no_file_holds_what_is_lost_nothing_is_and_a_scrub_writes_the_rest_anew(
         assert_eq!(fs.redundancy(), [(2, 1)], "{harm:?}");
         let model = Model::from([(1, held)]);
         assert_holds(&fs, &model, "scrubbed");
-        fs.pipeline.reap_now().unwrap();
+        fs.pipeline.reaper.reap_now().unwrap();
         assert!(!fs.stripes().contains(&stripe), "{harm:?}");
         fs.assert_shards_lie_on(&rig, &[], "written anew");
         fs.close();

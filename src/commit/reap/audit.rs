@@ -4,24 +4,24 @@
 //! is finished. A crash in between leaves space that no record names. The absence of a member and a stripe that never
 //! got its record do the same. After a mount, a background pass looks once at every segment that existed then. It
 //! punches the gaps, cuts off the bytes behind the last stripe, and notes the space really taken for
-//! [`super::Pipeline::space`].
+//! [`Volume::space`](crate::volume::Volume::space).
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::reap::Reaper;
-use super::{CommitError, Pipeline};
+use super::{Queues, Reaper};
+use crate::commit::CommitError;
 use crate::format::SegmentId;
 use crate::format::record::Stripe;
 
 /// Segments looked at in one go.
 const SEGMENTS_AT_ONCE: usize = 16;
 
-impl Pipeline {
+impl Reaper {
     /// Looks at the next few of the segments that there were at the mount.
-    pub(super) fn audit_segments(&self, reaper: &mut Reaper) -> Result<(), CommitError> {
+    pub(super) fn audit_segments(&self, queues: &mut Queues) -> Result<(), CommitError> {
         // If one cannot be looked at, all are, again, by the next call.
-        let mut left = reaper.unaudited.take().unwrap_or_else(|| {
+        let mut left = queues.unaudited.take().unwrap_or_else(|| {
             let segments = self.volume.segments().into_iter();
             segments.map(|(segment, _)| segment).collect()
         });
@@ -29,19 +29,19 @@ impl Pipeline {
             let Some(segment) = left.pop_front() else {
                 break;
             };
-            if reaper.is_freeing(segment) {
+            if queues.is_freeing(segment) {
                 // Records that are gone may be back after a crash, until a commit covers it.
                 left.push_back(segment);
             } else {
-                self.audit_segment(reaper, segment)?;
+                self.audit_segment(queues, segment)?;
             }
         }
-        reaper.unaudited = Some(left);
+        queues.unaudited = Some(left);
         Ok(())
     }
 
     /// Counts the space that stripes take of each segment of a read-only volume. No segment of it is audited, so
-    /// [`super::Pipeline::space`] would take all of them for full otherwise.
+    /// [`Volume::space`](crate::volume::Volume::space) would take all of them for full otherwise.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ impl Pipeline {
         Ok(())
     }
 
-    fn audit_segment(&self, reaper: &mut Reaper, segment: SegmentId) -> Result<(), CommitError> {
+    fn audit_segment(&self, queues: &mut Queues, segment: SegmentId) -> Result<(), CommitError> {
         if self.volume.segment(segment).is_none() || self.volume.is_writing(segment) {
             return Ok(());
         }
@@ -72,7 +72,7 @@ impl Pipeline {
             return Ok(());
         };
         let Some(last) = places.last() else {
-            reaper.closed_segments.push(segment);
+            queues.closed_segments.push(segment);
             return Ok(());
         };
         self.volume.cut_segment(segment, last.end)?;
