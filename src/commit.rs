@@ -55,6 +55,7 @@ mod recover;
 mod redundancy;
 mod room;
 mod scrub;
+mod stale_copies;
 mod sync;
 
 pub use crate::members::CreateOptions;
@@ -69,6 +70,7 @@ pub use rebuild::{Pace, RebuildProgress, RebuildState};
 pub use redundancy::{LostStripe, MissingShards, Redundancy, RedundancyCounter, RedundancyRow};
 pub use room::Room;
 pub use scrub::{Follower, ReadShards, ScrubState, ScrubStatus, WrongShards};
+pub use stale_copies::StaleCopies;
 pub use sync::Commits;
 
 use candidates::Candidates;
@@ -150,6 +152,7 @@ pub struct Pipeline {
     redundancy: Arc<RedundancyCounter>,
     rebuilding: Arc<Rebuilding>,
     joins: Joins,
+    stale_copies: Arc<StaleCopies>,
     scrubbing: Scrubbing,
 }
 
@@ -213,6 +216,12 @@ impl Pipeline {
             Arc::clone(&compaction),
             Arc::clone(&exhaustion),
         ));
+        let stale_copies = Arc::new(StaleCopies::new(
+            Arc::clone(&members),
+            Arc::clone(&meta),
+            Arc::clone(&volume),
+            Arc::clone(&commits),
+        ));
         let rebuilding = Arc::new(Rebuilding::default());
         let redundancy = Arc::new(RedundancyCounter::new(
             Arc::clone(&members),
@@ -243,6 +252,7 @@ impl Pipeline {
             redundancy,
             rebuilding,
             joins: Joins::default(),
+            stale_copies,
             scrubbing: Scrubbing::default(),
         }
     }
@@ -293,6 +303,12 @@ impl Pipeline {
     #[must_use]
     pub fn room(&self) -> &Arc<Room> {
         &self.room
+    }
+
+    /// Returns the stale copies among the members.
+    #[must_use]
+    pub fn stale_copies(&self) -> &Arc<StaleCopies> {
+        &self.stale_copies
     }
 
     /// Returns the clock, which makes commits and checkpoints when they are due.

@@ -135,7 +135,11 @@ impl Maintain {
             let stop = Arc::clone(&stop);
             start_waiting(name, Box::new(move || stop.sleep(every)), work)
         };
-        start("probe", PROBE_INTERVAL, Box::new(Pipeline::probe))?;
+        start(
+            "probe",
+            PROBE_INTERVAL,
+            Box::new(|pipeline| pipeline.stale_copies().probe()),
+        )?;
         if let Some(shared) = &maintain.rebuilder {
             start("tick", TICK, Box::new(|pipeline| pipeline.clock().tick()))?;
             start(
@@ -194,7 +198,7 @@ fn scrub_if_due(
     schedule: Schedule,
 ) -> Result<(), CommitError> {
     let is_due = is_scrub_due(pipeline, schedule.scrub_interval)?;
-    if !is_due && !pipeline.is_verification_due()? {
+    if !is_due && !pipeline.stale_copies().is_verification_due()? {
         return Ok(());
     }
     let scrubbed = pipeline.scrub(locks, schedule.bytes_per_second, |_| {

@@ -64,7 +64,7 @@ impl Pipeline {
         }
         if self.members.note_stale_copy(seat, store)? {
             // Before its journal, which proves this, is created again.
-            self.note_put_back()?;
+            self.stale_copies.note()?;
             self.sync()?;
         }
         let index = self
@@ -72,7 +72,7 @@ impl Pipeline {
             .join(seat, store, &belongings, |index, strays| {
                 if self.members.put_back().contains_key(&index) {
                     // Before its contents count for anything.
-                    self.note_put_back()?;
+                    self.stale_copies.note()?;
                     self.sync()?;
                 }
                 // Held until it takes part: a segment may move there from then on.
@@ -86,12 +86,12 @@ impl Pipeline {
                 Ok::<_, CommitError>(reaper)
             })?;
         self.volume.forget_member(index);
-        self.may_verify_more();
+        self.stale_copies.may_verify_more();
         self.joins.may_bring_back.store(true, Ordering::SeqCst);
         // Stripes that died while it was away still take space there.
         self.reaper.lock().audit_again();
         // One that came in its place has nothing that is from an earlier time.
-        self.note_put_back()?;
+        self.stale_copies.note()?;
         // It takes part by now: if there is no space for a checkpoint, it is admitted once there is.
         match self.checkpoint() {
             Ok(()) => drop(self.commits.mend_index(MAX_MENDED_AT_CLOSE)?),

@@ -395,7 +395,7 @@ impl Pipeline {
             return Ok(Step::Nothing(obstacle));
         }
         self.sync()?;
-        self.may_verify_more();
+        self.stale_copies.may_verify_more();
         // Shards that cannot be had now cannot be had in the next round either.
         let is_moved = job.targets.iter().any(|target| job.is_moved(target));
         let is_better = is_moved || job.stripes.is_empty() || failed.len() < job.stripes.len();

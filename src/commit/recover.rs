@@ -144,7 +144,7 @@ impl Pipeline {
         let lacks_files = census.lacks_files(&pipeline.volume.segments(), &pipeline.members.live());
         pipeline.volume.set_lacks_files(lacks_files);
         pipeline.restore(opened.recovered.data)?; // step 4
-        pipeline.restore_put_back()?;
+        pipeline.stale_copies.restore()?;
         if options.access == Access::ReadWrite {
             match pipeline.checkpoint() {
                 // Changes from the journal stay in the index until their stripes find space.

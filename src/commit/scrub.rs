@@ -9,20 +9,19 @@ use std::cmp::Ordering::{Equal, Greater, Less};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::rebuild::{pause, piece};
+use super::stale_copies::now;
 use super::{CommitError, InodeLocks, Pipeline};
 use crate::format::record::Scrub;
-use crate::format::{MemberIndex, Record, SegmentId, key};
-use crate::members::PutBack;
+use crate::format::{MemberIndex, SegmentId};
 
 mod deep;
 mod followers;
 mod metadata;
-mod put_back;
 mod settle;
 mod stripes;
 
@@ -100,10 +99,6 @@ pub(super) struct Scrubbing {
     is_to_stop: AtomicBool,
     /// The position of the running scrub; `None` if none runs.
     live: Mutex<Option<Scrub>>,
-    /// The stale copies known before the begin of the scrub that is not through. Held while its record changes.
-    covered: Mutex<PutBack>,
-    /// Those of them that the last scrub which went through could not verify.
-    left: Mutex<PutBack>,
     followers: Followers,
     unsettled: Unsettled,
     /// The position of a scrub that ended with an error: further than noted, like the findings remembered beside it.
@@ -149,7 +144,12 @@ impl Pipeline {
         let Some(_baton) = self.scrubbing.baton.try_lock() else {
             return Ok(None);
         };
-        let mut scrub = self.scrub_to_go_on_with()?;
+        let cut_off = self.scrubbing.cut_off.lock().take();
+        let mut scrub = self.stale_copies.scrub_to_continue(cut_off, || {
+            self.volume.begin_to_look();
+            self.scrubbing.unsettled.forget();
+            self.scrubbing.found.lock().clear();
+        })?;
         let _live = Live(&self.scrubbing);
         let scrubbed = self.scrub_from(&mut scrub, locks, bytes_per_second, &mut report);
         if scrubbed.is_err() {
@@ -241,7 +241,7 @@ impl Pipeline {
         if let Some(scrub) = live {
             return Ok(self.status_of(&scrub, true));
         }
-        Ok(match self.last_scrub()? {
+        Ok(match self.stale_copies.last_scrub()? {
             Some(scrub) => self.status_of(&scrub, false),
             None => ScrubStatus {
                 state: ScrubState::Never,
@@ -253,13 +253,8 @@ impl Pipeline {
         })
     }
 
-    fn last_scrub(&self) -> Result<Option<Scrub>, CommitError> {
-        let found = self.meta.get(&key::scrub())?;
-        Ok(found.map(|value| Scrub::decode(&value)).transpose()?)
-    }
-
     fn end_scrub(&self, scrub: &mut Scrub) -> Result<(), CommitError> {
-        self.set_verified(scrub);
+        self.stale_copies.set_verified(&self.left_unread(scrub));
         self.volume.end_looking();
         let census = self.volume.census();
         let lacks_files = census.lacks_files(&self.volume.segments(), &self.members.live());
@@ -274,7 +269,7 @@ impl Pipeline {
 
     /// Notes the position of a scrub, durably unless there is no space. Its repairs are durable already.
     fn note_scrub(&self, scrub: &Scrub) -> Result<(), CommitError> {
-        self.put_scrub_covering(scrub)?;
+        self.stale_copies.note_scrub(scrub)?;
         if self.commits.is_closed() {
             // The closing thread commits it, and waits for us.
             return Ok(());
@@ -354,10 +349,4 @@ fn batch_bytes(bytes_per_second: Option<u64>) -> u64 {
 )]
 fn part(done: u64, total: u64) -> f64 {
     done as f64 / total as f64
-}
-
-/// Returns the seconds since 1970.
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }

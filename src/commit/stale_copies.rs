@@ -4,25 +4,73 @@
 //! to read all that they should hold. A member that comes, or comes back, has another number from then on. The record
 //! of the scrub names all members that are not verified yet; a scrub that does not cover them all is begun again.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::{Pipeline, now};
-use crate::commit::CommitError;
+use parking_lot::Mutex;
+
+use super::CommitError;
+use super::sync::Commits;
 use crate::format::record::Scrub;
 use crate::format::{MemberIndex, Record, SegmentId, key};
-use crate::members::PutBack;
-use crate::meta::Batch;
+use crate::members::{Members, PutBack};
+use crate::meta::{Batch, Meta};
+use crate::volume::Volume;
 
 /// The pause before a scrub is begun again by itself after it could not verify a member.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(60 * 60);
 
-impl Pipeline {
+/// The shards that a scrub could not verify.
+#[derive(Debug)]
+pub(super) struct Unread {
+    /// The number of shards by the online member that holds them.
+    pub(super) by_member: BTreeMap<MemberIndex, u64>,
+    /// The number of further shards, whose members are not known.
+    pub(super) of_unknown: u64,
+}
+
+/// The stale copies among the members, and the record of the scrub that verifies them.
+pub struct StaleCopies {
+    members: Arc<Members>,
+    meta: Arc<Meta>,
+    volume: Arc<Volume>,
+    commits: Arc<Commits>,
+    /// The stale copies known before the begin of the scrub that is not through. Held while its record changes.
+    covered: Mutex<PutBack>,
+    /// Those of them that the last scrub which went through could not verify.
+    left: Mutex<PutBack>,
+}
+
+impl StaleCopies {
+    pub(super) fn new(
+        members: Arc<Members>,
+        meta: Arc<Meta>,
+        volume: Arc<Volume>,
+        commits: Arc<Commits>,
+    ) -> Self {
+        Self {
+            members,
+            meta,
+            volume,
+            commits,
+            covered: Mutex::default(),
+            left: Mutex::default(),
+        }
+    }
+
+    /// Returns the record of the scrub that runs, or ran last.
+    pub(super) fn last_scrub(&self) -> Result<Option<Scrub>, CommitError> {
+        let found = self.meta.get(&key::scrub())?;
+        Ok(found.map(|value| Scrub::decode(&value)).transpose()?)
+    }
+
     /// Restores the stale copies known before the volume was opened, from the last scrub's record. Call it once the
     /// volume is open, and before stale members are taken into the epoch. Notes also the stale copies found since,
     /// which the next commit makes durable.
-    pub(in super::super) fn restore_put_back(&self) -> Result<(), CommitError> {
+    pub(super) fn restore(&self) -> Result<(), CommitError> {
         let Some(last) = self.last_scrub()? else {
-            return self.note_put_back();
+            return self.note();
         };
         let new = self.members.put_back();
         self.members.restore_put_back(last.named());
@@ -30,17 +78,17 @@ impl Pipeline {
         let stale = self.members.stale();
         let mut covered = self.members.put_back();
         covered.retain(|member, _| !new.contains_key(member) && !stale.contains(member));
-        *self.scrubbing.covered.lock() = covered;
-        self.note_put_back()
+        *self.covered.lock() = covered;
+        self.note()
     }
 
     /// Notes the members that are not verified, if they differ from those in the last scrub's record. The next commit
     /// makes the note durable.
-    pub(in super::super) fn note_put_back(&self) -> Result<(), CommitError> {
+    pub(super) fn note(&self) -> Result<(), CommitError> {
         if self.commits.is_read_only() {
             return Ok(());
         }
-        let covered = self.scrubbing.covered.lock();
+        let covered = self.covered.lock();
         let put_back = self.members.put_back();
         let last = self.last_scrub()?.unwrap_or_default();
         if covers(&covered, &put_back) && last.named().eq(put_back.keys().copied()) {
@@ -66,7 +114,7 @@ impl Pipeline {
             self.members.note_put_back(*member);
         }
         // Before an epoch without them is durable, because their journals are not compared any more after that.
-        let noted = self.note_put_back().and_then(|()| self.sync());
+        let noted = self.note().and_then(|()| self.commits.sync());
         for member in &doubtful {
             self.members.leave_doubtful(*member);
         }
@@ -74,16 +122,20 @@ impl Pipeline {
     }
 
     /// Returns the scrub to continue: the last one, unless that went through or has just begun. It begins again if a
-    /// stale copy came since, because its verification may not hold any more.
-    pub(super) fn scrub_to_go_on_with(&self) -> Result<Scrub, CommitError> {
-        let mut covered = self.scrubbing.covered.lock();
+    /// stale copy came since, because its verification may not hold any more. `cut_off` is the position of a scrub that
+    /// ended with an error. Calls `begin` if the scrub begins again.
+    pub(super) fn scrub_to_continue(
+        &self,
+        cut_off: Option<Scrub>,
+        begin: impl FnOnce(),
+    ) -> Result<Scrub, CommitError> {
+        let mut covered = self.covered.lock();
         let put_back = self.members.put_back();
         let last = self.last_scrub()?;
         let goes_on = |last: &Scrub| {
             let has_begun = (last.segment, last.offset) > (SegmentId(0), 0);
             !last.is_finished && has_begun && covers(&covered, &put_back)
         };
-        let cut_off = self.scrubbing.cut_off.lock().take();
         let further = |last: Scrub| {
             let cut_off = cut_off.filter(|scrub| scrub.began == last.began);
             cut_off.unwrap_or(last)
@@ -93,31 +145,32 @@ impl Pipeline {
         }
         let scrub = self.new_scrub(&last.unwrap_or_default());
         self.put_scrub(&scrub, &put_back, &put_back)?;
-        self.volume.begin_to_look();
-        self.scrubbing.unsettled.forget();
-        self.scrubbing.found.lock().clear();
+        begin();
         *covered = put_back;
         Ok(scrub)
     }
 
     /// Notes the position of a scrub. Notes that it has to begin again if it does not cover all members that have to be
     /// verified.
-    pub(super) fn put_scrub_covering(&self, scrub: &Scrub) -> Result<(), CommitError> {
-        let covered = self.scrubbing.covered.lock();
+    pub(super) fn note_scrub(&self, scrub: &Scrub) -> Result<(), CommitError> {
+        let covered = self.covered.lock();
         self.put_scrub(scrub, &covered, &self.members.put_back())
     }
 
     /// Marks the members verified that took part in a whole scrub. Leaves out those that could not be read in full, and
     /// all of them if an unread shard has no known member.
-    pub(super) fn set_verified(&self, scrub: &Scrub) {
+    pub(super) fn set_verified(&self, unread: &Unread) {
         let live = self.members.live();
-        let mut verified = self.scrubbing.covered.lock().clone();
+        let mut verified = self.covered.lock().clone();
         verified.retain(|member, _| live.contains(member));
         if verified.is_empty() {
             return;
         }
-        let (unread, of_nobody) = self.left_unread(scrub);
-        let is_left = |member: &MemberIndex| of_nobody > 0 || unread.contains_key(member);
+        let Unread {
+            by_member: unread,
+            of_unknown,
+        } = unread;
+        let is_left = |member: &MemberIndex| *of_unknown > 0 || unread.contains_key(member);
         let (left, verified): (PutBack, PutBack) = verified
             .into_iter()
             .partition(|(member, _)| is_left(member));
@@ -126,7 +179,7 @@ impl Pipeline {
                 .get(member)
                 .copied()
                 .unwrap_or_default()
-                .max(of_nobody);
+                .max(*of_unknown);
             let path = self.members.path(*member);
             log::warn!(
                 "member {member} ({path}) is not verified: {shards} shards could not be read, or not be held against any \
@@ -135,15 +188,15 @@ impl Pipeline {
         }
         self.members.set_verified(&verified);
         // The next scrub knows the members of all shards that it cannot read.
-        *self.scrubbing.left.lock() = left
+        *self.left.lock() = left
             .into_iter()
             .filter(|(member, _)| unread.contains_key(member))
             .collect();
     }
 
     /// Forgets what a scrub could not verify: it may succeed now, because a member is back, or its shards were rebuilt.
-    pub(in super::super) fn may_verify_more(&self) {
-        self.scrubbing.left.lock().clear();
+    pub(super) fn may_verify_more(&self) {
+        self.left.lock().clear();
     }
 
     /// Says whether a scrub has to verify an online stale copy. If the last scrub could not verify it, the next try
@@ -156,7 +209,7 @@ impl Pipeline {
         let live = self.members.live();
         let mut due = self.members.put_back();
         due.retain(|member, _| live.contains(member));
-        let left = self.scrubbing.left.lock().clone();
+        let left = self.left.lock().clone();
         if due.is_empty() || !covers(&left, &due) {
             return Ok(!due.is_empty());
         }
@@ -198,4 +251,10 @@ fn covers(covered: &PutBack, put_back: &PutBack) -> bool {
     put_back
         .iter()
         .all(|(member, number)| covered.get(member) == Some(number))
+}
+
+/// Returns the seconds since 1970.
+pub(super) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 
 use super::super::{CommitError, InodeLocks, Pipeline};
+use crate::commit::stale_copies::Unread;
 use crate::format::record::Scrub;
 use crate::format::{MemberIndex, SegmentId};
 
@@ -192,7 +193,7 @@ impl Pipeline {
 
     /// Returns which shards a finished scrub did not verify, by online member. Returns also how many more there are
     /// without a known member: those passed before the volume was opened.
-    pub(super) fn left_unread(&self, scrub: &Scrub) -> (Pieces, u64) {
+    pub(super) fn left_unread(&self, scrub: &Scrub) -> Unread {
         let state = self.scrubbing.unsettled.0.lock();
         let mut unread = Pieces::default();
         let mut remembered = 0;
@@ -200,8 +201,10 @@ impl Pipeline {
             add_pieces(&mut unread, self.unread_now(*segment, passed));
             remembered += passed.counted.missing;
         }
-        let forgotten = scrub.missing.saturating_sub(remembered);
-        (unread, forgotten)
+        Unread {
+            by_member: unread,
+            of_unknown: scrub.missing.saturating_sub(remembered),
+        }
     }
 
     /// Returns how many shards the last finished scrub did not verify, though their members were online then. Adds all
@@ -218,8 +221,8 @@ impl Pipeline {
         let lost = self.redundancy.lost_bytes_in(&counted)?;
         // Shards passed before the volume was opened may be the same ones that are missing now: they count twice then
         // rather than not at all. It is not known either which of them are still lost.
-        let (unread, of_nobody) = self.left_unread(scrub);
-        let unverified = unread.values().sum::<u64>() + of_nobody;
+        let unread = self.left_unread(scrub);
+        let unverified = unread.by_member.values().sum::<u64>() + unread.of_unknown;
         let mut state = self.scrubbing.unsettled.0.lock();
         state.unverified = unverified;
         let remembered: u64 = state

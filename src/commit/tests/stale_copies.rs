@@ -234,16 +234,16 @@ fn files_that_were_overwritten_by_those_of_a_copy_are_noticed_with_the_next_reco
         write_round(&fs, &mut model, 0);
         let copy = rig.disks[3].fork();
         write_round(&fs, &mut model, 1);
-        fs.pipeline.probe().unwrap();
+        fs.pipeline.stale_copies.probe().unwrap();
         write_round(&fs, &mut model, 2);
-        fs.pipeline.probe().unwrap();
+        fs.pipeline.stale_copies.probe().unwrap();
         assert_eq!(unverified(&fs), [], "{context}: nothing is wrong yet");
         overwrite(&rig.disks[3], &copy);
         if checkpoints {
             fs.pipeline.checkpoint().unwrap();
         }
         write_round(&fs, &mut model, 3);
-        fs.pipeline.probe().unwrap();
+        fs.pipeline.stale_copies.probe().unwrap();
         assert_eq!(unverified(&fs), [member(3)], "{context}");
         assert!(!fs.pipeline.members().live().contains(&member(3)));
         fs.take_back(&rig, 3);
@@ -266,11 +266,11 @@ fn no_epoch_without_a_doubtful_member_is_durable_before_the_doubt() {
         write_round(&fs, &mut model, 0);
         let copy = rig.disks[3].fork();
         write_round(&fs, &mut model, 1);
-        fs.pipeline.probe().unwrap();
+        fs.pipeline.stale_copies.probe().unwrap();
         overwrite(&rig.disks[3], &copy);
         write_round(&fs, &mut model, 2);
         plan.add(Fault::at(call, Effect::PowerCut).of(Scope::Changing));
-        let probed = fs.pipeline.probe();
+        let probed = fs.pipeline.stale_copies.probe();
         drop(fs);
         rig.cut(CutPolicy::Drop);
         let fs = rig.open(&[]);
@@ -290,7 +290,7 @@ fn no_epoch_without_a_doubtful_member_is_durable_before_the_doubt() {
 /// Reads back until a member is doubted. One answer more may be late on a busy machine.
 fn probe_until_doubted(fs: &TestFs, context: &str) {
     for _ in 0..1000 {
-        fs.pipeline.probe().unwrap();
+        fs.pipeline.stale_copies.probe().unwrap();
         if !unverified(fs).is_empty() {
             return;
         }
@@ -314,11 +314,11 @@ fn a_member_that_did_not_answer_is_asked_for_the_same_record_again() {
         write_round(&fs, &mut model, 0);
         let copy = rig.disks[3].fork();
         write_round(&fs, &mut model, 1);
-        fs.pipeline.probe().unwrap();
+        fs.pipeline.stale_copies.probe().unwrap();
         overwrite(&rig.disks[3], &copy);
         write_round(&fs, &mut model, 2);
         plan.add(Fault::at(1, effect).of(Scope::MemberKind(3, CallKind::Read)));
-        fs.pipeline.probe().unwrap();
+        fs.pipeline.stale_copies.probe().unwrap();
         assert_eq!(plan.triggered(), 1, "{context}");
         assert_eq!(unverified(&fs), [], "{context}: it has not answered");
         plan.clear();
@@ -345,13 +345,13 @@ fn a_member_that_answers_once_its_journal_was_used_again_is_not_doubted() {
             plan.add(mute.lasting());
         }
         write_round(&fs, &mut model, round);
-        fs.pipeline.probe().unwrap();
+        fs.pipeline.stale_copies.probe().unwrap();
         if round % 4 == 3 {
             plan.clear();
         } else {
             fs.pipeline.checkpoint().unwrap();
         }
-        fs.pipeline.probe().unwrap();
+        fs.pipeline.stale_copies.probe().unwrap();
         assert_eq!(unverified(&fs), [], "round {round}");
         assert_eq!(fs.pipeline.members().live().len(), 6, "round {round}");
     }
@@ -376,13 +376,13 @@ fn records_that_are_read_back_are_found_wherever_members_hold_them() {
             }
             _ => {}
         }
-        fs.pipeline.probe().unwrap();
+        fs.pipeline.stale_copies.probe().unwrap();
         assert_eq!(unverified(&fs), [], "round {round}");
         assert_eq!(fs.pipeline.members().live().len(), 6, "round {round}");
     }
     plan.record();
     for _ in 0..5 {
-        fs.pipeline.probe().unwrap();
+        fs.pipeline.stale_copies.probe().unwrap();
     }
     let calls = plan.take_log();
     let mut kinds = calls.iter().map(|call| call.kind);
