@@ -2,7 +2,7 @@
 # Runs the tests that need an NVIDIA GPU, and those of its kernels under compute-sanitizer, if there is one.
 #
 #   scripts/gpu.sh                      builds the tests and runs them
-#   scripts/gpu.sh CUDA CUDA_VOLUME     runs them, built elsewhere: tests/cuda.rs and tests/cuda_volume.rs
+#   scripts/gpu.sh GPU CUDA_VOLUME      runs them, built elsewhere: crates/cuda/tests/gpu.rs and tests/cuda_volume.rs
 #
 # Where there is no GPU the tests say `skipped`, and so does this.
 
@@ -19,9 +19,9 @@ if [ $# = 2 ]; then
     kernels=$(cd "$OLDPWD" && realpath "$1") volume=$(cd "$OLDPWD" && realpath "$2")
 else
     need_cargo
-    built=$(cargo test --locked --release --no-run --test cuda --test cuda_volume 2>&1 | tee /dev/stderr)
+    built=$(cargo test --locked --release --workspace --no-run --test gpu --test cuda_volume 2>&1 | tee /dev/stderr)
     path() { realpath "$(sed -n "s#.*tests/$1\.rs (\(.*\))#\1#p" <<<"$built")"; }
-    kernels=$(path cuda) volume=$(path cuda_volume)
+    kernels=$(path gpu) volume=$(path cuda_volume)
 fi
 
 say "on the GPU"

@@ -38,12 +38,14 @@ say "formatting and lints"
 if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else echo "no rustfmt here: left out"; fi
 if cargo clippy --version >/dev/null 2>&1; then
     cargo clippy --locked --workspace --all-targets -- -D warnings
+    say "lints without the feature cuda"
+    cargo clippy --locked --workspace --no-default-features -- -D warnings
 else
     echo "no clippy here: left out"
 fi
 arm=aarch64-unknown-linux-gnu
 if command -v rustup >/dev/null && rustup target add "$arm" 2>/dev/null; then
-    RUSTFLAGS='-D warnings' cargo check --locked --lib --target "$arm" --target-dir target/arm
+    RUSTFLAGS='-D warnings' cargo check --locked --workspace --lib --target "$arm" --target-dir target/arm
 else
     echo "no Rust for $arm here: that it compiles there was not checked"
 fi

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::cuda::{Coding, Dispatch};
+use crate::coding::{Coding, Dispatch};
 use crate::format::record::{Marker, Stripe};
 use crate::format::{BLOCK_SIZE, Ino, MemberIndex, Record, StripeId, key};
 use crate::members::{Access, Members};
@@ -94,7 +94,7 @@ const MAX_MENDED_AT_CLOSE: usize = 4096;
 pub struct OpenOptions {
     /// The access: read-only or read-write.
     pub access: Access,
-    /// The coding engine, by name, as for [`crate::cuda::open`].
+    /// The coding engine, by name, as for [`crate::coding::open`].
     pub engine: String,
     /// Bytes of shards that are kept after being read ahead or decoded.
     pub cache_bytes: usize,

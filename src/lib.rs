@@ -10,18 +10,19 @@
 //!                                        codec  format    (pure: no files, no clock, no threads)
 //! ```
 //!
-//! [`codec`], [`mod@format`] and [`store`] are crates of their own, so the compiler keeps them from naming anything above.
-//! Beside these stand [`mod@bench`], which measures it,
-//! [`workers`], the threads it may use, and [`cuda`], the GPUs.
+//! [`codec`], [`cuda`], [`mod@format`] and [`store`] are crates of their own, so the compiler keeps them from naming
+//! anything above. Beside these stand [`coding`], which shares the work of the codec out among the CPU and GPUs,
+//! [`workers`], the threads of the CPU for it, and [`mod@bench`], which measures it.
 
 pub use cauchyfs_codec as codec;
+pub use cauchyfs_cuda as cuda;
 pub use cauchyfs_format as format;
 pub use cauchyfs_store as store;
 
 pub mod bench;
 pub mod cli;
+pub mod coding;
 pub mod commit;
-pub mod cuda;
 pub mod fs;
 pub mod fuse;
 pub mod maintain;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cauchyfs::codec::Geometry;
+use cauchyfs::coding;
 use cauchyfs::commit::{OpenOptions, Pipeline};
-use cauchyfs::cuda;
 use cauchyfs::format::Ino;
 use cauchyfs::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
 use cauchyfs::members::{CreateOptions, directory};
@@ -113,7 +113,7 @@ fn assert_all_there(fs: &Fs, files: &[Ino], pieces: usize) {
 
 #[test]
 fn a_volume_coded_by_gpus_survives_two_lost_members_with_and_without_them() {
-    match cuda::devices() {
+    match coding::devices() {
         Err(error) if error.is_absence() => {
             println!("skipped: no CUDA device ({error})");
             return;

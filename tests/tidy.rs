@@ -4,18 +4,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Modules from the top down; one uses those of lower tiers, and not those beside it.
-const TIERS: [&[&str]; 9] = [
+/// Modules from the top down. A module uses those of lower tiers, and not those beside it.
+const TIERS: [&[&str]; 7] = [
     &["cli"],
     &["fuse"],
     &["fs", "maintain", "bench"],
     &["commit"],
     &["volume"],
     &["meta"],
-    &["members", "workers", "cuda"],
-    &["codec", "store"],
-    &["format"],
+    &["members", "workers", "coding"],
 ];
+
+/// Crates of their own, under the names by which the library exports them. Every module may use them, and the compiler
+/// keeps them from using a module.
+const CRATES: [&str; 4] = ["codec", "cuda", "format", "store"];
 
 /// The longest source file, in lines.
 const MAX_LINES: usize = 700;
@@ -111,7 +113,7 @@ fn modules_use_only_what_lies_below_them() {
         };
         for used in used_modules(&text)
             .into_iter()
-            .filter(|used| *used != module)
+            .filter(|used| *used != module && !CRATES.contains(&used.as_str()))
         {
             match tier(&used) {
                 Some(other) if other > own => {}

@@ -10,7 +10,8 @@ use rustix::time::{ClockId, clock_gettime};
 use super::lane::{Arena, Lane};
 use super::row::{Contender, Plan, median, stripes_per_second, to_f64};
 use super::{BenchError, Operation, Row, WorkingSet};
-use crate::cuda::{Bus, Device, DeviceError, Dispatch, Gpu};
+use crate::coding::Dispatch;
+use crate::cuda::{Bus, Device, DeviceError, Gpu};
 
 /// Bytes that one copy takes each way where nothing but the bus is measured.
 const COPY_BYTES: usize = 64 << 20;

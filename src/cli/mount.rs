@@ -13,7 +13,8 @@ use super::mounts;
 use super::options::MountOptions;
 use super::trust;
 use crate::codec;
-use crate::cuda::{self, EngineError};
+use crate::coding::{self, EngineError};
+use crate::cuda::DeviceError;
 use crate::maintain::Schedule;
 
 /// The least memory for caches that leaves room to work.
@@ -59,7 +60,7 @@ fn plan(arguments: &MountArguments) -> Result<Plan, Failure> {
     if arguments.cache_size < LEAST_CACHE {
         return Err(Failure::usage("--cache-size must be at least 16MiB"));
     }
-    cuda::check(&arguments.engine).map_err(|error| engine_failure(&error))?;
+    coding::check(&arguments.engine).map_err(|error| engine_failure(&error))?;
     let mut options = MountOptions::new();
     for list in &arguments.options {
         options.apply(list)?;
@@ -105,6 +106,9 @@ fn engine_failure(error: &EngineError) -> Failure {
             let names = names.join(", ");
             Failure::usage(error).advise(format!("this machine has auto, cpu, {names}"))
         }
+        EngineError::Device(DeviceError::NotBuilt) => Failure::environment(error).advise(
+            "build it with `cargo build --release --features cuda`, or leave out `--engine cuda`",
+        ),
         EngineError::Device(_) => Failure::environment(error).advise(
             "see that `nvidia-smi` shows a GPU to this user; with --engine auto, a GPU is used where there is one",
         ),

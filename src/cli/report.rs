@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::failure::Outcome;
-use crate::cuda::{Coded, Coding};
+use crate::coding::{Coded, Coding};
 use crate::members::AbsenceReason;
 
 mod advice;

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::codec::CodecError;
-use crate::cuda::EngineError;
+use crate::coding::EngineError;
 use crate::format::FormatError;
 use crate::members::MembersError;
 use crate::meta::{MetaError, RecordError};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{CommitError, OpenOptions, Pipeline, redundancy::aspect_of};
-use crate::cuda;
+use crate::coding;
 use crate::format::record::{LostBytes, Segment, SegmentStripe};
 use crate::format::{BLOCK_SIZE, Ino, Record, SegmentId, StripeId, VolumeId, key};
 use crate::members::{Access, Claims, CreateOptions, Members};
@@ -94,7 +94,7 @@ impl Pipeline {
         executor: Arc<Executor>,
     ) -> Result<Arc<Self>, CommitError> {
         let members = Members::open_claiming(stores, claims, options.access, executor)?; // step 1
-        let (engine, dispatch) = cuda::open(&options.engine)?;
+        let (engine, dispatch) = coding::open(&options.engine)?;
         let dispatch = Arc::new(dispatch);
         let meta_options = MetaOptions {
             cache_bytes: options.index_cache_bytes,

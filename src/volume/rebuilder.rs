@@ -30,7 +30,7 @@ use super::locator::{Locator, Rows};
 use super::segments::{Need, Segments};
 use super::shard_reader::ShardReader;
 use crate::codec::{CodecError, Offer};
-use crate::cuda::SMALL_BYTES;
+use crate::coding::SMALL_BYTES;
 use crate::format::record::{Segment, ShardSet, Stripe};
 use crate::format::{BLOCK_SIZE, MemberIndex, SegmentId, ShardIndex, StripeId};
 use crate::members::Members;

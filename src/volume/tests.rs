@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::codec::{self, Geometry, Offer, Targets};
-use crate::cuda::{Dispatch, Simulated};
+use crate::coding::Dispatch;
+use crate::cuda::Simulated;
 use crate::format::{BLOCK_SIZE, Record, ShardIndex, key};
 use crate::members::{Access, CreateOptions};
 use crate::meta::{Batch, Key, MetaError, RecordMap, Value};

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use super::*;
-use crate::cuda::{Devices, SMALL_BYTES};
+use crate::coding::{Devices, SMALL_BYTES};
 use crate::store::Pool;
 use crate::volume::buffers::{Buffers, Sealed};
 

@@ -1,0 +1,114 @@
+//! GPUs of a program that was built without a driver: there are none.
+//!
+//! The types have the methods of those that the driver has, and no values. So callers need no second version.
+
+#![expect(
+    clippy::missing_errors_doc,
+    clippy::must_use_candidate,
+    clippy::needless_pass_by_value,
+    reason = "there is no value to call a method of"
+)]
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use cauchyfs_codec::Matrix;
+
+use crate::{Device, DeviceError, Lane};
+
+/// A GPU. There is none.
+#[derive(Clone, Debug)]
+pub struct Gpu(Infallible);
+
+impl Gpu {
+    /// Fails with [`DeviceError::NotBuilt`].
+    pub fn all() -> Result<Vec<Self>, DeviceError> {
+        Err(DeviceError::NotBuilt)
+    }
+
+    /// Is never called.
+    pub fn prepare(&self, _: &Matrix, _: bool) -> Result<(), DeviceError> {
+        match self.0 {}
+    }
+
+    /// Is never called.
+    pub fn bus(&self, _: usize) -> Result<Bus, DeviceError> {
+        match self.0 {}
+    }
+
+    /// Is never called.
+    pub fn resident(
+        &self,
+        _: &Matrix,
+        _: bool,
+        _: usize,
+        _: usize,
+    ) -> Result<Resident, DeviceError> {
+        match self.0 {}
+    }
+}
+
+impl Device for Gpu {
+    fn name(&self) -> &str {
+        match self.0 {}
+    }
+
+    fn lane(&self) -> Result<Box<dyn Lane>, DeviceError> {
+        match self.0 {}
+    }
+
+    fn pin(&self, _: &mut [u8]) -> Result<(), DeviceError> {
+        match self.0 {}
+    }
+
+    fn unpin(&self, _: &mut [u8]) -> Result<(), DeviceError> {
+        match self.0 {}
+    }
+}
+
+/// The bus to a GPU. There is none.
+#[derive(Debug)]
+pub struct Bus(Infallible);
+
+impl Bus {
+    /// Is never called.
+    pub fn copy(&mut self, _: &[u8], _: &mut [u8]) -> Result<(), DeviceError> {
+        match self.0 {}
+    }
+}
+
+/// Stripes on a GPU. There are none.
+#[derive(Debug)]
+pub struct Resident(Infallible);
+
+impl Resident {
+    /// Is never called.
+    pub fn source_bytes(&self) -> usize {
+        match self.0 {}
+    }
+
+    /// Is never called.
+    pub fn apply(&mut self, _: u32) -> Result<Duration, DeviceError> {
+        match self.0 {}
+    }
+
+    /// Is never called.
+    pub fn sum(&mut self, _: u32) -> Result<Duration, DeviceError> {
+        match self.0 {}
+    }
+
+    /// Is never called.
+    pub fn summed_bytes(&self) -> usize {
+        match self.0 {}
+    }
+
+    /// Is never called.
+    pub fn copy(&mut self, _: u32) -> Result<Duration, DeviceError> {
+        match self.0 {}
+    }
+
+    /// Is never called.
+    pub fn copied_bytes(&self) -> usize {
+        match self.0 {}
+    }
+}

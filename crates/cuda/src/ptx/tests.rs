@@ -1,0 +1,361 @@
+//! Kernels run in the emulator, and their results.
+
+use super::{
+    Kind, Module, coefficients,
+    emulator::{self, Launch, Memory},
+    start_of_length,
+};
+use cauchyfs_codec::{BLOCK_BYTES, Geometry, Job, Matrix, Mode, Plan, select};
+
+/// Bytes that never belong to a shard.
+const GAP: u8 = 0xA5;
+
+/// Stripes as they lie on a device: pitches padded, and something before, between and behind.
+struct Layout {
+    matrix: Matrix,
+    bytes: usize,
+    stripes: usize,
+    pitch: usize,
+    stride: usize,
+}
+
+impl Layout {
+    fn new(matrix: Matrix, bytes: usize, stripes: usize) -> Self {
+        let pitch = bytes.next_multiple_of(16) + 32;
+        let stride = pitch * (matrix.rows() + matrix.columns()) + 64;
+        Self {
+            matrix,
+            bytes,
+            stripes,
+            pitch,
+            stride,
+        }
+    }
+
+    fn shard(&self, stripe: usize, shard: usize) -> std::ops::Range<usize> {
+        let start = stripe * self.stride + shard * self.pitch;
+        start..start + self.bytes
+    }
+
+    fn verdicts_at(&self) -> usize {
+        self.stripes * self.stride
+    }
+
+    fn coefficients_at(&self) -> usize {
+        self.verdicts_at() + 4 * self.stripes * self.matrix.rows() * self.blocks()
+    }
+
+    fn blocks(&self) -> usize {
+        self.bytes.div_ceil(BLOCK_BYTES)
+    }
+
+    /// Returns noise in all sources, nothing in verdicts, and then the coefficients.
+    fn memory(&self) -> Vec<u8> {
+        let mut memory = vec![GAP; self.verdicts_at()];
+        memory.resize(self.coefficients_at(), 0);
+        let words = coefficients(&self.matrix);
+        memory.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        let mut state = 0x2545_F491u32;
+        for stripe in 0..self.stripes {
+            for source in 0..self.matrix.columns() {
+                for byte in &mut memory[self.shard(stripe, source)] {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    *byte = state.to_be_bytes()[0];
+                }
+            }
+        }
+        memory
+    }
+
+    /// Returns the memory with the targets that the scalar engine computes.
+    fn expected(&self, mut memory: Vec<u8>) -> Vec<u8> {
+        let plan = Plan::new(self.matrix.clone());
+        let engine = select("scalar").expect("everywhere");
+        for stripe in 0..self.stripes {
+            let columns = self.matrix.columns();
+            let sources: Vec<Vec<u8>> = (0..columns)
+                .map(|source| memory[self.shard(stripe, source)].to_vec())
+                .collect();
+            let sources: Vec<&[u8]> = sources.iter().map(|s| &**s).collect();
+            let mut rows = vec![vec![0; self.bytes]; self.matrix.rows()];
+            let mut targets: Vec<&mut [u8]> = rows.iter_mut().map(|row| &mut **row).collect();
+            Job::new(&plan, &sources, &mut targets, Mode::Assign)
+                .expect("fits")
+                .run(engine);
+            for (row, bytes) in rows.iter().enumerate() {
+                memory[self.shard(stripe, columns + row)].copy_from_slice(bytes);
+            }
+        }
+        memory
+    }
+
+    /// Runs all kernels of a module.
+    fn run(&self, module: &Module, layers: usize, memory: Vec<u8>) -> Vec<u8> {
+        let mut memory = Memory::new(memory);
+        for kernel in &module.kernels {
+            let columns = kernel.blocks(self.bytes);
+            let at = |offset: usize| Memory::START + offset as u64;
+            let parameters = [
+                ("stripes", at(0)),
+                ("pitch", self.pitch as u64),
+                ("stride", self.stride as u64),
+                ("coefficients", at(self.coefficients_at())),
+                ("wrong", at(self.verdicts_at())),
+                ("bytes", self.bytes as u64),
+                ("sources", self.matrix.columns() as u64),
+                ("rows", self.matrix.rows() as u64),
+                ("blocks", self.blocks() as u64),
+            ];
+            let launch = Launch {
+                kernel: &kernel.name,
+                grid: [columns, self.stripes, layers].map(|n| u32::try_from(n).expect("few")),
+                threads: u32::try_from(kernel.threads).expect("few"),
+                parameters: &parameters,
+            };
+            emulator::run(&module.text, &launch, &mut memory);
+        }
+        memory.bytes
+    }
+
+    /// Returns the memory with what lies between shards as it was: words are written as a whole, so
+    /// that up to 15 bytes behind a shard may change.
+    fn without_padding(&self, mut memory: Vec<u8>) -> Vec<u8> {
+        for stripe in 0..self.stripes {
+            for shard in 0..self.matrix.columns() + self.matrix.rows() {
+                let end = self.shard(stripe, shard).end;
+                memory[end..end.next_multiple_of(16)].fill(GAP);
+            }
+        }
+        memory
+    }
+
+    fn check(&self, module: &Module, layers: usize, what: &str) {
+        let memory = self.memory();
+        let expected = self.expected(memory.clone());
+        let found = self.without_padding(self.run(module, layers, memory));
+        assert!(
+            found == expected,
+            "{what}: {:?}, {} bytes",
+            self.matrix,
+            self.bytes
+        );
+    }
+}
+
+fn cauchy(k: usize, m: usize) -> Matrix {
+    Matrix::cauchy(Geometry::new(k, m).expect("valid"))
+}
+
+/// The matrix that computes the first m data shards from all others.
+fn lost_data(k: usize, m: usize) -> Matrix {
+    let parity_0: Vec<usize> = (0..k).collect();
+    let generator = cauchy(k, m);
+    let known: Vec<usize> = (m..k).collect();
+    let rows: Vec<usize> = (0..m).collect();
+    let solved = generator.select(&rows, &parity_0[..m]);
+    let solved = solved.inverse().expect("Cauchy matrices invert");
+    let from_known = solved.times(&generator.select(&rows, &known));
+    Matrix::from_fn(m, k, |row, column| match column.checked_sub(known.len()) {
+        None => from_known.at(row, column),
+        Some(parity) => solved.at(row, parity),
+    })
+}
+
+fn matrices() -> Vec<Matrix> {
+    let mut matrices: Vec<Matrix> = [
+        (1, 1),
+        (2, 2),
+        (4, 2),
+        (6, 3),
+        (9, 4),
+        (10, 4),
+        (5, 9),
+        (20, 8),
+        (32, 16),
+        (7, 33),
+    ]
+    .map(|(k, m)| cauchy(k, m))
+    .into();
+    matrices.extend([(4, 2), (10, 4), (17, 16)].map(|(k, m)| lost_data(k, m)));
+    matrices.push(Matrix::from_fn(3, 4, |_, _| 0));
+    matrices.push(Matrix::from_fn(2, 3, |row, column| {
+        [0, 0x80, 1][(row + column) % 3]
+    }));
+    matrices
+}
+
+#[test]
+fn kernels_for_one_matrix_compute_what_the_scalar_engine_computes() {
+    for matrix in matrices() {
+        let module = Module::for_matrix(&matrix, Kind::Write);
+        Layout::new(matrix, 601, 2).check(&module, 1, "for one");
+    }
+}
+
+#[test]
+fn the_kernel_for_all_matrices_computes_what_the_scalar_engine_computes() {
+    let module = Module::for_any(Kind::Write);
+    for matrix in matrices() {
+        let layers = matrix.rows().div_ceil(Module::ANY_ROWS);
+        Layout::new(matrix, 601, 2).check(&module, layers, "for all");
+    }
+}
+
+#[test]
+fn every_length_is_computed_to_its_last_byte_and_no_further() {
+    for matrix in [cauchy(3, 2), cauchy(3, 5), cauchy(3, 10)] {
+        let one = Module::for_matrix(&matrix, Kind::Write);
+        let any = Module::for_any(Kind::Write);
+        for bytes in (1..40).chain([511, 512, 513, 2048, 2049]) {
+            let layout = Layout::new(matrix.clone(), bytes, 1);
+            layout.check(&one, 1, "for one");
+            layout.check(&any, matrix.rows().div_ceil(Module::ANY_ROWS), "for all");
+        }
+    }
+}
+
+#[test]
+fn comparing_finds_every_wrong_block_and_no_other() {
+    for (k, m, bytes) in [
+        (4, 2, 37),
+        (5, 6, 601),
+        (3, 18, 130),
+        (2, 1, 4096),
+        (2, 5, 2 * 4096 + 1),
+        (1, 17, 4096 + 16),
+    ] {
+        let layout = Layout::new(cauchy(k, m), bytes, 2);
+        let one = Module::for_matrix(&layout.matrix, Kind::Compare);
+        let any = Module::for_any(Kind::Compare);
+        let sound = layout.expected(layout.memory());
+        assert_eq!(layout.run(&one, 1, sound.clone()), sound, "{k}+{m}");
+        for (stripe, target, byte) in [
+            (0, 0, 0),
+            (1, m - 1, bytes - 1),
+            (0, m / 2, bytes / 2),
+            (1, m / 2, 4095.min(bytes - 1)),
+            (1, 0, 4096.min(bytes - 1)),
+        ] {
+            let mut damaged = sound.clone();
+            damaged[layout.shard(stripe, k + target)][byte] ^= 0x10;
+            for (module, layers) in [(&one, 1), (&any, m.div_ceil(Module::ANY_ROWS))] {
+                let mut expected = damaged.clone();
+                let block = (stripe * m + target) * layout.blocks() + byte / BLOCK_BYTES;
+                expected[layout.verdicts_at() + 4 * block] = 1;
+                assert!(
+                    layout.run(module, layers, damaged.clone()) == expected,
+                    "{k}+{m}, {bytes} bytes, byte {byte} of target {target} of stripe {stripe}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn checksums_are_those_of_the_cpu_for_every_sort_of_last_block() {
+    let module = Module::for_checksums();
+    let kernel = &module.kernels[0];
+    for bytes in [1, 3, 4, 5, 127, 128, 129, 4095, 4096, 4097, 8192, 70_000] {
+        let layout = Layout::new(cauchy(2, 1), bytes, 2);
+        let blocks = bytes.div_ceil(BLOCK_BYTES);
+        let shards = 3;
+        let sums_at = layout.coefficients_at().next_multiple_of(4);
+        let mut memory = layout.expected(layout.memory());
+        memory.resize(sums_at + 4 * 2 * shards * blocks, 0);
+        let mut memory = Memory::new(memory);
+        let rest = bytes - (blocks - 1) * BLOCK_BYTES;
+        let parameters = [
+            ("stripes", Memory::START),
+            ("pitch", layout.pitch as u64),
+            ("stride", layout.stride as u64),
+            ("sums", Memory::START + sums_at as u64),
+            ("bytes", bytes as u64),
+            ("blocks", blocks as u64),
+            ("whole", u64::from(start_of_length(BLOCK_BYTES))),
+            ("rest", u64::from(start_of_length(rest))),
+        ];
+        let launch = Launch {
+            kernel: &kernel.name,
+            grid: [kernel.blocks(bytes), shards, 2].map(|n| u32::try_from(n).expect("few")),
+            threads: u32::try_from(kernel.threads).expect("few"),
+            parameters: &parameters,
+        };
+        emulator::run(&module.text, &launch, &mut memory);
+        for stripe in 0..2 {
+            for shard in 0..shards {
+                let shard_bytes = &memory.bytes[layout.shard(stripe, shard)];
+                for (block, content) in shard_bytes.chunks(BLOCK_BYTES).enumerate() {
+                    let at = sums_at + 4 * ((stripe * shards + shard) * blocks + block);
+                    let found = u32::from_le_bytes(memory.bytes[at..at + 4].try_into().expect("4"));
+                    assert_eq!(
+                        found,
+                        crc32c::crc32c(content),
+                        "{bytes} bytes, block {block}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn decoding_with_parity_0_takes_fewer_instructions() {
+    let lines = |matrix: &Matrix| {
+        let module = Module::for_matrix(matrix, Kind::Write);
+        module.text.lines().count()
+    };
+    let decode = lost_data(10, 4);
+    let other = Matrix::from_fn(4, 10, |row, column| {
+        decode.at(row, column) ^ if (row, column) == (0, 0) { 2 } else { 0 }
+    });
+    assert!(lines(&decode) < lines(&other) * 9 / 10);
+}
+
+#[test]
+fn generators_take_few_instructions() {
+    let found = [(4, 2), (10, 4), (20, 8), (32, 16)].map(|(k, m)| {
+        let text = Module::for_matrix(&cauchy(k, m), Kind::Write).text;
+        text.lines().filter(|line| line.ends_with(';')).count()
+    });
+    let most = [186, 348, 914, 1102];
+    assert!(
+        found.iter().zip(most).all(|(&found, most)| found <= most),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn the_text_for_2_plus_1_is_as_it_was_reviewed() {
+    let text = Module::for_matrix(&cauchy(2, 1), Kind::Write).text;
+    let (_, body) = text
+        .split_once("    add.u64 %w, %wrong, %w;\n\n")
+        .expect("the frame");
+    assert_eq!(
+        body,
+        "    ld.global.nc.v4.u32 {%r0, %r1, %r2, %r3}, [%s];
+    add.u64 %s, %s, %pitch;
+    ld.global.nc.v4.u32 {%r4, %r5, %r6, %r7}, [%s];
+    add.u64 %s, %s, %pitch;
+    xor.b32 %r8, %r4, %r0;
+    xor.b32 %r9, %r5, %r1;
+    xor.b32 %r10, %r6, %r2;
+    xor.b32 %r11, %r7, %r3;
+    st.global.cs.v4.u32 [%t0], {%r8, %r9, %r10, %r11};
+    ret;
+}
+"
+    );
+}
+
+#[test]
+fn the_emulator_tells_a_register_that_was_never_written() {
+    let text = Module::for_matrix(&cauchy(2, 1), Kind::Write).text;
+    let broken = text.replace("ld.global.nc.v4.u32 {%r4, %r5, %r6, %r7}, [%s];\n", "");
+    let layout = Layout::new(cauchy(2, 1), 16, 1);
+    let module = Module {
+        text: broken,
+        ..Module::for_matrix(&layout.matrix, Kind::Write)
+    };
+    let run = || layout.run(&module, 1, layout.memory());
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).expect_err("%r4 is not loaded");
+}
