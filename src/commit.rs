@@ -67,7 +67,9 @@ pub use growth::Growth;
 pub use maintenance::Maintenance;
 pub use reap::Reaper;
 pub use rebuild::{Pace, RebuildProgress, RebuildState};
-pub use redundancy::{LostStripe, MissingShards, Redundancy, RedundancyCounter, RedundancyRow};
+pub use redundancy::{
+    CountLimits, LostStripe, MissingShards, Redundancy, RedundancyCounter, RedundancyRow,
+};
 pub use room::Room;
 pub use scrub::{Follower, ReadShards, ScrubState, ScrubStatus, WrongShards};
 pub use stale_copies::StaleCopies;
@@ -103,6 +105,8 @@ pub struct OpenOptions {
     /// Threads that flush stripes, and as many that read ahead. With 0 there are none: the caller does everything, in
     /// the same order in every run.
     pub threads: usize,
+    /// The limits of the count of redundancy.
+    pub count_limits: CountLimits,
 }
 
 impl Default for OpenOptions {
@@ -113,6 +117,7 @@ impl Default for OpenOptions {
             cache_bytes: 128 << 20,
             index_cache_bytes: 64 << 20,
             threads: 2,
+            count_limits: CountLimits::default(),
         }
     }
 }
@@ -162,6 +167,7 @@ impl Pipeline {
         (meta, replicas): (Arc<Meta>, Arc<IndexReplicas>),
         (volume, dispatch): (Volume, Arc<Dispatch>),
         (records, inodes): (Arc<StripeRecords>, Numbers),
+        count_limits: CountLimits,
     ) -> Self {
         let volume = Arc::new(volume);
         let catalog = Arc::new(Catalog::new(Arc::clone(&meta), Arc::clone(&records)));
@@ -231,6 +237,7 @@ impl Pipeline {
             Arc::clone(&catalog),
             Arc::clone(&commits),
             Arc::clone(&rebuilding),
+            count_limits,
         ));
         Self {
             members,

@@ -79,7 +79,7 @@ mod writability;
 
 pub use crate::format::journal::StripeData;
 pub use batch::{Batch, Key, Value};
-pub use dirty::GroupOf;
+pub use dirty::Grouping;
 pub use error::MetaError;
 pub use index::Visit;
 pub use map::{RecordError, RecordMap};
@@ -313,8 +313,8 @@ impl Meta {
     }
 
     /// Remembers from now on which groups of keys are changed.
-    pub fn track_dirty_groups(&self, group_of: GroupOf) {
-        self.dirty.track(group_of);
+    pub fn track_dirty_groups(&self, grouping: Box<dyn Grouping>) {
+        self.dirty.track(grouping);
     }
 
     /// Returns the groups that were changed since this was called before, or more; `None` if it may be any.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{CommitError, OpenOptions, Pipeline, redundancy::aspect_of};
+use super::{CommitError, OpenOptions, Pipeline};
 use crate::coding;
 use crate::format::record::{LostBytes, Segment, SegmentStripe};
 use crate::format::{BLOCK_SIZE, Ino, Record, SegmentId, StripeId, VolumeId, key};
@@ -102,7 +102,7 @@ impl Pipeline {
         };
         let opened = Meta::open(Arc::clone(&members), &meta_options)?; // step 2
         let (meta, replicas) = (Arc::new(opened.meta), opened.replicas);
-        meta.track_dirty_groups(aspect_of);
+        meta.track_dirty_groups(Box::new(options.count_limits.stretch_len()));
         let records = Arc::new(StripeRecords::open(Arc::clone(&meta) as _)?);
         let inodes = Numbers::open(&*meta, key::NEXT_INO, Ino::ROOT.0 + 1, INODES_AHEAD)?;
         let volume_options = VolumeOptions {
@@ -133,6 +133,7 @@ impl Pipeline {
             (meta, replicas),
             (volume, dispatch),
             (records, inodes),
+            options.count_limits,
         ));
         let census = pipeline.volume.census();
         if options.access == Access::ReadWrite {

@@ -18,21 +18,48 @@ use crate::format::{Epoch, Ino, MemberIndex, Record, SegmentId, StripeId, key};
 use crate::members::{Members, PutBack};
 use crate::meta::Meta;
 use crate::volume::{StripeRecords, Volume, joined};
-use stretches::Stretches;
+use stretches::{StretchLen, Stretches};
 
 mod count;
 mod files;
 mod live;
 mod stretches;
 
-pub(super) use stretches::aspect_of;
-
 /// The time for which a count is good while no member comes or goes and nothing is committed. It is limited because
 /// files may vanish behind the daemon's back.
 const GOOD_FOR: Duration = Duration::from_secs(10);
 
-/// Stripes that are listed by number at most.
-const MAX_LISTED: usize = if cfg!(test) { 100 } else { 100_000 };
+/// Limits of the count of redundancy. Tests choose smaller ones, because their volumes are small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CountLimits {
+    /// The numbers of stripes that are counted, and counted again, as one.
+    pub stretch_stripes: u64,
+    /// The most stretches that are remembered. If more of them hold something, nothing is remembered, and all are
+    /// counted each time. The live bytes are remembered for as many stretches, dead ones among them.
+    pub max_stretches: usize,
+    /// The most stripes that are listed by number.
+    pub max_listed: usize,
+    /// Notes of the repair ledger that are read at once.
+    pub notes_at_once: usize,
+}
+
+impl Default for CountLimits {
+    fn default() -> Self {
+        Self {
+            stretch_stripes: 1 << 7,
+            max_stretches: 1 << 17,
+            max_listed: 100_000,
+            notes_at_once: 1024,
+        }
+    }
+}
+
+impl CountLimits {
+    /// Returns the length of a stretch.
+    pub(super) fn stretch_len(self) -> StretchLen {
+        StretchLen(self.stretch_stripes)
+    }
+}
 
 /// Stripes that can bear the same number of further losses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +152,7 @@ pub struct RedundancyCounter {
     catalog: Arc<Catalog>,
     commits: Arc<Commits>,
     rebuilding: Arc<Rebuilding>,
+    limits: CountLimits,
     /// Held while counting: a caller that waits for it may find that the count serves it as well.
     counting: Mutex<Stretches>,
     last: Mutex<Option<Counted>>,
@@ -160,6 +188,7 @@ impl RedundancyCounter {
         catalog: Arc<Catalog>,
         commits: Arc<Commits>,
         rebuilding: Arc<Rebuilding>,
+        limits: CountLimits,
     ) -> Self {
         Self {
             members,
@@ -169,7 +198,8 @@ impl RedundancyCounter {
             catalog,
             commits,
             rebuilding,
-            counting: Mutex::default(),
+            limits,
+            counting: Mutex::new(Stretches::new(limits)),
             last: Mutex::default(),
         }
     }

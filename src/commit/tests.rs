@@ -12,8 +12,8 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use super::{
-    CommitError, CreateOptions, InodeLocks, MissingShards, OpenOptions, Pace, Pipeline,
-    RebuildProgress,
+    CommitError, CountLimits, CreateOptions, InodeLocks, MissingShards, OpenOptions, Pace,
+    Pipeline, RebuildProgress,
 };
 use crate::codec::Geometry;
 use crate::format::record::{Backref, Extent, Marker};
@@ -58,6 +58,14 @@ mod unreserved;
 
 /// Bytes of a shard of a full stripe.
 const UNIT: usize = 8 << 10;
+
+/// Limits of the count of redundancy that small volumes reach.
+const LIMITS: CountLimits = CountLimits {
+    stretch_stripes: 2,
+    max_stretches: 1 << 10,
+    max_listed: 100,
+    notes_at_once: 8,
+};
 
 /// Room on each disk, unless a test says otherwise.
 const DISK: u64 = 32 << 20;
@@ -237,6 +245,7 @@ impl TestFs {
             cache_bytes: 1 << 20,
             index_cache_bytes: 1 << 20,
             threads: 0,
+            count_limits: LIMITS,
             ..OpenOptions::default()
         };
         Pipeline::open(stores, &options, executor).map(|pipeline| Self { pipeline })

@@ -10,31 +10,36 @@ use super::batch::Batch;
 /// The most groups that are remembered. If there are more, all count as changed.
 const MOST_GROUPS: usize = 1 << 17;
 
-/// Function that returns the group of a key, if it belongs to any.
-pub type GroupOf = fn(&[u8]) -> Option<u64>;
+/// Division of keys into groups.
+pub trait Grouping: std::fmt::Debug + Send + Sync {
+    /// Returns the group of a key, if it belongs to any.
+    fn group_of(&self, key: &[u8]) -> Option<u64>;
+}
 
 /// Set of the groups that were changed. It stays unknown until [`DirtyGroups::track`] says how keys form groups.
 #[derive(Debug, Default)]
 pub(super) struct DirtyGroups {
-    group_of: OnceLock<GroupOf>,
+    grouping: OnceLock<Box<dyn Grouping>>,
     /// Groups changed since the last query; `None` if these are too many.
     groups: Mutex<Option<BTreeSet<u64>>>,
 }
 
 impl DirtyGroups {
     /// Remembers changes of groups from now on.
-    pub(super) fn track(&self, group_of: GroupOf) {
-        if self.group_of.set(group_of).is_ok() {
+    pub(super) fn track(&self, grouping: Box<dyn Grouping>) {
+        if self.grouping.set(grouping).is_ok() {
             *self.groups.lock() = None;
         }
     }
 
     /// Returns the groups that a batch changes.
     pub(super) fn groups_in(&self, batch: &Batch) -> Vec<u64> {
-        let Some(group_of) = self.group_of.get() else {
+        let Some(grouping) = self.grouping.get() else {
             return Vec::new();
         };
-        let mut groups: Vec<u64> = batch.iter().filter_map(|(key, _)| group_of(key)).collect();
+        let changed = batch.iter();
+        let groups = changed.filter_map(|(key, _)| grouping.group_of(key));
+        let mut groups: Vec<u64> = groups.collect();
         groups.dedup();
         groups
     }
@@ -63,10 +68,14 @@ impl DirtyGroups {
 mod tests {
     use super::*;
 
-    fn first_byte(key: &[u8]) -> Option<u64> {
-        key.first()
-            .filter(|byte| **byte != b'x')
-            .map(|byte| u64::from(*byte))
+    #[derive(Debug)]
+    struct FirstByte;
+
+    impl Grouping for FirstByte {
+        fn group_of(&self, key: &[u8]) -> Option<u64> {
+            let byte = key.first().filter(|byte| **byte != b'x');
+            byte.map(|byte| u64::from(*byte))
+        }
     }
 
     fn change(dirty: &DirtyGroups, keys: &[&'static str]) {
@@ -81,7 +90,7 @@ mod tests {
     fn a_group_is_dirty_once_after_each_change_and_keys_without_a_group_never() {
         let dirty = DirtyGroups::default();
         change(&dirty, &["a"]);
-        dirty.track(first_byte);
+        dirty.track(Box::new(FirstByte));
         assert_eq!(dirty.take(), None, "what was before is not known");
         change(&dirty, &["a1", "a2", "b", "x"]);
         change(&dirty, &["a3"]);
@@ -95,7 +104,7 @@ mod tests {
     #[test]
     fn too_many_dirty_groups_count_as_all() {
         let dirty = DirtyGroups::default();
-        dirty.track(first_byte);
+        dirty.track(Box::new(FirstByte));
         dirty.take();
         dirty.note(&(0..=MOST_GROUPS as u64).collect::<Vec<_>>());
         assert_eq!(dirty.take(), None);

@@ -112,6 +112,7 @@ fn try_to_open(
         cache_bytes: options.cache_bytes / 2,
         index_cache_bytes: options.cache_bytes / 2,
         threads: options.threads,
+        ..OpenOptions::default()
     };
     let opened = if options.restores_superblocks {
         open_restoring(stores, &open, &executor, notes)

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{ControlFlow, Range};
 
 use super::live::KnownLives;
-use super::stretches::{Stretch, StretchId, Stretches, ranges_of};
-use super::{LostStripe, MAX_LISTED, Redundancy, RedundancyCounter, RedundancyRow};
+use super::stretches::{Stretch, StretchId, Stretches};
+use super::{LostStripe, Redundancy, RedundancyCounter, RedundancyRow};
 use crate::commit::CommitError;
 use crate::commit::catalog::successor;
 use crate::commit::live::LiveBytes;
@@ -32,12 +32,15 @@ impl RedundancyCounter {
         let outdated = stretches.outdated(touched, &count.segments, &count.undecodable);
         let counted = match &outdated {
             None => self.count_in(&mut count, stretches, key::stripes()),
-            Some(outdated) => ranges_of(outdated)
+            Some(outdated) => self
+                .limits
+                .stretch_len()
+                .ranges_of(outdated)
                 .into_iter()
                 .try_for_each(|range| self.count_in(&mut count, stretches, range)),
         };
         if let Err(error) = counted.and_then(|()| count.look_again()) {
-            *stretches = Stretches::default();
+            *stretches = Stretches::new(self.limits);
             return Err(error);
         }
         Ok(count.finish(stretches, &outdated.unwrap_or_default()))
@@ -149,7 +152,7 @@ impl<'c> Count<'c> {
             undecodable: counter.volume.undecodable(),
             segments,
             stretches: BTreeMap::new(),
-            lives: KnownLives::default(),
+            lives: KnownLives::new(counter.limits),
             unrecoverable: Vec::new(),
             doubtful: Vec::new(),
         }
@@ -186,7 +189,8 @@ impl<'c> Count<'c> {
     }
 
     fn stretch(&mut self, stripe: StripeId) -> &mut StretchCount {
-        self.stretches.entry(StretchId::of(stripe)).or_default()
+        let id = self.counter.limits.stretch_len().stretch_of(stripe);
+        self.stretches.entry(id).or_default()
     }
 
     fn settle(&mut self, stripe: StripeId, record: &Stripe, live: u64) -> Result<(), CommitError> {
@@ -206,7 +210,7 @@ impl<'c> Count<'c> {
             if !self.are_held(stripe, record, live, &bytes)? {
                 // All that files hold can be had, and no more be lost.
                 tolerated = 0;
-            } else if self.unrecoverable.len() < MAX_LISTED {
+            } else if self.unrecoverable.len() < self.counter.limits.max_listed {
                 self.unrecoverable.push(LostStripe { stripe, bytes });
             }
         }
@@ -295,7 +299,7 @@ impl RedundancyCounter {
     ) -> Result<Redundancy, CommitError> {
         let mut count = Count::new(self, take_census(&self.volume).1);
         meanwhile();
-        let mut stretches = Stretches::default();
+        let mut stretches = Stretches::new(self.limits);
         self.count_in(&mut count, &stretches, key::stripes())?;
         count.look_again()?;
         Ok(count.finish(&mut stretches, &BTreeSet::new()))

@@ -11,9 +11,6 @@ use crate::format::record::{RepairNote, Segment, Stripe};
 use crate::format::{MemberIndex, Record, SegmentId, ShardIndex, StripeId};
 use crate::volume::{Census, member_of};
 
-/// Notes of the repair ledger read at once.
-const NOTES_AT_ONCE: usize = if cfg!(test) { 8 } else { 1024 };
-
 /// The most looks at the ledger: dead stripes are out of it in a moment, unless there are very many.
 const MOST_LOOKS: usize = 16;
 
@@ -170,7 +167,7 @@ impl RedundancyCounter {
         mut is_such: impl FnMut(StripeId, &RepairNote) -> Result<bool, CommitError>,
     ) -> Result<bool, CommitError> {
         for _ in 0..MOST_LOOKS {
-            let notes = self.meta.scan(&from, &end, NOTES_AT_ONCE)?;
+            let notes = self.meta.scan(&from, &end, self.limits.notes_at_once)?;
             for (note, value) in &notes {
                 let (_, stripe) = key::parse_repair(note)?;
                 if is_such(stripe, &RepairNote::decode(value)?)? {
@@ -178,7 +175,9 @@ impl RedundancyCounter {
                 }
             }
             match notes.last() {
-                Some((last, _)) if notes.len() == NOTES_AT_ONCE => from = successor(last),
+                Some((last, _)) if notes.len() == self.limits.notes_at_once => {
+                    from = successor(last)
+                }
                 _ => return Ok(false),
             }
         }

@@ -11,56 +11,55 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::RedundancyRow;
 use super::live::KnownLives;
+use super::{CountLimits, RedundancyRow};
 use crate::format::key::{self, KeyRange};
 use crate::format::{SegmentId, StripeId};
+use crate::meta::Grouping;
 use crate::volume::SegmentCensus;
 
-/// Numbers of stripes in a stretch; a few in tests, whose volumes are small.
-pub(super) const STRETCH: u64 = if cfg!(test) { 2 } else { 1 << 7 };
+/// The numbers of stripes that make a stretch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::commit) struct StretchLen(pub(in crate::commit) u64);
 
-/// The most stretches that are remembered. If more of them hold something, nothing is remembered, and all are counted
-/// each time. The live bytes are remembered for as many stretches, dead ones among them.
-pub(super) const MOST_KNOWN: usize = if cfg!(test) { 1 << 10 } else { 1 << 17 };
-
-/// The number of a stretch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct StretchId(u64);
-
-impl StretchId {
+impl StretchLen {
     /// Returns the stretch of a stripe.
-    pub(super) fn of(stripe: StripeId) -> Self {
-        Self(stripe.0 / STRETCH)
+    pub(super) fn stretch_of(self, stripe: StripeId) -> StretchId {
+        StretchId(stripe.0 / self.0)
     }
 
-    /// Returns the key of its first stripe, or of the first after it.
-    fn bound(self, is_end: bool) -> Bytes {
-        let first = self.0.checked_add(u64::from(is_end));
-        let first = first.and_then(|stretch| stretch.checked_mul(STRETCH));
+    /// Returns the keys of the stripes of some stretches; neighbours share one range.
+    pub(super) fn ranges_of(self, stretches: &BTreeSet<StretchId>) -> Vec<KeyRange> {
+        let mut ranges: Vec<KeyRange> = Vec::new();
+        for stretch in stretches {
+            let (from, end) = (self.bound(*stretch, false), self.bound(*stretch, true));
+            match ranges.last_mut() {
+                Some((_, last)) if *last == from => *last = end,
+                _ => ranges.push((from, end)),
+            }
+        }
+        ranges
+    }
+
+    /// Returns the key of the first stripe of a stretch, or of the first after it.
+    fn bound(self, stretch: StretchId, is_end: bool) -> Bytes {
+        let first = stretch.0.checked_add(u64::from(is_end));
+        let first = first.and_then(|stretch| stretch.checked_mul(self.0));
         first.map_or_else(|| key::stripes().1, |first| key::stripe(StripeId(first)))
     }
 }
 
-/// Returns the keys of the stripes of some stretches; neighbours share one range.
-pub(super) fn ranges_of(stretches: &BTreeSet<StretchId>) -> Vec<KeyRange> {
-    let mut ranges: Vec<KeyRange> = Vec::new();
-    for stretch in stretches {
-        let (from, end) = (stretch.bound(false), stretch.bound(true));
-        match ranges.last_mut() {
-            Some((_, last)) if *last == from => *last = end,
-            _ => ranges.push((from, end)),
-        }
+/// The group of a key is even for the record of a stripe of a stretch, and odd for its live bytes.
+impl Grouping for StretchLen {
+    fn group_of(&self, key: &[u8]) -> Option<u64> {
+        let (stripe, is_backref) = key::stripe_of(key)?;
+        Some(self.stretch_of(stripe).0 << 1 | u64::from(is_backref))
     }
-    ranges
 }
 
-/// Returns the number of the aspect that a change of a key concerns, for [`Meta::follow`](crate::meta::Meta::track_dirty_groups):
-/// even for the places of the stripes of a stretch, odd for their live bytes.
-pub(in crate::commit) fn aspect_of(key: &[u8]) -> Option<u64> {
-    let (stripe, is_backref) = key::stripe_of(key)?;
-    Some(StretchId::of(stripe).0 << 1 | u64::from(is_backref))
-}
+/// The number of a stretch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct StretchId(u64);
 
 /// The count of a stretch. None of its stripes has lost data.
 #[derive(Clone, Debug)]
@@ -71,8 +70,9 @@ pub(super) struct Stretch {
 }
 
 /// The earlier counts, and the files by which they were made.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Stretches {
+    limits: CountLimits,
     /// Set if every stretch with stripes is known, unsettled, or changed since.
     is_complete: bool,
     known: BTreeMap<StretchId, Stretch>,
@@ -85,7 +85,19 @@ pub(super) struct Stretches {
 }
 
 impl Stretches {
-    /// Takes the current findings, and the [aspects](aspect_of) that changed since the last time, if they are known.
+    pub(super) fn new(limits: CountLimits) -> Self {
+        Self {
+            limits,
+            is_complete: false,
+            known: BTreeMap::new(),
+            unsettled: BTreeSet::new(),
+            lives: KnownLives::new(limits),
+            segments: HashMap::new(),
+            undecodable: BTreeMap::new(),
+        }
+    }
+
+    /// Takes the current findings, and the groups of keys that changed since the last time, if they are known.
     /// Returns the stretches that have to be counted again, or `None` if it is all.
     pub(super) fn outdated(
         &mut self,
@@ -137,7 +149,7 @@ impl Stretches {
         let stripes = self.undecodable.keys().chain(undecodable.keys());
         let of_stripes = stripes
             .filter(is_found_anew)
-            .map(|stripe| StretchId::of(*stripe));
+            .map(|stripe| self.limits.stretch_len().stretch_of(*stripe));
         let touched = touched.into_iter().map(|aspect| StretchId(aspect >> 1));
         let unsettled = self.unsettled.iter().copied();
         touched
@@ -174,8 +186,8 @@ impl Stretches {
     /// Everything that was to be counted has been added.
     pub(super) fn complete(&mut self) {
         self.is_complete = true;
-        if self.known.len() + self.unsettled.len() > MOST_KNOWN {
-            *self = Self::default();
+        if self.known.len() + self.unsettled.len() > self.limits.max_stretches {
+            *self = Self::new(self.limits);
         }
     }
 
@@ -191,14 +203,15 @@ mod tests {
 
     #[test]
     fn stretches_side_by_side_are_read_in_one_go() {
-        let stretches = [0, 1, 4, u64::MAX / STRETCH].map(StretchId);
+        let len = 128;
+        let stretches = [0, 1, 4, u64::MAX / len].map(StretchId);
         let key_of = |number| key::stripe(StripeId(number));
-        let last = u64::MAX - u64::MAX % STRETCH;
+        let last = u64::MAX - u64::MAX % len;
         assert_eq!(
-            ranges_of(&stretches.into()),
+            StretchLen(len).ranges_of(&stretches.into()),
             [
-                (key_of(0), key_of(2 * STRETCH)),
-                (key_of(4 * STRETCH), key_of(5 * STRETCH)),
+                (key_of(0), key_of(2 * len)),
+                (key_of(4 * len), key_of(5 * len)),
                 (key_of(last), key::stripes().1),
             ]
         );
