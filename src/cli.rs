@@ -29,6 +29,8 @@ mod rebuild;
 mod report;
 mod sandbox;
 mod scrub;
+mod sentences;
+mod shell;
 mod size;
 mod status;
 mod terminal;

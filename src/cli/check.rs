@@ -14,7 +14,7 @@ use super::sandbox::{self, Survey};
 use super::scrub::{Away, scrubbed_of};
 use super::size::{format_count, format_size};
 use super::terminal;
-use super::volume::{MEMBER_TIMEOUT, Volume, fs_failure, row_report, storage_failure};
+use super::volume::{MEMBER_TIMEOUT, Volume, VolumeFailure, row_report};
 use crate::commit::ScrubStatus;
 use crate::format::files;
 use crate::fs::check;
@@ -60,10 +60,10 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
     let repair = arguments.repair;
     say_restored(volume);
     let checked = check::check(&volume.pipeline, repair);
-    let mut checked = checked.map_err(|error| fs_failure(&error))?;
+    let mut checked = checked.map_err(VolumeFailure::from)?;
     let pages = if repair {
         let mended = volume.pipeline.mend_index_pages();
-        mended.map_err(|error| storage_failure(&error))?
+        mended.map_err(VolumeFailure::from)?
     } else {
         0
     };
@@ -74,7 +74,7 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
     };
     if repair && arguments.deep && checked.mended < checked.found {
         // Shards that were missing may be there by now.
-        check::check_again(&volume.pipeline, &mut checked).map_err(|error| fs_failure(&error))?;
+        check::check_again(&volume.pipeline, &mut checked).map_err(VolumeFailure::from)?;
     }
     let report = volume.report(false)?;
     for finding in &checked.findings {
@@ -200,16 +200,14 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
     if repair {
         let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
         let scrubbed = pipeline.scrub(&*volume.fs, None, go_on);
-        let Some(status) = scrubbed.map_err(|error| storage_failure(&error))? else {
+        let Some(status) = scrubbed.map_err(VolumeFailure::from)? else {
             return Err(Failure::environment("somebody else scrubs the volume"));
         };
         let scrubbed = scrubbed_of(&volume.fs, &volume.maintenance, &status)?;
         terminal::report(&scrubbed.for_people(&away_from(volume)));
         return Ok(scrubbed.outcome());
     }
-    let read = pipeline
-        .read_all_shards()
-        .map_err(|error| storage_failure(&error))?;
+    let read = pipeline.read_all_shards().map_err(VolumeFailure::from)?;
     for wrong in &read.wrong {
         let directory = pipeline.members().path(wrong.member);
         let file = files::segment(wrong.segment);

@@ -19,6 +19,7 @@ use std::path::Path;
 mod client;
 mod departure;
 mod exchange;
+mod failure;
 mod places;
 mod protocol;
 mod server;
@@ -27,10 +28,11 @@ mod tests;
 mod unlisted;
 
 pub(super) use client::{
-    Connection, LiveMount, Peer, ask, beside_the_point, find_peer, live_report,
+    Connection, LiveMount, Peer, ask, beside_the_point, find_peer, live_report, other_version,
 };
 pub(super) use departure::Departure;
 pub(super) use exchange::{ANSWER_TIMEOUT, BRIEF_TIMEOUT};
+pub(super) use failure::{DaemonFailure, NotDurable};
 pub(super) use places::RuntimeDirectory;
 pub(super) use protocol::{Absentee, Answer, Membership, Request};
 pub(super) use server::{

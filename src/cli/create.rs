@@ -8,7 +8,7 @@ use super::failure::{Failure, Outcome};
 use super::size::format_size;
 use super::terminal;
 use super::trust;
-use super::volume::{MEMBER_TIMEOUT, executor, fs_failure, storage_failure, stores};
+use super::volume::{MEMBER_TIMEOUT, VolumeFailure, executor, stores};
 use crate::codec::{CodeId, Geometry};
 use crate::commit::{CommitError, CreateOptions, OpenOptions, Pipeline};
 use crate::format::VolumeId;
@@ -55,7 +55,7 @@ fn create(
         if is_for_want_of_room(&error) {
             too_small(options)
         } else {
-            storage_failure(&error)
+            VolumeFailure::from(error).into()
         }
     })?;
     make_root(stores, options, executor).inspect_err(|_| {
@@ -81,12 +81,11 @@ fn make_root(
         &OpenOptions::default(),
         Arc::clone(executor),
     )
-    .map_err(|error| storage_failure(&error))?;
+    .map_err(VolumeFailure::from)?;
     let has_room = pipeline.space().usable_total > 0;
-    let fs = Fs::open(Arc::clone(&pipeline), FsOptions::default())
-        .map_err(|error| fs_failure(&error))?;
-    fs.close().map_err(|error| fs_failure(&error))?;
-    pipeline.close().map_err(|error| storage_failure(&error))?;
+    let fs = Fs::open(Arc::clone(&pipeline), FsOptions::default()).map_err(VolumeFailure::from)?;
+    fs.close().map_err(VolumeFailure::from)?;
+    pipeline.close().map_err(VolumeFailure::from)?;
     has_room.then_some(()).ok_or_else(|| too_small(options))
 }
 

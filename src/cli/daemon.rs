@@ -31,11 +31,12 @@ use super::mounts;
 use super::options::{Atime, MountOptions};
 use super::overtaken;
 use super::sandbox::{self, Confined, Needs};
+use super::sentences::mount_failure;
 use super::unmount;
 use super::volume::{Volume, VolumeOptions};
 use super::warnings::{self, Warnings};
 use crate::fs::{AtimePolicy, FsOptions};
-use crate::fuse::mount::{MountError, MountFlavor, Place};
+use crate::fuse::mount::{MountFlavor, Place};
 use crate::fuse::mountinfo::MountEntry;
 use crate::fuse::{Connection, ServeOptions, Serving, serve};
 use crate::maintain::Schedule;
@@ -234,9 +235,13 @@ fn run(plan: &Plan, ready: impl FnOnce(Warnings)) -> Result<Outcome, Failure> {
         }) => {
             let ending = Ending::new(confined.mounting(), &place, &connection, &volume.fs);
             let waiting = ending.wait(&inbox);
-            finish(volume, socket, waiting, &inbox)
+            let finished = finish(volume, socket, waiting, &inbox);
+            finished.map_err(|failure| failure.at(place.mountpoint()))
         }
-        Err(failure) => volume.close().and(Err(failure)),
+        Err(failure) => {
+            volume.close()?;
+            Err(failure)
+        }
     }
 }
 
@@ -377,20 +382,6 @@ fn serve_options(plan: &Plan, volume: &Volume) -> ServeOptions {
         },
         threads: plan.threads,
         writeback: options.writeback,
-    }
-}
-
-fn mount_failure(error: &MountError) -> Failure {
-    let failure = Failure::environment(error);
-    match error {
-        MountError::Device(_) => failure
-            .advise("load the module with `modprobe fuse`, and see that you may open /dev/fuse"),
-        MountError::NoHelper(_) => {
-            failure.advise("install the package fuse3, or mount as the superuser")
-        }
-        MountError::Helper(said) if said.contains("user_allow_other") => failure
-            .advise("add the line `user_allow_other` to /etc/fuse.conf, or leave out allow_other"),
-        _ => failure,
     }
 }
 

@@ -29,7 +29,7 @@ use super::mounts;
 use super::sandbox;
 use super::size::{format_count, format_size};
 use super::terminal;
-use super::volume::{Volume, fs_failure};
+use super::volume::{Volume, VolumeFailure};
 use crate::format::record::{FileKind, Timestamp};
 use crate::format::{BLOCK_SIZE, Ino};
 use crate::fs::tree::{self, Entry};
@@ -210,7 +210,7 @@ impl<'a> Extraction<'a> {
                     Failure::usage(format!("there is no {} in the volume", shown(&inside)))
                         .advise("name paths from the root of the volume, without the mountpoint")
                 }
-                error => fs_failure(&error),
+                error => VolumeFailure::from(error).into(),
             })?;
             self.parents(&inside)?;
             self.subtree(&inside)?;
@@ -251,14 +251,14 @@ impl<'a> Extraction<'a> {
             if self.unfinished.iter().any(|open| open.path == path) {
                 continue;
             }
-            let attr = tree::resolve(self.fs, &path).map_err(|error| fs_failure(&error))?;
+            let attr = tree::resolve(self.fs, &path).map_err(VolumeFailure::from)?;
             self.take(&Entry { path, attr })?;
         }
         Ok(())
     }
 
     fn subtree(&mut self, inside: &[u8]) -> Result<(), Failure> {
-        for entry in tree::walk(self.fs, inside).map_err(|error| fs_failure(&error))? {
+        for entry in tree::walk(self.fs, inside).map_err(VolumeFailure::from)? {
             match entry {
                 Ok(entry) => self.take(&entry)?,
                 // The walk knows only below what it was.

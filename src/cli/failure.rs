@@ -20,6 +20,7 @@ pub(super) enum Outcome {
 
 /// The cause of a command's failure to do its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum Fault {
     /// Exit code 1: wrong usage.
     Usage,

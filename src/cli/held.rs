@@ -16,7 +16,7 @@ use rustix::process::Pid;
 
 use super::control::Departure;
 use super::failure::{Failure, Outcome, warn};
-use super::trust::quoted;
+use super::shell::quoted_path;
 use crate::fuse::mountinfo;
 
 /// The time that a daemon may take to end although something keeps its mount, which may be gone the next moment.
@@ -82,7 +82,7 @@ impl Keeper {
     /// Says what lets it go.
     pub(super) fn remedy(&self) -> String {
         match self {
-            Self::Mount(path) => format!("`umount {}` takes that away", quoted(path)),
+            Self::Mount(path) => format!("`umount {}` takes that away", quoted_path(path)),
             // No command that enters the namespace: it would run programs of its owner, perhaps as root.
             Self::Namespaces(found) => {
                 let path = found.first().map(|(_, path)| path.display().to_string());

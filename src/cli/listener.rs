@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use super::control::{self, Absentee, Announced, Answer, ControlSocket, Membership, Request};
-use super::failure::Failure;
+use super::control::{
+    self, Absentee, Announced, Answer, ControlSocket, DaemonFailure, Membership, Request,
+};
 use super::scrub;
-use super::volume::{Volume, rebuild_report, report, storage_failure, store_failure};
+use super::volume::{Volume, VolumeFailure, rebuild_report, report};
 use crate::commit::{CommitError, Maintenance};
 use crate::format::MemberIndex;
 use crate::fs::Fs;
@@ -122,8 +123,7 @@ impl Listener {
     fn attend_to(self: &Arc<Self>, client: UnixStream) -> io::Result<()> {
         let place = Place::take(self);
         if place.number > MOST_AT_ONCE {
-            let failure = Failure::environment("the daemon is answering too many commands");
-            control::answer(&client, &Answer::Failed(failure.advise("try again")));
+            control::answer(&client, &Answer::Failed(DaemonFailure::TooManyCommands));
             return Ok(());
         }
         std::thread::Builder::new()
@@ -141,7 +141,7 @@ impl Listener {
                             report.lost.shorten(MOST_LISTED_BYTES);
                             Answer::Status(Box::new(report))
                         }
-                        Err(failure) => Answer::Failed(failure),
+                        Err(failure) => Answer::Failed(failure.into()),
                     }
                 });
                 control::answer(&client, &answer);
@@ -205,21 +205,10 @@ impl Listener {
     }
 }
 
-/// Says why the daemon of a foreign volume cannot open a directory.
-fn out_of_reach(failure: &Failure) -> Failure {
-    Failure::environment(format!(
-        "{}: a member belongs to another user, so the daemon opens only the directories that it was mounted with",
-        failure.message
-    ))
-    .advise("unmount, give all members to the user who mounts, and mount without `--trust-members`")
-}
-
 impl Listener {
-    fn rebuilder(&self) -> Result<&Rebuilder, Failure> {
-        self.rebuilder.as_deref().ok_or_else(|| {
-            Failure::environment("the volume is mounted to be read only")
-                .advise("unmount it, and mount it without `-o ro`")
-        })
+    fn rebuilder(&self) -> Result<&Rebuilder, DaemonFailure> {
+        let rebuilder = self.rebuilder.as_deref();
+        rebuilder.ok_or(DaemonFailure::MountedReadOnly)
     }
 
     fn membership(&self) -> Membership {
@@ -238,15 +227,19 @@ impl Listener {
     /// Takes a directory into the volume, in the place of another or as one more. One that is still there is left to be
     /// emptied. A member that is being emptied is kept if it is added, or put in its own place. An earlier attempt is
     /// completed, wherever it was cut off.
-    fn join(&self, old: Option<&str>, directory: &Path) -> Result<(MemberIndex, Seat), Failure> {
+    fn join(
+        &self,
+        old: Option<&str>,
+        directory: &Path,
+    ) -> Result<(MemberIndex, Seat), DaemonFailure> {
         let pipeline = self.fs.pipeline();
         let members = pipeline.members();
         let store = directory::open(directory).map_err(|error| {
-            let failure = store_failure(&error);
+            let failure = VolumeFailure::from(error);
             if self.is_foreign {
-                out_of_reach(&failure)
+                DaemonFailure::OutOfReach { failure }
             } else {
-                failure
+                failure.into()
             }
         })?;
         let store: StoreRef = Arc::new(store);
@@ -288,25 +281,15 @@ impl Listener {
         old: MemberIndex,
         member: MemberIndex,
         directory: &Path,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), DaemonFailure> {
         let pipeline = self.fs.pipeline();
         let emptied = pipeline.replace_member(old, member);
-        emptied.map_err(|error| {
-            let failure = storage_failure(&error);
-            let (path, why) = (directory.display(), &failure.message);
-            let is_leaving = pipeline.members().leaving().contains(&old);
-            let what = if is_leaving {
-                "is being emptied"
-            } else {
-                "stays"
-            };
-            Failure {
-                message: format!("{path} is member {member} now, and member {old} {what}: {why}"),
-                ..failure
-            }
-            .advise(format_args!(
-                "make room and remove member {old}, or remove member {member} again"
-            ))
+        emptied.map_err(|error| DaemonFailure::ReplacedInPart {
+            directory: directory.display().to_string(),
+            member: member.0,
+            old: old.0,
+            is_draining: pipeline.members().leaving().contains(&old),
+            failure: error.into(),
         })?;
         log::info!("member {old} is to be emptied for member {member}, and let go");
         Ok(())
@@ -319,7 +302,7 @@ impl Listener {
         old: Option<MemberIndex>,
         own: Option<MemberIndex>,
         store: &StoreRef,
-    ) -> Result<Option<MemberIndex>, Failure> {
+    ) -> Result<Option<MemberIndex>, DaemonFailure> {
         let pipeline = self.fs.pipeline();
         let members = pipeline.members();
         let Some(own) = own else {
@@ -347,7 +330,7 @@ impl Listener {
         seat: Seat,
         member: Option<MemberIndex>,
         store: &StoreRef,
-    ) -> Result<MemberIndex, Failure> {
+    ) -> Result<MemberIndex, DaemonFailure> {
         let pipeline = self.fs.pipeline();
         let joined = pipeline.join(seat, store).or_else(|error| match &error {
             // It came back by itself meanwhile.
@@ -360,15 +343,15 @@ impl Listener {
             {
                 pipeline.members().note_refused(member, store, refusal);
             }
-            storage_failure(&error)
+            VolumeFailure::from(error).into()
         })
     }
 
     /// Keeps a member that was to be emptied.
-    fn keep(&self, member: MemberIndex) -> Result<(), Failure> {
+    fn keep(&self, member: MemberIndex) -> Result<(), DaemonFailure> {
         let pipeline = self.fs.pipeline();
         let kept = pipeline.keep_member(member);
-        kept.map_err(|error| storage_failure(&error))?;
+        kept.map_err(VolumeFailure::from)?;
         log::info!("member {member} is kept, and not emptied any further");
         if pipeline.members().leaving().is_empty() {
             self.rebuilder()?.lift_limit();
@@ -376,25 +359,25 @@ impl Listener {
         Ok(())
     }
 
-    fn remove(&self, member: &str, bytes_per_second: Option<u64>) -> Result<Answer, Failure> {
+    fn remove(&self, member: &str, bytes_per_second: Option<u64>) -> Result<Answer, DaemonFailure> {
         let rebuilder = self.rebuilder()?;
         let pipeline = self.fs.pipeline();
         let member = member_called(pipeline.members(), member)?;
         let removed = pipeline.remove_member(member);
-        removed.map_err(|error| storage_failure(&error))?;
+        removed.map_err(VolumeFailure::from)?;
         log::info!("member {member} is to be emptied and let go");
         let OrderNumber(order) = rebuilder.order(bytes_per_second, false);
         let MemberIndex(member) = member;
         Ok(Answer::Leaving { member, order })
     }
 
-    fn rebuild_progress(&self, order: OrderNumber) -> Result<Answer, Failure> {
+    fn rebuild_progress(&self, order: OrderNumber) -> Result<Answer, DaemonFailure> {
         let rebuilder = self.rebuilder()?;
         let outcome = rebuilder.outcome(order, PROGRESS_INTERVAL);
         let now = self.fs.pipeline().rebuild_progress();
         let report = rebuild_report(&rebuilder.progress_of(order, now));
         match outcome {
-            Some(Err(error)) => Err(storage_failure(&error)),
+            Some(Err(error)) => Err(VolumeFailure::from(error).into()),
             outcome => Ok(Answer::Rebuild {
                 report,
                 done: outcome.is_some(),
@@ -404,14 +387,10 @@ impl Listener {
 }
 
 /// Refuses to put a directory in the place of a member that is there if that could not be emptied.
-fn check_replaceable(members: &Members, old: MemberIndex) -> Result<(), Failure> {
+fn check_replaceable(members: &Members, old: MemberIndex) -> Result<(), DaemonFailure> {
     let leaving = members.leaving();
     if leaving.contains(&old) {
-        return Err(
-            Failure::usage(format!("member {old} is being emptied already")).advise(
-                "`cauchyfs rebuild MOUNTPOINT` shows how far that is; `cauchyfs member add` takes in another directory",
-            ),
-        );
+        return Err(DaemonFailure::AlreadyDraining { member: old.0 });
     }
     // The new one makes up for the old.
     let live = members.live().into_iter();
@@ -424,7 +403,7 @@ fn check_replaceable(members: &Members, old: MemberIndex) -> Result<(), Failure>
             staying,
             needed,
         };
-        return Err(storage_failure(&error.into()));
+        return Err(VolumeFailure::from(&error).into());
     }
     Ok(())
 }
@@ -438,13 +417,13 @@ fn own_place(error: &MembersError) -> Option<MemberIndex> {
 }
 
 /// Returns the member with a number, or at a path.
-fn member_called(members: &Members, name: &str) -> Result<MemberIndex, Failure> {
+fn member_called(members: &Members, name: &str) -> Result<MemberIndex, DaemonFailure> {
     if let Ok(number) = name.parse() {
         return Ok(MemberIndex(number));
     }
-    members.at(&spellings_of(name)).ok_or_else(|| {
-        Failure::usage(format!("{name} is no member of the volume"))
-            .advise("`cauchyfs status` lists the members and their numbers")
+    let found = members.at(&spellings_of(name));
+    found.ok_or_else(|| DaemonFailure::NoSuchMember {
+        name: name.to_owned(),
     })
 }
 
@@ -454,7 +433,7 @@ fn member_to_replace(
     members: &Members,
     name: &str,
     own: Option<MemberIndex>,
-) -> Result<MemberIndex, Failure> {
+) -> Result<MemberIndex, DaemonFailure> {
     let successor = match name.parse() {
         Ok(number) => members.successor_of(MemberIndex(number)),
         Err(_) => members.successor_at(&spellings_of(name)),

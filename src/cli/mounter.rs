@@ -31,11 +31,16 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+mod refusal;
+
 use super::daemon;
 use super::failure::{Failure, Fault};
 use super::unmount;
 use crate::fuse::mount::{MountError, MountFlavor, Mounted, Mounter, Place, Unmount, mount};
 use crate::fuse::mountinfo::{self, MountEntry};
+
+pub(super) use refusal::MountRefusal;
+use refusal::SystemError;
 
 /// Argument that asks for this process; the mountpoint follows.
 const WORD: &str = "--mounter";
@@ -73,79 +78,9 @@ enum Answer {
     /// The kernel has written what it held.
     Synced,
     /// The kernel could not write all of it.
-    NotSynced(Cause),
+    NotSynced(SystemError),
     /// Mounting or unmounting failed.
-    Refused(Refusal),
-}
-
-/// A [`MountError`], to be sent; the receiver knows the mountpoint.
-#[derive(Debug, Serialize, Deserialize)]
-enum Refusal {
-    Device(Cause),
-    Refused(Cause),
-    NoHelper(Cause),
-    Helper(String),
-    Busy,
-    NotOurs,
-    Stuck(Cause),
-}
-
-/// An [`io::Error`], to be sent.
-#[derive(Debug, Serialize, Deserialize)]
-struct Cause {
-    errno: Option<i32>,
-    text: String,
-}
-
-impl From<&io::Error> for Cause {
-    fn from(error: &io::Error) -> Self {
-        Self {
-            errno: error.raw_os_error(),
-            text: error.to_string(),
-        }
-    }
-}
-
-impl From<Cause> for io::Error {
-    fn from(cause: Cause) -> Self {
-        let Cause { errno, text } = cause;
-        errno.map_or_else(|| Self::other(text), Self::from_raw_os_error)
-    }
-}
-
-impl From<&MountError> for Refusal {
-    fn from(error: &MountError) -> Self {
-        match error {
-            MountError::Device(source) => Self::Device(source.into()),
-            MountError::Refused { source, .. } => Self::Refused(source.into()),
-            MountError::NoHelper(source) => Self::NoHelper(source.into()),
-            MountError::Helper(said) => Self::Helper(said.clone()),
-            MountError::Busy(_) => Self::Busy,
-            MountError::NotOurs(_) => Self::NotOurs,
-            MountError::Stuck { source, .. } => Self::Stuck(source.into()),
-        }
-    }
-}
-
-impl Refusal {
-    fn at(self, mountpoint: &Path) -> MountError {
-        let mountpoint = mountpoint.to_owned();
-        match self {
-            Self::Device(cause) => MountError::Device(cause.into()),
-            Self::Refused(cause) => MountError::Refused {
-                mountpoint,
-                source: cause.into(),
-            },
-            Self::NoHelper(cause) => MountError::NoHelper(cause.into()),
-            Self::Helper(said) => MountError::Helper(said),
-            Self::Busy => MountError::Busy(mountpoint),
-            Self::NotOurs => MountError::NotOurs(mountpoint),
-            Self::Stuck(cause) => MountError::Stuck {
-                mountpoint,
-                source: cause.into(),
-            },
-        }
-    }
+    Refused(MountRefusal),
 }
 
 /// The process that mounts and unmounts for a daemon.
@@ -374,7 +309,7 @@ fn serve(socket: &OwnedFd, mountpoint: &Path) -> io::Result<()> {
             }
             (Request::Sync, Some(place)) => {
                 let synced = place.sync().map(|()| Answer::Synced);
-                let failed = |error| Answer::NotSynced(Cause::from(&error));
+                let failed = |error| Answer::NotSynced(SystemError::from(&error));
                 Ok((synced.unwrap_or_else(failed), None))
             }
             _ => Err(MountError::NotOurs(mountpoint.to_owned())),
@@ -384,7 +319,7 @@ fn serve(socket: &OwnedFd, mountpoint: &Path) -> io::Result<()> {
             calls::deny_to_daemon(Daemon::Mounted)?;
         }
         let (answer, device) =
-            done.unwrap_or_else(|error| (Answer::Refused(Refusal::from(&error)), None));
+            done.unwrap_or_else(|error| (Answer::Refused(MountRefusal::from(&error)), None));
         let device = device.as_ref().map(AsFd::as_fd);
         send(socket.as_fd(), &answer, device)?;
     }

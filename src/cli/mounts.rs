@@ -127,7 +127,7 @@ pub(super) fn refuse_held(
     let (device, departure) = (daemon.device().to_owned(), daemon.departure());
     let shown = unlisted.mountpoint().display();
     let trouble = match control::ask(daemon, &Request::AwaitEnd) {
-        Ok(Answer::Held(trouble)) => trouble,
+        Ok(Answer::Held(trouble)) => trouble.map(|reason| reason.to_string()),
         Ok(Answer::Mounted) => {
             return Err(Failure::environment(format!(
                 "these directories are in use: they are mounted at {shown} in the mount namespace of their daemon"
@@ -265,7 +265,7 @@ fn ask(entry: &MountEntry, request: &Request) -> Option<Answer> {
     let found = control::find_peer(&entry.mountpoint, Some(entry), patience);
     let asked = found.and_then(|peer| match peer {
         Peer::Daemon(daemon) => control::ask(daemon, request).map(Some),
-        Peer::OtherVersion(failure) => Err(failure),
+        Peer::OtherVersion(spoken) => Err(control::other_version(spoken, &entry.mountpoint)),
         Peer::Remains(_) | Peer::None => Ok(None),
     });
     match asked {

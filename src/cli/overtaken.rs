@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::directories::Directories;
 use super::failure::{Failure, warn};
 use super::report::ElsewhereReport;
-use super::volume::{members_failure, survey_members};
+use super::volume::{VolumeFailure, survey_members};
 use crate::codec::Geometry;
 use crate::format::files::SUPERBLOCK;
 use crate::members::{Members, MembersError, Seat, directory};
@@ -76,7 +76,8 @@ fn check(members: &Members, directories: &Directories) -> Option<Failure> {
     let patience = members.executor().timeout();
     let others = open(unnamed(members.may_have_gone_on(), directories), patience);
     let checked = members.check_not_overtaken(&others);
-    checked.err().map(|error| members_failure(&error))
+    let failure = checked.err().map(|error| VolumeFailure::from(&error));
+    failure.map(Failure::from)
 }
 
 /// Takes note of members that were not named but lie where they were last, and that were mounted apart from these

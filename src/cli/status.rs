@@ -14,7 +14,7 @@ use super::overtaken;
 use super::report::Report;
 use super::sandbox::Survey;
 use super::terminal;
-use super::volume::{MEMBER_TIMEOUT, Volume, blank_report, storage_failure, survey_members};
+use super::volume::{MEMBER_TIMEOUT, Volume, VolumeFailure, blank_report, survey_members};
 use crate::fuse::mountinfo::{self, MountEntry};
 
 /// Shows how a volume is, mounted or not.
@@ -87,7 +87,7 @@ fn of_unmounted(arguments: &StatusArguments, directories: &Directories) -> Resul
     let measured = volume.pipeline.reaper().measure_segments();
     let elsewhere = overtaken::look_elsewhere(volume.pipeline.members(), directories);
     let report = measured
-        .map_err(|error| storage_failure(&error))
+        .map_err(VolumeFailure::from)
         .and_then(|()| volume.report(false));
     volume.close()?;
     Ok(Report {

@@ -2,17 +2,16 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::directories::Directories;
 use super::failure::Failure;
+use super::sentences::{UNLESS, give_to_root};
+use super::shell::quoted_path;
 use crate::fuse::one_line;
 use crate::members::directory;
 use crate::store::{StoreError, StoreErrorKind};
-
-/// Option without which such directories are refused, and the reason for which it may be given.
-const UNLESS: &str = "# or --trust-members, if their users may do all that root may";
 
 /// Has this process take only members that belong to root alone, if it runs as root.
 ///
@@ -38,13 +37,9 @@ pub(super) fn demand(directories: &Directories, patience: Duration) -> Result<()
         return Ok(());
     };
     let failure = Failure::environment(format!("cannot mount as root: {}", one_line(first)));
-    let paths = untrusted.iter().map(|(path, _)| *path);
-    Err(failure.advise(command(paths)))
-}
-
-/// Puts into words why a directory is refused that is not trusted.
-pub(super) fn refusal(error: &StoreError) -> Failure {
-    Failure::environment(one_line(error)).advise(command([Path::new(error.label())].into_iter()))
+    let paths = untrusted.iter();
+    let paths: Vec<String> = paths.map(|(path, _)| path.display().to_string()).collect();
+    Err(failure.advise(give_to_root(&paths)))
 }
 
 /// Refuses to make members, as root, of directories that belong to other users.
@@ -67,36 +62,8 @@ pub(super) fn refuse_directories_of_others(directories: &[PathBuf]) -> Result<()
                 "{shown} belongs to uid {} (mode {mode:04o}), and has to belong to root, who makes a member of it",
                 meta.uid()
             ))
-            .advise(format!("chown root: {}    {UNLESS}", quoted(path))));
+            .advise(format!("chown root: {}    {UNLESS}", quoted_path(path))));
         }
     }
     Ok(())
-}
-
-/// Returns the command that gives directories to root alone.
-fn command<'a>(paths: impl Iterator<Item = &'a Path>) -> String {
-    let quoted: Vec<String> = paths.map(quoted).collect();
-    let paths = quoted.join(" ");
-    format!("chown -R root: {paths} && chmod -R go-w {paths}    {UNLESS}")
-}
-
-/// Quotes a path for a shell.
-pub(super) fn quoted(path: &Path) -> String {
-    let text = path.display().to_string();
-    format!("'{}'", text.replace('\'', "'\\''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_advice_is_a_command_for_every_directory_whatever_its_name() {
-        let paths = ["/srv/d 0", "/srv/it's"].map(Path::new);
-        assert_eq!(
-            command(paths.into_iter()),
-            "chown -R root: '/srv/d 0' '/srv/it'\\''s' && chmod -R go-w '/srv/d 0' '/srv/it'\\''s'    \
-             # or --trust-members, if their users may do all that root may"
-        );
-    }
 }

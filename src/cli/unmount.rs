@@ -50,7 +50,9 @@ pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
     let daemon = match (find_peer(&mountpoint, entry.as_ref())?, &entry) {
         (Peer::Daemon(daemon), _) => daemon,
         (Peer::OtherVersion(_), Some(entry)) => return clear_outdated(entry, arguments.lazy),
-        (Peer::OtherVersion(failure), None) => return Err(failure),
+        (Peer::OtherVersion(spoken), None) => {
+            return Err(control::other_version(spoken, &mountpoint));
+        }
         (Peer::Remains(pid), Some(entry)) => return clear_remains(entry, pid),
         (Peer::None, Some(entry)) => return clear(entry, arguments.lazy),
         (Peer::Remains(_) | Peer::None, None) => {
@@ -71,6 +73,7 @@ pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
                 take_away_from_living(entry, arguments.lazy)?;
             }
             let what = format!("{shown} is unmounted");
+            let trouble = trouble.map(|reason| reason.to_string());
             held::leave(&what, &device, &departure, trouble.as_deref())
         }
         // A daemon of another user may say what it likes.

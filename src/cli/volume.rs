@@ -6,28 +6,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::directories::Directories;
-use super::failure::{Failure, Fault, warn};
+use super::failure::{Failure, warn};
 use super::report::{
     CapacityReport, ErrorCounts, GeometryReport, IndexReport, LostFiles, MemberReport, MemberState,
     RebuildReport, RebuildState, RedundancyReport, Report, ScrubReport, State,
 };
 use super::scrub::scrub_report;
-use super::trust;
 use crate::commit::{
-    self, CommitError, Maintenance, Pipeline, RebuildProgress, Redundancy, RedundancyCounter,
-    RedundancyRow,
+    self, Maintenance, Pipeline, RebuildProgress, Redundancy, RedundancyCounter, RedundancyRow,
 };
 use crate::format::MemberIndex;
-use crate::fs::{Fs, FsError, FsOptions};
-use crate::fuse::one_line;
+use crate::fs::{Fs, FsOptions};
 use crate::maintain::{Maintain, Rebuilder, Schedule};
-use crate::members::{self, AbsenceReason, Access, Members, MembersError, Unusable, directory};
-use crate::meta::MetaError;
-use crate::store::{Executor, ExecutorKind, StoreError, StoreErrorKind, StoreRef};
-use crate::volume::VolumeError;
+use crate::members::{self, AbsenceReason, Access, Members, Unusable, directory};
+use crate::store::{Executor, ExecutorKind, StoreRef};
 
+mod failure;
 mod opening;
 
+pub(super) use failure::VolumeFailure;
 use opening::open_pipeline;
 
 /// The time that a member may take for one operation before it counts as hung, unless an option says otherwise.
@@ -84,7 +81,7 @@ pub(super) fn stores(directories: &[PathBuf]) -> Result<Vec<StoreRef>, Failure> 
     directories
         .iter()
         .map(|path| {
-            let store = directory::open(path).map_err(|error| store_failure(&error))?;
+            let store = directory::open(path).map_err(VolumeFailure::from)?;
             Ok(Arc::new(store) as StoreRef)
         })
         .collect()
@@ -176,7 +173,8 @@ impl Volume {
             }
             Err(error) => {
                 let failure = Failure::environment(format!("cannot start a thread: {error}"));
-                volume.close().and(Err(failure))
+                volume.close()?;
+                Err(failure)
             }
         }
     }
@@ -187,7 +185,7 @@ impl Volume {
         fs_options: FsOptions,
     ) -> Result<Self, Failure> {
         let (pipeline, notes) = open_pipeline(directories, options)?;
-        let fs = Fs::open(Arc::clone(&pipeline), fs_options).map_err(|error| fs_failure(&error))?;
+        let fs = Fs::open(Arc::clone(&pipeline), fs_options).map_err(VolumeFailure::from)?;
         Ok(Self {
             maintenance: Maintenance::new(Arc::clone(&pipeline)),
             pipeline,
@@ -207,7 +205,7 @@ impl Volume {
     /// # Errors
     ///
     /// As [`report`].
-    pub(super) fn report(&self, mounted: bool) -> Result<Report, Failure> {
+    pub(super) fn report(&self, mounted: bool) -> Result<Report, VolumeFailure> {
         report(&self.fs, &self.maintenance, &self.notes, mounted)
     }
 
@@ -249,15 +247,12 @@ impl Volume {
     /// # Errors
     ///
     /// If the last changes could not be made durable.
-    pub(super) fn close(mut self) -> Result<(), Failure> {
+    pub(super) fn close(mut self) -> Result<(), VolumeFailure> {
         if let Some(maintain) = self.maintain.take() {
             maintain.stop();
         }
-        let files = self.fs.close().map_err(|error| fs_failure(&error));
-        let storage = self
-            .pipeline
-            .close()
-            .map_err(|error| storage_failure(&error));
+        let files = self.fs.close().map_err(VolumeFailure::from);
+        let storage = self.pipeline.close().map_err(VolumeFailure::from);
         files.and(storage)
     }
 }
@@ -272,18 +267,16 @@ pub(super) fn report(
     maintenance: &Maintenance,
     notes: &[Unusable],
     mounted: bool,
-) -> Result<Report, Failure> {
+) -> Result<Report, VolumeFailure> {
     let pipeline = fs.pipeline();
     let members = pipeline.members();
     members.look();
     let counted = maintenance
         .redundancy()
         .redundancy()
-        .map_err(|error| storage_failure(&error))?;
+        .map_err(VolumeFailure::from)?;
     let redundancy: Vec<RedundancyReport> = counted.rows.iter().map(row_report).collect();
-    let scrub = pipeline
-        .scrub_status()
-        .map_err(|error| storage_failure(&error))?;
+    let scrub = pipeline.scrub_status().map_err(VolumeFailure::from)?;
     let mut blank = blank_report(members, notes, scrub.record.last_finished);
     let rebuilding = pipeline.rebuilding_members();
     for member in &mut blank.members {
@@ -352,7 +345,7 @@ pub(super) fn survey_members(
     let executor = executor(member_timeout);
     let members = Members::survey(stores.clone(), Arc::clone(&executor));
     note_silent(directories, &stores, &executor);
-    let members = members.map_err(|error| members_failure(&error))?;
+    let members = members.map_err(|error| VolumeFailure::from(&error))?;
     notes.extend(members.unusable().iter().cloned());
     Ok((members, notes))
 }
@@ -455,83 +448,19 @@ pub(super) fn files_in(
     fs: &Fs,
     counter: &RedundancyCounter,
     counted: &Redundancy,
-) -> Result<LostFiles, Failure> {
+) -> Result<LostFiles, VolumeFailure> {
     if counted.unrecoverable.is_empty() {
         return Ok(LostFiles::default());
     }
     let inodes = counter
         .inodes_in(&counted.unrecoverable, MOST_LISTED)
-        .map_err(|error| storage_failure(&error))?;
+        .map_err(VolumeFailure::from)?;
     let paths = fs
         .paths_of(&inodes, MOST_LISTED)
-        .map_err(|error| fs_failure(&error))?;
+        .map_err(VolumeFailure::from)?;
     let shown = paths.iter().map(|path| String::from_utf8_lossy(path));
     Ok(LostFiles {
         paths: shown.map(Cow::into_owned).collect(),
         are_all: counted.lists_all_lost() && inodes.len().max(paths.len()) < MOST_LISTED,
     })
-}
-
-/// Puts an error of a backing directory into words.
-pub(super) fn store_failure(error: &StoreError) -> Failure {
-    match error.kind() {
-        StoreErrorKind::Untrusted => trust::refusal(error),
-        _ => Failure::environment(one_line(error)),
-    }
-}
-
-/// Puts an error of the filesystem into words.
-pub(super) fn fs_failure(error: &FsError) -> Failure {
-    match error {
-        FsError::Storage(error) => storage_failure(error),
-        error => Failure::environment(one_line(error)),
-    }
-}
-
-/// Puts an error of the storage below the filesystem into words.
-pub(super) fn storage_failure(error: &CommitError) -> Failure {
-    if let CommitError::Members(error) = error {
-        return members_failure(error);
-    }
-    let fault = if is_loss(error) {
-        Fault::Loss
-    } else {
-        Fault::Environment
-    };
-    Failure {
-        fault,
-        advice: error.hint(),
-        ..Failure::environment(one_line(error))
-    }
-}
-
-/// Says whether data, or the record that leads to it, is on none of the online members.
-fn is_loss(error: &CommitError) -> bool {
-    match error {
-        CommitError::Volume(error) => matches!(error, VolumeError::TooFewShards { .. }),
-        CommitError::Meta(error) => matches!(
-            **error,
-            MetaError::NoIndex { .. } | MetaError::OldIndex { .. } | MetaError::LostRecords { .. }
-        ),
-        _ => false,
-    }
-}
-
-/// Puts an error of the members into words.
-pub(super) fn members_failure(error: &MembersError) -> Failure {
-    let mut failure = Failure::environment(one_line(error));
-    match error {
-        MembersError::TooFew { .. } => failure.fault = Fault::TooFew,
-        // The given directories do not belong together, in whatever state the volume is.
-        MembersError::MixedVolumes { .. }
-        | MembersError::SameMember { .. }
-        | MembersError::NoSuchMember { .. }
-        | MembersError::TooFewLeft { .. }
-        | MembersError::Foreign { .. } => failure.fault = Fault::Usage,
-        _ => {}
-    }
-    match error.hint() {
-        Some(hint) => failure.advise(hint),
-        None => failure,
-    }
 }

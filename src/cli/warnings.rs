@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::failure::{Failure, Outcome};
 use super::report::{LACKS_COPIES, LACKS_SHARDS, MemberReport, RedundancyReport};
-use super::volume::{Volume, member_report, storage_failure};
+use super::volume::{Volume, VolumeFailure, member_report};
 use crate::members::Unusable;
 
 /// The command that brings members back that lack only their superblocks.
@@ -90,11 +90,13 @@ pub(super) fn of(volume: &Volume) -> Result<Warnings, Failure> {
 /// Says how much is lost, if anything is; counts only if that may be.
 fn lost_data(volume: &Volume) -> Result<Option<String>, Failure> {
     let redundancy = volume.maintenance.redundancy();
-    let failed = |error| storage_failure(&error);
-    if !redundancy.may_have_lost_data().map_err(failed)? {
+    if !redundancy
+        .may_have_lost_data()
+        .map_err(VolumeFailure::from)?
+    {
         return Ok(None);
     }
-    let counted = redundancy.redundancy().map_err(failed)?;
+    let counted = redundancy.redundancy().map_err(VolumeFailure::from)?;
     let lost: Vec<_> = counted
         .rows
         .iter()
@@ -121,6 +123,6 @@ fn shortage(volume: &Volume) -> Result<Option<&'static str>, Failure> {
         .maintenance
         .redundancy()
         .lacks_shards()
-        .map_err(|error| storage_failure(&error))?;
+        .map_err(VolumeFailure::from)?;
     Ok(lacks_shards.then_some(LACKS_SHARDS))
 }

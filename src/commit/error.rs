@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::codec::CodecError;
 use crate::coding::EngineError;
 use crate::format::FormatError;
-use crate::members::MembersError;
+use crate::members::{MembersError, Remedy, VolumeStep};
 use crate::meta::{MetaError, RecordError};
 use crate::volume::{OpenError, VolumeError};
 use crate::workers::WorkersError;
@@ -123,20 +123,15 @@ impl From<MembersError> for CommitError {
 }
 
 impl CommitError {
-    /// Returns the remedy, in one line, where there is one.
+    /// Returns the remedy, where there is one.
     #[must_use]
-    pub fn hint(&self) -> Option<String> {
+    pub fn remedy(&self) -> Option<Remedy> {
         match self {
-            Self::Members(error) => error.hint(),
-            Self::Meta(error) => error.hint(),
-            Self::NoSpace => {
-                Some("delete something, or add another directory with `cauchyfs member add`".into())
-            }
-            Self::Poisoned { .. } => Some(
-                "see that the directories are all right, unmount the volume, and mount it again"
-                    .into(),
-            ),
-            Self::ReadOnly => Some("unmount it, and mount it without `-o ro`".into()),
+            Self::Members(error) => error.remedy(),
+            Self::Meta(error) => error.remedy(),
+            Self::NoSpace => Some(VolumeStep::MakeRoom.into()),
+            Self::Poisoned { .. } => Some(VolumeStep::CheckAndRemount.into()),
+            Self::ReadOnly => Some(VolumeStep::MountWritable.into()),
             Self::Closed
             | Self::Format(_)
             | Self::Volume(_)

@@ -1,8 +1,8 @@
-//! The reasons why a volume could not be created or opened, and the remedies for its owner.
+//! The reasons why a volume could not be created or opened, and the remedy for each.
 
 use std::fmt;
 
-use super::{AbsenceReason, Unusable};
+use super::{AbsenceReason, DirectoryChoice, DirectoryStep, Remedy, Unusable, VolumeStep};
 use crate::codec::{CodecError, Geometry};
 use crate::format::{Epoch, FormatError, MemberIndex, VolumeId};
 use crate::store::{Holder, StoreError};
@@ -357,143 +357,96 @@ fn list<T: fmt::Display>(items: &[T]) -> String {
     texts.join("; ")
 }
 
-/// The advice for a directory whose position cannot be told.
-const WHEN_NOBODY_CAN_TELL: &str = "see that all disks answer, and try again; or look at the others with `mount -o ro` or `cauchyfs extract`; only if \
-     nothing of what it holds is needed, move it away";
-
-/// The advice for a process that was killed and cannot end.
-const WHEN_HELD_UP: &str = "one of its directories hangs, and what was under way there may still be written: see that its disk answers again, \
-     thaw it, or `umount -f` a network mount, then try again; or start the machine anew";
-
 impl MembersError {
-    /// Returns the remedy, in one line, where there is one.
+    /// Returns the remedy, where there is one.
     #[must_use]
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::NoDirectory => Some("name the directories that make up the volume".into()),
-            Self::TooFewDirectories { given, geometry } => Some(format!(
-                "each of the {} shards of a stripe goes to a directory of its own: name {} more, or choose fewer shards",
-                geometry.total_shards(),
-                geometry.total_shards() - given,
-            )),
-            Self::TooManyDirectories { most, .. } => Some(format!("name at most {most}")),
-            Self::Option { .. }
-            | Self::Store(_)
-            | Self::Codec(_)
-            | Self::NotAMember { .. } => None,
-            Self::NotNow => Some(
-                "see that the directories are all right, unmount the volume, and mount it again"
-                    .into(),
-            ),
-            Self::NotEmpty { path, .. } => Some(format!(
-                "a volume is made in empty directories only: make one below it, such as {path}/member"
-            )),
-            Self::AlreadyMember { path } => Some(format!(
-                "`cauchyfs status {path}` says which; only if nothing of that volume is needed any more, empty {path} first"
-            )),
-            Self::UnreadableMember { path, .. } => Some(format!(
-                "leave {path} as it is: `cauchyfs member replace MOUNTPOINT OLD NEW_DIR` makes anew what it held, or, with the \
-                 volume unmounted, `cauchyfs check --repair` with all directories its superblock; only if nothing of any \
-                 volume is needed of it any more, empty it first"
-            )),
-            Self::FormerMember { path, .. } => Some(format!(
-                "what it holds is of no use to the volume any more: empty {path}, and it is as good as any other"
-            )),
-            Self::OwnMember { .. } => Some(
-                "leave what it holds alone, and name a directory that is no member; `cauchyfs status` lists them".into(),
-            ),
-            Self::InUse { path, .. } => Some(format!(
-                "a volume with {path} is mounted already, or {path} was given twice"
-            )),
-            Self::HeldUp { .. } => Some(WHEN_HELD_UP.into()),
-            Self::PartlyInUse { .. } => Some(
-                "a daemon that is unmounted keeps a directory until its disk answers: leave those out that do not".into(),
-            ),
-            Self::Foreign { path, .. } => Some(format!(
-                "leave {path} out, or give the directory that is a member"
-            )),
-            Self::Diverged { path } => Some(format!(
-                "`cauchyfs extract` of it, and of those that it was mounted with, copies out what is needed; then \
-                 empty {path}, and the same command takes it in"
-            )),
-            Self::StillThere { .. } => Some(
-                "add the new directory, and then remove the old one: nothing is lost meanwhile".into(),
-            ),
-            Self::TooFewLeft { .. } => Some(
-                "add a directory first, with `cauchyfs member add`, or replace this one".into(),
-            ),
-            Self::NoSuchMember { .. } => Some("`cauchyfs status` lists the members".into()),
-            Self::NoMember { unusable } => Some(way_to_members(unusable).into()),
-            Self::MixedVolumes { volume, other_volume, .. } => Some(format!(
-                "give directories of {volume} or of {other_volume}, not of both"
-            )),
-            Self::SameMember { path, other_path, .. } => Some(format!(
-                "leave out {other_path} or {path}; if one is a copy of the other, leave out the older one"
-            )),
-            Self::ReadOnlyFeatures { .. } => Some(
-                "mount it with `-o ro`, or use the version of cauchyfs that wrote it, or a newer one"
-                    .into(),
-            ),
-            Self::Newer { .. } => Some("use the version of cauchyfs that wrote it, or a newer one".into()),
-            Self::TooFew { readable, unfinished, bereft, .. } => Some(format!(
-                "give all directories of the volume{}{}",
-                if bereft.is_empty() {
-                    ", and check that their disks are mounted"
-                } else {
-                    " to `cauchyfs check --repair`: it writes superblocks anew that are lost"
-                },
-                if *readable {
-                    "; if the rest is lost for good, mount it with `-o ro` or save what is left with \
-                     `cauchyfs extract`"
-                } else if *unfinished {
-                    "; nothing was ever written to these: if a `cauchyfs create` was cut off, empty them and run it again"
-                } else {
-                    ""
-                }
-            )),
-            Self::OldSuperblocks { path } => Some(format!(
-                "give all directories of the volume to `cauchyfs check --repair`: with the superblock of one with which {path} \
-                 was mounted last, or if none is missing, that of {path} can be made anew; without, `mount -o ro` and \
-                 `cauchyfs extract` show what the others held before; leave {path} as it is"
-            )),
-            Self::MayBeAhead { .. } => Some(WHEN_NOBODY_CAN_TELL.into()),
-            Self::SplitBrain { halves } => Some(way_out(halves)),
-            Self::Overtaken { half } => Some(format!(
-                "give them all, {} too; or look at these with `mount -o ro` or `cauchyfs extract`; only if nothing of \
-                 what those hold is needed, move them away or empty them first",
-                half.paths.join(" ")
-            )),
-            Self::Failed { .. } => Some(
-                "unmount, bring the failed members back, and mount again".into(),
-            ),
-        }
+    pub fn remedy(&self) -> Option<Remedy> {
+        Some(match self {
+            Self::Option { .. } | Self::Store(_) | Self::Codec(_) | Self::NotAMember { .. } => {
+                return None;
+            }
+            Self::NoDirectory => DirectoryChoice::OfVolume.into(),
+            Self::TooFewDirectories { given, geometry } => {
+                let shards = geometry.total_shards();
+                let missing = shards - given;
+                DirectoryChoice::More { shards, missing }.into()
+            }
+            Self::TooManyDirectories { most, .. } => DirectoryChoice::AtMost { most: *most }.into(),
+            Self::NotNow => VolumeStep::CheckAndRemount.into(),
+            Self::NotEmpty { path, .. } => Remedy::directory(path, DirectoryStep::UseEmptyOne),
+            Self::AlreadyMember { path } => Remedy::directory(path, DirectoryStep::IdentifyVolume),
+            Self::UnreadableMember { path, .. } => {
+                Remedy::directory(path, DirectoryStep::KeepUnreadable)
+            }
+            Self::FormerMember { path, .. } => {
+                Remedy::directory(path, DirectoryStep::EmptyFormerMember)
+            }
+            Self::OwnMember { .. } => DirectoryChoice::NoMember.into(),
+            Self::InUse { path, .. } => Remedy::directory(path, DirectoryStep::FindOtherUse),
+            Self::HeldUp { .. } => VolumeStep::WaitForHolder.into(),
+            Self::PartlyInUse { .. } => DirectoryChoice::Answering.into(),
+            Self::Foreign { path, .. } => Remedy::directory(path, DirectoryStep::LeaveOut),
+            Self::Diverged { path } => Remedy::directory(path, DirectoryStep::ExtractAndEmpty),
+            Self::StillThere { .. } => VolumeStep::AddBeforeRemove.into(),
+            Self::TooFewLeft { .. } => VolumeStep::AddFirst.into(),
+            Self::NoSuchMember { .. } => VolumeStep::ListMembers.into(),
+            Self::NoMember { unusable } => choice_without_members(unusable).into(),
+            Self::MixedVolumes {
+                volume,
+                other_volume,
+                ..
+            } => DirectoryChoice::OneVolume {
+                volume: volume.0,
+                other_volume: other_volume.0,
+            }
+            .into(),
+            Self::SameMember {
+                path, other_path, ..
+            } => DirectoryChoice::OneOf {
+                path: path.clone(),
+                other_path: other_path.clone(),
+            }
+            .into(),
+            Self::ReadOnlyFeatures { .. } => VolumeStep::ReadOnlyOrNewerVersion.into(),
+            Self::Newer { .. } => VolumeStep::UseNewerVersion.into(),
+            Self::TooFew {
+                readable,
+                unfinished,
+                bereft,
+                ..
+            } => DirectoryChoice::All {
+                recovers_superblocks: !bereft.is_empty(),
+                readable: *readable,
+                unfinished: *unfinished,
+            }
+            .into(),
+            Self::OldSuperblocks { path } => {
+                Remedy::directory(path, DirectoryStep::RecoverNewerSuperblock)
+            }
+            Self::MayBeAhead { .. } => VolumeStep::MakeDisksAnswer.into(),
+            Self::SplitBrain { halves } => choose_part(halves).into(),
+            Self::Overtaken { half } => DirectoryChoice::Superseding {
+                paths: half.paths.clone(),
+            }
+            .into(),
+            Self::Failed { .. } => VolumeStep::BringBackAndRemount.into(),
+        })
     }
 }
 
-fn way_to_members(unusable: &[Unusable]) -> &'static str {
+fn choice_without_members(unusable: &[Unusable]) -> DirectoryChoice {
     let mut reasons = unusable.iter().map(|unusable| &unusable.reason);
     if reasons.any(AbsenceReason::is_missing_superblock) {
-        "a superblock that is lost is made anew from another member's: give `cauchyfs check --repair` a directory of the \
-         volume that has its own; without any, only a copy of one from a backup helps; for a volume that never came to be, \
-         run `cauchyfs create` again in other directories"
+        DirectoryChoice::WithSuperblock
     } else {
-        "check the paths, and that the disks are mounted; a new volume is made with `cauchyfs create`, in empty directories"
+        DirectoryChoice::Mounted
     }
 }
 
-fn way_out(halves: &[Half]) -> String {
-    let first = halves
-        .first()
-        .map_or(String::new(), |half| half.paths.join(" "));
-    let others: Vec<_> = halves
-        .iter()
-        .skip(1)
-        .flat_map(|half| half.paths.clone())
-        .collect();
-    let others = others.join(" ");
-    format!(
-        "each half has writes that the other lacks; choose which to keep, with all its directories, and mount it \
-         alone, say {first}; copy what it lacks out of the other with `cauchyfs extract {others} --to DIR`; then \
-         empty the other's directories, and give each back with `cauchyfs member replace MOUNTPOINT DIR DIR`"
-    )
+fn choose_part(halves: &[Half]) -> DirectoryChoice {
+    let mut paths = halves.iter().map(|half| half.paths.clone());
+    DirectoryChoice::OnePart {
+        kept: paths.next().unwrap_or_default(),
+        others: paths.flatten().collect(),
+    }
 }

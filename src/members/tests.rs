@@ -134,6 +134,14 @@ fn indices(members: impl IntoIterator<Item = usize>) -> Vec<MemberIndex> {
     members.into_iter().map(index).collect()
 }
 
+/// Says whether the remedy is to give all directories, or to read what is on those that are left.
+fn can_be_read(error: &MembersError) -> bool {
+    matches!(
+        error.remedy(),
+        Some(Remedy::Choice(DirectoryChoice::All { readable: true, .. }))
+    )
+}
+
 fn io_error() -> StoreError {
     let source = std::io::Error::other("injected");
     StoreError::new(StoreErrorKind::Io, "/d", "write", "f", source)

@@ -1,7 +1,7 @@
 //! The failures of operations on the metadata.
 
 use crate::format::{FormatError, Lsn, MemberIndex};
-use crate::members::MembersError;
+use crate::members::{DirectoryChoice, MembersError, Remedy, VolumeStep};
 use crate::store::StoreError;
 
 /// The failure of an operation on the metadata.
@@ -102,38 +102,25 @@ pub enum MetaError {
 }
 
 impl MetaError {
-    /// Returns what to do about it, in one line, where there is something.
+    /// Returns the remedy, where there is one.
     #[must_use]
-    pub fn hint(&self) -> Option<String> {
+    pub fn remedy(&self) -> Option<Remedy> {
         match self {
-            Self::Unfinished => Some(
-                "it holds nothing: empty its directories, and run `cauchyfs create` again".into(),
-            ),
-            Self::NoIndex { .. } | Self::OldIndex { .. } | Self::LostRecords { .. } => Some(
-                "give all directories of the volume as they were last: one that is missing, or in whose place an old copy is, may have it"
-                    .into(),
-            ),
-            Self::RefusedRecord { member, .. } => Some(format!(
-                "give all directories of the volume: one that is missing may have the record; if the others have all that was acknowledged, leave out the directory of member {member}"
-            )),
-            Self::TooLarge { .. } => Some(
-                "mount the volume with the version of cauchyfs that wrote it last, and unmount it: that empties the journal"
-                    .into(),
-            ),
-            Self::Members(error) => error.hint(),
-            Self::DamagedIndex { .. } => Some(
-                "give all directories of the volume, also those that are missing: a copy of the index on one of them may be sound"
-                    .into(),
-            ),
-            Self::Poisoned { .. } => Some(
-                "see that the directories are all right, unmount the volume, and mount it again"
-                    .into(),
-            ),
-            Self::NoSpace
-            | Self::JournalFull
-            | Self::ReadOnly
-            | Self::Closed
-            | Self::Store(_) => None,
+            Self::Unfinished => Some(VolumeStep::CreateAgain.into()),
+            Self::NoIndex { .. } | Self::OldIndex { .. } | Self::LostRecords { .. } => {
+                Some(DirectoryChoice::Latest.into())
+            }
+            Self::RefusedRecord { member, .. } => {
+                let member = member.0;
+                Some(DirectoryChoice::WithRecord { member }.into())
+            }
+            Self::TooLarge { .. } => Some(VolumeStep::EmptyJournal.into()),
+            Self::Members(error) => error.remedy(),
+            Self::DamagedIndex { .. } => Some(DirectoryChoice::WithSoundIndex.into()),
+            Self::Poisoned { .. } => Some(VolumeStep::CheckAndRemount.into()),
+            Self::NoSpace | Self::JournalFull | Self::ReadOnly | Self::Closed | Self::Store(_) => {
+                None
+            }
         }
     }
 

@@ -502,7 +502,7 @@ mod tests {
                 Ok(()) => assert!(is_taken, "{bytes} bytes, {on_disk} on disk"),
                 Err(error @ MetaError::TooLarge { .. }) => {
                     assert!(!is_taken, "{bytes} bytes, {on_disk} on disk");
-                    assert!(error.hint().is_some());
+                    assert!(error.remedy().is_some());
                 }
                 Err(error) => panic!("{error}"),
             }

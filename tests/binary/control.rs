@@ -123,7 +123,8 @@ while True:
                 client.shutdown(socket.SHUT_RDWR)
             elif b'identify' in line:
                 mount = {'volume': 'v', 'device': device, 'mountpoint': mountpoint}
-                lines.write(json.dumps({'identity': mount}).encode() + b'\\n')
+                said = {'identity': {'version': 3, 'mount': mount}}
+                lines.write(json.dumps(said).encode() + b'\\n')
             else:
                 lines.write(answer.encode() + b'\\n')
             lines.flush()
@@ -232,11 +233,15 @@ fn a_daemon_that_another_user_fakes_reaches_neither_the_terminal_nor_another_mou
         return;
     }
     let mut theirs = UserMount::new(test_user(3));
-    let forged = r#"{"failed":{"fault":"Environment","message":"a\u001b[2J\ncauchyfs: forged","advice":"\u202eb\n"}}"#;
+    let forged = r#"{"failed":{"kind":"volume","failure":{
+        "error":"a\u001b[2J\ncauchyfs: forged","fault":"environment",
+        "remedy":{"directory":{"path":"\u202eb\n","step":"leave_out"}}}}}"#;
+    let forged = &forged.replace("\n        ", "");
     theirs.fake_daemon(forged);
     let output = run(CAUCHYFS, &["status", text(&theirs.mountpoint)]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    let expected = "cauchyfs: a\\u{1b}[2J\\ncauchyfs: forged\n  \\u{202e}b\\n\n";
+    let expected = "cauchyfs: a\\u{1b}[2J\\ncauchyfs: forged\n  \
+                    leave \\u{202e}b\\n out, or give the directory that is a member\n";
     assert_eq!(said(&output), expected);
     // Its answer is a lie.
     let mut liar = UserMount::new(test_user(4));
@@ -339,9 +344,9 @@ for request in sys.argv[2:]:
         let arguments = [&["-c", SCRIPT, text(&socket)], requests].concat();
         must("/usr/bin/python3", &arguments)
     };
-    let identity = ask(&[r#"{"version":2,"request":"identify"}"#]);
+    let identity = ask(&[r#"{"version":3,"request":"identify"}"#]);
     let identity: serde_json::Value = serde_json::from_str(&identity).unwrap();
-    let mount = &identity["identity"];
+    let mount = &identity["identity"]["mount"];
     assert_eq!(mount["mountpoint"], text(&volume.mountpoint));
     for (field, wrong) in [
         ("device", "0:99999"),
@@ -351,7 +356,7 @@ for request in sys.argv[2:]:
         let mut named = mount.clone();
         named[field] = wrong.into();
         let request = serde_json::json!({
-            "version": 2, "mount": named, "request": {"unmount": {"lazy": true}}
+            "version": 3, "mount": named, "request": {"unmount": {"lazy": true}}
         });
         let answer = ask(&[&request.to_string()]);
         assert!(answer.starts_with(r#"{"refused":{"mount":"#), "{answer}");
@@ -360,7 +365,7 @@ for request in sys.argv[2:]:
     let answer = ask(&[r#"{"unmount":{"lazy":true}}"#]);
     assert!(answer.starts_with(r#"{"failed":{"#), "{answer}");
     let answer = ask(&[r#"{"version":99}"#]);
-    assert_eq!(answer, "{\"refused\":{\"version\":{\"spoken\":2}}}\n");
+    assert_eq!(answer, "{\"refused\":{\"version\":{\"spoken\":3}}}\n");
     assert_eq!(volume.status().1, 0);
     volume.unmount();
     assert!(!socket.exists());

@@ -10,12 +10,14 @@ use rustix::process::Pid;
 
 use super::departure::Departure;
 use super::exchange::{ANSWER_TIMEOUT, BRIEF_TIMEOUT, Limits, Lines, exchange};
+use super::failure::NotDurable;
 use super::file_stem;
 use super::places::Places;
 use super::protocol::{Answer, Envelope, Identity, Refusal, Request, VERSION};
 use crate::cli::failure::Failure;
 use crate::cli::in_time::ask_each;
 use crate::cli::report::Report;
+use crate::cli::shell::quoted_path;
 use crate::fuse::mountinfo::{self, MountEntry};
 
 /// Processes that are asked whether they serve a mount.
@@ -29,8 +31,8 @@ const MOST_SAID: usize = 4096;
 pub(in crate::cli) enum Peer {
     /// A daemon, to be asked.
     Daemon(Connection),
-    /// A daemon that speaks another version of the protocol, and what to say of it.
-    OtherVersion(Failure),
+    /// A daemon that speaks another version of the protocol: this one, unless it is so old that it does not say.
+    OtherVersion(Option<u32>),
     /// The remains of one that has ended and yet keeps the mount: it answers nothing any more.
     Remains(Pid),
     /// None.
@@ -151,14 +153,14 @@ pub(super) fn search(places: &Places, target: &Target, limits: &Limits) -> Resul
             match question(stream, target.user, is_target, limits) {
                 Ok(Peer::None) => {}
                 Ok(Peer::Remains(pid)) => remains = Some(pid),
-                Ok(Peer::OtherVersion(failure)) => other = Some(failure),
+                Ok(Peer::OtherVersion(spoken)) => other = Some(spoken),
                 Ok(daemon @ Peer::Daemon(_)) => return Ok(daemon),
                 Err(failure) => doubt = Some(failure),
             }
         }
     }
     match (other, doubt, remains) {
-        (Some(failure), ..) => Ok(Peer::OtherVersion(failure)),
+        (Some(spoken), ..) => Ok(Peer::OtherVersion(spoken)),
         (None, Some(failure), _) => Err(failure),
         (None, None, Some(pid)) => Ok(Peer::Remains(pid)),
         (None, None, None) => Ok(Peer::None),
@@ -187,20 +189,21 @@ pub(super) fn question(
     let mut lines = Lines::of(stream);
     let first = Envelope::new(None, Request::Identify);
     match exchange(&mut lines, &first, limits, &departure, |_| {}) {
-        Ok(Answer::Identity(identity)) if is_wanted(&identity) => {
+        Ok(Answer::Identity { version, .. }) if version != VERSION => {
+            Ok(Peer::OtherVersion(Some(version)))
+        }
+        Ok(Answer::Identity { mount, .. }) if is_wanted(&mount) => {
             let is_own = rustix::process::geteuid().as_raw() == user;
             Ok(Peer::Daemon(Connection {
                 lines,
-                identity,
+                identity: mount,
                 departure,
                 is_own,
             }))
         }
-        Ok(Answer::Refused(refusal @ Refusal::Version { .. })) => {
-            Ok(Peer::OtherVersion(refused(&refusal)))
-        }
+        Ok(Answer::Refused(Refusal::Version { spoken })) => Ok(Peer::OtherVersion(Some(spoken))),
         // Another mount's, or one that is not mounted yet.
-        Ok(Answer::Identity(_) | Answer::Refused(_)) => Ok(Peer::None),
+        Ok(Answer::Identity { .. } | Answer::Refused(_)) => Ok(Peer::None),
         Ok(_) => Err(Failure::environment(
             "the daemon did not say which mount it serves",
         )),
@@ -211,9 +214,7 @@ pub(super) fn question(
             Ok(pid.map_or(Peer::None, Peer::Remains))
         }
         // Daemons of version 1 hang up on what they do not know.
-        Err(error) if is_hangup(&error) => {
-            Ok(Peer::OtherVersion(of_another_version("an older version")))
-        }
+        Err(error) if is_hangup(&error) => Ok(Peer::OtherVersion(None)),
         Err(error) => Err(silent(&error)),
     }
 }
@@ -223,10 +224,10 @@ fn silent(error: &io::Error) -> Failure {
         .advise("look at its log; `kill -TERM` of its process unmounts in good order")
 }
 
-/// Says why a daemon refused a request.
-fn refused(refusal: &Refusal) -> Failure {
+/// Says why the daemon of a mount refused a request.
+fn refused(refusal: &Refusal, mountpoint: &Path) -> Failure {
     match refusal {
-        Refusal::Version { spoken } => of_another_version(format_args!("version {spoken}")),
+        Refusal::Version { spoken } => other_version(Some(*spoken), mountpoint),
         Refusal::Mount { served } => Failure::environment(format!(
             "the daemon serves another mount: {} of volume {} at {}",
             served.device, served.volume, served.mountpoint
@@ -236,11 +237,19 @@ fn refused(refusal: &Refusal) -> Failure {
     }
 }
 
-fn of_another_version(spoken: impl std::fmt::Display) -> Failure {
+/// Says that the daemon of a mount speaks another version of the protocol: `spoken`, unless it is too old to say.
+pub(in crate::cli) fn other_version(spoken: Option<u32>, mountpoint: &Path) -> Failure {
+    let spoken = spoken.map_or_else(
+        || "an older version".to_owned(),
+        |spoken| format!("version {spoken}"),
+    );
     Failure::environment(format!(
         "the daemon speaks {spoken} of the control protocol, and this command version {VERSION}"
     ))
-    .advise("use the `cauchyfs` that mounted the volume, or `umount` and mount it again")
+    .advise(format!(
+        "use the `cauchyfs` that mounted the volume, or `umount {}` and mount it again",
+        quoted_path(mountpoint)
+    ))
 }
 
 /// Asks a daemon, and waits for its answer for as long as `request` may take.
@@ -279,6 +288,7 @@ pub(super) fn ask_within(
         departure,
         ..
     } = connection;
+    let mountpoint = PathBuf::from(&identity.mountpoint);
     let envelope = Envelope::new(Some(identity), request.clone());
     let unanswered = |error: io::Error| {
         if is_hangup(&error) && departure.has_ended(BRIEF_TIMEOUT) {
@@ -288,9 +298,12 @@ pub(super) fn ask_within(
         silent(&error)
     };
     match exchange(&mut lines, &envelope, limits, &departure, heed).map_err(unanswered)? {
-        Answer::Failed(failure) => Err(shortened(failure)),
-        Answer::Refused(refusal) => Err(refused(&refusal)),
-        Answer::Held(trouble) => Ok(Answer::Held(trouble.map(cut))),
+        Answer::Failed(failure) => Err(shortened(failure.at(&mountpoint))),
+        Answer::Refused(refusal) => Err(refused(&refusal, &mountpoint)),
+        Answer::Held(Some(NotDurable::Failed { error })) => {
+            let error = cut(error);
+            Ok(Answer::Held(Some(NotDurable::Failed { error })))
+        }
         answer => Ok(answer),
     }
 }
@@ -421,7 +434,7 @@ pub(in crate::cli) fn live_report(
 fn connect_to(mountpoint: &Path, entry: &MountEntry) -> Result<Connection, Failure> {
     match find_peer(mountpoint, Some(entry), ANSWER_TIMEOUT)? {
         Peer::Daemon(connection) => Ok(connection),
-        Peer::OtherVersion(failure) => Err(failure),
+        Peer::OtherVersion(spoken) => Err(other_version(spoken, mountpoint)),
         Peer::Remains(_) | Peer::None => {
             let shown = mountpoint.display();
             Err(

@@ -8,13 +8,17 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::failure::Failure;
+use super::failure::{DaemonFailure, NotDurable};
 use crate::cli::report::{RebuildReport, Report};
 use crate::cli::scrub::{Progress, Scrubbed};
 use crate::fuse::mount::Place;
 
-/// The version of the protocol. Version 1 had requests without envelopes.
-pub(super) const VERSION: u32 = 2;
+/// The version of the protocol. Version 1 had requests without envelopes; up to version 2, failures were sentences.
+///
+/// Each end states its version: the command in every request, the daemon in the answer to the first one. An end that
+/// meets another version says so and goes no further. [`Refusal::Version`], the field `version` of a request, and the
+/// first request keep their form in all versions.
+pub(super) const VERSION: u32 = 3;
 
 /// A request, and which daemon it is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -190,16 +194,21 @@ pub(in crate::cli) enum Answer {
     /// The same, but the kernel lets the process end only when these directories answer.
     Lingering(Vec<String>),
     /// The mount is gone from its place, and something else keeps it: another mount namespace, another mountpoint, or
-    /// an open file. The daemon serves it. Everything is durable, unless an error is told.
-    Held(Option<String>),
+    /// an open file. The daemon serves it. Everything is durable, unless a reason is told.
+    Held(Option<NotDurable>),
     /// The mount is at its place.
     Mounted,
     /// Something below the mountpoint is in use.
     Busy,
     /// It could not be done.
-    Failed(Failure),
-    /// The mount.
-    Identity(Identity),
+    Failed(DaemonFailure),
+    /// The mount, and the version that the daemon speaks.
+    Identity {
+        /// Stands in every version at this place.
+        version: u32,
+        /// The mount.
+        mount: Identity,
+    },
     /// The request is not for this daemon.
     Refused(Refusal),
 }

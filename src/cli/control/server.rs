@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use serde::Serialize;
 use uuid::Uuid;
 
 use super::departure::Departure;
@@ -16,7 +17,6 @@ use super::exchange::{BRIEF_TIMEOUT, Lines, send};
 use super::file_stem;
 use super::places::{Places, RuntimeDirectory};
 use super::protocol::{Answer, Envelope, Identity, Refusal, Request, VERSION, Versioned};
-use crate::cli::failure::Failure;
 use crate::cli::in_time::ask_each;
 use crate::fuse::mount::Place;
 
@@ -221,48 +221,85 @@ pub(in crate::cli) fn receive(stream: &UnixStream, announced: &Announced) -> io:
     let mut asked = judge(&next()?, announced);
     if let Ok(Request::Identify) = asked {
         let identity = announced.identity(CLIENT_TIMEOUT);
-        let identity = identity.map_or(Answer::Refused(Refusal::Unnamed), Answer::Identity);
-        tell(stream, &identity)?;
+        let answer = identity.map_or(Answer::Refused(Refusal::Unnamed), |mount| {
+            let version = VERSION;
+            Answer::Identity { version, mount }
+        });
+        tell(stream, &answer)?;
         asked = judge(&next()?, announced);
     }
     match asked {
         Ok(Request::Identify) => Err(io::Error::other("it asked twice which mount this is")),
         Ok(request) => Ok(request),
-        Err(refused) => {
-            tell(stream, &refused)?;
-            Err(io::Error::other(format!("it was refused: {refused:?}")))
+        Err(Refused::Request(refusal)) => {
+            let reason = format!("it was refused: {refusal:?}");
+            tell(stream, &Answer::Refused(refusal))?;
+            Err(io::Error::other(reason))
+        }
+        Err(Refused::Version1) => {
+            send_line(stream, &Version1Answer::too_old())?;
+            Err(io::Error::other("it is of version 1"))
         }
     }
 }
 
-/// Returns the request of a line, if it is for this daemon, and what to answer otherwise.
-fn judge(line: &[u8], announced: &Announced) -> Result<Request, Box<Answer>> {
+/// A line that is no request for this daemon.
+enum Refused {
+    /// A line of version 1, which had no envelopes.
+    Version1,
+    /// Any other.
+    Request(Refusal),
+}
+
+/// Returns the request of a line, if it is for this daemon.
+fn judge(line: &[u8], announced: &Announced) -> Result<Request, Refused> {
     match serde_json::from_slice(line) {
         Ok(Versioned { version: VERSION }) => {}
         Ok(Versioned { .. }) => {
             let spoken = VERSION;
-            return Err(Box::new(Answer::Refused(Refusal::Version { spoken })));
+            return Err(Refused::Request(Refusal::Version { spoken }));
         }
-        // Commands of version 1 know this answer.
-        Err(_) => return Err(Box::new(Answer::Failed(too_old()))),
+        Err(_) => return Err(Refused::Version1),
     }
     let Ok(Envelope { mount, request, .. }) = serde_json::from_slice(line) else {
-        return Err(Box::new(Answer::Refused(Refusal::Malformed)));
+        return Err(Refused::Request(Refusal::Malformed));
     };
     let served = announced.identity(Duration::ZERO);
     match (mount, served) {
         _ if request == Request::Identify => Ok(request),
         (Some(mount), Some(served)) if mount == served => Ok(request),
-        (Some(_), Some(served)) => Err(Box::new(Answer::Refused(Refusal::Mount { served }))),
-        _ => Err(Box::new(Answer::Refused(Refusal::Unnamed))),
+        (Some(_), Some(served)) => Err(Refused::Request(Refusal::Mount { served })),
+        _ => Err(Refused::Request(Refusal::Unnamed)),
     }
 }
 
-fn too_old() -> Failure {
-    Failure::environment(format!(
-        "the daemon speaks version {VERSION} of the control protocol, and the command no version that it knows"
-    ))
-    .advise("use the `cauchyfs` that mounted the volume, or `umount` and mount it again")
+/// An answer that commands of version 1 know.
+#[derive(Serialize)]
+struct Version1Answer {
+    failed: Version1Failure,
+}
+
+#[derive(Serialize)]
+struct Version1Failure {
+    fault: &'static str,
+    message: String,
+    advice: &'static str,
+}
+
+impl Version1Answer {
+    /// Says that this daemon is of another version.
+    fn too_old() -> Self {
+        let message = format!(
+            "the daemon speaks version {VERSION} of the control protocol, and the command no version that it knows"
+        );
+        Self {
+            failed: Version1Failure {
+                fault: "Environment",
+                message,
+                advice: "use the `cauchyfs` that mounted the volume, or `umount` and mount it again",
+            },
+        }
+    }
 }
 
 /// Tells a client that its answer is on its way: an empty line, which an answer may begin with.
@@ -287,6 +324,10 @@ pub(in crate::cli) fn answer(stream: &UnixStream, answer: &Answer) {
 ///
 /// If the client is gone.
 pub(in crate::cli) fn tell(stream: &UnixStream, answer: &Answer) -> io::Result<()> {
+    send_line(stream, answer)
+}
+
+fn send_line(stream: &UnixStream, answer: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(answer)?;
     line.push(b'\n');
     send(stream, &line, Instant::now() + CLIENT_TIMEOUT)

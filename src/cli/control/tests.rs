@@ -18,10 +18,11 @@ use super::client::{Target, ask_within, search};
 use super::exchange::Limits;
 use super::file_stem;
 use super::places::{Places, Spot};
-use super::protocol::{Answer, Envelope, Identity, Refusal, Request};
+use super::protocol::{Answer, Envelope, Identity, Refusal, Request, VERSION};
 use super::server::{Announced, SocketFile, open, prepare_in, receive, tell};
-use super::{ANSWER_TIMEOUT, BRIEF_TIMEOUT, ControlSocket, Peer};
-use crate::cli::failure::Failure;
+use super::{ANSWER_TIMEOUT, BRIEF_TIMEOUT, ControlSocket, Peer, other_version};
+use crate::cli::failure::{Failure, Fault};
+use crate::cli::volume::VolumeFailure;
 use crate::fuse::mount::Place;
 use crate::fuse::mountinfo::{self, MountEntry};
 
@@ -122,7 +123,9 @@ impl Home {
             let mut lines = BufReader::new(stream);
             let mut line = String::new();
             lines.read_line(&mut line).unwrap();
-            tell(stream, &Answer::Identity(identity.clone())).unwrap();
+            let mount = identity.clone();
+            let version = VERSION;
+            tell(stream, &Answer::Identity { version, mount }).unwrap();
             lines.read_line(&mut line).unwrap();
             behave(stream);
         });
@@ -275,11 +278,9 @@ fn a_process_of_another_user_than_the_mounts_is_none_not_even_the_superusers() {
 }
 
 #[track_caller]
-fn assert_other_version(home: &Home, spoken: &str) {
+fn assert_other_version(home: &Home, spoken: Option<u32>) {
     match home.find() {
-        Ok(Peer::OtherVersion(failure)) => {
-            assert!(failure.message.contains(spoken), "{failure:?}");
-        }
+        Ok(Peer::OtherVersion(version)) => assert_eq!(version, spoken),
         other => panic!("{other:?}"),
     }
 }
@@ -288,7 +289,7 @@ fn assert_other_version(home: &Home, spoken: &str) {
 fn a_daemon_that_hangs_up_or_speaks_another_version_is_said_to() {
     let home = Home::new();
     listen(&home.socket(), |stream| drop(stream.try_clone()));
-    assert_other_version(&home, "older version");
+    assert_other_version(&home, None);
     let home = Home::new();
     listen(&home.socket(), |stream| {
         BufReader::new(stream)
@@ -297,14 +298,73 @@ fn a_daemon_that_hangs_up_or_speaks_another_version_is_said_to() {
         let refusal = Refusal::Version { spoken: 7 };
         tell(stream, &Answer::Refused(refusal)).unwrap();
     });
-    assert_other_version(&home, "version 7");
+    assert_other_version(&home, Some(7));
     // Beside it, the right one is found all the same.
     home.serve();
     assert!(matches!(home.find(), Ok(Peer::Daemon(_))));
 }
 
+/// The line with which a daemon of version 2 answers a command of any other version.
+const REFUSAL_OF_VERSION_2: &str = r#"{"refused":{"version":{"spoken":2}}}"#;
+
+#[test]
+fn a_command_understands_that_an_older_or_newer_daemon_speaks_another_version() {
+    for (line, spoken) in [
+        (REFUSAL_OF_VERSION_2, 2),
+        (
+            r#"{"identity":{"version":4,"mount":{"volume":"v","device":"0:7","mountpoint":"/m"}}}"#,
+            4,
+        ),
+    ] {
+        let home = Home::new();
+        listen(&home.socket(), move |mut stream| {
+            let mut asked = String::new();
+            BufReader::new(stream).read_line(&mut asked).unwrap();
+            // A daemon of any version looks here first.
+            assert!(asked.starts_with(r#"{"version":3,"#), "{asked}");
+            stream.write_all(line.as_bytes()).unwrap();
+            stream.write_all(b"\n").unwrap();
+        });
+        assert_other_version(&home, Some(spoken));
+        let failure = other_version(Some(spoken), Path::new("/mnt/my photos"));
+        let expected = format!("the daemon speaks version {spoken} of the control protocol");
+        assert!(failure.message.starts_with(&expected), "{failure:?}");
+        assert!(
+            failure.message.ends_with("command version 3"),
+            "{failure:?}"
+        );
+        assert_eq!(Failure::exit_code(failure.fault), 2);
+        let advice = failure.advice.unwrap();
+        assert!(advice.contains("`umount '/mnt/my photos'`"), "{advice}");
+    }
+}
+
+#[test]
+fn an_older_command_understands_that_this_daemon_speaks_another_version() {
+    let refused =
+        said_to(&[r#"{"version":2,"mount":null,"request":"identify"}"#.to_owned() + "\n"]);
+    // Version 2 knew this form.
+    let expected = REFUSAL_OF_VERSION_2.replace('2', &VERSION.to_string());
+    assert_eq!(refused, expected + "\n");
+    // Version 1 knew `failed`, with these fields.
+    for old in ["\"status\"\n", "{\"unmount\":{\"lazy\":true}}\n"] {
+        let said: serde_json::Value = serde_json::from_str(&said_to(&[old.to_owned()])).unwrap();
+        let failure = &said["failed"];
+        assert_eq!(failure["fault"], "Environment");
+        let message = failure["message"].as_str().unwrap();
+        assert!(message.contains("version 3"), "{message}");
+        assert!(failure["advice"].is_string());
+    }
+}
+
 /// Says to a daemon's end what the lines say, and returns what it answers to the last one.
 fn answer_to(lines: &[String]) -> Answer {
+    let said = said_to(lines);
+    serde_json::from_str(said.lines().last().unwrap()).unwrap()
+}
+
+/// Says to a daemon's end what the lines say, and returns what it says before it hangs up.
+fn said_to(lines: &[String]) -> String {
     let home = Home::new();
     let announced = Announced::of("volume".to_owned());
     announced.announce(&Place::of(&home.entry));
@@ -315,10 +375,8 @@ fn answer_to(lines: &[String]) -> Answer {
     drop(ours);
     let mut said = String::new();
     (&theirs).read_to_string(&mut said).unwrap();
-    match received {
-        Ok(request) => panic!("{request:?}"),
-        Err(_) => serde_json::from_str(said.lines().last().unwrap()).unwrap(),
-    }
+    assert!(received.is_err(), "{received:?}");
+    said
 }
 
 fn line_of(envelope: &Envelope) -> String {
@@ -353,20 +411,11 @@ fn a_daemon_refuses_a_request_that_names_another_mount() {
 
 #[test]
 fn a_daemon_tells_commands_of_other_versions_that_it_does_not_understand_them() {
-    let newer = r#"{"version":3,"anything":{"else":[]}}"#.to_owned() + "\n";
-    let spoken = Answer::Refused(Refusal::Version { spoken: 2 });
+    let newer = r#"{"version":4,"anything":{"else":[]}}"#.to_owned() + "\n";
+    let spoken = Answer::Refused(Refusal::Version { spoken: 3 });
     assert_eq!(answer_to(&[newer]), spoken);
-    let malformed = r#"{"version":2,"mount":null,"request":"dance"}"#.to_owned() + "\n";
+    let malformed = r#"{"version":3,"mount":null,"request":"dance"}"#.to_owned() + "\n";
     assert_eq!(answer_to(&[malformed]), Answer::Refused(Refusal::Malformed));
-    // Version 1 knew `failed`, with these fields.
-    for old in ["\"status\"\n", "{\"unmount\":{\"lazy\":true}}\n"] {
-        match answer_to(&[old.to_owned()]) {
-            Answer::Failed(failure) => {
-                assert!(failure.message.contains("version 2"), "{failure:?}");
-            }
-            other => panic!("{other:?}"),
-        }
-    }
 }
 
 #[test]
@@ -377,10 +426,10 @@ fn the_form_of_a_request_is_that_of_this_version() {
         mountpoint: "/m".to_owned(),
     };
     let line = line_of(&Envelope::new(Some(mount), Request::Unmount { lazy: true }));
-    let expected = r#"{"version":2,"mount":{"volume":"v","device":"0:7","mountpoint":"/m"},"request":{"unmount":{"lazy":true}}}"#;
+    let expected = r#"{"version":3,"mount":{"volume":"v","device":"0:7","mountpoint":"/m"},"request":{"unmount":{"lazy":true}}}"#;
     assert_eq!(line.trim_end(), expected);
     let line = line_of(&Envelope::new(None, Request::Identify));
-    let expected = r#"{"version":2,"mount":null,"request":"identify"}"#;
+    let expected = r#"{"version":3,"mount":null,"request":"identify"}"#;
     assert_eq!(line.trim_end(), expected);
 }
 
@@ -561,8 +610,12 @@ fn every_request_but_unmounting_our_own_has_a_limit_of_time() {
 fn a_long_message_of_a_daemon_is_cut() {
     let home = Home::new();
     home.lie(|stream| {
-        let failure = Failure::environment("ü".repeat(100_000));
-        tell(stream, &Answer::Failed(failure)).unwrap();
+        let failure = VolumeFailure {
+            error: "ü".repeat(100_000),
+            fault: Fault::Environment,
+            remedy: None,
+        };
+        tell(stream, &Answer::Failed(failure.into())).unwrap();
     });
     let limits = Limits::of(&Request::Status, false);
     let failure = home.ask(&Request::Status, &limits).expect_err("it failed");

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::slice;
 use std::time::Duration;
 
-use super::client::{Connection, Peer, Target, question, search_in_time};
+use super::client::{Connection, Peer, Target, other_version, question, search_in_time};
 use super::exchange::Limits;
 use super::file_stem;
 use super::places::Places;
@@ -39,7 +39,7 @@ impl Unlisted {
         };
         match search_in_time(target, patience)? {
             Peer::Daemon(connection) => Ok(connection),
-            Peer::OtherVersion(failure) => Err(failure),
+            Peer::OtherVersion(spoken) => Err(other_version(spoken, self.mountpoint())),
             Peer::Remains(_) | Peer::None => Err(Failure::environment(format!(
                 "the daemon that served {} is gone",
                 self.mountpoint().display()

@@ -13,16 +13,15 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGHUP;
 
-use super::mount_failure;
-use crate::cli::control::{self, Answer, SocketFile};
-use crate::cli::failure::{Failure, Outcome};
+use crate::cli::control::{self, Answer, DaemonFailure, NotDurable, SocketFile};
+use crate::cli::failure::Outcome;
 use crate::cli::listener::EndRequest;
-use crate::cli::mounter::Mounting;
+use crate::cli::mounter::{MountRefusal, Mounting};
 use crate::cli::volume::Volume;
 use crate::fs::Fs;
+use crate::fuse::Connection;
 use crate::fuse::mount::{MountError, Mounter, Place, Unmount};
 use crate::fuse::mountinfo::{self, MountEntry};
-use crate::fuse::{Connection, one_line};
 
 /// The time for which files below a mount may stay open after the mount was taken away by a signal or lazily.
 const GRACE: Duration = Duration::from_secs(5);
@@ -65,11 +64,8 @@ pub(super) struct Ending<'a> {
     waiting: Vec<UnixStream>,
     deadline: Option<(Instant, Then)>,
     /// The reason why the kernel may hold writes that are not durable, once the mount is gone from its place.
-    unwritten: Option<String>,
+    unwritten: Option<NotDurable>,
 }
-
-/// The reason if the daemon did not unmount: no program has synced the writes.
-const TAKEN_AWAY: &str = "another program took the mount away, and the kernel may hold writes that no program has synced";
 
 impl<'a> Ending<'a> {
     pub(super) fn new(
@@ -85,7 +81,7 @@ impl<'a> Ending<'a> {
             fs,
             waiting: Vec::new(),
             deadline: None,
-            unwritten: Some(TAKEN_AWAY.to_owned()),
+            unwritten: Some(NotDurable::TakenAway),
         }
     }
 
@@ -137,10 +133,12 @@ impl<'a> Ending<'a> {
         };
         if !is_gone && let Err(error) = self.unmount(lazy) {
             // Programs go on writing.
-            self.unwritten = Some(TAKEN_AWAY.to_owned());
+            self.unwritten = Some(NotDurable::TakenAway);
             let answer = match error {
                 MountError::Busy(_) => Answer::Busy,
-                error => Answer::Failed(mount_failure(&error)),
+                error => Answer::Failed(DaemonFailure::NotUnmounted {
+                    refusal: MountRefusal::from(&error),
+                }),
             };
             return control::answer(&client, &answer);
         }
@@ -172,7 +170,7 @@ impl<'a> Ending<'a> {
         self.unwritten = written.err().map(|error| {
             let shown = self.place.mountpoint().display();
             log::error!("cannot write back {shown}: {error}");
-            one_line(&error)
+            NotDurable::of(&error)
         });
     }
 
@@ -193,14 +191,14 @@ impl<'a> Ending<'a> {
     fn tell_held(&mut self) {
         let mountpoint = self.place.mountpoint().display();
         let synced = self.fs.syncfs();
-        let failed = synced.err().map(|error| one_line(&error));
+        let failed = synced.err().map(|error| NotDurable::of(&error));
         let failed = failed.or_else(|| self.unwritten.clone());
         match &failed {
             None => log::info!(
                 "the mount at {mountpoint} was taken away, and something else keeps it: it is served until that is gone"
             ),
-            Some(error) => log::error!(
-                "the mount at {mountpoint} was taken away, and something else keeps it; not everything is durable: {error}"
+            Some(reason) => log::error!(
+                "the mount at {mountpoint} was taken away, and something else keeps it; not everything is durable: {reason}"
             ),
         }
         for client in self.waiting.drain(..) {
@@ -257,17 +255,10 @@ pub(super) fn finish(
     socket: SocketFile,
     mut waiting: Vec<UnixStream>,
     inbox: &Receiver<Event>,
-) -> Result<Outcome, Failure> {
+) -> Result<Outcome, DaemonFailure> {
     let pipeline = Arc::clone(&volume.pipeline);
-    let closed = volume.close().map_err(|failure| {
-        let message = format!(
-            "it is unmounted, perhaps without its last changes: {}",
-            failure.message
-        );
-        Failure { message, ..failure }.advise(
-            "see that its directories are there, and mount it again: what was synced is on them",
-        )
-    });
+    let closed = volume.close();
+    let closed = closed.map_err(|failure| DaemonFailure::ClosedInPart { failure });
     let hanging = pipeline.members().release();
     if !hanging.is_empty() {
         log::warn!("this process ends when {} answers", hanging.join(" and "));

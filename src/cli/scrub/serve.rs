@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use super::{MemberDefects, Progress, Scrubbed, UnverifiedMember};
 use crate::cli::control::{self, Answer};
-use crate::cli::failure::Failure;
 use crate::cli::listener::{MOST_LISTED_BYTES, meanwhile};
 use crate::cli::report::{ScrubReport, ScrubState};
-use crate::cli::volume::{files_in, storage_failure};
+use crate::cli::volume::{VolumeFailure, files_in};
 use crate::commit::{self, Maintenance, ScrubStatus};
 use crate::fs::Fs;
 use crate::members::Members;
@@ -34,7 +33,7 @@ pub(in crate::cli) fn serve(
             Answer::Scrubbed(scrubbed)
         }
         Ok(None) => return,
-        Err(failure) => Answer::Failed(failure),
+        Err(failure) => Answer::Failed(failure.into()),
     };
     control::answer(client, &answer);
 }
@@ -45,7 +44,7 @@ fn scrub(
     maintenance: &Maintenance,
     client: &UnixStream,
     bytes_per_second: Option<u64>,
-) -> Result<Option<Scrubbed>, Failure> {
+) -> Result<Option<Scrubbed>, VolumeFailure> {
     let pipeline = fs.pipeline();
     let mut told: Option<Instant> = None;
     let mut is_gone = false;
@@ -58,9 +57,7 @@ fn scrub(
         is_gone
     };
     loop {
-        let before = pipeline
-            .scrub_status()
-            .map_err(|error| storage_failure(&error))?;
+        let before = pipeline.scrub_status().map_err(VolumeFailure::from)?;
         let scrubbed = pipeline.scrub(&**fs, bytes_per_second, |status| {
             // Followers would be told that it was stopped half way.
             if tell(status) && !pipeline.has_scrub_followers() {
@@ -69,15 +66,13 @@ fn scrub(
                 ControlFlow::Continue(())
             }
         });
-        if let Some(status) = scrubbed.map_err(|error| storage_failure(&error))? {
+        if let Some(status) = scrubbed.map_err(VolumeFailure::from)? {
             return result_of(fs, maintenance, &status, tell(&status));
         }
         let _follower = pipeline.follow_scrub();
         let status = loop {
             std::thread::sleep(TELL_INTERVAL);
-            let of_other = pipeline
-                .scrub_status()
-                .map_err(|error| storage_failure(&error))?;
+            let of_other = pipeline.scrub_status().map_err(VolumeFailure::from)?;
             if tell(&of_other) || of_other.state != commit::ScrubState::Running {
                 break of_other;
             }
@@ -96,7 +91,7 @@ fn result_of(
     maintenance: &Maintenance,
     status: &ScrubStatus,
     is_gone: bool,
-) -> Result<Option<Scrubbed>, Failure> {
+) -> Result<Option<Scrubbed>, VolumeFailure> {
     (!is_gone)
         .then(|| scrubbed_of(fs, maintenance, status))
         .transpose()
@@ -116,13 +111,11 @@ pub(in crate::cli) fn scrubbed_of(
     fs: &Fs,
     maintenance: &Maintenance,
     status: &ScrubStatus,
-) -> Result<Scrubbed, Failure> {
+) -> Result<Scrubbed, VolumeFailure> {
     let redundancy = maintenance.redundancy();
-    let counted = redundancy
-        .redundancy()
-        .map_err(|error| storage_failure(&error))?;
+    let counted = redundancy.redundancy().map_err(VolumeFailure::from)?;
     let lost_now = redundancy.lost_bytes_in(&counted);
-    let lost_now = lost_now.map_err(|error| storage_failure(&error))?;
+    let lost_now = lost_now.map_err(VolumeFailure::from)?;
     let record = status.record;
     let members = fs.pipeline().members();
     let defects = fs.pipeline().found_by_scrub().into_iter();

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{
-    VolumeOptions, executor, members_failure, note_silent, storage_failure, survey, usable_stores,
-};
+use super::{VolumeFailure, VolumeOptions, executor, note_silent, survey, usable_stores};
 use crate::cli::directories::Directories;
 use crate::cli::failure::{Failure, Fault};
 use crate::cli::mounts;
@@ -61,7 +59,7 @@ pub(super) fn open_pipeline(
                 return Err(add_notes(failure, &notes));
             }
         };
-        let failure = members_failure(in_use);
+        let failure = Failure::from(VolumeFailure::from(in_use));
         if let Some(entry) = mounts::mount_using(directories, options.member_timeout) {
             let shown = entry.mountpoint.display();
             return Err(failure.advise(format!("the volume is mounted at {shown}")));
@@ -155,7 +153,7 @@ fn open_failure(
     directories: &Directories,
     options: &VolumeOptions,
 ) -> Failure {
-    let failure = storage_failure(error);
+    let failure = Failure::from(VolumeFailure::from(error));
     let is_damaged = matches!(error, CommitError::Meta(error)
         if matches!(**error, MetaError::Poisoned { .. } | MetaError::DamagedIndex { .. }));
     if !is_damaged {

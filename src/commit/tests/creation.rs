@@ -1,15 +1,45 @@
 //! Making a volume, cut off.
 
 use super::*;
+use crate::members::{DirectoryChoice, DirectoryStep, Remedy, VolumeStep};
 use crate::store::{Effect, Fault, Scope};
 
 fn options() -> CreateOptions {
     CreateOptions::new(Geometry::new(2, 1).unwrap())
 }
 
-fn advice(error: &CommitError, word: &str, context: &str) {
-    let hint = error.hint().unwrap_or_default();
-    assert!(hint.contains(word), "{context}: {error}: {hint}");
+/// Says whether a remedy is to create the volume again.
+fn is_to_create(remedy: &Remedy) -> bool {
+    matches!(
+        remedy,
+        Remedy::Volume(VolumeStep::CreateAgain)
+            | Remedy::Choice(
+                DirectoryChoice::Mounted
+                    | DirectoryChoice::WithSuperblock
+                    | DirectoryChoice::All {
+                        unfinished: true,
+                        ..
+                    }
+            )
+    )
+}
+
+/// Says whether a remedy is to empty a directory, or to use one that is empty.
+fn is_to_empty(remedy: &Remedy) -> bool {
+    matches!(
+        remedy,
+        Remedy::Directory {
+            step: DirectoryStep::IdentifyVolume | DirectoryStep::UseEmptyOne,
+            ..
+        }
+    )
+}
+
+#[track_caller]
+fn assert_remedy(error: &CommitError, is_right: fn(&Remedy) -> bool, context: &str) {
+    let remedy = error.remedy();
+    let is_right = remedy.as_ref().is_some_and(is_right);
+    assert!(is_right, "{context}: {error}: {remedy:?}");
 }
 
 /// The remains are a volume, or are reported as none, with the remedy.
@@ -39,13 +69,13 @@ fn what_is_left_of_a_volume_that_was_not_finished_can_be_used_or_says_what_to_do
                     "opened".to_owned()
                 }
                 Err(error) => {
-                    advice(&error, "`cauchyfs create`", &context);
+                    assert_remedy(&error, is_to_create, &context);
                     error.to_string()
                 }
             };
             *outcomes.entry(outcome).or_default() += 1;
             if let Err(error) = Pipeline::create(&rig.stores(&[]), &options(), executor()) {
-                advice(&error, "empty", &context);
+                assert_remedy(&error, is_to_empty, &context);
                 rig.disks.iter().for_each(MemDisk::wipe);
                 Pipeline::create(&rig.stores(&[]), &options(), executor()).unwrap();
             }
@@ -70,6 +100,7 @@ fn a_volume_that_was_written_to_and_lost_its_index_is_not_called_unfinished() {
         let refused = TestFs::open(rig.stores(&[]), Access::ReadWrite).err();
         let error = refused.expect("there is no index");
         assert!(error.to_string().contains("holds a copy"), "{error}");
-        advice(&error, "all directories", "lost");
+        let all = Remedy::from(DirectoryChoice::Latest);
+        assert_eq!(error.remedy(), Some(all));
     }
 }

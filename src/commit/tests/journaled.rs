@@ -38,7 +38,7 @@ fn a_volume_with_stripe_data_behind_the_longest_stripe_on_all_members_is_refused
                 CommitError::Meta(error) if matches!(**error, MetaError::RefusedRecord { .. })
             );
             assert!(is_typed, "offset {offset}, {access:?}: {error}");
-            assert!(error.hint().is_some(), "offset {offset}, {access:?}");
+            assert!(error.remedy().is_some(), "offset {offset}, {access:?}");
         }
     }
 }

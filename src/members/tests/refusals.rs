@@ -6,9 +6,6 @@ use crate::store::{Effect, Fault};
 fn refused(result: Result<impl std::fmt::Debug, MembersError>) -> MembersError {
     let error = result.expect_err("it must be refused");
     assert!(!error.to_string().contains('\n'), "one line: {error}");
-    if let Some(hint) = error.hint() {
-        assert!(!hint.contains('\n'), "one line: {hint}");
-    }
     error
 }
 
@@ -22,11 +19,9 @@ fn create_refuses_too_few_and_too_many_directories() {
             error.to_string(),
             format!("{count} directories given, 6 needed for 4+2")
         );
-        assert!(
-            error
-                .hint()
-                .is_some_and(|hint| hint.contains(&format!("name {} more", 6 - count)))
-        );
+        let missing = 6 - count;
+        let more = DirectoryChoice::More { shards: 6, missing };
+        assert_eq!(error.remedy(), Some(more.into()));
     }
     let error = refused(Disks::blank(1, 1, 257).create());
     assert!(
@@ -133,11 +128,8 @@ fn create_refuses_a_directory_given_twice() {
         matches!(&error, MembersError::InUse { path, .. } if path == "/d0"),
         "{error}"
     );
-    assert!(
-        error
-            .hint()
-            .is_some_and(|hint| hint.contains("given twice"))
-    );
+    let find = Remedy::directory("/d0", DirectoryStep::FindOtherUse);
+    assert_eq!(error.remedy(), Some(find));
     disks.create().expect("nothing was left behind");
 }
 
@@ -173,7 +165,7 @@ fn open_refuses_no_directory_and_directories_without_any_member() {
     let first = unusable[0].to_string();
     assert_eq!(first, "/d0: it is empty; is its disk mounted?");
     assert_eq!(unusable.len(), 2);
-    assert!(error.hint().is_some());
+    assert!(error.remedy().is_some());
 }
 
 #[test]
@@ -189,7 +181,7 @@ fn open_refuses_a_directory_of_something_else() {
         error.to_string(),
         "/d0 is not a member of a volume: it has notes.txt, but no superblock"
     );
-    assert!(error.hint().is_some());
+    assert!(error.remedy().is_some());
     assert_eq!(
         foreign.directories[0]
             .open()
@@ -210,8 +202,10 @@ fn open_refuses_members_of_two_volumes() {
         "{error}"
     );
     assert!(error.to_string().contains("/d0") && error.to_string().contains("/d1"));
-    let hint = error.hint().expect("a way out");
-    assert!(hint.contains(&one.block(0).volume.to_string()), "{hint}");
+    let Some(Remedy::Choice(DirectoryChoice::OneVolume { volume, .. })) = error.remedy() else {
+        panic!("{error:?}");
+    };
+    assert_eq!(volume, one.block(0).volume.0);
 }
 
 #[test]
@@ -222,7 +216,7 @@ fn open_refuses_a_member_given_twice_or_copied() {
     let copy = disks.fork();
     let error = refused(open([disks.stores(0..3), copy.stores([1])].concat()));
     assert_eq!(error.to_string(), "/d1 and /d1 are both member 1");
-    assert!(error.hint().is_some());
+    assert!(error.remedy().is_some());
     disks.open(0..3).expect("nothing is locked");
 }
 
@@ -260,7 +254,7 @@ fn open_refuses_volumes_of_newer_builds_by_version_and_by_feature() {
             matches!(&error, MembersError::Newer { path, .. } if path == "/d0"),
             "{error}"
         );
-        assert!(error.hint().is_some());
+        assert!(error.remedy().is_some());
     }
 }
 
@@ -273,7 +267,7 @@ fn open_names_what_is_missing_and_how_many_are_needed() {
         "3 members found, 4 needed; missing: member 0 (last seen at /d0); \
          member 2 (last seen at /d2); member 5 (last seen at /d5)"
     );
-    assert!(error.hint().is_some());
+    assert!(error.remedy().is_some());
     let disks = Disks::volume(4, 2, 7);
     for access in [Access::ReadOnly, Access::ReadWrite] {
         let opened = Members::open(disks.stores([1, 3, 4]), access, inline());
@@ -293,19 +287,19 @@ fn open_names_what_is_missing_and_how_many_are_needed() {
 #[test]
 fn only_where_nothing_was_ever_written_may_it_be_that_the_volume_was_never_finished() {
     let disks = Disks::volume(4, 2, 6);
-    let hint = |disks: &Disks| refused(disks.open([1, 3, 4])).hint().unwrap_or_default();
-    let said = hint(&disks);
-    assert!(said.contains("`cauchyfs create` was cut off"), "{said}");
+    let is_unfinished = |disks: &Disks| match refused(disks.open([1, 3, 4])).remedy() {
+        Some(Remedy::Choice(DirectoryChoice::All { unfinished, .. })) => unfinished,
+        other => panic!("{other:?}"),
+    };
+    assert!(is_unfinished(&disks));
     let written = disks.fork();
     let made = written.directories[3]
         .open()
         .create(files::JOURNALS[0], 4096);
     made.expect("there is room");
-    let said = hint(&written);
-    assert!(!said.contains("create"), "{said}");
+    assert!(!is_unfinished(&written));
     drop(disks.open(0..5).expect("enough members"));
-    let said = hint(&disks);
-    assert!(!said.contains("create"), "a later epoch: {said}");
+    assert!(!is_unfinished(&disks), "a later epoch");
 }
 
 #[test]
@@ -372,7 +366,8 @@ fn a_volume_that_a_newer_build_must_write_to_is_only_read() {
         matches!(error, MembersError::ReadOnlyFeatures { unknown: 8 }),
         "{error}"
     );
-    assert!(error.hint().is_some_and(|hint| hint.contains("-o ro")));
+    let read_only = VolumeStep::ReadOnlyOrNewerVersion;
+    assert_eq!(error.remedy(), Some(read_only.into()));
     Members::open(disks.stores(0..2), Access::ReadOnly, inline()).expect("to be read");
     for index in disks.all() {
         assert_eq!(disks.block(index), before.block(index));

@@ -22,7 +22,7 @@ fn every_subset_of_the_members_opens_exactly_if_it_suffices() {
             let text = format!("{data}+{parity} of {count}, {set:?}: {opened:?}");
             if !disks.suffice(&set) {
                 let error = opened.expect_err(&text);
-                assert!(error.hint().is_some(), "{text}");
+                assert!(error.remedy().is_some(), "{text}");
                 match error {
                     MembersError::NoDirectory => assert!(set.is_empty(), "{text}"),
                     MembersError::TooFew {

@@ -99,7 +99,7 @@ fn a_record_that_decodes_on_no_member_ends_opening_before_anything_is_written() 
         match rig.open(&[], None, access).map(|_| ()) {
             Err(Refused::Meta(error @ MetaError::RefusedRecord { member, lsn, .. })) => {
                 assert_eq!((member, lsn), (MemberIndex(0), expected));
-                assert!(error.hint().is_some());
+                assert!(error.remedy().is_some());
             }
             other => panic!("{harm:?} at {place}, {access:?}: {other:?}"),
         }

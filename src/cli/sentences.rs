@@ -1,0 +1,129 @@
+//! The sentences about failures of a volume and of its daemon, and the advice for each.
+//!
+//! The daemon sends failures as words with fields, and commands put them into sentences here. Advice is a command that
+//! can be pasted: it has the real paths, quoted for a shell.
+
+use std::path::Path;
+
+use super::control::DaemonFailure;
+use super::failure::Failure;
+use super::shell::quoted_path;
+use super::volume::VolumeFailure;
+use crate::fuse::mount::MountError;
+
+mod remedy;
+
+pub(super) use remedy::{UNLESS, give_to_root};
+
+/// The word for a mountpoint in advice where it is not known.
+const ANY_MOUNTPOINT: &str = "MOUNTPOINT";
+
+/// Returns the mountpoint as a word of a command, or a word that stands for it.
+pub(super) fn mountpoint_word(mountpoint: Option<&Path>) -> String {
+    mountpoint.map_or_else(|| ANY_MOUNTPOINT.to_owned(), quoted_path)
+}
+
+impl VolumeFailure {
+    /// Puts the failure into sentences; `mountpoint` is where the volume is mounted.
+    pub(super) fn at(self, mountpoint: Option<&Path>) -> Failure {
+        let advice = self
+            .remedy
+            .map(|remedy| remedy::advice(&remedy, mountpoint));
+        Failure {
+            fault: self.fault,
+            message: self.error,
+            advice,
+        }
+    }
+}
+
+impl From<VolumeFailure> for Failure {
+    fn from(failure: VolumeFailure) -> Self {
+        failure.at(None)
+    }
+}
+
+impl DaemonFailure {
+    /// Puts the failure of the daemon of a mount into sentences.
+    pub(super) fn at(self, mountpoint: &Path) -> Failure {
+        let place = quoted_path(mountpoint);
+        match self {
+            Self::TooManyCommands => {
+                Failure::environment("the daemon is answering too many commands").advise("try again")
+            }
+            Self::MountedReadOnly => Failure::environment("the volume is mounted to be read only")
+                .advise(format!(
+                    "`cauchyfs unmount {place}`, and mount it without `-o ro`"
+                )),
+            Self::NoSuchMember { name } => {
+                Failure::usage(format!("{name} is no member of the volume")).advise(format!(
+                    "`cauchyfs status {place}` lists the members and their numbers"
+                ))
+            }
+            Self::AlreadyDraining { member } => {
+                Failure::usage(format!("member {member} is being emptied already")).advise(format!(
+                    "`cauchyfs rebuild {place}` shows how far that is; `cauchyfs member add {place} DIR` takes in another \
+                     directory"
+                ))
+            }
+            Self::OutOfReach { failure } => Failure::environment(format!(
+                "{}: a member belongs to another user, so the daemon opens only the directories that it was mounted with",
+                failure.error
+            ))
+            .advise("unmount, give all members to the user who mounts, and mount without `--trust-members`"),
+            Self::ReplacedInPart {
+                directory,
+                member,
+                old,
+                is_draining,
+                failure,
+            } => {
+                let what = if is_draining {
+                    "is being emptied"
+                } else {
+                    "stays"
+                };
+                let why = &failure.error;
+                let message =
+                    format!("{directory} is member {member} now, and member {old} {what}: {why}");
+                Failure {
+                    message,
+                    ..failure.at(Some(mountpoint))
+                }
+                .advise(format!(
+                    "make room, and `cauchyfs member remove {place} {old}`; or `cauchyfs member remove {place} {member}` \
+                     takes the new one out again"
+                ))
+            }
+            Self::ClosedInPart { failure } => {
+                let why = &failure.error;
+                let message = format!("it is unmounted, perhaps without its last changes: {why}");
+                Failure {
+                    message,
+                    ..failure.at(Some(mountpoint))
+                }
+                .advise(
+                    "see that its directories are there, and mount it again: what was synced is on them",
+                )
+            }
+            Self::NotUnmounted { refusal } => mount_failure(&refusal.at(mountpoint)),
+            Self::Volume { failure } => failure.at(Some(mountpoint)),
+        }
+    }
+}
+
+/// Puts an error of mounting or unmounting into sentences.
+pub(super) fn mount_failure(error: &MountError) -> Failure {
+    let failure = Failure::environment(error);
+    match error {
+        MountError::Device(_) => failure
+            .advise("load the module with `modprobe fuse`, and see that you may open /dev/fuse"),
+        MountError::NoHelper(_) => {
+            failure.advise("install the package fuse3, or mount as the superuser")
+        }
+        // The helper is a program of the system, and has no other way to say it.
+        MountError::Helper(said) if said.contains("user_allow_other") => failure
+            .advise("add the line `user_allow_other` to /etc/fuse.conf, or leave out allow_other"),
+        _ => failure,
+    }
+}
