@@ -12,19 +12,17 @@
 //!   durable. From then on its superblock is new and tells older copies by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 
 use parking_lot::Mutex;
 
-use super::Members;
-use super::superblock_recovery::newest_record;
+use super::journal_end::newest_record;
 use crate::format::journal::{Life, MAX_FILE_BYTES};
-use crate::format::{Lsn, MemberIndex};
-use crate::store::{StoreError, StoreErrorKind, StoreRef};
+use crate::format::{Lsn, MemberIndex, VolumeId};
+use crate::store::{Executor, StoreError, StoreErrorKind, StoreRef};
 
 /// The records that the journal of each member must hold.
 #[derive(Debug, Default)]
-pub(super) struct Acknowledged(Mutex<BTreeMap<MemberIndex, Records>>);
+pub struct Acknowledged(Mutex<BTreeMap<MemberIndex, Records>>);
 
 /// The records that one member acknowledged.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,7 +41,7 @@ struct Records {
 
 impl Acknowledged {
     /// Notes a record that these members acknowledged.
-    fn note(&self, members: &[MemberIndex], life: Life, last: Lsn) {
+    pub fn note(&self, members: &[MemberIndex], life: Life, last: Lsn) {
         let mut all = self.0.lock();
         for member in members {
             let records = all.entry(*member).or_default();
@@ -58,6 +56,52 @@ impl Acknowledged {
                 is_removed: false,
             };
         }
+    }
+
+    /// Notes that a commit went to the index alone. The journals of these members tell of it only once they
+    /// acknowledge another record.
+    pub fn note_commit_without_record(&self, members: &[MemberIndex]) {
+        let mut all = self.0.lock();
+        for member in members {
+            all.entry(*member).or_default().is_surpassed = true;
+        }
+    }
+
+    /// Returns whether a member acknowledged a record into the journal that it has now.
+    #[must_use]
+    pub fn has(&self, member: MemberIndex, lsn: Lsn) -> bool {
+        let records = self.of(member);
+        !records.is_removed && (records.first..=records.last).contains(&lsn)
+    }
+
+    /// Returns whether a directory that comes in a member's place is not known to hold all that the member acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// If the directory does not answer. A journal that cannot be read, or is longer than any of the volume can be, proves
+    /// nothing, and is no error.
+    pub(super) fn ends_early(
+        &self,
+        volume: VolumeId,
+        member: MemberIndex,
+        store: &StoreRef,
+        executor: &Executor,
+    ) -> Result<bool, StoreError> {
+        let records = self.of(member);
+        if records.last == Lsn(0) || records.is_surpassed {
+            return Ok(records.is_surpassed);
+        }
+        let newest = match newest_record(store, executor, MAX_FILE_BYTES) {
+            Ok(newest) => newest.filter(|newest| newest.volume == volume),
+            Err(error) if is_silent(&error) => return Err(error),
+            Err(error) => {
+                log::debug!("member {member}: its journal: {error}");
+                None
+            }
+        };
+        let holds_last = newest
+            .is_some_and(|newest| newest.life.number >= records.life && newest.lsn >= records.last);
+        Ok(!holds_last)
     }
 
     fn of(&self, member: MemberIndex) -> Records {
@@ -83,69 +127,6 @@ impl Acknowledged {
     /// Forgets a member when another takes its place.
     pub(super) fn forget(&self, member: MemberIndex) {
         self.0.lock().remove(&member);
-    }
-}
-
-impl Members {
-    /// Notes that members acknowledged a journal record.
-    pub fn note_record(&self, members: &[MemberIndex], life: Life, lsn: Lsn) {
-        self.acknowledged.note(members, life, lsn);
-    }
-
-    /// Notes that a commit went to the index alone. The journals of these members tell of it only once they
-    /// acknowledge another record.
-    pub fn note_commit_without_record(&self, members: &[MemberIndex]) {
-        let mut all = self.acknowledged.0.lock();
-        for member in members {
-            all.entry(*member).or_default().is_surpassed = true;
-        }
-    }
-
-    /// Says whether a member acknowledged a record into the journal that it has now.
-    #[must_use]
-    pub fn has_acknowledged(&self, member: MemberIndex, lsn: Lsn) -> bool {
-        let records = self.acknowledged.of(member);
-        !records.is_removed && (records.first..=records.last).contains(&lsn)
-    }
-
-    /// Leaves a member behind whose journal does not hold what it acknowledged any more, as long as the volume goes on
-    /// without it. The caller has noted durably that it is a stale copy. It returns with a new journal, and is verified.
-    pub fn leave_doubtful(&self, member: MemberIndex) {
-        if self.spare() == 0 {
-            return;
-        }
-        let source = io::Error::other("someone else wrote to its journal");
-        let path = self.path(member);
-        let error = StoreError::new(StoreErrorKind::Gone, path, "find", "records", source);
-        self.fail(member, &error);
-    }
-
-    /// Says whether a directory that comes in a member's place is not known to hold all that the member acknowledged.
-    ///
-    /// # Errors
-    ///
-    /// If the directory does not answer. A journal that cannot be read, or is longer than any of the volume can be, proves
-    /// nothing, and is no error.
-    pub(super) fn ends_early(
-        &self,
-        member: MemberIndex,
-        store: &StoreRef,
-    ) -> Result<bool, StoreError> {
-        let records = self.acknowledged.of(member);
-        if records.last == Lsn(0) || records.is_surpassed {
-            return Ok(records.is_surpassed);
-        }
-        let newest = match newest_record(store, &self.executor, MAX_FILE_BYTES) {
-            Ok(newest) => newest.filter(|newest| newest.volume == self.shape.volume),
-            Err(error) if is_silent(&error) => return Err(error),
-            Err(error) => {
-                log::debug!("member {member}: its journal: {error}");
-                None
-            }
-        };
-        let holds_last = newest
-            .is_some_and(|newest| newest.life.number >= records.life && newest.lsn >= records.last);
-        Ok(!holds_last)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::store::{Executor, Pool, StoreError, StoreRef};
 pub(super) const PIECE_BYTES: usize = 1 << 20;
 
 /// A file that is read from its beginning on, with the part of it that was read last.
-pub(super) struct Trail<'a> {
+pub(super) struct BufferedReader<'a> {
     store: &'a StoreRef,
     executor: &'a Executor,
     name: &'static str,
@@ -20,7 +20,7 @@ pub(super) struct Trail<'a> {
     bytes: Bytes,
 }
 
-impl<'a> Trail<'a> {
+impl<'a> BufferedReader<'a> {
     /// Opens a file; none if it is not there.
     pub(super) fn open(
         store: &'a StoreRef,
@@ -105,20 +105,26 @@ mod tests {
         let most = |asked: usize| len / PIECE_BYTES + 1 + len / asked;
         for (asked, most) in [(4096, 5), (700_001, most(700_001)), (len, 4)] {
             plan.record();
-            let mut trail = Trail::open(&store, &executor, NAME).unwrap().unwrap();
+            let mut reader = BufferedReader::open(&store, &executor, NAME)
+                .unwrap()
+                .unwrap();
             let mut read = Vec::new();
             while read.len() < len {
                 let next = asked.min(len - read.len());
-                read.extend(trail.read(read.len() as u64, next).unwrap().unwrap());
+                read.extend(reader.read(read.len() as u64, next).unwrap().unwrap());
             }
             assert!(read == written, "{asked} bytes at once");
-            assert!(trail.read(len as u64, 1).unwrap().is_none());
-            assert!(trail.read(0, len + 1).unwrap().is_none());
-            assert!(trail.read(u64::MAX, 1).unwrap().is_none());
+            assert!(reader.read(len as u64, 1).unwrap().is_none());
+            assert!(reader.read(0, len + 1).unwrap().is_none());
+            assert!(reader.read(u64::MAX, 1).unwrap().is_none());
             let calls = plan.take_log();
             let reads = calls.iter().filter(|call| call.kind == CallKind::Read);
             assert!(reads.count() <= most, "{asked} bytes at once: {calls:?}");
         }
-        assert!(Trail::open(&store, &executor, "none").unwrap().is_none());
+        assert!(
+            BufferedReader::open(&store, &executor, "none")
+                .unwrap()
+                .is_none()
+        );
     }
 }

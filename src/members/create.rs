@@ -2,8 +2,9 @@
 
 use uuid::Uuid;
 
-use super::MembersError;
 use super::content::Content;
+use super::error::MembersError;
+use super::fields::{nonce, noted_path, noted_shards};
 use super::slots::{SUPERBLOCK_LEN, padded};
 use crate::codec::{CodeId, Geometry};
 use crate::format::record::MAX_SEGMENT_BYTES;
@@ -152,19 +153,19 @@ fn first_superblocks(stores: &[StoreRef], options: &CreateOptions) -> Vec<Superb
             id: MemberId(Uuid::new_v4()),
             current: true,
             leaving: false,
-            path: super::epoch::noted_path(&store.label()),
+            path: noted_path(&store.label()),
         })
         .collect();
     let mark = EpochMark {
         epoch: Epoch(1),
-        nonce: super::epoch::nonce(),
+        nonce: nonce(),
     };
     let block = |(index, entry): (u16, &MemberEntry)| Superblock {
         volume,
         member: entry.id,
         index: MemberIndex(index),
-        data_shards: narrow(options.geometry.data_shards()),
-        parity_shards: narrow(options.geometry.parity_shards()),
+        data_shards: noted_shards(options.geometry.data_shards()),
+        parity_shards: noted_shards(options.geometry.parity_shards()),
         code: options.code.0,
         unit_bytes: options.unit_bytes,
         segment_bytes: options.segment_bytes,
@@ -177,10 +178,6 @@ fn first_superblocks(stores: &[StoreRef], options: &CreateOptions) -> Vec<Superb
         extension: Vec::new(),
     };
     (0..).zip(&members).map(block).collect()
-}
-
-fn narrow(shards: usize) -> u8 {
-    u8::try_from(shards).expect("a geometry has at most 255 shards")
 }
 
 /// Makes all files before it writes the first superblock: most failures come earlier.

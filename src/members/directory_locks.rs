@@ -1,4 +1,4 @@
-//! The directories that are open and locked, and letting go of them.
+//! The directories that are open and locked, and their release.
 //!
 //! A directory stays open for as long as anything can reach it: a member that is up, or a call that has not come back.
 //! The directory of a member that failed, or was replaced by a newer one, is released once the last such call is over.
@@ -18,14 +18,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A directory, and the lock that keeps others from it.
 #[derive(Debug)]
-struct Held {
+struct LockedDirectory {
     /// More than one where it was opened again before the last use of it was over.
     stores: Vec<StoreRef>,
     // In this order: no other process has the directory before its files are closed.
     _lock: StoreLock,
 }
 
-impl Held {
+impl LockedDirectory {
     fn is_of(&self, store: &StoreRef) -> bool {
         self.stores.iter().any(|held| Arc::ptr_eq(held, store))
     }
@@ -47,12 +47,12 @@ impl Held {
 
 /// All directories that are in use.
 #[derive(Debug, Default)]
-pub(super) struct Holds(Mutex<Vec<Held>>);
+pub(super) struct DirectoryLocks(Mutex<Vec<LockedDirectory>>);
 
-impl Holds {
+impl DirectoryLocks {
     /// Notes a directory that was locked.
     pub(super) fn add(&self, store: &StoreRef, lock: StoreLock) {
-        self.0.lock().push(Held {
+        self.0.lock().push(LockedDirectory {
             stores: vec![Arc::clone(store)],
             _lock: lock,
         });
@@ -82,7 +82,7 @@ impl Holds {
     }
 
     /// Releases one directory.
-    pub(super) fn free(&self, store: &StoreRef) {
+    pub(super) fn release(&self, store: &StoreRef) {
         let freed: Vec<_> = self
             .0
             .lock()
@@ -92,7 +92,7 @@ impl Holds {
     }
 
     /// Releases all directories, except those on which an operation hangs; returns the paths of these.
-    pub(super) fn free_all(&self, executor: &Executor) -> Vec<String> {
+    pub(super) fn release_all(&self, executor: &Executor) -> Vec<String> {
         let mut all = self.0.lock();
         let freed: Vec<_> = all.extract_if(.., |held| !held.hangs(executor)).collect();
         let paths = all.iter().filter_map(|held| held.stores.first());
@@ -105,7 +105,7 @@ impl Holds {
     /// Takes out the directories that nothing reaches any more, if `may_go` agrees; it is asked after they were found.
     /// Dropping the returned value releases them.
     pub(super) fn take_unused(&self, executor: &Executor, may_go: impl FnOnce() -> bool) -> Unused {
-        let is_over = |held: &Held| !held.hangs(executor) && held.is_unused();
+        let is_over = |held: &LockedDirectory| !held.hangs(executor) && held.is_unused();
         let mut all = self.0.lock();
         let over: Vec<bool> = all.iter().map(is_over).collect();
         if !over.contains(&true) || !may_go() {
@@ -119,7 +119,7 @@ impl Holds {
 
 /// Directories that nothing reaches any more.
 #[derive(Debug, Default)]
-pub(super) struct Unused(Vec<Held>);
+pub(super) struct Unused(Vec<LockedDirectory>);
 
 impl Drop for Unused {
     fn drop(&mut self) {
@@ -134,7 +134,7 @@ impl Drop for Unused {
 }
 
 /// Closes all files of directories that failed, in a moment or without making a caller wait.
-fn close(unused: Vec<Held>) {
+fn close(unused: Vec<LockedDirectory>) {
     let (sender, closed) = channel::<()>();
     let close = move || {
         drop(unused);

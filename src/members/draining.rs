@@ -1,97 +1,76 @@
-//! Letting a member go: first it takes nothing new, and once nothing is on it any more it is no member. Until
-//! then it can be kept after all.
+//! Draining a member: first it takes nothing new, and once nothing is on it any more it is removed. Until then it can
+//! be kept after all.
 
-use std::sync::Arc;
-
-use super::health::Member;
-use super::{Access, Members, MembersError};
+use super::error::MembersError;
+use super::join::MemberChanges;
+use super::member::Member;
 use crate::format::{MemberIndex, files};
 use crate::store::{Executor, Store, StoreError, StoreRef};
 
-impl Members {
-    /// Returns the members that are being emptied.
-    #[must_use]
-    pub fn leaving(&self) -> Vec<MemberIndex> {
-        self.leaving.read().to_vec()
-    }
-
-    /// Returns the members that new segments go to: the online ones that are not being drained or, if these are too few
-    /// for a stripe, all online ones.
-    #[must_use]
-    pub fn homes(&self) -> Vec<MemberIndex> {
-        let (live, leaving) = (self.live(), self.leaving());
-        let staying: Vec<_> = live
-            .iter()
-            .copied()
-            .filter(|member| !leaving.contains(member))
-            .collect();
-        if staying.len() >= self.shape.geometry.total_shards() {
-            staying
-        } else {
-            live
-        }
-    }
-
+impl MemberChanges {
     /// Sets whether a member is to be drained. Durable on return.
     ///
     /// # Errors
     ///
     /// [`MembersError::TooFewLeft`] if it is, and the others were too few for a stripe;
     /// [`MembersError::NoSuchMember`], [`MembersError::NotNow`].
-    pub fn set_leaving(&self, index: MemberIndex, is_leaving: bool) -> Result<(), MembersError> {
-        self.change_leaving(index, is_leaving, None)
+    pub fn set_draining(&self, index: MemberIndex, is_draining: bool) -> Result<(), MembersError> {
+        self.change_draining(index, is_draining, None)
     }
 
-    /// Marks a member as draining, and names the heir of its data: [`Members::heir_of`]. Durable on return.
+    /// Marks a member as draining, and names the heir of its data: [`Membership::heir_of`]. Durable on return.
     ///
     /// # Errors
     ///
-    /// As for [`Members::set_leaving`].
-    pub fn set_leaving_to(
+    /// As for [`MemberChanges::set_draining`].
+    ///
+    /// [`Membership::heir_of`]: super::Membership::heir_of
+    pub fn set_draining_to(
         &self,
         index: MemberIndex,
         heir: MemberIndex,
     ) -> Result<(), MembersError> {
-        self.change_leaving(index, true, Some(heir))
+        self.change_draining(index, true, Some(heir))
     }
 
-    fn change_leaving(
+    fn change_draining(
         &self,
         index: MemberIndex,
-        is_leaving: bool,
+        is_draining: bool,
         heir: Option<MemberIndex>,
     ) -> Result<(), MembersError> {
-        let _one_at_a_time = self.joining.lock();
-        let mut roster = self.roster.lock();
-        if self.access == Access::ReadOnly || self.is_failed() || !roster.begun {
+        let _one_at_a_time = self.one_at_a_time.lock();
+        let mut state = self.epochs.lock();
+        if !self.epochs.may_write(&state) {
             return Err(MembersError::NotNow);
         }
-        match self.member(index) {
-            Some(member) if !member.is_vacant() => {}
-            _ => return Err(MembersError::NoSuchMember { index }),
+        if self.membership.has_no_member(index) {
+            return Err(MembersError::NoSuchMember { index });
         }
-        let leaving = self.leaving();
-        let stays = |other: &MemberIndex| *other != index && !leaving.contains(other);
-        let staying = self.live().into_iter().filter(stays).count();
-        let needed = self.shape.geometry.total_shards();
-        if is_leaving && staying < needed {
+        let draining = self.membership.draining();
+        let stays = |other: &MemberIndex| *other != index && !draining.contains(other);
+        let staying = self.membership.live().into_iter().filter(stays).count();
+        let needed = self.shape.geometry().total_shards();
+        if is_draining && staying < needed {
             return Err(MembersError::TooFewLeft {
                 index,
                 staying,
                 needed,
             });
         }
-        if let Some(entry) = roster.table_mut().get_mut(usize::from(index.0)) {
-            entry.leaving = is_leaving;
+        if let Some(entry) = state.table_mut().get_mut(usize::from(index.0)) {
+            entry.leaving = is_draining;
         }
         match heir {
-            Some(heir) => roster.succession.note(index, heir, &self.path(index)),
-            None if !is_leaving => roster.succession.forget_heir(index),
+            Some(heir) => state
+                .succession
+                .note(index, heir, &self.membership.path(index)),
+            None if !is_draining => state.succession.forget_heir(index),
             None => {}
         }
-        let target = roster.admitted.clone();
-        let raised = self.raise_epoch(&mut roster, target);
-        self.publish(&roster);
+        let target = state.admitted.clone();
+        let raised = self.epochs.raise(&mut state, target);
+        self.epochs.publish(&state);
         raised
     }
 
@@ -101,30 +80,27 @@ impl Members {
     /// # Errors
     ///
     /// [`MembersError::Failed`] if so many members fail on the way that the volume cannot go on.
-    pub fn let_go(&self, index: MemberIndex) -> Result<bool, MembersError> {
-        let _one_at_a_time = self.joining.lock();
-        let mut roster = self.roster.lock();
-        if self.is_failed() || !self.leaving().contains(&index) {
+    pub fn remove_drained(&self, index: MemberIndex) -> Result<bool, MembersError> {
+        let _one_at_a_time = self.one_at_a_time.lock();
+        let mut state = self.epochs.lock();
+        if self.membership.is_failed() || !self.membership.draining().contains(&index) {
             return Ok(false);
         }
-        roster.vacate(index);
-        self.forget_put_back(index);
+        state.vacate(index);
+        self.stale_copies.forget(index);
         self.acknowledged.forget(index);
-        if let Some(seat) = self.all.write().get_mut(usize::from(index.0)) {
-            *seat = Arc::new(Member::vacant());
-        }
-        self.publish(&roster);
-        let target = roster.admitted.clone();
-        let raised = self.raise_epoch(&mut roster, target);
-        self.publish(&roster);
-        self.last_known.lock().remove(&index);
+        self.membership
+            .publish_member(index, Member::vacant(), state.published());
+        let target = state.admitted.clone();
+        let raised = self.epochs.raise(&mut state, target);
+        self.epochs.publish(&state);
         raised.map(|()| true)
     }
 
     /// Removes the files in a directory of a removed member, and leaves it to others.
     pub fn clear(&self, store: &StoreRef) {
         clear(store, &self.executor);
-        self.holds.free(store);
+        self.locks.release(store);
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::{AbsenceReason, DirectoryChoice, DirectoryStep, Remedy, Unusable, VolumeStep};
+use super::reason::{AbsenceReason, Unusable};
+use super::remedy::{DirectoryChoice, DirectoryStep, Remedy, VolumeStep};
 use crate::codec::{CodecError, Geometry};
 use crate::format::{Epoch, FormatError, MemberIndex, VolumeId};
 use crate::store::{Holder, StoreError};

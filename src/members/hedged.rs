@@ -1,41 +1,36 @@
-//! Reads data that other members have as well, without waiting for a slow one.
+//! Hedged reads: reads of data that other members have as well, without waiting for a slow one.
 //!
 //! A member that hangs is marked faulted after the timeout. Until then a caller need not wait for it if others can give
-//! the same. A member that does not answer in a moment is slow, and gets no such request until it has answered.
+//! the same. A member that does not answer within the hedge delay is slow, and gets no such request until it has
+//! answered.
 
+use std::sync::Arc;
+
+use super::health::ErrorClass;
+use super::io::MemberIo;
+use super::member::Measured;
 use crate::format::{MemberIndex, files};
-use crate::store::{Op, Outcome, Request, Space, Store, StoreError, StoreErrorKind, StoreRef};
-
-use super::{ErrorClass, Members};
+use crate::store::{Op, Outcome, Space, Store, StoreError, StoreErrorKind, StoreRef};
 
 /// The time to wait for members that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// A moment: others have the data that does not come.
+    /// The hedge delay: others have the data that does not come.
     Brief,
     /// Until they answer, or are marked faulted.
     Full,
 }
 
-/// The last known values of a member.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LastKnown {
-    /// The room on its filesystem.
-    space: Option<Space>,
-    /// Bytes that its files take.
-    taken: Option<u64>,
-}
-
-impl Members {
-    /// Reads like [`Members::run`]. With [`Patience::Brief`], the outcome is [`StoreErrorKind::Slow`] for members that
-    /// do not answer in a moment, and for those that are slow already. This does not apply if they are more than the
-    /// others can do without.
+impl MemberIo {
+    /// Reads like [`MemberIo::run`]. With [`Patience::Brief`], the outcome is [`StoreErrorKind::Slow`] for members that
+    /// do not answer within the hedge delay, and for those that are slow already. This does not apply if they are more
+    /// than the others can do without.
     #[must_use]
     pub fn read(&self, ops: Vec<(MemberIndex, Op)>, patience: Patience) -> Vec<Outcome> {
         if patience == Patience::Full {
             return self.run(ops);
         }
-        let (slow, spare) = (self.slow(), self.spare());
+        let (slow, spare) = (self.slow(), self.membership.spare());
         if slow.len() > spare {
             return self.run(ops);
         }
@@ -49,9 +44,9 @@ impl Members {
             }
         }
         let (places, ops): (Vec<usize>, Vec<_>) = asked.into_iter().unzip();
-        let is_brief = slow.len() < spare;
-        let answers = self.run_by(ops, |requests: Vec<Request>| {
-            if is_brief {
+        let is_hedged = slow.len() < spare;
+        let answers = self.run_by(ops, |requests| {
+            if is_hedged {
                 self.executor.run_briefly(requests, spare)
             } else {
                 self.executor.run_sparing(requests, spare)
@@ -63,18 +58,18 @@ impl Members {
         outcomes.into_iter().flatten().collect()
     }
 
-    /// Says whether a member is slow, and the others can do without it.
+    /// Returns whether a member is slow, and the others can do without it.
     #[must_use]
     pub fn is_avoided(&self, member: MemberIndex) -> bool {
         let slow = self.slow();
-        slow.contains(&member) && slow.len() <= self.spare()
+        slow.contains(&member) && slow.len() <= self.membership.spare()
     }
 
     /// Returns the room on each live member's filesystem, as it was last if the member is slow. Members
     /// may share one.
     #[must_use]
     pub fn spaces(&self) -> Vec<(MemberIndex, Space)> {
-        let live = self.live().into_iter();
+        let live = self.membership.live().into_iter();
         live.filter_map(|index| Some((index, self.space(index)?)))
             .collect()
     }
@@ -82,13 +77,13 @@ impl Members {
     /// Returns the room on a member's filesystem, as it was last if the member is slow.
     pub(super) fn space(&self, index: MemberIndex) -> Option<Space> {
         let measure = |store: &dyn Store| store.space();
-        self.measured(index, |known| &mut known.space, measure)
+        self.measured(index, |measured| &mut measured.space, measure)
     }
 
     /// Returns how many bytes the files of a member take, as they did last if the member is slow.
     pub(super) fn taken(&self, index: MemberIndex) -> Option<u64> {
         let measure = |store: &dyn Store| Ok(store.taken("")? + store.taken(files::SEGMENTS)?);
-        self.measured(index, |known| &mut known.taken, measure)
+        self.measured(index, |measured| &mut measured.taken, measure)
     }
 
     /// Measures a property of a member, and remembers it for when the member is slow. Waits for a property that was
@@ -96,18 +91,19 @@ impl Members {
     fn measured<T: Copy + Send + 'static>(
         &self,
         index: MemberIndex,
-        place: impl Fn(&mut LastKnown) -> &mut Option<T>,
+        property: impl Fn(&mut Measured) -> &mut Option<T>,
         measure: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Option<T> {
-        let known = *place(self.last_known.lock().entry(index).or_default());
+        let observed = Arc::clone(self.membership.member(index)?.observed());
+        let known = *property(&mut observed.measured.lock());
         let measured = if known.is_some() {
-            self.call_briefly(index, "measure", measure)
+            self.call_hedged(index, "measure", measure)
         } else {
             self.call(index, "measure", measure)
         };
         match measured {
             Ok(measured) => {
-                *place(self.last_known.lock().entry(index).or_default()) = Some(measured);
+                *property(&mut observed.measured.lock()) = Some(measured);
                 Some(measured)
             }
             Err(error) if error.kind() == StoreErrorKind::Slow => known,
@@ -115,13 +111,13 @@ impl Members {
         }
     }
 
-    /// Runs any work that changes nothing like [`Members::call`], but waits for a moment only.
+    /// Runs any work that changes nothing like [`MemberIo::call`], but waits for the hedge delay only.
     ///
     /// # Errors
     ///
-    /// As for [`Members::call`]; [`StoreErrorKind::Slow`] if the member does not answer in a moment, or is
+    /// As for [`MemberIo::call`]; [`StoreErrorKind::Slow`] if the member does not answer within the hedge delay, or is
     /// slow already.
-    pub fn call_briefly<T: Send + 'static>(
+    pub fn call_hedged<T: Send + 'static>(
         &self,
         index: MemberIndex,
         action: &'static str,
@@ -136,27 +132,22 @@ impl Members {
         })
     }
 
-    /// Asks every live member whether its directory is still there, like [`Members::probe`], but waits for no
-    /// more than a moment for each.
-    pub fn look(&self) {
-        for index in self.live() {
+    /// Asks every live member whether its directory is still there, like [`MemberIo::probe`], but waits for no
+    /// more than the hedge delay for each.
+    pub fn probe_hedged(&self) {
+        for index in self.membership.live() {
             // The call marks a lost member missing; a slow one will be judged in time.
-            let _ = self.call_briefly(index, "find", |store| store.probe());
+            let _ = self.call_hedged(index, "find", |store| store.probe());
         }
     }
 
     /// Marks the members faulted that have been slow for too long.
-    pub(super) fn judge_slow(&self) {
+    pub(super) fn fail_overdue(&self) {
         if !self.executor.has_slow() {
             return;
         }
-        let stores: Vec<(MemberIndex, StoreRef)> = self
-            .live()
-            .into_iter()
-            .filter_map(|index| Some((index, self.store(index)?)))
-            .collect();
-        let (indices, stores): (Vec<_>, Vec<_>) = stores.into_iter().unzip();
-        let overdue = self.executor.overdue(&stores, self.spare());
+        let (indices, stores): (Vec<_>, Vec<_>) = self.live_stores().into_iter().unzip();
+        let overdue = self.executor.overdue(&stores, self.membership.spare());
         for (index, error) in indices.into_iter().zip(overdue) {
             if let Some(error) = error {
                 self.count_error(index, ErrorClass::Read);
@@ -170,14 +161,19 @@ impl Members {
         if !self.executor.has_slow() {
             return Vec::new();
         }
-        let is_slow = |index: &MemberIndex| {
-            self.store(*index)
-                .is_some_and(|store| self.executor.is_slow(&store))
-        };
-        self.live().into_iter().filter(is_slow).collect()
+        let stores = self.live_stores().into_iter();
+        let slow = stores.filter(|(_, store)| self.executor.is_slow(store));
+        slow.map(|(index, _)| index).collect()
+    }
+
+    fn live_stores(&self) -> Vec<(MemberIndex, StoreRef)> {
+        let live = self.membership.live().into_iter();
+        live.filter_map(|index| Some((index, self.membership.store(index)?)))
+            .collect()
     }
 
     fn slow_error(&self, index: MemberIndex) -> StoreError {
-        StoreError::slow(self.path(index), "read", "directory")
+        let path = self.membership.path(index);
+        StoreError::slow(path, "read", "directory")
     }
 }

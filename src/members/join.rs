@@ -15,17 +15,27 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use uuid::Uuid;
 
+use super::acknowledged::Acknowledged;
 use super::content::Content;
-use super::epoch::put_entry;
-use super::health::{Member, MemberState};
+use super::create;
+use super::directory_locks::DirectoryLocks;
+use super::epoch_state::put_entry;
+use super::epochs::Epochs;
+use super::error::MembersError;
+use super::fields::{noted_path, noted_shards};
+use super::health::MemberState;
+use super::member::Member;
+use super::membership::Membership;
 use super::reason::AbsenceReason;
+use super::shape::VolumeShape;
 use super::slots::{Look, look, write_whole};
-use super::{Access, Members, MembersError, create};
+use super::stale_copies::StaleCopies;
 use crate::format::superblock::{MAX_MEMBERS, MemberEntry, Superblock};
 use crate::format::{Generation, MemberId, MemberIndex, SegmentId, files};
-use crate::store::{Hold, Store, StoreError, StoreErrorKind, StoreLock, StoreRef};
+use crate::store::{Executor, Hold, Store, StoreError, StoreErrorKind, StoreLock, StoreRef};
 
 /// The place that a directory takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +74,46 @@ struct Joining {
     replaces: Option<MemberIndex>,
 }
 
-impl Members {
+/// Changes of the set of members, one at a time: directories join, members are drained and removed.
+#[derive(Debug)]
+pub struct MemberChanges {
+    pub(super) shape: Arc<VolumeShape>,
+    pub(super) executor: Arc<Executor>,
+    pub(super) membership: Arc<Membership>,
+    pub(super) epochs: Arc<Epochs>,
+    pub(super) stale_copies: Arc<StaleCopies>,
+    pub(super) acknowledged: Arc<Acknowledged>,
+    pub(super) locks: Arc<DirectoryLocks>,
+    /// Held through a change, also through its I/O.
+    pub(super) one_at_a_time: Mutex<()>,
+    /// Directories that could not be taken in, since something hung on them.
+    unprepared: Mutex<Vec<Weak<dyn Store>>>,
+}
+
+impl MemberChanges {
+    /// Returns the changes of a volume that is open.
+    pub(super) fn new(
+        shape: Arc<VolumeShape>,
+        executor: Arc<Executor>,
+        membership: Arc<Membership>,
+        epochs: Arc<Epochs>,
+        stale_copies: Arc<StaleCopies>,
+        acknowledged: Arc<Acknowledged>,
+        locks: Arc<DirectoryLocks>,
+    ) -> Self {
+        Self {
+            shape,
+            executor,
+            membership,
+            epochs,
+            stale_copies,
+            acknowledged,
+            locks,
+            one_at_a_time: Mutex::default(),
+            unprepared: Mutex::default(),
+        }
+    }
+
     /// Takes a directory into the volume. On return it takes part, as a stale member does. Before that, `heed` hears of
     /// which segments it has files that are elsewhere by now; the value that it returns is held until then. If the
     /// member has to be verified first, [`Members::put_back`] says so by then.
@@ -80,9 +129,9 @@ impl Members {
         belongings: &Belongings,
         heed: impl FnOnce(MemberIndex, Vec<SegmentId>) -> Result<G, E>,
     ) -> Result<MemberIndex, E> {
-        let _one_at_a_time = self.joining.lock();
-        let may_write = self.access == Access::ReadWrite && self.roster.lock().begun;
-        if !may_write || self.is_failed() || self.is_released() {
+        let _one_at_a_time = self.one_at_a_time.lock();
+        let may_write = self.epochs.may_write(&self.epochs.lock());
+        if !may_write || self.membership.is_released() {
             return Err(MembersError::NotNow.into());
         }
         // First without a lock, which leaves a file: it may be a directory whose disk is not mounted.
@@ -102,9 +151,9 @@ impl Members {
             }
         };
         if joining.is_older {
-            self.note_put_back(index);
+            self.stale_copies.note(index);
         } else if joining.found.is_some() {
-            self.note_return(index);
+            self.stale_copies.note_return(index);
         }
         let _until_it_takes_part = heed(index, strays)?;
         self.admit_joining(&joining, block, store, lock)?;
@@ -167,7 +216,7 @@ impl Members {
         }
         self.unprepared.lock().push(Arc::downgrade(store));
         if let Some(lock) = lock {
-            self.holds.add(store, lock);
+            self.locks.add(store, lock);
         }
     }
 
@@ -191,9 +240,13 @@ impl Members {
     /// As for [`Members::join`].
     pub fn note_stale_copy(&self, seat: Seat, store: &StoreRef) -> Result<bool, MembersError> {
         let joining = self.seat(seat, store)?;
-        let is_stale = joining.found.is_some() && self.ends_early(joining.index, store)?;
+        let volume = self.shape.volume_id();
+        let is_stale = joining.found.is_some()
+            && self
+                .acknowledged
+                .ends_early(volume, joining.index, store, &self.executor)?;
         if is_stale {
-            self.note_put_back(joining.index);
+            self.stale_copies.note(joining.index);
         }
         Ok(is_stale)
     }
@@ -231,19 +284,18 @@ impl Members {
                 },
             ),
         };
-        if let Some(member) = self.member(index)
-            && member.refuse(state, refusal.clone())
-        {
-            log::info!("member {index} is not back at {}: {refusal}", member.path);
+        if self.membership.refuse(index, state, &refusal) {
+            let path = self.membership.path(index);
+            log::info!("member {index} is not back at {path}: {refusal}");
         }
     }
 
     /// The same for a directory that a caller brought for a member. Does nothing if its place is another than the
     /// member had. Nor if the member was left out on purpose, because only a caller brings such a directory.
     pub fn note_refused(&self, index: MemberIndex, store: &StoreRef, error: &MembersError) {
-        let is_looked_for = self.member(index).is_some_and(|member| {
-            let reason = member.health().reason;
-            member.path == store.label() && reason != Some(AbsenceReason::NotGiven)
+        let is_looked_for = self.membership.member(index).is_some_and(|member| {
+            let reason = member.health().reason.as_ref();
+            member.path == store.label() && reason != Some(&AbsenceReason::NotGiven)
         });
         if is_looked_for {
             self.note_refusal(index, error);
@@ -252,15 +304,14 @@ impl Members {
 
     /// Notes that a member's directory is not taken back for a while, because it came and went too often.
     pub fn note_flapping(&self, index: MemberIndex) {
-        if let Some(member) = self.member(index) {
-            member.refuse(None, AbsenceReason::Flapping);
-        }
+        self.membership
+            .refuse(index, None, &AbsenceReason::Flapping);
     }
 
     /// Locks a directory for this volume alone. Returns no lock if an earlier one holds the directory already.
     fn take(&self, store: &StoreRef) -> Result<Option<StoreLock>, MembersError> {
         let path = store.label();
-        let is_ours = || self.holds.has(&path);
+        let is_ours = || self.locks.has(&path);
         if self.is_being_prepared(store) || (is_ours() && self.is_in_use(store)) {
             let holder = None;
             return Err(MembersError::InUse { path, holder });
@@ -272,7 +323,7 @@ impl Members {
             Ok(lock) => Ok(Some(lock)),
             // The very directory may be locked by this process, since it was a member.
             Err(error) if error.kind() == StoreErrorKind::InUse => {
-                if self.holds.add_again(store) {
+                if self.locks.add_again(store) {
                     Ok(None)
                 } else {
                     let holder = error.holder().cloned();
@@ -284,9 +335,9 @@ impl Members {
     }
 
     fn is_in_use(&self, store: &StoreRef) -> bool {
-        let everyone = self.everyone();
-        let mut up = everyone.iter().filter(|member| member.is_up());
-        up.any(|member| member.path == store.label())
+        let (path, snapshot) = (store.label(), self.membership.snapshot());
+        let mut members = snapshot.members();
+        members.any(|(_, member)| member.is_online() && member.path == path)
     }
 
     /// Finds out which place a directory is to have, and whether it may have it.
@@ -308,15 +359,15 @@ impl Members {
         };
         // A directory that no table of members names any more, or not yet, has nothing that is needed.
         let ours = found.as_ref();
-        let ours = ours.filter(|found| found.volume == self.shape.volume);
+        let ours = ours.filter(|found| found.volume == self.shape.volume_id());
         let former = ours.map(|found| found.index);
         let other = found.as_ref().map(|found| AbsenceReason::OtherVolume {
             volume: found.volume.0,
         });
-        let roster = self.roster.lock();
+        let state = self.epochs.lock();
         if let Some(found) = found
-            && found.volume == self.shape.volume
-            && let Some(entry) = roster.table().get(usize::from(found.index.0))
+            && found.volume == self.shape.volume_id()
+            && let Some(entry) = state.table().get(usize::from(found.index.0))
             && entry.id == found.member
         {
             let index = found.index;
@@ -325,18 +376,18 @@ impl Members {
                 Seat::Of(wanted) => wanted == index,
                 Seat::Own => true,
             };
-            if !is_own || self.is_up(index) {
+            if !is_own || self.membership.is_online(index) {
                 let path = store.label();
                 return Err(MembersError::OwnMember { path, index });
             }
-            if !roster.knows(found.head()) {
+            if !state.knows(found.head()) {
                 let path = store.label();
                 return Err(MembersError::Diverged { path });
             }
             return Ok(Joining {
                 index,
                 entry: entry.clone(),
-                is_older: roster.is_older(&found),
+                is_older: state.is_older(&found),
                 found: Some(found),
                 replaces: None,
             });
@@ -351,7 +402,7 @@ impl Members {
                 index
             }
             Seat::New | Seat::For(_) => {
-                let table = roster.table();
+                let table = state.table();
                 let vacant = table.iter().position(MemberEntry::is_vacant);
                 let given = vacant.unwrap_or(table.len());
                 if given >= MAX_MEMBERS {
@@ -361,13 +412,13 @@ impl Members {
                 MemberIndex(u16::try_from(given).expect("there are fewer members"))
             }
         };
-        drop(roster);
+        drop(state);
         self.refuse_content(store, former, problem)?;
         let entry = MemberEntry {
             id: MemberId(Uuid::new_v4()),
             current: false,
             leaving: false,
-            path: super::epoch::noted_path(&store.label()),
+            path: noted_path(&store.label()),
         };
         Ok(Joining {
             index,
@@ -416,8 +467,8 @@ impl Members {
     }
 
     fn check_gone(&self, index: MemberIndex) -> Result<(), MembersError> {
-        match self.member(index) {
-            Some(member) if member.is_up() => Err(MembersError::StillThere {
+        match self.membership.member(index) {
+            Some(member) if member.is_online() => Err(MembersError::StillThere {
                 index,
                 path: member.path.clone(),
             }),
@@ -431,25 +482,25 @@ impl Members {
         if let Some(found) = &joining.found {
             return found.clone();
         }
-        let roster = self.roster.lock();
-        let mut members = roster.table().to_vec();
+        let state = self.epochs.lock();
+        let mut members = state.table().to_vec();
         put_entry(&mut members, joining.index, joining.entry.clone());
         Superblock {
-            volume: self.shape.volume,
+            volume: self.shape.volume_id(),
             member: joining.entry.id,
             index: joining.index,
-            data_shards: narrow(self.shape.geometry.data_shards()),
-            parity_shards: narrow(self.shape.geometry.parity_shards()),
-            code: self.shape.code.0,
-            unit_bytes: self.shape.unit_bytes,
-            segment_bytes: self.shape.segment_bytes,
-            label: self.shape.label.clone(),
-            features: roster.features(),
+            data_shards: noted_shards(self.shape.geometry().data_shards()),
+            parity_shards: noted_shards(self.shape.geometry().parity_shards()),
+            code: self.shape.code().0,
+            unit_bytes: self.shape.unit_bytes(),
+            segment_bytes: self.shape.segment_bytes(),
+            label: self.shape.label().to_owned(),
+            features: state.features(),
             generation: Generation(0),
-            history: roster.earlier_history(),
+            history: state.earlier_history(),
             proposed: None,
             members,
-            extension: roster.extension().to_vec(),
+            extension: state.extension().to_vec(),
         }
     }
 
@@ -462,57 +513,30 @@ impl Members {
         lock: Option<StoreLock>,
     ) -> Result<(), MembersError> {
         let index = joining.index;
-        let mut roster = self.roster.lock();
+        let mut state = self.epochs.lock();
         if joining.found.is_none() {
-            let old = joining.replaces.map(|old| (old, self.path(old)));
-            roster.list(index, joining.entry.clone());
+            let old = joining.replaces.map(|old| (old, self.membership.path(old)));
+            state.list(index, joining.entry.clone());
             if let Some((old, path)) = old {
-                roster.succession.note(old, index, &path);
+                state.succession.note(old, index, &path);
             }
-            self.forget_put_back(index);
+            self.stale_copies.forget(index);
             self.acknowledged.forget(index);
-            let target = roster.admitted.clone();
-            let raised = self.raise_epoch(&mut roster, target);
-            self.publish(&roster);
+            let target = state.admitted.clone();
+            let raised = self.epochs.raise(&mut state, target);
+            self.epochs.publish(&state);
             raised?;
         }
         self.acknowledged.note_new_journal(index);
-        roster.admitted.remove(&index);
-        roster.put_block(index, block);
-        let member = Arc::new(Member::present(joining.entry.id, Arc::clone(store)));
-        {
-            let mut all = self.all.write();
-            match all.get_mut(usize::from(index.0)) {
-                Some(seat) => *seat = member,
-                None => all.push(member),
-            }
-        }
-        self.last_known.lock().remove(&index);
+        state.admitted.remove(&index);
+        state.put_block(index, block);
         if let Some(lock) = lock {
-            self.holds.add(store, lock);
+            self.locks.add(store, lock);
         }
-        self.publish(&roster);
+        let member = Member::present(joining.entry.id, Arc::clone(store));
+        self.membership
+            .publish_member(index, member, state.published());
         Ok(())
-    }
-
-    /// Returns the member whose directory has one of these paths. If there is none, returns the one last seen there:
-    /// another may have been put where one died.
-    #[must_use]
-    pub fn at(&self, paths: &[String]) -> Option<MemberIndex> {
-        let everyone = (0..).map(MemberIndex).zip(self.everyone());
-        let at_path = everyone.filter(|(_, member)| paths.contains(&member.path));
-        let found = at_path.max_by_key(|(index, member)| (member.is_up(), *index));
-        found.map(|(index, _)| index)
-    }
-
-    /// Returns the members that take no part, and their last paths: those whose directories are gone, and those that
-    /// failed.
-    #[must_use]
-    pub fn away(&self) -> Vec<(MemberIndex, String)> {
-        let everyone = (0..).map(MemberIndex).zip(self.everyone());
-        let away = everyone.filter(|(_, member)| !member.is_vacant() && !member.is_up());
-        away.map(|(index, member)| (index, member.path.clone()))
-            .collect()
     }
 }
 
@@ -523,16 +547,4 @@ fn not_back(path: String, former: Option<MemberIndex>, reason: AbsenceReason) ->
         None if reason.is_missing_superblock() => MembersError::UnreadableMember { path, reason },
         None => MembersError::NotAMember { path, reason },
     }
-}
-
-impl Members {
-    /// Says whether a member has taken part since the volume was opened.
-    #[must_use]
-    pub fn was_here(&self, index: MemberIndex) -> bool {
-        self.member(index).is_some_and(|member| member.was_here)
-    }
-}
-
-fn narrow(shards: usize) -> u8 {
-    u8::try_from(shards).expect("a geometry has at most 255 shards")
 }

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::reason::AbsenceReason;
-use super::superseded::needed_to_write;
-use super::{Absent, Access, Half, MembersError, Unusable};
+use super::access::Access;
+use super::error::{Absent, Half, MembersError};
+use super::quorum::needed_to_write;
+use super::reason::{AbsenceReason, Unusable};
 use crate::format::superblock::{EpochMark, Superblock};
 use crate::format::{MemberId, MemberIndex};
 use crate::store::StoreRef;

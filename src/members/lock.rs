@@ -10,10 +10,11 @@
 
 use std::thread;
 
-use super::directory_locks::Holds;
+use super::access::Access;
+use super::directory_locks::DirectoryLocks;
+use super::error::MembersError;
 use super::lineage::{Found, Lineage};
-use super::reason::AbsenceReason;
-use super::{Access, MembersError, Unusable};
+use super::reason::{AbsenceReason, Unusable};
 use crate::format::superblock::MemberEntry;
 use crate::store::{Executor, Hold, Store, StoreError, StoreErrorKind, StoreLock, StoreRef};
 
@@ -27,7 +28,7 @@ pub(super) fn lock(
     lineage: &Lineage,
     access: Access,
     executor: &Executor,
-    holds: &Holds,
+    locks: &DirectoryLocks,
     unusable: &mut Vec<Unusable>,
 ) -> Result<Vec<StoreRef>, MembersError> {
     let mode = match access {
@@ -39,7 +40,7 @@ pub(super) fn lock(
     for (store, locked) in try_all(found, mode, executor) {
         match locked {
             Ok(lock) => {
-                holds.add(&store, lock);
+                locks.add(&store, lock);
                 stores.push(store);
             }
             Err(error) if error.kind() == StoreErrorKind::InUse => held.push((store, error)),

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-use super::MembersError;
 use super::content::Content;
+use super::error::MembersError;
 use super::reason::AbsenceReason;
 use crate::format::superblock::{SLOT_BYTES, SLOTS, Superblock};
 use crate::format::{BLOCK_SIZE, FormatError, files};

@@ -12,20 +12,21 @@
 //! volume was opened, the others know only the superblock.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::epoch::Roster;
-use super::{Access, Members};
+use super::access::Access;
+use super::membership::Membership;
 use crate::format::MemberIndex;
 
 /// The stale copies that are not verified yet, and the number of notes before each: a member that is restored once more
 /// has another number.
 pub type PutBack = BTreeMap<MemberIndex, u64>;
 
-/// See [`PutBack`].
+/// The stale copies that are not verified yet, and the number of the last note.
 #[derive(Debug, Default)]
-pub(super) struct Unverified(Mutex<(u64, PutBack)>);
+struct Unverified(Mutex<(u64, PutBack)>);
 
 impl Unverified {
     /// Gives a member a number. Returns whether it had none.
@@ -37,62 +38,50 @@ impl Unverified {
     }
 }
 
-impl Members {
+/// The stale copies among the members.
+#[derive(Debug)]
+pub struct StaleCopies {
+    access: Access,
+    membership: Arc<Membership>,
+    unverified: Unverified,
+}
+
+impl StaleCopies {
+    pub(super) fn new(access: Access, membership: Arc<Membership>) -> Self {
+        Self {
+            access,
+            membership,
+            unverified: Unverified::default(),
+        }
+    }
+
     /// Notes a member that is a stale copy.
-    pub fn note_put_back(&self, member: MemberIndex) {
+    pub fn note(&self, member: MemberIndex) {
         // Not at each time that it comes and there is no space to take it in; a read-only open reports it in its own
         // way.
         if self.unverified.add(member) && self.access == Access::ReadWrite {
             log::warn!(
                 "member {member} ({}) is from an earlier time: was the directory put back from a backup? \
                  everything is going to be verified",
-                self.path(member)
+                self.membership.path(member)
             );
         }
     }
 
     /// Notes stale copies that were found before the volume was opened, and are not verified yet.
-    pub fn restore_put_back(&self, members: impl IntoIterator<Item = MemberIndex>) {
-        let known = self.put_back();
-        let is_vacant = |index| self.member(index).is_none_or(|member| member.is_vacant());
-        let members = members.into_iter();
-        members
-            .filter(|member| !known.contains_key(member) && !is_vacant(*member))
-            .for_each(|member| {
-                self.unverified.add(member);
-            });
-    }
-
-    /// Notes the return of a member: if it is not verified yet, a scrub during its absence does not count for it.
-    pub(super) fn note_return(&self, member: MemberIndex) {
-        if self.put_back().contains_key(&member) {
-            self.unverified.add(member);
-        }
-    }
-
-    /// Another has the place of a member, or none.
-    pub(super) fn forget_put_back(&self, member: MemberIndex) {
-        self.unverified.0.lock().1.remove(&member);
-    }
-
-    /// Rewrites the superblocks of the members in the epoch, durably. From then on an earlier copy is known to be
-    /// stale, also after the member is left out of an epoch. Call it from time to time.
-    pub fn renew_superblocks(&self) {
-        let is_whole = {
-            let mut roster = self.roster.lock();
-            if self.access == Access::ReadOnly || !roster.begun || self.is_failed() {
-                return;
-            }
-            self.renew_all(&mut roster)
+    pub fn restore(&self, members: impl IntoIterator<Item = MemberIndex>) {
+        let known = self.unverified();
+        let is_new = |member: &MemberIndex| {
+            !known.contains_key(member) && !self.membership.has_no_member(*member)
         };
-        if !is_whole {
-            self.settle();
+        for member in members.into_iter().filter(is_new) {
+            self.unverified.add(member);
         }
     }
 
     /// Returns the stale copies that are not verified yet, including absent ones.
     #[must_use]
-    pub fn put_back(&self) -> PutBack {
+    pub fn unverified(&self) -> PutBack {
         self.unverified.0.lock().1.clone()
     }
 
@@ -104,20 +93,22 @@ impl Members {
         all.1.retain(|member, number| !is_verified(member, number));
     }
 
-    /// Notes the members whose superblocks were lost, unless they are known to be up to date.
-    pub(super) fn note_claimed(&self) {
-        for (member, _) in self.claimed.iter().filter(|(_, is_current)| !**is_current) {
-            self.unverified.add(*member);
+    /// Notes the return of a member: if it is not verified yet, a scrub during its absence does not count for it.
+    pub(super) fn note_return(&self, member: MemberIndex) {
+        if self.unverified().contains_key(&member) {
+            self.unverified.add(member);
         }
     }
 
-    /// Notes the members whose superblocks are older than the last ones written to them.
-    pub(super) fn note_older(&self, roster: &Roster) {
-        for index in self.indices() {
-            let found = roster.block(index);
-            if found.is_some_and(|found| roster.is_older(found)) {
-                self.note_put_back(index);
-            }
+    /// Forgets a member: another has its place, or none.
+    pub(super) fn forget(&self, member: MemberIndex) {
+        self.unverified.0.lock().1.remove(&member);
+    }
+
+    /// Notes the members whose superblocks were recovered and that are not known to be up to date.
+    pub(super) fn note_recovered(&self, recovered: &BTreeMap<MemberIndex, bool>) {
+        for (member, _) in recovered.iter().filter(|(_, is_current)| !**is_current) {
+            self.unverified.add(*member);
         }
     }
 }
@@ -128,7 +119,7 @@ mod tests {
 
     /// The verification of one scrub does not cover a copy that came in between, but that is not news.
     #[test]
-    fn whoever_is_put_back_once_more_has_another_number_and_was_known_before() {
+    fn a_copy_that_comes_once_more_has_another_number_and_was_known_before() {
         let unverified = Unverified::default();
         assert!(unverified.add(MemberIndex(2)));
         let first = unverified.0.lock().1.clone();

@@ -5,8 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::epoch::{Roster, noted_path};
-use super::{Access, Members};
+use super::fields::noted_path;
 use crate::format::MemberIndex;
 use crate::format::superblock::{MAX_REPLACED, Replaced, Superblock};
 
@@ -64,90 +63,35 @@ impl Succession {
         self.given_up.remove(&index);
     }
 
+    /// Returns the absent members that are not waited for: their data is being rebuilt on others.
+    pub(super) fn given_up(&self) -> &BTreeSet<MemberIndex> {
+        &self.given_up
+    }
+
+    /// Notes which absent members are not waited for, in place of the earlier note.
+    pub(super) fn set_given_up(&mut self, given_up: BTreeSet<MemberIndex>) {
+        self.given_up = given_up;
+    }
+
     /// These are in the epoch.
     pub(super) fn admit(&mut self, members: &BTreeSet<MemberIndex>) {
         self.given_up.retain(|member| !members.contains(member));
     }
 
     /// Returns the member that gets the data of another, or has got it.
-    fn heir_of(&self, index: MemberIndex) -> Option<MemberIndex> {
+    pub(super) fn heir_of(&self, index: MemberIndex) -> Option<MemberIndex> {
         let mut replaced = self.replaced.iter();
         let found = replaced.find(|replaced| replaced.index == index)?;
         Some(found.heir).filter(|heir| *heir != index)
     }
 
-    fn heir_at(&self, paths: &[String]) -> Option<MemberIndex> {
+    /// Returns the member that has the data of the one that was last at one of these paths.
+    pub(super) fn heir_at(&self, paths: &[String]) -> Option<MemberIndex> {
         let was_there = |replaced: &&Replaced| {
             let mut paths = paths.iter();
             !replaced.path.is_empty() && paths.any(|path| path.as_bytes() == replaced.path)
         };
         let newest = self.replaced.iter().rev().find(was_there);
         newest.map(|replaced| replaced.heir)
-    }
-}
-
-impl Members {
-    /// Returns the member that gets the data of another, or has got it: it has replaced the other, or is doing so.
-    #[must_use]
-    pub fn heir_of(&self, index: MemberIndex) -> Option<MemberIndex> {
-        self.succession.read().heir_of(index)
-    }
-
-    /// Returns the member that has the data of a former one, by the place of the latter.
-    #[must_use]
-    pub fn successor_of(&self, index: MemberIndex) -> Option<MemberIndex> {
-        let is_none = self.member(index).is_none_or(|member| member.is_vacant());
-        self.heir_of(index).filter(|_| is_none)
-    }
-
-    /// The same by the path of the former member; of no use while a member is there.
-    #[must_use]
-    pub fn successor_at(&self, paths: &[String]) -> Option<MemberIndex> {
-        let is_none = self.at(paths).is_none();
-        self.succession.read().heir_at(paths).filter(|_| is_none)
-    }
-
-    /// Returns the absent members that are not waited for: their data is being rebuilt on others.
-    #[must_use]
-    pub fn given_up(&self) -> BTreeSet<MemberIndex> {
-        self.succession.read().given_up.clone()
-    }
-
-    /// Notes the absent members whose data is being rebuilt on others, in place of the earlier note. A member that
-    /// comes back counts no more. Durable on return, as far as the online members go.
-    pub fn set_given_up(&self, given_up: BTreeSet<MemberIndex>) {
-        let is_whole = {
-            let mut roster = self.roster.lock();
-            if self.access == Access::ReadOnly || !roster.begun || self.is_failed() {
-                return;
-            }
-            if roster.succession.given_up == given_up {
-                return;
-            }
-            roster.succession.given_up = given_up;
-            *self.succession.write() = roster.succession.clone();
-            self.renew_all(&mut roster)
-        };
-        if !is_whole {
-            self.settle();
-        }
-    }
-
-    /// Notes that no absent member is waited for: see [`Members::set_given_up`].
-    pub fn give_up_absentees(&self) {
-        let away = self.away().into_iter().map(|(index, _)| index);
-        self.set_given_up(away.collect());
-    }
-
-    /// Rewrites the superblocks of all members in the epoch, except for those that are gone; returns false if a member
-    /// failed.
-    pub(super) fn renew_all(&self, roster: &mut Roster) -> bool {
-        let has_one = |index: &&MemberIndex| {
-            let member = self.member(**index);
-            member.is_some_and(|member| member.is_up() && !member.lacks_superblock())
-        };
-        let up = roster.admitted.iter().filter(has_one);
-        let blocks = up.filter_map(|index| roster.renewed(*index)).collect();
-        self.write_superblocks(roster, blocks)
     }
 }

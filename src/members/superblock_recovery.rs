@@ -23,19 +23,19 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 
-use super::buffered_reader::Trail;
-use super::epoch::nonce;
+use super::access::Access;
+use super::error::MembersError;
+use super::fields::nonce;
+use super::journal_end::{age, newest_record};
 use super::lineage::{Found, Lineage, Origin, Standing, trace};
-use super::reason::{AbsenceReason, RecoveryObstacle};
+use super::reason::{AbsenceReason, RecoveryObstacle, Unusable};
 use super::slots::{Look, chain, look};
-use super::{Access, Members, MembersError, Unusable};
 use crate::format::frame::{HEAD_BYTES, Head};
-use crate::format::journal::{self, Preview, RecordHeader};
+use crate::format::journal::RecordHeader;
 use crate::format::superblock::{EpochMark, LastSeen, MAX_HISTORY, Superblock};
-use crate::format::{BLOCK_SIZE, Epoch, Generation, Lsn, MemberId, MemberIndex, VolumeId, files};
-use crate::store::{Executor, Pool, Store, StoreError, StoreErrorKind, StoreRef};
+use crate::format::{Epoch, Generation, MemberId, MemberIndex, VolumeId, files};
+use crate::store::{Executor, Pool, Store, StoreError, StoreRef};
 
 /// The members whose superblocks are lost, by the paths of their directories.
 pub type Claims = BTreeMap<String, MemberIndex>;
@@ -94,13 +94,13 @@ impl Traces {
     }
 }
 
-impl Members {
+impl Bereft {
     /// Looks for directories that have lost their superblocks, where others of the volume have theirs.
     ///
     /// # Errors
     ///
-    /// As for [`Members::survey`].
-    pub fn bereft(stores: &[StoreRef], executor: &Executor) -> Result<Bereft, MembersError> {
+    /// As for [`Members::survey`](super::Members::survey).
+    pub fn find(stores: &[StoreRef], executor: &Executor) -> Result<Bereft, MembersError> {
         let mut found = Vec::new();
         let mut lost = Vec::new();
         let mut unusable = Vec::new();
@@ -166,14 +166,6 @@ impl Members {
         Ok(bereft)
     }
 
-    /// Returns the members whose superblocks were created again, and whether each is known to be up to date.
-    #[must_use]
-    pub fn claimed(&self) -> &BTreeMap<MemberIndex, bool> {
-        &self.claimed
-    }
-}
-
-impl Bereft {
     /// Gives each directory a place. A directory with a copy of the index, the newest first, gets one of the places
     /// named by the newest head of all. No copy counts anywhere else. The others get their last place, or else any.
     fn guess(&mut self, volume: VolumeId, newest: Option<&Head>, lost: Vec<(StoreRef, Traces)>) {
@@ -531,84 +523,6 @@ const IN_FLIGHT: u64 = 1;
 /// The distance of a new superblock's generation from those of the others. It has to be newer than any that the member
 /// had, and the number of their writes is not known.
 const GENERATIONS_APART: u64 = 1 << 32;
-
-/// Records that are not intact overlap only where an older journal was written over, or where they were forged. All of
-/// them together are read at most as long as this many times the file.
-const MAX_OVERLAP: u64 = 4;
-
-/// Returns the last record of a journal, of whatever volume: the newest that is intact in either file. Records behind
-/// a damaged one count as well, and left-overs are older.
-///
-/// # Errors
-///
-/// If a file cannot be read, has more than `most` bytes, or names far more bytes of records than it has.
-pub(super) fn newest_record(
-    store: &StoreRef,
-    executor: &Executor,
-    most: u64,
-) -> Result<Option<RecordHeader>, StoreError> {
-    let mut newest: Option<RecordHeader> = None;
-    for name in files::JOURNALS {
-        let Some(mut trail) = Trail::open(store, executor, name)? else {
-            continue;
-        };
-        let refused = |reason| {
-            let source = io::Error::other(reason);
-            StoreError::new(StoreErrorKind::Io, store.label(), "read", name, source)
-        };
-        if trail.len() > most {
-            return Err(refused("it is longer than the journals of the volume"));
-        }
-        let mut wasted = 0;
-        let mut offset = 0;
-        while let Some(front) = trail.read(offset, BLOCK_SIZE)? {
-            // The next one may begin in any block.
-            let mut bytes = BLOCK_SIZE as u64;
-            if let Some(found) = record_at(&mut trail, offset, &front)? {
-                if let Some(header) = found.header {
-                    newest = newest.into_iter().chain([header]).max_by_key(age);
-                    bytes = found.bytes;
-                } else {
-                    wasted += found.bytes;
-                }
-            }
-            if wasted > trail.len().saturating_mul(MAX_OVERLAP) {
-                return Err(refused("its records overlap"));
-            }
-            offset += bytes;
-        }
-    }
-    Ok(newest)
-}
-
-/// The key that is greater for a record written later.
-fn age(record: &RecordHeader) -> (u64, Lsn) {
-    (record.life.number, record.lsn)
-}
-
-/// A place where a record seems to begin.
-struct Candidate {
-    /// Its header, if it is intact.
-    header: Option<RecordHeader>,
-    /// Its length.
-    bytes: u64,
-}
-
-/// Reads the record of which this is the first block; none if no record that fits the file begins there.
-fn record_at(
-    trail: &mut Trail<'_>,
-    offset: u64,
-    front: &[u8],
-) -> Result<Option<Candidate>, StoreError> {
-    let Ok(preview) = Preview::decode(front) else {
-        return Ok(None);
-    };
-    let whole = trail.read(offset, preview.padded_bytes)?;
-    Ok(whole.map(|whole| Candidate {
-        header: journal::decode(&whole).ok().map(|record| record.header),
-        bytes: preview.padded_bytes as u64,
-    }))
-}
 
 /// Returns the newest head of a copy of the index.
 fn newest_head(store: &dyn Store) -> Result<Option<Head>, StoreError> {

@@ -4,24 +4,26 @@
 //! half that was left out parts the volume for good: each has writes that the other lacks from then on. Superblocks say
 //! where the others were, so that this can be seen before.
 
+use super::epochs::Epochs;
+use super::error::{Half, MembersError};
+use super::quorum::needed_to_write;
 use super::slots::{Look, look};
-use super::{Half, Members, MembersError};
 use crate::format::MemberIndex;
 use crate::format::superblock::Superblock;
 use crate::store::StoreRef;
 
-impl Members {
+impl Epochs {
     /// Returns the paths of members that may have gone on without those that are here. A path is empty where it is not
     /// known. Returns none if the absent members were too few to be written to alone.
     #[must_use]
     pub fn may_have_gone_on(&self) -> Vec<String> {
-        let roster = self.roster.lock();
-        let entries = (0..).map(MemberIndex).zip(roster.table());
+        let state = self.lock();
+        let entries = (0..).map(MemberIndex).zip(state.table());
         let in_epoch = entries.filter(|(_, entry)| entry.current);
         let (here, away): (Vec<_>, Vec<_>) =
-            in_epoch.partition(|(index, _)| roster.admitted.contains(index));
-        let data = self.shape.geometry.data_shards();
-        let parity = self.shape.geometry.parity_shards();
+            in_epoch.partition(|(index, _)| state.admitted.contains(index));
+        let data = self.shape.geometry().data_shards();
+        let parity = self.shape.geometry().parity_shards();
         if away.len() < needed_to_write(here.len() + away.len(), data, parity) {
             return Vec::new();
         }
@@ -38,8 +40,8 @@ impl Members {
         let Some(block) = self.block_of(other) else {
             return false;
         };
-        let (roster, head) = (self.roster.lock(), block.head());
-        block.volume == self.shape.volume && (roster.knows(head) || roster.has_proposed(head))
+        let (state, head) = (self.lock(), block.head());
+        block.volume == self.shape.volume_id() && (state.knows(head) || state.has_proposed(head))
     }
 
     fn block_of(&self, other: &StoreRef) -> Option<Box<Superblock>> {
@@ -56,7 +58,7 @@ impl Members {
     /// # Errors
     ///
     /// [`MembersError::Overtaken`], which names them.
-    pub fn check_not_overtaken(&self, others: &[StoreRef]) -> Result<(), MembersError> {
+    pub fn check_not_superseded(&self, others: &[StoreRef]) -> Result<(), MembersError> {
         let mut ahead: Vec<(StoreRef, Superblock)> = Vec::new();
         for other in others {
             // A directory that is unreadable, or not of this volume, is not ahead of any member.
@@ -78,30 +80,12 @@ impl Members {
     /// Says whether a superblock is of this volume, and begins where the members that are here end, or may do so: its
     /// history knows the last epochs alone.
     fn is_behind(&self, other: &Superblock) -> bool {
-        let roster = self.roster.lock();
+        let state = self.lock();
         let head = other.head();
-        let is_known = roster.knows(head) || roster.has_proposed(head);
-        let is_ahead = roster
+        let is_known = state.knows(head) || state.has_proposed(head);
+        let is_ahead = state
             .head()
             .is_some_and(|ours| other.history.contains(&ours) || other.has_forgotten(ours.epoch));
-        other.volume == self.shape.volume && !is_known && is_ahead
+        other.volume == self.shape.volume_id() && !is_known && is_ahead
     }
-}
-
-/// Returns how many of the `in_epoch` members of the newest epoch are needed to open the volume to be written to. So
-/// many members can begin the next epoch.
-pub(super) fn needed_to_write(in_epoch: usize, data: usize, parity: usize) -> usize {
-    in_epoch
-        .saturating_sub(parity)
-        .max(data.min(in_epoch / 2 + 1))
-}
-
-/// Returns how many members of the newest epoch, which has `in_epoch`, an open volume needs to go on: with more data than
-/// parity shards so many that all others are too few to be opened without them. With fewer the volume may have gone on in
-/// two halves anyway, and one is enough.
-pub(super) fn needed_to_go_on(in_epoch: usize, data: usize, parity: usize) -> usize {
-    if data <= parity {
-        return 1;
-    }
-    (in_epoch + 1).saturating_sub(needed_to_write(in_epoch, data, parity))
 }

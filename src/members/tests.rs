@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::format::files;
+use crate::codec::{CodeId, Geometry};
 use crate::format::superblock::{SLOT_BYTES, Superblock};
+use crate::format::{Epoch, files};
 use crate::store::{
     CutPolicy, ExecutorKind, FaultPlan, FaultStore, MemDisk, Op, Store, StoreError, StoreErrorKind,
 };
@@ -19,6 +20,7 @@ mod liveness;
 mod refusals;
 mod release;
 mod slow;
+mod snapshots;
 mod subsets;
 mod succession;
 mod superblocks;

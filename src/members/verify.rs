@@ -2,10 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::slice;
+use std::sync::Arc;
 
-use super::epoch::Roster;
+use super::access::Access;
+use super::directory_locks::DirectoryLocks;
+use super::epoch_state::EpochState;
+use super::epochs::Epochs;
+use super::health::ErrorClass;
+use super::io::MemberIo;
+use super::membership::Membership;
 use super::slots::chain;
-use super::{Access, ErrorClass, Members};
 use crate::format::superblock::{SLOT_BYTES, SLOTS, Superblock};
 use crate::format::{MemberIndex, files};
 use crate::store::{Outcome, Pool, Request, Store, StoreError};
@@ -39,68 +45,94 @@ impl Condition {
     }
 }
 
-impl Members {
+/// The superblocks of the members that are online, as they lie on disk.
+#[derive(Debug)]
+pub(super) struct Superblocks {
+    access: Access,
+    membership: Arc<Membership>,
+    epochs: Arc<Epochs>,
+    io: Arc<MemberIo>,
+    locks: Arc<DirectoryLocks>,
+}
+
+impl Superblocks {
+    pub(super) fn new(
+        access: Access,
+        membership: Arc<Membership>,
+        epochs: Arc<Epochs>,
+        io: Arc<MemberIo>,
+        locks: Arc<DirectoryLocks>,
+    ) -> Self {
+        Self {
+            access,
+            membership,
+            epochs,
+            io,
+            locks,
+        }
+    }
+
     /// Reads both slots of the superblock of every member in the epoch, and rewrites those that are wrong. One slot of
     /// each is right at any moment, unless another program deleted it. Then it is created again from the last one
     /// written to it.
-    pub fn verify_superblocks(&self) -> VerifiedSuperblocks {
-        // A member whose directory was deleted still answers as long as it is open.
-        self.probe();
+    pub(super) fn verify(&self) -> VerifiedSuperblocks {
         let mut verified = VerifiedSuperblocks::default();
         {
-            let mut roster = self.roster.lock();
-            let members: Vec<MemberIndex> = roster.admitted.iter().copied().collect();
+            let mut state = self.epochs.lock();
+            let members: Vec<MemberIndex> = state.admitted.iter().copied().collect();
             for member in members {
-                let condition = self.condition_of(&roster, member);
+                let condition = self.condition_of(&state, member);
                 let found = condition.wrong_slots();
                 if found == 0 {
                     continue;
                 }
                 log::warn!("member {member}: {found} slots of its superblock are damaged");
-                self.count_wrong(member, found);
+                self.io.count_wrong(member, found);
                 verified.found.insert(member, found);
-                if self.access == Access::ReadWrite && roster.begun {
+                if self.access == Access::ReadWrite && state.begun {
                     match condition {
-                        Condition::Gone => self.make_anew(&mut roster, member),
-                        Condition::Wrong(_) => self.renew(&mut roster, member),
+                        Condition::Gone => self.create_again(&mut state, member),
+                        Condition::Wrong(_) => self.rewrite(&mut state, member),
                     }
                 }
-                let left = self.condition_of(&roster, member).wrong_slots();
+                let left = self.condition_of(&state, member).wrong_slots();
                 verified.repaired += found.saturating_sub(left);
                 verified.wrong += left;
             }
         }
-        if self.all.read().iter().any(|member| !member.is_up()) {
-            self.settle();
+        if self.membership.has_absent() {
+            self.epochs.publish_failures();
         }
         verified
     }
 
     /// Counts superblocks that were deleted while the volume is open, once each, so that the owner has them created
     /// again.
-    pub(super) fn look_for_superblocks(&self) {
-        for index in self.live() {
+    pub(super) fn note_deleted(&self) {
+        for index in self.membership.live() {
             // By its name: an open superblock answers although it was deleted. A slow member will be judged in time.
-            let len =
-                self.call_briefly(index, "look for", |store| store.open_len(files::SUPERBLOCK));
+            let len = self
+                .io
+                .call_hedged(index, "look for", |store| store.open_len(files::SUPERBLOCK));
             let is_gone = match len {
                 Ok(_) => false,
                 Err(error) if is_absent(&error) => true,
                 Err(_) => continue,
             };
-            let Some(member) = self.member(index) else {
+            let Some(member) = self.membership.member(index) else {
                 continue;
             };
-            if member.note_superblock(is_gone) {
+            if member.observed().note_superblock(is_gone) {
                 log::warn!("member {index}: its superblock was deleted by someone else");
-                member.count_errors(ErrorClass::Checksum, 1);
+                member.observed().count_errors(ErrorClass::Checksum, 1);
             }
         }
     }
 
     /// Returns the condition of a member's superblock; one that does not answer counts as right.
-    fn condition_of(&self, roster: &Roster, member: MemberIndex) -> Condition {
-        let (Some(block), Some(store)) = (roster.block(member), self.store(member)) else {
+    fn condition_of(&self, state: &EpochState, member: MemberIndex) -> Condition {
+        let (Some(block), Some(store)) = (state.block(member), self.membership.store(member))
+        else {
             return Condition::Wrong(0);
         };
         let pool = Pool::new(0);
@@ -108,13 +140,13 @@ impl Members {
             let offset = (slot * SLOT_BYTES) as u64;
             Request::read(&store, files::SUPERBLOCK, offset, pool.buffer(SLOT_BYTES))
         };
-        let outcomes = self.executor.run((0..SLOTS).map(read).collect());
+        let outcomes = self.io.executor().run((0..SLOTS).map(read).collect());
         let mut wrong = 0;
         for (slot, outcome) in outcomes.into_iter().enumerate() {
             match outcome {
                 Err(error) if is_absent(&error) => return Condition::Gone,
                 Err(error) if error.is_member_failure() => {
-                    self.mark_down(member, &error);
+                    self.membership.mark_failed(member, &error);
                     return Condition::Wrong(0);
                 }
                 read => wrong += u64::from(!is_right(slot, read, block)),
@@ -123,10 +155,11 @@ impl Members {
         Condition::Wrong(wrong)
     }
 
-    /// Creates the missing superblock of a member again, if the directory is surely its own: it is at the same place,
+    /// Creates the missing superblock of a member again, if the directory is surely its own: it is at the same path,
     /// locked by this process, and has its journals. A directory that is being deleted is left alone.
-    fn make_anew(&self, roster: &mut Roster, member: MemberIndex) {
-        let (Some(block), Some(store)) = (roster.renewed(member), self.store(member)) else {
+    fn create_again(&self, state: &mut EpochState, member: MemberIndex) {
+        let (Some(block), Some(store)) = (state.renewed(member), self.membership.store(member))
+        else {
             return;
         };
         let is_whole = |store: &dyn Store| {
@@ -134,11 +167,13 @@ impl Members {
             let mut journals = files::JOURNALS.iter();
             journals.try_for_each(|journal| store.open_len(journal).map(drop))
         };
-        let is_held = self.holds.has(&store.label());
-        match self.executor.call(&store, "look at", is_whole) {
-            Ok(()) if is_held => {}
+        let is_locked = self.locks.has(&store.label());
+        match self.io.executor().call(&store, "look at", is_whole) {
+            Ok(()) if is_locked => {}
             Ok(()) => {
-                log::warn!("member {member} gets no superblock: nobody has locked its directory");
+                log::warn!(
+                    "member {member} gets no superblock: no process has locked its directory"
+                );
                 return;
             }
             Err(error) => {
@@ -146,22 +181,22 @@ impl Members {
                 return;
             }
         }
-        self.write_made(slice::from_ref(&block));
-        if self.is_up(member) {
+        self.epochs.writer.create(slice::from_ref(&block));
+        if self.membership.is_online(member) {
             log::info!("member {member} has a superblock again");
-            roster.note_written(block);
+            state.note_written(block);
         }
     }
 
     /// Writes the superblock of a member into both slots, one after the other: the newer one stays where
     /// it is until the next is durable.
-    fn renew(&self, roster: &mut Roster, member: MemberIndex) {
+    fn rewrite(&self, state: &mut EpochState, member: MemberIndex) {
         // First over the older slot, or the damaged one of the two.
         for _slot in 0..SLOTS {
-            let Some(block) = roster.renewed(member) else {
+            let Some(block) = state.renewed(member) else {
                 return;
             };
-            if !self.write_superblocks(roster, vec![block]) {
+            if !self.epochs.writer.write(state, vec![block]) {
                 return;
             }
         }

@@ -100,7 +100,7 @@ fn the_log_tells_who_went_and_came_back_and_what_was_done() {
     let member = &volume.members[3];
     fs::rename(member, aside(member)).unwrap();
     eventually("the loss is seen", || volume.members_in("missing") == 1);
-    log("member 3 is left behind");
+    log("member 3 is marked missing");
     write_large(&volume.path("after"), 2, LARGE / 4).unwrap();
     fs::rename(aside(member), member).unwrap();
     eventually("it is whole again", || volume.status().1 == 0);

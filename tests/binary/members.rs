@@ -150,7 +150,7 @@ fn a_directory_that_vanishes_is_left_behind_before_anybody_asks_also_where_nothi
         )
         .unwrap();
         let start = Instant::now();
-        let said = format!("member {number} is left behind");
+        let said = format!("member {number} is marked missing");
         eventually("the loss is seen", || volume.log().contains(&said));
         println!("{options:?}: it was seen after {:?}", start.elapsed());
         assert_eq!(volume.members_in("missing"), number + 1);

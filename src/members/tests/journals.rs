@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::*;
 use crate::format::journal::{self, Change, Life, MAX_FILE_BYTES, RecordHeader};
 use crate::format::{BLOCK_SIZE, Lsn};
-use crate::members::superblock_recovery::newest_record;
+use crate::members::journal_end::newest_record;
 use crate::store::{CallKind, Executor};
 
 /// Returns an intact record with so many bytes in its body, or a few more.

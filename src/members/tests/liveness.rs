@@ -137,7 +137,8 @@ fn with_fewer_than_data_shards_left_the_volume_has_failed() {
     );
     assert_eq!(members.live(), []);
     let error = members
-        .check_alive(&members.roster.lock(), &BTreeSet::new())
+        .epochs()
+        .check_alive(&members.epochs().lock(), &BTreeSet::new())
         .expect_err("it has failed");
     assert!(error.remedy().is_some(), "{error}");
     drop(members);

@@ -80,11 +80,13 @@ fn a_directory_that_failed_stays_locked_until_an_epoch_without_it_is_durable() {
     let members = open(stores).expect("all members are there");
     let lock = || disks.directories[1].open().lock(Hold::Exclusive);
     // As while another thread is about to begin that epoch.
-    members.mark_down(MemberIndex(1), &io_error());
-    members.let_go_of_the_lost();
+    members
+        .membership()
+        .mark_failed(MemberIndex(1), &io_error());
+    members.release_absent();
     assert!(lock().is_err(), "the others do not know yet");
-    members.settle();
-    members.let_go_of_the_lost();
+    members.epochs().publish_failures();
+    members.release_absent();
     drop(lock().expect("nobody uses it"));
     assert_eq!(watches[1].strong_count(), 0);
 }

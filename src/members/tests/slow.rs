@@ -52,7 +52,7 @@ fn a_slow_member_is_asked_once_until_it_answers_and_counts_with_what_was_last_kn
     assert_eq!(members.spaces(), spaces);
     assert_eq!(members.status(), status);
     assert_eq!(plan.triggered(), 1, "it is asked once");
-    members.judge_slow();
+    members.io().fail_overdue();
     assert_eq!(members.live(), indices(0..4), "nobody gives it up yet");
     plan.clear();
     plan.release();

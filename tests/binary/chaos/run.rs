@@ -243,7 +243,7 @@ impl Chaos {
                 eprintln!("  {}", self.seats[index].path.display());
                 self.seats[index].disk.freeze();
                 self.seats[index].condition = Condition::Stale;
-                wait_until("the member is left behind", shared, || {
+                wait_until("the member is marked missing or faulted", shared, || {
                     idle() || !self.is_online(&self.seats[index].path)
                 });
                 self.seats[index].disk.thaw();

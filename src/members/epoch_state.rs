@@ -1,38 +1,27 @@
-//! Beginning an epoch: the members that are left agree, durably, that they go on without the others.
+//! The state of the current epoch: its members, and the superblock of each.
 //!
-//! Two steps, so that a power cut between two superblocks is never taken for two halves mounted apart:
-//!
-//! 1. *propose*: every member of the coming epoch notes its mark next to the current one; written to
-//!    all in parallel, **synced** on all.
-//! 2. *begin*: the mark is the current epoch, with the new table of members; written to all in
-//!    parallel, **synced** on all.
-//!
-//! A member that fails on the way is left out of a further attempt, under a further mark. Nothing else
-//! is written in an epoch before its second step is through. FORMAT.md, "Epochs", says how a volume
-//! that was cut off in between is read.
+//! It is the content of the superblocks and decides what the next ones hold; it writes none itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use uuid::Uuid;
-
+use super::fields::{nonce, noted_path};
 use super::lineage::{Found, Lineage, Origin};
+use super::membership::Published;
 use super::succession::Succession;
-use super::{Members, MembersError, slots};
 use crate::format::superblock::{
-    self, EpochMark, Features, LastSeen, MAX_HISTORY, MemberEntry, Superblock,
+    EpochMark, Features, LastSeen, MAX_HISTORY, MemberEntry, Superblock,
 };
 use crate::format::{Epoch, Generation, MemberIndex};
-use crate::store::{Op, Request, Store};
 
-/// The contents of the superblocks, and the members of the current epoch.
+/// The state of the current epoch: its members, and the superblock of each.
 #[derive(Debug)]
-pub(super) struct Roster {
+pub(super) struct EpochState {
     /// The superblock that each member has that was found.
     blocks: BTreeMap<MemberIndex, Superblock>,
     /// The state of each member when it was last written to, as far as it is known.
     last_seen: BTreeMap<MemberIndex, LastSeen>,
     /// The members whose superblocks were lost, and have to be written again.
-    made: BTreeSet<MemberIndex>,
+    recovered: BTreeSet<MemberIndex>,
     /// The members of the current epoch, as far as they were found.
     pub(super) admitted: BTreeSet<MemberIndex>,
     /// The members of the last epoch that is durable on all of them, and those of later epochs that may be durable on
@@ -42,7 +31,7 @@ pub(super) struct Roster {
     history: Vec<EpochMark>,
     /// Marks that were proposed since, or elsewhere, and that the next history is to know.
     proposed: Vec<EpochMark>,
-    /// Set if epochs may be begun: see [`Members::begin`].
+    /// Set if epochs may be begun: the volume is written to.
     pub(super) begun: bool,
     /// All members, as of the current epoch.
     table: Vec<MemberEntry>,
@@ -54,13 +43,13 @@ pub(super) struct Roster {
     pub(super) succession: Succession,
 }
 
-impl Roster {
+impl EpochState {
     pub(super) fn new(lineage: &Lineage) -> Self {
         let present = lineage.present.iter();
-        let is_made = |found: &Found| found.origin != Origin::Read;
-        let made = present.clone().filter(|(_, found)| is_made(found));
+        let is_recovered = |found: &Found| found.origin != Origin::Read;
+        let recovered = present.clone().filter(|(_, found)| is_recovered(found));
         Self {
-            made: made.map(|(index, _)| *index).collect(),
+            recovered: recovered.map(|(index, _)| *index).collect(),
             blocks: present
                 .map(|(index, found)| (*index, found.block.clone()))
                 .collect(),
@@ -79,9 +68,9 @@ impl Roster {
 
     /// Returns the superblocks that have to be written again, once: those of members that are up to date, and those of
     /// others. The next epoch knows that the latter are older than they should be, until they are written once more.
-    pub(super) fn take_made(&mut self) -> (Vec<Superblock>, Vec<Superblock>) {
-        let made = std::mem::take(&mut self.made);
-        let blocks = made
+    pub(super) fn take_recovered(&mut self) -> (Vec<Superblock>, Vec<Superblock>) {
+        let recovered = std::mem::take(&mut self.recovered);
+        let blocks = recovered
             .iter()
             .filter_map(|index| self.blocks.get(index).cloned());
         let (current, doubtful): (Vec<_>, Vec<_>) =
@@ -94,17 +83,13 @@ impl Roster {
         (current, doubtful)
     }
 
-    pub(super) fn epoch(&self) -> Epoch {
-        self.head().map_or(Epoch(0), |mark| mark.epoch)
-    }
-
     /// Returns the members, found or not, of each epoch that may be the newest known to an absent member.
     pub(super) fn last_epochs(&self) -> impl Iterator<Item = &BTreeSet<MemberIndex>> {
         self.last_epochs.iter()
     }
 
     /// The epoch that was begun last is durable on all its members.
-    fn note_durable(&mut self) {
+    pub(super) fn note_durable(&mut self) {
         let before = self.last_epochs.len().saturating_sub(1);
         self.last_epochs.drain(..before);
     }
@@ -129,12 +114,15 @@ impl Roster {
         &mut self.table
     }
 
-    /// The members that are being emptied.
-    pub(super) fn leaving(&self) -> impl Iterator<Item = MemberIndex> + '_ {
+    /// Returns the parts that the membership publishes.
+    pub(super) fn published(&self) -> Published {
         let entries = (0..).map(MemberIndex).zip(&self.table);
-        entries
-            .filter(|(_, entry)| entry.leaving)
-            .map(|(index, _)| index)
+        let draining = entries.filter(|(_, entry)| entry.leaving);
+        Published {
+            epoch: self.head().map_or(Epoch(0), |mark| mark.epoch),
+            draining: draining.map(|(index, _)| index).collect(),
+            succession: self.succession.clone(),
+        }
     }
 
     pub(super) fn features(&self) -> Features {
@@ -190,6 +178,12 @@ impl Roster {
         self.blocks.insert(block.index, block);
     }
 
+    /// Returns the members whose superblocks are older than the last ones written to them.
+    pub(super) fn older(&self) -> impl Iterator<Item = MemberIndex> {
+        let older = self.blocks.iter().filter(|(_, block)| self.is_older(block));
+        older.map(|(index, _)| *index)
+    }
+
     /// Says whether a superblock is older than the one that was last written to its member.
     pub(super) fn is_older(&self, found: &Superblock) -> bool {
         let last = self.last_seen.get(&found.index);
@@ -207,7 +201,7 @@ impl Roster {
     }
 
     /// Returns a mark above all that were ever seen.
-    fn next_mark(&self) -> EpochMark {
+    pub(super) fn next_mark(&self) -> EpochMark {
         let seen = self.history.iter().chain(&self.proposed);
         let highest = seen.map(|mark| mark.epoch.0).max().unwrap_or(0);
         EpochMark {
@@ -235,7 +229,11 @@ impl Roster {
     }
 
     /// Returns the superblocks that the first step writes.
-    fn proposals(&mut self, mark: EpochMark, target: &BTreeSet<MemberIndex>) -> Vec<Superblock> {
+    pub(super) fn proposals(
+        &mut self,
+        mark: EpochMark,
+        target: &BTreeSet<MemberIndex>,
+    ) -> Vec<Superblock> {
         self.proposed.push(mark);
         let blocks = target.iter().filter_map(|index| self.next_block(*index));
         blocks
@@ -246,8 +244,12 @@ impl Roster {
             .collect()
     }
 
-    /// Returns the superblocks that the second step writes.
-    fn begin(&mut self, target: &BTreeSet<MemberIndex>, members: &Members) -> Vec<Superblock> {
+    /// Returns the superblocks that the second step writes, with the `path` of each member.
+    pub(super) fn begin(
+        &mut self,
+        target: &BTreeSet<MemberIndex>,
+        path: impl Fn(MemberIndex) -> String,
+    ) -> Vec<Superblock> {
         // The mark proposed last is the highest, and so ends the history.
         self.history.append(&mut self.proposed);
         let surplus = self.history.len().saturating_sub(MAX_HISTORY);
@@ -258,7 +260,7 @@ impl Roster {
         for (index, entry) in (0..).map(MemberIndex).zip(&mut self.table) {
             entry.current = target.contains(&index);
             if self.blocks.contains_key(&index) {
-                entry.path = noted_path(&members.path(index));
+                entry.path = noted_path(&path(index));
             }
         }
         let mut away = self.last_seen.clone();
@@ -321,103 +323,10 @@ fn last_seen(lineage: &Lineage) -> BTreeMap<MemberIndex, LastSeen> {
     last_seen
 }
 
-impl Members {
-    /// Begins an epoch with those of `target` that are up, and with fewer as they fail on the way.
-    ///
-    /// # Errors
-    ///
-    /// [`MembersError::Failed`] if too few are left; the volume is then failed for good.
-    pub(super) fn raise_epoch(
-        &self,
-        roster: &mut Roster,
-        mut target: BTreeSet<MemberIndex>,
-    ) -> Result<(), MembersError> {
-        loop {
-            target.retain(|index| self.is_up(*index));
-            self.check_alive(roster, &target)?;
-            let mark = roster.next_mark();
-            let proposals = roster.proposals(mark, &target);
-            if !self.write_superblocks(roster, proposals) {
-                continue;
-            }
-            let beginnings = roster.begin(&target, self);
-            if self.write_superblocks(roster, beginnings) {
-                roster.note_durable();
-                log::info!("epoch {} with {} members", mark.epoch, target.len());
-                return Ok(());
-            }
-        }
-    }
-
-    /// Writes superblocks where there were none, in both slots.
-    pub(super) fn write_made(&self, blocks: &[Superblock]) {
-        for block in blocks {
-            let Some(store) = self.store(block.index) else {
-                continue;
-            };
-            let whole = block.clone();
-            let write = move |store: &dyn Store| slots::write_whole(store, &whole);
-            if let Err(error) = self.executor.call(&store, "write the superblock", write) {
-                self.mark_down(block.index, &error);
-            }
-        }
-    }
-
-    /// Writes superblocks in parallel, then syncs them in parallel; returns false if a member failed,
-    /// which is then down.
-    pub(super) fn write_superblocks(&self, roster: &mut Roster, blocks: Vec<Superblock>) -> bool {
-        let write = self.run_on_each(&blocks, slots::write_op);
-        let sync = self.run_on_each(&blocks, |_| slots::sync_op());
-        for block in blocks {
-            // A failed member may have this superblock or the one before.
-            if self.is_up(block.index) {
-                roster.note_written(block);
-            }
-        }
-        write && sync
-    }
-
-    /// Runs one operation for each superblock's member that is up; returns whether all of them were up, and still are.
-    fn run_on_each(&self, blocks: &[Superblock], op: impl Fn(&Superblock) -> Op) -> bool {
-        let (indices, requests): (Vec<_>, Vec<_>) = blocks
-            .iter()
-            .filter_map(|block| {
-                let store = self.store(block.index)?;
-                Some((
-                    block.index,
-                    Request {
-                        store,
-                        op: op(block),
-                    },
-                ))
-            })
-            .unzip();
-        let mut all = indices.len() == blocks.len();
-        for (index, outcome) in indices.into_iter().zip(self.executor.run(requests)) {
-            if let Err(error) = outcome {
-                self.mark_down(index, &error);
-                all = false;
-            }
-        }
-        all
-    }
-}
-
 /// Puts the entry of a member into a table of all of them; its place is there, or the next one.
 pub(super) fn put_entry(table: &mut Vec<MemberEntry>, index: MemberIndex, entry: MemberEntry) {
     match table.get_mut(usize::from(index.0)) {
         Some(place) => *place = entry,
         None => table.push(entry),
     }
-}
-
-/// Draws a nonce. Both halves of a random UUID have a few fixed bits, but not in the same places.
-pub(super) fn nonce() -> u64 {
-    let (high, low) = Uuid::new_v4().as_u64_pair();
-    high ^ low
-}
-
-/// Returns a path as superblocks note it.
-pub(super) fn noted_path(path: &str) -> Vec<u8> {
-    superblock::noted_path(path.as_bytes())
 }

@@ -1,0 +1,267 @@
+//! Beginning an epoch: the members that are left agree, durably, that they go on without the others.
+//!
+//! Two steps, so that a power cut between two superblocks is never taken for two halves mounted apart:
+//!
+//! 1. *propose*: every member of the coming epoch notes its mark next to the current one; written to
+//!    all in parallel, **synced** on all.
+//! 2. *begin*: the mark is the current epoch, with the new table of members; written to all in
+//!    parallel, **synced** on all.
+//!
+//! A member that fails on the way is left out of a further attempt, under a further mark. Nothing else
+//! is written in an epoch before its second step is through. FORMAT.md, "Epochs", says how a volume
+//! that was cut off in between is read.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::access::Access;
+use super::acknowledged::Acknowledged;
+use super::epoch_state::EpochState;
+use super::error::MembersError;
+use super::membership::Membership;
+use super::quorum::needed_to_go_on;
+use super::shape::VolumeShape;
+use super::superblock_writer::SuperblockWriter;
+use crate::format::MemberIndex;
+use crate::store::Executor;
+
+/// The epochs of an open volume. The only code that begins one, and that publishes the membership.
+#[derive(Debug)]
+pub struct Epochs {
+    pub(super) shape: Arc<VolumeShape>,
+    access: Access,
+    membership: Arc<Membership>,
+    acknowledged: Arc<Acknowledged>,
+    pub(super) executor: Arc<Executor>,
+    pub(super) writer: SuperblockWriter,
+    /// Held while an epoch is begun, through I/O.
+    state: Mutex<EpochState>,
+}
+
+impl Epochs {
+    /// Returns the epochs of a volume that has come to `state`.
+    pub(super) fn new(
+        shape: Arc<VolumeShape>,
+        access: Access,
+        membership: Arc<Membership>,
+        acknowledged: Arc<Acknowledged>,
+        executor: Arc<Executor>,
+        state: EpochState,
+    ) -> Self {
+        Self {
+            shape,
+            access,
+            writer: SuperblockWriter::new(Arc::clone(&membership), Arc::clone(&executor)),
+            executor,
+            membership,
+            acknowledged,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Waits until no epoch is being begun, and keeps others from beginning one.
+    pub(super) fn lock(&self) -> MutexGuard<'_, EpochState> {
+        self.state.lock()
+    }
+
+    /// Begins to write. If other members are there than the superblocks say, those that are up to date begin a new
+    /// epoch, durable on return. Call it once it is known that the volume can be used with the online members, because
+    /// the absent ones are stale from here on. Until then a member that fails is set aside for as long as the volume is
+    /// open, and no superblock knows of it. Lost superblocks are there again on return.
+    ///
+    /// # Errors
+    ///
+    /// [`MembersError::Failed`] if so many members failed since the volume was opened that it cannot go on.
+    pub fn begin(&self) -> Result<(), MembersError> {
+        let mut state = self.state.lock();
+        if self.access == Access::ReadOnly {
+            return Ok(());
+        }
+        state.begun = true;
+        let (current, doubtful) = state.take_recovered();
+        self.writer.create(&current);
+        let mut admitted = state.admitted.iter();
+        let all_online = admitted.all(|index| self.membership.is_online(*index));
+        if all_online && doubtful.is_empty() && state.is_settled() {
+            return Ok(());
+        }
+        let target = state.admitted.clone();
+        let raised = self.raise(&mut state, target);
+        if raised.is_ok() {
+            // Now that all others know that these are not up to date.
+            self.writer.create(&doubtful);
+        }
+        self.publish(&state);
+        raised
+    }
+
+    /// Takes stale members into the epoch; durable on return. Call it once the index knows all that they missed, except
+    /// for journal and superblock, and their journals were written again. Does nothing if there are none, or nothing
+    /// may be written.
+    ///
+    /// # Errors
+    ///
+    /// [`MembersError::Failed`] if so many members fail on the way that the volume cannot go on.
+    pub fn admit_stale(&self) -> Result<(), MembersError> {
+        let mut state = self.state.lock();
+        let online = self.membership.online();
+        if self.access == Access::ReadOnly || online.is_subset(&state.admitted) {
+            return Ok(());
+        }
+        for index in online.difference(&state.admitted) {
+            log::info!("member {index} has the index and the journal again, and counts");
+        }
+        let raised = self.raise(&mut state, online);
+        if raised.is_ok() {
+            self.acknowledged.note_admitted(&state.admitted);
+        }
+        self.publish(&state);
+        raised
+    }
+
+    /// Returns the members that take part, but wait for [`Epochs::admit_stale`].
+    #[must_use]
+    pub fn stale(&self) -> Vec<MemberIndex> {
+        let state = self.state.lock();
+        let mut live = self.membership.live();
+        live.retain(|index| !state.admitted.contains(index));
+        live
+    }
+
+    /// Begins an epoch with those of `target` that are online, and with fewer as they fail on the way.
+    ///
+    /// # Errors
+    ///
+    /// [`MembersError::Failed`] if too few are left; the volume is then failed for good.
+    pub(super) fn raise(
+        &self,
+        state: &mut EpochState,
+        mut target: BTreeSet<MemberIndex>,
+    ) -> Result<(), MembersError> {
+        loop {
+            target.retain(|index| self.membership.is_online(*index));
+            self.check_alive(state, &target)?;
+            let mark = state.next_mark();
+            let proposals = state.proposals(mark, &target);
+            if !self.writer.write(state, proposals) {
+                continue;
+            }
+            let beginnings = state.begin(&target, |index| self.membership.path(index));
+            if self.writer.write(state, beginnings) {
+                state.note_durable();
+                log::info!("epoch {} with {} members", mark.epoch, target.len());
+                return Ok(());
+            }
+        }
+    }
+
+    /// Publishes which members are live, which are being drained, and which epoch it is.
+    pub(super) fn publish(&self, state: &EpochState) {
+        self.membership.publish(state.published());
+    }
+
+    /// Waits until an epoch without the members that failed is durable, or begins it; then publishes it.
+    pub(super) fn publish_failures(&self) {
+        let mut state = self.state.lock();
+        if let Err(error) = self.exclude_failed(&mut state) {
+            log::error!("the volume has failed: {error}");
+        }
+        self.publish(&state);
+    }
+
+    fn exclude_failed(&self, state: &mut EpochState) -> Result<(), MembersError> {
+        let online = self.membership.online();
+        if self.membership.is_failed() || self.membership.is_released() {
+            return Ok(());
+        }
+        if !state.begun || state.admitted.is_subset(&online) {
+            let admitted = state.admitted.intersection(&online).copied().collect();
+            return self.check_alive(state, &admitted);
+        }
+        let target = state.admitted.clone();
+        self.raise(state, target)
+    }
+
+    /// Checks that the volume can go on with `admitted` in its epoch; if not, it has failed.
+    ///
+    /// `data_shards` of any age are needed. Each epoch that may be the newest known to an absent member needs enough of
+    /// its own members as well. Without these, the absent ones alone could be written to. Returned members that are not
+    /// in the epoch yet do not count for this, because nothing on them says that the volume went on.
+    pub(super) fn check_alive(
+        &self,
+        state: &EpochState,
+        admitted: &BTreeSet<MemberIndex>,
+    ) -> Result<(), MembersError> {
+        let live = self.membership.online().len();
+        let data = self.shape.geometry().data_shards();
+        let parity = self.shape.geometry().parity_shards();
+        let needed = |epoch: &BTreeSet<_>| match self.access {
+            Access::ReadWrite => needed_to_go_on(epoch.len(), data, parity),
+            Access::ReadOnly => 1,
+        };
+        let here = |epoch: &BTreeSet<_>| epoch.intersection(admitted).count();
+        let mut epochs = state.last_epochs();
+        let (kind, live, needed) = if live < data {
+            ("left", live, data)
+        } else if let Some(epoch) = epochs.find(|epoch| here(epoch) < needed(epoch)) {
+            ("left that were up to date", here(epoch), needed(epoch))
+        } else {
+            return Ok(());
+        };
+        self.membership.set_failed();
+        Err(MembersError::Failed { kind, live, needed })
+    }
+
+    /// Returns whether superblocks may be written: the volume is open to be written to, and goes on.
+    pub(super) fn may_write(&self, state: &EpochState) -> bool {
+        self.access == Access::ReadWrite && state.begun && !self.membership.is_failed()
+    }
+
+    /// Returns whether an epoch is durable without any member that is absent. Before that, no other process may have
+    /// its directory, because it could take the directory for that of a current member.
+    pub(super) fn is_loss_durable(&self, state: &EpochState) -> bool {
+        let mut admitted = state.admitted.iter();
+        let is_noted = state.begun && admitted.all(|index| self.membership.is_online(*index));
+        !self.membership.is_failed() && (is_noted || self.access == Access::ReadOnly)
+    }
+
+    /// Notes the absent members whose data is being rebuilt on others, in place of the earlier note. A member that
+    /// comes back counts no more. Durable on return, as far as the online members go.
+    pub fn set_given_up(&self, given_up: BTreeSet<MemberIndex>) {
+        let is_whole = {
+            let mut state = self.state.lock();
+            if !self.may_write(&state) || *state.succession.given_up() == given_up {
+                return;
+            }
+            state.succession.set_given_up(given_up);
+            self.membership.set_succession(state.succession.clone());
+            self.writer.renew_all(&mut state)
+        };
+        if !is_whole {
+            self.publish_failures();
+        }
+    }
+
+    /// Notes that no absent member is waited for: see [`Epochs::set_given_up`].
+    pub fn give_up_absentees(&self) {
+        let away = self.membership.away().into_iter();
+        self.set_given_up(away.map(|(index, _)| index).collect());
+    }
+
+    /// Rewrites the superblocks of the members in the epoch, durably. From then on an earlier copy is known to be
+    /// stale, also after the member is left out of an epoch. Call it from time to time.
+    pub fn renew_superblocks(&self) {
+        let is_whole = {
+            let mut state = self.state.lock();
+            if !self.may_write(&state) {
+                return;
+            }
+            self.writer.renew_all(&mut state)
+        };
+        if !is_whole {
+            self.publish_failures();
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! The membership of an open volume: the members, which of them are online with their directories, and the epoch.
+//!
+//! It is one immutable snapshot, which every change replaces as a whole. A reader takes no lock, and never waits for a
+//! change.
+//!
+//! # Invariants
+//!
+//! - A reader of one snapshot sees the state before a change or the state after it, never half of the change.
+//! - A member that fails is without its directory from the next snapshot on: [`Membership::mark_failed`]. The list of
+//!   live members and the epoch change together, later: [`Membership::publish`]. The caller of `publish` has made the
+//!   epoch durable before.
+//! - A snapshot keeps the directories of its online members open. Its holder keeps it for a moment only, because the
+//!   directory of a failed member is released once nothing refers to it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+
+use super::health::MemberState;
+use super::member::Member;
+use super::reason::AbsenceReason;
+use super::slots::chain;
+use super::succession::Succession;
+use crate::codec::Geometry;
+use crate::format::{Epoch, MemberIndex};
+use crate::store::{StoreError, StoreRef};
+
+/// The membership at one moment.
+#[derive(Clone, Debug)]
+pub struct MembershipSnapshot {
+    /// All members by index: online ones, absent ones and vacant places.
+    members: Vec<Arc<Member>>,
+    live: Vec<MemberIndex>,
+    draining: Vec<MemberIndex>,
+    succession: Succession,
+    epoch: Epoch,
+    has_failed: bool,
+    is_released: bool,
+}
+
+impl MembershipSnapshot {
+    /// Returns the epoch.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Returns the members that took part when the epoch was published.
+    #[must_use]
+    pub fn live(&self) -> &[MemberIndex] {
+        &self.live
+    }
+
+    /// Returns whether a member is being drained.
+    pub(super) fn is_draining(&self, index: MemberIndex) -> bool {
+        self.draining.contains(&index)
+    }
+
+    /// Returns all members by index, vacant places included.
+    pub(super) fn members(&self) -> impl Iterator<Item = (MemberIndex, &Arc<Member>)> {
+        (0..).map(MemberIndex).zip(&self.members)
+    }
+
+    fn member(&self, index: MemberIndex) -> Option<&Arc<Member>> {
+        self.members.get(usize::from(index.0))
+    }
+
+    /// Returns the members that are online now, published or not.
+    fn online(&self) -> impl Iterator<Item = MemberIndex> {
+        let online = self.members().filter(|(_, member)| member.is_online());
+        online.map(|(index, _)| index)
+    }
+
+    fn has_no_member(&self, index: MemberIndex) -> bool {
+        self.member(index).is_none_or(|member| member.is_vacant())
+    }
+
+    fn at(&self, paths: &[String]) -> Option<MemberIndex> {
+        let at_path = self.members().filter(|(_, it)| paths.contains(&it.path));
+        let found = at_path.max_by_key(|(index, member)| (member.is_online(), *index));
+        found.map(|(index, _)| index)
+    }
+
+    fn put(&mut self, index: MemberIndex, member: Arc<Member>) {
+        match self.members.get_mut(usize::from(index.0)) {
+            Some(place) => *place = member,
+            None => self.members.push(member),
+        }
+    }
+
+    fn publish(&mut self, published: Published) {
+        self.live = self.online().collect();
+        self.epoch = published.epoch;
+        self.draining = published.draining;
+        self.succession = published.succession;
+    }
+}
+
+/// The parts of a snapshot that change with the epoch.
+#[derive(Debug)]
+pub(super) struct Published {
+    pub(super) epoch: Epoch,
+    /// The members that are being drained.
+    pub(super) draining: Vec<MemberIndex>,
+    /// The fate of members that are gone.
+    pub(super) succession: Succession,
+}
+
+/// The membership of an open volume.
+pub struct Membership {
+    geometry: Geometry,
+    current: ArcSwap<MembershipSnapshot>,
+    /// Held while a snapshot is replaced. No reader takes it.
+    replacing: Mutex<()>,
+}
+
+impl Membership {
+    /// Returns the membership of these members in this epoch.
+    pub(super) fn new(geometry: Geometry, members: Vec<Member>, published: Published) -> Self {
+        let mut snapshot = MembershipSnapshot {
+            members: members.into_iter().map(Arc::new).collect(),
+            live: Vec::new(),
+            draining: Vec::new(),
+            succession: Succession::default(),
+            epoch: published.epoch,
+            has_failed: false,
+            is_released: false,
+        };
+        snapshot.publish(published);
+        Self {
+            geometry,
+            current: ArcSwap::from_pointee(snapshot),
+            replacing: Mutex::default(),
+        }
+    }
+
+    /// Returns the present snapshot, to read several facts that belong together. The caller keeps it for a moment only.
+    #[must_use]
+    pub fn snapshot(&self) -> Arc<MembershipSnapshot> {
+        self.current.load_full()
+    }
+
+    /// Returns the current epoch.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.current.load().epoch
+    }
+
+    /// Returns the members that take part as of the last epoch, stale ones included.
+    #[must_use]
+    pub fn live(&self) -> Vec<MemberIndex> {
+        self.current.load().live.clone()
+    }
+
+    /// Returns the members that are being drained.
+    #[must_use]
+    pub fn draining(&self) -> Vec<MemberIndex> {
+        self.current.load().draining.clone()
+    }
+
+    /// Returns whether so many members failed that the volume cannot go on.
+    #[must_use]
+    pub fn is_failed(&self) -> bool {
+        self.current.load().has_failed
+    }
+
+    /// Returns how many members the volume has, absent ones included.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        let snapshot = self.current.load();
+        let members = snapshot.members().filter(|(_, it)| !it.is_vacant());
+        members.count()
+    }
+
+    /// Returns a member's directory, or `None` if the member is not online.
+    #[must_use]
+    pub fn store(&self, member: MemberIndex) -> Option<StoreRef> {
+        let snapshot = self.current.load();
+        let member = snapshot.member(member).filter(|_| !snapshot.is_released)?;
+        member.store().cloned()
+    }
+
+    /// Returns the path of a member, or where it was last seen; empty if that is not known, or there is no such member.
+    #[must_use]
+    pub fn path(&self, member: MemberIndex) -> String {
+        let snapshot = self.current.load();
+        let member = snapshot.member(member);
+        member.map_or_else(String::new, |member| member.path.clone())
+    }
+
+    /// Returns the members that new segments go to: the online ones that are not being drained or, if these are too few
+    /// for a stripe, all online ones.
+    #[must_use]
+    pub fn homes(&self) -> Vec<MemberIndex> {
+        let snapshot = self.current.load();
+        let staying = |member: &&MemberIndex| !snapshot.draining.contains(member);
+        let staying: Vec<_> = snapshot.live.iter().filter(staying).copied().collect();
+        if staying.len() >= self.geometry.total_shards() {
+            staying
+        } else {
+            snapshot.live.clone()
+        }
+    }
+
+    /// Returns the member whose directory has one of these paths. If there is none, returns the one last seen there:
+    /// another may have been put where one died.
+    #[must_use]
+    pub fn at(&self, paths: &[String]) -> Option<MemberIndex> {
+        self.current.load().at(paths)
+    }
+
+    /// Returns the absent members and their last paths: those whose directories are gone, and those that failed.
+    #[must_use]
+    pub fn away(&self) -> Vec<(MemberIndex, String)> {
+        let snapshot = self.current.load();
+        let is_away = |member: &Member| !member.is_vacant() && !member.is_online();
+        let away = snapshot.members().filter(|(_, member)| is_away(member));
+        away.map(|(index, member)| (index, member.path.clone()))
+            .collect()
+    }
+
+    /// Returns whether a member has been online since the volume was opened.
+    #[must_use]
+    pub fn was_online(&self, index: MemberIndex) -> bool {
+        let snapshot = self.current.load();
+        snapshot.member(index).is_some_and(|it| it.was_online)
+    }
+
+    /// Returns the member that gets the data of another, or has got it: it has replaced the other, or is doing so.
+    #[must_use]
+    pub fn heir_of(&self, index: MemberIndex) -> Option<MemberIndex> {
+        self.current.load().succession.heir_of(index)
+    }
+
+    /// Returns the member that has the data of a former one, by the index of the latter.
+    #[must_use]
+    pub fn successor_of(&self, index: MemberIndex) -> Option<MemberIndex> {
+        let snapshot = self.current.load();
+        let heir = snapshot.succession.heir_of(index);
+        heir.filter(|_| snapshot.has_no_member(index))
+    }
+
+    /// Returns the member that has the data of a former one, by the paths of the latter; none while a member is there.
+    #[must_use]
+    pub fn successor_at(&self, paths: &[String]) -> Option<MemberIndex> {
+        let snapshot = self.current.load();
+        let heir = snapshot.succession.heir_at(paths);
+        heir.filter(|_| snapshot.at(paths).is_none())
+    }
+
+    /// Returns the absent members that are not waited for: their data is being rebuilt on others.
+    #[must_use]
+    pub fn given_up(&self) -> BTreeSet<MemberIndex> {
+        self.current.load().succession.given_up().clone()
+    }
+
+    pub(super) fn is_released(&self) -> bool {
+        self.current.load().is_released
+    }
+
+    pub(super) fn member(&self, index: MemberIndex) -> Option<Arc<Member>> {
+        self.current.load().member(index).cloned()
+    }
+
+    /// Returns whether a member is online now: an operation on it is attempted.
+    pub(super) fn is_online(&self, index: MemberIndex) -> bool {
+        let snapshot = self.current.load();
+        snapshot.member(index).is_some_and(|it| it.is_online())
+    }
+
+    /// Returns whether there is no member of this index.
+    pub(super) fn has_no_member(&self, index: MemberIndex) -> bool {
+        self.current.load().has_no_member(index)
+    }
+
+    /// Returns the members that are online now, published or not.
+    pub(super) fn online(&self) -> BTreeSet<MemberIndex> {
+        self.current.load().online().collect()
+    }
+
+    /// Returns whether any member is absent, or any place vacant.
+    pub(super) fn has_absent(&self) -> bool {
+        let snapshot = self.current.load();
+        snapshot.members().any(|(_, member)| !member.is_online())
+    }
+
+    /// Returns how many members can be given up before the volume has failed.
+    pub(super) fn spare(&self) -> usize {
+        let online = self.current.load().online().count();
+        online.saturating_sub(self.geometry.data_shards())
+    }
+
+    /// Returns a member that is online, and its directory. An answer of the directory concerns this member alone, also
+    /// if another has its place by then.
+    pub(super) fn asked(&self, index: MemberIndex) -> Option<(Arc<Member>, StoreRef)> {
+        let snapshot = self.current.load();
+        let member = snapshot.member(index).filter(|_| !snapshot.is_released)?;
+        Some((Arc::clone(member), member.store().cloned()?))
+    }
+
+    /// Marks the member of this index missing or faulted, and drops its directory.
+    pub(super) fn mark_failed(&self, index: MemberIndex, error: &StoreError) {
+        if let Some(member) = self.member(index) {
+            self.mark_asked_failed(index, &member, error);
+        }
+    }
+
+    /// Marks a member missing or faulted, and drops its directory. Does nothing if it is absent already, or another has
+    /// its place.
+    pub(super) fn mark_asked_failed(
+        &self,
+        index: MemberIndex,
+        asked: &Arc<Member>,
+        error: &StoreError,
+    ) {
+        let failed = asked.failed(error);
+        let is_asked = |now: &MembershipSnapshot| {
+            let member = now.member(index);
+            member.is_some_and(|member| member.is_online() && Arc::ptr_eq(member, asked))
+        };
+        let state = failed.health().state;
+        if self.replace_if(is_asked, |next| next.put(index, Arc::new(failed))) {
+            let state = match state {
+                MemberState::Missing => "missing",
+                _ => "faulted",
+            };
+            log::warn!("member {index} is marked {state}: {}", chain(error));
+        }
+    }
+
+    /// Notes why the directory of an absent member is not taken back, and the member's state now, if that is known.
+    /// Returns whether the reason is new. Does nothing if the member is online.
+    pub(super) fn refuse(
+        &self,
+        index: MemberIndex,
+        state: Option<MemberState>,
+        refusal: &AbsenceReason,
+    ) -> bool {
+        let mut is_new = false;
+        self.replace_if(
+            |now| now.member(index).is_some_and(|it| !it.is_online()),
+            |next| {
+                let Some(member) = next.member(index) else {
+                    return;
+                };
+                is_new = member.health().refusal.as_ref() != Some(refusal);
+                let refused = Arc::new(member.refused(state, refusal.clone()));
+                next.put(index, refused);
+            },
+        );
+        is_new
+    }
+
+    /// Publishes an epoch: the live members are those that are online now.
+    pub(super) fn publish(&self, published: Published) {
+        self.replace(|next| next.publish(published));
+    }
+
+    /// Gives a place to a member, and publishes it.
+    pub(super) fn publish_member(&self, index: MemberIndex, member: Member, published: Published) {
+        self.replace(|next| {
+            next.put(index, Arc::new(member));
+            next.publish(published);
+        });
+    }
+
+    /// Notes the fate of members that are gone.
+    pub(super) fn set_succession(&self, succession: Succession) {
+        self.replace(|next| next.succession = succession);
+    }
+
+    /// Notes that so many members failed that the volume cannot go on.
+    pub(super) fn set_failed(&self) {
+        self.replace(|next| next.has_failed = true);
+    }
+
+    /// Notes that the directories are released: nothing reaches them from now on.
+    pub(super) fn set_released(&self) {
+        self.replace(|next| next.is_released = true);
+    }
+
+    fn replace(&self, change: impl FnOnce(&mut MembershipSnapshot)) {
+        self.replace_if(|_| true, change);
+    }
+
+    /// Replaces the snapshot by a changed one, if the present one `is_right`; returns whether it did.
+    fn replace_if(
+        &self,
+        is_right: impl FnOnce(&MembershipSnapshot) -> bool,
+        change: impl FnOnce(&mut MembershipSnapshot),
+    ) -> bool {
+        let replacing = self.replacing.lock();
+        let present = self.snapshot();
+        if !is_right(&present) {
+            return false;
+        }
+        let mut next = MembershipSnapshot::clone(&present);
+        change(&mut next);
+        self.current.store(Arc::new(next));
+        drop(replacing);
+        // The last reference to a directory may go here, and closing its files may take a moment.
+        drop(present);
+        true
+    }
+}
+
+impl fmt::Debug for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let snapshot = self.current.load();
+        f.debug_struct("Membership")
+            .field("geometry", &self.geometry)
+            .field("epoch", &snapshot.epoch)
+            .field("live", &snapshot.live)
+            .field("has_failed", &snapshot.has_failed)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,76 @@
+//! The status of each member, as reports show it.
+
+use std::path::PathBuf;
+
+use super::Members;
+use super::access::Access;
+use super::health::{MemberState, MemberStatus};
+use super::reason::AbsenceReason;
+use crate::format::MemberIndex;
+
+impl Members {
+    /// Returns the status of each member, by index, and asks each how much it holds; for a slow one, the last answer
+    /// counts.
+    #[must_use]
+    pub fn status(&self) -> Vec<MemberStatus> {
+        let mut members = self.known_status();
+        for member in &mut members {
+            (member.bytes_used, member.bytes_free) = self.usage(member.index);
+        }
+        members
+    }
+
+    /// Returns the members that do not take part, by index. Asks none of them, nor any other.
+    #[must_use]
+    pub fn absentees(&self) -> Vec<MemberStatus> {
+        let mut members = self.known_status();
+        members.retain(|member| member.state != MemberState::Online);
+        members
+    }
+
+    /// Returns the directories that are open and locked.
+    #[must_use]
+    pub fn in_use(&self) -> Vec<PathBuf> {
+        self.locks.paths().into_iter().map(PathBuf::from).collect()
+    }
+
+    /// Returns the known status of each member without asking it.
+    fn known_status(&self) -> Vec<MemberStatus> {
+        let stale = self.epochs.stale();
+        let read_only = self.access == Access::ReadOnly;
+        let unverified = self.stale_copies.unverified();
+        let snapshot = self.membership.snapshot();
+        let members = snapshot.members().filter(|(_, it)| !it.is_vacant());
+        members
+            .map(|(index, member)| {
+                let health = member.health().clone();
+                let waiting = stale.contains(&index);
+                let waiting = waiting.then_some(AbsenceReason::Stale { read_only });
+                let unverified = unverified.contains_key(&index);
+                let unverified = unverified.then_some(AbsenceReason::Unverified);
+                MemberStatus {
+                    index,
+                    id: member.id,
+                    path: member.path.clone(),
+                    state: health.state,
+                    reason: health.reason.or(unverified).or(waiting),
+                    refusal: health.refusal,
+                    leaving: snapshot.is_draining(index),
+                    bytes_used: 0,
+                    bytes_free: 0,
+                    errors: member.observed().errors(),
+                    wrong_at: member.observed().wrong_at(),
+                }
+            })
+            .collect()
+    }
+
+    /// Returns the bytes used and free, 0 where the member cannot say: its state then tells why.
+    fn usage(&self, index: MemberIndex) -> (u64, u64) {
+        if !self.membership.is_online(index) {
+            return (0, 0);
+        }
+        let usage = self.io.taken(index).zip(self.io.space(index));
+        usage.map_or((0, 0), |(taken, space)| (taken, space.free_bytes))
+    }
+}
