@@ -92,7 +92,7 @@ mod tests {
     use crate::store::{CallKind, ExecutorKind, FaultPlan, FaultStore, MemDisk};
 
     #[test]
-    fn a_file_is_read_whole_in_a_few_operations_however_small_what_is_asked_for() {
+    fn small_reads_of_a_whole_file_take_few_operations() {
         const NAME: &str = "journal.0";
         let len = 3 * PIECE_BYTES + 12_345;
         let written: Vec<u8> = (0..=250).cycle().take(len).collect();

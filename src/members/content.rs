@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_not_a_members_is_somebody_elses() {
+    fn every_entry_that_no_member_has_is_foreign() {
         type Put = fn(&Path);
         let foreign: [(&str, Put); 8] = [
             ("photos", |top| fs::create_dir(top.join("photos")).unwrap()),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_attempt_that_was_cut_off_or_mkfs_leaves_is_as_good_as_nothing() {
+    fn the_remains_of_an_interrupted_creation_or_of_mkfs_count_as_nothing() {
         let content = content_with(|top| {
             for directory in [LOST_AND_FOUND, files::SEGMENTS] {
                 fs::create_dir(top.join(directory)).unwrap();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_superblock_is_named_before_all_else_that_a_member_has_and_segments_after_it() {
+    fn a_superblock_is_named_before_all_other_files_of_a_member_and_segments_last() {
         const SEGMENT: &str = "segments/000000000000002a";
         for (names, first) in [
             (&[SEGMENT][..], SEGMENT),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn of_very_many_entries_only_some_are_looked_at() {
+    fn only_some_of_very_many_entries_are_read() {
         let home = tempfile::tempdir().expect("there is room");
         for number in 0..=MOST_ENTRIES {
             fs::write(home.path().join(number.to_string()), "").unwrap();

@@ -272,7 +272,7 @@ fn fail_at_once(disks: &Disks, members: &Members, lost: &BTreeSet<usize>) {
 /// The absent members can be mounted elsewhere. The returned ones that are not in the epoch yet know of nothing that
 /// would keep them from it.
 #[test]
-fn members_that_are_back_make_up_for_none_without_whom_the_others_could_be_mounted_apart() {
+fn returned_members_do_not_replace_members_without_which_the_others_could_be_mounted_apart() {
     // Of an epoch of six it takes four to open the volume, so that three are to stay.
     for (lost, goes_on) in [(3..6, true), (2..6, false)] {
         let disks = Disks::volume(4, 2, 9);
@@ -350,7 +350,7 @@ fn an_epoch_that_only_some_have_begun_counts_with_the_one_before() {
 }
 
 #[test]
-fn members_that_were_away_make_up_for_others_that_are_lost_since() {
+fn returned_members_make_up_for_members_lost_since() {
     let disks = Disks::volume(4, 2, 6);
     drop(disks.open(2..6).expect("enough members"));
     let before: Vec<_> = (0..6).map(|index| disks.block(index)).collect();
@@ -396,7 +396,7 @@ fn with_copies() -> (Disks, Vec<MemDisk>) {
 /// It died while the volume was mounted, or was away when it was. In both cases the others know its last state, no
 /// matter what happened meanwhile.
 #[test]
-fn an_old_copy_of_a_member_that_was_left_behind_is_known_when_it_is_there_again() {
+fn a_stale_copy_of_an_absent_member_is_recognised_when_it_returns() {
     for died_mounted in [true, false] {
         for mounts_without in 0..3 {
             let (disks, copies) = with_copies();

@@ -54,7 +54,7 @@ fn a_directory_is_not_taken_in_while_an_earlier_attempt_hangs() {
 }
 
 #[test]
-fn why_a_directory_is_not_taken_back_is_said_for_as_long_as_that_is_known_to_be_so() {
+fn the_refusal_of_a_directory_is_reported_until_another_is_known() {
     let disks = Disks::volume(2, 1, 4);
     let members = disks.open(0..4).expect("all members are there");
     members.fail(MemberIndex(1), &io_error());
@@ -77,7 +77,7 @@ fn why_a_directory_is_not_taken_back_is_said_for_as_long_as_that_is_known_to_be_
 }
 
 #[test]
-fn a_directory_that_was_brought_in_vain_says_nothing_of_who_was_left_out_or_lay_elsewhere() {
+fn a_refused_directory_says_nothing_of_members_left_out_or_last_seen_elsewhere() {
     let disks = Disks::volume(2, 1, 4);
     let error = MembersError::Store(io_error());
     let noted = |members: &Members, brought: usize| {
@@ -98,7 +98,7 @@ fn a_directory_that_was_brought_in_vain_says_nothing_of_who_was_left_out_or_lay_
 }
 
 #[test]
-fn of_a_member_that_is_away_it_is_said_what_lies_in_its_place_now() {
+fn the_status_of_an_absent_member_names_what_lies_at_its_path_now() {
     let (disks, others) = (Disks::volume(2, 1, 4), Disks::volume(2, 1, 3));
     let members = disks.open(0..4).expect("all members are there");
     members.fail(MemberIndex(1), &io_error());
@@ -129,7 +129,7 @@ fn of_a_member_that_is_away_it_is_said_what_lies_in_its_place_now() {
 }
 
 #[test]
-fn of_a_member_that_cannot_be_told_any_more_it_is_said_what_is_wrong_with_its_superblock() {
+fn the_status_of_an_unreadable_member_names_the_damage_of_its_superblock() {
     let disks = Disks::volume(2, 1, 4);
     let members = disks.open(0..4).expect("all members are there");
     members.fail(MemberIndex(1), &io_error());
@@ -153,7 +153,7 @@ fn of_a_member_that_cannot_be_told_any_more_it_is_said_what_is_wrong_with_its_su
 }
 
 #[test]
-fn a_path_means_the_member_that_is_there_and_not_one_that_died_there() {
+fn a_path_means_the_online_member_before_a_dead_one() {
     let mut disks = Disks::volume(2, 1, 4);
     let members = disks.open(0..4).expect("all members are there");
     members.fail(MemberIndex(1), &io_error());
@@ -175,7 +175,7 @@ fn a_path_means_the_member_that_is_there_and_not_one_that_died_there() {
 
 /// The failed write may never have reached it, and is no reason to doubt its data.
 #[test]
-fn who_failed_while_its_superblock_was_written_is_not_taken_for_an_old_copy() {
+fn a_member_that_failed_while_its_superblock_was_written_is_no_stale_copy() {
     let kinds = [CallKind::Write, CallKind::Sync];
     for (kind, nth) in kinds.into_iter().flat_map(|kind| [(kind, 1), (kind, 2)]) {
         let disks = Disks::volume(2, 2, 4);
@@ -198,7 +198,7 @@ fn who_failed_while_its_superblock_was_written_is_not_taken_for_an_old_copy() {
 }
 
 #[test]
-fn a_directory_that_was_let_go_is_told_from_one_of_another_volume() {
+fn a_removed_member_is_told_from_a_member_of_another_volume() {
     let disks = Disks::volume(2, 1, 4);
     let members = disks.open(0..4).expect("all members are there");
     let segment = files::segment(SegmentId(3));
@@ -260,7 +260,7 @@ fn a_directory_that_holds_only_directories_is_not_taken_in_and_not_listed() {
 }
 
 #[test]
-fn what_is_left_of_a_member_is_not_taken_in_with_what_somebody_else_put_there() {
+fn the_remains_of_a_member_are_not_taken_in_with_foreign_files() {
     let disks = Disks::volume(2, 1, 4);
     let members = disks.open(0..4).expect("all members are there");
     members
@@ -283,7 +283,7 @@ fn what_is_left_of_a_member_is_not_taken_in_with_what_somebody_else_put_there() 
 }
 
 #[test]
-fn who_is_kept_after_all_is_not_let_go() {
+fn a_member_that_is_kept_after_all_is_not_removed() {
     let disks = Disks::volume(2, 1, 4);
     let members = disks.open(0..4).expect("all members are there");
     let set_leaving = |leaving| members.set_leaving(MemberIndex(3), leaving);

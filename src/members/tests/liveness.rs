@@ -8,7 +8,7 @@ fn probe(member: u16) -> (MemberIndex, Op) {
 }
 
 #[test]
-fn a_member_that_fails_an_operation_is_left_behind_and_the_others_go_on() {
+fn a_member_that_fails_an_operation_is_faulted_and_the_others_go_on() {
     let disks = Disks::volume(2, 1, 3);
     let plan = FaultPlan::new();
     let members = open(disks.faulty(0..3, &plan)).expect("all members are there");
@@ -40,7 +40,7 @@ fn a_member_that_fails_an_operation_is_left_behind_and_the_others_go_on() {
 }
 
 #[test]
-fn answers_that_a_healthy_member_gives_leave_it_in() {
+fn an_error_that_a_healthy_member_may_return_leaves_it_online() {
     let disks = Disks::volume(1, 1, 2);
     let members = disks.open(0..2).expect("all members are there");
     let outcomes = members.run(vec![
@@ -58,7 +58,7 @@ fn answers_that_a_healthy_member_gives_leave_it_in() {
 }
 
 #[test]
-fn operations_come_back_in_their_order_whoever_is_down() {
+fn outcomes_are_in_the_order_of_the_operations_whichever_member_is_absent() {
     let disks = Disks::volume(1, 3, 4);
     let members = disks.open([0, 1, 3]).expect("enough members");
     let store = members.store(MemberIndex(3)).expect("it is up");
@@ -103,7 +103,7 @@ fn errors_are_counted_by_kind() {
 }
 
 #[test]
-fn probe_finds_deleted_and_replaced_directories_missing_and_so_does_a_look() {
+fn probe_and_hedged_probe_find_deleted_and_replaced_directories_missing() {
     let ways: [fn(&Members); 2] = [Members::probe, Members::look];
     for (replace, ask) in ways.map(|way| [(false, way), (true, way)]).concat() {
         let disks = Disks::volume(2, 1, 3);
@@ -194,7 +194,7 @@ fn a_failure_seen_by_many_begins_one_epoch_and_all_of_them_wait_for_it() {
 }
 
 #[test]
-fn whoever_meets_a_failed_member_waits_until_the_epoch_is_durable() {
+fn an_operation_on_a_failed_member_waits_until_the_epoch_is_durable() {
     let disks = Disks::volume(2, 1, 3);
     let plan = FaultPlan::new();
     let members = open(disks.faulty(0..3, &plan)).expect("all members are there");

@@ -285,7 +285,7 @@ fn open_names_what_is_missing_and_how_many_are_needed() {
 }
 
 #[test]
-fn only_where_nothing_was_ever_written_may_it_be_that_the_volume_was_never_finished() {
+fn a_volume_counts_as_unfinished_only_if_nothing_was_ever_written() {
     let disks = Disks::volume(4, 2, 6);
     let is_unfinished = |disks: &Disks| match refused(disks.open([1, 3, 4])).remedy() {
         Some(Remedy::Choice(DirectoryChoice::All { unfinished, .. })) => unfinished,
@@ -334,7 +334,7 @@ fn write_newer(disks: &Disks, which: impl IntoIterator<Item = usize>, features: 
 }
 
 #[test]
-fn what_a_newer_build_added_is_kept_where_it_may_be_ignored() {
+fn fields_of_a_newer_build_that_may_be_ignored_are_kept() {
     let disks = Disks::volume(2, 1, 3);
     let features = Features {
         compat: 6,
@@ -377,7 +377,7 @@ fn a_volume_that_a_newer_build_must_write_to_is_only_read() {
 /// A daemon that cannot end keeps the directories that hang. A daemon that serves the volume keeps at least as many as
 /// there are data shards.
 #[test]
-fn a_volume_opens_without_members_in_use_only_if_nobody_can_serve_it_with_them() {
+fn a_volume_opens_without_members_in_use_only_if_these_cannot_serve_it() {
     use crate::store::Hold;
     let cases = [
         // Data, parity, members; held, given: whether the rest will do.
@@ -418,7 +418,7 @@ fn a_volume_opens_without_members_in_use_only_if_nobody_can_serve_it_with_them()
 
 /// A daemon may keep one that was removed long ago: one that serves the volume has others.
 #[test]
-fn a_former_member_that_is_in_use_counts_for_nobody_who_may_serve_the_volume() {
+fn a_former_member_in_use_does_not_count_as_able_to_serve_the_volume() {
     use crate::store::Hold;
     for (data, parity, count) in [(2, 1, 5), (2, 2, 6)] {
         let disks = Disks::volume(data, parity, count);
@@ -451,7 +451,7 @@ fn a_former_member_that_is_in_use_counts_for_nobody_who_may_serve_the_volume() {
 
 /// On another machine: there may be no locks at all on the directories that seem to be free.
 #[test]
-fn members_in_use_by_nobody_who_can_be_seen_are_not_left_out() {
+fn members_locked_by_an_invisible_process_are_not_left_out() {
     use crate::store::Hold;
     let disks = Disks::volume(4, 2, 6);
     let holder = &disks.stores([0])[0];

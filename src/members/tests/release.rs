@@ -56,7 +56,7 @@ fn watched(disks: &Disks, plan: &FaultPlan) -> (Vec<StoreRef>, Vec<Weak<dyn Stor
 }
 
 #[test]
-fn a_directory_that_failed_is_let_go_although_the_volume_stays_open() {
+fn a_failed_directory_is_released_while_the_volume_stays_open() {
     let disks = Disks::volume(2, 1, 3);
     let plan = FaultPlan::new();
     let (stores, watches) = watched(&disks, &plan);
@@ -92,7 +92,7 @@ fn a_directory_that_failed_stays_locked_until_an_epoch_without_it_is_durable() {
 }
 
 #[test]
-fn a_directory_that_hung_is_let_go_as_soon_as_the_last_call_comes_back() {
+fn a_hung_directory_is_released_as_soon_as_its_last_call_returns() {
     let disks = Disks::volume(2, 1, 3);
     let plan = FaultPlan::new();
     let (stores, watches) = watched(&disks, &plan);
@@ -116,7 +116,7 @@ fn a_directory_that_hung_is_let_go_as_soon_as_the_last_call_comes_back() {
 }
 
 #[test]
-fn a_directory_that_is_back_is_locked_and_its_former_self_is_let_go() {
+fn a_returned_directory_is_locked_and_its_former_handle_is_released() {
     let disks = Disks::volume(2, 1, 3);
     let plan = FaultPlan::new();
     let (stores, watches) = watched(&disks, &plan);

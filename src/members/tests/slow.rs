@@ -82,7 +82,7 @@ fn a_member_that_cannot_be_spared_is_waited_for() {
 }
 
 #[test]
-fn a_member_that_is_slow_for_too_long_is_left_behind() {
+fn a_member_that_is_slow_for_too_long_is_faulted() {
     let disks = Disks::volume(2, 1, 3);
     let plan = FaultPlan::new();
     let members = open_on(&disks, &plan, Duration::from_secs(2));

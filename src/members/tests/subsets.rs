@@ -99,7 +99,7 @@ fn volumes_of_any_number_of_members_open() {
 }
 
 #[test]
-fn what_was_chosen_at_creation_is_found_at_opening() {
+fn the_options_of_creation_are_found_at_opening() {
     let disks = Disks::blank(2, 1, 3);
     let options = CreateOptions {
         unit_bytes: 8192,

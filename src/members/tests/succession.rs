@@ -27,7 +27,7 @@ fn at(path: &str) -> [String; 1] {
 }
 
 #[test]
-fn who_comes_to_replace_another_is_known_to_until_that_place_is_somebody_elses() {
+fn an_heir_is_known_until_another_member_has_its_place() {
     let disks = volume();
     let old = MemberIndex(3);
     let members = disks.open(0..4).expect("all members are there");
@@ -53,7 +53,7 @@ fn who_comes_to_replace_another_is_known_to_until_that_place_is_somebody_elses()
 }
 
 #[test]
-fn who_has_the_very_place_of_one_that_is_gone_is_found_by_where_that_was() {
+fn a_successor_in_the_same_place_is_found_by_the_path_of_its_predecessor() {
     let disks = volume();
     let gone = MemberIndex(1);
     let members = disks.open(0..4).expect("all members are there");
@@ -67,7 +67,7 @@ fn who_has_the_very_place_of_one_that_is_gone_is_found_by_where_that_was() {
 }
 
 #[test]
-fn who_is_kept_after_all_is_replaced_by_nobody() {
+fn a_member_that_is_kept_after_all_has_no_heir() {
     let disks = volume();
     let old = MemberIndex(3);
     let members = disks.open(0..4).expect("all members are there");
@@ -78,7 +78,7 @@ fn who_is_kept_after_all_is_replaced_by_nobody() {
 }
 
 #[test]
-fn only_so_many_are_remembered_and_the_newest_of_them() {
+fn only_the_newest_replacements_are_remembered() {
     let most = crate::format::superblock::MAX_REPLACED;
     let disks = Disks::volume(1, 1, most + 3);
     let members = disks.open(disks.all()).expect("all members are there");
@@ -96,7 +96,7 @@ fn only_so_many_are_remembered_and_the_newest_of_them() {
 }
 
 #[test]
-fn who_is_not_waited_for_any_more_is_not_after_a_crash_either_until_it_is_back() {
+fn a_given_up_member_stays_given_up_after_a_crash_until_it_returns() {
     let disks = Disks::volume(2, 2, 5);
     let away = MemberIndex(1);
     let members = disks.open(0..5).expect("all members are there");
@@ -127,7 +127,7 @@ fn who_is_not_waited_for_any_more_is_not_after_a_crash_either_until_it_is_back()
 
 /// As where a build that knows nothing of it had the volume open meanwhile.
 #[test]
-fn what_was_noted_of_members_that_are_others_by_now_does_not_count() {
+fn notes_of_members_whose_places_others_have_do_not_count() {
     let disks = Disks::volume(2, 2, 5);
     let members = disks.open(0..5).expect("all members are there");
     members
@@ -154,7 +154,7 @@ fn what_was_noted_of_members_that_are_others_by_now_does_not_count() {
 }
 
 #[test]
-fn a_member_that_fails_while_it_is_noted_who_is_given_up_is_left_behind() {
+fn a_member_that_fails_while_given_up_members_are_noted_is_faulted() {
     let disks = Disks::volume(2, 2, 5);
     let plan = FaultPlan::new();
     let members = open(disks.faulty(0..5, &plan)).expect("all members are there");

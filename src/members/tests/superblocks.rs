@@ -20,7 +20,7 @@ fn without_a_superblock() -> (Disks, Arc<Members>, impl Store) {
 }
 
 #[test]
-fn whose_superblock_is_deleted_stays_and_gets_it_again_by_a_verification() {
+fn a_member_whose_superblock_is_deleted_stays_online_and_verification_creates_it_again() {
     let (disks, members, _) = without_a_superblock();
     for _ in 0..3 {
         members.probe();
@@ -56,7 +56,7 @@ fn whose_superblock_is_deleted_stays_and_gets_it_again_by_a_verification() {
 
 /// As of a directory that another program is deleting.
 #[test]
-fn what_lacks_more_than_its_superblock_gets_none() {
+fn a_directory_that_lacks_more_than_its_superblock_gets_none() {
     for journal in files::JOURNALS {
         let (_, members, directory) = without_a_superblock();
         directory.remove(journal).expect("it works");

@@ -14,7 +14,7 @@ fn ahead(members: &Members, disks: &Disks, others: [usize; 2]) -> Option<Vec<Str
 }
 
 #[test]
-fn the_half_that_was_left_behind_is_told_before_it_parts_the_volume() {
+fn a_superseded_half_is_recognised_before_it_parts_the_volume() {
     let disks = Disks::volume(2, 2, 4);
     let second = survey(&disks, [2, 3]);
     assert_eq!(second.may_have_gone_on(), ["/d0", "/d1"]);
@@ -41,7 +41,7 @@ fn the_half_that_was_left_behind_is_told_before_it_parts_the_volume() {
 }
 
 #[test]
-fn the_half_that_was_left_behind_is_told_however_long_ago_that_was() {
+fn a_superseded_half_is_recognised_after_any_number_of_epochs() {
     let disks = Disks::volume(2, 3, 5);
     for epochs in 1..=MAX_HISTORY + 2 {
         // Each time member 2 drops out or comes back, an epoch begins.
@@ -59,7 +59,7 @@ fn the_half_that_was_left_behind_is_told_however_long_ago_that_was() {
 }
 
 #[test]
-fn with_more_data_than_parity_shards_nobody_needs_to_look_for_others() {
+fn with_more_data_than_parity_shards_no_absent_member_can_have_gone_on() {
     let disks = Disks::volume(4, 2, 6);
     for left_out in 0..5 {
         let members = survey(&disks, [0, 1, 2, 3].map(|index| index + left_out / 2));
@@ -69,7 +69,7 @@ fn with_more_data_than_parity_shards_nobody_needs_to_look_for_others() {
 
 /// Those that have an epoch from its proposal alone are not behind those that have begun it.
 #[test]
-fn a_power_cut_between_superblocks_leaves_nobody_overtaken() {
+fn a_power_cut_between_superblocks_supersedes_no_member() {
     let start = Disks::volume(1, 2, 3);
     super::cuts::cut_everywhere(
         &start,
