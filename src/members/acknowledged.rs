@@ -130,7 +130,7 @@ impl Acknowledged {
     }
 }
 
-/// Says whether a directory gave no answer, so that a later attempt may get one.
+/// Returns whether a directory gave no answer, so that a later attempt may get one.
 fn is_silent(error: &StoreError) -> bool {
     matches!(
         error.kind(),

@@ -136,7 +136,7 @@ fn check_empty(store: &StoreRef) -> Result<(), MembersError> {
     found.map_or(Ok(()), |found| Err(refusal(store.label(), found)))
 }
 
-/// Says why a directory with something in it cannot become a new member.
+/// Returns the refusal of a directory with something in it for a new member.
 pub(super) fn refusal(path: String, found: String) -> MembersError {
     if found == files::SUPERBLOCK {
         MembersError::AlreadyMember { path }

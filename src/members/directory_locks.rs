@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 
 use crate::store::{Executor, StoreLock, StoreRef};
 
-/// The time to wait until files are closed, which only hangs where the directory does.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The time to wait until files are closed: closing hangs only if the directory does.
+const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
 /// A directory, and the lock that keeps others from it.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl LockedDirectory {
         self.stores.iter().any(|store| executor.is_hanging(store))
     }
 
-    /// Says whether nothing but this knows of it.
+    /// Returns whether nothing but this knows of it.
     fn is_unused(&self) -> bool {
         let mut stores = self.stores.iter();
         stores.all(|store| Arc::strong_count(store) == 1)
@@ -58,7 +58,7 @@ impl DirectoryLocks {
         });
     }
 
-    /// Notes that a directory is held already under its path, and was opened once more; says whether it is held. From
+    /// Notes that a directory is held already under its path, and was opened once more; returns whether it is held. From
     /// then on it stays held while `store` is in use.
     pub(super) fn add_again(&self, store: &StoreRef) -> bool {
         let path = store.label();
@@ -69,7 +69,7 @@ impl DirectoryLocks {
             .is_some()
     }
 
-    /// Says whether the directory at a path is held, or was when something else was there.
+    /// Returns whether the directory at a path is held, or was when something else was there.
     pub(super) fn has(&self, path: &str) -> bool {
         self.0.lock().iter().any(|held| held.is_at(path))
     }
@@ -133,7 +133,7 @@ impl Drop for Unused {
     }
 }
 
-/// Closes all files of directories that failed, in a moment or without making a caller wait.
+/// Closes all files of directories that failed. A caller waits for a second at most.
 fn close(unused: Vec<LockedDirectory>) {
     let (sender, closed) = channel::<()>();
     let close = move || {
@@ -148,5 +148,5 @@ fn close(unused: Vec<LockedDirectory>) {
         log::debug!("no thread to close files: {error}");
     }
     // Nothing is ever sent: this ends when the other end is dropped, or after a moment.
-    let _ = closed.recv_timeout(PATIENCE);
+    let _ = closed.recv_timeout(CLOSE_WAIT);
 }

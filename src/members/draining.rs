@@ -18,13 +18,11 @@ impl MemberChanges {
         self.change_draining(index, is_draining, None)
     }
 
-    /// Marks a member as draining, and names the heir of its data: [`Membership::heir_of`]. Durable on return.
+    /// Marks a member as draining, and names the heir of its data: [`Membership::heir_of`](super::membership::Membership::heir_of). Durable on return.
     ///
     /// # Errors
     ///
     /// As for [`MemberChanges::set_draining`].
-    ///
-    /// [`Membership::heir_of`]: super::Membership::heir_of
     pub fn set_draining_to(
         &self,
         index: MemberIndex,

@@ -99,7 +99,7 @@ impl EpochState {
         self.history.last().copied()
     }
 
-    /// Says whether a mark was proposed that is in no history here.
+    /// Returns whether a mark was proposed that is in no history here.
     pub(super) fn has_proposed(&self, mark: EpochMark) -> bool {
         self.proposed.contains(&mark)
     }
@@ -133,7 +133,7 @@ impl EpochState {
         &self.extension
     }
 
-    /// Says whether the volume has come through an epoch.
+    /// Returns whether the volume has come through an epoch.
     pub(super) fn knows(&self, mark: EpochMark) -> bool {
         self.history.contains(&mark)
     }
@@ -184,13 +184,13 @@ impl EpochState {
         older.map(|(index, _)| *index)
     }
 
-    /// Says whether a superblock is older than the one that was last written to its member.
+    /// Returns whether a superblock is older than the one that was last written to its member.
     pub(super) fn is_older(&self, found: &Superblock) -> bool {
         let last = self.last_seen.get(&found.index);
         last.is_some_and(|last| last.is_after(found))
     }
 
-    /// Says whether the members on disk are exactly those admitted, and all of them have begun the epoch.
+    /// Returns whether the members on disk are exactly those admitted, and all of them have begun the epoch.
     pub(super) fn is_settled(&self) -> bool {
         let listed = listed(&self.table).len();
         let begun = |index: &MemberIndex| {

@@ -4,12 +4,12 @@
 //! 1. Look what the directory is, lock it, and look again. One for a new member has to be empty. One that is back must
 //!    have been left out by the very epochs that this volume has come through. A superblock older than the last one
 //!    written to it makes it a stale copy. All that a stale copy holds has to be verified. The caller has compared its
-//!    journal before: [`Members::note_stale_copy`].
+//!    journal before: [`MemberChanges::note_stale_copy`].
 //! 2. Make the files of a member: a superblock that says that it is not up to date, and journals. For a returned
 //!    member, remove its index and journal now, and files of segments that are not its own any more later.
 //! 3. Begin an epoch in which it is listed, though not as one that is up to date, unless it is listed already. A crash
 //!    before that leaves a directory that is no member. A crash after it leaves a stale one, whose shards count.
-//! 4. From here on it takes part, as a stale member does. [`Members::admit_stale`] takes it into the epoch, once index
+//! 4. From here on it takes part, as a stale member does. [`Epochs::admit_stale`] takes it into the epoch, once index
 //!    and journal need nothing that it lacks.
 
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ use crate::store::{Executor, Hold, Store, StoreError, StoreErrorKind, StoreLock,
 pub enum Seat {
     /// One more.
     New,
-    /// One more, which gets the remaining data of a member: [`Members::heir_of`].
+    /// One more, which gets the remaining data of a member: [`Membership::heir_of`].
     For(MemberIndex),
     /// The place of a member that is gone for good.
     Of(MemberIndex),
@@ -116,7 +116,7 @@ impl MemberChanges {
 
     /// Takes a directory into the volume. On return it takes part, as a stale member does. Before that, `heed` hears of
     /// which segments it has files that are elsewhere by now; the value that it returns is held until then. If the
-    /// member has to be verified first, [`Members::put_back`] says so by then.
+    /// member has to be verified first, [`StaleCopies::unverified`] names it by then.
     ///
     /// # Errors
     ///
@@ -209,7 +209,7 @@ impl MemberChanges {
     }
 
     /// Notes that a directory could not be prepared. A hanging operation may still take effect, as by removing a
-    /// journal. Until it has ended, no one tries again, and no other process has the directory.
+    /// journal. Until it has ended, the directory is not tried again, and no other process has the directory.
     fn put_off(&self, store: &StoreRef, lock: Option<StoreLock>) {
         if !self.executor.is_hanging(store) {
             return;
@@ -220,7 +220,7 @@ impl MemberChanges {
         }
     }
 
-    /// Says whether an earlier attempt to prepare the directory is still under way.
+    /// Returns whether an earlier attempt to prepare the directory is still under way.
     fn is_being_prepared(&self, store: &StoreRef) -> bool {
         let mut unprepared = self.unprepared.lock();
         unprepared.retain(|store| {
@@ -232,12 +232,12 @@ impl MemberChanges {
     }
 
     /// Notes that a directory which is about to be taken in is a stale copy. It is one if its journal ends before the
-    /// last record that the member acknowledged. Returns whether it does. Call it before [`Members::join`], which
+    /// last record that the member acknowledged. Returns whether it does. Call it before [`MemberChanges::join`], which
     /// replaces the journal, and make the note durable before that call.
     ///
     /// # Errors
     ///
-    /// As for [`Members::join`].
+    /// As for [`MemberChanges::join`].
     pub fn note_stale_copy(&self, seat: Seat, store: &StoreRef) -> Result<bool, MembersError> {
         let joining = self.seat(seat, store)?;
         let volume = self.shape.volume_id();
@@ -255,7 +255,7 @@ impl MemberChanges {
     ///
     /// # Errors
     ///
-    /// As for [`Members::join`].
+    /// As for [`MemberChanges::join`].
     pub fn check_seat(&self, seat: Seat, store: &StoreRef) -> Result<(), MembersError> {
         self.seat(seat, store).map(drop)
     }

@@ -122,7 +122,7 @@ pub(super) fn trace(
     })
 }
 
-/// Says whether a member belongs to the newest epoch. One that knows of it from the proposal does. If any data had been
+/// Returns whether a member belongs to the newest epoch. One that knows of it from the proposal does. If any data had been
 /// written in it since, the member would have begun it too, or a further epoch would have left it out.
 fn belongs(block: &Superblock, tip: &Superblock) -> bool {
     let entry = &tip.members[usize::from(block.index.0)];
@@ -162,15 +162,15 @@ fn check_distinct(found: &[Found]) -> Result<(), MembersError> {
     Ok(())
 }
 
-/// Checks that one history has everybody's epoch in it.
+/// Checks that one history has the epochs of all members in it.
 fn check_one_line(present: &BTreeMap<MemberIndex, Found>) -> Result<(), MembersError> {
     let blocks = || present.values().map(|found| &found.block);
-    let overtaken = |mark: EpochMark| {
+    let is_superseded = |mark: EpochMark| {
         blocks().any(|block| block.head() != mark && block.history.contains(&mark))
     };
     let ends: BTreeSet<_> = blocks()
         .map(Superblock::head)
-        .filter(|mark| !overtaken(*mark))
+        .filter(|mark| !is_superseded(*mark))
         .collect();
     if ends.len() <= 1 {
         return Ok(());

@@ -60,7 +60,7 @@ pub(super) fn lock(
     let is_enough = rest.check_sufficient(access, unusable, || false).is_ok();
     // If a holder is not a process of this machine, the locks of the others may say nothing about it.
     let are_local = held.iter().all(|error| error.holder().is_some());
-    if is_enough && are_local && nobody_serves(lineage, rest.present.len(), held_members) {
+    if is_enough && are_local && cannot_serve(lineage, rest.present.len(), held_members) {
         return Err(MembersError::PartlyInUse {
             held: held.iter().map(in_use).collect(),
         });
@@ -125,10 +125,10 @@ fn try_all(
     all
 }
 
-/// Says whether the processes that have `held` members cannot serve the volume, where `locked` are locked here and
+/// Returns whether the processes that have `held` members cannot serve the volume, where `locked` are locked here and
 /// enough. A server has as many as there are data shards. Members that were not named count as theirs, except with more
 /// data shards than parity shards: then no others can go on without one of those that are locked here.
-fn nobody_serves(lineage: &Lineage, locked: usize, held: usize) -> bool {
+fn cannot_serve(lineage: &Lineage, locked: usize, held: usize) -> bool {
     let data = usize::from(lineage.tip.data_shards);
     let parity = usize::from(lineage.tip.parity_shards);
     let members = lineage.tip.members.iter();

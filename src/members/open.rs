@@ -134,7 +134,7 @@ impl Opening {
     }
 }
 
-/// Says whether no member that is here has more than the superblock with which it began: a volume that was
+/// Returns whether no member that is here has more than the superblock with which it began: a volume that was
 /// finished has journals on all of them.
 fn is_unfinished(lineage: &Lineage, executor: &Executor) -> bool {
     let names = |store: &StoreRef| executor.call(store, "list", |store| store.list(""));

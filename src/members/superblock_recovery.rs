@@ -288,7 +288,7 @@ impl Reference {
             .max_by_key(|head| head.sequence);
     }
 
-    /// Says whether a directory has seen a change that no member with a superblock did.
+    /// Returns whether a directory has seen a change that no member with a superblock did.
     fn is_behind(&self, traces: &Traces) -> bool {
         let is_newer = |head: &Head| {
             let newest = self.head.as_ref().map(|newest| newest.sequence);
@@ -300,7 +300,7 @@ impl Reference {
             && (self.is_ahead(traces) || traces.head.as_ref().is_some_and(is_newer))
     }
 
-    /// Says whether a journal goes on beyond those of all others.
+    /// Returns whether a journal goes on beyond those of all others.
     fn is_ahead(&self, traces: &Traces) -> bool {
         traces.record.is_some_and(|record| {
             let is_beyond = self.record.is_some_and(|last| record.lsn > last.lsn);
@@ -309,7 +309,7 @@ impl Reference {
         })
     }
 
-    /// Says whether a directory went through the same changes as the current members. A record of an epoch that these
+    /// Returns whether a directory went through the same changes as the current members. A record of an epoch that these
     /// do not know was written without them. In halves, so was one of another life, and one beyond theirs in an epoch
     /// that they may have begun without each other.
     fn standing(&self, traces: &Traces) -> Standing {
@@ -357,13 +357,13 @@ impl Reference {
         are_level.then_some(leader)
     }
 
-    /// Says whether a directory may be another half of the volume.
+    /// Returns whether a directory may be another half of the volume.
     fn is_doubtful(&self, traces: &Traces) -> bool {
         self.may_be_parted && self.standing(traces) == Standing::Doubtful
     }
 }
 
-/// Says whether two journals end as a crash may leave them: one may lack the other's last record, also if that is the first
+/// Returns whether two journals end as a crash may leave them: one may lack the other's last record, also if that is the first
 /// of a life.
 fn are_level(one: &RecordHeader, other: &RecordHeader) -> bool {
     let (older, newer) = if age(one) <= age(other) {

@@ -1,4 +1,4 @@
-//! Finds out whether absent members have gone on without those that are here.
+//! Detects absent members that have gone on without those that are here, which are superseded then.
 //!
 //! With no more data shards than parity shards, either half of a volume can be mounted without the other. Mounting the
 //! half that was left out parts the volume for good: each has writes that the other lacks from then on. Superblocks say
@@ -33,7 +33,7 @@ impl Epochs {
             .collect()
     }
 
-    /// Says whether a directory is a member of this volume that has not gone on without those that are here: they know
+    /// Returns whether a directory is a member of this volume that has not gone on without those that are here: they know
     /// the last epoch it was in. The answer is no for an unreadable directory.
     #[must_use]
     pub fn is_known(&self, other: &StoreRef) -> bool {
@@ -77,7 +77,7 @@ impl Epochs {
         })
     }
 
-    /// Says whether a superblock is of this volume, and begins where the members that are here end, or may do so: its
+    /// Returns whether a superblock is of this volume, and begins where the members that are here end, or may do so: its
     /// history knows the last epochs alone.
     fn is_behind(&self, other: &Superblock) -> bool {
         let state = self.lock();

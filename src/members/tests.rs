@@ -17,6 +17,7 @@ mod epochs;
 mod joining;
 mod journals;
 mod liveness;
+mod parts;
 mod refusals;
 mod release;
 mod slow;
@@ -99,7 +100,7 @@ impl Disks {
         (0_u32..1 << count).map(move |bits| (0..count).filter(|i| bits >> i & 1 == 1).collect())
     }
 
-    /// Says whether a set of members of a fresh volume is enough to open it.
+    /// Returns whether a set of members of a fresh volume is enough to open it.
     fn suffice(&self, set: &BTreeSet<usize>) -> bool {
         set.len() + self.parity >= self.directories.len()
     }

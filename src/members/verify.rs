@@ -203,12 +203,12 @@ impl Superblocks {
     }
 }
 
-/// Says that a directory has no such file of its own.
+/// Returns whether a directory has no such file of its own.
 fn is_absent(error: &StoreError) -> bool {
     error.kind().lacks_file()
 }
 
-/// Says whether a slot holds the last superblock written to it: the newest, or the one before.
+/// Returns whether a slot holds the last superblock written to it: the newest, or the one before.
 fn is_right(slot: usize, read: Outcome, newest: &Superblock) -> bool {
     let Ok(Some(bytes)) = read else {
         return false;

@@ -1,4 +1,4 @@
-//! What a reader of the membership sees while members fail and return.
+//! Consistency of the membership for readers while members fail and return.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
