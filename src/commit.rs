@@ -49,6 +49,7 @@ mod growth;
 mod join;
 mod live;
 mod maintenance;
+mod pace;
 mod reap;
 mod rebuild;
 mod recover;
@@ -65,8 +66,9 @@ pub use copies::IndexCopies;
 pub use error::CommitError;
 pub use growth::Growth;
 pub use maintenance::Maintenance;
+pub use pace::Pace;
 pub use reap::Reaper;
-pub use rebuild::{Pace, RebuildProgress, RebuildState};
+pub use rebuild::{RebuildProgress, RebuildState};
 pub use redundancy::{
     CountLimits, LostStripe, MissingShards, Redundancy, RedundancyCounter, RedundancyRow,
 };

@@ -23,6 +23,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use super::pace::{Pace, PacedStep};
 use super::{CommitError, InodeLocks, Pipeline};
 use crate::format::record::{Segment, ShardSet, Stripe};
 use crate::format::{MemberIndex, SegmentId, StripeId};
@@ -35,12 +36,9 @@ mod balance;
 mod beside;
 mod files;
 mod leaving;
-mod pace;
 mod plan;
 mod progress;
 
-pub use pace::Pace;
-pub(super) use pace::{pause, piece};
 pub(super) use progress::Rebuilding;
 pub use progress::{RebuildProgress, RebuildState};
 
@@ -544,22 +542,22 @@ impl Pipeline {
                 .make_rebuild_file(job.segment, target.member, &stripes)?;
         }
         let mut failed = Vec::new();
-        let mut piece = self.begin_piece();
+        let mut step = PacedStep::begin(&self.foreground);
         let mut heed = |rebuilt: Rebuilt| {
             for (stripe, error) in rebuilt.failed {
                 log::debug!("stripe {stripe} is not rebuilt: {error}");
                 failed.push(stripe);
             }
             self.note_written(round, rebuilt.bytes);
-            let goes_on = piece.rest(round.pace, rebuilt.bytes);
-            piece = self.begin_piece();
+            let goes_on = step.rest(round.pace, rebuilt.bytes);
+            step = PacedStep::begin(&self.foreground);
             if goes_on {
                 ControlFlow::Continue(())
             } else {
                 ControlFlow::Break(())
             }
         };
-        let most_bytes = || round.pace.piece();
+        let most_bytes = || round.pace.step_bytes();
         let written = self.volume.rebuild(
             job.segment,
             &job.stripes,
@@ -570,13 +568,13 @@ impl Pipeline {
         if written.is_break() {
             return Ok(None);
         }
-        let piece = self.begin_piece();
+        let step = PacedStep::begin(&self.foreground);
         for target in &job.targets {
             self.volume.sync_rebuild_file(job.segment, target.member)?;
         }
-        if piece.is_beside_others() {
+        if step.is_beside_callers() {
             // Durable shards are noted, even if the rebuild is to stop now.
-            let _ = piece.rest(round.pace, 0);
+            let _ = step.rest(round.pace, 0);
         }
         Ok(Some(failed))
     }

@@ -13,8 +13,8 @@ use super::CommitError;
 use super::compact::{Compaction, Effort, InodeLocks, MAX_LIVE};
 use super::exhaustion::Exhaustion;
 use super::growth::Growth;
+use super::pace::pause;
 use super::reap::Reaper;
-use super::rebuild::pause;
 use super::sync::Commits;
 use crate::volume::{Space, Volume};
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::rebuild::{pause, piece};
+use super::pace::{pause, step_bytes};
 use super::stale_copies::now;
 use super::{CommitError, InodeLocks, Pipeline};
 use crate::format::record::Scrub;
@@ -340,7 +340,7 @@ fn log_scrubbed(status: &ScrubStatus) {
 
 /// Returns how many bytes of shards to look at in one go.
 fn batch_bytes(bytes_per_second: Option<u64>) -> u64 {
-    piece(bytes_per_second).map_or(BATCH_BYTES, |piece| piece.min(BATCH_BYTES))
+    step_bytes(bytes_per_second).map_or(BATCH_BYTES, |bytes| bytes.min(BATCH_BYTES))
 }
 
 #[expect(

@@ -1,7 +1,7 @@
 //! Shards that move so that all members are as full as each other.
 
-use super::super::{CommitError, Pipeline};
-use super::{Pace, Passage, RebuildProgress, RebuildState, Round, Which, plan};
+use super::super::{CommitError, Pace, Pipeline};
+use super::{Passage, RebuildProgress, RebuildState, Round, Which, plan};
 
 impl Pipeline {
     /// Moves shards from the fullest members to the emptiest. Stops once a member is lost or comes, which may lack more

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use super::super::pace::PacedStep;
 use super::super::room::has_room;
 use super::super::{CommitError, Pipeline};
 use super::{Obstacle, Round, Step};
@@ -46,7 +47,7 @@ impl Pipeline {
                 }
                 return Ok(Step::Nothing(Obstacle::NoRoom));
             }
-            let piece = self.begin_piece();
+            let step = PacedStep::begin(&self.foreground);
             let victims = stripes.iter().map(|found| found.stripe).collect();
             match self.compaction.move_stripes(victims, locks) {
                 Err(CommitError::NoSpace) if copied => break,
@@ -62,7 +63,7 @@ impl Pipeline {
             }
             self.note_written(round, bytes);
             let written = stripes.iter().map(|found| found.shard_bytes).sum();
-            if !piece.rest(round.pace, written) {
+            if !step.rest(round.pace, written) {
                 return Ok(Step::Stopped);
             }
         }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::super::{CommitError, Pipeline};
+use super::super::{CommitError, Pace, Pipeline};
 use super::plan::{self, Need};
-use super::{Pace, Round, Step, Which};
+use super::{Round, Step, Which};
 use crate::format::{MemberIndex, SegmentId};
 use crate::volume::LostShard;
 

@@ -1,24 +1,24 @@
-//! The pace of a rebuild and of a scrub: at most the ordered rate, and a third of its speed while others work.
+//! Pace of background work: at most the ordered rate, and a third of its speed while callers use the volume.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::super::Pipeline;
+use super::foreground::Foreground;
 
-/// The longest rest without a look at the limit.
+/// Longest rest without a look at the limit.
 const MAX_REST: Duration = Duration::from_millis(250);
 
-/// Into how many pieces the bytes of a second are cut where they are limited.
-const PIECES_PER_SECOND: u64 = 4;
+/// Number of steps in which the bytes of a second are handled if they are limited.
+const STEPS_PER_SECOND: u64 = 4;
 
-/// The ratio of rest to work while others use the volume. They get less than their part of the disks while the rebuild
-/// works, because its requests are long and in order. A rest as long as the work would leave them less than half of
-/// their speed.
-const REST_FOR_OTHERS: u32 = 2;
+/// Ratio of rest to work while callers use the volume. They get less than their part of the disks while the work goes
+/// on, because its requests are long and in order. A rest as long as the work would leave them less than half of their
+/// speed.
+const REST_FOR_CALLERS: u32 = 2;
 
-/// Sets the pace of background work, and says when it is to stop.
+/// Limit of the speed of background work, and the way to wait.
 pub struct Pace<'a> {
-    /// Bytes that may be written in a second; 0 if that is not limited. Looked at before and after each piece,
+    /// Bytes that may be written in a second; 0 if that is not limited. The work reads it before and after each step,
     /// and several times a second while it rests.
     pub bytes_per_second: &'a AtomicU64,
     /// Waits; returns whether to go on.
@@ -26,22 +26,22 @@ pub struct Pace<'a> {
 }
 
 impl Pace<'_> {
-    /// Returns how many bytes may be written in one go, with a rest afterwards.
-    pub(super) fn piece(&self) -> u64 {
-        piece(limit(self.bytes_per_second)).unwrap_or(u64::MAX)
+    /// Returns how many bytes may be written in one step, with a rest afterwards.
+    pub(super) fn step_bytes(&self) -> u64 {
+        step_bytes(limit(self.bytes_per_second)).unwrap_or(u64::MAX)
     }
 
-    /// Rests after a piece of work: so long that the limit is kept, and [`REST_FOR_OTHERS`] times as long as the
-    /// work took if others used the volume meanwhile. Returns whether to go on.
+    /// Rests after a step: so long that the limit is kept, and [`REST_FOR_CALLERS`] times as long as the step took if
+    /// callers used the volume meanwhile. Returns whether to go on.
     fn rest(&self, bytes: u64, took: Duration, in_use: bool) -> bool {
         let mut rested = Duration::ZERO;
         loop {
             let whole = pause(limit(self.bytes_per_second), bytes, took, in_use);
-            let piece = whole.saturating_sub(rested).min(MAX_REST);
-            if !(self.wait)(piece) {
+            let next = whole.saturating_sub(rested).min(MAX_REST);
+            if !(self.wait)(next) {
                 return false;
             }
-            rested += piece;
+            rested += next;
             if rested >= whole {
                 return true;
             }
@@ -49,34 +49,32 @@ impl Pace<'_> {
     }
 }
 
-/// A piece of background work that is under way.
-pub(super) struct Piece<'p> {
-    pipeline: &'p Pipeline,
-    /// The count of uses of the volume by others when it began.
-    foreground: u64,
+/// A bounded step of background work that is under way.
+pub(super) struct PacedStep<'f> {
+    foreground: &'f Foreground,
+    /// The number of foreground uses when it began.
+    before: u64,
     began: Instant,
 }
 
-impl Piece<'_> {
-    /// Says whether others have used the volume since it began.
-    pub(super) fn is_beside_others(&self) -> bool {
-        self.pipeline.foreground.count() > self.foreground
-    }
-
-    /// Rests after it; see [`Pace::rest`].
-    pub(super) fn rest(&self, pace: &Pace<'_>, bytes: u64) -> bool {
-        pace.rest(bytes, self.began.elapsed(), self.is_beside_others())
-    }
-}
-
-impl Pipeline {
-    /// Begins a piece of background work.
-    pub(super) fn begin_piece(&self) -> Piece<'_> {
-        Piece {
-            pipeline: self,
-            foreground: self.foreground.count(),
+impl<'f> PacedStep<'f> {
+    /// Begins a step beside the callers that `foreground` counts.
+    pub(super) fn begin(foreground: &'f Foreground) -> Self {
+        Self {
+            foreground,
+            before: foreground.count(),
             began: Instant::now(),
         }
+    }
+
+    /// Returns whether callers used the volume since the step began.
+    pub(super) fn is_beside_callers(&self) -> bool {
+        self.foreground.count() > self.before
+    }
+
+    /// Rests after the step, which handled so many bytes; see [`Pace::rest`].
+    pub(super) fn rest(&self, pace: &Pace<'_>, bytes: u64) -> bool {
+        pace.rest(bytes, self.began.elapsed(), self.is_beside_callers())
     }
 }
 
@@ -87,14 +85,13 @@ fn limit(bytes_per_second: &AtomicU64) -> Option<u64> {
     }
 }
 
-/// Returns how many bytes to go over at once if they are limited: some for each moment, instead of many
-/// and then nothing for long.
-pub(in crate::commit) fn piece(bytes_per_second: Option<u64>) -> Option<u64> {
-    bytes_per_second.map(|rate| rate / PIECES_PER_SECOND)
+/// Returns how many bytes to handle in one step if they are limited. Short steps spread the load over each second.
+pub(super) fn step_bytes(bytes_per_second: Option<u64>) -> Option<u64> {
+    bytes_per_second.map(|rate| rate / STEPS_PER_SECOND)
 }
 
-/// Returns how long to rest after a piece of work.
-pub(in crate::commit) fn pause(
+/// Returns how long to rest after a step.
+pub(super) fn pause(
     bytes_per_second: Option<u64>,
     bytes: u64,
     took: Duration,
@@ -107,12 +104,12 @@ pub(in crate::commit) fn pause(
         }
         None => Duration::ZERO,
     };
-    let for_others = if in_use {
-        took * REST_FOR_OTHERS
+    let for_callers = if in_use {
+        took * REST_FOR_CALLERS
     } else {
         Duration::ZERO
     };
-    least.saturating_sub(took).max(for_others)
+    least.saturating_sub(took).max(for_callers)
 }
 
 #[cfg(test)]
@@ -147,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_kept_and_others_get_more_time() {
+    fn the_limit_is_kept_and_callers_get_more_time() {
         let millis = Duration::from_millis;
         assert_eq!(pause(None, 1 << 20, TOOK, false), Duration::ZERO);
         assert_eq!(pause(None, 1 << 20, TOOK, true), 2 * TOOK);
