@@ -37,7 +37,6 @@ use crate::volume::{Hold, Pin, Placed, Space, StripeRecords, Volume};
 mod arrivals;
 mod candidates;
 mod catalog;
-mod claims;
 mod clock;
 mod compact;
 mod copies;
@@ -52,11 +51,13 @@ mod maintenance;
 mod pace;
 mod reap;
 mod rebuild;
+mod recheck;
 mod recover;
 mod redundancy;
 mod room;
 mod scrub;
 mod stale_copies;
+mod superblock_recovery;
 mod sync;
 
 pub use crate::members::CreateOptions;
@@ -69,12 +70,14 @@ pub use maintenance::Maintenance;
 pub use pace::Pace;
 pub use reap::Reaper;
 pub use rebuild::{RebuildProgress, RebuildState};
+pub use recheck::Recheck;
 pub use redundancy::{
     CountLimits, LostStripe, MissingShards, Redundancy, RedundancyCounter, RedundancyRow,
 };
 pub use room::Room;
 pub use scrub::{Follower, ReadShards, ScrubState, ScrubStatus, WrongShards};
 pub use stale_copies::StaleCopies;
+pub use superblock_recovery::identify_members;
 pub use sync::Commits;
 
 use candidates::Candidates;
@@ -82,7 +85,6 @@ use catalog::Catalog;
 use exhaustion::Exhaustion;
 use foreground::Foreground;
 use growth::Allowance;
-use join::Joins;
 use rebuild::Rebuilding;
 use scrub::Scrubbing;
 
@@ -158,8 +160,8 @@ pub struct Pipeline {
     room: Arc<Room>,
     redundancy: Arc<RedundancyCounter>,
     rebuilding: Arc<Rebuilding>,
-    joins: Joins,
     stale_copies: Arc<StaleCopies>,
+    recheck: Arc<Recheck>,
     scrubbing: Scrubbing,
 }
 
@@ -241,6 +243,7 @@ impl Pipeline {
             Arc::clone(&rebuilding),
             count_limits,
         ));
+        let recheck = Arc::new(Recheck::new(Arc::clone(&volume)));
         Self {
             members,
             meta,
@@ -260,8 +263,8 @@ impl Pipeline {
             room,
             redundancy,
             rebuilding,
-            joins: Joins::default(),
             stale_copies,
+            recheck,
             scrubbing: Scrubbing::default(),
         }
     }
@@ -318,6 +321,12 @@ impl Pipeline {
     #[must_use]
     pub fn stale_copies(&self) -> &Arc<StaleCopies> {
         &self.stale_copies
+    }
+
+    /// Returns the search for unrecoverable ranges that can be read again.
+    #[must_use]
+    pub fn recheck(&self) -> &Arc<Recheck> {
+        &self.recheck
     }
 
     /// Returns the clock, which makes commits and checkpoints when they are due.

@@ -5,24 +5,11 @@
 //! From then on the index needs nothing of the journal that the new member lacks.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use parking_lot::Mutex;
 
 use super::{CommitError, MAX_MENDED_AT_CLOSE, Pipeline};
-use crate::format::{MemberIndex, StripeId};
+use crate::format::MemberIndex;
 use crate::members::{Belongings, MembersError, Seat};
 use crate::store::StoreRef;
-use crate::volume::Remedy;
-
-/// The search for bytes that may have come back with a member.
-#[derive(Debug, Default)]
-pub(super) struct Joins {
-    /// Set if a member joined since the last search for bytes that could not be read.
-    may_bring_back: AtomicBool,
-    /// The stripes still to be looked at.
-    to_look_at: Mutex<Vec<StripeId>>,
-}
 
 impl Pipeline {
     /// Takes a directory into the volume. It has no shards yet, or lacks some: [`Pipeline::rebuild`]
@@ -87,7 +74,7 @@ impl Pipeline {
             })?;
         self.volume.forget_member(index);
         self.stale_copies.may_verify_more();
-        self.joins.may_bring_back.store(true, Ordering::SeqCst);
+        self.recheck.make_due();
         // Stripes that died while it was away still take space there.
         self.reaper.lock().audit_again();
         // One that came in its place has nothing that is from an earlier time.
@@ -116,31 +103,6 @@ impl Pipeline {
         }
         if is_gone(&self.members.live()) {
             return Err(CommitError::NoSpace);
-        }
-        Ok(())
-    }
-
-    /// Looks once more at bytes that could not be read, if a member joined since: they may have come back with it. The
-    /// search reads all of them and can take long, so a joining member does not wait for it. Returns early once
-    /// `goes_on` returns false, and continues from there the next time.
-    ///
-    /// # Errors
-    ///
-    /// If something cannot be looked at; the next time it goes on with the rest.
-    pub fn look_again_at_what_is_lost(
-        &self,
-        goes_on: &dyn Fn() -> bool,
-    ) -> Result<(), CommitError> {
-        let mut left = self.joins.to_look_at.lock();
-        while goes_on() {
-            if self.joins.may_bring_back.swap(false, Ordering::SeqCst) {
-                *left = self.volume.undecodable().into_keys().rev().collect();
-            }
-            let Some(stripe) = left.pop() else {
-                break;
-            };
-            let _pin = self.volume.pin();
-            self.volume.inspect(&[stripe], Remedy::Report)?;
         }
         Ok(())
     }

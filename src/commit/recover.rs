@@ -81,7 +81,7 @@ impl Pipeline {
     }
 
     /// Opens a volume like [`Pipeline::open`], with directories that have lost their superblocks
-    /// ([`Pipeline::claims`]). Opened to be written to, it restores these on return, as far as the directories take
+    /// ([`super::identify_members`]). Opened to be written to, it restores these on return, as far as the directories take
     /// them.
     ///
     /// # Errors

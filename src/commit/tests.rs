@@ -25,9 +25,7 @@ use crate::store::{
     MemDisk, Scope, Store, StoreErrorKind, StoreRef,
 };
 
-mod bereft;
 mod beside;
-mod claims;
 mod counting;
 mod crash;
 mod creation;
@@ -53,6 +51,7 @@ mod shortage;
 mod spread;
 mod stale;
 mod stale_copies;
+mod superblock_recovery;
 mod tiny;
 mod unreserved;
 

@@ -326,7 +326,7 @@ impl Rebuilder {
                     Task::Everything => {
                         // A caller that waits for this asks afterwards what is lost.
                         let goes_on = || !*self.stop.stopped.lock();
-                        pipeline.look_again_at_what_is_lost(&goes_on)?;
+                        pipeline.recheck().run(&goes_on)?;
                         rebuild_everything(pipeline, locks, &pace)?
                     }
                     Task::AtHand => pipeline.catch_up(&pace)?,

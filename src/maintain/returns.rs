@@ -195,7 +195,7 @@ impl Returns {
 /// Returns the work that looks again for bytes that could not be read without returned members.
 pub(super) fn look_at_lost(stop: &Arc<Stop>) -> Work {
     let stop = Arc::clone(stop);
-    Box::new(move |pipeline| pipeline.look_again_at_what_is_lost(&|| !*stop.stopped.lock()))
+    Box::new(move |pipeline| pipeline.recheck().run(&|| !*stop.stopped.lock()))
 }
 
 /// Says that there is no directory.

@@ -135,7 +135,7 @@ fn open_restoring(
     executor: &Arc<Executor>,
     notes: &mut Vec<Unusable>,
 ) -> Result<Arc<Pipeline>, CommitError> {
-    let (claims, others) = Pipeline::claims(&stores, options, executor)?;
+    let (claims, others) = crate::commit::identify_members(&stores, options, executor)?;
     notes.extend(others);
     let (silent, stores): (Vec<_>, Vec<_>) = stores
         .into_iter()

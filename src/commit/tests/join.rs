@@ -594,7 +594,7 @@ fn what_could_not_be_read_counts_again_once_its_member_is_back() {
     let look = |stripes: usize| {
         let left = Cell::new(stripes);
         let goes_on = || left.replace(left.get().saturating_sub(1)) > 0;
-        fs.pipeline.look_again_at_what_is_lost(&goes_on).unwrap();
+        fs.pipeline.recheck().run(&goes_on).unwrap();
         fs.pipeline.volume.undecodable().len()
     };
     assert_eq!(look(0), all);

@@ -260,7 +260,7 @@ fn a_directory_of_a_half_in_which_nothing_names_the_volume_is_left_as_it_is() {
     assert!(!before.is_empty());
     drop(store);
     let stores = mixed.stores(&[2]);
-    let asked = Pipeline::claims(&stores, &options(Access::ReadOnly), &executor());
+    let asked = crate::commit::identify_members(&stores, &options(Access::ReadOnly), &executor());
     let (found, others) = asked.unwrap();
     assert_eq!((found, others.len()), (Claims::new(), 1), "{others:?}");
     let reason = others[0].reason.to_string();
@@ -283,7 +283,7 @@ fn a_failing_directory_keeps_no_other_from_getting_its_superblock_back() {
     lose_superblocks(&rig, &[0, 1, 2]);
     let ask = |plan: &FaultPlan| {
         let stores = FaultStore::wrap_all(rig.stores(&[]), plan);
-        Pipeline::claims(&stores, &options(Access::ReadOnly), &executor())
+        crate::commit::identify_members(&stores, &options(Access::ReadOnly), &executor())
     };
     let plan = FaultPlan::new();
     plan.record();

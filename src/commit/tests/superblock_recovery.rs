@@ -6,6 +6,7 @@ use crate::format::superblock::{SLOT_BYTES, SLOTS, Superblock};
 use crate::members::{Claims, Members, MembersError, Unusable};
 
 mod doubts;
+mod evidence;
 
 /// Makes a volume with files of every kind of length, written in two mounts; the second ends with a crash if
 /// `crashes`.
@@ -46,7 +47,7 @@ fn lose_superblocks(rig: &Rig, lost: &[usize]) {
 }
 
 fn claims(rig: &Rig) -> Result<(Claims, Vec<Unusable>), CommitError> {
-    Pipeline::claims(&rig.stores(&[]), &options(Access::ReadOnly), &executor())
+    crate::commit::identify_members(&rig.stores(&[]), &options(Access::ReadOnly), &executor())
 }
 
 fn open_claiming(rig: &Rig, claims: &Claims) -> Result<TestFs, CommitError> {
@@ -267,7 +268,7 @@ fn copies_of_members_that_are_there_and_directories_of_others_get_no_superblock(
         Arc::new(relabelled(&rig.disks[1], "moved").open()),
     ];
     let ask = |stores: &[StoreRef]| {
-        Pipeline::claims(stores, &options(Access::ReadOnly), &executor()).unwrap()
+        crate::commit::identify_members(stores, &options(Access::ReadOnly), &executor()).unwrap()
     };
     let (found, others) = ask(&stores);
     assert_eq!(found, [("moved".to_owned(), MemberIndex(1))].into());
@@ -451,7 +452,8 @@ fn the_only_directories_that_are_up_to_date_get_their_superblocks_back_from_thos
         let last = data + parity - 1;
         if parity > 1 {
             let stores = rig.stores(&[last]);
-            let asked = Pipeline::claims(&stores, &options(Access::ReadOnly), &executor());
+            let asked =
+                crate::commit::identify_members(&stores, &options(Access::ReadOnly), &executor());
             let (found, others) = asked.unwrap();
             assert_eq!(
                 (found.len(), others.len()),

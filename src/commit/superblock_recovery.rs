@@ -1,9 +1,9 @@
-//! Finds out by its shards which member a directory is that has lost its superblock.
+//! Superblock recovery: identifies by its shards the member whose directory has lost its superblock.
 //!
 //! A segment's record names the member of each slot, and the checksums of a stripe tell its shards from one another. So
 //! a directory is the member whose slots hold all shards recognised in the directory. Several members can match,
-//! because mirrors are identical; any can, if the directory holds no segment. Nothing depends on the choice then: it is
-//! the member that was there last, or one that is left.
+//! because mirrors are identical. Every member matches if the directory holds no segment. Nothing depends on the choice
+//! then: it is the member that was there last, or one that is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,27 +12,29 @@ use super::{CommitError, OpenOptions, Pipeline};
 use crate::format::record::{SegmentStripe, ShardSums, Stripe};
 use crate::format::{BLOCK_SIZE, MemberIndex, Record, SegmentId, ShardIndex, StripeId, files, key};
 use crate::members::{Access, Bereft, Claims, Members, RecoveryObstacle, Unusable, chain};
+use crate::meta::Meta;
 use crate::store::{Executor, Store, StoreError, StoreErrorKind, StoreRef};
+use crate::volume::{StripeRecords, Volume};
 
-/// Recognised shards of a segment that suffice to tell their member. All segments are looked at, because an interrupted
+/// Recognised shards of a segment that suffice to identify their member. All segments are read, because an interrupted
 /// rebuild leaves files of some that belong to another member by now.
 const ENOUGH: u64 = 2;
 
-/// Stripes of a segment that are looked at, at most.
+/// Most stripes of a segment that are read.
 const STRIPES_EACH: usize = 64;
 
-/// The evidence from the shards in a directory.
+/// Evidence from the shards in a directory.
 #[derive(Clone, Debug, Default)]
-struct Shown {
+struct Evidence {
     /// Set if it has files of segments that the volume knows.
     has_segments: bool,
     /// The members that may own all recognised shards; none if no shard was recognised.
     owners: Option<BTreeSet<MemberIndex>>,
-    /// The reason why not all of it could be looked at.
+    /// The reason why not all of them could be read.
     problem: Option<String>,
 }
 
-impl Shown {
+impl Evidence {
     /// Notes a shard that equals that of each of `owners`.
     fn note(&mut self, owners: BTreeSet<MemberIndex>) {
         self.owners = Some(match self.owners.take() {
@@ -42,74 +44,88 @@ impl Shown {
     }
 }
 
-impl Pipeline {
-    /// Finds out which of the directories that have lost their superblocks are which members, for
-    /// [`Pipeline::open_claiming`]. Says also why the others are left out. Nothing is written.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Pipeline::open`], to read only.
-    pub fn claims(
-        stores: &[StoreRef],
-        options: &OpenOptions,
-        executor: &Arc<Executor>,
-    ) -> Result<(Claims, Vec<Unusable>), CommitError> {
-        let bereft = Members::bereft(stores, executor)?;
-        if bereft.stores.is_empty() {
-            return Ok((Claims::new(), bereft.others));
-        }
-        let options = OpenOptions {
-            access: Access::ReadOnly,
-            threads: 0,
-            ..options.clone()
-        };
-        let guess = &bereft.guess;
-        // A member that hangs would be waited for once more.
-        let answering = stores.iter().filter(|store| !executor.is_hanging(store));
-        let answering = answering.cloned().collect();
-        let pipeline = Self::open_claiming(answering, guess, &options, Arc::clone(executor))?;
-        let mut shown = BTreeMap::new();
-        for store in &bereft.stores {
-            shown.insert(store.label(), pipeline.shown_by(store)?);
-        }
-        pipeline.close()?;
-        pipeline.members.release();
-        Ok(settle(bereft, shown))
+/// Identifies the members whose directories have lost their superblocks, for [`Pipeline::open_claiming`]. Returns also
+/// the directories that are left out, with reasons. Nothing is written.
+///
+/// # Errors
+///
+/// As for [`Pipeline::open`], to read only.
+pub fn identify_members(
+    stores: &[StoreRef],
+    options: &OpenOptions,
+    executor: &Arc<Executor>,
+) -> Result<(Claims, Vec<Unusable>), CommitError> {
+    let bereft = Members::bereft(stores, executor)?;
+    if bereft.stores.is_empty() {
+        return Ok((Claims::new(), bereft.others));
     }
+    let options = OpenOptions {
+        access: Access::ReadOnly,
+        threads: 0,
+        ..options.clone()
+    };
+    let guess = &bereft.guess;
+    // A hanging member would delay the open once more.
+    let answering = stores.iter().filter(|store| !executor.is_hanging(store));
+    let answering = answering.cloned().collect();
+    let pipeline = Pipeline::open_claiming(answering, guess, &options, Arc::clone(executor))?;
+    let reader = EvidenceReader {
+        members: Arc::clone(&pipeline.members),
+        meta: Arc::clone(&pipeline.meta),
+        volume: Arc::clone(&pipeline.volume),
+        records: Arc::clone(&pipeline.records),
+    };
+    let mut evidence = BTreeMap::new();
+    for store in &bereft.stores {
+        evidence.insert(store.label(), reader.read(store)?);
+    }
+    pipeline.close()?;
+    pipeline.members.release();
+    Ok(decide(bereft, evidence))
+}
 
-    /// Looks at the shards in a directory.
-    fn shown_by(&self, store: &StoreRef) -> Result<Shown, CommitError> {
+/// Reader of the shards in directories without superblocks.
+struct EvidenceReader {
+    members: Arc<Members>,
+    meta: Arc<Meta>,
+    volume: Arc<Volume>,
+    records: Arc<StripeRecords>,
+}
+
+impl EvidenceReader {
+    /// Reads the shards in a directory.
+    fn read(&self, store: &StoreRef) -> Result<Evidence, CommitError> {
         let list = |store: &dyn Store| store.list(files::SEGMENTS);
-        let mut shown = Shown::default();
+        let mut evidence = Evidence::default();
         let names = match self.members.executor().call(store, "list", list) {
             Ok(names) => names,
             Err(error) => {
-                shown.problem = Some(chain(&error));
-                return Ok(shown);
+                evidence.problem = Some(chain(&error));
+                return Ok(evidence);
             }
         };
         let segments = names
             .iter()
             .filter_map(|(name, _)| files::parse_segment(name));
         for segment in segments.filter(|segment| self.volume.segment(*segment).is_some()) {
-            shown.has_segments = true;
-            self.look_at_shards(store, segment, &mut shown)?;
-            if shown.problem.is_some() {
+            evidence.has_segments = true;
+            self.add_segment(store, segment, &mut evidence)?;
+            if evidence.problem.is_some() {
                 break;
             }
         }
-        Ok(shown)
+        Ok(evidence)
     }
 
-    /// Finds out which members' shards of a segment's stripes a directory holds.
-    fn look_at_shards(
+    /// Adds the members whose shards of a segment a directory holds.
+    fn add_segment(
         &self,
         store: &StoreRef,
         segment: SegmentId,
-        shown: &mut Shown,
+        evidence: &mut Evidence,
     ) -> Result<(), CommitError> {
         let (from, end) = key::segment_stripes(segment);
-        let mut telling = 0;
+        let mut unambiguous = 0;
         for (_, value) in self.meta.scan(&from, &end, STRIPES_EACH)? {
             let SegmentStripe(id) = SegmentStripe::decode(&value)?;
             let Some(stripe) = self.records.stripe(id)? else {
@@ -119,23 +135,23 @@ impl Pipeline {
                 Ok(Some(block)) => block,
                 Ok(None) => continue,
                 Err(error) => {
-                    shown.problem = Some(chain(&error));
+                    evidence.problem = Some(chain(&error));
                     break;
                 }
             };
             let owners = self.owners_of_block(&block, id, &stripe)?;
             if !owners.is_empty() {
-                telling += u64::from(owners.len() == 1);
-                shown.note(owners);
+                unambiguous += u64::from(owners.len() == 1);
+                evidence.note(owners);
             }
-            if telling == ENOUGH {
+            if unambiguous == ENOUGH {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Reads the first block of a directory's shard of a stripe; none if its file does not reach so far.
+    /// Reads the first block of a directory's shard of a stripe. Returns `None` if the file does not reach so far.
     fn first_block(
         &self,
         store: &StoreRef,
@@ -174,7 +190,7 @@ impl Pipeline {
         for (slot, member) in segment.slots.iter().enumerate() {
             let shard = (slot + total - usize::from(stripe.rotation) % total) % total;
             let shard = ShardIndex(u8::try_from(shard).unwrap_or(u8::MAX));
-            let sums = self.get(&key::sums(id, shard))?;
+            let sums = self.meta.get(&key::sums(id, shard))?;
             let sums = sums.map(|sums| ShardSums::decode(&sums)).transpose()?;
             if sums.is_some_and(|sums| sums.0.first() == Some(&found)) {
                 owners.extend(*member);
@@ -184,8 +200,8 @@ impl Pipeline {
     }
 }
 
-/// Decides by the evidence, and says which directories are left out and why.
-fn settle(bereft: Bereft, shown: BTreeMap<String, Shown>) -> (Claims, Vec<Unusable>) {
+/// Decides by the evidence which member each directory is. Returns also the directories left out, with reasons.
+fn decide(bereft: Bereft, evidence: BTreeMap<String, Evidence>) -> (Claims, Vec<Unusable>) {
     let Bereft {
         nameless,
         holders,
@@ -199,27 +215,27 @@ fn settle(bereft: Bereft, shown: BTreeMap<String, Shown>) -> (Claims, Vec<Unusab
     };
     let mut open: BTreeMap<String, BTreeSet<MemberIndex>> = BTreeMap::new();
     let mut indifferent = BTreeSet::new();
-    for (path, shown) in shown {
-        if let Some(detail) = shown.problem {
+    for (path, evidence) in evidence {
+        if let Some(detail) = evidence.problem {
             leave_out(&path, RecoveryObstacle::Unreadable { detail });
             continue;
         }
         let vacant: BTreeSet<MemberIndex> = seats.keys().copied().collect();
-        let fits: BTreeSet<MemberIndex> = match &shown.owners {
+        let fits: BTreeSet<MemberIndex> = match &evidence.owners {
             Some(owners) => owners & &vacant,
             None if holders.contains(&path) => &vacant & &copies,
             None => &vacant - &copies,
         };
-        match shown.owners.as_ref().and_then(BTreeSet::first) {
+        match evidence.owners.as_ref().and_then(BTreeSet::first) {
             Some(member) if fits.is_empty() => {
                 let member = member.0;
                 leave_out(&path, RecoveryObstacle::SameAsOnline { member });
             }
-            None if shown.owners.is_some() || nameless.contains(&path) => {
+            None if evidence.owners.is_some() || nameless.contains(&path) => {
                 leave_out(&path, RecoveryObstacle::Unidentified);
             }
-            None if shown.has_segments => {
-                // None of the stripes that are left has a shard there.
+            None if evidence.has_segments => {
+                // No stripe that is left has a shard in it.
                 let own = seats.iter().find(|(_, seat)| **seat == path);
                 match own.map(|(member, _)| *member) {
                     Some(member) => drop(open.insert(path, BTreeSet::from([member]))),
@@ -237,7 +253,7 @@ fn settle(bereft: Bereft, shown: BTreeMap<String, Shown>) -> (Claims, Vec<Unusab
     loop {
         for path in &indifferent {
             if let Some(fits) = open.get_mut(path).filter(|fits| fits.is_empty()) {
-                // All that suit it are taken: any other does as well.
+                // All matching members are taken, and any other serves as well.
                 fits.extend(seats.keys());
             }
         }
@@ -270,9 +286,9 @@ fn settle(bereft: Bereft, shown: BTreeMap<String, Shown>) -> (Claims, Vec<Unusab
     (claims, others)
 }
 
-/// Returns a directory and the member that it is. It prefers a directory that can be only one member, then one at the
-/// place where the member was last. The last choice is a directory in `indifferent`, which can be any of its members,
-/// if there are places for all.
+/// Returns a directory and the member that it is. Prefers a directory that can be only one member, then one at the last
+/// path of a member. The last choice is a directory in `indifferent`, which can be any of its members, if there are
+/// members for all.
 fn next_claim(
     open: &BTreeMap<String, BTreeSet<MemberIndex>>,
     seats: &BTreeMap<MemberIndex, String>,

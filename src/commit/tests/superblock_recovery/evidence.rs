@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::*;
+use crate::commit::tests::*;
 use crate::format::MemberIndex;
 use crate::members::{Claims, Unusable};
 
@@ -28,7 +28,7 @@ fn claims_in(stores: &[StoreRef]) -> Result<(Claims, Vec<Unusable>), CommitError
         threads: 0,
         ..OpenOptions::default()
     };
-    Pipeline::claims(stores, &options, &executor())
+    crate::commit::identify_members(stores, &options, &executor())
 }
 
 /// Takes its superblock from a disk, and returns the segment files that it has.
