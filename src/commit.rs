@@ -40,12 +40,13 @@ mod catalog;
 mod clock;
 mod compact;
 mod copies;
+mod draining;
 mod error;
 mod exhaustion;
 mod foreground;
 mod group;
 mod growth;
-mod join;
+mod joining;
 mod live;
 mod maintenance;
 mod pace;
@@ -64,12 +65,14 @@ pub use crate::members::CreateOptions;
 pub use clock::Clock;
 pub use compact::{Compaction, InodeLocks};
 pub use copies::IndexCopies;
+pub use draining::Draining;
 pub use error::CommitError;
 pub use growth::Growth;
+pub use joining::Joining;
 pub use maintenance::Maintenance;
 pub use pace::Pace;
 pub use reap::Reaper;
-pub use rebuild::{RebuildProgress, RebuildState};
+pub use rebuild::{Rebuild, RebuildProgress, RebuildScope, RebuildState, RebuildStatus};
 pub use recheck::Recheck;
 pub use redundancy::{
     CountLimits, LostStripe, MissingShards, Redundancy, RedundancyCounter, RedundancyRow,
@@ -85,7 +88,6 @@ use catalog::Catalog;
 use exhaustion::Exhaustion;
 use foreground::Foreground;
 use growth::Allowance;
-use rebuild::Rebuilding;
 use scrub::Scrubbing;
 
 /// Megabytes of the index to compare between copies before the volume is closed, if no comparison ran since it was
@@ -159,7 +161,9 @@ pub struct Pipeline {
     compaction: Arc<Compaction>,
     room: Arc<Room>,
     redundancy: Arc<RedundancyCounter>,
-    rebuilding: Arc<Rebuilding>,
+    draining: Arc<Draining>,
+    joining: Arc<Joining>,
+    rebuild: Arc<Rebuild>,
     stale_copies: Arc<StaleCopies>,
     recheck: Arc<Recheck>,
     scrubbing: Scrubbing,
@@ -232,7 +236,7 @@ impl Pipeline {
             Arc::clone(&volume),
             Arc::clone(&commits),
         ));
-        let rebuilding = Arc::new(Rebuilding::default());
+        let rebuild_status = Arc::new(RebuildStatus::default());
         let redundancy = Arc::new(RedundancyCounter::new(
             Arc::clone(&members),
             Arc::clone(&meta),
@@ -240,10 +244,42 @@ impl Pipeline {
             Arc::clone(&records),
             Arc::clone(&catalog),
             Arc::clone(&commits),
-            Arc::clone(&rebuilding),
+            Arc::clone(&rebuild_status),
             count_limits,
         ));
         let recheck = Arc::new(Recheck::new(Arc::clone(&volume)));
+        let joining = Arc::new(Joining {
+            members: Arc::clone(&members),
+            meta: Arc::clone(&meta),
+            replicas: Arc::clone(&replicas),
+            volume: Arc::clone(&volume),
+            commits: Arc::clone(&commits),
+            reaper: Arc::clone(&reaper),
+            stale_copies: Arc::clone(&stale_copies),
+            recheck: Arc::clone(&recheck),
+        });
+        let draining = Arc::new(Draining::new(
+            Arc::clone(&members),
+            Arc::clone(&replicas),
+            Arc::clone(&volume),
+            Arc::clone(&commits),
+            Arc::clone(&reaper),
+        ));
+        let foreground: Arc<Foreground> = Arc::default();
+        let rebuild = Arc::new(Rebuild::new(rebuild::Dependencies {
+            members: Arc::clone(&members),
+            volume: Arc::clone(&volume),
+            records: Arc::clone(&records),
+            catalog: Arc::clone(&catalog),
+            commits: Arc::clone(&commits),
+            foreground: Arc::clone(&foreground),
+            reaper: Arc::clone(&reaper),
+            compaction: Arc::clone(&compaction),
+            stale_copies: Arc::clone(&stale_copies),
+            redundancy: Arc::clone(&redundancy),
+            draining: Arc::clone(&draining),
+            status: rebuild_status,
+        }));
         Self {
             members,
             meta,
@@ -256,13 +292,15 @@ impl Pipeline {
             commits,
             growth,
             clock,
-            foreground: Arc::default(),
+            foreground,
             exhaustion,
             reaper,
             compaction,
             room,
             redundancy,
-            rebuilding,
+            draining,
+            joining,
+            rebuild,
             stale_copies,
             recheck,
             scrubbing: Scrubbing::default(),
@@ -321,6 +359,24 @@ impl Pipeline {
     #[must_use]
     pub fn stale_copies(&self) -> &Arc<StaleCopies> {
         &self.stale_copies
+    }
+
+    /// Returns the draining of members.
+    #[must_use]
+    pub fn draining(&self) -> &Arc<Draining> {
+        &self.draining
+    }
+
+    /// Returns the joining of directories.
+    #[must_use]
+    pub fn joining(&self) -> &Arc<Joining> {
+        &self.joining
+    }
+
+    /// Returns the rebuild of missing shards.
+    #[must_use]
+    pub fn rebuild(&self) -> &Arc<Rebuild> {
+        &self.rebuild
     }
 
     /// Returns the search for unrecoverable ranges that can be read again.

@@ -19,7 +19,7 @@ use super::volume::{Volume, VolumeFailure, rebuild_report, report};
 use crate::commit::{CommitError, Maintenance};
 use crate::format::MemberIndex;
 use crate::fs::Fs;
-use crate::maintain::{OrderNumber, Rebuilder};
+use crate::maintain::{OrderNumber, RebuildOrders};
 use crate::members::{Access, Members, MembersError, Seat, Unusable, directory};
 use crate::store::StoreRef;
 
@@ -55,7 +55,7 @@ struct Listener {
     maintenance: Arc<Maintenance>,
     notes: Vec<Unusable>,
     /// None where nothing may be written.
-    rebuilder: Option<Arc<Rebuilder>>,
+    orders: Option<Arc<RebuildOrders>>,
     end: End,
     announced: Arc<Announced>,
     busy: AtomicUsize,
@@ -78,7 +78,7 @@ pub(super) fn start(
         fs: Arc::clone(&volume.fs),
         maintenance: Arc::clone(&volume.maintenance),
         notes: volume.notes.clone(),
-        rebuilder: volume.rebuilder().cloned(),
+        orders: volume.orders().cloned(),
         end,
         announced: control.announced(),
         busy: AtomicUsize::new(0),
@@ -159,10 +159,10 @@ impl Listener {
             Ok(Request::Unmount { lazy }) => (self.end)(EndRequest::Unmount { lazy }, client),
             Ok(Request::AwaitEnd) => (self.end)(EndRequest::Await, client),
             Ok(Request::Rebuild { bytes_per_second }) => {
-                let ordered = self.rebuilder().map(|rebuilder| {
+                let ordered = self.orders().map(|orders| {
                     // So that it is carried out also if this daemon does not live to do so.
                     self.fs.pipeline().members().give_up_absentees();
-                    let OrderNumber(order) = rebuilder.order(bytes_per_second, false);
+                    let OrderNumber(order) = orders.order(bytes_per_second, false);
                     Answer::Ordered(order)
                 });
                 control::answer(&client, &ordered.unwrap_or_else(Answer::Failed));
@@ -182,13 +182,13 @@ impl Listener {
                 bytes_per_second,
             }) => {
                 let join = || {
-                    let rebuilder = self.rebuilder()?;
+                    let orders = self.orders()?;
                     let (MemberIndex(member), seat) = self.join(old.as_deref(), &directory)?;
                     // The data of a lost one may be on others by now, which are fuller for it. The same holds if it
                     // was replaced before, and that was cut off.
                     let is_own = seat == Seat::Own && old.is_some();
                     let balance = balance || is_own || matches!(seat, Seat::Of(_));
-                    let OrderNumber(order) = rebuilder.order(bytes_per_second, balance);
+                    let OrderNumber(order) = orders.order(bytes_per_second, balance);
                     Ok(Answer::Joined { member, order })
                 };
                 let answer = meanwhile(&client, || join().unwrap_or_else(Answer::Failed));
@@ -206,9 +206,9 @@ impl Listener {
 }
 
 impl Listener {
-    fn rebuilder(&self) -> Result<&Rebuilder, DaemonFailure> {
-        let rebuilder = self.rebuilder.as_deref();
-        rebuilder.ok_or(DaemonFailure::MountedReadOnly)
+    fn orders(&self) -> Result<&RebuildOrders, DaemonFailure> {
+        let orders = self.orders.as_deref();
+        orders.ok_or(DaemonFailure::MountedReadOnly)
     }
 
     fn membership(&self) -> Membership {
@@ -283,7 +283,7 @@ impl Listener {
         directory: &Path,
     ) -> Result<(), DaemonFailure> {
         let pipeline = self.fs.pipeline();
-        let emptied = pipeline.replace_member(old, member);
+        let emptied = self.maintenance.draining().drain_to(old, member);
         emptied.map_err(|error| DaemonFailure::ReplacedInPart {
             directory: directory.display().to_string(),
             member: member.0,
@@ -311,7 +311,8 @@ impl Listener {
         let is_leaving = members.leaving().contains(&own);
         let is_kept = is_leaving && old.is_none_or(|old| old == own);
         // Perhaps it came back by itself a moment ago, or gets what the other has.
-        let is_there = old.is_some_and(|old| old == own || pipeline.may_succeed(old, own));
+        let is_there = old
+            .is_some_and(|old| old == own || self.maintenance.draining().is_replaced_by(old, own));
         if !is_kept && !is_there {
             return Ok(None);
         }
@@ -332,11 +333,17 @@ impl Listener {
         store: &StoreRef,
     ) -> Result<MemberIndex, DaemonFailure> {
         let pipeline = self.fs.pipeline();
-        let joined = pipeline.join(seat, store).or_else(|error| match &error {
-            // It came back by itself meanwhile.
-            CommitError::Members(refusal) if seat == Seat::Own => own_place(refusal).ok_or(error),
-            _ => Err(error),
-        });
+        let joined = self
+            .maintenance
+            .joining()
+            .join(seat, store)
+            .or_else(|error| match &error {
+                // It came back by itself meanwhile.
+                CommitError::Members(refusal) if seat == Seat::Own => {
+                    own_place(refusal).ok_or(error)
+                }
+                _ => Err(error),
+            });
         joined.map_err(|error| {
             if let (Some(member), CommitError::Members(refusal)) = (member, &error)
                 && !matches!(seat, Seat::New | Seat::For(_))
@@ -350,32 +357,32 @@ impl Listener {
     /// Keeps a member that was to be emptied.
     fn keep(&self, member: MemberIndex) -> Result<(), DaemonFailure> {
         let pipeline = self.fs.pipeline();
-        let kept = pipeline.keep_member(member);
+        let kept = self.maintenance.draining().keep(member);
         kept.map_err(VolumeFailure::from)?;
         log::info!("member {member} is kept, and not emptied any further");
         if pipeline.members().leaving().is_empty() {
-            self.rebuilder()?.lift_limit();
+            self.orders()?.lift_limit();
         }
         Ok(())
     }
 
     fn remove(&self, member: &str, bytes_per_second: Option<u64>) -> Result<Answer, DaemonFailure> {
-        let rebuilder = self.rebuilder()?;
+        let orders = self.orders()?;
         let pipeline = self.fs.pipeline();
         let member = member_called(pipeline.members(), member)?;
-        let removed = pipeline.remove_member(member);
+        let removed = self.maintenance.draining().drain(member);
         removed.map_err(VolumeFailure::from)?;
         log::info!("member {member} is to be emptied and let go");
-        let OrderNumber(order) = rebuilder.order(bytes_per_second, false);
+        let OrderNumber(order) = orders.order(bytes_per_second, false);
         let MemberIndex(member) = member;
         Ok(Answer::Leaving { member, order })
     }
 
     fn rebuild_progress(&self, order: OrderNumber) -> Result<Answer, DaemonFailure> {
-        let rebuilder = self.rebuilder()?;
-        let outcome = rebuilder.outcome(order, PROGRESS_INTERVAL);
-        let now = self.fs.pipeline().rebuild_progress();
-        let report = rebuild_report(&rebuilder.progress_of(order, now));
+        let orders = self.orders()?;
+        let outcome = orders.outcome(order, PROGRESS_INTERVAL);
+        let now = self.maintenance.rebuild().status().progress();
+        let report = rebuild_report(&orders.progress_of(order, now));
         match outcome {
             Some(Err(error)) => Err(VolumeFailure::from(error).into()),
             outcome => Ok(Answer::Rebuild {

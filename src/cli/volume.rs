@@ -17,7 +17,7 @@ use crate::commit::{
 };
 use crate::format::MemberIndex;
 use crate::fs::{Fs, FsOptions};
-use crate::maintain::{Maintain, Rebuilder, Schedule};
+use crate::maintain::{RebuildOrders, Schedule, Scheduler};
 use crate::members::{self, AbsenceReason, Access, Members, Unusable, directory};
 use crate::store::{Executor, ExecutorKind, StoreRef};
 
@@ -149,7 +149,7 @@ pub(super) struct Volume {
     pub(super) fs: Arc<Fs>,
     /// The directories that could not be used, with reasons.
     pub(super) notes: Vec<Unusable>,
-    maintain: Option<Maintain>,
+    scheduler: Option<Scheduler>,
 }
 
 impl Volume {
@@ -166,9 +166,9 @@ impl Volume {
         let mut volume = Self::open_at_rest(directories, options, fs_options)?;
         let locks = Arc::clone(&volume.fs) as _;
         let left_out = left_out(&volume.pipeline, directories);
-        match Maintain::start(&volume.pipeline, locks, options.schedule, left_out) {
+        match Scheduler::start(&volume.maintenance, locks, options.schedule, left_out) {
             Ok(started) => {
-                volume.maintain = Some(started);
+                volume.scheduler = Some(started);
                 Ok(volume)
             }
             Err(error) => {
@@ -191,13 +191,13 @@ impl Volume {
             pipeline,
             fs,
             notes,
-            maintain: None,
+            scheduler: None,
         })
     }
 
-    /// Returns what takes orders to rebuild, if anything may be written.
-    pub(super) fn rebuilder(&self) -> Option<&Arc<Rebuilder>> {
-        self.maintain.as_ref()?.rebuilder()
+    /// Returns the orders to rebuild, if the volume may be written to.
+    pub(super) fn orders(&self) -> Option<&Arc<RebuildOrders>> {
+        self.scheduler.as_ref()?.orders()
     }
 
     /// Says how it is.
@@ -248,8 +248,8 @@ impl Volume {
     ///
     /// If the last changes could not be made durable.
     pub(super) fn close(mut self) -> Result<(), VolumeFailure> {
-        if let Some(maintain) = self.maintain.take() {
-            maintain.stop();
+        if let Some(scheduler) = self.scheduler.take() {
+            scheduler.stop();
         }
         let files = self.fs.close().map_err(VolumeFailure::from);
         let storage = self.pipeline.close().map_err(VolumeFailure::from);
@@ -278,7 +278,7 @@ pub(super) fn report(
     let redundancy: Vec<RedundancyReport> = counted.rows.iter().map(row_report).collect();
     let scrub = pipeline.scrub_status().map_err(VolumeFailure::from)?;
     let mut blank = blank_report(members, notes, scrub.record.last_finished);
-    let rebuilding = pipeline.rebuilding_members();
+    let rebuilding = maintenance.rebuild().status().members();
     for member in &mut blank.members {
         if member.state == MemberState::Online && rebuilding.contains(&MemberIndex(member.index)) {
             member.state = MemberState::Rebuilding;
@@ -305,7 +305,7 @@ pub(super) fn report(
             bytes_usable: space.usable_total,
             bytes_used: space.usable_used,
         },
-        rebuild: rebuild_report(&pipeline.rebuild_progress()),
+        rebuild: rebuild_report(&maintenance.rebuild().status().progress()),
         ..blank
     })
 }

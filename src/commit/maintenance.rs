@@ -4,12 +4,16 @@
 
 use std::sync::Arc;
 
-use super::{Pipeline, RedundancyCounter};
+use super::{Draining, Joining, Pipeline, Rebuild, Recheck, RedundancyCounter};
 
 /// The parts that maintain one open volume.
 pub struct Maintenance {
     pipeline: Arc<Pipeline>,
     redundancy: Arc<RedundancyCounter>,
+    draining: Arc<Draining>,
+    joining: Arc<Joining>,
+    rebuild: Arc<Rebuild>,
+    recheck: Arc<Recheck>,
 }
 
 impl Maintenance {
@@ -18,6 +22,10 @@ impl Maintenance {
     pub fn new(pipeline: Arc<Pipeline>) -> Arc<Self> {
         Arc::new(Self {
             redundancy: Arc::clone(pipeline.redundancy_counter()),
+            draining: Arc::clone(pipeline.draining()),
+            joining: Arc::clone(pipeline.joining()),
+            rebuild: Arc::clone(pipeline.rebuild()),
+            recheck: Arc::clone(pipeline.recheck()),
             pipeline,
         })
     }
@@ -32,5 +40,29 @@ impl Maintenance {
     #[must_use]
     pub fn redundancy(&self) -> &Arc<RedundancyCounter> {
         &self.redundancy
+    }
+
+    /// Returns the draining of members.
+    #[must_use]
+    pub fn draining(&self) -> &Arc<Draining> {
+        &self.draining
+    }
+
+    /// Returns the joining of directories.
+    #[must_use]
+    pub fn joining(&self) -> &Arc<Joining> {
+        &self.joining
+    }
+
+    /// Returns the rebuild of missing shards.
+    #[must_use]
+    pub fn rebuild(&self) -> &Arc<Rebuild> {
+        &self.rebuild
+    }
+
+    /// Returns the search for unrecoverable ranges that can be read again.
+    #[must_use]
+    pub fn recheck(&self) -> &Arc<Recheck> {
+        &self.recheck
     }
 }

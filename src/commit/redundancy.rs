@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::CommitError;
 use super::catalog::Catalog;
 use super::live::ends_of;
-use super::rebuild::Rebuilding;
+use super::rebuild::RebuildStatus;
 use super::sync::Commits;
 use crate::format::record::Backref;
 use crate::format::{Epoch, Ino, MemberIndex, Record, SegmentId, StripeId, key};
@@ -151,7 +151,7 @@ pub struct RedundancyCounter {
     records: Arc<StripeRecords>,
     catalog: Arc<Catalog>,
     commits: Arc<Commits>,
-    rebuilding: Arc<Rebuilding>,
+    rebuilding: Arc<RebuildStatus>,
     limits: CountLimits,
     /// Held while counting: a caller that waits for it may find that the count serves it as well.
     counting: Mutex<Stretches>,
@@ -187,7 +187,7 @@ impl RedundancyCounter {
         records: Arc<StripeRecords>,
         catalog: Arc<Catalog>,
         commits: Arc<Commits>,
-        rebuilding: Arc<Rebuilding>,
+        rebuilding: Arc<RebuildStatus>,
         limits: CountLimits,
     ) -> Self {
         Self {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::{
     CommitError, CountLimits, CreateOptions, InodeLocks, MissingShards, OpenOptions, Pace,
-    Pipeline, RebuildProgress,
+    Pipeline, RebuildProgress, RebuildScope,
 };
 use crate::codec::Geometry;
 use crate::format::record::{Backref, Extent, Marker};
@@ -321,7 +321,9 @@ impl TestFs {
     }
 
     fn rebuild(&self) -> Result<RebuildProgress, CommitError> {
-        self.pipeline.rebuild(&NoLocks, &at_once())
+        self.pipeline
+            .rebuild()
+            .run(RebuildScope::Everything, &NoLocks, &at_once())
     }
 
     /// Rebuilds, with `wait` for its rests.
@@ -329,7 +331,9 @@ impl TestFs {
         &self,
         wait: &dyn Fn(Duration) -> bool,
     ) -> Result<RebuildProgress, CommitError> {
-        self.pipeline.rebuild(&NoLocks, &unlimited(wait))
+        self.pipeline
+            .rebuild()
+            .run(RebuildScope::Everything, &NoLocks, &unlimited(wait))
     }
 
     fn close(self) {
@@ -396,7 +400,7 @@ impl TestFs {
     fn take_back(&self, rig: &Rig, disk: usize) {
         rig.disks[disk].fail(None);
         let store: StoreRef = Arc::new(rig.disks[disk].open());
-        self.pipeline.join(Seat::Own, &store).unwrap();
+        self.pipeline.joining().join(Seat::Own, &store).unwrap();
     }
 
     /// Looks on the disks whether every shard that a record calls written is there and right.

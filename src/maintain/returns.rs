@@ -1,11 +1,11 @@
-//! Takes back members whose directories were gone, or failed, and are there again.
+//! Returns of members whose directories were gone, or failed, and are there again.
 //!
-//! A member that comes and goes is not taken back endlessly: bringing it up to date costs more than it gives. After
-//! some times it is left alone for so long that its owner will have looked at it. A refused directory is tried less and
-//! less often.
+//! A member that comes and goes is not taken back endlessly, because bringing it up to date costs more than it gives.
+//! After some returns it is left alone for so long that its owner will have looked at it. A refused directory is tried
+//! less and less often.
 //!
-//! A directory that was away may hang at the first touch. So a separate thread looks at it, and no other one waits for
-//! it. There is at most one such thread for each member and each place that it had.
+//! The directory of an absent member may hang at the first access. So a separate thread opens it, and no other one waits
+//! for it. There is at most one such thread for each member and each path that it had.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,70 +13,70 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use super::{Stop, Work};
-use crate::commit::{CommitError, Pipeline};
+use crate::commit::{CommitError, Joining, Maintenance};
 use crate::format::{MemberIndex, files};
-use crate::members::{AbsenceReason, MembersError, Seat, directory};
+use crate::members::{AbsenceReason, Members, MembersError, Seat, directory};
 use crate::store::{StoreError, StoreErrorKind, StoreRef};
 
-/// The most returns of a member within [`SPAN`].
+/// Most returns of a member within [`SPAN`].
 const MOST_RETURNS: usize = 3;
 
 /// See [`MOST_RETURNS`].
 const SPAN: Duration = Duration::from_secs(3600);
 
-/// The longest wait for a directory before others have their turn.
+/// Longest wait for a directory before the others have their turn.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The longest pause between two attempts with one directory.
+/// Longest pause between two attempts with one directory.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// The known facts about absent members.
-#[derive(Debug)]
-pub(super) struct Returns {
+/// Returns of absent members.
+pub(super) struct MemberReturns {
+    members: Arc<Members>,
+    joining: Arc<Joining>,
     absentees: BTreeMap<MemberIndex, Absentee>,
     /// Members that the volume was mounted without although their directories may be there: they come back on request
     /// only.
     left_out: Vec<MemberIndex>,
 }
 
-/// The directory found at a member's place.
+/// Directory found at a member's path.
 #[derive(Debug)]
-enum Seen {
+enum Found {
     /// Something with a superblock, which takes writes.
     Member(StoreRef),
     /// A directory without one: empty because its disk is not mounted, or foreign.
     Other(StoreRef),
 }
 
-/// A look at a directory that may hang.
+/// Attempt to open a directory that may hang.
 #[derive(Debug)]
-struct Look {
+struct Attempt {
     path: PathBuf,
-    seen: Receiver<Result<Seen, StoreError>>,
+    opened: Receiver<Result<Found, StoreError>>,
 }
 
-/// A member that is away, or was.
+/// Member that is absent, or was.
 #[derive(Debug, Default)]
 struct Absentee {
     /// When it was taken back.
     returned: Vec<Instant>,
-    /// A look that is under way.
-    look: Option<Look>,
+    /// An attempt that is under way.
+    attempt: Option<Attempt>,
     /// The number of times in a row that it was there, and could not be taken back.
     refused: u32,
     refused_at: Option<Instant>,
 }
 
 impl Absentee {
-    /// Says whether it is worth a look.
+    /// Returns whether the next attempt is due.
     fn is_due(&self, now: Instant) -> bool {
         let pause = Duration::from_secs(1 << self.refused.min(16)).min(LONGEST_PAUSE);
         let rests = |at| now.duration_since(at) < pause;
         !self.refused_at.is_some_and(rests)
     }
 
-    /// Returns how often it was taken back of late.
+    /// Returns how often it was taken back within [`SPAN`].
     fn returns(&mut self, now: Instant) -> usize {
         self.returned
             .retain(|time| now.duration_since(*time) < SPAN);
@@ -98,8 +98,8 @@ impl Absentee {
         self.refused_at = Some(now);
     }
 
-    /// Notes what is there instead of it. An empty place may change at any time; a directory with files is listed with
-    /// each look, even if there are many.
+    /// Notes what is there instead of it. An empty directory may change at any time. A directory with files is listed at
+    /// each attempt, even if there are many.
     fn note_other(&mut self, error: &MembersError, now: Instant) {
         match error {
             MembersError::NotAMember {
@@ -111,14 +111,14 @@ impl Absentee {
     }
 
     /// Returns the directory if it answers soon; it may also do so the next time.
-    fn open(&mut self, path: &Path) -> Option<Result<Seen, StoreError>> {
-        // A hang at the old place of a moved member says nothing of its new place.
-        let under_way = self.look.take().filter(|look| look.path == path);
-        let look = under_way.unwrap_or_else(|| start_look(path));
-        match look.seen.recv_timeout(PATIENCE) {
+    fn open(&mut self, path: &Path) -> Option<Result<Found, StoreError>> {
+        // A hang at the old path of a moved member says nothing of its new path.
+        let under_way = self.attempt.take().filter(|attempt| attempt.path == path);
+        let attempt = under_way.unwrap_or_else(|| start_attempt(path));
+        match attempt.opened.recv_timeout(PATIENCE) {
             Ok(opened) => Some(opened),
             Err(RecvTimeoutError::Timeout) => {
-                self.look = Some(look);
+                self.attempt = Some(attempt);
                 None
             }
             Err(RecvTimeoutError::Disconnected) => None,
@@ -126,18 +126,20 @@ impl Absentee {
     }
 }
 
-impl Returns {
-    /// Does not look for `left_out`, unless they come and are lost again.
-    pub(super) fn new(left_out: Vec<MemberIndex>) -> Self {
+impl MemberReturns {
+    /// Returns the returns of all members but those `left_out`, unless these come and are lost again.
+    pub(super) fn new(maintenance: &Maintenance, left_out: Vec<MemberIndex>) -> Self {
         Self {
+            members: Arc::clone(maintenance.pipeline().members()),
+            joining: Arc::clone(maintenance.joining()),
             absentees: BTreeMap::new(),
             left_out,
         }
     }
 
-    /// Looks for the directories of members that are away, and takes back those that are there.
-    pub(super) fn look(&mut self, pipeline: &Pipeline) -> Result<(), CommitError> {
-        let members = pipeline.members();
+    /// Looks for the directories of absent members, and takes back those that are there.
+    pub(super) fn look(&mut self) -> Result<(), CommitError> {
+        let members = &self.members;
         for (member, path) in members.away() {
             if self.left_out.contains(&member) && !members.was_here(member) {
                 continue;
@@ -152,8 +154,8 @@ impl Returns {
             }
             let joined = match absentee.open(Path::new(&path)) {
                 None => continue,
-                Some(Ok(Seen::Member(store))) => pipeline.join(Seat::Own, &store),
-                Some(Ok(Seen::Other(store))) => {
+                Some(Ok(Found::Member(store))) => self.joining.join(Seat::Own, &store),
+                Some(Ok(Found::Other(store))) => {
                     if let Err(error) = members.check_seat(Seat::Own, &store) {
                         members.note_refusal(member, &error);
                         absentee.note_other(&error, Instant::now());
@@ -192,13 +194,7 @@ impl Returns {
     }
 }
 
-/// Returns the work that looks again for bytes that could not be read without returned members.
-pub(super) fn look_at_lost(stop: &Arc<Stop>) -> Work {
-    let stop = Arc::clone(stop);
-    Box::new(move |pipeline| pipeline.recheck().run(&|| !*stop.stopped.lock()))
-}
-
-/// Says that there is no directory.
+/// Returns whether an error says that there is no directory.
 fn is_absence(error: &StoreError) -> bool {
     matches!(
         error.kind(),
@@ -206,31 +202,34 @@ fn is_absence(error: &StoreError) -> bool {
     )
 }
 
-/// Opens a member's directory, and sees whether it takes writes.
-fn start_look(path: &Path) -> Look {
-    let (found, seen) = channel();
+/// Starts a thread that opens a member's directory, and checks whether it takes writes.
+fn start_attempt(path: &Path) -> Attempt {
+    let (sender, receiver) = channel();
     let path = PathBuf::from(path);
-    let place = path.clone();
-    let look = move || {
-        let opened = directory::open(&place).and_then(|store| {
+    let target = path.clone();
+    let open = move || {
+        let opened = directory::open(&target).and_then(|store| {
             let touched = store.touch(files::SUPERBLOCK);
             let store: StoreRef = Arc::new(store);
             match touched {
-                Ok(()) => Ok(Seen::Member(store)),
-                Err(error) if error.kind().lacks_file() => Ok(Seen::Other(store)),
+                Ok(()) => Ok(Found::Member(store)),
+                Err(error) if error.kind().lacks_file() => Ok(Found::Other(store)),
                 Err(error) => Err(error),
             }
         });
         // The receiver may not wait any more.
-        drop(found.send(opened));
+        drop(sender.send(opened));
     };
     let started = std::thread::Builder::new()
         .name("look".to_owned())
-        .spawn(look);
+        .spawn(open);
     if let Err(error) = started {
-        log::debug!("nobody looks whether a member is back: {error}");
+        log::debug!("no thread can open the directory of an absent member: {error}");
     }
-    Look { path, seen }
+    Attempt {
+        path,
+        opened: receiver,
+    }
 }
 
 #[cfg(test)]
@@ -238,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_and_goes_is_left_alone_for_an_hour() {
+    fn a_member_that_comes_and_goes_is_left_alone_for_an_hour() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut flapping = Absentee::default();
@@ -252,11 +251,11 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_hangs_where_a_member_was_keeps_nobody_from_looking_where_it_is_now() {
-        let (_hangs, seen) = channel();
+    fn a_hanging_attempt_at_the_old_path_of_a_member_does_not_delay_one_at_its_new_path() {
+        let (_hangs, opened) = channel();
         let path = PathBuf::from("/where/it/was");
         let mut moved = Absentee {
-            look: Some(Look { path, seen }),
+            attempt: Some(Attempt { path, opened }),
             ..Absentee::default()
         };
         let home = tempfile::tempdir().unwrap();
@@ -264,14 +263,14 @@ mod tests {
         // One that does not answer at once is waited for again.
         while opened.is_none() {
             opened = moved.open(home.path());
-            let is_of_now = |look: &Look| look.path == home.path();
-            assert!(moved.look.as_ref().is_none_or(is_of_now));
+            let is_of_now = |attempt: &Attempt| attempt.path == home.path();
+            assert!(moved.attempt.as_ref().is_none_or(is_of_now));
         }
-        assert!(matches!(opened, Some(Ok(Seen::Other(_)))), "{opened:?}");
+        assert!(matches!(opened, Some(Ok(Found::Other(_)))), "{opened:?}");
     }
 
     #[test]
-    fn who_is_refused_is_asked_less_and_less_often_but_at_least_every_ten_seconds() {
+    fn a_refused_directory_is_tried_less_and_less_often_but_at_least_every_ten_seconds() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut absentee = Absentee::default();
@@ -293,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_others_is_looked_into_less_and_less_often_and_an_empty_one_each_time() {
+    fn a_foreign_directory_is_tried_less_and_less_often_and_an_empty_one_each_time() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let refusal = |reason| MembersError::NotAMember {
@@ -316,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_there_once_it_takes_writes() {
+    fn a_directory_counts_as_returned_once_it_takes_writes() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("member");
         let look = |absentee: &mut Absentee| absentee.open(&path);
@@ -325,9 +324,9 @@ mod tests {
         assert!(is_absence(&absent), "{absent}");
         std::fs::create_dir(&path).unwrap();
         let empty = look(&mut absentee).unwrap();
-        assert!(matches!(empty, Ok(Seen::Other(_))), "{empty:?}");
+        assert!(matches!(empty, Ok(Found::Other(_))), "{empty:?}");
         std::fs::write(path.join(files::SUPERBLOCK), b"").unwrap();
         let there = look(&mut absentee).unwrap();
-        assert!(matches!(there, Ok(Seen::Member(_))), "{there:?}");
+        assert!(matches!(there, Ok(Found::Member(_))), "{there:?}");
     }
 }

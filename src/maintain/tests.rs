@@ -2,14 +2,22 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+
+use super::job::Job;
+use super::rebuild::RebuildScheduler;
+use super::scrub::ScrubScheduler;
 use super::*;
 use crate::codec::Geometry;
-use crate::commit::{CreateOptions, OpenOptions, Pace, RebuildProgress, RebuildState, ScrubState};
+use crate::commit::{
+    CommitError, CreateOptions, OpenOptions, Pace, Pipeline, RebuildProgress, RebuildState,
+    ScrubState,
+};
 use crate::format::record::{Backref, Extent};
 use crate::format::{Ino, Record, files, key};
-use crate::members::Seat;
+use crate::members::{Access, Seat};
 use crate::meta::Batch;
 use crate::store::{
     CallKind, Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore, MemDisk, Scope, Store,
@@ -88,7 +96,7 @@ fn to_be_balanced(plan: &FaultPlan) -> Arc<Pipeline> {
     write(&pipeline, &vec![7; 6 << 20]);
     let new: StoreRef = Arc::new(MemDisk::new("new", 32 << 20).open());
     let new: StoreRef = Arc::new(FaultStore::new(new, 4, plan));
-    pipeline.join(Seat::New, &new).unwrap();
+    pipeline.joining().join(Seat::New, &new).unwrap();
     pipeline
 }
 
@@ -99,44 +107,63 @@ fn is_balanced(pipeline: &Pipeline) -> bool {
         wait: &wait,
     };
     pipeline
+        .rebuild()
         .balance(&pace, &|| false, &RebuildProgress::default())
         .unwrap()
         .bytes_done
         == 0
 }
 
-/// Gives absent members so much time.
-fn rebuilder_after(time: Duration) -> Rebuilder {
-    let schedule = Schedule {
-        rebuild_after: Some(time),
-        ..Schedule::default()
-    };
-    Rebuilder::new(schedule, Arc::new(Stop::default()))
+/// Scheduler of rebuilds, and the orders that it carries out.
+struct Rebuilds {
+    orders: Arc<RebuildOrders>,
+    scheduler: RebuildScheduler,
+    stop: Arc<StopSignal>,
+}
+
+impl Rebuilds {
+    /// Gives absent members so much time.
+    fn new(pipeline: &Arc<Pipeline>, rebuild_after: Option<Duration>) -> Self {
+        let stop = Arc::new(StopSignal::default());
+        let orders = Arc::new(RebuildOrders::new(None, Arc::clone(&stop)));
+        let scheduler = RebuildScheduler::new(
+            &Maintenance::new(Arc::clone(pipeline)),
+            Arc::new(NoLocks),
+            rebuild_after,
+            Arc::clone(&orders),
+            Arc::clone(&stop),
+        );
+        Self {
+            orders,
+            scheduler,
+            stop,
+        }
+    }
+
+    /// Returns the outcome of an order, if it was carried out.
+    fn outcome(&self, order: OrderNumber) -> Option<Result<(), CommitError>> {
+        self.orders.outcome(order, Duration::ZERO)
+    }
 }
 
 /// Moves shards until one of the members that have them is lost.
-fn lose_one_while_moving(
-    rebuilder: &Rebuilder,
-    plan: &FaultPlan,
-    pipeline: &Pipeline,
-    now: Instant,
-) {
+fn lose_one_while_moving(rebuilds: &Rebuilds, plan: &FaultPlan, now: Instant) {
     plan.add(Fault::at(2, Effect::Eio).of(Scope::MemberKind(3, CallKind::Read)));
     let looks = AtomicU64::new(0);
     // It is lost later than the order was begun.
     let clock = || now + Duration::from_millis(looks.fetch_add(1, Ordering::Relaxed));
-    rebuilder.work_by(&clock, pipeline, &NoLocks).unwrap();
+    rebuilds.scheduler.run_by(&clock).unwrap();
     assert_eq!(plan.triggered(), 1);
 }
 
 /// Moves shards until one of the members that have them is lost, which is given so much time from now on.
-fn one_lost_while_moving(given: Duration, now: Instant) -> (Arc<Pipeline>, Rebuilder, OrderNumber) {
+fn one_lost_while_moving(given: Duration, now: Instant) -> (Arc<Pipeline>, Rebuilds, OrderNumber) {
     let plan = FaultPlan::new();
     let pipeline = to_be_balanced(&plan);
-    let rebuilder = rebuilder_after(given);
-    let order = rebuilder.order(None, true);
-    lose_one_while_moving(&rebuilder, &plan, &pipeline, now);
-    (pipeline, rebuilder, order)
+    let rebuilds = Rebuilds::new(&pipeline, Some(given));
+    let order = rebuilds.orders.order(None, true);
+    lose_one_while_moving(&rebuilds, &plan, now);
+    (pipeline, rebuilds, order)
 }
 
 /// Returns how many losses the worst stripe bears.
@@ -158,23 +185,23 @@ fn held_by(pipeline: &Pipeline, member: u16) -> BTreeSet<String> {
 }
 
 #[test]
-fn what_is_lost_while_shards_are_moved_is_rebuilt_before_more_are() {
+fn shards_lost_during_balancing_are_rebuilt_before_more_shards_move() {
     let plan = FaultPlan::new();
     let pipeline = to_be_balanced(&plan);
     let lost = held_by(&pipeline, 3);
-    let rebuilder = rebuilder_after(Duration::ZERO);
-    let order = rebuilder.order(None, true);
+    let rebuilds = Rebuilds::new(&pipeline, Some(Duration::ZERO));
+    let order = rebuilds.orders.order(None, true);
     let now = Instant::now();
-    lose_one_while_moving(&rebuilder, &plan, &pipeline, now);
-    let stopped = pipeline.rebuild_progress();
+    lose_one_while_moving(&rebuilds, &plan, now);
+    let stopped = pipeline.rebuild().status().progress();
     assert_eq!(stopped.state, RebuildState::Stopped, "{stopped:?}");
     assert!(stopped.bytes_left > 0, "{stopped:?}");
-    assert!(rebuilder.outcome(order, Duration::ZERO).is_none());
+    assert!(rebuilds.outcome(order).is_none());
     let moved = held_by(&pipeline, 4);
     plan.record();
     let later = now + Duration::from_secs(1);
-    rebuilder.work_by(&|| later, &pipeline, &NoLocks).unwrap();
-    let outcome = rebuilder.outcome(order, Duration::ZERO);
+    rebuilds.scheduler.run_by(&|| later).unwrap();
+    let outcome = rebuilds.outcome(order);
     assert!(matches!(outcome, Some(Ok(()))), "{outcome:?}");
     let made = plan.take_log().into_iter();
     let made = made.filter(|call| call.kind == CallKind::Create);
@@ -191,81 +218,81 @@ fn what_is_lost_while_shards_are_moved_is_rebuilt_before_more_are() {
         .clone();
     assert_eq!((rows.len(), rows[0].losses_tolerated), (1, 1));
     // The moves before, and the rebuild then, count with the moves after that.
-    let done = pipeline.rebuild_progress();
+    let done = pipeline.rebuild().status().progress();
     assert!(stopped.bytes_done > 0 && done.bytes_before > stopped.bytes_done);
     assert!(is_balanced(&pipeline));
 }
 
 /// All that was missing is rebuilt before shards are moved: there is nothing to look for meanwhile.
 #[test]
-fn the_moving_of_shards_is_not_interrupted_if_nobody_goes() {
+fn balancing_is_not_interrupted_while_the_membership_stays_the_same() {
     let plan = FaultPlan::new();
     let pipeline = to_be_balanced(&plan);
-    let rebuilder = rebuilder_after(Duration::from_secs(600));
-    let order = rebuilder.order(None, true);
+    let rebuilds = Rebuilds::new(&pipeline, Some(Duration::from_secs(600)));
+    let order = rebuilds.orders.order(None, true);
     let (start, looks) = (Instant::now(), AtomicU64::new(0));
     let clock = || start + Duration::from_secs(looks.fetch_add(1, Ordering::Relaxed));
-    rebuilder.work_by(&clock, &pipeline, &NoLocks).unwrap();
+    rebuilds.scheduler.run_by(&clock).unwrap();
     assert!(
         looks.into_inner() > 10,
         "that is longer than nothing changed"
     );
-    let outcome = rebuilder.outcome(order, Duration::ZERO);
+    let outcome = rebuilds.outcome(order);
     assert!(matches!(outcome, Some(Ok(()))), "{outcome:?}");
 }
 
 #[test]
-fn who_goes_while_shards_are_moved_has_all_the_time_to_come_back() {
+fn a_member_lost_during_balancing_has_all_the_time_to_return() {
     let given = Duration::from_secs(600);
     let start = Instant::now();
-    let (pipeline, rebuilder, order) = one_lost_while_moving(given, start);
+    let (pipeline, rebuilds, order) = one_lost_while_moving(given, start);
     let work_by = |clock: &dyn Fn() -> Instant| {
-        rebuilder.work_by(clock, &pipeline, &NoLocks).unwrap();
+        rebuilds.scheduler.run_by(clock).unwrap();
         tolerated(&pipeline)
     };
     let just_before = start + Duration::from_secs(599);
     assert_eq!(work_by(&|| just_before), Some(0));
-    let outcome = rebuilder.outcome(order, Duration::ZERO);
+    let outcome = rebuilds.outcome(order);
     assert!(matches!(outcome, Some(Ok(()))), "{outcome:?}");
     let over = start + given + Duration::from_secs(1);
     assert_eq!(work_by(&|| over), Some(1));
 }
 
 #[test]
-fn the_moving_of_shards_gives_way_once_the_time_is_over_of_who_is_away() {
+fn balancing_gives_way_once_the_time_of_an_absent_member_is_over() {
     let given = Duration::from_secs(600);
     let start = Instant::now();
-    let (pipeline, rebuilder, order) = one_lost_while_moving(given, start);
+    let (pipeline, rebuilds, order) = one_lost_while_moving(given, start);
     let moved = held_by(&pipeline, 4);
     let looks = AtomicU64::new(0);
     let clock = || match looks.fetch_add(1, Ordering::Relaxed) {
         0 => start + Duration::from_secs(1),
         _ => start + given + Duration::from_secs(1),
     };
-    rebuilder.work_by(&clock, &pipeline, &NoLocks).unwrap();
-    assert!(rebuilder.outcome(order, Duration::ZERO).is_none());
+    rebuilds.scheduler.run_by(&clock).unwrap();
+    assert!(rebuilds.outcome(order).is_none());
     assert_eq!(held_by(&pipeline, 4), moved);
     assert_eq!(tolerated(&pipeline), Some(0));
-    rebuilder.work_by(&clock, &pipeline, &NoLocks).unwrap();
-    let outcome = rebuilder.outcome(order, Duration::ZERO);
+    rebuilds.scheduler.run_by(&clock).unwrap();
+    let outcome = rebuilds.outcome(order);
     assert!(matches!(outcome, Some(Ok(()))), "{outcome:?}");
     assert_eq!(tolerated(&pipeline), Some(1));
     assert!(is_balanced(&pipeline));
 }
 
 #[test]
-fn an_order_to_rebuild_does_not_wait_until_all_is_moved() {
+fn an_order_to_rebuild_does_not_wait_for_the_end_of_balancing() {
     let plan = FaultPlan::new();
     let pipeline = to_be_balanced(&plan);
-    let rebuilder = Rebuilder::new(Schedule::default(), Arc::new(Stop::default()));
-    let is_open = |order| rebuilder.outcome(order, Duration::ZERO).is_none();
+    let rebuilds = Rebuilds::new(&pipeline, None);
+    let is_open = |order| rebuilds.outcome(order).is_none();
     let now = Instant::now();
     // Runs `meanwhile` while the second of the shards to move is read.
     let work_meanwhile = |meanwhile: &dyn Fn()| {
         let before = plan.triggered();
         plan.add(Fault::at(2, Effect::Hang).of(Scope::MemberKind(3, CallKind::Read)));
         std::thread::scope(|scope| {
-            let work = scope.spawn(|| rebuilder.work_by(&|| now, &pipeline, &NoLocks));
+            let work = scope.spawn(|| rebuilds.scheduler.run_by(&|| now));
             while plan.triggered() == before && !work.is_finished() {
                 std::thread::yield_now();
             }
@@ -275,9 +302,9 @@ fn an_order_to_rebuild_does_not_wait_until_all_is_moved() {
         });
         assert_eq!(plan.triggered(), before + 1);
     };
-    let balance = rebuilder.order(None, true);
+    let balance = rebuilds.orders.order(None, true);
     let rebuild = Mutex::new(None);
-    work_meanwhile(&|| *rebuild.lock() = Some(rebuilder.order(None, false)));
+    work_meanwhile(&|| *rebuild.lock() = Some(rebuilds.orders.order(None, false)));
     let rebuild = rebuild.into_inner().unwrap();
     assert!(is_open(balance) && is_open(rebuild));
     work_meanwhile(&|| assert!(is_open(balance) && !is_open(rebuild)));
@@ -308,19 +335,19 @@ fn write(pipeline: &Pipeline, bytes: &[u8]) {
 }
 
 #[test]
-fn nothing_waits_once_who_was_away_is_back_with_all_that_it_had() {
+fn no_shard_waits_once_the_absent_member_returns_with_all_its_shards() {
     let (disks, pipeline) = volume(2);
     write(&pipeline, &vec![7; 2 << 20]);
     let away = MemberIndex(1);
     let store = pipeline.members().store(away).unwrap();
     let error = store.open_len("nothing").unwrap_err();
     pipeline.members().fail(away, &error);
-    let rebuilder = Rebuilder::new(Schedule::default(), Arc::new(Stop::default()));
-    rebuilder.order(None, false);
-    rebuilder.work(&pipeline, &NoLocks).unwrap();
-    let waiting = || pipeline.rebuild_progress().bytes_waiting;
+    let rebuilds = Rebuilds::new(&pipeline, None);
+    rebuilds.orders.order(None, false);
+    rebuilds.scheduler.run().unwrap();
+    let waiting = || pipeline.rebuild().status().progress().bytes_waiting;
     assert!(waiting() > 0);
-    pipeline.join(Seat::Own, &store).unwrap();
+    pipeline.joining().join(Seat::Own, &store).unwrap();
     for disk in &disks {
         let space = disk.open().space().unwrap();
         disk.set_capacity(space.total_bytes - space.free_bytes);
@@ -328,13 +355,13 @@ fn nothing_waits_once_who_was_away_is_back_with_all_that_it_had() {
     // First it is noted that members are others now.
     for seconds in [60, 120] {
         let now = Instant::now() + Duration::from_secs(seconds);
-        rebuilder.work_by(&|| now, &pipeline, &NoLocks).unwrap();
+        rebuilds.scheduler.run_by(&|| now).unwrap();
     }
     assert_eq!(waiting(), 0);
 }
 
 #[test]
-fn what_waits_for_room_is_rebuilt_soon_after_some_came() {
+fn shards_that_wait_for_room_are_rebuilt_soon_after_a_member_got_some() {
     let (disks, pipeline) = volume(3);
     write(&pipeline, &vec![7; 2 << 20]);
     let holds = |disk: &usize| {
@@ -347,30 +374,31 @@ fn what_waits_for_room_is_rebuilt_soon_after_some_came() {
     pipeline.members().probe();
     let space = disks[roomy].open().space().unwrap();
     disks[roomy].set_capacity(space.total_bytes - space.free_bytes);
-    let rebuilder = Rebuilder::new(Schedule::default(), Arc::new(Stop::default()));
-    rebuilder.order(None, false);
-    rebuilder.work(&pipeline, &NoLocks).unwrap();
-    let waiting = pipeline.rebuild_progress();
+    let rebuilds = Rebuilds::new(&pipeline, None);
+    rebuilds.orders.order(None, false);
+    rebuilds.scheduler.run().unwrap();
+    let waiting = pipeline.rebuild().status().progress();
     assert!(waiting.bytes_waiting > 0, "{waiting:?}");
     let work_after = |seconds| {
         let now = Instant::now() + Duration::from_secs(seconds);
-        rebuilder.work_by(&|| now, &pipeline, &NoLocks).unwrap();
+        rebuilds.scheduler.run_by(&|| now).unwrap();
         tolerated(&pipeline)
     };
     assert_eq!(work_after(60), Some(0));
     disks[roomy].set_capacity(64 << 20);
     assert_eq!(work_after(120), Some(1));
     assert!(holds(&roomy));
-    assert_eq!(pipeline.rebuild_progress().bytes_waiting, 0);
+    assert_eq!(pipeline.rebuild().status().progress().bytes_waiting, 0);
 }
 
 /// The volume is idle, and no caller asks for its status.
 #[test]
-fn a_directory_that_vanishes_is_left_behind_by_itself_also_where_nothing_may_be_written() {
+fn a_vanished_directory_is_marked_missing_without_a_request_even_on_a_read_only_volume() {
     for (disks, pipeline) in [volume(2), volume_to_read()] {
         let access = pipeline.members().access();
         let locks = Arc::new(NoLocks);
-        let maintain = Maintain::start(&pipeline, locks, Schedule::default(), Vec::new())
+        let maintenance = Maintenance::new(Arc::clone(&pipeline));
+        let scheduler = Scheduler::start(&maintenance, locks, Schedule::default(), Vec::new())
             .expect("the system gives threads");
         disks[1].delete();
         let start = Instant::now();
@@ -382,44 +410,50 @@ fn a_directory_that_vanishes_is_left_behind_by_itself_also_where_nothing_may_be_
             );
             std::thread::sleep(Duration::from_millis(20));
         }
-        maintain.stop();
+        scheduler.stop();
     }
 }
 
 #[test]
-fn an_order_to_rebuild_is_taken_and_answered_without_waiting_for_the_time_to_look() {
+fn an_order_to_rebuild_is_carried_out_before_the_next_check_is_due() {
     const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
     let pipeline = pipeline();
-    let stop = Arc::new(Stop::default());
-    let rebuilder = Rebuilder::new(Schedule::default(), Arc::clone(&stop));
+    let Rebuilds {
+        orders,
+        scheduler,
+        stop,
+    } = Rebuilds::new(&pipeline, None);
+    let ordered = Arc::clone(&orders);
+    let job = Job::new("rebuild", FOR_EVER, move || scheduler.run());
+    let job = job.or_once(move || ordered.has_open());
+    let (commits, until) = (Arc::clone(pipeline.commits()), Arc::clone(&stop));
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            repeat(
-                &pipeline,
-                &|| rebuilder.wait_for_order(FOR_EVER),
-                &|pipeline| rebuilder.work(pipeline, &NoLocks),
-            );
-        });
+        scope.spawn(move || job.repeat(&commits, &until));
         for _ in 0..3 {
-            let order = rebuilder.order(None, false);
-            let outcome = rebuilder.outcome(order, FOR_EVER);
+            let order = orders.order(None, false);
+            let outcome = orders.outcome(order, FOR_EVER);
             assert!(matches!(outcome, Some(Ok(()))), "{outcome:?}");
         }
         let next = OrderNumber(4);
-        let outcome = rebuilder.outcome(next, Duration::ZERO);
+        let outcome = orders.outcome(next, Duration::ZERO);
         assert!(outcome.is_none(), "{outcome:?}");
-        stop.stop();
+        stop.set();
     });
 }
 
 /// It would verify nothing of the member, again and again.
 #[test]
-fn a_scrub_begins_by_itself_for_a_member_that_was_put_back_while_that_takes_part() {
+fn a_scrub_without_an_order_begins_for_an_online_stale_copy() {
     let pipeline = pipeline();
     let back = MemberIndex(1);
-    let stop = Stop::default();
+    let scheduler = ScrubScheduler::new(
+        &Maintenance::new(Arc::clone(&pipeline)),
+        Arc::new(NoLocks),
+        Schedule::default(),
+        Arc::default(),
+    );
     let scrub = || {
-        scrub_if_due(&pipeline, &NoLocks, &stop, Schedule::default()).unwrap();
+        scheduler.run_if_due().unwrap();
         pipeline.scrub_status().unwrap().state
     };
     assert_eq!(scrub(), ScrubState::Never, "nobody waits for one");
@@ -428,25 +462,25 @@ fn a_scrub_begins_by_itself_for_a_member_that_was_put_back_while_that_takes_part
     let error = store.open_len("nothing").unwrap_err();
     pipeline.members().fail(back, &error);
     assert_eq!(scrub(), ScrubState::Never, "it is away");
-    pipeline.join(Seat::Own, &store).unwrap();
+    pipeline.joining().join(Seat::Own, &store).unwrap();
     assert_eq!(scrub(), ScrubState::Finished);
     assert!(pipeline.members().put_back().is_empty());
 }
 
 #[test]
-fn work_that_panics_makes_the_volume_read_only_and_does_not_end_its_thread() {
+fn a_step_that_panics_makes_the_volume_read_only_and_does_not_end_its_thread() {
     let pipeline = pipeline();
-    let stop = Stop::default();
-    let rounds = Mutex::new(0);
-    let work = |_: &Pipeline| {
-        *rounds.lock() += 1;
-        if *rounds.lock() == 3 {
-            *stop.stopped.lock() = true;
+    let stop = Arc::new(StopSignal::default());
+    let steps = Arc::new(AtomicU64::new(0));
+    let (until, count) = (Arc::clone(&stop), Arc::clone(&steps));
+    let job = Job::new("bug", Duration::from_millis(1), move || {
+        if count.fetch_add(1, Ordering::Relaxed) == 2 {
+            until.set();
         }
         panic!("as a bug would");
-    };
-    repeat(&pipeline, &|| stop.sleep(Duration::from_millis(1)), &work);
-    assert_eq!(*rounds.lock(), 3);
+    });
+    job.repeat(pipeline.commits(), &stop);
+    assert_eq!(steps.load(Ordering::Relaxed), 3);
     let refused = pipeline.sync();
     assert!(
         matches!(&refused, Err(CommitError::Poisoned { reason }) if reason.contains("panicked")),
@@ -456,7 +490,7 @@ fn work_that_panics_makes_the_volume_read_only_and_does_not_end_its_thread() {
 
 /// No work waits for an absent member, no matter what was ordered or done before.
 #[test]
-fn a_rebuild_that_was_ordered_goes_on_when_the_volume_is_opened_again() {
+fn an_ordered_rebuild_goes_on_when_the_volume_is_opened_again() {
     let (disks, pipeline) = volume(3);
     write(&pipeline, &vec![7; 2 << 20]);
     let holds = |disk: &usize| {
@@ -479,8 +513,8 @@ fn a_rebuild_that_was_ordered_goes_on_when_the_volume_is_opened_again() {
             ..OpenOptions::default()
         };
         let pipeline = Pipeline::open(stores.collect(), &options, executor).unwrap();
-        let rebuilder = Rebuilder::new(Schedule::default(), Arc::new(Stop::default()));
-        rebuilder.work(&pipeline, &NoLocks).unwrap();
+        let rebuilds = Rebuilds::new(&pipeline, None);
+        rebuilds.scheduler.run().unwrap();
         let whole = i16::from(is_ordered);
         assert_eq!(tolerated(&pipeline), Some(whole), "ordered: {is_ordered}");
         assert!(pipeline.members().given_up().is_empty(), "it is done");

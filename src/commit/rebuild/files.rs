@@ -1,16 +1,20 @@
-//! Restores files of one segment that are gone or too short, for a caller that finds them while it does other work.
+//! Restoring of single segment files that are gone or too short, for a scrub that finds them.
 
 use std::collections::BTreeMap;
 
-use super::super::{CommitError, Pace, Pipeline};
-use super::plan::{self, Need};
-use super::{Round, Step, Which};
+use super::Rebuild;
+use super::outcome::SegmentOutcome;
+use super::plan::{self, SegmentPlan};
+use super::round::Round;
+use super::scope::RebuildScope;
+use crate::commit::CommitError;
+use crate::commit::pace::Pace;
 use crate::format::{MemberIndex, SegmentId};
 use crate::volume::LostShard;
 
-impl Pipeline {
-    /// Rewrites the lacking bytes of files of a segment that are gone or too short, each on its member. Returns how
-    /// many shards of each member are there again; none if a rebuild is under way, which does the same.
+impl Rebuild {
+    /// Rewrites the lacking bytes of files of a segment that are gone or too short, each on its member. Returns the number
+    /// of restored shards of each member. Does nothing during a rebuild, which does the same.
     ///
     /// The file is durable before a record says so. Until then a newly created file counts for nothing.
     pub(in crate::commit) fn restore_files(
@@ -22,18 +26,18 @@ impl Pipeline {
         if slots.is_empty() {
             return Ok(BTreeMap::new());
         }
-        let Some(_baton) = self.rebuilding.baton.try_lock() else {
+        let Some(_working) = self.working.try_lock() else {
             return Ok(BTreeMap::new());
         };
-        let need = Need::of_files(segment, slots.iter().copied());
-        self.close_segments(std::slice::from_ref(&need))?;
-        let lost = self.shards_not_there(segment, &slots)?;
-        let mut round = Round::new(Which::All, pace, None);
-        // The reported progress is about the last rebuild, not about this.
-        let told = *self.rebuilding.progress.lock();
-        let step = self.rebuild_segment(&need, &mut round);
-        *self.rebuilding.progress.lock() = told;
-        if step? != Step::Done {
+        let plan = SegmentPlan::of_files(segment, slots.iter().copied());
+        self.close_segments(std::slice::from_ref(&plan))?;
+        let lost = self.written_shards_without_file(segment, &slots)?;
+        let mut round = Round::new(RebuildScope::Everything, pace, None);
+        // The reported progress belongs to the last rebuild, not to this work.
+        let reported = self.status.progress();
+        let outcome = self.segments.rebuild(&plan, &mut round);
+        self.status.replace(reported);
+        if outcome? != SegmentOutcome::Improved {
             return Ok(BTreeMap::new());
         }
         let mut restored = BTreeMap::new();
@@ -60,9 +64,9 @@ impl Pipeline {
         (0..record.slots.len()).filter(lacks_file).collect()
     }
 
-    /// Returns the shards in some slots that are in the records, but not in the files, with the members that
-    /// should have them.
-    fn shards_not_there(
+    /// Returns the shards in some slots that their records call written although the files lack them, with the members
+    /// that should have them.
+    fn written_shards_without_file(
         &self,
         segment: SegmentId,
         slots: &[usize],

@@ -1,13 +1,11 @@
-//! The progress of a rebuild, and the orders that it serves.
+//! The progress of a rebuild.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::super::Pipeline;
-use super::plan::Need;
-use super::{Obstacle, Round};
+use super::outcome::Obstacle;
 use crate::format::MemberIndex;
 
 /// The progress of a rebuild.
@@ -46,108 +44,102 @@ pub enum RebuildState {
     Stopped,
 }
 
-/// The rebuild that runs, and its progress.
+/// Status of the running rebuild, or of the last one, for those who report it.
 #[derive(Debug, Default)]
-pub(in crate::commit) struct Rebuilding {
-    /// Held while rebuilding.
-    pub(super) baton: Mutex<()>,
-    pub(super) progress: Mutex<RebuildProgress>,
+pub struct RebuildStatus {
+    progress: Mutex<RebuildProgress>,
     /// The members that get missing shards.
-    pub(super) members: Mutex<BTreeSet<MemberIndex>>,
+    members: Mutex<BTreeSet<MemberIndex>>,
 }
 
-impl Rebuilding {
+impl RebuildStatus {
     /// Returns the progress of the running rebuild, or of the last one.
-    pub(in crate::commit) fn progress(&self) -> RebuildProgress {
+    #[must_use]
+    pub fn progress(&self) -> RebuildProgress {
         *self.progress.lock()
     }
 
-    /// Forgets what could not be rebuilt, after a count found that nothing lacks anything. The counter must have `seen`
-    /// this progress before it counted.
+    /// Returns the members that are getting missing shards.
+    #[must_use]
+    pub fn members(&self) -> BTreeSet<MemberIndex> {
+        self.members.lock().clone()
+    }
+
+    /// Forgets the shards that could not be rebuilt, after a count found that nothing lacks anything. The counter must
+    /// have `seen` this progress before it counted.
     pub(in crate::commit) fn forget_stuck(&self, seen: &RebuildProgress) {
         let mut progress = self.progress.lock();
         if *progress == *seen && seen.state != RebuildState::Running {
             progress.set_stuck(&RebuildProgress::default());
         }
     }
-}
 
-impl Pipeline {
-    /// Returns the progress of the running rebuild, or of the last one.
-    #[must_use]
-    pub fn rebuild_progress(&self) -> RebuildProgress {
-        self.rebuilding.progress()
+    /// Replaces the progress by `progress`, and returns the earlier one.
+    pub(super) fn replace(&self, progress: RebuildProgress) -> RebuildProgress {
+        std::mem::replace(&mut self.progress.lock(), progress)
     }
 
-    /// Returns the members that are getting missing shards.
-    #[must_use]
-    pub fn rebuilding_members(&self) -> BTreeSet<MemberIndex> {
-        self.rebuilding.members.lock().clone()
+    /// Applies `change` to the progress.
+    pub(super) fn update<R>(&self, change: impl FnOnce(&mut RebuildProgress) -> R) -> R {
+        change(&mut self.progress.lock())
     }
 
     /// Notes which members get missing shards.
-    pub(super) fn note_members(&self, needs: &[Need]) {
-        let live = self.members.live();
-        let mut members = BTreeSet::new();
-        for need in needs {
-            let Some(record) = self.volume.segment(need.segment) else {
-                continue;
-            };
-            let lacking = need.slots.keys().filter(|slot| !need.moves.contains(slot));
-            let holders = lacking.filter_map(|&slot| record.slots[slot]);
-            members.extend(holders.filter(|member| live.contains(member)));
-        }
-        *self.rebuilding.members.lock() = members;
+    pub(super) fn set_members(&self, members: BTreeSet<MemberIndex>) {
+        *self.members.lock() = members;
     }
 
-    pub(super) fn note_round(&self, round: &Round<'_>, left: u64) {
-        let mut progress = self.rebuilding.progress.lock();
-        progress.begin_round(left);
-        progress.elapsed = round.elapsed();
+    /// Notes the begin of a plan, with so many bytes to write.
+    pub(super) fn begin_plan(&self, left: u64, elapsed: Duration) {
+        let mut progress = self.progress.lock();
+        progress.begin_plan(left);
+        progress.elapsed = elapsed;
     }
 
-    pub(super) fn note_written(&self, round: &Round<'_>, bytes: u64) {
-        let mut progress = self.rebuilding.progress.lock();
+    /// Notes bytes that were written.
+    pub(super) fn add_written(&self, bytes: u64, elapsed: Duration) {
+        let mut progress = self.progress.lock();
         progress.add_written(bytes);
-        progress.elapsed = round.elapsed();
+        progress.elapsed = elapsed;
     }
 
-    pub(super) fn note_needless(&self, bytes: u64) {
-        self.rebuilding.progress.lock().settle(bytes);
+    /// Notes bytes that need not be written any more.
+    pub(super) fn drop_left(&self, bytes: u64) {
+        self.progress.lock().drop_left(bytes);
     }
 
-    /// Notes that nothing could be done for a segment.
-    pub(super) fn note_obstacle(&self, need: &Need, obstacle: Obstacle) {
-        let mut progress = self.rebuilding.progress.lock();
-        let bytes = need.bytes();
+    /// Notes that nothing could be done for a segment whose slots lack so many bytes each.
+    pub(super) fn add_blocked(&self, slots: &[u64], obstacle: Obstacle) {
+        let mut progress = self.progress.lock();
+        let bytes = slots.iter().sum();
         match obstacle {
-            Obstacle::NoRoom => progress.add_waiting(need.slots.values().copied()),
+            Obstacle::NoRoom => progress.add_waiting(slots.iter().copied()),
             Obstacle::Unreadable => progress.bytes_unreadable += bytes,
             Obstacle::Passing => {}
         }
-        progress.settle(bytes);
+        progress.drop_left(bytes);
     }
 }
 
 impl RebuildProgress {
-    /// Begins a round, with so many bytes to write: the failures of the one before are tried again.
-    fn begin_round(&mut self, left: u64) {
+    /// Begins a plan, with so many bytes to write. It tries again what the one before could not do.
+    fn begin_plan(&mut self, left: u64) {
         self.bytes_left = left;
         self.set_stuck(&Self::default());
     }
 
-    /// Says whether there was nothing to do.
+    /// Returns whether there was nothing to do.
     pub(super) fn met_nothing(&self) -> bool {
         self.bytes_done == 0 && self.bytes_waiting == 0 && self.bytes_unreadable == 0
     }
 
-    /// Says whether something is left to rebuild that could not be rebuilt.
+    /// Returns whether shards are left that could not be rebuilt.
     #[must_use]
     pub fn leaves_something(&self) -> bool {
         self.bytes_left > 0 || self.bytes_waiting > 0 || self.bytes_unreadable > 0
     }
 
-    /// Takes over from another round what could not be done.
+    /// Copies from another rebuild the shards that could not be rebuilt.
     pub(super) fn set_stuck(&mut self, other: &Self) {
         self.bytes_waiting = other.bytes_waiting;
         self.least_waiting = other.least_waiting;
@@ -169,11 +161,11 @@ impl RebuildProgress {
 
     fn add_written(&mut self, bytes: u64) {
         self.bytes_done += bytes;
-        self.settle(bytes);
+        self.drop_left(bytes);
     }
 
-    /// So many bytes are not to be written any more in this round.
-    fn settle(&mut self, bytes: u64) {
+    /// Notes that so many bytes need not be written any more for this plan.
+    fn drop_left(&mut self, bytes: u64) {
         self.bytes_left = self.bytes_left.saturating_sub(bytes);
     }
 }
@@ -184,14 +176,14 @@ mod tests {
 
     /// As of a batch of which no stripe can be read.
     #[test]
-    fn what_waits_or_cannot_be_read_is_known_until_the_next_round_also_where_nothing_is_written() {
+    fn waiting_and_unreadable_shards_are_reported_until_the_next_plan_even_if_nothing_is_written() {
         let mut progress = RebuildProgress::default();
-        progress.begin_round(100);
+        progress.begin_plan(100);
         progress.add_waiting([20, 0].into_iter());
         progress.add_waiting([10].into_iter());
         assert_eq!(progress.least_waiting, 10);
         progress.bytes_unreadable = 20;
-        progress.settle(50);
+        progress.drop_left(50);
         progress.add_written(0);
         progress.add_written(40);
         let seen = |progress: &RebuildProgress| {
@@ -205,7 +197,7 @@ mod tests {
             (bytes_done, bytes_left, bytes_waiting, bytes_unreadable)
         };
         assert_eq!(seen(&progress), (40, 10, 30, 20));
-        progress.begin_round(60);
+        progress.begin_plan(60);
         assert_eq!(seen(&progress), (40, 60, 0, 0));
     }
 }

@@ -70,7 +70,7 @@ impl Pipeline {
             bytes_per_second: &AtomicU64::new(bytes_per_second.unwrap_or(0)),
             wait: &rest,
         };
-        let restored = self.restore_files(segment, &pace)?;
+        let restored = self.rebuild.restore_files(segment, &pace)?;
         passed.counted.repaired += restored.values().sum::<u64>();
         add_pieces(&mut passed.found, restored);
         // From before the look for references to them: none of them is freed meanwhile.

@@ -21,7 +21,7 @@ fn fill(fs: &TestFs, first: u64, model: &mut Model) {
 
 fn join(fs: &TestFs, seat: Seat, disk: &MemDisk) -> Result<MemberIndex, CommitError> {
     let store: StoreRef = Arc::new(disk.open());
-    fs.pipeline.join(seat, &store)
+    fs.pipeline.joining().join(seat, &store)
 }
 
 fn new_disk() -> MemDisk {
@@ -146,7 +146,7 @@ fn a_power_cut_at_any_call_of_joining_loses_nothing() {
             let joining = stores.pop().unwrap();
             let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
             plan.add(power_cut_at(call));
-            let joined = fs.pipeline.join(seat, &joining);
+            let joined = fs.pipeline.joining().join(seat, &joining);
             let struck = plan.triggered() > 0;
             drop(fs);
             match seat {
@@ -385,7 +385,7 @@ fn a_member_that_is_removed_is_emptied_and_everything_bears_as_many_losses_witho
         let absent: &[usize] = if away { &[4] } else { &[] };
         let fs = rig.open(absent);
         fill(&fs, 1000, &mut model);
-        fs.pipeline.remove_member(MemberIndex(4)).unwrap();
+        fs.pipeline.draining().drain(MemberIndex(4)).unwrap();
         fill(&fs, 2000, &mut model);
         let promised = fs.pipeline.space();
         fs.rebuild().unwrap();
@@ -436,7 +436,7 @@ fn what_is_dead_keeps_no_member_from_being_removed() {
         fs.remove(file).unwrap();
         model.insert(file, Vec::new());
     }
-    fs.pipeline.remove_member(MemberIndex(2)).unwrap();
+    fs.pipeline.draining().drain(MemberIndex(2)).unwrap();
     let progress = fs.rebuild().unwrap();
     assert_eq!(progress.bytes_waiting, 0, "{progress:?}");
     assert_eq!(fs.pipeline.members().count(), 2);
@@ -449,7 +449,7 @@ fn what_is_dead_keeps_no_member_from_being_removed() {
 fn a_member_that_the_others_cannot_spare_is_not_removed() {
     let rig = Rig::new(2, 1, 4);
     let fs = rig.open(&[3]);
-    let refused = fs.pipeline.remove_member(MemberIndex(0));
+    let refused = fs.pipeline.draining().drain(MemberIndex(0));
     let too_few = |error: &CommitError| matches!(error, CommitError::Members(error) if matches!(**error, MembersError::TooFewLeft { .. }));
     assert!(refused.as_ref().is_err_and(too_few), "{refused:?}");
     assert_eq!(fs.pipeline.members().leaving(), []);
@@ -467,7 +467,7 @@ fn a_power_cut_at_any_call_of_a_removal_loses_nothing_and_it_goes_on() {
         let plan = FaultPlan::new();
         let fs = rig.open_with_faults(&plan).unwrap();
         plan.add(power_cut_at(call));
-        let removed = fs.pipeline.remove_member(MemberIndex(3));
+        let removed = fs.pipeline.draining().drain(MemberIndex(3));
         let removed = removed.and_then(|()| fs.rebuild());
         let struck = plan.triggered() > 0;
         drop(fs);
@@ -514,7 +514,7 @@ fn the_index_bears_as_many_losses_at_any_call_of_the_removal_of_a_member_that_ha
         let plan = FaultPlan::new();
         let fs = rig.open_with_faults(&plan).unwrap();
         plan.add(power_cut_at(call));
-        let done = fs.pipeline.remove_member(MemberIndex(removed as u16));
+        let done = fs.pipeline.draining().drain(MemberIndex(removed as u16));
         let done = done.and_then(|()| fs.rebuild());
         let struck = plan.triggered() > 0;
         drop(fs);
@@ -545,8 +545,8 @@ fn a_member_is_let_go_only_once_others_have_the_copies_of_the_index() {
         let others = others[1..].iter();
         others.for_each(|disk| rig.disks[*disk].set_capacity(bytes));
     };
-    fs.pipeline.remove_member(index(others[0])).unwrap();
-    fs.pipeline.remove_member(index(before[0])).unwrap();
+    fs.pipeline.draining().drain(index(others[0])).unwrap();
+    fs.pipeline.draining().drain(index(before[0])).unwrap();
     capacity(0);
     fs.rebuild().unwrap();
     assert_eq!(rig.holders(), before);
@@ -621,6 +621,7 @@ fn balancing_fills_a_new_member_as_much_as_the_others_and_loses_nothing() {
     let whole: u64 = taken(&rig).iter().sum();
     for _ in 0..3 {
         fs.pipeline
+            .rebuild()
             .balance(&at_once(), &|| false, &RebuildProgress::default())
             .unwrap();
         let volume = &fs.pipeline.volume;

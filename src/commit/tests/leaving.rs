@@ -26,12 +26,12 @@ fn a_member_that_is_kept_half_way_has_what_it_had_left_and_takes_new_data() {
     fs.close();
     let fs = rig.open(&[]);
     let before = shards_of(&fs);
-    fs.pipeline.remove_member(REMOVED).unwrap();
+    fs.pipeline.draining().drain(REMOVED).unwrap();
     let left = Cell::new(None);
     let wait = |_| {
         let now = shards_of(&fs);
         if left.get().is_none() && now < before {
-            fs.pipeline.keep_member(REMOVED).unwrap();
+            fs.pipeline.draining().keep(REMOVED).unwrap();
             left.set(Some(now));
         }
         true
@@ -72,7 +72,7 @@ fn a_member_stays_where_its_removal_fails() {
         for call in nth..nth + 20 {
             plan.add(Fault::at(call, Effect::NoSpace).of(Scope::Changing));
         }
-        let removed = fs.pipeline.remove_member(REMOVED);
+        let removed = fs.pipeline.draining().drain(REMOVED);
         let was_struck = plan.triggered() > 0;
         plan.clear();
         let is_leaving = |fs: &TestFs| fs.pipeline.members().leaving() == [REMOVED];
@@ -97,12 +97,15 @@ fn who_replaces_a_member_does_so_also_after_another_tried_in_vain() {
     let rig = Rig::new(2, 1, 5);
     let fs = rig.open(&[]);
     let (old, new, late) = (MemberIndex(4), MemberIndex(3), MemberIndex(2));
-    fs.pipeline.replace_member(old, new).unwrap();
-    fs.pipeline.remove_member(MemberIndex(1)).unwrap();
+    fs.pipeline.draining().drain_to(old, new).unwrap();
+    fs.pipeline.draining().drain(MemberIndex(1)).unwrap();
     fs.lose(&rig, 0);
     // Two are left for three shards.
-    fs.pipeline.replace_member(old, late).unwrap_err();
-    assert!(fs.pipeline.may_succeed(old, new) && !fs.pipeline.may_succeed(old, late));
+    fs.pipeline.draining().drain_to(old, late).unwrap_err();
+    assert!(
+        fs.pipeline.draining().is_replaced_by(old, new)
+            && !fs.pipeline.draining().is_replaced_by(old, late)
+    );
 }
 
 #[test]
@@ -119,7 +122,7 @@ fn what_a_member_holds_goes_to_who_replaces_it_and_not_to_where_most_room_is() {
     rig.disks.push(MemDisk::new("new", DISK));
     let store: StoreRef = Arc::new(rig.disks[5].open());
     let old = MemberIndex(4);
-    let new = fs.pipeline.join(Seat::New, &store).unwrap();
+    let new = fs.pipeline.joining().join(Seat::New, &store).unwrap();
     let slots = |fs: &TestFs, member| {
         let segments = fs.pipeline.volume.segments().into_iter();
         let held = segments.filter(|(_, segment)| segment.slots.contains(&Some(member)));
@@ -128,12 +131,15 @@ fn what_a_member_holds_goes_to_who_replaces_it_and_not_to_where_most_room_is() {
     let held = slots(&fs, old);
     assert!(held.len() > 2, "{held:?}");
     let had = slots(&fs, new);
-    fs.pipeline.replace_member(old, new).unwrap();
+    fs.pipeline.draining().drain_to(old, new).unwrap();
     let pace = Pace {
         bytes_per_second: &AtomicU64::new(0),
         wait: &|_| true,
     };
-    fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
+    fs.pipeline
+        .rebuild()
+        .run(RebuildScope::Everything, &NoLocks, &pace)
+        .unwrap();
     assert_eq!(fs.pipeline.members().count(), 5);
     let now = slots(&fs, new);
     assert!(

@@ -186,7 +186,10 @@ fn what_could_not_be_read_waits_no_more_once_the_files_are_removed_that_it_was_o
     fs.rebuild().unwrap();
     let waits = || {
         let rows = fs.redundancy();
-        (rows.len(), fs.pipeline.rebuild_progress().bytes_unreadable)
+        (
+            rows.len(),
+            fs.pipeline.rebuild().status().progress().bytes_unreadable,
+        )
     };
     let (_, unreadable) = waits();
     assert!(unreadable > 0);

@@ -172,7 +172,12 @@ fn without_another_member_what_is_lost_waits_and_is_not_said_to_be_rebuilt() {
     assert!(progress.bytes_waiting > 0, "{progress:?}");
     assert_eq!((progress.bytes_done, progress.bytes_left), (0, 0));
     // The online members lack nothing, which changes nothing for the others.
-    let waiting = fs.pipeline.catch_up(&at_once()).unwrap().bytes_waiting;
+    let waiting = fs
+        .pipeline
+        .rebuild()
+        .run(RebuildScope::Online, &NoLocks, &at_once())
+        .unwrap()
+        .bytes_waiting;
     assert_eq!(waiting, progress.bytes_waiting);
     assert_eq!(fs.redundancy()[0].0, 1);
     fs.close();
@@ -328,17 +333,31 @@ fn who_is_at_hand_and_lacks_nothing_changes_nothing_of_what_is_told_of_rebuilds(
     fill(&fs, 0, &mut model);
     fs.lose(&rig, 3);
     fill(&fs, 100, &mut model);
-    let found = fs.pipeline.catch_up(&at_once()).unwrap();
+    let found = fs
+        .pipeline
+        .rebuild()
+        .run(RebuildScope::Online, &NoLocks, &at_once())
+        .unwrap();
     assert_eq!((found.state, found.bytes_done), (RebuildState::Finished, 0));
-    assert_eq!(fs.pipeline.rebuild_progress().state, RebuildState::Idle);
+    assert_eq!(
+        fs.pipeline.rebuild().status().progress().state,
+        RebuildState::Idle
+    );
     let waiting = fs.rebuild().unwrap();
     assert!(waiting.bytes_waiting > 0, "{waiting:?}");
-    fs.pipeline.catch_up(&at_once()).unwrap();
-    assert_eq!(fs.pipeline.rebuild_progress(), waiting);
+    fs.pipeline
+        .rebuild()
+        .run(RebuildScope::Online, &NoLocks, &at_once())
+        .unwrap();
+    assert_eq!(fs.pipeline.rebuild().status().progress(), waiting);
     fs.take_back(&rig, 3);
-    let found = fs.pipeline.catch_up(&at_once()).unwrap();
+    let found = fs
+        .pipeline
+        .rebuild()
+        .run(RebuildScope::Online, &NoLocks, &at_once())
+        .unwrap();
     assert!(found.bytes_done > 0, "{found:?}");
-    assert_eq!(fs.pipeline.rebuild_progress(), found);
+    assert_eq!(fs.pipeline.rebuild().status().progress(), found);
     // Bytes that no file held at all are for all of them.
     fs.rebuild().unwrap();
     assert_whole(fs, &rig, &[], 2, &model, "it is back");
@@ -357,7 +376,7 @@ fn a_limit_is_kept_in_pieces_of_a_moment_and_counts_at_once_when_it_is_changed()
         let fs = TestFs::open(rig.fork().stores(&[4]), Access::ReadWrite).unwrap();
         let (done, pieces) = (Cell::new(0), RefCell::new(Vec::new()));
         let wait = |_| {
-            let now = fs.pipeline.rebuild_progress().bytes_done;
+            let now = fs.pipeline.rebuild().status().progress().bytes_done;
             let before = done.replace(now);
             if now > before {
                 pieces.borrow_mut().push(now - before);
@@ -371,7 +390,10 @@ fn a_limit_is_kept_in_pieces_of_a_moment_and_counts_at_once_when_it_is_changed()
             bytes_per_second: limit,
             wait: &wait,
         };
-        fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
+        fs.pipeline
+            .rebuild()
+            .run(RebuildScope::Everything, &NoLocks, &pace)
+            .unwrap();
         pieces.into_inner()
     };
     let unlimited = pieces_with(&AtomicU64::new(0), u64::MAX);

@@ -99,7 +99,11 @@ fn who_is_back_gets_what_it_missed_and_what_others_have_that_are_away_waits_for_
     let store = rig.disks[5].open();
     let (name, _) = store.list(files::SEGMENTS).unwrap().swap_remove(0);
     store.remove(&name).unwrap();
-    let progress = fs.pipeline.catch_up(&at_once()).unwrap();
+    let progress = fs
+        .pipeline
+        .rebuild()
+        .run(RebuildScope::Online, &NoLocks, &at_once())
+        .unwrap();
     assert!(progress.bytes_done > 0 && progress.bytes_waiting == 0);
     fs.assert_shards_lie_on(&rig, &[6], "caught up");
     for (id, segment) in before {
@@ -130,7 +134,11 @@ fn who_goes_again_while_it_is_brought_up_to_date_keeps_its_places() {
         fs.lose(&rig, 4);
         true
     };
-    let progress = fs.pipeline.catch_up(&unlimited(&goes)).unwrap();
+    let progress = fs
+        .pipeline
+        .rebuild()
+        .run(RebuildScope::Online, &NoLocks, &unlimited(&goes))
+        .unwrap();
     assert!(progress.bytes_done > 0, "{progress:?}");
     assert!(
         !fs.pipeline
@@ -148,7 +156,11 @@ fn who_goes_again_while_it_is_brought_up_to_date_keeps_its_places() {
 /// Moves shards to members that have fewer.
 fn balance(fs: &TestFs) {
     let before = RebuildProgress::default();
-    let moved = fs.pipeline.balance(&at_once(), &|| false, &before).unwrap();
+    let moved = fs
+        .pipeline
+        .rebuild()
+        .balance(&at_once(), &|| false, &before)
+        .unwrap();
     assert!(moved.bytes_done > 0, "{moved:?}");
 }
 
@@ -236,7 +248,7 @@ fn a_member_that_is_removed_keeps_what_only_it_can_give() {
     let before = unreadable_blocks(&fs, &model);
     assert!(before > 0);
     let removed = crate::format::MemberIndex(REMOVED as u16);
-    fs.pipeline.remove_member(removed).unwrap();
+    fs.pipeline.draining().drain(removed).unwrap();
     let progress = rebuild_while(&fs, &|| ());
     // It is not for want of room.
     assert!(progress.bytes_unreadable > 0, "{progress:?}");
@@ -268,7 +280,7 @@ fn a_segment_that_moves_back_before_its_old_file_was_removed_keeps_its_new_one()
     let (fs, _) = filled(&rig);
     rig.disks.push(MemDisk::new("new", DISK));
     let store: StoreRef = Arc::new(rig.disks[3].open());
-    fs.pipeline.join(Seat::New, &store).unwrap();
+    fs.pipeline.joining().join(Seat::New, &store).unwrap();
     balance(&fs);
     fs.lose(&rig, 3);
     rebuild_while(&fs, &|| ());
@@ -338,7 +350,10 @@ fn who_tries_to_come_back_in_vain_keeps_no_rebuild_from_its_end() {
     rebuild_while(&fs, &|| {
         tries.set(tries.get() + 1);
         assert!(tries.get() < 200, "the rebuild comes to no end");
-        fs.pipeline.join(Seat::Own, &returning).unwrap_err();
+        fs.pipeline
+            .joining()
+            .join(Seat::Own, &returning)
+            .unwrap_err();
     });
     assert!(tries.get() > 2, "{}", tries.get());
     fs.assert_shards_lie_on(&rig, &[3], "rebuilt without it");

@@ -301,7 +301,7 @@ fn who_is_put_back_while_a_scrub_runs_is_known_after_a_crash() {
         pass_epochs(&fs, &rig, 2);
         fs.lose(&rig, 1);
         let store: StoreRef = Arc::new(old.open());
-        fs.pipeline.join(Seat::Own, &store).unwrap();
+        fs.pipeline.joining().join(Seat::Own, &store).unwrap();
         assert!(fs.pipeline.members().stale().is_empty());
         crashes.borrow_mut().push(cut());
         ControlFlow::Continue(())
@@ -336,7 +336,7 @@ fn before_an_old_copy_takes_part_it_is_durable_that_it_is_one() {
         scrub(&fs);
         fs.lose(&rig, 1);
         plan.add(power_cut_at(call));
-        let joined = fs.pipeline.join(Seat::Own, &joining);
+        let joined = fs.pipeline.joining().join(Seat::Own, &joining);
         // It is missing until then, and fails with all others.
         let takes_part = fs.pipeline.members().status()[1].state != MemberState::Missing;
         let struck = plan.triggered() > 0;
@@ -435,7 +435,7 @@ fn a_member_that_was_put_back_is_forgotten_with_its_place() {
     fs.lose(&rig, 1);
     rig.disks[1] = MemDisk::new("new", DISK);
     let store: StoreRef = Arc::new(rig.disks[1].open());
-    fs.pipeline.join(Seat::Of(BACK), &store).unwrap();
+    fs.pipeline.joining().join(Seat::Of(BACK), &store).unwrap();
     assert_eq!(unverified(&fs), []);
     fs.rebuild().unwrap();
     assert_eq!(fs.redundancy()[0].0, 1);

@@ -74,10 +74,12 @@ fn members_that_were_made_alike_are_left_alone_however_unequal_they_are() {
         fs.sync().unwrap();
         let first = fs
             .pipeline
+            .rebuild()
             .balance(&at_once(), &|| false, &RebuildProgress::default())
             .unwrap();
         let second = fs
             .pipeline
+            .rebuild()
             .balance(&at_once(), &|| false, &RebuildProgress::default())
             .unwrap();
         assert_eq!(second.bytes_done, 0, "{sizes:?}, after {first:?}");
@@ -103,7 +105,7 @@ fn balancing_stops_for_what_is_more_urgent_and_goes_on_afterwards() {
         fs.sync().unwrap();
         rig.disks.push(MemDisk::new("new", DISK));
         let store: StoreRef = Arc::new(rig.disks[5].open());
-        fs.pipeline.join(Seat::New, &store).unwrap();
+        fs.pipeline.joining().join(Seat::New, &store).unwrap();
         let lost: &[usize] = if is_lost { &[4] } else { &[] };
         let has_begun = Cell::new(false);
         let wait = |_| {
@@ -117,6 +119,7 @@ fn balancing_stops_for_what_is_more_urgent_and_goes_on_afterwards() {
         let gives_way = || !is_lost && has_begun.get();
         let first = fs
             .pipeline
+            .rebuild()
             .balance(&unlimited(&wait), &gives_way, &RebuildProgress::default())
             .unwrap();
         assert_eq!(first.state, RebuildState::Stopped, "{first:?}");
@@ -126,12 +129,14 @@ fn balancing_stops_for_what_is_more_urgent_and_goes_on_afterwards() {
         assert_eq!(fs.redundancy()[0].0, 1);
         let rest = fs
             .pipeline
+            .rebuild()
             .balance(&at_once(), &|| false, &RebuildProgress::default())
             .unwrap();
         assert_eq!(rest.state, RebuildState::Finished, "{rest:?}");
         assert!(rest.bytes_done > 0, "{rest:?}");
         let again = fs
             .pipeline
+            .rebuild()
             .balance(&at_once(), &|| false, &RebuildProgress::default())
             .unwrap();
         assert_eq!(again.bytes_done, 0, "{again:?}");
@@ -205,7 +210,11 @@ fn full_members_give_shards_to_emptier_ones_where_that_makes_room_for_what_is_mi
         bytes_per_second: &AtomicU64::new(0),
         wait: &|_| true,
     };
-    let progress = fs.pipeline.rebuild(&NoLocks, &pace).unwrap();
+    let progress = fs
+        .pipeline
+        .rebuild()
+        .run(RebuildScope::Everything, &NoLocks, &pace)
+        .unwrap();
     assert_eq!(progress.bytes_waiting, 0, "{progress:?}");
     fs.assert_shards_lie_on(&rig, &[4], "rebuilt");
     assert_eq!(fs.redundancy(), [(1, fs.stripes().len() as u64)]);

@@ -1,17 +1,18 @@
-//! The account of each order: one given while a rebuild is under way waits for that, and may have nothing left to do.
+//! Accounts of the orders. An order given during a rebuild waits for that, and may have nothing left to do.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::commit::{RebuildProgress, RebuildState};
 
-/// The most orders that are remembered: the client that gave one may be gone.
+/// Most orders that are remembered, because the client that gave one may be gone.
 const MOST: usize = 64;
 
-/// The orders to rebuild, and nothing else, by number.
+/// Accounts of the orders without balancing, by number.
 #[derive(Debug, Default)]
 pub(super) struct Accounts(BTreeMap<u64, Account>);
 
+/// Account of one order.
 #[derive(Debug, Default)]
 struct Account {
     /// The rebuild that was done while it waited.
@@ -31,6 +32,7 @@ impl Account {
 }
 
 impl Accounts {
+    /// Opens the account of an order.
     pub(super) fn open(&mut self, order: u64) {
         self.0.insert(order, Account::default());
         if self.0.len() > MOST {
@@ -38,7 +40,7 @@ impl Accounts {
         }
     }
 
-    /// A rebuild was done for all orders up to `ordered`, and others waited for it.
+    /// Adds a rebuild that was done for all orders up to `ordered`, and for which the later ones waited.
     pub(super) fn add(&mut self, ordered: u64, done: &RebuildProgress) {
         for (order, account) in &mut self.0 {
             if account.done.is_some() {
@@ -53,8 +55,8 @@ impl Accounts {
         }
     }
 
-    /// Returns how far an order is, if the rebuild that is being done is as far as `now`. One that was done counts
-    /// once it was added: it may have been before.
+    /// Returns the progress of an order, if that of the running rebuild is `now`. A rebuild that ended counts only once
+    /// it was added, because it may have been for earlier orders.
     pub(super) fn progress_of(&self, order: u64, now: RebuildProgress) -> RebuildProgress {
         let Some(account) = self.0.get(&order) else {
             return now;
@@ -78,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_comes_to_what_it_waited_for_and_what_was_done_for_it() {
+    fn the_progress_of_an_order_is_the_rebuild_it_waited_for_and_its_own() {
         let rebuilt = |bytes_done| RebuildProgress {
             bytes_done,
             ..RebuildProgress::default()
@@ -105,7 +107,7 @@ mod tests {
         accounts.add(2, &rebuilt(7));
         accounts.add(2, &rebuilt(1000));
         assert_eq!((bytes(&accounts, 1, 0), bytes(&accounts, 2, 0)), (100, 107));
-        assert_eq!(bytes(&accounts, 3, 9), 9, "of others nothing is known");
+        assert_eq!(bytes(&accounts, 3, 9), 9, "other orders have no account");
         for order in 3..3 + MOST as u64 {
             accounts.open(order);
         }

@@ -1,24 +1,24 @@
-//! The limit of the bytes that a rebuild writes in a second.
+//! Limit of the bytes that a rebuild writes in a second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The limit that is in force, and the one for rebuilds without an order. 0 is none.
+/// Limit in force, and the one for rebuilds without an order; 0 is none.
 #[derive(Debug)]
 pub(super) struct Limit {
-    unasked: u64,
+    unordered: u64,
     bytes_per_second: AtomicU64,
 }
 
 impl Limit {
-    pub(super) fn new(unasked: Option<u64>) -> Self {
-        let unasked = unasked.unwrap_or(0);
+    pub(super) fn new(unordered: Option<u64>) -> Self {
+        let unordered = unordered.unwrap_or(0);
         Self {
-            unasked,
-            bytes_per_second: AtomicU64::new(unasked),
+            unordered,
+            bytes_per_second: AtomicU64::new(unordered),
         }
     }
 
-    /// Returns the one in force, as it changes.
+    /// Returns the limit in force, as it changes.
     pub(super) fn in_force(&self) -> &AtomicU64 {
         &self.bytes_per_second
     }
@@ -35,12 +35,12 @@ impl Limit {
 
     /// Restores the limit for rebuilds without an order, once no order is open.
     pub(super) fn reset(&self) {
-        self.set(self.unasked);
+        self.set(self.unordered);
     }
 
     /// Lifts a limit whose order was given up.
-    pub(super) fn lift(&self, is_asked_for: bool) {
-        self.set(if is_asked_for { 0 } else { self.unasked });
+    pub(super) fn lift(&self, is_ordered: bool) {
+        self.set(if is_ordered { 0 } else { self.unordered });
     }
 
     fn set(&self, limit: u64) {

@@ -37,7 +37,7 @@ impl Late {
         rig.disks[member].fail(None);
         let store = Arc::new(rig.disks[member].open());
         let store: StoreRef = Arc::new(FaultStore::new(store, member, &plan));
-        fs.pipeline.join(Seat::Own, &store).unwrap();
+        fs.pipeline.joining().join(Seat::Own, &store).unwrap();
         Self {
             rig,
             model,
@@ -103,7 +103,7 @@ fn what_moves_meanwhile_is_looked_for_where_it_is_by_then() {
             std::thread::yield_now();
         }
         assert_eq!(plan.triggered(), 1, "nothing of it was read");
-        let left = fs.pipeline.remove_member(late.index());
+        let left = fs.pipeline.draining().drain(late.index());
         let moved = left.and_then(|()| fs.rebuild());
         plan.release();
         assert_eq!(moved.unwrap().state, RebuildState::Finished);

@@ -1,24 +1,43 @@
-//! Directories that come into a volume while it is open.
+//! Directories that join a volume while it is open.
 //!
 //! A directory that joins takes part at once, but is stale: earlier changes are only in the journals of the others. It
-//! is taken into the epoch after a checkpoint that began later than its arrival, once the index has all its copies.
-//! From then on the index needs nothing of the journal that the new member lacks.
+//! enters the epoch after a checkpoint that began later than its arrival, once the index has all its copies. From then
+//! on the index needs nothing of the journal that the new member lacks.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::{CommitError, MAX_MENDED_AT_CLOSE, Pipeline};
+use super::reap::Reaper;
+use super::recheck::Recheck;
+use super::stale_copies::StaleCopies;
+use super::sync::Commits;
+use super::{CommitError, MAX_MENDED_AT_CLOSE};
 use crate::format::MemberIndex;
-use crate::members::{Belongings, MembersError, Seat};
+use crate::members::{Belongings, Members, MembersError, Seat};
+use crate::meta::{IndexReplicas, Meta};
 use crate::store::StoreRef;
+use crate::volume::Volume;
 
-impl Pipeline {
-    /// Takes a directory into the volume. It has no shards yet, or lacks some: [`Pipeline::rebuild`]
-    /// brings them. One that is to have its own place, and came back to it by itself meanwhile, is there.
+/// Joining of directories, new and returned.
+pub struct Joining {
+    pub(super) members: Arc<Members>,
+    pub(super) meta: Arc<Meta>,
+    pub(super) replicas: Arc<IndexReplicas>,
+    pub(super) volume: Arc<Volume>,
+    pub(super) commits: Arc<Commits>,
+    pub(super) reaper: Arc<Reaper>,
+    pub(super) stale_copies: Arc<StaleCopies>,
+    pub(super) recheck: Arc<Recheck>,
+}
+
+impl Joining {
+    /// Takes a directory into the volume. It has no shards yet, or lacks some, which a rebuild brings. Succeeds also for
+    /// the directory of a member that came back by itself meanwhile.
     ///
     /// # Errors
     ///
     /// [`CommitError::Members`] if the directory is not suitable, or the place is not free; [`CommitError::NoSpace`]
-    /// while the index has no room for its own needs; else as for [`Pipeline::sync`].
+    /// while the index has no room for its own needs; else as for [`Commits::sync`].
     pub fn join(&self, seat: Seat, store: &StoreRef) -> Result<MemberIndex, CommitError> {
         let joined = self.take_in(seat, store);
         if let Err(CommitError::Members(error)) = &joined
@@ -47,12 +66,12 @@ impl Pipeline {
         };
         if seat == Seat::Own {
             // Changes it has not made durable count as lost, and nothing tells so once it is back.
-            self.sync()?;
+            self.commits.sync()?;
         }
         if self.members.note_stale_copy(seat, store)? {
             // Before its journal, which proves this, is created again.
             self.stale_copies.note()?;
-            self.sync()?;
+            self.commits.sync()?;
         }
         let index = self
             .members
@@ -60,15 +79,15 @@ impl Pipeline {
                 if self.members.put_back().contains_key(&index) {
                     // Before its contents count for anything.
                     self.stale_copies.note()?;
-                    self.sync()?;
+                    self.commits.sync()?;
                 }
                 // Held until it takes part: a segment may move there from then on.
                 let mut reaper = self.reaper.lock();
                 for segment in strays {
                     reaper.abandon_file(self.commits.group.next(), segment, index);
                 }
-                // Before it takes part: from then on another thread may take it into the epoch. And not for a refused
-                // one, because a rebuild starts over when this number changes.
+                // Before it takes part: from then on another thread may admit it to the epoch. A refused one does not
+                // count, because a rebuild starts over when this number changes.
                 self.commits.arrivals.note();
                 Ok::<_, CommitError>(reaper)
             })?;
@@ -77,10 +96,10 @@ impl Pipeline {
         self.recheck.make_due();
         // Stripes that died while it was away still take space there.
         self.reaper.lock().audit_again();
-        // One that came in its place has nothing that is from an earlier time.
+        // A member that replaces it has no stale data.
         self.stale_copies.note()?;
-        // It takes part by now: if there is no space for a checkpoint, it is admitted once there is.
-        match self.checkpoint() {
+        // The member takes part by now. Without space for a checkpoint, it is admitted later.
+        match self.commits.checkpoint() {
             Ok(()) => drop(self.commits.mend_index(MAX_MENDED_AT_CLOSE)?),
             Err(CommitError::NoSpace) => log::warn!("member {index} waits for space in the index"),
             Err(error) => return Err(error),
@@ -88,8 +107,8 @@ impl Pipeline {
         Ok(index)
     }
 
-    /// Sees to it that no member that is away counts for one with a copy of the index: it must not be looked for on
-    /// another in its place.
+    /// Removes absent members from the holders of copies of the index. A member that takes the place of one must not be
+    /// expected to have its copy.
     fn forget_gone_copies(&self) -> Result<(), CommitError> {
         let is_gone = |live: &[MemberIndex]| {
             let holders = self.replicas.holders();
@@ -98,7 +117,7 @@ impl Pipeline {
         self.replicas.refill()?;
         if is_gone(&self.members.live()) {
             // The member went during a write to the index: only a commit decides which state the others have.
-            self.checkpoint()?;
+            self.commits.checkpoint()?;
             self.replicas.refill()?;
         }
         if is_gone(&self.members.live()) {

@@ -1,20 +1,28 @@
-//! Stripes that can be read, beside others in their segment that cannot, or whose records do not agree.
+//! Copies of the readable stripes of a segment that has unreadable ones, or records that do not agree.
 //!
 //! The slots of such a segment stay as they are. The live bytes of its readable stripes are copied into new ones on the
 //! online members, as compaction does, and the old ones die. The others stay where they are as long as something refers
 //! to them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::super::pace::PacedStep;
-use super::super::room::has_room;
-use super::super::{CommitError, Pipeline};
-use super::{Obstacle, Round, Step};
+use super::outcome::{Obstacle, SegmentOutcome};
+use super::progress::RebuildStatus;
+use super::round::Round;
+use crate::commit::CommitError;
+use crate::commit::catalog::Catalog;
+use crate::commit::compact::Compaction;
+use crate::commit::foreground::Foreground;
+use crate::commit::pace::PacedStep;
+use crate::commit::reap::Reaper;
+use crate::commit::room::has_room;
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};
-use crate::volume::{Tally, member_of};
+use crate::members::Members;
+use crate::volume::{Tally, Volume, member_of};
 
-/// A stripe that is worth copying.
+/// Stripe that is worth copying.
 #[derive(Clone, Copy, Debug)]
 struct Endangered {
     stripe: StripeId,
@@ -25,14 +33,25 @@ struct Endangered {
     lacking_bytes: u64,
 }
 
-impl Pipeline {
+/// Copying of readable stripes out of segments that cannot be rebuilt.
+pub(super) struct CopyOut {
+    pub(super) members: Arc<Members>,
+    pub(super) volume: Arc<Volume>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) foreground: Arc<Foreground>,
+    pub(super) status: Arc<RebuildStatus>,
+    pub(super) compaction: Arc<Compaction>,
+    pub(super) reaper: Arc<Reaper>,
+}
+
+impl CopyOut {
     /// Copies the readable stripes of a segment into new ones, if they lack shards that the new ones would have.
-    pub(super) fn copy_readable(
+    pub(super) fn copy(
         &self,
         segment: SegmentId,
         round: &Round<'_>,
-    ) -> Result<Step, CommitError> {
-        let nothing = Ok(Step::Nothing(Obstacle::Unreadable));
+    ) -> Result<SegmentOutcome, CommitError> {
+        let nothing = Ok(SegmentOutcome::Blocked(Obstacle::Unreadable));
         let Some(locks) = round.locks else {
             return nothing;
         };
@@ -40,18 +59,18 @@ impl Pipeline {
         let endangered = self.endangered_in(segment)?;
         let mut copied = false;
         for stripes in packs(&endangered, capacity) {
-            // The room kept back is not for this, because no space comes free here for the space it takes elsewhere.
+            // The room kept back is not for this, because copying frees no space on the full members.
             if !has_room(&self.volume, capacity as u64) {
                 if copied {
                     break;
                 }
-                return Ok(Step::Nothing(Obstacle::NoRoom));
+                return Ok(SegmentOutcome::Blocked(Obstacle::NoRoom));
             }
             let step = PacedStep::begin(&self.foreground);
             let victims = stripes.iter().map(|found| found.stripe).collect();
             match self.compaction.move_stripes(victims, locks) {
                 Err(CommitError::NoSpace) if copied => break,
-                Err(CommitError::NoSpace) => return Ok(Step::Nothing(Obstacle::NoRoom)),
+                Err(CommitError::NoSpace) => return Ok(SegmentOutcome::Blocked(Obstacle::NoRoom)),
                 moved => moved?,
             };
             let mut bytes = 0;
@@ -61,30 +80,30 @@ impl Pipeline {
                     bytes += found.lacking_bytes;
                 }
             }
-            self.note_written(round, bytes);
+            self.status.add_written(bytes, round.elapsed());
             let written = stripes.iter().map(|found| found.shard_bytes).sum();
             if !step.rest(round.pace, written) {
-                return Ok(Step::Stopped);
+                return Ok(SegmentOutcome::Stopped);
             }
         }
         if !copied {
             return nothing;
         }
-        // So that the next round does not count them.
+        // The next plan must not count the old stripes.
         self.reaper.free_dead()?;
-        Ok(Step::Done)
+        Ok(SegmentOutcome::Improved)
     }
 
-    /// Returns the stripes of a segment that something refers to and that bear fewer losses than new ones
-    /// would, the worst first.
+    /// Returns the stripes of a segment that something refers to and that tolerate fewer losses than new ones would, the
+    /// worst first.
     fn endangered_in(&self, segment: SegmentId) -> Result<Vec<Endangered>, CommitError> {
         let found = self.volume.look_at_files(segment);
         let (Some(record), Some(files)) = (self.volume.segment(segment), found) else {
             return Ok(Vec::new());
         };
-        let leaving = self.members.leaving();
-        let live = self.members.live().into_iter();
-        let homes = live.filter(|member| !leaving.contains(member)).count();
+        let draining = self.members.leaving();
+        let online = self.members.live().into_iter();
+        let homes = online.filter(|member| !draining.contains(member)).count();
         let geometry = self.members.geometry();
         let vacant = geometry.total_shards().saturating_sub(homes);
         let attainable = signed(geometry.parity_shards()) - signed(vacant);
@@ -98,11 +117,11 @@ impl Pipeline {
             .collect();
         for (id, stripe) in stripes {
             let tally = |counts: &dyn Fn(MemberIndex) -> bool| tally_of(&record, &stripe, counts);
-            let at_hand = tally(&|member| files.hold(member, &stripe));
+            let online = tally(&|member| files.hold(member, &stripe));
             let staying =
-                tally(&|member| files.hold(member, &stripe) && !leaving.contains(&member));
+                tally(&|member| files.hold(member, &stripe) && !draining.contains(&member));
             let is_worth_it =
-                at_hand.losses_tolerated() >= 0 && staying.losses_tolerated() < attainable;
+                online.losses_tolerated() >= 0 && staying.losses_tolerated() < attainable;
             if is_worth_it && !self.volume.is_busy(id) && self.catalog.has_backref(id)? {
                 let lacking = staying.existing.saturating_sub(staying.present) as u64;
                 let height = u64::from(stripe.height);
@@ -131,7 +150,7 @@ fn signed(count: usize) -> i16 {
     i16::try_from(count).unwrap_or(i16::MAX)
 }
 
-/// Cuts stripes into pieces of which each fits into one new stripe.
+/// Divides stripes into groups of which each fits into one new stripe.
 fn packs(stripes: &[Endangered], capacity: usize) -> Vec<&[Endangered]> {
     let mut packs = Vec::new();
     let (mut first, mut bytes) = (0, 0);

@@ -1,0 +1,121 @@
+//! The work on one segment.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::plan;
+use crate::format::record::{Segment, ShardSet, Stripe};
+use crate::format::{MemberIndex, SegmentId, StripeId};
+use crate::volume::{Lacking, LostShard, SegmentFiles, Target};
+
+/// Work on one segment: the shards to write, and the members that get them.
+pub(super) struct SegmentJob {
+    pub(super) segment: SegmentId,
+    pub(super) record: Segment,
+    /// The slots, and the members that get their shards.
+    pub(super) targets: Vec<Target>,
+    /// The stripes that lack shards, in disk order.
+    pub(super) stripes: Vec<Lacking>,
+    /// All its stripes, in disk order.
+    pub(super) all: Vec<(StripeId, Stripe)>,
+    /// The shards that a record calls written although their files lack them.
+    pub(super) missing: Vec<LostShard>,
+}
+
+impl SegmentJob {
+    /// Returns the job of writing what `targets` lack, by the `files` of the segment. Leaves out targets that lack
+    /// nothing.
+    pub(super) fn new(
+        segment: SegmentId,
+        record: Segment,
+        all: Vec<(StripeId, Stripe)>,
+        files: &SegmentFiles,
+        targets: Vec<Target>,
+    ) -> Self {
+        let mut job = Self {
+            segment,
+            record,
+            targets,
+            stripes: Vec::new(),
+            all,
+            missing: Vec::new(),
+        };
+        let mut lacking = BTreeSet::new();
+        for &(stripe, record) in &job.all {
+            let mut shards = ShardSet::default();
+            for target in &job.targets {
+                let Some(shard) = plan::shard_in(&job.record, &record, target.slot) else {
+                    continue;
+                };
+                if job.is_moved(target) || !record.written.contains(shard) {
+                    shards.insert(shard);
+                } else if !files.hold(target.member, &record) {
+                    shards.insert(shard);
+                    job.missing.push(LostShard { stripe, shard });
+                } else {
+                    continue;
+                }
+                lacking.insert(target.slot);
+            }
+            if !shards.is_empty() {
+                job.stripes.push(Lacking {
+                    stripe,
+                    record,
+                    shards,
+                });
+            }
+        }
+        let mut targets = std::mem::take(&mut job.targets);
+        let lacks_file = |target: &Target| files.len(target.member) < Some(job.record.len);
+        targets.retain(|target| {
+            job.is_moved(target) || lacking.contains(&target.slot) || lacks_file(target)
+        });
+        job.targets = targets;
+        job
+    }
+
+    /// Returns the members that get a file of the segment and had none.
+    pub(super) fn newcomers(&self) -> impl Iterator<Item = MemberIndex> + '_ {
+        let targets = self.targets.iter().map(|target| target.member);
+        targets.filter(|member| !self.record.slots.contains(&Some(*member)))
+    }
+
+    /// Returns whether the slot of a target moves to another member.
+    pub(super) fn is_moved(&self, target: &Target) -> bool {
+        self.record.slots[target.slot] != Some(target.member)
+    }
+
+    /// Removes the missing shards from the known records of the stripes.
+    pub(super) fn forget_missing(&mut self) {
+        let mut missing: HashMap<StripeId, ShardSet> = HashMap::new();
+        for lost in &self.missing {
+            missing.entry(lost.stripe).or_default().insert(lost.shard);
+        }
+        for lacking in &mut self.stripes {
+            for shard in missing
+                .get(&lacking.stripe)
+                .iter()
+                .flat_map(|shards| shards.iter())
+            {
+                lacking.record.written.remove(shard);
+            }
+        }
+    }
+
+    /// Returns the lacking stripes with a shard for a target.
+    pub(super) fn stripes_for(&self, target: &Target) -> Vec<Lacking> {
+        let has_shard = |lacking: &&Lacking| {
+            let shard = plan::shard_in(&self.record, &lacking.record, target.slot);
+            shard.is_some_and(|shard| lacking.shards.contains(shard))
+        };
+        self.stripes.iter().filter(has_shard).copied().collect()
+    }
+
+    /// Returns the slots as they will be.
+    pub(super) fn slots(&self) -> Vec<Option<MemberIndex>> {
+        let mut slots = self.record.slots.clone();
+        for target in &self.targets {
+            slots[target.slot] = Some(target.member);
+        }
+        slots
+    }
+}
