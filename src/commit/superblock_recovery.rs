@@ -16,6 +16,10 @@ use crate::meta::Meta;
 use crate::store::{Executor, Store, StoreError, StoreErrorKind, StoreRef};
 use crate::volume::{StripeRecords, Volume};
 
+use matching::Matching;
+
+mod matching;
+
 /// Recognised shards of a segment that suffice to identify their member. All segments are read, because an interrupted
 /// rebuild leaves files of some that belong to another member by now.
 const ENOUGH: u64 = 2;
@@ -206,110 +210,40 @@ fn decide(bereft: Bereft, evidence: BTreeMap<String, Evidence>) -> (Claims, Vec<
         nameless,
         holders,
         copies,
-        mut seats,
-        mut others,
+        seats,
+        others,
         ..
     } = bereft;
-    let mut leave_out = |path: &str, obstacle| {
-        others.push(Unusable::without_recovery(path.to_owned(), obstacle));
-    };
-    let mut open: BTreeMap<String, BTreeSet<MemberIndex>> = BTreeMap::new();
-    let mut indifferent = BTreeSet::new();
+    let mut matching = Matching::new(seats, others);
     for (path, evidence) in evidence {
         if let Some(detail) = evidence.problem {
-            leave_out(&path, RecoveryObstacle::Unreadable { detail });
+            matching.leave_out(path, RecoveryObstacle::Unreadable { detail });
             continue;
         }
-        let vacant: BTreeSet<MemberIndex> = seats.keys().copied().collect();
-        let fits: BTreeSet<MemberIndex> = match &evidence.owners {
+        let vacant = matching.vacant();
+        let candidates: BTreeSet<MemberIndex> = match &evidence.owners {
             Some(owners) => owners & &vacant,
             None if holders.contains(&path) => &vacant & &copies,
             None => &vacant - &copies,
         };
         match evidence.owners.as_ref().and_then(BTreeSet::first) {
-            Some(member) if fits.is_empty() => {
+            Some(member) if candidates.is_empty() => {
                 let member = member.0;
-                leave_out(&path, RecoveryObstacle::SameAsOnline { member });
+                matching.leave_out(path, RecoveryObstacle::SameAsOnline { member });
             }
             None if evidence.owners.is_some() || nameless.contains(&path) => {
-                leave_out(&path, RecoveryObstacle::Unidentified);
+                matching.leave_out(path, RecoveryObstacle::Unidentified);
             }
             None if evidence.has_segments => {
                 // No stripe that is left has a shard in it.
-                let own = seats.iter().find(|(_, seat)| **seat == path);
-                match own.map(|(member, _)| *member) {
-                    Some(member) => drop(open.insert(path, BTreeSet::from([member]))),
-                    None => leave_out(&path, RecoveryObstacle::Unidentified),
+                match matching.last_at(&path) {
+                    Some(member) => matching.add(path, BTreeSet::from([member])),
+                    None => matching.leave_out(path, RecoveryObstacle::Unidentified),
                 }
             }
-            None => {
-                indifferent.insert(path.clone());
-                open.insert(path, fits);
-            }
-            Some(_) => drop(open.insert(path, fits)),
+            None => matching.add_interchangeable(path, candidates),
+            Some(_) => matching.add(path, candidates),
         }
     }
-    let mut claims = Claims::new();
-    loop {
-        for path in &indifferent {
-            if let Some(fits) = open.get_mut(path).filter(|fits| fits.is_empty()) {
-                // All matching members are taken, and any other serves as well.
-                fits.extend(seats.keys());
-            }
-        }
-        let Some((path, member)) = next_claim(&open, &seats, &indifferent) else {
-            break;
-        };
-        let rivals: Vec<String> = open
-            .iter()
-            .filter(|(_, fits)| fits.len() == 1 && fits.contains(&member))
-            .filter(|(rival, _)| **rival == path || !indifferent.contains(*rival))
-            .map(|(path, _)| path.clone())
-            .collect();
-        if rivals.len() > 1 {
-            for path in rivals {
-                leave_out(&path, RecoveryObstacle::Rival { member: member.0 });
-                open.remove(&path);
-            }
-        } else {
-            open.remove(&path);
-            claims.insert(path, member);
-        }
-        seats.remove(&member);
-        for fits in open.values_mut() {
-            fits.remove(&member);
-        }
-    }
-    for path in open.into_keys() {
-        leave_out(&path, RecoveryObstacle::Unidentified);
-    }
-    (claims, others)
-}
-
-/// Returns a directory and the member that it is. Prefers a directory that can be only one member, then one at the last
-/// path of a member. The last choice is a directory in `indifferent`, which can be any of its members, if there are
-/// members for all.
-fn next_claim(
-    open: &BTreeMap<String, BTreeSet<MemberIndex>>,
-    seats: &BTreeMap<MemberIndex, String>,
-    indifferent: &BTreeSet<String>,
-) -> Option<(String, MemberIndex)> {
-    let matters = |path: &String| !indifferent.contains(path);
-    let only = open.iter().find_map(|(path, fits)| {
-        let only = fits.first().filter(|_| fits.len() == 1 && matters(path));
-        only.map(|member| (path.clone(), *member))
-    });
-    let own = || {
-        let mut seats = seats.iter();
-        seats.find_map(|(member, path)| {
-            let is_here = open.get(path).is_some_and(|fits| fits.contains(member));
-            is_here.then(|| (path.clone(), *member))
-        })
-    };
-    let any = || {
-        let mut rest = open.iter().filter(|(path, _)| !matters(path));
-        rest.find_map(|(path, fits)| Some((path.clone(), *fits.first()?)))
-            .filter(|_| open.len() <= seats.len())
-    };
-    only.or_else(own).or_else(any)
+    matching.decide()
 }

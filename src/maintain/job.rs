@@ -10,7 +10,7 @@ use crate::commit::{CommitError, Commits};
 type Step = Box<dyn Fn() -> Result<(), CommitError> + Send>;
 
 /// Background job of a volume.
-pub(super) struct Job {
+pub(super) struct BackgroundJob {
     name: &'static str,
     interval: Duration,
     /// Returns whether the next step must not wait for the interval.
@@ -18,7 +18,7 @@ pub(super) struct Job {
     step: Step,
 }
 
-impl Job {
+impl BackgroundJob {
     /// Returns a job that does a step after every interval.
     pub(super) fn new(
         name: &'static str,

@@ -34,7 +34,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 pub(super) struct MemberReturns {
     members: Arc<Members>,
     joining: Arc<Joining>,
-    absentees: BTreeMap<MemberIndex, Absentee>,
+    absentees: BTreeMap<MemberIndex, AbsentMember>,
     /// Members that the volume was mounted without although their directories may be there: they come back on request
     /// only.
     left_out: Vec<MemberIndex>,
@@ -42,33 +42,33 @@ pub(super) struct MemberReturns {
 
 /// Directory found at a member's path.
 #[derive(Debug)]
-enum Found {
+enum OpenedDirectory {
     /// Something with a superblock, which takes writes.
     Member(StoreRef),
     /// A directory without one: empty because its disk is not mounted, or foreign.
     Other(StoreRef),
 }
 
-/// Attempt to open a directory that may hang.
+/// OpeningAttempt to open a directory that may hang.
 #[derive(Debug)]
-struct Attempt {
+struct OpeningAttempt {
     path: PathBuf,
-    opened: Receiver<Result<Found, StoreError>>,
+    opened: Receiver<Result<OpenedDirectory, StoreError>>,
 }
 
 /// Member that is absent, or was.
 #[derive(Debug, Default)]
-struct Absentee {
+struct AbsentMember {
     /// When it was taken back.
     returned: Vec<Instant>,
     /// An attempt that is under way.
-    attempt: Option<Attempt>,
+    attempt: Option<OpeningAttempt>,
     /// The number of times in a row that it was there, and could not be taken back.
     refused: u32,
     refused_at: Option<Instant>,
 }
 
-impl Absentee {
+impl AbsentMember {
     /// Returns whether the next attempt is due.
     fn is_due(&self, now: Instant) -> bool {
         let pause = Duration::from_secs(1 << self.refused.min(16)).min(LONGEST_PAUSE);
@@ -111,7 +111,7 @@ impl Absentee {
     }
 
     /// Returns the directory if it answers soon; it may also do so the next time.
-    fn open(&mut self, path: &Path) -> Option<Result<Found, StoreError>> {
+    fn open(&mut self, path: &Path) -> Option<Result<OpenedDirectory, StoreError>> {
         // A hang at the old path of a moved member says nothing of its new path.
         let under_way = self.attempt.take().filter(|attempt| attempt.path == path);
         let attempt = under_way.unwrap_or_else(|| start_attempt(path));
@@ -154,8 +154,8 @@ impl MemberReturns {
             }
             let joined = match absentee.open(Path::new(&path)) {
                 None => continue,
-                Some(Ok(Found::Member(store))) => self.joining.join(Seat::Own, &store),
-                Some(Ok(Found::Other(store))) => {
+                Some(Ok(OpenedDirectory::Member(store))) => self.joining.join(Seat::Own, &store),
+                Some(Ok(OpenedDirectory::Other(store))) => {
                     if let Err(error) = members.check_seat(Seat::Own, &store) {
                         members.note_refusal(member, &error);
                         absentee.note_other(&error, Instant::now());
@@ -203,7 +203,7 @@ fn is_absence(error: &StoreError) -> bool {
 }
 
 /// Starts a thread that opens a member's directory, and checks whether it takes writes.
-fn start_attempt(path: &Path) -> Attempt {
+fn start_attempt(path: &Path) -> OpeningAttempt {
     let (sender, receiver) = channel();
     let path = PathBuf::from(path);
     let target = path.clone();
@@ -212,8 +212,8 @@ fn start_attempt(path: &Path) -> Attempt {
             let touched = store.touch(files::SUPERBLOCK);
             let store: StoreRef = Arc::new(store);
             match touched {
-                Ok(()) => Ok(Found::Member(store)),
-                Err(error) if error.kind().lacks_file() => Ok(Found::Other(store)),
+                Ok(()) => Ok(OpenedDirectory::Member(store)),
+                Err(error) if error.kind().lacks_file() => Ok(OpenedDirectory::Other(store)),
                 Err(error) => Err(error),
             }
         });
@@ -226,7 +226,7 @@ fn start_attempt(path: &Path) -> Attempt {
     if let Err(error) = started {
         log::debug!("no thread can open the directory of an absent member: {error}");
     }
-    Attempt {
+    OpeningAttempt {
         path,
         opened: receiver,
     }
@@ -240,7 +240,7 @@ mod tests {
     fn a_member_that_comes_and_goes_is_left_alone_for_an_hour() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut flapping = Absentee::default();
+        let mut flapping = AbsentMember::default();
         for (before, second) in [0, 10, 20].into_iter().enumerate() {
             assert_eq!(flapping.returns(at(second)), before);
             flapping.note_return(at(second));
@@ -254,26 +254,29 @@ mod tests {
     fn a_hanging_attempt_at_the_old_path_of_a_member_does_not_delay_one_at_its_new_path() {
         let (_hangs, opened) = channel();
         let path = PathBuf::from("/where/it/was");
-        let mut moved = Absentee {
-            attempt: Some(Attempt { path, opened }),
-            ..Absentee::default()
+        let mut moved = AbsentMember {
+            attempt: Some(OpeningAttempt { path, opened }),
+            ..AbsentMember::default()
         };
         let home = tempfile::tempdir().unwrap();
         let mut opened = None;
         // One that does not answer at once is waited for again.
         while opened.is_none() {
             opened = moved.open(home.path());
-            let is_of_now = |attempt: &Attempt| attempt.path == home.path();
+            let is_of_now = |attempt: &OpeningAttempt| attempt.path == home.path();
             assert!(moved.attempt.as_ref().is_none_or(is_of_now));
         }
-        assert!(matches!(opened, Some(Ok(Found::Other(_)))), "{opened:?}");
+        assert!(
+            matches!(opened, Some(Ok(OpenedDirectory::Other(_)))),
+            "{opened:?}"
+        );
     }
 
     #[test]
     fn a_refused_directory_is_tried_less_and_less_often_but_at_least_every_ten_seconds() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut absentee = Absentee::default();
+        let mut absentee = AbsentMember::default();
         assert!(absentee.is_due(at(0)));
         absentee.note_refusal(at(0));
         assert!(!absentee.is_due(at(1)));
@@ -302,7 +305,7 @@ mod tests {
         let foreign = || AbsenceReason::ForeignContent {
             found: "photo.jpg".to_owned(),
         };
-        let mut absentee = Absentee::default();
+        let mut absentee = AbsentMember::default();
         absentee.note_other(&refusal(AbsenceReason::Empty), at(0));
         assert!(absentee.is_due(at(0)));
         for second in 1..9 {
@@ -318,15 +321,15 @@ mod tests {
     fn a_directory_counts_as_returned_once_it_takes_writes() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("member");
-        let look = |absentee: &mut Absentee| absentee.open(&path);
-        let mut absentee = Absentee::default();
+        let look = |absentee: &mut AbsentMember| absentee.open(&path);
+        let mut absentee = AbsentMember::default();
         let absent = look(&mut absentee).unwrap().unwrap_err();
         assert!(is_absence(&absent), "{absent}");
         std::fs::create_dir(&path).unwrap();
         let empty = look(&mut absentee).unwrap();
-        assert!(matches!(empty, Ok(Found::Other(_))), "{empty:?}");
+        assert!(matches!(empty, Ok(OpenedDirectory::Other(_))), "{empty:?}");
         std::fs::write(path.join(files::SUPERBLOCK), b"").unwrap();
         let there = look(&mut absentee).unwrap();
-        assert!(matches!(there, Ok(Found::Member(_))), "{there:?}");
+        assert!(matches!(there, Ok(OpenedDirectory::Member(_))), "{there:?}");
     }
 }

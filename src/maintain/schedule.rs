@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::job::Job;
+use super::job::BackgroundJob;
 use super::rebuild::{RebuildOrders, RebuildScheduler};
 use super::returns::MemberReturns;
 use super::scrub::ScrubScheduler;
@@ -55,17 +55,23 @@ pub(super) fn jobs(
     schedule: Schedule,
     left_out: Vec<MemberIndex>,
     stop: &Arc<StopSignal>,
-) -> (Vec<Job>, Option<Arc<RebuildOrders>>) {
+) -> (Vec<BackgroundJob>, Option<Arc<RebuildOrders>>) {
     let pipeline = Arc::clone(maintenance.pipeline());
     let stale_copies = Arc::clone(pipeline.stale_copies());
-    let probe = Job::new("probe", PROBE_INTERVAL, move || stale_copies.probe());
+    let probe = BackgroundJob::new("probe", PROBE_INTERVAL, move || stale_copies.probe());
     if pipeline.access() == Access::ReadOnly {
         return (vec![probe], None);
     }
     let rate = schedule.bytes_per_second;
     let orders = Arc::new(RebuildOrders::new(rate, Arc::clone(stop)));
     let (reaper, room) = (Arc::clone(pipeline.reaper()), Arc::clone(pipeline.room()));
-    let scrub = ScrubScheduler::new(maintenance, Arc::clone(locks), schedule, Arc::clone(stop));
+    let scrub = ScrubScheduler::new(
+        maintenance,
+        Arc::clone(locks),
+        schedule.scrub_interval,
+        rate,
+        Arc::clone(stop),
+    );
     let room_locks = Arc::clone(locks);
     let returns = Mutex::new(MemberReturns::new(maintenance, left_out));
     let (recheck, until) = (Arc::clone(maintenance.recheck()), Arc::clone(stop));
@@ -79,17 +85,17 @@ pub(super) fn jobs(
     let ordered = Arc::clone(&orders);
     let jobs = vec![
         probe,
-        Job::new("tick", TICK, move || pipeline.clock().tick()),
-        Job::new("reap", REAP_INTERVAL, move || reaper.reap()),
-        Job::new("scrub", SCRUB_CHECK_INTERVAL, move || scrub.run_if_due()),
-        Job::new("room", ROOM_INTERVAL, move || {
+        BackgroundJob::new("tick", TICK, move || pipeline.clock().tick()),
+        BackgroundJob::new("reap", REAP_INTERVAL, move || reaper.reap()),
+        BackgroundJob::new("scrub", SCRUB_CHECK_INTERVAL, move || scrub.run_if_due()),
+        BackgroundJob::new("room", ROOM_INTERVAL, move || {
             room.make_room_ahead(&*room_locks, rate)
         }),
-        Job::new("return", RETURN_INTERVAL, move || returns.lock().look()),
-        Job::new("lost", REBUILD_CHECK_INTERVAL, move || {
+        BackgroundJob::new("return", RETURN_INTERVAL, move || returns.lock().look()),
+        BackgroundJob::new("lost", REBUILD_CHECK_INTERVAL, move || {
             recheck.run(&|| !until.is_set())
         }),
-        Job::new("rebuild", REBUILD_CHECK_INTERVAL, move || rebuild.run())
+        BackgroundJob::new("rebuild", REBUILD_CHECK_INTERVAL, move || rebuild.run())
             .or_once(move || ordered.has_open()),
     ];
     (jobs, Some(orders))

@@ -4,7 +4,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::schedule::Schedule;
 use super::stop::StopSignal;
 use crate::commit::{CommitError, InodeLocks, Maintenance, Pipeline};
 
@@ -22,14 +21,15 @@ impl ScrubScheduler {
     pub(super) fn new(
         maintenance: &Maintenance,
         locks: Arc<dyn InodeLocks>,
-        schedule: Schedule,
+        interval: Option<Duration>,
+        bytes_per_second: Option<u64>,
         stop: Arc<StopSignal>,
     ) -> Self {
         Self {
             pipeline: Arc::clone(maintenance.pipeline()),
             locks,
-            interval: schedule.scrub_interval,
-            bytes_per_second: schedule.bytes_per_second,
+            interval,
+            bytes_per_second,
             stop,
         }
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::job::Job;
+use super::job::BackgroundJob;
 use super::rebuild::RebuildScheduler;
 use super::scrub::ScrubScheduler;
 use super::*;
@@ -424,7 +424,7 @@ fn an_order_to_rebuild_is_carried_out_before_the_next_check_is_due() {
         stop,
     } = Rebuilds::new(&pipeline, None);
     let ordered = Arc::clone(&orders);
-    let job = Job::new("rebuild", FOR_EVER, move || scheduler.run());
+    let job = BackgroundJob::new("rebuild", FOR_EVER, move || scheduler.run());
     let job = job.or_once(move || ordered.has_open());
     let (commits, until) = (Arc::clone(pipeline.commits()), Arc::clone(&stop));
     std::thread::scope(|scope| {
@@ -449,7 +449,8 @@ fn a_scrub_without_an_order_begins_for_an_online_stale_copy() {
     let scheduler = ScrubScheduler::new(
         &Maintenance::new(Arc::clone(&pipeline)),
         Arc::new(NoLocks),
-        Schedule::default(),
+        None,
+        None,
         Arc::default(),
     );
     let scrub = || {
@@ -473,7 +474,7 @@ fn a_step_that_panics_makes_the_volume_read_only_and_does_not_end_its_thread() {
     let stop = Arc::new(StopSignal::default());
     let steps = Arc::new(AtomicU64::new(0));
     let (until, count) = (Arc::clone(&stop), Arc::clone(&steps));
-    let job = Job::new("bug", Duration::from_millis(1), move || {
+    let job = BackgroundJob::new("bug", Duration::from_millis(1), move || {
         if count.fetch_add(1, Ordering::Relaxed) == 2 {
             until.set();
         }
