@@ -25,18 +25,18 @@ use crate::store::{
     MemDisk, Scope, Store, StoreErrorKind, StoreRef,
 };
 
-mod beside;
+mod copy_out;
 mod counting;
 mod crash;
 mod creation;
 mod degraded;
+mod draining;
 mod faults;
 mod full;
 mod full_disks;
-mod join;
+mod joining;
 mod journaled;
 mod leaks;
-mod leaving;
 mod lost_files;
 mod opening;
 mod places;

@@ -169,7 +169,7 @@ fn missing_shards_are_listed_by_the_file_that_should_hold_them() {
 }
 
 #[test]
-fn what_could_not_be_read_waits_no_more_once_the_files_are_removed_that_it_was_of() {
+fn unreadable_shards_wait_no_more_once_the_files_that_held_them_are_removed() {
     let rig = Rig::new(2, 1, 3);
     let fs = rig.open(&[]);
     for file in 0..4 {

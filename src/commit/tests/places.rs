@@ -40,7 +40,7 @@ fn overlap(fs: &TestFs) -> [StripeId; 2] {
 }
 
 #[test]
-fn stripes_that_overlap_neither_stop_a_rebuild_nor_free_what_others_hold() {
+fn overlapping_stripes_neither_stop_a_rebuild_nor_free_bytes_of_others() {
     let (rig, fs) = with_stripes();
     let damaged = overlap(&fs);
     fs.pipeline.checkpoint().unwrap();

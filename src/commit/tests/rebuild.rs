@@ -1,4 +1,4 @@
-//! Rebuilding what members lack, asserted on what lies on the disks afterwards.
+//! Rebuild of missing shards, asserted on the bytes on the disks afterwards.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,7 +66,7 @@ pub(super) fn assert_whole(
 }
 
 #[test]
-fn what_lost_members_held_is_rebuilt_onto_the_others() {
+fn shards_of_lost_members_are_rebuilt_onto_the_others() {
     for (data, parity, count) in [(2, 1, 5), (2, 2, 6), (4, 2, 8), (1, 2, 5)] {
         let base = Rig::new(data, parity, count);
         let fs = base.open(&[]);
@@ -93,7 +93,7 @@ fn what_lost_members_held_is_rebuilt_onto_the_others() {
 }
 
 #[test]
-fn files_that_are_gone_or_cut_short_are_made_again_with_the_same_bytes() {
+fn missing_or_short_files_are_rebuilt_with_the_same_bytes() {
     let rig = Rig::new(3, 2, 5);
     let fs = rig.open(&[]);
     let mut model = Model::new();
@@ -124,7 +124,7 @@ fn files_that_are_gone_or_cut_short_are_made_again_with_the_same_bytes() {
 }
 
 #[test]
-fn a_member_that_was_away_gets_only_what_it_missed() {
+fn a_returned_member_gets_only_the_shards_it_missed() {
     let rig = Rig::new(2, 1, 3);
     let fs = rig.open(&[]);
     let mut model = Model::new();
@@ -161,7 +161,7 @@ fn a_member_that_was_away_gets_only_what_it_missed() {
 }
 
 #[test]
-fn without_another_member_what_is_lost_waits_and_is_not_said_to_be_rebuilt() {
+fn shards_without_a_free_member_wait_and_are_not_reported_as_rebuilt() {
     let rig = Rig::new(2, 2, 4);
     let fs = rig.open(&[]);
     let mut model = Model::new();
@@ -188,7 +188,7 @@ fn without_another_member_what_is_lost_waits_and_is_not_said_to_be_rebuilt() {
 }
 
 #[test]
-fn what_is_lost_for_good_keeps_nothing_else_from_being_rebuilt_and_is_left_as_it_is() {
+fn unrecoverable_stripes_are_kept_and_do_not_stop_the_rebuild_of_others() {
     let rig = Rig::new(2, 1, 4);
     let fs = rig.open(&[]);
     let mut model = Model::new();
@@ -228,7 +228,7 @@ fn what_is_lost_for_good_keeps_nothing_else_from_being_rebuilt_and_is_left_as_it
 }
 
 #[test]
-fn what_is_nearest_to_being_lost_is_rebuilt_first() {
+fn stripes_with_the_least_redundancy_are_rebuilt_first() {
     let rig = Rig::new(2, 2, 7);
     let fs = rig.open(&[]);
     let mut model = Model::new();
@@ -270,7 +270,7 @@ fn what_is_nearest_to_being_lost_is_rebuilt_first() {
 }
 
 #[test]
-fn what_is_endangered_most_by_a_loss_in_the_midst_of_a_rebuild_is_rebuilt_next() {
+fn stripes_endangered_by_a_loss_during_a_rebuild_are_rebuilt_next() {
     const FIRST: usize = 7;
     let rig = Rig::new(2, 2, 8);
     let fs = rig.open(&[]);
@@ -326,7 +326,7 @@ fn what_is_endangered_most_by_a_loss_in_the_midst_of_a_rebuild_is_rebuilt_next()
 
 /// Nothing was written, and what is lost with a member that is away is no less for that.
 #[test]
-fn who_is_at_hand_and_lacks_nothing_changes_nothing_of_what_is_told_of_rebuilds() {
+fn an_idle_rebuild_of_online_members_does_not_change_the_reported_progress() {
     let rig = Rig::new(2, 2, 4);
     let fs = rig.open(&[]);
     let mut model = Model::new();
@@ -364,7 +364,7 @@ fn who_is_at_hand_and_lacks_nothing_changes_nothing_of_what_is_told_of_rebuilds(
 }
 
 #[test]
-fn a_limit_is_kept_in_pieces_of_a_moment_and_counts_at_once_when_it_is_changed() {
+fn a_limit_is_kept_by_short_steps_and_a_new_one_applies_at_once() {
     /// Bytes that one stripe lacks at most.
     const STRIPE: u64 = UNIT as u64;
     let rig = Rig::new(2, 1, 5);
@@ -419,7 +419,7 @@ fn a_limit_is_kept_in_pieces_of_a_moment_and_counts_at_once_when_it_is_changed()
 }
 
 #[test]
-fn a_rebuild_that_is_stopped_anywhere_goes_on_where_it_was() {
+fn a_stopped_rebuild_continues_from_where_it_stopped() {
     let base = Rig::new(2, 1, 5);
     let fs = base.open(&[]);
     let mut model = Model::new();
@@ -460,7 +460,7 @@ fn a_rebuild_that_is_stopped_anywhere_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_power_cut_at_any_call_of_a_rebuild_loses_nothing_and_it_can_be_done_again() {
+fn a_power_cut_at_any_call_of_a_rebuild_loses_nothing_and_the_rebuild_can_be_repeated() {
     for (gone, wiped) in [(Some(4), None), (None, Some(3_usize))] {
         let base = Rig::new(2, 1, 5);
         let fs = base.open(&[]);
@@ -533,7 +533,7 @@ fn assert_no_strays(rig: &Rig, away: &[usize], context: &str) {
 }
 
 #[test]
-fn any_call_of_a_rebuild_may_fail() {
+fn a_failure_of_any_call_of_a_rebuild_loses_nothing() {
     let base = Rig::new(2, 2, 7);
     let fs = base.open(&[]);
     let mut model = Model::new();
@@ -570,7 +570,7 @@ fn any_call_of_a_rebuild_may_fail() {
 }
 
 #[test]
-fn what_is_written_and_removed_while_it_is_rebuilt_is_right_afterwards() {
+fn files_written_and_removed_during_a_rebuild_are_right_afterwards() {
     for seed in 0..12_u64 {
         let rig = Rig::new(2, 2, 6);
         let fs = rig.open(&[]);
@@ -641,7 +641,7 @@ fn assert_gaps_are_free(fs: &TestFs, rig: &Rig, gone: &[usize], context: &str) {
 }
 
 #[test]
-fn wrong_bytes_that_are_met_on_the_way_do_not_get_any_further() {
+fn a_rebuild_does_not_spread_wrong_bytes_that_it_reads() {
     let base = Rig::new(2, 2, 6);
     let fs = base.open(&[]);
     let mut model = Model::new();

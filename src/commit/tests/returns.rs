@@ -1,4 +1,4 @@
-//! Members that come back or go, while their shards are worked on or damaged.
+//! Members that return or are lost during work on their shards.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ fn written(fs: &TestFs) -> BTreeSet<(StripeId, ShardIndex)> {
 }
 
 #[test]
-fn what_a_member_has_that_returns_during_a_rebuild_still_counts() {
+fn shards_of_a_member_that_returns_during_a_rebuild_still_count() {
     for with_loss in [false, true] {
         for after in 1..4 {
             let context = format!("back after {after} steps, another lost: {with_loss}");
@@ -80,7 +80,7 @@ fn what_a_member_has_that_returns_during_a_rebuild_still_counts() {
 }
 
 #[test]
-fn who_is_back_gets_what_it_missed_and_what_others_have_that_are_away_waits_for_them() {
+fn a_returned_member_gets_its_missed_shards_and_those_of_absent_members_wait() {
     let rig = Rig::new(2, 2, 7);
     let (fs, mut model) = filled(&rig);
     fs.pipeline.checkpoint().unwrap();
@@ -119,7 +119,7 @@ fn who_is_back_gets_what_it_missed_and_what_others_have_that_are_away_waits_for_
 
 /// It is back, and goes again while it gets what it missed: what it has waits for it.
 #[test]
-fn who_goes_again_while_it_is_brought_up_to_date_keeps_its_places() {
+fn a_member_lost_again_while_it_gets_its_shards_keeps_its_slots() {
     let rig = Rig::new(2, 1, 5);
     let (fs, model) = filled(&rig);
     fs.pipeline.checkpoint().unwrap();
@@ -174,7 +174,7 @@ fn reap_all(fs: &TestFs) {
 
 /// Files of segments that were rebuilt elsewhere go, and those of segments that moved back stay.
 #[test]
-fn who_is_back_keeps_no_file_of_what_is_elsewhere_by_now() {
+fn a_returned_member_keeps_no_file_of_a_segment_that_moved() {
     for moves_back in [false, true] {
         let rig = Rig::new(2, 1, 4);
         let (fs, model) = filled(&rig);
@@ -221,7 +221,7 @@ fn unreadable_blocks(fs: &TestFs, model: &Model) -> usize {
 }
 
 #[test]
-fn a_member_that_is_removed_keeps_what_only_it_can_give() {
+fn a_draining_member_keeps_the_shards_that_only_it_can_provide() {
     const REMOVED: usize = 0;
     let rig = Rig::new(2, 1, 4);
     let (fs, mut model) = filled(&rig);
@@ -305,7 +305,7 @@ fn a_rebuild_ends_with_all_copies_of_the_index() {
 
 /// Shards that a scrub has not written yet do not count, however it ends.
 #[test]
-fn a_scrub_that_is_stopped_leaves_no_file_that_counts_for_what_is_not_in_it() {
+fn a_stopped_scrub_leaves_no_file_that_counts_for_shards_it_lacks() {
     for steps in 1..12 {
         let rig = Rig::new(2, 1, 3);
         let (fs, _) = filled(&rig);
@@ -332,7 +332,7 @@ fn a_scrub_that_is_stopped_leaves_no_file_that_counts_for_what_is_not_in_it() {
 
 /// A member that cannot be taken in is tried again and again, as while its disk is full.
 #[test]
-fn who_tries_to_come_back_in_vain_keeps_no_rebuild_from_its_end() {
+fn a_member_that_fails_to_return_does_not_stop_a_rebuild() {
     let rig = Rig::new(2, 1, 4);
     let plan = FaultPlan::new();
     let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);

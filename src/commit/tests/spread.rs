@@ -93,7 +93,7 @@ fn members_that_were_made_alike_are_left_alone_however_unequal_they_are() {
 
 /// A member is lost, or another piece of work has come: both are more urgent.
 #[test]
-fn balancing_stops_for_what_is_more_urgent_and_goes_on_afterwards() {
+fn balancing_stops_for_more_urgent_work_and_goes_on_afterwards() {
     for is_lost in [true, false] {
         let mut rig = Rig::new(2, 1, 5);
         let fs = rig.open(&[]);
@@ -148,7 +148,7 @@ fn balancing_stops_for_what_is_more_urgent_and_goes_on_afterwards() {
 
 /// Shards that wait are tried again and again.
 #[test]
-fn what_finds_no_room_moves_nothing_a_second_time() {
+fn shards_that_find_no_room_cause_no_second_round_of_moves() {
     let mut waited = 0;
     for seed in 0..12 {
         let mut random = StdRng::seed_from_u64(seed);
@@ -186,7 +186,7 @@ fn what_finds_no_room_moves_nothing_a_second_time() {
 
 /// Members with room have shards of the stripes that lack one, and a member without such shards is full.
 #[test]
-fn full_members_give_shards_to_emptier_ones_where_that_makes_room_for_what_is_missing() {
+fn full_members_give_shards_to_emptier_ones_if_that_makes_room_for_missing_shards() {
     let rig = Rig::new(2, 1, 5);
     let fs = rig.open(&[]);
     let mut model = Model::new();

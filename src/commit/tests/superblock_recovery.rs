@@ -1,4 +1,4 @@
-//! Members that have lost their superblocks, and get them again.
+//! Members that have lost their superblocks, and recover them.
 
 use super::*;
 use crate::format::MemberIndex;
@@ -94,7 +94,7 @@ fn move_paths(rig: &Rig, disk: usize, by: usize) {
 
 /// As long as one is left, all others can be made from it, and no member has to be verified.
 #[test]
-fn superblocks_of_all_members_but_one_are_made_anew_wherever_the_directories_were() {
+fn superblocks_of_all_members_but_one_are_recovered_wherever_the_directories_were() {
     for (data, parity, count, crashes) in [
         (4, 2, 6, false),
         (4, 2, 6, true),
@@ -156,7 +156,7 @@ fn with_an_old_copy(back: usize) -> (Rig, Model) {
 }
 
 #[test]
-fn an_old_copy_without_a_superblock_counts_for_nothing_until_it_is_verified() {
+fn a_stale_copy_without_a_superblock_counts_for_nothing_until_it_is_verified() {
     for (back, has_journals) in (0..6).flat_map(|back| [(back, true), (back, false)]) {
         let (rig, model) = with_an_old_copy(back);
         if !has_journals {
@@ -185,7 +185,7 @@ fn an_old_copy_without_a_superblock_counts_for_nothing_until_it_is_verified() {
 }
 
 #[test]
-fn an_old_copy_is_known_for_one_wherever_making_its_superblock_is_cut_off() {
+fn a_stale_copy_is_recognised_wherever_its_superblock_recovery_is_interrupted() {
     let (base, model) = with_an_old_copy(4);
     let found = claim_of(&[4]);
     let mut call = 1;
@@ -220,7 +220,7 @@ fn an_old_copy_is_known_for_one_wherever_making_its_superblock_is_cut_off() {
 
 /// The only superblocks that are left are those of an old copy: what the others went through since is not in them.
 #[test]
-fn nothing_is_made_of_superblocks_that_are_older_than_what_has_lost_its_own() {
+fn no_superblock_is_recovered_from_superblocks_older_than_the_directory_that_lost_its_own() {
     let (base, model) = written(4, 2, 6, false);
     let backup = base.fork();
     let mut model_since = model.clone();
@@ -252,7 +252,7 @@ fn nothing_is_made_of_superblocks_that_are_older_than_what_has_lost_its_own() {
 }
 
 #[test]
-fn copies_of_members_that_are_there_and_directories_of_others_get_no_superblock() {
+fn copies_of_online_members_and_foreign_directories_get_no_superblock() {
     let (rig, model) = written(2, 1, 3, false);
     let (other, _) = written(2, 1, 3, false);
     lose_superblocks(&rig, &[1]);
@@ -300,7 +300,7 @@ fn copies_of_members_that_are_there_and_directories_of_others_get_no_superblock(
 
 /// Two of seven have it, and a search by the paths finds neither.
 #[test]
-fn superblocks_are_made_anew_where_few_have_the_index_and_all_directories_were_moved() {
+fn superblocks_are_recovered_if_few_members_have_the_index_and_all_directories_were_moved() {
     let (base, model) = written(2, 1, 7, false);
     let holders = base.holders();
     assert_eq!(holders.len(), 2);
@@ -325,7 +325,7 @@ fn superblocks_are_made_anew_where_few_have_the_index_and_all_directories_were_m
 
 /// A copy that went on by itself, say: the others neither need it nor wait for it.
 #[test]
-fn a_stray_that_is_ahead_keeps_nobody_from_getting_a_superblock_where_the_others_suffice() {
+fn a_stray_directory_that_is_ahead_does_not_stop_recovery_if_the_others_suffice() {
     let (mut rig, model) = written(4, 2, 6, false);
     let apart = rig.fork();
     let fs = apart.open(&[]);
@@ -371,7 +371,7 @@ fn a_stray_that_is_ahead_keeps_nobody_from_getting_a_superblock_where_the_others
 }
 
 #[test]
-fn a_damaged_record_in_the_only_journal_beside_a_superblock_makes_nobody_seem_to_be_ahead() {
+fn a_damaged_record_in_the_only_journal_beside_a_superblock_makes_no_directory_seem_ahead() {
     for crashes in [false, true] {
         let (base, model) = written(4, 2, 6, crashes);
         for (name, block) in files::JOURNALS
@@ -416,8 +416,7 @@ fn with_members_left_behind(data: usize, parity: usize) -> (Rig, Model, Vec<usiz
 
 /// As long as all members are there, the remaining superblocks say that they were not mounted without the others.
 #[test]
-fn the_only_directories_that_are_up_to_date_get_their_superblocks_back_from_those_that_they_left_behind()
- {
+fn the_only_current_directories_recover_their_superblocks_from_members_they_marked_missing() {
     for (data, parity) in [(1, 1), (1, 2), (2, 2), (2, 3)] {
         let (base, model, ahead) = with_members_left_behind(data, parity);
         let context = format!("{data}+{parity}");
@@ -466,7 +465,7 @@ fn the_only_directories_that_are_up_to_date_get_their_superblocks_back_from_thos
 
 /// An interruption at any point of their creation does not change the outcome of the next attempt.
 #[test]
-fn those_that_are_ahead_get_their_superblocks_back_wherever_that_is_cut_off() {
+fn directories_that_are_ahead_recover_their_superblocks_wherever_that_is_interrupted() {
     let (base, model, ahead) = with_members_left_behind(2, 2);
     lose_superblocks(&base, &ahead);
     base.cut(CutPolicy::Keep);
@@ -502,7 +501,7 @@ fn those_that_are_ahead_get_their_superblocks_back_wherever_that_is_cut_off() {
 
 /// Where a volume can go on in two halves, only its owner gives up the one that has lost its superblock.
 #[test]
-fn a_half_that_has_lost_its_superblock_is_neither_made_a_member_nor_gone_on_without() {
+fn a_half_that_lost_its_superblock_neither_becomes_a_member_nor_is_left_out() {
     for (data, parity, halves) in [
         (1, 1, [[0], [1]].map(Vec::from)),
         (2, 2, [vec![0, 1], vec![2, 3]]),
@@ -569,7 +568,7 @@ fn a_half_that_has_lost_its_superblock_is_neither_made_a_member_nor_gone_on_with
 
 /// A member that hangs, or fails, may be the half that is ahead, or all that is known of the others.
 #[test]
-fn a_half_is_not_gone_on_without_while_nobody_can_tell_whether_it_is_ahead() {
+fn a_half_is_not_left_out_while_it_may_be_ahead() {
     let (rig, _) = written(1, 1, 2, false);
     lose_superblocks(&rig, &[1]);
     let open = |member: usize, nth: u64, access: Access| {

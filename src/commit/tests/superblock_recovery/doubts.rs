@@ -11,7 +11,7 @@ fn is_refused(error: &CommitError) -> bool {
 
 /// One record is enough to be ahead by, where it is from an epoch that those do not know that have their superblocks.
 #[test]
-fn one_record_of_a_later_epoch_is_not_lost_with_the_superblocks_of_those_that_have_it() {
+fn one_record_of_a_later_epoch_is_not_lost_with_the_superblocks_of_its_holders() {
     for (data, parity, behind) in [(1, 1, 0), (1, 1, 1), (2, 1, 2)] {
         for crashes in [false, true] {
             let context = format!("{data}+{parity}, {behind} left behind, crash: {crashes}");
@@ -61,7 +61,7 @@ fn one_record_of_a_later_epoch_is_not_lost_with_the_superblocks_of_those_that_ha
 
 /// A member that fails while a record is appended is marked faulted, although that record names the epoch before.
 #[test]
-fn nobody_goes_on_without_the_one_that_has_the_last_record() {
+fn the_volume_does_not_open_without_the_directory_that_has_the_last_record() {
     let base = Rig::new(1, 1, 2);
     let fs = base.open(&[]);
     fs.write(1, &pattern(1, 50_000)).unwrap();
@@ -103,7 +103,7 @@ fn nobody_goes_on_without_the_one_that_has_the_last_record() {
 
 /// Records of an epoch that is over are no reason to refuse members that have seen its end.
 #[test]
-fn who_was_away_while_records_were_written_is_mounted_once_it_is_back() {
+fn a_member_absent_during_writes_is_mounted_once_it_returns() {
     let rig = Rig::new(1, 1, 2);
     let fs = rig.open(&[]);
     let model = Model::from([(1, pattern(1, 50_000))]);
@@ -129,7 +129,7 @@ fn who_was_away_while_records_were_written_is_mounted_once_it_is_back() {
 
 /// Wherever the power goes while records are written, half of the members are enough to make the superblocks of the others.
 #[test]
-fn superblocks_are_made_anew_wherever_the_power_went_while_records_were_written() {
+fn superblocks_are_recovered_after_a_power_cut_at_any_write_of_records() {
     for (data, parity) in [(4, 2), (1, 1)] {
         let base = Rig::new(data, parity, data + parity);
         let fs = base.open(&[]);
@@ -190,7 +190,7 @@ fn superblocks_are_made_anew_wherever_the_power_went_while_records_were_written(
 
 /// A newly created superblock is newer than all copies of the one that it replaces.
 #[test]
-fn an_older_copy_is_known_for_one_after_a_superblock_was_made_anew() {
+fn a_stale_copy_is_recognised_after_a_superblock_was_recovered() {
     let base = Rig::new(2, 1, 3);
     for round in 0..3 {
         for (file, away) in [(1, vec![0]), (2, vec![])] {
@@ -231,7 +231,7 @@ fn an_older_copy_is_known_for_one_after_a_superblock_was_made_anew() {
 
 /// Bytes that nothing names may be of the half that went on, as may those that are named.
 #[test]
-fn a_directory_of_a_half_in_which_nothing_names_the_volume_is_left_as_it_is() {
+fn a_directory_of_a_half_stays_as_it_is_if_nothing_in_it_names_the_volume() {
     let (base, _) = written(2, 2, 4, false);
     let apart = base.fork();
     let fs = apart.open(&[0, 1]);
@@ -278,7 +278,7 @@ fn a_directory_of_a_half_in_which_nothing_names_the_volume_is_left_as_it_is() {
 
 /// An unreadable directory is left out, and no other one because of it.
 #[test]
-fn a_failing_directory_keeps_no_other_from_getting_its_superblock_back() {
+fn a_failing_directory_does_not_stop_the_superblock_recovery_of_others() {
     let (rig, model) = written(4, 2, 6, false);
     lose_superblocks(&rig, &[0, 1, 2]);
     let ask = |plan: &FaultPlan| {

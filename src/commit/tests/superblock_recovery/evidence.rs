@@ -1,4 +1,4 @@
-//! By what in a directory that has lost its superblock it is known which member it is.
+//! Evidence by which a directory without a superblock is identified.
 
 use std::collections::BTreeSet;
 
@@ -44,7 +44,7 @@ fn claim_of(disk: usize) -> (String, MemberIndex) {
 
 /// Whichever of the segments it is, a rebuild that was cut off may have left it.
 #[test]
-fn a_directory_with_shards_of_two_members_is_taken_for_neither_whichever_segment_tells() {
+fn a_directory_with_shards_of_two_members_is_identified_as_neither() {
     let base = written();
     let (mixed, whole) = (1, 4);
     let shards = base.fork().open(&[]).written_shards();
@@ -73,7 +73,7 @@ fn a_directory_with_shards_of_two_members_is_taken_for_neither_whichever_segment
 
 /// Space that was reserved for a shard and never written is zeros, and so are shards of other members.
 #[test]
-fn zeros_tell_nothing_of_whose_shards_they_are() {
+fn blocks_of_zeros_identify_no_member() {
     let rig = written();
     let fs = rig.open(&[]);
     let shards = fs.written_shards();
@@ -115,7 +115,7 @@ fn read_of(rig: &Rig, disk: usize, name: &str) -> u64 {
 
 /// It may say that the volume went on there: so it is left as it is, and the problem is reported.
 #[test]
-fn whose_journal_cannot_be_read_is_left_out_and_the_others_are_not() {
+fn a_directory_with_an_unreadable_journal_is_left_out_and_the_others_are_not() {
     for journal in files::JOURNALS {
         let rig = written();
         let (unreadable, other) = (3, 5);

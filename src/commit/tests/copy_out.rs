@@ -1,5 +1,5 @@
-//! Segments with stripes that cannot be read at the moment: what lies beside these is rebuilt, and nothing of
-//! them is given up. Asserted on what lies on the disks.
+//! Segments with unreadable stripes: the readable ones are copied out, and no shard of the others is given up. Asserted
+//! on the bytes on the disks.
 
 use std::collections::BTreeSet;
 
@@ -89,7 +89,7 @@ impl Damaged {
 }
 
 #[test]
-fn what_can_be_read_is_made_whole_beside_what_needs_who_is_away_and_that_waits_for_him() {
+fn readable_stripes_are_repaired_beside_stripes_that_wait_for_an_absent_member() {
     let damaged = Damaged::new(5);
     let Damaged {
         rig, away, model, ..
@@ -132,7 +132,7 @@ fn what_can_be_read_is_made_whole_beside_what_needs_who_is_away_and_that_waits_f
 }
 
 #[test]
-fn a_block_that_no_other_can_give_keeps_its_own_stripe_alone_from_being_rebuilt() {
+fn an_unrecoverable_block_stops_only_the_rebuild_of_its_own_stripe() {
     let Damaged { rig, away, .. } = Damaged::new(5);
     let fs = rig.open(&[]);
     fs.rebuild().unwrap();
@@ -162,7 +162,7 @@ fn a_block_that_no_other_can_give_keeps_its_own_stripe_alone_from_being_rebuilt(
 }
 
 #[test]
-fn nothing_is_copied_where_a_copy_would_be_no_better() {
+fn no_stripe_is_copied_if_the_copy_would_have_no_more_redundancy() {
     let damaged = Damaged::new(3);
     let fs = damaged.rig.open(&[damaged.away]);
     let stripes = fs.stripes();
@@ -173,7 +173,7 @@ fn nothing_is_copied_where_a_copy_would_be_no_better() {
 }
 
 #[test]
-fn a_power_cut_at_any_call_loses_nothing_of_what_is_copied_or_waits() {
+fn a_power_cut_at_any_call_loses_no_stripe_that_is_copied_or_waits() {
     let damaged = Damaged::new(5);
     for call in 1.. {
         let rig = damaged.rig.fork();

@@ -1,4 +1,4 @@
-//! Members that are drained: for an heir, or not after all.
+//! Draining of members: for an heir, or kept after all.
 
 use std::cell::Cell;
 
@@ -15,7 +15,7 @@ fn shards_of(fs: &TestFs) -> usize {
 }
 
 #[test]
-fn a_member_that_is_kept_half_way_has_what_it_had_left_and_takes_new_data() {
+fn a_member_kept_while_draining_has_its_remaining_shards_and_takes_new_data() {
     let rig = Rig::new(2, 1, 4);
     let fs = rig.open(&[]);
     let mut model = Model::new();
@@ -60,7 +60,7 @@ fn a_member_that_is_kept_half_way_has_what_it_had_left_and_takes_new_data() {
 }
 
 #[test]
-fn a_member_stays_where_its_removal_fails() {
+fn a_member_stays_if_its_removal_fails() {
     let origin = Rig::new(2, 1, 5);
     let mut failures = 0;
     for nth in (1..).step_by(3) {
@@ -93,7 +93,7 @@ fn a_member_stays_where_its_removal_fails() {
 }
 
 #[test]
-fn who_replaces_a_member_does_so_also_after_another_tried_in_vain() {
+fn a_replacement_continues_after_another_member_failed_to_replace_it() {
     let rig = Rig::new(2, 1, 5);
     let fs = rig.open(&[]);
     let (old, new, late) = (MemberIndex(4), MemberIndex(3), MemberIndex(2));
@@ -109,7 +109,7 @@ fn who_replaces_a_member_does_so_also_after_another_tried_in_vain() {
 }
 
 #[test]
-fn what_a_member_holds_goes_to_who_replaces_it_and_not_to_where_most_room_is() {
+fn shards_of_a_replaced_member_go_to_its_heir_and_not_to_the_emptiest_member() {
     let mut rig = Rig::new(2, 1, 5);
     let fs = rig.open(&[]);
     let mut model = Model::new();

@@ -1,4 +1,4 @@
-//! Directories that come into a volume, or back into it, while it is open.
+//! Directories that join a volume, or return to it, while it is open.
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
@@ -39,7 +39,7 @@ fn assert_bears(rig: &Rig, parity: usize, model: &Model, context: &str) {
 }
 
 #[test]
-fn a_new_directory_takes_the_place_of_a_lost_one_and_gets_its_very_bytes() {
+fn a_new_directory_replaces_a_lost_member_and_gets_its_exact_bytes() {
     for lost in 0..6 {
         let mut rig = Rig::new(4, 2, 6);
         let fs = rig.open(&[]);
@@ -80,7 +80,7 @@ fn a_new_directory_takes_the_place_of_a_lost_one_and_gets_its_very_bytes() {
 }
 
 #[test]
-fn one_more_directory_takes_new_data_at_once_and_what_was_lost() {
+fn an_added_directory_takes_new_data_at_once_and_lost_shards() {
     let mut rig = Rig::new(2, 2, 4);
     let fs = rig.open(&[]);
     let mut model = Model::new();
@@ -110,7 +110,7 @@ fn one_more_directory_takes_new_data_at_once_and_what_was_lost() {
 }
 
 #[test]
-fn what_was_written_before_a_checkpoint_is_durable_on_a_directory_that_has_just_come() {
+fn changes_before_a_checkpoint_are_durable_on_a_directory_that_just_joined() {
     for (data, parity) in [(1, 2), (2, 1)] {
         let mut rig = Rig::new(data, parity, data + parity);
         let fs = rig.open(&[0]);
@@ -181,7 +181,7 @@ fn a_power_cut_at_any_call_of_joining_loses_nothing() {
 
 /// The index has no space for what waits; the directory has joined nevertheless.
 #[test]
-fn who_comes_to_a_full_volume_takes_part_and_is_admitted_once_there_is_space() {
+fn a_directory_that_joins_a_full_volume_takes_part_and_is_admitted_once_there_is_space() {
     let rig = Rig::new(2, 1, 3);
     let fs = rig.open(&[]);
     let mut model = Model::new();
@@ -214,7 +214,7 @@ fn who_comes_to_a_full_volume_takes_part_and_is_admitted_once_there_is_space() {
 
 /// Data written to a directory counts as soon as it takes part, and the directory is taken into the epoch later.
 #[test]
-fn what_was_written_to_a_directory_before_it_is_up_to_date_counts_after_a_power_cut() {
+fn writes_to_a_stale_member_count_after_a_power_cut() {
     for seat in [Seat::Of(MemberIndex(3)), Seat::New] {
         let mut rig = Rig::new(2, 1, 4);
         let mut model = Model::new();
@@ -273,7 +273,7 @@ fn what_was_written_to_a_directory_before_it_is_up_to_date_counts_after_a_power_
 }
 
 #[test]
-fn a_directory_that_vanished_and_is_back_gets_what_it_missed() {
+fn a_returned_directory_gets_the_shards_it_missed() {
     let rig = Rig::new(2, 1, 3);
     let fs = rig.open(&[]);
     let mut model = Model::new();
@@ -308,7 +308,7 @@ fn a_directory_that_vanished_and_is_back_gets_what_it_missed() {
 }
 
 #[test]
-fn an_older_copy_of_a_directory_that_vanished_gets_all_that_it_lacks() {
+fn a_stale_copy_of_a_vanished_directory_gets_all_that_it_lacks() {
     let mut rig = Rig::new(2, 1, 3);
     let fs = rig.open(&[]);
     let mut model = Model::new();
@@ -338,7 +338,7 @@ fn an_older_copy_of_a_directory_that_vanished_gets_all_that_it_lacks() {
 }
 
 #[test]
-fn what_does_not_do_is_refused_and_left_as_it_was() {
+fn an_unsuitable_directory_is_refused_and_stays_as_it_was() {
     let rig = Rig::new(2, 1, 3);
     let fs = rig.open(&[2]);
     let refused = |seat, disk: &MemDisk| match join(&fs, seat, disk) {
@@ -375,7 +375,7 @@ fn what_does_not_do_is_refused_and_left_as_it_was() {
 }
 
 #[test]
-fn a_member_that_is_removed_is_emptied_and_everything_bears_as_many_losses_without_it() {
+fn a_removed_member_is_drained_and_the_redundancy_stays_full_without_it() {
     for away in [false, true] {
         let mut rig = Rig::new(2, 1, 5);
         let fs = rig.open(&[]);
@@ -422,7 +422,7 @@ fn a_member_that_is_removed_is_emptied_and_everything_bears_as_many_losses_witho
 
 /// Stripes removed lately take room still, and more than the others have.
 #[test]
-fn what_is_dead_keeps_no_member_from_being_removed() {
+fn dead_stripes_do_not_stop_the_removal_of_a_member() {
     let rig = Rig::new(1, 1, 3);
     let fs = rig.open(&[]);
     let mut model = Model::new();
@@ -446,7 +446,7 @@ fn what_is_dead_keeps_no_member_from_being_removed() {
 }
 
 #[test]
-fn a_member_that_the_others_cannot_spare_is_not_removed() {
+fn a_member_that_the_others_cannot_replace_is_not_removed() {
     let rig = Rig::new(2, 1, 4);
     let fs = rig.open(&[3]);
     let refused = fs.pipeline.draining().drain(MemberIndex(0));
@@ -456,7 +456,7 @@ fn a_member_that_the_others_cannot_spare_is_not_removed() {
 }
 
 #[test]
-fn a_power_cut_at_any_call_of_a_removal_loses_nothing_and_it_goes_on() {
+fn a_power_cut_at_any_call_of_a_removal_loses_nothing_and_the_removal_goes_on() {
     let base = Rig::new(2, 1, 4);
     let fs = base.open(&[]);
     let mut model = Model::new();
@@ -500,7 +500,7 @@ fn a_power_cut_at_any_call_of_a_removal_loses_nothing_and_it_goes_on() {
 
 /// There are two copies of the index, and one loss has to be tolerated at any time.
 #[test]
-fn the_index_bears_as_many_losses_at_any_call_of_the_removal_of_a_member_that_has_a_copy() {
+fn the_index_keeps_its_redundancy_at_any_call_of_the_removal_of_a_member_with_a_copy() {
     let base = Rig::new(2, 1, 4);
     let fs = base.open(&[]);
     let mut model = Model::new();
@@ -533,7 +533,7 @@ fn the_index_bears_as_many_losses_at_any_call_of_the_removal_of_a_member_that_ha
 }
 
 #[test]
-fn a_member_is_let_go_only_once_others_have_the_copies_of_the_index() {
+fn a_member_is_removed_only_once_others_have_the_copies_of_the_index() {
     let rig = Rig::new(2, 1, 6);
     let fs = rig.open(&[]);
     let before = rig.holders();
@@ -566,7 +566,7 @@ fn a_member_is_let_go_only_once_others_have_the_copies_of_the_index() {
 }
 
 #[test]
-fn what_could_not_be_read_counts_again_once_its_member_is_back() {
+fn unrecoverable_ranges_count_again_once_their_member_returns() {
     let rig = Rig::new(2, 1, 5);
     let fs = rig.open(&[]);
     let mut model = Model::new();
@@ -605,7 +605,7 @@ fn what_could_not_be_read_counts_again_once_its_member_is_back() {
 }
 
 #[test]
-fn balancing_fills_a_new_member_as_much_as_the_others_and_loses_nothing() {
+fn balancing_fills_a_new_member_like_the_others_and_loses_nothing() {
     let mut rig = Rig::new(2, 1, 3);
     let fs = rig.open(&[]);
     let mut model = Model::new();
