@@ -152,12 +152,12 @@ impl Meta {
     ///
     /// Any failure of a member.
     pub fn format(members: &Arc<Members>, first: &Batch) -> Result<(), MetaError> {
-        members.begin()?;
+        members.epochs().begin()?;
         let disk = Arc::new(Disk::new(Arc::clone(members)));
         journal::create(&disk)?;
         let index = RedbIndex::open(Mirror::create(&disk)?, FORMAT_CACHE_BYTES)?;
         put_first(&index, first)?;
-        if disk.members().live().len() == disk.members().count() {
+        if disk.members().membership().live().len() == disk.members().membership().count() {
             return Ok(());
         }
         Err(MetaError::poisoned(
@@ -198,7 +198,7 @@ impl Meta {
     ) -> Result<(Self, Recovered), MetaError> {
         let members = disk.members();
         let access = members.access();
-        let mut unflushed = index.unflushed(members.stripe_bytes())?;
+        let mut unflushed = index.unflushed(members.shape().stripe_bytes())?;
         let replayed = replay::replay(disk, index.position())?;
         replayed.refuse_lost(access)?;
         unflushed.extend(replayed.data);
@@ -212,7 +212,7 @@ impl Meta {
                 Overlay::with_logged(replayed.changes, replayed.last.0),
             ),
             Access::ReadWrite => {
-                members.begin()?;
+                members.epochs().begin()?;
                 index.begin()?;
                 let generation = next_generation(index.position().generation);
                 let position = Position {
@@ -223,7 +223,9 @@ impl Meta {
                 let journal = Journal::start(disk, generation, replayed.last)?;
                 // Of whatever generation it is.
                 let current = members.current_at_open();
-                members.note_record(&current, Life::default(), replayed.last);
+                members
+                    .acknowledged()
+                    .note(&current, Life::default(), replayed.last);
                 (Some(journal), Overlay::default())
             }
         };

@@ -325,7 +325,7 @@ fn start(
         |error: io::Error| Failure::environment(format!("cannot start the daemon: {error}"));
     let mounting = confined.mounting();
     let dead = unmount::abandoned_at(&plan.mountpoint);
-    let volume_id = volume.pipeline.members().volume_id().to_string();
+    let volume_id = volume.pipeline.members().shape().volume_id().to_string();
     let (control, socket) =
         control::open(runtime, &plan.mountpoint, volume_id).map_err(|error| no_socket(&error))?;
     let announced = control.announced();
@@ -362,7 +362,7 @@ fn start(
 
 fn serve_options(plan: &Plan, volume: &Volume) -> ServeOptions {
     let options = &plan.options;
-    let label = volume.pipeline.members().label().to_owned();
+    let label = volume.pipeline.members().shape().label().to_owned();
     let source = options.fsname.clone().unwrap_or(if label.is_empty() {
         "cauchyfs".to_owned()
     } else {

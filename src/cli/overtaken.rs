@@ -44,7 +44,7 @@ pub(super) fn places(directories: &Directories, member_timeout: Duration) -> Vec
         return Vec::new();
     };
     let away = members.absentees().into_iter().map(|member| member.path);
-    let places = members.may_have_gone_on().into_iter().chain(away);
+    let places = members.epochs().may_have_gone_on().into_iter().chain(away);
     unnamed(places.collect(), directories).collect()
 }
 
@@ -64,7 +64,7 @@ fn geometry_of(directories: &Directories, member_timeout: Duration) -> Option<Ge
             let executor = Executor::new(ExecutorKind::Inline, member_timeout);
             let members = Members::survey(vec![Arc::new(store)], Arc::new(executor))?;
             // Another may have told it before.
-            told.send(members.geometry()).ok();
+            told.send(members.shape().geometry()).ok();
             Ok(())
         });
     }
@@ -73,9 +73,12 @@ fn geometry_of(directories: &Directories, member_timeout: Duration) -> Option<Ge
 }
 
 fn check(members: &Members, directories: &Directories) -> Option<Failure> {
-    let patience = members.executor().timeout();
-    let others = open(unnamed(members.may_have_gone_on(), directories), patience);
-    let checked = members.check_not_overtaken(&others);
+    let patience = members.io().executor().timeout();
+    let others = open(
+        unnamed(members.epochs().may_have_gone_on(), directories),
+        patience,
+    );
+    let checked = members.epochs().check_not_superseded(&others);
     let failure = checked.err().map(|error| VolumeFailure::from(&error));
     failure.map(Failure::from)
 }
@@ -83,21 +86,23 @@ fn check(members: &Members, directories: &Directories) -> Option<Failure> {
 /// Takes note of members that were not named but lie where they were last, and that were mounted apart from these
 /// before. They cannot be taken in as they are, and `status` shows them. Returns their paths.
 pub(super) fn note_apart(members: &Members, directories: &Directories) -> Vec<String> {
-    if has_no_halves(members.geometry()) {
+    if has_no_halves(members.shape().geometry()) {
         return Vec::new();
     }
     let away = members.absentees().into_iter().map(|member| member.path);
-    let patience = members.executor().timeout();
+    let patience = members.io().executor().timeout();
     let mut apart = Vec::new();
     for other in open(unnamed(away.collect(), directories), patience) {
         // A volume that has gone on from the state of these takes them in.
-        let is_ahead = members.check_not_overtaken(std::slice::from_ref(&other));
+        let is_ahead = members
+            .epochs()
+            .check_not_superseded(std::slice::from_ref(&other));
         if is_ahead.is_ok()
             && let Err(error @ MembersError::Diverged { .. }) =
-                members.check_seat(Seat::Own, &other)
-            && let Some(member) = members.at(&[other.label()])
+                members.changes().check(Seat::Own, &other)
+            && let Some(member) = members.membership().at(&[other.label()])
         {
-            members.note_refusal(member, &error);
+            members.changes().note_refusal(member, &error);
             apart.push(other.label());
         }
     }
@@ -110,21 +115,21 @@ pub(super) fn look_elsewhere(
     members: &Members,
     directories: &Directories,
 ) -> Option<ElsewhereReport> {
-    if has_no_halves(members.geometry()) {
+    if has_no_halves(members.shape().geometry()) {
         return None;
     }
     let apart = note_apart(members, directories);
-    let paths = members.may_have_gone_on();
+    let paths = members.epochs().may_have_gone_on();
     let has_places = paths.iter().all(|path| !path.is_empty());
     let unseen: Vec<PathBuf> = unnamed(paths, directories).collect();
-    let others = open(unseen.iter().cloned(), members.executor().timeout());
+    let others = open(unseen.iter().cloned(), members.io().executor().timeout());
     let went_on = |paths| {
         Some(ElsewhereReport {
             paths,
             went_on: Some(true),
         })
     };
-    if let Err(MembersError::Overtaken { half }) = members.check_not_overtaken(&others) {
+    if let Err(MembersError::Overtaken { half }) = members.epochs().check_not_superseded(&others) {
         return went_on(half.paths);
     }
     if !apart.is_empty() {
@@ -135,7 +140,7 @@ pub(super) fn look_elsewhere(
     }
     let is_known = |path: &String| {
         let mut others = others.iter().filter(|other| other.label() == *path);
-        others.any(|other| members.is_known(other))
+        others.any(|other| members.epochs().is_known(other))
     };
     let paths = unseen.iter().map(|path| path.display().to_string());
     let paths: Vec<String> = paths.collect();

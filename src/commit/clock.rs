@@ -139,7 +139,7 @@ impl Clock {
         if clock.renewed.is_none_or(is_due) {
             clock.renewed = Some(Instant::now());
             drop(clock);
-            self.members.renew_superblocks();
+            self.members.epochs().renew_superblocks();
         }
     }
 

@@ -156,7 +156,7 @@ impl Growth {
     /// Measures how much may be added, and where copies of the index have no room. Call it from time to time, because
     /// other programs use the same filesystems.
     pub(super) fn measure_growth(&self) {
-        let spaces = self.members.spaces();
+        let spaces = self.members.io().spaces();
         // Room that came free goes to the reserve first.
         let room = if self.replicas.keep_reserve() {
             self.room_for_index(&spaces)
@@ -212,7 +212,7 @@ impl Growth {
     /// Returns how many bytes of changes may wait while the index leaves the full members. The limit is the room on its
     /// next members, and at most the room in memory and journal.
     fn room_once_moved(&self) -> u64 {
-        let spaces = self.members.spaces();
+        let spaces = self.members.io().spaces();
         let full = self.full_holders(&spaces);
         let holders = self.replicas.holders();
         let needed = self.replicas.room_for_a_copy();
@@ -223,7 +223,7 @@ impl Growth {
         let (held, others): (Vec<_>, Vec<_>) = spaces
             .iter()
             .partition(|(member, _)| holders.contains(member));
-        let leaving = self.members.leaving();
+        let leaving = self.members.membership().draining();
         let staying = held.iter().filter(|(member, _)| !full.contains(member));
         let others = others
             .iter()
@@ -251,7 +251,7 @@ impl Growth {
     }
 
     fn move_full_copies(&self) -> Result<(), CommitError> {
-        for _ in 0..=self.members.geometry().parity_shards() {
+        for _ in 0..=self.members.shape().geometry().parity_shards() {
             let holders = self.replicas.holders();
             self.replicas.refill_pieces(MAX_MENDED_AT_CLOSE)?;
             self.measure_growth();

@@ -72,11 +72,11 @@ impl StaleCopies {
         let Some(last) = self.last_scrub()? else {
             return self.note();
         };
-        let new = self.members.put_back();
-        self.members.restore_put_back(last.named());
+        let new = self.members.stale_copies().unverified();
+        self.members.stale_copies().restore(last.named());
         // A stale member was not there all the time.
-        let stale = self.members.stale();
-        let mut covered = self.members.put_back();
+        let stale = self.members.epochs().stale();
+        let mut covered = self.members.stale_copies().unverified();
         covered.retain(|member, _| !new.contains_key(member) && !stale.contains(member));
         *self.covered.lock() = covered;
         self.note()
@@ -89,7 +89,7 @@ impl StaleCopies {
             return Ok(());
         }
         let covered = self.covered.lock();
-        let put_back = self.members.put_back();
+        let put_back = self.members.stale_copies().unverified();
         let last = self.last_scrub()?.unwrap_or_default();
         if covers(&covered, &put_back) && last.named().eq(put_back.keys().copied()) {
             return Ok(());
@@ -111,12 +111,12 @@ impl StaleCopies {
             return Ok(());
         }
         for member in &doubtful {
-            self.members.note_put_back(*member);
+            self.members.stale_copies().note(*member);
         }
         // Before an epoch without them is durable, because their journals are not compared any more after that.
         let noted = self.note().and_then(|()| self.commits.sync());
         for member in &doubtful {
-            self.members.leave_doubtful(*member);
+            self.members.io().fail_stale_copy(*member);
         }
         noted
     }
@@ -130,7 +130,7 @@ impl StaleCopies {
         begin: impl FnOnce(),
     ) -> Result<Scrub, CommitError> {
         let mut covered = self.covered.lock();
-        let put_back = self.members.put_back();
+        let put_back = self.members.stale_copies().unverified();
         let last = self.last_scrub()?;
         let goes_on = |last: &Scrub| {
             let has_begun = (last.segment, last.offset) > (SegmentId(0), 0);
@@ -154,13 +154,13 @@ impl StaleCopies {
     /// verified.
     pub(super) fn note_scrub(&self, scrub: &Scrub) -> Result<(), CommitError> {
         let covered = self.covered.lock();
-        self.put_scrub(scrub, &covered, &self.members.put_back())
+        self.put_scrub(scrub, &covered, &self.members.stale_copies().unverified())
     }
 
     /// Marks the members verified that took part in a whole scrub. Leaves out those that could not be read in full, and
     /// all of them if an unread shard has no known member.
     pub(super) fn set_verified(&self, unread: &Unread) {
-        let live = self.members.live();
+        let live = self.members.membership().live();
         let mut verified = self.covered.lock().clone();
         verified.retain(|member, _| live.contains(member));
         if verified.is_empty() {
@@ -180,13 +180,13 @@ impl StaleCopies {
                 .copied()
                 .unwrap_or_default()
                 .max(*of_unknown);
-            let path = self.members.path(*member);
+            let path = self.members.membership().path(*member);
             log::warn!(
                 "member {member} ({path}) is not verified: {shards} shards could not be read, or not be held against any \
                  checksum; what it holds counts once a further scrub could do that"
             );
         }
-        self.members.set_verified(&verified);
+        self.members.stale_copies().set_verified(&verified);
         // The next scrub knows the members of all shards that it cannot read.
         *self.left.lock() = left
             .into_iter()
@@ -206,8 +206,8 @@ impl StaleCopies {
     ///
     /// If the index cannot be read.
     pub fn is_verification_due(&self) -> Result<bool, CommitError> {
-        let live = self.members.live();
-        let mut due = self.members.put_back();
+        let live = self.members.membership().live();
+        let mut due = self.members.stale_copies().unverified();
         due.retain(|member, _| live.contains(member));
         let left = self.left.lock().clone();
         if due.is_empty() || !covers(&left, &due) {

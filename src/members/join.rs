@@ -256,7 +256,7 @@ impl MemberChanges {
     /// # Errors
     ///
     /// As for [`MemberChanges::join`].
-    pub fn check_seat(&self, seat: Seat, store: &StoreRef) -> Result<(), MembersError> {
+    pub fn check(&self, seat: Seat, store: &StoreRef) -> Result<(), MembersError> {
         self.seat(seat, store).map(drop)
     }
 

@@ -193,7 +193,7 @@ impl Members {
     }
 
     pub fn check_seat(&self, seat: Seat, store: &StoreRef) -> Result<(), MembersError> {
-        self.changes().check_seat(seat, store)
+        self.changes().check(seat, store)
     }
 
     pub fn note_refusal(&self, member: MemberIndex, error: &MembersError) {

@@ -128,7 +128,7 @@ fn inline() -> Arc<Executor> {
 
 fn open(stores: Vec<StoreRef>) -> Result<Arc<Members>, MembersError> {
     let members = Members::open(stores, Access::ReadWrite, inline())?;
-    members.begin()?;
+    members.epochs().begin()?;
     Ok(members)
 }
 

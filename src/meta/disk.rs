@@ -43,6 +43,7 @@ impl Disk {
         let asked: Vec<MemberIndex> = ops.iter().map(|(member, _)| *member).collect();
         let outcomes = self
             .members
+            .io()
             .run(ops)
             .into_iter()
             .map(|outcome| outcome.map(|_| ()));
@@ -120,7 +121,7 @@ impl Disk {
         };
         let ops: Vec<_> = reads.map(read).collect();
         let asked: Vec<MemberIndex> = ops.iter().map(|(member, _)| *member).collect();
-        let outcomes = self.members.read(ops, patience).into_iter();
+        let outcomes = self.members.io().read(ops, patience).into_iter();
         let read = |outcome: Result<Option<Buffer>, StoreError>| {
             outcome.map(|buffer| buffer.expect("a read answers with its buffer"))
         };
@@ -149,6 +150,7 @@ impl Disk {
 
     fn one(&self, member: MemberIndex, op: Op) -> Result<Option<Buffer>, StoreError> {
         self.members
+            .io()
             .run(vec![(member, op)])
             .pop()
             .expect("one outcome for one operation")
@@ -163,6 +165,7 @@ impl Disk {
         let file = Arc::clone(name);
         match self
             .members
+            .io()
             .call(member, "open", move |store| store.open_len(&file))
         {
             Ok(len) => Ok(Some(len)),
@@ -174,6 +177,7 @@ impl Disk {
     /// Returns the bytes that the files in a member's top directory take on disk.
     pub(super) fn taken(&self, member: MemberIndex) -> Result<u64, StoreError> {
         self.members
+            .io()
             .call(member, "measure", |store| store.taken(""))
     }
 
@@ -187,7 +191,7 @@ impl Disk {
         let file = Arc::clone(name);
         let work =
             move |store: &dyn Store| store.reserve(&file, range.start, range.end - range.start);
-        self.members.call(member, "reserve", work)
+        self.members.io().call(member, "reserve", work)
     }
 
     /// Sets a file's length.
@@ -199,19 +203,20 @@ impl Disk {
     ) -> Result<(), StoreError> {
         let file = Arc::clone(name);
         self.members
+            .io()
             .call(member, "truncate", move |store| store.truncate(&file, len))
     }
 
     /// Returns the free bytes of a member.
     pub(super) fn free_bytes(&self, member: MemberIndex) -> Result<u64, StoreError> {
-        self.members.call(member, "measure", |store| {
+        self.members.io().call(member, "measure", |store| {
             store.space().map(|space| space.free_bytes)
         })
     }
 
     /// Returns the size of a member's filesystem.
     pub(super) fn total_bytes(&self, member: MemberIndex) -> Result<u64, StoreError> {
-        self.members.call(member, "measure", |store| {
+        self.members.io().call(member, "measure", |store| {
             store.space().map(|space| space.total_bytes)
         })
     }
@@ -219,7 +224,7 @@ impl Disk {
     /// Fails a member for an error that is not one of the member's failures by itself, but leaves
     /// it without something that it must hold.
     pub(super) fn fail(&self, member: MemberIndex, error: &StoreError) {
-        self.members.fail(member, error);
+        self.members.io().fail(member, error);
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) fn names() -> [Arc<str>; 2] {
 /// Returns how long each file is to be when a volume is made.
 pub(super) fn size_for(disk: &Disk) -> Result<u64, MetaError> {
     let mut smallest = u64::MAX;
-    for member in disk.members().live() {
+    for member in disk.members().membership().live() {
         smallest = smallest.min(disk.free_bytes(member)?);
     }
     let size = (smallest / MEMBER_PART).clamp(*FILE_BYTES.start(), *FILE_BYTES.end());
@@ -42,7 +42,7 @@ pub(super) fn size_for(disk: &Disk) -> Result<u64, MetaError> {
 pub(super) fn create(disk: &Disk) -> Result<(), MetaError> {
     let size = size_for(disk)?;
     for name in &names() {
-        for member in disk.members().live() {
+        for member in disk.members().membership().live() {
             disk.create(member, name, size)?;
         }
     }
@@ -112,12 +112,12 @@ impl Journal {
     pub(super) fn start(disk: &Arc<Disk>, generation: Life, last: Lsn) -> Result<Self, MetaError> {
         let names = names();
         let size = Self::existing_size(disk, &names)?;
-        for member in disk.members().live() {
+        for member in disk.members().membership().live() {
             for name in &names {
                 prepare(disk, member, name, size);
             }
         }
-        if disk.members().is_failed() {
+        if disk.members().membership().is_failed() {
             return Err(MetaError::poisoned(
                 "too few members are left for a journal",
             ));
@@ -143,11 +143,16 @@ impl Journal {
     }
 
     fn existing_size(disk: &Disk, names: &[Arc<str>; 2]) -> Result<u64, MetaError> {
-        let lens = disk.members().live().into_iter().flat_map(|member| {
-            names
-                .iter()
-                .filter_map(move |name| disk.len(member, name).ok().flatten())
-        });
+        let lens = disk
+            .members()
+            .membership()
+            .live()
+            .into_iter()
+            .flat_map(|member| {
+                names
+                    .iter()
+                    .filter_map(move |name| disk.len(member, name).ok().flatten())
+            });
         let block = BLOCK_SIZE as u64;
         // Of the shortest: one that had to grow is no reason for the others to, on members that may
         // be full by now.
@@ -206,8 +211,8 @@ impl Journal {
         let lsn = Lsn(tail.last.0 + 1);
         let members = self.disk.members();
         let header = RecordHeader {
-            volume: members.volume_id(),
-            epoch: members.epoch(),
+            volume: members.shape().volume_id(),
+            epoch: members.membership().epoch(),
             lsn,
             life: self.generation,
         };
@@ -218,7 +223,8 @@ impl Journal {
         let acknowledged = self.write(&self.names[current], offset, &record.freeze())?;
         self.disk
             .members()
-            .note_record(&acknowledged, self.generation, lsn);
+            .acknowledged()
+            .note(&acknowledged, self.generation, lsn);
         self.kept.lock().newest = Some(Spot {
             file: current,
             offset,
@@ -253,7 +259,7 @@ impl Journal {
         offset: u64,
         record: &bytes::Bytes,
     ) -> Result<Vec<MemberIndex>, MetaError> {
-        let live = self.disk.members().live();
+        let live = self.disk.members().membership().live();
         let mut full = Vec::new();
         let mut written = Vec::new();
         for (member, answer) in self.disk.write(&live, name, offset, record) {
@@ -264,7 +270,7 @@ impl Journal {
                 Err(_) => {}
             }
         }
-        let needed = self.disk.members().geometry().data_shards();
+        let needed = self.disk.members().shape().geometry().data_shards();
         if !full.is_empty() && written.len() < needed {
             self.void(&written, name, offset);
             // No member has it, so it can be written again when there is space.
@@ -281,7 +287,7 @@ impl Journal {
         for (member, error) in full {
             self.disk.fail(member, &error);
         }
-        if synced.is_empty() || self.disk.members().is_failed() {
+        if synced.is_empty() || self.disk.members().membership().is_failed() {
             return Err(MetaError::poisoned("too few members took a journal record"));
         }
         Ok(synced)
@@ -316,7 +322,7 @@ impl Journal {
     fn differs_at(&self, name: &Arc<str>, offset: u64, end: u64) -> bool {
         let len = (end - offset).min(COMPARED_BYTES as u64);
         let len = usize::try_from(len).expect("a piece fits memory");
-        let members = self.disk.members().live();
+        let members = self.disk.members().membership().live();
         let reads = members.into_iter().map(|member| (member, len));
         let read = self.disk.read_each(reads, name, offset, Patience::Full);
         let mut first: Option<Buffer> = None;
@@ -340,7 +346,9 @@ impl Journal {
     /// Notes that a commit went to the index alone.
     pub(super) fn note_commit_without_record(&self) {
         let members = self.disk.members();
-        members.note_commit_without_record(&members.live());
+        members
+            .acknowledged()
+            .note_commit_without_record(&members.membership().live());
     }
 
     /// Reads back the record that was the newest when a member was asked before, unless no other followed: idle disks are
@@ -380,9 +388,9 @@ impl Journal {
             return Vec::new();
         };
         let mut due: BTreeMap<Lsn, (Spot, Vec<MemberIndex>)> = BTreeMap::new();
-        for member in members.live() {
+        for member in members.membership().live() {
             let spot = kept.earlier.entry(member).or_insert(newest);
-            if !members.has_acknowledged(member, spot.lsn) {
+            if !members.acknowledged().has(member, spot.lsn) {
                 // It returned meanwhile, with a new journal.
                 *spot = newest;
             }
@@ -409,7 +417,7 @@ impl Journal {
             Some(newest) => kept.earlier.insert(member, newest),
             None => kept.earlier.remove(&member),
         };
-        self.disk.members().has_acknowledged(member, lsn)
+        self.disk.members().acknowledged().has(member, lsn)
     }
 
     /// Says whether the front of a record was read; none if nothing was.

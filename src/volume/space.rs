@@ -81,7 +81,7 @@ impl SpaceMeter {
     /// Creates the part; it measures nothing yet.
     pub(super) fn new(members: Arc<Members>, segments: Arc<Segments>) -> Self {
         Self {
-            geometry: members.geometry(),
+            geometry: members.shape().geometry(),
             members,
             segments,
         }
@@ -107,8 +107,8 @@ impl SpaceMeter {
     /// Measures the online members; asks each of them.
     pub(crate) fn measure(&self) -> Space {
         let geometry = self.geometry;
-        let leaving = self.members.leaving();
-        let mut spaces = self.members.spaces();
+        let leaving = self.members.membership().draining();
+        let mut spaces = self.members.io().spaces();
         spaces.retain(|(member, _)| !leaving.contains(member));
         // With members missing, stripes are written with what is left.
         let slots = geometry.total_shards().min(spaces.len());

@@ -23,7 +23,7 @@ impl RedundancyCounter {
     /// If the index cannot be read.
     pub fn missing_shards(&self) -> Result<Vec<MissingShards>, CommitError> {
         let census = self.volume.census();
-        let live = self.members.live();
+        let live = self.members.membership().live();
         let segments: HashMap<SegmentId, Segment> = self.volume.segments().into_iter().collect();
         let mut missing: BTreeMap<(MemberIndex, SegmentId), u64> = BTreeMap::new();
         self.catalog.for_each_stripe(|_, record| {
@@ -58,7 +58,7 @@ impl RedundancyCounter {
     /// If the index cannot be read.
     pub fn files_lacking_shards(&self) -> Result<BTreeSet<(MemberIndex, SegmentId)>, CommitError> {
         let census = self.volume.census();
-        let live = self.members.live();
+        let live = self.members.membership().live();
         let segments: HashMap<SegmentId, Segment> = self.volume.segments().into_iter().collect();
         let mut lacking = BTreeSet::new();
         let (from, end) = key::stripes();
@@ -111,7 +111,7 @@ impl RedundancyCounter {
         if !self.volume.lacks_files() {
             return Ok(false);
         }
-        let parity = self.members.geometry().parity_shards();
+        let parity = self.members.shape().geometry().parity_shards();
         let is_whole = |losses| usize::try_from(losses).is_ok_and(|losses: usize| losses >= parity);
         let rows = &self.redundancy()?.rows;
         Ok(!rows.iter().all(|row| is_whole(row.losses_tolerated)))
@@ -133,7 +133,7 @@ impl RedundancyCounter {
                 return Ok(true);
             }
         }
-        let live = self.members.live();
+        let live = self.members.membership().live();
         let bearable = self.most_absent_of_a_segment();
         self.notes_stripe(key::repairs_below(bearable), |stripe, note| {
             let Some(record) = self.records.stripe(stripe)? else {
@@ -204,7 +204,7 @@ impl RedundancyCounter {
             let is_as_it_was = self.volume.segment(*id).is_some_and(|now| now == *known);
             is_as_it_was && !self.volume.is_writing(*id)
         });
-        if census.lacks_files(&segments, &self.members.live()) {
+        if census.lacks_files(&segments, &self.members.membership().live()) {
             self.volume.set_lacks_files(true);
         }
     }
@@ -212,7 +212,7 @@ impl RedundancyCounter {
     /// Returns how many members of a segment are away, or not known any more, of the one that lacks most. No stripe has
     /// two shards on the same, so one that can bear as many losses is not lost without them.
     fn most_absent_of_a_segment(&self) -> u8 {
-        let live = self.members.live();
+        let live = self.members.membership().live();
         let is_absent = |slot: &&Option<MemberIndex>| slot.is_none_or(|m| !live.contains(&m));
         let segments = self.volume.segments();
         let absent = segments.iter().map(|(_, segment)| {
@@ -226,7 +226,7 @@ impl RedundancyCounter {
     /// short stripes in them may be whole.
     #[must_use]
     pub fn has_lost_segments(&self) -> bool {
-        let live = self.members.live();
+        let live = self.members.membership().live();
         let is_lost = |(_, segment): &(SegmentId, Segment)| {
             let holders = segment.slots.iter().flatten();
             let held = holders.filter(|member| live.contains(member)).count();

@@ -291,7 +291,7 @@ fn a_member_that_is_back_can_stand_in_for_any_other_at_once() {
         drop(fs);
         rig.cut(CutPolicy::Drop);
         let fs = rig.open(&[]);
-        assert_eq!(fs.pipeline.members().stale(), []);
+        assert_eq!(fs.pipeline.members().epochs().stale(), []);
         drop(fs);
         rig.cut(CutPolicy::Drop);
         for lost in 0..3 {
@@ -331,7 +331,11 @@ fn who_reads_does_not_wait_for_a_member_that_hangs_when_others_have_the_same() {
         );
         assert_holds(&fs, &model, &format!("member {member} hangs"));
         assert_eq!(fs.pipeline.space().usable_total, space.usable_total);
-        assert_eq!(fs.pipeline.members().live().len(), 6, "it is not given up");
+        assert_eq!(
+            fs.pipeline.members().membership().live().len(),
+            6,
+            "it is not given up"
+        );
         assert!(
             plan.triggered() <= 2,
             "it was asked {} times",

@@ -268,6 +268,7 @@ fn a_deleted_file_gives_its_room_back_to_the_disks() {
     let free = |fs: &TestFs| {
         fs.pipeline
             .members()
+            .io()
             .spaces()
             .iter()
             .map(|s| s.1.free_bytes)
@@ -391,7 +392,7 @@ fn a_full_member_does_not_keep_the_journal_from_being_emptied() {
     // Small pieces may fit where the whole did not; the copy is moved nevertheless.
     fs.pipeline.commits.mend_index(100).unwrap();
     assert!(!holder(&full));
-    assert_eq!(fs.pipeline.members().live().len(), 5);
+    assert_eq!(fs.pipeline.members().membership().live().len(), 5);
     drop(fs);
     rig.cut(CutPolicy::Drop);
     let fs = rig.open(&[]);
@@ -427,7 +428,7 @@ fn one_full_member_makes_nobody_who_commits_wait_for_space() {
     fs.sync().unwrap();
     assert!(fullest > 0.9, "the journal was full at {fullest}");
     assert!(!holder(&full));
-    assert_eq!(fs.pipeline.members().live().len(), 5);
+    assert_eq!(fs.pipeline.members().membership().live().len(), 5);
     drop(fs);
     rig.cut(CutPolicy::Drop);
     for lost in 0..5 {

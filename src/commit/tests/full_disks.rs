@@ -36,7 +36,7 @@ fn as_long_as_some_have_room_for_the_index_full_members_cost_nothing() {
         model.insert(file, bytes);
         fs.sync().unwrap();
     }
-    assert_eq!(fs.pipeline.members().live().len(), 6);
+    assert_eq!(fs.pipeline.members().membership().live().len(), 6);
     fs.close();
     for lost in subsets(6, 1) {
         let fs = rig.fork().open(&lost);

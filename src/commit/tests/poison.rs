@@ -17,7 +17,7 @@ fn with_a_failed_commit(rig: &Rig) -> TestFs {
         matches!(failed, Err(CommitError::Poisoned { .. })),
         "{failed:?}"
     );
-    assert!(!fs.pipeline.members().is_failed());
+    assert!(!fs.pipeline.members().membership().is_failed());
     fs
 }
 

@@ -39,7 +39,7 @@ fn a_volume_goes_on_with_stale_members_and_says_what_was_written_without_them_an
 
     let fs = rig.open(&[2]);
     assert!(
-        fs.pipeline.members().stale().is_empty(),
+        fs.pipeline.members().epochs().stale().is_empty(),
         "they were admitted"
     );
     assert_holds(&fs, &old, "written before");

@@ -62,7 +62,7 @@ fn claim_of(disks: &[usize]) -> Claims {
 }
 
 fn put_back(fs: &TestFs) -> Vec<usize> {
-    let members = fs.pipeline.members().put_back();
+    let members = fs.pipeline.members().stale_copies().unverified();
     members.into_keys().map(|index| index.0.into()).collect()
 }
 
@@ -442,7 +442,11 @@ fn the_only_current_directories_recover_their_superblocks_from_members_they_mark
         for disk in 0..data + parity {
             let others: Vec<_> = (0..data + parity).filter(|other| *other != disk).collect();
             let members = Members::survey(rig.stores(&others), executor()).unwrap();
-            assert_eq!(members.live(), [MemberIndex(disk as u16)], "{context}");
+            assert_eq!(
+                members.membership().live(),
+                [MemberIndex(disk as u16)],
+                "{context}"
+            );
         }
 
         // With one of the others missing it is not known with which members they went on.

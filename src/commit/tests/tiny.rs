@@ -65,7 +65,11 @@ fn assert_it_opens_however_full(size: u64, unit: usize, reserves: bool) {
                 rig.cut(CutPolicy::Reorder(round));
             }
             let fs = rig.open(&[]);
-            assert_eq!(fs.pipeline.members().live().len(), 3, "{context}");
+            assert_eq!(
+                fs.pipeline.members().membership().live().len(),
+                3,
+                "{context}"
+            );
             assert_holds(&fs, &model, &context);
             for file in gone {
                 fs.remove(file).unwrap();

@@ -42,7 +42,10 @@ fn still_one_volume(disks: &Disks, at_least: usize, text: &str) {
         .fork()
         .open(disks.all())
         .unwrap_or_else(|error| panic!("{text}: {error}"));
-    assert!(members.put_back().is_empty(), "{text}: none is a copy");
+    assert!(
+        members.stale_copies().unverified().is_empty(),
+        "{text}: none is a copy"
+    );
     for set in disks.subsets().filter(|set| set.len() >= at_least) {
         let disks = disks.fork();
         let members = match disks.open(set.clone()) {
@@ -54,12 +57,16 @@ fn still_one_volume(disks: &Disks, at_least: usize, text: &str) {
             Err(error) => panic!("{text}, {set:?}: {error}"),
         };
         members
+            .epochs()
             .admit_stale()
             .unwrap_or_else(|error| panic!("{text}, {set:?}: {error}"));
         drop(members);
         let opened = disks.open(disks.all());
         let members = opened.unwrap_or_else(|error| panic!("{text}, {set:?}, then all: {error}"));
-        assert!(members.put_back().is_empty(), "{text}, {set:?}: no copy");
+        assert!(
+            members.stale_copies().unverified().is_empty(),
+            "{text}, {set:?}: no copy"
+        );
     }
 }
 
@@ -72,7 +79,7 @@ fn an_epoch_without_a_failed_member_is_durable_when_fail_returns() {
         cut_everywhere(
             &start,
             &all,
-            |members| members.fail(failed, &io_error()),
+            |members| members.io().fail(failed, &io_error()),
             |disks, returned, text| {
                 let members = disks.fork().open(disks.all()).expect(text);
                 let current = members.current_at_open().contains(&failed);
@@ -86,7 +93,7 @@ fn an_epoch_without_a_failed_member_is_durable_when_fail_returns() {
                         && set.len() > 1
                         && let Ok(members) = opened
                     {
-                        assert_eq!(members.stale(), [failed], "{text}, {set:?}");
+                        assert_eq!(members.epochs().stale(), [failed], "{text}, {set:?}");
                     }
                 }
                 // With one data shard, the failed member may go on alone, and splits the volume.
@@ -120,7 +127,7 @@ fn a_cut_while_admitting_stale_members_splits_nothing() {
         &[0, 1, 2, 3],
         |members| {
             // Fails if the cut comes here; what is left is looked at below.
-            let _ = members.admit_stale();
+            let _ = members.epochs().admit_stale();
         },
         |disks, admitted, text| {
             let members = disks.fork().open(disks.all()).expect(text);
@@ -146,8 +153,8 @@ fn a_cut_while_creating_leaves_a_volume_or_none() {
             let text = format!("{policy:?}, call {nth}: {created:?}, {opened:?}");
             match opened {
                 Ok(members) => assert_eq!(
-                    members.epoch().0,
-                    1 + u64::from(members.live().len() < 3),
+                    members.membership().epoch().0,
+                    1 + u64::from(members.membership().live().len() < 3),
                     "{text}"
                 ),
                 Err(MembersError::NoMember { .. } | MembersError::TooFew { .. }) => {
@@ -180,11 +187,11 @@ fn any_failing_call_costs_at_most_its_member() {
                 plan.add(fault);
                 let text = format!("lasting {lasting}, member {member}, call {nth}");
                 let members = open(disks.faulty(0..5, &plan)).expect(&text);
-                members.admit_stale().expect(&text);
-                members.fail(MemberIndex(1), &io_error());
-                assert!(!members.is_failed(), "{text}");
+                members.epochs().admit_stale().expect(&text);
+                members.io().fail(MemberIndex(1), &io_error());
+                assert!(!members.membership().is_failed(), "{text}");
                 struck |= plan.triggered() > 0;
-                let left = members.live();
+                let left = members.membership().live();
                 drop(members);
                 plan.clear();
                 let members = disks.open(0..5).expect(&text);

@@ -13,25 +13,28 @@ fn a_returned_member_is_stale_until_it_is_admitted() {
     for _ in 0..2 {
         // Not admitted the first time, as after a crash: still stale the second time.
         let members = disks.open(0..3).expect("all members are there");
-        assert_eq!(members.epoch(), Epoch(2));
-        assert_eq!(members.live(), indices(0..3));
+        assert_eq!(members.membership().epoch(), Epoch(2));
+        assert_eq!(members.membership().live(), indices(0..3));
         assert_eq!(members.current_at_open(), indices([0, 1]));
-        assert_eq!(members.stale(), indices([2]));
+        assert_eq!(members.epochs().stale(), indices([2]));
         let status = &members.status()[2];
         assert_eq!(status.state, MemberState::Online);
         let reason = AbsenceReason::Stale { read_only: false };
         assert_eq!(status.reason, Some(reason));
     }
     let members = disks.open(0..3).expect("all members are there");
-    members.admit_stale().expect("nothing fails");
-    assert_eq!(members.epoch(), Epoch(3));
-    assert_eq!(members.stale(), []);
-    members.admit_stale().expect("nothing is left to do");
-    assert_eq!(members.epoch(), Epoch(3));
+    members.epochs().admit_stale().expect("nothing fails");
+    assert_eq!(members.membership().epoch(), Epoch(3));
+    assert_eq!(members.epochs().stale(), []);
+    members
+        .epochs()
+        .admit_stale()
+        .expect("nothing is left to do");
+    assert_eq!(members.membership().epoch(), Epoch(3));
     drop(members);
     disks.cut(CutPolicy::Drop); // it was durable
     let members = disks.open(0..3).expect("all members are there");
-    assert_eq!(members.epoch(), Epoch(3));
+    assert_eq!(members.membership().epoch(), Epoch(3));
     assert_eq!(members.current_at_open(), indices(0..3));
 }
 
@@ -68,7 +71,7 @@ fn two_halves_mounted_apart_are_refused_together_and_open_alone() {
     let members = disks
         .open([0, 1])
         .expect("the empty half counts as missing");
-    assert_eq!(members.live(), indices([0]));
+    assert_eq!(members.membership().live(), indices([0]));
     assert_eq!(members.unusable()[0].path, "/d1");
 }
 
@@ -96,15 +99,15 @@ fn a_member_that_missed_more_epochs_than_are_kept_is_left_out() {
         } else {
             disks.open([0, 1]).expect("two are enough")
         };
-        members.admit_stale().expect("nothing fails");
-        assert_eq!(members.epoch(), Epoch(1 + missed as u64));
+        members.epochs().admit_stale().expect("nothing fails");
+        assert_eq!(members.membership().epoch(), Epoch(1 + missed as u64));
         drop(members);
         let members = Members::open(disks.stores(0..3), Access::ReadOnly, inline());
         let members = members.expect("two are enough");
         // The history has the current epoch and 255 before it.
         let forgotten = missed >= MAX_HISTORY;
         assert_eq!(
-            members.live().contains(&MemberIndex(2)),
+            members.membership().live().contains(&MemberIndex(2)),
             !forgotten,
             "{missed} missed"
         );
@@ -148,10 +151,13 @@ fn members_are_split_stale_or_current_as_their_past_says() {
                 "{text}"
             );
             let stale = set.difference(&current).copied();
-            assert_eq!(members.stale(), indices(stale), "{text}");
-            assert!(members.put_back().is_empty(), "{text}: none is a copy");
+            assert_eq!(members.epochs().stale(), indices(stale), "{text}");
+            assert!(
+                members.stale_copies().unverified().is_empty(),
+                "{text}: none is a copy"
+            );
             if current != set && random.random() {
-                members.admit_stale().expect(&text);
+                members.epochs().admit_stale().expect(&text);
                 model.begin(&set, &current);
             }
         }
@@ -231,20 +237,23 @@ fn with_more_data_than_parity_shards_the_volume_is_never_mounted_apart() {
                 Err(MembersError::TooFew { .. } | MembersError::NoDirectory) => continue,
                 Err(error) => panic!("{text}: {error}"),
             };
-            assert!(members.put_back().is_empty(), "{text}: none is a copy");
+            assert!(
+                members.stale_copies().unverified().is_empty(),
+                "{text}: none is a copy"
+            );
             if random.random() {
-                members.admit_stale().expect(&text);
+                members.epochs().admit_stale().expect(&text);
             }
             opened += 1;
             let some = (0..count).filter(|_| random.random_bool(0.4)).collect();
             for gone in [BTreeSet::new(), some] {
                 fail_at_once(&disks, &members, &gone);
-                if members.is_failed() {
+                if members.membership().is_failed() {
                     // It went no further than before.
                     break;
                 }
-                let current = members.live().into_iter().find(|index| {
-                    let stale = members.stale();
+                let current = members.membership().live().into_iter().find(|index| {
+                    let stale = members.epochs().stale();
                     !stale.contains(index)
                 });
                 let block = disks.block(usize::from(current.expect(&text).0));
@@ -279,10 +288,14 @@ fn returned_members_do_not_replace_members_without_which_the_others_could_be_mou
         drop(disks.open(0..7).expect("enough members"));
         drop(disks.open(0..6).expect("enough members"));
         let members = disks.open(0..9).expect("all members are there");
-        assert_eq!(members.stale(), indices(6..9));
+        assert_eq!(members.epochs().stale(), indices(6..9));
         fail_at_once(&disks, &members, &lost.clone().collect());
-        assert_eq!(members.live().len(), 9 - lost.len(), "{lost:?}");
-        assert_eq!(members.is_failed(), !goes_on, "{lost:?}");
+        assert_eq!(
+            members.membership().live().len(),
+            9 - lost.len(),
+            "{lost:?}"
+        );
+        assert_eq!(members.membership().is_failed(), !goes_on, "{lost:?}");
         let heads: BTreeSet<_> = disks
             .all()
             .into_iter()
@@ -301,7 +314,7 @@ fn returned_members_do_not_replace_members_without_which_the_others_could_be_mou
             drop(apart.expect("nobody has gone on without them"));
         }
         let members = disks.open(0..9).expect("there is one history");
-        members.admit_stale().expect("nothing fails");
+        members.epochs().admit_stale().expect("nothing fails");
     }
 }
 
@@ -316,7 +329,11 @@ fn as_many_members_as_there_are_parity_shards_can_be_lost_of_a_full_epoch_at_onc
             let members = disks.open(0..count).expect("all members are there");
             let text = format!("{data}+{parity}, {lost:?} lost");
             fail_at_once(&disks, &members, &lost);
-            assert_eq!(members.is_failed(), lost.len() > parity, "{text}");
+            assert_eq!(
+                members.membership().is_failed(),
+                lost.len() > parity,
+                "{text}"
+            );
         }
     }
 }
@@ -329,7 +346,7 @@ fn an_epoch_that_only_some_have_begun_counts_with_the_one_before() {
     drop(disks.open(0..6).expect("enough members"));
     let plan = FaultPlan::new();
     let members = open(disks.faulty(0..9, &plan)).expect("all members are there");
-    assert_eq!(members.stale(), indices(6..9));
+    assert_eq!(members.epochs().stale(), indices(6..9));
     // All nine begin one, and of the four that fail then no superblock says so.
     for member in 2..6 {
         // The first write is the proposal.
@@ -337,11 +354,12 @@ fn an_epoch_that_only_some_have_begun_counts_with_the_one_before() {
         plan.add(Fault::at(2, Effect::Eio).of(write));
     }
     let error = members
+        .epochs()
         .admit_stale()
         .expect_err("four can go on by themselves");
     let text = "2 members left that were up to date, 3 needed";
     assert_eq!(error.to_string(), text);
-    assert!(members.is_failed());
+    assert!(members.membership().is_failed());
     assert_eq!(disks.block(0).head().epoch, Epoch(4));
     drop(members);
     let left = disks.fork().open([0, 1, 6, 7, 8]);
@@ -368,13 +386,13 @@ fn returned_members_make_up_for_members_lost_since() {
 
     let members = disks.open([0, 1, 3, 4, 5]).expect("most are current");
     assert_eq!(members.current_at_open(), indices(3..6));
-    assert_eq!(members.stale(), indices([0, 1]));
-    members.admit_stale().expect("nothing fails");
+    assert_eq!(members.epochs().stale(), indices([0, 1]));
+    members.epochs().admit_stale().expect("nothing fails");
     drop(members);
     assert_eq!(disks.block(0).head(), disks.block(5).head());
     assert_eq!(disks.block(2), before[2], "it is stale from now on");
     let members = disks.open(0..6).expect("one that was away comes back");
-    assert_eq!(members.stale(), indices([2]));
+    assert_eq!(members.epochs().stale(), indices([2]));
 }
 
 /// Returns a volume that has come through some epochs, with all its members, and member 1 as it was before
@@ -387,8 +405,8 @@ fn with_copies() -> (Disks, Vec<MemDisk>) {
         drop(disks.open([0, 1]).expect("enough members"));
         copies.push(disks.directories[1].fork());
         let members = disks.open(0..3).expect("all members are there");
-        members.admit_stale().expect("nothing fails");
-        assert!(members.put_back().is_empty());
+        members.epochs().admit_stale().expect("nothing fails");
+        assert!(members.stale_copies().unverified().is_empty());
     }
     (disks, copies)
 }
@@ -402,7 +420,7 @@ fn a_stale_copy_of_an_absent_member_is_recognised_when_it_returns() {
             let (disks, copies) = with_copies();
             if died_mounted {
                 let members = disks.open(0..3).expect("all members are there");
-                members.fail(MemberIndex(1), &io_error());
+                members.io().fail(MemberIndex(1), &io_error());
             } else {
                 drop(disks.open([0, 2]).expect("enough members"));
             }
@@ -412,9 +430,9 @@ fn a_stale_copy_of_an_absent_member_is_recognised_when_it_returns() {
             let context =
                 format!("died mounted: {died_mounted}, {mounts_without} mounts without it");
             let here = disks.fork().open(0..3).expect("all members are there");
-            assert_eq!(here.stale(), indices([1]), "{context}");
+            assert_eq!(here.epochs().stale(), indices([1]), "{context}");
             assert!(
-                here.put_back().is_empty(),
+                here.stale_copies().unverified().is_empty(),
                 "{context}: it is as it was left"
             );
             for (age, copy) in copies.iter().rev().enumerate() {
@@ -424,23 +442,29 @@ fn a_stale_copy_of_an_absent_member_is_recognised_when_it_returns() {
                 // Not admitted the first time, as after a crash: still known the second time.
                 for _ in 0..2 {
                     let members = disks.open(0..3).expect("all members are there");
-                    let known: Vec<_> = members.put_back().into_keys().collect();
+                    let known: Vec<_> = members.stale_copies().unverified().into_keys().collect();
                     assert_eq!(known, indices([1]), "{context}");
                 }
                 let members = disks.open([0, 2]).expect("enough members");
                 let store = disks.stores([1]).remove(0);
-                let joined = members.join(Seat::Own, &store, &Belongings::default(), |_, _| {
-                    Ok::<_, MembersError>(())
-                });
+                let joined =
+                    members
+                        .changes()
+                        .join(Seat::Own, &store, &Belongings::default(), |_, _| {
+                            Ok::<_, MembersError>(())
+                        });
                 joined.expect("it is one of them");
-                let known: Vec<_> = members.put_back().into_keys().collect();
+                let known: Vec<_> = members.stale_copies().unverified().into_keys().collect();
                 assert_eq!(known, indices([1]), "{context}, taken in");
-                members.admit_stale().expect("nothing fails");
+                members.epochs().admit_stale().expect("nothing fails");
                 // From now on it must have what is written to it.
-                members.fail(MemberIndex(1), &io_error());
+                members.io().fail(MemberIndex(1), &io_error());
                 drop(members);
                 let members = disks.open(0..3).expect("all members are there");
-                assert!(members.put_back().is_empty(), "{context}, admitted");
+                assert!(
+                    members.stale_copies().unverified().is_empty(),
+                    "{context}, admitted"
+                );
             }
         }
     }

@@ -22,12 +22,14 @@ fn a_directory_is_not_taken_in_while_an_earlier_attempt_hangs() {
         let stores = disks.stores(0..3);
         let members = Members::open(stores, Access::ReadWrite, Arc::new(executor))
             .expect("all members are there");
-        members.begin().expect("all members are there");
-        members.fail(MemberIndex(2), &io_error());
+        members.epochs().begin().expect("all members are there");
+        members.io().fail(MemberIndex(2), &io_error());
         let join = |store: &StoreRef| {
-            members.join(Seat::Own, store, &belongings, |_, _| {
-                Ok::<_, MembersError>(())
-            })
+            members
+                .changes()
+                .join(Seat::Own, store, &belongings, |_, _| {
+                    Ok::<_, MembersError>(())
+                })
         };
         let plan = FaultPlan::new();
         let hanging = disks.faulty([2], &plan).remove(0);
@@ -36,7 +38,7 @@ fn a_directory_is_not_taken_in_while_an_earlier_attempt_hangs() {
         assert!(matches!(refusal, MembersError::Store(_)), "{refusal}");
         let again = || join(&disks.stores([2]).remove(0));
         assert!(matches!(again(), Err(MembersError::InUse { .. })));
-        assert_eq!(members.live(), indices([0, 1]));
+        assert_eq!(members.membership().live(), indices([0, 1]));
         plan.release();
         // It answers in its own time.
         let index = loop {
@@ -45,7 +47,7 @@ fn a_directory_is_not_taken_in_while_an_earlier_attempt_hangs() {
                 joined => break joined.expect("nothing hangs any more"),
             }
         };
-        assert_eq!(members.stale(), [index]);
+        assert_eq!(members.epochs().stale(), [index]);
         for name in files::JOURNALS {
             let len = disks.directories[2].open().open_len(name);
             assert_eq!(len.expect("it has its journals"), JOURNAL);
@@ -57,10 +59,12 @@ fn a_directory_is_not_taken_in_while_an_earlier_attempt_hangs() {
 fn the_refusal_of_a_directory_is_reported_until_another_is_known() {
     let disks = Disks::volume(2, 1, 4);
     let members = disks.open(0..4).expect("all members are there");
-    members.fail(MemberIndex(1), &io_error());
+    members.io().fail(MemberIndex(1), &io_error());
     let path = || "/d1".to_owned();
     let refusal = || members.status()[1].refusal.clone();
-    members.note_refusal(MemberIndex(1), &MembersError::Diverged { path: path() });
+    members
+        .changes()
+        .note_refusal(MemberIndex(1), &MembersError::Diverged { path: path() });
     for passing in [
         MembersError::NotNow,
         MembersError::InUse {
@@ -68,10 +72,12 @@ fn the_refusal_of_a_directory_is_reported_until_another_is_known() {
             holder: None,
         },
     ] {
-        members.note_refusal(MemberIndex(1), &passing);
+        members.changes().note_refusal(MemberIndex(1), &passing);
         assert_eq!(refusal(), Some(AbsenceReason::MountedApart), "{passing}");
     }
-    members.note_refusal(MemberIndex(1), &MembersError::Store(io_error()));
+    members
+        .changes()
+        .note_refusal(MemberIndex(1), &MembersError::Store(io_error()));
     let failing = Some(AbsenceReason::of_failure(&io_error()));
     assert_eq!(refusal(), failing, "it has another reason now");
 }
@@ -82,7 +88,9 @@ fn a_refused_directory_says_nothing_of_members_left_out_or_last_seen_elsewhere()
     let error = MembersError::Store(io_error());
     let noted = |members: &Members, brought: usize| {
         let store = disks.stores([brought]).remove(0);
-        members.note_refused(MemberIndex(1), &store, &error);
+        members
+            .changes()
+            .note_refused(MemberIndex(1), &store, &error);
         members.status().swap_remove(1).refusal
     };
     let without = disks.open([0, 2, 3]).expect("enough members");
@@ -91,7 +99,7 @@ fn a_refused_directory_says_nothing_of_members_left_out_or_last_seen_elsewhere()
     drop(without);
     let disks_of_all = Disks::volume(2, 1, 4);
     let members = disks_of_all.open(0..4).expect("all members are there");
-    members.fail(MemberIndex(1), &io_error());
+    members.io().fail(MemberIndex(1), &io_error());
     assert_eq!(noted(&members, 3), None, "it is another's directory");
     let failing = AbsenceReason::of_failure(&io_error());
     assert_eq!(noted(&members, 1), Some(failing));
@@ -101,9 +109,9 @@ fn a_refused_directory_says_nothing_of_members_left_out_or_last_seen_elsewhere()
 fn the_status_of_an_absent_member_names_what_lies_at_its_path_now() {
     let (disks, others) = (Disks::volume(2, 1, 4), Disks::volume(2, 1, 3));
     let members = disks.open(0..4).expect("all members are there");
-    members.fail(MemberIndex(1), &io_error());
+    members.io().fail(MemberIndex(1), &io_error());
     let seen = |error: &MembersError| {
-        members.note_refusal(MemberIndex(1), error);
+        members.changes().note_refusal(MemberIndex(1), error);
         let status = members.status().swap_remove(1);
         (status.state, status.refusal.expect("it was noted"))
     };
@@ -113,7 +121,7 @@ fn the_status_of_an_absent_member_names_what_lies_at_its_path_now() {
     let (state, reason) = seen(&absent.into());
     assert_eq!(state, MemberState::Missing);
     assert_eq!(reason, AbsenceReason::NoDirectory);
-    let refused = |store: StoreRef| members.check_seat(Seat::Own, &store).unwrap_err();
+    let refused = |store: StoreRef| members.changes().check(Seat::Own, &store).unwrap_err();
     let empty = MemDisk::new("/d1", 1 << 30);
     let (_, reason) = seen(&refused(Arc::new(empty.open())));
     assert_eq!(reason, AbsenceReason::Empty);
@@ -132,20 +140,20 @@ fn the_status_of_an_absent_member_names_what_lies_at_its_path_now() {
 fn the_status_of_an_unreadable_member_names_the_damage_of_its_superblock() {
     let disks = Disks::volume(2, 1, 4);
     let members = disks.open(0..4).expect("all members are there");
-    members.fail(MemberIndex(1), &io_error());
+    members.io().fail(MemberIndex(1), &io_error());
     let store = disks.stores([1]).remove(0);
     let zeroed = vec![0; SLOTS * SLOT_BYTES];
     store
         .write_at(files::SUPERBLOCK, 0, &zeroed)
         .expect("there is room");
     for seat in [Seat::Own, Seat::Of(MemberIndex(1))] {
-        let refused = members.check_seat(seat, &store);
+        let refused = members.changes().check(seat, &store);
         let error = refused.expect_err("nobody knows who it is");
         assert!(
             matches!(error, MembersError::UnreadableMember { .. }),
             "{error}"
         );
-        members.note_refusal(MemberIndex(1), &error);
+        members.changes().note_refusal(MemberIndex(1), &error);
         let noted = members.status()[1].refusal.clone().expect("it was noted");
         assert!(noted.is_missing_superblock(), "{noted}");
         assert!(error.to_string().ends_with(&noted.to_string()), "{noted}");
@@ -156,21 +164,32 @@ fn the_status_of_an_unreadable_member_names_the_damage_of_its_superblock() {
 fn a_path_means_the_online_member_before_a_dead_one() {
     let mut disks = Disks::volume(2, 1, 4);
     let members = disks.open(0..4).expect("all members are there");
-    members.fail(MemberIndex(1), &io_error());
+    members.io().fail(MemberIndex(1), &io_error());
     disks.directories[1] = MemDisk::new("/d1", 1 << 30);
     let store = disks.stores([1]).remove(0);
     let belongings = Belongings {
         journal_bytes: JOURNAL,
         ..Belongings::default()
     };
-    assert_eq!(members.at(&["/d1".to_owned()]), Some(MemberIndex(1)));
-    let joined = members.join(Seat::New, &store, &belongings, |_, _| {
-        Ok::<_, MembersError>(())
-    });
+    assert_eq!(
+        members.membership().at(&["/d1".to_owned()]),
+        Some(MemberIndex(1))
+    );
+    let joined = members
+        .changes()
+        .join(Seat::New, &store, &belongings, |_, _| {
+            Ok::<_, MembersError>(())
+        });
     assert_eq!(joined.expect("it is empty"), MemberIndex(4));
-    assert_eq!(members.at(&["/d1".to_owned()]), Some(MemberIndex(4)));
-    assert_eq!(members.at(&["/d2".to_owned()]), Some(MemberIndex(2)));
-    assert_eq!(members.at(&["/d9".to_owned()]), None);
+    assert_eq!(
+        members.membership().at(&["/d1".to_owned()]),
+        Some(MemberIndex(4))
+    );
+    assert_eq!(
+        members.membership().at(&["/d2".to_owned()]),
+        Some(MemberIndex(2))
+    );
+    assert_eq!(members.membership().at(&["/d9".to_owned()]), None);
 }
 
 /// The failed write may never have reached it, and is no reason to doubt its data.
@@ -182,18 +201,27 @@ fn a_member_that_failed_while_its_superblock_was_written_is_no_stale_copy() {
         let plan = FaultPlan::new();
         let members = open(disks.faulty(0..4, &plan)).expect("all members are there");
         plan.add(Fault::at(nth, Effect::Eio).of(Scope::MemberKind(2, kind)));
-        members.fail(MemberIndex(1), &io_error());
+        members.io().fail(MemberIndex(1), &io_error());
         assert_eq!(plan.triggered(), 1, "{kind:?} {nth}");
-        assert_eq!(members.live(), indices([0, 3]), "{kind:?} {nth}");
+        assert_eq!(
+            members.membership().live(),
+            indices([0, 3]),
+            "{kind:?} {nth}"
+        );
         for disk in [1, 2] {
             let store = disks.stores([disk]).remove(0);
             let belongings = Belongings::default();
-            let joined = members.join(Seat::Own, &store, &belongings, |_, _| {
-                Ok::<_, MembersError>(())
-            });
+            let joined = members
+                .changes()
+                .join(Seat::Own, &store, &belongings, |_, _| {
+                    Ok::<_, MembersError>(())
+                });
             joined.expect("it is as it was left");
         }
-        assert!(members.put_back().is_empty(), "{kind:?} {nth}");
+        assert!(
+            members.stale_copies().unverified().is_empty(),
+            "{kind:?} {nth}"
+        );
     }
 }
 
@@ -205,20 +233,27 @@ fn a_removed_member_is_told_from_a_member_of_another_volume() {
     let former = disks.directories[3].open();
     former.create(&segment, 4096).expect("there is room");
     members
-        .set_leaving(MemberIndex(3), true)
+        .changes()
+        .set_draining(MemberIndex(3), true)
         .expect("three suffice");
-    assert!(members.let_go(MemberIndex(3)).expect("it may go"));
+    assert!(
+        members
+            .changes()
+            .remove_drained(MemberIndex(3))
+            .expect("it may go")
+    );
     let store = disks.stores([3]).remove(0);
-    let refused = members.check_seat(Seat::New, &store);
+    let refused = members.changes().check(Seat::New, &store);
     let is_former = |error: &MembersError| matches!(error, MembersError::FormerMember { index, .. } if *index == MemberIndex(3));
     assert!(refused.as_ref().is_err_and(is_former), "{refused:?}");
     // It is back where it was, as from a copy: so it is not taken in there.
-    let refused = members.check_seat(Seat::Own, &store);
+    let refused = members.changes().check(Seat::Own, &store);
     assert!(refused.as_ref().is_err_and(is_former), "{refused:?}");
     // Without segments it may be left of an attempt that was cut off.
     former.remove(&segment).expect("it works");
     members
-        .check_seat(Seat::New, &store)
+        .changes()
+        .check(Seat::New, &store)
         .expect("it is as good as empty");
 }
 
@@ -227,7 +262,7 @@ fn a_removed_member_is_told_from_a_member_of_another_volume() {
 fn a_directory_that_holds_only_directories_is_not_taken_in_and_not_listed() {
     let disks = Disks::volume(2, 1, 4);
     let members = disks.open(0..4).expect("all members are there");
-    members.fail(MemberIndex(1), &io_error());
+    members.io().fail(MemberIndex(1), &io_error());
     let plan = FaultPlan::new();
     let photos = MemDisk::new("/photos", 1 << 30);
     let files = photos.open();
@@ -245,9 +280,11 @@ fn a_directory_that_holds_only_directories_is_not_taken_in_and_not_listed() {
         ),
     ] {
         plan.record();
-        let refused = members.join(seat, &store, &Belongings::default(), |_, _| {
-            Ok::<_, MembersError>(())
-        });
+        let refused = members
+            .changes()
+            .join(seat, &store, &Belongings::default(), |_, _| {
+                Ok::<_, MembersError>(())
+            });
         let error = refused.expect_err("it is somebody's");
         assert_eq!(error.to_string(), said, "{seat:?}");
         let calls = plan.take_log();
@@ -264,18 +301,25 @@ fn the_remains_of_a_member_are_not_taken_in_with_foreign_files() {
     let disks = Disks::volume(2, 1, 4);
     let members = disks.open(0..4).expect("all members are there");
     members
-        .set_leaving(MemberIndex(3), true)
+        .changes()
+        .set_draining(MemberIndex(3), true)
         .expect("three suffice");
-    assert!(members.let_go(MemberIndex(3)).expect("it may go"));
+    assert!(
+        members
+            .changes()
+            .remove_drained(MemberIndex(3))
+            .expect("it may go")
+    );
     let store = disks.stores([3]).remove(0);
     members
-        .check_seat(Seat::New, &store)
+        .changes()
+        .check(Seat::New, &store)
         .expect("nothing is on it");
     disks.directories[3]
         .open()
         .create("photos/may", 1)
         .expect("there is room");
-    let refused = members.check_seat(Seat::New, &store);
+    let refused = members.changes().check(Seat::New, &store);
     assert!(
         matches!(&refused, Err(MembersError::NotEmpty { found, .. }) if found == "photos"),
         "{refused:?}"
@@ -286,10 +330,15 @@ fn the_remains_of_a_member_are_not_taken_in_with_foreign_files() {
 fn a_member_that_is_kept_after_all_is_not_removed() {
     let disks = Disks::volume(2, 1, 4);
     let members = disks.open(0..4).expect("all members are there");
-    let set_leaving = |leaving| members.set_leaving(MemberIndex(3), leaving);
+    let set_leaving = |leaving| members.changes().set_draining(MemberIndex(3), leaving);
     set_leaving(true).expect("three suffice");
     set_leaving(false).expect("it is there");
-    assert!(!members.let_go(MemberIndex(3)).expect("nothing fails"));
-    assert_eq!(members.live(), indices([0, 1, 2, 3]));
-    assert_eq!(members.count(), 4);
+    assert!(
+        !members
+            .changes()
+            .remove_drained(MemberIndex(3))
+            .expect("nothing fails")
+    );
+    assert_eq!(members.membership().live(), indices([0, 1, 2, 3]));
+    assert_eq!(members.membership().count(), 4);
 }

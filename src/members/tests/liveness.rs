@@ -14,20 +14,22 @@ fn a_member_that_fails_an_operation_is_faulted_and_the_others_go_on() {
     let members = open(disks.faulty(0..3, &plan)).expect("all members are there");
     let fault = Fault::at(1, Effect::Eio).of(Scope::MemberKind(1, CallKind::Probe));
     plan.add(fault);
-    let outcomes = members.run(vec![probe(0), probe(1), probe(2)]);
+    let outcomes = members.io().run(vec![probe(0), probe(1), probe(2)]);
     let good: Vec<_> = outcomes.iter().map(Result::is_ok).collect();
     assert_eq!(good, [true, false, true]);
-    assert_eq!(members.epoch(), Epoch(2));
-    assert_eq!(members.live(), indices([0, 2]));
-    assert!(members.store(MemberIndex(1)).is_none());
-    assert!(!members.is_failed());
+    assert_eq!(members.membership().epoch(), Epoch(2));
+    assert_eq!(members.membership().live(), indices([0, 2]));
+    assert!(members.membership().store(MemberIndex(1)).is_none());
+    assert!(!members.membership().is_failed());
 
     plan.record();
-    let outcomes = members.run(vec![probe(1), probe(2)]);
+    let outcomes = members.io().run(vec![probe(1), probe(2)]);
     let error = outcomes[0].as_ref().expect_err("it is not asked again");
     assert_eq!(error.kind(), StoreErrorKind::Gone);
     assert!(outcomes[1].is_ok());
-    let answer = members.call(MemberIndex(1), "measure", |store| store.space());
+    let answer = members
+        .io()
+        .call(MemberIndex(1), "measure", |store| store.space());
     assert_eq!(answer.expect_err("nor here").kind(), StoreErrorKind::Gone);
     assert!(plan.take_log().iter().all(|call| call.member == 2));
 
@@ -43,7 +45,7 @@ fn a_member_that_fails_an_operation_is_faulted_and_the_others_go_on() {
 fn an_error_that_a_healthy_member_may_return_leaves_it_online() {
     let disks = Disks::volume(1, 1, 2);
     let members = disks.open(0..2).expect("all members are there");
-    let outcomes = members.run(vec![
+    let outcomes = members.io().run(vec![
         (MemberIndex(0), sync_op()),
         (MemberIndex(1), sync_op()),
     ]);
@@ -53,17 +55,20 @@ fn an_error_that_a_healthy_member_may_return_leaves_it_online() {
             StoreErrorKind::NotFound
         );
     }
-    assert_eq!(members.live(), indices(0..2));
-    assert_eq!(members.epoch(), Epoch(1));
+    assert_eq!(members.membership().live(), indices(0..2));
+    assert_eq!(members.membership().epoch(), Epoch(1));
 }
 
 #[test]
 fn outcomes_are_in_the_order_of_the_operations_whichever_member_is_absent() {
     let disks = Disks::volume(1, 3, 4);
     let members = disks.open([0, 1, 3]).expect("enough members");
-    let store = members.store(MemberIndex(3)).expect("it is up");
+    let store = members
+        .membership()
+        .store(MemberIndex(3))
+        .expect("it is up");
     store.create("f", 4096).expect("there is room");
-    let outcomes = members.run(vec![
+    let outcomes = members.io().run(vec![
         (MemberIndex(2), sync_op()),
         (MemberIndex(3), sync_op()),
         (MemberIndex(0), sync_op()),
@@ -88,9 +93,13 @@ fn errors_are_counted_by_kind() {
         offset: 0,
         buf: pool.buffer(4096),
     };
-    let outcomes = members.run(vec![(MemberIndex(1), read), (MemberIndex(1), sync_op())]);
+    let outcomes = members
+        .io()
+        .run(vec![(MemberIndex(1), read), (MemberIndex(1), sync_op())]);
     assert!(outcomes.iter().all(Result::is_err));
-    members.count_error(MemberIndex(1), ErrorClass::Checksum);
+    members
+        .io()
+        .count_error(MemberIndex(1), ErrorClass::Checksum);
     let errors = members.status().remove(1).errors;
     assert_eq!(
         errors,
@@ -104,20 +113,24 @@ fn errors_are_counted_by_kind() {
 
 #[test]
 fn probe_and_hedged_probe_find_deleted_and_replaced_directories_missing() {
-    let ways: [fn(&Members); 2] = [Members::probe, Members::look];
+    let ways: [fn(&Members); 2] = [Members::probe, |members| members.io().probe_hedged()];
     for (replace, ask) in ways.map(|way| [(false, way), (true, way)]).concat() {
         let disks = Disks::volume(2, 1, 3);
         let members = disks.open(0..3).expect("all members are there");
         ask(&members);
-        assert_eq!(members.epoch(), Epoch(1), "nothing is wrong yet");
+        assert_eq!(
+            members.membership().epoch(),
+            Epoch(1),
+            "nothing is wrong yet"
+        );
         if replace {
             disks.directories[2].wipe();
         } else {
             disks.directories[2].delete();
         }
         ask(&members);
-        assert_eq!(members.live(), indices([0, 1]));
-        assert_eq!(members.epoch(), Epoch(2));
+        assert_eq!(members.membership().live(), indices([0, 1]));
+        assert_eq!(members.membership().epoch(), Epoch(2));
         assert_eq!(members.status()[2].state, MemberState::Missing);
     }
 }
@@ -127,15 +140,19 @@ fn with_fewer_than_data_shards_left_the_volume_has_failed() {
     let disks = Disks::volume(2, 1, 4);
     let members = disks.open(0..4).expect("all members are there");
     for (failed, gone) in [(false, 0), (false, 1), (true, 2), (true, 3)] {
-        members.fail(MemberIndex(gone), &io_error());
-        assert_eq!(members.is_failed(), failed, "after member {gone}");
+        members.io().fail(MemberIndex(gone), &io_error());
+        assert_eq!(
+            members.membership().is_failed(),
+            failed,
+            "after member {gone}"
+        );
     }
     assert_eq!(
-        members.epoch(),
+        members.membership().epoch(),
         Epoch(3),
         "an epoch too few could carry is not begun"
     );
-    assert_eq!(members.live(), []);
+    assert_eq!(members.membership().live(), []);
     let error = members
         .epochs()
         .check_alive(&members.epochs().lock(), &BTreeSet::new())
@@ -154,8 +171,8 @@ fn all_members_failing_at_once_end_in_a_failed_volume() {
         disk.fail(Some(StoreErrorKind::Io));
     }
     members.probe();
-    assert!(members.is_failed());
-    assert_eq!(members.live(), []);
+    assert!(members.membership().is_failed());
+    assert_eq!(members.membership().live(), []);
 }
 
 #[test]
@@ -163,11 +180,14 @@ fn a_stale_member_that_fails_begins_no_epoch() {
     let disks = Disks::volume(2, 1, 3);
     drop(disks.open([0, 1]).expect("enough members"));
     let members = disks.open(0..3).expect("all members are there");
-    members.fail(MemberIndex(2), &io_error());
-    assert_eq!(members.epoch(), Epoch(2));
-    assert_eq!(members.live(), indices([0, 1]));
-    members.admit_stale().expect("nobody is left to admit");
-    assert_eq!(members.epoch(), Epoch(2));
+    members.io().fail(MemberIndex(2), &io_error());
+    assert_eq!(members.membership().epoch(), Epoch(2));
+    assert_eq!(members.membership().live(), indices([0, 1]));
+    members
+        .epochs()
+        .admit_stale()
+        .expect("nobody is left to admit");
+    assert_eq!(members.membership().epoch(), Epoch(2));
 }
 
 #[test]
@@ -180,17 +200,17 @@ fn a_failure_seen_by_many_begins_one_epoch_and_all_of_them_wait_for_it() {
         for _ in 0..8 {
             scope.spawn(|| {
                 barrier.wait();
-                let outcome = members.run(vec![probe(3)]).remove(0);
+                let outcome = members.io().run(vec![probe(3)]).remove(0);
                 assert!(outcome.is_err());
                 assert_eq!(
-                    members.epoch(),
+                    members.membership().epoch(),
                     Epoch(2),
                     "it was durable before run returned"
                 );
             });
         }
     });
-    assert_eq!(members.epoch(), Epoch(2));
+    assert_eq!(members.membership().epoch(), Epoch(2));
 }
 
 #[test]
@@ -200,14 +220,14 @@ fn an_operation_on_a_failed_member_waits_until_the_epoch_is_durable() {
     let members = open(disks.faulty(0..3, &plan)).expect("all members are there");
     plan.add(Fault::at(1, Effect::Hang).of(Scope::MemberKind(1, CallKind::Sync)));
     std::thread::scope(|scope| {
-        scope.spawn(|| members.fail(MemberIndex(0), &io_error()));
+        scope.spawn(|| members.io().fail(MemberIndex(0), &io_error()));
         while plan.triggered() == 0 {
             std::thread::yield_now();
         }
         // The epoch hangs half way; member 0 takes no more operations already.
         let met = scope.spawn(|| {
-            let outcome = members.run(vec![probe(0)]).remove(0);
-            (outcome.is_err(), members.epoch())
+            let outcome = members.io().run(vec![probe(0)]).remove(0);
+            (outcome.is_err(), members.membership().epoch())
         });
         // Time for a wrong implementation to return too early; a right one passes without it.
         std::thread::sleep(Duration::from_millis(50));
@@ -234,12 +254,12 @@ fn read_only_changes_nothing_and_keeps_writers_out_alone() {
         Err(MembersError::InUse { .. })
     ));
     drop(other);
-    assert_eq!(members.stale(), indices([2]));
-    members.admit_stale().expect("nothing to be done");
-    members.fail(MemberIndex(0), &io_error());
-    assert_eq!(members.live(), indices([1, 2]));
-    members.fail(MemberIndex(1), &io_error());
-    assert!(members.is_failed());
+    assert_eq!(members.epochs().stale(), indices([2]));
+    members.epochs().admit_stale().expect("nothing to be done");
+    members.io().fail(MemberIndex(0), &io_error());
+    assert_eq!(members.membership().live(), indices([1, 2]));
+    members.io().fail(MemberIndex(1), &io_error());
+    assert!(members.membership().is_failed());
     let log = plan.take_log();
     assert!(!log.is_empty());
     assert!(log.iter().all(|call| !call.kind.changes()), "{log:?}");
@@ -283,7 +303,7 @@ fn a_torn_slot_costs_nothing_and_two_cost_the_member() {
     let members = Members::open(used.stores(0..3), Access::ReadOnly, inline());
     let members = members.expect("older stripes are on members 1 and 2 too");
     assert_eq!(members.current_at_open(), indices([1]));
-    assert_eq!(members.stale(), indices([2]));
+    assert_eq!(members.epochs().stale(), indices([2]));
 }
 
 #[test]
@@ -315,7 +335,7 @@ fn empty_damaged_and_unreadable_directories_count_as_missing_for_that_reason() {
         let members = disks
             .open(0..3)
             .unwrap_or_else(|error| panic!("{reason}: {error}"));
-        assert_eq!(members.live(), indices([0, 2]), "{reason}");
+        assert_eq!(members.membership().live(), indices([0, 2]), "{reason}");
         let unusable = members.unusable();
         assert_eq!(unusable.len(), 1);
         assert_eq!(unusable[0].path, "/d1");

@@ -277,7 +277,7 @@ fn open_names_what_is_missing_and_how_many_are_needed() {
     }
     let disks = Disks::volume(1, 1, 2);
     let members = disks.open(0..2).expect("all members are there");
-    let error = refused(members.set_leaving(MemberIndex(0), true));
+    let error = refused(members.changes().set_draining(MemberIndex(0), true));
     assert_eq!(
         error.to_string(),
         "without member 0, 1 member is left, and a stripe needs 2"
@@ -343,7 +343,7 @@ fn fields_of_a_newer_build_that_may_be_ignored_are_kept() {
     drop(disks.open(0..2).expect("enough members"));
     write_newer(&disks, 0..2, features);
     let members = disks.open(0..3).expect("enough members");
-    members.admit_stale().expect("a member returns");
+    members.epochs().admit_stale().expect("a member returns");
     for index in 0..3 {
         let block = disks.block(index);
         assert_eq!(block.head().epoch, Epoch(3));
@@ -424,8 +424,16 @@ fn a_former_member_in_use_does_not_count_as_able_to_serve_the_volume() {
         let disks = Disks::volume(data, parity, count);
         let members = disks.open(0..count).expect("all members are there");
         let former = MemberIndex(0);
-        members.set_leaving(former, true).expect("enough are left");
-        assert!(members.let_go(former).expect("nothing fails"));
+        members
+            .changes()
+            .set_draining(former, true)
+            .expect("enough are left");
+        assert!(
+            members
+                .changes()
+                .remove_drained(former)
+                .expect("nothing fails")
+        );
         members.release();
         drop(members);
         for held in [0..1, 0..2, 0..3] {

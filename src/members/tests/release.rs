@@ -13,11 +13,14 @@ fn released_directories_can_be_used_by_others_and_nothing_reaches_them_any_more(
     let next = disks.open(0..3).expect("nobody uses them");
     plan.record();
     members.probe();
-    members.fail(MemberIndex(1), &io_error());
-    let outcome = members.run(vec![(MemberIndex(0), sync_op())]).remove(0);
+    members.io().fail(MemberIndex(1), &io_error());
+    let outcome = members
+        .io()
+        .run(vec![(MemberIndex(0), sync_op())])
+        .remove(0);
     assert_eq!(outcome.expect_err("released").kind(), StoreErrorKind::Gone);
     assert_eq!(plan.take_log(), []);
-    assert_eq!(next.epoch(), Epoch(1));
+    assert_eq!(next.membership().epoch(), Epoch(1));
 }
 
 #[test]
@@ -28,10 +31,10 @@ fn a_directory_on_which_an_operation_hangs_stays_locked_when_the_others_are_rele
     let executor = Executor::new(ExecutorKind::Threads, Duration::from_secs(1));
     let members = Members::open(stores, Access::ReadWrite, Arc::new(executor));
     let members = members.expect("all members are there");
-    members.begin().expect("all members are there");
+    members.epochs().begin().expect("all members are there");
     plan.add(Fault::at(1, Effect::Hang).of(Scope::MemberKind(1, CallKind::Probe)));
     members.probe();
-    assert_eq!(members.live(), indices([0, 2]));
+    assert_eq!(members.membership().live(), indices([0, 2]));
     assert_eq!(members.release(), ["/d1"]);
     drop(disks.open([0, 2]).expect("nobody uses these"));
     // The others can be opened, if the caller says so.
@@ -45,7 +48,7 @@ fn a_directory_on_which_an_operation_hangs_stays_locked_when_the_others_are_rele
         std::thread::yield_now();
     }
     let all = disks.open(0..3).expect("nobody uses any of them");
-    assert_eq!(all.stale(), indices([1]));
+    assert_eq!(all.epochs().stale(), indices([1]));
 }
 
 /// The directories of a volume of three members, to be asked whether anything holds them still.
@@ -63,7 +66,7 @@ fn a_failed_directory_is_released_while_the_volume_stays_open() {
     let members = open(stores).expect("all members are there");
     disks.directories[1].fail(Some(StoreErrorKind::Io));
     members.probe();
-    assert_eq!(members.live(), indices([0, 2]));
+    assert_eq!(members.membership().live(), indices([0, 2]));
     let held: Vec<_> = watches.iter().map(Weak::strong_count).collect();
     assert!(held[0] > 0 && held[1] == 0 && held[2] > 0, "{held:?}");
     disks.directories[1].fail(None);
@@ -99,11 +102,11 @@ fn a_hung_directory_is_released_as_soon_as_its_last_call_returns() {
     let executor = Executor::new(ExecutorKind::Threads, Duration::from_secs(1));
     let members = Members::open(stores, Access::ReadWrite, Arc::new(executor));
     let members = members.expect("all members are there");
-    members.begin().expect("all members are there");
+    members.epochs().begin().expect("all members are there");
     plan.add(Fault::at(1, Effect::Hang).of(Scope::MemberKind(1, CallKind::Probe)));
     members.probe();
     members.probe();
-    assert_eq!(members.live(), indices([0, 2]));
+    assert_eq!(members.membership().live(), indices([0, 2]));
     let lock = || disks.directories[1].open().lock(Hold::Exclusive);
     assert!(lock().is_err(), "what hangs there may still take effect");
     plan.release();
@@ -122,14 +125,16 @@ fn a_returned_directory_is_locked_and_its_former_handle_is_released() {
     let (stores, watches) = watched(&disks, &plan);
     let members = open(stores).expect("all members are there");
     for is_let_go in [false, true] {
-        members.fail(MemberIndex(1), &io_error());
+        members.io().fail(MemberIndex(1), &io_error());
         if is_let_go {
             members.probe();
         }
         let again = Arc::new(disks.directories[1].open()) as StoreRef;
-        let joined = members.join(Seat::Own, &again, &Belongings::default(), |_, _| {
-            Ok::<_, MembersError>(())
-        });
+        let joined = members
+            .changes()
+            .join(Seat::Own, &again, &Belongings::default(), |_, _| {
+                Ok::<_, MembersError>(())
+            });
         assert_eq!(joined.expect("it was a member"), MemberIndex(1));
         members.probe();
         let lock = disks.directories[1].open().lock(Hold::Exclusive);

@@ -9,7 +9,7 @@ fn open_on(disks: &Disks, plan: &FaultPlan, timeout: Duration) -> Arc<Members> {
     let stores = disks.faulty(disks.all(), plan);
     let members = Members::open(stores, Access::ReadWrite, executor);
     let members = members.expect("all members are there");
-    members.begin().expect("all members are there");
+    members.epochs().begin().expect("all members are there");
     members
 }
 
@@ -28,7 +28,7 @@ fn read(member: u16) -> (MemberIndex, Op) {
 
 fn kinds(members: &Members, reads: impl IntoIterator<Item = u16>) -> Vec<Option<StoreErrorKind>> {
     let reads = reads.into_iter().map(read).collect();
-    let outcomes = members.read(reads, Patience::Brief).into_iter();
+    let outcomes = members.io().read(reads, Patience::Brief).into_iter();
     outcomes
         .map(|outcome| outcome.err().map(|error| error.kind()))
         .collect()
@@ -41,22 +41,26 @@ fn a_slow_member_is_asked_once_until_it_answers_and_counts_with_what_was_last_kn
     let disks = Disks::volume(2, 2, 4);
     let plan = FaultPlan::new();
     let members = open_on(&disks, &plan, Duration::from_secs(600));
-    let spaces = members.spaces();
+    let spaces = members.io().spaces();
     assert_eq!(spaces.len(), 4);
     let status = members.status();
     assert!(status[1].bytes_used > 0 && status[1].bytes_free > 0);
     plan.add(Fault::at(1, Effect::Hang).of(Scope::Member(1)).lasting());
     assert_eq!(kinds(&members, 0..4), [None, SLOW, None, None]);
-    assert!(members.is_avoided(MemberIndex(1)));
+    assert!(members.io().is_avoided(MemberIndex(1)));
     assert_eq!(kinds(&members, [1, 3, 1]), [SLOW, None, SLOW]);
-    assert_eq!(members.spaces(), spaces);
+    assert_eq!(members.io().spaces(), spaces);
     assert_eq!(members.status(), status);
     assert_eq!(plan.triggered(), 1, "it is asked once");
     members.io().fail_overdue();
-    assert_eq!(members.live(), indices(0..4), "nobody gives it up yet");
+    assert_eq!(
+        members.membership().live(),
+        indices(0..4),
+        "nobody gives it up yet"
+    );
     plan.clear();
     plan.release();
-    while members.is_avoided(MemberIndex(1)) {
+    while members.io().is_avoided(MemberIndex(1)) {
         std::thread::yield_now();
     }
     assert_eq!(kinds(&members, 0..4), [None; 4]);
@@ -92,10 +96,10 @@ fn a_member_that_is_slow_for_too_long_is_faulted() {
             .lasting(),
     );
     assert_eq!(kinds(&members, [1]), [SLOW]);
-    while members.live() == indices(0..3) {
+    while members.membership().live() == indices(0..3) {
         members.probe();
     }
-    assert_eq!(members.live(), indices([0, 2]));
+    assert_eq!(members.membership().live(), indices([0, 2]));
     let status = &members.status()[1];
     assert_eq!(
         (status.state, status.errors.read),

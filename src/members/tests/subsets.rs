@@ -44,12 +44,12 @@ fn every_subset_of_the_members_opens_exactly_if_it_suffices() {
                 continue;
             }
             let members = opened.expect(&text);
-            assert_eq!(members.live(), indices(set.clone()), "{text}");
+            assert_eq!(members.membership().live(), indices(set.clone()), "{text}");
             assert_eq!(members.current_at_open(), indices(set.clone()), "{text}");
-            assert_eq!(members.stale(), [], "{text}");
-            assert_eq!(members.count(), count, "{text}");
+            assert_eq!(members.epochs().stale(), [], "{text}");
+            assert_eq!(members.membership().count(), count, "{text}");
             let raised = u64::from(set.len() < count);
-            assert_eq!(members.epoch(), Epoch(1 + raised), "{text}");
+            assert_eq!(members.membership().epoch(), Epoch(1 + raised), "{text}");
             for (index, status) in members.status().iter().enumerate() {
                 let online = status.state == MemberState::Online;
                 assert_eq!(online, set.contains(&index), "{text}");
@@ -72,7 +72,7 @@ fn the_order_of_directories_does_not_matter() {
             }
             let members = disks.open(order.clone()).expect("all members are there");
             for index in indices(disks.all()) {
-                let store = members.store(index).expect("it is up");
+                let store = members.membership().store(index).expect("it is up");
                 assert_eq!(store.label(), format!("/d{index}"), "order {order:?}");
             }
         }
@@ -84,17 +84,20 @@ fn volumes_of_any_number_of_members_open() {
     for count in [2, 3, 20, 64, 255, 256] {
         let disks = Disks::volume(1, 1, count);
         let members = disks.open(disks.all()).expect("all members are there");
-        assert_eq!(members.live().len(), count);
+        assert_eq!(members.membership().live().len(), count);
         drop(members);
         let members = disks.open(1..count).expect("one may be missing");
-        assert_eq!(members.live().len(), count - 1);
+        assert_eq!(members.membership().live().len(), count - 1);
     }
     for (data, parity) in [(64, 16), (200, 55), (1, 254)] {
         let disks = Disks::volume(data, parity, data + parity);
         let members = disks
             .open(parity..data + parity)
             .expect("data shards are enough");
-        assert_eq!(members.geometry().to_string(), format!("{data}+{parity}"));
+        assert_eq!(
+            members.shape().geometry().to_string(),
+            format!("{data}+{parity}")
+        );
     }
 }
 
@@ -110,11 +113,11 @@ fn the_options_of_creation_are_found_at_opening() {
     let volume = Members::create(&disks.stores(0..3), &options).expect("blank disks");
     disks.cut(CutPolicy::Drop); // it was durable
     let members = disks.open(0..3).expect("all members are there");
-    assert_eq!(members.volume_id(), volume);
-    assert_eq!(members.label(), options.label);
-    assert_eq!(members.geometry(), options.geometry);
-    assert_eq!(members.code(), options.code);
-    assert_eq!(members.unit_bytes(), options.unit_bytes);
-    assert_eq!(members.segment_bytes(), options.segment_bytes);
+    assert_eq!(members.shape().volume_id(), volume);
+    assert_eq!(members.shape().label(), options.label);
+    assert_eq!(members.shape().geometry(), options.geometry);
+    assert_eq!(members.shape().code(), options.code);
+    assert_eq!(members.shape().unit_bytes(), options.unit_bytes);
+    assert_eq!(members.shape().segment_bytes(), options.segment_bytes);
     assert_eq!(members.access(), Access::ReadWrite);
 }

@@ -26,7 +26,7 @@ fn a_member_whose_superblock_is_deleted_stays_online_and_verification_creates_it
         members.probe();
     }
     assert_eq!(
-        members.live(),
+        members.membership().live(),
         indices(0..4),
         "nothing that it holds is lost"
     );
@@ -50,8 +50,12 @@ fn a_member_whose_superblock_is_deleted_stays_online_and_verification_creates_it
     members.verify_superblocks();
     disks.cut(CutPolicy::Drop);
     let members = disks.open(0..4).expect("all have one");
-    assert_eq!(members.stale(), [], "it is as up to date as the others");
-    assert!(members.put_back().is_empty());
+    assert_eq!(
+        members.epochs().stale(),
+        [],
+        "it is as up to date as the others"
+    );
+    assert!(members.stale_copies().unverified().is_empty());
 }
 
 /// As of a directory that another program is deleting.

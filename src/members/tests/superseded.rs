@@ -6,7 +6,7 @@ fn survey(disks: &Disks, which: impl IntoIterator<Item = usize>) -> Arc<Members>
 }
 
 fn ahead(members: &Members, disks: &Disks, others: [usize; 2]) -> Option<Vec<String>> {
-    match members.check_not_overtaken(&disks.stores(others)) {
+    match members.epochs().check_not_superseded(&disks.stores(others)) {
         Ok(()) => None,
         Err(MembersError::Overtaken { half }) => Some(half.paths),
         Err(error) => panic!("{error}"),
@@ -17,16 +17,16 @@ fn ahead(members: &Members, disks: &Disks, others: [usize; 2]) -> Option<Vec<Str
 fn a_superseded_half_is_recognised_before_it_parts_the_volume() {
     let disks = Disks::volume(2, 2, 4);
     let second = survey(&disks, [2, 3]);
-    assert_eq!(second.may_have_gone_on(), ["/d0", "/d1"]);
+    assert_eq!(second.epochs().may_have_gone_on(), ["/d0", "/d1"]);
     assert_eq!(ahead(&second, &disks, [0, 1]), None, "nobody has gone on");
     drop(disks.open([0, 1]).expect("enough members"));
     let second = survey(&disks, [2, 3]);
-    assert_eq!(second.may_have_gone_on(), ["/d0", "/d1"]);
+    assert_eq!(second.epochs().may_have_gone_on(), ["/d0", "/d1"]);
     let both = ["/d0", "/d1"].map(String::from).to_vec();
     assert_eq!(ahead(&second, &disks, [0, 1]), Some(both));
     let first = survey(&disks, [0, 1]);
     assert!(
-        first.may_have_gone_on().is_empty(),
+        first.epochs().may_have_gone_on().is_empty(),
         "they were left behind, and go nowhere alone but where they are parted"
     );
     assert_eq!(ahead(&first, &disks, [2, 3]), None);
@@ -48,7 +48,7 @@ fn a_superseded_half_is_recognised_after_any_number_of_epochs() {
         let present: &[usize] = if epochs % 2 == 1 { &[0, 1] } else { &[0, 1, 2] };
         let members = disks.open(present.iter().copied());
         let members = members.expect("enough members");
-        members.admit_stale().expect("nothing fails");
+        members.epochs().admit_stale().expect("nothing fails");
         drop(members);
         let behind = survey(&disks, [3, 4]);
         let told = ahead(&behind, &disks, [0, 1]);
@@ -63,7 +63,7 @@ fn with_more_data_than_parity_shards_no_absent_member_can_have_gone_on() {
     let disks = Disks::volume(4, 2, 6);
     for left_out in 0..5 {
         let members = survey(&disks, [0, 1, 2, 3].map(|index| index + left_out / 2));
-        assert!(members.may_have_gone_on().is_empty());
+        assert!(members.epochs().may_have_gone_on().is_empty());
     }
 }
 
@@ -78,7 +78,9 @@ fn a_power_cut_between_superblocks_supersedes_no_member() {
         |disks, _, text| {
             for (here, other) in [(0, 1), (1, 0)] {
                 let members = survey(disks, [here]);
-                let checked = members.check_not_overtaken(&disks.stores([other]));
+                let checked = members
+                    .epochs()
+                    .check_not_superseded(&disks.stores([other]));
                 assert!(checked.is_ok(), "{text}: {checked:?}");
             }
         },

@@ -106,7 +106,7 @@ struct Walk {
 impl Mirror {
     /// Returns the bytes of the longest payload of a stripe.
     pub(in crate::meta) fn stripe_bytes(&self) -> u32 {
-        self.disk.members().stripe_bytes()
+        self.disk.members().shape().stripe_bytes()
     }
 
     /// Verifies the header of the database, and where its tables begin.

@@ -17,7 +17,7 @@ use crate::store::Store;
 fn with_carried(rig: &Rig, data: &[StripeData]) {
     let members = Members::open(rig.stores(&[], None), Access::ReadWrite, inline());
     let members = members.expect("members");
-    members.begin().expect("begin");
+    members.epochs().begin().expect("begin");
     let disk = Arc::new(Disk::new(members));
     let mirror = Mirror::open(&disk).expect("mirror");
     let index = RedbIndex::open(mirror, 1 << 20).expect("index");

@@ -163,7 +163,7 @@ fn a_page_newer_than_every_head_is_not_taken_for_the_one_that_was_committed() {
     outcome.expect("nothing fails");
     let (meta, _, members) = rig.open(&[], None, Access::ReadWrite).expect("open");
     meta.close().expect("close");
-    let volume = members.volume_id();
+    let volume = members.shape().volume_id();
     drop((meta, members));
     let head = newest_head(&rig.disks[0]).expect("a head").sequence;
     let reused = |bytes: &mut [u8], sequence: &mut u64| {

@@ -118,7 +118,7 @@ fn one_full_member_does_not_keep_the_others_from_a_checkpoint() {
             "write {nth}: the full member keeps its copy"
         );
         assert_eq!(
-            members.live().len(),
+            members.membership().live().len(),
             3,
             "write {nth}: a full member is not a failed one"
         );
@@ -253,7 +253,7 @@ fn a_journal_that_grew_is_opened_on_members_that_are_full_by_now() {
     }
     let (meta, _, members) = rig.open(&[], None, Access::ReadWrite).expect("open");
     write(&meta, &script.units[0]);
-    assert_eq!(members.live().len(), 2);
+    assert_eq!(members.membership().live().len(), 2);
     assert!(content(&meta).expect("content") == script.states[1]);
 }
 
@@ -279,7 +279,7 @@ fn a_record_that_too_few_members_had_space_for_is_nowhere_and_fails_none_of_them
             }
             let refused = meta.append(vec![meta.rotate()], &[]);
             assert!(matches!(refused, Err(MetaError::NoSpace)), "{refused:?}");
-            assert_eq!(members.live().len(), 3, "{context}");
+            assert_eq!(members.membership().live().len(), 3, "{context}");
             put(&meta, "new");
             if through_index {
                 meta.append_to_index(vec![meta.rotate()]).expect("append");

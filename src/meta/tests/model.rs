@@ -204,7 +204,7 @@ fn run(seed: u64, engine: &Engine, rig: &Rig) {
         model.visible,
         "seed {seed}"
     );
-    assert_eq!(opened.members.live().len(), 4, "seed {seed}");
+    assert_eq!(opened.members.membership().live().len(), 4, "seed {seed}");
 }
 
 #[test]

@@ -56,8 +56,8 @@ fn crafted(harm: Harm, place: u64, disks: &[usize]) -> (Rig, State, Lsn) {
     let mut expected = content(&meta).expect("content");
     let position = meta.index.position();
     let header = |number: u64| RecordHeader {
-        volume: members.volume_id(),
-        epoch: members.epoch(),
+        volume: members.shape().volume_id(),
+        epoch: members.membership().epoch(),
         lsn: Lsn(position.lsn.0 + 1 + number),
         life: position.generation,
     };

@@ -100,6 +100,7 @@ impl Rig {
         let replicas = opened.replicas;
         while access == Access::ReadWrite && replicas.refill().map_err(Refused::Meta)? {}
         members
+            .epochs()
             .admit_stale()
             .map_err(|error| Refused::Members(error.to_string()))?;
         Ok(Mounted {
@@ -339,7 +340,7 @@ pub(super) fn verify(
             .named()
             .collect()
     });
-    let put_back: Vec<MemberIndex> = members.put_back().into_keys().collect();
+    let put_back: Vec<MemberIndex> = members.stale_copies().unverified().into_keys().collect();
     assert_eq!(named.unwrap_or_default(), put_back, "{case}");
     let mut range = progress.acknowledged..=progress.started;
     let reached = range

@@ -49,7 +49,7 @@ fn overwrite(disk: &MemDisk, offset: u64, with: &[u8]) {
 /// Returns all pages that have an intact frame on the disk, and the sequence of each.
 fn pages(rig: &Rig, disk: &MemDisk) -> BTreeMap<u64, u64> {
     let (meta, _, members) = rig.open(&[], None, Access::ReadOnly).expect("open");
-    let tag = frame::volume_tag(members.volume_id());
+    let tag = frame::volume_tag(members.shape().volume_id());
     drop((meta, members));
     let len = disk.open().open_len("index").expect("it has a copy");
     let pages = (1..).take_while(|page| frame::frame_offset(page + 1) <= len);

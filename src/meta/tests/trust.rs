@@ -147,8 +147,8 @@ fn a_journal_that_had_to_grow_is_replayed_wholly() {
         let body = journal::entry_bytes(&key, Some(&value));
         let mut record = vec![0; journal::padded_bytes(body)];
         let header = RecordHeader {
-            volume: members.volume_id(),
-            epoch: members.epoch(),
+            volume: members.shape().volume_id(),
+            epoch: members.membership().epoch(),
             lsn: Lsn(position.lsn.0 + 1 + u64::from(number)),
             life: position.generation,
         };

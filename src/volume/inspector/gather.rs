@@ -41,7 +41,7 @@ impl Inspector {
             .map(|located| vec![Raw::Away; total(located)])
             .collect();
         let runs = self.runs(stripes);
-        let outcomes = self.members.run(
+        let outcomes = self.members.io().run(
             runs.iter()
                 .map(|run| self.read_run(stripes, &run.stripes, run.member))
                 .collect(),
@@ -57,7 +57,7 @@ impl Inspector {
         let Some(first) = stripes.first() else {
             return Vec::new();
         };
-        let live = self.members.live();
+        let live = self.members.membership().live();
         let neighbours = neighbours(stripes);
         let slots = first.segment.record.slots.iter().enumerate();
         let mut runs = Vec::new();
@@ -119,7 +119,7 @@ impl Inspector {
             Err(error) if error.kind() == StoreErrorKind::ShortRead => {
                 let read =
                     |&(at, _): &(usize, _)| self.read_run(stripes, &(at..at + 1), run.member);
-                let outcomes = self.members.run(shards.iter().map(read).collect());
+                let outcomes = self.members.io().run(shards.iter().map(read).collect());
                 for ((at, shard), outcome) in shards.into_iter().zip(outcomes) {
                     match outcome {
                         Ok(Some(buffer)) => set(at, shard, Raw::Read(buffer.freeze())),

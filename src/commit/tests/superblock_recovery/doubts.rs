@@ -215,7 +215,7 @@ fn a_stale_copy_is_recognised_after_a_superblock_was_recovered() {
             fs.write(file, &model[&file]).unwrap();
             fs.sync().unwrap();
         }
-        fs.pipeline.members().renew_superblocks();
+        fs.pipeline.members().epochs().renew_superblocks();
         fs.lose(&rig, 0);
         fs.write(40, &pattern(40, 20_000)).unwrap();
         fs.close();
