@@ -20,13 +20,18 @@ mod acl;
 mod attributes;
 pub mod check;
 mod create;
+mod cut;
 mod directory;
 mod edit;
+mod entries;
 mod error;
 mod extents;
 mod file;
 mod handles;
+mod inodes;
+mod limits;
 mod locks;
+mod mode;
 mod names;
 mod nodes;
 mod paths;
@@ -36,6 +41,7 @@ mod refused;
 mod removal;
 mod remove;
 mod rename;
+mod run;
 mod share;
 mod sparse;
 pub mod tree;
@@ -47,10 +53,6 @@ mod xattr;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::commit::{InodeLocks, Pipeline};
-use crate::format::record::{FileKind, Inline, Inode, Timestamp};
-use crate::format::{BLOCK_SIZE, Ino, NAME_MAX, Record, key};
-
 use edit::Edit;
 use handles::Handles;
 use locks::Locks;
@@ -59,27 +61,23 @@ use refused::Refused;
 use removal::Removal;
 use xattr::NameLens;
 
+use error::corrupt;
+use inodes::read_inode;
+use limits::{BLOCK_BYTES, NAME_BYTES};
+
+use entries::FIRST_COOKIE;
+
+use crate::commit::{InodeLocks, Pipeline};
+use crate::format::record::{FileKind, Inline, Inode, Timestamp};
+use crate::format::{BLOCK_SIZE, Ino, key};
+
+pub use crate::format::TARGET_MAX;
 pub use error::FsError;
+pub use limits::{INLINE_MAX, LINKS_MAX, SIZE_MAX};
 pub use types::{
     Allocation, AtimePolicy, Attr, Caller, Changes, Clock, DirItem, FsOptions, GroupLookup, Handle,
     OpenFlags, RenameMode, SpaceReport, TimeOrNow, Whence, WriteFlags, XattrMode,
 };
-
-/// Largest size of a file, in bytes.
-pub const SIZE_MAX: u64 = i64::MAX as u64;
-
-/// Most bytes of a regular file that are kept in its inode record.
-pub const INLINE_MAX: usize = 2048;
-
-/// Most links of an inode.
-pub const LINKS_MAX: u32 = i32::MAX as u32;
-
-pub use crate::format::TARGET_MAX;
-
-/// [`BLOCK_SIZE`] and [`NAME_MAX`] as they are reported.
-const BLOCK_BYTES: u32 = 4096;
-const NAME_BYTES: u32 = 255;
-const _: () = assert!(BLOCK_BYTES as usize == BLOCK_SIZE && NAME_BYTES as usize == NAME_MAX);
 
 /// Times that making room is tried for one call before it fails for lack of space.
 const ROOM_ATTEMPTS: usize = 2;
@@ -297,21 +295,10 @@ fn root_inode(uid: u32, gid: u32, now: Timestamp) -> Inode {
         ctime: now,
         btime: now,
         parent: Ino::ROOT,
-        next_cookie: names::FIRST_COOKIE,
+        next_cookie: FIRST_COOKIE,
         inline: Inline::None,
     }
 }
 
-fn read_inode(pipeline: &Pipeline, ino: Ino) -> Result<Option<Inode>, FsError> {
-    match pipeline.get(&key::inode(ino))? {
-        Some(value) => Ok(Some(Inode::decode(&value)?)),
-        None => Ok(None),
-    }
-}
-
-fn corrupt(ino: Ino, what: &'static str) -> FsError {
-    FsError::Corrupt { ino: ino.0, what }
-}
-
 #[cfg(test)]
-mod damaged;
+mod tests;

@@ -9,7 +9,9 @@ use crate::format::record::{FileKind, Inode};
 use crate::format::wire::Reader;
 
 use super::edit::Edit;
-use super::{Caller, FsError};
+use super::error::FsError;
+use super::mode::SETGID;
+use super::types::Caller;
 
 /// The attribute that holds the ACL of an inode.
 pub(super) const ACCESS: &[u8] = b"system.posix_acl_access";
@@ -18,7 +20,6 @@ pub(super) const ACCESS: &[u8] = b"system.posix_acl_access";
 pub(super) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
-const SETGID: u16 = 0o2000;
 
 /// Id of entries that have none.
 const NO_ID: u32 = u32::MAX;

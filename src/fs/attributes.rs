@@ -3,12 +3,13 @@
 use crate::format::Ino;
 use crate::format::record::{FileKind, Inline, Inode, Timestamp};
 
+use super::Fs;
+use super::acl;
 use super::edit::Edit;
-use super::{AtimePolicy, Attr, Caller, Changes, Fs, FsError, TimeOrNow, acl, xattr};
-
-const SETUID: u16 = 0o4000;
-const SETGID: u16 = 0o2000;
-const GROUP_EXECUTE: u16 = 0o010;
+use super::error::FsError;
+use super::mode::{check_regular, clear_privileges};
+use super::types::{AtimePolicy, Attr, Caller, Changes, TimeOrNow};
+use super::xattr;
 
 /// After so many seconds a time of last access is renewed even where nothing changed since.
 const RELATIME_SECONDS: i64 = 24 * 60 * 60;
@@ -152,31 +153,6 @@ impl Fs {
             edit.delete_xattr(ino, xattr::CAPABILITY);
         }
         Ok(())
-    }
-}
-
-/// Sees that an inode has bytes that can be read, written and cut.
-pub(super) fn check_regular(inode: &Inode) -> Result<(), FsError> {
-    match inode.kind {
-        FileKind::Regular => Ok(()),
-        FileKind::Directory => Err(FsError::IsDirectory),
-        FileKind::Symlink
-        | FileKind::Fifo
-        | FileKind::Socket
-        | FileKind::CharDevice
-        | FileKind::BlockDevice => Err(FsError::Invalid),
-    }
-}
-
-/// Clears the bits that let a program run as another user: setuid, and setgid where it means that (without
-/// the group's execute bit it once meant mandatory locking).
-pub(super) fn clear_privileges(inode: &mut Inode) {
-    if inode.kind == FileKind::Directory {
-        return;
-    }
-    inode.permissions &= !SETUID;
-    if inode.permissions & GROUP_EXECUTE != 0 {
-        inode.permissions &= !SETGID;
     }
 }
 

@@ -1,14 +1,15 @@
 //! Making inodes and names.
 
-use crate::format::Ino;
 use crate::format::record::{FileKind, Inline, Inode};
+use crate::format::{Ino, TARGET_MAX};
 
+use super::Fs;
+use super::acl;
 use super::edit::Edit;
-use super::names::{Directory, FIRST_COOKIE, add_link, check_name, is_dot};
-use super::{Attr, Caller, Fs, FsError, Handle, OpenFlags, TARGET_MAX, acl};
-
-const SETGID: u16 = 0o2000;
-const GROUP_EXECUTE: u16 = 0o010;
+use super::entries::{Directory, FIRST_COOKIE, add_link, check_name, is_dot};
+use super::error::FsError;
+use super::mode::{GROUP_EXECUTE, SETGID, permission_bits};
+use super::types::{Attr, Caller, Handle, OpenFlags};
 
 /// The attributes of a new inode.
 #[derive(Clone)]
@@ -331,8 +332,4 @@ fn check_new_name(name: &[u8]) -> Result<(), FsError> {
         return Err(FsError::Exists);
     }
     check_name(name)
-}
-
-fn permission_bits(mode: u32) -> u16 {
-    u16::try_from(mode & 0o7777).expect("12 bits fit")
 }

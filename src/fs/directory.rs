@@ -10,8 +10,10 @@ use std::sync::atomic::Ordering;
 use crate::format::record::{FileKind, Position};
 use crate::format::{Cookie, Ino, Record, key};
 
+use super::Fs;
+use super::error::{FsError, corrupt};
 use super::handles::OpenDir;
-use super::{DirItem, Fs, FsError, Handle, corrupt};
+use super::types::{DirItem, Handle};
 
 /// Entries that are read at once.
 const PAGE: usize = 256;

@@ -4,7 +4,7 @@ use crate::format::record::{Backref, Dirent, Extent, Inode, Marker, Position, Xa
 use crate::format::{Cookie, Ino, Record, StripeId, key};
 use crate::meta::Batch;
 
-use super::extents::Run;
+use super::run::Run;
 
 /// Changes that become visible, and durable, all at once or not at all.
 #[derive(Default)]

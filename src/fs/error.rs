@@ -1,7 +1,7 @@
 //! The failures of filesystem calls.
 
 use crate::commit::CommitError;
-use crate::format::FormatError;
+use crate::format::{FormatError, Ino};
 
 /// The failure of a filesystem call; nothing was changed unless the variant says otherwise.
 ///
@@ -98,4 +98,9 @@ impl From<CommitError> for FsError {
             other => Self::Storage(other),
         }
     }
+}
+
+/// Returns the error for records of an inode that contradict each other.
+pub(super) fn corrupt(ino: Ino, what: &'static str) -> FsError {
+    FsError::Corrupt { ino: ino.0, what }
 }

@@ -3,8 +3,11 @@
 use crate::format::Ino;
 use crate::format::record::FileKind;
 
+use super::Fs;
+use super::error::FsError;
 use super::handles::Opened;
-use super::{Caller, Changes, Fs, FsError, Handle, OpenFlags};
+use super::mode::check_regular;
+use super::types::{Caller, Changes, Handle, OpenFlags};
 
 impl Fs {
     /// Opens a regular file; with `flags.truncate`, cuts it to nothing.
@@ -37,7 +40,7 @@ impl Fs {
         if flags.directory && inode.kind != FileKind::Directory {
             return Err(FsError::NotDirectory);
         }
-        super::attributes::check_regular(&inode)?;
+        check_regular(&inode)?;
         if flags.truncate {
             let changes = Changes {
                 size: Some(0),

@@ -8,8 +8,9 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::format::Ino;
 
+use super::error::FsError;
 use super::read_ahead::ReadAhead;
-use super::{FsError, Handle, OpenFlags};
+use super::types::{Handle, OpenFlags};
 
 /// Independent parts of the table, a power of two.
 const SHARDS: usize = 64;

@@ -10,8 +10,9 @@ use crate::commit::{CommitError, Pipeline};
 use crate::format::record::{Dirent, FileKind};
 use crate::format::{Ino, Record, key};
 
-use super::tree::DEPTH_MAX;
-use super::{FsError, read_inode};
+use super::error::FsError;
+use super::inodes::read_inode;
+use super::limits::DEPTH_MAX;
 
 /// Bytes of all paths that are returned together; a damaged volume can have few names and endless paths.
 const BYTES_MAX: usize = 64 << 20;

@@ -5,10 +5,14 @@ use std::ops::Range;
 use crate::format::Ino;
 use crate::format::record::{Inline, Inode};
 
-use super::attributes::check_regular;
-use super::extents::{self, PAGE, Run};
+use super::Fs;
+use super::error::FsError;
+use super::extents::{self, PAGE};
 use super::handles::OpenFile;
-use super::{Fs, FsError, Handle, SIZE_MAX};
+use super::limits::SIZE_MAX;
+use super::mode::check_regular;
+use super::run::Run;
+use super::types::Handle;
 
 /// Stripes that are fetched ahead of a sequential reader.
 const STRIPES_AHEAD: u64 = 3;

@@ -19,10 +19,13 @@ use crate::commit::CommitError;
 use crate::format::Ino;
 use crate::format::record::{Extent, Inline, Inode};
 
+use super::Fs;
 use super::edit::Edit;
-use super::extents::{self, Run};
+use super::error::FsError;
+use super::extents;
+use super::limits::SIZE_MAX;
 use super::locks::Exclusive;
-use super::{Fs, FsError, SIZE_MAX};
+use super::run::Run;
 
 /// Most ranges that are remembered of one file; more of them are taken for fewer.
 const MOST_RANGES: usize = 1024;

@@ -15,11 +15,14 @@ use crate::commit::{CommitError, Pipeline};
 use crate::format::{Ino, key};
 use crate::workers::Threads;
 
+use super::Fs;
+use super::cut;
 use super::edit::Edit;
+use super::error::FsError;
 use super::extents::{self, PAGE};
+use super::inodes::read_inode;
+use super::limits::SIZE_MAX;
 use super::locks::{Exclusive, Locks};
-use super::truncate;
-use super::{Fs, FsError, SIZE_MAX, read_inode};
 
 /// Inodes that wait to be removed; a thread that finds the queue full removes its inode itself.
 const QUEUE: usize = 1024;
@@ -194,7 +197,7 @@ impl Remover {
     /// that fails, the file is not to grow over what is left.
     fn cut_piece(&self, lock: &Exclusive<'_>, ino: Ino) -> Result<bool, FsError> {
         let outcome = match read_inode(&self.pipeline, ino) {
-            Ok(Some(inode)) => truncate::cut_on(&self.pipeline, lock, ino, inode),
+            Ok(Some(inode)) => cut::cut_on(&self.pipeline, lock, ino, inode),
             Ok(None) => Ok(true),
             Err(error) => Err(error),
         };

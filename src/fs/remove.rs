@@ -1,12 +1,13 @@
 //! Taking names away.
 
-use crate::format::record::{Dirent, FileKind, Inode, Timestamp};
+use crate::format::record::{Dirent, FileKind, Inode};
 use crate::format::{Ino, key};
 
+use super::Fs;
 use super::edit::Edit;
+use super::entries::{check_name, drop_directory, drop_link, is_dot};
+use super::error::FsError;
 use super::locks::Exclusive;
-use super::names::{check_name, is_dot};
-use super::{Fs, FsError};
 
 impl Fs {
     /// Takes a name away from anything but a directory. The inode goes with its last name, look-up and
@@ -112,22 +113,4 @@ impl Fs {
             log::warn!("inode {ino} is to be removed at the next mount: {error}");
         }
     }
-}
-
-/// Counts a name out; the last one leaves an orphan.
-pub(super) fn drop_link(edit: &mut Edit, ino: Ino, inode: &mut Inode, now: Timestamp) {
-    inode.links = inode.links.saturating_sub(1);
-    inode.ctime = now;
-    if inode.links == 0 {
-        edit.put_orphan(ino);
-    }
-    edit.put_inode(ino, inode);
-}
-
-/// Turns an empty directory into an orphan.
-pub(super) fn drop_directory(edit: &mut Edit, ino: Ino, inode: &mut Inode, now: Timestamp) {
-    inode.links = 0;
-    inode.ctime = now;
-    edit.put_orphan(ino);
-    edit.put_inode(ino, inode);
 }

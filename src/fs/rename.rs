@@ -3,10 +3,11 @@
 use crate::format::record::{Dirent, FileKind, Inode, Timestamp};
 use crate::format::{Cookie, Ino};
 
+use super::Fs;
 use super::edit::Edit;
-use super::names::{Directory, check_name, is_dot};
-use super::remove::{drop_directory, drop_link};
-use super::{Fs, FsError, RenameMode, corrupt};
+use super::entries::{Directory, check_name, drop_directory, drop_link, is_dot};
+use super::error::{FsError, corrupt};
+use super::types::RenameMode;
 
 /// A name in a directory.
 #[derive(Clone, Copy, PartialEq, Eq)]

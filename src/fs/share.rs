@@ -5,12 +5,15 @@ use std::ops::Range;
 use crate::format::record::Inline;
 use crate::format::{BLOCK_SIZE, Ino};
 
-use super::attributes::{check_regular, clear_privileges};
+use super::Fs;
 use super::edit::Edit;
-use super::extents::{self, PAGE, Run};
+use super::error::FsError;
+use super::extents::{self, PAGE};
 use super::handles::OpenFile;
+use super::mode::{check_regular, clear_privileges};
+use super::run::Run;
+use super::types::{Caller, Handle, WriteFlags};
 use super::write::{end_of, fits_inline};
-use super::{Caller, Fs, FsError, Handle, WriteFlags};
 
 /// The result of an attempt to share bytes.
 enum Shared {

@@ -5,12 +5,15 @@ use std::ops::Range;
 use crate::format::Ino;
 use crate::format::record::{Inline, Inode};
 
-use super::attributes::{check_regular, clear_privileges};
+use super::Fs;
 use super::edit::Edit;
+use super::error::FsError;
 use super::extents::{self, PAGE};
+use super::limits::SIZE_MAX;
 use super::locks::Exclusive;
+use super::mode::{check_regular, clear_privileges};
+use super::types::{Allocation, Caller, Handle, Whence};
 use super::write::end_of;
-use super::{Allocation, Caller, Fs, FsError, Handle, SIZE_MAX, Whence};
 
 /// The knowledge of a file's data without its extents.
 struct Map {

@@ -5,11 +5,12 @@ use std::collections::HashSet;
 use crate::format::record::{FileKind, Position};
 use crate::format::{Cookie, Ino};
 
+use super::Fs;
 use super::directory::Listing;
-use super::{Attr, Fs, FsError, corrupt};
+use super::error::{FsError, corrupt};
+use super::types::Attr;
 
-/// Directories that a path may lead through; deeper ones are passed over.
-pub const DEPTH_MAX: usize = 1 << 16;
+pub use super::limits::DEPTH_MAX;
 
 /// Open directories that keep what they have read of their listings; inner ones read it again.
 const PAGES_KEPT: usize = 64;

@@ -5,16 +5,15 @@
 //! rest is invisible meanwhile, because reading ends at the end of the file. Before the file grows over it, it is
 //! removed as far as the file will reach.
 
-use std::ops::Range;
-
-use crate::commit::Pipeline;
 use crate::format::Ino;
 use crate::format::record::{Inline, Inode};
 
+use super::Fs;
+use super::cut::{behind, cut_piece, take_out};
 use super::edit::Edit;
-use super::extents::{self, PAGE};
+use super::error::FsError;
+use super::limits::SIZE_MAX;
 use super::locks::Exclusive;
-use super::{Fs, FsError, SIZE_MAX};
 
 impl Fs {
     /// Gives a regular file another size and writes its inode, together with whatever `edit` holds.
@@ -78,62 +77,6 @@ impl Fs {
     pub fn is_being_cut(&self, ino: Ino) -> bool {
         self.removal.is_cutting(ino)
     }
-}
-
-/// Removes a bounded part of what lies behind the end of a file whose mark says that there may be
-/// something; says whether nothing is left, and takes the mark away then.
-pub(super) fn cut_on(
-    pipeline: &Pipeline,
-    lock: &Exclusive<'_>,
-    ino: Ino,
-    mut inode: Inode,
-) -> Result<bool, FsError> {
-    let range = behind(inode.size);
-    if !cut_piece(pipeline, lock, ino, &mut inode, &range)? {
-        return Ok(false);
-    }
-    // An inode without a name keeps its mark until it is removed.
-    if inode.links > 0 {
-        let mut edit = Edit::default();
-        edit.delete_orphan(ino);
-        pipeline.apply(edit.into_batch())?;
-    }
-    Ok(true)
-}
-
-fn behind(size: u64) -> Range<u64> {
-    size..u64::MAX
-}
-
-/// Takes the first extents of a range out, in a batch; says whether that was all of them.
-fn cut_piece(
-    pipeline: &Pipeline,
-    lock: &Exclusive<'_>,
-    ino: Ino,
-    inode: &mut Inode,
-    range: &Range<u64>,
-) -> Result<bool, FsError> {
-    debug_assert!(lock.covers(ino));
-    let mut edit = Edit::default();
-    let complete = take_out(pipeline, ino, inode, &mut edit, range)?;
-    edit.put_inode(ino, inode);
-    pipeline.apply(edit.into_batch())?;
-    Ok(complete)
-}
-
-/// Takes the first extents of a range out of `inode`, with `edit`; says whether that was all of them.
-fn take_out(
-    pipeline: &Pipeline,
-    ino: Ino,
-    inode: &mut Inode,
-    edit: &mut Edit,
-    range: &Range<u64>,
-) -> Result<bool, FsError> {
-    let runs = extents::page(pipeline, ino, range)?;
-    let kept = extents::splice(&runs, range, &[]);
-    let growth = extents::replace(edit, ino, &runs, &kept);
-    inode.allocated_bytes = inode.allocated_bytes.saturating_add_signed(growth);
-    Ok(runs.len() < PAGE)
 }
 
 #[cfg(test)]

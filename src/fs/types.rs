@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::FsError;
 use crate::format::Ino;
 use crate::format::record::{FileKind, Inline, Inode, Timestamp};
+
+use super::error::FsError;
 
 /// Looks up the supplementary groups of a process; called only where they matter.
 pub type GroupLookup = fn(pid: u32) -> Vec<u32>;

@@ -6,12 +6,16 @@ use crate::commit::Written;
 use crate::format::Ino;
 use crate::format::record::{Inline, Inode};
 
-use super::attributes::{check_regular, clear_privileges};
+use super::Fs;
 use super::edit::Edit;
-use super::extents::{self, Run};
+use super::error::FsError;
+use super::extents;
 use super::handles::OpenFile;
+use super::limits::{INLINE_MAX, SIZE_MAX};
 use super::locks::Exclusive;
-use super::{Caller, Fs, FsError, Handle, INLINE_MAX, SIZE_MAX, WriteFlags};
+use super::mode::{check_regular, clear_privileges};
+use super::run::Run;
+use super::types::{Caller, Handle, WriteFlags};
 
 impl Fs {
     /// Writes `data` at `offset`, or at the end of a file that was opened to append, and returns its length: all of it

@@ -8,8 +8,11 @@ use parking_lot::Mutex;
 use crate::format::record::{FileKind, Inode, Xattr};
 use crate::format::{Ino, NAME_MAX, Record, key};
 
+use super::Fs;
+use super::acl;
 use super::edit::Edit;
-use super::{Caller, Fs, FsError, XattrMode, acl};
+use super::error::FsError;
+use super::types::{Caller, XattrMode};
 
 /// The attribute that holds the capabilities of a program.
 pub(super) const CAPABILITY: &[u8] = b"security.capability";

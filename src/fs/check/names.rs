@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::format::record::{Dirent, FileKind, Inode, Position};
 use crate::format::{Cookie, FormatError, Ino, NameFault, Record, key};
+use crate::fs::edit::Edit;
+use crate::fs::entries::FIRST_COOKIE;
+use crate::fs::error::FsError;
+use crate::fs::inodes::read_inode;
 
-use super::super::edit::Edit;
-use super::super::names::FIRST_COOKIE;
-use super::super::{FsError, read_inode};
-use super::{Check, Cursor, FindingKind};
+use super::checker::{Checker, Cursor};
+use super::report::FindingKind;
 
 /// The totals of the entries of one directory.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,7 +61,7 @@ impl Names {
 }
 
 /// Checks each name against the inode it leads to and its place in the listing, and counts.
-pub(super) fn check_entries(check: &mut Check<'_>) -> Result<Names, FsError> {
+pub(super) fn check_entries(check: &mut Checker<'_>) -> Result<Names, FsError> {
     let mut names = Names::default();
     let range = (key::dirents(Ino(0)).0, key::dirents(Ino(u64::MAX)).1);
     check.each(range, |check, key, value| {
@@ -81,7 +83,7 @@ pub(super) fn check_entries(check: &mut Check<'_>) -> Result<Names, FsError> {
 
 /// Takes a name away that no entry may have. An inode without another name gets one in the root directory
 /// when its own turn comes.
-fn check_bad_name(check: &mut Check<'_>, key: &[u8], fault: NameFault) -> Result<(), FsError> {
+fn check_bad_name(check: &mut Checker<'_>, key: &[u8], fault: NameFault) -> Result<(), FsError> {
     let (parent, name) = key::parse_dirent_of_any_name(key)?;
     let mut mend = Edit::default();
     mend.delete_name(parent, name);
@@ -89,7 +91,7 @@ fn check_bad_name(check: &mut Check<'_>, key: &[u8], fault: NameFault) -> Result
 }
 
 fn check_entry(
-    check: &mut Check<'_>,
+    check: &mut Checker<'_>,
     names: &mut Names,
     (parent, name): (Ino, &[u8]),
     mut entry: Dirent,
@@ -130,7 +132,7 @@ fn check_entry(
 /// Checks that a directory has no other name, and takes the surplus one away. Says whether the name that
 /// was found is the one that stays.
 fn check_only_name(
-    check: &mut Check<'_>,
+    check: &mut Checker<'_>,
     names: &mut Names,
     ino: Ino,
     found: &Home,
@@ -152,7 +154,7 @@ fn check_only_name(
 
 /// Checks what a name says of its inode.
 fn check_named(
-    check: &mut Check<'_>,
+    check: &mut Checker<'_>,
     (parent, name): (Ino, &[u8]),
     entry: &mut Dirent,
     inode: &Inode,
@@ -167,7 +169,7 @@ fn check_named(
 }
 
 /// Checks that each directory records the one in which it has its name.
-fn check_parents(check: &mut Check<'_>, names: &Names) -> Result<(), FsError> {
+fn check_parents(check: &mut Checker<'_>, names: &Names) -> Result<(), FsError> {
     for (&ino, home) in names.homes.iter().filter(|(_, home)| !home.is_recorded) {
         if let Some(inode) = record_of(check, ino)? {
             let parent = home.parent;
@@ -180,7 +182,7 @@ fn check_parents(check: &mut Check<'_>, names: &Names) -> Result<(), FsError> {
 }
 
 fn check_position_of(
-    check: &mut Check<'_>,
+    check: &mut Checker<'_>,
     (parent, name): (Ino, &[u8]),
     entry: &Dirent,
 ) -> Result<(), FsError> {
@@ -205,7 +207,7 @@ fn check_position_of(
 }
 
 /// Checks each place in a listing against the name it stands for.
-pub(super) fn check_positions(check: &mut Check<'_>) -> Result<(), FsError> {
+pub(super) fn check_positions(check: &mut Checker<'_>) -> Result<(), FsError> {
     let range = (
         key::position(Ino(0), Cookie(0)),
         key::positions_after(Ino(u64::MAX), Cookie(0)).1,
@@ -234,7 +236,7 @@ pub(super) fn check_positions(check: &mut Check<'_>) -> Result<(), FsError> {
 }
 
 /// Checks each inode against the names counted.
-pub(super) fn check_inodes(check: &mut Check<'_>, names: &Names) -> Result<(), FsError> {
+pub(super) fn check_inodes(check: &mut Checker<'_>, names: &Names) -> Result<(), FsError> {
     let mut ways = Ways::default();
     let mut unreachable = Vec::new();
     check.each(key::inodes(), |check, key, value| {
@@ -284,7 +286,7 @@ pub(super) fn check_inodes(check: &mut Check<'_>, names: &Names) -> Result<(), F
 }
 
 /// Files with extents are summed up later; here are those that only claim to have some.
-fn check_has_extents(check: &mut Check<'_>, ino: Ino, inode: &Inode) -> Result<(), FsError> {
+fn check_has_extents(check: &mut Checker<'_>, ino: Ino, inode: &Inode) -> Result<(), FsError> {
     let (from, end) = key::extents_from(ino, 0);
     if inode.allocated_bytes == 0 || !check.pipeline.scan(&from, &end, 1)?.is_empty() {
         return Ok(());
@@ -302,7 +304,7 @@ fn check_has_extents(check: &mut Check<'_>, ino: Ino, inode: &Inode) -> Result<(
     check.mendable(kind, Some(ino), mend)
 }
 
-fn check_mark(check: &mut Check<'_>, ino: Ino) -> Result<(), FsError> {
+fn check_mark(check: &mut Checker<'_>, ino: Ino) -> Result<(), FsError> {
     if check.is_there(&key::orphan(ino))? {
         return Ok(());
     }
@@ -312,7 +314,7 @@ fn check_mark(check: &mut Check<'_>, ino: Ino) -> Result<(), FsError> {
 }
 
 fn check_directory(
-    check: &mut Check<'_>,
+    check: &mut Checker<'_>,
     names: &Names,
     ino: Ino,
     mut inode: Inode,
@@ -334,7 +336,7 @@ fn check_directory(
 }
 
 fn set_links(
-    check: &mut Check<'_>,
+    check: &mut Checker<'_>,
     ino: Ino,
     mut inode: Inode,
     counted: u32,
@@ -347,7 +349,7 @@ fn set_links(
 }
 
 /// Gives an inode without a name one in the root directory.
-fn adopt(check: &mut Check<'_>, ino: Ino) -> Result<(), FsError> {
+fn adopt(check: &mut Checker<'_>, ino: Ino) -> Result<(), FsError> {
     let mut mend = Edit::default();
     if let Some(inode) = record_of(check, ino)?
         && put_into_root(check, &mut mend, ino, inode)?
@@ -361,7 +363,7 @@ fn adopt(check: &mut Check<'_>, ino: Ino) -> Result<(), FsError> {
 
 /// Puts a name in the root directory for an inode into an edit; says whether there is a root directory.
 fn put_into_root(
-    check: &Check<'_>,
+    check: &Checker<'_>,
     mend: &mut Edit,
     ino: Ino,
     mut inode: Inode,
@@ -390,7 +392,7 @@ fn put_into_root(
 }
 
 /// Returns a name that nothing in the root directory has.
-fn free_name(check: &Check<'_>, ino: Ino) -> Result<String, FsError> {
+fn free_name(check: &Checker<'_>, ino: Ino) -> Result<String, FsError> {
     let mut name = format!("lost+found-{ino}");
     let mut attempt = 0_u64;
     while check.is_there(&key::dirent(Ino::ROOT, name.as_bytes()))? {
@@ -428,7 +430,7 @@ impl Default for Ways {
 
 impl Ways {
     /// Follows a directory's parents.
-    fn follow(&mut self, check: &Check<'_>, ino: Ino) -> Result<Way, FsError> {
+    fn follow(&mut self, check: &Checker<'_>, ino: Ino) -> Result<Way, FsError> {
         let mut passed = HashSet::new();
         let mut at = ino;
         let (way, known) = loop {
@@ -452,7 +454,7 @@ impl Ways {
 }
 
 /// Moves a directory that lies in itself to the root directory, with what it holds.
-fn bring_below_root(check: &mut Check<'_>, ways: &mut Ways, ino: Ino) -> Result<(), FsError> {
+fn bring_below_root(check: &mut Checker<'_>, ways: &mut Ways, ino: Ino) -> Result<(), FsError> {
     if !check.repair {
         check.lost(FindingKind::Unreachable, Some(ino));
         return Ok(());
@@ -481,7 +483,7 @@ fn bring_below_root(check: &mut Check<'_>, ways: &mut Ways, ino: Ino) -> Result<
 /// Puts the removal of a directory's name into an edit. Returns the directory as it is then, if the name
 /// has been found.
 fn take_out_of_parent(
-    check: &Check<'_>,
+    check: &Checker<'_>,
     mend: &mut Edit,
     ino: Ino,
 ) -> Result<Option<Inode>, FsError> {
@@ -515,7 +517,7 @@ fn take_out_of_parent(
 }
 
 /// Checks that each attribute belongs to an inode.
-pub(super) fn check_attributes(check: &mut Check<'_>) -> Result<(), FsError> {
+pub(super) fn check_attributes(check: &mut Checker<'_>) -> Result<(), FsError> {
     let range = (key::xattrs(Ino(0)).0, key::xattrs(Ino(u64::MAX)).1);
     check.each(range, |check, key, _| {
         let Some((ino, name)) = check.decoded(key::parse_xattr(key), None) else {
@@ -531,7 +533,7 @@ pub(super) fn check_attributes(check: &mut Check<'_>) -> Result<(), FsError> {
 }
 
 /// Reads an inode for others' sake: whether it decodes is found out when its own turn comes.
-fn record_of(check: &Check<'_>, ino: Ino) -> Result<Option<Inode>, FsError> {
+fn record_of(check: &Checker<'_>, ino: Ino) -> Result<Option<Inode>, FsError> {
     match read_inode(check.pipeline, ino) {
         Err(FsError::Format(_)) => Ok(None),
         other => other,

@@ -7,11 +7,13 @@ use crate::format::record::{
 use crate::format::{
     FormatError, Ino, MemberIndex, Record, SegmentId, ShardIndex, StripeId, files, key,
 };
+use crate::fs::edit::Edit;
+use crate::fs::error::FsError;
+use crate::fs::inodes::read_inode;
+use crate::fs::run::Run;
 
-use super::super::edit::Edit;
-use super::super::extents::Run;
-use super::super::{FsError, read_inode};
-use super::{Check, FindingKind};
+use super::checker::Checker;
+use super::report::FindingKind;
 
 /// The file whose extents are being checked.
 struct Current {
@@ -23,7 +25,7 @@ struct Current {
 }
 
 /// Checks each extent against its file, and its stripe.
-pub(super) fn check_extents(check: &mut Check<'_>) -> Result<(), FsError> {
+pub(super) fn check_extents(check: &mut Checker<'_>) -> Result<(), FsError> {
     let mut current: Option<Current> = None;
     check.each(key::extents(), |check, key, value| {
         let Some((ino, _)) = check.decoded(key::parse_extent(key), None) else {
@@ -66,7 +68,7 @@ pub(super) fn check_extents(check: &mut Check<'_>) -> Result<(), FsError> {
     }
 }
 
-fn check_extent(check: &mut Check<'_>, file: &mut Current, run: &Run) -> Result<(), FsError> {
+fn check_extent(check: &mut Checker<'_>, file: &mut Current, run: &Run) -> Result<(), FsError> {
     check.report.extents += 1;
     check.report.bytes += run.len;
     let ino = Some(file.ino);
@@ -98,7 +100,7 @@ fn check_extent(check: &mut Check<'_>, file: &mut Current, run: &Run) -> Result<
     check_stripe_of(check, file.ino, run)
 }
 
-fn check_backref_of(check: &mut Check<'_>, ino: Ino, run: &Run) -> Result<(), FsError> {
+fn check_backref_of(check: &mut Checker<'_>, ino: Ino, run: &Run) -> Result<(), FsError> {
     let found = check
         .pipeline
         .get(&key::backref(run.stripe, ino, run.end()))?;
@@ -115,7 +117,7 @@ fn check_backref_of(check: &mut Check<'_>, ino: Ino, run: &Run) -> Result<(), Fs
     check.mendable(kind, Some(ino), mend)
 }
 
-fn check_stripe_of(check: &mut Check<'_>, ino: Ino, run: &Run) -> Result<(), FsError> {
+fn check_stripe_of(check: &mut Checker<'_>, ino: Ino, run: &Run) -> Result<(), FsError> {
     let end = u64::from(run.stripe_offset) + run.len;
     let reaches = if let Some(stripe) = stripe(check, run.stripe)? {
         end <= u64::from(stripe.payload_len)
@@ -134,7 +136,7 @@ fn check_stripe_of(check: &mut Check<'_>, ino: Ino, run: &Run) -> Result<(), FsE
 }
 
 /// Checks what the extents of a file come to against its inode.
-fn check_sum(check: &mut Check<'_>, file: Current) -> Result<(), FsError> {
+fn check_sum(check: &mut Checker<'_>, file: Current) -> Result<(), FsError> {
     let Ok(Some(mut inode)) = file.inode else {
         return Ok(());
     };
@@ -155,7 +157,7 @@ fn check_sum(check: &mut Check<'_>, file: Current) -> Result<(), FsError> {
 }
 
 /// Checks each way back from a stripe against the extent it leads to.
-pub(super) fn check_backrefs(check: &mut Check<'_>) -> Result<(), FsError> {
+pub(super) fn check_backrefs(check: &mut Checker<'_>) -> Result<(), FsError> {
     let range = (
         key::backrefs(StripeId(0)).0,
         key::backrefs(StripeId(u64::MAX)).1,
@@ -187,7 +189,7 @@ pub(super) fn check_backrefs(check: &mut Check<'_>) -> Result<(), FsError> {
 }
 
 /// Checks each stripe against its segment, its checksums and what it holds.
-pub(super) fn check_stripes(check: &mut Check<'_>) -> Result<(), FsError> {
+pub(super) fn check_stripes(check: &mut Checker<'_>) -> Result<(), FsError> {
     check.each(key::stripes(), |check, key, value| {
         let Some(id) = check.decoded(key::parse_stripe(key), None) else {
             return Ok(());
@@ -205,7 +207,7 @@ pub(super) fn check_stripes(check: &mut Check<'_>) -> Result<(), FsError> {
     })
 }
 
-fn check_place(check: &mut Check<'_>, id: StripeId, stripe: &Stripe) -> Result<(), FsError> {
+fn check_place(check: &mut Checker<'_>, id: StripeId, stripe: &Stripe) -> Result<(), FsError> {
     let segment = check.pipeline.get(&key::segment(stripe.segment))?;
     let segment = segment.map(|value| Segment::decode(&value));
     let end = stripe.offset.saturating_add(u64::from(stripe.height));
@@ -230,7 +232,7 @@ fn check_place(check: &mut Check<'_>, id: StripeId, stripe: &Stripe) -> Result<(
 }
 
 /// Checks each stripe that a segment knows of.
-pub(super) fn check_segments(check: &mut Check<'_>) -> Result<(), FsError> {
+pub(super) fn check_segments(check: &mut Checker<'_>) -> Result<(), FsError> {
     check.each(key::segments(), |check, key, value| {
         let Some(segment) = check.decoded(key::parse_segment(key), None) else {
             return Ok(());
@@ -259,7 +261,7 @@ pub(super) fn file_of(pipeline: &Pipeline, member: MemberIndex, segment: Segment
 }
 
 /// Checks that the segment files on the online members reach as far as the shards written to them.
-pub(super) fn check_files(check: &mut Check<'_>) -> Result<(), FsError> {
+pub(super) fn check_files(check: &mut Checker<'_>) -> Result<(), FsError> {
     for missing in check.pipeline.redundancy_counter().missing_shards()? {
         let kind = FindingKind::ShardsMissing {
             file: file_of(check.pipeline, missing.member, missing.segment),
@@ -272,7 +274,7 @@ pub(super) fn check_files(check: &mut Check<'_>) -> Result<(), FsError> {
 }
 
 /// Checks that the index has all its copies, or as many as there are online members.
-pub(super) fn check_copies(check: &mut Check<'_>) -> Result<(), FsError> {
+pub(super) fn check_copies(check: &mut Checker<'_>) -> Result<(), FsError> {
     let pipeline = check.pipeline;
     let at_hand = pipeline.members().live().len();
     let missing = || {
@@ -292,7 +294,7 @@ pub(super) fn check_copies(check: &mut Check<'_>) -> Result<(), FsError> {
 }
 
 /// Reads a stripe's record for others' sake: whether it decodes is found out when its turn comes.
-fn stripe(check: &Check<'_>, id: StripeId) -> Result<Option<Stripe>, FsError> {
+fn stripe(check: &Checker<'_>, id: StripeId) -> Result<Option<Stripe>, FsError> {
     let found = check.pipeline.get(&key::stripe(id))?;
     Ok(found.and_then(|value| Stripe::decode(&value).ok()))
 }

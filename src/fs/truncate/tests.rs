@@ -1,42 +1,21 @@
 //! Files that were cut and grow again, over what is left of them and after it is gone.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::codec::Geometry;
-use crate::commit::{CreateOptions, OpenOptions};
 use crate::format::{BLOCK_SIZE, key};
-use crate::fs::{Allocation, Caller, Changes, FsOptions, Handle, OpenFlags, WriteFlags, check};
-use crate::store::{Executor, ExecutorKind, MemDisk, StoreRef};
+use crate::fs::extents::{self, PAGE};
+use crate::fs::tests::{ROOT, create, open};
+use crate::fs::{Allocation, Changes, Fs, Handle, OpenFlags, WriteFlags, check};
+use crate::store::MemDisk;
 
-const ROOT: &Caller = &Caller::ROOT;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// Extents that the file has: several times what goes in a batch.
 const EXTENTS: u64 = 3 * PAGE as u64;
-
-fn executor() -> Arc<Executor> {
-    let patience = Duration::from_secs(30);
-    Arc::new(Executor::new(ExecutorKind::Inline, patience))
-}
-
-fn stores(disks: &[MemDisk]) -> Vec<StoreRef> {
-    let open = |disk: &MemDisk| Arc::new(disk.open()) as StoreRef;
-    disks.iter().map(open).collect()
-}
-
-fn open(disks: &[MemDisk]) -> Arc<Fs> {
-    let options = OpenOptions {
-        threads: 0,
-        ..OpenOptions::default()
-    };
-    let pipeline = Pipeline::open(stores(disks), &options, executor()).unwrap();
-    Fs::open(pipeline, FsOptions::default()).unwrap()
-}
 
 /// A file, its bytes, and another one to copy from.
 struct Cut {
@@ -55,12 +34,7 @@ fn byte(seed: u64, block: u64) -> u8 {
 impl Cut {
     /// Makes a file of many extents.
     fn new(seed: u64) -> Self {
-        let disk = |number: usize| MemDisk::new(&format!("disk{number}"), 1 << 30);
-        let disks: Vec<MemDisk> = (0..2).map(disk).collect();
-        let mut options = CreateOptions::new(Geometry::new(1, 1).unwrap());
-        options.segment_bytes = 16 << 20;
-        Pipeline::create(&stores(&disks), &options, executor()).unwrap();
-        let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
+        let disks = create(1 << 30, Some(16 << 20));
         let fs = open(&disks);
         let make = |name: &[u8]| {
             let flags = OpenFlags::read_write();

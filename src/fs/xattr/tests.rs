@@ -1,41 +1,14 @@
 //! Many attributes of one file.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::*;
-use crate::codec::Geometry;
-use crate::commit::{CreateOptions, OpenOptions, Pipeline};
-use crate::fs::{Changes, FsOptions, OpenFlags};
-use crate::store::{Executor, ExecutorKind, MemDisk, StoreRef};
-
-const ROOT: &Caller = &Caller::ROOT;
-
-fn executor() -> Arc<Executor> {
-    let patience = Duration::from_secs(30);
-    Arc::new(Executor::new(ExecutorKind::Inline, patience))
-}
-
-fn stores(disks: &[MemDisk]) -> Vec<StoreRef> {
-    let open = |disk: &MemDisk| Arc::new(disk.open()) as StoreRef;
-    disks.iter().map(open).collect()
-}
-
-fn open(disks: &[MemDisk]) -> Arc<Fs> {
-    let options = OpenOptions {
-        threads: 0,
-        ..OpenOptions::default()
-    };
-    let pipeline = Pipeline::open(stores(disks), &options, executor()).unwrap();
-    Fs::open(pipeline, FsOptions::default()).unwrap()
-}
+use crate::fs::tests::{ROOT, create, open};
+use crate::fs::{Changes, Fs, OpenFlags};
+use crate::store::MemDisk;
 
 fn made() -> (Vec<MemDisk>, Arc<Fs>, Ino) {
-    let disk = |number: usize| MemDisk::new(&format!("disk{number}"), 1 << 30);
-    let disks: Vec<MemDisk> = (0..2).map(disk).collect();
-    let options = CreateOptions::new(Geometry::new(1, 1).unwrap());
-    Pipeline::create(&stores(&disks), &options, executor()).unwrap();
-    let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
+    let disks = create(1 << 30, None);
     let fs = open(&disks);
     let flags = OpenFlags::read_write();
     let (attr, _) = fs.create(ROOT, Ino::ROOT, b"file", 0o644, flags).unwrap();

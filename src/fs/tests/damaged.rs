@@ -1,41 +1,14 @@
 //! Records of files that no build writes, under good checksums: errors for those files, and for no others.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use super::*;
-use crate::codec::Geometry;
-use crate::commit::{CreateOptions, OpenOptions};
-use crate::format::StripeId;
+use super::super::extents;
+use super::{ROOT, create, open};
 use crate::format::record::Extent;
+use crate::format::{Ino, Record, StripeId, key};
+use crate::fs::{Allocation, Changes, Fs, Handle, OpenFlags, Whence, WriteFlags};
 use crate::meta::Batch;
-use crate::store::{Executor, ExecutorKind, MemDisk, StoreRef};
 
-const ROOT: &Caller = &Caller::ROOT;
-
-fn executor() -> Arc<Executor> {
-    let patience = Duration::from_secs(30);
-    Arc::new(Executor::new(ExecutorKind::Inline, patience))
-}
-
-fn stores(disks: &[MemDisk]) -> Vec<StoreRef> {
-    let open = |disk: &MemDisk| Arc::new(disk.open()) as StoreRef;
-    disks.iter().map(open).collect()
-}
-
-fn open() -> Arc<Fs> {
-    let disk = |number: usize| MemDisk::new(&format!("disk{number}"), 256 << 20);
-    let disks: Vec<MemDisk> = (0..2).map(disk).collect();
-    let options = CreateOptions::new(Geometry::new(1, 1).unwrap());
-    Pipeline::create(&stores(&disks), &options, executor()).unwrap();
-    let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
-    let options = OpenOptions {
-        threads: 0,
-        ..OpenOptions::default()
-    };
-    let pipeline = Pipeline::open(stores(&disks), &options, executor()).unwrap();
-    Fs::open(pipeline, FsOptions::default()).unwrap()
-}
+/// Bytes of each member.
+const MEMBER_BYTES: u64 = 256 << 20;
 
 /// Makes a file of 64 KiB, and gives it these extents in the place of its own: where each ends, its length,
 /// and where it lies in the stripe.
@@ -65,7 +38,7 @@ fn with_extents(fs: &Fs, name: &[u8], extents: &[(u64, u64, u32)]) -> (Ino, Hand
 
 #[test]
 fn extents_that_no_file_has_are_errors_and_never_panics() {
-    let fs = open();
+    let fs = open(&create(MEMBER_BYTES, None));
     let (_, sound) = with_extents(&fs, b"sound", &[(64 << 10, 64 << 10, 0)]);
     let all: &[&[(u64, u64, u32)]] = &[
         // Overlapping.
@@ -101,7 +74,7 @@ fn extents_that_no_file_has_are_errors_and_never_panics() {
 /// More than a page of extents each, so that the second page begins with the one that overlaps.
 #[test]
 fn extents_that_overlap_across_pages_are_errors() {
-    let fs = open();
+    let fs = open(&create(MEMBER_BYTES, None));
     let page = extents::PAGE as u64;
     let mut all: Vec<(u64, u64, u32)> = (1..=page).map(|end| (end * 8, 8, 0)).collect();
     all.push((page * 8 + 64, 128, 0));

@@ -1,0 +1,123 @@
+//! A check under way: what it has found, and the walk through ranges of records.
+
+use bytes::Bytes;
+
+use crate::commit::Pipeline;
+use crate::format::{FormatError, Ino};
+use crate::fs::edit::Edit;
+use crate::fs::error::FsError;
+
+use super::report::{Finding, FindingKind, Report};
+
+/// Records that are read at once.
+const PAGE: usize = 1024;
+
+/// Findings that are kept; of more, only the number.
+const FINDINGS_MAX: usize = 10_000;
+
+/// A check under way.
+pub(super) struct Checker<'a> {
+    pub(super) pipeline: &'a Pipeline,
+    pub(super) repair: bool,
+    pub(super) report: Report,
+}
+
+impl Checker<'_> {
+    /// Takes note of something wrong that `mend` would repair.
+    pub(super) fn mendable(
+        &mut self,
+        kind: FindingKind,
+        ino: Option<Ino>,
+        mend: Edit,
+    ) -> Result<(), FsError> {
+        if self.repair {
+            self.pipeline.apply(mend.into_batch())?;
+            self.pipeline.clock().tick()?;
+        }
+        self.note(kind, ino, self.repair);
+        Ok(())
+    }
+
+    /// Takes note of something wrong that cannot be repaired.
+    pub(super) fn lost(&mut self, kind: FindingKind, ino: Option<Ino>) {
+        self.note(kind, ino, false);
+    }
+
+    pub(super) fn note(&mut self, kind: FindingKind, ino: Option<Ino>, mended: bool) {
+        self.report.found += 1;
+        self.report.mended += u64::from(mended);
+        self.report.lost += u64::from(kind.is_loss());
+        if self.report.findings.len() < FINDINGS_MAX {
+            self.report.findings.push(Finding {
+                kind,
+                ino,
+                path: None,
+                mended,
+            });
+        }
+    }
+
+    /// Returns what was decoded; a failure is a finding.
+    pub(super) fn decoded<T>(
+        &mut self,
+        decoded: Result<T, FormatError>,
+        ino: Option<Ino>,
+    ) -> Option<T> {
+        match decoded {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.lost(FindingKind::Damaged(error), ino);
+                None
+            }
+        }
+    }
+
+    /// Calls `visit` for each record of a range, in order.
+    pub(super) fn each(
+        &mut self,
+        (from, end): (Bytes, Bytes),
+        mut visit: impl FnMut(&mut Self, &[u8], &[u8]) -> Result<(), FsError>,
+    ) -> Result<(), FsError> {
+        let mut cursor = Cursor::new(from, end);
+        while let Some((key, value)) = cursor.next(self.pipeline)? {
+            visit(self, &key, &value)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_there(&self, key: &[u8]) -> Result<bool, FsError> {
+        Ok(self.pipeline.get(key)?.is_some())
+    }
+}
+
+/// A place in a range of records.
+pub(super) struct Cursor {
+    from: Bytes,
+    end: Bytes,
+    page: std::vec::IntoIter<(Bytes, Bytes)>,
+    is_last: bool,
+}
+
+impl Cursor {
+    pub(super) fn new(from: Bytes, end: Bytes) -> Self {
+        Self {
+            from,
+            end,
+            page: Vec::new().into_iter(),
+            is_last: false,
+        }
+    }
+
+    pub(super) fn next(&mut self, pipeline: &Pipeline) -> Result<Option<(Bytes, Bytes)>, FsError> {
+        if self.page.as_slice().is_empty() && !self.is_last {
+            let page = pipeline.scan(&self.from, &self.end, PAGE)?;
+            self.is_last = page.len() < PAGE;
+            if let Some((last, _)) = page.last() {
+                // The next key after this one is this one with a zero behind it.
+                self.from = [last, &[0][..]].concat().into();
+            }
+            self.page = page.into_iter();
+        }
+        Ok(self.page.next())
+    }
+}

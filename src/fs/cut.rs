@@ -1,0 +1,69 @@
+//! Taking extents out of files, in batches of bounded size.
+
+use std::ops::Range;
+
+use crate::commit::Pipeline;
+use crate::format::Ino;
+use crate::format::record::Inode;
+
+use super::edit::Edit;
+use super::error::FsError;
+use super::extents::{self, PAGE};
+use super::locks::Exclusive;
+
+/// Removes a bounded part of what lies behind the end of a file whose mark says that there may be
+/// something; says whether nothing is left, and takes the mark away then.
+pub(super) fn cut_on(
+    pipeline: &Pipeline,
+    lock: &Exclusive<'_>,
+    ino: Ino,
+    mut inode: Inode,
+) -> Result<bool, FsError> {
+    let range = behind(inode.size);
+    if !cut_piece(pipeline, lock, ino, &mut inode, &range)? {
+        return Ok(false);
+    }
+    // An inode without a name keeps its mark until it is removed.
+    if inode.links > 0 {
+        let mut edit = Edit::default();
+        edit.delete_orphan(ino);
+        pipeline.apply(edit.into_batch())?;
+    }
+    Ok(true)
+}
+
+/// Returns the range behind the end of a file of this size.
+pub(super) fn behind(size: u64) -> Range<u64> {
+    size..u64::MAX
+}
+
+/// Takes the first extents of a range out, in a batch; says whether that was all of them.
+pub(super) fn cut_piece(
+    pipeline: &Pipeline,
+    lock: &Exclusive<'_>,
+    ino: Ino,
+    inode: &mut Inode,
+    range: &Range<u64>,
+) -> Result<bool, FsError> {
+    debug_assert!(lock.covers(ino));
+    let mut edit = Edit::default();
+    let complete = take_out(pipeline, ino, inode, &mut edit, range)?;
+    edit.put_inode(ino, inode);
+    pipeline.apply(edit.into_batch())?;
+    Ok(complete)
+}
+
+/// Takes the first extents of a range out of `inode`, with `edit`; says whether that was all of them.
+pub(super) fn take_out(
+    pipeline: &Pipeline,
+    ino: Ino,
+    inode: &mut Inode,
+    edit: &mut Edit,
+    range: &Range<u64>,
+) -> Result<bool, FsError> {
+    let runs = extents::page(pipeline, ino, range)?;
+    let kept = extents::splice(&runs, range, &[]);
+    let growth = extents::replace(edit, ino, &runs, &kept);
+    inode.allocated_bytes = inode.allocated_bytes.saturating_add_signed(growth);
+    Ok(runs.len() < PAGE)
+}
