@@ -1,5 +1,9 @@
 //! Names and what they name.
 
+mod create;
+mod remove;
+mod rename;
+
 use crate::format::record::{Dirent, FileKind, Inode};
 use crate::format::{Ino, Record, key};
 

@@ -6,7 +6,7 @@ use crate::format::record::{FileKind, Position};
 use crate::format::{Cookie, Ino};
 
 use super::Fs;
-use super::directory::Listing;
+use super::directories::Listing;
 use super::error::{FsError, corrupt};
 use super::types::Attr;
 

@@ -2,14 +2,13 @@
 
 use crate::format::record::{FileKind, Inline, Inode};
 use crate::format::{Ino, TARGET_MAX};
-
-use super::Fs;
-use super::acl;
-use super::edit::Edit;
-use super::entries::{Directory, FIRST_COOKIE, add_link, check_name, is_dot};
-use super::error::FsError;
-use super::mode::{GROUP_EXECUTE, SETGID, permission_bits};
-use super::types::{Attr, Caller, Handle, OpenFlags};
+use crate::fs::Fs;
+use crate::fs::acl;
+use crate::fs::edit::Edit;
+use crate::fs::entries::{Directory, FIRST_COOKIE, add_link, check_name, is_dot};
+use crate::fs::error::FsError;
+use crate::fs::mode::{GROUP_EXECUTE, SETGID, permission_bits};
+use crate::fs::types::{Attr, Caller, Handle, OpenFlags};
 
 /// The attributes of a new inode.
 #[derive(Clone)]

@@ -2,12 +2,11 @@
 
 use crate::format::record::{Dirent, FileKind, Inode};
 use crate::format::{Ino, key};
-
-use super::Fs;
-use super::edit::Edit;
-use super::entries::{check_name, drop_directory, drop_link, is_dot};
-use super::error::FsError;
-use super::locks::Exclusive;
+use crate::fs::Fs;
+use crate::fs::edit::Edit;
+use crate::fs::entries::{check_name, drop_directory, drop_link, is_dot};
+use crate::fs::error::FsError;
+use crate::fs::locks::Exclusive;
 
 impl Fs {
     /// Takes a name away from anything but a directory. The inode goes with its last name, look-up and
@@ -82,7 +81,7 @@ impl Fs {
         }
     }
 
-    pub(super) fn check_empty(&self, ino: Ino) -> Result<(), FsError> {
+    pub(in crate::fs) fn check_empty(&self, ino: Ino) -> Result<(), FsError> {
         let (from, end) = key::dirents(ino);
         if self.pipeline.scan(&from, &end, 1)?.is_empty() {
             Ok(())
@@ -92,7 +91,7 @@ impl Fs {
     }
 
     /// Removes those of `dropped`, inodes that just lost a name, of which nothing is left.
-    pub(super) fn after_drop(&self, lock: Exclusive<'_>, dropped: &[(Ino, &Inode)]) {
+    pub(in crate::fs) fn after_drop(&self, lock: Exclusive<'_>, dropped: &[(Ino, &Inode)]) {
         let mut idle = Vec::new();
         for (ino, _) in dropped.iter().filter(|(_, inode)| inode.links == 0) {
             debug_assert!(lock.covers(*ino));
@@ -108,7 +107,7 @@ impl Fs {
 
     /// Removes an inode without a name. Its orphan record stays if that fails, and the next mount
     /// tries again.
-    pub(super) fn remove_inode(&self, ino: Ino) {
+    pub(in crate::fs) fn remove_inode(&self, ino: Ino) {
         if let Err(error) = self.removal.remove(ino) {
             log::warn!("inode {ino} is to be removed at the next mount: {error}");
         }

@@ -4,16 +4,16 @@ use std::ops::Range;
 
 use crate::format::Ino;
 use crate::format::record::{Inline, Inode};
+use crate::fs::Fs;
+use crate::fs::edit::Edit;
+use crate::fs::error::FsError;
+use crate::fs::extents::{self, PAGE};
+use crate::fs::limits::SIZE_MAX;
+use crate::fs::locks::Exclusive;
+use crate::fs::mode::{check_regular, clear_privileges};
+use crate::fs::types::{Allocation, Caller, Handle, Whence};
 
-use super::Fs;
-use super::edit::Edit;
-use super::error::FsError;
-use super::extents::{self, PAGE};
-use super::limits::SIZE_MAX;
-use super::locks::Exclusive;
-use super::mode::{check_regular, clear_privileges};
-use super::types::{Allocation, Caller, Handle, Whence};
-use super::write::end_of;
+use super::end_of;
 
 /// The knowledge of a file's data without its extents.
 struct Map {

@@ -1,5 +1,9 @@
 //! Writing bytes.
 
+mod allocate;
+mod copy_range;
+mod truncate;
+
 use std::ops::Range;
 
 use crate::commit::Written;

@@ -2,12 +2,11 @@
 
 use crate::format::record::{Dirent, FileKind, Inode, Timestamp};
 use crate::format::{Cookie, Ino};
-
-use super::Fs;
-use super::edit::Edit;
-use super::entries::{Directory, check_name, drop_directory, drop_link, is_dot};
-use super::error::{FsError, corrupt};
-use super::types::RenameMode;
+use crate::fs::Fs;
+use crate::fs::edit::Edit;
+use crate::fs::entries::{Directory, check_name, drop_directory, drop_link, is_dot};
+use crate::fs::error::{FsError, corrupt};
+use crate::fs::types::RenameMode;
 
 /// A name in a directory.
 #[derive(Clone, Copy, PartialEq, Eq)]

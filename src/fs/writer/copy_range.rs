@@ -4,16 +4,16 @@ use std::ops::Range;
 
 use crate::format::record::Inline;
 use crate::format::{BLOCK_SIZE, Ino};
+use crate::fs::Fs;
+use crate::fs::edit::Edit;
+use crate::fs::error::FsError;
+use crate::fs::extents::{self, PAGE};
+use crate::fs::handles::OpenFile;
+use crate::fs::mode::{check_regular, clear_privileges};
+use crate::fs::run::Run;
+use crate::fs::types::{Caller, Handle, WriteFlags};
 
-use super::Fs;
-use super::edit::Edit;
-use super::error::FsError;
-use super::extents::{self, PAGE};
-use super::handles::OpenFile;
-use super::mode::{check_regular, clear_privileges};
-use super::run::Run;
-use super::types::{Caller, Handle, WriteFlags};
-use super::write::{end_of, fits_inline};
+use super::{end_of, fits_inline};
 
 /// The result of an attempt to share bytes.
 enum Shared {

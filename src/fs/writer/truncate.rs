@@ -7,17 +7,16 @@
 
 use crate::format::Ino;
 use crate::format::record::{Inline, Inode};
-
-use super::Fs;
-use super::cut::{behind, cut_piece, take_out};
-use super::edit::Edit;
-use super::error::FsError;
-use super::limits::SIZE_MAX;
-use super::locks::Exclusive;
+use crate::fs::Fs;
+use crate::fs::cut::{behind, cut_piece, take_out};
+use crate::fs::edit::Edit;
+use crate::fs::error::FsError;
+use crate::fs::limits::SIZE_MAX;
+use crate::fs::locks::Exclusive;
 
 impl Fs {
     /// Gives a regular file another size and writes its inode, together with whatever `edit` holds.
-    pub(super) fn set_size(
+    pub(in crate::fs) fn set_size(
         &self,
         lock: &Exclusive<'_>,
         ino: Ino,
@@ -53,7 +52,7 @@ impl Fs {
 
     /// Takes out what is left of a file that was longer, from its end to `end`, to where it is about to
     /// grow.
-    pub(super) fn clear_behind(
+    pub(in crate::fs) fn clear_behind(
         &self,
         lock: &Exclusive<'_>,
         ino: Ino,
