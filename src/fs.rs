@@ -1,9 +1,20 @@
 //! POSIX: names, inodes, files, directories, attributes, and the rules between them.
 //!
-//! [`Fs`] turns calls of a filesystem into reads and atomic changes of the index, and into writes and reads of bytes
-//! in stripes. Both go through [`Pipeline`]. It knows nothing of FUSE, of members or of codes. It does not check
-//! whether a caller may do what it asks: a kernel that passes calls on checks permissions; a tool that runs offline
-//! needs no check. Consequences of a call, such as a cleared setuid bit or an inherited ACL, are decided here.
+//! [`Fs`] is an open filesystem. Its parts turn calls into reads and atomic changes of the index, and into writes and
+//! reads of bytes in stripes. Both go through [`Pipeline`]. The room knows nothing of FUSE, of members or of codes. It
+//! does not check whether a caller may do what it asks: a kernel that passes calls on checks permissions; a tool that
+//! runs offline needs no check. Consequences of a call, such as a cleared setuid bit or an inherited ACL, are decided
+//! here.
+//!
+//! | part | calls |
+//! | --- | --- |
+//! | [`Names`] | look up, make, link, remove and rename |
+//! | [`Directories`] | open and list directories |
+//! | [`OpenFiles`] | open, flush and release files, forget look-ups |
+//! | [`Reader`] | read, find data and holes |
+//! | [`Writer`] | write, allocate, punch, copy ranges |
+//! | [`Attributes`] | read and change attributes, sizes included |
+//! | [`Xattrs`] | extended attributes and ACLs |
 //!
 //! # Invariants
 //!
@@ -16,6 +27,7 @@
 //! - An inode without a name has an orphan record from the moment its last name goes.
 //! - Locks are taken in the order that `fs/locks.rs` gives, and none is held while bytes are read.
 
+mod access_time;
 mod acl;
 mod attributes;
 pub mod check;
@@ -35,10 +47,14 @@ mod names;
 mod nodes;
 mod open_files;
 mod paths;
+mod ranges;
 mod read_ahead;
 mod reader;
+mod references;
 mod removal;
 mod run;
+mod seek;
+mod spill;
 pub mod tree;
 mod types;
 mod writer;
@@ -47,45 +63,49 @@ mod xattr;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use edit::Edit;
-use failed_writeback::Refused;
-use handles::Handles;
-use locks::Locks;
-use nodes::Nodes;
-use removal::Removal;
-use xattr::NameLens;
-
-use error::corrupt;
-use inodes::read_inode;
-use limits::{BLOCK_BYTES, NAME_BYTES};
-
-use entries::FIRST_COOKIE;
-
 use crate::commit::{InodeLocks, Pipeline};
 use crate::format::record::{FileKind, Inline, Inode, Timestamp};
 use crate::format::{BLOCK_SIZE, Ino, key};
 
+use access_time::AccessTimes;
+use edit::Edit;
+use entries::FIRST_COOKIE;
+use error::corrupt;
+use failed_writeback::FailedWriteback;
+use inodes::{Inodes, read_inode};
+use limits::{BLOCK_BYTES, NAME_BYTES};
+use references::References;
+use removal::Removal;
+
 pub use crate::format::TARGET_MAX;
+pub use attributes::Attributes;
+pub use directories::Directories;
 pub use error::FsError;
 pub use limits::{INLINE_MAX, LINKS_MAX, SIZE_MAX};
+pub use names::Names;
+pub use open_files::OpenFiles;
+pub use reader::Reader;
 pub use types::{
     Allocation, AtimePolicy, Attr, Caller, Changes, Clock, DirItem, FsOptions, GroupLookup, Handle,
     OpenFlags, RenameMode, SpaceReport, TimeOrNow, Whence, WriteFlags, XattrMode,
 };
+pub use writer::Writer;
+pub use xattr::Xattrs;
 
-/// Times that making room is tried for one call before it fails for lack of space.
-const ROOM_ATTEMPTS: usize = 2;
-
-/// A mounted filesystem. All calls may come from any number of threads.
+/// An open filesystem. All calls may come from any number of threads.
 pub struct Fs {
     pipeline: Arc<Pipeline>,
-    options: FsOptions,
-    locks: Arc<Locks>,
-    nodes: Nodes,
-    handles: Handles,
-    removal: Removal,
-    refused: Refused,
-    name_lens: NameLens,
+    inodes: Arc<Inodes>,
+    removal: Arc<Removal>,
+    references: Arc<References>,
+    failed_writeback: Arc<FailedWriteback>,
+    names: Names,
+    directories: Directories,
+    open_files: Arc<OpenFiles>,
+    reader: Arc<Reader>,
+    writer: Arc<Writer>,
+    attributes: Arc<Attributes>,
+    xattrs: Arc<Xattrs>,
 }
 
 impl Fs {
@@ -97,25 +117,82 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// [`FsError::Corrupt`] or [`FsError::Format`] if the root directory is lost, [`FsError::ReadOnly`] if it would have to be made, [`FsError::Storage`] from below.
+    /// [`FsError::Corrupt`] or [`FsError::Format`] if the root directory is lost, [`FsError::ReadOnly`] if it would
+    /// have to be made, [`FsError::Storage`] from below.
     pub fn open(pipeline: Arc<Pipeline>, options: FsOptions) -> Result<Arc<Self>, FsError> {
-        let locks = Arc::new(Locks::new());
-        let removal = Removal::start(Arc::clone(&pipeline), Arc::clone(&locks));
-        let fs = Self {
-            pipeline,
-            options,
-            locks,
-            nodes: Nodes::new(),
-            handles: Handles::new(),
-            removal,
-            refused: Refused::default(),
-            name_lens: NameLens::default(),
-        };
-        fs.find_root()?;
-        if !fs.options.read_only {
-            fs.take_up_orphans()?;
+        let root_owner = options.root_owner;
+        let fs = Self::assemble(pipeline, options);
+        fs.find_root(root_owner)?;
+        if !fs.inodes.is_read_only() {
+            fs.removal.resume()?;
         }
         Ok(Arc::new(fs))
+    }
+
+    /// Makes the parts, each with those that it depends on.
+    fn assemble(pipeline: Arc<Pipeline>, options: FsOptions) -> Self {
+        let inodes = Arc::new(Inodes::new(&pipeline, options.clock, options.read_only));
+        let access_times = Arc::new(AccessTimes::new(&inodes, &pipeline, options.atime));
+        let removal = Arc::new(Removal::new(&pipeline, inodes.locks()));
+        let references = Arc::new(References::new(&removal));
+        let failed_writeback = Arc::new(FailedWriteback::new(&inodes, &pipeline));
+        let xattrs = Arc::new(Xattrs::new(&inodes, &pipeline));
+        let reader = Arc::new(Reader::new(
+            &inodes,
+            &pipeline,
+            &references,
+            &failed_writeback,
+            &access_times,
+        ));
+        let writer = Arc::new(Writer::new(
+            &inodes,
+            &pipeline,
+            &references,
+            &xattrs,
+            &failed_writeback,
+            &removal,
+            &reader,
+        ));
+        let attributes = Arc::new(Attributes::new(
+            &inodes,
+            &references,
+            &xattrs,
+            &writer,
+            &access_times,
+        ));
+        let open_files = Arc::new(OpenFiles::new(
+            &inodes,
+            &references,
+            &attributes,
+            &failed_writeback,
+        ));
+        Self {
+            names: Names::new(
+                &inodes,
+                &pipeline,
+                &references,
+                &xattrs,
+                &removal,
+                &open_files,
+            ),
+            directories: Directories::new(
+                &inodes,
+                &pipeline,
+                &references,
+                &access_times,
+                options.confirms_listings,
+            ),
+            pipeline,
+            inodes,
+            removal,
+            references,
+            failed_writeback,
+            open_files,
+            reader,
+            writer,
+            attributes,
+            xattrs,
+        }
     }
 
     /// Ends all work of this filesystem: removes inodes that only open handles kept, waits for the
@@ -125,22 +202,70 @@ impl Fs {
     ///
     /// [`FsError::Storage`] from below. Acknowledged changes are safe even then.
     pub fn close(&self) -> Result<(), FsError> {
-        if self.options.read_only {
+        if self.inodes.is_read_only() {
             return Ok(());
         }
-        for ino in self.nodes.drain_unlinked() {
+        for ino in self.references.nodes.drain_unlinked() {
             self.removal.remove(ino)?;
         }
-        self.removal.settle();
-        for ino in self.refused.files() {
-            self.keep_refused(ino);
+        self.removal.wait();
+        for ino in self.failed_writeback.files() {
+            self.failed_writeback.persist(ino);
         }
         self.syncfs()
     }
 
+    /// Returns the part that looks up and changes names.
+    #[must_use]
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// Returns the part that lists directories.
+    #[must_use]
+    pub fn directories(&self) -> &Directories {
+        &self.directories
+    }
+
+    /// Returns the part that opens and releases files.
+    #[must_use]
+    pub fn open_files(&self) -> &OpenFiles {
+        &self.open_files
+    }
+
+    /// Returns the part that reads the data of files.
+    #[must_use]
+    pub fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// Returns the part that changes the data of files.
+    #[must_use]
+    pub fn writer(&self) -> &Writer {
+        &self.writer
+    }
+
+    /// Returns the part that reads and changes attributes.
+    #[must_use]
+    pub fn attributes(&self) -> &Attributes {
+        &self.attributes
+    }
+
+    /// Returns the part that reads and changes extended attributes.
+    #[must_use]
+    pub fn xattrs(&self) -> &Xattrs {
+        &self.xattrs
+    }
+
+    /// Returns the locks of inodes, for maintenance that moves the data of files.
+    #[must_use]
+    pub fn inode_locks(&self) -> Arc<dyn InodeLocks> {
+        Arc::clone(self.inodes.locks()) as _
+    }
+
     /// Waits until everything that was handed to the background so far is removed.
-    pub fn settle(&self) {
-        self.removal.settle();
+    pub fn wait_for_removal(&self) {
+        self.removal.wait();
     }
 
     /// Returns the layer below.
@@ -155,7 +280,7 @@ impl Fs {
     ///
     /// [`FsError::Storage`] if it could not be; nothing since the last success can be trusted then.
     pub fn syncfs(&self) -> Result<(), FsError> {
-        if self.options.read_only {
+        if self.inodes.is_read_only() {
             return Ok(());
         }
         Ok(self.pipeline.sync()?)
@@ -205,7 +330,8 @@ impl Fs {
         Ok(paths)
     }
 
-    fn find_root(&self) -> Result<(), FsError> {
+    /// Checks that there is a root directory, and makes that of a new volume.
+    fn find_root(&self, (uid, gid): (u32, u32)) -> Result<(), FsError> {
         match read_inode(&self.pipeline, Ino::ROOT)? {
             Some(root) if root.kind == FileKind::Directory => return Ok(()),
             Some(_) => return Err(corrupt(Ino::ROOT, "the root is not a directory")),
@@ -215,62 +341,11 @@ impl Fs {
         if !self.pipeline.scan(&from, &end, 1)?.is_empty() {
             return Err(corrupt(Ino::ROOT, "the root is missing"));
         }
-        self.writable()?;
+        self.inodes.check_writable()?;
         let mut edit = Edit::default();
-        let (uid, gid) = self.options.root_owner;
-        edit.put_inode(Ino::ROOT, &root_inode(uid, gid, self.now()));
-        self.apply(edit)?;
+        edit.put_inode(Ino::ROOT, &root_inode(uid, gid, self.inodes.now()));
+        self.inodes.apply(edit)?;
         self.syncfs()
-    }
-
-    fn now(&self) -> Timestamp {
-        (self.options.clock)()
-    }
-
-    fn writable(&self) -> Result<(), FsError> {
-        if self.options.read_only {
-            return Err(FsError::ReadOnly);
-        }
-        Ok(())
-    }
-
-    fn inode(&self, ino: Ino) -> Result<Inode, FsError> {
-        read_inode(&self.pipeline, ino)?.ok_or(FsError::NotFound)
-    }
-
-    fn apply(&self, edit: Edit) -> Result<(), FsError> {
-        self.name_lens.forget(edit.with_xattrs());
-        Ok(self.pipeline.apply(edit.into_batch())?)
-    }
-
-    /// Like [`Self::apply`], for what adds to the volume: it is refused while there is no space for
-    /// what was applied before.
-    fn apply_growth(&self, edit: Edit) -> Result<(), FsError> {
-        self.pipeline.growth().check_growth()?;
-        self.apply(edit)
-    }
-
-    /// Runs `attempt`, which holds no lock when it returns; if it finds no space, makes room for `needed`
-    /// bytes and tries again.
-    fn with_room<T>(
-        &self,
-        needed: u64,
-        mut attempt: impl FnMut() -> Result<T, FsError>,
-    ) -> Result<T, FsError> {
-        for _ in 0..ROOM_ATTEMPTS {
-            match attempt() {
-                Err(FsError::NoSpace) if self.pipeline.room().make_room(needed, self)? => {}
-                done => return done,
-            }
-        }
-        attempt()
-    }
-}
-
-impl InodeLocks for Fs {
-    fn with_locked(&self, ino: Ino, work: &mut dyn FnMut()) {
-        let _lock = self.locks.exclusive(&[ino]);
-        work();
     }
 }
 

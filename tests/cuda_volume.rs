@@ -65,18 +65,22 @@ fn write_all(fs: &Fs, pieces: usize) -> Vec<Ino> {
     let write = |file: usize| {
         let name = format!("file{file}");
         let flags = OpenFlags::read_write();
-        let created = fs.create(ROOT, Ino::ROOT, name.as_bytes(), 0o600, flags);
+        let created = fs
+            .names()
+            .create(ROOT, Ino::ROOT, name.as_bytes(), 0o600, flags);
         let (attr, handle) = created.unwrap();
         for number in 0..pieces {
             let (mut offset, mut bytes) = ((number * PIECE) as u64, &piece(file, number)[..]);
             while !bytes.is_empty() {
-                let written = fs.write(ROOT, handle, offset, bytes, WriteFlags::default());
+                let written = fs
+                    .writer()
+                    .write(ROOT, handle, offset, bytes, WriteFlags::default());
                 let written = written.unwrap();
                 offset += written as u64;
                 bytes = &bytes[written..];
             }
         }
-        fs.release(handle).unwrap();
+        fs.open_files().release(handle).unwrap();
         attr.ino
     };
     std::thread::scope(|scope| {
@@ -90,19 +94,25 @@ fn write_all(fs: &Fs, pieces: usize) -> Vec<Ino> {
 /// Reads all files side by side, and compares them with what was written.
 fn assert_all_there(fs: &Fs, files: &[Ino], pieces: usize) {
     let read = |file: usize, ino: Ino| {
-        let handle = fs.open_file(ROOT, ino, OpenFlags::read_only()).unwrap();
+        let handle = fs
+            .open_files()
+            .open(ROOT, ino, OpenFlags::read_only())
+            .unwrap();
         let mut bytes = vec![0; PIECE];
         for number in 0..pieces {
             let mut done = 0;
             while done < PIECE {
                 let offset = (number * PIECE + done) as u64;
-                let count = fs.read(handle, offset, &mut bytes[done..]).unwrap();
+                let count = fs
+                    .reader()
+                    .read(handle, offset, &mut bytes[done..])
+                    .unwrap();
                 assert_ne!(count, 0, "file {file} ends early");
                 done += count;
             }
             assert!(bytes == piece(file, number), "file {file}, piece {number}");
         }
-        fs.release(handle).unwrap();
+        fs.open_files().release(handle).unwrap();
     };
     std::thread::scope(|scope| {
         for (file, &ino) in files.iter().enumerate() {

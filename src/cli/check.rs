@@ -199,7 +199,7 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
     let pipeline = &volume.pipeline;
     if repair {
         let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-        let scrubbed = pipeline.scrub(&*volume.fs, None, go_on);
+        let scrubbed = pipeline.scrub(&*volume.fs.inode_locks(), None, go_on);
         let Some(status) = scrubbed.map_err(VolumeFailure::from)? else {
             return Err(Failure::environment("somebody else scrubs the volume"));
         };

@@ -370,7 +370,7 @@ impl<'a> Extraction<'a> {
             // Those are made before, and finished when they are full.
             FileKind::Directory => return Ok(None),
             FileKind::Symlink => {
-                let leads_to = self.fs.readlink(attr.ino)?;
+                let leads_to = self.fs.attributes().read_link(attr.ino)?;
                 let made = self.target.symlink(path, &leads_to);
                 return Ok(Some(made.map_err(|error| self.unwritable(path, &error))?));
             }
@@ -412,9 +412,9 @@ impl<'a> Extraction<'a> {
             read: true,
             ..OpenFlags::default()
         };
-        let handle = self.fs.open_file(&Caller::ROOT, attr.ino, flags)?;
+        let handle = self.fs.open_files().open(&Caller::ROOT, attr.ino, flags)?;
         let copied = self.copy(file, handle, path, attr.size);
-        self.fs.release(handle)?;
+        self.fs.open_files().release(handle)?;
         match file.set_len(attr.size) {
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
                 return Err(FsError::FileTooBig.into());
@@ -429,11 +429,11 @@ impl<'a> Extraction<'a> {
         let mut offset = 0;
         let mut first_error = None;
         while offset < size {
-            offset = match self.fs.seek(handle, offset, Whence::Data) {
+            offset = match self.fs.reader().seek(handle, offset, Whence::Data) {
                 Err(FsError::NoSuchOffset) => break,
                 found => found?,
             };
-            let end = self.fs.seek(handle, offset, Whence::Hole)?;
+            let end = self.fs.reader().seek(handle, offset, Whence::Hole)?;
             let mut careful_until = 0;
             while offset < end {
                 let most = if offset < careful_until {
@@ -442,7 +442,11 @@ impl<'a> Extraction<'a> {
                     PIECE_BYTES
                 };
                 let len = usize::try_from(end - offset).map_or(most, |left| left.min(most));
-                match self.fs.read(handle, offset, &mut self.piece[..len]) {
+                match self
+                    .fs
+                    .reader()
+                    .read(handle, offset, &mut self.piece[..len])
+                {
                     Ok(0) => break,
                     Ok(read) => {
                         file.write_all_at(&self.piece[..read], offset)
@@ -525,7 +529,7 @@ impl<'a> Extraction<'a> {
 
     /// Sets the extended attributes that the target takes; the others are named in one line.
     fn attributes(&mut self, path: &[u8], made: &Made, attr: &Attr) -> Result<(), FsError> {
-        let names = self.fs.listxattr(&Caller::ROOT, attr.ino)?;
+        let names = self.fs.xattrs().list(&Caller::ROOT, attr.ino)?;
         let mut refused = Vec::new();
         let mut reason = None;
         for name in names
@@ -540,7 +544,7 @@ impl<'a> Extraction<'a> {
                 self.left_out.attributes_of_root += 1;
                 continue;
             }
-            let value = self.fs.getxattr(attr.ino, name)?;
+            let value = self.fs.xattrs().get(attr.ino, name)?;
             if let Err(error) = made.set_attribute(name, &value) {
                 refused.push(shown(name));
                 reason.get_or_insert(error);

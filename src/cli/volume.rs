@@ -164,7 +164,7 @@ impl Volume {
         fs_options: FsOptions,
     ) -> Result<Self, Failure> {
         let mut volume = Self::open_at_rest(directories, options, fs_options)?;
-        let locks = Arc::clone(&volume.fs) as _;
+        let locks = volume.fs.inode_locks();
         let left_out = left_out(&volume.pipeline, directories);
         match Scheduler::start(&volume.maintenance, locks, options.schedule, left_out) {
             Ok(started) => {
@@ -237,7 +237,7 @@ impl Volume {
             ..VolumeOptions::looking()
         };
         let volume = Self::open_at_rest(directories, &options, FsOptions::default())?;
-        volume.fs.settle();
+        volume.fs.wait_for_removal();
         volume.notes.iter().for_each(warn);
         Ok(volume)
     }

@@ -1,27 +1,54 @@
 //! Reading and changing attributes.
 
-use crate::format::Ino;
-use crate::format::record::{FileKind, Inline, Inode, Timestamp};
+use std::sync::Arc;
 
-use super::Fs;
+use crate::format::Ino;
+use crate::format::record::{Inline, Inode, Timestamp};
+
+use super::access_time::AccessTimes;
 use super::acl;
 use super::edit::Edit;
 use super::error::FsError;
+use super::inodes::Inodes;
 use super::mode::{check_regular, clear_privileges};
-use super::types::{AtimePolicy, Attr, Caller, Changes, TimeOrNow};
-use super::xattr;
+use super::references::References;
+use super::types::{Attr, Caller, Changes, TimeOrNow};
+use super::writer::Writer;
+use super::xattr::Xattrs;
 
-/// After so many seconds a time of last access is renewed even where nothing changed since.
-const RELATIME_SECONDS: i64 = 24 * 60 * 60;
+/// Attributes of inodes.
+pub struct Attributes {
+    inodes: Arc<Inodes>,
+    references: Arc<References>,
+    xattrs: Arc<Xattrs>,
+    writer: Arc<Writer>,
+    access_times: Arc<AccessTimes>,
+}
 
-impl Fs {
+impl Attributes {
+    pub(super) fn new(
+        inodes: &Arc<Inodes>,
+        references: &Arc<References>,
+        xattrs: &Arc<Xattrs>,
+        writer: &Arc<Writer>,
+        access_times: &Arc<AccessTimes>,
+    ) -> Self {
+        Self {
+            inodes: Arc::clone(inodes),
+            references: Arc::clone(references),
+            xattrs: Arc::clone(xattrs),
+            writer: Arc::clone(writer),
+            access_times: Arc::clone(access_times),
+        }
+    }
+
     /// Returns the attributes of an inode.
     ///
     /// # Errors
     ///
     /// [`FsError::NotFound`], or a failure of the index.
-    pub fn getattr(&self, ino: Ino) -> Result<Attr, FsError> {
-        Ok(Attr::new(ino, &self.inode(ino)?))
+    pub fn get(&self, ino: Ino) -> Result<Attr, FsError> {
+        Ok(Attr::new(ino, &self.inodes.get(ino)?))
     }
 
     /// Changes attributes, all or none of them, and what follows from that: an access ACL follows the
@@ -32,25 +59,25 @@ impl Fs {
     ///
     /// [`FsError::NotFound`]; for a size [`FsError::IsDirectory`], [`FsError::Invalid`] for what is no
     /// regular file, and [`FsError::FileTooBig`].
-    pub fn setattr(&self, caller: &Caller, ino: Ino, changes: Changes) -> Result<Attr, FsError> {
-        self.writable()?;
+    pub fn set(&self, caller: &Caller, ino: Ino, changes: Changes) -> Result<Attr, FsError> {
+        self.inodes.check_writable()?;
         if let Some(handle) = changes.handle {
-            self.handles.check(handle)?;
+            self.references.handles.check(handle)?;
         }
-        let lock = self.locks.exclusive(&[ino]);
-        let mut inode = self.inode(ino)?;
+        let lock = self.inodes.locks().exclusive(&[ino]);
+        let mut inode = self.inodes.get(ino)?;
         if changes.size.is_some() {
             check_regular(&inode)?;
         }
         let mut edit = Edit::default();
-        let now = self.now();
+        let now = self.inodes.now();
         self.change_owner_and_mode(&mut edit, caller, ino, &mut inode, &changes)?;
         change_times(&mut inode, &changes, now);
         let inode = if let Some(size) = changes.size {
-            self.set_size(&lock, ino, inode, edit, size)?
+            self.writer.set_size(&lock, ino, inode, edit, size)?
         } else {
             edit.put_inode(ino, &inode);
-            self.apply(edit)?;
+            self.inodes.apply(edit)?;
             inode
         };
         Ok(Attr::new(ino, &inode))
@@ -61,56 +88,14 @@ impl Fs {
     /// # Errors
     ///
     /// [`FsError::Invalid`] for anything else.
-    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
-        let inode = self.inode(ino)?;
+    pub fn read_link(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
+        let inode = self.inodes.get(ino)?;
         let Inline::Target(target) = &inode.inline else {
             return Err(FsError::Invalid);
         };
         let target = target.clone();
-        self.accessed(ino, &inode);
+        self.access_times.note(ino, &inode);
         Ok(target)
-    }
-
-    /// Takes note that an inode, whose record was `inode` just now, was read. The reader has its bytes
-    /// whether or not that can be kept: a volume that takes no more changes stays readable.
-    pub(super) fn accessed(&self, ino: Ino, inode: &Inode) {
-        if self.access_counts(inode)
-            && let Err(error) = self.note_access(ino)
-        {
-            log::debug!("the time of access of inode {} stays: {error}", ino.0);
-        }
-    }
-
-    fn note_access(&self, ino: Ino) -> Result<(), FsError> {
-        // Every record is rewritten as a whole: a full volume has no room for that.
-        self.pipeline.growth().check_growth()?;
-        let _lock = self.locks.exclusive(&[ino]);
-        let mut inode = match self.inode(ino) {
-            // It was read while it was being removed.
-            Err(FsError::NotFound) => return Ok(()),
-            other => other?,
-        };
-        if self.access_counts(&inode) {
-            inode.atime = self.now();
-            let mut edit = Edit::default();
-            edit.put_inode(ino, &inode);
-            self.apply(edit)?;
-        }
-        Ok(())
-    }
-
-    fn access_counts(&self, inode: &Inode) -> bool {
-        if self.options.read_only {
-            return false;
-        }
-        match self.options.atime {
-            AtimePolicy::NoAtime => false,
-            AtimePolicy::Strict => true,
-            AtimePolicy::Relatime => {
-                let age = self.now().seconds.saturating_sub(inode.atime.seconds);
-                inode.atime <= inode.mtime || inode.atime <= inode.ctime || age >= RELATIME_SECONDS
-            }
-        }
     }
 
     fn change_owner_and_mode(
@@ -126,7 +111,7 @@ impl Fs {
         inode.gid = changes.gid.unwrap_or(inode.gid);
         if let Some(permissions) = changes.permissions {
             inode.permissions = permissions & 0o7777;
-            if let Some(access) = self.xattr_value(ino, acl::ACCESS)? {
+            if let Some(access) = self.xattrs.value(ino, acl::ACCESS)? {
                 let followed = acl::follow_mode(&access, inode.permissions)?;
                 edit.put_xattr(ino, acl::ACCESS, followed);
             }
@@ -136,21 +121,7 @@ impl Fs {
             clear_privileges(inode);
         }
         if owner_changes || changes.size.is_some() || changes.kill_suid_sgid {
-            self.drop_capability(edit, ino, inode)?;
-        }
-        Ok(())
-    }
-
-    /// Takes the file capabilities away from anything but a directory.
-    pub(super) fn drop_capability(
-        &self,
-        edit: &mut Edit,
-        ino: Ino,
-        inode: &Inode,
-    ) -> Result<(), FsError> {
-        if inode.kind != FileKind::Directory && self.xattr_value(ino, xattr::CAPABILITY)?.is_some()
-        {
-            edit.delete_xattr(ino, xattr::CAPABILITY);
+            self.xattrs.drop_capability(edit, ino, inode)?;
         }
         Ok(())
     }

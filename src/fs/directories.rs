@@ -5,15 +5,20 @@
 //! once, regardless of others that come and go.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::commit::Pipeline;
 use crate::format::record::{FileKind, Position};
 use crate::format::{Cookie, Ino, Record, key};
 
-use super::Fs;
+use super::access_time::AccessTimes;
+use super::entries::read_entry;
 use super::error::{FsError, corrupt};
 use super::handles::OpenDir;
-use super::types::{DirItem, Handle};
+use super::inodes::Inodes;
+use super::references::References;
+use super::types::{Attr, DirItem, Handle};
 
 /// Entries that are read at once.
 const PAGE: usize = 256;
@@ -30,20 +35,41 @@ const UNCONFIRMED: &str = "its listing has an entry that the name does not lead 
 /// A piece of a listing, in order; an entry that is damaged takes none of the others with it.
 pub(super) type Listing = Vec<(Cookie, Result<Position, FsError>)>;
 
-impl Fs {
+/// Listings of directories.
+pub struct Directories {
+    inodes: Arc<Inodes>,
+    pipeline: Arc<Pipeline>,
+    references: Arc<References>,
+    access_times: Arc<AccessTimes>,
+    /// Leave out entries that their names do not lead to.
+    confirms: bool,
+}
+
+impl Directories {
+    pub(super) fn new(
+        inodes: &Arc<Inodes>,
+        pipeline: &Arc<Pipeline>,
+        references: &Arc<References>,
+        access_times: &Arc<AccessTimes>,
+        confirms: bool,
+    ) -> Self {
+        Self {
+            inodes: Arc::clone(inodes),
+            pipeline: Arc::clone(pipeline),
+            references: Arc::clone(references),
+            access_times: Arc::clone(access_times),
+            confirms,
+        }
+    }
+
     /// Opens a directory.
     ///
     /// # Errors
     ///
     /// [`FsError::NotFound`], [`FsError::NotDirectory`].
-    pub fn opendir(&self, ino: Ino) -> Result<Handle, FsError> {
-        // Counted before it is looked at: it cannot vanish in between.
-        self.nodes.hold(ino, false);
-        let opened = self.directory(ino);
-        if opened.is_err() && self.nodes.let_go(ino, false) {
-            self.remove_inode(ino);
-        }
-        Ok(self.handles.add_dir(ino, opened?.next_cookie.0))
+    pub fn open(&self, ino: Ino) -> Result<Handle, FsError> {
+        let next_cookie = || Ok(self.inodes.directory(ino)?.next_cookie);
+        self.references.open_directory(ino, next_cookie)
     }
 
     /// Hands out the entries of a directory from `offset` on, which is 0 or the `next` of an entry.
@@ -55,15 +81,15 @@ impl Fs {
     /// # Errors
     ///
     /// [`FsError::BadHandle`], [`FsError::NotDirectory`], or a failure of the index.
-    pub fn readdir(
+    pub fn read(
         &self,
         handle: Handle,
         offset: u64,
         with_attr: bool,
         emit: &mut dyn FnMut(DirItem<'_>) -> bool,
     ) -> Result<(), FsError> {
-        let dir = self.handles.dir(handle)?;
-        let inode = self.directory(dir.ino)?;
+        let dir = self.references.handles.dir(handle)?;
+        let inode = self.inodes.directory(dir.ino)?;
         if offset == 0 {
             dir.first_unseen
                 .store(inode.next_cookie.0, Ordering::Relaxed);
@@ -100,7 +126,7 @@ impl Fs {
                 Err(error) => return Err(error),
             }
         }
-        self.accessed(dir.ino, &inode);
+        self.access_times.note(dir.ino, &inode);
         Ok(())
     }
 
@@ -109,8 +135,8 @@ impl Fs {
     /// # Errors
     ///
     /// [`FsError::BadHandle`].
-    pub fn releasedir(&self, handle: Handle) -> Result<(), FsError> {
-        self.release(handle)
+    pub fn release(&self, handle: Handle) -> Result<(), FsError> {
+        self.references.release(handle)
     }
 
     /// Hands out some entries; returns the last cookie if there may be more, and they are wanted.
@@ -122,7 +148,7 @@ impl Fs {
         emit: &mut dyn FnMut(DirItem<'_>) -> bool,
     ) -> Result<Option<Cookie>, FsError> {
         // Names, and so the inodes behind them, stay until their look-ups are counted.
-        let _lock = self.locks.shared(dir.ino);
+        let _lock = self.inodes.locks().shared(dir.ino);
         let first_unseen = dir.first_unseen.load(Ordering::Relaxed);
         let mut last = None;
         for (cookie, position) in self.listing(dir.ino, after)? {
@@ -131,13 +157,12 @@ impl Fs {
             }
             last = Some(cookie);
             let position = position?;
-            let confirms = self.options.confirms_listings;
-            if confirms && !self.is_confirmed(dir.ino, cookie, &position)? {
+            if self.confirms && !self.is_confirmed(dir.ino, cookie, &position)? {
                 log::debug!("inode {}: {UNCONFIRMED}", dir.ino);
                 continue;
             }
             let attr = if with_attr {
-                Some(self.getattr(position.ino)?)
+                Some(Attr::new(position.ino, &self.inodes.get(position.ino)?))
             } else {
                 None
             };
@@ -152,13 +177,13 @@ impl Fs {
                 return Ok(None);
             }
             if with_attr {
-                self.nodes.look_up(position.ino);
+                self.references.nodes.look_up(position.ino);
             }
         }
         Ok(last)
     }
 
-    /// Says whether the entry by name is the one of this position.
+    /// Returns whether the entry by name is the one of this position.
     ///
     /// Names are unique by name and not by position. Serving confirmed positions alone keeps a damaged or
     /// hostile volume from listing one name twice, or an inode that the name does not lead to.
@@ -168,13 +193,13 @@ impl Fs {
         cookie: Cookie,
         position: &Position,
     ) -> Result<bool, FsError> {
-        let entry = self.entry(parent, &position.name)?;
+        let entry = read_entry(&self.pipeline, parent, &position.name)?;
         Ok(entry.is_some_and(|entry| entry.cookie == cookie && entry.ino == position.ino))
     }
 
     /// Reads some entries behind a cookie, and confirms each by its name. Holds the directory's lock meanwhile.
     pub(super) fn confirmed_listing(&self, ino: Ino, after: Cookie) -> Result<Listing, FsError> {
-        let _lock = self.locks.shared(ino);
+        let _lock = self.inodes.locks().shared(ino);
         let mut page = self.listing(ino, after)?;
         for (cookie, position) in &mut page {
             let Ok(found) = position else { continue };
@@ -188,7 +213,7 @@ impl Fs {
     }
 
     /// Reads some entries behind a cookie; none if there are no more.
-    pub(super) fn listing(&self, ino: Ino, after: Cookie) -> Result<Listing, FsError> {
+    fn listing(&self, ino: Ino, after: Cookie) -> Result<Listing, FsError> {
         let (from, end) = key::positions_after(ino, after);
         let found = self.pipeline.scan(&from, &end, PAGE)?;
         let entries = found.iter().map(|(key, value)| {

@@ -10,16 +10,9 @@ use super::run::Run;
 #[derive(Default)]
 pub(super) struct Edit {
     batch: Batch,
-    /// Inodes whose extended attributes change.
-    with_xattrs: Vec<Ino>,
 }
 
 impl Edit {
-    /// Returns the inodes whose extended attributes change.
-    pub(super) fn with_xattrs(&self) -> &[Ino] {
-        &self.with_xattrs
-    }
-
     /// Returns the changes as the layer below takes them.
     pub(super) fn into_batch(self) -> Batch {
         self.batch
@@ -62,12 +55,10 @@ impl Edit {
     }
 
     pub(super) fn put_xattr(&mut self, ino: Ino, name: &[u8], value: Vec<u8>) {
-        self.with_xattrs.push(ino);
         self.batch.put(key::xattr(ino, name), Xattr(value).encode());
     }
 
     pub(super) fn delete_xattr(&mut self, ino: Ino, name: &[u8]) {
-        self.with_xattrs.push(ino);
         self.batch.delete(key::xattr(ino, name));
     }
 
@@ -93,7 +84,7 @@ impl Edit {
             stripe_offset: run.stripe_offset,
         };
         self.batch.put(key::extent(ino, run.end()), extent.encode());
-        if !run.is_refused() {
+        if !run.is_failed_writeback() {
             self.batch
                 .put(key::backref(run.stripe, ino, run.end()), backref.encode());
         }
@@ -102,7 +93,7 @@ impl Edit {
     /// Deletes an extent and the way back to it.
     pub(super) fn delete_run(&mut self, ino: Ino, run: &Run) {
         self.batch.delete(key::extent(ino, run.end()));
-        if !run.is_refused() {
+        if !run.is_failed_writeback() {
             self.batch.delete(key::backref(run.stripe, ino, run.end()));
         }
     }

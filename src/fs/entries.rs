@@ -1,8 +1,9 @@
 //! Entries of directories, and the links that they count.
 
+use crate::commit::Pipeline;
 use crate::format::record::{Dirent, FileKind, Inode, Timestamp};
 use crate::format::wire::MAX_COUNT;
-use crate::format::{Cookie, Ino, NAME_MAX};
+use crate::format::{Cookie, Ino, NAME_MAX, Record, key};
 
 use super::edit::Edit;
 use super::error::{FsError, corrupt};
@@ -117,4 +118,16 @@ pub(super) fn drop_directory(edit: &mut Edit, ino: Ino, inode: &mut Inode, now: 
     inode.ctime = now;
     edit.put_orphan(ino);
     edit.put_inode(ino, inode);
+}
+
+/// Reads the entry of a directory with this name.
+pub(super) fn read_entry(
+    pipeline: &Pipeline,
+    parent: Ino,
+    name: &[u8],
+) -> Result<Option<Dirent>, FsError> {
+    match pipeline.get(&key::dirent(parent, name))? {
+        Some(value) => Ok(Some(Dirent::decode(&value)?)),
+        None => Ok(None),
+    }
 }

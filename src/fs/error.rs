@@ -66,9 +66,9 @@ pub enum FsError {
     /// There is no data, or no hole, at or behind this offset (`ENXIO`).
     #[error("no such offset")]
     NoSuchOffset,
-    /// The bytes came from a page cache and were refused (`EIO`): their writer was told.
-    #[error("inode {ino}: the bytes at {offset} were refused when they were written")]
-    Refused {
+    /// The writeback of the bytes from a page cache failed (`EIO`): their writer was told.
+    #[error("inode {ino}: writing back the bytes at {offset} from the page cache failed")]
+    FailedWriteback {
         /// The inode concerned.
         ino: u64,
         /// Offset in the file, in bytes.

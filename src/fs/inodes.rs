@@ -1,10 +1,103 @@
-//! The records of inodes.
+//! The records of inodes: reading them, and changing them in atomic batches.
+
+use std::sync::Arc;
 
 use crate::commit::Pipeline;
-use crate::format::record::Inode;
+use crate::format::record::{FileKind, Inode, Timestamp};
 use crate::format::{Ino, Record, key};
 
+use super::edit::Edit;
 use super::error::FsError;
+use super::locks::Locks;
+use super::types::Clock;
+
+/// Times that making room is tried for one call before it fails for lack of space.
+const ROOM_ATTEMPTS: usize = 2;
+
+/// The table of inodes, and the locks that order changes of them.
+pub(super) struct Inodes {
+    pipeline: Arc<Pipeline>,
+    locks: Arc<Locks>,
+    clock: Clock,
+    read_only: bool,
+}
+
+impl Inodes {
+    /// Returns the table of a volume. With `read_only`, nothing may change.
+    pub(super) fn new(pipeline: &Arc<Pipeline>, clock: Clock, read_only: bool) -> Self {
+        Self {
+            pipeline: Arc::clone(pipeline),
+            locks: Arc::new(Locks::new()),
+            clock,
+            read_only,
+        }
+    }
+
+    /// Returns the locks of inodes.
+    pub(super) fn locks(&self) -> &Arc<Locks> {
+        &self.locks
+    }
+
+    /// Returns the time for a change that happens now.
+    pub(super) fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+
+    /// Returns whether every change is refused.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Fails with [`FsError::ReadOnly`] if every change is refused.
+    pub(super) fn check_writable(&self) -> Result<(), FsError> {
+        if self.read_only {
+            return Err(FsError::ReadOnly);
+        }
+        Ok(())
+    }
+
+    /// Reads an inode.
+    pub(super) fn get(&self, ino: Ino) -> Result<Inode, FsError> {
+        read_inode(&self.pipeline, ino)?.ok_or(FsError::NotFound)
+    }
+
+    /// Reads the inode of a directory.
+    pub(super) fn directory(&self, ino: Ino) -> Result<Inode, FsError> {
+        let inode = self.get(ino)?;
+        if inode.kind != FileKind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        Ok(inode)
+    }
+
+    /// Applies an edit. The caller holds the locks of the inodes that it changes.
+    pub(super) fn apply(&self, edit: Edit) -> Result<(), FsError> {
+        Ok(self.pipeline.apply(edit.into_batch())?)
+    }
+
+    /// Applies an edit that adds to the volume. Fails while there is no space for earlier edits.
+    pub(super) fn apply_growth(&self, edit: Edit) -> Result<(), FsError> {
+        self.pipeline.growth().check_growth()?;
+        self.apply(edit)
+    }
+
+    /// Runs `attempt`, which holds no lock when it returns. If it finds no space, makes room for `needed`
+    /// bytes and tries again.
+    pub(super) fn with_room<T>(
+        &self,
+        needed: u64,
+        mut attempt: impl FnMut() -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        for _ in 0..ROOM_ATTEMPTS {
+            match attempt() {
+                Err(FsError::NoSpace)
+                    if self.pipeline.room().make_room(needed, &*self.locks)? => {}
+                done => return done,
+            }
+        }
+        attempt()
+    }
+}
 
 /// Reads the record of an inode; `None` if there is none.
 pub(super) fn read_inode(pipeline: &Pipeline, ino: Ino) -> Result<Option<Inode>, FsError> {

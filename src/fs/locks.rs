@@ -7,19 +7,25 @@
 //! 1. [`RenameLock`]: at most one directory changes its parent at a time. So the chain of parents stands still while a
 //!    rename looks for cycles in it.
 //! 2. Inode locks, all that a call needs at once, in the order of their slots.
-//! 3. The tables of handles, of nodes and of files that are being cut ([`super::handles`],
-//!    [`super::nodes`], [`super::removal`]): held for a few instructions, never across a call of the
-//!    pipeline.
-//! 4. The locks inside the pipeline.
+//! 3. The tables of handles, of look-ups, of files that are being cut and of failed writeback ([`super::handles`],
+//!    [`super::nodes`], [`super::removal`], [`super::failed_writeback`]): held for a few instructions, never across a
+//!    call of the pipeline.
+//! 4. The locks inside the pipeline, but those of maintenance.
 //!
-//! No caller makes room ([`crate::commit::Room::make_room`]) while it holds a lock of 1 or 2, because compaction
-//! locks inodes itself.
+//! The locks of maintenance come before all of these, because their holders lock inodes through [`InodeLocks`]: the
+//! lock under which room is made (`making` of [`Room`](crate::commit::Room)), and those of scrub and rebuild. So no
+//! caller makes room ([`Inodes::with_room`](super::inodes::Inodes::with_room)) while it holds a lock of 1 or 2.
+//!
+//! The locks of growth come after all of these. [`Inodes::apply_growth`](super::inodes::Inodes::apply_growth) takes the
+//! lock under which the size of the index is measured (`measuring` of [`Growth`](crate::commit::Growth)), and may start
+//! a checkpoint, under inode locks. The holder of `measuring` never locks an inode.
 //!
 //! Inodes share a fixed number of locks. Two inodes wait for one another without need once in thousands of times.
 //! In return, locks take a bounded amount of memory and need no bookkeeping.
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crate::commit::InodeLocks;
 use crate::format::Ino;
 
 /// Locks that inodes share; a power of two.
@@ -100,6 +106,13 @@ impl Locks {
             inos: covered,
             guards,
         }
+    }
+}
+
+impl InodeLocks for Locks {
+    fn with_locked(&self, ino: Ino, work: &mut dyn FnMut()) {
+        let _lock = self.exclusive(&[ino]);
+        work();
     }
 }
 

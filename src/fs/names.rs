@@ -4,15 +4,50 @@ mod create;
 mod remove;
 mod rename;
 
-use crate::format::record::{Dirent, FileKind, Inode};
-use crate::format::{Ino, Record, key};
+use std::sync::Arc;
 
-use super::Fs;
-use super::entries::{Directory, check_name};
+use crate::commit::Pipeline;
+use crate::format::Ino;
+use crate::format::record::{Dirent, Inode};
+
+use super::entries::{Directory, check_name, read_entry};
 use super::error::{FsError, corrupt};
+use super::inodes::Inodes;
+use super::open_files::OpenFiles;
+use super::references::References;
+use super::removal::Removal;
 use super::types::Attr;
+use super::xattr::Xattrs;
 
-impl Fs {
+/// Names of inodes: looking them up and changing them.
+pub struct Names {
+    inodes: Arc<Inodes>,
+    pipeline: Arc<Pipeline>,
+    references: Arc<References>,
+    xattrs: Arc<Xattrs>,
+    removal: Arc<Removal>,
+    open_files: Arc<OpenFiles>,
+}
+
+impl Names {
+    pub(super) fn new(
+        inodes: &Arc<Inodes>,
+        pipeline: &Arc<Pipeline>,
+        references: &Arc<References>,
+        xattrs: &Arc<Xattrs>,
+        removal: &Arc<Removal>,
+        open_files: &Arc<OpenFiles>,
+    ) -> Self {
+        Self {
+            inodes: Arc::clone(inodes),
+            pipeline: Arc::clone(pipeline),
+            references: Arc::clone(references),
+            xattrs: Arc::clone(xattrs),
+            removal: Arc::clone(removal),
+            open_files: Arc::clone(open_files),
+        }
+    }
+
     /// Looks up a name and counts a look-up of what it names.
     ///
     /// # Errors
@@ -20,61 +55,43 @@ impl Fs {
     /// [`FsError::NotFound`], [`FsError::NotDirectory`], [`FsError::NameTooLong`], or a failure of the
     /// index.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr, FsError> {
-        let _lock = self.locks.shared(parent);
+        let _lock = self.inodes.locks().shared(parent);
         let attr = self.find(parent, name)?;
         // The lock keeps other threads from removing the name, and with it the inode, before it is counted.
-        self.nodes.look_up(attr.ino);
+        self.references.nodes.look_up(attr.ino);
         Ok(attr)
-    }
-
-    /// Takes back look-ups that were counted. An inode without a name is removed with the last one.
-    pub fn forget(&self, ino: Ino, lookups: u64) {
-        if self.nodes.forget(ino, lookups) {
-            self.remove_inode(ino);
-        }
-        if !self.nodes.is_out(ino) {
-            self.forget_refused(ino);
-        }
     }
 
     /// Looks up a name without counting.
     pub(super) fn find(&self, parent: Ino, name: &[u8]) -> Result<Attr, FsError> {
-        let directory = self.directory(parent)?;
+        let directory = self.inodes.directory(parent)?;
         match name {
             b"." => return Ok(Attr::new(parent, &directory)),
-            b".." => return self.getattr(directory.parent),
+            b".." => {
+                let parent = directory.parent;
+                return Ok(Attr::new(parent, &self.inodes.get(parent)?));
+            }
             _ => check_name(name)?,
         }
         let entry = self.entry(parent, name)?.ok_or(FsError::NotFound)?;
         Ok(Attr::new(entry.ino, &self.named_inode(&entry)?))
     }
 
-    pub(super) fn entry(&self, parent: Ino, name: &[u8]) -> Result<Option<Dirent>, FsError> {
-        match self.pipeline.get(&key::dirent(parent, name))? {
-            Some(value) => Ok(Some(Dirent::decode(&value)?)),
-            None => Ok(None),
-        }
+    fn entry(&self, parent: Ino, name: &[u8]) -> Result<Option<Dirent>, FsError> {
+        read_entry(&self.pipeline, parent, name)
     }
 
     /// Reads the inode that an entry names.
-    pub(super) fn named_inode(&self, entry: &Dirent) -> Result<Inode, FsError> {
-        match self.inode(entry.ino) {
+    fn named_inode(&self, entry: &Dirent) -> Result<Inode, FsError> {
+        match self.inodes.get(entry.ino) {
             Err(FsError::NotFound) => Err(corrupt(entry.ino, "has a name but no record")),
             other => other,
         }
     }
 
-    pub(super) fn directory(&self, ino: Ino) -> Result<Inode, FsError> {
-        let inode = self.inode(ino)?;
-        if inode.kind != FileKind::Directory {
-            return Err(FsError::NotDirectory);
-        }
-        Ok(inode)
-    }
-
     /// Reads a directory whose entries are to change. One that was removed takes no new entries.
-    pub(super) fn directory_to_change(&self, ino: Ino) -> Result<Directory, FsError> {
-        let inode = self.directory(ino)?;
+    fn directory_to_change(&self, ino: Ino) -> Result<Directory, FsError> {
+        let inode = self.inodes.directory(ino)?;
         if inode.links == 0 {
             return Err(FsError::NotFound);
         }

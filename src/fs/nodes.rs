@@ -56,8 +56,8 @@ impl Nodes {
         node.writers += u32::from(writes);
     }
 
-    /// Says whether anything of an inode is out.
-    pub(super) fn is_out(&self, ino: Ino) -> bool {
+    /// Returns whether a look-up or a handle refers to an inode.
+    pub(super) fn is_referenced(&self, ino: Ino) -> bool {
         self.shard(ino).lock().contains_key(&ino)
     }
 
@@ -78,7 +78,7 @@ impl Nodes {
     /// Takes back a handle that was counted with the same `writes`. Returns whether the caller is to
     /// remove the inode.
     #[must_use]
-    pub(super) fn let_go(&self, ino: Ino, writes: bool) -> bool {
+    pub(super) fn release(&self, ino: Ino, writes: bool) -> bool {
         self.give_back(ino, |node| {
             node.handles = node.handles.saturating_sub(1);
             node.writers = node.writers.saturating_sub(u32::from(writes));
@@ -167,7 +167,7 @@ mod tests {
         nodes.hold(ino, false);
         assert!(!nodes.unlinked(ino));
         assert!(!nodes.forget(ino, 1));
-        assert!(!nodes.let_go(ino, false));
+        assert!(!nodes.release(ino, false));
         assert!(nodes.forget(ino, 1));
         assert!(!nodes.forget(ino, 1), "nothing is left of it");
     }
@@ -189,7 +189,7 @@ mod tests {
         assert!(nodes.is_linkable(Ino(9)));
         nodes.named(Ino(9));
         assert!(!nodes.is_linkable(Ino(9)));
-        assert!(!nodes.let_go(Ino(9), true));
+        assert!(!nodes.release(Ino(9), true));
     }
 
     #[test]
@@ -199,9 +199,9 @@ mod tests {
         assert!(!nodes.has_writer(Ino(9)));
         nodes.hold(Ino(9), true);
         nodes.hold(Ino(9), true);
-        assert!(!nodes.let_go(Ino(9), true));
+        assert!(!nodes.release(Ino(9), true));
         assert!(nodes.has_writer(Ino(9)));
-        assert!(!nodes.let_go(Ino(9), true));
+        assert!(!nodes.release(Ino(9), true));
         assert!(!nodes.has_writer(Ino(9)));
     }
 }

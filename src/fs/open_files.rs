@@ -1,15 +1,41 @@
-//! Opening and closing.
+//! Opening and closing files.
+
+use std::sync::Arc;
 
 use crate::format::Ino;
 use crate::format::record::FileKind;
 
-use super::Fs;
+use super::attributes::Attributes;
 use super::error::FsError;
-use super::handles::Opened;
+use super::failed_writeback::FailedWriteback;
+use super::inodes::Inodes;
 use super::mode::check_regular;
+use super::references::References;
 use super::types::{Caller, Changes, Handle, OpenFlags};
 
-impl Fs {
+/// Open files, and look-ups of inodes.
+pub struct OpenFiles {
+    inodes: Arc<Inodes>,
+    references: Arc<References>,
+    attributes: Arc<Attributes>,
+    failed_writeback: Arc<FailedWriteback>,
+}
+
+impl OpenFiles {
+    pub(super) fn new(
+        inodes: &Arc<Inodes>,
+        references: &Arc<References>,
+        attributes: &Arc<Attributes>,
+        failed_writeback: &Arc<FailedWriteback>,
+    ) -> Self {
+        Self {
+            inodes: Arc::clone(inodes),
+            references: Arc::clone(references),
+            attributes: Arc::clone(attributes),
+            failed_writeback: Arc::clone(failed_writeback),
+        }
+    }
+
     /// Opens a regular file; with `flags.truncate`, cuts it to nothing.
     ///
     /// # Errors
@@ -17,26 +43,21 @@ impl Fs {
     /// [`FsError::NotFound`], [`FsError::IsDirectory`], [`FsError::NotDirectory`] for
     /// `flags.directory`, [`FsError::ReadOnly`] for writing, [`FsError::Invalid`] for what is opened
     /// elsewhere (symbolic links, fifos, sockets and devices).
-    pub fn open_file(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        flags: OpenFlags,
-    ) -> Result<Handle, FsError> {
+    pub fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Handle, FsError> {
         if flags.write || flags.truncate {
-            self.writable()?;
+            self.inodes.check_writable()?;
         }
         // Counted before it is looked at: it cannot vanish in between.
-        let handle = self.hold_file(ino, flags);
+        let handle = self.references.open_file(ino, flags);
         let opened = self.prepare(caller, ino, flags);
         if opened.is_err() {
-            self.release(handle)?;
+            self.references.release(handle)?;
         }
         opened.map(|()| handle)
     }
 
     fn prepare(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<(), FsError> {
-        let inode = self.inode(ino)?;
+        let inode = self.inodes.get(ino)?;
         if flags.directory && inode.kind != FileKind::Directory {
             return Err(FsError::NotDirectory);
         }
@@ -46,7 +67,7 @@ impl Fs {
                 size: Some(0),
                 ..Changes::default()
             };
-            self.setattr(caller, ino, changes)?;
+            self.attributes.set(caller, ino, changes)?;
         }
         Ok(())
     }
@@ -57,44 +78,37 @@ impl Fs {
     ///
     /// [`FsError::BadHandle`].
     pub fn release(&self, handle: Handle) -> Result<(), FsError> {
-        let opened = self.handles.remove(handle)?;
-        self.let_go(&opened);
-        Ok(())
+        self.references.release(handle)
     }
 
-    /// Sees that a handle is open; writes are in the pipeline by the time they return, so there is
+    /// Checks that a handle is open; writes are in the pipeline by the time they return, so there is
     /// nothing to flush.
     ///
     /// # Errors
     ///
     /// [`FsError::BadHandle`].
     pub fn flush(&self, handle: Handle) -> Result<(), FsError> {
-        self.handles.check(handle)
+        self.references.handles.check(handle)
     }
 
-    /// Says whether a handle is open through which the file may be written: a page cache may hold
+    /// Returns whether a handle is open through which the file may be written: a page cache may hold
     /// bytes of it that are not here yet.
     #[must_use]
     pub fn has_writer(&self, ino: Ino) -> bool {
-        self.nodes.has_writer(ino)
+        self.references.nodes.has_writer(ino)
     }
 
-    /// Says whether a handle is open, and there for writing only.
+    /// Returns whether a handle is open, and there for writing only.
     #[must_use]
     pub fn only_writes(&self, handle: Handle) -> bool {
-        let file = self.handles.file(handle);
+        let file = self.references.handles.file(handle);
         file.is_ok_and(|file| file.flags.write && !file.flags.read)
     }
 
-    pub(super) fn hold_file(&self, ino: Ino, flags: OpenFlags) -> Handle {
-        self.nodes.hold(ino, flags.write);
-        self.handles.add_file(ino, flags)
-    }
-
-    pub(super) fn let_go(&self, opened: &Opened) {
-        let ino = opened.ino();
-        if self.nodes.let_go(ino, opened.writes()) {
-            self.remove_inode(ino);
+    /// Takes back look-ups that were counted. An inode without a name is removed with the last one.
+    pub fn forget(&self, ino: Ino, lookups: u64) {
+        if self.references.forget(ino, lookups) {
+            self.failed_writeback.forget_behind_end(ino);
         }
     }
 }

@@ -1,18 +1,24 @@
 //! Reading bytes.
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use crate::commit::Pipeline;
 use crate::format::Ino;
 use crate::format::record::{Inline, Inode};
 
-use super::Fs;
+use super::access_time::AccessTimes;
 use super::error::FsError;
 use super::extents::{self, PAGE};
+use super::failed_writeback::{FailedWriteback, check_hole};
 use super::handles::OpenFile;
+use super::inodes::Inodes;
 use super::limits::SIZE_MAX;
 use super::mode::check_regular;
+use super::references::References;
 use super::run::Run;
-use super::types::Handle;
+use super::seek::{self, DataMap};
+use super::types::{Handle, Whence};
 
 /// Stripes that are fetched ahead of a sequential reader.
 const STRIPES_AHEAD: u64 = 3;
@@ -22,26 +28,52 @@ struct Snapshot {
     inode: Inode,
     range: Range<u64>,
     runs: Vec<Run>,
-    /// The refused parts of the range asked for: where it holds nothing else, nothing can be read.
-    refused: Vec<Range<u64>>,
+    /// The parts of the range asked for whose writeback failed: where the file holds nothing else, nothing can be
+    /// read.
+    failed: Vec<Range<u64>>,
 }
 
-impl Fs {
+/// Reads the data of files.
+pub struct Reader {
+    inodes: Arc<Inodes>,
+    pipeline: Arc<Pipeline>,
+    references: Arc<References>,
+    failed_writeback: Arc<FailedWriteback>,
+    access_times: Arc<AccessTimes>,
+}
+
+impl Reader {
+    pub(super) fn new(
+        inodes: &Arc<Inodes>,
+        pipeline: &Arc<Pipeline>,
+        references: &Arc<References>,
+        failed_writeback: &Arc<FailedWriteback>,
+        access_times: &Arc<AccessTimes>,
+    ) -> Self {
+        Self {
+            inodes: Arc::clone(inodes),
+            pipeline: Arc::clone(pipeline),
+            references: Arc::clone(references),
+            failed_writeback: Arc::clone(failed_writeback),
+            access_times: Arc::clone(access_times),
+        }
+    }
+
     /// Reads from `offset` on into `out` and returns how many bytes there were: fewer than `out`
     /// takes only at the end of the file. Holes read as zeros.
     ///
     /// # Errors
     ///
     /// [`FsError::BadHandle`], [`FsError::IsDirectory`], [`FsError::Storage`] if the bytes cannot be
-    /// had: never wrong ones (P2); [`FsError::Refused`] if they were refused when they were written.
+    /// had: never wrong ones (P2); [`FsError::FailedWriteback`] if they were refused when they were written.
     pub fn read(&self, handle: Handle, offset: u64, out: &mut [u8]) -> Result<usize, FsError> {
-        let file = self.handles.file(handle)?;
+        let file = self.references.handles.file(handle)?;
         let (inode, len) = self.read_at(file.ino, offset, out)?;
         if len > 0 {
             self.read_ahead(&file, offset..offset + len as u64);
         }
         if !file.flags.no_atime {
-            self.accessed(file.ino, &inode);
+            self.access_times.note(file.ino, &inode);
         }
         Ok(len)
     }
@@ -53,7 +85,7 @@ impl Fs {
         offset: u64,
         out: &mut [u8],
     ) -> Result<(Inode, usize), FsError> {
-        let mut failed: Option<Snapshot> = None;
+        let mut last: Option<Snapshot> = None;
         loop {
             // Before extents are looked up: what they name stays readable while the pin is held.
             let _pin = self.pipeline.pin();
@@ -62,17 +94,17 @@ impl Fs {
             match self.fill(ino, &snapshot, &mut out[..len]) {
                 Ok(()) => return Ok((snapshot.inode, len)),
                 // Compaction may have moved the bytes; if they are where they were, they are lost.
-                Err(error) if failed.is_some_and(|last| last.runs == snapshot.runs) => {
+                Err(error) if last.is_some_and(|last| last.runs == snapshot.runs) => {
                     return Err(error);
                 }
-                Err(_) => failed = Some(snapshot),
+                Err(_) => last = Some(snapshot),
             }
         }
     }
 
     fn snapshot(&self, ino: Ino, offset: u64, len: usize) -> Result<Snapshot, FsError> {
-        let _lock = self.locks.shared(ino);
-        let inode = self.inode(ino)?;
+        let _lock = self.inodes.locks().shared(ino);
+        let inode = self.inodes.get(ino)?;
         check_regular(&inode)?;
         let end = offset.saturating_add(len as u64).min(inode.size);
         let range = offset.min(end)..end;
@@ -87,18 +119,18 @@ impl Fs {
             }
         }
         let wanted = offset..offset.saturating_add(len as u64);
-        let refused = self.refused.within(ino, &wanted);
+        let failed = self.failed_writeback.within(ino, &wanted);
         Ok(Snapshot {
             inode,
             range,
             runs,
-            refused,
+            failed,
         })
     }
 
     fn fill(&self, ino: Ino, snapshot: &Snapshot, out: &mut [u8]) -> Result<(), FsError> {
         let range = &snapshot.range;
-        let nothing = |from: u64, to: u64| Self::check_hole(ino, &snapshot.refused, &(from..to));
+        let nothing = |from: u64, to: u64| check_hole(ino, &snapshot.failed, &(from..to));
         if let Inline::Data(data) = &snapshot.inode.inline {
             nothing(data.len() as u64, u64::MAX)?;
             copy_inline(data, range.start, out);
@@ -116,9 +148,9 @@ impl Fs {
             let hole = out.get_mut(filled..from);
             let hole = hole.ok_or(FsError::Corrupt { ino: ino.0, what })?;
             hole.fill(0);
-            if run.is_refused() {
+            if run.is_failed_writeback() {
                 let (ino, offset) = (ino.0, run.start);
-                return Err(FsError::Refused { ino, offset });
+                return Err(FsError::FailedWriteback { ino, offset });
             }
             self.pipeline
                 .read(run.stripe, run.stripe_offset, &mut out[from..to])?;
@@ -141,11 +173,45 @@ impl Fs {
         };
         let mut last = None;
         for run in runs {
-            if last != Some(run.stripe) && !run.is_refused() {
+            if last != Some(run.stripe) && !run.is_failed_writeback() {
                 self.pipeline.prefetch(run.stripe);
                 last = Some(run.stripe);
             }
         }
+    }
+
+    /// Finds the next data or the next hole at `offset` or behind it. Data is also what was refused when it
+    /// was written, even where the file ends because of that: a copy that skipped it would have zeros there.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NoSuchOffset`] at or behind the end of the file, or if no data follows.
+    pub fn seek(&self, handle: Handle, offset: u64, whence: Whence) -> Result<u64, FsError> {
+        let ino = self.references.handles.file(handle)?.ino;
+        let _lock = self.inodes.locks().shared(ino);
+        let inode = self.inodes.get(ino)?;
+        check_regular(&inode)?;
+        let failed = self.failed_writeback.within(ino, &(offset..SIZE_MAX));
+        let end = failed.last().map_or(0, |last| last.end).max(inode.size);
+        if offset >= end {
+            return Err(FsError::NoSuchOffset);
+        }
+        let map = DataMap {
+            ino,
+            inline_len: match &inode.inline {
+                Inline::Data(data) => data.len() as u64,
+                Inline::None | Inline::Target(_) => 0,
+            },
+            failed,
+        };
+        let found = match whence {
+            Whence::Data => seek::next_data(&self.pipeline, &map, offset)?,
+            // Every file ends in a hole.
+            Whence::Hole => Some(seek::next_hole(&self.pipeline, &map, offset)?.min(end)),
+        };
+        found
+            .filter(|found| *found < end || whence == Whence::Hole)
+            .ok_or(FsError::NoSuchOffset)
     }
 }
 

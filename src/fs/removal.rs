@@ -12,10 +12,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use parking_lot::Mutex;
 
 use crate::commit::{CommitError, Pipeline};
+use crate::format::record::Inode;
 use crate::format::{Ino, key};
 use crate::workers::Threads;
 
-use super::Fs;
 use super::cut;
 use super::edit::Edit;
 use super::error::FsError;
@@ -27,13 +27,16 @@ use super::locks::{Exclusive, Locks};
 /// Inodes that wait to be removed; a thread that finds the queue full removes its inode itself.
 const QUEUE: usize = 1024;
 
+/// The work of the thread.
 enum Job {
+    /// Remove an inode without a name.
     Remove(Ino),
     /// Remove what lies behind the end of a file.
     Cut(Ino),
     /// Go on with what a crash left.
-    TakeUp(Vec<Ino>),
-    Answer(SyncSender<()>),
+    Resume(Vec<Ino>),
+    /// Tell that all earlier jobs are done.
+    Barrier(SyncSender<()>),
 }
 
 /// Removes inodes, with a thread for the big ones.
@@ -43,6 +46,7 @@ pub(super) struct Removal {
     threads: Threads,
 }
 
+/// The work itself, shared by the thread and by callers that find its queue full.
 struct Remover {
     pipeline: Arc<Pipeline>,
     locks: Arc<Locks>,
@@ -52,10 +56,11 @@ struct Remover {
 }
 
 impl Removal {
-    pub(super) fn start(pipeline: Arc<Pipeline>, locks: Arc<Locks>) -> Self {
+    /// Returns a part without a thread, which starts when it is first needed.
+    pub(super) fn new(pipeline: &Arc<Pipeline>, locks: &Arc<Locks>) -> Self {
         let remover = Arc::new(Remover {
-            pipeline,
-            locks,
+            pipeline: Arc::clone(pipeline),
+            locks: Arc::clone(locks),
             cutting: Mutex::default(),
         });
         Self {
@@ -67,7 +72,7 @@ impl Removal {
 
     /// Removes an inode without a name, now or soon. Does nothing if it has a name again.
     pub(super) fn remove(&self, ino: Ino) -> Result<(), FsError> {
-        if self.remover.step(ino)? {
+        if self.remover.remove_part(ino)? {
             return Ok(());
         }
         if self.send(Job::Remove(ino)) {
@@ -93,36 +98,65 @@ impl Removal {
         self.remover.cutting.lock().insert(ino, true);
     }
 
-    /// Says whether data may remain behind the end of a file.
+    /// Returns whether data may remain behind the end of a file.
     pub(super) fn is_cutting(&self, ino: Ino) -> bool {
         self.remover.cutting.lock().contains_key(&ino)
     }
 
-    /// Goes on with inodes that a crash left with a mark.
-    fn take_up(&self, inos: &[Ino]) {
+    /// Takes out what is left of a file that was longer, from its end to `end`, to where it is about to
+    /// grow.
+    pub(super) fn clear_behind(
+        &self,
+        lock: &Exclusive<'_>,
+        ino: Ino,
+        inode: &mut Inode,
+        end: u64,
+    ) -> Result<(), FsError> {
+        if end <= inode.size || !self.is_cutting(ino) {
+            return Ok(());
+        }
+        let pipeline = &self.remover.pipeline;
+        // Without what the caller has changed already.
+        let mut stored = read_inode(pipeline, ino)?.ok_or(FsError::NotFound)?;
+        let range = stored.size..end;
+        while !cut::cut_piece(pipeline, lock, ino, &mut stored, &range)? {}
+        inode.allocated_bytes = stored.allocated_bytes;
+        Ok(())
+    }
+
+    /// Goes on, in the background, with what a crash cut off: files with a mark are cut where they
+    /// end, inodes without a name are removed.
+    pub(super) fn resume(&self) -> Result<(), FsError> {
+        let (from, end) = key::orphans();
+        let mut inos = Vec::new();
+        self.remover.pipeline.visit(&from, &end, |key, _| {
+            inos.push(key::parse_orphan(key)?);
+            Ok::<_, CommitError>(ControlFlow::Continue(()))
+        })?;
         if inos.is_empty() {
-            return;
+            return Ok(());
         }
         let all = |has_job| inos.iter().map(move |ino| (*ino, has_job));
         self.remover.cutting.lock().extend(all(true));
-        if !self.send(Job::TakeUp(inos.to_vec())) {
+        if !self.send(Job::Resume(inos.clone())) {
             log::warn!("what a crash cut off is to be finished at the next mount");
             self.remover.cutting.lock().extend(all(false));
         }
+        Ok(())
     }
 
     /// Waits until all that was handed to the background so far is done.
-    pub(super) fn settle(&self) {
+    pub(super) fn wait(&self) {
         let sender = self.queue.lock().clone();
         let Some(sender) = sender else { return };
         let (done, wait) = sync_channel(1);
-        if sender.send(Job::Answer(done)).is_ok() {
+        if sender.send(Job::Barrier(done)).is_ok() {
             // An error says that the thread is gone, and with it whatever it had to do.
             let _gone = wait.recv();
         }
     }
 
-    /// Says whether the job found a place in the queue.
+    /// Returns whether the job found a place in the queue.
     fn send(&self, job: Job) -> bool {
         let mut queue = self.queue.lock();
         let sender = match &*queue {
@@ -164,23 +198,23 @@ impl Remover {
     fn work(&self, jobs: &Receiver<Job>) {
         for job in jobs {
             match job {
-                Job::Remove(ino) => say(ino, self.remove(ino)),
-                Job::Cut(ino) => say(ino, self.cut(ino)),
-                Job::TakeUp(inos) => {
+                Job::Remove(ino) => log_failure(ino, self.remove(ino)),
+                Job::Cut(ino) => log_failure(ino, self.cut(ino)),
+                Job::Resume(inos) => {
                     for ino in inos {
-                        say(ino, self.take_up(ino));
+                        log_failure(ino, self.resume(ino));
                     }
                 }
-                Job::Answer(done) => {
+                Job::Barrier(done) => {
                     // The caller may have stopped waiting.
-                    let _nobody = done.send(());
+                    let _unread = done.send(());
                 }
             }
         }
     }
 
     fn remove(&self, ino: Ino) -> Result<(), FsError> {
-        while !self.step(ino)? {}
+        while !self.remove_part(ino)? {}
         Ok(())
     }
 
@@ -211,7 +245,7 @@ impl Remover {
     }
 
     /// Goes on with an inode that a crash left with a mark.
-    fn take_up(&self, ino: Ino) -> Result<(), FsError> {
+    fn resume(&self, ino: Ino) -> Result<(), FsError> {
         match read_inode(&self.pipeline, ino)? {
             Some(inode) if inode.links > 0 => return self.cut(ino),
             Some(_) => self.remove(ino)?,
@@ -226,7 +260,7 @@ impl Remover {
     }
 
     /// Removes a bounded part of an inode; says whether nothing is left of it.
-    fn step(&self, ino: Ino) -> Result<bool, FsError> {
+    fn remove_part(&self, ino: Ino) -> Result<bool, FsError> {
         let _lock = self.locks.exclusive(&[ino]);
         let Some(mut inode) = read_inode(&self.pipeline, ino)? else {
             return Ok(true);
@@ -256,23 +290,9 @@ impl Remover {
     }
 }
 
-fn say(ino: Ino, done: Result<(), FsError>) {
+/// Logs the failure of a job. The mark of the inode stays.
+fn log_failure(ino: Ino, done: Result<(), FsError>) {
     if let Err(error) = done {
         log::warn!("what is left of inode {ino} is to be removed at the next mount: {error}");
-    }
-}
-
-impl Fs {
-    /// Goes on, in the background, with what a crash cut off: files with a mark are cut off where they
-    /// end, inodes without a name are removed.
-    pub(super) fn take_up_orphans(&self) -> Result<(), FsError> {
-        let (from, end) = key::orphans();
-        let mut inos = Vec::new();
-        self.pipeline.visit(&from, &end, |key, _| {
-            inos.push(key::parse_orphan(key)?);
-            Ok::<_, CommitError>(ControlFlow::Continue(()))
-        })?;
-        self.removal.take_up(&inos);
-        Ok(())
     }
 }

@@ -27,8 +27,8 @@ impl Run {
         self.start + self.len
     }
 
-    /// Says whether it stands for bytes that were refused.
-    pub(super) fn is_refused(&self) -> bool {
+    /// Returns whether it stands for bytes whose writeback failed.
+    pub(super) fn is_failed_writeback(&self) -> bool {
         self.stripe == Extent::REFUSED
     }
 

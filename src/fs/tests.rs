@@ -1,6 +1,7 @@
 //! Tests of the whole room, and the volumes in memory on which its tests run.
 
 mod damaged;
+mod parts;
 
 use std::sync::Arc;
 use std::time::Duration;

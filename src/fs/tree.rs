@@ -30,12 +30,12 @@ pub struct Entry {
 ///
 /// [`FsError::NotFound`], [`FsError::NotDirectory`], or a failure of the index.
 pub fn resolve(fs: &Fs, path: &[u8]) -> Result<Attr, FsError> {
-    let mut attr = fs.getattr(Ino::ROOT)?;
+    let mut attr = fs.attributes().get(Ino::ROOT)?;
     for name in path
         .split(|byte| *byte == b'/')
         .filter(|name| !name.is_empty())
     {
-        attr = fs.find(attr.ino, name)?;
+        attr = fs.names().find(attr.ino, name)?;
     }
     Ok(attr)
 }
@@ -137,7 +137,11 @@ impl Walk<'_> {
     fn step(&mut self) -> Option<Result<Entry, FsError>> {
         let open = self.open.last_mut()?;
         if open.page.as_slice().is_empty() {
-            match self.fs.confirmed_listing(open.ino, open.after) {
+            match self
+                .fs
+                .directories()
+                .confirmed_listing(open.ino, open.after)
+            {
                 Ok(page) => open.page = page.into_iter(),
                 Err(error) => {
                     self.leave();
@@ -157,7 +161,7 @@ impl Walk<'_> {
             path.push(b'/');
         }
         path.extend_from_slice(&position.name);
-        let attr = self.fs.getattr(position.ino)?;
+        let attr = self.fs.attributes().get(position.ino)?;
         Ok(Entry { path, attr })
     }
 }

@@ -115,7 +115,7 @@ pub enum TimeOrNow {
     At(Timestamp),
 }
 
-/// The changes for [`super::Fs::setattr`]; a field that is `None` stays.
+/// The changes for [`super::Attributes::set`]; a field that is `None` stays.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Changes {
     /// Permission bits, setuid, setgid and sticky. An access ACL follows them.
@@ -237,7 +237,7 @@ pub enum XattrMode {
     Replace,
 }
 
-/// The target of [`super::Fs::seek`].
+/// The target of [`super::Reader::seek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whence {
     /// The next byte that is stored (`SEEK_DATA`).
@@ -246,7 +246,7 @@ pub enum Whence {
     Hole,
 }
 
-/// The effect of [`super::Fs::fallocate`] on a range.
+/// The effect of [`super::Writer::fallocate`] on a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocation {
     /// Makes sure that it can be written; the file grows if the range ends behind it.
@@ -283,7 +283,7 @@ impl Allocation {
     }
 }
 
-/// An entry of a directory, as [`super::Fs::readdir`] hands it out.
+/// An entry of a directory, as [`super::Directories::read`] hands it out.
 #[derive(Clone, Copy, Debug)]
 pub struct DirItem<'a> {
     /// The inode it names.

@@ -5,23 +5,60 @@ mod copy_range;
 mod truncate;
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use crate::commit::Written;
+use crate::commit::{Pipeline, Written};
 use crate::format::Ino;
 use crate::format::record::{Inline, Inode};
 
-use super::Fs;
 use super::edit::Edit;
 use super::error::FsError;
 use super::extents;
+use super::failed_writeback::FailedWriteback;
 use super::handles::OpenFile;
+use super::inodes::Inodes;
 use super::limits::{INLINE_MAX, SIZE_MAX};
 use super::locks::Exclusive;
 use super::mode::{check_regular, clear_privileges};
-use super::run::Run;
+use super::reader::Reader;
+use super::references::References;
+use super::removal::Removal;
+use super::spill::Spilled;
 use super::types::{Caller, Handle, WriteFlags};
+use super::xattr::Xattrs;
 
-impl Fs {
+/// Changes the data of files.
+pub struct Writer {
+    inodes: Arc<Inodes>,
+    pipeline: Arc<Pipeline>,
+    references: Arc<References>,
+    xattrs: Arc<Xattrs>,
+    failed_writeback: Arc<FailedWriteback>,
+    removal: Arc<Removal>,
+    reader: Arc<Reader>,
+}
+
+impl Writer {
+    pub(super) fn new(
+        inodes: &Arc<Inodes>,
+        pipeline: &Arc<Pipeline>,
+        references: &Arc<References>,
+        xattrs: &Arc<Xattrs>,
+        failed_writeback: &Arc<FailedWriteback>,
+        removal: &Arc<Removal>,
+        reader: &Arc<Reader>,
+    ) -> Self {
+        Self {
+            inodes: Arc::clone(inodes),
+            pipeline: Arc::clone(pipeline),
+            references: Arc::clone(references),
+            xattrs: Arc::clone(xattrs),
+            failed_writeback: Arc::clone(failed_writeback),
+            removal: Arc::clone(removal),
+            reader: Arc::clone(reader),
+        }
+    }
+
     /// Writes `data` at `offset`, or at the end of a file that was opened to append, and returns its length: all of it
     /// is written or nothing. If a write from a page cache fails and the file holds nothing else, reading fails as
     /// well, until something is written there.
@@ -42,8 +79,8 @@ impl Fs {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize, FsError> {
-        self.writable()?;
-        let file = self.handles.file(handle)?;
+        self.inodes.check_writable()?;
+        let file = self.references.handles.file(handle)?;
         if !file.flags.write {
             return Err(FsError::BadHandle);
         }
@@ -57,10 +94,12 @@ impl Fs {
             self.write_once(&file, offset, data, flags)?;
         } else {
             let needed = data.len() as u64;
-            let written = self.with_room(needed, || self.write_once(&file, offset, data, flags));
+            let written = self
+                .inodes
+                .with_room(needed, || self.write_once(&file, offset, data, flags));
             if written.is_err() && flags.from_page_cache {
                 // Before the kernel hears of it, and goes on with what follows.
-                self.note_refused(file.ino, offset, needed);
+                self.failed_writeback.note(file.ino, offset, needed);
             }
             written?;
         }
@@ -89,7 +128,7 @@ impl Fs {
 
     /// Runs `attempt` until it returns something. In between it holds no lock, and a stripe is opened,
     /// which may have to wait for members.
-    pub(super) fn with_open_stripe<T>(
+    fn with_open_stripe<T>(
         &self,
         mut attempt: impl FnMut() -> Result<Option<T>, FsError>,
     ) -> Result<T, FsError> {
@@ -99,6 +138,26 @@ impl Fs {
             }
             self.pipeline.open_stripe()?;
         }
+    }
+
+    /// Prepares a file for a write to `range`, or for an end at `range.end`: removes what is left behind its end, and
+    /// puts failed ranges on record that would become holes. Returns `false` if a stripe must be opened first.
+    fn prepare(
+        &self,
+        lock: &Exclusive<'_>,
+        ino: Ino,
+        inode: &mut Inode,
+        range: &Range<u64>,
+    ) -> Result<bool, FsError> {
+        self.removal.clear_behind(lock, ino, inode, range.end)?;
+        self.failed_writeback.mark(lock, ino, inode, range)
+    }
+
+    /// Returns whether much is left to be taken out behind the end of a file: making it longer may take
+    /// its time.
+    #[must_use]
+    pub fn is_being_cut(&self, ino: Ino) -> bool {
+        self.removal.is_cutting(ino)
     }
 
     /// Writes what was placed `early`, or is so little that it can be placed without waiting: `None` if it
@@ -111,8 +170,8 @@ impl Fs {
         flags: WriteFlags,
         early: Option<&Written>,
     ) -> Result<Option<()>, FsError> {
-        let lock = self.locks.exclusive(&[file.ino]);
-        let mut inode = self.inode(file.ino)?;
+        let lock = self.inodes.locks().exclusive(&[file.ino]);
+        let mut inode = self.inodes.get(file.ino)?;
         check_regular(&inode)?;
         let start = if file.flags.append && !flags.from_page_cache {
             inode.size
@@ -120,8 +179,7 @@ impl Fs {
             offset
         };
         let end = end_of(start, data.len() as u64)?;
-        self.clear_behind(&lock, file.ino, &mut inode, end)?;
-        if !self.mark_refused(&lock, file.ino, &mut inode, &(start..end))? {
+        if !self.prepare(&lock, file.ino, &mut inode, &(start..end))? {
             return Ok(None);
         }
         let mut edit = Edit::default();
@@ -131,105 +189,39 @@ impl Fs {
             write_inline(&mut inode, start, data);
         } else {
             let range = start..end;
-            let Some(spilled) = self.spill(&inode, &range)? else {
+            let Some(spilled) = Spilled::place(&self.pipeline, &inode, &range)? else {
                 return Ok(None);
             };
             let written = match early {
                 Some(_) => None,
                 None => match self.pipeline.write_at_once(data)? {
                     Some(written) => Some(written),
-                    None => return self.give_up(&spilled),
+                    None => {
+                        spilled.abandon(&self.pipeline)?;
+                        return Ok(None);
+                    }
                 },
             };
             let placed = early.or(written.as_ref());
             let runs = placed.map_or(Vec::new(), |placed| extents::placed_at(start, placed));
-            self.put_runs(
-                &lock,
-                &mut edit,
-                (file.ino, &mut inode),
-                &range,
-                &spilled,
-                &runs,
-            )?;
+            let target = (file.ino, &mut inode);
+            spilled.replace_range(&self.pipeline, &mut edit, target, &range, &runs)?;
             _holds = (spilled, written);
         }
         inode.size = inode.size.max(end);
         if flags.kill_suid_sgid {
             clear_privileges(&mut inode);
         }
-        self.drop_capability(&mut edit, file.ino, &inode)?;
+        self.xattrs.drop_capability(&mut edit, file.ino, &inode)?;
         if !flags.from_page_cache {
-            inode.mtime = self.now();
+            inode.mtime = self.inodes.now();
             inode.ctime = inode.mtime;
         }
         edit.put_inode(file.ino, &inode);
-        self.apply(edit)?;
-        self.refused.forget(file.ino, &(start..end));
+        self.inodes.apply(edit)?;
+        self.failed_writeback.clear(file.ino, &(start..end));
         Ok(Some(()))
     }
-
-    /// Puts into `edit` that `range` of a file holds `runs`. The rest of the file keeps what it held; data that was in
-    /// its record is `spilled`.
-    pub(super) fn put_runs(
-        &self,
-        lock: &Exclusive<'_>,
-        edit: &mut Edit,
-        (ino, inode): (Ino, &mut Inode),
-        range: &Range<u64>,
-        spilled: &Spilled,
-        runs: &[Run],
-    ) -> Result<(), FsError> {
-        debug_assert!(lock.covers(ino));
-        let old = if inode.allocated_bytes > 0 {
-            extents::around(&self.pipeline, ino, range)?
-        } else {
-            Vec::new()
-        };
-        let current = if spilled.runs.is_empty() {
-            &old
-        } else {
-            &spilled.runs
-        };
-        let new = extents::splice(current, range, runs);
-        let growth = extents::replace(edit, ino, &old, &new);
-        inode.allocated_bytes = inode.allocated_bytes.saturating_add_signed(growth);
-        inode.inline = Inline::None;
-        Ok(())
-    }
-
-    /// Places the bytes that an inode's record holds, unless all lie in `range` and are replaced. `None`
-    /// if that would have to wait: see [`Self::with_open_stripe`].
-    pub(super) fn spill(
-        &self,
-        inode: &Inode,
-        range: &Range<u64>,
-    ) -> Result<Option<Spilled>, FsError> {
-        match &inode.inline {
-            Inline::Data(data) if range.start > 0 || range.end < data.len() as u64 => {
-                let written = self.pipeline.write_at_once(data)?;
-                Ok(written.map(|written| Spilled {
-                    runs: extents::placed_at(0, &written),
-                    written: Some(written),
-                }))
-            }
-            Inline::Data(_) | Inline::None | Inline::Target(_) => Ok(Some(Spilled::default())),
-        }
-    }
-
-    /// Has what was spilled in vain given back.
-    fn give_up(&self, spilled: &Spilled) -> Result<Option<()>, FsError> {
-        if let Some(written) = &spilled.written {
-            self.pipeline.abandon(written)?;
-        }
-        Ok(None)
-    }
-}
-
-/// Bytes of a record that have a place in a stripe. To be kept until the edit is applied that says so.
-#[derive(Default)]
-pub(super) struct Spilled {
-    runs: Vec<Run>,
-    written: Option<Written>,
 }
 
 /// Returns where a range ends, if a file can be so long.

@@ -2,26 +2,25 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::commit::Pipeline;
 use crate::format::record::{FileKind, Inode, Xattr};
 use crate::format::{Ino, NAME_MAX, Record, key};
 
-use super::Fs;
 use super::acl;
 use super::edit::Edit;
 use super::error::FsError;
+use super::inodes::Inodes;
 use super::types::{Caller, XattrMode};
 
 /// The attribute that holds the capabilities of a program.
-pub(super) const CAPABILITY: &[u8] = b"security.capability";
+const CAPABILITY: &[u8] = b"security.capability";
 
 /// Longest value, in bytes.
 const VALUE_MAX: usize = 64 << 10;
-
-/// Attributes of the superuser, hidden from all other users.
-const TRUSTED: &[u8] = b"trusted.";
 
 /// Longest list of the names of one inode, in bytes: what `listxattr(2)` can return.
 const LIST_MAX: usize = 64 << 10;
@@ -32,9 +31,9 @@ const KNOWN_LISTS: usize = 1024;
 /// Lengths of the lists of names of inodes, so that adding a name does not count all others. An inode's
 /// length is read and remembered only under the inode's exclusive lock, under which its names change.
 #[derive(Debug, Default)]
-pub(super) struct NameLens(Mutex<HashMap<Ino, usize>>);
+struct ListLens(Mutex<HashMap<Ino, usize>>);
 
-impl NameLens {
+impl ListLens {
     fn get(&self, ino: Ino) -> Option<usize> {
         self.0.lock().get(&ino).copied()
     }
@@ -51,31 +50,40 @@ impl NameLens {
         known.insert(ino, len);
     }
 
-    /// Forgets the lengths of inodes whose names change.
-    pub(super) fn forget(&self, inos: &[Ino]) {
-        if inos.is_empty() {
-            return;
-        }
-        let mut known = self.0.lock();
-        for ino in inos {
-            known.remove(ino);
-        }
+    /// Forgets the length of an inode whose names change.
+    fn forget(&self, ino: Ino) {
+        self.0.lock().remove(&ino);
     }
 }
 
-impl Fs {
+/// Extended attributes of inodes.
+pub struct Xattrs {
+    inodes: Arc<Inodes>,
+    pipeline: Arc<Pipeline>,
+    list_lens: ListLens,
+}
+
+impl Xattrs {
+    pub(super) fn new(inodes: &Arc<Inodes>, pipeline: &Arc<Pipeline>) -> Self {
+        Self {
+            inodes: Arc::clone(inodes),
+            pipeline: Arc::clone(pipeline),
+            list_lens: ListLens::default(),
+        }
+    }
+
     /// Returns the value of an attribute.
     ///
     /// # Errors
     ///
     /// [`FsError::NoData`], [`FsError::NotFound`], [`FsError::Unsupported`] for a name in no known
     /// namespace, [`FsError::Range`] for one of more than 255 bytes.
-    pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, FsError> {
+    pub fn get(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, FsError> {
         check_name(name)?;
-        match self.xattr_value(ino, name)? {
+        match self.value(ino, name)? {
             Some(value) => Ok(value),
             // Only now: most are asked for in vain, of inodes that are there.
-            None => self.inode(ino).and(Err(FsError::NoData)),
+            None => self.inodes.get(ino).and(Err(FsError::NoData)),
         }
     }
 
@@ -88,7 +96,7 @@ impl Fs {
     /// [`FsError::NoSpace`] if the names were more than can be listed; [`FsError::NotPermitted`] for
     /// `user.` on what is neither file nor directory; for ACLs [`FsError::Invalid`], and
     /// [`FsError::PermissionDenied`] for a default ACL on what is no directory.
-    pub fn setxattr(
+    pub fn set(
         &self,
         caller: &Caller,
         ino: Ino,
@@ -96,23 +104,24 @@ impl Fs {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<(), FsError> {
-        self.writable()?;
-        check_name(name)?;
+        self.inodes.check_writable()?;
+        let namespace = check_name(name)?;
         if value.len() > VALUE_MAX {
             return Err(FsError::TooBig);
         }
-        self.with_room(0, || Ok(self.pipeline.growth().check_growth()?))?;
-        let _lock = self.locks.exclusive(&[ino]);
-        let mut inode = self.inode(ino)?;
-        check_kind(&inode, name)?;
-        let present = self.xattr_value(ino, name)?.is_some();
+        self.inodes
+            .with_room(0, || Ok(self.pipeline.growth().check_growth()?))?;
+        let _lock = self.inodes.locks().exclusive(&[ino]);
+        let mut inode = self.inodes.get(ino)?;
+        check_kind(&inode, namespace)?;
+        let present = self.value(ino, name)?.is_some();
         match mode {
             XattrMode::Create if present => return Err(FsError::Exists),
             XattrMode::Replace if !present => return Err(FsError::NoData),
             XattrMode::Set | XattrMode::Create | XattrMode::Replace => {}
         }
         let len = if present {
-            self.name_lens.get(ino)
+            self.list_lens.get(ino)
         } else {
             let len = self.listed(ino)?.saturating_add(name.len() + 1);
             if len > LIST_MAX {
@@ -121,18 +130,18 @@ impl Fs {
             Some(len)
         };
         let mut edit = Edit::default();
-        match name {
+        match namespace {
             // These may remove one instead: the next call counts the list again.
-            acl::ACCESS => acl::set_access(&mut edit, caller, ino, &mut inode, value)?,
-            acl::DEFAULT => acl::set_default(&mut edit, ino, &inode, value)?,
-            _ => {
+            Namespace::AccessAcl => acl::set_access(&mut edit, caller, ino, &mut inode, value)?,
+            Namespace::DefaultAcl => acl::set_default(&mut edit, ino, &inode, value)?,
+            Namespace::User | Namespace::Trusted | Namespace::Security => {
                 edit.put_xattr(ino, name, value.to_vec());
-                self.changed(edit, ino, inode)?;
-                self.name_lens.note(ino, len);
+                self.apply(edit, ino, inode)?;
+                self.list_lens.note(ino, len);
                 return Ok(());
             }
         }
-        self.changed(edit, ino, inode)
+        self.apply(edit, ino, inode)
     }
 
     /// Returns the names of all attributes that the caller may know of, each with a NUL behind it:
@@ -142,11 +151,11 @@ impl Fs {
     ///
     /// [`FsError::NotFound`], or a failure of the index; [`FsError::TooBig`] for a list of more than 64 KiB,
     /// which only a damaged volume has.
-    pub fn listxattr(&self, caller: &Caller, ino: Ino) -> Result<Vec<u8>, FsError> {
-        self.inode(ino)?;
+    pub fn list(&self, caller: &Caller, ino: Ino) -> Result<Vec<u8>, FsError> {
+        self.inodes.get(ino)?;
         let mut list = Vec::new();
         self.visit_names(ino, |name| {
-            if caller.uid != 0 && name.starts_with(TRUSTED) {
+            if !caller.is_root() && Namespace::parse(name) == Some(Namespace::Trusted) {
                 return Ok(());
             }
             if list.len() + name.len() >= LIST_MAX {
@@ -174,7 +183,7 @@ impl Fs {
 
     /// Returns the length of the list of all names. The caller has the inode's exclusive lock.
     fn listed(&self, ino: Ino) -> Result<usize, FsError> {
-        if let Some(len) = self.name_lens.get(ino) {
+        if let Some(len) = self.list_lens.get(ino) {
             return Ok(len);
         }
         let mut len = 0_usize;
@@ -189,67 +198,114 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// [`FsError::NoData`] if it is not there, and as for [`Self::setxattr`].
-    pub fn removexattr(&self, _caller: &Caller, ino: Ino, name: &[u8]) -> Result<(), FsError> {
-        self.writable()?;
-        check_name(name)?;
-        let _lock = self.locks.exclusive(&[ino]);
-        let inode = self.inode(ino)?;
-        check_kind(&inode, name)?;
-        if self.xattr_value(ino, name)?.is_none() {
+    /// [`FsError::NoData`] if it is not there, and as for [`Self::set`].
+    pub fn remove(&self, ino: Ino, name: &[u8]) -> Result<(), FsError> {
+        self.inodes.check_writable()?;
+        let namespace = check_name(name)?;
+        let _lock = self.inodes.locks().exclusive(&[ino]);
+        let inode = self.inodes.get(ino)?;
+        check_kind(&inode, namespace)?;
+        if self.value(ino, name)?.is_none() {
             return Err(FsError::NoData);
         }
         let mut edit = Edit::default();
         edit.delete_xattr(ino, name);
-        let len = self.name_lens.get(ino);
-        self.changed(edit, ino, inode)?;
+        let len = self.list_lens.get(ino);
+        self.apply(edit, ino, inode)?;
         let len = len.and_then(|len| len.checked_sub(name.len() + 1));
-        self.name_lens.note(ino, len);
+        self.list_lens.note(ino, len);
         Ok(())
     }
 
-    pub(super) fn xattr_value(&self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>, FsError> {
+    /// Returns the value of an attribute, if the inode has it.
+    pub(super) fn value(&self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>, FsError> {
         match self.pipeline.get(&key::xattr(ino, name))? {
             Some(value) => Ok(Some(Xattr::decode(&value)?.0)),
             None => Ok(None),
         }
     }
 
-    fn changed(&self, mut edit: Edit, ino: Ino, mut inode: Inode) -> Result<(), FsError> {
-        inode.ctime = self.now();
+    /// Removes the capabilities of anything but a directory. The caller holds the inode's exclusive lock until the
+    /// edit is applied.
+    pub(super) fn drop_capability(
+        &self,
+        edit: &mut Edit,
+        ino: Ino,
+        inode: &Inode,
+    ) -> Result<(), FsError> {
+        if inode.kind != FileKind::Directory && self.value(ino, CAPABILITY)?.is_some() {
+            self.list_lens.forget(ino);
+            edit.delete_xattr(ino, CAPABILITY);
+        }
+        Ok(())
+    }
+
+    /// Applies an edit that changes the attributes of an inode.
+    fn apply(&self, mut edit: Edit, ino: Ino, mut inode: Inode) -> Result<(), FsError> {
+        self.list_lens.forget(ino);
+        inode.ctime = self.inodes.now();
         edit.put_inode(ino, &inode);
-        self.apply(edit)
+        self.inodes.apply(edit)
     }
 }
 
-fn check_name(name: &[u8]) -> Result<(), FsError> {
-    const NAMESPACES: [&[u8]; 3] = [b"user.", TRUSTED, b"security."];
+/// The namespace of an attribute, which decides who may see it and what may carry it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Namespace {
+    /// Attributes of users.
+    User,
+    /// Attributes of the superuser, hidden from all other users.
+    Trusted,
+    /// Attributes of security modules, and capabilities.
+    Security,
+    /// The ACL of an inode.
+    AccessAcl,
+    /// The ACL that a directory hands down.
+    DefaultAcl,
+}
+
+impl Namespace {
+    /// Returns the namespace of a name, if it is a known one.
+    fn parse(name: &[u8]) -> Option<Self> {
+        match name {
+            acl::ACCESS => return Some(Self::AccessAcl),
+            acl::DEFAULT => return Some(Self::DefaultAcl),
+            _ => {}
+        }
+        let dot = name.iter().position(|byte| *byte == b'.')?;
+        match &name[..dot] {
+            b"user" => Some(Self::User),
+            b"trusted" => Some(Self::Trusted),
+            b"security" => Some(Self::Security),
+            _ => None,
+        }
+    }
+}
+
+/// Returns the namespace of a valid name.
+fn check_name(name: &[u8]) -> Result<Namespace, FsError> {
     if name.is_empty() || name.len() > NAME_MAX {
         return Err(FsError::Range);
     }
-    if matches!(name, acl::ACCESS | acl::DEFAULT) {
-        return Ok(());
-    }
-    let Some(namespace) = NAMESPACES.iter().find(|space| name.starts_with(space)) else {
-        return Err(FsError::Unsupported);
-    };
-    if name.len() == namespace.len() {
+    let namespace = Namespace::parse(name).ok_or(FsError::Unsupported)?;
+    // The name ends with the dot behind the namespace.
+    if name.iter().position(|byte| *byte == b'.') == Some(name.len() - 1) {
         return Err(FsError::Invalid);
     }
-    Ok(())
+    Ok(namespace)
 }
 
-/// Anybody may write to some fifos and devices, and follows some symbolic links: they carry no
-/// attributes that anybody may set.
-fn check_kind(inode: &Inode, name: &[u8]) -> Result<(), FsError> {
+/// Fails if an inode cannot carry attributes of a namespace. Any user may write to some fifos and devices, and follows
+/// some symbolic links: they carry no attributes that any user may set.
+fn check_kind(inode: &Inode, namespace: Namespace) -> Result<(), FsError> {
     let plain = matches!(inode.kind, FileKind::Regular | FileKind::Directory);
-    if name.starts_with(b"user.") && !plain {
-        return Err(FsError::NotPermitted);
+    match namespace {
+        Namespace::User if !plain => Err(FsError::NotPermitted),
+        Namespace::AccessAcl | Namespace::DefaultAcl if inode.kind == FileKind::Symlink => {
+            Err(FsError::Unsupported)
+        }
+        _ => Ok(()),
     }
-    if matches!(name, acl::ACCESS | acl::DEFAULT) && inode.kind == FileKind::Symlink {
-        return Err(FsError::Unsupported);
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -104,7 +104,7 @@ impl Filesystem for Adapter {
     fn lookup(&self, request: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEntry) {
         self.context("lookup", request, parent).answer(
             reply,
-            || match self.fs.lookup(ino(parent), name(child)) {
+            || match self.fs.names().lookup(ino(parent), name(child)) {
                 Ok(attr) => Ok(file_attr(&attr)),
                 Err(FsError::NotFound) => Ok(absent()),
                 Err(error) => Err(error),
@@ -115,7 +115,7 @@ impl Filesystem for Adapter {
 
     fn forget(&self, request: &Request, number: INodeNo, lookups: u64) {
         let context = self.context("forget", request, number);
-        context.guard(|| self.fs.forget(ino(number), lookups));
+        context.guard(|| self.fs.open_files().forget(ino(number), lookups));
     }
 
     fn getattr(
@@ -125,14 +125,14 @@ impl Filesystem for Adapter {
         handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        let writes = |handle: FileHandle| self.fs.only_writes(Handle(handle.0));
+        let writes = |handle: FileHandle| self.fs.open_files().only_writes(Handle(handle.0));
         self.context("getattr", request, number).answer(
             reply,
             || match handle {
                 Some(handle) if self.page_cache.is_starved(number) && writes(handle) => {
                     Err(FsError::NoSpace)
                 }
-                _ => self.fs.getattr(ino(number)),
+                _ => self.fs.attributes().get(ino(number)),
             },
             |reply, attr| reply.attr(&TTL, &file_attr(&attr)),
         );
@@ -176,14 +176,14 @@ impl Filesystem for Adapter {
         };
         let caller = caller(request, 0);
         let context = self.context("setattr", request, number);
-        if size.is_some() && self.fs.is_being_cut(ino(number)) {
+        if size.is_some() && self.fs.writer().is_being_cut(ino(number)) {
             return self.set_size_slowly(context, reply, caller, ino(number), changes);
         }
         self.change(
             self.sync_all,
             context,
             reply,
-            |fs| fs.setattr(&caller, ino(number), changes),
+            |fs| fs.attributes().set(&caller, ino(number), changes),
             |reply, attr| reply.attr(&TTL, &file_attr(&attr)),
         );
     }
@@ -191,7 +191,7 @@ impl Filesystem for Adapter {
     fn readlink(&self, request: &Request, number: INodeNo, reply: ReplyData) {
         self.context("readlink", request, number).answer(
             reply,
-            || self.fs.readlink(ino(number)),
+            || self.fs.attributes().read_link(ino(number)),
             |reply, target| reply.data(&target),
         );
     }
@@ -208,7 +208,8 @@ impl Filesystem for Adapter {
     ) {
         let caller = caller(request, umask);
         self.name_entry(self.context("mknod", request, parent), reply, |fs| {
-            fs.mknod(&caller, ino(parent), name(child), mode, rdev)
+            fs.names()
+                .mknod(&caller, ino(parent), name(child), mode, rdev)
         });
     }
 
@@ -223,19 +224,19 @@ impl Filesystem for Adapter {
     ) {
         let caller = caller(request, umask);
         self.name_entry(self.context("mkdir", request, parent), reply, |fs| {
-            fs.mkdir(&caller, ino(parent), name(child), mode)
+            fs.names().mkdir(&caller, ino(parent), name(child), mode)
         });
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEmpty) {
         self.name_empty(self.context("unlink", request, parent), reply, |fs| {
-            fs.unlink(ino(parent), name(child))
+            fs.names().unlink(ino(parent), name(child))
         });
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEmpty) {
         self.name_empty(self.context("rmdir", request, parent), reply, |fs| {
-            fs.rmdir(ino(parent), name(child))
+            fs.names().rmdir(ino(parent), name(child))
         });
     }
 
@@ -250,7 +251,8 @@ impl Filesystem for Adapter {
         let caller = caller(request, 0);
         self.name_entry(self.context("symlink", request, parent), reply, |fs| {
             let target = target.as_os_str().as_bytes();
-            fs.symlink(&caller, ino(parent), name(child), target)
+            fs.names()
+                .symlink(&caller, ino(parent), name(child), target)
         });
     }
 
@@ -267,7 +269,8 @@ impl Filesystem for Adapter {
         self.name_empty(self.context("rename", request, parent), reply, |fs| {
             let mode = rename_mode(flags)?;
             let (from, to) = (name(child), name(new_child));
-            fs.rename(ino(parent), from, ino(new_parent), to, mode)
+            fs.names()
+                .rename(ino(parent), from, ino(new_parent), to, mode)
         });
     }
 
@@ -280,7 +283,7 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         self.name_entry(self.context("link", request, number), reply, |fs| {
-            fs.link(ino(number), ino(parent), name(child))
+            fs.names().link(ino(number), ino(parent), name(child))
         });
     }
 
@@ -288,7 +291,11 @@ impl Filesystem for Adapter {
         let caller = caller(request, 0);
         self.context("open", request, number).answer(
             reply,
-            || self.fs.open_file(&caller, ino(number), open_flags(flags.0)),
+            || {
+                self.fs
+                    .open_files()
+                    .open(&caller, ino(number), open_flags(flags.0))
+            },
             |reply, handle| reply.opened(FileHandle(handle.0), OPEN_FILE),
         );
     }
@@ -310,7 +317,10 @@ impl Filesystem for Adapter {
             self.sync_names,
             context,
             reply,
-            |fs| fs.create(&caller, ino(parent), name(child), mode, flags),
+            |fs| {
+                fs.names()
+                    .create(&caller, ino(parent), name(child), mode, flags)
+            },
             |reply, (attr, handle)| {
                 let handle = FileHandle(handle.0);
                 reply.created(&TTL, &file_attr(&attr), GENERATION, handle, OPEN_FILE);
@@ -338,7 +348,7 @@ impl Filesystem for Adapter {
                 reply,
                 || {
                     let out = &mut buffer[..size];
-                    let len = self.fs.read(Handle(handle.0), offset, out)?;
+                    let len = self.fs.reader().read(Handle(handle.0), offset, out)?;
                     Ok(&out[..len])
                 },
                 ReplyData::data,
@@ -372,13 +382,16 @@ impl Filesystem for Adapter {
                 at_once: true,
                 ..how
             };
-            let outcome =
-                context.attempt(
-                    || match self.fs.write(&caller, handle, offset, data, at_once) {
-                        Err(FsError::NoSpace) => Ok(None),
-                        outcome => outcome.map(Some),
-                    },
-                );
+            let outcome = context.attempt(|| {
+                match self
+                    .fs
+                    .writer()
+                    .write(&caller, handle, offset, data, at_once)
+                {
+                    Err(FsError::NoSpace) => Ok(None),
+                    outcome => outcome.map(Some),
+                }
+            });
             match outcome {
                 Ok(Some(len)) => return written(reply, len as u64),
                 Ok(None) => {}
@@ -389,7 +402,7 @@ impl Filesystem for Adapter {
         // reading requests.
         let (fs, data) = (Arc::clone(&self.fs), data.to_vec());
         self.write_slowly(context, number, reply, how.from_page_cache, move || {
-            fs.write(&caller, handle, offset, &data, how)
+            fs.writer().write(&caller, handle, offset, &data, how)
         });
     }
 
@@ -402,7 +415,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         self.empty(self.context("flush", request, number), reply, |fs| {
-            fs.flush(Handle(handle.0))
+            fs.open_files().flush(Handle(handle.0))
         });
     }
 
@@ -417,7 +430,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         self.empty(self.context("release", request, number), reply, |fs| {
-            fs.release(Handle(handle.0))
+            fs.open_files().release(Handle(handle.0))
         });
     }
 
@@ -437,7 +450,7 @@ impl Filesystem for Adapter {
     fn opendir(&self, request: &Request, number: INodeNo, _: RawOpenFlags, reply: ReplyOpen) {
         self.context("opendir", request, number).answer(
             reply,
-            || self.fs.opendir(ino(number)),
+            || self.fs.directories().open(ino(number)),
             |reply, handle| reply.opened(FileHandle(handle.0), OPEN_DIRECTORY),
         );
     }
@@ -453,7 +466,8 @@ impl Filesystem for Adapter {
         let context = self.context("readdir", request, number);
         let listed = context.attempt(|| {
             self.fs
-                .readdir(Handle(handle.0), offset, false, &mut |item| {
+                .directories()
+                .read(Handle(handle.0), offset, false, &mut |item| {
                     let entry = OsStr::from_bytes(item.name);
                     !reply.add(INodeNo(item.ino.0), item.next, file_type(item.kind), entry)
                 })
@@ -475,7 +489,8 @@ impl Filesystem for Adapter {
         let context = self.context("readdirplus", request, number);
         let listed = context.attempt(|| {
             self.fs
-                .readdir(Handle(handle.0), offset, true, &mut |item| {
+                .directories()
+                .read(Handle(handle.0), offset, true, &mut |item| {
                     // Only "." and ".." may lack attributes, and the kernel uses none of theirs.
                     let attr = item
                         .attr
@@ -507,7 +522,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         self.empty(self.context("releasedir", request, number), reply, |fs| {
-            fs.releasedir(Handle(handle.0))
+            fs.directories().release(Handle(handle.0))
         });
     }
 
@@ -559,7 +574,8 @@ impl Filesystem for Adapter {
     ) {
         let caller = caller(request, 0);
         self.attribute(self.context("setxattr", request, number), reply, |fs| {
-            fs.setxattr(&caller, ino(number), name(key), value, xattr_mode(flags)?)
+            fs.xattrs()
+                .set(&caller, ino(number), name(key), value, xattr_mode(flags)?)
         });
     }
 
@@ -573,7 +589,7 @@ impl Filesystem for Adapter {
     ) {
         let context = self.context("getxattr", request, number);
         self.xattr(context, reply, size, |fs| {
-            fs.getxattr(ino(number), name(key))
+            fs.xattrs().get(ino(number), name(key))
         });
     }
 
@@ -581,14 +597,13 @@ impl Filesystem for Adapter {
         let caller = caller(request, 0);
         let context = self.context("listxattr", request, number);
         self.xattr(context, reply, size, |fs| {
-            fs.listxattr(&caller, ino(number))
+            fs.xattrs().list(&caller, ino(number))
         });
     }
 
     fn removexattr(&self, request: &Request, number: INodeNo, key: &OsStr, reply: ReplyEmpty) {
-        let caller = caller(request, 0);
         self.attribute(self.context("removexattr", request, number), reply, |fs| {
-            fs.removexattr(&caller, ino(number), name(key))
+            fs.xattrs().remove(ino(number), name(key))
         });
     }
 
@@ -634,7 +649,8 @@ impl Filesystem for Adapter {
         let caller = caller(request, 0);
         self.empty_slowly(context, reply, move |fs| {
             let mode = Allocation::from_raw(mode)?;
-            fs.fallocate(&caller, Handle(handle.0), mode, offset, len)
+            fs.writer()
+                .fallocate(&caller, Handle(handle.0), mode, offset, len)
         });
     }
 
@@ -650,10 +666,10 @@ impl Filesystem for Adapter {
         let context = self.context("lseek", request, number);
         let seek = move |fs: &Fs| {
             let offset = u64::try_from(offset).map_err(|_| FsError::NoSuchOffset)?;
-            let found = fs.seek(Handle(handle.0), offset, whence(from)?)?;
+            let found = fs.reader().seek(Handle(handle.0), offset, whence(from)?)?;
             i64::try_from(found).map_err(|_| FsError::Range)
         };
-        if !self.fs.has_writer(ino(number)) {
+        if !self.fs.open_files().has_writer(ino(number)) {
             context.answer(reply, || seek(&self.fs), ReplyLseek::offset);
             return;
         }
@@ -689,7 +705,10 @@ impl Filesystem for Adapter {
         self.slow.run(move || {
             context.answer(
                 reply,
-                || fs.copy_range(&caller, from, source_offset, to, target_offset, len),
+                || {
+                    fs.writer()
+                        .copy_range(&caller, from, source_offset, to, target_offset, len)
+                },
                 written,
             );
         });

@@ -86,7 +86,7 @@ impl Adapter {
         let (fs, durable) = (Arc::clone(&self.fs), self.sync_all);
         self.slow.run(move || {
             let work = || {
-                let attr = fs.setattr(&caller, number, changes)?;
+                let attr = fs.attributes().set(&caller, number, changes)?;
                 if durable {
                     fs.syncfs()?;
                 }

@@ -29,7 +29,9 @@ pub(super) fn errno(error: &FsError) -> Errno {
         FsError::Unsupported => Errno::EOPNOTSUPP,
         FsError::BadHandle => Errno::EBADF,
         FsError::NoSuchOffset => Errno::ENXIO,
-        FsError::Refused { .. } | FsError::Corrupt { .. } | FsError::Format(_) => Errno::EIO,
+        FsError::FailedWriteback { .. } | FsError::Corrupt { .. } | FsError::Format(_) => {
+            Errno::EIO
+        }
         FsError::Storage(error) => storage_errno(error),
     }
 }

@@ -138,7 +138,7 @@ impl Context {
     fn is_to_be_said(&self, error: &FsError, now: Instant) -> Option<u64> {
         let why = match error {
             // Wherever in the file.
-            FsError::Refused { .. } => String::new(),
+            FsError::FailedWriteback { .. } => String::new(),
             error => one_line(error),
         };
         let Underway(said) = &self.underway;
@@ -218,7 +218,7 @@ mod tests {
             underway: underway.clone(),
         };
         let now = Instant::now();
-        let refused = |offset| FsError::Refused { ino: 7, offset };
+        let refused = |offset| FsError::FailedWriteback { ino: 7, offset };
         let is_said = |context: &Context, error: &FsError, after: u64| {
             let at = now + Duration::from_secs(after);
             context.is_to_be_said(error, at).is_some()

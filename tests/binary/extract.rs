@@ -110,16 +110,18 @@ impl Hostile {
 
 fn file(fs: &Fs, parent: Ino, name: &[u8], mode: u32) -> Ino {
     let flags = OpenFlags::read_write();
-    let (attr, handle) = fs.create(ROOT, parent, name, mode, flags).unwrap();
-    let written = fs.write(ROOT, handle, 0, b"#!/bin/sh\n", WriteFlags::default());
+    let (attr, handle) = fs.names().create(ROOT, parent, name, mode, flags).unwrap();
+    let written = fs
+        .writer()
+        .write(ROOT, handle, 0, b"#!/bin/sh\n", WriteFlags::default());
     written.unwrap();
-    fs.release(handle).unwrap();
+    fs.open_files().release(handle).unwrap();
     attr.ino
 }
 
 /// Puts both records of an entry, or the position alone.
 fn entry(fs: &Fs, parent: Ino, name: &[u8], ino: Ino, (cookie, by_name): (u64, bool)) {
-    let kind = fs.getattr(ino).unwrap().kind;
+    let kind = fs.attributes().get(ino).unwrap().kind;
     let cookie = Cookie(cookie);
     let mut batch = Batch::default();
     if by_name {
@@ -140,7 +142,11 @@ fn entry(fs: &Fs, parent: Ino, name: &[u8], ino: Ino, (cookie, by_name): (u64, b
 #[test]
 fn a_volume_that_names_what_lies_above_it_gets_nothing_out_of_out() {
     let volume = Hostile::new(|fs, _| {
-        let evil = fs.mkdir(ROOT, Ino::ROOT, b"evil", 0o777).unwrap().ino;
+        let evil = fs
+            .names()
+            .mkdir(ROOT, Ino::ROOT, b"evil", 0o777)
+            .unwrap()
+            .ino;
         let setuid = file(fs, evil, b"setuid", 0o6755);
         file(fs, evil, b"beside", 0o4755);
         entry(fs, Ino::ROOT, b"..", evil, (100, true));
@@ -182,14 +188,22 @@ fn a_volume_that_names_what_lies_above_it_gets_nothing_out_of_out() {
 #[test]
 fn a_link_is_followed_neither_from_the_volume_nor_from_out() {
     let volume = Hostile::new(|fs, beside| {
-        fs.mkdir(ROOT, Ino::ROOT, b"first", 0o777).unwrap();
-        let twice = fs.mkdir(ROOT, Ino::ROOT, b"twice", 0o777).unwrap().ino;
+        fs.names().mkdir(ROOT, Ino::ROOT, b"first", 0o777).unwrap();
+        let twice = fs
+            .names()
+            .mkdir(ROOT, Ino::ROOT, b"twice", 0o777)
+            .unwrap()
+            .ino;
         file(fs, twice, b"victim", 0o4755);
         let leads_to = text(beside).as_bytes();
-        let link = fs.symlink(ROOT, Ino::ROOT, b"link", leads_to).unwrap().ino;
-        assert_eq!(fs.getattr(link).unwrap().kind, FileKind::Symlink);
+        let link = fs
+            .names()
+            .symlink(ROOT, Ino::ROOT, b"link", leads_to)
+            .unwrap()
+            .ino;
+        assert_eq!(fs.attributes().get(link).unwrap().kind, FileKind::Symlink);
         // In front of the directory of that name, and behind it.
-        fs.rmdir(Ino::ROOT, b"first").unwrap();
+        fs.names().rmdir(Ino::ROOT, b"first").unwrap();
         entry(fs, Ino::ROOT, b"twice", link, (1, false));
         entry(fs, Ino::ROOT, b"twice", link, (100, false));
     });
@@ -215,7 +229,7 @@ fn a_link_is_followed_neither_from_the_volume_nor_from_out() {
 fn control_characters_of_names_do_not_reach_the_terminal() {
     let volume = Hostile::new(|fs, _| {
         let name = b"\x1b]0;title\x07\n";
-        let inner = fs.mkdir(ROOT, Ino::ROOT, name, 0o755).unwrap().ino;
+        let inner = fs.names().mkdir(ROOT, Ino::ROOT, name, 0o755).unwrap().ino;
         file(fs, inner, b"a", 0o644);
     });
     fs::create_dir(volume.out.join("\x1b]0;title\x07\n")).unwrap();

@@ -44,6 +44,7 @@ fn named(owner: u16, mask: u16, other: u16) -> Vec<u8> {
 fn fs() -> (Arc<Fs>, Ino) {
     let fs = Fs::open(volume::pipeline(), FsOptions::default()).unwrap();
     let ino = fs
+        .names()
         .mknod(ROOT, Ino::ROOT, b"file", 0o100_644, 0)
         .unwrap()
         .ino;
@@ -51,11 +52,11 @@ fn fs() -> (Arc<Fs>, Ino) {
 }
 
 fn set(fs: &Fs, ino: Ino, name: &[u8], value: &[u8]) -> Result<(), FsError> {
-    fs.setxattr(ROOT, ino, name, value, XattrMode::Set)
+    fs.xattrs().set(ROOT, ino, name, value, XattrMode::Set)
 }
 
 fn has_none(fs: &Fs, ino: Ino, name: &[u8]) -> bool {
-    matches!(fs.getxattr(ino, name), Err(FsError::NoData))
+    matches!(fs.xattrs().get(ino, name), Err(FsError::NoData))
 }
 
 #[test]
@@ -63,17 +64,17 @@ fn a_list_sets_the_permission_bits_and_follows_them() {
     let (fs, ino) = fs();
     set(&fs, ino, ACCESS, &named(7, 4, 1)).unwrap();
     assert_eq!(
-        fs.getattr(ino).unwrap().permissions,
+        fs.attributes().get(ino).unwrap().permissions,
         0o741,
         "the mask is the group's"
     );
-    assert_eq!(fs.getxattr(ino, ACCESS).unwrap(), named(7, 4, 1));
+    assert_eq!(fs.xattrs().get(ino, ACCESS).unwrap(), named(7, 4, 1));
     let changes = Changes {
         permissions: Some(0o4620),
         ..Changes::default()
     };
-    fs.setattr(ROOT, ino, changes).unwrap();
-    assert_eq!(fs.getxattr(ino, ACCESS).unwrap(), named(6, 2, 0));
+    fs.attributes().set(ROOT, ino, changes).unwrap();
+    assert_eq!(fs.xattrs().get(ino, ACCESS).unwrap(), named(6, 2, 0));
 }
 
 #[test]
@@ -86,12 +87,12 @@ fn a_list_that_permission_bits_can_hold_is_kept_in_them() {
         (OTHER, 0, NO_ID),
     ];
     set(&fs, ino, ACCESS, &acl(&plain)).unwrap();
-    assert_eq!(fs.getattr(ino).unwrap().permissions, 0o640);
+    assert_eq!(fs.attributes().get(ino).unwrap().permissions, 0o640);
     assert!(has_none(&fs, ino, ACCESS));
     set(&fs, ino, ACCESS, &named(7, 7, 7)).unwrap();
     set(&fs, ino, ACCESS, &acl(&[])).unwrap();
     assert!(has_none(&fs, ino, ACCESS));
-    assert_eq!(fs.getattr(ino).unwrap().permissions, 0o777);
+    assert_eq!(fs.attributes().get(ino).unwrap().permissions, 0o777);
 }
 
 #[test]
@@ -147,7 +148,7 @@ fn lists_that_say_too_little_or_too_much_are_refused() {
         Err(FsError::Unsupported)
     ));
     assert_eq!(
-        fs.getattr(ino).unwrap().permissions,
+        fs.attributes().get(ino).unwrap().permissions,
         0o644,
         "nothing changed"
     );
@@ -161,7 +162,11 @@ fn only_directories_hand_lists_down() {
         matches!(refused, Err(FsError::PermissionDenied)),
         "{refused:?}"
     );
-    let link = fs.symlink(ROOT, Ino::ROOT, b"link", b"file").unwrap().ino;
+    let link = fs
+        .names()
+        .symlink(ROOT, Ino::ROOT, b"link", b"file")
+        .unwrap()
+        .ino;
     let refused = set(&fs, link, ACCESS, &named(7, 7, 7));
     assert!(matches!(refused, Err(FsError::Unsupported)), "{refused:?}");
 }
@@ -173,19 +178,29 @@ fn what_is_made_below_a_default_list_gets_it_and_no_umask() {
         umask: 0o077,
         ..*ROOT
     };
-    let dir = fs.mkdir(ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+    let dir = fs
+        .names()
+        .mkdir(ROOT, Ino::ROOT, b"dir", 0o755)
+        .unwrap()
+        .ino;
     set(&fs, dir, DEFAULT, &named(7, 7, 5)).unwrap();
-    let file = fs.mknod(caller, dir, b"file", 0o100_664, 0).unwrap();
-    let below = fs.mkdir(caller, dir, b"below", 0o777).unwrap();
-    let link = fs.symlink(caller, dir, b"link", b"x").unwrap();
-    let lists = |attr: &Attr| [ACCESS, DEFAULT].map(|name| fs.getxattr(attr.ino, name).ok());
+    let file = fs
+        .names()
+        .mknod(caller, dir, b"file", 0o100_664, 0)
+        .unwrap();
+    let below = fs.names().mkdir(caller, dir, b"below", 0o777).unwrap();
+    let link = fs.names().symlink(caller, dir, b"link", b"x").unwrap();
+    let lists = |attr: &Attr| [ACCESS, DEFAULT].map(|name| fs.xattrs().get(attr.ino, name).ok());
     assert_eq!(file.permissions, 0o664);
     assert_eq!(lists(&file), [Some(named(6, 6, 4)), None]);
     assert_eq!(below.permissions, 0o775);
     assert_eq!(lists(&below), [Some(named(7, 7, 5)), Some(named(7, 7, 5))]);
     assert_eq!(link.permissions, 0o777);
     assert_eq!(lists(&link), [None, None]);
-    let plain = fs.mknod(caller, Ino::ROOT, b"plain", 0o100_664, 0).unwrap();
+    let plain = fs
+        .names()
+        .mknod(caller, Ino::ROOT, b"plain", 0o100_664, 0)
+        .unwrap();
     assert_eq!(plain.permissions, 0o600, "without a list the umask counts");
     assert_eq!(check::check(fs.pipeline(), false).unwrap().findings, []);
 }
@@ -207,14 +222,15 @@ fn a_caller_outside_the_group_loses_setgid_when_it_sets_a_list() {
             gid: Some(20),
             ..Changes::default()
         };
-        fs.setattr(ROOT, ino, changes).unwrap();
+        fs.attributes().set(ROOT, ino, changes).unwrap();
         let changes = Changes {
             permissions: Some(0o2755),
             ..Changes::default()
         };
-        fs.setattr(ROOT, ino, changes).unwrap();
-        fs.setxattr(&caller, ino, ACCESS, &named(7, 7, 5), XattrMode::Set)
+        fs.attributes().set(ROOT, ino, changes).unwrap();
+        fs.xattrs()
+            .set(&caller, ino, ACCESS, &named(7, 7, 5), XattrMode::Set)
             .unwrap();
-        assert_eq!(fs.getattr(ino).unwrap().permissions, expected);
+        assert_eq!(fs.attributes().get(ino).unwrap().permissions, expected);
     }
 }

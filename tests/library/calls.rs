@@ -22,24 +22,27 @@ pub(crate) fn exclusive() -> OpenFlags {
 }
 
 pub(crate) fn create(fs: &Fs, name: &str) -> (Ino, Handle) {
-    let made = fs.create(ROOT, Ino::ROOT, name.as_bytes(), 0o644, exclusive());
+    let made = fs
+        .names()
+        .create(ROOT, Ino::ROOT, name.as_bytes(), 0o644, exclusive());
     let (attr, handle) = made.unwrap();
     (attr.ino, handle)
 }
 
 pub(crate) fn write(fs: &Fs, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, FsError> {
-    fs.write(ROOT, handle, offset, data, WriteFlags::default())
+    fs.writer()
+        .write(ROOT, handle, offset, data, WriteFlags::default())
 }
 
 pub(crate) fn read(fs: &Fs, handle: Handle, offset: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0xaa; len];
-    let len = fs.read(handle, offset, &mut out).unwrap();
+    let len = fs.reader().read(handle, offset, &mut out).unwrap();
     out.truncate(len);
     out
 }
 
 pub(crate) fn sound(fs: &Fs) -> check::Report {
-    fs.settle();
+    fs.wait_for_removal();
     let report = check::check(fs.pipeline(), false).unwrap();
     assert_eq!((&report.findings, report.unclaimed), (&vec![], 0));
     report
@@ -48,14 +51,15 @@ pub(crate) fn sound(fs: &Fs) -> check::Report {
 /// Reads at most `limit` names from `offset` on; returns them and where to go on.
 pub(crate) fn list(fs: &Fs, dir: Handle, offset: u64, limit: usize) -> (Vec<Vec<u8>>, u64) {
     let (mut names, mut next) = (Vec::new(), offset);
-    fs.readdir(dir, offset, false, &mut |item| {
-        if names.len() == limit {
-            return false;
-        }
-        names.push(item.name.to_vec());
-        next = item.next;
-        true
-    })
-    .unwrap();
+    fs.directories()
+        .read(dir, offset, false, &mut |item| {
+            if names.len() == limit {
+                return false;
+            }
+            names.push(item.name.to_vec());
+            next = item.next;
+            true
+        })
+        .unwrap();
     (names, next)
 }

@@ -28,15 +28,20 @@ impl Volume {
     fn new() -> Self {
         let pipeline = volume::pipeline();
         let fs = Fs::open(Arc::clone(&pipeline), FsOptions::default()).unwrap();
-        let dir = fs.mkdir(ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+        let dir = fs
+            .names()
+            .mkdir(ROOT, Ino::ROOT, b"dir", 0o755)
+            .unwrap()
+            .ino;
         let flags = OpenFlags::read_write();
-        let (attr, handle) = fs.create(ROOT, dir, b"file", 0o644, flags).unwrap();
+        let (attr, handle) = fs.names().create(ROOT, dir, b"file", 0o644, flags).unwrap();
         for index in 0..3 {
             let offset = index * 10_000;
-            fs.write(ROOT, handle, offset, &[1; 5_000], WriteFlags::default())
+            fs.writer()
+                .write(ROOT, handle, offset, &[1; 5_000], WriteFlags::default())
                 .unwrap();
         }
-        fs.release(handle).unwrap();
+        fs.open_files().release(handle).unwrap();
         Self {
             pipeline,
             dir,
@@ -81,10 +86,14 @@ impl OnDisks {
         let pipeline = volume::open(&disks, 0);
         let fs = Fs::open(Arc::clone(&pipeline), FsOptions::default()).unwrap();
         let flags = OpenFlags::read_write();
-        let (_, handle) = fs.create(ROOT, Ino::ROOT, b"file", 0o644, flags).unwrap();
-        fs.write(ROOT, handle, 0, &vec![1; 500_000], WriteFlags::default())
+        let (_, handle) = fs
+            .names()
+            .create(ROOT, Ino::ROOT, b"file", 0o644, flags)
             .unwrap();
-        fs.release(handle).unwrap();
+        fs.writer()
+            .write(ROOT, handle, 0, &vec![1; 500_000], WriteFlags::default())
+            .unwrap();
+        fs.open_files().release(handle).unwrap();
         fs.syncfs().unwrap();
         pipeline.checkpoint().unwrap();
         assert_eq!(check(&pipeline, false).unwrap().findings, []);
@@ -387,8 +396,8 @@ fn a_file_whose_cutting_a_crash_interrupted_is_cut_at_the_next_mount() {
     volume.pipeline.apply(batch).unwrap();
     assert_eq!(volume.check(false).findings, [], "a mark explains it");
     let fs = Fs::open(Arc::clone(&volume.pipeline), FsOptions::default()).unwrap();
-    assert_eq!(fs.getattr(volume.file).unwrap().blocks_512, 4);
-    fs.settle();
+    assert_eq!(fs.attributes().get(volume.file).unwrap().blocks_512, 4);
+    fs.wait_for_removal();
     let report = volume.check(false);
     assert_eq!((report.findings, report.extents), (vec![], 1));
     assert!(
@@ -405,15 +414,16 @@ fn an_inode_whose_removal_a_crash_interrupted_is_removed_at_the_next_mount() {
     let volume = Volume::new();
     let fs = Fs::open(Arc::clone(&volume.pipeline), FsOptions::default()).unwrap();
     let handle = fs
-        .open_file(ROOT, volume.file, OpenFlags::read_write())
+        .open_files()
+        .open(ROOT, volume.file, OpenFlags::read_write())
         .unwrap();
-    fs.unlink(volume.dir, b"file").unwrap();
+    fs.names().unlink(volume.dir, b"file").unwrap();
     assert_eq!(volume.check(false).inodes, 3);
     // Not closed, and not unmounted.
-    assert!(fs.flush(handle).is_ok());
+    assert!(fs.open_files().flush(handle).is_ok());
     drop(fs);
     let fs = Fs::open(Arc::clone(&volume.pipeline), FsOptions::default()).unwrap();
-    fs.settle();
+    fs.wait_for_removal();
     let report = volume.check(false);
     assert_eq!(
         (report.findings, report.inodes, report.extents),
@@ -497,7 +507,7 @@ fn shards_are_mended_only_once_none_is_missing() {
         }
         let mut report = check(&pipeline, true).unwrap();
         assert_eq!((report.found, report.mended), (1, 0));
-        let locks = &*fs;
+        let locks = &*fs.inode_locks();
         let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
         pipeline.scrub(locks, None, go_on).unwrap().unwrap();
         let missing = pipeline
@@ -520,10 +530,14 @@ fn a_file_that_was_restored_is_mended_although_a_member_is_away() {
         let pipeline = volume::open(&disks, 0);
         let fs = Fs::open(Arc::clone(&pipeline), FsOptions::default()).unwrap();
         let flags = OpenFlags::read_write();
-        let (_, handle) = fs.create(ROOT, Ino::ROOT, b"file", 0o644, flags).unwrap();
-        fs.write(ROOT, handle, 0, &vec![1; 500_000], WriteFlags::default())
+        let (_, handle) = fs
+            .names()
+            .create(ROOT, Ino::ROOT, b"file", 0o644, flags)
             .unwrap();
-        fs.release(handle).unwrap();
+        fs.writer()
+            .write(ROOT, handle, 0, &vec![1; 500_000], WriteFlags::default())
+            .unwrap();
+        fs.open_files().release(handle).unwrap();
         fs.syncfs().unwrap();
         pipeline.checkpoint().unwrap();
         disks[3].fail(Some(StoreErrorKind::Io));
@@ -545,7 +559,10 @@ fn a_file_that_was_restored_is_mended_although_a_member_is_away() {
         let mut report = check(&pipeline, true).unwrap();
         assert_eq!((report.found, report.mended), (1, 0));
         let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-        pipeline.scrub(&*fs, None, go_on).unwrap().unwrap();
+        pipeline
+            .scrub(&*fs.inode_locks(), None, go_on)
+            .unwrap()
+            .unwrap();
         assert!(
             pipeline
                 .redundancy_counter()
@@ -627,14 +644,30 @@ fn an_index_that_has_more_copies_than_before_and_still_too_few_is_not_mended() {
 fn all_paths_of_files_are_found_around_what_is_damaged() {
     let volume = Volume::new();
     let fs = Fs::open(Arc::clone(&volume.pipeline), FsOptions::default()).unwrap();
-    let deep = fs.mkdir(ROOT, volume.dir, b"deep", 0o755).unwrap().ino;
-    fs.link(volume.file, deep, b"twin").unwrap();
-    fs.link(volume.file, Ino::ROOT, b"top").unwrap();
-    let broken = fs.mkdir(ROOT, Ino::ROOT, b"broken", 0o755).unwrap().ino;
-    let inside = fs.mknod(ROOT, broken, b"inside", 0o644, 0).unwrap().ino;
-    let alone = fs.mknod(ROOT, Ino::ROOT, b"alone", 0o644, 0).unwrap().ino;
+    let deep = fs
+        .names()
+        .mkdir(ROOT, volume.dir, b"deep", 0o755)
+        .unwrap()
+        .ino;
+    fs.names().link(volume.file, deep, b"twin").unwrap();
+    fs.names().link(volume.file, Ino::ROOT, b"top").unwrap();
+    let broken = fs
+        .names()
+        .mkdir(ROOT, Ino::ROOT, b"broken", 0o755)
+        .unwrap()
+        .ino;
+    let inside = fs
+        .names()
+        .mknod(ROOT, broken, b"inside", 0o644, 0)
+        .unwrap()
+        .ino;
+    let alone = fs
+        .names()
+        .mknod(ROOT, Ino::ROOT, b"alone", 0o644, 0)
+        .unwrap()
+        .ino;
     let flags = OpenFlags::read_write();
-    let (nameless, _handle) = fs.tmpfile(ROOT, deep, 0o600, flags).unwrap();
+    let (nameless, _handle) = fs.names().tmpfile(ROOT, deep, 0o600, flags).unwrap();
     let mut batch = Batch::default();
     for damaged in [
         key::inode(broken),

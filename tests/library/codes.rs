@@ -95,9 +95,10 @@ fn every_code_brings_back_what_lost_and_damaged_members_held() {
                 assert!(damaged.corrupt(name, 17, |bytes| bytes[0] ^= 1, 1));
             }
             let fs = open(&disks, read_by);
-            let ino = fs.lookup(Ino::ROOT, b"file").unwrap().ino;
+            let ino = fs.names().lookup(Ino::ROOT, b"file").unwrap().ino;
             let handle = fs
-                .open_file(calls::ROOT, ino, cauchyfs::fs::OpenFlags::read_only())
+                .open_files()
+                .open(calls::ROOT, ino, cauchyfs::fs::OpenFlags::read_only())
                 .unwrap();
             assert!(read(&fs, handle, 0, content.len()) == content, "{what}");
             // A parity shard may not have been looked at.

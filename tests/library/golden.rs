@@ -59,33 +59,42 @@ fn content(file: u8, len: usize) -> Vec<u8> {
 
 fn put(fs: &Fs, dir: Ino, name: &str, offset: u64, data: &[u8]) -> Ino {
     let (attr, handle) = fs
+        .names()
         .create(ROOT, dir, name.as_bytes(), 0o640, OpenFlags::read_write())
         .unwrap();
-    fs.write(ROOT, handle, offset, data, WriteFlags::default())
+    fs.writer()
+        .write(ROOT, handle, offset, data, WriteFlags::default())
         .unwrap();
-    fs.release(handle).unwrap();
+    fs.open_files().release(handle).unwrap();
     attr.ino
 }
 
 /// Writes a file of every kind; the last one is in the journal when the power goes.
 fn write_all(fs: &Fs) {
-    let dir = fs.mkdir(ROOT, Ino::ROOT, b"dir", 0o750).unwrap().ino;
+    let dir = fs
+        .names()
+        .mkdir(ROOT, Ino::ROOT, b"dir", 0o750)
+        .unwrap()
+        .ino;
     let inline = put(fs, dir, "inline", 0, &content(1, 100));
-    fs.setxattr(ROOT, inline, b"user.golden", b"value", XattrMode::Set)
+    fs.xattrs()
+        .set(ROOT, inline, b"user.golden", b"value", XattrMode::Set)
         .unwrap();
     let stripes = put(fs, dir, "stripes", 0, &content(2, STRIPES));
-    fs.link(stripes, Ino::ROOT, b"linked").unwrap();
-    fs.symlink(ROOT, dir, b"symbolic", b"stripes").unwrap();
+    fs.names().link(stripes, Ino::ROOT, b"linked").unwrap();
+    fs.names()
+        .symlink(ROOT, dir, b"symbolic", b"stripes")
+        .unwrap();
     let sparse = put(fs, dir, "sparse", SPARSE_AT, &content(3, BLOCK));
     let longer = Changes {
         size: Some(SPARSE_LEN),
         ..Changes::default()
     };
-    fs.setattr(ROOT, sparse, longer).unwrap();
+    fs.attributes().set(ROOT, sparse, longer).unwrap();
     put(fs, dir, "deleted", 0, &content(4, 100_000));
     fs.syncfs().unwrap();
-    fs.unlink(dir, b"deleted").unwrap();
-    fs.settle();
+    fs.names().unlink(dir, b"deleted").unwrap();
+    fs.wait_for_removal();
     for _ in 0..4 {
         fs.syncfs().unwrap();
         fs.pipeline().reaper().reap().unwrap();
@@ -97,17 +106,21 @@ fn write_all(fs: &Fs) {
 
 fn read(fs: &Fs, path: &str, offset: u64, len: usize) -> Vec<u8> {
     let ino = tree::resolve(fs, path.as_bytes()).unwrap().ino;
-    let handle = fs.open_file(ROOT, ino, OpenFlags::read_only()).unwrap();
+    let handle = fs
+        .open_files()
+        .open(ROOT, ino, OpenFlags::read_only())
+        .unwrap();
     let mut bytes = vec![0xff; len];
     let mut done = 0;
     while done < len {
         let count = fs
+            .reader()
             .read(handle, offset + done as u64, &mut bytes[done..])
             .unwrap();
         assert_ne!(count, 0, "{path} ends early");
         done += count;
     }
-    fs.release(handle).unwrap();
+    fs.open_files().release(handle).unwrap();
     bytes
 }
 
@@ -130,8 +143,14 @@ fn assert_all_there(fs: &Fs, context: &str) {
     let (first, second) = (resolve("dir/stripes").unwrap(), resolve("linked").unwrap());
     assert_eq!((first.ino, first.links), (second.ino, 2), "{context}");
     let symbolic = resolve("dir/symbolic").unwrap().ino;
-    assert_eq!(fs.readlink(symbolic).unwrap(), b"stripes", "{context}");
-    let value = fs.getxattr(resolve("dir/inline").unwrap().ino, b"user.golden");
+    assert_eq!(
+        fs.attributes().read_link(symbolic).unwrap(),
+        b"stripes",
+        "{context}"
+    );
+    let value = fs
+        .xattrs()
+        .get(resolve("dir/inline").unwrap().ino, b"user.golden");
     assert_eq!(value.unwrap(), b"value", "{context}");
     assert_eq!(resolve("dir/sparse").unwrap().size, SPARSE_LEN, "{context}");
     let around = read(fs, "dir/sparse", SPARSE_AT - 10, BLOCK + 20);
@@ -270,7 +289,7 @@ fn the_golden_volume_of_version_1_is_read_with_all_members_and_without_any_one()
         }
         let fs = open(&disks);
         assert_all_there(&fs, &context);
-        fs.settle();
+        fs.wait_for_removal();
         let report = check::check(fs.pipeline(), false).unwrap();
         assert_eq!(report.findings, [], "{context}");
         fs.close().unwrap();

@@ -32,10 +32,10 @@ fn reading_changes_the_time_of_access_as_the_mount_asks() {
         for (index, now) in [10, 20, 30, 30 + day].into_iter().enumerate() {
             clock.set(now);
             if now == 30 {
-                fs.setattr(ROOT, ino, Changes::default()).unwrap();
+                fs.attributes().set(ROOT, ino, Changes::default()).unwrap();
             }
             read(&fs, handle, 0, 5);
-            seen[index] = fs.getattr(ino).unwrap().atime.seconds;
+            seen[index] = fs.attributes().get(ino).unwrap().atime.seconds;
         }
         assert_eq!(seen, expected, "{atime:?}");
     }
@@ -50,24 +50,39 @@ fn a_read_only_filesystem_refuses_every_change() {
         ..FsOptions::default()
     };
     let fs = Fs::open(Arc::clone(fs.pipeline()), options).unwrap();
-    let handle = fs.open_file(ROOT, ino, OpenFlags::read_only()).unwrap();
+    let handle = fs
+        .open_files()
+        .open(ROOT, ino, OpenFlags::read_only())
+        .unwrap();
     let refused = [
-        fs.mkdir(ROOT, Ino::ROOT, b"x", 0o755).map(drop),
-        fs.mknod(ROOT, Ino::ROOT, b"x", libc::S_IFIFO, 0).map(drop),
-        fs.symlink(ROOT, Ino::ROOT, b"x", b"y").map(drop),
-        fs.link(ino, Ino::ROOT, b"x").map(drop),
-        fs.create(ROOT, Ino::ROOT, b"x", 0, exclusive()).map(drop),
-        fs.tmpfile(ROOT, Ino::ROOT, 0, exclusive()).map(drop),
-        fs.unlink(Ino::ROOT, b"file"),
-        fs.rmdir(Ino::ROOT, b"file"),
-        fs.rename(Ino::ROOT, b"file", Ino::ROOT, b"x", RenameMode::Replace),
-        fs.setattr(ROOT, ino, Changes::default()).map(drop),
-        fs.open_file(ROOT, ino, OpenFlags::read_write()).map(drop),
+        fs.names().mkdir(ROOT, Ino::ROOT, b"x", 0o755).map(drop),
+        fs.names()
+            .mknod(ROOT, Ino::ROOT, b"x", libc::S_IFIFO, 0)
+            .map(drop),
+        fs.names().symlink(ROOT, Ino::ROOT, b"x", b"y").map(drop),
+        fs.names().link(ino, Ino::ROOT, b"x").map(drop),
+        fs.names()
+            .create(ROOT, Ino::ROOT, b"x", 0, exclusive())
+            .map(drop),
+        fs.names()
+            .tmpfile(ROOT, Ino::ROOT, 0, exclusive())
+            .map(drop),
+        fs.names().unlink(Ino::ROOT, b"file"),
+        fs.names().rmdir(Ino::ROOT, b"file"),
+        fs.names()
+            .rename(Ino::ROOT, b"file", Ino::ROOT, b"x", RenameMode::Replace),
+        fs.attributes().set(ROOT, ino, Changes::default()).map(drop),
+        fs.open_files()
+            .open(ROOT, ino, OpenFlags::read_write())
+            .map(drop),
         write(&fs, handle, 0, b"x").map(drop),
-        fs.fallocate(ROOT, handle, Allocation::PunchHole, 0, 1),
-        fs.copy_range(ROOT, handle, 0, handle, 10, 1).map(drop),
-        fs.setxattr(ROOT, ino, b"user.a", b"", XattrMode::Set),
-        fs.removexattr(ROOT, ino, b"user.a"),
+        fs.writer()
+            .fallocate(ROOT, handle, Allocation::PunchHole, 0, 1),
+        fs.writer()
+            .copy_range(ROOT, handle, 0, handle, 10, 1)
+            .map(drop),
+        fs.xattrs().set(ROOT, ino, b"user.a", b"", XattrMode::Set),
+        fs.xattrs().remove(ino, b"user.a"),
     ];
     for (index, refused) in refused.into_iter().enumerate() {
         assert!(
@@ -100,16 +115,17 @@ fn a_full_volume_refuses_writes_changes_nothing_and_takes_them_again_after_a_rem
     assert!(matches!(refused, FsError::NoSpace), "{refused:?}");
     assert!(files.len() > 10, "only {} files fit", files.len());
     let (last, handle) = files[files.len() - 1];
-    let before = fs.getattr(last).unwrap();
+    let before = fs.attributes().get(last).unwrap();
     let refused = write(&fs, handle, 0, &vec![9; 4 << 20]);
     assert!(matches!(refused, Err(FsError::NoSpace)), "{refused:?}");
-    assert_eq!(fs.getattr(last).unwrap(), before);
+    assert_eq!(fs.attributes().get(last).unwrap(), before);
     assert_eq!(read(&fs, files[0].1, 0, 1 << 20), chunk);
     for (index, (ino, handle)) in files.iter().enumerate().take(6) {
-        fs.unlink(Ino::ROOT, format!("f{index}").as_bytes())
+        fs.names()
+            .unlink(Ino::ROOT, format!("f{index}").as_bytes())
             .unwrap();
-        fs.release(*handle).unwrap();
-        fs.forget(*ino, 1);
+        fs.open_files().release(*handle).unwrap();
+        fs.open_files().forget(*ino, 1);
     }
     write(&fs, handle, 0, &chunk).unwrap();
     fs.fsync(last, false).unwrap();
@@ -130,7 +146,11 @@ fn a_volume_that_takes_no_more_changes_can_be_read() {
     let fs = Fs::open(Arc::clone(&pipeline), options).unwrap();
     let (ino, handle) = create(&fs, "file");
     write(&fs, handle, 0, &vec![7; 100_000]).unwrap();
-    let link = fs.symlink(ROOT, Ino::ROOT, b"link", b"file").unwrap().ino;
+    let link = fs
+        .names()
+        .symlink(ROOT, Ino::ROOT, b"link", b"file")
+        .unwrap()
+        .ino;
     fs.syncfs().unwrap();
 
     for member in 1..3 {
@@ -141,13 +161,13 @@ fn a_volume_that_takes_no_more_changes_can_be_read() {
     fs.syncfs().unwrap_err();
     plan.clear();
 
-    let refused = fs.mkdir(ROOT, Ino::ROOT, b"new", 0o755);
+    let refused = fs.names().mkdir(ROOT, Ino::ROOT, b"new", 0o755);
     assert!(matches!(refused, Err(FsError::Storage(_))), "{refused:?}");
     assert_eq!(read(&fs, handle, 0, 1 << 20), vec![8; 100_000]);
-    assert_eq!(fs.readlink(link).unwrap(), b"file");
-    let root = fs.opendir(Ino::ROOT).unwrap();
+    assert_eq!(fs.attributes().read_link(link).unwrap(), b"file");
+    let root = fs.directories().open(Ino::ROOT).unwrap();
     assert_eq!(list(&fs, root, 0, 9).0.len(), 4);
-    assert_eq!(fs.getattr(ino).unwrap().size, 100_000);
+    assert_eq!(fs.attributes().get(ino).unwrap().size, 100_000);
 }
 
 #[test]
@@ -161,10 +181,12 @@ fn what_a_volume_could_never_hold_is_refused_without_making_room() {
     plan.record();
     for len in [1 << 40, u64::try_from(i64::MAX).unwrap()] {
         for mode in [Allocation::Allocate, Allocation::AllocateKeepSize] {
-            let refused = fs.fallocate(ROOT, handle, mode, 0, len);
+            let refused = fs.writer().fallocate(ROOT, handle, mode, 0, len);
             assert!(matches!(refused, Err(FsError::NoSpace)), "{refused:?}");
         }
-        let refused = fs.fallocate(ROOT, handle, Allocation::Allocate, len, len);
+        let refused = fs
+            .writer()
+            .fallocate(ROOT, handle, Allocation::Allocate, len, len);
         let too_big = len > 1 << 40 && matches!(refused, Err(FsError::FileTooBig));
         let no_space = matches!(refused, Err(FsError::NoSpace));
         assert!(too_big || no_space, "{refused:?}");
@@ -172,8 +194,9 @@ fn what_a_volume_could_never_hold_is_refused_without_making_room() {
     let log = plan.take_log();
     let changes: Vec<_> = log.iter().filter(|call| call.kind.changes()).collect();
     assert!(changes.is_empty(), "{changes:?}");
-    assert_eq!(fs.getattr(ino).unwrap().size, 100_000);
-    fs.fallocate(ROOT, handle, Allocation::Allocate, 0, 1 << 20)
+    assert_eq!(fs.attributes().get(ino).unwrap().size, 100_000);
+    fs.writer()
+        .fallocate(ROOT, handle, Allocation::Allocate, 0, 1 << 20)
         .unwrap();
-    assert_eq!(fs.getattr(ino).unwrap().size, 1 << 20);
+    assert_eq!(fs.attributes().get(ino).unwrap().size, 1 << 20);
 }

@@ -137,7 +137,7 @@ impl Run {
 
     fn forget(&mut self, index: usize) {
         let id = self.looked_up.swap_remove(index);
-        self.fs.forget(self.inos[&id], 1);
+        self.fs.open_files().forget(self.inos[&id], 1);
         self.reference.at(id).held -= 1;
         self.reference.reap(id);
     }
@@ -162,7 +162,7 @@ impl Run {
                 let expected =
                     self.reference
                         .make(owner, parent, name, FileKind::Directory, permissions);
-                let got = self.fs.mkdir(&caller, dir, name, bits);
+                let got = self.fs.names().mkdir(&caller, dir, name, bits);
                 let made = same(got, expected);
                 self.made(made);
             }
@@ -170,7 +170,7 @@ impl Run {
                 let expected = self
                     .reference
                     .make(owner, parent, name, FileKind::Symlink, 0o777);
-                let got = self.fs.symlink(&caller, dir, name, b"to/where");
+                let got = self.fs.names().symlink(&caller, dir, name, b"to/where");
                 if let Ok(id) = expected {
                     self.reference.at(id).target = b"to/where".to_vec();
                 }
@@ -183,6 +183,7 @@ impl Run {
                         .make(owner, parent, name, FileKind::BlockDevice, permissions);
                 let got = self
                     .fs
+                    .names()
                     .mknod(&caller, dir, name, bits | libc::S_IFBLK, 0x801);
                 if let Ok(id) = expected {
                     self.reference.at(id).rdev = 0x801;
@@ -198,7 +199,7 @@ impl Run {
                     exclusive: true,
                     ..OpenFlags::read_write()
                 };
-                let got = self.fs.create(&caller, dir, name, bits, flags);
+                let got = self.fs.names().create(&caller, dir, name, bits, flags);
                 if let Some(((attr, handle), id)) = same(got, expected) {
                     self.made(Some((attr, id)));
                     self.opened(handle, id, flags);
@@ -217,7 +218,7 @@ impl Run {
 
     fn close(&mut self, index: usize) {
         let open = self.open.remove(index);
-        self.fs.release(open.handle).unwrap();
+        self.fs.open_files().release(open.handle).unwrap();
         self.reference.at(open.id).held -= 1;
         self.reference.reap(open.id);
     }
@@ -233,7 +234,10 @@ impl Run {
         let expected = self
             .reference
             .make_nameless(owner, parent, !flags.exclusive);
-        let got = self.fs.tmpfile(&caller, self.inos[&parent], 0o600, flags);
+        let got = self
+            .fs
+            .names()
+            .tmpfile(&caller, self.inos[&parent], 0o600, flags);
         if let Some(((attr, handle), id)) = same(got, expected) {
             self.inos.insert(id, attr.ino);
             self.reference.at(id).held += 1;
@@ -246,7 +250,10 @@ impl Run {
         let id = self.any(|_| true).unwrap();
         let (parent, name) = self.any_place();
         let expected = self.reference.link(id, parent, name);
-        let got = self.fs.link(self.inos[&id], self.inos[&parent], name);
+        let got = self
+            .fs
+            .names()
+            .link(self.inos[&id], self.inos[&parent], name);
         if same(got, expected).is_some() {
             self.counted(id);
         }
@@ -257,12 +264,12 @@ impl Run {
         let dir = self.inos[&parent];
         if self.rng.random() {
             same(
-                self.fs.unlink(dir, &name),
+                self.fs.names().unlink(dir, &name),
                 self.reference.unlink(parent, &name),
             );
         } else {
             same(
-                self.fs.rmdir(dir, &name),
+                self.fs.names().rmdir(dir, &name),
                 self.reference.rmdir(parent, &name),
             );
         }
@@ -284,7 +291,7 @@ impl Run {
         ];
         let mode = modes[self.rng.random_range(0..modes.len())];
         let (from, to) = (self.inos[&parent], self.inos[&new_parent]);
-        let got = self.fs.rename(from, &name, to, &new_name, mode);
+        let got = self.fs.names().rename(from, &name, to, &new_name, mode);
         let expected = self
             .reference
             .rename((parent, &name), (new_parent, &new_name), mode);
@@ -308,7 +315,7 @@ impl Run {
             };
             expected = self.reference.setattr(id, caller.is_root(), &changes);
         }
-        let got = self.fs.open_file(&caller, self.inos[&id], flags);
+        let got = self.fs.open_files().open(&caller, self.inos[&id], flags);
         if let Some((handle, ())) = same(got, expected) {
             self.opened(handle, id, flags);
         }
@@ -333,7 +340,7 @@ impl Run {
             _ => changes.size = Some(self.size() as u64),
         }
         let expected = self.reference.setattr(id, caller.is_root(), &changes);
-        let got = self.fs.setattr(&caller, self.inos[&id], changes);
+        let got = self.fs.attributes().set(&caller, self.inos[&id], changes);
         same(got, expected);
     }
 
@@ -372,12 +379,19 @@ impl Run {
                     from_page_cache: cached,
                     kill_suid_sgid: false,
                 };
-                let got = self.fs.write(&caller, handle, offset as u64, &data, how);
+                let got = self
+                    .fs
+                    .writer()
+                    .write(&caller, handle, offset as u64, &data, how);
                 assert_eq!(got.unwrap(), written);
             }
             3 => {
                 let mut out = vec![0xaa; len];
-                let got = self.fs.read(handle, offset as u64, &mut out).unwrap();
+                let got = self
+                    .fs
+                    .reader()
+                    .read(handle, offset as u64, &mut out)
+                    .unwrap();
                 let atime = self.reference.nodes[&id].atime;
                 let expected = self.reference.read(id, offset, len);
                 if flags.no_atime {
@@ -393,13 +407,19 @@ impl Run {
                     ..Changes::default()
                 };
                 let expected = self.reference.setattr(id, caller.is_root(), &changes);
-                same(self.fs.setattr(&caller, self.inos[&id], changes), expected);
+                same(
+                    self.fs.attributes().set(&caller, self.inos[&id], changes),
+                    expected,
+                );
             }
             6 | 7 => self.copy(index),
             _ => {
                 for whence in [Whence::Data, Whence::Hole] {
                     let expected = self.reference.seek(id, offset, whence);
-                    let found = same(self.fs.seek(handle, offset as u64, whence), expected);
+                    let found = same(
+                        self.fs.reader().seek(handle, offset as u64, whence),
+                        expected,
+                    );
                     assert!(found.is_none_or(|(got, expected)| got == expected));
                 }
             }
@@ -416,9 +436,10 @@ impl Run {
             Allocation::ZeroRangeKeepSize,
         ];
         let mode = modes[self.rng.random_range(0..modes.len())];
-        let got = self
-            .fs
-            .fallocate(&Caller::ROOT, handle, mode, offset as u64, len as u64);
+        let got =
+            self.fs
+                .writer()
+                .fallocate(&Caller::ROOT, handle, mode, offset as u64, len as u64);
         if len == 0 {
             assert_eq!(name_of(&got.unwrap_err()), "Invalid");
             return;
@@ -442,7 +463,7 @@ impl Run {
         let len = self.size().min(FILE_MAX - to).min(70_000);
         let (source, target) = (&self.open[source], &self.open[target]);
         let expected = self.reference.copy((source.id, from), (target.id, to), len);
-        let got = self.fs.copy_range(
+        let got = self.fs.writer().copy_range(
             &Caller::ROOT,
             source.handle,
             from as u64,
@@ -463,7 +484,7 @@ impl Run {
         let ino = self.inos[&id];
         if self.rng.random_ratio(1, 3) {
             let expected = self.reference.removexattr(id, name);
-            same(self.fs.removexattr(&caller, ino, name), expected);
+            same(self.fs.xattrs().remove(ino, name), expected);
             return;
         }
         let modes = [XattrMode::Set, XattrMode::Create, XattrMode::Replace];
@@ -472,17 +493,26 @@ impl Run {
             .map(|_| self.rng.random())
             .collect();
         let expected = self.reference.setxattr(id, name, &value, mode);
-        same(self.fs.setxattr(&caller, ino, name, &value, mode), expected);
+        same(
+            self.fs.xattrs().set(&caller, ino, name, &value, mode),
+            expected,
+        );
     }
 
     fn list(&mut self) {
         let id = self.any(|node| node.kind == FileKind::Directory).unwrap();
-        let handle = self.fs.opendir(self.inos[&id]).unwrap();
-        self.fs.readdir(handle, 0, false, &mut |_| true).unwrap();
-        self.fs.releasedir(handle).unwrap();
+        let handle = self.fs.directories().open(self.inos[&id]).unwrap();
+        self.fs
+            .directories()
+            .read(handle, 0, false, &mut |_| true)
+            .unwrap();
+        self.fs.directories().release(handle).unwrap();
         self.reference.accessed(id);
         if let Some(id) = self.any(|node| node.kind == FileKind::Symlink) {
-            assert_eq!(self.fs.readlink(self.inos[&id]).unwrap(), b"to/where");
+            assert_eq!(
+                self.fs.attributes().read_link(self.inos[&id]).unwrap(),
+                b"to/where"
+            );
             self.reference.accessed(id);
         }
     }
@@ -493,7 +523,8 @@ impl Run {
             FileKind::Directory => self.reference.find(parent, &name).ok_or("NotFound"),
             _ => Err("NotDirectory"),
         };
-        if let Some((attr, id)) = same(self.fs.lookup(self.inos[&parent], &name), expected) {
+        if let Some((attr, id)) = same(self.fs.names().lookup(self.inos[&parent], &name), expected)
+        {
             assert_eq!(attr.ino, self.inos[&id]);
             self.counted(id);
         }
@@ -512,7 +543,7 @@ impl Run {
             self.reference.reap(id);
         }
         (self.fs, self.view) = open(&self.pipeline, &self.clock);
-        self.fs.settle();
+        self.fs.wait_for_removal();
     }
 
     fn step(&mut self) {
@@ -542,7 +573,7 @@ impl Run {
     fn compare(&self) {
         for (id, node) in &self.reference.nodes {
             let ino = self.inos[id];
-            let attr = self.view.getattr(ino).unwrap();
+            let attr = self.view.attributes().get(ino).unwrap();
             assert_eq!(attr.kind, node.kind);
             assert_eq!(
                 (
@@ -583,13 +614,16 @@ impl Run {
         }
         for (id, ino) in &self.inos {
             if !self.reference.nodes.contains_key(id) {
-                assert_eq!(name_of(&self.view.getattr(*ino).unwrap_err()), "NotFound");
+                assert_eq!(
+                    name_of(&self.view.attributes().get(*ino).unwrap_err()),
+                    "NotFound"
+                );
             }
         }
     }
 
     fn compare_xattrs(&self, ino: Ino, node: &reference::Node) {
-        let list = self.view.listxattr(&Caller::ROOT, ino).unwrap();
+        let list = self.view.xattrs().list(&Caller::ROOT, ino).unwrap();
         let names: Vec<&[u8]> = list.split_terminator_nul();
         assert!(
             names
@@ -598,19 +632,22 @@ impl Run {
                 .eq(node.xattrs.keys().map(Vec::as_slice))
         );
         for (name, value) in &node.xattrs {
-            assert_eq!(self.view.getxattr(ino, name).unwrap(), *value);
+            assert_eq!(self.view.xattrs().get(ino, name).unwrap(), *value);
         }
     }
 
     fn compare_entries(&self, ino: Ino, node: &reference::Node) {
-        let handle = self.view.opendir(ino).unwrap();
+        let handle = self.view.directories().open(ino).unwrap();
         let mut listed = Vec::new();
         let mut emit = |item: cauchyfs::fs::DirItem<'_>| {
             listed.push((item.name.to_vec(), item.ino));
             true
         };
-        self.view.readdir(handle, 0, false, &mut emit).unwrap();
-        self.view.releasedir(handle).unwrap();
+        self.view
+            .directories()
+            .read(handle, 0, false, &mut emit)
+            .unwrap();
+        self.view.directories().release(handle).unwrap();
         let dots = [
             (b".".to_vec(), ino),
             (b"..".to_vec(), self.inos[&node.parent]),
@@ -628,17 +665,18 @@ impl Run {
     fn compare_bytes(&self, ino: Ino, node: &reference::Node) {
         let handle = self
             .view
-            .open_file(&Caller::ROOT, ino, OpenFlags::read_only())
+            .open_files()
+            .open(&Caller::ROOT, ino, OpenFlags::read_only())
             .unwrap();
         let mut out = vec![0xaa; node.bytes.len() + 1];
-        let len = self.view.read(handle, 0, &mut out).unwrap();
+        let len = self.view.reader().read(handle, 0, &mut out).unwrap();
         assert_eq!(len, node.bytes.len());
         assert!(out[..len] == node.bytes[..], "bytes of {ino}");
-        self.view.release(handle).unwrap();
+        self.view.open_files().release(handle).unwrap();
     }
 
     fn check(&self) {
-        self.fs.settle();
+        self.fs.wait_for_removal();
         let report = check::check(&self.pipeline, false).unwrap();
         assert_eq!(report.findings, [], "check finds nothing");
         assert_eq!(report.unclaimed, 0, "nothing leaks");

@@ -16,20 +16,20 @@ fn names_are_any_255_bytes_but_slash_and_nul() {
     let fs = fs();
     let longest: Vec<u8> = (1..=255).filter(|byte| *byte != b'/').chain([1]).collect();
     assert_eq!(longest.len(), 255);
-    fs.mkdir(ROOT, Ino::ROOT, &longest, 0o755).unwrap();
+    fs.names().mkdir(ROOT, Ino::ROOT, &longest, 0o755).unwrap();
     assert_eq!(
-        fs.lookup(Ino::ROOT, &longest).unwrap().kind,
+        fs.names().lookup(Ino::ROOT, &longest).unwrap().kind,
         FileKind::Directory
     );
     let too_long = [longest, vec![b'x']].concat();
     for refused in [
-        fs.mkdir(ROOT, Ino::ROOT, &too_long, 0o755),
-        fs.lookup(Ino::ROOT, &too_long),
+        fs.names().mkdir(ROOT, Ino::ROOT, &too_long, 0o755),
+        fs.names().lookup(Ino::ROOT, &too_long),
     ] {
         assert!(matches!(refused, Err(FsError::NameTooLong)), "{refused:?}");
     }
     for name in [&b"a/b"[..], b"a\0b"] {
-        let refused = fs.mkdir(ROOT, Ino::ROOT, name, 0o755);
+        let refused = fs.names().mkdir(ROOT, Ino::ROOT, name, 0o755);
         assert!(matches!(refused, Err(FsError::Invalid)), "{refused:?}");
     }
     sound(&fs);
@@ -41,7 +41,7 @@ fn a_listing_has_every_entry_that_stays_exactly_once_while_others_come_and_go() 
     for index in 0..1_000 {
         create(&fs, &format!("f{index}"));
     }
-    let dir = fs.opendir(Ino::ROOT).unwrap();
+    let dir = fs.directories().open(Ino::ROOT).unwrap();
     let mut seen: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
     let (mut offset, mut round) = (0, 0);
     loop {
@@ -56,7 +56,7 @@ fn a_listing_has_every_entry_that_stays_exactly_once_while_others_come_and_go() 
         // One goes that was listed, one that was not, perhaps; one comes.
         for gone in [round * 10, 999 - round * 10] {
             if gone % 10 != 5 {
-                let _gone_before = fs.unlink(Ino::ROOT, format!("f{gone}").as_bytes());
+                let _gone_before = fs.names().unlink(Ino::ROOT, format!("f{gone}").as_bytes());
             }
         }
         create(&fs, &format!("new{round}"));
@@ -79,7 +79,7 @@ fn a_program_that_adds_or_renames_an_entry_for_each_it_lists_comes_to_an_end() {
     for index in 0..50 {
         create(&fs, &format!("f{index}"));
     }
-    let dir = fs.opendir(Ino::ROOT).unwrap();
+    let dir = fs.directories().open(Ino::ROOT).unwrap();
     let (mut offset, mut listed) = (0, 0);
     loop {
         let (names, next) = list(&fs, dir, offset, 1);
@@ -92,7 +92,8 @@ fn a_program_that_adds_or_renames_an_entry_for_each_it_lists_comes_to_an_end() {
         }
         create(&fs, &format!("new{listed}"));
         let renamed = [name, &b".bak"[..]].concat();
-        fs.rename(Ino::ROOT, name, Ino::ROOT, &renamed, RenameMode::Replace)
+        fs.names()
+            .rename(Ino::ROOT, name, Ino::ROOT, &renamed, RenameMode::Replace)
             .unwrap();
     }
     assert_eq!(listed, 52);
@@ -116,48 +117,54 @@ fn files_of_thousands_of_extents_are_cut_punched_shared_and_removed() {
     }
     assert_eq!(sound(&fs).extents, count);
     let (copy, copied) = create(&fs, "copy");
-    let (mut at, size) = (0, fs.getattr(ino).unwrap().size);
+    let (mut at, size) = (0, fs.attributes().get(ino).unwrap().size);
     while at < size {
-        let done = fs.copy_range(ROOT, handle, at, copied, at, size - at);
+        let done = fs
+            .writer()
+            .copy_range(ROOT, handle, at, copied, at, size - at);
         at += done.unwrap();
     }
     for index in [0, 511, 512, 1_600, count - 1] {
         let expected = [index.to_le_bytes()[0]; 4096];
         assert_eq!(read(&fs, copied, index * 2 * BLOCK, 4096), expected);
     }
-    assert_eq!(fs.seek(copied, BLOCK, Whence::Data).unwrap(), 2 * BLOCK);
-    fs.fallocate(
-        ROOT,
-        copied,
-        Allocation::PunchHole,
-        BLOCK,
-        1_200 * 2 * BLOCK,
-    )
-    .unwrap();
+    assert_eq!(
+        fs.reader().seek(copied, BLOCK, Whence::Data).unwrap(),
+        2 * BLOCK
+    );
+    fs.writer()
+        .fallocate(
+            ROOT,
+            copied,
+            Allocation::PunchHole,
+            BLOCK,
+            1_200 * 2 * BLOCK,
+        )
+        .unwrap();
     assert_eq!(sound(&fs).extents, 2 * count - 1_200);
     let cut = Changes {
         size: Some(10 * BLOCK + 5),
         ..Changes::default()
     };
-    let attr = fs.setattr(ROOT, ino, cut).unwrap();
+    let attr = fs.attributes().set(ROOT, ino, cut).unwrap();
     assert_eq!(attr.size, 10 * BLOCK + 5);
     assert!(attr.blocks_512 <= attr.size.div_ceil(512));
-    fs.settle();
-    assert_eq!(fs.getattr(ino).unwrap().blocks_512, 5 * 8 + 1);
+    fs.wait_for_removal();
+    assert_eq!(fs.attributes().get(ino).unwrap().blocks_512, 5 * 8 + 1);
     let grown = Changes {
         size: Some(size),
         ..Changes::default()
     };
-    fs.setattr(ROOT, ino, grown).unwrap();
+    fs.attributes().set(ROOT, ino, grown).unwrap();
     assert!(
         read(&fs, handle, 10 * BLOCK + 5, 90_000)
             .iter()
             .all(|byte| *byte == 0)
     );
     for (name, ino, handle) in [("many", ino, handle), ("copy", copy, copied)] {
-        fs.unlink(Ino::ROOT, name.as_bytes()).unwrap();
-        fs.release(handle).unwrap();
-        fs.forget(ino, 1);
+        fs.names().unlink(Ino::ROOT, name.as_bytes()).unwrap();
+        fs.open_files().release(handle).unwrap();
+        fs.open_files().forget(ino, 1);
     }
     let report = sound(&fs);
     assert_eq!((report.inodes, report.extents), (1, 0));
@@ -168,9 +175,12 @@ fn a_file_can_be_as_long_as_its_offsets_and_no_longer() {
     let fs = fs();
     let (ino, handle) = create(&fs, "long");
     assert_eq!(write(&fs, handle, SIZE_MAX - 1, b"x").unwrap(), 1);
-    assert_eq!(fs.getattr(ino).unwrap().size, SIZE_MAX);
+    assert_eq!(fs.attributes().get(ino).unwrap().size, SIZE_MAX);
     assert_eq!(read(&fs, handle, SIZE_MAX - 3, 100), b"\0\0x");
-    assert_eq!(fs.seek(handle, 0, Whence::Data).unwrap(), SIZE_MAX - 1);
+    assert_eq!(
+        fs.reader().seek(handle, 0, Whence::Data).unwrap(),
+        SIZE_MAX - 1
+    );
     for (offset, data) in [
         (SIZE_MAX, &b"x"[..]),
         (SIZE_MAX - 1, b"xy"),
@@ -184,7 +194,7 @@ fn a_file_can_be_as_long_as_its_offsets_and_no_longer() {
         ..Changes::default()
     };
     assert!(matches!(
-        fs.setattr(ROOT, ino, changes),
+        fs.attributes().set(ROOT, ino, changes),
         Err(FsError::FileTooBig)
     ));
     sound(&fs);
@@ -194,7 +204,11 @@ fn a_file_can_be_as_long_as_its_offsets_and_no_longer() {
 fn no_inode_has_more_links_than_can_be_counted() {
     let fs = fs();
     let (file, _) = create(&fs, "file");
-    let dir = fs.mkdir(ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+    let dir = fs
+        .names()
+        .mkdir(ROOT, Ino::ROOT, b"dir", 0o755)
+        .unwrap()
+        .ino;
     for ino in [file, dir] {
         let value = fs.pipeline().get(&key::inode(ino)).unwrap().unwrap();
         let inode = Inode {
@@ -205,11 +219,13 @@ fn no_inode_has_more_links_than_can_be_counted() {
         batch.put(key::inode(ino), inode.encode());
         fs.pipeline().apply(batch).unwrap();
     }
-    let refused = fs.link(file, Ino::ROOT, b"another");
+    let refused = fs.names().link(file, Ino::ROOT, b"another");
     assert!(matches!(refused, Err(FsError::TooManyLinks)), "{refused:?}");
-    let refused = fs.mkdir(ROOT, dir, b"below", 0o755);
+    let refused = fs.names().mkdir(ROOT, dir, b"below", 0o755);
     assert!(matches!(refused, Err(FsError::TooManyLinks)), "{refused:?}");
-    fs.create(ROOT, dir, b"file", 0o644, exclusive()).unwrap();
+    fs.names()
+        .create(ROOT, dir, b"file", 0o644, exclusive())
+        .unwrap();
 }
 
 #[test]
@@ -217,17 +233,17 @@ fn an_unlinked_file_can_be_used_until_it_is_closed_and_takes_no_space_after() {
     let fs = fs();
     let (ino, handle) = create(&fs, "gone");
     write(&fs, handle, 0, &vec![7; 100_000]).unwrap();
-    fs.unlink(Ino::ROOT, b"gone").unwrap();
-    fs.forget(ino, 1);
+    fs.names().unlink(Ino::ROOT, b"gone").unwrap();
+    fs.open_files().forget(ino, 1);
     write(&fs, handle, 50_000, b"still").unwrap();
     assert_eq!(read(&fs, handle, 50_000, 5), b"still");
-    assert_eq!(fs.getattr(ino).unwrap().links, 0);
+    assert_eq!(fs.attributes().get(ino).unwrap().links, 0);
     assert!(matches!(
-        fs.link(ino, Ino::ROOT, b"back"),
+        fs.names().link(ino, Ino::ROOT, b"back"),
         Err(FsError::NotFound)
     ));
-    fs.release(handle).unwrap();
-    assert!(matches!(fs.getattr(ino), Err(FsError::NotFound)));
+    fs.open_files().release(handle).unwrap();
+    assert!(matches!(fs.attributes().get(ino), Err(FsError::NotFound)));
     let report = sound(&fs);
     assert_eq!((report.inodes, report.extents), (1, 0));
 }
@@ -235,15 +251,19 @@ fn an_unlinked_file_can_be_used_until_it_is_closed_and_takes_no_space_after() {
 #[test]
 fn a_removed_directory_that_is_open_lists_nothing_and_takes_nothing() {
     let fs = fs();
-    let dir = fs.mkdir(ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
-    let handle = fs.opendir(dir).unwrap();
-    fs.rmdir(Ino::ROOT, b"dir").unwrap();
+    let dir = fs
+        .names()
+        .mkdir(ROOT, Ino::ROOT, b"dir", 0o755)
+        .unwrap()
+        .ino;
+    let handle = fs.directories().open(dir).unwrap();
+    fs.names().rmdir(Ino::ROOT, b"dir").unwrap();
     assert_eq!(list(&fs, handle, 0, 10).0, [b".".to_vec(), b"..".to_vec()]);
-    let refused = fs.mkdir(ROOT, dir, b"below", 0o755);
+    let refused = fs.names().mkdir(ROOT, dir, b"below", 0o755);
     assert!(matches!(refused, Err(FsError::NotFound)), "{refused:?}");
-    fs.releasedir(handle).unwrap();
-    fs.forget(dir, 1);
-    assert!(matches!(fs.getattr(dir), Err(FsError::NotFound)));
+    fs.directories().release(handle).unwrap();
+    fs.open_files().forget(dir, 1);
+    assert!(matches!(fs.attributes().get(dir), Err(FsError::NotFound)));
     sound(&fs);
 }
 
@@ -258,7 +278,9 @@ fn a_copy_within_the_volume_points_at_the_same_bytes() {
     write(&fs, from, 0, &bytes).unwrap();
     write(&fs, to, 0, b"in the record").unwrap();
     assert_eq!(
-        fs.copy_range(ROOT, from, 0, to, 0, u64::MAX / 4).unwrap(),
+        fs.writer()
+            .copy_range(ROOT, from, 0, to, 0, u64::MAX / 4)
+            .unwrap(),
         150_000
     );
     assert_eq!(read(&fs, to, 0, 200_000), bytes);
@@ -284,15 +306,20 @@ fn a_copy_within_the_volume_points_at_the_same_bytes() {
 fn attributes_are_refused_by_name_length_and_kind() {
     let fs = fs();
     let (ino, _) = create(&fs, "file");
-    let link = fs.symlink(ROOT, Ino::ROOT, b"link", b"file").unwrap().ino;
-    let set = |ino, name: &[u8], value: &[u8]| fs.setxattr(ROOT, ino, name, value, XattrMode::Set);
+    let link = fs
+        .names()
+        .symlink(ROOT, Ino::ROOT, b"link", b"file")
+        .unwrap()
+        .ino;
+    let set =
+        |ino, name: &[u8], value: &[u8]| fs.xattrs().set(ROOT, ino, name, value, XattrMode::Set);
     let longest = [&b"user."[..], &[b'n'; 250]].concat();
     set(ino, &longest, b"").unwrap();
-    assert_eq!(fs.getxattr(ino, &longest).unwrap(), b"");
+    assert_eq!(fs.xattrs().get(ino, &longest).unwrap(), b"");
     let too_long = [&longest[..], b"n"].concat();
     assert!(matches!(set(ino, &too_long, b""), Err(FsError::Range)));
     set(ino, b"user.big", &vec![1; 65_536]).unwrap();
-    assert_eq!(fs.getxattr(ino, b"user.big").unwrap().len(), 65_536);
+    assert_eq!(fs.xattrs().get(ino, b"user.big").unwrap().len(), 65_536);
     assert!(matches!(
         set(ino, b"user.big", &vec![1; 65_537]),
         Err(FsError::TooBig)
@@ -311,13 +338,13 @@ fn attributes_are_refused_by_name_length_and_kind() {
         gid: 1000,
         ..Caller::ROOT
     };
-    assert_eq!(fs.listxattr(ROOT, link).unwrap(), b"trusted.a\0");
-    assert_eq!(fs.listxattr(somebody, link).unwrap(), b"");
+    assert_eq!(fs.xattrs().list(ROOT, link).unwrap(), b"trusted.a\0");
+    assert_eq!(fs.xattrs().list(somebody, link).unwrap(), b"");
     let mut count = 0;
     while set(ino, format!("user.{count:0250}").as_bytes(), b"").is_ok() {
         count += 1;
     }
-    assert!(fs.listxattr(ROOT, ino).unwrap().len() <= 65_536);
+    assert!(fs.xattrs().list(ROOT, ino).unwrap().len() <= 65_536);
     assert!(count > 250);
     sound(&fs);
 }
@@ -336,14 +363,19 @@ fn setuid_setgid_and_capabilities_go_when_the_bytes_or_the_owner_change() {
             permissions: Some(permissions),
             ..Changes::default()
         };
-        fs.setattr(ROOT, ino, changes).unwrap();
+        fs.attributes().set(ROOT, ino, changes).unwrap();
         let name = b"security.capability";
-        fs.setxattr(ROOT, ino, name, b"caps", XattrMode::Set)
+        fs.xattrs()
+            .set(ROOT, ino, name, b"caps", XattrMode::Set)
             .unwrap();
     };
     let check = |expected, what: &str| {
-        assert_eq!(fs.getattr(ino).unwrap().permissions, expected, "{what}");
-        let capability = fs.getxattr(ino, b"security.capability");
+        assert_eq!(
+            fs.attributes().get(ino).unwrap().permissions,
+            expected,
+            "{what}"
+        );
+        let capability = fs.xattrs().get(ino, b"security.capability");
         assert!(matches!(capability, Err(FsError::NoData)), "{what}");
     };
     let kill = WriteFlags {
@@ -351,7 +383,7 @@ fn setuid_setgid_and_capabilities_go_when_the_bytes_or_the_owner_change() {
         ..WriteFlags::default()
     };
     arm(0o6755);
-    fs.write(user, handle, 0, b"x", kill).unwrap();
+    fs.writer().write(user, handle, 0, b"x", kill).unwrap();
     check(0o755, "written");
     arm(0o6755);
     write(&fs, handle, 0, b"x").unwrap();
@@ -361,20 +393,21 @@ fn setuid_setgid_and_capabilities_go_when_the_bytes_or_the_owner_change() {
         uid: Some(5),
         ..Changes::default()
     };
-    fs.setattr(ROOT, ino, changes).unwrap();
+    fs.attributes().set(ROOT, ino, changes).unwrap();
     check(0o755, "given away");
     arm(0o6745);
     let changes = Changes {
         size: Some(0),
         ..Changes::default()
     };
-    fs.setattr(user, ino, changes).unwrap();
+    fs.attributes().set(user, ino, changes).unwrap();
     check(
         0o2745,
         "cut; without execution by the group, setgid means something else",
     );
     arm(0o6755);
-    fs.fallocate(user, handle, Allocation::ZeroRange, 0, 10)
+    fs.writer()
+        .fallocate(user, handle, Allocation::ZeroRange, 0, 10)
         .unwrap();
     check(0o755, "zeroed");
 }
@@ -383,23 +416,33 @@ fn setuid_setgid_and_capabilities_go_when_the_bytes_or_the_owner_change() {
 fn symbolic_links_hold_targets_of_up_to_4095_bytes() {
     let fs = fs();
     let longest = vec![b't'; 4095];
-    let attr = fs.symlink(ROOT, Ino::ROOT, b"link", &longest).unwrap();
+    let attr = fs
+        .names()
+        .symlink(ROOT, Ino::ROOT, b"link", &longest)
+        .unwrap();
     assert_eq!((attr.size, attr.permissions), (4095, 0o777));
-    assert_eq!(fs.readlink(attr.ino).unwrap(), longest);
-    let refused = fs.symlink(ROOT, Ino::ROOT, b"longer", &[b't'; 4096]);
+    assert_eq!(fs.attributes().read_link(attr.ino).unwrap(), longest);
+    let refused = fs
+        .names()
+        .symlink(ROOT, Ino::ROOT, b"longer", &[b't'; 4096]);
     assert!(matches!(refused, Err(FsError::NameTooLong)), "{refused:?}");
-    let refused = fs.symlink(ROOT, Ino::ROOT, b"empty", b"");
+    let refused = fs.names().symlink(ROOT, Ino::ROOT, b"empty", b"");
     assert!(matches!(refused, Err(FsError::NotFound)), "{refused:?}");
 }
 
 #[test]
 fn a_walk_passes_every_path_once_and_a_directory_before_what_it_holds() {
     let fs = fs();
-    let outer = fs.mkdir(ROOT, Ino::ROOT, b"outer", 0o755).unwrap().ino;
-    let inner = fs.mkdir(ROOT, outer, b"inner", 0o755).unwrap().ino;
+    let outer = fs
+        .names()
+        .mkdir(ROOT, Ino::ROOT, b"outer", 0o755)
+        .unwrap()
+        .ino;
+    let inner = fs.names().mkdir(ROOT, outer, b"inner", 0o755).unwrap().ino;
     for index in 0..600 {
         let name = format!("{index}");
-        fs.create(ROOT, inner, name.as_bytes(), 0o644, exclusive())
+        fs.names()
+            .create(ROOT, inner, name.as_bytes(), 0o644, exclusive())
             .unwrap();
     }
     create(&fs, "last");

@@ -50,6 +50,7 @@ impl Full {
         let full = (0..).find_map(|number| {
             let made = self
                 .fs
+                .names()
                 .mkdir(ROOT, Ino::ROOT, name(number).as_bytes(), 0o755);
             made.err()
         });
@@ -64,10 +65,10 @@ impl Full {
     }
 
     fn make_room(&self) {
-        self.fs.unlink(Ino::ROOT, b"filler").unwrap();
-        self.fs.release(self.filler.1).unwrap();
-        self.fs.forget(self.filler.0, 1);
-        self.fs.settle();
+        self.fs.names().unlink(Ino::ROOT, b"filler").unwrap();
+        self.fs.open_files().release(self.filler.1).unwrap();
+        self.fs.open_files().forget(self.filler.0, 1);
+        self.fs.wait_for_removal();
         self.fs.syncfs().unwrap();
     }
 
@@ -80,9 +81,14 @@ impl Full {
     }
 
     fn open(&self, name: &str) -> Handle {
-        let ino = self.fs.lookup(Ino::ROOT, name.as_bytes()).unwrap().ino;
+        let ino = self
+            .fs
+            .names()
+            .lookup(Ino::ROOT, name.as_bytes())
+            .unwrap()
+            .ino;
         let flags = OpenFlags::read_write();
-        self.fs.open_file(ROOT, ino, flags).unwrap()
+        self.fs.open_files().open(ROOT, ino, flags).unwrap()
     }
 }
 
@@ -96,7 +102,7 @@ fn write_back(fs: &Fs, handle: Handle, offset: u64, data: &[u8]) -> Result<usize
         from_page_cache: true,
         ..WriteFlags::default()
     };
-    fs.write(ROOT, handle, offset, data, flags)
+    fs.writer().write(ROOT, handle, offset, data, flags)
 }
 
 #[track_caller]
@@ -109,9 +115,9 @@ fn refused(fs: &Fs, handle: Handle, offset: u64, data: &[u8]) {
 #[track_caller]
 fn unreadable(fs: &Fs, handle: Handle, offset: u64, len: u64) {
     for at in [offset, offset + len / 2, offset + len - 1] {
-        let read = fs.read(handle, at, &mut [0]);
+        let read = fs.reader().read(handle, at, &mut [0]);
         assert!(
-            matches!(read, Err(FsError::Refused { .. })),
+            matches!(read, Err(FsError::FailedWriteback { .. })),
             "{at}: {read:?}"
         );
     }
@@ -131,8 +137,11 @@ fn what_was_refused_cannot_be_read_until_it_is_written_again_also_after_a_remoun
     let check = |fs: &Fs, handle| {
         assert_eq!(read(fs, handle, 0, 64 << 10), start);
         unreadable(fs, handle, 64 * KIB, MIB);
-        let both = fs.read(handle, 0, &mut vec![0; 128 << 10]);
-        assert!(matches!(both, Err(FsError::Refused { .. })), "{both:?}");
+        let both = fs.reader().read(handle, 0, &mut vec![0; 128 << 10]);
+        assert!(
+            matches!(both, Err(FsError::FailedWriteback { .. })),
+            "{both:?}"
+        );
     };
     check(&full.fs, handle);
     full.make_room();
@@ -154,6 +163,7 @@ fn what_was_refused_cannot_be_read_until_it_is_written_again_also_after_a_remoun
     unreadable(&full.fs, handle, 576 * KIB, 512 * KIB);
     let len = 512 * KIB;
     full.fs
+        .writer()
         .fallocate(ROOT, handle, Allocation::PunchHole, 576 * KIB, len)
         .unwrap();
     assert_eq!(read(&full.fs, handle, 576 * KIB, 4096), [0; 4096]);
@@ -220,15 +230,24 @@ fn what_is_cut_off_or_forgotten_by_the_kernel_is_as_if_it_had_never_come() {
         ..Changes::default()
     };
     let [cut, forgotten, removed] = files;
-    full.fs.setattr(ROOT, cut.0, size(8 * KIB)).unwrap();
-    full.fs.setattr(ROOT, cut.0, size(2 * MIB)).unwrap();
-    full.fs.unlink(Ino::ROOT, b"removed").unwrap();
+    full.fs
+        .attributes()
+        .set(ROOT, cut.0, size(8 * KIB))
+        .unwrap();
+    full.fs
+        .attributes()
+        .set(ROOT, cut.0, size(2 * MIB))
+        .unwrap();
+    full.fs.names().unlink(Ino::ROOT, b"removed").unwrap();
     for file in [forgotten, removed] {
-        full.fs.release(file.1).unwrap();
-        full.fs.forget(file.0, 1);
+        full.fs.open_files().release(file.1).unwrap();
+        full.fs.open_files().forget(file.0, 1);
     }
     let again = full.open("forgotten");
-    full.fs.setattr(ROOT, forgotten.0, size(2 * MIB)).unwrap();
+    full.fs
+        .attributes()
+        .set(ROOT, forgotten.0, size(2 * MIB))
+        .unwrap();
     for handle in [cut.1, again] {
         assert_eq!(read(&full.fs, handle, 0, 8 << 10), bytes(1, 8 * KIB));
         assert_eq!(read(&full.fs, handle, 8 * KIB, 1 << 20), vec![0; 1 << 20]);
@@ -248,6 +267,7 @@ fn what_was_refused_cannot_be_read_from_a_copy_either() {
     let (_, copy) = create(&full.fs, "copy");
     let copied = full
         .fs
+        .writer()
         .copy_range(ROOT, handle, 0, copy, 0, 3 * MIB)
         .unwrap();
     assert_eq!(copied, 3 * MIB);
@@ -260,8 +280,8 @@ fn what_was_refused_cannot_be_read_from_a_copy_either() {
 /// Says where data and holes follow each other in a file.
 fn map(fs: &Fs, handle: Handle) -> Vec<(u64, u64)> {
     let (mut found, mut at) = (Vec::new(), 0);
-    while let Ok(start) = fs.seek(handle, at, Whence::Data) {
-        at = fs.seek(handle, start, Whence::Hole).unwrap();
+    while let Ok(start) = fs.reader().seek(handle, at, Whence::Data) {
+        at = fs.reader().seek(handle, start, Whence::Hole).unwrap();
         found.push((start, at));
     }
     found
@@ -293,7 +313,7 @@ fn what_the_index_has_no_room_for_is_refused_to_copies_and_is_no_hole() {
     assert_eq!(map(&full.fs, small), [(0, 100), (MIB, 2 * MIB)]);
     full.make_room();
     let (_, copy) = create(&full.fs, "copy");
-    let copy_range = |from, at, len| full.fs.copy_range(ROOT, from, at, copy, at, len);
+    let copy_range = |from, at, len| full.fs.writer().copy_range(ROOT, from, at, copy, at, len);
     assert_eq!(copy_range(hole, 0, 3 * MIB).unwrap(), 3 * MIB);
     unreadable(&full.fs, copy, 512 * KIB, MIB);
     unreadable(&full.fs, hole, 512 * KIB, MIB);
@@ -304,7 +324,7 @@ fn what_the_index_has_no_room_for_is_refused_to_copies_and_is_no_hole() {
     for (file, at) in [(behind, 2 * MIB), (behind, MIB), (small, MIB)] {
         let copied = copy_range(file, at, 4 * MIB);
         assert!(
-            matches!(copied, Err(FsError::Refused { .. })),
+            matches!(copied, Err(FsError::FailedWriteback { .. })),
             "{at}: {copied:?}"
         );
     }
@@ -339,7 +359,7 @@ fn what_cannot_be_noted_in_a_full_index_leaves_what_is_kept_back_to_others() {
             size: Some(2 * MIB),
             ..Changes::default()
         };
-        fs.setattr(ROOT, ino, size).unwrap();
+        fs.attributes().set(ROOT, ino, size).unwrap();
         let (_, file) = create(fs, "file");
         write_back(fs, file, 2 * MIB, &bytes(1, MIB)).unwrap();
         (small, file)

@@ -39,7 +39,9 @@ impl Session {
 
     fn write_kept(&self, len: usize) -> Result<(), FsError> {
         let data = vec![8; len];
-        let written = self.write(ROOT, self.kept().1, 3_000, &data, WriteFlags::default());
+        let written = self
+            .writer()
+            .write(ROOT, self.kept().1, 3_000, &data, WriteFlags::default());
         written.map(drop)
     }
 }
@@ -60,37 +62,45 @@ fn with_file<T>(
     path: &str,
     work: impl FnOnce(Handle) -> Result<T, FsError>,
 ) -> Result<T, FsError> {
-    let handle = fs.open_file(ROOT, ino(fs, path)?, OpenFlags::read_write())?;
+    let handle = fs
+        .open_files()
+        .open(ROOT, ino(fs, path)?, OpenFlags::read_write())?;
     let done = work(handle);
-    fs.release(handle)?;
+    fs.open_files().release(handle)?;
     done
 }
 
 fn create(fs: &Fs, parent: &str, name: &str) -> Result<(), FsError> {
     let flags = OpenFlags::read_write();
     let parent = ino(fs, parent)?;
-    let (attr, handle) = fs.create(ROOT, parent, name.as_bytes(), 0o644, flags)?;
-    fs.release(handle)?;
-    fs.forget(attr.ino, 1);
+    let (attr, handle) = fs
+        .names()
+        .create(ROOT, parent, name.as_bytes(), 0o644, flags)?;
+    fs.open_files().release(handle)?;
+    fs.open_files().forget(attr.ino, 1);
     Ok(())
 }
 
 fn write(fs: &Fs, path: &str, offset: u64, len: usize, seed: u8) -> Result<(), FsError> {
     let data: Vec<u8> = (0..len).map(|at| at.to_le_bytes()[0] ^ seed).collect();
     with_file(fs, path, |handle| {
-        fs.write(ROOT, handle, offset, &data, WriteFlags::default())
+        fs.writer()
+            .write(ROOT, handle, offset, &data, WriteFlags::default())
     })
     .map(drop)
 }
 
 fn rename(fs: &Fs, from: (&str, &str), to: (&str, &str), mode: RenameMode) -> Result<(), FsError> {
     let (parent, new_parent) = (ino(fs, from.0)?, ino(fs, to.0)?);
-    fs.rename(parent, from.1.as_bytes(), new_parent, to.1.as_bytes(), mode)
+    fs.names()
+        .rename(parent, from.1.as_bytes(), new_parent, to.1.as_bytes(), mode)
 }
 
 fn mkdir(fs: &Fs, parent: &str, name: &str) -> Result<(), FsError> {
-    let attr = fs.mkdir(ROOT, ino(fs, parent)?, name.as_bytes(), 0o755)?;
-    fs.forget(attr.ino, 1);
+    let attr = fs
+        .names()
+        .mkdir(ROOT, ino(fs, parent)?, name.as_bytes(), 0o755)?;
+    fs.open_files().forget(attr.ino, 1);
     Ok(())
 }
 
@@ -99,17 +109,17 @@ fn set_size(fs: &Fs, path: &str, size: u64) -> Result<(), FsError> {
         size: Some(size),
         ..Changes::default()
     };
-    fs.setattr(ROOT, ino(fs, path)?, changes).map(drop)
+    fs.attributes().set(ROOT, ino(fs, path)?, changes).map(drop)
 }
 
 fn allocate(fs: &Fs, path: &str, mode: Allocation, offset: u64, len: u64) -> Result<(), FsError> {
     with_file(fs, path, |handle| {
-        fs.fallocate(ROOT, handle, mode, offset, len)
+        fs.writer().fallocate(ROOT, handle, mode, offset, len)
     })
 }
 
 fn open_with(fs: &Fs, path: &str, flags: OpenFlags) -> Result<Handle, FsError> {
-    fs.open_file(ROOT, ino(fs, path)?, flags)
+    fs.open_files().open(ROOT, ino(fs, path)?, flags)
 }
 
 /// Extents of the files that take more than one batch to cut off or to remove.
@@ -124,7 +134,8 @@ fn scatter(fs: &Fs, name: &str) -> Result<(), FsError> {
         // The first of them lies too far behind to go into the record.
         for index in (0..MANY).rev() {
             let data = [index.to_le_bytes()[0]; 50];
-            fs.write(ROOT, handle, index * STRIDE, &data, WriteFlags::default())?;
+            fs.writer()
+                .write(ROOT, handle, index * STRIDE, &data, WriteFlags::default())?;
         }
         Ok(())
     })
@@ -161,13 +172,13 @@ pub(crate) const SCRIPT: &[Step] = &[
         rename(fs, ("a", "b"), ("a", "big"), RenameMode::Exchange)
     }),
     ("link", |fs| {
-        let linked = fs.link(ino(fs, "a/small")?, Ino::ROOT, b"linked")?;
-        fs.forget(linked.ino, 1);
+        let linked = fs.names().link(ino(fs, "a/small")?, Ino::ROOT, b"linked")?;
+        fs.open_files().forget(linked.ino, 1);
         Ok(())
     }),
     ("symlink", |fs| {
-        let made = fs.symlink(ROOT, Ino::ROOT, b"to", b"where")?;
-        fs.forget(made.ino, 1);
+        let made = fs.names().symlink(ROOT, Ino::ROOT, b"to", b"where")?;
+        fs.open_files().forget(made.ino, 1);
         Ok(())
     }),
     SYNC,
@@ -176,11 +187,13 @@ pub(crate) const SCRIPT: &[Step] = &[
         Ok(())
     }),
     ("share", |fs| {
-        let source = fs.open_file(ROOT, ino(fs, "a/b")?, OpenFlags::read_only())?;
+        let source = fs
+            .open_files()
+            .open(ROOT, ino(fs, "a/b")?, OpenFlags::read_only())?;
         let copied = with_file(fs, "copy", |handle| {
-            fs.copy_range(ROOT, source, 0, handle, 0, 200_000)
+            fs.writer().copy_range(ROOT, source, 0, handle, 0, 200_000)
         });
-        fs.release(source)?;
+        fs.open_files().release(source)?;
         copied.map(drop)
     }),
     ("punch", |fs| {
@@ -195,8 +208,10 @@ pub(crate) const SCRIPT: &[Step] = &[
     }),
     SYNC,
     ("mknod", |fs| {
-        let made = fs.mknod(ROOT, Ino::ROOT, b"node", libc::S_IFCHR | 0o600, 0x103)?;
-        fs.forget(made.ino, 1);
+        let made = fs
+            .names()
+            .mknod(ROOT, Ino::ROOT, b"node", libc::S_IFCHR | 0o600, 0x103)?;
+        fs.open_files().forget(made.ino, 1);
         Ok(())
     }),
     ("rename to a free name", |fs| {
@@ -217,21 +232,22 @@ pub(crate) const SCRIPT: &[Step] = &[
             ..OpenFlags::read_write()
         };
         let handle = open_with(fs, "a/small", flags)?;
-        fs.write(ROOT, handle, 0, &[7; 5_000], WriteFlags::default())?;
-        fs.release(handle)
+        fs.writer()
+            .write(ROOT, handle, 0, &[7; 5_000], WriteFlags::default())?;
+        fs.open_files().release(handle)
     }),
     ("make without a name", |fs| {
         let flags = OpenFlags::read_write();
-        let (attr, handle) = fs.tmpfile(ROOT, Ino::ROOT, 0o600, flags)?;
+        let (attr, handle) = fs.names().tmpfile(ROOT, Ino::ROOT, 0o600, flags)?;
         fs.kept.set(Some((attr.ino, handle)));
         Ok(())
     }),
     ("write without a name", |fs| fs.write_kept(70_000)),
     SYNC,
     ("give it a name", |fs| {
-        let linked = fs.link(fs.kept().0, ino(fs, "a")?, b"named")?;
-        fs.forget(linked.ino, 2);
-        fs.release(fs.kept().1)
+        let linked = fs.names().link(fs.kept().0, ino(fs, "a")?, b"named")?;
+        fs.open_files().forget(linked.ino, 2);
+        fs.open_files().release(fs.kept().1)
     }),
     SYNC,
     ("empty", |fs| {
@@ -240,14 +256,15 @@ pub(crate) const SCRIPT: &[Step] = &[
             ..OpenFlags::read_write()
         };
         let handle = open_with(fs, "a/named", flags)?;
-        fs.release(handle)
+        fs.open_files().release(handle)
     }),
     SYNC,
     ("cut", |fs| set_size(fs, "a/b", 150_000)),
     ("grow", |fs| set_size(fs, "a/b", 1 << 40)),
     ("attributes", |fs| {
         let ino = ino(fs, "copy")?;
-        fs.setxattr(ROOT, ino, b"user.name", b"value", XattrMode::Set)?;
+        fs.xattrs()
+            .set(ROOT, ino, b"user.name", b"value", XattrMode::Set)?;
         Ok(())
     }),
     SYNC,
@@ -256,25 +273,27 @@ pub(crate) const SCRIPT: &[Step] = &[
             permissions: Some(0o4711),
             ..Changes::default()
         };
-        fs.setattr(ROOT, ino(fs, "copy")?, changes).map(drop)
+        fs.attributes()
+            .set(ROOT, ino(fs, "copy")?, changes)
+            .map(drop)
     }),
     ("take the attribute away", |fs| {
-        fs.removexattr(ROOT, ino(fs, "copy")?, b"user.name")
+        fs.xattrs().remove(ino(fs, "copy")?, b"user.name")
     }),
     SYNC,
     ("unlink what is open", |fs| {
         let handle = open_with(fs, "copy", OpenFlags::read_write())?;
         fs.kept.set(Some((ino(fs, "copy")?, handle)));
-        fs.unlink(Ino::ROOT, b"copy")
+        fs.names().unlink(Ino::ROOT, b"copy")
     }),
     ("write to what has no name any more", |fs| {
         fs.write_kept(90_000)
     }),
     SYNC,
-    ("let go", |fs| fs.release(fs.kept().1)),
+    ("let go", |fs| fs.open_files().release(fs.kept().1)),
     ("checkpoint", |fs| Ok(fs.pipeline().checkpoint()?)),
-    ("unlink", |fs| fs.unlink(Ino::ROOT, b"linked")),
-    ("rmdir", |fs| fs.rmdir(ino(fs, "a")?, b"big")),
+    ("unlink", |fs| fs.names().unlink(Ino::ROOT, b"linked")),
+    ("rmdir", |fs| fs.names().rmdir(ino(fs, "a")?, b"big")),
     ("reap", |fs| Ok(fs.pipeline().reaper().reap()?)),
     SYNC,
     ("write after reaping", |fs| {
@@ -284,13 +303,16 @@ pub(crate) const SCRIPT: &[Step] = &[
     SYNC,
     ("compact", |fs| {
         // More than there can be: everything that pays is moved.
-        fs.pipeline().room().make_room(1 << 40, &**fs).map(drop)?;
+        fs.pipeline()
+            .room()
+            .make_room(1 << 40, &*fs.inode_locks())
+            .map(drop)?;
         Ok(())
     }),
     ("cut off many extents", |fs| set_size(fs, "many", 5_000)),
     ("remove many extents", |fs| {
-        fs.unlink(Ino::ROOT, b"more")?;
-        fs.settle();
+        fs.names().unlink(Ino::ROOT, b"more")?;
+        fs.wait_for_removal();
         Ok(())
     }),
     SYNC,
@@ -306,17 +328,19 @@ pub(crate) type Tree = BTreeMap<Vec<u8>, (Attr, Vec<u8>)>;
 pub(crate) fn peek(fs: &Fs, path: &[u8]) -> Result<(Attr, Vec<u8>), FsError> {
     let mut attr = tree::resolve(fs, path)?;
     attr.atime = attr.btime;
-    let mut bytes = fs.listxattr(ROOT, attr.ino)?;
+    let mut bytes = fs.xattrs().list(ROOT, attr.ino)?;
     match attr.kind {
         FileKind::Regular => {
-            let handle = fs.open_file(ROOT, attr.ino, OpenFlags::read_only())?;
+            let handle = fs
+                .open_files()
+                .open(ROOT, attr.ino, OpenFlags::read_only())?;
             let seen_bytes = attr.size.min(CONTENT_MAX);
             let mut content = vec![0; usize::try_from(seen_bytes).unwrap()];
-            let read = fs.read(handle, 0, &mut content);
-            fs.release(handle)?;
+            let read = fs.reader().read(handle, 0, &mut content);
+            fs.open_files().release(handle)?;
             bytes.extend_from_slice(&content[..read?]);
         }
-        FileKind::Symlink => bytes.extend(fs.readlink(attr.ino)?),
+        FileKind::Symlink => bytes.extend(fs.attributes().read_link(attr.ino)?),
         _ => {}
     }
     Ok((attr, bytes))
@@ -395,7 +419,7 @@ pub(crate) fn recovered(disks: &[MemDisk], trees: &[Tree], ran: &Ran, what: &str
     let pipeline = pipeline.unwrap_or_else(|error| panic!("{what}: {error}"));
     let fs = open(pipeline, &TestClock::default());
     let fs = fs.unwrap_or_else(|error| panic!("{what}: {error}"));
-    fs.settle();
+    fs.wait_for_removal();
     // A mount does that in the background.
     fs.pipeline().complete_index().unwrap();
     let report = check::check(fs.pipeline(), false).unwrap();

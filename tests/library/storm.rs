@@ -224,9 +224,12 @@ fn maintain(fs: &Arc<Fs>, kind: u32) -> Result<(), CommitError> {
     let pipeline = fs.pipeline();
     match kind {
         0 => pipeline.checkpoint(),
-        1 => pipeline.room().make_room_ahead(&**fs, None),
+        1 => pipeline.room().make_room_ahead(&*fs.inode_locks(), None),
         // More than there can be: everything that pays is compacted.
-        2 => pipeline.room().make_room(1 << 40, &**fs).map(drop),
+        2 => pipeline
+            .room()
+            .make_room(1 << 40, &*fs.inode_locks())
+            .map(drop),
         3 => {
             pipeline.members().probe();
             Ok(())
@@ -265,7 +268,7 @@ fn survive(seed: u64) {
         if let Some(histories) = expected.take() {
             history::judge(&histories, &writers, &what);
         }
-        fs.settle();
+        fs.wait_for_removal();
         // A mount does that in the background.
         fs.pipeline().complete_index().unwrap();
         let report = check::check(fs.pipeline(), false).unwrap();

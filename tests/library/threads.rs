@@ -23,15 +23,18 @@ fn appends_from_many_threads_are_all_there_and_whole() {
                     append: true,
                     ..OpenFlags::read_write()
                 };
-                let handle = fs.open_file(ROOT, ino, flags).unwrap();
+                let handle = fs.open_files().open(ROOT, ino, flags).unwrap();
                 for _ in 0..100 {
                     write(fs, handle, 0, &[b'0' + thread; 100]).unwrap();
                 }
-                fs.release(handle).unwrap();
+                fs.open_files().release(handle).unwrap();
             });
         }
     });
-    let handle = fs.open_file(ROOT, ino, OpenFlags::read_only()).unwrap();
+    let handle = fs
+        .open_files()
+        .open(ROOT, ino, OpenFlags::read_only())
+        .unwrap();
     let bytes = read(&fs, handle, 0, 1 << 20);
     assert_eq!(bytes.len(), 4 * 100 * 100);
     for record in bytes.chunks(100) {
@@ -53,7 +56,10 @@ fn a_read_sees_a_concurrent_write_wholly_or_not_at_all() {
             }
             done.store(true, Ordering::SeqCst);
         });
-        let reader = fs.open_file(ROOT, ino, OpenFlags::read_only()).unwrap();
+        let reader = fs
+            .open_files()
+            .open(ROOT, ino, OpenFlags::read_only())
+            .unwrap();
         while !done.load(Ordering::SeqCst) {
             let bytes = read(&fs, reader, 0, 70_000);
             assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a torn read");
@@ -68,7 +74,8 @@ fn directories_moved_from_many_threads_stay_a_tree() {
     let dirs: Vec<Ino> = (0..6)
         .map(|index| {
             let name = format!("d{index}");
-            fs.mkdir(ROOT, Ino::ROOT, name.as_bytes(), 0o755)
+            fs.names()
+                .mkdir(ROOT, Ino::ROOT, name.as_bytes(), 0o755)
                 .unwrap()
                 .ino
         })
@@ -95,7 +102,7 @@ fn directories_moved_from_many_threads_stay_a_tree() {
                     // Most of these are refused; what matters is what the others leave.
                     let (name, new_name) = (names[0].as_bytes(), names[1].as_bytes());
                     if let Err(FsError::Corrupt { .. } | FsError::Format(_) | FsError::Storage(_)) =
-                        fs.rename(from, name, to, new_name, mode)
+                        fs.names().rename(from, name, to, new_name, mode)
                     {
                         panic!("rename broke something");
                     }
@@ -109,7 +116,11 @@ fn directories_moved_from_many_threads_stay_a_tree() {
 #[test]
 fn threads_that_make_and_remove_files_in_shared_directories_leave_sound_counts() {
     let fs = fs();
-    let dir = fs.mkdir(ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+    let dir = fs
+        .names()
+        .mkdir(ROOT, Ino::ROOT, b"dir", 0o755)
+        .unwrap()
+        .ino;
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let fs = &fs;
@@ -120,20 +131,21 @@ fn threads_that_make_and_remove_files_in_shared_directories_leave_sound_counts()
                     match index % 3 {
                         0 => {
                             if let Ok((attr, handle)) =
-                                fs.create(ROOT, dir, name, 0o644, OpenFlags::read_write())
+                                fs.names()
+                                    .create(ROOT, dir, name, 0o644, OpenFlags::read_write())
                             {
                                 write(fs, handle, 0, &[1; 3_000]).unwrap();
-                                fs.release(handle).unwrap();
-                                fs.forget(attr.ino, 1);
+                                fs.open_files().release(handle).unwrap();
+                                fs.open_files().forget(attr.ino, 1);
                             }
                         }
-                        1 => drop(fs.unlink(dir, name)),
+                        1 => drop(fs.names().unlink(dir, name)),
                         _ => {
-                            if let Ok(attr) = fs.lookup(dir, name) {
-                                let linked = fs.link(attr.ino, Ino::ROOT, name);
+                            if let Ok(attr) = fs.names().lookup(dir, name) {
+                                let linked = fs.names().link(attr.ino, Ino::ROOT, name);
                                 let counted = 1 + u64::from(linked.is_ok());
-                                fs.forget(attr.ino, counted);
-                                drop(fs.unlink(Ino::ROOT, name));
+                                fs.open_files().forget(attr.ino, counted);
+                                drop(fs.names().unlink(Ino::ROOT, name));
                             }
                         }
                     }
@@ -172,7 +184,9 @@ fn a_file_can_be_used_while_what_is_written_to_it_waits_for_a_member() {
                     permissions: Some(0o600),
                     ..Changes::default()
                 };
-                sender.send(fs.setattr(ROOT, ino, changes)).unwrap();
+                sender
+                    .send(fs.attributes().set(ROOT, ino, changes))
+                    .unwrap();
             });
             let answer = answer.recv_timeout(Duration::from_secs(20));
             plan.clear();

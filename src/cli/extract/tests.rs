@@ -66,20 +66,24 @@ impl Hostile {
     }
 
     fn directory(&self, parent: Ino, name: &str) -> Ino {
-        let made = self.fs.mkdir(ROOT, parent, name.as_bytes(), 0o777);
+        let made = self.fs.names().mkdir(ROOT, parent, name.as_bytes(), 0o777);
         made.unwrap().ino
     }
 
     fn file(&self, parent: Ino, name: &str, mode: u32) -> Ino {
         let flags = OpenFlags::read_write();
-        let created = self.fs.create(ROOT, parent, name.as_bytes(), mode, flags);
+        let created = self
+            .fs
+            .names()
+            .create(ROOT, parent, name.as_bytes(), mode, flags);
         let (attr, handle) = created.unwrap();
         let content = format!("content of {name}");
-        let written = self
-            .fs
-            .write(ROOT, handle, 0, content.as_bytes(), WriteFlags::default());
+        let written =
+            self.fs
+                .writer()
+                .write(ROOT, handle, 0, content.as_bytes(), WriteFlags::default());
         written.unwrap();
-        self.fs.release(handle).unwrap();
+        self.fs.open_files().release(handle).unwrap();
         attr.ino
     }
 
@@ -93,7 +97,7 @@ impl Hostile {
 
     /// Puts both records of an entry, whatever its name.
     fn entry(&mut self, parent: Ino, name: &[u8], ino: Ino) {
-        let kind = self.fs.getattr(ino).unwrap().kind;
+        let kind = self.fs.attributes().get(ino).unwrap().kind;
         self.cookie += 1;
         let cookie = Cookie(self.cookie);
         let dirent = Dirent { ino, kind, cookie };
@@ -106,7 +110,7 @@ impl Hostile {
 
     /// Puts a position alone.
     fn position(&self, parent: Ino, name: &[u8], ino: Ino) {
-        let kind = self.fs.getattr(ino).unwrap().kind;
+        let kind = self.fs.attributes().get(ino).unwrap().kind;
         let name = name.to_vec();
         let position = Position { ino, kind, name };
         let key = key::position(parent, Cookie(self.cookie));
@@ -190,11 +194,12 @@ fn a_name_that_comes_twice_is_served_once() {
         let outside = volume.beside().into_os_string().into_encoded_bytes();
         volume.directory(Ino::ROOT, "first");
         let real = volume.directory(Ino::ROOT, "twice");
-        volume.fs.rmdir(Ino::ROOT, b"first").unwrap();
+        volume.fs.names().rmdir(Ino::ROOT, b"first").unwrap();
         volume.file(real, "victim", 0o4755);
         volume.file(real, "new", 0o644);
         let link = volume
             .fs
+            .names()
             .symlink(ROOT, Ino::ROOT, b"link", &outside)
             .unwrap();
         // Behind the directory, and in front of it.
@@ -220,9 +225,9 @@ fn a_name_that_comes_twice_is_served_once() {
     );
     assert!(volume.out.join("twice/new").exists());
     // The mounted path serves it once, too.
-    let handle = volume.fs.opendir(Ino::ROOT).unwrap();
+    let handle = volume.fs.directories().open(Ino::ROOT).unwrap();
     let mut listed = Vec::new();
-    let read = volume.fs.readdir(handle, 0, true, &mut |item| {
+    let read = volume.fs.directories().read(handle, 0, true, &mut |item| {
         listed.push((item.name.to_vec(), item.kind));
         true
     });
@@ -232,7 +237,7 @@ fn a_name_that_comes_twice_is_served_once() {
         twice.collect::<Vec<_>>(),
         [&(b"twice".to_vec(), FileKind::Directory)]
     );
-    volume.fs.release(handle).unwrap();
+    volume.fs.open_files().release(handle).unwrap();
 }
 
 #[test]
@@ -318,6 +323,7 @@ fn what_gives_power_to_files_is_restored_on_request_only() {
     volume.file(setgid, "plain", 0o755);
     let device = volume
         .fs
+        .names()
         .mknod(ROOT, Ino::ROOT, b"null", libc::S_IFCHR | 0o666, 0x103);
     device.unwrap();
     for name in [&b"security.test"[..], b"trusted.test", b"user.test"] {
@@ -398,16 +404,22 @@ fn hard_links_and_attributes_come_along() {
     let volume = Hostile::new();
     let inner = volume.directory(Ino::ROOT, "inner");
     let file = volume.file(inner, "file", 0o640);
-    volume.fs.link(file, Ino::ROOT, b"twin").unwrap();
+    volume.fs.names().link(file, Ino::ROOT, b"twin").unwrap();
     let link = volume
         .fs
+        .names()
         .symlink(ROOT, inner, b"link", b"file")
         .unwrap()
         .ino;
-    volume.fs.link(link, Ino::ROOT, b"link twin").unwrap();
+    volume
+        .fs
+        .names()
+        .link(link, Ino::ROOT, b"link twin")
+        .unwrap();
     let set = volume
         .fs
-        .setxattr(ROOT, file, b"user.a", b"value", XattrMode::Set);
+        .xattrs()
+        .set(ROOT, file, b"user.a", b"value", XattrMode::Set);
     set.unwrap();
     let (summary, outcome) = volume.extract(false).unwrap();
     assert_eq!(outcome, Outcome::Done, "{summary}");
@@ -429,7 +441,11 @@ fn a_file_is_copied_where_the_target_takes_no_hard_link() {
         );
         let file = volume.file(inner, "file", 0o640);
         for name in ["one", "two", "three"] {
-            volume.fs.link(file, other, name.as_bytes()).unwrap();
+            volume
+                .fs
+                .names()
+                .link(file, other, name.as_bytes())
+                .unwrap();
         }
         let (summary, outcome) = volume
             .extract_with(false, |extraction| {
@@ -453,7 +469,7 @@ fn a_file_is_copied_where_the_target_takes_no_hard_link() {
 fn an_extraction_ends_where_a_hard_link_fails_for_another_reason() {
     let volume = Hostile::new();
     let file = volume.file(Ino::ROOT, "file", 0o640);
-    volume.fs.link(file, Ino::ROOT, b"twin").unwrap();
+    volume.fs.names().link(file, Ino::ROOT, b"twin").unwrap();
     let extracted = volume.extract_with(false, |extraction| {
         extraction
             .target
@@ -506,7 +522,10 @@ fn access_lists_come_along_for_every_user() {
     }
     let name = "system.posix_acl_access";
     let mode = XattrMode::Set;
-    let set = volume.fs.setxattr(ROOT, file, name.as_bytes(), &list, mode);
+    let set = volume
+        .fs
+        .xattrs()
+        .set(ROOT, file, name.as_bytes(), &list, mode);
     set.unwrap();
     for superuser in [true, false] {
         let extracted = volume.extract_with(false, |extraction| extraction.superuser = superuser);

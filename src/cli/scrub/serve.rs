@@ -58,7 +58,7 @@ fn scrub(
     };
     loop {
         let before = pipeline.scrub_status().map_err(VolumeFailure::from)?;
-        let scrubbed = pipeline.scrub(&**fs, bytes_per_second, |status| {
+        let scrubbed = pipeline.scrub(&*fs.inode_locks(), bytes_per_second, |status| {
             // Followers would be told that it was stopped half way.
             if tell(status) && !pipeline.has_scrub_followers() {
                 ControlFlow::Break(())

@@ -1,4 +1,4 @@
-//! Names against inodes.
+//! NameCounts against inodes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -31,15 +31,15 @@ struct Home {
 
 /// The totals of all names.
 #[derive(Default)]
-pub(super) struct Names {
-    /// Names of each inode.
+pub(super) struct NameCounts {
+    /// NameCounts of each inode.
     counts: HashMap<Ino, u32>,
     directories: HashMap<Ino, Entries>,
     /// The name of each directory, the root excepted.
     homes: BTreeMap<Ino, Home>,
 }
 
-impl Names {
+impl NameCounts {
     /// Chooses between the names of a directory. Returns the one that is surplus, if it has two: it keeps
     /// the first in the parent that it records, else the first of all.
     fn choose(&mut self, ino: Ino, found: &Home) -> Option<(Ino, Vec<u8>)> {
@@ -61,8 +61,8 @@ impl Names {
 }
 
 /// Checks each name against the inode it leads to and its place in the listing, and counts.
-pub(super) fn check_entries(check: &mut Checker<'_>) -> Result<Names, FsError> {
-    let mut names = Names::default();
+pub(super) fn check_entries(check: &mut Checker<'_>) -> Result<NameCounts, FsError> {
+    let mut names = NameCounts::default();
     let range = (key::dirents(Ino(0)).0, key::dirents(Ino(u64::MAX)).1);
     check.each(range, |check, key, value| {
         let parsed = key::parse_dirent(key);
@@ -92,7 +92,7 @@ fn check_bad_name(check: &mut Checker<'_>, key: &[u8], fault: NameFault) -> Resu
 
 fn check_entry(
     check: &mut Checker<'_>,
-    names: &mut Names,
+    names: &mut NameCounts,
     (parent, name): (Ino, &[u8]),
     mut entry: Dirent,
 ) -> Result<(), FsError> {
@@ -133,7 +133,7 @@ fn check_entry(
 /// was found is the one that stays.
 fn check_only_name(
     check: &mut Checker<'_>,
-    names: &mut Names,
+    names: &mut NameCounts,
     ino: Ino,
     found: &Home,
 ) -> Result<bool, FsError> {
@@ -169,7 +169,7 @@ fn check_named(
 }
 
 /// Checks that each directory records the one in which it has its name.
-fn check_parents(check: &mut Checker<'_>, names: &Names) -> Result<(), FsError> {
+fn check_parents(check: &mut Checker<'_>, names: &NameCounts) -> Result<(), FsError> {
     for (&ino, home) in names.homes.iter().filter(|(_, home)| !home.is_recorded) {
         if let Some(inode) = record_of(check, ino)? {
             let parent = home.parent;
@@ -236,7 +236,7 @@ pub(super) fn check_positions(check: &mut Checker<'_>) -> Result<(), FsError> {
 }
 
 /// Checks each inode against the names counted.
-pub(super) fn check_inodes(check: &mut Checker<'_>, names: &Names) -> Result<(), FsError> {
+pub(super) fn check_inodes(check: &mut Checker<'_>, names: &NameCounts) -> Result<(), FsError> {
     let mut ways = Ways::default();
     let mut unreachable = Vec::new();
     check.each(key::inodes(), |check, key, value| {
@@ -315,7 +315,7 @@ fn check_mark(check: &mut Checker<'_>, ino: Ino) -> Result<(), FsError> {
 
 fn check_directory(
     check: &mut Checker<'_>,
-    names: &Names,
+    names: &NameCounts,
     ino: Ino,
     mut inode: Inode,
 ) -> Result<(), FsError> {

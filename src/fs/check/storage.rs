@@ -93,7 +93,7 @@ fn check_extent(check: &mut Checker<'_>, file: &mut Current, run: &Run) -> Resul
     }
     file.last_end = run.end();
     file.counted += run.len;
-    if run.is_refused() {
+    if run.is_failed_writeback() {
         return Ok(());
     }
     check_backref_of(check, file.ino, run)?;

@@ -2,13 +2,14 @@
 
 use crate::format::record::{FileKind, Inline, Inode};
 use crate::format::{Ino, TARGET_MAX};
-use crate::fs::Fs;
 use crate::fs::acl;
 use crate::fs::edit::Edit;
 use crate::fs::entries::{Directory, FIRST_COOKIE, add_link, check_name, is_dot};
 use crate::fs::error::FsError;
 use crate::fs::mode::{GROUP_EXECUTE, SETGID, permission_bits};
 use crate::fs::types::{Attr, Caller, Handle, OpenFlags};
+
+use super::Names;
 
 /// The attributes of a new inode.
 #[derive(Clone)]
@@ -30,7 +31,7 @@ impl Fresh {
     }
 }
 
-impl Fs {
+impl Names {
     /// Makes a file, fifo, socket or device; `mode` says which (`S_IFMT`; none: a regular file).
     ///
     /// # Errors
@@ -106,38 +107,39 @@ impl Fs {
     /// [`FsError::Exists`], [`FsError::NotPermitted`] for a directory, [`FsError::TooManyLinks`],
     /// [`FsError::NotFound`] for an inode that lost its last name.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr, FsError> {
-        self.writable()?;
+        self.inodes.check_writable()?;
         check_new_name(name)?;
-        self.with_room(0, || self.link_once(ino, parent, name))
+        self.inodes
+            .with_room(0, || self.link_once(ino, parent, name))
     }
 
     fn link_once(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr, FsError> {
-        let _lock = self.locks.exclusive(&[ino, parent]);
-        let mut inode = self.inode(ino)?;
+        let _lock = self.inodes.locks().exclusive(&[ino, parent]);
+        let mut inode = self.inodes.get(ino)?;
         if inode.kind == FileKind::Directory {
             return Err(FsError::NotPermitted);
         }
         let mut directory = self.directory_for(parent, name)?;
         let was_nameless = inode.links == 0;
-        if was_nameless && !self.nodes.is_linkable(ino) {
+        if was_nameless && !self.references.nodes.is_linkable(ino) {
             return Err(FsError::NotFound);
         }
         add_link(&mut inode)?;
-        let now = self.now();
+        let now = self.inodes.now();
         inode.ctime = now;
         let mut edit = Edit::default();
         // The data behind its end must still be found after a crash.
-        if was_nameless && !self.is_being_cut(ino) {
+        if was_nameless && !self.removal.is_cutting(ino) {
             edit.delete_orphan(ino);
         }
         edit.put_inode(ino, &inode);
         directory.add(&mut edit, name, (ino, inode.kind), None)?;
         directory.put(&mut edit, now);
-        self.apply_growth(edit)?;
+        self.inodes.apply_growth(edit)?;
         if was_nameless {
-            self.nodes.named(ino);
+            self.references.nodes.named(ino);
         }
-        self.nodes.look_up(ino);
+        self.references.nodes.look_up(ino);
         Ok(Attr::new(ino, &inode))
     }
 
@@ -145,7 +147,7 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// As for [`Self::mknod`] and [`Self::open_file`].
+    /// As for [`Self::mknod`] and [`OpenFiles::open`].
     pub fn create(
         &self,
         caller: &Caller,
@@ -156,7 +158,7 @@ impl Fs {
     ) -> Result<(Attr, Handle), FsError> {
         loop {
             match self.make(caller, parent, name, &Fresh::new(FileKind::Regular, mode)) {
-                Ok(attr) => return Ok((attr, self.hold_file(attr.ino, flags))),
+                Ok(attr) => return Ok((attr, self.references.open_file(attr.ino, flags))),
                 Err(FsError::Exists) if !flags.exclusive => {}
                 Err(error) => return Err(error),
             }
@@ -182,8 +184,9 @@ impl Fs {
         mode: u32,
         flags: OpenFlags,
     ) -> Result<(Attr, Handle), FsError> {
-        self.writable()?;
-        self.with_room(0, || self.tmpfile_once(caller, parent, mode, flags))
+        self.inodes.check_writable()?;
+        self.inodes
+            .with_room(0, || self.tmpfile_once(caller, parent, mode, flags))
     }
 
     fn tmpfile_once(
@@ -193,17 +196,17 @@ impl Fs {
         mode: u32,
         flags: OpenFlags,
     ) -> Result<(Attr, Handle), FsError> {
-        let _lock = self.locks.shared(parent);
+        let _lock = self.inodes.locks().shared(parent);
         let directory = self.directory_to_change(parent)?;
         let fresh = Fresh::new(FileKind::Regular, mode);
         let (mut edit, ino, mut inode) = self.fresh_inode(caller, &directory, fresh)?;
         inode.links = 0;
         edit.put_inode(ino, &inode);
         edit.put_orphan(ino);
-        self.apply_growth(edit)?;
-        self.nodes.look_up(ino);
-        let handle = self.hold_file(ino, flags);
-        self.nodes.nameless(ino, !flags.exclusive);
+        self.inodes.apply_growth(edit)?;
+        self.references.nodes.look_up(ino);
+        let handle = self.references.open_file(ino, flags);
+        self.references.nodes.nameless(ino, !flags.exclusive);
         Ok((Attr::new(ino, &inode), handle))
     }
 
@@ -213,10 +216,11 @@ impl Fs {
         attr: &Attr,
         flags: OpenFlags,
     ) -> Result<(Attr, Handle), FsError> {
-        let opened = self.open_file(caller, attr.ino, flags);
-        let result = opened.and_then(|handle| Ok((self.getattr(attr.ino)?, handle)));
+        let opened = self.open_files.open(caller, attr.ino, flags);
+        let result = opened
+            .and_then(|handle| Ok((Attr::new(attr.ino, &self.inodes.get(attr.ino)?), handle)));
         if result.is_err() {
-            self.forget(attr.ino, 1);
+            self.open_files.forget(attr.ino, 1);
         }
         result
     }
@@ -228,9 +232,10 @@ impl Fs {
         name: &[u8],
         fresh: &Fresh,
     ) -> Result<Attr, FsError> {
-        self.writable()?;
+        self.inodes.check_writable()?;
         check_new_name(name)?;
-        self.with_room(0, || self.make_once(caller, parent, name, fresh))
+        self.inodes
+            .with_room(0, || self.make_once(caller, parent, name, fresh))
     }
 
     fn make_once(
@@ -240,7 +245,7 @@ impl Fs {
         name: &[u8],
         fresh: &Fresh,
     ) -> Result<Attr, FsError> {
-        let _lock = self.locks.exclusive(&[parent]);
+        let _lock = self.inodes.locks().exclusive(&[parent]);
         let mut directory = self.directory_for(parent, name)?;
         if fresh.kind == FileKind::Directory {
             directory.add_child()?;
@@ -249,8 +254,8 @@ impl Fs {
         edit.put_inode(ino, &inode);
         directory.add(&mut edit, name, (ino, inode.kind), None)?;
         directory.put(&mut edit, inode.btime);
-        self.apply_growth(edit)?;
-        self.nodes.look_up(ino);
+        self.inodes.apply_growth(edit)?;
+        self.references.nodes.look_up(ino);
         Ok(Attr::new(ino, &inode))
     }
 
@@ -273,7 +278,7 @@ impl Fs {
     ) -> Result<(Edit, Ino, Inode), FsError> {
         let ino = self.pipeline.next_ino()?;
         let mut edit = Edit::default();
-        let now = self.now();
+        let now = self.inodes.now();
         let is_dir = fresh.kind == FileKind::Directory;
         let hands_down_group = directory.inode.permissions & SETGID != 0;
         let gid = if hands_down_group {
@@ -296,7 +301,7 @@ impl Fs {
             Inline::None | Inline::Data(_) => 0,
         };
         if !symlink {
-            permissions = match self.xattr_value(directory.ino, acl::DEFAULT)? {
+            permissions = match self.xattrs.value(directory.ino, acl::DEFAULT)? {
                 Some(default) => acl::inherit(&mut edit, ino, is_dir, &default, permissions)?,
                 None => permissions & !permission_bits(caller.umask & 0o777),
             };

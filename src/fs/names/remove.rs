@@ -2,13 +2,14 @@
 
 use crate::format::record::{Dirent, FileKind, Inode};
 use crate::format::{Ino, key};
-use crate::fs::Fs;
 use crate::fs::edit::Edit;
 use crate::fs::entries::{check_name, drop_directory, drop_link, is_dot};
 use crate::fs::error::FsError;
 use crate::fs::locks::Exclusive;
 
-impl Fs {
+use super::Names;
+
+impl Names {
     /// Takes a name away from anything but a directory. The inode goes with its last name, look-up and
     /// handle.
     ///
@@ -16,7 +17,7 @@ impl Fs {
     ///
     /// [`FsError::NotFound`], [`FsError::IsDirectory`], [`FsError::NameTooLong`].
     pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
-        self.writable()?;
+        self.inodes.check_writable()?;
         if is_dot(name) {
             return Err(FsError::IsDirectory);
         }
@@ -26,14 +27,14 @@ impl Fs {
             return Err(FsError::IsDirectory);
         }
         let mut inode = self.named_inode(&entry)?;
-        let now = self.now();
+        let now = self.inodes.now();
         let mut edit = Edit::default();
         let mut directory = self.directory_to_change(parent)?;
         directory.remove(&mut edit, name, &entry);
         directory.put(&mut edit, now);
         drop_link(&mut edit, entry.ino, &mut inode, now);
-        self.apply(edit)?;
-        self.after_drop(lock, &[(entry.ino, &inode)]);
+        self.inodes.apply(edit)?;
+        self.after_drop(lock, (entry.ino, &inode));
         Ok(())
     }
 
@@ -44,7 +45,7 @@ impl Fs {
     /// [`FsError::NotFound`], [`FsError::NotDirectory`], [`FsError::NotEmpty`], and
     /// [`FsError::Invalid`] for `.`.
     pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
-        self.writable()?;
+        self.inodes.check_writable()?;
         match name {
             b"." => return Err(FsError::Invalid),
             b".." => return Err(FsError::NotEmpty),
@@ -56,24 +57,24 @@ impl Fs {
         }
         self.check_empty(entry.ino)?;
         let mut inode = self.named_inode(&entry)?;
-        let now = self.now();
+        let now = self.inodes.now();
         let mut edit = Edit::default();
         let mut directory = self.directory_to_change(parent)?;
         directory.remove(&mut edit, name, &entry);
         directory.remove_child();
         directory.put(&mut edit, now);
         drop_directory(&mut edit, entry.ino, &mut inode, now);
-        self.apply(edit)?;
-        self.after_drop(lock, &[(entry.ino, &inode)]);
+        self.inodes.apply(edit)?;
+        self.after_drop(lock, (entry.ino, &inode));
         Ok(())
     }
 
     /// Finds an entry and locks it together with its directory.
     fn lock_entry(&self, parent: Ino, name: &[u8]) -> Result<(Exclusive<'_>, Dirent), FsError> {
-        self.directory(parent)?;
+        self.inodes.directory(parent)?;
         loop {
             let entry = self.entry(parent, name)?.ok_or(FsError::NotFound)?;
-            let lock = self.locks.exclusive(&[parent, entry.ino]);
+            let lock = self.inodes.locks().exclusive(&[parent, entry.ino]);
             // The name may have come to mean something else before both were locked.
             if self.entry(parent, name)? == Some(entry) {
                 return Ok((lock, entry));
@@ -81,7 +82,7 @@ impl Fs {
         }
     }
 
-    pub(in crate::fs) fn check_empty(&self, ino: Ino) -> Result<(), FsError> {
+    pub(super) fn check_empty(&self, ino: Ino) -> Result<(), FsError> {
         let (from, end) = key::dirents(ino);
         if self.pipeline.scan(&from, &end, 1)?.is_empty() {
             Ok(())
@@ -90,26 +91,10 @@ impl Fs {
         }
     }
 
-    /// Removes those of `dropped`, inodes that just lost a name, of which nothing is left.
-    pub(in crate::fs) fn after_drop(&self, lock: Exclusive<'_>, dropped: &[(Ino, &Inode)]) {
-        let mut idle = Vec::new();
-        for (ino, _) in dropped.iter().filter(|(_, inode)| inode.links == 0) {
-            debug_assert!(lock.covers(*ino));
-            if self.nodes.unlinked(*ino) {
-                idle.push(*ino);
-            }
-        }
-        drop(lock);
-        for ino in idle {
-            self.remove_inode(ino);
-        }
-    }
-
-    /// Removes an inode without a name. Its orphan record stays if that fails, and the next mount
-    /// tries again.
-    pub(in crate::fs) fn remove_inode(&self, ino: Ino) {
-        if let Err(error) = self.removal.remove(ino) {
-            log::warn!("inode {ino} is to be removed at the next mount: {error}");
+    /// Removes `dropped`, an inode that just lost a name, if nothing of it is left.
+    pub(super) fn after_drop(&self, lock: Exclusive<'_>, (ino, dropped): (Ino, &Inode)) {
+        if dropped.links == 0 {
+            self.references.unlinked(lock, ino);
         }
     }
 }

@@ -2,15 +2,16 @@
 
 use crate::format::record::{Dirent, FileKind, Inode, Timestamp};
 use crate::format::{Cookie, Ino};
-use crate::fs::Fs;
 use crate::fs::edit::Edit;
 use crate::fs::entries::{Directory, check_name, drop_directory, drop_link, is_dot};
 use crate::fs::error::{FsError, corrupt};
 use crate::fs::types::RenameMode;
 
+use super::Names;
+
 /// A name in a directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Place<'a> {
+struct EntryName<'a> {
     parent: Ino,
     name: &'a [u8],
 }
@@ -37,7 +38,7 @@ impl Parents {
     }
 }
 
-impl Fs {
+impl Names {
     /// Moves a name to another, in the same directory or another one, wholly or not at all (P3).
     ///
     /// # Errors
@@ -54,28 +55,28 @@ impl Fs {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<(), FsError> {
-        self.writable()?;
+        self.inodes.check_writable()?;
         if is_dot(name) || is_dot(new_name) {
             return Err(FsError::Invalid);
         }
         check_name(name)?;
         check_name(new_name)?;
-        let from = Place { parent, name };
-        let to = Place {
+        let from = EntryName { parent, name };
+        let to = EntryName {
             parent: new_parent,
             name: new_name,
         };
-        self.directory(parent)?;
-        self.directory(new_parent)?;
+        self.inodes.directory(parent)?;
+        self.inodes.directory(new_parent)?;
         loop {
             let source = self.entry(parent, name)?.ok_or(FsError::NotFound)?;
             let target = self.entry(new_parent, new_name)?;
             let is_dir = |entry: Dirent| entry.kind == FileKind::Directory;
             let may_nest = is_dir(source) || target.is_some_and(is_dir);
-            let _rename = (parent != new_parent && may_nest).then(|| self.locks.rename());
+            let _rename = (parent != new_parent && may_nest).then(|| self.inodes.locks().rename());
             let mut inos = vec![parent, new_parent, source.ino];
             inos.extend(target.map(|target| target.ino));
-            let lock = self.locks.exclusive(&inos);
+            let lock = self.inodes.locks().exclusive(&inos);
             // The names may have come to mean something else before all were locked.
             if self.entry(parent, name)? != Some(source)
                 || self.entry(new_parent, new_name)? != target
@@ -94,7 +95,7 @@ impl Fs {
                 }
             };
             if let Some((ino, inode)) = replaced {
-                self.after_drop(lock, &[(ino, &inode)]);
+                self.after_drop(lock, (ino, &inode));
             }
             return Ok(());
         }
@@ -103,8 +104,8 @@ impl Fs {
     /// Moves `source` to `to`, where `target` is now; returns the inode that lost its name there.
     fn replace(
         &self,
-        (from, source): (Place<'_>, Dirent),
-        to: Place<'_>,
+        (from, source): (EntryName<'_>, Dirent),
+        to: EntryName<'_>,
         target: Option<Dirent>,
     ) -> Result<Option<(Ino, Inode)>, FsError> {
         let is_dir = source.kind == FileKind::Directory;
@@ -121,7 +122,7 @@ impl Fs {
         }
         let mut parents = self.parents(from.parent, to.parent)?;
         let mut moved = self.named_inode(&source)?;
-        let now = self.now();
+        let now = self.inodes.now();
         let mut edit = Edit::default();
         let mut dropped = None;
         parents
@@ -152,15 +153,15 @@ impl Fs {
         moved.ctime = now;
         edit.put_inode(source.ino, &moved);
         parents.put(&mut edit, now);
-        self.apply(edit)?;
+        self.inodes.apply(edit)?;
         Ok(dropped)
     }
 
     /// Exchanges two names; each keeps its position.
     fn exchange(
         &self,
-        (from, source): (Place<'_>, Dirent),
-        (to, target): (Place<'_>, Dirent),
+        (from, source): (EntryName<'_>, Dirent),
+        (to, target): (EntryName<'_>, Dirent),
     ) -> Result<(), FsError> {
         let source_is_dir = source.kind == FileKind::Directory;
         let target_is_dir = target.kind == FileKind::Directory;
@@ -181,7 +182,7 @@ impl Fs {
             };
             move_child(&mut parents, giver, taker)?;
         }
-        let now = self.now();
+        let now = self.inodes.now();
         let mut edit = Edit::default();
         edit.put_entry(to.parent, to.name, &at(source, target.cookie));
         edit.put_entry(from.parent, from.name, &at(target, source.cookie));
@@ -196,7 +197,7 @@ impl Fs {
         edit.put_inode(source.ino, &moved);
         edit.put_inode(target.ino, &other);
         parents.put(&mut edit, now);
-        self.apply(edit)
+        self.inodes.apply(edit)
     }
 
     fn parents(&self, first: Ino, second: Ino) -> Result<Parents, FsError> {
@@ -218,7 +219,7 @@ impl Fs {
             if ino == directory {
                 return Err(FsError::Invalid);
             }
-            ino = self.directory(ino)?.parent;
+            ino = self.inodes.directory(ino)?.parent;
             if ino == passed {
                 return Err(corrupt(ino, "the directory lies in itself"));
             }

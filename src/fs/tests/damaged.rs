@@ -14,8 +14,12 @@ const MEMBER_BYTES: u64 = 256 << 20;
 /// and where it lies in the stripe.
 fn with_extents(fs: &Fs, name: &[u8], extents: &[(u64, u64, u32)]) -> (Ino, Handle) {
     let flags = OpenFlags::read_write();
-    let (attr, handle) = fs.create(ROOT, Ino::ROOT, name, 0o644, flags).unwrap();
-    fs.write(ROOT, handle, 0, &vec![7; 64 << 10], WriteFlags::default())
+    let (attr, handle) = fs
+        .names()
+        .create(ROOT, Ino::ROOT, name, 0o644, flags)
+        .unwrap();
+    fs.writer()
+        .write(ROOT, handle, 0, &vec![7; 64 << 10], WriteFlags::default())
         .unwrap();
     let (from, end) = key::extents_from(attr.ino, 0);
     let own = fs.pipeline.scan(&from, &end, 10).unwrap();
@@ -56,17 +60,26 @@ fn extents_that_no_file_has_are_errors_and_never_panics() {
         let name = format!("file{number}");
         let (ino, handle) = with_extents(&fs, name.as_bytes(), extents);
         let mut out = vec![0; 64 << 10];
-        assert!(fs.read(handle, 0, &mut out).is_err(), "{extents:?}");
-        drop(fs.seek(handle, 0, Whence::Data));
-        drop(fs.seek(handle, 0, Whence::Hole));
-        drop(fs.write(ROOT, handle, 50, &[1; 9000], WriteFlags::default()));
+        assert!(
+            fs.reader().read(handle, 0, &mut out).is_err(),
+            "{extents:?}"
+        );
+        drop(fs.reader().seek(handle, 0, Whence::Data));
+        drop(fs.reader().seek(handle, 0, Whence::Hole));
+        drop(
+            fs.writer()
+                .write(ROOT, handle, 50, &[1; 9000], WriteFlags::default()),
+        );
         let cut = Changes {
             size: Some(10),
             ..Changes::default()
         };
-        drop(fs.setattr(ROOT, ino, cut));
-        drop(fs.fallocate(ROOT, handle, Allocation::PunchHole, 0, 1 << 20));
-        assert_eq!(fs.read(sound, 0, &mut out).unwrap(), 64 << 10);
+        drop(fs.attributes().set(ROOT, ino, cut));
+        drop(
+            fs.writer()
+                .fallocate(ROOT, handle, Allocation::PunchHole, 0, 1 << 20),
+        );
+        assert_eq!(fs.reader().read(sound, 0, &mut out).unwrap(), 64 << 10);
         assert!(out.iter().all(|byte| *byte == 7));
     }
 }
@@ -80,6 +93,9 @@ fn extents_that_overlap_across_pages_are_errors() {
     all.push((page * 8 + 64, 128, 0));
     let (_, handle) = with_extents(&fs, b"file", &all);
     let mut out = vec![0; 64 << 10];
-    assert!(fs.read(handle, 0, &mut out).is_err());
-    drop(fs.fallocate(ROOT, handle, Allocation::Allocate, 0, 1 << 20));
+    assert!(fs.reader().read(handle, 0, &mut out).is_err());
+    drop(
+        fs.writer()
+            .fallocate(ROOT, handle, Allocation::Allocate, 0, 1 << 20),
+    );
 }

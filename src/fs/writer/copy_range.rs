@@ -4,16 +4,17 @@ use std::ops::Range;
 
 use crate::format::record::Inline;
 use crate::format::{BLOCK_SIZE, Ino};
-use crate::fs::Fs;
 use crate::fs::edit::Edit;
 use crate::fs::error::FsError;
 use crate::fs::extents::{self, PAGE};
+use crate::fs::failed_writeback::check_hole;
 use crate::fs::handles::OpenFile;
 use crate::fs::mode::{check_regular, clear_privileges};
 use crate::fs::run::Run;
+use crate::fs::spill::Spilled;
 use crate::fs::types::{Caller, Handle, WriteFlags};
 
-use super::{end_of, fits_inline};
+use super::{Writer, end_of, fits_inline};
 
 /// The result of an attempt to share bytes.
 enum Shared {
@@ -23,7 +24,7 @@ enum Shared {
     Nothing,
 }
 
-impl Fs {
+impl Writer {
     /// Copies up to `len` bytes from one place to another and returns how many: fewer where the source
     /// ends, or where a great many extents were involved (call again for the rest).
     ///
@@ -34,7 +35,7 @@ impl Fs {
     ///
     /// [`FsError::BadHandle`] if the target is not open for writing, or is open to append;
     /// [`FsError::Invalid`] if source and target overlap in one file; [`FsError::FileTooBig`];
-    /// [`FsError::NoSpace`]; [`FsError::Refused`] if the source ends where it does because what follows was
+    /// [`FsError::NoSpace`]; [`FsError::FailedWriteback`] if the source ends where it does because what follows was
     /// refused when it was written.
     pub fn copy_range(
         &self,
@@ -45,9 +46,9 @@ impl Fs {
         target_offset: u64,
         len: u64,
     ) -> Result<u64, FsError> {
-        self.writable()?;
-        let from = self.handles.file(source)?;
-        let to = self.handles.file(target)?;
+        self.inodes.check_writable()?;
+        let from = self.references.handles.file(source)?;
+        let to = self.references.handles.file(target)?;
         if !to.flags.write || to.flags.append {
             return Err(FsError::BadHandle);
         }
@@ -58,7 +59,7 @@ impl Fs {
         }
         let wanted = source_offset..source_end;
         let share = || self.share(caller, &from, &to, &wanted, target_offset);
-        let shared = self.with_room(0, || self.with_open_stripe(share))?;
+        let shared = self.inodes.with_room(0, || self.with_open_stripe(share))?;
         let copied = match shared {
             Shared::Bytes(copied) => copied,
             Shared::Nothing => self.copy_little(caller, &from, target, &wanted, target_offset)?,
@@ -79,20 +80,23 @@ impl Fs {
         target_offset: u64,
     ) -> Result<Option<Shared>, FsError> {
         self.pipeline.growth().check_growth()?;
-        let lock = self.locks.exclusive(&[from.ino, to.ino]);
-        let mut source = self.inode(from.ino)?;
+        let lock = self.inodes.locks().exclusive(&[from.ino, to.ino]);
+        let mut source = self.inodes.get(from.ino)?;
         check_regular(&source)?;
-        // Refused ranges that only memory knows would be holes in the copy.
+        // Failed ranges that only memory knows would be holes in the copy.
         let source_end = source.size..source.size;
-        if !self.mark_refused(&lock, from.ino, &mut source, &source_end)? {
+        if !self
+            .failed_writeback
+            .mark(&lock, from.ino, &mut source, &source_end)?
+        {
             return Ok(None);
         }
-        let mut inode = self.inode(to.ino)?;
+        let mut inode = self.inodes.get(to.ino)?;
         check_regular(&inode)?;
         let end = wanted.end.min(source.size);
         if wanted.start >= end {
-            let refused = self.refused.within(from.ino, wanted);
-            Self::check_hole(from.ino, &refused, wanted)?;
+            let failed = self.failed_writeback.within(from.ino, wanted);
+            check_hole(from.ino, &failed, wanted)?;
             return Ok(Some(Shared::Bytes(0)));
         }
         let whole = wanted.start..end;
@@ -113,33 +117,26 @@ impl Fs {
             .collect();
         let copied = part.end - part.start;
         let range = target_offset..target_offset + copied;
-        self.clear_behind(&lock, to.ino, &mut inode, range.end)?;
-        if !self.mark_refused(&lock, to.ino, &mut inode, &range)? {
+        if !self.prepare(&lock, to.ino, &mut inode, &range)? {
             return Ok(None);
         }
         let mut edit = Edit::default();
-        let Some(spilled) = self.spill(&inode, &range)? else {
+        let Some(spilled) = Spilled::place(&self.pipeline, &inode, &range)? else {
             return Ok(None);
         };
-        self.put_runs(
-            &lock,
-            &mut edit,
-            (to.ino, &mut inode),
-            &range,
-            &spilled,
-            &moved,
-        )?;
+        let file = (to.ino, &mut inode);
+        spilled.replace_range(&self.pipeline, &mut edit, file, &range, &moved)?;
         inode.size = inode.size.max(range.end);
         if !caller.is_root() {
             clear_privileges(&mut inode);
         }
-        self.drop_capability(&mut edit, to.ino, &inode)?;
-        inode.mtime = self.now();
+        self.xattrs.drop_capability(&mut edit, to.ino, &inode)?;
+        inode.mtime = self.inodes.now();
         inode.ctime = inode.mtime;
         edit.put_inode(to.ino, &inode);
         // With the source still locked: until now its extents alone keep the bytes.
-        self.apply(edit)?;
-        self.refused.forget(to.ino, &range);
+        self.inodes.apply(edit)?;
+        self.failed_writeback.clear(to.ino, &range);
         drop(spilled);
         Ok(Some(Shared::Bytes(copied)))
     }
@@ -167,7 +164,7 @@ impl Fs {
     ) -> Result<u64, FsError> {
         let len = (wanted.end - wanted.start).min(BLOCK_SIZE as u64);
         let mut bytes = vec![0; usize::try_from(len).expect("at most a block")];
-        let (_, len) = self.read_at(from.ino, wanted.start, &mut bytes)?;
+        let (_, len) = self.reader.read_at(from.ino, wanted.start, &mut bytes)?;
         let flags = WriteFlags {
             from_page_cache: false,
             kill_suid_sgid: !caller.is_root(),

@@ -7,14 +7,15 @@
 
 use crate::format::Ino;
 use crate::format::record::{Inline, Inode};
-use crate::fs::Fs;
-use crate::fs::cut::{behind, cut_piece, take_out};
+use crate::fs::cut::{behind, take_out};
 use crate::fs::edit::Edit;
 use crate::fs::error::FsError;
 use crate::fs::limits::SIZE_MAX;
 use crate::fs::locks::Exclusive;
 
-impl Fs {
+use super::Writer;
+
+impl Writer {
     /// Gives a regular file another size and writes its inode, together with whatever `edit` holds.
     pub(in crate::fs) fn set_size(
         &self,
@@ -28,8 +29,7 @@ impl Fs {
         if size > SIZE_MAX {
             return Err(FsError::FileTooBig);
         }
-        self.clear_behind(lock, ino, &mut inode, size)?;
-        if !self.mark_refused(lock, ino, &mut inode, &(size..size))? {
+        if !self.prepare(lock, ino, &mut inode, &(size..size))? {
             return Err(FsError::NoSpace);
         }
         inode.size = size;
@@ -42,39 +42,12 @@ impl Fs {
             edit.put_orphan(ino);
         }
         edit.put_inode(ino, &inode);
-        self.apply(edit)?;
-        self.refused.forget(ino, &behind(size));
+        self.inodes.apply(edit)?;
+        self.failed_writeback.clear(ino, &behind(size));
         if !complete {
             self.removal.cut_later(lock, ino)?;
         }
         Ok(inode)
-    }
-
-    /// Takes out what is left of a file that was longer, from its end to `end`, to where it is about to
-    /// grow.
-    pub(in crate::fs) fn clear_behind(
-        &self,
-        lock: &Exclusive<'_>,
-        ino: Ino,
-        inode: &mut Inode,
-        end: u64,
-    ) -> Result<(), FsError> {
-        if end <= inode.size || !self.removal.is_cutting(ino) {
-            return Ok(());
-        }
-        // Without what the caller has changed already.
-        let mut stored = self.inode(ino)?;
-        let range = stored.size..end;
-        while !cut_piece(&self.pipeline, lock, ino, &mut stored, &range)? {}
-        inode.allocated_bytes = stored.allocated_bytes;
-        Ok(())
-    }
-
-    /// Says whether much is left to be taken out behind the end of a file: making it longer may take
-    /// its time.
-    #[must_use]
-    pub fn is_being_cut(&self, ino: Ino) -> bool {
-        self.removal.is_cutting(ino)
     }
 }
 

@@ -11,7 +11,10 @@ fn made() -> (Vec<MemDisk>, Arc<Fs>, Ino) {
     let disks = create(1 << 30, None);
     let fs = open(&disks);
     let flags = OpenFlags::read_write();
-    let (attr, _) = fs.create(ROOT, Ino::ROOT, b"file", 0o644, flags).unwrap();
+    let (attr, _) = fs
+        .names()
+        .create(ROOT, Ino::ROOT, b"file", 0o644, flags)
+        .unwrap();
     (disks, fs, attr.ino)
 }
 
@@ -20,7 +23,7 @@ fn name(number: usize) -> Vec<u8> {
 }
 
 fn set(fs: &Fs, ino: Ino, name: &[u8], value: &[u8]) -> Result<(), FsError> {
-    fs.setxattr(ROOT, ino, name, value, XattrMode::Set)
+    fs.xattrs().set(ROOT, ino, name, value, XattrMode::Set)
 }
 
 /// An access ACL with an entry for user 7.
@@ -47,35 +50,35 @@ fn the_names_of_a_file_are_counted_once_however_many_are_added() {
     let (disks, fs, ino) = made();
     for number in 0..300 {
         set(&fs, ino, &name(number), b"value").unwrap();
-        let listed = fs.listxattr(ROOT, ino).unwrap().len();
-        assert_eq!(fs.name_lens.get(ino), Some(listed), "after {number}");
+        let listed = fs.xattrs().list(ROOT, ino).unwrap().len();
+        assert_eq!(fs.xattrs.list_lens.get(ino), Some(listed), "after {number}");
     }
     set(&fs, ino, &name(7), b"another").unwrap();
-    fs.removexattr(ROOT, ino, &name(8)).unwrap();
+    fs.xattrs().remove(ino, &name(8)).unwrap();
     set(&fs, ino, &name(300), b"value").unwrap();
-    let listed = fs.listxattr(ROOT, ino).unwrap().len();
-    assert_eq!(fs.name_lens.get(ino), Some(listed));
+    let listed = fs.xattrs().list(ROOT, ino).unwrap().len();
+    assert_eq!(fs.xattrs.list_lens.get(ino), Some(listed));
     set(&fs, ino, acl::ACCESS, &access_acl()).unwrap();
     set(&fs, ino, &name(301), b"value").unwrap();
-    let listed = fs.listxattr(ROOT, ino).unwrap();
+    let listed = fs.xattrs().list(ROOT, ino).unwrap();
     assert!(
         listed
             .windows(acl::ACCESS.len())
             .any(|part| part == acl::ACCESS)
     );
-    assert_eq!(fs.name_lens.get(ino), Some(listed.len()));
+    assert_eq!(fs.xattrs.list_lens.get(ino), Some(listed.len()));
     let plain = Changes {
         permissions: Some(0o600),
         ..Changes::default()
     };
-    fs.setattr(ROOT, ino, plain).unwrap();
+    fs.attributes().set(ROOT, ino, plain).unwrap();
     set(&fs, ino, &name(302), b"value").unwrap();
-    let listed = fs.listxattr(ROOT, ino).unwrap();
-    assert_eq!(fs.name_lens.get(ino), Some(listed.len()));
+    let listed = fs.xattrs().list(ROOT, ino).unwrap();
+    assert_eq!(fs.xattrs.list_lens.get(ino), Some(listed.len()));
     fs.close().unwrap();
     drop(fs);
     let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
-    assert_eq!(open(&disks).listxattr(ROOT, ino).unwrap(), listed);
+    assert_eq!(open(&disks).xattrs().list(ROOT, ino).unwrap(), listed);
 }
 
 #[test]
@@ -90,19 +93,19 @@ fn the_list_of_names_ends_at_64_kib_and_a_name_that_goes_makes_room_for_one() {
     for number in 0..most {
         set(&fs, ino, &long(number), b"").unwrap();
     }
-    assert_eq!(fs.listxattr(ROOT, ino).unwrap().len(), LIST_MAX);
+    assert_eq!(fs.xattrs().list(ROOT, ino).unwrap().len(), LIST_MAX);
     assert!(matches!(
         set(&fs, ino, b"user.a", b""),
         Err(FsError::NoSpace)
     ));
     set(&fs, ino, &long(0), b"another").unwrap();
-    fs.removexattr(ROOT, ino, &long(0)).unwrap();
+    fs.xattrs().remove(ino, &long(0)).unwrap();
     set(&fs, ino, &long(most), b"").unwrap();
     assert!(matches!(
         set(&fs, ino, &long(0), b""),
         Err(FsError::NoSpace)
     ));
-    assert_eq!(fs.listxattr(ROOT, ino).unwrap().len(), LIST_MAX);
+    assert_eq!(fs.xattrs().list(ROOT, ino).unwrap().len(), LIST_MAX);
 }
 
 /// Only a volume that was made by hand has such a list.
@@ -113,13 +116,13 @@ fn a_list_that_is_too_long_is_an_error_and_takes_little_memory() {
     for number in 0..20_000 {
         edit.put_xattr(ino, &name(number), Vec::new());
     }
-    fs.apply(edit).unwrap();
-    assert!(matches!(fs.listxattr(ROOT, ino), Err(FsError::TooBig)));
+    fs.inodes.apply(edit).unwrap();
+    assert!(matches!(fs.xattrs().list(ROOT, ino), Err(FsError::TooBig)));
     assert!(matches!(
         set(&fs, ino, b"user.a", b""),
         Err(FsError::NoSpace)
     ));
-    assert!(fs.getxattr(ino, &name(5)).unwrap().is_empty());
+    assert!(fs.xattrs().get(ino, &name(5)).unwrap().is_empty());
 }
 
 /// Measures; by hand, with `--ignored --nocapture`.

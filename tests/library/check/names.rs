@@ -96,11 +96,11 @@ fn nothing_under_a_bad_name_is_lost_by_a_repair() {
         volume.pipeline.apply(batch).unwrap();
         let fs = open(&volume);
         for parent in [Ino::ROOT, volume.dir] {
-            let looked_up = fs.lookup(parent, name).map(|attr| attr.ino);
+            let looked_up = fs.names().lookup(parent, name).map(|attr| attr.ino);
             assert_ne!(looked_up.ok(), Some(volume.file), "{name:?}");
-            let handle = fs.opendir(parent).unwrap();
+            let handle = fs.directories().open(parent).unwrap();
             let mut listed = Vec::new();
-            let read = fs.readdir(handle, 0, true, &mut |item| {
+            let read = fs.directories().read(handle, 0, true, &mut |item| {
                 listed.push(item.name.to_vec());
                 true
             });
@@ -108,7 +108,7 @@ fn nothing_under_a_bad_name_is_lost_by_a_repair() {
             assert!(listed.iter().all(|name| name == b"file"), "{listed:?}");
             // The listing goes on to the damage, and the next call begins there.
             assert!(read.is_ok(), "{read:?}");
-            fs.release(handle).unwrap();
+            fs.open_files().release(handle).unwrap();
         }
         drop(fs);
         volume.check(true);
@@ -143,14 +143,15 @@ fn positions_that_share_a_name_are_found_and_the_surplus_removed() {
 
 /// Lists a directory's names and inodes, but not `.` and `..`.
 fn list(fs: &Fs, dir: Ino) -> Vec<(Vec<u8>, Ino)> {
-    let handle = fs.opendir(dir).unwrap();
+    let handle = fs.directories().open(dir).unwrap();
     let mut listed = Vec::new();
-    fs.readdir(handle, 0, true, &mut |item| {
-        listed.push((item.name.to_vec(), item.ino));
-        true
-    })
-    .unwrap();
-    fs.release(handle).unwrap();
+    fs.directories()
+        .read(handle, 0, true, &mut |item| {
+            listed.push((item.name.to_vec(), item.ino));
+            true
+        })
+        .unwrap();
+    fs.open_files().release(handle).unwrap();
     listed.split_off(2)
 }
 
@@ -197,8 +198,11 @@ fn a_listing_has_only_positions_that_their_names_lead_to() {
         let fs = open(&volume);
         let [one, two] = [&b"one"[..], b"two"].map(|name| {
             let flags = OpenFlags::read_write();
-            let (attr, handle) = fs.create(ROOT, volume.dir, name, 0o644, flags).unwrap();
-            fs.release(handle).unwrap();
+            let (attr, handle) = fs
+                .names()
+                .create(ROOT, volume.dir, name, 0o644, flags)
+                .unwrap();
+            fs.open_files().release(handle).unwrap();
             attr.ino
         });
         drop(fs);
@@ -222,15 +226,18 @@ fn a_listing_has_only_positions_that_their_names_lead_to() {
             assert_eq!(names, expected, "case {number}");
             for (name, ino) in &listed {
                 assert_eq!(
-                    fs.lookup(volume.dir, name).unwrap().ino,
+                    fs.names().lookup(volume.dir, name).unwrap().ino,
                     *ino,
                     "case {number}"
                 );
             }
         }
         let flags = OpenFlags::read_write();
-        let (_, handle) = fs.create(ROOT, volume.dir, b"later", 0o644, flags).unwrap();
-        fs.release(handle).unwrap();
+        let (_, handle) = fs
+            .names()
+            .create(ROOT, volume.dir, b"later", 0o644, flags)
+            .unwrap();
+        fs.open_files().release(handle).unwrap();
         let listed = list(&fs, volume.dir);
         assert_eq!(listed.len(), expected.len() + 1, "case {number}");
     }
@@ -245,9 +252,9 @@ fn a_directory_without_a_free_place_in_its_listing_takes_no_entry() {
     });
     volume.pipeline.apply(batch).unwrap();
     let fs = open(&volume);
-    let made = fs.mkdir(ROOT, volume.dir, b"new", 0o755);
+    let made = fs.names().mkdir(ROOT, volume.dir, b"new", 0o755);
     assert!(matches!(made, Err(FsError::Corrupt { .. })), "{made:?}");
-    let moved = fs.rename(
+    let moved = fs.names().rename(
         volume.dir,
         b"file",
         volume.dir,
@@ -302,11 +309,18 @@ fn a_directory_keeps_the_one_name_that_it_records() {
 fn looping() -> (Volume, Ino, Ino) {
     let volume = Volume::new();
     let fs = open(&volume);
-    let outer = fs.mkdir(ROOT, Ino::ROOT, b"outer", 0o755).unwrap().ino;
-    let inner = fs.mkdir(ROOT, outer, b"inner", 0o755).unwrap().ino;
+    let outer = fs
+        .names()
+        .mkdir(ROOT, Ino::ROOT, b"outer", 0o755)
+        .unwrap()
+        .ino;
+    let inner = fs.names().mkdir(ROOT, outer, b"inner", 0o755).unwrap().ino;
     let flags = OpenFlags::read_write();
-    let (_, handle) = fs.create(ROOT, inner, b"file", 0o644, flags).unwrap();
-    fs.release(handle).unwrap();
+    let (_, handle) = fs
+        .names()
+        .create(ROOT, inner, b"file", 0o644, flags)
+        .unwrap();
+    fs.open_files().release(handle).unwrap();
     drop(fs);
     let mut batch = Batch::default();
     delete_entry(&mut batch, Ino::ROOT, b"outer", 2);
@@ -352,14 +366,16 @@ fn directories_that_lie_in_each_other_come_back_below_the_root() {
 fn what_follows_the_parents_of_a_directory_ends_in_a_loop() {
     let (volume, outer, inner) = looping();
     let fs = open(&volume);
-    let renamed = fs.rename(Ino::ROOT, b"dir", inner, b"new", RenameMode::Replace);
+    let renamed = fs
+        .names()
+        .rename(Ino::ROOT, b"dir", inner, b"new", RenameMode::Replace);
     assert!(
         matches!(renamed, Err(FsError::Corrupt { .. })),
         "{renamed:?}"
     );
     let of = [outer, inner].into_iter().collect();
     assert_eq!(fs.paths_of(&of, 10).unwrap(), [b""; 0]);
-    assert_eq!(fs.getattr(inner).unwrap().links, 3);
+    assert_eq!(fs.attributes().get(inner).unwrap().links, 3);
 }
 
 #[test]
@@ -368,6 +384,7 @@ fn a_name_given_by_a_repair_takes_none_away() {
     let fs = open(&volume);
     let taken = format!("lost+found-{}", volume.file);
     let other = fs
+        .names()
         .mknod(ROOT, Ino::ROOT, taken.as_bytes(), 0o644, 0)
         .unwrap();
     drop(fs);
@@ -378,7 +395,7 @@ fn a_name_given_by_a_repair_takes_none_away() {
     volume.check(true);
     assert_eq!(volume.check(false).findings, []);
     let fs = open(&volume);
-    let ino = |name: &str| fs.lookup(Ino::ROOT, name.as_bytes()).unwrap().ino;
+    let ino = |name: &str| fs.names().lookup(Ino::ROOT, name.as_bytes()).unwrap().ino;
     assert_eq!(
         (ino(&taken), ino(&format!("{taken}.1"))),
         (other.ino, volume.file)

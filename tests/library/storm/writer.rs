@@ -81,7 +81,7 @@ fn record(writer: usize, number: u64) -> Vec<u8> {
 
 fn read_all(fs: &Fs, handle: Handle) -> Result<Vec<u8>, FsError> {
     let mut bytes = vec![0xee; FILE_MAX + 1];
-    let len = fs.read(handle, 0, &mut bytes)?;
+    let len = fs.reader().read(handle, 0, &mut bytes)?;
     bytes.truncate(len);
     Ok(bytes)
 }
@@ -92,18 +92,20 @@ fn with_file<T>(
     flags: OpenFlags,
     work: impl FnOnce(Handle) -> Result<T, FsError>,
 ) -> Result<T, FsError> {
-    let handle = fs.open_file(ROOT, ino, flags)?;
+    let handle = fs.open_files().open(ROOT, ino, flags)?;
     let done = work(handle);
-    fs.release(handle)?;
+    fs.open_files().release(handle)?;
     done
 }
 
 /// Returns how many records of a writer the log holds; they are whole and in order.
 fn count_logged(fs: &Fs, log_file: Ino, writer: usize) -> u64 {
-    let size = usize::try_from(fs.getattr(log_file).unwrap().size).unwrap();
+    let size = usize::try_from(fs.attributes().get(log_file).unwrap().size).unwrap();
     let mut bytes = vec![0; size];
     let flags = OpenFlags::read_only();
-    let read = with_file(fs, log_file, flags, |handle| fs.read(handle, 0, &mut bytes));
+    let read = with_file(fs, log_file, flags, |handle| {
+        fs.reader().read(handle, 0, &mut bytes)
+    });
     assert_eq!(read.unwrap(), size);
     assert!(
         size.is_multiple_of(RECORD),
@@ -128,12 +130,17 @@ impl Writer {
         let name = format!("writer{number}");
         let log_file = find_or(fs, LOG, |fs| {
             let flags = OpenFlags::read_write();
-            let (attr, handle) = fs.create(ROOT, Ino::ROOT, LOG.as_bytes(), 0o644, flags)?;
-            fs.release(handle)?;
+            let (attr, handle) =
+                fs.names()
+                    .create(ROOT, Ino::ROOT, LOG.as_bytes(), 0o644, flags)?;
+            fs.open_files().release(handle)?;
             Ok(attr.ino)
         });
         let directory = find_or(fs, &name, |fs| {
-            Ok(fs.mkdir(ROOT, Ino::ROOT, name.as_bytes(), 0o755)?.ino)
+            Ok(fs
+                .names()
+                .mkdir(ROOT, Ino::ROOT, name.as_bytes(), 0o755)?
+                .ino)
         });
         let mut model = Model {
             logged: count_logged(fs, log_file, number),
@@ -217,7 +224,7 @@ fn find_or(fs: &Fs, name: &str, make: impl FnOnce(&Fs) -> Result<Ino, FsError>) 
         Err(FsError::NotFound) => make(fs).unwrap(),
         Err(error) => panic!("{name}: {error}"),
     };
-    fs.forget(ino, 1);
+    fs.open_files().forget(ino, 1);
     // All that is there before a storm is durable.
     fs.syncfs().unwrap();
     ino
@@ -292,15 +299,18 @@ impl Step<'_> {
             && self.rng.random_ratio(1, 3)
         {
             self.model.names.insert(name.to_owned(), ino);
-            let linked = self.fs.link(ino, parent, name.as_bytes());
-            let linked = linked.map(|attr| self.fs.forget(attr.ino, 1));
+            let linked = self.fs.names().link(ino, parent, name.as_bytes());
+            let linked = linked.map(|attr| self.fs.open_files().forget(attr.ino, 1));
             return (format!("link {other} {name}"), linked.map(|()| false));
         }
         let flags = OpenFlags::read_write();
-        let made = self.fs.create(ROOT, parent, name.as_bytes(), 0o644, flags);
+        let made = self
+            .fs
+            .names()
+            .create(ROOT, parent, name.as_bytes(), 0o644, flags);
         let made = made.and_then(|(attr, handle)| {
-            self.fs.release(handle)?;
-            self.fs.forget(attr.ino, 1);
+            self.fs.open_files().release(handle)?;
+            self.fs.open_files().forget(attr.ino, 1);
             Ok(attr.ino)
         });
         // An inode of a failed call has a number that is not used for another one.
@@ -331,6 +341,7 @@ impl Step<'_> {
         let at = offset as u64;
         let written = with_file(self.fs, ino, flags, |handle| {
             self.fs
+                .writer()
                 .write(ROOT, handle, at, &fresh, WriteFlags::default())
         });
         (what, written.map(|_| flags.sync))
@@ -350,6 +361,7 @@ impl Step<'_> {
         };
         let written = with_file(self.fs, ino, flags, |handle| {
             self.fs
+                .writer()
                 .write(ROOT, handle, 0, &fresh, WriteFlags::default())
         });
         (
@@ -380,7 +392,7 @@ impl Step<'_> {
             size: Some(len as u64),
             ..Changes::default()
         };
-        let cut = self.fs.setattr(ROOT, ino, changes);
+        let cut = self.fs.attributes().set(ROOT, ino, changes);
         (format!("cut {name} to {len}"), cut.map(|_| false))
     }
 
@@ -404,6 +416,7 @@ impl Step<'_> {
         self.set(ino, bytes);
         let done = with_file(self.fs, ino, OpenFlags::read_write(), |handle| {
             self.fs
+                .writer()
                 .fallocate(ROOT, handle, mode, start as u64, len as u64)
         });
         (
@@ -424,6 +437,7 @@ impl Step<'_> {
             with_file(self.fs, ino, OpenFlags::read_write(), |handle| {
                 let (start, target) = (start as u64, target as u64);
                 self.fs
+                    .writer()
                     .copy_range(ROOT, source, start, handle, target, len as u64)
             })
         });
@@ -474,13 +488,17 @@ impl Step<'_> {
         let parent = self.writer.directory;
         let done = self
             .fs
+            .names()
             .rename(parent, name.as_bytes(), parent, to.as_bytes(), mode);
         (format!("{mode:?} {to} by {name}"), done.map(|()| false))
     }
 
     fn unlink(&mut self, name: &str) -> (String, Result<Synced, FsError>) {
         self.model.names.remove(name);
-        let done = self.fs.unlink(self.writer.directory, name.as_bytes());
+        let done = self
+            .fs
+            .names()
+            .unlink(self.writer.directory, name.as_bytes());
         (format!("unlink {name}"), done.map(|()| false))
     }
 
@@ -490,11 +508,11 @@ impl Step<'_> {
         ino: Ino,
         held: &mut Vec<(Handle, Ino)>,
     ) -> (String, Result<Synced, FsError>) {
-        let opened = self.fs.open_file(ROOT, ino, OpenFlags::read_only());
+        let opened = self.fs.open_files().open(ROOT, ino, OpenFlags::read_only());
         let opened = opened.and_then(|handle| {
             held.push((handle, ino));
             if held.len() > 3 {
-                self.fs.release(held.remove(0).0)?;
+                self.fs.open_files().release(held.remove(0).0)?;
             }
             Ok(false)
         });
@@ -537,6 +555,7 @@ impl Step<'_> {
         };
         let written = with_file(self.fs, self.writer.log_file, flags, |handle| {
             self.fs
+                .writer()
                 .write(ROOT, handle, 0, &record, WriteFlags::default())
         });
         (format!("log record {number}"), written.map(|_| false))

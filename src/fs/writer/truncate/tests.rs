@@ -38,7 +38,10 @@ impl Cut {
         let fs = open(&disks);
         let make = |name: &[u8]| {
             let flags = OpenFlags::read_write();
-            let made = fs.create(ROOT, Ino::ROOT, name, 0o644, flags).unwrap();
+            let made = fs
+                .names()
+                .create(ROOT, Ino::ROOT, name, 0o644, flags)
+                .unwrap();
             (made.0.ino, made.1)
         };
         let ((ino, file), (_, other)) = (make(b"file"), make(b"other"));
@@ -47,7 +50,9 @@ impl Cut {
             let content = [byte(seed, block); BLOCK_SIZE];
             for handle in [file, other] {
                 let flags = WriteFlags::default();
-                let written = fs.write(ROOT, handle, block * BLOCK, &content, flags);
+                let written = fs
+                    .writer()
+                    .write(ROOT, handle, block * BLOCK, &content, flags);
                 written.unwrap();
             }
             bytes.extend_from_slice(&content);
@@ -67,7 +72,7 @@ impl Cut {
             size: Some(size),
             ..Changes::default()
         };
-        let attr = self.fs.setattr(ROOT, self.ino, changes).unwrap();
+        let attr = self.fs.attributes().set(ROOT, self.ino, changes).unwrap();
         assert_eq!(attr.size, size);
         self.bytes.resize(usize::try_from(size).unwrap(), 0);
     }
@@ -75,15 +80,15 @@ impl Cut {
     /// Leaves the file as the first batch of a cut does, as if the job for the rest were waiting.
     fn cut_without_the_rest(&mut self, size: u64) {
         let fs = &self.fs;
-        let lock = fs.locks.exclusive(&[self.ino]);
-        let mut inode = fs.inode(self.ino).unwrap();
+        let lock = fs.inodes.locks().exclusive(&[self.ino]);
+        let mut inode = fs.inodes.get(self.ino).unwrap();
         inode.size = size;
         let mut edit = Edit::default();
         let complete = take_out(&fs.pipeline, self.ino, &mut inode, &mut edit, &behind(size));
         assert!(!complete.unwrap(), "there is more than goes in a batch");
         edit.put_orphan(self.ino);
         edit.put_inode(self.ino, &inode);
-        fs.apply(edit).unwrap();
+        fs.inodes.apply(edit).unwrap();
         fs.removal.pretend_cutting(self.ino);
         drop(lock);
         self.bytes.truncate(usize::try_from(size).unwrap());
@@ -105,25 +110,32 @@ impl Cut {
             0 => {
                 let content = vec![0xee; usize::try_from(len).unwrap()];
                 let flags = WriteFlags::default();
-                fs.write(ROOT, self.file, offset, &content, flags).unwrap();
+                fs.writer()
+                    .write(ROOT, self.file, offset, &content, flags)
+                    .unwrap();
                 self.bytes[start..end].fill(0xee);
             }
             1 => fs
+                .writer()
                 .fallocate(ROOT, self.file, Allocation::Allocate, offset, len)
                 .unwrap(),
             2 => {
                 let mode = Allocation::ZeroRange;
-                fs.fallocate(ROOT, self.file, mode, offset, len).unwrap();
+                fs.writer()
+                    .fallocate(ROOT, self.file, mode, offset, len)
+                    .unwrap();
                 self.bytes[start..end].fill(0);
             }
             3 => {
                 let mut source = vec![0; end - start];
-                fs.read(self.other, 0, &mut source).unwrap();
-                let copied = fs.copy_range(ROOT, self.other, 0, self.file, offset, len);
+                fs.reader().read(self.other, 0, &mut source).unwrap();
+                let copied = fs
+                    .writer()
+                    .copy_range(ROOT, self.other, 0, self.file, offset, len);
                 // Little is copied in pieces.
                 let copied = usize::try_from(copied.unwrap()).unwrap();
                 self.bytes[start..start + copied].copy_from_slice(&source[..copied]);
-                let size = fs.getattr(self.ino).unwrap().size;
+                let size = fs.attributes().get(self.ino).unwrap().size;
                 self.bytes.truncate(usize::try_from(size).unwrap());
             }
             _ => self.resize(offset),
@@ -132,7 +144,7 @@ impl Cut {
 
     fn assert_same(&self, context: &str) {
         let mut read = vec![0xaa; self.bytes.len() + 1];
-        let len = self.fs.read(self.file, 0, &mut read).unwrap();
+        let len = self.fs.reader().read(self.file, 0, &mut read).unwrap();
         assert_eq!(len, self.bytes.len(), "{context}");
         let wrong = (0..len).find(|&at| read[at] != self.bytes[at]);
         assert_eq!(wrong, None, "{context}: other bytes from here on");
@@ -140,7 +152,7 @@ impl Cut {
 
     /// Checks that nothing remains behind the end, nor the mark.
     fn assert_nothing_left(&self, context: &str) {
-        self.fs.settle();
+        self.fs.wait_for_removal();
         let found = check::check(self.fs.pipeline(), false).unwrap().findings;
         assert_eq!(found, [], "{context}");
         let size = self.bytes.len() as u64;
@@ -148,7 +160,7 @@ impl Cut {
         assert_eq!(behind, [], "{context}");
         let mark = self.fs.pipeline.get(&key::orphan(self.ino)).unwrap();
         assert_eq!(mark, None, "{context}");
-        assert!(!self.fs.is_being_cut(self.ino), "{context}");
+        assert!(!self.fs.writer().is_being_cut(self.ino), "{context}");
     }
 }
 
@@ -163,14 +175,14 @@ fn a_file_that_grows_over_what_is_left_of_it_shows_none_of_it() {
             cut.grow(&mut random);
             cut.assert_same(&context);
         }
-        assert!(cut.fs.is_being_cut(cut.ino), "seed {seed}");
+        assert!(cut.fs.writer().is_being_cut(cut.ino), "seed {seed}");
         // As a crash leaves it.
         cut.fs.syncfs().unwrap();
         let disks: Vec<MemDisk> = cut.disks.iter().map(MemDisk::fork).collect();
         let flags = OpenFlags::read_write();
         let fs = open(&disks);
         let reopened = Cut {
-            file: fs.open_file(ROOT, cut.ino, flags).unwrap(),
+            file: fs.open_files().open(ROOT, cut.ino, flags).unwrap(),
             fs,
             disks,
             ..cut
@@ -200,11 +212,11 @@ fn what_is_cut_off_goes_in_the_background_and_is_never_seen() {
         }
         cut.assert_nothing_left(&format!("seed {seed}"));
         cut.resize(0);
-        cut.fs.unlink(Ino::ROOT, b"file").unwrap();
-        cut.fs.release(cut.file).unwrap();
-        cut.fs.forget(cut.ino, 1);
-        cut.fs.settle();
-        assert!(cut.fs.inode(cut.ino).is_err());
-        assert!(!cut.fs.is_being_cut(cut.ino), "seed {seed}");
+        cut.fs.names().unlink(Ino::ROOT, b"file").unwrap();
+        cut.fs.open_files().release(cut.file).unwrap();
+        cut.fs.open_files().forget(cut.ino, 1);
+        cut.fs.wait_for_removal();
+        assert!(cut.fs.inodes.get(cut.ino).is_err());
+        assert!(!cut.fs.writer().is_being_cut(cut.ino), "seed {seed}");
     }
 }

@@ -1,0 +1,93 @@
+//! The inodes that callers refer to, by look-ups and by handles, and their removal with the last reference.
+
+use std::sync::Arc;
+
+use crate::format::{Cookie, Ino};
+
+use super::error::FsError;
+use super::handles::Handles;
+use super::locks::Exclusive;
+use super::nodes::Nodes;
+use super::removal::Removal;
+use super::types::{Handle, OpenFlags};
+
+/// References to inodes. An inode without a name lives until the last reference to it is gone.
+pub(super) struct References {
+    pub(super) nodes: Nodes,
+    pub(super) handles: Handles,
+    removal: Arc<Removal>,
+}
+
+impl References {
+    /// Returns an empty table, whose inodes `removal` removes.
+    pub(super) fn new(removal: &Arc<Removal>) -> Self {
+        Self {
+            nodes: Nodes::new(),
+            handles: Handles::new(),
+            removal: Arc::clone(removal),
+        }
+    }
+
+    /// Opens a regular file. The handle keeps the inode from being removed.
+    pub(super) fn open_file(&self, ino: Ino, flags: OpenFlags) -> Handle {
+        self.nodes.hold(ino, flags.write);
+        self.handles.add_file(ino, flags)
+    }
+
+    /// Opens a directory; `first_unseen` returns the first cookie of entries that the handle leaves out.
+    pub(super) fn open_directory(
+        &self,
+        ino: Ino,
+        first_unseen: impl FnOnce() -> Result<Cookie, FsError>,
+    ) -> Result<Handle, FsError> {
+        // Counted before it is looked at: it cannot vanish in between.
+        self.nodes.hold(ino, false);
+        match first_unseen() {
+            Ok(cookie) => Ok(self.handles.add_dir(ino, cookie.0)),
+            Err(error) => {
+                self.drop_handle(ino, false);
+                Err(error)
+            }
+        }
+    }
+
+    /// Closes a file or directory. An inode without a name is removed with its last handle and look-up.
+    pub(super) fn release(&self, handle: Handle) -> Result<(), FsError> {
+        let opened = self.handles.remove(handle)?;
+        self.drop_handle(opened.ino(), opened.writes());
+        Ok(())
+    }
+
+    /// Takes back look-ups that were counted. An inode without a name is removed with the last one. Returns whether
+    /// no reference to the inode is left.
+    pub(super) fn forget(&self, ino: Ino, lookups: u64) -> bool {
+        if self.nodes.forget(ino, lookups) {
+            self.remove(ino);
+        }
+        !self.nodes.is_referenced(ino)
+    }
+
+    /// Notes that an inode lost its last name, and removes it if no reference is left. Releases the lock before.
+    pub(super) fn unlinked(&self, lock: Exclusive<'_>, ino: Ino) {
+        debug_assert!(lock.covers(ino));
+        let is_idle = self.nodes.unlinked(ino);
+        drop(lock);
+        if is_idle {
+            self.remove(ino);
+        }
+    }
+
+    fn drop_handle(&self, ino: Ino, writes: bool) {
+        if self.nodes.release(ino, writes) {
+            self.remove(ino);
+        }
+    }
+
+    /// Removes an inode without a name. Its orphan record stays if that fails, and the next mount
+    /// tries again.
+    fn remove(&self, ino: Ino) {
+        if let Err(error) = self.removal.remove(ino) {
+            log::warn!("inode {ino} is to be removed at the next mount: {error}");
+        }
+    }
+}

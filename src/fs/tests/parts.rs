@@ -1,0 +1,160 @@
+//! The parts of the room, each made without those that it does not depend on.
+
+use std::sync::Arc;
+
+use super::{ROOT, create, open_pipeline};
+use crate::commit::Pipeline;
+use crate::format::Ino;
+use crate::format::record::{FileKind, Inode};
+use crate::fs::access_time::AccessTimes;
+use crate::fs::edit::Edit;
+use crate::fs::failed_writeback::FailedWriteback;
+use crate::fs::inodes::Inodes;
+use crate::fs::reader::Reader;
+use crate::fs::references::References;
+use crate::fs::removal::Removal;
+use crate::fs::writer::Writer;
+use crate::fs::xattr::Xattrs;
+use crate::fs::{
+    AtimePolicy, FsError, FsOptions, Handle, OpenFlags, Whence, WriteFlags, XattrMode, root_inode,
+};
+
+/// Bytes of each member.
+const MEMBER_BYTES: u64 = 256 << 20;
+
+const FILE: Ino = Ino(7);
+
+/// The data of files, on a volume without any name.
+struct FileData {
+    inodes: Arc<Inodes>,
+    pipeline: Arc<Pipeline>,
+    removal: Arc<Removal>,
+    references: Arc<References>,
+    failed_writeback: Arc<FailedWriteback>,
+    xattrs: Arc<Xattrs>,
+    reader: Arc<Reader>,
+    writer: Writer,
+}
+
+impl FileData {
+    fn new() -> Self {
+        let pipeline = open_pipeline(&create(MEMBER_BYTES, None));
+        let inodes = Arc::new(Inodes::new(&pipeline, FsOptions::default().clock, false));
+        let access_times = Arc::new(AccessTimes::new(&inodes, &pipeline, AtimePolicy::NoAtime));
+        let removal = Arc::new(Removal::new(&pipeline, inodes.locks()));
+        let references = Arc::new(References::new(&removal));
+        let failed_writeback = Arc::new(FailedWriteback::new(&inodes, &pipeline));
+        let xattrs = Arc::new(Xattrs::new(&inodes, &pipeline));
+        let reader = Arc::new(Reader::new(
+            &inodes,
+            &pipeline,
+            &references,
+            &failed_writeback,
+            &access_times,
+        ));
+        let writer = Writer::new(
+            &inodes,
+            &pipeline,
+            &references,
+            &xattrs,
+            &failed_writeback,
+            &removal,
+            &reader,
+        );
+        Self {
+            inodes,
+            pipeline,
+            removal,
+            references,
+            failed_writeback,
+            xattrs,
+            reader,
+            writer,
+        }
+    }
+
+    /// Puts the record of an empty regular file.
+    fn put_file(&self, links: u32) {
+        let root = root_inode(0, 0, self.inodes.now());
+        let inode = Inode {
+            kind: FileKind::Regular,
+            links,
+            ..root
+        };
+        let mut edit = Edit::default();
+        edit.put_inode(FILE, &inode);
+        if links == 0 {
+            edit.put_orphan(FILE);
+        }
+        self.inodes.apply(edit).unwrap();
+    }
+
+    fn open(&self) -> Handle {
+        self.references.open_file(FILE, OpenFlags::read_write())
+    }
+
+    fn write(&self, handle: Handle, offset: u64, data: &[u8]) {
+        let flags = WriteFlags::default();
+        let written = self.writer.write(ROOT, handle, offset, data, flags);
+        assert_eq!(written.unwrap(), data.len());
+    }
+
+    fn read(&self, handle: Handle, offset: u64, len: usize) -> Result<Vec<u8>, FsError> {
+        let mut out = vec![0xaa; len];
+        let len = self.reader.read(handle, offset, &mut out)?;
+        out.truncate(len);
+        Ok(out)
+    }
+}
+
+#[test]
+fn a_reader_returns_what_a_writer_wrote_to_a_file_without_a_name() {
+    let data = FileData::new();
+    data.put_file(1);
+    let handle = data.open();
+    data.write(handle, 0, b"inline");
+    data.write(handle, 100_000, &[7; 50_000]);
+    let mut expected = vec![0; 150_000];
+    expected[..6].copy_from_slice(b"inline");
+    expected[100_000..].fill(7);
+    assert_eq!(data.read(handle, 0, 200_000).unwrap(), expected);
+    let found = data.reader.seek(handle, 6, Whence::Data).unwrap();
+    assert_eq!(found, 100_000);
+}
+
+#[test]
+fn a_hole_cannot_be_read_where_a_writeback_failed_until_it_is_written() {
+    let data = FileData::new();
+    data.put_file(1);
+    let handle = data.open();
+    data.failed_writeback.note(FILE, 4096, 4096);
+    data.write(handle, 8192, &[1; 4096]);
+    assert_eq!(data.read(handle, 0, 4096).unwrap(), [0; 4096]);
+    let lost = data.read(handle, 4096, 4096);
+    assert!(
+        matches!(lost, Err(FsError::FailedWriteback { offset: 4096, .. })),
+        "{lost:?}"
+    );
+    data.write(handle, 4096, &[2; 4096]);
+    assert_eq!(data.read(handle, 4096, 4096).unwrap(), [2; 4096]);
+}
+
+#[test]
+fn the_last_release_of_a_file_without_a_name_removes_it_with_its_attributes() {
+    let data = FileData::new();
+    data.put_file(0);
+    let handles = [data.open(), data.open()];
+    data.references.nodes.nameless(FILE, false);
+    data.write(handles[0], 0, &[3; 100_000]);
+    data.xattrs
+        .set(ROOT, FILE, b"user.colour", b"red", XattrMode::Create)
+        .unwrap();
+    data.references.release(handles[0]).unwrap();
+    data.removal.wait();
+    assert!(data.inodes.get(FILE).is_ok(), "a handle is open");
+    data.references.release(handles[1]).unwrap();
+    data.removal.wait();
+    assert!(matches!(data.inodes.get(FILE), Err(FsError::NotFound)));
+    assert_eq!(data.xattrs.value(FILE, b"user.colour").unwrap(), None);
+    data.pipeline.sync().unwrap();
+}
