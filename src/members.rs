@@ -76,7 +76,7 @@ pub use acknowledged::Acknowledged;
 pub use create::CreateOptions;
 pub use draining::clear;
 pub use epochs::Epochs;
-pub use error::{Absent, Half, MembersError};
+pub use error::{Absent, Branch, MembersError};
 pub use health::{ErrorClass, ErrorCounts, MemberState, MemberStatus};
 pub use hedged::Patience;
 pub use io::MemberIo;

@@ -129,8 +129,9 @@ pub(super) fn look_elsewhere(
             went_on: Some(true),
         })
     };
-    if let Err(MembersError::Overtaken { half }) = members.epochs().check_not_superseded(&others) {
-        return went_on(half.paths);
+    if let Err(MembersError::Superseded { branch }) = members.epochs().check_not_superseded(&others)
+    {
+        return went_on(branch.paths);
     }
     if !apart.is_empty() {
         return went_on(apart);

@@ -31,14 +31,14 @@ impl fmt::Display for Absent {
 
 /// Members that went on together, without the others, after an epoch they all share.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Half {
+pub struct Branch {
     /// The epoch that they have reached.
     pub epoch: Epoch,
     /// Their paths.
     pub paths: Vec<String>,
 }
 
-impl fmt::Display for Half {
+impl fmt::Display for Branch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (epoch {})", self.paths.join(", "), self.epoch)
     }
@@ -269,7 +269,7 @@ pub enum MembersError {
         /// Those that were not found.
         missing: Vec<Absent>,
         /// Directories in which something of a member is, but no superblock.
-        bereft: Vec<String>,
+        without_superblock: Vec<String>,
         /// Set if they are enough to read what is on them.
         readable: bool,
         /// Set if nothing was ever written to them, because the creation of the volume was interrupted.
@@ -295,17 +295,19 @@ pub enum MembersError {
     },
 
     /// Parts of the volume were mounted without each other, and each has what the others lack.
-    #[error("members were mounted apart: {}", list(halves))]
+    #[error("members were mounted apart: {}", list(branches))]
     SplitBrain {
         /// The parts.
-        halves: Vec<Half>,
+        branches: Vec<Branch>,
     },
 
     /// Absent members have gone on from the state of the given ones.
-    #[error("{half} went on without these: written to, each half would have what the other lacks")]
-    Overtaken {
+    #[error(
+        "{branch} went on without these: written to, each half would have what the other lacks"
+    )]
+    Superseded {
         /// Those that are ahead.
-        half: Half,
+        branch: Branch,
     },
 
     /// The geometry or the code is impossible or unknown.
@@ -413,10 +415,10 @@ impl MembersError {
             Self::TooFew {
                 readable,
                 unfinished,
-                bereft,
+                without_superblock,
                 ..
             } => DirectoryChoice::All {
-                recovers_superblocks: !bereft.is_empty(),
+                recovers_superblocks: !without_superblock.is_empty(),
                 readable: *readable,
                 unfinished: *unfinished,
             }
@@ -425,9 +427,9 @@ impl MembersError {
                 Remedy::directory(path, DirectoryStep::RecoverNewerSuperblock)
             }
             Self::MayBeAhead { .. } => VolumeStep::MakeDisksAnswer.into(),
-            Self::SplitBrain { halves } => choose_part(halves).into(),
-            Self::Overtaken { half } => DirectoryChoice::Superseding {
-                paths: half.paths.clone(),
+            Self::SplitBrain { branches } => choose_part(branches).into(),
+            Self::Superseded { branch } => DirectoryChoice::Superseding {
+                paths: branch.paths.clone(),
             }
             .into(),
             Self::Failed { .. } => VolumeStep::BringBackAndRemount.into(),
@@ -444,8 +446,8 @@ fn choice_without_members(unusable: &[Unusable]) -> DirectoryChoice {
     }
 }
 
-fn choose_part(halves: &[Half]) -> DirectoryChoice {
-    let mut paths = halves.iter().map(|half| half.paths.clone());
+fn choose_part(branches: &[Branch]) -> DirectoryChoice {
+    let mut paths = branches.iter().map(|branch| branch.paths.clone());
     DirectoryChoice::OnePart {
         kept: paths.next().unwrap_or_default(),
         others: paths.flatten().collect(),

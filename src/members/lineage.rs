@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::access::Access;
-use super::error::{Absent, Half, MembersError};
+use super::error::{Absent, Branch, MembersError};
 use super::quorum::needed_to_write;
 use super::reason::{AbsenceReason, Unusable};
 use crate::format::superblock::{EpochMark, Superblock};
@@ -175,15 +175,15 @@ fn check_one_line(present: &BTreeMap<MemberIndex, Found>) -> Result<(), MembersE
     if ends.len() <= 1 {
         return Ok(());
     }
-    let halves = ends.into_iter().map(|end| {
-        let of_half = present.values().filter(|found| found.block.head() == end);
-        Half {
+    let branches = ends.into_iter().map(|end| {
+        let of_branch = present.values().filter(|found| found.block.head() == end);
+        Branch {
             epoch: end.epoch,
-            paths: of_half.map(|found| found.store.label()).collect(),
+            paths: of_branch.map(|found| found.store.label()).collect(),
         }
     });
     Err(MembersError::SplitBrain {
-        halves: halves.collect(),
+        branches: branches.collect(),
     })
 }
 
@@ -235,7 +235,7 @@ impl Lineage {
             needed,
             to_read,
             missing: self.missing(unusable),
-            bereft: unusable
+            without_superblock: unusable
                 .iter()
                 .filter(|unusable| unusable.reason.is_missing_superblock())
                 .map(|unusable| unusable.path.clone())

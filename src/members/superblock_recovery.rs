@@ -489,15 +489,15 @@ fn gone_on(
 /// those of the others cannot be read.
 pub(super) fn check_not_behind(
     lineage: &Lineage,
-    bereft: &[StoreRef],
+    without_superblock: &[StoreRef],
     executor: &Executor,
 ) -> Result<(), MembersError> {
     let tip = &lineage.tip;
-    if bereft.is_empty() || tip.data_shards > tip.parity_shards {
+    if without_superblock.is_empty() || tip.data_shards > tip.parity_shards {
         return Ok(());
     }
     let reference = Reference::of(lineage.present.values(), tip, executor);
-    for store in bereft {
+    for store in without_superblock {
         let path = store.label();
         let unknown = |reason| {
             let path = path.clone();

@@ -5,7 +5,7 @@
 //! where the others were, so that this can be seen before.
 
 use super::epochs::Epochs;
-use super::error::{Half, MembersError};
+use super::error::{Branch, MembersError};
 use super::quorum::needed_to_write;
 use super::slots::{Look, look};
 use crate::format::MemberIndex;
@@ -57,7 +57,7 @@ impl Epochs {
     ///
     /// # Errors
     ///
-    /// [`MembersError::Overtaken`], which names them.
+    /// [`MembersError::Superseded`], which names them.
     pub fn check_not_superseded(&self, others: &[StoreRef]) -> Result<(), MembersError> {
         let mut ahead: Vec<(StoreRef, Superblock)> = Vec::new();
         for other in others {
@@ -72,8 +72,8 @@ impl Epochs {
             return Ok(());
         };
         let paths = ahead.iter().map(|(store, _)| store.label()).collect();
-        Err(MembersError::Overtaken {
-            half: Half { epoch, paths },
+        Err(MembersError::Superseded {
+            branch: Branch { epoch, paths },
         })
     }
 

@@ -47,10 +47,13 @@ fn two_halves_mounted_apart_are_refused_together_and_open_alone() {
         for access in [Access::ReadOnly, Access::ReadWrite] {
             let opened = Members::open(disks.stores(order), access, inline());
             let error = opened.expect_err("both were written to");
-            let MembersError::SplitBrain { halves } = &error else {
+            let MembersError::SplitBrain { branches } = &error else {
                 panic!("{error}");
             };
-            let paths: Vec<_> = halves.iter().flat_map(|half| half.paths.clone()).collect();
+            let paths: Vec<_> = branches
+                .iter()
+                .flat_map(|branch| branch.paths.clone())
+                .collect();
             assert_eq!(
                 paths.iter().map(String::as_str).collect::<BTreeSet<_>>(),
                 ["/d0", "/d1"].into()
@@ -81,10 +84,10 @@ fn halves_of_several_members_are_named_in_full() {
     drop(disks.open([0, 2]).expect("enough members"));
     drop(disks.open([1, 3]).expect("enough members"));
     let error = disks.open(0..4).expect_err("both halves were written to");
-    let MembersError::SplitBrain { halves } = error else {
+    let MembersError::SplitBrain { branches } = error else {
         panic!("{error}");
     };
-    let paths: BTreeSet<_> = halves.into_iter().map(|half| half.paths).collect();
+    let paths: BTreeSet<_> = branches.into_iter().map(|branch| branch.paths).collect();
     let expected = [["/d0", "/d2"], ["/d1", "/d3"]].map(|half| half.map(String::from).to_vec());
     assert_eq!(paths, expected.into());
 }

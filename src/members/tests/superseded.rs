@@ -8,7 +8,7 @@ fn survey(disks: &Disks, which: impl IntoIterator<Item = usize>) -> Arc<Members>
 fn ahead(members: &Members, disks: &Disks, others: [usize; 2]) -> Option<Vec<String>> {
     match members.epochs().check_not_superseded(&disks.stores(others)) {
         Ok(()) => None,
-        Err(MembersError::Overtaken { half }) => Some(half.paths),
+        Err(MembersError::Superseded { branch }) => Some(branch.paths),
         Err(error) => panic!("{error}"),
     }
 }
