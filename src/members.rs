@@ -68,8 +68,8 @@ mod status;
 mod succession;
 mod superblock_recovery;
 mod superblock_writer;
+mod superblocks;
 mod superseded;
-mod verify;
 
 pub use access::Access;
 pub use acknowledged::Acknowledged;
@@ -88,12 +88,12 @@ pub use shape::VolumeShape;
 pub(crate) use slots::chain;
 pub use stale_copies::{PutBack, StaleCopies};
 pub use superblock_recovery::{Bereft, Claims};
-pub use verify::VerifiedSuperblocks;
+pub use superblocks::VerifiedSuperblocks;
 
 use directory_locks::DirectoryLocks;
 use epoch_state::EpochState;
 use open::Opening;
-use verify::Superblocks;
+use superblocks::Superblocks;
 
 /// The members of an open volume.
 #[derive(Debug)]
