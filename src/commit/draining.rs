@@ -66,16 +66,16 @@ impl Draining {
                 return Err(CommitError::NoSpace);
             }
         }
-        let was_draining = self.members.leaving().contains(&member);
+        let was_draining = self.members.membership().draining().contains(&member);
         match heir {
-            Some(heir) => self.members.set_leaving_to(member, heir)?,
-            None => self.members.set_leaving(member, true)?,
+            Some(heir) => self.members.changes().set_draining_to(member, heir)?,
+            None => self.members.changes().set_draining(member, true)?,
         }
         let retired = self.volume.retire_segments().map_err(CommitError::from);
         let begun = retired.and_then(|()| self.commits.sync());
         if begun.is_err()
             && !was_draining
-            && let Err(error) = self.members.set_leaving(member, false)
+            && let Err(error) = self.members.changes().set_draining(member, false)
         {
             log::warn!("member {member} stays draining although that was to be undone: {error}");
         }
@@ -85,8 +85,8 @@ impl Draining {
     /// Returns whether a member replaces another, or came to do so, and is not being drained itself.
     #[must_use]
     pub fn is_replaced_by(&self, old: MemberIndex, new: MemberIndex) -> bool {
-        let is_draining = self.members.leaving().contains(&new);
-        self.members.heir_of(old) == Some(new) && !is_draining
+        let is_draining = self.members.membership().draining().contains(&new);
+        self.members.membership().heir_of(old) == Some(new) && !is_draining
     }
 
     /// Keeps a draining member: moved shards stay where they are, and nothing else moves.
@@ -96,7 +96,7 @@ impl Draining {
     /// [`CommitError::Members`] if there is no such member, or no epoch can be begun.
     pub fn keep(&self, member: MemberIndex) -> Result<(), CommitError> {
         self.commits.check_writable()?;
-        Ok(self.members.set_leaving(member, false)?)
+        Ok(self.members.changes().set_draining(member, false)?)
     }
 
     /// Returns whether the other members have room for the data of one.
@@ -110,7 +110,7 @@ impl Draining {
 
     /// Removes the draining members that are empty by now.
     pub(super) fn remove_empty_members(&self) -> Result<(), CommitError> {
-        for member in self.members.leaving() {
+        for member in self.members.membership().draining() {
             let names_it =
                 |(_, segment): &(SegmentId, Segment)| segment.slots.contains(&Some(member));
             if self.volume.segments().iter().any(names_it) {
@@ -124,14 +124,14 @@ impl Draining {
                 );
                 continue;
             }
-            let store = self.members.store(member);
-            if !self.members.let_go(member)? {
+            let store = self.members.membership().store(member);
+            if !self.members.changes().remove_drained(member)? {
                 // The member is kept after all, and it may have something new already.
                 continue;
             }
             self.volume.forget_member(member);
             if let Some(store) = store {
-                self.members.clear(&store);
+                self.members.changes().clear(&store);
             }
             log::info!("member {member} is removed");
         }

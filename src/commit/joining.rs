@@ -52,7 +52,7 @@ impl Joining {
     fn take_in(&self, seat: Seat, store: &StoreRef) -> Result<MemberIndex, CommitError> {
         self.commits.check_writable()?;
         // A refused directory costs nothing, because it may come again and again.
-        self.members.check_seat(seat, store)?;
+        self.members.changes().check(seat, store)?;
         self.forget_gone_copies()?;
         let mut segments: BTreeMap<MemberIndex, BTreeMap<_, _>> = BTreeMap::new();
         for (id, segment) in self.volume.segments() {
@@ -68,15 +68,21 @@ impl Joining {
             // Changes it has not made durable count as lost, and nothing tells so once it is back.
             self.commits.sync()?;
         }
-        if self.members.note_stale_copy(seat, store)? {
+        if self.members.changes().note_stale_copy(seat, store)? {
             // Before its journal, which proves this, is created again.
             self.stale_copies.note()?;
             self.commits.sync()?;
         }
         let index = self
             .members
+            .changes()
             .join(seat, store, &belongings, |index, strays| {
-                if self.members.put_back().contains_key(&index) {
+                if self
+                    .members
+                    .stale_copies()
+                    .unverified()
+                    .contains_key(&index)
+                {
                     // Before its contents count for anything.
                     self.stale_copies.note()?;
                     self.commits.sync()?;
@@ -115,12 +121,12 @@ impl Joining {
             holders.iter().any(|holder| !live.contains(holder))
         };
         self.replicas.refill()?;
-        if is_gone(&self.members.live()) {
+        if is_gone(&self.members.membership().live()) {
             // The member went during a write to the index: only a commit decides which state the others have.
             self.commits.checkpoint()?;
             self.replicas.refill()?;
         }
-        if is_gone(&self.members.live()) {
+        if is_gone(&self.members.membership().live()) {
             return Err(CommitError::NoSpace);
         }
         Ok(())

@@ -245,7 +245,7 @@ impl Rebuild {
             // A file found missing from here on may not be in this plan.
             let lacked_files = self.volume.lacks_files();
             self.volume.set_lacks_files(false);
-            round.online = self.members.live();
+            round.online = self.members.membership().live();
             let plans = plan::missing(round.scope, &self.members, &self.volume, &self.catalog)?;
             self.close_segments(&plans)?;
             let outcome = self.carry_out(&plans, round)?;
@@ -295,12 +295,12 @@ impl Rebuild {
         self.commits.sync()?;
         // Bytes that were moved away or removed count for no member.
         self.reaper.free_dead()?;
-        round.online = self.members.live();
+        round.online = self.members.membership().live();
         let segments = self.volume.segments().into_iter();
         let segments = segments
             .filter(|(segment, _)| !self.volume.is_writing(*segment))
             .collect();
-        let (loads, draining) = (self.volume.loads(), self.members.leaving());
+        let (loads, draining) = (self.volume.loads(), self.members.membership().draining());
         let plans = balance::moves(&segments, &loads, &draining);
         self.carry_out(&plans, round)
     }
@@ -318,7 +318,7 @@ impl Rebuild {
         let left = plans.iter().map(SegmentPlan::bytes).sum();
         self.status.begin_plan(left, round.elapsed());
         for plan in plans {
-            if (round.gives_way)() || self.members.live() != round.online {
+            if (round.gives_way)() || self.members.membership().live() != round.online {
                 return Ok(PlanOutcome::Outdated);
             }
             let outcome = match self.segments.rebuild(plan, round)? {
@@ -341,7 +341,7 @@ impl Rebuild {
                 SegmentOutcome::Stopped => return Ok(PlanOutcome::Stopped),
             }
         }
-        Ok(if self.members.live() == round.online {
+        Ok(if self.members.membership().live() == round.online {
             PlanOutcome::Complete { improved }
         } else {
             PlanOutcome::Outdated
@@ -350,7 +350,7 @@ impl Rebuild {
 
     /// Notes which members get missing shards.
     fn note_members(&self, plans: &[SegmentPlan]) {
-        let online = self.members.live();
+        let online = self.members.membership().live();
         let mut members = BTreeSet::new();
         for plan in plans {
             let Some(record) = self.volume.segment(plan.segment) else {

@@ -48,7 +48,7 @@ impl Pipeline {
         let members = Members::open(stores.to_vec(), Access::ReadWrite, executor)?;
         if let Err(error) = Meta::format(&members, &Batch::default()) {
             for store in stores {
-                members.clear(store);
+                members.changes().clear(store);
             }
             return Err(error.into());
         }
@@ -142,7 +142,10 @@ impl Pipeline {
                 .into_iter()
                 .try_for_each(|segment| pipeline.cut_unfinished(segment))?;
         }
-        let lacks_files = census.lacks_files(&pipeline.volume.segments(), &pipeline.members.live());
+        let lacks_files = census.lacks_files(
+            &pipeline.volume.segments(),
+            &pipeline.members.membership().live(),
+        );
         pipeline.volume.set_lacks_files(lacks_files);
         pipeline.restore(opened.recovered.data)?; // step 4
         pipeline.stale_copies.restore()?;
@@ -204,7 +207,7 @@ impl Pipeline {
             let payload = stripes.entry(stripe).or_default();
             let start = piece.offset as usize;
             let end = start.checked_add(piece.bytes.len());
-            let end = end.filter(|end| *end <= self.members.stripe_bytes() as usize);
+            let end = end.filter(|end| *end <= self.members.shape().stripe_bytes() as usize);
             let end = end.ok_or_else(|| bad("journaled bytes end behind the longest stripe"))?;
             if start > payload.len() {
                 return Err(bad("journaled bytes do not follow those before them"));
@@ -223,7 +226,7 @@ impl Pipeline {
 impl Pipeline {
     /// Refuses stripes that would together take more memory than any journal can demand.
     fn check_restored(&self, stripes: &BTreeMap<StripeId, Vec<u8>>) -> Result<(), CommitError> {
-        let row = BLOCK_SIZE * self.members.geometry().data_shards();
+        let row = BLOCK_SIZE * self.members.shape().geometry().data_shards();
         let mut total = 0_usize;
         for (&stripe, payload) in stripes {
             total = total.saturating_add(payload.len().next_multiple_of(row));

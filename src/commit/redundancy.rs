@@ -231,7 +231,7 @@ impl RedundancyCounter {
         let state = self.known_state();
         let progress = self.rebuilding.progress();
         let redundancy = Arc::new(self.count_redundancy(&mut stretches)?);
-        if self.is_full(&redundancy) && self.members.leaving().is_empty() {
+        if self.is_full(&redundancy) && self.members.membership().draining().is_empty() {
             self.rebuilding.forget_stuck(&progress);
         }
         *self.last.lock() = Some(Counted {
@@ -255,18 +255,18 @@ impl RedundancyCounter {
 
     /// Says whether every stripe bears as many losses as it can.
     fn is_full(&self, redundancy: &Redundancy) -> bool {
-        let most = self.members.geometry().parity_shards();
+        let most = self.members.shape().geometry().parity_shards();
         let mut rows = redundancy.rows.iter();
         rows.all(|row| usize::try_from(row.losses_tolerated).is_ok_and(|losses| losses >= most))
     }
 
     fn known_state(&self) -> KnownState {
         KnownState {
-            epoch: self.members.epoch(),
-            live: self.members.live(),
+            epoch: self.members.membership().epoch(),
+            live: self.members.membership().live(),
             commits: self.commits.group.count(),
             undecodable: self.volume.undecodable_changes(),
-            unverified: self.members.put_back(),
+            unverified: self.members.stale_copies().unverified(),
         }
     }
 

@@ -101,7 +101,7 @@ impl EvidenceReader {
     fn read(&self, store: &StoreRef) -> Result<Evidence, CommitError> {
         let list = |store: &dyn Store| store.list(files::SEGMENTS);
         let mut evidence = Evidence::default();
-        let names = match self.members.executor().call(store, "list", list) {
+        let names = match self.members.io().executor().call(store, "list", list) {
             Ok(names) => names,
             Err(error) => {
                 evidence.problem = Some(chain(&error));
@@ -166,7 +166,7 @@ impl EvidenceReader {
             let mut block = vec![0; BLOCK_SIZE];
             store.read_at(&name, offset, &mut block).map(|()| block)
         };
-        match self.members.executor().call(store, "read", read) {
+        match self.members.io().executor().call(store, "read", read) {
             Ok(block) => Ok(Some(block)),
             Err(error) if error.kind().lacks_file() => Ok(None),
             Err(error) if error.kind() == StoreErrorKind::ShortRead => Ok(None),

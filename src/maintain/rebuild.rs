@@ -118,10 +118,10 @@ impl RebuildScheduler {
         // A caller that waits for this asks afterwards which ranges are unrecoverable.
         self.recheck.run(&|| !self.stop.is_set())?;
         // Until the rebuild is complete, the next open of the volume continues it.
-        self.members.give_up_absentees();
+        self.members.epochs().give_up_absentees();
         let done = self.rebuild.run(scope, &*self.locks, pace)?;
         if done.state == RebuildState::Finished && !done.leaves_something() {
-            self.members.set_given_up(BTreeSet::new());
+            self.members.epochs().set_given_up(BTreeSet::new());
         }
         Ok(done)
     }
@@ -172,15 +172,16 @@ impl RebuildScheduler {
     /// Notes the membership as it is, and applies `ask` to the due times.
     fn see_members<R>(&self, now: Instant, ask: impl FnOnce(&mut DueTimes) -> R) -> R {
         let seen = MembersSeen {
-            epoch: self.members.epoch(),
-            online: self.members.live(),
+            epoch: self.members.membership().epoch(),
+            online: self.members.membership().live(),
             absent: self.absent(),
-            is_draining: !self.members.leaving().is_empty(),
+            is_draining: !self.members.membership().draining().is_empty(),
             lacks_files: self.redundancy.lacks_files(),
         };
         let mut due = self.due.lock();
-        let due =
-            due.get_or_insert_with(|| DueTimes::new(seen.clone(), self.members.given_up(), now));
+        let due = due.get_or_insert_with(|| {
+            DueTimes::new(seen.clone(), self.members.membership().given_up(), now)
+        });
         due.see(seen, now);
         ask(due)
     }
@@ -224,7 +225,7 @@ impl RebuildScheduler {
     }
 
     fn absent(&self) -> Vec<MemberIndex> {
-        let absent = self.members.away().into_iter();
+        let absent = self.members.membership().away().into_iter();
         absent.map(|(member, _)| member).collect()
     }
 }

@@ -140,13 +140,13 @@ impl MemberReturns {
     /// Looks for the directories of absent members, and takes back those that are there.
     pub(super) fn look(&mut self) -> Result<(), CommitError> {
         let members = &self.members;
-        for (member, path) in members.away() {
-            if self.left_out.contains(&member) && !members.was_here(member) {
+        for (member, path) in members.membership().away() {
+            if self.left_out.contains(&member) && !members.membership().was_online(member) {
                 continue;
             }
             let absentee = self.absentees.entry(member).or_default();
             if absentee.returns(Instant::now()) >= MOST_RETURNS {
-                members.note_flapping(member);
+                members.changes().note_flapping(member);
                 continue;
             }
             if path.is_empty() || !absentee.is_due(Instant::now()) {
@@ -156,14 +156,14 @@ impl MemberReturns {
                 None => continue,
                 Some(Ok(OpenedDirectory::Member(store))) => self.joining.join(Seat::Own, &store),
                 Some(Ok(OpenedDirectory::Other(store))) => {
-                    if let Err(error) = members.check_seat(Seat::Own, &store) {
-                        members.note_refusal(member, &error);
+                    if let Err(error) = members.changes().check(Seat::Own, &store) {
+                        members.changes().note_refusal(member, &error);
                         absentee.note_other(&error, Instant::now());
                     }
                     continue;
                 }
                 Some(Err(error)) if is_absence(&error) => {
-                    members.note_refusal(member, &error.into());
+                    members.changes().note_refusal(member, &error.into());
                     absentee.forget_refusals();
                     continue;
                 }
@@ -181,7 +181,7 @@ impl MemberReturns {
                 }
                 // Something else is there by now, or it fails still.
                 Err(CommitError::Members(error)) => {
-                    members.note_refusal(member, &error);
+                    members.changes().note_refusal(member, &error);
                     absentee.note_refusal(Instant::now());
                 }
                 Err(error) => {

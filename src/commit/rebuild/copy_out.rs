@@ -101,10 +101,10 @@ impl CopyOut {
         let (Some(record), Some(files)) = (self.volume.segment(segment), found) else {
             return Ok(Vec::new());
         };
-        let draining = self.members.leaving();
-        let online = self.members.live().into_iter();
+        let draining = self.members.membership().draining();
+        let online = self.members.membership().live().into_iter();
         let homes = online.filter(|member| !draining.contains(member)).count();
-        let geometry = self.members.geometry();
+        let geometry = self.members.shape().geometry();
         let vacant = geometry.total_shards().saturating_sub(homes);
         let attainable = signed(geometry.parity_shards()) - signed(vacant);
         let mut endangered = Vec::new();

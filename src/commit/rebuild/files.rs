@@ -44,7 +44,7 @@ impl Rebuild {
         for (member, LostShard { stripe, shard }) in lost {
             let record = self.records.stripe(stripe)?;
             if record.is_some_and(|record| record.written.contains(shard)) {
-                self.members.count_wrong(member, 1);
+                self.members.io().count_wrong(member, 1);
                 *restored.entry(member).or_default() += 1;
             }
         }

@@ -94,10 +94,10 @@ pub(super) fn missing(
     volume: &Volume,
     catalog: &Catalog,
 ) -> Result<Vec<SegmentPlan>, CommitError> {
-    let online = members.live();
+    let online = members.membership().live();
     let segments: HashMap<SegmentId, Segment> = volume.segments().into_iter().collect();
     let census = volume.census();
-    let draining = members.leaving();
+    let draining = members.membership().draining();
     let mut plans = moves_of(&segments, &draining);
     catalog.for_each_stripe(|_, stripe| {
         if let Some(segment) = segments.get(&stripe.segment) {

@@ -45,7 +45,7 @@ impl SegmentRebuild {
         plan: &SegmentPlan,
         round: &mut Round<'_>,
     ) -> Result<SegmentOutcome, CommitError> {
-        if plan.drains_kept_member(&self.members.leaving()) {
+        if plan.drains_kept_member(&self.members.membership().draining()) {
             // It lacks less than planned, or nothing.
             return Ok(SegmentOutcome::Improved);
         }
@@ -175,7 +175,8 @@ impl SegmentRebuild {
                     if let Some(goal) = plan.goals.get(&slot) {
                         homes.retain(|member| member == goal);
                     }
-                    let heir = record.slots[slot].and_then(|old| self.members.heir_of(old));
+                    let heir =
+                        record.slots[slot].and_then(|old| self.members.membership().heir_of(old));
                     let heir = heir.filter(|heir| homes.contains(heir));
                     heir.or(homes.first().copied())
                 }
@@ -250,7 +251,7 @@ impl SegmentRebuild {
         if self.commits.arrivals.so_far() != arrivals {
             return Ok(Some(Obstacle::Passing));
         }
-        let online = self.members.live();
+        let online = self.members.membership().live();
         let is_online = |target: &Target| online.contains(&target.member);
         let Some(record) = self.volume.segment(job.segment) else {
             return Ok(Some(Obstacle::Passing));
@@ -298,8 +299,13 @@ impl SegmentRebuild {
             return false;
         };
         // The member is not expected back.
-        let is_lost = self.members.leaving().contains(&holder)
-            && self.members.away().iter().any(|(away, _)| *away == holder);
+        let is_lost = self.members.membership().draining().contains(&holder)
+            && self
+                .members
+                .membership()
+                .away()
+                .iter()
+                .any(|(away, _)| *away == holder);
         let has_shard = |lacking: &Lacking| {
             let shard = planning::shard_in(&job.record, &lacking.record, target.slot);
             shard.is_some_and(|shard| lacking.record.written.contains(shard))

@@ -45,7 +45,7 @@ fn a_member_kept_while_draining_has_its_remaining_shards_and_takes_new_data() {
     assert!(left.get().is_some() && shards_of(&fs) > 0);
     fs.close();
     let fs = rig.open(&[]);
-    assert_eq!(fs.pipeline.members().leaving(), []);
+    assert_eq!(fs.pipeline.members().membership().draining(), []);
     fs.assert_shards_lie_on(&rig, &[], "kept");
     let rows = fs.redundancy();
     assert_eq!((rows.len(), rows[0].0), (1, 1), "{rows:?}");
@@ -75,7 +75,7 @@ fn a_member_stays_if_its_removal_fails() {
         let removed = fs.pipeline.draining().drain(REMOVED);
         let was_struck = plan.triggered() > 0;
         plan.clear();
-        let is_leaving = |fs: &TestFs| fs.pipeline.members().leaving() == [REMOVED];
+        let is_leaving = |fs: &TestFs| fs.pipeline.members().membership().draining() == [REMOVED];
         let goes_on = matches!(removed, Err(CommitError::NoSpace)) && fs.sync().is_ok();
         if goes_on {
             failures += 1;
@@ -140,7 +140,7 @@ fn shards_of_a_replaced_member_go_to_its_heir_and_not_to_the_emptiest_member() {
         .rebuild()
         .run(RebuildScope::Everything, &NoLocks, &pace)
         .unwrap();
-    assert_eq!(fs.pipeline.members().count(), 5);
+    assert_eq!(fs.pipeline.members().membership().count(), 5);
     let now = slots(&fs, new);
     assert!(
         held.iter().all(|segment| now.contains(segment)),

@@ -29,7 +29,11 @@ fn segment_files(disk: &MemDisk) -> Vec<(String, u64)> {
 }
 
 fn assert_all_online(fs: &TestFs, count: usize, context: &str) {
-    assert_eq!(fs.pipeline.members().live().len(), count, "{context}");
+    assert_eq!(
+        fs.pipeline.members().membership().live().len(),
+        count,
+        "{context}"
+    );
 }
 
 #[test]
