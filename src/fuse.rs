@@ -8,7 +8,7 @@
 //! the caller closes the filesystem: that, and not unmounting, makes the last changes durable.
 
 mod adapter;
-mod answers;
+mod callbacks;
 mod convert;
 mod errno;
 pub mod mount;

@@ -36,7 +36,7 @@ use super::unmount;
 use super::volume::{Volume, VolumeOptions};
 use super::warnings::{self, Warnings};
 use crate::fs::{AtimePolicy, FsOptions};
-use crate::fuse::mount::{MountFlavor, Place};
+use crate::fuse::mount::{Mount, MountFlavor};
 use crate::fuse::mountinfo::MountEntry;
 use crate::fuse::{Connection, ServeOptions, Serving, serve};
 use crate::maintain::Schedule;
@@ -77,7 +77,7 @@ enum News {
 /// The parts of a daemon whose volume is mounted.
 struct Started {
     socket: SocketFile,
-    place: Place,
+    mount: Mount,
     connection: Connection,
 }
 
@@ -230,13 +230,13 @@ fn run(plan: &Plan, ready: impl FnOnce(Warnings)) -> Result<Outcome, Failure> {
     match started {
         Ok(Started {
             socket,
-            place,
+            mount,
             connection,
         }) => {
-            let ending = Ending::new(confined.mounting(), &place, &connection, &volume.fs);
+            let ending = Ending::new(confined.mounting(), &mount, &connection, &volume.fs);
             let waiting = ending.wait(&inbox);
             let finished = finish(volume, socket, waiting, &inbox);
-            finished.map_err(|failure| failure.at(place.mountpoint()))
+            finished.map_err(|failure| failure.at(mount.mountpoint()))
         }
         Err(failure) => {
             volume.close()?;
@@ -343,19 +343,19 @@ fn start(
         &serve_options(plan, volume),
     )
     .map_err(|error| mount_failure(&error))?;
-    let place = serving.place().clone();
-    announced.announce(&place);
+    let mount = serving.mount().clone();
+    announced.announce(&mount);
     let watched = serving.connection().and_then(|connection| {
         watch_session(serving, events.clone())?;
         Ok(connection)
     });
     let connection = watched.map_err(|error| {
-        take_away(mounting, &place);
+        take_away(mounting, &mount);
         environment(error)
     })?;
     Ok(Started {
         socket,
-        place,
+        mount,
         connection,
     })
 }

@@ -36,7 +36,7 @@ mod refusal;
 use super::daemon;
 use super::failure::{Failure, Fault};
 use super::unmount;
-use crate::fuse::mount::{MountError, MountFlavor, Mounted, Mounter, Place, Unmount, mount};
+use crate::fuse::mount::{Mount, MountError, MountFlavor, Mounted, Mounter, Unmount, mount};
 use crate::fuse::mountinfo::{self, MountEntry};
 
 pub(super) use refusal::MountRefusal;
@@ -162,36 +162,36 @@ impl Mounter for Mounting {
         match ask(socket, &Request::Mount(flavor.clone())).map_err(refused)? {
             (Answer::Mounted(device_number), Some(device)) => Ok(Mounted {
                 device,
-                place: Place::new(mountpoint, device_number),
+                mount: Mount::new(mountpoint, device_number),
             }),
             (Answer::Refused(refusal), _) => Err(refusal.at(mountpoint)),
             _ => Err(refused(beside_the_point())),
         }
     }
 
-    fn unmount(&self, place: &Place, how: Unmount) -> Result<(), MountError> {
+    fn unmount(&self, mount: &Mount, how: Unmount) -> Result<(), MountError> {
         let Self::Helper(socket) = self else {
-            return place.unmount(how);
+            return mount.unmount(how);
         };
         let stuck = |source| MountError::Stuck {
-            mountpoint: place.mountpoint().to_owned(),
+            mountpoint: mount.mountpoint().to_owned(),
             source,
         };
         match ask(socket, &Request::Unmount(how)).map_err(stuck)? {
             (Answer::Unmounted, _) => Ok(()),
-            (Answer::Refused(refusal), _) => Err(refusal.at(place.mountpoint())),
+            (Answer::Refused(refusal), _) => Err(refusal.at(mount.mountpoint())),
             _ => Err(stuck(beside_the_point())),
         }
     }
 
-    fn sync(&self, place: &Place) -> io::Result<()> {
+    fn sync(&self, mount: &Mount) -> io::Result<()> {
         let Self::Helper(socket) = self else {
-            return place.sync();
+            return mount.sync();
         };
         match ask(socket, &Request::Sync)? {
             (Answer::Synced, _) => Ok(()),
             (Answer::NotSynced(cause), _) => Err(cause.into()),
-            (Answer::Refused(refusal), _) => Err(io::Error::other(refusal.at(place.mountpoint()))),
+            (Answer::Refused(refusal), _) => Err(io::Error::other(refusal.at(mount.mountpoint()))),
             _ => Err(beside_the_point()),
         }
     }
@@ -292,7 +292,7 @@ fn prepare() -> io::Result<OwnedFd> {
 }
 
 fn serve(socket: &OwnedFd, mountpoint: &Path) -> io::Result<()> {
-    let mut mounted: Option<Place> = None;
+    let mut mounted: Option<Mount> = None;
     while let Some((request, _)) = receive(socket.as_fd())? {
         let done = match (request, &mounted) {
             (Request::Clear(device), None) => match clear(mountpoint, &device) {
@@ -300,15 +300,15 @@ fn serve(socket: &OwnedFd, mountpoint: &Path) -> io::Result<()> {
                 Err(failure) => Ok((Answer::NotCleared(failure), None)),
             },
             (Request::Mount(flavor), None) => mount(mountpoint, &flavor).map(|new| {
-                let number = new.place.device().to_owned();
-                mounted = Some(new.place);
+                let number = new.mount.device().to_owned();
+                mounted = Some(new.mount);
                 (Answer::Mounted(number), Some(new.device))
             }),
-            (Request::Unmount(how), Some(place)) => {
-                place.unmount(how).map(|()| (Answer::Unmounted, None))
+            (Request::Unmount(how), Some(mount)) => {
+                mount.unmount(how).map(|()| (Answer::Unmounted, None))
             }
-            (Request::Sync, Some(place)) => {
-                let synced = place.sync().map(|()| Answer::Synced);
+            (Request::Sync, Some(mount)) => {
+                let synced = mount.sync().map(|()| Answer::Synced);
                 let failed = |error| Answer::NotSynced(SystemError::from(&error));
                 Ok((synced.unwrap_or_else(failed), None))
             }

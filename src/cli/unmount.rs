@@ -12,7 +12,7 @@ use super::control::{self, ANSWER_TIMEOUT, Answer, BRIEF_TIMEOUT, Departure, Pee
 use super::failure::{Failure, Outcome, warn, warn_and_advise};
 use super::held;
 use super::in_time::ask_each;
-use crate::fuse::mount::{MountError, Place, Unmount};
+use crate::fuse::mount::{Mount, MountError, Unmount};
 use crate::fuse::mountinfo::{self, MountEntry};
 
 /// The time that a daemon may take to end once it has said that it does.
@@ -137,8 +137,8 @@ fn is_gone(mountpoint: &Path, entry: Option<&MountEntry>) -> bool {
 
 /// Says whether the mount is not served any more.
 fn is_dead(entry: &MountEntry) -> bool {
-    let place = Place::of(entry);
-    let refuses = move |_: &Path| place.is_dead();
+    let mount = Mount::of(entry);
+    let refuses = move |_: &Path| mount.is_dead();
     // A daemon that has the connection, and answers nothing, lets this one come to no end.
     ask_each(slice::from_ref(&entry.mountpoint), STATFS, refuses) == [Some(true)]
 }
@@ -265,7 +265,7 @@ fn clear_dead(entry: &MountEntry) -> Result<String, Failure> {
 }
 
 fn take_away(entry: &MountEntry, how: Unmount) -> Result<(), Failure> {
-    Place::of(entry).unmount(how).map_err(|error| match error {
+    Mount::of(entry).unmount(how).map_err(|error| match error {
         MountError::Busy(_) => busy(&entry.mountpoint),
         other => Failure::environment(other),
     })

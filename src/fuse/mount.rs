@@ -1,4 +1,4 @@
-//! Mounting and unmounting, by ourselves.
+//! Mounting and unmounting, without a FUSE library.
 //!
 //! The superuser calls `mount(2)`; anyone else goes through `fusermount3`, the setuid helper of libfuse. Either way the
 //! result is a descriptor of `/dev/fuse`. Nothing here unmounts anything by itself: a FUSE library that does so hits
@@ -98,8 +98,8 @@ pub struct Mounted {
     /// Descriptor over which the kernel sends its requests. The first request, INIT, waits on it; until it is
     /// answered every access to the mount blocks.
     pub device: OwnedFd,
-    /// The place of the mount.
-    pub place: Place,
+    /// The mount itself.
+    pub mount: Mount,
 }
 
 /// A process that mounts and unmounts: this one, or another on its behalf.
@@ -111,19 +111,19 @@ pub trait Mounter {
     /// If there is no `/dev/fuse`, or if the kernel or `fusermount3` refuses.
     fn mount(&self, mountpoint: &Path, flavor: &MountFlavor) -> Result<Mounted, MountError>;
 
-    /// Unmounts it, as [`Place::unmount`] does.
+    /// Unmounts it, as [`Mount::unmount`] does.
     ///
     /// # Errors
     ///
-    /// As [`Place::unmount`].
-    fn unmount(&self, place: &Place, how: Unmount) -> Result<(), MountError>;
+    /// As [`Mount::unmount`].
+    fn unmount(&self, mount: &Mount, how: Unmount) -> Result<(), MountError>;
 
     /// Has the kernel write what it holds of it.
     ///
     /// # Errors
     ///
-    /// As [`Place::sync`].
-    fn sync(&self, place: &Place) -> io::Result<()>;
+    /// As [`Mount::sync`].
+    fn sync(&self, mount: &Mount) -> io::Result<()>;
 }
 
 /// Mounts on `mountpoint`.
@@ -137,8 +137,8 @@ pub fn mount(mountpoint: &Path, flavor: &MountFlavor) -> Result<Mounted, MountEr
     } else {
         mount_through_helper(mountpoint, flavor)?
     };
-    match Place::on_top(mountpoint) {
-        Ok(place) => Ok(Mounted { device, place }),
+    match Mount::on_top(mountpoint) {
+        Ok(mount) => Ok(Mounted { device, mount }),
         Err(source) => {
             // Closing the device kills the mount, which then cannot be taken for another one at this place.
             drop(device);
@@ -278,8 +278,8 @@ impl MountFlavor {
     }
 }
 
-/// Raises the kernel's read-ahead for the mount at `mountpoint`, which only the superuser may;
-/// says whether that was done.
+/// Raises the kernel's read-ahead for the mount at `mountpoint`, which only the superuser may. Returns whether
+/// that was done.
 #[must_use]
 pub fn raise_read_ahead(mountpoint: &Path) -> bool {
     let Ok(Some(entry)) = mountinfo::mount_at(mountpoint) else {
@@ -289,23 +289,23 @@ pub fn raise_read_ahead(mountpoint: &Path) -> bool {
     fs::write(knob, READ_AHEAD_KIB.to_string()).is_ok()
 }
 
-/// The place of a mounted filesystem, told apart from whatever else is mounted there.
+/// A mounted filesystem: its mountpoint, and the device number that tells it from any other mount there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Mount {
     mountpoint: PathBuf,
     /// The device number of the mounted filesystem, as `MAJ:MIN`.
     device: String,
 }
 
 /// The root of a mount, opened without a word to its daemon.
-struct OpenPlace {
+struct OpenMount {
     /// The directory that the mountpoint is in; no symlink led there.
     parent: OwnedFd,
     name: OsString,
     root: OwnedFd,
 }
 
-impl Place {
+impl Mount {
     /// Takes what is on top at `mountpoint`, right after it was mounted.
     ///
     /// # Errors
@@ -317,7 +317,7 @@ impl Place {
         Ok(Self::of(&entry))
     }
 
-    /// Takes a filesystem by its device number, as [`Place::device`] returned it.
+    /// Takes a filesystem by its device number, as [`Mount::device`] returned it.
     #[must_use]
     pub fn new(mountpoint: &Path, device: String) -> Self {
         Self {
@@ -362,7 +362,7 @@ impl Place {
         }
     }
 
-    /// Says whether the daemon is gone, and the mount is still there. A daemon that has the connection and answers
+    /// Returns whether the daemon is gone, and the mount is still there. A daemon that has the connection and answers
     /// nothing keeps the caller waiting.
     #[must_use]
     pub fn is_dead(&self) -> bool {
@@ -405,7 +405,7 @@ impl Place {
     /// Unmounts what was verified. The path may belong to another user, who can put a symlink into it at any time, so it
     /// is not looked up again.
     fn unmount_directly(&self, how: Unmount) -> Result<(), MountError> {
-        let OpenPlace { parent, name, root } = self.open()?;
+        let OpenMount { parent, name, root } = self.open()?;
         let unmounted = match how {
             // An open root would keep the mount busy. Below the parent, the name leads to the mount or to nothing: the
             // kernel lets no user rename or remove a mountpoint.
@@ -432,7 +432,7 @@ impl Place {
     ///
     /// If something else is mounted there now, or writing failed.
     pub fn sync(&self) -> io::Result<()> {
-        let OpenPlace { root, .. } = self.open().map_err(io::Error::other)?;
+        let OpenMount { root, .. } = self.open().map_err(io::Error::other)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(&root, ".", flags, Mode::empty())?;
         rustix::fs::syncfs(&root)?;
@@ -440,7 +440,7 @@ impl Place {
     }
 
     /// Opens the root of the mount by the path, and verifies that it is of this filesystem.
-    fn open(&self) -> Result<OpenPlace, MountError> {
+    fn open(&self) -> Result<OpenMount, MountError> {
         let (Some(parent), Some(name)) = (self.mountpoint.parent(), self.mountpoint.file_name())
         else {
             return Err(self.not_ours());
@@ -454,7 +454,7 @@ impl Place {
         if device.as_deref() != Some(self.device.as_str()) {
             return Err(self.not_ours());
         }
-        Ok(OpenPlace {
+        Ok(OpenMount {
             parent,
             name: name.to_owned(),
             root,

@@ -32,7 +32,7 @@ pub struct MountEntry {
 }
 
 impl MountEntry {
-    /// Says whether this is a mount of ours.
+    /// Returns whether this is a mount of ours.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         self.fs_type == FS_TYPE

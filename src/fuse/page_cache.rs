@@ -31,11 +31,11 @@ pub(super) struct PageCache {
 }
 
 impl PageCache {
-    /// Says how the kernel is reached.
+    /// Sets the connection over which the kernel is notified.
     ///
     /// # Panics
     ///
-    /// If that was said before.
+    /// If it is set already.
     pub(super) fn connect(&self, notifier: Notifier) {
         assert!(self.notifier.set(notifier).is_ok(), "a session starts once");
     }
@@ -46,7 +46,7 @@ impl PageCache {
             .expect("a request comes after the start")
     }
 
-    /// Has the kernel write back and drop what it caches of an inode. Waits for the writes, so it must
+    /// Makes the kernel write back and drop what it caches of an inode. Waits for the writes, so it must
     /// not be called on a thread that serves them.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl PageCache {
         known(self.notifier().inval_inode(number, 0, 0))
     }
 
-    /// Has the kernel ask for an inode's attributes before it uses them again. It may wait for the
+    /// Makes the kernel ask for an inode's attributes before it uses them again. It may wait for the
     /// inode's pages to be written, so it must not be called on a thread that serves them.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl PageCache {
         }
     }
 
-    /// Says whether pages of an inode found no room lately.
+    /// Returns whether pages of an inode found no room lately.
     pub(super) fn is_starved(&self, number: INodeNo) -> bool {
         let starved = self.starved.lock();
         let since = starved.get(&number.0);
@@ -85,7 +85,7 @@ impl PageCache {
     }
 }
 
-/// An inode that the kernel has forgotten needs nothing.
+/// Returns the outcome of a notice. An inode that the kernel has forgotten needs none.
 fn known(told: io::Result<()>) -> io::Result<()> {
     match told {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),

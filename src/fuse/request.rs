@@ -18,18 +18,18 @@ use crate::volume::Said;
 /// A failure: the operation, the inode, and the reason.
 type Failing = (&'static str, u64, String);
 
-/// The requests of one mount that are not answered yet, and what was said of those that failed.
+/// The requests of one mount that are not answered yet, and the rate-limited log of those that failed.
 #[derive(Clone, Debug)]
-pub(super) struct Underway(Arc<Said<Failing>>);
+pub(super) struct InFlight(Arc<Said<Failing>>);
 
-impl Default for Underway {
+impl Default for InFlight {
     fn default() -> Self {
         Self(Arc::new(Said::once_in_a_while()))
     }
 }
 
-impl Underway {
-    /// Begins with request `request` for `operation` on inode `ino`.
+impl InFlight {
+    /// Starts request `request` for `operation` on inode `ino`.
     pub(super) fn begin(
         &self,
         operation: &'static str,
@@ -40,7 +40,7 @@ impl Underway {
             operation,
             request: request.unique().0,
             ino: ino.0,
-            underway: self.clone(),
+            in_flight: self.clone(),
         }
     }
 
@@ -56,7 +56,7 @@ pub(super) struct Context {
     operation: &'static str,
     request: u64,
     ino: u64,
-    underway: Underway,
+    in_flight: InFlight,
 }
 
 impl Context {
@@ -125,7 +125,7 @@ impl Context {
 impl Context {
     /// Logs an error. A reader of a file in which much is wrong fails block by block, and may try again and again.
     fn warn(&self, error: &FsError, now: Instant) {
-        if let Some(left_out) = self.is_to_be_said(error, now) {
+        if let Some(left_out) = self.is_to_be_logged(error, now) {
             if left_out > 0 {
                 log::warn!(
                     "{left_out} failures of other files, or of other kinds, were not logged"
@@ -135,13 +135,13 @@ impl Context {
         }
     }
 
-    fn is_to_be_said(&self, error: &FsError, now: Instant) -> Option<u64> {
+    fn is_to_be_logged(&self, error: &FsError, now: Instant) -> Option<u64> {
         let why = match error {
             // Wherever in the file.
             FsError::FailedWriteback { .. } => String::new(),
             error => one_line(error),
         };
-        let Underway(said) = &self.underway;
+        let InFlight(said) = &self.in_flight;
         said.is_to_be_said((self.operation, self.ino, why), now)
     }
 }
@@ -210,29 +210,33 @@ mod tests {
 
     #[test]
     fn a_file_that_fails_block_by_block_is_named_once_in_a_while() {
-        let underway = Underway::default();
+        let in_flight = InFlight::default();
         let context = |operation, request, ino| Context {
             operation,
             request,
             ino,
-            underway: underway.clone(),
+            in_flight: in_flight.clone(),
         };
         let now = Instant::now();
         let refused = |offset| FsError::FailedWriteback { ino: 7, offset };
-        let is_said = |context: &Context, error: &FsError, after: u64| {
+        let is_logged = |context: &Context, error: &FsError, after: u64| {
             let at = now + Duration::from_secs(after);
-            context.is_to_be_said(error, at).is_some()
+            context.is_to_be_logged(error, at).is_some()
         };
-        assert!(is_said(&context("read", 1, 7), &refused(0), 0));
+        assert!(is_logged(&context("read", 1, 7), &refused(0), 0));
         for request in 2..1000 {
             let offset = request * 4096;
-            assert!(!is_said(&context("read", request, 7), &refused(offset), 59));
+            assert!(!is_logged(
+                &context("read", request, 7),
+                &refused(offset),
+                59
+            ));
         }
-        assert!(is_said(&context("read", 1000, 7), &refused(0), 60));
-        assert!(is_said(&context("read", 1001, 8), &refused(0), 60));
-        assert!(is_said(&context("write", 1002, 7), &refused(0), 60));
+        assert!(is_logged(&context("read", 1000, 7), &refused(0), 60));
+        assert!(is_logged(&context("read", 1001, 8), &refused(0), 60));
+        assert!(is_logged(&context("write", 1002, 7), &refused(0), 60));
         let what = "its records contradict each other";
         let other = FsError::Corrupt { ino: 7, what };
-        assert!(is_said(&context("read", 1003, 7), &other, 60));
+        assert!(is_logged(&context("read", 1003, 7), &other, 60));
     }
 }

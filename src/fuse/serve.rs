@@ -11,8 +11,8 @@ use fuser::{Config, Session, SessionACL};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::adapter::Adapter;
-use super::mount::{self, MountError, MountFlavor, Mounted, Mounter, Place, Unmount};
-use super::request::Underway;
+use super::mount::{self, Mount, MountError, MountFlavor, Mounted, Mounter, Unmount};
+use super::request::InFlight;
 use crate::fs::Fs;
 
 /// The interval at which the thread checks whether the kernel has cut the connection.
@@ -33,7 +33,7 @@ pub struct ServeOptions {
 #[derive(Debug)]
 pub struct Serving {
     session: Running,
-    place: Place,
+    mount: Mount,
 }
 
 /// The connection of a mount to the kernel.
@@ -41,7 +41,7 @@ pub struct Serving {
 pub struct Connection(OwnedFd);
 
 impl Connection {
-    /// Says whether the kernel has cut the connection: the filesystem is mounted nowhere, and no more requests come.
+    /// Returns whether the kernel has cut the connection: the filesystem is mounted nowhere, and no more requests come.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         let mut device = [PollFd::new(&self.0, PollFlags::empty())];
@@ -50,15 +50,16 @@ impl Connection {
     }
 }
 
-/// A session and what tells how it does.
+/// A session, and the signs of its end.
 #[derive(Debug)]
 struct Running {
     ended: Receiver<io::Result<()>>,
     connection: Connection,
-    underway: Underway,
+    in_flight: InFlight,
 }
 
-/// Has `mounter` mount `fs` on `mountpoint`, and serves it until it is unmounted, by whomever.
+/// Mounts `fs` on `mountpoint` through `mounter`, and serves it until it is unmounted, regardless of the process
+/// that does it.
 ///
 /// # Errors
 ///
@@ -73,10 +74,10 @@ pub fn serve(
         mountpoint: mountpoint.to_owned(),
         source,
     };
-    let adapter = Adapter::new(fs, options).map_err(refused)?;
-    let Mounted { device, place } = mounter.mount(mountpoint, &options.flavor)?;
+    let adapter = Adapter::new(fs, &options.flavor, options.writeback).map_err(refused)?;
+    let Mounted { device, mount } = mounter.mount(mountpoint, &options.flavor)?;
     let session = start(adapter, device, options).map_err(|error| {
-        if let Err(stuck) = mounter.unmount(&place, Unmount::Lazily) {
+        if let Err(stuck) = mounter.unmount(&mount, Unmount::Lazily) {
             log::error!("the mount that could not be served stays: {stuck}");
         }
         refused(error)
@@ -84,10 +85,10 @@ pub fn serve(
     if !mount::raise_read_ahead(mountpoint) {
         log::debug!("read-ahead stays at the kernel's default");
     }
-    Ok(Serving { session, place })
+    Ok(Serving { session, mount })
 }
 
-/// Greets the kernel and starts the threads.
+/// Negotiates with the kernel and starts the threads.
 fn start(adapter: Adapter, device: OwnedFd, options: &ServeOptions) -> io::Result<Running> {
     let mut config = Config::default();
     config.n_threads = Some(match options.threads {
@@ -97,7 +98,7 @@ fn start(adapter: Adapter, device: OwnedFd, options: &ServeOptions) -> io::Resul
     // The kernel lets in the users that the mount allows. fuser's own check would refuse requests that the kernel
     // sends on its own account, such as the times of pages that it writes back.
     let page_cache = Arc::clone(&adapter.page_cache);
-    let underway = adapter.underway.clone();
+    let in_flight = adapter.in_flight.clone();
     let watched = device.try_clone()?;
     let session = Session::from_fd(adapter, device, SessionACL::All, config)?;
     page_cache.connect(session.notifier());
@@ -111,15 +112,15 @@ fn start(adapter: Adapter, device: OwnedFd, options: &ServeOptions) -> io::Resul
     Ok(Running {
         ended,
         connection: Connection(watched),
-        underway,
+        in_flight,
     })
 }
 
 impl Serving {
     /// Returns where it is mounted.
     #[must_use]
-    pub fn place(&self) -> &Place {
-        &self.place
+    pub fn mount(&self) -> &Mount {
+        &self.mount
     }
 
     /// Returns its connection to the kernel, to be looked at.
@@ -143,8 +144,8 @@ impl Serving {
 }
 
 impl Running {
-    /// The session waits for its threads to end, and one of them cannot before a member answers to which
-    /// it handed an operation. So its end is not the only sign.
+    /// Waits for the end of the session. The session waits for its threads, and a thread cannot end before a member
+    /// answers to which it handed an operation. So the end of the session is not the only sign.
     fn wait(self) -> io::Result<()> {
         let mut was_cut = false;
         loop {
@@ -165,6 +166,6 @@ impl Running {
 
     fn all_answered(&self) -> bool {
         const ADAPTER_AND_SELF: usize = 2;
-        self.underway.holders() == ADAPTER_AND_SELF
+        self.in_flight.holders() == ADAPTER_AND_SELF
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::failure::{DaemonFailure, NotDurable};
 use crate::cli::report::{RebuildReport, Report};
 use crate::cli::scrub::{Progress, Scrubbed};
-use crate::fuse::mount::Place;
+use crate::fuse::mount::Mount;
 
 /// The version of the protocol. Version 1 had requests without envelopes; up to version 2, failures were sentences.
 ///
@@ -59,11 +59,11 @@ pub(in crate::cli) struct Identity {
 
 impl Identity {
     /// Returns that of a volume mounted at a place.
-    pub(super) fn of(volume: String, place: &Place) -> Self {
+    pub(super) fn of(volume: String, mount: &Mount) -> Self {
         Self {
             volume,
-            device: place.device().to_owned(),
-            mountpoint: shown(place.mountpoint()),
+            device: mount.device().to_owned(),
+            mountpoint: shown(mount.mountpoint()),
         }
     }
 

@@ -18,7 +18,7 @@ use super::file_stem;
 use super::places::{Places, RuntimeDirectory};
 use super::protocol::{Answer, Envelope, Identity, Refusal, Request, VERSION, Versioned};
 use crate::cli::in_time::ask_each;
-use crate::fuse::mount::Place;
+use crate::fuse::mount::Mount;
 
 /// The time for which a client may do nothing while it takes a piece of its answer.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -54,8 +54,8 @@ impl Announced {
     }
 
     /// Lets commands know where the volume is mounted. They wait for that until then.
-    pub(in crate::cli) fn announce(&self, place: &Place) {
-        *self.mount.lock() = Some(Identity::of(self.volume.clone(), place));
+    pub(in crate::cli) fn announce(&self, mount: &Mount) {
+        *self.mount.lock() = Some(Identity::of(self.volume.clone(), mount));
         self.is_mounted.notify_all();
     }
 

@@ -23,7 +23,7 @@ use super::server::{Announced, SocketFile, open, prepare_in, receive, tell};
 use super::{ANSWER_TIMEOUT, BRIEF_TIMEOUT, ControlSocket, Peer, other_version};
 use crate::cli::failure::{Failure, Fault};
 use crate::cli::volume::VolumeFailure;
-use crate::fuse::mount::Place;
+use crate::fuse::mount::Mount;
 use crate::fuse::mountinfo::{self, MountEntry};
 
 /// Long enough for any machine, and never waited for.
@@ -98,7 +98,7 @@ impl Home {
     }
 
     fn identity(&self) -> Identity {
-        Identity::of("volume".to_owned(), &Place::of(&self.entry))
+        Identity::of("volume".to_owned(), &Mount::of(&self.entry))
     }
 
     /// Starts a real daemon's end, which answers a request for the directories.
@@ -110,7 +110,7 @@ impl Home {
             LONG,
         )
         .unwrap();
-        socket.announced().announce(&Place::of(&self.entry));
+        socket.announced().announce(&Mount::of(&self.entry));
         // It stays as long as the test runs.
         std::mem::forget(file);
         answer_all(socket);
@@ -367,7 +367,7 @@ fn answer_to(lines: &[String]) -> Answer {
 fn said_to(lines: &[String]) -> String {
     let home = Home::new();
     let announced = Announced::of("volume".to_owned());
-    announced.announce(&Place::of(&home.entry));
+    announced.announce(&Mount::of(&home.entry));
     let (theirs, ours) = UnixStream::pair().unwrap();
     let asked = lines.concat();
     (&theirs).write_all(asked.as_bytes()).unwrap();

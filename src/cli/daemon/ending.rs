@@ -20,7 +20,7 @@ use crate::cli::mounter::{MountRefusal, Mounting};
 use crate::cli::volume::Volume;
 use crate::fs::Fs;
 use crate::fuse::Connection;
-use crate::fuse::mount::{MountError, Mounter, Place, Unmount};
+use crate::fuse::mount::{Mount, MountError, Mounter, Unmount};
 use crate::fuse::mountinfo::{self, MountEntry};
 
 /// The time for which files below a mount may stay open after the mount was taken away by a signal or lazily.
@@ -57,7 +57,7 @@ enum Then {
 /// Wait of a daemon for its end.
 pub(super) struct Ending<'a> {
     mounting: &'a Mounting,
-    place: &'a Place,
+    mount: &'a Mount,
     connection: &'a Connection,
     fs: &'a Fs,
     /// Commands that wait for the end.
@@ -70,13 +70,13 @@ pub(super) struct Ending<'a> {
 impl<'a> Ending<'a> {
     pub(super) fn new(
         mounting: &'a Mounting,
-        place: &'a Place,
+        mount: &'a Mount,
         connection: &'a Connection,
         fs: &'a Fs,
     ) -> Self {
         Self {
             mounting,
-            place,
+            mount,
             connection,
             fs,
             waiting: Vec::new(),
@@ -101,7 +101,7 @@ impl<'a> Ending<'a> {
                     log::info!("signal {signal}: unmounting");
                     if !self.is_gone() {
                         self.write_back();
-                        take_away(self.mounting, self.place);
+                        take_away(self.mounting, self.mount);
                     }
                     self.deadline = Some((Instant::now() + GRACE, Then::End));
                 }
@@ -160,15 +160,15 @@ impl<'a> Ending<'a> {
         } else {
             Unmount::WhenIdle
         };
-        self.mounting.unmount(self.place, how)
+        self.mounting.unmount(self.mount, how)
     }
 
     /// Has the kernel write what it holds: an unmount does so for the last mount of a filesystem only, and not if it is
     /// lazy.
     fn write_back(&mut self) {
-        let written = self.mounting.sync(self.place);
+        let written = self.mounting.sync(self.mount);
         self.unwritten = written.err().map(|error| {
-            let shown = self.place.mountpoint().display();
+            let shown = self.mount.mountpoint().display();
             log::error!("cannot write back {shown}: {error}");
             NotDurable::of(&error)
         });
@@ -189,7 +189,7 @@ impl<'a> Ending<'a> {
 
     /// Makes everything durable, and tells the commands that wait that something keeps the mount.
     fn tell_held(&mut self) {
-        let mountpoint = self.place.mountpoint().display();
+        let mountpoint = self.mount.mountpoint().display();
         let synced = self.fs.syncfs();
         let failed = synced.err().map(|error| NotDurable::of(&error));
         let failed = failed.or_else(|| self.unwritten.clone());
@@ -212,7 +212,7 @@ impl<'a> Ending<'a> {
     }
 
     fn is_own(&self, entry: &MountEntry) -> bool {
-        entry.mountpoint == self.place.mountpoint() && entry.device == self.place.device()
+        entry.mountpoint == self.mount.mountpoint() && entry.device == self.mount.device()
     }
 
     /// Says whether the filesystem has another mount, in whatever mount namespace.
@@ -223,24 +223,24 @@ impl<'a> Ending<'a> {
             .filter(|entry| self.is_own(entry))
             .map(|entry| entry.id)
             .collect();
-        let mut all = mountinfo::mounts_in_all_processes(self.place.device());
+        let mut all = mountinfo::mounts_in_all_processes(self.mount.device());
         all.any(|(_, entry)| !here.contains(&entry.id))
     }
 }
 
 /// Unmounts although something may be in use: a signal leaves no choice.
-pub(super) fn take_away(mounting: &Mounting, place: &Place) {
-    let gone = match mounting.unmount(place, Unmount::WhenIdle) {
+pub(super) fn take_away(mounting: &Mounting, mount: &Mount) {
+    let gone = match mounting.unmount(mount, Unmount::WhenIdle) {
         Err(error) if !matches!(error, MountError::NotOurs(_)) => {
             log::info!("{error}, so it is taken away from under its users");
             // A lazy unmount does not write back.
-            if let Err(error) = mounting.sync(place) {
+            if let Err(error) = mounting.sync(mount) {
                 log::error!(
                     "cannot write back {}: {error}",
-                    place.mountpoint().display()
+                    mount.mountpoint().display()
                 );
             }
-            mounting.unmount(place, Unmount::Lazily)
+            mounting.unmount(mount, Unmount::Lazily)
         }
         done => done,
     };

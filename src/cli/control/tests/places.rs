@@ -146,7 +146,7 @@ fn a_socket_is_reached_whatever_the_length_of_its_path() {
         };
         let (socket, _file) =
             open_in(&places, &home.entry.mountpoint, "volume".to_owned(), LONG).unwrap();
-        socket.announced().announce(&Place::of(&home.entry));
+        socket.announced().announce(&Mount::of(&home.entry));
         answer_all(socket);
         let found = search(&places, &home.target(), &limits());
         assert!(matches!(found, Ok(Peer::Daemon(_))), "{bytes}: {found:?}");
