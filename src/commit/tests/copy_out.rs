@@ -103,7 +103,7 @@ fn readable_stripes_are_repaired_beside_stripes_that_wait_for_an_absent_member()
     assert_eq!(progress.state, RebuildState::Finished);
     assert!(progress.bytes_unreadable > 0, "{progress:?}");
     assert_eq!((progress.bytes_waiting, progress.bytes_left), (0, 0));
-    // Nothing but what cannot be read is left of the segment, and that is as it was.
+    // Only the unreadable stripes of the segment are left, unchanged.
     let rows = fs.redundancy();
     assert_eq!(rows.len(), 2, "{rows:?}");
     assert_eq!((rows[0], rows[1].0), ((-1, waiting.len() as u64), 1));
@@ -117,7 +117,7 @@ fn readable_stripes_are_repaired_beside_stripes_that_wait_for_an_absent_member()
     let again = fs.rebuild().unwrap();
     assert_eq!(again.bytes_done, 0, "nothing is copied twice");
     fs.close();
-    // The stripes that were whole are there, no matter what else is lost.
+    // The readable stripes are there, no matter which other shards are lost.
     for lost in 0..*away {
         let fs = TestFs::open(rig.fork().stores(&[*away, lost]), Access::ReadOnly).unwrap();
         damaged.assert_readable_is_right(&fs, &format!("lost {lost}"));

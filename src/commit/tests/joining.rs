@@ -179,7 +179,7 @@ fn a_power_cut_at_any_call_of_joining_loses_nothing() {
     }
 }
 
-/// The index has no space for what waits; the directory has joined nevertheless.
+/// The index has no space for the waiting changes, but the directory has joined.
 #[test]
 fn a_directory_that_joins_a_full_volume_takes_part_and_is_admitted_once_there_is_space() {
     let rig = Rig::new(2, 1, 3);
@@ -258,7 +258,7 @@ fn writes_to_a_stale_member_count_after_a_power_cut() {
                 let fs = rig.open_in(&lost, &context);
                 let of_old = |file: &u64| seat != Seat::New && !lost.is_empty() && *file < 1000;
                 let mut model = model.clone();
-                // Nothing was rebuilt of what went with the old directory.
+                // No shard of the old directory was rebuilt.
                 model.retain(|file, _| !of_old(file));
                 assert_holds(&fs, &model, &context);
                 assert_eq!(fs.pipeline.members().unusable(), [], "{context}");
@@ -420,7 +420,7 @@ fn a_removed_member_is_drained_and_the_redundancy_stays_full_without_it() {
     }
 }
 
-/// Stripes removed lately take room still, and more than the others have.
+/// Dead stripes still take space, and more than the other members have.
 #[test]
 fn dead_stripes_do_not_stop_the_removal_of_a_member() {
     let rig = Rig::new(1, 1, 3);
@@ -539,7 +539,7 @@ fn a_member_is_removed_only_once_others_have_the_copies_of_the_index() {
     let before = rig.holders();
     let others: Vec<usize> = (0..6).filter(|disk| !before.contains(disk)).collect();
     let index = |disk: usize| MemberIndex(disk as u16);
-    // It has more room than any other, and is to have nothing new.
+    // It has more room than any other, and must get no new shards.
     rig.disks[others[0]].set_capacity(2 * DISK);
     let capacity = |bytes| {
         let others = others[1..].iter();
@@ -559,7 +559,11 @@ fn a_member_is_removed_only_once_others_have_the_copies_of_the_index() {
     fs.rebuild().unwrap();
     assert_eq!(fs.pipeline.members().leaving(), []);
     assert_eq!(fs.pipeline.members().count(), 4);
-    assert_eq!(fs.pipeline.members().away(), [], "nobody expects them back");
+    assert_eq!(
+        fs.pipeline.members().away(),
+        [],
+        "they are not expected back"
+    );
     let after = rig.holders();
     assert!(after.len() == 2 && after.contains(&before[1]), "{after:?}");
     assert!(others[1..].iter().any(|disk| after.contains(disk)));

@@ -239,7 +239,7 @@ fn stripes_with_the_least_redundancy_are_rebuilt_first() {
     let worst = Cell::new(fs.redundancy()[0].0);
     assert_eq!(worst.get(), 0);
     let wait = |_| {
-        // Once something is better off, nothing worse is left.
+        // Once one stripe improved, no stripe with less redundancy is left.
         let rows = fs.redundancy();
         assert!(rows[0].0 >= worst.get(), "{rows:?}");
         worst.set(rows[0].0);
@@ -278,7 +278,7 @@ fn stripes_endangered_by_a_loss_during_a_rebuild_are_rebuilt_next() {
     (0..10).for_each(|round| fill(&fs, 100 * round, &mut model));
     fs.close();
     let fs = rig.open(&[FIRST]);
-    // One that has some of the segments that lack shards, and not the others.
+    // A member with some of the segments that lack shards, and without the others.
     let segments = fs.pipeline.volume.segments();
     let holds = |segment: &crate::format::record::Segment, disk: usize| {
         let index = crate::format::MemberIndex(disk as u16);
@@ -324,7 +324,7 @@ fn stripes_endangered_by_a_loss_during_a_rebuild_are_rebuilt_next() {
     assert_whole(fs, &rig, &[second, FIRST], 2, &model, "both rebuilt");
 }
 
-/// Nothing was written, and what is lost with a member that is away is no less for that.
+/// Nothing was written, and the shards of an absent member are still missing.
 #[test]
 fn an_idle_rebuild_of_online_members_does_not_change_the_reported_progress() {
     let rig = Rig::new(2, 2, 4);
@@ -408,7 +408,7 @@ fn a_limit_is_kept_by_short_steps_and_a_new_one_applies_at_once() {
     );
     let whole: u64 = unlimited.iter().sum();
     assert_eq!(limited.iter().sum::<u64>(), whole);
-    // One piece was cut before the limit was lifted.
+    // One step began before the limit was lifted.
     let lifted = pieces_with(&AtomicU64::new(4 * STRIPE), 1);
     assert!(
         lifted[..2].iter().all(|piece| *piece <= STRIPE),
@@ -474,7 +474,7 @@ fn a_power_cut_at_any_call_of_a_rebuild_loses_nothing_and_the_rebuild_can_be_rep
             }
         }
         let away: Vec<usize> = gone.into_iter().collect();
-        // So that what follows begins with an epoch that is settled.
+        // The next steps begin with a durable epoch.
         base.open(&away).close();
         for call in 1.. {
             let rig = base.fork();

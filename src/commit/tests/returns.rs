@@ -87,7 +87,7 @@ fn a_returned_member_gets_its_missed_shards_and_those_of_absent_members_wait() {
     let before = fs.pipeline.volume.segments();
     fs.lose(&rig, 5);
     fs.lose(&rig, 6);
-    // These want shards on both, and get them elsewhere or nowhere.
+    // Their shards on both members go elsewhere or wait.
     for file in 100..110 {
         let bytes = pattern(file, 50_000);
         fs.write(file, &bytes).unwrap();
@@ -117,7 +117,7 @@ fn a_returned_member_gets_its_missed_shards_and_those_of_absent_members_wait() {
     assert_holds(&fs, &model, "all are back");
 }
 
-/// It is back, and goes again while it gets what it missed: what it has waits for it.
+/// The member is lost again while it gets its missed shards. Its other shards wait for it.
 #[test]
 fn a_member_lost_again_while_it_gets_its_shards_keeps_its_slots() {
     let rig = Rig::new(2, 1, 5);
@@ -164,7 +164,7 @@ fn balance(fs: &TestFs) {
     assert!(moved.bytes_done > 0, "{moved:?}");
 }
 
-/// Frees all that nothing refers to any more.
+/// Frees all dead stripes.
 fn reap_all(fs: &TestFs) {
     for _ in 0..6 {
         fs.sync().unwrap();
@@ -330,7 +330,7 @@ fn a_stopped_scrub_leaves_no_file_that_counts_for_shards_it_lacks() {
     }
 }
 
-/// A member that cannot be taken in is tried again and again, as while its disk is full.
+/// The scheduler retries a member that cannot join, for example because its disk is full.
 #[test]
 fn a_member_that_fails_to_return_does_not_stop_a_rebuild() {
     let rig = Rig::new(2, 1, 4);

@@ -46,7 +46,7 @@ fn lose_superblocks(rig: &Rig, lost: &[usize]) {
     }
 }
 
-fn claims(rig: &Rig) -> Result<(Claims, Vec<Unusable>), CommitError> {
+fn identify(rig: &Rig) -> Result<(Claims, Vec<Unusable>), CommitError> {
     crate::commit::identify_members(&rig.stores(&[]), &options(Access::ReadOnly), &executor())
 }
 
@@ -61,7 +61,7 @@ fn claim_of(disks: &[usize]) -> Claims {
     disks.iter().map(claim).collect()
 }
 
-fn put_back(fs: &TestFs) -> Vec<usize> {
+fn stale_copies(fs: &TestFs) -> Vec<usize> {
     let members = fs.pipeline.members().stale_copies().unverified();
     members.into_keys().map(|index| index.0.into()).collect()
 }
@@ -113,7 +113,7 @@ fn superblocks_of_all_members_but_one_are_recovered_wherever_the_directories_wer
                 for disk in left {
                     move_paths(&rig, disk, elsewhere);
                 }
-                let (found, others) = claims(&rig).unwrap();
+                let (found, others) = identify(&rig).unwrap();
                 assert_eq!(
                     (found.clone(), others),
                     (claim_of(&lost), vec![]),
@@ -121,7 +121,7 @@ fn superblocks_of_all_members_but_one_are_recovered_wherever_the_directories_wer
                 );
                 let fs = open_claiming(&rig, &found).unwrap();
                 assert_holds(&fs, &model, &context);
-                assert_eq!(put_back(&fs), [0; 0], "{context}");
+                assert_eq!(stale_copies(&fs), [0; 0], "{context}");
                 fs.close();
                 let fs = rig.open_in(&[], &context);
                 assert_holds(&fs, &model, &context);
@@ -133,7 +133,7 @@ fn superblocks_of_all_members_but_one_are_recovered_wherever_the_directories_wer
 }
 
 /// Returns a volume of which one member is from an earlier time and has no superblock.
-fn with_an_old_copy(back: usize) -> (Rig, Model) {
+fn with_a_stale_copy(back: usize) -> (Rig, Model) {
     let rig = Rig::new(4, 2, 6);
     let mut model = Model::new();
     let fs = rig.open(&[]);
@@ -158,26 +158,26 @@ fn with_an_old_copy(back: usize) -> (Rig, Model) {
 #[test]
 fn a_stale_copy_without_a_superblock_counts_for_nothing_until_it_is_verified() {
     for (back, has_journals) in (0..6).flat_map(|back| [(back, true), (back, false)]) {
-        let (rig, model) = with_an_old_copy(back);
+        let (rig, model) = with_a_stale_copy(back);
         if !has_journals {
             let store = rig.disks[back].open();
             for name in files::JOURNALS {
                 store.remove(name).unwrap();
             }
         }
-        let (found, others) = claims(&rig).unwrap();
+        let (found, others) = identify(&rig).unwrap();
         assert_eq!((found.clone(), others), (claim_of(&[back]), vec![]));
         let fs = open_claiming(&rig, &found).unwrap();
-        assert_eq!(put_back(&fs), [back]);
+        assert_eq!(stale_copies(&fs), [back]);
         assert_holds(&fs, &model, "with the old copy");
         let without = fs.redundancy();
         assert!(without.iter().any(|row| row.0 < 2), "{without:?}");
         fs.close();
         let fs = rig.open(&[]);
-        assert_eq!(put_back(&fs), [back], "mounted again");
+        assert_eq!(stale_copies(&fs), [back], "mounted again");
         let go_on = |_: &crate::commit::ScrubStatus| std::ops::ControlFlow::Continue(());
         fs.pipeline.scrub(&NoLocks, None, go_on).unwrap();
-        assert_eq!(put_back(&fs), [0; 0], "scrubbed");
+        assert_eq!(stale_copies(&fs), [0; 0], "scrubbed");
         assert_holds(&fs, &model, "scrubbed");
         assert_eq!(fs.redundancy(), [(2, fs.stripes().len() as u64)]);
         fs.close();
@@ -186,7 +186,7 @@ fn a_stale_copy_without_a_superblock_counts_for_nothing_until_it_is_verified() {
 
 #[test]
 fn a_stale_copy_is_recognised_wherever_its_superblock_recovery_is_interrupted() {
-    let (base, model) = with_an_old_copy(4);
+    let (base, model) = with_a_stale_copy(4);
     let found = claim_of(&[4]);
     let mut call = 1;
     loop {
@@ -203,10 +203,10 @@ fn a_stale_copy_is_recognised_wherever_its_superblock_recovery_is_interrupted() 
             let rig = rig.fork();
             rig.cut(policy);
             let context = format!("call {call}, {policy:?}");
-            let (again, others) = claims(&rig).unwrap_or_else(|e| panic!("{context}: {e}"));
+            let (again, others) = identify(&rig).unwrap_or_else(|e| panic!("{context}: {e}"));
             assert_eq!(others, [], "{context}");
             let fs = open_claiming(&rig, &again).unwrap_or_else(|e| panic!("{context}: {e}"));
-            assert_eq!(put_back(&fs), [4], "{context}");
+            assert_eq!(stale_copies(&fs), [4], "{context}");
             assert_holds(&fs, &model, &context);
             fs.close();
         }
@@ -218,7 +218,7 @@ fn a_stale_copy_is_recognised_wherever_its_superblock_recovery_is_interrupted() 
     assert!(call > 10, "{call} calls");
 }
 
-/// The only superblocks that are left are those of an old copy: what the others went through since is not in them.
+/// The only superblocks left are those of a stale copy, which know no later epoch of the others.
 #[test]
 fn no_superblock_is_recovered_from_superblocks_older_than_the_directory_that_lost_its_own() {
     let (base, model) = written(4, 2, 6, false);
@@ -238,12 +238,12 @@ fn no_superblock_is_recovered_from_superblocks_older_than_the_directory_that_los
         rig.disks[2] = backup.disks[2].fork();
         let lost = [0, 1, 3, 4, 5];
         lose_superblocks(&rig, &lost);
-        let error = claims(&rig).unwrap_err();
+        let error = identify(&rig).unwrap_err();
         let is_old = |error: &CommitError| matches!(error, CommitError::Members(error) if matches!(**error, MembersError::OldSuperblocks { .. }));
         assert!(is_old(&error), "{away:?}: {error}");
         // With one more that is newer it can be done.
         rig.disks[5] = kept.disks[5].fork();
-        let (found, others) = claims(&rig).unwrap();
+        let (found, others) = identify(&rig).unwrap();
         assert_eq!((found.clone(), others), (claim_of(&lost[..4]), vec![]));
         let fs = open_claiming(&rig, &found).unwrap();
         assert_holds(&fs, &model_since, "with a newer superblock");
@@ -284,7 +284,7 @@ fn copies_of_online_members_and_foreign_directories_get_no_superblock() {
         reasons["of another"].contains("of another volume"),
         "{reasons:?}"
     );
-    // Two that both hold the data of a member: it is not known which of them is the newer.
+    // Both directories hold the data of one member, and neither is known to be newer.
     let twin = relabelled(&rig.disks[1], "twin of 1");
     let stores = [
         &stores[..2],
@@ -310,7 +310,7 @@ fn superblocks_are_recovered_if_few_members_have_the_index_and_all_directories_w
         let lost: Vec<_> = (0..7).filter(|disk| *disk != left).collect();
         lose_superblocks(&rig, &lost);
         move_paths(&rig, left, by);
-        let (found, others) = claims(&rig).unwrap_or_else(|e| panic!("{context}: {e}"));
+        let (found, others) = identify(&rig).unwrap_or_else(|e| panic!("{context}: {e}"));
         assert_eq!((found.len(), others), (6, vec![]), "{context}");
         for holder in holders.iter().filter(|holder| **holder != left) {
             let claimed = usize::from(found[&format!("disk{holder}")].0);
@@ -318,12 +318,12 @@ fn superblocks_are_recovered_if_few_members_have_the_index_and_all_directories_w
         }
         let fs = open_claiming(&rig, &found).unwrap_or_else(|e| panic!("{context}: {e}"));
         assert_holds(&fs, &model, &context);
-        assert_eq!(put_back(&fs), [0; 0], "{context}");
+        assert_eq!(stale_copies(&fs), [0; 0], "{context}");
         fs.close();
     }
 }
 
-/// A copy that went on by itself, say: the others neither need it nor wait for it.
+/// For example a copy that was mounted alone. The others neither need it nor wait for it.
 #[test]
 fn a_stray_directory_that_is_ahead_does_not_stop_recovery_if_the_others_suffice() {
     let (mut rig, model) = written(4, 2, 6, false);
@@ -338,7 +338,7 @@ fn a_stray_directory_that_is_ahead_does_not_stop_recovery_if_the_others_suffice(
     for (lost, suffice) in [(vec![0, 1], true), (vec![0, 1, 2], false)] {
         let rig = rig.fork();
         lose_superblocks(&rig, &lost);
-        let asked = claims(&rig);
+        let asked = identify(&rig);
         if !suffice {
             let error = asked.unwrap_err().to_string();
             assert!(
@@ -360,7 +360,7 @@ fn a_stray_directory_that_is_ahead_does_not_stop_recovery_if_the_others_suffice(
         let before = rig.disks[0].open().list("").unwrap();
         let fs = open_claiming(&rig, &found).unwrap();
         assert_holds(&fs, &model, "without the stray");
-        assert_eq!(put_back(&fs), [0; 0]);
+        assert_eq!(stale_copies(&fs), [0; 0]);
         fs.close();
         assert_eq!(
             rig.disks[0].open().list("").unwrap(),
@@ -384,7 +384,7 @@ fn a_damaged_record_in_the_only_journal_beside_a_superblock_makes_no_directory_s
             let offset = 4096 * block + 60;
             assert!(rig.disks[2].corrupt(name, offset, |bytes| bytes[0] ^= 1, 1));
             let context = format!("crashed: {crashes}, block {block} of {name}");
-            let (found, others) = claims(&rig).unwrap_or_else(|e| panic!("{context}: {e}"));
+            let (found, others) = identify(&rig).unwrap_or_else(|e| panic!("{context}: {e}"));
             assert_eq!(
                 (found.clone(), others),
                 (claim_of(&lost), vec![]),
@@ -399,7 +399,7 @@ fn a_damaged_record_in_the_only_journal_beside_a_superblock_makes_no_directory_s
 
 /// Returns a volume with members 1 and above out of the epoch, the data written since, and the directories that are
 /// ahead.
-fn with_members_left_behind(data: usize, parity: usize) -> (Rig, Model, Vec<usize>) {
+fn with_members_marked_missing(data: usize, parity: usize) -> (Rig, Model, Vec<usize>) {
     let (rig, mut model) = written(data, parity, data + parity, false);
     let ahead: Vec<usize> = (0..data).collect();
     let behind: Vec<usize> = (data..data + parity).collect();
@@ -418,14 +418,14 @@ fn with_members_left_behind(data: usize, parity: usize) -> (Rig, Model, Vec<usiz
 #[test]
 fn the_only_current_directories_recover_their_superblocks_from_members_they_marked_missing() {
     for (data, parity) in [(1, 1), (1, 2), (2, 2), (2, 3)] {
-        let (base, model, ahead) = with_members_left_behind(data, parity);
+        let (base, model, ahead) = with_members_marked_missing(data, parity);
         let context = format!("{data}+{parity}");
         let rig = base.fork();
         lose_superblocks(&rig, &ahead);
         let error = TestFs::open(rig.stores(&[]), Access::ReadWrite).err();
         let error = error.expect("they would part the volume").to_string();
         assert!(error.contains("went on without"), "{context}: {error}");
-        let (found, others) = claims(&rig).unwrap();
+        let (found, others) = identify(&rig).unwrap();
         assert_eq!(
             (found.clone(), others),
             (claim_of(&ahead), vec![]),
@@ -433,7 +433,7 @@ fn the_only_current_directories_recover_their_superblocks_from_members_they_mark
         );
         let fs = open_claiming(&rig, &found).unwrap();
         assert_holds(&fs, &model, &context);
-        assert_eq!(put_back(&fs), [0; 0], "{context}");
+        assert_eq!(stale_copies(&fs), [0; 0], "{context}");
         fs.close();
         let fs = rig.open_in(&[], &context);
         assert_holds(&fs, &model, &context);
@@ -467,10 +467,10 @@ fn the_only_current_directories_recover_their_superblocks_from_members_they_mark
     }
 }
 
-/// An interruption at any point of their creation does not change the outcome of the next attempt.
+/// An interruption at any point of the recovery does not change the outcome of the next attempt.
 #[test]
 fn directories_that_are_ahead_recover_their_superblocks_wherever_that_is_interrupted() {
-    let (base, model, ahead) = with_members_left_behind(2, 2);
+    let (base, model, ahead) = with_members_marked_missing(2, 2);
     lose_superblocks(&base, &ahead);
     base.cut(CutPolicy::Keep);
     let found = claim_of(&ahead);
@@ -489,7 +489,7 @@ fn directories_that_are_ahead_recover_their_superblocks_wherever_that_is_interru
             let rig = rig.fork();
             rig.cut(policy);
             let context = format!("call {call}, {policy:?}");
-            let (again, others) = claims(&rig).unwrap_or_else(|e| panic!("{context}: {e}"));
+            let (again, others) = identify(&rig).unwrap_or_else(|e| panic!("{context}: {e}"));
             assert_eq!(others, [], "{context}");
             let fs = open_claiming(&rig, &again).unwrap_or_else(|e| panic!("{context}: {e}"));
             assert_holds(&fs, &model, &context);
@@ -534,7 +534,7 @@ fn a_half_that_lost_its_superblock_neither_becomes_a_member_nor_is_left_out() {
                 halves[1].iter().map(list).collect::<Vec<_>>()
             };
             let before = segments(&mixed);
-            let (found, others) = claims(&mixed).unwrap();
+            let (found, others) = identify(&mixed).unwrap();
             if here == 0 {
                 // No other members went on.
                 assert_eq!((found, others), (claim_of(&halves[1]), vec![]), "{context}");

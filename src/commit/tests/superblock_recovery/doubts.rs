@@ -39,14 +39,14 @@ fn one_record_of_a_later_epoch_is_not_lost_with_the_superblocks_of_its_holders()
             let error = opened.err().unwrap_or_else(|| panic!("{context}"));
             if data > parity {
                 // Too few are left, and the others cannot be made from these.
-                let error = claims(&left).unwrap_err();
+                let error = identify(&left).unwrap_err();
                 assert!(is_refused(&error), "{context}: {error}");
                 let error = open_claiming(&left, &claim_of(&ahead)).err().unwrap();
                 assert!(is_refused(&error), "{context}: {error}");
                 continue;
             }
             assert!(is_refused(&error), "{context}: {error}");
-            let (found, others) = claims(&left).unwrap();
+            let (found, others) = identify(&left).unwrap();
             assert_eq!((&found, others), (&claim_of(&ahead), vec![]), "{context}");
             let fs = open_claiming(&left, &found).unwrap();
             assert_holds(&fs, &model, &context);
@@ -90,7 +90,7 @@ fn the_volume_does_not_open_without_the_directory_that_has_the_last_record() {
         let opened = TestFs::open(left.fork().stores(&[]), Access::ReadWrite);
         let error = opened.err().unwrap_or_else(|| panic!("{context}"));
         assert!(is_refused(&error), "{context}: {error}");
-        let (found, others) = claims(&left).unwrap();
+        let (found, others) = identify(&left).unwrap();
         assert_eq!((&found, others), (&claim_of(&[1]), vec![]), "{context}");
         let fs = open_claiming(&left, &found).unwrap();
         assert!(
@@ -166,20 +166,20 @@ fn superblocks_are_recovered_after_a_power_cut_at_any_write_of_records() {
                 let context = format!("{data}+{parity}, write {write}, {lost:?} lost");
                 let left = left.fork();
                 lose_superblocks(&left, lost);
-                let (found, others) = claims(&left).unwrap_or_else(|e| panic!("{context}: {e}"));
+                let (found, others) = identify(&left).unwrap_or_else(|e| panic!("{context}: {e}"));
                 assert_eq!((&found, others), (&claim_of(lost), vec![]), "{context}");
                 let fs = open_claiming(&left, &found).unwrap_or_else(|e| panic!("{context}: {e}"));
                 assert_holds(&fs, &model, &context);
-                let doubted = put_back(&fs);
+                let doubted = stale_copies(&fs);
                 assert!(doubted.iter().all(|disk| lost.contains(disk)), "{context}");
                 short += doubted.len();
                 fs.close();
                 let fs = left.open_in(&[], &context);
                 assert_holds(&fs, &model, &context);
-                assert_eq!(put_back(&fs), doubted, "{context}");
+                assert_eq!(stale_copies(&fs), doubted, "{context}");
                 let go_on = |_: &crate::commit::ScrubStatus| std::ops::ControlFlow::Continue(());
                 fs.pipeline.scrub(&NoLocks, None, go_on).unwrap();
-                assert_eq!(put_back(&fs), [0; 0], "{context}");
+                assert_eq!(stale_copies(&fs), [0; 0], "{context}");
                 fs.assert_shards_lie_on(&left, &[], &context);
                 fs.close();
             }
@@ -205,7 +205,7 @@ fn a_stale_copy_is_recognised_after_a_superblock_was_recovered() {
         let rig = backup.fork();
         if is_made {
             lose_superblocks(&rig, &[0]);
-            let (found, _) = claims(&rig).unwrap();
+            let (found, _) = identify(&rig).unwrap();
             open_claiming(&rig, &found).unwrap().close();
         }
         let fs = rig.open(&[]);
@@ -222,7 +222,7 @@ fn a_stale_copy_is_recognised_after_a_superblock_was_recovered() {
         let mut mixed = rig.fork();
         mixed.disks[0] = backup.disks[0].fork();
         let fs = mixed.open_in(&[], &context);
-        assert_eq!(put_back(&fs), [0], "{context}");
+        assert_eq!(stale_copies(&fs), [0], "{context}");
         assert_holds(&fs, &model, &context);
         assert!(fs.redundancy().iter().any(|row| row.0 < 1), "{context}");
         fs.close();

@@ -22,7 +22,7 @@ fn written() -> Rig {
     rig
 }
 
-fn claims_in(stores: &[StoreRef]) -> Result<(Claims, Vec<Unusable>), CommitError> {
+fn identify_in(stores: &[StoreRef]) -> Result<(Claims, Vec<Unusable>), CommitError> {
     let options = OpenOptions {
         access: Access::ReadOnly,
         threads: 0,
@@ -31,8 +31,8 @@ fn claims_in(stores: &[StoreRef]) -> Result<(Claims, Vec<Unusable>), CommitError
     crate::commit::identify_members(stores, &options, &executor())
 }
 
-/// Takes its superblock from a disk, and returns the segment files that it has.
-fn bereave(rig: &Rig, disk: usize) -> Vec<(String, u64)> {
+/// Removes the superblock of a disk, and returns its segment files.
+fn remove_superblock(rig: &Rig, disk: usize) -> Vec<(String, u64)> {
     let store = rig.disks[disk].open();
     store.remove(files::SUPERBLOCK).unwrap();
     store.list(files::SEGMENTS).unwrap()
@@ -42,7 +42,7 @@ fn claim_of(disk: usize) -> (String, MemberIndex) {
     (format!("disk{disk}"), MemberIndex(disk as u16))
 }
 
-/// Whichever of the segments it is, a rebuild that was cut off may have left it.
+/// An interrupted rebuild may have left any of the segments there.
 #[test]
 fn a_directory_with_shards_of_two_members_is_identified_as_neither() {
     let base = written();
@@ -56,15 +56,15 @@ fn a_directory_with_shards_of_two_members_is_identified_as_neither() {
     assert!(strange.len() > 2, "{strange:?}");
     for name in strange {
         let rig = base.fork();
-        let mut segments = bereave(&rig, mixed).into_iter();
-        bereave(&rig, whole);
+        let mut segments = remove_superblock(&rig, mixed).into_iter();
+        remove_superblock(&rig, whole);
         let (_, len) = segments.find(|(other, _)| other == name).unwrap();
         let mut bytes = vec![0; len as usize];
         let from = rig.disks[whole].open();
         from.read_at(name, 0, &mut bytes).unwrap();
         let put = |old: &mut [u8]| old.copy_from_slice(&bytes);
         assert!(rig.disks[mixed].corrupt(name, 0, put, bytes.len()));
-        let (found, others) = claims_in(&rig.stores(&[])).unwrap();
+        let (found, others) = identify_in(&rig.stores(&[])).unwrap();
         assert_eq!(found, [claim_of(whole)].into(), "{name}");
         let left: Vec<&str> = others.iter().map(|other| &*other.path).collect();
         assert_eq!(left, ["disk1"], "{name}: {others:?}");
@@ -95,16 +95,16 @@ fn blocks_of_zeros_identify_no_member() {
     assert!(spoilt > 0, "{} shards of zeros", zeros.len());
     fs.close();
     let rig = rig.fork();
-    bereave(&rig, bereft);
-    let (found, others) = claims_in(&rig.stores(&[])).unwrap();
+    remove_superblock(&rig, bereft);
+    let (found, others) = identify_in(&rig.stores(&[])).unwrap();
     assert_eq!((found, others), ([claim_of(bereft)].into(), vec![]));
 }
 
-/// Returns which read of a disk is the first of a file, when it is looked for claims.
+/// Returns the number of the first read of a file on a disk during the identification.
 fn read_of(rig: &Rig, disk: usize, name: &str) -> u64 {
     let plan = FaultPlan::new();
     plan.record();
-    claims_in(&FaultStore::wrap_all(rig.stores(&[]), &plan)).unwrap();
+    identify_in(&FaultStore::wrap_all(rig.stores(&[]), &plan)).unwrap();
     let calls = plan.take_log().into_iter();
     let mut reads = calls.filter(|call| call.member == disk && call.kind == CallKind::Read);
     reads
@@ -119,14 +119,14 @@ fn a_directory_with_an_unreadable_journal_is_left_out_and_the_others_are_not() {
     for journal in files::JOURNALS {
         let rig = written();
         let (unreadable, other) = (3, 5);
-        bereave(&rig, unreadable);
-        bereave(&rig, other);
+        remove_superblock(&rig, unreadable);
+        remove_superblock(&rig, other);
         let plan = FaultPlan::new();
         let nth = read_of(&rig, unreadable, journal);
         let read = Scope::MemberKind(unreadable, CallKind::Read);
         plan.add(Fault::at(nth, Effect::Eio).of(read));
         let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
-        let (found, others) = claims_in(&stores).unwrap();
+        let (found, others) = identify_in(&stores).unwrap();
         assert_eq!(plan.triggered(), 1, "{journal}");
         assert_eq!(found, [claim_of(other)].into(), "{journal}");
         let reasons: Vec<_> = others
