@@ -43,3 +43,34 @@ impl StopSignal {
         self.changed.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
+
+    #[test]
+    fn a_set_signal_ends_every_wait() {
+        let stop = StopSignal::default();
+        assert!(stop.sleep_until(FOR_EVER, || true), "there is work");
+        stop.set();
+        assert!(!stop.sleep(FOR_EVER) && !stop.sleep_until(FOR_EVER, || true));
+    }
+
+    #[test]
+    fn a_woken_thread_goes_on_once_it_has_a_reason() {
+        let stop = Arc::new(StopSignal::default());
+        let has_work = Arc::new(AtomicBool::new(false));
+        let (until, work) = (Arc::clone(&stop), Arc::clone(&has_work));
+        let thread =
+            std::thread::spawn(move || until.sleep_until(FOR_EVER, || work.load(Ordering::SeqCst)));
+        stop.wake();
+        has_work.store(true, Ordering::SeqCst);
+        stop.wake();
+        assert!(thread.join().unwrap());
+    }
+}

@@ -200,4 +200,26 @@ mod tests {
         progress.begin_plan(60);
         assert_eq!(seen(&progress), (40, 60, 0, 0));
     }
+
+    #[test]
+    fn a_count_forgets_stuck_shards_unless_the_progress_changed_since_it_began() {
+        let status = RebuildStatus::default();
+        status.add_blocked(&[20, 10], Obstacle::NoRoom);
+        status.add_blocked(&[5], Obstacle::Unreadable);
+        let seen = status.progress();
+        assert!(seen.leaves_something());
+        status.add_blocked(&[1], Obstacle::NoRoom);
+        status.forget_stuck(&seen);
+        assert_eq!(status.progress().bytes_waiting, 31, "it changed");
+        let running = RebuildProgress {
+            state: RebuildState::Running,
+            ..status.progress()
+        };
+        status.replace(running);
+        status.forget_stuck(&running);
+        assert_eq!(status.progress(), running, "it runs");
+        status.update(|progress| progress.state = RebuildState::Finished);
+        status.forget_stuck(&status.progress());
+        assert!(!status.progress().leaves_something());
+    }
 }
