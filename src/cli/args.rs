@@ -358,7 +358,7 @@ fn parse_rate(text: &str) -> Result<u64, String> {
   cauchyfs check --repair d0 d1 d2 d3 d4 d5
   cauchyfs check --deep d0 d1 d2 d3 d4 d5      # reads all data")]
 pub(super) struct CheckArguments {
-    /// Mend what can be mended.
+    /// Repair what can be repaired.
     #[arg(long)]
     pub(super) repair: bool,
     /// Read every shard, and count redundancy by what is right; with --repair, repair what is wrong.

@@ -62,8 +62,8 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
     let checked = check::check(&volume.pipeline, repair);
     let mut checked = checked.map_err(VolumeFailure::from)?;
     let pages = if repair {
-        let mended = volume.pipeline.mend_index_pages();
-        mended.map_err(VolumeFailure::from)?
+        let repaired = volume.pipeline.mend_index_pages();
+        repaired.map_err(VolumeFailure::from)?
     } else {
         0
     };
@@ -72,7 +72,7 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
     } else {
         Outcome::Done
     };
-    if repair && arguments.deep && checked.mended < checked.found {
+    if repair && arguments.deep && checked.repaired < checked.found {
         // Shards that were missing may be there by now.
         check::check_again(&volume.pipeline, &mut checked).map_err(VolumeFailure::from)?;
     }
@@ -82,7 +82,7 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
     }
     if pages > 0 {
         terminal::line(format_args!(
-            "{} of copies of the index mended",
+            "{} of copies of the index repaired",
             format_count(pages, "page")
         ));
     }
@@ -114,7 +114,7 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
         checked.extents,
         format_size(checked.bytes),
         checked.stripes,
-        verdict(repair, checked.found, checked.mended, is_whole),
+        verdict(repair, checked.found, checked.repaired, is_whole),
     )];
     let listed = checked.findings.len() as u64;
     if checked.found > listed {
@@ -127,7 +127,7 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
         _ if read == Outcome::Lost => Outcome::Lost,
         State::Degraded => Outcome::Degraded,
         State::Healthy if read == Outcome::Degraded => Outcome::Degraded,
-        State::Healthy if checked.mended < checked.found => Outcome::Degraded,
+        State::Healthy if checked.repaired < checked.found => Outcome::Degraded,
         State::Healthy if !foreign.is_empty() => Outcome::Degraded,
         State::Healthy => Outcome::Done,
     };
@@ -239,15 +239,18 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
 }
 
 /// Says what was found wrong with the records; if nothing, whether anything else is.
-fn verdict(repair: bool, found: u64, mended: u64, is_whole: bool) -> String {
-    let left = count(found - mended);
-    match (found, found - mended) {
+fn verdict(repair: bool, found: u64, repaired: u64, is_whole: bool) -> String {
+    let left = count(found - repaired);
+    match (found, found - repaired) {
         (0, _) if is_whole => "nothing is wrong".to_owned(),
         (0, _) => "the records are sound, but not all that they name is there".to_owned(),
-        (_, 0) => format!("{}, mended", count(found)),
-        _ if !repair => format!("{left}; `cauchyfs check --repair` mends what can be mended"),
-        _ if mended == 0 => format!("{left} that this cannot mend"),
-        _ => format!("{} mended, {left} that this cannot mend", count(mended)),
+        (_, 0) => format!("{}, repaired", count(found)),
+        _ if !repair => format!("{left}; `cauchyfs check --repair` repairs what can be repaired"),
+        _ if repaired == 0 => format!("{left} that this cannot repair"),
+        _ => format!(
+            "{} repaired, {left} that this cannot repair",
+            count(repaired)
+        ),
     }
 }
 
@@ -265,10 +268,10 @@ mod tests {
     #[test]
     fn the_verdict_counts_what_is_left() {
         assert_eq!(verdict(false, 0, 0, true), "nothing is wrong");
-        assert_eq!(verdict(true, 3, 3, true), "3 faults, mended");
-        let some = "2 faults mended, 1 fault that this cannot mend";
+        assert_eq!(verdict(true, 3, 3, true), "3 faults, repaired");
+        let some = "2 faults repaired, 1 fault that this cannot repair";
         assert_eq!(verdict(true, 3, 2, true), some);
-        assert_eq!(verdict(true, 1, 0, true), "1 fault that this cannot mend");
+        assert_eq!(verdict(true, 1, 0, true), "1 fault that this cannot repair");
         assert!(verdict(false, 2, 0, true).starts_with("2 faults; `cauchyfs check --repair`"));
         assert!(!verdict(false, 0, 0, false).contains("nothing is wrong"));
     }

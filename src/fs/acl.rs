@@ -139,7 +139,7 @@ impl Acl {
         value
     }
 
-    /// Says whether the list says no more than nine permission bits can.
+    /// Returns whether the list says no more than nine permission bits can.
     fn is_mode(&self) -> bool {
         self.0.len() == 3
     }

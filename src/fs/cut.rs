@@ -11,16 +11,16 @@ use super::error::FsError;
 use super::extents::{self, PAGE};
 use super::locks::Exclusive;
 
-/// Removes a bounded part of what lies behind the end of a file whose mark says that there may be
-/// something; says whether nothing is left, and takes the mark away then.
-pub(super) fn cut_on(
+/// Removes a bounded part of the extents behind the end of a file with a mark. Returns whether none is left, and removes
+/// the mark then.
+pub(super) fn cut_behind_end(
     pipeline: &Pipeline,
     lock: &Exclusive<'_>,
     ino: Ino,
     mut inode: Inode,
 ) -> Result<bool, FsError> {
     let range = behind(inode.size);
-    if !cut_piece(pipeline, lock, ino, &mut inode, &range)? {
+    if !cut_part(pipeline, lock, ino, &mut inode, &range)? {
         return Ok(false);
     }
     // An inode without a name keeps its mark until it is removed.
@@ -37,8 +37,8 @@ pub(super) fn behind(size: u64) -> Range<u64> {
     size..u64::MAX
 }
 
-/// Takes the first extents of a range out, in a batch; says whether that was all of them.
-pub(super) fn cut_piece(
+/// Takes the first extents of a range out, in a batch. Returns whether that was all of them.
+pub(super) fn cut_part(
     pipeline: &Pipeline,
     lock: &Exclusive<'_>,
     ino: Ino,
@@ -53,7 +53,7 @@ pub(super) fn cut_piece(
     Ok(complete)
 }
 
-/// Takes the first extents of a range out of `inode`, with `edit`; says whether that was all of them.
+/// Takes the first extents of a range out of `inode`, with `edit`. Returns whether that was all of them.
 pub(super) fn take_out(
     pipeline: &Pipeline,
     ino: Ino,

@@ -26,7 +26,7 @@ pub(super) fn check_name(name: &[u8]) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Says whether a name is `.` or `..`, which every directory has and no record holds.
+/// Returns whether a name is `.` or `..`, which every directory has and no record holds.
 pub(super) fn is_dot(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
 }

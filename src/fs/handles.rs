@@ -82,7 +82,7 @@ impl Handles {
         })))
     }
 
-    /// Sees that a handle is open.
+    /// Checks that a handle is open.
     pub(super) fn check(&self, handle: Handle) -> Result<(), FsError> {
         if self.shard(handle).read().contains_key(&handle) {
             Ok(())

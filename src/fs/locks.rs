@@ -54,7 +54,7 @@ pub(super) struct Exclusive<'a> {
 }
 
 impl Exclusive<'_> {
-    /// Says whether the lock covers `ino`, for assertions.
+    /// Returns whether the lock covers `ino`, for assertions.
     pub(super) fn covers(&self, ino: Ino) -> bool {
         self.inos.contains(&Some(ino))
     }

@@ -13,7 +13,7 @@ pub(super) const SETGID: u16 = 0o2000;
 /// The bit that lets the group execute.
 pub(super) const GROUP_EXECUTE: u16 = 0o010;
 
-/// Sees that an inode has bytes that can be read, written and cut.
+/// Checks that an inode has bytes that can be read, written and cut.
 pub(super) fn check_regular(inode: &Inode) -> Result<(), FsError> {
     match inode.kind {
         FileKind::Regular => Ok(()),

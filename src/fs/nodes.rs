@@ -1,4 +1,4 @@
-//! The inodes that the kernel or handles still refer to.
+//! Counts of the references to inodes.
 //!
 //! A kernel remembers inodes that it looked up, and says later how many of its look-ups it forgets. An inode whose last
 //! name is gone lives on while a look-up or a handle is out. The call that returns the last of them removes it.
@@ -61,7 +61,7 @@ impl Nodes {
         self.shard(ino).lock().contains_key(&ino)
     }
 
-    /// Says whether a handle is out through which the inode may be written.
+    /// Returns whether a handle is out through which the inode may be written.
     pub(super) fn has_writer(&self, ino: Ino) -> bool {
         let shard = self.shard(ino).lock();
         shard.get(&ino).is_some_and(|node| node.writers > 0)
@@ -106,7 +106,7 @@ impl Nodes {
         node.linkable = linkable;
     }
 
-    /// Says whether a nameless inode may get a name.
+    /// Returns whether a nameless inode may get a name.
     pub(super) fn is_linkable(&self, ino: Ino) -> bool {
         let shard = self.shard(ino).lock();
         shard.get(&ino).is_some_and(|node| node.linkable)
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inode_that_nobody_holds_is_removed_by_whoever_unlinks_it() {
+    fn an_inode_without_references_is_removed_by_the_caller_that_unlinks_it() {
         let nodes = Nodes::new();
         assert!(nodes.unlinked(Ino(9)));
         nodes.look_up(Ino(9));

@@ -18,7 +18,7 @@ pub(super) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Takes note of a read of `range` and returns what to fetch now, if anything: enough that
+    /// Records a read of `range` and returns what to fetch now, if anything: enough that
     /// `window` bytes behind the read are always on their way, but not a little at every read.
     pub(super) fn note(&mut self, range: &Range<u64>, window: u64) -> Option<Range<u64>> {
         if range.start.abs_diff(self.furthest) <= TOLERANCE && range.end > self.furthest {

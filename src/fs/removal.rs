@@ -1,6 +1,6 @@
 //! Removing inodes that have lost their last name, and the data behind the ends of files.
 //!
-//! The thread that releases a small inode last removes it. A big one is removed piece by piece in the background. Each
+//! The thread that releases a small inode last removes it. A big one is removed part by part in the background. Each
 //! batch takes a bounded number of records, and the orphan record goes with the last of them. So after a crash at any
 //! point, the next mount can go on. The rest of a long file that was cut goes in the same way.
 
@@ -88,13 +88,13 @@ impl Removal {
         if had_job || self.send(Job::Cut(ino)) {
             return Ok(());
         }
-        while !self.remover.cut_piece(lock, ino)? {}
+        while !self.remover.cut_part(lock, ino)? {}
         Ok(())
     }
 
-    /// Takes a file for one that waits to be cut.
+    /// Marks a file as one that waits to be cut.
     #[cfg(test)]
-    pub(super) fn pretend_cutting(&self, ino: Ino) {
+    pub(super) fn mark_cutting(&self, ino: Ino) {
         self.remover.cutting.lock().insert(ino, true);
     }
 
@@ -119,7 +119,7 @@ impl Removal {
         // Without what the caller has changed already.
         let mut stored = read_inode(pipeline, ino)?.ok_or(FsError::NotFound)?;
         let range = stored.size..end;
-        while !cut::cut_piece(pipeline, lock, ino, &mut stored, &range)? {}
+        while !cut::cut_part(pipeline, lock, ino, &mut stored, &range)? {}
         inode.allocated_bytes = stored.allocated_bytes;
         Ok(())
     }
@@ -221,17 +221,17 @@ impl Remover {
     fn cut(&self, ino: Ino) -> Result<(), FsError> {
         loop {
             let lock = self.locks.exclusive(&[ino]);
-            if self.cut_piece(&lock, ino)? {
+            if self.cut_part(&lock, ino)? {
                 return Ok(());
             }
         }
     }
 
-    /// Removes a bounded part of what lies behind the end of a file; says whether nothing is left. If
-    /// that fails, the file is not to grow over what is left.
-    fn cut_piece(&self, lock: &Exclusive<'_>, ino: Ino) -> Result<bool, FsError> {
+    /// Removes a bounded part of what lies behind the end of a file. Returns whether nothing is left. If that fails, the
+    /// file must not grow over what is left.
+    fn cut_part(&self, lock: &Exclusive<'_>, ino: Ino) -> Result<bool, FsError> {
         let outcome = match read_inode(&self.pipeline, ino) {
-            Ok(Some(inode)) => cut::cut_on(&self.pipeline, lock, ino, inode),
+            Ok(Some(inode)) => cut::cut_behind_end(&self.pipeline, lock, ino, inode),
             Ok(None) => Ok(true),
             Err(error) => Err(error),
         };
@@ -259,7 +259,7 @@ impl Remover {
         Ok(())
     }
 
-    /// Removes a bounded part of an inode; says whether nothing is left of it.
+    /// Removes a bounded part of an inode. Returns whether nothing is left of it.
     fn remove_part(&self, ino: Ino) -> Result<bool, FsError> {
         let _lock = self.locks.exclusive(&[ino]);
         let Some(mut inode) = read_inode(&self.pipeline, ino)? else {

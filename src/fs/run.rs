@@ -48,7 +48,7 @@ impl Run {
         })
     }
 
-    /// Says whether `next` goes on where this ends, in the file and in the stripe.
+    /// Returns whether `next` goes on where this ends, in the file and in the stripe.
     pub(super) fn continues_in(&self, next: &Self) -> bool {
         self.end() == next.start
             && self.stripe == next.stripe

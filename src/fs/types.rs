@@ -35,13 +35,13 @@ impl Caller {
         groups: |_| Vec::new(),
     };
 
-    /// Says whether the caller is the superuser.
+    /// Returns whether the caller is the superuser.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.uid == 0
     }
 
-    /// Says whether the caller may keep the setgid bit on an inode of `gid`.
+    /// Returns whether the caller may keep the setgid bit on an inode of `gid`.
     pub(super) fn may_set_gid_of(&self, gid: u32) -> bool {
         self.is_root() || self.gid == gid || (self.groups)(self.pid).contains(&gid)
     }

@@ -232,7 +232,7 @@ pub(super) fn end_of(start: u64, len: u64) -> Result<u64, FsError> {
     }
 }
 
-/// Says whether the record can hold the file's bytes up to `end`.
+/// Returns whether the record can hold the file's bytes up to `end`.
 pub(super) fn fits_inline(inode: &Inode, end: u64) -> bool {
     inode.allocated_bytes == 0 && end <= INLINE_MAX as u64
 }

@@ -259,7 +259,7 @@ fn without_any_copy_of_the_index_everything_is_said_to_be_lost() {
 }
 
 #[test]
-fn what_a_deep_repair_mended_is_not_reported_as_open() {
+fn what_a_deep_repair_repaired_is_not_reported_as_open() {
     if skip_mounts() {
         return;
     }
@@ -274,8 +274,8 @@ fn what_a_deep_repair_mended_is_not_reported_as_open() {
     let (said, code) = volume.check(&["--repair", "--deep"]);
     assert_eq!(code, 0, "{said}");
     let last = said.lines().last().unwrap_or_default();
-    assert!(last.ends_with("stripes: 1 fault, mended"), "{said}");
-    assert!(said.contains("shards are missing (mended)"), "{said}");
+    assert!(last.ends_with("stripes: 1 fault, repaired"), "{said}");
+    assert!(said.contains("shards are missing (repaired)"), "{said}");
     assert!(fs::read(&file).unwrap() == *bytes, "it is as it was");
     assert_eq!(volume.check(&[]).1, 0);
 }

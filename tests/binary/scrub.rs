@@ -397,7 +397,7 @@ fn a_deep_check_finds_and_mends_what_one_copy_of_the_index_lacks() {
     let line = said.lines().find(|line| line.contains("of the index"));
     let line = line.unwrap_or_else(|| panic!("{said}"));
     assert!(
-        line.ends_with(" pages of copies of the index mended"),
+        line.ends_with(" pages of copies of the index repaired"),
         "{line}"
     );
     let logged = String::from_utf8_lossy(&output.stderr);

@@ -111,7 +111,7 @@ impl OnDisks {
 fn findings(pipeline: &Arc<Pipeline>, repair: bool) -> Vec<(FindingKind, bool)> {
     let report = check(pipeline, repair).unwrap();
     let findings = report.findings.into_iter();
-    findings.map(|it| (it.kind, it.mended)).collect()
+    findings.map(|it| (it.kind, it.repaired)).collect()
 }
 
 /// Breaks a volume, and checks that the first thing found is `kind` of `path`; if it can be repaired, that
@@ -121,7 +121,7 @@ fn found(
     damage: impl FnOnce(&Volume, &mut Batch),
     kind: impl FnOnce(&Volume) -> FindingKind,
     path: Option<&str>,
-    mendable: bool,
+    repairable: bool,
 ) {
     let volume = Volume::new();
     assert_eq!(volume.check(false).findings, [], "{what}: sound before");
@@ -133,23 +133,23 @@ fn found(
     assert_eq!(first.kind, kind(&volume), "{what}");
     let found_path = first.path.as_deref().map(String::from_utf8_lossy);
     assert_eq!(found_path.as_deref(), path, "{what}");
-    assert!(!first.mended);
+    assert!(!first.repaired);
     assert_eq!(
         volume.check(false),
         report,
         "{what}: looking changes nothing"
     );
-    let mended = volume.check(true);
-    assert_eq!(mended.findings[0].mended, mendable, "{what}");
+    let repaired = volume.check(true);
+    assert_eq!(repaired.findings[0].repaired, repairable, "{what}");
     assert_eq!(
         volume.check(false).findings.is_empty(),
-        mendable,
-        "{what}: mended"
+        repairable,
+        "{what}: repaired"
     );
 }
 
 #[test]
-fn what_is_wrong_with_names_is_found_and_mended() {
+fn every_fault_of_names_is_found_and_repaired() {
     found(
         "a name without an inode",
         |_, batch| {
@@ -215,7 +215,7 @@ fn what_is_wrong_with_names_is_found_and_mended() {
 }
 
 #[test]
-fn what_is_wrong_with_inodes_is_found_and_mended() {
+fn every_fault_of_inodes_is_found_and_repaired() {
     found(
         "wrong links",
         |volume, batch| {
@@ -296,7 +296,7 @@ fn what_is_wrong_with_inodes_is_found_and_mended() {
 }
 
 #[test]
-fn what_is_wrong_with_extents_is_found_and_mended() {
+fn every_fault_of_extents_is_found_and_repaired() {
     found(
         "wrong allocation",
         |volume, batch| {
@@ -474,7 +474,7 @@ fn a_segment_file_that_is_gone_or_cut_short_is_named_with_the_shards_it_lacks() 
 
 /// Only the first of the two checks finds it: the name is gone then, and so is the file.
 #[test]
-fn what_was_lost_stays_lost_when_the_records_are_checked_again() {
+fn lost_data_stays_lost_when_the_records_are_checked_again() {
     let volume = Volume::new();
     let mut batch = Batch::default();
     let entry = Dirent {
@@ -488,13 +488,13 @@ fn what_was_lost_stays_lost_when_the_records_are_checked_again() {
     assert_eq!(report.lost, 1);
     check_again(&volume.pipeline, &mut report).unwrap();
     assert_eq!(volume.check(false).findings, []);
-    assert_eq!((report.lost, report.mended), (1, report.found));
+    assert_eq!((report.lost, report.repaired), (1, report.found));
 }
 
 /// The repair of shards begins with taking them out of the records, so that nothing names them when it fails.
 #[test]
-fn shards_are_mended_only_once_none_is_missing() {
-    for (is_readable, is_mended) in [(true, true), (false, false)] {
+fn shards_are_repaired_only_once_none_is_missing() {
+    for (is_readable, is_repaired) in [(true, true), (false, false)] {
         let OnDisks {
             disks,
             pipeline,
@@ -506,7 +506,7 @@ fn shards_are_mended_only_once_none_is_missing() {
             assert!(disks[0].corrupt(&segment, 0, |bytes| bytes[0] ^= 1, 1));
         }
         let mut report = check(&pipeline, true).unwrap();
-        assert_eq!((report.found, report.mended), (1, 0));
+        assert_eq!((report.found, report.repaired), (1, 0));
         let locks = &*fs.inode_locks();
         let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
         pipeline.scrub(locks, None, go_on).unwrap().unwrap();
@@ -516,15 +516,15 @@ fn shards_are_mended_only_once_none_is_missing() {
             .unwrap()
             .missing_shards();
         check_again(&pipeline, &mut report).unwrap();
-        assert_eq!(missing == 0, is_mended, "{missing}");
-        assert_eq!(report.findings[0].mended, is_mended);
-        assert_eq!(report.mended, u64::from(is_mended));
+        assert_eq!(missing == 0, is_repaired, "{missing}");
+        assert_eq!(report.findings[0].repaired, is_repaired);
+        assert_eq!(report.repaired, u64::from(is_repaired));
     }
 }
 
 /// The shards that an absent member has or lacks say nothing of a file that is there again.
 #[test]
-fn a_file_that_was_restored_is_mended_although_a_member_is_away() {
+fn a_file_that_was_restored_is_repaired_although_a_member_is_away() {
     for lost in [true, false] {
         let disks = volume::disks(4, 2, 2);
         let pipeline = volume::open(&disks, 0);
@@ -557,7 +557,7 @@ fn a_file_that_was_restored_is_mended_although_a_member_is_away() {
             assert!(disks[0].corrupt(&name, 0, |bytes| bytes[0] ^= 1, 1));
         }
         let mut report = check(&pipeline, true).unwrap();
-        assert_eq!((report.found, report.mended), (1, 0));
+        assert_eq!((report.found, report.repaired), (1, 0));
         let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
         pipeline
             .scrub(&*fs.inode_locks(), None, go_on)
@@ -572,8 +572,8 @@ fn a_file_that_was_restored_is_mended_although_a_member_is_away() {
                 > 0
         );
         check_again(&pipeline, &mut report).unwrap();
-        assert_eq!(report.findings[0].mended, !lost, "{report:?}");
-        assert_eq!(report.mended, u64::from(!lost));
+        assert_eq!(report.findings[0].repaired, !lost, "{report:?}");
+        assert_eq!(report.repaired, u64::from(!lost));
         if !lost {
             let restored = content(&store);
             let (shards, rest) = whole.split_at(restored.len());
@@ -615,7 +615,7 @@ fn a_missing_copy_of_the_index_is_found_and_made_once_there_is_room() {
 
 /// An index is repaired once it is as it should be: one more copy of the two that are missing is not enough.
 #[test]
-fn an_index_that_has_more_copies_than_before_and_still_too_few_is_not_mended() {
+fn an_index_that_has_more_copies_than_before_and_still_too_few_is_not_repaired() {
     let disks = volume::disks(3, 1, 2);
     for disk in &disks[1..] {
         disk.open().remove("index").unwrap();
@@ -625,7 +625,7 @@ fn an_index_that_has_more_copies_than_before_and_still_too_few_is_not_mended() {
     let mut report = check(&pipeline, true).unwrap();
     let missing = |found| FindingKind::CopiesMissing { found, wanted: 3 };
     assert_eq!(report.findings[0].kind, missing(1));
-    assert_eq!((report.found, report.mended), (1, 0));
+    assert_eq!((report.found, report.repaired), (1, 0));
     disks[1].set_capacity(1 << 30);
     let mut batch = Batch::default();
     batch.put(key::perhaps_dead(StripeId(7)), Marker.encode());
@@ -634,14 +634,14 @@ fn an_index_that_has_more_copies_than_before_and_still_too_few_is_not_mended() {
     pipeline.complete_index().unwrap();
     check_again(&pipeline, &mut report).unwrap();
     assert_eq!(report.findings[0].kind, missing(2), "as it is by now");
-    assert!(!report.findings[0].mended);
-    assert_eq!(report.mended, 0);
+    assert!(!report.findings[0].repaired);
+    assert_eq!(report.repaired, 0);
     let has_copy = |disk: &MemDisk| disk.open().open_len("index").is_ok();
     assert_eq!(disks.iter().filter(|disk| has_copy(disk)).count(), 2);
 }
 
 #[test]
-fn all_paths_of_files_are_found_around_what_is_damaged() {
+fn all_paths_of_files_are_found_around_damaged_records() {
     let volume = Volume::new();
     let fs = Fs::open(Arc::clone(&volume.pipeline), FsOptions::default()).unwrap();
     let deep = fs

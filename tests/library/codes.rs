@@ -71,7 +71,7 @@ fn every_code_brings_back_what_lost_and_damaged_members_held() {
     let names: Vec<&str> = engines().map(Engine::name).collect();
     let content = content();
     for (round, code) in CodeId::all().enumerate() {
-        let mut mended = 0;
+        let mut repaired = 0;
         for (turn, written_by) in names.iter().enumerate() {
             let read_by = names[(turn + round + 1) % names.len()];
             let what = format!("{code}, written by {written_by}, read by {read_by}");
@@ -102,8 +102,8 @@ fn every_code_brings_back_what_lost_and_damaged_members_held() {
                 .unwrap();
             assert!(read(&fs, handle, 0, content.len()) == content, "{what}");
             // A parity shard may not have been looked at.
-            mended += usize::from(first_blocks(damaged) == blocks);
+            repaired += usize::from(first_blocks(damaged) == blocks);
         }
-        assert!(mended > 0, "{code}: nothing was mended on a member");
+        assert!(repaired > 0, "{code}: nothing was repaired on a member");
     }
 }

@@ -23,36 +23,36 @@ pub(super) struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// Takes note of something wrong that `mend` would repair.
-    pub(super) fn mendable(
+    /// Records something wrong that `repair` would repair.
+    pub(super) fn repairable(
         &mut self,
         kind: FindingKind,
         ino: Option<Ino>,
-        mend: Edit,
+        repair: Edit,
     ) -> Result<(), FsError> {
         if self.repair {
-            self.pipeline.apply(mend.into_batch())?;
+            self.pipeline.apply(repair.into_batch())?;
             self.pipeline.clock().tick()?;
         }
         self.note(kind, ino, self.repair);
         Ok(())
     }
 
-    /// Takes note of something wrong that cannot be repaired.
+    /// Records something wrong that cannot be repaired.
     pub(super) fn lost(&mut self, kind: FindingKind, ino: Option<Ino>) {
         self.note(kind, ino, false);
     }
 
-    pub(super) fn note(&mut self, kind: FindingKind, ino: Option<Ino>, mended: bool) {
+    pub(super) fn note(&mut self, kind: FindingKind, ino: Option<Ino>, repaired: bool) {
         self.report.found += 1;
-        self.report.mended += u64::from(mended);
+        self.report.repaired += u64::from(repaired);
         self.report.lost += u64::from(kind.is_loss());
         if self.report.findings.len() < FINDINGS_MAX {
             self.report.findings.push(Finding {
                 kind,
                 ino,
                 path: None,
-                mended,
+                repaired,
             });
         }
     }

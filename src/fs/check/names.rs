@@ -85,9 +85,9 @@ pub(super) fn check_entries(check: &mut Checker<'_>) -> Result<NameCounts, FsErr
 /// when its own turn comes.
 fn check_bad_name(check: &mut Checker<'_>, key: &[u8], fault: NameFault) -> Result<(), FsError> {
     let (parent, name) = key::parse_dirent_of_any_name(key)?;
-    let mut mend = Edit::default();
-    mend.delete_name(parent, name);
-    check.mendable(FindingKind::BadName(fault), Some(parent), mend)
+    let mut repair = Edit::default();
+    repair.delete_name(parent, name);
+    check.repairable(FindingKind::BadName(fault), Some(parent), repair)
 }
 
 fn check_entry(
@@ -111,9 +111,9 @@ fn check_entry(
             }
         }
         Ok(None) => {
-            let mut mend = Edit::default();
-            mend.delete_entry(parent, name, entry.cookie);
-            return check.mendable(FindingKind::NameWithoutInode, Some(parent), mend);
+            let mut repair = Edit::default();
+            repair.delete_entry(parent, name, entry.cookie);
+            return check.repairable(FindingKind::NameWithoutInode, Some(parent), repair);
         }
         // Found when its own turn comes; until then the name leads to it.
         Err(FsError::Format(_)) => {}
@@ -146,9 +146,9 @@ fn check_only_name(
         return Ok(true);
     };
     let stays = (parent, &name) != (found.parent, &found.name);
-    let mut mend = Edit::default();
-    mend.delete_name(parent, &name);
-    check.mendable(FindingKind::DirectoryNamedTwice, Some(ino), mend)?;
+    let mut repair = Edit::default();
+    repair.delete_name(parent, &name);
+    check.repairable(FindingKind::DirectoryNamedTwice, Some(ino), repair)?;
     Ok(stays)
 }
 
@@ -163,9 +163,9 @@ fn check_named(
         return Ok(());
     }
     entry.kind = inode.kind;
-    let mut mend = Edit::default();
-    mend.put_entry(parent, name, entry);
-    check.mendable(FindingKind::NameOfOtherKind, Some(entry.ino), mend)
+    let mut repair = Edit::default();
+    repair.put_entry(parent, name, entry);
+    check.repairable(FindingKind::NameOfOtherKind, Some(entry.ino), repair)
 }
 
 /// Checks that each directory records the one in which it has its name.
@@ -173,9 +173,9 @@ fn check_parents(check: &mut Checker<'_>, names: &NameCounts) -> Result<(), FsEr
     for (&ino, home) in names.homes.iter().filter(|(_, home)| !home.is_recorded) {
         if let Some(inode) = record_of(check, ino)? {
             let parent = home.parent;
-            let mut mend = Edit::default();
-            mend.put_inode(ino, &Inode { parent, ..inode });
-            check.mendable(FindingKind::WrongParent, Some(ino), mend)?;
+            let mut repair = Edit::default();
+            repair.put_inode(ino, &Inode { parent, ..inode });
+            check.repairable(FindingKind::WrongParent, Some(ino), repair)?;
         }
     }
     Ok(())
@@ -199,9 +199,9 @@ fn check_position_of(
             Ok(())
         }
         Some(_) | None => {
-            let mut mend = Edit::default();
-            mend.put_entry(parent, name, entry);
-            check.mendable(FindingKind::NameWithoutPosition, Some(entry.ino), mend)
+            let mut repair = Edit::default();
+            repair.put_entry(parent, name, entry);
+            check.repairable(FindingKind::NameWithoutPosition, Some(entry.ino), repair)
         }
     }
 }
@@ -216,11 +216,11 @@ pub(super) fn check_positions(check: &mut Checker<'_>) -> Result<(), FsError> {
         let Some((parent, cookie)) = check.decoded(key::parse_position(key), None) else {
             return Ok(());
         };
-        let mut mend = Edit::default();
-        mend.delete_position(parent, cookie);
+        let mut repair = Edit::default();
+        repair.delete_position(parent, cookie);
         let position = Position::decode(value);
         if let Err(FormatError::Name { fault, .. }) = position {
-            return check.mendable(FindingKind::BadName(fault), Some(parent), mend);
+            return check.repairable(FindingKind::BadName(fault), Some(parent), repair);
         }
         let Some(position) = check.decoded(position, Some(parent)) else {
             return Ok(());
@@ -231,7 +231,7 @@ pub(super) fn check_positions(check: &mut Checker<'_>) -> Result<(), FsError> {
             Some(Ok(_)) => FindingKind::DuplicateName,
             Some(Err(_)) | None => FindingKind::PositionWithoutName,
         };
-        check.mendable(kind, Some(parent), mend)
+        check.repairable(kind, Some(parent), repair)
     })
 }
 
@@ -291,26 +291,26 @@ fn check_has_extents(check: &mut Checker<'_>, ino: Ino, inode: &Inode) -> Result
     if inode.allocated_bytes == 0 || !check.pipeline.scan(&from, &end, 1)?.is_empty() {
         return Ok(());
     }
-    let mut mend = Edit::default();
-    let mended = Inode {
+    let mut repair = Edit::default();
+    let repaired = Inode {
         allocated_bytes: 0,
         ..inode.clone()
     };
-    mend.put_inode(ino, &mended);
+    repair.put_inode(ino, &repaired);
     let kind = FindingKind::WrongAllocation {
         recorded: inode.allocated_bytes,
         counted: 0,
     };
-    check.mendable(kind, Some(ino), mend)
+    check.repairable(kind, Some(ino), repair)
 }
 
 fn check_mark(check: &mut Checker<'_>, ino: Ino) -> Result<(), FsError> {
     if check.is_there(&key::orphan(ino))? {
         return Ok(());
     }
-    let mut mend = Edit::default();
-    mend.put_orphan(ino);
-    check.mendable(FindingKind::Unmarked, Some(ino), mend)
+    let mut repair = Edit::default();
+    repair.put_orphan(ino);
+    check.repairable(FindingKind::Unmarked, Some(ino), repair)
 }
 
 fn check_directory(
@@ -324,9 +324,9 @@ fn check_directory(
         inode.size = entries.count;
         let free = Cookie(entries.last_cookie.saturating_add(1)).max(FIRST_COOKIE);
         inode.next_cookie = inode.next_cookie.max(free);
-        let mut mend = Edit::default();
-        mend.put_inode(ino, &inode);
-        check.mendable(FindingKind::WrongEntries, Some(ino), mend)?;
+        let mut repair = Edit::default();
+        repair.put_inode(ino, &inode);
+        check.repairable(FindingKind::WrongEntries, Some(ino), repair)?;
     }
     let links = entries.subdirectories + 2;
     if inode.links != links {
@@ -342,19 +342,19 @@ fn set_links(
     counted: u32,
 ) -> Result<(), FsError> {
     let recorded = std::mem::replace(&mut inode.links, counted);
-    let mut mend = Edit::default();
-    mend.put_inode(ino, &inode);
+    let mut repair = Edit::default();
+    repair.put_inode(ino, &inode);
     let kind = FindingKind::WrongLinks { recorded, counted };
-    check.mendable(kind, Some(ino), mend)
+    check.repairable(kind, Some(ino), repair)
 }
 
 /// Gives an inode without a name one in the root directory.
 fn adopt(check: &mut Checker<'_>, ino: Ino) -> Result<(), FsError> {
-    let mut mend = Edit::default();
+    let mut repair = Edit::default();
     if let Some(inode) = record_of(check, ino)?
-        && put_into_root(check, &mut mend, ino, inode)?
+        && put_into_root(check, &mut repair, ino, inode)?
     {
-        check.mendable(FindingKind::Nameless, Some(ino), mend)
+        check.repairable(FindingKind::Nameless, Some(ino), repair)
     } else {
         check.lost(FindingKind::Nameless, Some(ino));
         Ok(())
@@ -364,7 +364,7 @@ fn adopt(check: &mut Checker<'_>, ino: Ino) -> Result<(), FsError> {
 /// Puts a name in the root directory for an inode into an edit; says whether there is a root directory.
 fn put_into_root(
     check: &Checker<'_>,
-    mend: &mut Edit,
+    repair: &mut Edit,
     ino: Ino,
     mut inode: Inode,
 ) -> Result<bool, FsError> {
@@ -385,9 +385,9 @@ fn put_into_root(
     } else {
         inode.links = 1;
     }
-    mend.put_entry(Ino::ROOT, name.as_bytes(), &entry);
-    mend.put_inode(ino, &inode);
-    mend.put_inode(Ino::ROOT, &root);
+    repair.put_entry(Ino::ROOT, name.as_bytes(), &entry);
+    repair.put_inode(ino, &inode);
+    repair.put_inode(Ino::ROOT, &root);
     Ok(true)
 }
 
@@ -459,12 +459,12 @@ fn bring_below_root(check: &mut Checker<'_>, ways: &mut Ways, ino: Ino) -> Resul
         check.lost(FindingKind::Unreachable, Some(ino));
         return Ok(());
     }
-    let mut mend = Edit::default();
+    let mut repair = Edit::default();
     let is_mendable = match ways.follow(check, ino)? {
         // It came with another one.
         Way::Root => true,
-        Way::Loop(at) => match take_out_of_parent(check, &mut mend, at)? {
-            Some(inode) => put_into_root(check, &mut mend, at, inode)?,
+        Way::Loop(at) => match take_out_of_parent(check, &mut repair, at)? {
+            Some(inode) => put_into_root(check, &mut repair, at, inode)?,
             None => false,
         },
         Way::Missing => false,
@@ -472,7 +472,7 @@ fn bring_below_root(check: &mut Checker<'_>, ways: &mut Ways, ino: Ino) -> Resul
     if is_mendable {
         // The directories of a loop now lie below the root.
         ways.looping.clear();
-        check.mendable(FindingKind::Unreachable, Some(ino), mend)
+        check.repairable(FindingKind::Unreachable, Some(ino), repair)
     } else {
         ways.missing.insert(ino);
         check.lost(FindingKind::Unreachable, Some(ino));
@@ -484,7 +484,7 @@ fn bring_below_root(check: &mut Checker<'_>, ways: &mut Ways, ino: Ino) -> Resul
 /// has been found.
 fn take_out_of_parent(
     check: &Checker<'_>,
-    mend: &mut Edit,
+    repair: &mut Edit,
     ino: Ino,
 ) -> Result<Option<Inode>, FsError> {
     let Some(mut inode) = record_of(check, ino)? else {
@@ -500,7 +500,7 @@ fn take_out_of_parent(
         if entry.ino != ino {
             continue;
         }
-        mend.delete_entry(parent, name, entry.cookie);
+        repair.delete_entry(parent, name, entry.cookie);
         let count_out = |outer: &mut Inode| {
             outer.size = outer.size.saturating_sub(1);
             outer.links = outer.links.saturating_sub(1);
@@ -509,7 +509,7 @@ fn take_out_of_parent(
             count_out(&mut inode);
         } else if let Some(mut outer) = record_of(check, parent)? {
             count_out(&mut outer);
-            mend.put_inode(parent, &outer);
+            repair.put_inode(parent, &outer);
         }
         return Ok(Some(inode));
     }
@@ -526,9 +526,9 @@ pub(super) fn check_attributes(check: &mut Checker<'_>) -> Result<(), FsError> {
         if check.is_there(&key::inode(ino))? {
             return Ok(());
         }
-        let mut mend = Edit::default();
-        mend.delete_xattr(ino, name);
-        check.mendable(FindingKind::AttributeWithoutInode, Some(ino), mend)
+        let mut repair = Edit::default();
+        repair.delete_xattr(ino, name);
+        check.repairable(FindingKind::AttributeWithoutInode, Some(ino), repair)
     })
 }
 

@@ -94,7 +94,7 @@ pub enum FindingKind {
 }
 
 impl FindingKind {
-    /// Says whether data is lost, which no repair brings back.
+    /// Returns whether data is lost, which no repair brings back.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         matches!(
@@ -115,7 +115,7 @@ impl FindingKind {
         }
     }
 
-    /// Says whether both are the same fault: a file that lacks shards does so however much of it there is by now,
+    /// Returns whether both are the same fault: a file that lacks shards does so however much of it there is by now,
     /// and the index lacks copies however many there are.
     fn is_of(&self, other: &Self) -> bool {
         match (self, other) {
@@ -138,7 +138,7 @@ pub struct Finding {
     /// A path to it from the root on, without a leading slash, if it has one.
     pub path: Option<Vec<u8>>,
     /// True if it has been repaired.
-    pub mended: bool,
+    pub repaired: bool,
 }
 
 impl fmt::Display for Finding {
@@ -149,8 +149,8 @@ impl fmt::Display for Finding {
             (None, None) => {}
         }
         write!(f, "{}", self.kind)?;
-        if self.mended {
-            write!(f, " (mended)")?;
+        if self.repaired {
+            write!(f, " (repaired)")?;
         }
         Ok(())
     }
@@ -227,7 +227,7 @@ pub struct Report {
     /// Findings in all.
     pub found: u64,
     /// The number of findings that were repaired.
-    pub mended: u64,
+    pub repaired: u64,
     /// Findings that mean lost data.
     pub lost: u64,
     /// Inodes, directories included.
@@ -246,13 +246,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// Takes note of what is still wrong. `again` is another check of the same volume; `lacking` names the segment
+    /// Records what is still wrong. `again` is another check of the same volume; `lacking` names the segment
     /// files that lack shards on online members. Every other finding has been repaired by something else. Lost data
     /// stays lost.
     pub(super) fn settle(&mut self, again: &Self, lacking: &BTreeSet<String>) {
         self.lost = self.lost.max(again.lost);
         if again.found == 0 && lacking.is_empty() {
-            self.mended = self.found;
+            self.repaired = self.found;
         }
         if again.found > again.findings.len() as u64 {
             // Any of those that are listed may be among those that no longer are.
@@ -261,7 +261,7 @@ impl Report {
         for finding in &mut self.findings {
             let mut left = again.findings.iter();
             let left = left.find(|left| left.ino == finding.ino && left.kind.is_of(&finding.kind));
-            if let Some(left) = left.filter(|_| !finding.mended) {
+            if let Some(left) = left.filter(|_| !finding.repaired) {
                 finding.kind.clone_from(&left.kind);
             }
             // Shards that could not be restored are out of the records of what was written.
@@ -269,9 +269,9 @@ impl Report {
                 .kind
                 .shards_file()
                 .is_some_and(|file| lacking.contains(file));
-            if !finding.mended && left.is_none() && !is_short {
-                finding.mended = true;
-                self.mended = self.found.min(self.mended + 1);
+            if !finding.repaired && left.is_none() && !is_short {
+                finding.repaired = true;
+                self.repaired = self.found.min(self.repaired + 1);
             }
         }
     }

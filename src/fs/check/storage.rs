@@ -78,18 +78,18 @@ fn check_extent(check: &mut Checker<'_>, file: &mut Current, run: &Run) -> Resul
     };
     let file_record = inode.as_ref();
     let Some(inode) = file_record.filter(|inode| inode.kind == FileKind::Regular) else {
-        let mut mend = Edit::default();
-        mend.delete_run(file.ino, run);
-        mend.put_perhaps_dead(run.stripe);
-        return check.mendable(FindingKind::ExtentWithoutFile, ino, mend);
+        let mut repair = Edit::default();
+        repair.delete_run(file.ino, run);
+        repair.put_perhaps_dead(run.stripe);
+        return check.repairable(FindingKind::ExtentWithoutFile, ino, repair);
     };
     if run.start < file.last_end {
         check.lost(FindingKind::Overlap, ino);
     }
     if run.end() > inode.size && !check.is_there(&key::orphan(file.ino))? {
-        let mut mend = Edit::default();
-        mend.put_orphan(file.ino);
-        check.mendable(FindingKind::BehindEnd, ino, mend)?;
+        let mut repair = Edit::default();
+        repair.put_orphan(file.ino);
+        check.repairable(FindingKind::BehindEnd, ino, repair)?;
     }
     file.last_end = run.end();
     file.counted += run.len;
@@ -111,10 +111,10 @@ fn check_backref_of(check: &mut Checker<'_>, ino: Ino, run: &Run) -> Result<(), 
     if matches {
         return Ok(());
     }
-    let mut mend = Edit::default();
-    mend.put_run(ino, run);
+    let mut repair = Edit::default();
+    repair.put_run(ino, run);
     let kind = FindingKind::ExtentWithoutBackref(run.stripe);
-    check.mendable(kind, Some(ino), mend)
+    check.repairable(kind, Some(ino), repair)
 }
 
 fn check_stripe_of(check: &mut Checker<'_>, ino: Ino, run: &Run) -> Result<(), FsError> {
@@ -147,13 +147,13 @@ fn check_sum(check: &mut Checker<'_>, file: Current) -> Result<(), FsError> {
         return Ok(());
     }
     let recorded = std::mem::replace(&mut inode.allocated_bytes, file.counted);
-    let mut mend = Edit::default();
-    mend.put_inode(file.ino, &inode);
+    let mut repair = Edit::default();
+    repair.put_inode(file.ino, &inode);
     let kind = FindingKind::WrongAllocation {
         recorded,
         counted: file.counted,
     };
-    check.mendable(kind, Some(file.ino), mend)
+    check.repairable(kind, Some(file.ino), repair)
 }
 
 /// Checks each way back from a stripe against the extent it leads to.
@@ -181,10 +181,10 @@ pub(super) fn check_backrefs(check: &mut Checker<'_>) -> Result<(), FsError> {
             Some(Ok(extent)) if matches(extent) => return Ok(()),
             Some(Ok(_)) | None => {}
         }
-        let mut mend = Edit::default();
-        mend.delete_backref(stripe, ino, end);
-        mend.put_perhaps_dead(stripe);
-        check.mendable(FindingKind::BackrefWithoutExtent(stripe), Some(ino), mend)
+        let mut repair = Edit::default();
+        repair.delete_backref(stripe, ino, end);
+        repair.put_perhaps_dead(stripe);
+        check.repairable(FindingKind::BackrefWithoutExtent(stripe), Some(ino), repair)
     })
 }
 

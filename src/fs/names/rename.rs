@@ -211,7 +211,7 @@ impl Names {
         })
     }
 
-    /// Sees that `directory` is not `inner` and does not contain it. The caller keeps directories from
+    /// Checks that `directory` is not `inner` and does not contain it. The caller keeps directories from
     /// being moved. On a damaged volume the parents may form a loop; that is an error.
     fn check_not_within(&self, directory: Ino, inner: Ino) -> Result<(), FsError> {
         let (mut ino, mut passed, mut steps) = (inner, inner, 0_u64);

@@ -75,7 +75,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Sees that the volume has room for the holes in `range`; makes some, unless all there is were not
+    /// Checks that the volume has room for the holes in `range`; makes some, unless all there is were not
     /// enough.
     fn find_room(&self, ino: Ino, range: &Range<u64>) -> Result<(), FsError> {
         let is_possible = self.inodes.with_room(range.end - range.start, || {

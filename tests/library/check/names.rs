@@ -346,7 +346,7 @@ fn directories_that_lie_in_each_other_come_back_below_the_root() {
     let kinds: Vec<_> = report.findings.iter().map(|it| it.kind.clone()).collect();
     assert_eq!(kinds, [FindingKind::Unreachable, FindingKind::Unreachable]);
     let report = volume.check(true);
-    assert_eq!((report.found, report.mended), (2, 2));
+    assert_eq!((report.found, report.repaired), (2, 2));
     assert_eq!(volume.check(false).findings, []);
     let lost = format!("lost+found-{outer}");
     assert_eq!(

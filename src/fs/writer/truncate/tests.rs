@@ -89,7 +89,7 @@ impl Cut {
         edit.put_orphan(self.ino);
         edit.put_inode(self.ino, &inode);
         fs.inodes.apply(edit).unwrap();
-        fs.removal.pretend_cutting(self.ino);
+        fs.removal.mark_cutting(self.ino);
         drop(lock);
         self.bytes.truncate(usize::try_from(size).unwrap());
     }

@@ -124,7 +124,7 @@ fn unreadable(fs: &Fs, handle: Handle, offset: u64, len: u64) {
 }
 
 #[test]
-fn what_was_refused_cannot_be_read_until_it_is_written_again_also_after_a_remount() {
+fn lost_bytes_cannot_be_read_until_they_are_written_again_also_after_a_remount() {
     let start = bytes(1, 64 * KIB);
     let (mut full, (_, handle)) = Full::new(|fs| {
         let file = create(fs, "file");
@@ -188,7 +188,7 @@ fn a_hole_that_was_refused_behind_which_others_were_faster_stays_unreadable() {
 }
 
 #[test]
-fn where_a_file_held_something_else_that_is_what_is_read() {
+fn a_file_returns_what_it_held_before_where_a_writeback_failed() {
     let (full, (old, small)) = Full::new(|fs| {
         let (_, old) = create(fs, "old");
         write_back(fs, old, 0, &bytes(1, MIB)).unwrap();
@@ -212,7 +212,7 @@ fn where_a_file_held_something_else_that_is_what_is_read() {
 }
 
 #[test]
-fn what_is_cut_off_or_forgotten_by_the_kernel_is_as_if_it_had_never_come() {
+fn lost_bytes_that_are_cut_off_or_forgotten_by_the_kernel_leave_no_trace() {
     let (full, files) = Full::new(|fs| {
         ["cut", "forgotten", "removed"].map(|name| {
             let file = create(fs, name);
@@ -256,7 +256,7 @@ fn what_is_cut_off_or_forgotten_by_the_kernel_is_as_if_it_had_never_come() {
 }
 
 #[test]
-fn what_was_refused_cannot_be_read_from_a_copy_either() {
+fn lost_bytes_cannot_be_read_from_a_copy_either() {
     let (full, (_, handle)) = Full::new(|fs| {
         let file = create(fs, "file");
         write_back(fs, file.1, 2 * MIB, &bytes(1, MIB)).unwrap();
@@ -332,7 +332,7 @@ fn what_the_index_has_no_room_for_is_refused_to_copies_and_is_no_hole() {
 }
 
 #[test]
-fn what_was_refused_between_other_bytes_is_no_zeros_after_a_remount_although_all_is_full() {
+fn lost_bytes_between_others_are_no_zeros_after_a_remount_of_a_full_volume() {
     let (mut full, handle) = Full::new(|fs| {
         let (_, handle) = create(fs, "file");
         write_back(fs, handle, 2 * MIB, &bytes(1, MIB)).unwrap();
@@ -351,7 +351,7 @@ fn what_was_refused_between_other_bytes_is_no_zeros_after_a_remount_although_all
 }
 
 #[test]
-fn what_cannot_be_noted_in_a_full_index_leaves_what_is_kept_back_to_others() {
+fn ranges_that_a_full_index_cannot_note_leave_its_reserve_to_others() {
     let (mut full, (small, file)) = Full::new(|fs| {
         let (ino, small) = create(fs, "small");
         write_back(fs, small, 0, &bytes(2, 100)).unwrap();
