@@ -30,14 +30,14 @@ use crate::format::{MemberIndex, VolumeId};
 use crate::store::StoreErrorKind;
 
 mod alone;
-mod ballast;
+mod btree_page;
 mod compare;
 mod len;
 mod open;
-mod pages;
-mod read;
+mod page_reader;
 pub(super) mod refill;
-mod shape;
+mod reserve;
+mod structure;
 mod survey;
 mod undo;
 mod unfinished;
@@ -99,9 +99,9 @@ pub(super) struct Mirror {
     /// A page or the header was refused since the copies were chosen.
     misshapen: AtomicBool,
     /// Pages named by those that were read, until [`Mirror::begin`].
-    claims: Mutex<Option<shape::Claims>>,
+    claims: Mutex<Option<structure::Claims>>,
     /// Trees of the pages that are not those of records.
-    kinds: Mutex<pages::Kinds>,
+    kinds: Mutex<btree_page::Kinds>,
     /// Pages that the database has read since the survey began.
     walked: Mutex<Option<survey::PageSet>>,
     /// Held while anything is written. Lock order: `io`, then any one of the others.

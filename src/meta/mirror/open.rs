@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::shape::Claims;
+use super::structure::Claims;
 use super::unfinished::was_never_used;
 use super::{CUT_OFF_SEQUENCES, Copied, FIRST_PAGES, Front, Io, Mirror, meta_error};
 use crate::format::frame::{self, DB_HEADER_BYTES, HEAD_BYTES, Head};

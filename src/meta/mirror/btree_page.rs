@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::io;
 
-use super::shape::misshapen;
+use super::structure::misshapen;
 use super::survey::PageSet;
 
 pub(super) const LEAF: u8 = 1;

@@ -7,7 +7,7 @@
 //! # Invariants
 //!
 //! - The database sees no page that it did not write itself, unless its inside was verified as that of a page of its
-//!   tree: see [`pages`](super::pages).
+//!   tree: see [`btree_page`](super::btree_page).
 //! - No page number that the database takes from a copy names a page longer than a stripe needs or outside
 //!   the database.
 //! - Until something is written, no page has two parents: a walk over all pages ends. Later the database moves pages
@@ -18,7 +18,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::pages::{BRANCH, Kind, LEAF, Leaf, Table, open_branch};
+use super::btree_page::{BRANCH, Kind, LEAF, Leaf, Table, open_branch};
 use super::{Mirror, PAGE, len::file_bytes};
 use crate::format::frame::{DB_HEADER_BYTES, PAGE_BYTES};
 
