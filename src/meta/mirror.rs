@@ -4,6 +4,11 @@
 //! read is served by any copy, and by another if a frame is damaged. A copy that fails is given up,
 //! and [`refill`] makes another in the background.
 //!
+//! Each part owns its state: [`PageBuffer`](page_buffer::PageBuffer) has what the database wrote and the copies lack,
+//! [`CopySet`] the members with copies, [`PageReader`](page_reader::PageReader) reads and compares frames,
+//! [`Writer`](writer::Writer) writes them, [`StructureCheck`](structure::StructureCheck) keeps crafted pages from the
+//! database, and [`WriteMode`] says whether anything may be written.
+//!
 //! # Invariants
 //!
 //! - A head is written only after everything it refers to is durable on every copy that it names, and the head before
@@ -12,415 +17,436 @@
 //! - A copy that missed a write loses its heads, durably, or its member is failed, before the next
 //!   sync succeeds. So the newest head among members that may be trusted is never out of date.
 //! - The last durable head of a copy is not overwritten: there are two slots.
+//!
+//! Locks, in order: `writer`, then any one lock of another part. No part holds a lock of its own while it calls
+//! another part. The writer is held while members are written to, and no other lock is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io;
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use bytes::{Bytes, BytesMut};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use redb::StorageBackend;
 
-use super::MetaError;
-use super::disk::{Answer, Disk, write_op};
-use crate::format::frame::{self, DB_HEADER_BYTES, FRAME_BYTES, Frame, Head, PAGE_BYTES, Place};
-use crate::format::{MemberIndex, VolumeId};
-use crate::store::StoreErrorKind;
+use super::disk::Disk;
+use super::error::MetaError;
+use crate::format::MemberIndex;
+use crate::format::frame::{self, Head, PAGE_BYTES};
+use crate::members::Access;
+use copy_set::CopySet;
+use files::{CopyFiles, FIRST_PAGES, Found, IndexCopy, PAGE, file_bytes};
+use page_buffer::{Front, PageBuffer};
+use page_reader::{PageReader, WrongFrame, page_mut};
+use repair_log::RepairLog;
+use structure::StructureCheck;
+use survey::Survey;
+use unfinished::was_never_used;
+use write_mode::WriteMode;
+use writer::{Heads, Writer, WriterParts};
 
-mod alone;
 mod btree_page;
-mod compare;
-mod len;
-mod open;
+mod copy_set;
+mod files;
+mod page_buffer;
 mod page_reader;
-pub(super) mod refill;
+mod page_set;
+pub(super) mod placement;
+mod refill;
+mod repair_log;
 mod reserve;
 mod structure;
 mod survey;
-mod undo;
 mod unfinished;
 mod verify;
+mod write_mode;
+mod writer;
 
 pub use verify::VerifiedIndex;
 
-/// Pages that wait in memory before they are written even without a sync.
-const MAX_BUFFERED_PAGES: usize = 2048;
-
-/// Frames written in one operation.
-const MAX_RUN_FRAMES: usize = 256;
-
-/// Pages of a new index file.
-const FIRST_PAGES: u64 = 512;
-
-/// Sequences that are left out at a mount, so that what was cut off is told from what is written next.
-const CUT_OFF_SEQUENCES: u64 = 1 << 20;
-
-const PAGE: u64 = PAGE_BYTES as u64;
-
-type Page = Arc<[u8; PAGE_BYTES]>;
-
-/// The copies of the index.
+/// The copies of the index, as one storage for the database.
 #[derive(Debug)]
 pub(super) struct Mirror {
-    disk: Arc<Disk>,
-    name: Arc<str>,
-    volume: VolumeId,
-    tag: u32,
-    /// The number of copies that there should be.
-    wanted: usize,
-    writable: bool,
-    /// A copy had no space since the last reset, so nothing more is written for this commit.
-    out_of_space: AtomicBool,
-    /// Nothing is written: not before [`Mirror::begin`], and not while not even a reset had space. The
-    /// database is read, and what it writes on being opened stays in memory.
-    suspended: AtomicBool,
-    front: Mutex<Front>,
-    /// The highest sequence of a frame that counts.
-    newest_frame: AtomicU64,
-    /// Sequences that no valid frame has: after the head that was found, and before those written since. A frame with
-    /// one of them belongs to a commit that was never finished, or to heads that are lost.
-    cut_off: Range<u64>,
-    /// Pages below this one are the same on all copies, as far as can be known: see [`compare`].
-    compared: AtomicU64,
-    /// Written by the database, not yet by us. A page stays here until every copy has it.
-    buffered: Mutex<BTreeMap<u64, Page>>,
-    /// Copies that hold every page. Changed only under `io`.
-    copies: RwLock<Vec<Copied>>,
-    /// Members whose copies were repaired since they have them, or since the mount.
-    mended: Mutex<BTreeSet<MemberIndex>>,
-    /// The number of pages of copies that were rewritten, besides those that a scrub repaired.
-    repaired_pages: AtomicU64,
-    /// Members whose copies were found damaged although their checksums are right, and were left out.
-    damaged: Mutex<BTreeSet<MemberIndex>>,
-    /// Intact frames of one page and one sequence were seen that differ.
-    disputed: AtomicBool,
-    /// A page or the header was refused since the copies were chosen.
-    misshapen: AtomicBool,
-    /// Pages named by those that were read, until [`Mirror::begin`].
-    claims: Mutex<Option<structure::Claims>>,
-    /// Trees of the pages that are not those of records.
-    kinds: Mutex<btree_page::Kinds>,
-    /// Pages that the database has read since the survey began.
-    walked: Mutex<Option<survey::PageSet>>,
-    /// Held while anything is written. Lock order: `io`, then any one of the others.
-    io: Mutex<Io>,
-}
-
-/// The part of the database that is in the heads.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Front {
-    db_header: [u8; DB_HEADER_BYTES],
-    db_bytes: u64,
-}
-
-/// A copy of the index.
-#[derive(Clone, Copy, Debug)]
-struct Copied {
-    member: MemberIndex,
-    file_bytes: u64,
-    /// The slot of its last durable head.
-    slot: u8,
-}
-
-/// The state that writing needs.
-#[derive(Debug)]
-struct Io {
-    /// Of what was written last, a head or pages.
-    sequence: u64,
-    /// Of the last head that is durable on all copies.
-    durable_sequence: u64,
-    /// The copies that it names.
-    named: Vec<MemberIndex>,
-    /// The last front that is durable on all copies.
-    durable: Front,
-    /// A newer head was written, but is not durable on all copies.
-    head_in_doubt: bool,
-    /// Pages or lengths of files were written since the last sync.
-    unsynced: bool,
-    /// A member that is being given a copy.
-    arriving: Option<refill::Arriving>,
-    /// Members that could take no copy, until the next commit or for some rounds of looking for one.
-    refused: Vec<MemberIndex>,
-    /// The number of rounds that found no member since one was refused.
-    vain_rounds: u32,
-    /// Copies whose members had no space since the last head, to be moved elsewhere.
-    cramped: Vec<MemberIndex>,
-    /// Copies that are to be moved elsewhere before a write finds no space.
-    leaving: Vec<MemberIndex>,
-    /// Members that keep space back for their copy.
-    ballast: BTreeSet<MemberIndex>,
+    copies: Arc<CopySet>,
+    buffer: Arc<PageBuffer>,
+    reader: Arc<PageReader>,
+    mode: Arc<WriteMode>,
+    repairs: Arc<RepairLog>,
+    structure: StructureCheck,
+    /// Held while anything is written.
+    writer: Mutex<Writer>,
 }
 
 impl Mirror {
+    /// Makes empty copies on the members with most room.
+    pub(super) fn create(disk: &Arc<Disk>) -> Result<Arc<Self>, MetaError> {
+        let mut members = Vec::new();
+        for member in disk.members().live() {
+            members.push((Reverse(disk.free_bytes(member)?), member));
+        }
+        members.sort_unstable();
+        let files = CopyFiles::new(disk);
+        let mut copies = Vec::new();
+        let file_bytes = file_bytes(FIRST_PAGES * PAGE);
+        for (_, member) in members.into_iter().take(wanted_copies(disk)) {
+            files.create(member, file_bytes)?;
+            copies.push(IndexCopy {
+                member,
+                file_bytes,
+                slot: 1,
+            });
+        }
+        let copies = Arc::new(CopySet::new(Arc::new(files), copies));
+        let reader = PageReader::of_new(&copies);
+        Ok(Self::new(
+            copies,
+            reader,
+            WriteMode::begun(),
+            Heads::empty(),
+        ))
+    }
+
+    /// Opens the newest copies among the members that may be trusted. To be written to, it waits for
+    /// [`Mirror::begin`].
+    pub(super) fn open(disk: &Arc<Disk>) -> Result<Arc<Self>, MetaError> {
+        let live = disk.members().live();
+        let mut sources = disk.members().current_at_open();
+        sources.retain(|member| live.contains(member));
+        let files = CopyFiles::new(disk);
+        let found = sources.iter().filter_map(|member| files.find(*member));
+        let mut found: Vec<Found> = found.collect();
+        found.sort_by_key(|found| Reverse(found.head.sequence));
+        let Some(newest) = found.first().map(|found| found.head.clone()) else {
+            return Err(if was_never_used(disk) {
+                MetaError::Unfinished
+            } else {
+                MetaError::NoIndex {
+                    members: sources.len(),
+                }
+            });
+        };
+        found.retain(|found| is_current(found, &newest));
+        let oldest = found.iter().map(|found| found.head.sequence).min();
+        let is_other =
+            |head: &Head| head.sequence == newest.sequence && Front::of(head) != Front::of(&newest);
+        let is_disputed = found.iter().any(|found| is_other(&found.head));
+        let mode = WriteMode::suspended(disk.members().access() == Access::ReadWrite);
+        let copies = found.into_iter().map(|found| found.copy).collect();
+        let copies = Arc::new(CopySet::new(Arc::new(files), copies));
+        let reader = PageReader::of_found(&copies, newest.sequence, is_disputed);
+        let heads = Heads::found(&newest, oldest.unwrap_or(newest.durable));
+        Ok(Self::new(copies, reader, mode, heads))
+    }
+
+    /// Opens one copy by itself. Nothing is ever written to it.
+    pub(super) fn open_single(&self, member: MemberIndex) -> Option<Arc<Self>> {
+        let files = self.copies.files();
+        let Found { copy, head } = files.find(member)?;
+        let copies = Arc::new(CopySet::new(Arc::clone(files), vec![copy]));
+        let reader = PageReader::of_found(&copies, head.sequence, false);
+        let heads = Heads::found(&head, head.durable);
+        let mode = WriteMode::suspended(false);
+        Some(Self::new(copies, reader, mode, heads))
+    }
+
+    fn new(copies: Arc<CopySet>, reader: PageReader, mode: WriteMode, heads: Heads) -> Arc<Self> {
+        let disk = Arc::clone(copies.files().disk());
+        let buffer = Arc::new(PageBuffer::new(heads.durable.clone()));
+        let (reader, mode) = (Arc::new(reader), Arc::new(mode));
+        let repairs: Arc<RepairLog> = Arc::default();
+        let structure = StructureCheck::new(&buffer, &mode, disk.members().stripe_bytes());
+        let parts = WriterParts {
+            copies: Arc::clone(&copies),
+            buffer: Arc::clone(&buffer),
+            reader: Arc::clone(&reader),
+            mode: Arc::clone(&mode),
+            repairs: Arc::clone(&repairs),
+        };
+        let writer = Mutex::new(Writer::new(parts, heads, wanted_copies(&disk)));
+        Arc::new(Self {
+            copies,
+            buffer,
+            reader,
+            mode,
+            repairs,
+            structure,
+            writer,
+        })
+    }
+
     /// Returns the storage to give to the database. It does not keep the copies open: a database may be leaked
     /// after a panic.
     pub(super) fn backend(self: &Arc<Self>) -> Backend {
         Backend(Arc::downgrade(self))
     }
 
+    /// Begins to write: makes what lies on other members useless, and what the database wrote on being
+    /// opened durable on all copies, with the same head.
+    pub(super) fn begin(&self) -> Result<(), MetaError> {
+        let mut writer = self.writer.lock();
+        writer.wipe_others().map_err(meta_error)?;
+        self.mode.begin();
+        self.structure.reset();
+        writer.begin().map_err(meta_error)
+    }
+
+    /// Returns the files of members.
+    pub(super) fn disk(&self) -> &Arc<Disk> {
+        self.copies.files().disk()
+    }
+
+    /// Returns where a member's copy is.
+    pub(super) fn path(&self, member: MemberIndex) -> String {
+        self.copies.files().path(member)
+    }
+
     /// Returns the members that have copies.
     pub(super) fn members(&self) -> Vec<MemberIndex> {
-        self.copies.read().iter().map(|copy| copy.member).collect()
+        self.copies.members()
     }
 
-    /// Says whether a copy had no space since the last [`Mirror::reset`]. The database need not pass
-    /// on the error that it met first.
-    pub(super) fn ran_out_of_space(&self) -> bool {
-        self.out_of_space.load(Ordering::Acquire)
+    /// Looks for every copy once more, and returns the members on which it is.
+    pub(super) fn found_copies(&self) -> Vec<MemberIndex> {
+        self.copies.find_all()
     }
 
-    /// Returns whether what the database writes goes to the members.
+    /// Returns the length of the database in bytes.
+    pub(super) fn db_bytes(&self) -> u64 {
+        self.buffer.db_bytes()
+    }
+
+    /// Returns whether the volume was made and never written to since.
+    pub(super) fn was_never_used(&self) -> bool {
+        was_never_used(self.disk())
+    }
+
+    /// Returns whether something may have been written since the copies were opened.
+    pub(super) fn has_begun(&self) -> bool {
+        self.mode.has_begun()
+    }
+
+    /// Returns whether a copy had no space since the last [`Mirror::reset`].
+    pub(super) fn is_out_of_space(&self) -> bool {
+        self.mode.is_out_of_space()
+    }
+
+    /// Returns whether intact frames of one page and one sequence were seen that differ: no write leaves that.
+    pub(super) fn is_disputed(&self) -> bool {
+        self.reader.is_disputed()
+    }
+
+    /// Returns whether a page or the header was refused since the copies were chosen.
+    pub(super) fn is_malformed(&self) -> bool {
+        self.structure.is_malformed()
+    }
+
+    /// Verifies the header of the database, and where its tables begin.
     ///
     /// # Errors
     ///
-    /// If a copy had no space.
-    fn writes_through(&self) -> io::Result<bool> {
-        if !self.writable || self.suspended.load(Ordering::Acquire) {
-            return Ok(false);
-        }
-        if self.ran_out_of_space() {
-            Err(io::ErrorKind::StorageFull.into())
+    /// [`io::ErrorKind::InvalidData`] if it is not as the database writes it; or if a page cannot be read.
+    pub(super) fn check_structure(&self) -> io::Result<()> {
+        let read_pages = |first, out: &mut [u8]| self.read_pages(first, out);
+        self.structure
+            .check(self.copies.longest_file(), &read_pages)
+    }
+
+    /// Returns how many pages were rewritten since the mount, besides those that a scrub repaired.
+    pub(super) fn repaired_pages(&self) -> u64 {
+        self.repairs.pages()
+    }
+
+    /// Copies a piece of the index to a member that is to get a copy, if one is to. Returns whether
+    /// there may be more to do.
+    pub(super) fn refill(&self) -> io::Result<bool> {
+        if self.mode.is_writable() {
+            self.writer.lock().refill()
         } else {
-            Ok(true)
+            Ok(false)
         }
     }
 
-    /// Writes every buffered page to all copies. Nothing is durable yet.
-    fn flush(&self, io: &mut Io) -> io::Result<()> {
-        self.forget_dead(io)?;
-        let pages: Vec<(u64, Page)> = self
-            .buffered
-            .lock()
-            .iter()
-            .map(|(page, bytes)| (*page, Arc::clone(bytes)))
-            .collect();
-        if pages.is_empty() {
-            return Ok(());
-        }
-        let db_bytes = self.front.lock().db_bytes;
-        self.extend(io, db_bytes)?;
-        let mut targets = self.members();
-        targets.extend(io.arriving.as_ref().map(|arriving| arriving.member));
-        io.sequence += 1;
-        let sequence = io.sequence;
-        self.newest_frame.store(sequence, Ordering::Release);
-        let mut ops = Vec::new();
-        for run in pages.chunk_by(|(page, _), (next, _)| page + 1 == *next) {
-            for run in run.chunks(MAX_RUN_FRAMES) {
-                let data = self.frames(run.iter().map(|(page, bytes)| (*page, sequence, &**bytes)));
-                let offset = frame::frame_offset(run[0].0);
-                ops.extend(
-                    targets
-                        .iter()
-                        .map(|member| (*member, write_op(&self.name, offset, &data))),
-                );
-            }
-        }
-        io.unsynced = true;
-        let answers = self.disk.run(ops);
-        self.settle(io, answers)?;
-        let mut buffered = self.buffered.lock();
-        for (page, bytes) in pages {
-            if buffered
-                .get(&page)
-                .is_some_and(|now| Arc::ptr_eq(now, &bytes))
-            {
-                buffered.remove(&page);
-            }
-        }
-        Ok(())
+    /// Has the copies of these members, and of no others, moved to where there is room for them: what has
+    /// become of their own room is known before a write fails for it.
+    pub(super) fn move_off(&self, members: &[MemberIndex]) {
+        self.writer.lock().placement.move_off(members);
     }
 
-    /// Returns frames of pages that follow one another, each with its number and its sequence.
-    fn frames<'a>(&self, run: impl Iterator<Item = (u64, u64, &'a [u8; PAGE_BYTES])>) -> Bytes {
-        let mut data = BytesMut::with_capacity(run.size_hint().0 * FRAME_BYTES);
-        for (page, sequence, bytes) in run {
-            Frame { sequence, bytes }.put(self.place(page), &mut data);
-        }
-        data.freeze()
+    /// Compares the copies of some more pages, and writes the newest frame over all others. Returns whether
+    /// there is more to do.
+    pub(super) fn compare(&self) -> io::Result<bool> {
+        self.writer.lock().compare()
     }
 
-    fn place(&self, page: u64) -> Place {
-        Place {
-            tag: self.tag,
-            page,
-        }
+    /// Verifies some pages of all copies, and before the first of them the heads. Returns `None` behind
+    /// the last page.
+    pub(super) fn verify(&self, first: u64) -> io::Result<Option<VerifiedIndex>> {
+        self.writer.lock().verify(first)
     }
 
-    /// Makes everything written so far durable on all copies.
-    fn sync(&self, io: &mut Io) -> io::Result<()> {
-        self.flush(io)?;
-        let front = self.front.lock().clone();
-        if front == io.durable {
-            return self.sync_files(io);
-        }
-        self.extend(io, front.db_bytes)?;
-        self.write_heads(io, front)?;
-        // Since the last one, room may have been made.
-        io.refused.clear();
-        self.cut(io)
-    }
-
-    /// Makes the files of all copies durable as they are.
-    fn sync_files(&self, io: &mut Io) -> io::Result<()> {
-        let answers = self.disk.sync(&self.members(), &self.name);
-        self.settle(io, answers)?;
-        io.unsynced = false;
-        Ok(())
-    }
-
-    /// Makes all pages durable, then writes `front` into the heads of all copies and makes it durable.
-    fn write_heads(&self, io: &mut Io, front: Front) -> io::Result<()> {
-        // Also for a database that would find out from a torn page that its last commit is not there:
-        // a torn frame is an error, and nothing of it is shown.
-        if io.unsynced {
-            self.sync_files(io)?;
-        }
-        io.sequence += 1;
-        io.head_in_doubt = true;
-        let head = Head {
-            volume: self.volume,
-            sequence: io.sequence,
-            durable: io.durable_sequence,
-            db_bytes: front.db_bytes,
-            copies: self.members(),
-            db_header: front.db_header,
+    /// Returns how many pages of each copy are not what the newest commit is made of, and how many heads cannot
+    /// be what was written. `walk` has the database read all of its pages; it is called if copies differ.
+    pub(super) fn survey(
+        &self,
+        walk: impl FnOnce() -> Result<(), MetaError>,
+    ) -> Result<BTreeMap<MemberIndex, u64>, MetaError> {
+        let db_bytes = self.writer.lock().heads.durable.db_bytes;
+        let survey = Survey {
+            copies: &self.copies,
+            reader: &self.reader,
+            db_bytes,
         };
-        let data = Bytes::copy_from_slice(&head.encode());
-        let named = head.copies;
-        let write = |copy: &Copied| {
-            (
-                copy.member,
-                write_op(&self.name, frame::head_offset(1 - copy.slot), &data),
-            )
-        };
-        let ops = self.copies.read().iter().map(write).collect();
-        let answers = self.disk.run(ops);
-        self.settle(io, answers)?;
-        self.sync_files(io)?;
-        for copy in self.copies.write().iter_mut() {
-            copy.slot = 1 - copy.slot;
-        }
-        io.cramped.clear();
-        io.head_in_doubt = false;
-        io.durable_sequence = io.sequence;
-        io.named = named;
-        io.durable = front;
-        Ok(())
+        survey.run(walk)
     }
 
-    /// Gives up copies whose members have failed.
-    fn forget_dead(&self, io: &mut Io) -> io::Result<()> {
-        let live = self.disk.members().live();
-        if io
-            .arriving
-            .as_ref()
-            .is_some_and(|arriving| !live.contains(&arriving.member))
-        {
-            io.arriving = None;
-        }
-        let mut copies = self.copies.write();
-        copies.retain(|copy| live.contains(&copy.member));
-        if copies.is_empty() {
-            Err(none_left())
+    /// Returns how many bytes every copy keeps in reserve at least.
+    pub(super) fn reserve_bytes(&self) -> u64 {
+        reserve::least_bytes(self.disk(), self.copies.members())
+    }
+
+    /// Keeps space in reserve beside every copy that does not. Returns whether all do now.
+    pub(super) fn keep_reserve(&self) -> bool {
+        self.writer.lock().reserve.keep(&self.copies.members())
+    }
+
+    /// Gives the copies their reserves, also those of earlier mounts.
+    pub(super) fn release_reserve(&self) {
+        let mut writer = self.writer.lock();
+        writer.reserve.release(&self.copies.members());
+    }
+
+    /// Goes back to what is durable, after the members had no space for what the database wrote since, and writes
+    /// nothing more. The database has been closed before; once opened again, it can be read.
+    pub(super) fn suspend(&self) {
+        self.writer.lock().suspend();
+    }
+
+    /// Like [`Mirror::suspend`], and then begins to write again, unless no copy has space even for
+    /// undoing what was written: [`Mirror::is_out_of_space`] still says so then.
+    pub(super) fn reset(&self) -> io::Result<()> {
+        self.writer.lock().reset()
+    }
+
+    /// Goes back to what is durable, before the copies are tried. The database has been closed before.
+    ///
+    /// # Errors
+    ///
+    /// If no copy is left, or none has space for undoing what was written.
+    pub(super) fn go_back(&self) -> io::Result<()> {
+        let mut writer = self.writer.lock();
+        if self.mode.has_begun() {
+            writer.reset()
         } else {
+            writer.suspend();
             Ok(())
         }
     }
 
-    /// Gives up copies whose members failed an operation.
+    /// Continues with some of the copies, which are sound. If something is written, the others are wiped, and made again
+    /// later.
     ///
     /// # Errors
     ///
-    /// If no copy would be left; or if a copy had no space, with
-    /// [`StorageFull`](io::ErrorKind::StorageFull): the copy is good, but the database must go back
-    /// to what is durable ([`Mirror::reset`]).
-    fn settle(&self, io: &mut Io, answers: Vec<Answer>) -> io::Result<()> {
-        let mut full = false;
-        for (member, answer) in answers {
-            let Err(error) = answer else { continue };
-            if io
-                .arriving
-                .as_ref()
-                .is_some_and(|arriving| arriving.member == member)
-            {
-                self.turn_away(io, member, &error);
-            } else if error.kind() == StoreErrorKind::NoSpace {
-                full = true;
-                if !io.cramped.contains(&member) {
-                    io.cramped.push(member);
-                }
-            } else if !error.is_member_failure() {
-                // The file is gone from under us.
-                self.disk.fail(member, &error);
-            }
-        }
-        self.forget_dead(io)?;
-        if full {
-            self.out_of_space.store(true, Ordering::Release);
-            return Err(io::ErrorKind::StorageFull.into());
+    /// If none of these copies can be found.
+    pub(super) fn keep_only(&self, sound: &[MemberIndex]) -> io::Result<()> {
+        let mut writer = self.writer.lock();
+        writer.keep_only(sound)?;
+        self.structure.reset();
+        Ok(())
+    }
+
+    /// Fills `out` with whole pages from `first` on; page 0 is not among them. Frames that are wrong are repaired.
+    fn read_pages(&self, first: u64, out: &mut [u8]) -> io::Result<()> {
+        let missing = self.buffer.read(first, out);
+        for wrong in self.reader.read(first, missing, out)? {
+            self.repair(wrong, page_mut(out, first, wrong.page));
         }
         Ok(())
     }
 
-    fn buffer_page(&self, page: u64, bytes: Page) -> io::Result<()> {
-        // Before it is buffered: a page that leaves the buffer is known to be the database's.
-        self.kinds.lock().note_written(page);
-        let full = {
-            let mut buffered = self.buffered.lock();
-            buffered.insert(page, bytes);
-            buffered.len() >= MAX_BUFFERED_PAGES
-        };
-        if full && self.writes_through()? {
-            return self.flush(&mut self.io.lock());
+    /// Writes a page over its wrong frame on one member, unless another thread is writing just now; then the next
+    /// reader will do it.
+    fn repair(&self, wrong: WrongFrame, bytes: &[u8; PAGE_BYTES]) {
+        let WrongFrame { member, page, .. } = wrong;
+        if !matches!(self.mode.writes_through(), Ok(true)) {
+            return;
         }
+        let Some(mut writer) = self.writer.try_lock() else {
+            return;
+        };
+        if !self.copies.contains(member) {
+            return;
+        }
+        self.repairs.log_once(member, page);
+        self.disk().members().count_wrong(member, 1);
+        match writer.repair(wrong, bytes) {
+            Ok(()) => self.repairs.count(1),
+            Err(error) => log::warn!("cannot repair page {page} of the index: {error}"),
+        }
+    }
+
+    /// Fills `out` from a place within one page.
+    fn read_in_page(&self, page: u64, skip: usize, out: &mut [u8]) -> io::Result<()> {
+        if page == 0 {
+            self.buffer.read_header(skip, out);
+            return Ok(());
+        }
+        let mut whole = [0; PAGE_BYTES];
+        self.read_pages(page, &mut whole)?;
+        out.copy_from_slice(&whole[skip..skip + out.len()]);
         Ok(())
     }
 
     /// Takes a write that lies within one page.
     fn write_in_page(&self, page: u64, skip: usize, data: &[u8]) -> io::Result<()> {
         if page == 0 {
-            let mut front = self.front.lock();
-            let Some(target) = front.db_header.get_mut(skip..skip + data.len()) else {
-                return Err(io::Error::other(
-                    "the database's header has outgrown the index head",
-                ));
-            };
-            target.copy_from_slice(data);
-            return Ok(());
+            return self.buffer.write_header(skip, data);
         }
         let mut bytes = [0; PAGE_BYTES];
         if data.len() < PAGE_BYTES {
             self.read_pages(page, &mut bytes)?;
         }
         bytes[skip..skip + data.len()].copy_from_slice(data);
-        self.buffer_page(page, Arc::new(bytes))
-    }
-
-    fn check_range(&self, offset: u64, len: usize) -> io::Result<()> {
-        let end = offset.checked_add(len as u64);
-        if end.is_some_and(|end| end <= self.front.lock().db_bytes) {
-            return Ok(());
+        // Before it is buffered: a page that leaves the buffer is known to be the database's.
+        self.structure.note_written(page);
+        let is_full = self.buffer.insert(page, Arc::new(bytes));
+        if is_full && self.mode.writes_through()? {
+            return self.writer.lock().flush();
         }
-        Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "beyond the end of the index",
-        ))
+        Ok(())
     }
 }
 
+/// Returns whether a copy is as good as the one with the newest head: named by that head, and no older
+/// than what was durable on all copies that it names. An older one is stale.
+fn is_current(found: &Found, newest: &Head) -> bool {
+    let Found { copy, head } = found;
+    if !newest.copies.contains(&copy.member) {
+        return false;
+    }
+    if head.sequence < newest.durable {
+        log::warn!(
+            "member {}: its copy of the index is from an earlier time (head {} of at least {}): was the directory put back \
+             from a backup?",
+            copy.member,
+            head.sequence,
+            newest.durable
+        );
+        return false;
+    }
+    true
+}
+
+fn wanted_copies(disk: &Disk) -> usize {
+    disk.members().geometry().parity_shards() + 1
+}
+
 /// Tells a want of space, which passes, from failures that do not.
-pub(super) fn meta_error(error: io::Error) -> MetaError {
+fn meta_error(error: io::Error) -> MetaError {
     match error.kind() {
         io::ErrorKind::StorageFull => MetaError::NoSpace,
         _ => MetaError::poisoned(error),
     }
-}
-
-fn none_left() -> io::Error {
-    io::Error::other("no copy of the index is left")
 }
 
 /// Returns the page of a byte and the byte's place in it.
@@ -442,12 +468,12 @@ impl Backend {
 
 impl StorageBackend for Backend {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.mirror()?.front.lock().db_bytes)
+        Ok(self.mirror()?.db_bytes())
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let mirror = self.mirror()?;
-        mirror.check_range(offset, out.len())?;
+        mirror.buffer.check_range(offset, out.len())?;
         let (mut at, mut rest) = (offset, out);
         while !rest.is_empty() {
             let (page, skip) = split(at);
@@ -464,7 +490,7 @@ impl StorageBackend for Backend {
             let (head, tail) = rest.split_at_mut(len);
             if whole > 0 {
                 mirror.read_pages(page, head)?;
-                mirror.check_page(page, head)?;
+                mirror.structure.check_page(page, head)?;
             } else {
                 mirror.read_in_page(page, skip, head)?;
             }
@@ -478,16 +504,14 @@ impl StorageBackend for Backend {
         if len > frame::MAX_DB_BYTES {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        let mirror = self.mirror()?;
-        mirror.front.lock().db_bytes = len;
-        mirror.buffered.lock().split_off(&len.div_ceil(PAGE));
+        self.mirror()?.buffer.set_len(len);
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
         let mirror = self.mirror()?;
-        if mirror.writes_through()? {
-            mirror.sync(&mut mirror.io.lock())
+        if mirror.mode.writes_through()? {
+            mirror.writer.lock().sync()
         } else {
             Ok(())
         }
@@ -495,7 +519,7 @@ impl StorageBackend for Backend {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mirror = self.mirror()?;
-        mirror.check_range(offset, data.len())?;
+        mirror.buffer.check_range(offset, data.len())?;
         let (mut at, mut rest) = (offset, data);
         while !rest.is_empty() {
             let (page, skip) = split(at);

@@ -122,7 +122,7 @@ impl RedbIndex {
             IndexFailure::Database(failure) => failure.is_content(),
             IndexFailure::Closed => false,
         };
-        if is_content || self.mirror.is_misshapen() {
+        if is_content || self.mirror.is_malformed() {
             self.suspect.store(true, Ordering::Release);
         }
         failure.into()
@@ -172,7 +172,7 @@ impl RedbIndex {
     ) -> Result<T, MetaError> {
         match work(&self.mirror) {
             Ok(done) => Ok(done),
-            Err(_) if self.mirror.ran_out_of_space() => {
+            Err(_) if self.mirror.is_out_of_space() => {
                 self.reopen()?;
                 Ok(T::default())
             }
@@ -239,9 +239,9 @@ impl RedbIndex {
     /// [`MetaError::NoSpace`] if there is none even for that, or a reader takes long.
     pub(super) fn compact(&self) -> Result<bool, MetaError> {
         let _committing = self.committing.lock();
-        if self.mirror.ran_out_of_space() {
+        if self.mirror.is_out_of_space() {
             self.reopen()?;
-            if self.mirror.ran_out_of_space() {
+            if self.mirror.is_out_of_space() {
                 return Err(MetaError::NoSpace);
             }
         }
@@ -252,7 +252,7 @@ impl RedbIndex {
         match compacted {
             Ok(()) => Ok(after < before),
             Err(DatabaseFailure::Busy) => Err(MetaError::NoSpace),
-            Err(_) if self.mirror.ran_out_of_space() => {
+            Err(_) if self.mirror.is_out_of_space() => {
                 self.reopen()?;
                 Err(MetaError::NoSpace)
             }
@@ -305,9 +305,9 @@ impl From<IndexFailure> for MetaError {
 }
 
 fn open_db(mirror: &Arc<Mirror>, cache_bytes: usize) -> Result<Contained, MetaError> {
-    mirror.check_shape().map_err(MetaError::poisoned)?;
+    mirror.check_structure().map_err(MetaError::poisoned)?;
     Contained::open(mirror.backend(), cache_bytes).map_err(|failure| {
-        if mirror.ran_out_of_space() {
+        if mirror.is_out_of_space() {
             MetaError::NoSpace
         } else {
             MetaError::poisoned(failure)
@@ -402,9 +402,9 @@ impl Index for RedbIndex {
         // Before what was read from a damaged copy is written to all.
         self.resolve_dispute();
         let _committing = self.committing.lock();
-        if self.mirror.ran_out_of_space() {
+        if self.mirror.is_out_of_space() {
             self.reopen()?;
-            if self.mirror.ran_out_of_space() {
+            if self.mirror.is_out_of_space() {
                 // The database would take the commit, and only the database.
                 return Err(MetaError::NoSpace);
             }
@@ -418,7 +418,7 @@ impl Index for RedbIndex {
                 self.replace_snapshot(taken.ok());
                 Ok(())
             }
-            Err(_) if self.mirror.ran_out_of_space() => {
+            Err(_) if self.mirror.is_out_of_space() => {
                 self.reopen()?;
                 Err(MetaError::NoSpace)
             }

@@ -10,10 +10,11 @@
 use std::collections::HashMap;
 use std::io;
 
-use super::structure::misshapen;
-use super::survey::PageSet;
+use super::page_set::PageSet;
 
+/// Type byte of a leaf.
 pub(super) const LEAF: u8 = 1;
+/// Type byte of a branch page.
 pub(super) const BRANCH: u8 = 2;
 
 /// Bytes before the list of ends in a leaf.
@@ -43,9 +44,9 @@ mod at {
 /// Type byte of a table with one value for each key: there is no other.
 const NORMAL_TABLE: u8 = 3;
 
-/// Content of keys or values that the database itself takes apart.
+/// Rule for the content of keys or values that the database itself takes apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Content {
+enum ContentRule {
     /// Bytes that only the program takes apart, or of a width that says all.
     #[default]
     Opaque,
@@ -61,22 +62,22 @@ enum Content {
 
 /// Kind of a tree: how its pages are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Kind {
+pub(super) struct TreeKind {
     /// Bytes of a key, if all have the same.
     key: Option<usize>,
     /// Bytes of a value, if all have the same.
     value: Option<usize>,
-    content: Content,
+    content: ContentRule,
 }
 
-impl Kind {
+impl TreeKind {
     /// The kind of the table of records.
-    pub(super) const RECORDS: Self = Self::new(None, None, Content::Opaque);
+    pub(super) const RECORDS: Self = Self::new(None, None, ContentRule::Opaque);
 
     /// The kind of a tree that defines tables.
-    pub(super) const DEFINITIONS: Self = Self::new(None, None, Content::Tables);
+    pub(super) const DEFINITIONS: Self = Self::new(None, None, ContentRule::Tables);
 
-    const fn new(key: Option<usize>, value: Option<usize>, content: Content) -> Self {
+    const fn new(key: Option<usize>, value: Option<usize>, content: ContentRule) -> Self {
         Self {
             key,
             value,
@@ -88,13 +89,13 @@ impl Kind {
     fn of(name: &[u8]) -> Option<Self> {
         Some(match name {
             b"records" => Self::RECORDS,
-            b"state" => Self::new(None, None, Content::Text),
-            b"next_savepoint_id" => Self::new(Some(0), Some(8), Content::Opaque),
-            b"carried" | b"persistent_savepoints" => Self::new(Some(8), None, Content::Opaque),
+            b"state" => Self::new(None, None, ContentRule::Text),
+            b"next_savepoint_id" => Self::new(Some(0), Some(8), ContentRule::Opaque),
+            b"carried" | b"persistent_savepoints" => Self::new(Some(8), None, ContentRule::Opaque),
             b"data_pages_allocated" | b"data_pages_unreachable" | b"system_pages_unreachable" => {
-                Self::new(Some(16), None, Content::Pages)
+                Self::new(Some(16), None, ContentRule::Pages)
             }
-            b"allocator_state" => Self::new(Some(5), None, Content::Allocators),
+            b"allocator_state" => Self::new(Some(5), None, ContentRule::Allocators),
             _ => return None,
         })
     }
@@ -102,14 +103,14 @@ impl Kind {
 
 /// Pages of which more is known than that they are not those of records.
 #[derive(Debug, Default)]
-pub(super) struct Kinds {
+pub(super) struct TreeKinds {
     /// Pages of all other trees, as the database was opened.
-    pub(super) others: HashMap<u64, Kind>,
+    pub(super) others: HashMap<u64, TreeKind>,
     /// Pages that the database wrote since.
     pub(super) written: PageSet,
 }
 
-impl Kinds {
+impl TreeKinds {
     /// Notes that the database writes a page. It takes what it writes from pages that were verified.
     pub(super) fn note_written(&mut self, page: u64) {
         self.written.insert(page);
@@ -119,7 +120,7 @@ impl Kinds {
 
 /// Keys or values of a page, one after another.
 #[derive(Clone, Copy)]
-struct Column<'a> {
+struct Entries<'a> {
     start: usize,
     /// Bytes of each, or else where each ends.
     width: Option<usize>,
@@ -127,7 +128,7 @@ struct Column<'a> {
     count: usize,
 }
 
-impl Column<'_> {
+impl Entries<'_> {
     fn end(&self, number: usize) -> usize {
         match self.width {
             Some(width) => self.start + width * (number + 1),
@@ -144,13 +145,13 @@ impl Column<'_> {
             for end in self.ends {
                 let end = u32::from_le_bytes(*end) as usize;
                 if end < last {
-                    return Err(misshapen("an entry that ends before it begins"));
+                    return Err(malformed("an entry that ends before it begins"));
                 }
                 last = end;
             }
         }
         if last > limit {
-            return Err(misshapen("an entry that ends outside its page"));
+            return Err(malformed("an entry that ends outside its page"));
         }
         Ok(last)
     }
@@ -171,24 +172,24 @@ impl Column<'_> {
 /// Leaf whose entries lie within it.
 pub(super) struct Leaf<'a> {
     page: &'a [u8],
-    keys: Column<'a>,
-    values: Column<'a>,
+    keys: Entries<'a>,
+    values: Entries<'a>,
 }
 
 impl<'a> Leaf<'a> {
     /// Verifies a leaf.
-    pub(super) fn open(page: &'a [u8], kind: Kind) -> io::Result<Self> {
+    pub(super) fn open(page: &'a [u8], kind: TreeKind) -> io::Result<Self> {
         let count = count(page)?;
         let mut at = LEAF_HEADER_BYTES;
         let key_ends = take_ends(page, &mut at, kind.key, count)?;
         let value_ends = take_ends(page, &mut at, kind.value, count)?;
-        let keys = Column {
+        let keys = Entries {
             start: at,
             width: kind.key,
             ends: key_ends,
             count,
         };
-        let values = Column {
+        let values = Entries {
             start: keys.check(page.len())?,
             width: kind.value,
             ends: value_ends,
@@ -197,7 +198,7 @@ impl<'a> Leaf<'a> {
         values.check(page.len())?;
         let leaf = Self { page, keys, values };
         check_keys(&keys, page, kind)?;
-        if kind.content == Content::Pages {
+        if kind.content == ContentRule::Pages {
             for list in leaf.values() {
                 listed(list)?;
             }
@@ -210,8 +211,8 @@ impl<'a> Leaf<'a> {
     }
 
     /// Returns the pages that the values list, if that is what they do.
-    pub(super) fn listed_pages(&self, kind: Kind) -> impl Iterator<Item = u64> {
-        let lists = (kind.content == Content::Pages).then(|| self.values());
+    pub(super) fn listed_pages(&self, kind: TreeKind) -> impl Iterator<Item = u64> {
+        let lists = (kind.content == ContentRule::Pages).then(|| self.values());
         lists
             .into_iter()
             .flatten()
@@ -231,7 +232,7 @@ impl<'a> Leaf<'a> {
 /// Table of a database.
 #[derive(Debug)]
 pub(super) struct Table {
-    pub(super) kind: Kind,
+    pub(super) kind: TreeKind,
     /// Number of the page at its root, if it is not empty.
     pub(super) root: Option<u64>,
     /// It holds the records, so that it can be too long for reading all of it.
@@ -240,7 +241,7 @@ pub(super) struct Table {
 
 impl Table {
     fn decode(name: &[u8], definition: &[u8]) -> io::Result<Self> {
-        let bad = || misshapen("a table that is defined in another way");
+        let bad = || malformed("a table that is defined in another way");
         let width = |at: usize| {
             let is_fixed = *definition.get(at)?;
             let width = u32_at(definition, at + 1)? as usize;
@@ -253,8 +254,8 @@ impl Table {
         };
         let key = width(at::KEY_WIDTH).ok_or_else(bad)?;
         let value = width(at::VALUE_WIDTH).ok_or_else(bad)?;
-        let known = Kind::of(name);
-        let kind = known.unwrap_or(Kind::new(key, value, Content::Opaque));
+        let known = TreeKind::of(name);
+        let kind = known.unwrap_or(TreeKind::new(key, value, ContentRule::Opaque));
         let types = definition.get(at::KEY_TYPE..).ok_or_else(bad)?;
         let key_type_bytes = u32_at(definition, at::KEY_TYPE_BYTES).ok_or_else(bad)? as usize;
         let (key_type, value_type) = types.split_at_checked(key_type_bytes).ok_or_else(bad)?;
@@ -281,13 +282,13 @@ impl Table {
 }
 
 /// Verifies a branch page, and returns the numbers of the pages that it names.
-pub(super) fn open_branch(page: &[u8], kind: Kind) -> io::Result<impl Iterator<Item = u64>> {
+pub(super) fn open_branch(page: &[u8], kind: TreeKind) -> io::Result<impl Iterator<Item = u64>> {
     let count = count(page)?;
     let numbers = BRANCH_HEADER_BYTES + CHECKSUM_BYTES * (count + 1);
     let mut at = numbers + NUMBER_BYTES * (count + 1);
     let numbers = page.get(numbers..at).ok_or_else(cut_short)?;
     let ends = take_ends(page, &mut at, kind.key, count)?;
-    let keys = Column {
+    let keys = Entries {
         start: at,
         width: kind.key,
         ends,
@@ -304,12 +305,12 @@ fn count(page: &[u8]) -> io::Result<usize> {
     let count = page.get(2..4).ok_or_else(cut_short)?;
     let count = usize::from(u16::from_le_bytes([count[0], count[1]]));
     if count == 0 {
-        return Err(misshapen("a page without entries"));
+        return Err(malformed("a page without entries"));
     }
     Ok(count)
 }
 
-/// Takes a list of ends, if there is one for columns of this width.
+/// Takes a list of ends, if there is one for entries of this width.
 fn take_ends<'a>(
     page: &'a [u8],
     at: &mut usize,
@@ -326,8 +327,8 @@ fn take_ends<'a>(
 }
 
 /// Verifies that keys are as the database compares them. Those of a fixed width have an order of their own.
-fn check_keys(keys: &Column<'_>, page: &[u8], kind: Kind) -> io::Result<()> {
-    let bad = |what: &str| Err(misshapen(what));
+fn check_keys(keys: &Entries<'_>, page: &[u8], kind: TreeKind) -> io::Result<()> {
+    let bad = |what: &str| Err(malformed(what));
     if kind.key.is_none() {
         let mut iter = keys.iter(page);
         let mut last = iter.next().unwrap_or_default();
@@ -339,12 +340,12 @@ fn check_keys(keys: &Column<'_>, page: &[u8], kind: Kind) -> io::Result<()> {
         }
     }
     match kind.content {
-        Content::Text | Content::Tables
+        ContentRule::Text | ContentRule::Tables
             if !keys.iter(page).all(|key| std::str::from_utf8(key).is_ok()) =>
         {
             bad("a name that is no text")
         }
-        Content::Allocators
+        ContentRule::Allocators
             if !keys
                 .iter(page)
                 .all(|key| matches!(key.first(), Some(0..=5))) =>
@@ -363,23 +364,32 @@ fn listed(list: &[u8]) -> io::Result<&[[u8; NUMBER_BYTES]]> {
     Ok(numbers.as_chunks().0)
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+/// Reads a little-endian number at an offset, if there is one.
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+/// Reads a little-endian number at an offset, if there is one.
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-fn cut_short() -> io::Error {
-    misshapen("a page that ends too early")
+/// Returns the error of a page that ends too early.
+pub(super) fn cut_short() -> io::Error {
+    malformed("a page that ends too early")
+}
+
+/// Returns the error of content that no database writes.
+pub(super) fn malformed(found: &str) -> io::Error {
+    let text = format!("the index is not as any database writes it: {found}");
+    io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const FIXED: Kind = Kind::new(Some(8), Some(8), Content::Opaque);
+    const FIXED: TreeKind = TreeKind::new(Some(8), Some(8), ContentRule::Opaque);
 
     /// Returns a page of 4 KiB.
     fn page(kind: u8, count: u16, parts: &[&[u8]]) -> Vec<u8> {
@@ -406,21 +416,21 @@ mod tests {
         page(BRANCH, 2, &parts)
     }
 
-    fn is_leaf(page: &[u8], kind: Kind) -> bool {
+    fn is_leaf(page: &[u8], kind: TreeKind) -> bool {
         Leaf::open(page, kind).is_ok()
     }
 
-    fn is_branch(page: &[u8], kind: Kind) -> bool {
+    fn is_branch(page: &[u8], kind: TreeKind) -> bool {
         open_branch(page, kind).is_ok()
     }
 
     #[test]
     fn sound_pages_are_taken_apart() {
         let page = leaf();
-        let leaf = Leaf::open(&page, Kind::RECORDS).expect("sound");
+        let leaf = Leaf::open(&page, TreeKind::RECORDS).expect("sound");
         assert!(leaf.values().eq([b"one", b"two"]));
         let page = branch();
-        let children = open_branch(&page, Kind::RECORDS).expect("sound");
+        let children = open_branch(&page, TreeKind::RECORDS).expect("sound");
         assert!(children.eq([5, 6, 7]));
     }
 
@@ -428,11 +438,11 @@ mod tests {
     fn pages_with_forged_counts_are_refused() {
         for count in [0u16, 3, 500, 1023, u16::MAX] {
             for (mut page, is_sound) in [
-                (leaf(), is_leaf as fn(&[u8], Kind) -> bool),
+                (leaf(), is_leaf as fn(&[u8], TreeKind) -> bool),
                 (branch(), is_branch),
             ] {
                 page[2..4].copy_from_slice(&count.to_le_bytes());
-                assert!(!is_sound(&page, Kind::RECORDS), "{count}");
+                assert!(!is_sound(&page, TreeKind::RECORDS), "{count}");
             }
         }
         for count in [0, 256, u16::MAX] {
@@ -448,18 +458,18 @@ mod tests {
     #[test]
     fn pages_with_forged_ends_are_refused() {
         for (sound, at, is_sound) in [
-            (leaf(), 4, is_leaf as fn(&[u8], Kind) -> bool),
+            (leaf(), 4, is_leaf as fn(&[u8], TreeKind) -> bool),
             (leaf(), 8, is_leaf),
             (leaf(), 12, is_leaf),
             (leaf(), 16, is_leaf),
             (branch(), 80, is_branch),
             (branch(), 84, is_branch),
         ] {
-            assert!(is_sound(&sound, Kind::RECORDS), "{at}");
+            assert!(is_sound(&sound, TreeKind::RECORDS), "{at}");
             for end in [0, 1, 19, 4097, 70_000, u32::MAX] {
                 let mut page = sound.clone();
                 page[at..at + 4].copy_from_slice(&end.to_le_bytes());
-                assert!(!is_sound(&page, Kind::RECORDS), "end {end} at {at}");
+                assert!(!is_sound(&page, TreeKind::RECORDS), "end {end} at {at}");
             }
         }
     }
@@ -468,24 +478,24 @@ mod tests {
     fn keys_out_of_order_are_refused() {
         let mut page = leaf();
         page[20] = b'c';
-        assert!(!is_leaf(&page, Kind::RECORDS));
+        assert!(!is_leaf(&page, TreeKind::RECORDS));
         let mut page = branch();
         page[88] = b'b';
-        assert!(!is_branch(&page, Kind::RECORDS));
+        assert!(!is_branch(&page, TreeKind::RECORDS));
     }
 
     #[test]
     fn content_that_the_database_takes_apart_is_verified() {
         let mut page = leaf();
         page[21] = 0xff;
-        assert!(is_leaf(&page, Kind::RECORDS) && !is_leaf(&page, Kind::DEFINITIONS));
-        let lists = Kind::of(b"data_pages_unreachable").expect("known");
+        assert!(is_leaf(&page, TreeKind::RECORDS) && !is_leaf(&page, TreeKind::DEFINITIONS));
+        let lists = TreeKind::of(b"data_pages_unreachable").expect("known");
         let list = |count: u16| {
             let parts = [&ends(&[42])[..], &[0; 16], &count.to_le_bytes(), &[1; 16]];
             self::page(LEAF, 1, &parts)
         };
         assert!(is_leaf(&list(2), lists) && !is_leaf(&list(3), lists));
-        let allocators = Kind::of(b"allocator_state").expect("known");
+        let allocators = TreeKind::of(b"allocator_state").expect("known");
         let allocator = |kind| self::page(LEAF, 1, &[&ends(&[20]), &[kind; 5]]);
         assert!(is_leaf(&allocator(5), allocators) && !is_leaf(&allocator(6), allocators));
     }
@@ -534,7 +544,7 @@ mod tests {
         let page = page(LEAF, 38, &[&ends, &keys]);
         let start = std::time::Instant::now();
         for _ in 0..10_000 {
-            assert!(is_leaf(std::hint::black_box(&page), Kind::RECORDS));
+            assert!(is_leaf(std::hint::black_box(&page), TreeKind::RECORDS));
         }
         eprintln!("{} ns a leaf", start.elapsed().as_nanos() / 10_000);
     }

@@ -1,4 +1,4 @@
-//! The shape of the database: verified before the database sees it.
+//! The structure of the database: verified before the database sees it.
 //!
 //! The database allocates memory for a page before it reads the page, as much as the page's number says. It follows
 //! page numbers without asking whether it was there before. Neither can be contained afterwards. So the header and all
@@ -16,10 +16,18 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::btree_page::{BRANCH, Kind, LEAF, Leaf, Table, open_branch};
-use super::{Mirror, PAGE, len::file_bytes};
+use parking_lot::Mutex;
+
+use super::btree_page::{
+    BRANCH, LEAF, Leaf, Table, TreeKind, TreeKinds, cut_short, malformed, open_branch, u32_at,
+    u64_at,
+};
+use super::files::{PAGE, file_bytes};
+use super::page_buffer::{Front, PageBuffer};
+use super::write_mode::WriteMode;
 use crate::format::frame::{DB_HEADER_BYTES, PAGE_BYTES};
 
 /// Bytes of the longest page, unless a stripe's data is longer: that is the longest value.
@@ -51,12 +59,15 @@ mod at {
     pub(super) const ROOTS: [(usize, usize); 2] = [(1, 8), (2, 40)];
 }
 
-/// Pages that were named by branch pages read from the copies.
+/// Links between pages that were read from the copies.
 #[derive(Debug, Default)]
-pub(super) struct Claims {
+struct Links {
     parents: HashSet<u64>,
     children: HashSet<u64>,
 }
+
+/// Function that fills memory with whole pages from a page on.
+pub(super) type ReadPages<'a> = dyn Fn(u64, &mut [u8]) -> io::Result<()> + 'a;
 
 /// Places of pages in the database.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +93,7 @@ impl Layout {
         let start = 1 + region * region_pages + u64::from(self.header_pages) + (index << order);
         let bytes = start * PAGE..(start + (1 << order)) * PAGE;
         if bytes.end > self.db_bytes {
-            return Err(misshapen(&format!(
+            return Err(malformed(&format!(
                 "page {start} lies beyond the database's end"
             )));
         }
@@ -90,40 +101,143 @@ impl Layout {
     }
 
     /// Verifies the pages that the values of a leaf list.
-    fn check_listed(self, leaf: &Leaf<'_>, kind: Kind) -> io::Result<()> {
+    fn check_listed(self, leaf: &Leaf<'_>, kind: TreeKind) -> io::Result<()> {
         leaf.listed_pages(kind)
             .try_for_each(|number| self.range(number).map(drop))
     }
 }
 
-/// Pages that a walk over trees has met.
-#[derive(Default)]
-struct Walk {
-    pages: HashMap<u64, Kind>,
+/// Walk over trees: the pages that it has met.
+struct Walk<'a> {
+    layout: Layout,
+    read_pages: &'a ReadPages<'a>,
+    pages: HashMap<u64, TreeKind>,
     bytes: u64,
 }
 
-impl Mirror {
-    /// Returns the bytes of the longest payload of a stripe.
-    pub(in crate::meta) fn stripe_bytes(&self) -> u32 {
-        self.disk.members().shape().stripe_bytes()
+impl Walk<'_> {
+    /// Verifies all trees that a slot names except the records, and returns their pages.
+    fn of_slot(
+        layout: Layout,
+        read_pages: &ReadPages<'_>,
+        header: &[u8; DB_HEADER_BYTES],
+        slot: usize,
+    ) -> io::Result<HashMap<u64, TreeKind>> {
+        let slot = &header[at::SLOTS[slot]..];
+        let mut walk = Walk {
+            layout,
+            read_pages,
+            pages: HashMap::new(),
+            bytes: 0,
+        };
+        let mut records = None;
+        for ((is_there, root), is_program) in at::ROOTS.into_iter().zip([true, false]) {
+            if slot[is_there] == 0 {
+                continue;
+            }
+            let root = u64_at(slot, root).ok_or_else(cut_short)?;
+            for table in walk.tree(root, TreeKind::DEFINITIONS)? {
+                match table.root {
+                    Some(root) if table.is_records && is_program => records = Some(root),
+                    Some(root) => {
+                        walk.tree(root, table.kind)?;
+                    }
+                    None => {}
+                }
+            }
+        }
+        if let Some(root) = records {
+            let first = layout.range(root)?.start / PAGE;
+            if walk.pages.contains_key(&first) {
+                return Err(malformed(&format!("page {first} is the root of two trees")));
+            }
+        }
+        Ok(walk.pages)
     }
 
-    /// Verifies the header of the database, and where its tables begin.
+    /// Verifies all pages of one tree, and returns the tables that it defines if that is what it is there for.
+    fn tree(&mut self, root: u64, kind: TreeKind) -> io::Result<Vec<Table>> {
+        let (mut rest, mut tables) = (vec![root], Vec::new());
+        while let Some(number) = rest.pop() {
+            let range = self.layout.range(number)?;
+            let first = range.start / PAGE;
+            self.bytes += range.end - range.start;
+            if self.pages.insert(first, kind).is_some() || self.bytes > self.layout.db_bytes {
+                return Err(malformed(&format!("page {first} is in two trees")));
+            }
+            let len = usize::try_from(range.end - range.start).map_err(io::Error::other)?;
+            let mut page = vec![0; len];
+            (self.read_pages)(first, &mut page)?;
+            match page[0] {
+                BRANCH => rest.extend(open_branch(&page, kind)?),
+                LEAF => {
+                    let leaf = Leaf::open(&page, kind)?;
+                    self.layout.check_listed(&leaf, kind)?;
+                    if kind == TreeKind::DEFINITIONS {
+                        for table in leaf.tables() {
+                            tables.push(table?);
+                        }
+                    }
+                }
+                other => return Err(bad_type(other)),
+            }
+            if tables.len() > MAX_TABLES {
+                return Err(malformed("too many tables"));
+            }
+        }
+        Ok(tables)
+    }
+}
+
+/// Check of the structure of the database.
+#[derive(Debug)]
+pub(super) struct StructureCheck {
+    buffer: Arc<PageBuffer>,
+    mode: Arc<WriteMode>,
+    /// Bytes of the longest page.
+    page_bytes: u64,
+    /// Links of the pages that were read before anything was written.
+    links: Mutex<Links>,
+    /// Trees of the pages that are not those of records.
+    kinds: Mutex<TreeKinds>,
+    /// A page or the header was refused since the copies were chosen.
+    malformed: AtomicBool,
+}
+
+impl StructureCheck {
+    /// Checks a database with stripes of at most `stripe_bytes`.
+    pub(super) fn new(buffer: &Arc<PageBuffer>, mode: &Arc<WriteMode>, stripe_bytes: u32) -> Self {
+        // The stripe's number and its key lie in the same page.
+        let stripe_page_bytes = (u64::from(stripe_bytes) + PAGE).next_power_of_two();
+        Self {
+            buffer: Arc::clone(buffer),
+            mode: Arc::clone(mode),
+            page_bytes: MAX_PAGE_BYTES.max(stripe_page_bytes),
+            links: Mutex::default(),
+            kinds: Mutex::default(),
+            malformed: AtomicBool::new(false),
+        }
+    }
+
+    /// Verifies the header of the database, and where its tables begin. `longest_file` is the length of the longest
+    /// copy's file.
     ///
     /// # Errors
     ///
     /// [`io::ErrorKind::InvalidData`] if it is not as the database writes it; or if a page cannot be read.
-    pub(in crate::meta) fn check_shape(&self) -> io::Result<()> {
-        let front = self.front.lock().clone();
-        if front.db_bytes == 0 && self.has_begun() {
+    pub(super) fn check(
+        &self,
+        longest_file: Option<u64>,
+        read_pages: &ReadPages<'_>,
+    ) -> io::Result<()> {
+        let front = self.buffer.front();
+        if front.db_bytes == 0 && self.mode.has_begun() {
             // It is being made.
             return Ok(());
         }
-        let layout = self.refuse_if(self.layout())?;
-        let longest = self.copies.read().iter().map(|copy| copy.file_bytes).max();
-        if longest < Some(file_bytes(front.db_bytes)) {
-            return self.refuse(misshapen(&format!(
+        let layout = self.refuse_if(self.layout(&front))?;
+        if longest_file < Some(file_bytes(front.db_bytes)) {
+            return self.refuse(malformed(&format!(
                 "{} bytes are longer than any copy's file",
                 front.db_bytes
             )));
@@ -135,12 +249,11 @@ impl Mirror {
         let id = |slot: usize| u64_at(&front.db_header, at::SLOTS[slot] + at::TRANSACTION);
         let is_other_newer = !is_two_phase && id(1 - primary) > id(primary);
         let primary = if is_other_newer { 1 - primary } else { primary };
-        let walked = self.walk_slot(layout, &front.db_header, primary);
+        let walked = Walk::of_slot(layout, read_pages, &front.db_header, primary);
         let others = self.refuse_if(walked)?;
-        let has_begun = self.has_begun();
         let mut kinds = self.kinds.lock();
         kinds.others = others;
-        if !has_begun {
+        if !self.mode.has_begun() {
             kinds.written.clear();
         }
         drop(kinds);
@@ -148,10 +261,15 @@ impl Mirror {
             return Ok(());
         }
         // The database may fall back to the other slot. Parts of what that names may be overwritten.
-        match self.walk_slot(layout, &front.db_header, 1 - primary) {
+        match Walk::of_slot(layout, read_pages, &front.db_header, 1 - primary) {
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => self.refuse(error),
             _ => Ok(()),
         }
+    }
+
+    /// Notes that the database writes a page.
+    pub(super) fn note_written(&self, page: u64) {
+        self.kinds.lock().note_written(page);
     }
 
     fn refuse_if<T>(&self, checked: io::Result<T>) -> io::Result<T> {
@@ -161,18 +279,17 @@ impl Mirror {
     fn refuse<T>(&self, error: io::Error) -> io::Result<T> {
         use io::ErrorKind::{FileTooLarge, InvalidData};
         if matches!(error.kind(), InvalidData | FileTooLarge) {
-            self.misshapen.store(true, Ordering::Release);
+            self.malformed.store(true, Ordering::Release);
         }
         Err(error)
     }
 
-    fn layout(&self) -> io::Result<Layout> {
-        let front = self.front.lock();
+    fn layout(&self, front: &Front) -> io::Result<Layout> {
         let number = |at: usize| u32_at(&front.db_header, at).unwrap_or_default();
         let layout = Layout {
             header_pages: number(at::REGION_HEADER_PAGES),
             db_bytes: front.db_bytes,
-            page_bytes: self.longest_page(),
+            page_bytes: self.page_bytes,
         };
         if number(at::PAGE_SIZE) as usize == PAGE_BYTES
             && number(at::REGION_PAGES) == REGION_PAGES
@@ -180,91 +297,17 @@ impl Mirror {
         {
             Ok(layout)
         } else {
-            Err(misshapen("a header with other pages or regions"))
+            Err(malformed("a header with other pages or regions"))
         }
     }
 
-    fn longest_page(&self) -> u64 {
-        // The stripe's number and its key lie in the same page.
-        MAX_PAGE_BYTES.max((u64::from(self.stripe_bytes()) + PAGE).next_power_of_two())
-    }
-
-    /// Verifies all trees that a slot names except the records, and returns their pages.
-    fn walk_slot(
-        &self,
-        layout: Layout,
-        header: &[u8; DB_HEADER_BYTES],
-        slot: usize,
-    ) -> io::Result<HashMap<u64, Kind>> {
-        let slot = &header[at::SLOTS[slot]..];
-        let mut walk = Walk::default();
-        let mut records = None;
-        for ((is_there, root), is_program) in at::ROOTS.into_iter().zip([true, false]) {
-            if slot[is_there] == 0 {
-                continue;
-            }
-            let root = u64_at(slot, root).ok_or_else(cut_short)?;
-            for table in self.walk_tree(layout, &mut walk, root, Kind::DEFINITIONS)? {
-                match table.root {
-                    Some(root) if table.is_records && is_program => records = Some(root),
-                    Some(root) => {
-                        self.walk_tree(layout, &mut walk, root, table.kind)?;
-                    }
-                    None => {}
-                }
-            }
-        }
-        if let Some(root) = records {
-            let first = layout.range(root)?.start / PAGE;
-            if walk.pages.contains_key(&first) {
-                return Err(misshapen(&format!("page {first} is the root of two trees")));
-            }
-        }
-        Ok(walk.pages)
-    }
-
-    /// Verifies all pages of one tree, and returns the tables that it defines if that is what it is there for.
-    fn walk_tree(
-        &self,
-        layout: Layout,
-        walk: &mut Walk,
-        root: u64,
-        kind: Kind,
-    ) -> io::Result<Vec<Table>> {
-        let (mut rest, mut tables) = (vec![root], Vec::new());
-        while let Some(number) = rest.pop() {
-            let range = layout.range(number)?;
-            let first = range.start / PAGE;
-            walk.bytes += range.end - range.start;
-            if walk.pages.insert(first, kind).is_some() || walk.bytes > layout.db_bytes {
-                return Err(misshapen(&format!("page {first} is in two trees")));
-            }
-            let len = usize::try_from(range.end - range.start).map_err(io::Error::other)?;
-            let mut page = vec![0; len];
-            self.read_pages(first, &mut page)?;
-            match page[0] {
-                BRANCH => rest.extend(open_branch(&page, kind)?),
-                LEAF => {
-                    let leaf = Leaf::open(&page, kind)?;
-                    layout.check_listed(&leaf, kind)?;
-                    if kind == Kind::DEFINITIONS {
-                        for table in leaf.tables() {
-                            tables.push(table?);
-                        }
-                    }
-                }
-                other => return Err(bad_type(other)),
-            }
-            if tables.len() > MAX_TABLES {
-                return Err(misshapen("too many tables"));
-            }
-        }
-        Ok(tables)
+    fn current_layout(&self) -> io::Result<Layout> {
+        self.buffer.look_at_front(|front| self.layout(front))
     }
 
     /// Verifies a page that the database read from the copies, from `first` on.
     pub(super) fn check_page(&self, first: u64, page: &[u8]) -> io::Result<()> {
-        if self.buffered.lock().contains_key(&first) {
+        if self.buffer.contains(first) {
             return Ok(());
         }
         let kinds = self.kinds.lock();
@@ -273,7 +316,7 @@ impl Mirror {
         }
         let kind = kinds.others.get(&first).copied();
         drop(kinds);
-        let kind = kind.unwrap_or(Kind::RECORDS);
+        let kind = kind.unwrap_or(TreeKind::RECORDS);
         self.refuse_if(match page[0] {
             BRANCH => self.check_branch(first, page, kind),
             LEAF => self.check_leaf(page, kind),
@@ -281,65 +324,56 @@ impl Mirror {
         })
     }
 
-    fn check_leaf(&self, page: &[u8], kind: Kind) -> io::Result<()> {
-        self.layout()?.check_listed(&Leaf::open(page, kind)?, kind)
+    fn check_leaf(&self, page: &[u8], kind: TreeKind) -> io::Result<()> {
+        self.current_layout()?
+            .check_listed(&Leaf::open(page, kind)?, kind)
     }
 
-    fn check_branch(&self, first: u64, page: &[u8], kind: Kind) -> io::Result<()> {
-        let layout = self.layout()?;
+    fn check_branch(&self, first: u64, page: &[u8], kind: TreeKind) -> io::Result<()> {
+        let layout = self.current_layout()?;
         let children: Vec<u64> = open_branch(page, kind)?
             .map(|number| layout.range(number).map(|range| range.start / PAGE))
             .collect::<io::Result<_>>()?;
         let kinds = self.kinds.lock();
-        let is_of_kind = |child| kinds.others.get(child).copied().unwrap_or(Kind::RECORDS) == kind;
+        let is_of_kind = |child| {
+            kinds
+                .others
+                .get(child)
+                .copied()
+                .unwrap_or(TreeKind::RECORDS)
+                == kind
+        };
         if let Some(child) = children.iter().find(|child| !is_of_kind(child)) {
-            return Err(misshapen(&format!("page {child} is in two trees")));
+            return Err(malformed(&format!("page {child} is in two trees")));
         }
         drop(kinds);
-        let mut claims = self.claims.lock();
-        let Some(claims) = claims.as_mut() else {
+        if self.mode.has_begun() {
             return Ok(());
-        };
-        if !claims.parents.insert(first) {
+        }
+        let mut links = self.links.lock();
+        if !links.parents.insert(first) {
             return Ok(());
         }
         for child in children {
-            if child == first || !claims.children.insert(child) {
-                return Err(misshapen(&format!("page {child} has two parents")));
+            if child == first || !links.children.insert(child) {
+                return Err(malformed(&format!("page {child} has two parents")));
             }
         }
         Ok(())
     }
 
     /// Forgets which pages were read: other copies are read from now on, or pages are about to move.
-    pub(super) fn reset_claims(&self, keep: bool) {
-        *self.claims.lock() = keep.then(Claims::default);
-        self.misshapen.store(false, Ordering::Release);
+    pub(super) fn reset(&self) {
+        *self.links.lock() = Links::default();
+        self.malformed.store(false, Ordering::Release);
     }
 
     /// Returns whether a page or the header was refused since the copies were chosen.
-    pub(in crate::meta) fn is_misshapen(&self) -> bool {
-        self.misshapen.load(Ordering::Acquire)
+    pub(super) fn is_malformed(&self) -> bool {
+        self.malformed.load(Ordering::Acquire)
     }
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-fn cut_short() -> io::Error {
-    misshapen("a page that ends too early")
-}
-
 fn bad_type(found: u8) -> io::Error {
-    misshapen(&format!("a page of type {found}"))
-}
-
-pub(super) fn misshapen(found: &str) -> io::Error {
-    let text = format!("the index is not as any database writes it: {found}");
-    io::Error::new(io::ErrorKind::InvalidData, text)
+    malformed(&format!("a page of type {found}"))
 }

@@ -1,4 +1,4 @@
-//! Looking at the copies of the index without changing anything.
+//! The survey of the copies of the index, which changes nothing.
 //!
 //! Copies may differ and all be right: what a commit that was cut off has left, or one for which there was no
 //! space, lies in pages that nothing refers to. So where copies differ, the database is asked which pages it
@@ -6,42 +6,15 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::compare::PIECE_PAGES;
-use super::{Mirror, PAGE};
+use super::copy_set::CopySet;
+use super::files::PAGE;
+use super::page_reader::PageReader;
+use super::page_set::PageSet;
+use super::verify::PIECE_PAGES;
 use crate::format::frame::{HEAD_BYTES, Head};
 use crate::format::{FormatError, MemberIndex};
 use crate::members::Patience;
-use crate::meta::MetaError;
-
-/// Pages of an index: one bit each, up to the last that is in the set.
-#[derive(Debug, Default)]
-pub(in crate::meta) struct PageSet(Vec<u64>);
-
-impl PageSet {
-    pub(super) fn insert(&mut self, page: u64) {
-        let word = usize::try_from(page / u64::from(u64::BITS)).expect("the words fit in memory");
-        if self.0.len() <= word {
-            self.0.resize(word + 1, 0);
-        }
-        self.0[word] |= 1 << (page % u64::from(u64::BITS));
-    }
-
-    pub(super) fn contains(&self, page: u64) -> bool {
-        let word = usize::try_from(page / u64::from(u64::BITS)).ok();
-        let word = word.and_then(|word| self.0.get(word));
-        word.is_some_and(|word| word & (1 << (page % u64::from(u64::BITS))) != 0)
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    /// Returns how many pages are in both.
-    fn count_common(&self, other: &Self) -> u64 {
-        let words = self.0.iter().zip(&other.0);
-        words.map(|(a, b)| u64::from((a & b).count_ones())).sum()
-    }
-}
+use crate::meta::error::MetaError;
 
 /// The content of one copy's head slots: an intact head of this volume, or why there is none.
 struct Slots {
@@ -59,25 +32,30 @@ enum Absence {
     Foreign,
 }
 
-impl Mirror {
+/// Look at the copies of the index that changes nothing.
+pub(super) struct Survey<'a> {
+    pub(super) copies: &'a CopySet,
+    pub(super) reader: &'a PageReader,
+    /// The durable length of the database.
+    pub(super) db_bytes: u64,
+}
+
+impl Survey<'_> {
     /// Returns how many pages of each copy are not what the newest commit is made of, and how many heads cannot
     /// be what was written. `walk` has the database read all of its pages; it is called if copies differ.
-    pub(in crate::meta) fn survey(
+    pub(super) fn run(
         &self,
         walk: impl FnOnce() -> Result<(), MetaError>,
     ) -> Result<BTreeMap<MemberIndex, u64>, MetaError> {
         let mut wrong = self.count_wrong_heads();
-        for member in self.damaged.lock().iter() {
-            *wrong.entry(*member).or_default() += 1;
+        for member in self.copies.excluded() {
+            *wrong.entry(member).or_default() += 1;
         }
         let (behind, are_damaged) = self.find_differences();
         if behind.is_empty() && !are_damaged {
             return Ok(wrong);
         }
-        *self.walked.lock() = Some(PageSet::default());
-        let done = walk();
-        let walked = self.walked.lock().take().unwrap_or_default();
-        done?;
+        let walked = self.reader.record_walk(walk)?;
         for (member, behind) in behind {
             *wrong.entry(member).or_default() += behind.count_common(&walked);
         }
@@ -85,28 +63,19 @@ impl Mirror {
         Ok(wrong)
     }
 
-    /// Notes that the database read a page from the copies, if a survey is in progress.
-    pub(super) fn note_read(&self, pages: &[u64]) {
-        if let Some(walked) = &mut *self.walked.lock() {
-            for page in pages {
-                walked.insert(*page);
-            }
-        }
-    }
-
     /// Compares all copies. Returns the pages of which each lacks the newest frame, and whether there are any
     /// that are damaged on all.
     fn find_differences(&self) -> (BTreeMap<MemberIndex, PageSet>, bool) {
-        let end = self.io.lock().durable.db_bytes.div_ceil(PAGE);
+        let end = self.db_bytes.div_ceil(PAGE);
         let mut behind: BTreeMap<MemberIndex, PageSet> = BTreeMap::new();
         let mut are_damaged = false;
         // Page 0 is in the heads.
         let mut first = 1;
         while first < end {
             let count = PIECE_PAGES.min(end - first);
-            let compared = self.read_from_all(first, count, Patience::Full);
-            for (member, page) in compared.behind {
-                behind.entry(member).or_default().insert(page);
+            let compared = self.reader.compare(first..first + count, Patience::Full);
+            for wrong in compared.wrong {
+                behind.entry(wrong.member).or_default().insert(wrong.page);
             }
             are_damaged |= compared.damaged > 0;
             first += count;
@@ -116,6 +85,7 @@ impl Mirror {
 
     fn count_wrong_heads(&self) -> BTreeMap<MemberIndex, u64> {
         let copies: Vec<Slots> = self
+            .copies
             .members()
             .into_iter()
             .filter_map(|member| self.read_slots(member))
@@ -130,11 +100,11 @@ impl Mirror {
     }
 
     fn read_slots(&self, member: MemberIndex) -> Option<Slots> {
-        let read = self.disk.read(member, &self.name, 0, 2 * HEAD_BYTES);
-        let bytes = read.ok()?;
+        let bytes = self.copies.files().head_slots(member).ok()?;
+        let volume = self.copies.files().volume();
         let slots = bytes.as_chunks::<HEAD_BYTES>().0.iter();
         let decode = |slot: &[u8; HEAD_BYTES]| match Head::decode(slot) {
-            Ok(head) if head.volume == self.volume => Ok(head),
+            Ok(head) if head.volume == volume => Ok(head),
             Ok(_) => Err(Absence::Foreign),
             Err(_) if slot.iter().all(|byte| *byte == 0) => Err(Absence::Empty),
             // A write that is cut off within the first sector leaves this sector as it was.

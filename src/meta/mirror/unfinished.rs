@@ -1,15 +1,7 @@
 //! Telling a volume whose making was cut off from one that has lost its index.
 
-use super::Mirror;
 use crate::format::{BLOCK_SIZE, Epoch, files};
 use crate::meta::disk::Disk;
-
-impl Mirror {
-    /// Returns whether the volume was made and never written to since.
-    pub(in crate::meta) fn was_never_used(&self) -> bool {
-        was_never_used(&self.disk)
-    }
-}
 
 /// Returns whether nothing was ever written to a volume but what making it writes: no membership changed,
 /// there is no segment, and the journal is as empty as it was made. The members that are absent could tell

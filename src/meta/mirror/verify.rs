@@ -1,13 +1,16 @@
-//! Reading every frame and every head of all copies, and repairing each copy from the others.
+//! Comparing and verifying the copies of the index, and repairing each copy from the others.
 
 use std::collections::BTreeMap;
 use std::io;
 
-use super::compare::{Compared, PIECE_PAGES};
-use super::{Copied, Io, Mirror, PAGE};
+use super::files::{IndexCopy, PAGE};
+use super::writer::Writer;
 use crate::format::MemberIndex;
-use crate::format::frame::{HEAD_BYTES, Head};
+use crate::format::frame::{HEAD_BYTES, Head, PAGE_BYTES};
 use crate::members::Patience;
+
+/// Pages compared in one go: 1 MiB.
+pub(super) const PIECE_PAGES: u64 = (1 << 20) / PAGE_BYTES as u64;
 
 /// The result of verifying a piece of the copies of the index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,64 +25,81 @@ pub struct VerifiedIndex {
     pub damaged: u64,
 }
 
-impl Mirror {
+impl VerifiedIndex {
+    fn add(&mut self, member: MemberIndex, pieces: u64) {
+        *self.found.entry(member).or_default() += pieces;
+        self.repaired += pieces;
+    }
+}
+
+impl Writer {
+    /// Compares the copies of some more pages, and writes the newest frame over all others. Returns whether
+    /// there is more to do. All pages are compared once a mount.
+    pub(super) fn compare(&mut self) -> io::Result<bool> {
+        if !matches!(self.mode.writes_through(), Ok(true)) {
+            return Ok(false);
+        }
+        let first = self.reader.compared();
+        let end = self.heads.durable.db_bytes.div_ceil(PAGE);
+        if first >= end {
+            // All beyond was written since.
+            self.reader.note_compared(u64::MAX);
+            return Ok(false);
+        }
+        let count = PIECE_PAGES.min(end - first);
+        let compared = self.reader.compare(first..first + count, Patience::Full);
+        self.repair_all(&compared)?;
+        self.repairs.count(compared.wrong.len());
+        self.reader.note_compared(first + count);
+        Ok(true)
+    }
+
     /// Verifies some pages of all copies, and before the first of them the heads. Returns `None` behind
     /// the last page. Nothing is verified of a page that was not written yet.
-    pub(in crate::meta) fn verify(&self, first: u64) -> io::Result<Option<VerifiedIndex>> {
-        let mut io = self.io.lock();
-        if !matches!(self.writes_through(), Ok(true)) || io.head_in_doubt {
+    pub(super) fn verify(&mut self, first: u64) -> io::Result<Option<VerifiedIndex>> {
+        if !matches!(self.mode.writes_through(), Ok(true)) || self.heads.in_doubt {
             return Ok(None);
         }
-        self.forget_dead(&mut io)?;
+        self.remove_offline()?;
         let mut verified = VerifiedIndex::default();
         if first == 0 {
-            let short = self.drop_short_copies();
-            let wrong = self.verify_heads(&mut io)?;
+            let short = self.give_up_short_copies();
+            let wrong = self.verify_heads()?;
             for (member, found) in short.into_iter().map(|member| (member, 1)).chain(wrong) {
                 self.note_wrong(&mut verified, member, found);
             }
         }
         // Page 0 is in the heads.
         let first = first.max(1);
-        let end = io.durable.db_bytes.div_ceil(PAGE);
+        let end = self.heads.durable.db_bytes.div_ceil(PAGE);
         if first >= end && verified.repaired == 0 {
             return Ok(None);
         }
         let count = PIECE_PAGES.min(end.saturating_sub(first));
-        let Compared {
-            newest,
-            behind,
-            damaged,
-        } = self.read_from_all(first, count, Patience::Full);
+        let compared = self.reader.compare(first..first + count, Patience::Full);
         verified.next = first + count;
-        verified.damaged = damaged;
-        for (member, _) in &behind {
-            self.note_wrong(&mut verified, *member, 1);
+        verified.damaged = compared.damaged;
+        for wrong in &compared.wrong {
+            self.note_wrong(&mut verified, wrong.member, 1);
         }
-        if !behind.is_empty() {
-            let compared = Compared {
-                newest,
-                behind,
-                damaged,
-            };
-            self.bring_up(&mut io, &compared)?;
-            self.sync_files(&mut io)?;
+        if !compared.wrong.is_empty() {
+            self.repair_all(&compared)?;
+            self.sync_files()?;
         }
         Ok(Some(verified))
     }
 
-    /// Takes note of pieces of a member's copy that were wrong, and are repaired.
+    /// Notes pieces of a member's copy that were wrong, and are repaired.
     fn note_wrong(&self, verified: &mut VerifiedIndex, member: MemberIndex, pieces: u64) {
-        self.disk.members().count_wrong(member, pieces);
-        *verified.found.entry(member).or_default() += pieces;
-        verified.repaired += pieces;
+        self.copies.files().members().count_wrong(member, pieces);
+        verified.add(member, pieces);
     }
 
     /// Gives up copies whose files were cut short: others are made in their place. Returns their members.
-    fn drop_short_copies(&self) -> Vec<MemberIndex> {
-        let copies = self.copies.read().clone();
-        let is_short = |copy: &&Copied| {
-            let found = self.disk.len(copy.member, &self.name);
+    fn give_up_short_copies(&mut self) -> Vec<MemberIndex> {
+        let copies = self.copies.list();
+        let is_short = |copy: &&IndexCopy| {
+            let found = self.copies.files().len(copy.member);
             matches!(found, Ok(found) if found < Some(copy.file_bytes))
         };
         let short: Vec<MemberIndex> = copies.iter().filter(is_short).map(|c| c.member).collect();
@@ -95,30 +115,31 @@ impl Mirror {
 
     /// Reads both heads of each copy. If one is damaged or out of date, all are rewritten, in both
     /// slots. Returns how many of each copy were wrong.
-    fn verify_heads(&self, io: &mut Io) -> io::Result<Vec<(MemberIndex, u64)>> {
-        let copies = self.copies.read().clone();
+    fn verify_heads(&mut self) -> io::Result<Vec<(MemberIndex, u64)>> {
+        let copies = self.copies.list();
         let wrong = copies
             .iter()
-            .map(|copy| (copy.member, self.wrong_heads(io, *copy)));
+            .map(|copy| (copy.member, self.count_wrong_heads(*copy)));
         let wrong: Vec<_> = wrong.filter(|(_, heads)| *heads > 0).collect();
         if !wrong.is_empty() {
             for _slot in 0..2 {
-                let durable = io.durable.clone();
-                self.write_heads(io, durable)?;
+                let durable = self.heads.durable.clone();
+                self.write_heads(durable)?;
             }
         }
         Ok(wrong)
     }
 
-    fn wrong_heads(&self, io: &Io, copy: Copied) -> u64 {
-        let Ok(bytes) = self.disk.read(copy.member, &self.name, 0, 2 * HEAD_BYTES) else {
+    fn count_wrong_heads(&self, copy: IndexCopy) -> u64 {
+        let files = self.copies.files();
+        let Ok(bytes) = files.head_slots(copy.member) else {
             // Its member is marked missing by now, or its file is gone.
             return 0;
         };
         let slots = bytes.as_chunks::<HEAD_BYTES>().0.iter().zip(0u8..);
         let is_wrong = |(bytes, slot): &(&[u8; HEAD_BYTES], u8)| match Head::decode(bytes) {
-            Ok(head) if head.volume != self.volume => true,
-            Ok(head) => *slot == copy.slot && head.sequence != io.durable_sequence,
+            Ok(head) if head.volume != files.volume() => true,
+            Ok(head) => *slot == copy.slot && head.sequence != self.heads.durable_sequence,
             // A slot that was never written is no damage.
             Err(_) => *slot == copy.slot || bytes.iter().any(|byte| *byte != 0),
         };

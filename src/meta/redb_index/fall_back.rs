@@ -145,7 +145,7 @@ impl RedbIndex {
 
     /// Reads all of one copy, and verifies it. Returns its position.
     fn try_copy(&self, member: MemberIndex) -> Result<Position, MetaError> {
-        let Some(mirror) = self.mirror.alone(member) else {
+        let Some(mirror) = self.mirror.open_single(member) else {
             return Err(MetaError::poisoned("it has no head"));
         };
         try_alone(&mirror)
@@ -160,7 +160,7 @@ fn try_alone(mirror: &Arc<Mirror>) -> Result<Position, MetaError> {
     if position == Position::default() {
         return Err(MetaError::poisoned("it was never committed to"));
     }
-    unflushed_in(Some(&db), mirror.stripe_bytes())?;
+    unflushed_in(Some(&db), mirror.disk().members().stripe_bytes())?;
     super::walk_records(&db)?;
     db.close().map_err(MetaError::poisoned)?;
     Ok(position)

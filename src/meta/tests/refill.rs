@@ -2,7 +2,7 @@
 
 use super::rig::{Mounted, Rig, State, content};
 use crate::members::Access;
-use crate::meta::mirror::refill::VAIN_ROUNDS;
+use crate::meta::mirror::placement::VAIN_ROUNDS;
 use crate::meta::{Batch, Meta};
 use crate::store::{CallKind, Effect, Fault, FaultPlan, Scope, Store};
 
