@@ -5,40 +5,30 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes};
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use redb::{TableDefinition, WriteTransaction};
 
-use contained::{Contained, ContainedTable, DatabaseFailure, open_table};
+use contained::{Contained, DatabaseFailure};
+use snapshots::{LatestSnapshot, RecordsSnapshot};
+use suspicion::Suspicion;
+use tables::{IndexFailure, position_in, put_all, records_in, unflushed_in};
+use trial::{Trial, open_db};
 
-use super::batch::Value;
 use super::error::MetaError;
-use super::index::{Commit, Index, KeyRange, Position, Snapshot, Visit};
+use super::index::{Commit, Index, Position, Snapshot};
 use super::mirror::Mirror;
-use crate::format::journal::{Life, StripeData};
-use crate::format::wire::Reader;
-use crate::format::{FormatError, Lsn, MemberIndex, StripeId};
+use crate::format::MemberIndex;
+use crate::format::journal::StripeData;
 
 mod contained;
-mod fall_back;
+mod snapshots;
+mod suspicion;
+mod tables;
+mod trial;
 
 pub use contained::is_panic_contained;
-
-/// The table of records.
-const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
-
-/// The position, under [`POSITION_KEY`].
-const STATE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state");
-const POSITION_KEY: &str = "position";
-
-/// Stripe data that recovery took out of the journal, by its place in order; the value is stripe
-/// `u64`, offset `u32` and the bytes.
-const CARRIED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("carried");
 
 /// The number of attempts at compaction while a reader is active, and the pause between them.
 const COMPACTION_TRIES: usize = 50;
@@ -52,21 +42,11 @@ pub(super) struct RedbIndex {
     cache_bytes: usize,
     /// Held during a commit. A reader that meets an error takes it to wait for the database to be opened again.
     committing: Mutex<()>,
-    /// Set when the database panics or finds its content wrong, until the copies were tried one by one.
-    suspect: Arc<AtomicBool>,
-    /// The copies were tried one by one already.
-    has_fallen_back: AtomicBool,
-    /// Held for a few instructions. Lock order: `db` before it.
-    latest: RwLock<Latest>,
+    /// Shared with the snapshots, which may find the content wrong as well.
+    suspicion: Arc<Suspicion>,
+    /// Lock order: `db` before it.
+    latest: LatestSnapshot,
     position: Mutex<Position>,
-}
-
-/// The snapshot of the last commit, if one was taken.
-#[derive(Default)]
-struct Latest {
-    taken: Option<Arc<dyn Snapshot>>,
-    /// Counts commits: what was begun before one of them ended may be older.
-    commits: u64,
 }
 
 impl RedbIndex {
@@ -77,9 +57,8 @@ impl RedbIndex {
             mirror,
             cache_bytes,
             committing: Mutex::default(),
-            suspect: Arc::default(),
-            has_fallen_back: AtomicBool::new(false),
-            latest: RwLock::default(),
+            suspicion: Arc::default(),
+            latest: LatestSnapshot::default(),
             position: Mutex::default(),
         };
         match open_db(&index.mirror, cache_bytes) {
@@ -89,7 +68,7 @@ impl RedbIndex {
             }
             Err(MetaError::Poisoned { reason }) => {
                 log::warn!("the index cannot be opened: {reason}");
-                index.suspect.store(true, Ordering::Release);
+                index.suspicion.raise();
                 index.recover_if_suspect(index.committing.lock())?;
             }
             opened => *index.db.write() = Some(opened?),
@@ -123,7 +102,7 @@ impl RedbIndex {
             IndexFailure::Closed => false,
         };
         if is_content || self.mirror.is_malformed() {
-            self.suspect.store(true, Ordering::Release);
+            self.suspicion.raise();
         }
         failure.into()
     }
@@ -134,13 +113,10 @@ impl RedbIndex {
         Ok(db.commit(|transaction| put_all(transaction, commit))?)
     }
 
-    /// Returns a view of the last commit.
+    /// Returns a snapshot of the last commit.
     fn snapshot_of(&self, db: Option<&Contained>) -> Result<Arc<dyn Snapshot>, IndexFailure> {
-        let table = db.ok_or(IndexFailure::Closed)?.table(RECORDS)?;
-        Ok(Arc::new(Records {
-            table,
-            suspect: Arc::clone(&self.suspect),
-        }))
+        let table = records_in(db)?;
+        Ok(Arc::new(RecordsSnapshot::new(table, &self.suspicion)))
     }
 
     /// Does a piece of work on the copies, unless a commit is being made: between commits no page is half
@@ -180,20 +156,10 @@ impl RedbIndex {
         }
     }
 
-    /// Puts another view, or none, in the place of the one of the commit before.
-    fn replace_snapshot(&self, taken: Option<Arc<dyn Snapshot>>) {
-        let mut latest = self.latest.write();
-        latest.commits += 1;
-        let old = std::mem::replace(&mut latest.taken, taken);
-        drop(latest);
-        // With the last reader of the old one, a transaction ends.
-        drop(old);
-    }
-
     /// Keeps readers out, and waits a moment for those that read already.
     fn try_compact(&self) -> Result<(), DatabaseFailure> {
         let mut db = self.db.write();
-        self.replace_snapshot(None);
+        self.latest.replace(None);
         let db = db.as_mut().ok_or(DatabaseFailure::Busy)?;
         for _ in 0..COMPACTION_TRIES {
             match db.compact() {
@@ -207,7 +173,7 @@ impl RedbIndex {
     /// Has the database read all its pages from the copies, and verify them. No other reader is active meanwhile.
     fn read_everything(&self) -> Result<(), MetaError> {
         let mut db = self.db.write();
-        self.replace_snapshot(None);
+        self.latest.replace(None);
         let db = db.as_mut().ok_or(MetaError::Closed)?;
         let verified = db.verify();
         if !verified.map_err(|failure| self.failed(failure.into()))? {
@@ -222,9 +188,9 @@ impl RedbIndex {
             |_committing: MutexGuard<'_, ()>| self.mirror.survey(|| self.read_everything());
         let surveyed = survey(self.committing.lock());
         if self.mirror.is_disputed() {
-            self.suspect.store(true, Ordering::Release);
+            self.suspicion.raise();
         }
-        if !self.suspect.load(Ordering::Acquire) {
+        if !self.suspicion.is_raised() {
             return surveyed;
         }
         self.wait_for_commit();
@@ -264,7 +230,7 @@ impl RedbIndex {
     fn reopen(&self) -> Result<(), MetaError> {
         let mut db = self.db.write();
         // The old one is gone before anything is undone beneath it.
-        self.replace_snapshot(None);
+        self.latest.replace(None);
         *db = None;
         self.mirror.reset().map_err(MetaError::poisoned)?;
         *db = Some(self.open_again()?);
@@ -281,100 +247,77 @@ impl RedbIndex {
             opened => opened,
         }
     }
-}
 
-/// A failure to read what the database holds.
-#[derive(Debug, thiserror::Error)]
-enum IndexFailure {
-    #[error(transparent)]
-    Database(#[from] DatabaseFailure),
-    /// The database gave out what is never put into it.
-    #[error(transparent)]
-    Content(#[from] FormatError),
-    #[error("the index is closed")]
-    Closed,
-}
+    /// Reads a second time if the copies turn out to be different.
+    fn read_again<T>(&self, read: impl Fn(&Self) -> Result<T, MetaError>) -> Result<T, MetaError> {
+        read(self).or_else(|error| {
+            if !matches!(error, MetaError::Poisoned { .. }) {
+                return Err(error);
+            }
+            self.suspicion.raise();
+            self.recover_if_suspect(self.committing.lock())?;
+            read(self)
+        })
+    }
 
-impl From<IndexFailure> for MetaError {
-    fn from(failure: IndexFailure) -> Self {
-        match failure {
-            IndexFailure::Closed => Self::Closed,
-            failure => Self::poisoned(failure),
+    /// Reads the unflushed stripe data.
+    fn read_unflushed(&self, stripe_bytes: u32) -> Result<Vec<StripeData>, MetaError> {
+        self.read_again(|index| {
+            unflushed_in(index.db.read().as_ref(), stripe_bytes)
+                .map_err(|failure| index.failed(failure))
+        })
+    }
+
+    /// Continues with the sound copies if intact frames differ that were written together.
+    pub(super) fn resolve_dispute(&self) {
+        if self.mirror.is_disputed() {
+            self.suspicion.raise();
+            self.wait_for_commit();
         }
     }
-}
 
-fn open_db(mirror: &Arc<Mirror>, cache_bytes: usize) -> Result<Contained, MetaError> {
-    mirror.check_structure().map_err(MetaError::poisoned)?;
-    Contained::open(mirror.backend(), cache_bytes).map_err(|failure| {
-        if mirror.is_out_of_space() {
-            MetaError::NoSpace
+    /// Continues with the sound copies if the content of the database is suspect. Tries this once.
+    fn recover_if_suspect(&self, _committing: MutexGuard<'_, ()>) -> Result<(), MetaError> {
+        if self.suspicion.take() {
+            self.fall_back()
         } else {
-            MetaError::poisoned(failure)
-        }
-    })
-}
-
-fn position_in(db: Option<&Contained>) -> Result<Position, IndexFailure> {
-    let Some(state) = db.ok_or(IndexFailure::Closed)?.table(STATE)? else {
-        return Ok(Position::default());
-    };
-    let position = state.get(POSITION_KEY, decode_position)?;
-    Ok(position.transpose()?.unwrap_or_default())
-}
-
-fn unflushed_in(
-    db: Option<&Contained>,
-    stripe_bytes: u32,
-) -> Result<Vec<StripeData>, IndexFailure> {
-    let Some(table) = db.ok_or(IndexFailure::Closed)?.table(CARRIED)? else {
-        return Ok(Vec::new());
-    };
-    let mut carried = Vec::new();
-    let mut decoded = Ok(());
-    table.visit((Bound::Unbounded, Bound::Unbounded), |number, value| {
-        // They are numbered from 0 on; a table that repeats itself is not.
-        let data = if number == carried.len() as u64 {
-            decode_unflushed(value, stripe_bytes)
-        } else {
-            Err(disordered("number of carried stripe data", number))
-        };
-        match data {
-            Ok(data) => carried.push(data),
-            Err(error) => decoded = Err(error),
-        }
-        if decoded.is_ok() {
-            ControlFlow::Continue(())
-        } else {
-            ControlFlow::Break(())
-        }
-    })?;
-    decoded?;
-    Ok(carried)
-}
-
-fn disordered(field: &'static str, value: u64) -> FormatError {
-    Reader::new("index", &[]).bad(field, value)
-}
-
-fn put_all(transaction: &WriteTransaction, commit: &mut Commit<'_>) -> Result<(), redb::Error> {
-    let mut records = open_table(transaction, RECORDS)?;
-    for (key, value) in commit.changes.by_ref() {
-        match value {
-            Some(value) => records.insert(&**key, &**value)?,
-            None => records.remove(&**key)?,
-        };
-    }
-    if let Some(data) = commit.unflushed {
-        let mut carried = open_table(transaction, CARRIED)?;
-        carried.retain(|_, _| false)?;
-        for (number, data) in (0..).zip(data) {
-            carried.insert(number, &*encode_unflushed(data))?;
+            Ok(())
         }
     }
-    let position = encode_position(commit.position);
-    open_table(transaction, STATE)?.insert(POSITION_KEY, &*position)?;
-    Ok(())
+
+    /// Tries each copy alone, and continues with those that are sound.
+    fn fall_back(&self) -> Result<(), MetaError> {
+        let mut db = self.db.write();
+        self.latest.replace(None);
+        if let Some(db) = db.take() {
+            db.abandon();
+        }
+        self.mirror.go_back().map_err(MetaError::poisoned)?;
+        let trial = Trial::of_all(&self.mirror);
+        for (path, error) in &trial.damaged {
+            log::warn!("{path}: this copy of the index is damaged: {error}");
+        }
+        let mut sound = trial.sound();
+        if sound.is_empty() {
+            // Operations that do not need it can still read.
+            *db = self.open_again().ok();
+            let reason = trial.reasons();
+            return Err(MetaError::DamagedIndex { reason });
+        }
+        if trial.damaged.is_empty() {
+            // Each is sound alone, and they are not the same. The first has the newest head.
+            for member in sound.split_off(1) {
+                let path = self.mirror.path(member);
+                log::warn!("{path}: this copy of the index is not used: it differs from another");
+            }
+        }
+        self.mirror.keep_only(&sound).map_err(MetaError::poisoned)?;
+        let opened = self.open_again()?;
+        let position = position_in(Some(&opened))?;
+        *self.position.lock() = position;
+        *db = Some(opened);
+        Ok(())
+    }
 }
 
 impl Index for RedbIndex {
@@ -383,18 +326,15 @@ impl Index for RedbIndex {
     }
 
     fn snapshot(&self) -> Option<Arc<dyn Snapshot>> {
-        self.latest.read().taken.clone()
+        self.latest.get()
     }
 
     fn take_snapshot(&self) -> Result<(), MetaError> {
         let db = self.db.read();
-        let commits = self.latest.read().commits;
+        let commits = self.latest.commits();
         let taken = self.snapshot_of(db.as_ref());
         let taken = taken.map_err(|failure| self.failed(failure))?;
-        let mut latest = self.latest.write();
-        if latest.commits == commits && latest.taken.is_none() {
-            latest.taken = Some(taken);
-        }
+        self.latest.offer(commits, taken);
         Ok(())
     }
 
@@ -413,9 +353,9 @@ impl Index for RedbIndex {
             Ok(()) => {
                 *self.position.lock() = commit.position;
                 let taken = self.snapshot_of(self.db.read().as_ref());
-                // Until here the view of the commit before was as good: its changes are still in
-                // the overlay. If the next view cannot be made, readers meet the error.
-                self.replace_snapshot(taken.ok());
+                // Until here the snapshot of the commit before was as good: its changes are still in
+                // the overlay. If the next one cannot be taken, readers meet the error.
+                self.latest.replace(taken.ok());
                 Ok(())
             }
             Err(_) if self.mirror.is_out_of_space() => {
@@ -451,12 +391,12 @@ impl Index for RedbIndex {
     fn close(&self) -> Result<(), MetaError> {
         let committing = self.committing.lock();
         let mut db = self.db.write();
-        self.replace_snapshot(None);
+        self.latest.replace(None);
         if self.mirror.is_disputed() {
-            self.suspect.store(true, Ordering::Release);
+            self.suspicion.raise();
         }
         let closed = match db.take() {
-            Some(db) if self.suspect.load(Ordering::Acquire) => {
+            Some(db) if self.suspicion.is_raised() => {
                 db.abandon();
                 Ok(())
             }
@@ -470,105 +410,4 @@ impl Index for RedbIndex {
         *self.db.write() = None;
         named.and(closed)
     }
-}
-
-/// The records of one commit.
-struct Records {
-    /// `None` if nothing was ever put into it.
-    table: Option<ContainedTable<&'static [u8], &'static [u8]>>,
-    suspect: Arc<AtomicBool>,
-}
-
-impl Records {
-    fn failed(&self, failure: DatabaseFailure) -> MetaError {
-        if failure.is_content() {
-            self.suspect.store(true, Ordering::Release);
-        }
-        MetaError::poisoned(failure)
-    }
-}
-
-impl Snapshot for Records {
-    fn get(&self, key: &[u8]) -> Result<Option<Value>, MetaError> {
-        let Some(table) = &self.table else {
-            return Ok(None);
-        };
-        let value = table.get(key, Bytes::copy_from_slice);
-        value.map_err(|failure| self.failed(failure))
-    }
-
-    fn visit(&self, range: KeyRange<'_>, visit: &mut Visit<'_>) -> Result<(), MetaError> {
-        let Some(table) = &self.table else {
-            return Ok(());
-        };
-        if range.is_empty() {
-            return Ok(());
-        }
-        let mut last: Option<Vec<u8>> = None;
-        let mut is_disordered = false;
-        let visited = table.visit((range.from, range.end), |key, value| {
-            // Keys that rise come to an end, whatever tree they are in.
-            is_disordered = last.as_deref().is_some_and(|last| key <= last);
-            if is_disordered {
-                return ControlFlow::Break(());
-            }
-            let last = last.get_or_insert_default();
-            last.clear();
-            last.extend_from_slice(key);
-            visit(key, value)
-        });
-        visited.map_err(|failure| self.failed(failure))?;
-        if is_disordered {
-            self.suspect.store(true, Ordering::Release);
-            return Err(MetaError::poisoned("keys of the index are out of order"));
-        }
-        Ok(())
-    }
-}
-
-fn encode_position(position: Position) -> Vec<u8> {
-    let mut out = Vec::with_capacity(24);
-    out.put_u64_le(position.lsn.0);
-    out.put_u64_le(position.generation.number);
-    out.put_u64_le(position.generation.nonce);
-    out
-}
-
-fn decode_position(bytes: &[u8]) -> Result<Position, FormatError> {
-    let mut reader = Reader::new("index position", bytes);
-    let lsn = Lsn(reader.count("record number")?);
-    let generation = Life {
-        number: reader.count("life")?,
-        nonce: reader.u64()?,
-    };
-    reader.finish()?;
-    Ok(Position { lsn, generation })
-}
-
-fn encode_unflushed(data: &StripeData) -> Vec<u8> {
-    let mut out = Vec::with_capacity(12 + data.bytes.len());
-    out.put_u64_le(data.stripe.0);
-    out.put_u32_le(data.offset);
-    out.put_slice(&data.bytes);
-    out
-}
-
-fn decode_unflushed(bytes: &[u8], stripe_bytes: u32) -> Result<StripeData, FormatError> {
-    let mut reader = Reader::new("carried stripe data", bytes);
-    let (stripe, offset) = (StripeId(reader.u64()?), reader.u32()?);
-    let bytes = Bytes::copy_from_slice(reader.rest());
-    StripeData::within(stripe_bytes, stripe, offset, bytes)
-}
-
-/// Reads every record.
-fn walk_records(db: &Contained) -> Result<(), MetaError> {
-    let records = Records {
-        table: db.table(RECORDS).map_err(IndexFailure::from)?,
-        suspect: Arc::default(),
-    };
-    let whole = KeyRange {
-        from: Bound::Unbounded,
-        end: Bound::Unbounded,
-    };
-    records.visit(whole, &mut |_, _| ControlFlow::Continue(()))
 }

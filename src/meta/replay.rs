@@ -189,7 +189,7 @@ fn is_behind(member: MemberIndex, tapes: &[Tape], newest: &[Mark<'_>]) -> bool {
 }
 
 /// Returns how many records continue a position without a gap, or `None` if the journal contradicts it.
-pub(super) fn continues(disk: &Arc<Disk>, position: Position) -> Option<u64> {
+pub(super) fn count_continuing_records(disk: &Arc<Disk>, position: Position) -> Option<u64> {
     let replayed = replay(disk, position).ok()?;
     replayed.lost.is_none().then_some(replayed.records)
 }
