@@ -22,11 +22,11 @@ use crate::store::{Executor, StoreError, StoreErrorKind, StoreRef};
 
 /// The records that the journal of each member must hold.
 #[derive(Debug, Default)]
-pub struct Acknowledged(Mutex<BTreeMap<MemberIndex, Records>>);
+pub struct Acknowledged(Mutex<BTreeMap<MemberIndex, AcknowledgedRecords>>);
 
 /// The records that one member acknowledged.
 #[derive(Clone, Copy, Debug, Default)]
-struct Records {
+struct AcknowledgedRecords {
     /// The first one that must be in its journal until the journal's files are used again.
     first: Lsn,
     /// The last one.
@@ -48,7 +48,7 @@ impl Acknowledged {
             if records.first == Lsn(0) || records.is_removed {
                 records.first = last;
             }
-            *records = Records {
+            *records = AcknowledgedRecords {
                 first: records.first,
                 last,
                 life: life.number,
@@ -104,7 +104,7 @@ impl Acknowledged {
         Ok(!holds_last)
     }
 
-    fn of(&self, member: MemberIndex) -> Records {
+    fn of(&self, member: MemberIndex) -> AcknowledgedRecords {
         self.0.lock().get(&member).copied().unwrap_or_default()
     }
 
@@ -117,7 +117,7 @@ impl Acknowledged {
 
     /// Forgets what members acknowledged before they returned, once an epoch with them is durable.
     pub(super) fn note_admitted(&self, members: &BTreeSet<MemberIndex>) {
-        let is_older = |member: &MemberIndex, records: &Records| {
+        let is_older = |member: &MemberIndex, records: &AcknowledgedRecords| {
             records.is_removed && members.contains(member)
         };
         let mut all = self.0.lock();

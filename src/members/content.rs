@@ -17,7 +17,7 @@ const MOST_ENTRIES: usize = 1000;
 
 /// The contents of a directory. An interrupted attempt may have left a lock in it.
 #[derive(Debug, Default)]
-pub(super) struct Content {
+pub(super) struct DirectoryContent {
     /// A file of a member, the superblock before all others, and these before segments.
     pub(super) ours: Option<String>,
     /// Set if there are segments.
@@ -26,7 +26,7 @@ pub(super) struct Content {
     pub(super) foreign: Option<String>,
 }
 
-impl Content {
+impl DirectoryContent {
     /// Looks into a directory.
     ///
     /// # Errors
@@ -108,11 +108,11 @@ mod tests {
     use crate::members::directory;
 
     /// Returns the content of a directory once something was put there.
-    fn content_with(put: impl FnOnce(&Path)) -> Content {
+    fn content_with(put: impl FnOnce(&Path)) -> DirectoryContent {
         let home = tempfile::tempdir().expect("there is room");
         put(home.path());
         let store = directory::open(home.path()).expect("it was just made");
-        Content::of(&store).expect("nothing fails")
+        DirectoryContent::of(&store).expect("nothing fails")
     }
 
     #[test]

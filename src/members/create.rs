@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::content::Content;
+use super::content::DirectoryContent;
 use super::error::MembersError;
 use super::fields::{nonce, noted_path, noted_shards};
 use super::slots::{SUPERBLOCK_LEN, padded};
@@ -132,7 +132,7 @@ pub(super) fn create(
 }
 
 fn check_empty(store: &StoreRef) -> Result<(), MembersError> {
-    let found = Content::of(&**store)?.any();
+    let found = DirectoryContent::of(&**store)?.any();
     found.map_or(Ok(()), |found| Err(refusal(store.label(), found)))
 }
 

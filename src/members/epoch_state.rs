@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::fields::{nonce, noted_path};
-use super::lineage::{Found, Lineage, Origin};
+use super::lineage::{FoundMember, Lineage, Origin};
 use super::membership::Published;
 use super::succession::Succession;
 use crate::format::superblock::{
@@ -46,7 +46,7 @@ pub(super) struct EpochState {
 impl EpochState {
     pub(super) fn new(lineage: &Lineage) -> Self {
         let present = lineage.present.iter();
-        let is_recovered = |found: &Found| found.origin != Origin::Read;
+        let is_recovered = |found: &FoundMember| found.origin != Origin::Read;
         let recovered = present.clone().filter(|(_, found)| is_recovered(found));
         Self {
             recovered: recovered.map(|(index, _)| *index).collect(),

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::acknowledged::Acknowledged;
-use super::content::Content;
+use super::content::DirectoryContent;
 use super::create;
 use super::directory_locks::DirectoryLocks;
 use super::epoch_state::put_entry;
@@ -440,7 +440,7 @@ impl MemberChanges {
         former: Option<MemberIndex>,
         problem: Option<AbsenceReason>,
     ) -> Result<(), MembersError> {
-        let content = self.executor.call(store, "list", Content::of)?;
+        let content = self.executor.call(store, "list", DirectoryContent::of)?;
         let found = if former.is_some() && !content.has_segments {
             content.foreign
         } else {

@@ -62,7 +62,7 @@ pub(super) fn age(record: &RecordHeader) -> (u64, Lsn) {
 }
 
 /// A place where a record seems to begin.
-struct Candidate {
+struct PossibleRecord {
     /// Its header, if it is intact.
     header: Option<RecordHeader>,
     /// Its length.
@@ -74,12 +74,12 @@ fn record_at(
     reader: &mut BufferedReader<'_>,
     offset: u64,
     front: &[u8],
-) -> Result<Option<Candidate>, StoreError> {
+) -> Result<Option<PossibleRecord>, StoreError> {
     let Ok(preview) = Preview::decode(front) else {
         return Ok(None);
     };
     let whole = reader.read(offset, preview.padded_bytes)?;
-    Ok(whole.map(|whole| Candidate {
+    Ok(whole.map(|whole| PossibleRecord {
         header: journal::decode(&whole).ok().map(|record| record.header),
         bytes: preview.padded_bytes as u64,
     }))

@@ -17,7 +17,7 @@ pub(super) enum Origin {
     /// From its directory.
     Read,
     /// It was lost, and is made from the others.
-    Made(Standing),
+    Recovered(Standing),
 }
 
 /// The state of a directory whose superblock is created again.
@@ -34,13 +34,13 @@ pub(super) enum Standing {
 
 /// A directory and the superblock in it.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct FoundMember {
     pub(super) store: StoreRef,
     pub(super) block: Superblock,
     pub(super) origin: Origin,
 }
 
-impl Found {
+impl FoundMember {
     pub(super) fn read(store: StoreRef, block: Superblock) -> Self {
         let origin = Origin::Read;
         Self {
@@ -57,7 +57,7 @@ pub(super) struct Lineage {
     /// The newest of them.
     pub(super) tip: Superblock,
     /// The members that were found, by index.
-    pub(super) present: BTreeMap<MemberIndex, Found>,
+    pub(super) present: BTreeMap<MemberIndex, FoundMember>,
     /// Those that belong to the newest epoch.
     pub(super) current: BTreeSet<MemberIndex>,
     /// Marks that were proposed and are in no history.
@@ -71,7 +71,7 @@ pub(super) struct Lineage {
 /// [`MembersError::MixedVolumes`], [`MembersError::SameMember`], [`MembersError::SplitBrain`], and
 /// [`MembersError::NoMember`] if none is left.
 pub(super) fn trace(
-    found: Vec<Found>,
+    found: Vec<FoundMember>,
     unusable: &mut Vec<Unusable>,
 ) -> Result<Lineage, MembersError> {
     check_one_volume(&found)?;
@@ -102,7 +102,7 @@ pub(super) fn trace(
     check_one_line(&present)?;
     let current = present
         .values()
-        .filter(|found| found.origin != Origin::Made(Standing::Doubtful))
+        .filter(|found| found.origin != Origin::Recovered(Standing::Doubtful))
         .map(|found| &found.block)
         .filter(|block| belongs(block, &tip))
         .map(|block| block.index)
@@ -130,7 +130,7 @@ fn belongs(block: &Superblock, tip: &Superblock) -> bool {
     entry.current && (block.head() == head || block.proposed == Some(head))
 }
 
-fn check_one_volume(found: &[Found]) -> Result<(), MembersError> {
+fn check_one_volume(found: &[FoundMember]) -> Result<(), MembersError> {
     let Some(first) = found.first() else {
         return Ok(());
     };
@@ -148,8 +148,8 @@ fn check_one_volume(found: &[Found]) -> Result<(), MembersError> {
     }
 }
 
-fn check_distinct(found: &[Found]) -> Result<(), MembersError> {
-    let mut seen: BTreeMap<MemberId, &Found> = BTreeMap::new();
+fn check_distinct(found: &[FoundMember]) -> Result<(), MembersError> {
+    let mut seen: BTreeMap<MemberId, &FoundMember> = BTreeMap::new();
     for other in found {
         if let Some(first) = seen.insert(other.block.member, other) {
             return Err(MembersError::SameMember {
@@ -163,7 +163,7 @@ fn check_distinct(found: &[Found]) -> Result<(), MembersError> {
 }
 
 /// Checks that one history has the epochs of all members in it.
-fn check_one_line(present: &BTreeMap<MemberIndex, Found>) -> Result<(), MembersError> {
+fn check_one_line(present: &BTreeMap<MemberIndex, FoundMember>) -> Result<(), MembersError> {
     let blocks = || present.values().map(|found| &found.block);
     let is_superseded = |mark: EpochMark| {
         blocks().any(|block| block.head() != mark && block.history.contains(&mark))
@@ -260,7 +260,8 @@ impl Lineage {
     /// Returns the lineage with only the members in these directories. The newest superblock stays the same as long as
     /// one member is up to date.
     pub(super) fn with_only(&self, stores: &[StoreRef]) -> Self {
-        let is_one = |found: &Found| stores.iter().any(|store| Arc::ptr_eq(store, &found.store));
+        let is_one =
+            |found: &FoundMember| stores.iter().any(|store| Arc::ptr_eq(store, &found.store));
         let mut rest = self.clone();
         rest.present.retain(|_, found| is_one(found));
         rest.current

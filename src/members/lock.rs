@@ -13,7 +13,7 @@ use std::thread;
 use super::access::Access;
 use super::directory_locks::DirectoryLocks;
 use super::error::MembersError;
-use super::lineage::{Found, Lineage};
+use super::lineage::{FoundMember, Lineage};
 use super::reason::{AbsenceReason, Unusable};
 use crate::format::superblock::MemberEntry;
 use crate::store::{Executor, Hold, Store, StoreError, StoreErrorKind, StoreLock, StoreRef};
@@ -24,7 +24,7 @@ use crate::store::{Executor, Hold, Store, StoreError, StoreErrorKind, StoreLock,
 ///
 /// [`MembersError::InUse`], [`MembersError::HeldUp`] or [`MembersError::PartlyInUse`]; none is locked then.
 pub(super) fn lock(
-    found: Vec<Found>,
+    found: Vec<FoundMember>,
     lineage: &Lineage,
     access: Access,
     executor: &Executor,
@@ -84,7 +84,7 @@ pub(super) fn lock(
 /// Tries to lock directories, one after the other; once one is held by others, which is waited for, all that are left at
 /// the same time.
 fn try_all(
-    found: Vec<Found>,
+    found: Vec<FoundMember>,
     hold: Hold,
     executor: &Executor,
 ) -> Vec<(StoreRef, Result<StoreLock, StoreError>)> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::access::Access;
 use super::directory_locks::DirectoryLocks;
 use super::error::MembersError;
-use super::lineage::{Found, Lineage, Origin, Standing, trace};
+use super::lineage::{FoundMember, Lineage, Origin, Standing, trace};
 use super::lock;
 use super::member::Member;
 use super::reason::{AbsenceReason, Unusable};
@@ -88,21 +88,21 @@ fn find(
     claims: &Claims,
     executor: &Executor,
     unusable: &mut Vec<Unusable>,
-) -> Result<Vec<Found>, MembersError> {
+) -> Result<Vec<FoundMember>, MembersError> {
     let looks = look(&stores, executor)?;
     let mut found = Vec::with_capacity(stores.len());
     let mut claimed = Vec::new();
     for (store, look) in stores.into_iter().zip(looks) {
         let path = store.label();
         match (look, claims.get(&path)) {
-            (Look::Member(block), _) => found.push(Found::read(store, *block)),
+            (Look::Member(block), _) => found.push(FoundMember::read(store, *block)),
             (Look::Unusable(reason), Some(member)) if reason.is_missing_superblock() => {
                 claimed.push((store, *member));
             }
             (Look::Unusable(reason), _) => unusable.push(Unusable { path, reason }),
         }
     }
-    found.extend(superblock_recovery::make(&found, claimed, executor)?);
+    found.extend(superblock_recovery::recover(&found, claimed, executor)?);
     Ok(found)
 }
 
@@ -123,7 +123,7 @@ impl Opening {
     pub(super) fn recovered(&self) -> BTreeMap<MemberIndex, bool> {
         let present = self.lineage.present.iter();
         let recovered = present.filter_map(|(index, found)| {
-            if let Origin::Made(standing) = found.origin {
+            if let Origin::Recovered(standing) = found.origin {
                 let is_level = standing == Standing::Level;
                 Some((*index, is_level && self.lineage.current.contains(index)))
             } else {
@@ -138,7 +138,7 @@ impl Opening {
 /// finished has journals on all of them.
 fn is_unfinished(lineage: &Lineage, executor: &Executor) -> bool {
     let names = |store: &StoreRef| executor.call(store, "list", |store| store.list(""));
-    let is_bare = |found: &Found| {
+    let is_bare = |found: &FoundMember| {
         let is_first = |name: &str| [files::SUPERBLOCK, files::LOCK].contains(&name);
         names(&found.store).is_ok_and(|names| names.iter().all(|(name, _)| is_first(name)))
     };

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::content::Content;
+use super::content::DirectoryContent;
 use super::error::MembersError;
 use super::reason::AbsenceReason;
 use crate::format::superblock::{SLOT_BYTES, SLOTS, Superblock};
@@ -110,7 +110,7 @@ fn damaged(detail: String) -> AbsenceReason {
 
 /// Tells an empty directory, which may be one whose disk is not mounted, from one that was never meant.
 fn without_superblock(store: &StoreRef, executor: &Executor) -> Result<Look, MembersError> {
-    let content = match executor.call(store, "list", Content::of) {
+    let content = match executor.call(store, "list", DirectoryContent::of) {
         Ok(content) => content,
         Err(error) => return Ok(Look::Unusable(AbsenceReason::of_failure(&error))),
     };

@@ -28,7 +28,7 @@ use super::access::Access;
 use super::error::MembersError;
 use super::fields::nonce;
 use super::journal_end::{age, newest_record};
-use super::lineage::{Found, Lineage, Origin, Standing, trace};
+use super::lineage::{FoundMember, Lineage, Origin, Standing, trace};
 use super::reason::{AbsenceReason, RecoveryObstacle, Unusable};
 use super::slots::{Look, chain, look};
 use crate::format::frame::{HEAD_BYTES, Head};
@@ -107,7 +107,7 @@ impl Bereft {
         for (store, look) in stores.iter().zip(look(stores, executor)?) {
             let store = StoreRef::clone(store);
             match look {
-                Look::Member(block) => found.push(Found::read(store, *block)),
+                Look::Member(block) => found.push(FoundMember::read(store, *block)),
                 Look::Unusable(reason) if reason.is_missing_superblock() => lost.push(store),
                 Look::Unusable(_) => {}
             }
@@ -243,7 +243,7 @@ struct Reference {
 
 impl Reference {
     fn of<'f>(
-        found: impl Iterator<Item = &'f Found>,
+        found: impl Iterator<Item = &'f FoundMember>,
         tip: &Superblock,
         executor: &Executor,
     ) -> Self {
@@ -384,11 +384,11 @@ fn are_level(one: &RecordHeader, other: &RecordHeader) -> bool {
 ///
 /// [`MembersError::OldSuperblocks`] if the found superblocks are, or may be, from an earlier time;
 /// [`MembersError::NoSuchMember`]; if one of them cannot be read.
-pub(super) fn make(
-    found: &[Found],
+pub(super) fn recover(
+    found: &[FoundMember],
     lost: Vec<(StoreRef, MemberIndex)>,
     executor: &Executor,
-) -> Result<Vec<Found>, MembersError> {
+) -> Result<Vec<FoundMember>, MembersError> {
     let newest = found.iter().max_by_key(|found| found.block.head().epoch);
     let Some(tip) = newest.map(|found| &found.block) else {
         return Ok(Vec::new());
@@ -415,7 +415,7 @@ pub(super) fn make(
     let highest = found.iter().map(|found| found.block.generation.0).max();
     let highest = highest.unwrap_or_default();
     let generation = Generation(highest.saturating_add(GENERATIONS_APART));
-    let make_one = |(store, index, traces): (StoreRef, MemberIndex, Traces)| {
+    let recover_one = |(store, index, traces): (StoreRef, MemberIndex, Traces)| {
         let entry = tip.members.get(usize::from(index.0));
         let Some(entry) = entry.filter(|entry| !entry.is_vacant()) else {
             return Err(MembersError::NoSuchMember { index });
@@ -436,16 +436,16 @@ pub(super) fn make(
             proposed: None,
             ..tip.clone()
         };
-        Ok(Found {
+        Ok(FoundMember {
             store,
             block,
-            origin: Origin::Made(standing),
+            origin: Origin::Recovered(standing),
         })
     };
-    claimed.into_iter().map(make_one).collect()
+    claimed.into_iter().map(recover_one).collect()
 }
 
-fn ids<'f>(found: impl IntoIterator<Item = &'f Found>) -> BTreeSet<MemberId> {
+fn ids<'f>(found: impl IntoIterator<Item = &'f FoundMember>) -> BTreeSet<MemberId> {
     let found = found.into_iter();
     found.map(|found| found.block.member).collect()
 }
@@ -456,7 +456,7 @@ fn gone_on(
     tip: &Superblock,
     at_least: Epoch,
     ahead: &[MemberIndex],
-    found: &[Found],
+    found: &[FoundMember],
 ) -> Superblock {
     let marks = tip.history.iter().chain(&tip.proposed);
     let last = marks.map(|mark| mark.epoch).chain([at_least]).max();
