@@ -12,7 +12,6 @@ use crate::store::{Executor, Op, Outcome, Space, Store, StoreError, StoreRef};
 #[expect(
     missing_docs,
     clippy::missing_errors_doc,
-    clippy::must_use_candidate,
     reason = "the parts describe them"
 )]
 impl Members {

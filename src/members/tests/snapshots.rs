@@ -54,7 +54,7 @@ fn a_reader_sees_only_pairs_of_epoch_and_live_members_that_were_published_togeth
             published.insert(pair(membership));
         }
         is_over.store(true, Ordering::Relaxed);
-        let readers = readers.into_iter().map(|reader| reader.join());
+        let readers = readers.into_iter().map(std::thread::ScopedJoinHandle::join);
         readers.map(|seen| seen.expect("it ends")).collect()
     });
     assert_eq!(published.len(), 1 + 3 * ROUNDS);
