@@ -40,12 +40,12 @@ impl Scheduler {
     /// If the system gives no more threads; those already started have ended then.
     pub fn start(
         maintenance: &Arc<Maintenance>,
-        locks: Arc<dyn InodeLocks>,
+        locks: &Arc<dyn InodeLocks>,
         schedule: Schedule,
         left_out: Vec<MemberIndex>,
     ) -> io::Result<Self> {
         let stop = Arc::new(StopSignal::default());
-        let (jobs, orders) = schedule::jobs(maintenance, &locks, schedule, left_out, &stop);
+        let (jobs, orders) = schedule::jobs(maintenance, locks, schedule, left_out, &stop);
         let scheduler = Self {
             orders,
             stop,

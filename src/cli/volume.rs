@@ -166,7 +166,7 @@ impl Volume {
         let mut volume = Self::open_at_rest(directories, options, fs_options)?;
         let locks = volume.fs.inode_locks();
         let left_out = left_out(&volume.pipeline, directories);
-        match Scheduler::start(&volume.maintenance, locks, options.schedule, left_out) {
+        match Scheduler::start(&volume.maintenance, &locks, options.schedule, left_out) {
             Ok(started) => {
                 volume.scheduler = Some(started);
                 Ok(volume)

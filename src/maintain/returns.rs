@@ -49,7 +49,7 @@ enum OpenedDirectory {
     Other(StoreRef),
 }
 
-/// OpeningAttempt to open a directory that may hang.
+/// Attempt to open a directory that may hang.
 #[derive(Debug)]
 struct OpeningAttempt {
     path: PathBuf,
@@ -175,7 +175,7 @@ impl MemberReturns {
                     absentee.note_return(Instant::now());
                     if absentee.returns(Instant::now()) == MOST_RETURNS {
                         log::warn!(
-                            "member {member} comes and goes; it is not taken back again by itself within an hour"
+                            "member {member} comes and goes; it does not rejoin by itself within an hour"
                         );
                     }
                 }

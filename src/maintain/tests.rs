@@ -396,9 +396,9 @@ fn shards_that_wait_for_room_are_rebuilt_soon_after_a_member_got_some() {
 fn a_vanished_directory_is_marked_missing_without_a_request_even_on_a_read_only_volume() {
     for (disks, pipeline) in [volume(2), volume_to_read()] {
         let access = pipeline.members().access();
-        let locks = Arc::new(NoLocks);
+        let locks: Arc<dyn InodeLocks> = Arc::new(NoLocks);
         let maintenance = Maintenance::new(Arc::clone(&pipeline));
-        let scheduler = Scheduler::start(&maintenance, locks, Schedule::default(), Vec::new())
+        let scheduler = Scheduler::start(&maintenance, &locks, Schedule::default(), Vec::new())
             .expect("the system gives threads");
         disks[1].delete();
         let start = Instant::now();

@@ -267,7 +267,7 @@ impl SegmentRebuild {
             .find(|target| self.gives_up(job, target, &failed))
         {
             log::warn!(
-                "segment {} stays on member {}: {} stripes of it cannot be read whole, and what is left of them is there",
+                "segment {} stays on member {}: {} of its stripes cannot be read in full, and the member has their remaining shards",
                 job.segment,
                 job.record.slots[target.slot].unwrap_or(target.member),
                 failed.len()

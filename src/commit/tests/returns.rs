@@ -183,7 +183,10 @@ fn a_returned_member_keeps_no_file_of_a_segment_that_moved() {
         rebuild_while(&fs, &|| ());
         let kept = || rig.disks[3].open().list(files::SEGMENTS).unwrap();
         fs.take_back(&rig, 3);
-        assert!(kept().len() > 3, "nobody waits for that");
+        assert!(
+            kept().len() > 3,
+            "its return does not wait for their removal"
+        );
         if moves_back {
             balance(&fs);
         }
