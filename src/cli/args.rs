@@ -285,7 +285,7 @@ pub(super) enum MemberChange {
     #[command(after_help = "Examples:
   cauchyfs member remove /mnt/photos /srv/d3
   cauchyfs member remove /mnt/photos 3
-  cauchyfs member add /mnt/photos /srv/d3       # while it is being emptied: it stays")]
+  cauchyfs member add /mnt/photos /srv/d3       # while it is being drained: it stays")]
     Remove(RemoveArguments),
 }
 

@@ -104,7 +104,7 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
     let mut away = report.absentees();
     if !repair && away.any(MemberReport::has_lost_superblock) {
         terminal::line(
-            "`cauchyfs check --repair` with all directories writes lost superblocks anew",
+            "`cauchyfs check --repair` with all directories recovers missing superblocks",
         );
     }
     let mut lines = vec![format!(
@@ -150,7 +150,7 @@ fn say_restored(volume: &Volume) {
         };
         if live.contains(member) {
             terminal::line(format_args!(
-                "{path}: its superblock was lost, and is made anew: it is member {member}{rest}"
+                "{path}: its superblock was missing, and is recovered: it is member {member}{rest}"
             ));
         } else {
             terminal::line(format_args!(
@@ -204,7 +204,7 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
             return Err(Failure::environment("somebody else scrubs the volume"));
         };
         let scrubbed = scrubbed_of(&volume.fs, &volume.maintenance, &status)?;
-        terminal::report(&scrubbed.for_people(&away_from(volume)));
+        terminal::report(&scrubbed.for_people(&away_from(volume), None));
         return Ok(scrubbed.outcome());
     }
     let read = pipeline.read_all_shards().map_err(VolumeFailure::from)?;

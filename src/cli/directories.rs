@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::failure::{Failure, warn};
 use super::in_time::Silent;
+use super::shell::quoted_path;
 use super::unmount::{is_abandoned, remains_of};
 use super::volume::MEMBER_TIMEOUT;
 use crate::format::files::{JOURNALS, SUPERBLOCK};
@@ -206,7 +207,7 @@ fn refuse_content(path: &Path) -> Result<(), Failure> {
     if path.join(SUPERBLOCK).exists() {
         return Err(
             Failure::usage(format!("{} belongs to a volume already", path.display())).advise(
-                format!("`cauchyfs status {}` says to which", path.display()),
+                format!("`cauchyfs status {}` says to which", quoted_path(path)),
             ),
         );
     }
@@ -313,9 +314,10 @@ fn is_same(one: &Path, other: &Path) -> bool {
 /// on it, with a daemon.
 pub(super) fn check_mountpoint(typed: &Path, members: &[PathBuf]) -> Result<PathBuf, Failure> {
     let shown = typed.display();
+    let place = quoted_path(&typed);
     let mountpoint = mountinfo::locate(typed).map_err(|error| {
         Failure::usage(format!("cannot mount on {shown}: {error}"))
-            .advise(format!("make it first: `mkdir -p {shown}`"))
+            .advise(format!("make it first: `mkdir -p {place}`"))
     })?;
     let mounted = mountinfo::mount_at(&mountpoint)
         .map_err(|error| Failure::environment(format!("cannot read the mount table: {error}")))?;
@@ -332,13 +334,13 @@ pub(super) fn check_mountpoint(typed: &Path, members: &[PathBuf]) -> Result<Path
                 "{shown} has a CauchyFS volume mounted on it whose daemon was killed; its process {pid} cannot end \
                  before the directory answers on which it hangs"
             ))
-            .advise(format!("`cauchyfs unmount {shown}` takes the mount away")));
+            .advise(format!("`cauchyfs unmount {place}` takes the mount away")));
         }
         return Err(Failure::usage(format!(
             "{shown} has a CauchyFS volume mounted on it already"
         ))
         .advise(format!(
-            "`cauchyfs status {shown}` shows it, `cauchyfs unmount {shown}` takes it away"
+            "`cauchyfs status {place}` shows it, `cauchyfs unmount {place}` takes it away"
         )));
     }
     if !is_abandoned && !mountpoint.is_dir() {

@@ -225,7 +225,7 @@ impl Listener {
     }
 
     /// Takes a directory into the volume, in the place of another or as one more. One that is still there is left to be
-    /// emptied. A member that is being emptied is kept if it is added, or put in its own place. An earlier attempt is
+    /// drained. A member that is being drained is kept if it is added, or put in its own place. An earlier attempt is
     /// completed, wherever it was cut off.
     fn join(
         &self,
@@ -249,54 +249,54 @@ impl Listener {
         let old = old.transpose()?;
         if let Some(own) = self.settled(old, own, &store)? {
             if let Some(old) = old
-                && is_to_be_emptied_for(members, old, own)
+                && is_to_be_drained_for(members, old, own)
             {
-                self.empty_for(old, own, directory)?;
+                self.drain_for(old, own, directory)?;
             }
             return Ok((own, Seat::Own));
         }
-        let emptied = old.filter(|old| members.live().contains(old));
-        let seat = match (old, emptied) {
+        let drained = old.filter(|old| members.live().contains(old));
+        let seat = match (old, drained) {
             (None, _) => Seat::New,
             (_, Some(old)) => Seat::For(old),
             (Some(old), None) => Seat::Of(old),
         };
-        if let Some(old) = emptied {
+        if let Some(old) = drained {
             check_replaceable(members, old)?;
         }
         let member = self.take_in(seat, old, &store)?;
         if members.leaving().contains(&member) {
-            // It was away while it was to be emptied, and is wanted.
+            // It was away while it was to be drained, and is wanted.
             self.keep(member)?;
         }
-        if let Some(old) = emptied {
-            self.empty_for(old, member, directory)?;
+        if let Some(old) = drained {
+            self.drain_for(old, member, directory)?;
         }
         Ok((member, seat))
     }
 
-    /// Has a member emptied for one that has come to replace it.
-    fn empty_for(
+    /// Has a member drained for one that has come to replace it.
+    fn drain_for(
         &self,
         old: MemberIndex,
         member: MemberIndex,
         directory: &Path,
     ) -> Result<(), DaemonFailure> {
         let pipeline = self.fs.pipeline();
-        let emptied = self.maintenance.draining().drain_to(old, member);
-        emptied.map_err(|error| DaemonFailure::ReplacedInPart {
+        let drained = self.maintenance.draining().drain_to(old, member);
+        drained.map_err(|error| DaemonFailure::ReplacedInPart {
             directory: directory.display().to_string(),
             member: member.0,
             old: old.0,
             is_draining: pipeline.members().leaving().contains(&old),
             failure: error.into(),
         })?;
-        log::info!("member {old} is to be emptied for member {member}, and let go");
+        log::info!("member {old} is to be drained for member {member}, and removed");
         Ok(())
     }
 
     /// Returns the member that a directory is already, if it is `own` and no step is left but two: to see through work
-    /// that is under way, or to keep a member that was to be emptied. It takes part then.
+    /// that is under way, or to keep a member that was to be drained. It takes part then.
     fn settled(
         &self,
         old: Option<MemberIndex>,
@@ -354,12 +354,12 @@ impl Listener {
         })
     }
 
-    /// Keeps a member that was to be emptied.
+    /// Keeps a member that was to be drained.
     fn keep(&self, member: MemberIndex) -> Result<(), DaemonFailure> {
         let pipeline = self.fs.pipeline();
         let kept = self.maintenance.draining().keep(member);
         kept.map_err(VolumeFailure::from)?;
-        log::info!("member {member} is kept, and not emptied any further");
+        log::info!("member {member} is kept, and not drained any further");
         if pipeline.members().leaving().is_empty() {
             self.orders()?.lift_limit();
         }
@@ -372,7 +372,7 @@ impl Listener {
         let member = member_called(pipeline.members(), member)?;
         let removed = self.maintenance.draining().drain(member);
         removed.map_err(VolumeFailure::from)?;
-        log::info!("member {member} is to be emptied and let go");
+        log::info!("member {member} is to be drained and removed");
         let OrderNumber(order) = orders.order(bytes_per_second, false);
         let MemberIndex(member) = member;
         Ok(Answer::Leaving { member, order })
@@ -393,7 +393,7 @@ impl Listener {
     }
 }
 
-/// Refuses to put a directory in the place of a member that is there if that could not be emptied.
+/// Refuses to put a directory in the place of a member that is there if that could not be drained.
 fn check_replaceable(members: &Members, old: MemberIndex) -> Result<(), DaemonFailure> {
     let leaving = members.leaving();
     if leaving.contains(&old) {
@@ -460,7 +460,7 @@ fn spellings_of(path: &str) -> Vec<String> {
 
 /// Says whether a member is yet to leave although another, which has come to replace it, is here: the daemon ended
 /// before it was told to.
-fn is_to_be_emptied_for(members: &Members, old: MemberIndex, own: MemberIndex) -> bool {
+fn is_to_be_drained_for(members: &Members, old: MemberIndex, own: MemberIndex) -> bool {
     let is_leaving = members.leaving().contains(&old);
     old != own && !is_leaving && members.successor_of(old).is_none()
 }

@@ -9,7 +9,8 @@ use super::control::{Answer, LiveMount, Request};
 use super::directories::{check_newcomer, make_member, spell};
 use super::failure::{Failure, Outcome, warn, warn_and_advise};
 use super::rebuild::{follow, leave};
-use super::report::{MemberState, Report};
+use super::report::{MemberReport, MemberState, Report};
+use super::shell::{quoted, quoted_path};
 use super::terminal;
 
 /// Changes the members of a mounted volume.
@@ -42,16 +43,17 @@ pub(super) fn run(arguments: &MemberArguments) -> Result<Outcome, Failure> {
                 return Err(mount.beside_the_point());
             };
             let Some(outcome) = follow(&mount, order, remove.rebuild.json)? else {
-                let what = format!("member {leaving} is being emptied, to be let go,");
+                let what = format!("member {leaving} is being drained, to be removed,");
+                let place = quoted_path(mount.mountpoint());
                 let keep =
-                    "and `cauchyfs member add`, with the mountpoint and its directory, keeps it";
-                return Ok(leave(&what, &mount, Some(keep)));
+                    format!("and `cauchyfs member add {place} DIR`, with its directory, keeps it");
+                return Ok(leave(&what, &mount, Some(&keep)));
             };
             let mut members = mount.report()?.members.into_iter();
             match members.find(|member| member.index == leaving) {
                 None => Ok(outcome),
                 Some(member) => {
-                    warn_that_it_stays(member.state);
+                    warn_that_it_stays(&member, mount.mountpoint());
                     Ok(Outcome::Degraded)
                 }
             }
@@ -60,14 +62,19 @@ pub(super) fn run(arguments: &MemberArguments) -> Result<Outcome, Failure> {
 }
 
 /// Says why a member is one still that was to be removed.
-fn warn_that_it_stays(state: MemberState) {
-    match state {
+fn warn_that_it_stays(member: &MemberReport, mountpoint: &Path) {
+    let place = quoted_path(mountpoint);
+    let path = member.path.as_deref().map(quoted);
+    let path = path.as_deref().unwrap_or("DIR");
+    match member.state {
         MemberState::Online | MemberState::Rebuilding => {
             warn("it is a member still: `cauchyfs member add` has kept it meanwhile");
         }
         MemberState::Removing | MemberState::Missing | MemberState::Faulted => warn_and_advise(
             "it is a member still: there are shards on it that the others have no room for",
-            "make room for them, or keep it with `cauchyfs member add`",
+            format_args!(
+                "make room for them, or keep it with `cauchyfs member add {place} {path}`"
+            ),
         ),
     }
 }
@@ -109,14 +116,14 @@ fn join(
                 return Ok(leave(&what, mount, None));
             };
             let report = mount.report()?;
-            Ok(outcome.max(judge_newcomer(&report, member)))
+            Ok(outcome.max(judge_newcomer(&report, member, mount.mountpoint())))
         }
         _ => Err(mount.beside_the_point()),
     }
 }
 
 /// Says whether a directory that was taken in is there still, now that it is to have what it was taken in for.
-fn judge_newcomer(report: &Report, member: u16) -> Outcome {
+fn judge_newcomer(report: &Report, member: u16, mountpoint: &Path) -> Outcome {
     let mut present = report.present();
     if present.any(|present| present.index == member) {
         return Outcome::Done;
@@ -129,7 +136,10 @@ fn judge_newcomer(report: &Report, member: u16) -> Outcome {
         format_args!(
             "member {member} is gone again{reason}: what it was to have went to the others as far as they have room"
         ),
-        "`cauchyfs status` says how things are",
+        format_args!(
+            "`cauchyfs status {}` says how things are",
+            quoted_path(mountpoint)
+        ),
     );
     Outcome::Degraded
 }

@@ -15,6 +15,7 @@ use super::control::{self, ANSWER_TIMEOUT, Answer, BRIEF_TIMEOUT, Peer, Request,
 use super::directories::Directories;
 use super::failure::Failure;
 use super::held::{self, Keeper};
+use super::shell::quoted_path;
 use super::volume::{MEMBER_TIMEOUT, survey};
 use crate::fuse::mountinfo::{self, MountEntry};
 use crate::members::directory;
@@ -151,11 +152,12 @@ pub(super) fn refuse_mounted(directories: &Directories) -> Result<(), Failure> {
         return refuse_held(directories, MEMBER_TIMEOUT);
     };
     let shown = entry.mountpoint.display();
+    let place = quoted_path(&entry.mountpoint);
     Err(Failure::environment(format!(
         "these directories are in use: they are mounted at {shown}"
     ))
     .advise(format!(
-        "`cauchyfs unmount {shown}` first, or use the files there"
+        "`cauchyfs unmount {place}` first, or use the files there"
     )))
 }
 
@@ -199,6 +201,7 @@ pub(super) fn refuse_other_half(
         return Ok(());
     };
     let shown = entry.mountpoint.display();
+    let place = quoted_path(&entry.mountpoint);
     let number = absent.index;
     Err(Failure::environment(format!(
         "the volume is mounted at {shown} without member {number}: mounted apart, each half would have \
@@ -206,7 +209,7 @@ pub(super) fn refuse_other_half(
     ))
     .advise(format!(
         "at its usual path it is taken in there by itself, and from elsewhere with `cauchyfs member replace \
-         {shown} {number} DIR`; or `cauchyfs unmount {shown}`, and mount all directories together; \
+         {place} {number} DIR`; or `cauchyfs unmount {place}`, and mount all directories together; \
          `-o ro` mounts these to look at"
     )))
 }

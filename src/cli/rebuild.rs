@@ -1,5 +1,6 @@
 //! `cauchyfs rebuild`.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,6 +12,7 @@ use super::args::RebuildArguments;
 use super::control::{Answer, LiveMount, Request};
 use super::failure::{Failure, Outcome, warn_and_advise};
 use super::report::{IndexReport, LostFiles, RebuildReport, RedundancyReport, Report};
+use super::shell::quoted_path;
 use super::size::format_size;
 use super::terminal;
 
@@ -44,7 +46,7 @@ pub(super) fn run(arguments: &RebuildArguments) -> Result<Outcome, Failure> {
 /// Says that an ordered task goes on although its command does not wait for it any more. Says also how to watch it, and
 /// what takes it back.
 pub(super) fn leave(what: &str, mount: &LiveMount, taken_back: Option<&str>) -> Outcome {
-    let mountpoint = mount.mountpoint().display();
+    let mountpoint = quoted_path(mount.mountpoint());
     let taken_back = taken_back.map_or_else(String::new, |how| format!(", {how}"));
     warn_and_advise(
         format_args!("{what} without this command"),
@@ -95,7 +97,7 @@ pub(super) fn follow(
         };
         terminal::json(&document).map_err(Failure::environment)?;
     } else {
-        terminal::report(&for_people(&rebuild, &report));
+        terminal::report(&for_people(&rebuild, &report, mount.mountpoint()));
     }
     Ok(Some(outcome(&report)))
 }
@@ -142,7 +144,8 @@ fn format_time(seconds: u64) -> String {
     }
 }
 
-fn for_people(rebuild: &RebuildReport, report: &Report) -> String {
+fn for_people(rebuild: &RebuildReport, report: &Report, mountpoint: &Path) -> String {
+    let place = quoted_path(mountpoint);
     let mut lines = Vec::new();
     if rebuild.bytes_done > 0 {
         lines.push(format!(
@@ -163,7 +166,7 @@ fn for_people(rebuild: &RebuildReport, report: &Report) -> String {
         };
         lines.push(format!(
             "{} found no directory with room that has nothing of the same stripes; add one with so much room with \
-             `cauchyfs member add`{others}",
+             `cauchyfs member add {place} DIR`{others}",
             format_size(rebuild.bytes_waiting)
         ));
     }
@@ -174,7 +177,7 @@ fn for_people(rebuild: &RebuildReport, report: &Report) -> String {
             ""
         };
         lines.push(format!(
-            "{} stays where it is, beside stripes that cannot be read; {bring_back}have `cauchyfs scrub` name the files",
+            "{} stays where it is, beside stripes that cannot be read; {bring_back}have `cauchyfs scrub {place}` name the files",
             format_size(rebuild.bytes_unreadable)
         ));
     }
@@ -245,7 +248,7 @@ mod tests {
         let said = |away: &[u16], data| {
             let mut report = report_without(away, &[(1, 7)], &[0, 1, 2]);
             report.geometry.data = data;
-            for_people(&waiting, &report)
+            for_people(&waiting, &report, Path::new("/mnt"))
         };
         for (away, data, bring_back, remove) in [
             (&[][..], 4, false, true),
@@ -256,7 +259,7 @@ mod tests {
             let both = said.matches("bring back what is away").count();
             assert_eq!(both, if bring_back { 2 } else { 0 }, "{said}");
             assert_eq!(said.contains("or remove files"), remove, "{said}");
-            assert!(said.contains("`cauchyfs member add`"), "{said}");
+            assert!(said.contains("`cauchyfs member add '/mnt' DIR`"), "{said}");
         }
     }
 }

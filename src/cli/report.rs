@@ -471,11 +471,11 @@ mod tests {
         assert_eq!(state(&[], &[(-1, 1)]), State::Failed);
         let short = report(&[], &[(2, 9)], &[0, 4]);
         assert_eq!(short.state, State::Degraded);
-        let text = short.for_people();
+        let text = short.for_people(None);
         assert!(text.starts_with("photos: degraded, the index lacks copies"));
         assert!(text.contains("the index has 2 of 3 copies, on members 0, 4"));
         let said = |members: &[u16], expected: &str| {
-            let text = report(&[], &[(2, 9)], members).for_people();
+            let text = report(&[], &[(2, 9)], members).for_people(None);
             assert!(text.lines().any(|line| line == expected), "{text}");
         };
         said(&[4], "the index has 1 of 3 copies, on member 4");
@@ -484,7 +484,7 @@ mod tests {
 
     #[test]
     fn people_read_the_state_first_and_what_to_do_last() {
-        let text = report(&[2, 4], &[(0, 7)], &[0, 1, 3]).for_people();
+        let text = report(&[2, 4], &[(0, 7)], &[0, 1, 3]).for_people(None);
         let first = text.lines().next().unwrap();
         assert_eq!(first, "photos: degraded, 2 of 6 members are away");
         let last = text.lines().last().unwrap();
@@ -499,10 +499,10 @@ mod tests {
     #[test]
     fn that_there_are_no_stripes_is_not_said_to_be_all_there_will_be() {
         let mut report = report(&[], &[], &[0, 1, 2]);
-        let text = report.for_people();
+        let text = report.for_people(None);
         assert!(text.contains("gets there within five seconds"), "{text}");
         report.mounted = false;
-        let text = report.for_people();
+        let text = report.for_people(None);
         assert!(text.contains("\nno stripes\n"), "{text}");
     }
 
@@ -528,7 +528,7 @@ mod tests {
             coding: Some(coding.into()),
             ..report(&[], &[(2, 9)], &[0, 1, 2])
         }
-        .for_people();
+        .for_people(None);
         let words = "coded 1.0 GiB on the CPU at 1.1 GB/s, 4.0 GiB on H100";
         assert!(text.contains(words), "{text}");
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::IsTerminal;
+use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -11,6 +12,7 @@ use super::args::ScrubArguments;
 use super::control::{Answer, LiveMount, Request};
 use super::failure::{Failure, Outcome};
 use super::report::{LostFiles, Report, ScrubState};
+use super::sentences::mountpoint_word;
 use super::size::{format_count, format_size};
 use super::terminal;
 
@@ -110,13 +112,13 @@ pub(super) enum Away {
 
 impl Away {
     /// Returns the absent members of a mounted volume, and the advice of `status`.
-    fn of(report: &Report) -> Self {
+    fn of(report: &Report, mountpoint: &Path) -> Self {
         let wanted = report.geometry.width();
         let away = report.absentees().count();
         if away == 0 {
             Self::Nobody
         } else if report.members.len() - away < wanted {
-            Self::TooMany(report.next_step())
+            Self::TooMany(report.next_step(Some(mountpoint)))
         } else {
             Self::Few
         }
@@ -137,8 +139,9 @@ impl Scrubbed {
         }
     }
 
-    /// Writes it for people; absent members may have what is missing.
-    pub(super) fn for_people(&self, away: &Away) -> String {
+    /// Writes it for people; absent members may have what is missing. `mountpoint` is where the volume is mounted.
+    pub(super) fn for_people(&self, away: &Away, mountpoint: Option<&Path>) -> String {
+        let place = mountpoint_word(mountpoint);
         let mut lines = vec![format!(
             "{}: {} read, {} repaired",
             match self.state {
@@ -163,7 +166,7 @@ impl Scrubbed {
             (missing > 0).then(|| format!("{shards} on no directory at hand{rest}"))
         };
         let remedy = match away {
-            Away::Nobody | Away::Few => "; `cauchyfs rebuild` makes them anew".to_owned(),
+            Away::Nobody | Away::Few => format!("; `cauchyfs rebuild {place}` restores them"),
             Away::TooMany(step) => format!(": {step}"),
         };
         lines.extend(are_missing(
@@ -173,9 +176,9 @@ impl Scrubbed {
         lines.extend(are_missing(
             self.missing_for_now,
             match away {
-                Away::Nobody => " whose stripes have too few left to make them anew",
+                Away::Nobody => " whose stripes have too few left to restore them",
                 Away::Few | Away::TooMany(_) => {
-                    " whose stripes have too few left to make them anew: bring back what is away"
+                    " whose stripes have too few left to restore them: bring back what is away"
                 }
             },
         ));
@@ -185,7 +188,7 @@ impl Scrubbed {
                 unverified => format!("{unverified} shards were"),
             };
             lines.push(format!(
-                "{were} not verified, being away or unreadable when passed; `cauchyfs scrub` tries again"
+                "{were} not verified, being away or unreadable when passed; `cauchyfs scrub {place}` tries again"
             ));
         }
         if self.state == ScrubState::Finished {
@@ -197,7 +200,9 @@ impl Scrubbed {
         }
         lines.extend(self.lost.lines());
         if self.state != ScrubState::Finished {
-            lines.push("the next `cauchyfs scrub` goes on from there".to_owned());
+            lines.push(format!(
+                "the next `cauchyfs scrub {place}` goes on from there"
+            ));
         }
         terminal::join_lines(&lines)
     }
@@ -236,8 +241,9 @@ pub(super) fn run(arguments: &ScrubArguments) -> Result<Outcome, Failure> {
     if arguments.json {
         terminal::json(&scrubbed).map_err(Failure::environment)?;
     } else {
-        let away = Away::of(&mount.report()?);
-        terminal::report(&scrubbed.for_people(&away));
+        let mountpoint = mount.mountpoint();
+        let away = Away::of(&mount.report()?, mountpoint);
+        terminal::report(&scrubbed.for_people(&away, Some(mountpoint)));
     }
     Ok(scrubbed.outcome())
 }
@@ -285,7 +291,7 @@ mod tests {
         let clean = scrubbed();
         assert_eq!(clean.outcome(), Outcome::Done);
         assert_eq!(
-            clean.for_people(&Away::Nobody),
+            clean.for_people(&Away::Nobody, None),
             "finished: 3.0 MiB read, 1 piece repaired"
         );
         let missing = Scrubbed {
@@ -295,15 +301,15 @@ mod tests {
         assert_eq!(missing.outcome(), Outcome::Degraded);
         assert!(
             missing
-                .for_people(&Away::Few)
-                .contains("2 shards are on no directory at hand; `cauchyfs rebuild`")
+                .for_people(&Away::Few, None)
+                .contains("2 shards are on no directory at hand; `cauchyfs rebuild MOUNTPOINT`")
         );
         let for_now = Scrubbed {
             missing_for_now: 2,
             ..missing
         };
         for away in [Away::Nobody, Away::Few, Away::TooMany("wait".to_owned())] {
-            let said = for_now.for_people(&away);
+            let said = for_now.for_people(&away, None);
             assert!(!said.contains("cauchyfs rebuild"), "{said}");
             assert!(said.contains("2 shards are on no"), "{said}");
             assert_eq!(said.contains("bring back"), away != Away::Nobody, "{said}");
@@ -315,7 +321,7 @@ mod tests {
         assert_eq!(unverified.outcome(), Outcome::Degraded);
         assert!(
             unverified
-                .for_people(&Away::Nobody)
+                .for_people(&Away::Nobody, None)
                 .contains("1 shard was not verified")
         );
         let member = UnverifiedMember {
@@ -328,7 +334,7 @@ mod tests {
         };
         assert_eq!(unverified.outcome(), Outcome::Degraded);
         let said = "member 3 (/srv/d3) is from an earlier time, and not verified";
-        assert!(unverified.for_people(&Away::Nobody).contains(said));
+        assert!(unverified.for_people(&Away::Nobody, None).contains(said));
         let defects = |index, pieces| MemberDefects {
             index,
             path: Some(format!("/srv/d{index}")),
@@ -340,7 +346,7 @@ mod tests {
         };
         assert_eq!(
             defects
-                .for_people(&Away::Nobody)
+                .for_people(&Away::Nobody, None)
                 .lines()
                 .skip(1)
                 .collect::<Vec<_>>(),
@@ -364,7 +370,7 @@ mod tests {
         };
         assert_eq!(lost.outcome(), Outcome::Lost);
         assert!(
-            lost.for_people(&Away::Nobody)
+            lost.for_people(&Away::Nobody, None)
                 .contains("cannot be read in full: /a")
         );
     }
@@ -376,20 +382,24 @@ mod tests {
             missing: 2,
             ..scrubbed()
         };
+        let mountpoint = Path::new("/mnt");
         let report = report_without(&[3], &[(1, 9)], &[0, 1, 2]);
-        let said = missing.for_people(&Away::of(&report));
+        let said = missing.for_people(&Away::of(&report, mountpoint), Some(mountpoint));
         assert!(!said.contains("cauchyfs rebuild"), "{said}");
         let as_status_says = format!(
             "2 shards are on no directory at hand: {}",
-            report.next_step()
+            report.next_step(Some(mountpoint))
         );
         assert!(said.contains(&as_status_says), "{said}");
-        assert!(said.contains("member replace MOUNTPOINT 3 DIR"), "{said}");
+        assert!(said.contains("member replace '/mnt' 3 DIR"), "{said}");
         let mut larger = report_without(&[3], &[(1, 9)], &[0, 1, 2]);
         larger.members.push(larger.members[0].clone());
-        let said = missing.for_people(&Away::of(&larger));
-        assert!(said.contains("`cauchyfs rebuild` makes them"), "{said}");
+        let said = missing.for_people(&Away::of(&larger, mountpoint), Some(mountpoint));
+        assert!(
+            said.contains("`cauchyfs rebuild '/mnt'` restores them"),
+            "{said}"
+        );
         let whole = report_without(&[], &[(2, 9)], &[0, 1, 2]);
-        assert_eq!(Away::of(&whole), Away::Nobody);
+        assert_eq!(Away::of(&whole, mountpoint), Away::Nobody);
     }
 }

@@ -61,7 +61,7 @@ impl DaemonFailure {
                 ))
             }
             Self::AlreadyDraining { member } => {
-                Failure::usage(format!("member {member} is being emptied already")).advise(format!(
+                Failure::usage(format!("member {member} is being drained already")).advise(format!(
                     "`cauchyfs rebuild {place}` shows how far that is; `cauchyfs member add {place} DIR` takes in another \
                      directory"
                 ))
@@ -79,7 +79,7 @@ impl DaemonFailure {
                 failure,
             } => {
                 let what = if is_draining {
-                    "is being emptied"
+                    "is being drained"
                 } else {
                     "stays"
                 };

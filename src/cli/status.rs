@@ -13,6 +13,7 @@ use super::mounts;
 use super::overtaken;
 use super::report::Report;
 use super::sandbox::Survey;
+use super::shell::quoted_path;
 use super::terminal;
 use super::volume::{MEMBER_TIMEOUT, Volume, VolumeFailure, blank_report, survey_members};
 use crate::fuse::mountinfo::{self, MountEntry};
@@ -23,39 +24,74 @@ use crate::fuse::mountinfo::{self, MountEntry};
 ///
 /// If there is no volume where it was looked for, or it does not answer.
 pub(super) fn run(arguments: &StatusArguments) -> Result<Outcome, Failure> {
-    let (report, least) = find(arguments)?;
+    let Found {
+        report,
+        mountpoint,
+        best,
+    } = find(arguments)?;
     if arguments.json {
         terminal::json(&report).map_err(Failure::environment)?;
     } else {
-        terminal::report(&report.for_people());
+        terminal::report(&report.for_people(mountpoint.as_deref()));
     }
-    Ok(report.outcome().max(least))
+    Ok(report.outcome().max(best))
 }
 
-/// Returns the report, and how the command ends at best.
-fn find(arguments: &StatusArguments) -> Result<(Report, Outcome), Failure> {
-    if let [path] = arguments.paths.as_slice() {
-        if let Some(report) = of_mount(path)? {
-            return Ok((report, Outcome::Done));
+/// The report on a volume that was found.
+struct Found {
+    report: Report,
+    /// The place where it is mounted.
+    mountpoint: Option<PathBuf>,
+    /// The best end of the command.
+    best: Outcome,
+}
+
+impl Found {
+    fn mounted(report: Report, mountpoint: &Path) -> Self {
+        Self {
+            report,
+            mountpoint: Some(mountpoint.to_owned()),
+            best: Outcome::Done,
         }
-        if let Some(report) = of_mount_taken_away(path)? {
-            return Ok((report, Outcome::Degraded));
+    }
+
+    /// A volume whose mount was taken away, and that something keeps: no command reaches it at its mountpoint.
+    fn held(report: Report) -> Self {
+        Self {
+            report,
+            mountpoint: None,
+            best: Outcome::Degraded,
+        }
+    }
+}
+
+fn find(arguments: &StatusArguments) -> Result<Found, Failure> {
+    if let [path] = arguments.paths.as_slice() {
+        if let Some(found) = of_mount(path)? {
+            return Ok(found);
+        }
+        if let Some(found) = of_mount_taken_away(path)? {
+            return Ok(found);
         }
     }
     let directories = find_directories(arguments)?;
     if let Some(entry) = mounts::mount_using(&directories, MEMBER_TIMEOUT) {
         let report = control::live_report(&entry.mountpoint, &entry)?;
         refuse_others(&directories, &report, &entry.mountpoint)?;
-        return Ok((report, Outcome::Done));
+        return Ok(Found::mounted(report, &entry.mountpoint));
     }
     if let Some(daemon) = mounts::unlisted_using(&directories, MEMBER_TIMEOUT)
         && let Ok(connection) = daemon.connect(BRIEF_TIMEOUT)
         && let Some(report) = of_held(connection, daemon.mountpoint())?
     {
         refuse_others(&directories, &report, daemon.mountpoint())?;
-        return Ok((report, Outcome::Degraded));
+        return Ok(Found::held(report));
     }
-    Ok((of_unmounted(arguments, &directories)?, Outcome::Done))
+    Ok(Found {
+        report: of_unmounted(arguments, &directories)?,
+        mountpoint: None,
+        best: Outcome::Done,
+    })
 }
 
 fn find_directories(arguments: &StatusArguments) -> Result<Directories, Failure> {
@@ -65,7 +101,10 @@ fn find_directories(arguments: &StatusArguments) -> Result<Directories, Failure>
             return Err(Failure::usage(format!(
                 "{shown} is where a volume is mounted, and is given with other paths"
             ))
-            .advise(format!("give it alone: `cauchyfs status {shown}`")));
+            .advise(format!(
+                "give it alone: `cauchyfs status {}`",
+                quoted_path(path)
+            )));
         }
     }
     Directories::find(&arguments.paths)
@@ -137,22 +176,25 @@ fn refuse_others(
 }
 
 /// Returns the report of the mount at `path`, or `None` if nothing of ours is mounted there.
-fn of_mount(path: &Path) -> Result<Option<Report>, Failure> {
-    let mount = mount_of_ours(path)?;
-    mount
-        .map(|entry| control::live_report(&entry.mountpoint, &entry))
-        .transpose()
+fn of_mount(path: &Path) -> Result<Option<Found>, Failure> {
+    let Some(entry) = mount_of_ours(path)? else {
+        return Ok(None);
+    };
+    let mountpoint = &entry.mountpoint;
+    let report = control::live_report(mountpoint, &entry)?;
+    Ok(Some(Found::mounted(report, mountpoint)))
 }
 
 /// Returns the report of the volume whose mount at `path` was taken away, if something keeps that mount.
-fn of_mount_taken_away(path: &Path) -> Result<Option<Report>, Failure> {
+fn of_mount_taken_away(path: &Path) -> Result<Option<Found>, Failure> {
     let Ok(mountpoint) = mountinfo::locate(path) else {
         return Ok(None);
     };
-    match control::find_peer(&mountpoint, None, BRIEF_TIMEOUT) {
-        Ok(Peer::Daemon(daemon)) => of_held(daemon, &mountpoint),
-        _ => Ok(None),
-    }
+    let Ok(Peer::Daemon(daemon)) = control::find_peer(&mountpoint, None, BRIEF_TIMEOUT) else {
+        return Ok(None);
+    };
+    let report = of_held(daemon, &mountpoint)?;
+    Ok(report.map(Found::held))
 }
 
 /// Returns the report of a daemon whose mount was taken away, if something keeps that mount; says what does.

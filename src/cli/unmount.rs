@@ -12,6 +12,7 @@ use super::control::{self, ANSWER_TIMEOUT, Answer, BRIEF_TIMEOUT, Departure, Pee
 use super::failure::{Failure, Outcome, warn, warn_and_advise};
 use super::held;
 use super::in_time::ask_each;
+use super::shell::quoted_path;
 use crate::fuse::mount::{Mount, MountError, Unmount};
 use crate::fuse::mountinfo::{self, MountEntry};
 
@@ -34,6 +35,7 @@ const NAMED_USERS: usize = 5;
 /// If nothing of ours is mounted there, if it is in use, or if another mount namespace keeps the daemon.
 pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
     let shown = arguments.mountpoint.display();
+    let place = quoted_path(&arguments.mountpoint);
     let mountpoint = mountinfo::locate(&arguments.mountpoint)
         .map_err(|error| Failure::usage(format!("cannot find {shown}: {error}")))?;
     let entry = mountinfo::mount_at(&mountpoint)
@@ -83,7 +85,7 @@ pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
             Err(Failure::environment(format!(
                 "the daemon answered that {shown} is unmounted, and it is still in the mount table"
             ))
-            .advise(format!("`umount {shown}` takes it away")))
+            .advise(format!("`umount {place}` takes it away")))
         }
         Ok(Answer::Unmounted) => leave(&departure, DEPARTURE, &[]),
         Ok(Answer::Lingering(members)) => leave(&departure, BRIEFLY, &members),
@@ -279,9 +281,10 @@ fn busy(mountpoint: &Path) -> Failure {
     } else {
         format!("{shown} is in use by {}", users.join(", "))
     };
-    Failure::environment(message).advise(
-        "close what is open there and leave its directories, or use `cauchyfs unmount --lazy`",
-    )
+    Failure::environment(message).advise(format!(
+        "close what is open there and leave its directories, or use `cauchyfs unmount --lazy {}`",
+        quoted_path(mountpoint)
+    ))
 }
 
 /// Names processes that have a file open, or their working directory, below `mountpoint`.

@@ -11,7 +11,8 @@ use super::volume::{Volume, VolumeFailure, member_report};
 use crate::members::Unusable;
 
 /// The command that brings members back that lack only their superblocks.
-const LOST_SUPERBLOCK: &str = "`cauchyfs check --repair` with all directories, unmounted, writes superblocks anew that are lost";
+const LOST_SUPERBLOCK: &str =
+    "`cauchyfs check --repair` with all directories, unmounted, recovers missing superblocks";
 
 /// The warnings about a volume that was mounted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -344,7 +344,7 @@ fn superblocks_that_are_lost_are_named_and_come_back_by_a_repair() {
     let said = String::from_utf8_lossy(&status.stdout);
     let next = said.lines().last().unwrap();
     assert!(
-        next.starts_with("next: `cauchyfs check --repair`"),
+        next.starts_with("next: `cauchyfs check --repair '"),
         "{said}"
     );
 
@@ -353,7 +353,7 @@ fn superblocks_that_are_lost_are_named_and_come_back_by_a_repair() {
     assert_eq!(code, 3, "{said}");
     assert!(said.contains("it is member 5; nobody can tell"), "{said}");
     for member in &volume.members[1..] {
-        let restored = format!("{}: its superblock was lost", member.display());
+        let restored = format!("{}: its superblock was missing", member.display());
         assert!(
             said.lines().any(|line| line.starts_with(&restored)),
             "{said}"

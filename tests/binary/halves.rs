@@ -434,7 +434,11 @@ fn who_was_mounted_apart_and_comes_to_the_others_is_refused_for_that_reason() {
     });
     let (code, said) = said_by_status(&volume);
     assert_eq!(code, 3, "{said}");
-    let next = format!("member replace MOUNTPOINT 2 {}", losers[0].display());
+    let next = format!(
+        "member replace '{}' 2 '{}'",
+        volume.mountpoint.display(),
+        losers[0].display()
+    );
     assert!(
         said.contains("mounted apart") && said.contains(&next),
         "{said}"

@@ -218,7 +218,8 @@ fn a_directory_that_comes_and_goes_is_left_alone_after_the_third_time() {
     assert!(volume.log().contains("comes and goes"), "{}", volume.log());
     let said = run(CAUCHYFS, &["status", text(&volume.mountpoint)]);
     let said = String::from_utf8(said.stdout).unwrap();
-    assert!(said.contains("member replace MOUNTPOINT 4"), "{said}");
+    let replace = format!("member replace '{}' 4", text(&volume.mountpoint));
+    assert!(said.contains(&replace), "{said}");
     write_large(&volume.path("new"), 2, LARGE / 8).unwrap();
     // The user who mounts it again has looked at it.
     volume.unmount();
@@ -427,7 +428,7 @@ fn a_directory_that_is_still_there_is_replaced_by_copying_what_it_has() {
     // A user who gives the command up changes nothing, and may give it again.
     let places = [text(&old), text(&new)];
     let mut command = volume.start_member(&["replace", "--rate", "2MiB"], &places);
-    eventually("it is being emptied", || volume.members_in("removing") == 1);
+    eventually("it is being drained", || volume.members_in("removing") == 1);
     command.kill().expect("it runs");
     command.wait().expect("it ends");
     let said = run(CAUCHYFS, &["status", text(&volume.mountpoint)]);
@@ -435,7 +436,7 @@ fn a_directory_that_is_still_there_is_replaced_by_copying_what_it_has() {
     assert!(said.contains("next: leave member 3 ("), "{said}");
     let (code, said) = member(&volume, "replace", &["3", text(&beside(&volume, "f3"))]);
     assert_eq!(code, Some(1), "{said}\n{}", volume.log());
-    assert!(said.contains("being emptied already"), "{said}");
+    assert!(said.contains("being drained already"), "{said}");
     let (code, said) = member(&volume, "replace", &[text(&old), text(&new)]);
     assert_eq!(code, Some(0), "{said}\n{}", volume.log());
     volume.assert_healthy();
@@ -596,9 +597,9 @@ fn a_removal_that_is_interrupted_goes_on_and_says_how_it_is_watched_and_taken_ba
     let output = removal.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(said.contains("member 6 is being emptied"), "{said}");
+    assert!(said.contains("member 6 is being drained"), "{said}");
     assert!(said.contains("`cauchyfs status "), "{said}");
-    assert!(said.contains("`cauchyfs member add`"), "{said}");
+    assert!(said.contains("`cauchyfs member add '"), "{said}");
     let done = || volume.status().0["rebuild"]["bytes_done"].as_u64();
     let before = done();
     eventually("it goes on", || done() > before);

@@ -107,6 +107,7 @@ pub(in crate::cli) fn find_peer(
 pub(super) fn search_in_time(target: Target, patience: Duration) -> Result<Peer, Failure> {
     let (user, mountpoint) = (target.user, target.mountpoint.clone());
     let shown = mountpoint.display();
+    let place = quoted_path(&mountpoint);
     let limits = Limits::of_identity(patience);
     let find = move |_: &Path| search(&Places::of(user), &target, &limits);
     let mut found = ask_each(slice::from_ref(&mountpoint), 2 * patience, find);
@@ -114,7 +115,7 @@ pub(super) fn search_in_time(target: Target, patience: Duration) -> Result<Peer,
         Err(Failure::environment(format!(
             "the directories of user {user} do not answer, in one of which is the socket of the daemon of {shown}"
         ))
-        .advise(format!("`umount --lazy {shown}` takes the mount away")))
+        .advise(format!("`umount --lazy {place}` takes the mount away")))
     })
 }
 
@@ -437,10 +438,11 @@ fn connect_to(mountpoint: &Path, entry: &MountEntry) -> Result<Connection, Failu
         Peer::OtherVersion(spoken) => Err(other_version(spoken, mountpoint)),
         Peer::Remains(_) | Peer::None => {
             let shown = mountpoint.display();
+            let place = quoted_path(mountpoint);
             Err(
                 Failure::environment(format!("the daemon that served {shown} is gone")).advise(
                     format!(
-                        "mount the volume at {shown} again; to be without it, `cauchyfs unmount {shown}`"
+                        "mount the volume at {shown} again; to be without it, `cauchyfs unmount {place}`"
                     ),
                 ),
             )

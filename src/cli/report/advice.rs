@@ -1,7 +1,11 @@
 //! Advice on the next step for a volume.
 
+use std::path::Path;
+
 use crate::members::AbsenceReason;
 
+use super::super::sentences::mountpoint_word;
+use super::super::shell::{quoted, quoted_words};
 use super::super::size::format_size;
 use super::{IndexReport, MemberReport, MemberState, RebuildState, Report, ScrubState, State};
 
@@ -9,61 +13,76 @@ use super::{IndexReport, MemberReport, MemberState, RebuildState, Report, ScrubS
 mod tests;
 
 impl Report {
-    /// Says in one sentence what to do next.
-    pub(in crate::cli) fn next_step(&self) -> String {
-        let away: Vec<&MemberReport> = self.absentees().collect();
-        if let Some(elsewhere) = self.elsewhere.as_ref()
+    /// Says in one sentence what to do next; `mountpoint` is where the volume is mounted.
+    pub(in crate::cli) fn next_step(&self, mountpoint: Option<&Path>) -> String {
+        let place = mountpoint_word(mountpoint);
+        let report = self;
+        NextStep { report, place }.sentence()
+    }
+}
+
+/// The step to take next for a volume.
+struct NextStep<'a> {
+    report: &'a Report,
+    /// The mountpoint as a word of a command.
+    place: String,
+}
+
+impl NextStep<'_> {
+    fn sentence(&self) -> String {
+        let away: Vec<&MemberReport> = self.report.absentees().collect();
+        if let Some(elsewhere) = self.report.elsewhere.as_ref()
             && elsewhere.went_on == Some(true)
-            && !self.is_parted()
+            && !self.report.is_parted()
         {
             return format!(
                 "give all directories, {} too: what these hold is older, and a mount of all brings it up to date",
                 elsewhere.paths.join(" ")
             );
         }
-        match self.state {
-            State::Healthy | State::Degraded if self.read_only && !self.is_fine() => {
+        match self.report.state {
+            State::Healthy | State::Degraded if self.report.read_only && !self.is_fine() => {
                 "unmount it, and mount it with all directories and without `-o ro`: while it is read only, nothing \
                  can be made up for"
                     .to_owned()
             }
-            State::Healthy => self.next_step_of_a_whole_volume(),
-            State::Failed if away.is_empty() => self.next_step_after_a_loss(),
-            State::Failed if !self.mounted && restore_step(&away).is_some() => {
-                restore_step(&away).unwrap_or_default()
+            State::Healthy => self.of_whole_volume(),
+            State::Failed if away.is_empty() => self.after_loss(),
+            State::Failed if !self.report.mounted && self.recovery(&away).is_some() => {
+                self.recovery(&away).unwrap_or_default()
             }
-            State::Failed => self.next_step_where_too_many_are_away(&away),
-            State::Degraded if away.is_empty() && !self.mounted => {
+            State::Failed => self.where_too_many_are_away(&away),
+            State::Degraded if away.is_empty() && !self.report.mounted => {
                 "mount it: what is missing is made up for then, by itself, as far as there is room".to_owned()
             }
-            State::Degraded if away.is_empty() => self.next_step_with_all_members(),
-            State::Degraded if self.mounted => {
-                let step = self.next_step_without(&away);
+            State::Degraded if away.is_empty() => self.with_all_members(),
+            State::Degraded if self.report.mounted => {
+                let step = self.without(&away);
                 match self.caution() {
                     Some(caution) => format!("{step}; {caution}"),
                     None => step,
                 }
             }
-            State::Degraded => next_step_before_a_mount(&away),
+            State::Degraded => self.before_mount(&away),
         }
     }
 
-    fn next_step_where_too_many_are_away(&self, away: &[&MemberReport]) -> String {
+    fn where_too_many_are_away(&self, away: &[&MemberReport]) -> String {
         let is_left_out = |member: &&MemberReport| member.reason == Some(AbsenceReason::NotGiven);
         // A mounted volume that fails, with fewer members than it takes to read anything, takes no member back.
-        let has_failed = self.present().count() < self.geometry.data;
+        let has_failed = self.report.present().count() < self.report.geometry.data;
         let step_of = |member: &MemberReport| {
             // A mount takes a member in again that comes and goes.
             let is_left_alone = has_failed && member.reason == Some(AbsenceReason::Flapping);
-            step_by_reason(member).filter(|_| !is_left_alone)
+            self.step_by_reason(member).filter(|_| !is_left_alone)
         };
         let step = away.iter().find_map(|member| step_of(member));
         let others = away.iter().copied();
         let others: Vec<&MemberReport> =
             others.filter(|member| step_of(member).is_none()).collect();
-        let again = if !self.mounted {
+        let again = if !self.report.mounted {
             ""
-        } else if has_failed || self.read_only || others.iter().any(is_left_out) {
+        } else if has_failed || self.report.read_only || others.iter().any(is_left_out) {
             ", unmount the volume and mount it with all directories"
         } else {
             " (taken in again within seconds)"
@@ -80,10 +99,15 @@ impl Report {
 
     /// Names the members whose wrong bytes may be all that is left of some data, once an absent member is given up.
     fn caution(&self) -> Option<String> {
-        let suspects: Vec<&MemberReport> = self.present().filter(|member| member.suspect).collect();
+        let place = &self.place;
+        let suspects: Vec<&MemberReport> = self
+            .report
+            .present()
+            .filter(|member| member.suspect)
+            .collect();
         (!suspects.is_empty()).then(|| {
             format!(
-                "{} gave wrong bytes: before anybody is given up for good, `cauchyfs scrub MOUNTPOINT` shows what is \
+                "{} gave wrong bytes: before anybody is given up for good, `cauchyfs scrub {place}` shows what is \
                  still right",
                 names_of(&suspects)
             )
@@ -94,164 +118,177 @@ impl Report {
     fn is_fine(&self) -> bool {
         let is_well =
             |member: &MemberReport| !member.suspect && member.state == MemberState::Online;
-        self.state == State::Healthy && self.members.iter().all(is_well)
+        self.report.state == State::Healthy && self.report.members.iter().all(is_well)
     }
 
-    fn next_step_of_a_whole_volume(&self) -> String {
+    fn of_whole_volume(&self) -> String {
+        let place = &self.place;
         let of = |choose: &dyn Fn(&MemberReport) -> bool| {
-            let members: Vec<&MemberReport> = self.members.iter().filter(|m| choose(m)).collect();
+            let members: Vec<&MemberReport> =
+                self.report.members.iter().filter(|m| choose(m)).collect();
             (!members.is_empty()).then(|| names_of(&members))
         };
         if let Some(names) = of(&MemberReport::is_leaving) {
-            return if self.rebuild.bytes_waiting > 0 {
+            return if self.report.rebuild.bytes_waiting > 0 {
                 format!(
-                    "`cauchyfs member add MOUNTPOINT DIR` makes room for what {names} still holds; \
+                    "`cauchyfs member add {place} DIR` makes room for what {names} still holds; \
                      leave it in its place until then"
                 )
             } else {
                 format!(
-                    "leave {names} in place until it is empty and listed no more; `cauchyfs member add MOUNTPOINT DIR` \
+                    "leave {names} in place until it is empty and listed no more; `cauchyfs member add {place} DIR` \
                      keeps it after all"
                 )
             };
         }
         match of(&|member| member.suspect) {
-            Some(names) if self.scrub.state == ScrubState::Running => {
+            Some(names) if self.report.scrub.state == ScrubState::Running => {
                 format!("wait: everything is being verified; {names} gave wrong bytes")
             }
             Some(names) => format!(
-                "{names} gave wrong bytes: `cauchyfs scrub MOUNTPOINT` finds what there is more of it, and mends what \
-                 can be mended; where that happens again, `cauchyfs member replace MOUNTPOINT {} DIR`",
-                self.members
+                "{names} gave wrong bytes: `cauchyfs scrub {place}` finds what there is more of it, and mends what \
+                 can be mended; where that happens again, `cauchyfs member replace {place} {} DIR`",
+                self.report
+                    .members
                     .iter()
                     .find(|member| member.suspect)
                     .map_or(0, |member| member.index)
             ),
-            None if self.rebuild.bytes_waiting > 0 => self.make_room(),
-            None if self.is_nearly_full() && !self.read_only => format!(
+            None if self.report.rebuild.bytes_waiting > 0 => self.make_room(),
+            None if self.is_nearly_full() && !self.report.read_only => format!(
                 "nothing is missing, but there is room for {} more: remove files, or add a directory with `cauchyfs \
-                 member add MOUNTPOINT DIR`",
+                 member add {place} DIR`",
                 format_size(self.room())
             ),
             None => "nothing to do".to_owned(),
         }
     }
 
-    fn next_step_with_all_members(&self) -> String {
-        if self.index.as_ref().is_some_and(IndexReport::is_short) {
+    fn with_all_members(&self) -> String {
+        let place = &self.place;
+        let step = if self
+            .report
+            .index
+            .as_ref()
+            .is_some_and(IndexReport::is_short)
+        {
             "wait: a mounted volume copies its index in the background; if it does not, make room on its members"
-        } else if self.rebuild.state == RebuildState::Running {
+        } else if self.report.rebuild.state == RebuildState::Running {
             "wait: what is missing is being rebuilt"
-        } else if self.scrub.state == ScrubState::Running || self.is_to_be_verified() {
+        } else if self.report.scrub.state == ScrubState::Running || self.is_to_be_verified() {
             "wait: everything is being verified; what turns out to be missing is rebuilt then"
-        } else if self.rebuild.bytes_waiting > 0 {
+        } else if self.report.rebuild.bytes_waiting > 0 {
             return self.make_room();
-        } else if self.rebuild.bytes_unreadable > 0 {
-            "`cauchyfs scrub MOUNTPOINT` names the files of which parts cannot be read; once they are removed, \
-             or restored from a backup, `cauchyfs rebuild MOUNTPOINT` can go on"
+        } else if self.report.rebuild.bytes_unreadable > 0 {
+            return format!(
+                "`cauchyfs scrub {place}` names the files of which parts cannot be read; once they are removed, or \
+                 restored from a backup, `cauchyfs rebuild {place}` can go on"
+            );
         } else {
-            "`cauchyfs rebuild MOUNTPOINT` restores what is missing"
-        }
-        .to_owned()
+            return format!("`cauchyfs rebuild {place}` restores what is missing");
+        };
+        step.to_owned()
     }
 
     fn make_room(&self) -> String {
+        let place = &self.place;
         format!(
-            "there is no room to rebuild {}: `cauchyfs member add MOUNTPOINT DIR` makes some, with a directory that has \
+            "there is no room to rebuild {}: `cauchyfs member add {place} DIR` makes some, with a directory that has \
              so much, and so does removing files",
-            format_size(self.rebuild.bytes_waiting)
+            format_size(self.report.rebuild.bytes_waiting)
         )
     }
 
     fn room(&self) -> u64 {
-        let capacity = &self.capacity;
+        let capacity = &self.report.capacity;
         capacity.bytes_usable.saturating_sub(capacity.bytes_used)
     }
 
     /// Says whether less than a twentieth of the room for data is left.
     fn is_nearly_full(&self) -> bool {
-        self.room() < self.capacity.bytes_usable / 20
+        self.room() < self.report.capacity.bytes_usable / 20
     }
 
-    fn next_step_without(&self, away: &[&MemberReport]) -> String {
+    fn without(&self, away: &[&MemberReport]) -> String {
+        let place = &self.place;
         let names = names_of(away);
         let (it, them) = if away.len() == 1 {
             ("it is", "it")
         } else {
             ("they are", "them")
         };
-        let replace = format!("`cauchyfs member replace MOUNTPOINT {} DIR`", away[0].index);
-        let remove = format!("`cauchyfs member remove MOUNTPOINT {}`", away[0].index);
-        let here = self.members.len() - away.len();
+        let replace = format!("`cauchyfs member replace {place} {} DIR`", away[0].index);
+        let remove = format!("`cauchyfs member remove {place} {}`", away[0].index);
+        let here = self.report.members.len() - away.len();
         if away[0].reason == Some(AbsenceReason::NotGiven) {
-            let path = away[0].path.as_deref().unwrap_or("DIR");
-            let index = away[0].index;
+            let own = self.replace_in_place(away[0]);
             return format!(
-                "the volume was mounted without {names}: `cauchyfs member replace MOUNTPOINT {index} {path}` \
-                 takes it in, or {replace} puts another in its place"
+                "the volume was mounted without {names}: {own} takes it in, or {replace} puts another in its place"
             );
         }
-        if let Some(step) = away.iter().find_map(|member| step_by_reason(member)) {
+        if let Some(step) = away.iter().find_map(|member| self.step_by_reason(member)) {
             return step;
         }
-        if here < self.geometry.width() {
+        if here < self.report.geometry.width() {
             return format!(
                 "bring back {names}: {it} taken in again within seconds; for one that is gone for good, \
                  {replace} puts another in its place"
             );
         }
-        if self.rebuild.state == RebuildState::Running && self.lacks_shards() {
+        if self.report.rebuild.state == RebuildState::Running && self.lacks_shards() {
             return format!("wait: what {names} held is being rebuilt onto the others");
         }
         let leaving: Vec<&MemberReport> = self
+            .report
             .present()
             .filter(|member| member.is_leaving())
             .collect();
-        if self.rebuild.state == RebuildState::Running && !leaving.is_empty() {
+        if self.report.rebuild.state == RebuildState::Running && !leaving.is_empty() {
             let leaving = names_of(&leaving);
             return format!(
-                "wait: {leaving} is being emptied; all data is whole without {names}: bring {them} back, or let \
-                 {them} go with {remove}"
+                "wait: {leaving} is being drained; all data is whole without {names}: bring {them} back, or remove \
+                 {them} with {remove}"
             );
         }
-        if self.rebuild.bytes_waiting > 0 {
+        if self.report.rebuild.bytes_waiting > 0 {
             return format!(
                 "there is no room for {} to make up for {names} on the others: bring {them} back, put another in the \
-                 place with {replace}, or make room with `cauchyfs member add MOUNTPOINT DIR`, or by removing files",
-                format_size(self.rebuild.bytes_waiting)
+                 place with {replace}, or make room with `cauchyfs member add {place} DIR`, or by removing files",
+                format_size(self.report.rebuild.bytes_waiting)
             );
         }
         if self.lacks_shards() {
             return format!(
                 "bring back {names}: {it} taken in again within seconds; if {it} gone for good, \
-                 `cauchyfs rebuild MOUNTPOINT` makes up for {them} on the others"
+                 `cauchyfs rebuild {place}` makes up for {them} on the others"
             );
         }
         format!(
-            "all data is whole without {names}: bring {them} back, or let {them} go with {remove}, or put \
+            "all data is whole without {names}: bring {them} back, or remove {them} with {remove}, or put \
              another in the place with {replace}"
         )
     }
 
     /// Says whether a member is a stale copy: a scrub begins by itself.
     fn is_to_be_verified(&self) -> bool {
-        self.put_back().next().is_some()
+        self.stale_copies().next().is_some()
     }
 
     /// Returns the members that are stale copies.
-    fn put_back(&self) -> impl Iterator<Item = &MemberReport> {
-        self.present()
+    fn stale_copies(&self) -> impl Iterator<Item = &MemberReport> {
+        self.report
+            .present()
             .filter(|member| member.reason == Some(AbsenceReason::Unverified))
     }
 
     /// Says what to do where data is lost although all members are there.
-    fn next_step_after_a_loss(&self) -> String {
-        let old: Vec<&MemberReport> = self.put_back().collect();
+    fn after_loss(&self) -> String {
+        let old: Vec<&MemberReport> = self.stale_copies().collect();
         if old.is_empty() {
             return "restore the files listed above from a backup".to_owned();
         }
         let names = names_of(&old);
-        let unmount = if self.mounted {
+        let unmount = if self.report.mounted {
             "unmount the volume, and "
         } else {
             ""
@@ -263,83 +300,122 @@ impl Report {
     }
 
     fn lacks_shards(&self) -> bool {
-        let full = i64::try_from(self.geometry.parity).unwrap_or(i64::MAX);
-        let mut rows = self.redundancy.iter();
+        let full = i64::try_from(self.report.geometry.parity).unwrap_or(i64::MAX);
+        let mut rows = self.report.redundancy.iter();
         rows.any(|row| row.losses_tolerated < full && row.stripes > 0)
     }
-}
 
-/// Says what to do about members of an unmounted volume that are there but for their superblocks.
-fn restore_step(away: &[&MemberReport]) -> Option<String> {
-    let bereft: Vec<&MemberReport> = away
-        .iter()
-        .copied()
-        .filter(|member| member.has_lost_superblock())
-        .collect();
-    (!bereft.is_empty()).then(|| {
-        format!(
-            "`cauchyfs check --repair` with all directories writes anew the superblock of {}",
-            names_of(&bereft)
-        )
-    })
-}
-
-/// Says what to do about members that are away from a volume that is not mounted.
-fn next_step_before_a_mount(away: &[&MemberReport]) -> String {
-    if let Some(step) = restore_step(away) {
-        return step;
+    /// Says what to do about members of an unmounted volume that are there but for their superblocks.
+    fn recovery(&self, away: &[&MemberReport]) -> Option<String> {
+        let bereft: Vec<&MemberReport> = away
+            .iter()
+            .copied()
+            .filter(|member| member.has_lost_superblock())
+            .collect();
+        (!bereft.is_empty()).then(|| {
+            format!(
+                "{} recovers the superblock of {}",
+                self.check_command(),
+                names_of(&bereft)
+            )
+        })
     }
-    let steps: Vec<String> = away
-        .iter()
-        .filter_map(|member| step_by_reason(member))
-        .collect();
-    let gone: Vec<&MemberReport> = away
-        .iter()
-        .copied()
-        .filter(|member| step_by_reason(member).is_none())
-        .collect();
-    let mount = match gone.as_slice() {
-        [] => "mount it with the others".to_owned(),
-        gone => format!(
-            "bring back {} (are the disks mounted?), then mount with all directories",
-            names_of(gone)
-        ),
-    };
-    match steps.first() {
-        Some(step) => format!("{mount}; {step}"),
-        None => {
-            format!("{mount}; what is gone for good is made up for after a mount with the others")
+
+    /// Says what to do about members that are away from a volume that is not mounted.
+    fn before_mount(&self, away: &[&MemberReport]) -> String {
+        if let Some(step) = self.recovery(away) {
+            return step;
+        }
+        let steps: Vec<String> = away
+            .iter()
+            .filter_map(|member| self.step_by_reason(member))
+            .collect();
+        let gone: Vec<&MemberReport> = away
+            .iter()
+            .copied()
+            .filter(|member| self.step_by_reason(member).is_none())
+            .collect();
+        let mount = match gone.as_slice() {
+            [] => "mount it with the others".to_owned(),
+            gone => format!(
+                "bring back {} (are the disks mounted?), then mount with all directories",
+                names_of(gone)
+            ),
+        };
+        match steps.first() {
+            Some(step) => format!("{mount}; {step}"),
+            None => {
+                format!(
+                    "{mount}; what is gone for good is made up for after a mount with the others"
+                )
+            }
         }
     }
-}
 
-/// Says what to do about a member of which something is there that cannot be taken in as it is.
-fn step_by_reason(member: &MemberReport) -> Option<String> {
-    let (name, index) = (member.name(), member.index);
-    let path = member.path.as_deref().unwrap_or("DIR");
-    let replace = format!("`cauchyfs member replace MOUNTPOINT {index} {path}`");
-    match member.reason.as_ref()? {
-        AbsenceReason::MountedApart => Some(format!(
-            "{name} was mounted apart from the others: `cauchyfs extract` copies out what is needed of it; then empty \
-             {path}, and {replace} takes it in"
-        )),
-        AbsenceReason::Flapping => Some(format!(
-            "{name} came and went three times within an hour, and is left alone for the rest of it: see to its disk and \
-             cable, and {replace} takes it in at once"
-        )),
-        AbsenceReason::FormerMember => Some(format!(
-            "what is in the place of {name} was let go long ago, and is of no use any more: empty {path}, and \
-             {replace} fills it again"
-        )),
-        reason @ AbsenceReason::InUse { .. } => Some(format!(
-            "{name}: {reason}, which ends once the disk answers; with that it comes back"
-        )),
-        reason if reason.is_missing_superblock() => Some(format!(
-            "{name} is there, but its superblock cannot be read: once the volume is unmounted, `cauchyfs check --repair` \
-             with all directories makes it anew; or `cauchyfs member replace MOUNTPOINT {index} NEW_DIR` makes anew what \
-             it holds, and {path} is left as it is until all is whole"
-        )),
-        _ => None,
+    /// Says what to do about a member of which something is there that cannot be taken in as it is.
+    fn step_by_reason(&self, member: &MemberReport) -> Option<String> {
+        let place = &self.place;
+        let (name, index) = (member.name(), member.index);
+        let path = member.path.as_deref().unwrap_or("DIR");
+        let replace = self.replace_in_place(member);
+        let step = match member.reason.as_ref()? {
+            AbsenceReason::MountedApart => format!(
+                "{name} was mounted apart from the others: `cauchyfs extract` copies out what is needed of it; then empty \
+                 {path}, and {replace} takes it in"
+            ),
+            AbsenceReason::Flapping => format!(
+                "{name} came and went three times within an hour, and is left alone for the rest of it: see to its disk \
+                 and cable, and {replace} takes it in at once"
+            ),
+            AbsenceReason::FormerMember => format!(
+                "what is in the place of {name} was removed long ago, and is of no use any more: empty {path}, and \
+                 {replace} fills it again"
+            ),
+            reason @ AbsenceReason::InUse { .. } => {
+                format!(
+                    "{name}: {reason}, which ends once the disk answers; with that it comes back"
+                )
+            }
+            AbsenceReason::SuperblockGone
+            | AbsenceReason::SuperblockDamaged { .. }
+            | AbsenceReason::SuperblockUnrecoverable { .. } => format!(
+                "{name} is there, but its superblock cannot be read: once the volume is unmounted, {} recovers it; or \
+                 `cauchyfs member replace {place} {index} NEW_DIR` rebuilds what it holds, and {path} is left as it is \
+                 until all is whole",
+                self.check_command()
+            ),
+            AbsenceReason::NotGiven
+            | AbsenceReason::NoDirectory
+            | AbsenceReason::Silent
+            | AbsenceReason::Empty
+            | AbsenceReason::Removed
+            | AbsenceReason::ForeignContent { .. }
+            | AbsenceReason::OtherVolume { .. }
+            | AbsenceReason::ContentOfOtherVolume
+            | AbsenceReason::AwayTooLong
+            | AbsenceReason::Unverified
+            | AbsenceReason::Stale { .. }
+            | AbsenceReason::Failed { .. }
+            | AbsenceReason::Refused { .. } => return None,
+        };
+        Some(step)
+    }
+
+    /// Returns the command that takes the directory of a member into its own place.
+    fn replace_in_place(&self, member: &MemberReport) -> String {
+        let path = member.path.as_deref().map(quoted);
+        let path = path.as_deref().unwrap_or("DIR");
+        let (place, index) = (&self.place, member.index);
+        format!("`cauchyfs member replace {place} {index} {path}`")
+    }
+
+    /// Returns the command that recovers superblocks.
+    fn check_command(&self) -> String {
+        let paths = self.report.members.iter().map(|member| member.path.clone());
+        match paths.collect::<Option<Vec<String>>>() {
+            Some(paths) => format!("`cauchyfs check --repair {}`", quoted_words(&paths)),
+            None => "`cauchyfs check --repair` with all directories".to_owned(),
+        }
     }
 }
 

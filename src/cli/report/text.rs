@@ -1,6 +1,7 @@
 //! The text of `status` for people.
 
 use std::fmt::{self, Write as _};
+use std::path::Path;
 
 use super::super::size::{format_count, format_size};
 use super::super::terminal::{Escaped, join_lines};
@@ -10,8 +11,9 @@ use super::{
 };
 
 impl Report {
-    /// Writes it for people: state first, then members, then what to do next.
-    pub(in crate::cli) fn for_people(&self) -> String {
+    /// Writes it for people: state first, then members, then what to do next. `mountpoint` is where the volume is
+    /// mounted.
+    pub(in crate::cli) fn for_people(&self, mountpoint: Option<&Path>) -> String {
         let mut text = String::new();
         let name = if self.label.is_empty() {
             &self.volume
@@ -55,7 +57,10 @@ impl Report {
         self.push_members(&mut text);
         self.push_redundancy(&mut text);
         text.push('\n');
-        push(&mut text, format_args!("next: {}", self.next_step()));
+        push(
+            &mut text,
+            format_args!("next: {}", self.next_step(mountpoint)),
+        );
         text
     }
 

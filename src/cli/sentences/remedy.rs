@@ -168,7 +168,7 @@ fn volume_advice(step: VolumeStep, place: &str) -> String {
         }
         VolumeStep::WaitForHolder => {
             "one of its directories hangs, and what was under way there may still be written: see that its disk answers \
-             again, thaw it, or `umount -f` a network mount, then try again; or start the machine anew"
+             again, thaw it, or `umount -f` a network mount, then try again; or reboot the machine"
         }
         VolumeStep::MakeDisksAnswer => {
             "see that all disks answer, and try again; or look at the others with `mount -o ro` or `cauchyfs extract`; \

@@ -13,7 +13,7 @@ fn damaged_superblock() -> AbsenceReason {
 fn advice(change: impl FnOnce(&mut Report), away: &[u16], rows: &[(i64, u64)]) -> String {
     let mut report = report(away, rows, &[0, 1, 3]);
     change(&mut report);
-    report.next_step()
+    report.next_step(None)
 }
 
 /// Makes do with 3+2 shards for six members.
@@ -61,7 +61,7 @@ fn a_volume_that_is_nearly_full_or_has_no_room_for_what_waits_is_said_to_be() {
 }
 
 #[test]
-fn who_is_being_emptied_stays_in_place_until_it_is() {
+fn a_draining_member_stays_in_place_until_it_is() {
     let leaving = |report: &mut Report| report.members[3].state = MemberState::Removing;
     let said = advice(leaving, &[], &[(2, 7)]);
     assert!(
@@ -91,7 +91,8 @@ fn who_is_there_but_cannot_be_told_is_replaced_and_kept_until_all_is_whole() {
         "{said}"
     );
     assert!(said.contains("/srv/d2 is left as it is"), "{said}");
-    assert!(said.contains("`cauchyfs check --repair`"), "{said}");
+    let check = "`cauchyfs check --repair '/srv/d0' '/srv/d1' '/srv/d2' ";
+    assert!(said.contains(check), "{said}");
 }
 
 #[test]
@@ -151,18 +152,18 @@ fn a_volume_that_is_only_read_gets_no_advice_that_would_be_refused() {
 }
 
 #[test]
-fn who_is_away_is_not_said_to_be_rebuilt_while_another_is_emptied() {
-    let emptied = |report: &mut Report| {
+fn who_is_away_is_not_said_to_be_rebuilt_while_another_is_drained() {
+    let drained = |report: &mut Report| {
         spare(report);
         report.members[3].state = MemberState::Removing;
         report.rebuild.state = RebuildState::Running;
     };
-    let said = advice(emptied, &[2], &[(2, 7)]);
+    let said = advice(drained, &[2], &[(2, 7)]);
     assert!(
-        said.starts_with("wait: member 3 (/srv/d3) is being emptied"),
+        said.starts_with("wait: member 3 (/srv/d3) is being drained"),
         "{said}"
     );
-    let said = advice(emptied, &[2], &[(1, 1), (2, 7)]);
+    let said = advice(drained, &[2], &[(1, 1), (2, 7)]);
     assert!(
         said.starts_with("wait: what member 2 (/srv/d2) held"),
         "{said}"
@@ -224,7 +225,10 @@ fn who_is_away_may_come_back_or_get_a_successor() {
     };
     for (away, losses) in [(&[2][..], 1), (&[2, 4], 0), (&[1, 2, 4], -1)] {
         let said = advice(damaged, away, &[(losses, 7)]);
-        assert!(said.starts_with("`cauchyfs check --repair`"), "{said}");
+        assert!(
+            said.starts_with("`cauchyfs check --repair '/srv/d0' "),
+            "{said}"
+        );
         assert!(said.ends_with("member 2 (/srv/d2)"), "{said}");
     }
     let said = advice(|_| {}, &[1, 2, 4], &[(-1, 7)]);
@@ -294,21 +298,21 @@ fn who_was_mounted_apart_is_emptied_first() {
     );
     assert!(
         said.ends_with(
-            "empty /srv/d4, and `cauchyfs member replace MOUNTPOINT 4 /srv/d4` takes it in"
+            "empty /srv/d4, and `cauchyfs member replace MOUNTPOINT 4 '/srv/d4'` takes it in"
         ),
         "{said}"
     );
 }
 
 #[test]
-fn what_was_let_go_is_emptied_before_it_is_filled_again() {
+fn a_removed_member_is_emptied_before_it_is_filled_again() {
     let former = |report: &mut Report| {
         report.members[2].reason = Some(AbsenceReason::FormerMember);
     };
     let said = advice(former, &[2], &[(1, 7)]);
     assert!(
         said.ends_with(
-            "empty /srv/d2, and `cauchyfs member replace MOUNTPOINT 2 /srv/d2` fills it again"
+            "empty /srv/d2, and `cauchyfs member replace MOUNTPOINT 2 '/srv/d2'` fills it again"
         ),
         "{said}"
     );
@@ -322,7 +326,7 @@ fn who_was_left_out_comes_back_when_it_is_told_to() {
         &[(1, 7)],
     );
     assert!(
-        said.contains("`cauchyfs member replace MOUNTPOINT 2 /srv/d2`"),
+        said.contains("`cauchyfs member replace MOUNTPOINT 2 '/srv/d2'`"),
         "{said}"
     );
 }
@@ -394,4 +398,28 @@ fn missing_shards_and_copies_are_made_where_there_is_room() {
         &[(2, 7)],
     );
     assert!(said.contains("copies its index"), "{said}");
+}
+
+#[test]
+fn the_commands_of_an_advice_name_the_mountpoint_where_it_is_known() {
+    let mountpoint = Path::new("/mnt/my photos");
+    for (away, losses) in [(&[][..], 1), (&[2], 1), (&[2, 4], 0), (&[1, 2, 4], -1)] {
+        let mut report = report(away, &[(losses, 7)], &[0, 1, 3]);
+        for reason in [
+            None,
+            Some(AbsenceReason::Flapping),
+            Some(AbsenceReason::NotGiven),
+            Some(AbsenceReason::SuperblockGone),
+        ] {
+            for member in away {
+                report.members[usize::from(*member)]
+                    .reason
+                    .clone_from(&reason);
+            }
+            let known = report.next_step(Some(mountpoint));
+            assert!(!known.contains("MOUNTPOINT"), "{known}");
+            let unknown = report.next_step(None);
+            assert_eq!(known.replace("'/mnt/my photos'", "MOUNTPOINT"), unknown);
+        }
+    }
 }
