@@ -78,7 +78,7 @@ pub use redundancy::{
     CountLimits, LostStripe, MissingShards, Redundancy, RedundancyCounter, RedundancyRow,
 };
 pub use room::Room;
-pub use scrub::{Follower, ReadShards, ScrubState, ScrubStatus, WrongShards};
+pub use scrub::{Follower, ReadShards, ScrubState, ScrubStatus, Scrubber, WrongShards};
 pub use stale_copies::StaleCopies;
 pub use superblock_recovery::identify_members;
 pub use sync::Commits;
@@ -88,7 +88,6 @@ use catalog::Catalog;
 use exhaustion::Exhaustion;
 use foreground::Foreground;
 use growth::Allowance;
-use scrub::Scrubbing;
 
 /// Megabytes of the index to compare between copies before the volume is closed, if no comparison ran since it was
 /// opened.
@@ -166,7 +165,7 @@ pub struct Pipeline {
     rebuild: Arc<Rebuild>,
     stale_copies: Arc<StaleCopies>,
     recheck: Arc<Recheck>,
-    scrubbing: Scrubbing,
+    scrubber: Arc<Scrubber>,
 }
 
 impl Pipeline {
@@ -280,6 +279,20 @@ impl Pipeline {
             draining: Arc::clone(&draining),
             status: rebuild_status,
         }));
+        let scrubber = Arc::new(Scrubber::new(scrub::Dependencies {
+            members: Arc::clone(&members),
+            meta: Arc::clone(&meta),
+            replicas: Arc::clone(&replicas),
+            volume: Arc::clone(&volume),
+            records: Arc::clone(&records),
+            catalog: Arc::clone(&catalog),
+            commits: Arc::clone(&commits),
+            foreground: Arc::clone(&foreground),
+            compaction: Arc::clone(&compaction),
+            stale_copies: Arc::clone(&stale_copies),
+            redundancy: Arc::clone(&redundancy),
+            rebuild: Arc::clone(&rebuild),
+        }));
         Self {
             members,
             meta,
@@ -303,7 +316,7 @@ impl Pipeline {
             rebuild,
             stale_copies,
             recheck,
-            scrubbing: Scrubbing::default(),
+            scrubber,
         }
     }
 
@@ -383,6 +396,12 @@ impl Pipeline {
     #[must_use]
     pub fn recheck(&self) -> &Arc<Recheck> {
         &self.recheck
+    }
+
+    /// Returns the scrubber.
+    #[must_use]
+    pub fn scrubber(&self) -> &Arc<Scrubber> {
+        &self.scrubber
     }
 
     /// Returns the clock, which makes commits and checkpoints when they are due.
@@ -635,7 +654,7 @@ impl Pipeline {
         if !self.commits.close() {
             return Ok(());
         }
-        self.scrubbing.stop();
+        self.scrubber.stop();
         if !self.commits.is_read_only() {
             self.sync()?;
             self.volume.finish()?;

@@ -199,7 +199,9 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
     let pipeline = &volume.pipeline;
     if repair {
         let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-        let scrubbed = pipeline.scrub(&*volume.fs.inode_locks(), None, go_on);
+        let scrubbed = pipeline
+            .scrubber()
+            .scrub(&*volume.fs.inode_locks(), None, go_on);
         let Some(status) = scrubbed.map_err(VolumeFailure::from)? else {
             return Err(Failure::environment("somebody else scrubs the volume"));
         };
@@ -207,7 +209,10 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
         terminal::report(&scrubbed.for_people(&away_from(volume), None));
         return Ok(scrubbed.outcome());
     }
-    let read = pipeline.read_all_shards().map_err(VolumeFailure::from)?;
+    let read = pipeline
+        .scrubber()
+        .read_all_shards()
+        .map_err(VolumeFailure::from)?;
     for wrong in &read.wrong {
         let directory = pipeline.members().path(wrong.member);
         let file = files::segment(wrong.segment);

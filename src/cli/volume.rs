@@ -276,7 +276,10 @@ pub(super) fn report(
         .redundancy()
         .map_err(VolumeFailure::from)?;
     let redundancy: Vec<RedundancyReport> = counted.rows.iter().map(row_report).collect();
-    let scrub = pipeline.scrub_status().map_err(VolumeFailure::from)?;
+    let scrub = pipeline
+        .scrubber()
+        .scrub_status()
+        .map_err(VolumeFailure::from)?;
     let mut blank = blank_report(members, notes, scrub.record.last_finished);
     let rebuilding = maintenance.rebuild().status().members();
     for member in &mut blank.members {

@@ -41,14 +41,4 @@ impl Pipeline {
         while self.replicas.compare()? {}
         Ok(self.replicas.repaired_pages())
     }
-
-    /// Makes copies of the index that are missing, as far as there are members for them.
-    ///
-    /// # Errors
-    ///
-    /// If no copy is left, or nothing may be written.
-    pub fn complete_index(&self) -> Result<(), CommitError> {
-        self.commits.check_writable()?;
-        self.commits.mend_index(MAX_MENDED_AT_CLOSE).map(drop)
-    }
 }

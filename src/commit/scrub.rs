@@ -8,16 +8,26 @@
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::CommitError;
+use super::catalog::Catalog;
+use super::compact::{Compaction, InodeLocks};
+use super::foreground::Foreground;
 use super::pace::{pause, step_bytes};
-use super::stale_copies::now;
-use super::{CommitError, InodeLocks, Pipeline};
+use super::rebuild::Rebuild;
+use super::redundancy::RedundancyCounter;
+use super::stale_copies::{StaleCopies, now};
+use super::sync::Commits;
 use crate::format::record::Scrub;
 use crate::format::{MemberIndex, SegmentId};
+use crate::members::Members;
+use crate::meta::{IndexReplicas, Meta};
+use crate::volume::{StripeRecords, Volume};
 
 mod deep;
 mod followers;
@@ -90,15 +100,26 @@ impl ScrubStatus {
     }
 }
 
-/// The running scrub, if there is one.
-#[derive(Debug, Default)]
-pub(super) struct Scrubbing {
-    /// Held by the thread that scrubs.
-    baton: Mutex<()>,
+/// Scrubs a volume.
+pub struct Scrubber {
+    members: Arc<Members>,
+    meta: Arc<Meta>,
+    replicas: Arc<IndexReplicas>,
+    volume: Arc<Volume>,
+    records: Arc<StripeRecords>,
+    catalog: Arc<Catalog>,
+    commits: Arc<Commits>,
+    foreground: Arc<Foreground>,
+    compaction: Arc<Compaction>,
+    stale_copies: Arc<StaleCopies>,
+    redundancy: Arc<RedundancyCounter>,
+    rebuild: Arc<Rebuild>,
+    /// Held through I/O by the thread that scrubs.
+    scrubbing: Mutex<()>,
     /// Set if the running scrub has to stop.
     is_to_stop: AtomicBool,
     /// The position of the running scrub; `None` if none runs.
-    live: Mutex<Option<Scrub>>,
+    position: Mutex<Option<Scrub>>,
     followers: Followers,
     unsettled: Unsettled,
     /// The position of a scrub that ended with an error: further than noted, like the findings remembered beside it.
@@ -107,24 +128,76 @@ pub(super) struct Scrubbing {
     found: Mutex<Pieces>,
 }
 
-impl Scrubbing {
-    /// Stops the running scrub, for good, and waits for its end.
-    pub(super) fn stop(&self) {
-        self.is_to_stop.store(true, Ordering::SeqCst);
-        drop(self.baton.lock());
-    }
+/// The parts that a [`Scrubber`] uses.
+pub(super) struct Dependencies {
+    pub(super) members: Arc<Members>,
+    pub(super) meta: Arc<Meta>,
+    pub(super) replicas: Arc<IndexReplicas>,
+    pub(super) volume: Arc<Volume>,
+    pub(super) records: Arc<StripeRecords>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) commits: Arc<Commits>,
+    pub(super) foreground: Arc<Foreground>,
+    pub(super) compaction: Arc<Compaction>,
+    pub(super) stale_copies: Arc<StaleCopies>,
+    pub(super) redundancy: Arc<RedundancyCounter>,
+    pub(super) rebuild: Arc<Rebuild>,
 }
 
 /// Lets others see that no scrub runs any more, however it ended.
-struct Live<'a>(&'a Scrubbing);
+struct Running<'a>(&'a Scrubber);
 
-impl Drop for Live<'_> {
+impl Drop for Running<'_> {
     fn drop(&mut self) {
-        *self.0.live.lock() = None;
+        *self.0.position.lock() = None;
     }
 }
 
-impl Pipeline {
+impl Scrubber {
+    pub(super) fn new(dependencies: Dependencies) -> Self {
+        let Dependencies {
+            members,
+            meta,
+            replicas,
+            volume,
+            records,
+            catalog,
+            commits,
+            foreground,
+            compaction,
+            stale_copies,
+            redundancy,
+            rebuild,
+        } = dependencies;
+        Self {
+            members,
+            meta,
+            replicas,
+            volume,
+            records,
+            catalog,
+            commits,
+            foreground,
+            compaction,
+            stale_copies,
+            redundancy,
+            rebuild,
+            scrubbing: Mutex::default(),
+            is_to_stop: AtomicBool::new(false),
+            position: Mutex::default(),
+            followers: Followers::default(),
+            unsettled: Unsettled::default(),
+            cut_off: Mutex::default(),
+            found: Mutex::default(),
+        }
+    }
+
+    /// Stops the running scrub, for good, and waits for its end.
+    pub(super) fn stop(&self) {
+        self.is_to_stop.store(true, Ordering::SeqCst);
+        drop(self.scrubbing.lock());
+    }
+
     /// Scrubs, or continues an interrupted scrub, until it is through, `report` breaks, or the volume is closed. Calls
     /// `report` several times a second. Reads at most so many bytes in a second, if that is limited. Rests for two
     /// thirds of the time while others use the volume. Returns `None` if another scrub runs.
@@ -141,19 +214,19 @@ impl Pipeline {
         mut report: impl FnMut(&ScrubStatus) -> ControlFlow<()>,
     ) -> Result<Option<ScrubStatus>, CommitError> {
         self.commits.check_writable()?;
-        let Some(_baton) = self.scrubbing.baton.try_lock() else {
+        let Some(_scrubbing) = self.scrubbing.try_lock() else {
             return Ok(None);
         };
-        let cut_off = self.scrubbing.cut_off.lock().take();
+        let cut_off = self.cut_off.lock().take();
         let mut scrub = self.stale_copies.scrub_to_continue(cut_off, || {
             self.volume.begin_to_look();
-            self.scrubbing.unsettled.forget();
-            self.scrubbing.found.lock().clear();
+            self.unsettled.forget();
+            self.found.lock().clear();
         })?;
-        let _live = Live(&self.scrubbing);
+        let _running = Running(self);
         let scrubbed = self.scrub_from(&mut scrub, locks, bytes_per_second, &mut report);
         if scrubbed.is_err() {
-            *self.scrubbing.cut_off.lock() = Some(scrub);
+            *self.cut_off.lock() = Some(scrub);
         }
         scrubbed?;
         let status = self.status_of(&scrub, false);
@@ -171,14 +244,14 @@ impl Pipeline {
     ) -> Result<(), CommitError> {
         let (mut noted, mut is_stopped) = (Instant::now(), false);
         let mut go_on = |scrub: &Scrub| -> Result<bool, CommitError> {
-            *self.scrubbing.live.lock() = Some(*scrub);
+            *self.position.lock() = Some(*scrub);
             if noted.elapsed() >= NOTE_INTERVAL {
                 self.note_scrub(scrub)?;
                 noted = Instant::now();
             }
             // A `report` that broke once is not called again.
             is_stopped = is_stopped
-                || self.scrubbing.is_to_stop.load(Ordering::SeqCst)
+                || self.is_to_stop.load(Ordering::SeqCst)
                 || report(&self.status_of(scrub, true)).is_break();
             Ok(!is_stopped)
         };
@@ -203,32 +276,32 @@ impl Pipeline {
 
     /// Waits for a scrub that another caller has begun, until the returned value is dropped.
     pub fn follow_scrub(&self) -> Follower<'_> {
-        self.scrubbing.followers.join()
+        self.followers.join()
     }
 
     /// Keeps all others from scrubbing until the returned guard is dropped, like a scrub that has not got any further
     /// yet.
     #[cfg(test)]
     pub(super) fn scrubs_soon(&self) -> parking_lot::MutexGuard<'_, ()> {
-        self.scrubbing.baton.lock()
+        self.scrubbing.lock()
     }
 
     /// Says whether a caller waits for a scrub and would continue it if it stopped.
     #[must_use]
     pub fn has_scrub_followers(&self) -> bool {
-        self.scrubbing.followers.are_there()
+        self.followers.are_there()
     }
 
     /// Returns the members of which the last scrub found pieces wrong or missing, and how many. Its findings before the
     /// volume was opened are not known, nor which member has a differing journal.
     #[must_use]
     pub fn found_by_scrub(&self) -> BTreeMap<MemberIndex, u64> {
-        self.scrubbing.found.lock().clone()
+        self.found.lock().clone()
     }
 
     /// Notes wrong pieces of members.
     fn note_found_on(&self, found: impl IntoIterator<Item = (MemberIndex, u64)>) {
-        add_pieces(&mut self.scrubbing.found.lock(), found);
+        add_pieces(&mut self.found.lock(), found);
     }
 
     /// Returns the status of the running scrub, or of the last one.
@@ -237,8 +310,8 @@ impl Pipeline {
     ///
     /// If the index cannot be read.
     pub fn scrub_status(&self) -> Result<ScrubStatus, CommitError> {
-        let live = *self.scrubbing.live.lock();
-        if let Some(scrub) = live {
+        let position = *self.position.lock();
+        if let Some(scrub) = position {
             return Ok(self.status_of(&scrub, true));
         }
         Ok(match self.stale_copies.last_scrub()? {
@@ -274,7 +347,7 @@ impl Pipeline {
             // The closing thread commits it, and waits for us.
             return Ok(());
         }
-        match self.sync() {
+        match self.commits.sync() {
             Err(CommitError::NoSpace) => Ok(()),
             done => done,
         }

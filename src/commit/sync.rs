@@ -6,11 +6,11 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use scopeguard::{ScopeGuard, guard_on_unwind};
 
-use super::CommitError;
 use super::arrivals::Arrivals;
 use super::catalog::Catalog;
 use super::group::Group;
 use super::growth::Allowance;
+use super::{CommitError, MAX_MENDED_AT_CLOSE};
 use crate::members::{Access, Members};
 use crate::meta::{IndexReplicas, Meta, Pending, StripeData};
 use crate::volume::{Fresh, StripeRecords, Unjournaled, Volume, VolumeError};
@@ -298,6 +298,16 @@ impl Commits {
             self.members.admit_stale()?;
         }
         Ok(more)
+    }
+
+    /// Makes copies of the index that are missing, as far as there are members for them.
+    ///
+    /// # Errors
+    ///
+    /// If no copy is left, or nothing may be written.
+    pub fn complete_index(&self) -> Result<(), CommitError> {
+        self.check_writable()?;
+        self.mend_index(MAX_MENDED_AT_CLOSE).map(drop)
     }
 
     /// Returns whether committed changes wait for a checkpoint.

@@ -41,9 +41,10 @@ impl ScrubScheduler {
         }
         let scrubbed = self
             .pipeline
+            .scrubber()
             .scrub(&*self.locks, self.bytes_per_second, |_| {
                 // A caller that orders a scrub continues it, at its own rate.
-                if self.stop.is_set() || self.pipeline.has_scrub_followers() {
+                if self.stop.is_set() || self.pipeline.scrubber().has_scrub_followers() {
                     ControlFlow::Break(())
                 } else {
                     ControlFlow::Continue(())
@@ -56,7 +57,7 @@ impl ScrubScheduler {
         let Some(interval) = self.interval else {
             return Ok(false);
         };
-        let status = self.pipeline.scrub_status()?;
+        let status = self.pipeline.scrubber().scrub_status()?;
         let last = UNIX_EPOCH + Duration::from_secs(status.record.last_finished);
         // A clock that was set back does not delay the next scrub.
         Ok(last.elapsed().map_or(true, |passed| passed >= interval))

@@ -455,7 +455,7 @@ fn a_scrub_without_an_order_begins_for_an_online_stale_copy() {
     );
     let scrub = || {
         scheduler.run_if_due().unwrap();
-        pipeline.scrub_status().unwrap().state
+        pipeline.scrubber().scrub_status().unwrap().state
     };
     assert_eq!(scrub(), ScrubState::Never, "nobody waits for one");
     pipeline.members().note_put_back(back);

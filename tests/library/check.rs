@@ -509,7 +509,11 @@ fn shards_are_repaired_only_once_none_is_missing() {
         assert_eq!((report.found, report.repaired), (1, 0));
         let locks = &*fs.inode_locks();
         let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-        pipeline.scrub(locks, None, go_on).unwrap().unwrap();
+        pipeline
+            .scrubber()
+            .scrub(locks, None, go_on)
+            .unwrap()
+            .unwrap();
         let missing = pipeline
             .redundancy_counter()
             .redundancy()
@@ -560,7 +564,7 @@ fn a_file_that_was_restored_is_repaired_although_a_member_is_away() {
         assert_eq!((report.found, report.repaired), (1, 0));
         let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
         pipeline
-            .scrub(&*fs.inode_locks(), None, go_on)
+            .scrubber().scrub(&*fs.inode_locks(), None, go_on)
             .unwrap()
             .unwrap();
         assert!(
@@ -631,7 +635,7 @@ fn an_index_that_has_more_copies_than_before_and_still_too_few_is_not_repaired()
     batch.put(key::perhaps_dead(StripeId(7)), Marker.encode());
     pipeline.apply(batch).unwrap();
     pipeline.checkpoint().unwrap();
-    pipeline.complete_index().unwrap();
+    pipeline.commits().complete_index().unwrap();
     check_again(&pipeline, &mut report).unwrap();
     assert_eq!(report.findings[0].kind, missing(2), "as it is by now");
     assert!(!report.findings[0].repaired);

@@ -421,7 +421,7 @@ pub(crate) fn recovered(disks: &[MemDisk], trees: &[Tree], ran: &Ran, what: &str
     let fs = fs.unwrap_or_else(|error| panic!("{what}: {error}"));
     fs.wait_for_removal();
     // A mount does that in the background.
-    fs.pipeline().complete_index().unwrap();
+    fs.pipeline().commits().complete_index().unwrap();
     let report = check::check(fs.pipeline(), false).unwrap();
     assert_eq!(report.findings, [], "{what}");
     let found = look(&fs);

@@ -270,7 +270,7 @@ fn survive(seed: u64) {
         }
         fs.wait_for_removal();
         // A mount does that in the background.
-        fs.pipeline().complete_index().unwrap();
+        fs.pipeline().commits().complete_index().unwrap();
         let report = check::check(fs.pipeline(), false).unwrap();
         assert_eq!(report.findings, [], "{what}");
         harmed |= !weather.away.is_empty();

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::super::CommitError;
 use super::super::redundancy::RedundancyRow;
-use super::super::{CommitError, Pipeline};
 use super::BATCH_BYTES;
+use super::Scrubber;
 use crate::format::record::ShardSet;
 use crate::format::{MemberIndex, SegmentId, StripeId};
 use crate::volume::{Inconsistent, Remedy, Verdict, member_of};
@@ -36,9 +37,9 @@ pub struct ReadShards {
     pub rows: Vec<RedundancyRow>,
 }
 
-impl Pipeline {
+impl Scrubber {
     /// Reads every shard of every stripe that an extent refers to, and all copies of the index. Writes nothing, because
-    /// the volume was opened to look. Notes unrecoverable ranges for [`Pipeline::redundancy`].
+    /// the volume was opened to look. Notes unrecoverable ranges for [`RedundancyCounter::redundancy`](super::super::RedundancyCounter::redundancy).
     ///
     /// # Errors
     ///

@@ -2,10 +2,11 @@
 
 use std::ops::ControlFlow;
 
-use super::super::{CommitError, Pipeline};
+use super::super::CommitError;
+use super::Scrubber;
 use crate::format::record::Scrub;
 
-impl Pipeline {
+impl Scrubber {
     /// Verifies everything outside of segments, and repairs it from other members, as long as `go_on` says so.
     pub(super) fn scrub_metadata(
         &self,
@@ -18,7 +19,7 @@ impl Pipeline {
         self.note_found_on(superblocks.found);
         if self.meta.journals_differ()? {
             // The index takes in what the journals hold, and they begin empty.
-            self.checkpoint()?;
+            self.commits.checkpoint()?;
             scrub.repaired += 1;
         }
         let (mut page, mut damaged) = (0, 0);
@@ -37,6 +38,6 @@ impl Pipeline {
             self.meta
                 .visit(&[], &[u8::MAX], &mut |_, _| ControlFlow::Continue(()))?;
         }
-        self.complete_index()
+        self.commits.complete_index()
     }
 }

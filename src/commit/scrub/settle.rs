@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-use super::super::{CommitError, InodeLocks, Pipeline};
+use super::super::CommitError;
+use super::super::compact::InodeLocks;
+use super::Scrubber;
 use crate::commit::stale_copies::Unread;
 use crate::format::record::Scrub;
 use crate::format::{MemberIndex, SegmentId};
@@ -101,7 +103,7 @@ impl Unsettled {
     }
 }
 
-impl Pipeline {
+impl Scrubber {
     /// Passes the next stripes of segments that may have changed since they were passed. Returns false if there are
     /// none left.
     pub(super) fn scrub_again(
@@ -116,7 +118,7 @@ impl Pipeline {
         let (passed, next) = self.pass_stripes(segment, from, bytes_per_second, locks)?;
         scrub.bytes += passed.counted.bytes;
         scrub.repaired += passed.counted.repaired;
-        let mut state = self.scrubbing.unsettled.0.lock();
+        let mut state = self.unsettled.0.lock();
         if let Some(again) = &mut state.again {
             again.from = next;
             again.passed.add(passed);
@@ -130,7 +132,7 @@ impl Pipeline {
     /// Returns where to go on with the second pass. Each segment is passed again only once, even if members come and
     /// go.
     fn next_again(&self) -> Option<(SegmentId, u64)> {
-        let mut state = self.scrubbing.unsettled.0.lock();
+        let mut state = self.unsettled.0.lock();
         let last = state.again.as_ref().map(|again| again.segment);
         let is_under_way = state.again.as_ref().and_then(|again| again.from);
         if let (Some(segment), Some(from)) = (last, is_under_way) {
@@ -194,7 +196,7 @@ impl Pipeline {
     /// Returns which shards a finished scrub did not verify, by online member. Returns also how many more there are
     /// without a known member: those passed before the volume was opened.
     pub(super) fn left_unread(&self, scrub: &Scrub) -> Unread {
-        let state = self.scrubbing.unsettled.0.lock();
+        let state = self.unsettled.0.lock();
         let mut unread = Pieces::default();
         let mut remembered = 0;
         for (segment, passed) in &state.passed {
@@ -211,7 +213,7 @@ impl Pipeline {
     /// that it had not verified before the volume was opened, whose members are not known.
     #[must_use]
     pub fn unverified_by_scrub(&self) -> u64 {
-        self.scrubbing.unsettled.0.lock().unverified
+        self.unsettled.0.lock().unverified
     }
 
     /// Puts into the record the shards that are missing or were not verified, and the bytes that are lost now.
@@ -223,7 +225,7 @@ impl Pipeline {
         // rather than not at all. It is not known either which of them are still lost.
         let unread = self.left_unread(scrub);
         let unverified = unread.by_member.values().sum::<u64>() + unread.of_unknown;
-        let mut state = self.scrubbing.unsettled.0.lock();
+        let mut state = self.unsettled.0.lock();
         state.unverified = unverified;
         let remembered: u64 = state
             .passed

@@ -3,8 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::super::CommitError;
 use super::super::catalog::successor;
-use super::super::{CommitError, InodeLocks, Pace, Pipeline};
+use super::super::compact::InodeLocks;
+use super::super::pace::Pace;
+use super::Scrubber;
 use super::settle::{Passed, Pieces, add_counted, add_pieces};
 use super::{MAX_REST, batch_bytes};
 use crate::format::record::{LostBytes, Scrub, SegmentStripe, ShardSet};
@@ -25,7 +28,7 @@ pub(super) struct Stretch {
     pub(super) has_more: bool,
 }
 
-impl Pipeline {
+impl Scrubber {
     /// Looks at the next stripes of a scrub: as many as may be read at once at this rate. Returns false if
     /// there are none left.
     pub(super) fn scrub_stripes(
@@ -51,7 +54,7 @@ impl Pipeline {
         };
         add_counted(scrub, &passed.counted);
         self.note_found_on(passed.found.clone());
-        self.scrubbing.unsettled.note(segment, passed);
+        self.unsettled.note(segment, passed);
         Ok(true)
     }
 
@@ -136,7 +139,7 @@ impl Pipeline {
     /// Waits; returns whether the scrub is to go on.
     fn rest_of_scrub(&self, pause: Duration) -> bool {
         let until = Instant::now() + pause;
-        let is_to_stop = || self.scrubbing.is_to_stop.load(Ordering::SeqCst);
+        let is_to_stop = || self.is_to_stop.load(Ordering::SeqCst);
         while Instant::now() < until && !is_to_stop() {
             std::thread::sleep(MAX_REST.min(until.saturating_duration_since(Instant::now())));
         }

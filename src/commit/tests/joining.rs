@@ -328,7 +328,7 @@ fn a_stale_copy_of_a_vanished_directory_gets_all_that_it_lacks() {
     join(&fs, Seat::Own, &rig.disks[1]).unwrap();
     assert!(!fs.pipeline.members().put_back().is_empty());
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-    fs.pipeline.scrub(&NoLocks, None, go_on).unwrap();
+    fs.pipeline.scrubber.scrub(&NoLocks, None, go_on).unwrap();
     fs.rebuild().unwrap();
     assert_eq!(fs.redundancy()[0].0, 1);
     fs.assert_shards_lie_on(&rig, &[], "put back");

@@ -326,7 +326,7 @@ fn a_stopped_scrub_leaves_no_file_that_counts_for_shards_it_lacks() {
             }
             std::ops::ControlFlow::Continue(())
         };
-        fs.pipeline.scrub(&NoLocks, None, stop).unwrap();
+        fs.pipeline.scrubber.scrub(&NoLocks, None, stop).unwrap();
         rebuild_while(&fs, &|| ());
         fs.assert_shards_lie_on(&rig, &[], &format!("stopped after {steps} steps"));
         assert_eq!(fs.redundancy()[0].0, 1, "stopped after {steps} steps");

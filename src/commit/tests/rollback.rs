@@ -109,7 +109,7 @@ fn all_that_a_member_lacks_which_was_put_back_is_found_and_made_up_for() {
                 let fs = rig.open(&[]);
                 assert!(!fs.pipeline.members().put_back().is_empty(), "{context}");
                 let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-                fs.pipeline.scrub(&NoLocks, None, go_on).unwrap();
+                fs.pipeline.scrubber.scrub(&NoLocks, None, go_on).unwrap();
                 assert!(fs.pipeline.members().put_back().is_empty(), "{context}");
                 fs.rebuild().unwrap();
                 fs.assert_shards_lie_on(&rig, &[], &context);
@@ -132,7 +132,7 @@ fn a_scrub_that_is_stopped_leaves_what_was_put_back_to_the_next_which_begins_ane
     let tolerated = || fs.pipeline.redundancy.redundancy().unwrap().rows[0].losses_tolerated;
     assert_eq!(tolerated(), 0, "what it holds counts for nothing yet");
     let stop = |_: &ScrubStatus| ControlFlow::Break(());
-    fs.pipeline.scrub(&NoLocks, None, stop).unwrap();
+    fs.pipeline.scrubber.scrub(&NoLocks, None, stop).unwrap();
     assert_eq!(tolerated(), 0);
     fs.close();
     // Only its record tells now that it is a stale copy.
@@ -140,7 +140,7 @@ fn a_scrub_that_is_stopped_leaves_what_was_put_back_to_the_next_which_begins_ane
     let known: Vec<_> = fs.pipeline.members().put_back().into_keys().collect();
     assert_eq!(known, [MemberIndex(1)]);
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-    fs.pipeline.scrub(&NoLocks, None, go_on).unwrap();
+    fs.pipeline.scrubber.scrub(&NoLocks, None, go_on).unwrap();
     assert!(fs.pipeline.members().put_back().is_empty());
     fs.close();
     let fs = rig.open(&[]);
@@ -163,7 +163,7 @@ fn unverified(fs: &TestFs) -> Vec<MemberIndex> {
 
 fn scrub(fs: &TestFs) {
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-    fs.pipeline.scrub(&NoLocks, None, go_on).unwrap();
+    fs.pipeline.scrubber.scrub(&NoLocks, None, go_on).unwrap();
 }
 
 /// Scrubs so many steps, then does something, and goes on if that says so.
@@ -177,7 +177,12 @@ fn scrub_with(fs: &TestFs, steps: usize, then: impl Fn() -> ControlFlow<()>) -> 
             ControlFlow::Continue(())
         }
     };
-    let status = fs.pipeline.scrub(&NoLocks, None, report).unwrap().unwrap();
+    let status = fs
+        .pipeline
+        .scrubber
+        .scrub(&NoLocks, None, report)
+        .unwrap()
+        .unwrap();
     assert!(done.get() >= steps, "only {} steps", done.get());
     status
 }

@@ -96,12 +96,16 @@ impl Harm {
 /// Scrubs to the end.
 fn scrub(fs: &TestFs) -> ScrubStatus {
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-    fs.pipeline.scrub(&NoLocks, None, go_on).unwrap().unwrap()
+    fs.pipeline
+        .scrubber
+        .scrub(&NoLocks, None, go_on)
+        .unwrap()
+        .unwrap()
 }
 
 /// Returns the members of the pieces that the last scrub found wrong, and how many.
 fn wrong_pieces(fs: &TestFs) -> Vec<(usize, u64)> {
-    let wrong = fs.pipeline.found_by_scrub().into_iter();
+    let wrong = fs.pipeline.scrubber.found_by_scrub().into_iter();
     let number = |(member, pieces): (crate::format::MemberIndex, u64)| (member.0.into(), pieces);
     wrong.map(number).collect()
 }
@@ -130,7 +134,10 @@ fn a_volume_without_a_fault_is_left_as_it_is_and_found_clean() {
     let rig = Rig::new(2, 1, 4);
     let model = fill(&rig);
     let fs = rig.open(&[]);
-    assert_eq!(fs.pipeline.scrub_status().unwrap().state, ScrubState::Never);
+    assert_eq!(
+        fs.pipeline.scrubber.scrub_status().unwrap().state,
+        ScrubState::Never
+    );
     let before = shards_on(&rig, &fs);
     let done = scrub(&fs);
     assert!(done.is_clean(), "{done:?}");
@@ -142,7 +149,11 @@ fn a_volume_without_a_fault_is_left_as_it_is_and_found_clean() {
     assert_holds(&fs, &model, "scrubbed");
     fs.close();
     let fs = rig.open(&[]);
-    assert_eq!(fs.pipeline.scrub_status().unwrap(), done, "remembered");
+    assert_eq!(
+        fs.pipeline.scrubber.scrub_status().unwrap(),
+        done,
+        "remembered"
+    );
 }
 
 #[test]
@@ -306,7 +317,7 @@ fn reading_every_shard_counts_what_is_right_and_writes_nothing() {
     plan.record();
     let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
     let fs = TestFs::open(stores, Access::ReadOnly).unwrap();
-    let read = fs.pipeline.read_all_shards().unwrap();
+    let read = fs.pipeline.scrubber.read_all_shards().unwrap();
     let found: BTreeSet<(u16, String)> = read
         .wrong
         .iter()
@@ -365,7 +376,12 @@ fn scrub_until(fs: &TestFs, is_enough: impl Fn(&Scrub) -> bool) -> ScrubStatus {
             ControlFlow::Continue(())
         }
     };
-    let stopped = fs.pipeline.scrub(&NoLocks, None, stop).unwrap().unwrap();
+    let stopped = fs
+        .pipeline
+        .scrubber
+        .scrub(&NoLocks, None, stop)
+        .unwrap()
+        .unwrap();
     assert_eq!(stopped.state, ScrubState::Stopped);
     stopped
 }
@@ -396,7 +412,7 @@ fn a_scrub_that_goes_on_reports_what_is_missing_and_wrong_at_its_end() {
         }
         ControlFlow::Continue(())
     };
-    let done = fs.pipeline.scrub(&NoLocks, None, stop_late);
+    let done = fs.pipeline.scrubber.scrub(&NoLocks, None, stop_late);
     let done = done.unwrap().unwrap().record;
     let gone = fs.written_shards().iter().filter(|s| s.disk == 0).count();
     assert_eq!(done.missing, gone as u64, "{done:?}");
@@ -447,17 +463,18 @@ fn a_scrub_goes_on_where_it_stopped_also_after_a_crash() {
     };
     let stopped = fs
         .pipeline
+        .scrubber
         .scrub(&NoLocks, None, stop_soon)
         .unwrap()
         .unwrap();
     assert_eq!(stopped.state, ScrubState::Stopped);
     assert!(stopped.progress > 0.0 && stopped.progress < 1.0);
     assert!(stopped.record.bytes > 0 && stopped.record.bytes < total);
-    assert_eq!(fs.pipeline.scrub_status().unwrap(), stopped);
+    assert_eq!(fs.pipeline.scrubber.scrub_status().unwrap(), stopped);
     drop(fs);
     rig.cut(CutPolicy::Drop);
     let fs = rig.open(&[]);
-    assert_eq!(fs.pipeline.scrub_status().unwrap(), stopped);
+    assert_eq!(fs.pipeline.scrubber.scrub_status().unwrap(), stopped);
     let done = scrub(&fs);
     assert!(done.is_clean());
     assert_eq!(done.record.bytes, total, "nothing was read twice");
@@ -483,6 +500,7 @@ fn a_power_cut_after_any_call_of_a_scrub_loses_nothing_and_the_next_one_repairs_
             plan.add(power_cut_at(call));
             let outcome = fs
                 .pipeline
+                .scrubber
                 .scrub(&NoLocks, None, |_| ControlFlow::Continue(()));
             if plan.triggered() == 0 {
                 assert!(outcome.unwrap().unwrap().is_clean());
@@ -544,7 +562,7 @@ fn pages_that_are_damaged_on_one_copy_of_the_index_are_counted_by_reading_all() 
     fill(&rig);
     let read = || {
         let fs = TestFs::open(rig.stores(&[]), Access::ReadOnly).unwrap();
-        fs.pipeline.read_all_shards().unwrap().index_pages
+        fs.pipeline.scrubber.read_all_shards().unwrap().index_pages
     };
     assert!(read().is_empty());
     let holder = rig.holders()[1];
@@ -668,6 +686,7 @@ fn files_are_written_deleted_and_moved_while_a_scrub_goes_on() {
     };
     let done = fs
         .pipeline
+        .scrubber
         .scrub(&NoLocks, None, meanwhile)
         .unwrap()
         .unwrap();

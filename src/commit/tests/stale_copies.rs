@@ -40,7 +40,7 @@ fn replace_by(fs: &TestFs, rig: &mut Rig, disk: usize, copy: MemDisk) {
 /// Verifies and rebuilds everything: the shards of the copy are right then, and two further losses cost nothing.
 fn assert_recovers(fs: &TestFs, rig: &Rig, model: &Model, disk: usize, context: &str) {
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-    fs.pipeline.scrub(&NoLocks, None, go_on).unwrap();
+    fs.pipeline.scrubber.scrub(&NoLocks, None, go_on).unwrap();
     assert_eq!(unverified(fs), [], "{context}");
     fs.rebuild().unwrap();
     fs.assert_shards_lie_on(rig, &[], context);

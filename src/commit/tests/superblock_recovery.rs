@@ -176,7 +176,7 @@ fn a_stale_copy_without_a_superblock_counts_for_nothing_until_it_is_verified() {
         let fs = rig.open(&[]);
         assert_eq!(stale_copies(&fs), [back], "mounted again");
         let go_on = |_: &crate::commit::ScrubStatus| std::ops::ControlFlow::Continue(());
-        fs.pipeline.scrub(&NoLocks, None, go_on).unwrap();
+        fs.pipeline.scrubber.scrub(&NoLocks, None, go_on).unwrap();
         assert_eq!(stale_copies(&fs), [0; 0], "scrubbed");
         assert_holds(&fs, &model, "scrubbed");
         assert_eq!(fs.redundancy(), [(2, fs.stripes().len() as u64)]);

@@ -287,7 +287,7 @@ pub(super) fn check_copies(check: &mut Checker<'_>) -> Result<(), FsError> {
         return Ok(());
     };
     if check.repair {
-        pipeline.complete_index()?;
+        pipeline.commits().complete_index()?;
     }
     check.note(kind, None, check.repair && missing().is_none());
     Ok(())

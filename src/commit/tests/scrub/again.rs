@@ -28,7 +28,13 @@ fn rot_on_a_member_that_was_away_when_it_was_passed_is_mended_before_a_scrub_is_
     assert!(spoilt > 0);
     fs.take_back(&rig, 3);
     // It can be stopped there as well, and then it is not through.
-    let last_finished = fs.pipeline.scrub_status().unwrap().record.last_finished;
+    let last_finished = fs
+        .pipeline
+        .scrubber
+        .scrub_status()
+        .unwrap()
+        .record
+        .last_finished;
     let halfway = scrub_until(&fs, |record| record.segment >= record.end);
     assert_eq!(halfway.record.began, stopped.began, "it went on");
     assert_eq!(halfway.record.last_finished, last_finished);
@@ -66,7 +72,10 @@ fn what_is_passed_once_more_can_be_stopped_between_segments_and_goes_on_there() 
     let done = scrub(&fs);
     assert!(done.is_clean(), "{done:?}");
     assert_eq!(done.record.repaired, all);
-    assert!(fs.pipeline.scrub_status().unwrap().is_clean(), "noted");
+    assert!(
+        fs.pipeline.scrubber.scrub_status().unwrap().is_clean(),
+        "noted"
+    );
 }
 
 #[test]
@@ -83,9 +92,9 @@ fn a_scrub_that_goes_on_after_a_mount_says_that_it_did_not_verify_who_was_away_b
     assert_eq!(done.state, ScrubState::Finished);
     assert!(!done.is_clean(), "{done:?}");
     assert_eq!(done.record.missing, stopped.missing);
-    assert_eq!(fs.pipeline.unverified_by_scrub(), stopped.missing);
+    assert_eq!(fs.pipeline.scrubber.unverified_by_scrub(), stopped.missing);
     assert!(scrub(&fs).is_clean());
-    assert_eq!(fs.pipeline.unverified_by_scrub(), 0);
+    assert_eq!(fs.pipeline.scrubber.unverified_by_scrub(), 0);
 }
 
 /// The shards missing now are others than those missing then: none of these were read.
@@ -112,12 +121,12 @@ fn a_scrub_that_goes_on_without_another_member_says_that_it_did_not_verify_who_w
         .unwrap()
         .missing_shards();
     assert!(missing >= stopped.missing, "as much as was not verified");
-    assert_eq!(fs.pipeline.unverified_by_scrub(), stopped.missing);
+    assert_eq!(fs.pipeline.scrubber.unverified_by_scrub(), stopped.missing);
     assert_eq!(done.record.missing, missing + stopped.missing);
     assert!(rig.bytes_of(passed) != whole, "the rot is there still");
     assert_eq!(scrub(&fs).record.repaired, 1, "the next one finds it");
     assert!(rig.bytes_of(passed) == whole, "mended on the disk");
-    assert_eq!(fs.pipeline.unverified_by_scrub(), 0);
+    assert_eq!(fs.pipeline.scrubber.unverified_by_scrub(), 0);
 }
 
 #[test]
@@ -139,7 +148,7 @@ fn shards_at_hand_that_cannot_be_verified_are_not_called_so() {
         );
         assert!(!done.is_clean(), "{done:?}");
         assert_eq!((done.record.missing, done.record.wrong), (1, 0));
-        assert_eq!(fs.pipeline.unverified_by_scrub(), 1);
+        assert_eq!(fs.pipeline.scrubber.unverified_by_scrub(), 1);
     }
 }
 
@@ -267,7 +276,11 @@ fn what_is_lost_with_files_that_are_gone_counts_as_lost_bytes_too() {
         }
         ControlFlow::Continue(())
     };
-    let done = fs.pipeline.scrub(&NoLocks, None, spoil_late).unwrap();
+    let done = fs
+        .pipeline
+        .scrubber
+        .scrub(&NoLocks, None, spoil_late)
+        .unwrap();
     let held: usize = model.values().map(Vec::len).sum();
     let counted = fs.pipeline.redundancy.redundancy().unwrap();
     assert!(!counted.unrecoverable.is_empty());
@@ -298,7 +311,10 @@ fn nothing_counts_twice_after_a_scrub_that_ended_with_an_error() {
     batch.put(place.clone(), bytes::Bytes::from_static(b"no record"));
     fs.pipeline.apply(batch).unwrap();
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-    fs.pipeline.scrub(&NoLocks, None, go_on).unwrap_err();
+    fs.pipeline
+        .scrubber
+        .scrub(&NoLocks, None, go_on)
+        .unwrap_err();
     assert!(
         wrong_pieces(&fs)[0].1 > stopped.record.repaired,
         "it passed more"

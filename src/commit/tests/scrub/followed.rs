@@ -8,14 +8,20 @@ fn what_an_earlier_scrub_came_to_is_not_what_one_comes_to_that_has_just_begun() 
     let rig = Rig::new(2, 1, 3);
     fill(&rig);
     let fs = rig.open(&[]);
-    let status = || fs.pipeline.scrub_status().unwrap();
+    let status = || fs.pipeline.scrubber.scrub_status().unwrap();
     let never = status();
     assert!(!never.is_through_since(&never));
     let first = scrub(&fs);
     assert!(status().is_through_since(&never));
-    let other = fs.pipeline.scrubs_soon();
+    let other = fs.pipeline.scrubber.scrubs_soon();
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-    assert!(fs.pipeline.scrub(&NoLocks, None, go_on).unwrap().is_none());
+    assert!(
+        fs.pipeline
+            .scrubber
+            .scrub(&NoLocks, None, go_on)
+            .unwrap()
+            .is_none()
+    );
     assert_eq!(status().state, ScrubState::Finished);
     assert!(!status().is_through_since(&first), "that is an earlier one");
     drop(other);
@@ -24,7 +30,11 @@ fn what_an_earlier_scrub_came_to_is_not_what_one_comes_to_that_has_just_begun() 
         seen.push(*status);
         ControlFlow::Continue(())
     };
-    fs.pipeline.scrub(&NoLocks, None, look).unwrap().unwrap();
+    fs.pipeline
+        .scrubber
+        .scrub(&NoLocks, None, look)
+        .unwrap()
+        .unwrap();
     assert!(status().is_through_since(&seen[0]), "it was under way");
     // Both began in the same second, perhaps.
     let mut later = first;

@@ -36,7 +36,7 @@ fn where_no_file_holds_what_is_lost_nothing_is_and_a_scrub_writes_the_rest_anew(
         let (stripe, held) = half_dead(&rig, 2 * UNIT);
         befall(&rig, stripe, harm);
         let fs = TestFs::open(rig.stores(&[]), Access::ReadOnly).unwrap();
-        let read = fs.pipeline.read_all_shards().unwrap();
+        let read = fs.pipeline.scrubber.read_all_shards().unwrap();
         let counted = fs.pipeline.redundancy.redundancy().unwrap();
         for rows in [&read.rows, &counted.rows] {
             assert_eq!(rows.len(), 1, "{harm:?}");

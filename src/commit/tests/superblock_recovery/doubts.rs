@@ -178,7 +178,7 @@ fn superblocks_are_recovered_after_a_power_cut_at_any_write_of_records() {
                 assert_holds(&fs, &model, &context);
                 assert_eq!(stale_copies(&fs), doubted, "{context}");
                 let go_on = |_: &crate::commit::ScrubStatus| std::ops::ControlFlow::Continue(());
-                fs.pipeline.scrub(&NoLocks, None, go_on).unwrap();
+                fs.pipeline.scrubber.scrub(&NoLocks, None, go_on).unwrap();
                 assert_eq!(stale_copies(&fs), [0; 0], "{context}");
                 fs.assert_shards_lie_on(&left, &[], &context);
                 fs.close();
