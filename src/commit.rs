@@ -25,8 +25,6 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use crate::coding::{Coding, Dispatch};
 use crate::format::record::{Marker, Stripe};
 use crate::format::{BLOCK_SIZE, Ino, MemberIndex, Record, StripeId, key};
@@ -74,16 +72,13 @@ pub use pace::Pace;
 pub use reap::Reaper;
 pub use rebuild::{Rebuild, RebuildProgress, RebuildScope, RebuildState, RebuildStatus};
 pub use recheck::Recheck;
-pub use redundancy::{
-    CountLimits, LostStripe, MissingShards, Redundancy, RedundancyCounter, RedundancyRow,
-};
+pub use redundancy::{LostStripe, MissingShards, Redundancy, RedundancyCounter, RedundancyRow};
 pub use room::Room;
 pub use scrub::{Follower, ReadShards, ScrubState, ScrubStatus, Scrubber, WrongShards};
 pub use stale_copies::StaleCopies;
 pub use superblock_recovery::identify_members;
 pub use sync::Commits;
 
-use candidates::Candidates;
 use catalog::Catalog;
 use exhaustion::Exhaustion;
 use foreground::Foreground;
@@ -127,6 +122,31 @@ impl Default for OpenOptions {
     }
 }
 
+/// Limits of the count of redundancy. Tests choose smaller ones, because their volumes are small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CountLimits {
+    /// The numbers of stripes that are counted, and counted again, as one.
+    pub stretch_stripes: u64,
+    /// The most stretches that are remembered. If more of them hold something, nothing is remembered, and all are
+    /// counted each time. The live bytes are remembered for as many stretches, dead ones among them.
+    pub max_stretches: usize,
+    /// The most stripes that are listed by number.
+    pub max_listed: usize,
+    /// Notes of the repair ledger that are read at once.
+    pub notes_at_once: usize,
+}
+
+impl Default for CountLimits {
+    fn default() -> Self {
+        Self {
+            stretch_stripes: 1 << 7,
+            max_stretches: 1 << 17,
+            max_listed: 100_000,
+            notes_at_once: 1024,
+        }
+    }
+}
+
 /// The places to which the bytes of one write went.
 ///
 /// To be kept until the extents that name `placed` have been applied: until then its stripes cannot
@@ -156,16 +176,6 @@ pub struct Pipeline {
     clock: Clock,
     foreground: Arc<Foreground>,
     exhaustion: Arc<Exhaustion>,
-    reaper: Arc<Reaper>,
-    compaction: Arc<Compaction>,
-    room: Arc<Room>,
-    redundancy: Arc<RedundancyCounter>,
-    draining: Arc<Draining>,
-    joining: Arc<Joining>,
-    rebuild: Arc<Rebuild>,
-    stale_copies: Arc<StaleCopies>,
-    recheck: Arc<Recheck>,
-    scrubber: Arc<Scrubber>,
 }
 
 impl Pipeline {
@@ -174,7 +184,6 @@ impl Pipeline {
         (meta, replicas): (Arc<Meta>, Arc<IndexReplicas>),
         (volume, dispatch): (Volume, Arc<Dispatch>),
         (records, inodes): (Arc<StripeRecords>, Numbers),
-        count_limits: CountLimits,
     ) -> Self {
         let volume = Arc::new(volume);
         let catalog = Arc::new(Catalog::new(Arc::clone(&meta), Arc::clone(&records)));
@@ -203,96 +212,6 @@ impl Pipeline {
             Arc::clone(&commits),
             Arc::clone(&growth),
         );
-        let exhaustion = Arc::new(Exhaustion::default());
-        let candidates = Arc::new(Mutex::new(Candidates::new()));
-        let reaper = Arc::new(Reaper::new(
-            Arc::clone(&meta),
-            Arc::clone(&volume),
-            Arc::clone(&records),
-            Arc::clone(&catalog),
-            Arc::clone(&commits),
-            Arc::clone(&candidates),
-        ));
-        let compaction = Arc::new(Compaction::new(
-            Arc::clone(&members),
-            Arc::clone(&meta),
-            Arc::clone(&volume),
-            Arc::clone(&records),
-            Arc::clone(&catalog),
-            candidates,
-        ));
-        let room = Arc::new(Room::new(
-            Arc::clone(&volume),
-            Arc::clone(&commits),
-            Arc::clone(&growth),
-            Arc::clone(&reaper),
-            Arc::clone(&compaction),
-            Arc::clone(&exhaustion),
-        ));
-        let stale_copies = Arc::new(StaleCopies::new(
-            Arc::clone(&members),
-            Arc::clone(&meta),
-            Arc::clone(&volume),
-            Arc::clone(&commits),
-        ));
-        let rebuild_status = Arc::new(RebuildStatus::default());
-        let redundancy = Arc::new(RedundancyCounter::new(
-            Arc::clone(&members),
-            Arc::clone(&meta),
-            Arc::clone(&volume),
-            Arc::clone(&records),
-            Arc::clone(&catalog),
-            Arc::clone(&commits),
-            Arc::clone(&rebuild_status),
-            count_limits,
-        ));
-        let recheck = Arc::new(Recheck::new(Arc::clone(&volume)));
-        let joining = Arc::new(Joining {
-            members: Arc::clone(&members),
-            meta: Arc::clone(&meta),
-            replicas: Arc::clone(&replicas),
-            volume: Arc::clone(&volume),
-            commits: Arc::clone(&commits),
-            reaper: Arc::clone(&reaper),
-            stale_copies: Arc::clone(&stale_copies),
-            recheck: Arc::clone(&recheck),
-        });
-        let draining = Arc::new(Draining::new(
-            Arc::clone(&members),
-            Arc::clone(&replicas),
-            Arc::clone(&volume),
-            Arc::clone(&commits),
-            Arc::clone(&reaper),
-        ));
-        let foreground: Arc<Foreground> = Arc::default();
-        let rebuild = Arc::new(Rebuild::new(rebuild::Dependencies {
-            members: Arc::clone(&members),
-            volume: Arc::clone(&volume),
-            records: Arc::clone(&records),
-            catalog: Arc::clone(&catalog),
-            commits: Arc::clone(&commits),
-            foreground: Arc::clone(&foreground),
-            reaper: Arc::clone(&reaper),
-            compaction: Arc::clone(&compaction),
-            stale_copies: Arc::clone(&stale_copies),
-            redundancy: Arc::clone(&redundancy),
-            draining: Arc::clone(&draining),
-            status: rebuild_status,
-        }));
-        let scrubber = Arc::new(Scrubber::new(scrub::Dependencies {
-            members: Arc::clone(&members),
-            meta: Arc::clone(&meta),
-            replicas: Arc::clone(&replicas),
-            volume: Arc::clone(&volume),
-            records: Arc::clone(&records),
-            catalog: Arc::clone(&catalog),
-            commits: Arc::clone(&commits),
-            foreground: Arc::clone(&foreground),
-            compaction: Arc::clone(&compaction),
-            stale_copies: Arc::clone(&stale_copies),
-            redundancy: Arc::clone(&redundancy),
-            rebuild: Arc::clone(&rebuild),
-        }));
         Self {
             members,
             meta,
@@ -305,18 +224,8 @@ impl Pipeline {
             commits,
             growth,
             clock,
-            foreground,
-            exhaustion,
-            reaper,
-            compaction,
-            room,
-            redundancy,
-            draining,
-            joining,
-            rebuild,
-            stale_copies,
-            recheck,
-            scrubber,
+            foreground: Arc::default(),
+            exhaustion: Arc::default(),
         }
     }
 
@@ -348,60 +257,6 @@ impl Pipeline {
     #[must_use]
     pub fn growth(&self) -> &Growth {
         &self.growth
-    }
-
-    /// Returns the counter of redundancy.
-    #[must_use]
-    pub fn redundancy_counter(&self) -> &Arc<RedundancyCounter> {
-        &self.redundancy
-    }
-
-    /// Returns the reaper, which frees dead stripes.
-    #[must_use]
-    pub fn reaper(&self) -> &Arc<Reaper> {
-        &self.reaper
-    }
-
-    /// Returns the part that makes room.
-    #[must_use]
-    pub fn room(&self) -> &Arc<Room> {
-        &self.room
-    }
-
-    /// Returns the stale copies among the members.
-    #[must_use]
-    pub fn stale_copies(&self) -> &Arc<StaleCopies> {
-        &self.stale_copies
-    }
-
-    /// Returns the draining of members.
-    #[must_use]
-    pub fn draining(&self) -> &Arc<Draining> {
-        &self.draining
-    }
-
-    /// Returns the joining of directories.
-    #[must_use]
-    pub fn joining(&self) -> &Arc<Joining> {
-        &self.joining
-    }
-
-    /// Returns the rebuild of missing shards.
-    #[must_use]
-    pub fn rebuild(&self) -> &Arc<Rebuild> {
-        &self.rebuild
-    }
-
-    /// Returns the search for unrecoverable ranges that can be read again.
-    #[must_use]
-    pub fn recheck(&self) -> &Arc<Recheck> {
-        &self.recheck
-    }
-
-    /// Returns the scrubber.
-    #[must_use]
-    pub fn scrubber(&self) -> &Arc<Scrubber> {
-        &self.scrubber
     }
 
     /// Returns the clock, which makes commits and checkpoints when they are due.
@@ -644,46 +499,51 @@ impl Pipeline {
         self.dispatch.coding()
     }
 
-    /// Makes everything durable, moves it into the index, and gives back unused reservations. Nothing is accepted
-    /// afterwards. A pipeline that is dropped without this leaves the volume as a crash would.
+    /// Makes everything durable, and gives back unused reservations.
     ///
     /// # Errors
     ///
     /// As for [`Pipeline::sync`].
-    pub fn close(&self) -> Result<(), CommitError> {
-        if !self.commits.close() {
-            return Ok(());
+    pub(super) fn finish_stripes(&self) -> Result<(), CommitError> {
+        self.sync()?;
+        Ok(self.volume.finish()?)
+    }
+
+    /// Moves everything into the index, and makes its copies complete.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::sync`].
+    pub(super) fn finish_index(&self) -> Result<(), CommitError> {
+        match self.checkpoint() {
+            // All of it is in the journal, where the next mount finds it.
+            Err(CommitError::NoSpace) => self.sync()?,
+            done => done?,
         }
-        self.scrubber.stop();
-        if !self.commits.is_read_only() {
-            self.sync()?;
-            self.volume.finish()?;
-            match self.reaper.reap_now() {
-                // The next mount finds and frees dead stripes.
-                Ok(()) | Err(CommitError::NoSpace) => {}
-                Err(error) => return Err(error),
-            }
-            match self.checkpoint() {
-                // All of it is in the journal, where the next mount finds it.
-                Err(CommitError::NoSpace) => self.sync()?,
-                done => done?,
-            }
-            self.growth.restore_reserve()?;
-            // A copy that a returned or new member lacks would be missed if another member is lost
-            // before the next mount.
-            self.commits.mend_index(MAX_MENDED_AT_CLOSE)?;
-            // A half-written page of the index, left by an interrupted commit, would look like damage to a later check.
-            for _ in 0..MAX_COMPARED_AT_CLOSE {
-                match self.replicas.compare() {
-                    Ok(true) => {}
-                    Ok(false) => break,
-                    Err(error) => {
-                        log::warn!("the copies of the index are not compared: {error}");
-                        break;
-                    }
+        self.growth.restore_reserve()?;
+        // A copy that a returned or new member lacks would be missed if another member is lost
+        // before the next mount.
+        self.commits.mend_index(MAX_MENDED_AT_CLOSE)?;
+        // A half-written page of the index, left by an interrupted commit, would look like damage to a later check.
+        for _ in 0..MAX_COMPARED_AT_CLOSE {
+            match self.replicas.compare() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    log::warn!("the copies of the index are not compared: {error}");
+                    break;
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Closes the index and the journal.
+    ///
+    /// # Errors
+    ///
+    /// If the last changes could not be written.
+    pub(super) fn close_index(&self) -> Result<(), CommitError> {
         match self.meta.close() {
             Err(MetaError::NoSpace) => {
                 log::warn!("the volume is full: its journal is taken in by the next mount");

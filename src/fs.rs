@@ -63,7 +63,7 @@ mod xattr;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::commit::{InodeLocks, Pipeline};
+use crate::commit::{InodeLocks, Maintenance, Pipeline};
 use crate::format::record::{FileKind, Inline, Inode, Timestamp};
 use crate::format::{BLOCK_SIZE, Ino, key};
 
@@ -94,6 +94,7 @@ pub use xattr::Xattrs;
 
 /// An open filesystem. All calls may come from any number of threads.
 pub struct Fs {
+    maintenance: Arc<Maintenance>,
     pipeline: Arc<Pipeline>,
     inodes: Arc<Inodes>,
     removal: Arc<Removal>,
@@ -119,9 +120,9 @@ impl Fs {
     ///
     /// [`FsError::Corrupt`] or [`FsError::Format`] if the root directory is lost, [`FsError::ReadOnly`] if it would
     /// have to be made, [`FsError::Storage`] from below.
-    pub fn open(pipeline: Arc<Pipeline>, options: FsOptions) -> Result<Arc<Self>, FsError> {
+    pub fn open(maintenance: Arc<Maintenance>, options: FsOptions) -> Result<Arc<Self>, FsError> {
         let root_owner = options.root_owner;
-        let fs = Self::assemble(pipeline, options);
+        let fs = Self::assemble(maintenance, options);
         fs.find_root(root_owner)?;
         if !fs.inodes.is_read_only() {
             fs.removal.resume()?;
@@ -130,8 +131,11 @@ impl Fs {
     }
 
     /// Makes the parts, each with those that it depends on.
-    fn assemble(pipeline: Arc<Pipeline>, options: FsOptions) -> Self {
-        let inodes = Arc::new(Inodes::new(&pipeline, options.clock, options.read_only));
+    fn assemble(maintenance: Arc<Maintenance>, options: FsOptions) -> Self {
+        let pipeline = Arc::clone(maintenance.pipeline());
+        let room = maintenance.room();
+        let inodes = Inodes::new(&pipeline, room, options.clock, options.read_only);
+        let inodes = Arc::new(inodes);
         let access_times = Arc::new(AccessTimes::new(&inodes, &pipeline, options.atime));
         let removal = Arc::new(Removal::new(&pipeline, inodes.locks()));
         let references = Arc::new(References::new(&removal));
@@ -167,6 +171,7 @@ impl Fs {
             &failed_writeback,
         ));
         Self {
+            maintenance,
             names: Names::new(
                 &inodes,
                 &pipeline,
@@ -266,6 +271,12 @@ impl Fs {
     /// Waits until everything that was handed to the background so far is removed.
     pub fn wait_for_removal(&self) {
         self.removal.wait();
+    }
+
+    /// Returns the open volume.
+    #[must_use]
+    pub fn maintenance(&self) -> &Arc<Maintenance> {
+        &self.maintenance
     }
 
     /// Returns the layer below.

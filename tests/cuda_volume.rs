@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cauchyfs::codec::Geometry;
 use cauchyfs::coding;
-use cauchyfs::commit::{OpenOptions, Pipeline};
+use cauchyfs::commit::{Maintenance, OpenOptions, Pipeline};
 use cauchyfs::format::Ino;
 use cauchyfs::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
 use cauchyfs::members::{CreateOptions, directory};
@@ -43,8 +43,8 @@ fn open(homes: &[TempDir], engine: &str) -> Arc<Fs> {
         threads: 4,
         ..OpenOptions::default()
     };
-    let pipeline = Pipeline::open(stores(homes), &options, executor()).unwrap();
-    Fs::open(pipeline, FsOptions::default()).unwrap()
+    let maintenance = Maintenance::open(stores(homes), &options, executor()).unwrap();
+    Fs::open(maintenance, FsOptions::default()).unwrap()
 }
 
 /// Words that tell file and place.
@@ -142,7 +142,7 @@ fn a_volume_coded_by_gpus_survives_two_lost_members_with_and_without_them() {
     assert_eq!(fs.pipeline().coding().redone, 0);
     assert_eq!(fs.pipeline().engine_name(), "cuda");
     fs.close().unwrap();
-    fs.pipeline().close().unwrap();
+    fs.maintenance().close().unwrap();
     drop(fs);
     for lost in [1, 4] {
         std::fs::remove_dir_all(homes[lost].path()).unwrap();
@@ -165,6 +165,6 @@ fn a_volume_coded_by_gpus_survives_two_lost_members_with_and_without_them() {
             _ => {}
         }
         fs.close().unwrap();
-        fs.pipeline().close().unwrap();
+        fs.maintenance().close().unwrap();
     }
 }

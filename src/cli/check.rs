@@ -59,7 +59,7 @@ struct Examined {
 fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Failure> {
     let repair = arguments.repair;
     say_restored(volume);
-    let checked = check::check(&volume.pipeline, repair);
+    let checked = check::check(&volume.maintenance, repair);
     let mut checked = checked.map_err(VolumeFailure::from)?;
     let pages = if repair {
         let repaired = volume.pipeline.mend_index_pages();
@@ -74,7 +74,7 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
     };
     if repair && arguments.deep && checked.repaired < checked.found {
         // Shards that were missing may be there by now.
-        check::check_again(&volume.pipeline, &mut checked).map_err(VolumeFailure::from)?;
+        check::check_again(&volume.maintenance, &mut checked).map_err(VolumeFailure::from)?;
     }
     let report = volume.report(false)?;
     for finding in &checked.findings {
@@ -199,7 +199,8 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
     let pipeline = &volume.pipeline;
     if repair {
         let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-        let scrubbed = pipeline
+        let scrubbed = volume
+            .maintenance
             .scrubber()
             .scrub(&*volume.fs.inode_locks(), None, go_on);
         let Some(status) = scrubbed.map_err(VolumeFailure::from)? else {
@@ -209,7 +210,8 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
         terminal::report(&scrubbed.for_people(&away_from(volume), None));
         return Ok(scrubbed.outcome());
     }
-    let read = pipeline
+    let read = volume
+        .maintenance
         .scrubber()
         .read_all_shards()
         .map_err(VolumeFailure::from)?;

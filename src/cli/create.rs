@@ -10,7 +10,7 @@ use super::terminal;
 use super::trust;
 use super::volume::{MEMBER_TIMEOUT, VolumeFailure, executor, stores};
 use crate::codec::{CodeId, Geometry};
-use crate::commit::{CommitError, CreateOptions, OpenOptions, Pipeline};
+use crate::commit::{CommitError, CreateOptions, Maintenance, OpenOptions, Pipeline};
 use crate::format::VolumeId;
 use crate::fs::{Fs, FsOptions};
 use crate::members::{self, MembersError};
@@ -76,16 +76,17 @@ fn make_root(
     options: &CreateOptions,
     executor: &Arc<Executor>,
 ) -> Result<(), Failure> {
-    let pipeline = Pipeline::open(
+    let maintenance = Maintenance::open(
         stores.to_vec(),
         &OpenOptions::default(),
         Arc::clone(executor),
     )
     .map_err(VolumeFailure::from)?;
-    let has_room = pipeline.space().usable_total > 0;
-    let fs = Fs::open(Arc::clone(&pipeline), FsOptions::default()).map_err(VolumeFailure::from)?;
+    let has_room = maintenance.pipeline().space().usable_total > 0;
+    let fs =
+        Fs::open(Arc::clone(&maintenance), FsOptions::default()).map_err(VolumeFailure::from)?;
     fs.close().map_err(VolumeFailure::from)?;
-    pipeline.close().map_err(VolumeFailure::from)?;
+    maintenance.close().map_err(VolumeFailure::from)?;
     has_room.then_some(()).ok_or_else(|| too_small(options))
 }
 

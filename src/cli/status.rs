@@ -123,7 +123,7 @@ fn of_unmounted(arguments: &StatusArguments, directories: &Directories) -> Resul
         }
         Err(failure) => return Err(failure),
     };
-    let measured = volume.pipeline.reaper().measure_segments();
+    let measured = volume.maintenance.reaper().measure_segments();
     let elsewhere = overtaken::look_elsewhere(volume.pipeline.members(), directories);
     let report = measured
         .map_err(VolumeFailure::from)

@@ -25,7 +25,7 @@ mod failure;
 mod opening;
 
 pub(super) use failure::VolumeFailure;
-use opening::open_pipeline;
+use opening::open_volume;
 
 /// The time that a member may take for one operation before it counts as hung, unless an option says otherwise.
 pub(super) const MEMBER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -157,7 +157,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`open_pipeline`], and if recovery fails.
+    /// As [`open_volume`], and if recovery fails.
     pub(super) fn open(
         directories: &Directories,
         options: &VolumeOptions,
@@ -184,10 +184,11 @@ impl Volume {
         options: &VolumeOptions,
         fs_options: FsOptions,
     ) -> Result<Self, Failure> {
-        let (pipeline, notes) = open_pipeline(directories, options)?;
-        let fs = Fs::open(Arc::clone(&pipeline), fs_options).map_err(VolumeFailure::from)?;
+        let (maintenance, notes) = open_volume(directories, options)?;
+        let pipeline = Arc::clone(maintenance.pipeline());
+        let fs = Fs::open(Arc::clone(&maintenance), fs_options).map_err(VolumeFailure::from)?;
         Ok(Self {
-            maintenance: Maintenance::new(Arc::clone(&pipeline)),
+            maintenance,
             pipeline,
             fs,
             notes,
@@ -252,7 +253,7 @@ impl Volume {
             scheduler.stop();
         }
         let files = self.fs.close().map_err(VolumeFailure::from);
-        let storage = self.pipeline.close().map_err(VolumeFailure::from);
+        let storage = self.maintenance.close().map_err(VolumeFailure::from);
         files.and(storage)
     }
 }
@@ -276,7 +277,7 @@ pub(super) fn report(
         .redundancy()
         .map_err(VolumeFailure::from)?;
     let redundancy: Vec<RedundancyReport> = counted.rows.iter().map(row_report).collect();
-    let scrub = pipeline
+    let scrub = maintenance
         .scrubber()
         .scrub_status()
         .map_err(VolumeFailure::from)?;

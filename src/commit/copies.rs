@@ -1,6 +1,6 @@
 //! The number of copies of the index, counted on the members (P6).
 
-use super::{CommitError, MAX_MENDED_AT_CLOSE, Pipeline};
+use super::{CommitError, Pipeline};
 use crate::format::MemberIndex;
 
 /// The copies of the index. Any one of them is enough.

@@ -91,7 +91,7 @@ impl Growth {
     ///
     /// # Errors
     ///
-    /// [`CommitError::NoSpace`] while there is no room, and [`super::Pipeline::make_room`] may help; and as
+    /// [`CommitError::NoSpace`] while there is no room, and [`Room::make_room`](super::Room::make_room) may help; and as
     /// for [`Commits::sync`].
     pub fn check_growth(&self) -> Result<(), CommitError> {
         if self.may_grow() {

@@ -55,44 +55,17 @@ impl Pipeline {
         Ok(volume)
     }
 
-    /// Opens a volume, in any state. Read-only, nothing is written on any member.
-    ///
-    /// 1. Members: enough of them, of one volume and one history.
-    /// 2. Index and journal: everything that was acknowledged is in the records from here on. Only after
-    ///    both were read is anything written, and a change of members raises the epoch.
-    /// 3. Segment files that no record names are removed, unfinished ones cut.
-    /// 4. Bytes that were in the journal only go back into a stripe under its old number, and with it
-    ///    to the members; a checkpoint then lets the journal forget them.
-    /// 5. Copies of the index that are missing are made, and members that were away are taken back:
-    ///    they are up to date by now. If the index is so large that this would take long,
-    ///    [`Pipeline::tick`] goes on with it.
-    ///
-    /// A crash in any of these leaves all that the next open needs.
+    /// Recovers the transactions of a volume: steps 1 to 4 of [`Maintenance::open`](super::Maintenance::open).
     ///
     /// # Errors
     ///
-    /// The failure that keeps the volume from being opened, in the words of the layer that met it.
-    pub fn open(
-        stores: Vec<StoreRef>,
-        options: &OpenOptions,
-        executor: Arc<Executor>,
-    ) -> Result<Arc<Self>, CommitError> {
-        Self::open_claiming(stores, &Claims::new(), options, executor)
-    }
-
-    /// Opens a volume like [`Pipeline::open`], with directories that have lost their superblocks
-    /// ([`super::identify_members`]). Opened to be written to, it restores these on return, as far as the directories take
-    /// them.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Pipeline::open`].
-    pub fn open_claiming(
+    /// As for [`Maintenance::open`](super::Maintenance::open).
+    pub(super) fn recover(
         stores: Vec<StoreRef>,
         claims: &Claims,
         options: &OpenOptions,
         executor: Arc<Executor>,
-    ) -> Result<Arc<Self>, CommitError> {
+    ) -> Result<Self, CommitError> {
         let members = Members::open_claiming(stores, claims, options.access, executor)?; // step 1
         let (engine, dispatch) = coding::open(&options.engine)?;
         let dispatch = Arc::new(dispatch);
@@ -102,7 +75,6 @@ impl Pipeline {
         };
         let opened = Meta::open(Arc::clone(&members), &meta_options)?; // step 2
         let (meta, replicas) = (Arc::new(opened.meta), opened.replicas);
-        meta.track_dirty_groups(Box::new(options.count_limits.stretch_len()));
         let records = Arc::new(StripeRecords::open(Arc::clone(&meta) as _)?);
         let inodes = Numbers::open(&*meta, key::NEXT_INO, Ino::ROOT.0 + 1, INODES_AHEAD)?;
         let volume_options = VolumeOptions {
@@ -128,13 +100,12 @@ impl Pipeline {
             &volume_options,
         )?;
         note_lost(&meta, &volume)?;
-        let pipeline = Arc::new(Self::new(
+        let pipeline = Self::new(
             members,
             (meta, replicas),
             (volume, dispatch),
             (records, inodes),
-            options.count_limits,
-        ));
+        );
         let census = pipeline.volume.census();
         if options.access == Access::ReadWrite {
             pipeline.volume.remove_strays(&census); // step 3
@@ -148,16 +119,24 @@ impl Pipeline {
         );
         pipeline.volume.set_lacks_files(lacks_files);
         pipeline.restore(opened.recovered.data)?; // step 4
-        pipeline.stale_copies.restore()?;
-        if options.access == Access::ReadWrite {
-            match pipeline.checkpoint() {
+        Ok(pipeline)
+    }
+
+    /// Finishes the recovery: the checkpoint of step 4, and step 5 of [`Maintenance::open`](super::Maintenance::open).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::sync`].
+    pub(super) fn finish_recovery(&self) -> Result<(), CommitError> {
+        if !self.commits.is_read_only() {
+            match self.checkpoint() {
                 // Changes from the journal stay in the index until their stripes find space.
                 Err(CommitError::NoSpace) => log::warn!("the volume is full"),
                 done => done?,
             }
-            pipeline.commits.mend_index(MAX_MENDED_AT_OPEN)?; // step 5
+            self.commits.mend_index(MAX_MENDED_AT_OPEN)?; // step 5
         }
-        Ok(pipeline)
+        Ok(())
     }
 
     fn cut_unfinished(&self, segment: SegmentId) -> Result<(), CommitError> {

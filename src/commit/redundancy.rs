@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::CommitError;
 use super::catalog::Catalog;
 use super::live::ends_of;
 use super::rebuild::RebuildStatus;
 use super::sync::Commits;
+use super::{CommitError, CountLimits};
 use crate::format::record::Backref;
 use crate::format::{Epoch, Ino, MemberIndex, Record, SegmentId, StripeId, key};
 use crate::members::{Members, PutBack};
@@ -28,31 +28,6 @@ mod stretches;
 /// The time for which a count is good while no member comes or goes and nothing is committed. It is limited because
 /// files may vanish behind the daemon's back.
 const GOOD_FOR: Duration = Duration::from_secs(10);
-
-/// Limits of the count of redundancy. Tests choose smaller ones, because their volumes are small.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CountLimits {
-    /// The numbers of stripes that are counted, and counted again, as one.
-    pub stretch_stripes: u64,
-    /// The most stretches that are remembered. If more of them hold something, nothing is remembered, and all are
-    /// counted each time. The live bytes are remembered for as many stretches, dead ones among them.
-    pub max_stretches: usize,
-    /// The most stripes that are listed by number.
-    pub max_listed: usize,
-    /// Notes of the repair ledger that are read at once.
-    pub notes_at_once: usize,
-}
-
-impl Default for CountLimits {
-    fn default() -> Self {
-        Self {
-            stretch_stripes: 1 << 7,
-            max_stretches: 1 << 17,
-            max_listed: 100_000,
-            notes_at_once: 1024,
-        }
-    }
-}
 
 impl CountLimits {
     /// Returns the length of a stretch.
@@ -190,6 +165,7 @@ impl RedundancyCounter {
         rebuilding: Arc<RebuildStatus>,
         limits: CountLimits,
     ) -> Self {
+        meta.track_dirty_groups(Box::new(limits.stretch_len()));
         Self {
             members,
             meta,

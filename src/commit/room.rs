@@ -49,7 +49,7 @@ pub struct Room {
     commits: Arc<Commits>,
     growth: Arc<Growth>,
     reaper: Arc<Reaper>,
-    compaction: Arc<Compaction>,
+    pub(super) compaction: Arc<Compaction>,
     exhaustion: Arc<Exhaustion>,
     /// Held through I/O by the thread that makes room.
     making: Mutex<()>,

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{CommitError, OpenOptions, Pipeline};
+use super::{CommitError, Maintenance, OpenOptions};
 use crate::format::record::{SegmentStripe, ShardSums, Stripe};
 use crate::format::{BLOCK_SIZE, MemberIndex, Record, SegmentId, ShardIndex, StripeId, files, key};
 use crate::members::{Access, Bereft, Claims, Members, RecoveryObstacle, Unusable, chain};
@@ -48,12 +48,12 @@ impl Evidence {
     }
 }
 
-/// Identifies the members whose directories have lost their superblocks, for [`Pipeline::open_claiming`]. Returns also
+/// Identifies the members whose directories have lost their superblocks, for [`Maintenance::open_claiming`]. Returns also
 /// the directories that are left out, with reasons. Nothing is written.
 ///
 /// # Errors
 ///
-/// As for [`Pipeline::open`], to read only.
+/// As for [`Maintenance::open`], to read only.
 pub fn identify_members(
     stores: &[StoreRef],
     options: &OpenOptions,
@@ -72,7 +72,8 @@ pub fn identify_members(
     // A hanging member would delay the open once more.
     let answering = stores.iter().filter(|store| !executor.is_hanging(store));
     let answering = answering.cloned().collect();
-    let pipeline = Pipeline::open_claiming(answering, guess, &options, Arc::clone(executor))?;
+    let maintenance = Maintenance::open_claiming(answering, guess, &options, Arc::clone(executor))?;
+    let pipeline = maintenance.pipeline();
     let reader = EvidenceReader {
         members: Arc::clone(&pipeline.members),
         meta: Arc::clone(&pipeline.meta),
@@ -83,7 +84,7 @@ pub fn identify_members(
     for store in &bereft.stores {
         evidence.insert(store.label(), reader.read(store)?);
     }
-    pipeline.close()?;
+    maintenance.close()?;
     pipeline.members.release();
     Ok(decide(bereft, evidence))
 }

@@ -12,8 +12,8 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use super::{
-    CommitError, CountLimits, CreateOptions, InodeLocks, MissingShards, OpenOptions, Pace,
-    Pipeline, RebuildProgress, RebuildScope,
+    CommitError, CountLimits, CreateOptions, InodeLocks, Maintenance, MissingShards, OpenOptions,
+    Pace, Pipeline, RebuildProgress, RebuildScope,
 };
 use crate::codec::Geometry;
 use crate::format::record::{Backref, Extent, Marker};
@@ -227,9 +227,17 @@ fn executor() -> Arc<Executor> {
 /// A filesystem over a pipeline, in its barest form: numbered files, written whole.
 struct TestFs {
     pipeline: Arc<Pipeline>,
+    maintenance: Arc<Maintenance>,
 }
 
 impl TestFs {
+    fn over(maintenance: Arc<Maintenance>) -> Self {
+        Self {
+            pipeline: Arc::clone(maintenance.pipeline()),
+            maintenance,
+        }
+    }
+
     fn open(stores: Vec<StoreRef>, access: Access) -> Result<Self, CommitError> {
         Self::open_on(stores, access, executor())
     }
@@ -247,7 +255,7 @@ impl TestFs {
             count_limits: LIMITS,
             ..OpenOptions::default()
         };
-        Pipeline::open(stores, &options, executor).map(|pipeline| Self { pipeline })
+        Maintenance::open(stores, &options, executor).map(TestFs::over)
     }
 
     /// Replaces a file's bytes.
@@ -321,7 +329,7 @@ impl TestFs {
     }
 
     fn rebuild(&self) -> Result<RebuildProgress, CommitError> {
-        self.pipeline
+        self.maintenance
             .rebuild()
             .run(RebuildScope::Everything, &NoLocks, &at_once())
     }
@@ -331,18 +339,18 @@ impl TestFs {
         &self,
         wait: &dyn Fn(Duration) -> bool,
     ) -> Result<RebuildProgress, CommitError> {
-        self.pipeline
+        self.maintenance
             .rebuild()
             .run(RebuildScope::Everything, &NoLocks, &unlimited(wait))
     }
 
     fn close(self) {
-        self.pipeline.close().unwrap();
+        self.maintenance.close().unwrap();
     }
 
     /// Returns (losses tolerated, stripes) of every row that `status` would show.
     fn redundancy(&self) -> Vec<(i16, u64)> {
-        let counted = self.pipeline.redundancy.redundancy().unwrap();
+        let counted = self.maintenance.redundancy.redundancy().unwrap();
         let rows = counted.rows.iter();
         rows.map(|row| (row.losses_tolerated, row.stripes))
             .collect()
@@ -400,7 +408,7 @@ impl TestFs {
     fn take_back(&self, rig: &Rig, disk: usize) {
         rig.disks[disk].fail(None);
         let store: StoreRef = Arc::new(rig.disks[disk].open());
-        self.pipeline.joining().join(Seat::Own, &store).unwrap();
+        self.maintenance.joining().join(Seat::Own, &store).unwrap();
     }
 
     /// Looks on the disks whether every shard that a record calls written is there and right.

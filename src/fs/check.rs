@@ -13,7 +13,7 @@ mod storage;
 
 use checker::Checker;
 
-use crate::commit::Pipeline;
+use crate::commit::Maintenance;
 
 use super::error::FsError;
 use super::paths;
@@ -26,12 +26,10 @@ pub use report::{Finding, FindingKind, Report};
 /// # Errors
 ///
 /// [`FsError::Storage`] if the index cannot be read.
-pub fn check_again(pipeline: &Pipeline, report: &mut Report) -> Result<(), FsError> {
-    let again = check(pipeline, false)?;
-    let lacking = pipeline
-        .redundancy_counter()
-        .files_lacking_shards()?
-        .into_iter();
+pub fn check_again(maintenance: &Maintenance, report: &mut Report) -> Result<(), FsError> {
+    let pipeline = maintenance.pipeline();
+    let again = check(maintenance, false)?;
+    let lacking = maintenance.redundancy().files_lacking_shards()?.into_iter();
     let lacking = lacking.map(|(member, segment)| storage::file_of(pipeline, member, segment));
     report.settle(&again, &lacking.collect());
     Ok(())
@@ -46,9 +44,11 @@ pub fn check_again(pipeline: &Pipeline, report: &mut Report) -> Result<(), FsErr
 /// # Errors
 ///
 /// [`FsError::Storage`] if the index cannot be read, or written with `repair`.
-pub fn check(pipeline: &Pipeline, repair: bool) -> Result<Report, FsError> {
+pub fn check(maintenance: &Maintenance, repair: bool) -> Result<Report, FsError> {
+    let pipeline = &**maintenance.pipeline();
     let mut check = Checker {
         pipeline,
+        redundancy: maintenance.redundancy(),
         repair,
         report: Report::default(),
     };

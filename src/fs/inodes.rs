@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::commit::Pipeline;
+use crate::commit::{Pipeline, Room};
 use crate::format::record::{FileKind, Inode, Timestamp};
 use crate::format::{Ino, Record, key};
 
@@ -17,6 +17,7 @@ const ROOM_ATTEMPTS: usize = 2;
 /// The table of inodes, and the locks that order changes of them.
 pub(super) struct Inodes {
     pipeline: Arc<Pipeline>,
+    room: Arc<Room>,
     locks: Arc<Locks>,
     clock: Clock,
     read_only: bool,
@@ -24,9 +25,15 @@ pub(super) struct Inodes {
 
 impl Inodes {
     /// Returns the table of a volume. With `read_only`, nothing may change.
-    pub(super) fn new(pipeline: &Arc<Pipeline>, clock: Clock, read_only: bool) -> Self {
+    pub(super) fn new(
+        pipeline: &Arc<Pipeline>,
+        room: &Arc<Room>,
+        clock: Clock,
+        read_only: bool,
+    ) -> Self {
         Self {
             pipeline: Arc::clone(pipeline),
+            room: Arc::clone(room),
             locks: Arc::new(Locks::new()),
             clock,
             read_only,
@@ -90,8 +97,7 @@ impl Inodes {
     ) -> Result<T, FsError> {
         for _ in 0..ROOM_ATTEMPTS {
             match attempt() {
-                Err(FsError::NoSpace)
-                    if self.pipeline.room().make_room(needed, &*self.locks)? => {}
+                Err(FsError::NoSpace) if self.room.make_room(needed, &*self.locks)? => {}
                 done => return done,
             }
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::codec::Geometry;
-use crate::commit::{CreateOptions, OpenOptions, Pipeline};
+use crate::commit::{CreateOptions, Maintenance, OpenOptions, Pipeline};
 use crate::store::{Executor, ExecutorKind, MemDisk, StoreRef};
 
 use super::{Caller, Fs, FsOptions};
@@ -28,17 +28,17 @@ pub(super) fn create(member_bytes: u64, segment_bytes: Option<u64>) -> Vec<MemDi
 }
 
 /// Opens the volume on these disks, without threads.
-pub(super) fn open_pipeline(disks: &[MemDisk]) -> Arc<Pipeline> {
+pub(super) fn open_volume(disks: &[MemDisk]) -> Arc<Maintenance> {
     let options = OpenOptions {
         threads: 0,
         ..OpenOptions::default()
     };
-    Pipeline::open(stores(disks), &options, executor()).unwrap()
+    Maintenance::open(stores(disks), &options, executor()).unwrap()
 }
 
 /// Opens the filesystem on these disks.
 pub(super) fn open(disks: &[MemDisk]) -> Arc<Fs> {
-    Fs::open(open_pipeline(disks), FsOptions::default()).unwrap()
+    Fs::open(open_volume(disks), FsOptions::default()).unwrap()
 }
 
 fn executor() -> Arc<Executor> {

@@ -57,14 +57,17 @@ pub(super) fn jobs(
     stop: &Arc<StopSignal>,
 ) -> (Vec<BackgroundJob>, Option<Arc<RebuildOrders>>) {
     let pipeline = Arc::clone(maintenance.pipeline());
-    let stale_copies = Arc::clone(pipeline.stale_copies());
+    let stale_copies = Arc::clone(maintenance.stale_copies());
     let probe = BackgroundJob::new("probe", PROBE_INTERVAL, move || stale_copies.probe());
     if pipeline.access() == Access::ReadOnly {
         return (vec![probe], None);
     }
     let rate = schedule.bytes_per_second;
     let orders = Arc::new(RebuildOrders::new(rate, Arc::clone(stop)));
-    let (reaper, room) = (Arc::clone(pipeline.reaper()), Arc::clone(pipeline.room()));
+    let (reaper, room) = (
+        Arc::clone(maintenance.reaper()),
+        Arc::clone(maintenance.room()),
+    );
     let scrub = ScrubScheduler::new(
         maintenance,
         Arc::clone(locks),

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::stop::StopSignal;
-use crate::commit::{CommitError, InodeLocks, Maintenance, Pipeline};
+use crate::commit::{CommitError, InodeLocks, Maintenance, Scrubber, StaleCopies};
 
 /// Scheduler of the scrubs of a volume.
 pub(super) struct ScrubScheduler {
-    pipeline: Arc<Pipeline>,
+    scrubber: Arc<Scrubber>,
+    stale_copies: Arc<StaleCopies>,
     locks: Arc<dyn InodeLocks>,
     /// The pause between a scrub and the next one; none is due if this is `None`.
     interval: Option<Duration>,
@@ -26,7 +27,8 @@ impl ScrubScheduler {
         stop: Arc<StopSignal>,
     ) -> Self {
         Self {
-            pipeline: Arc::clone(maintenance.pipeline()),
+            scrubber: Arc::clone(maintenance.scrubber()),
+            stale_copies: Arc::clone(maintenance.stale_copies()),
             locks,
             interval,
             bytes_per_second,
@@ -36,15 +38,14 @@ impl ScrubScheduler {
 
     /// Scrubs if the last scrub is too long ago or was interrupted, or if an online member is an unverified stale copy.
     pub(super) fn run_if_due(&self) -> Result<(), CommitError> {
-        if !self.is_due()? && !self.pipeline.stale_copies().is_verification_due()? {
+        if !self.is_due()? && !self.stale_copies.is_verification_due()? {
             return Ok(());
         }
         let scrubbed = self
-            .pipeline
-            .scrubber()
+            .scrubber
             .scrub(&*self.locks, self.bytes_per_second, |_| {
                 // A caller that orders a scrub continues it, at its own rate.
-                if self.stop.is_set() || self.pipeline.scrubber().has_scrub_followers() {
+                if self.stop.is_set() || self.scrubber.has_scrub_followers() {
                     ControlFlow::Break(())
                 } else {
                     ControlFlow::Continue(())
@@ -57,7 +58,7 @@ impl ScrubScheduler {
         let Some(interval) = self.interval else {
             return Ok(false);
         };
-        let status = self.pipeline.scrubber().scrub_status()?;
+        let status = self.scrubber.scrub_status()?;
         let last = UNIX_EPOCH + Duration::from_secs(status.record.last_finished);
         // A clock that was set back does not delay the next scrub.
         Ok(last.elapsed().map_or(true, |passed| passed >= interval))

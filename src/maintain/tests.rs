@@ -36,12 +36,12 @@ impl InodeLocks for NoLocks {
 }
 
 /// Makes a volume of two members in memory.
-fn pipeline() -> Arc<Pipeline> {
+fn two_members() -> Arc<Maintenance> {
     volume(2).1
 }
 
 /// Makes a volume of 1+1 on disks in memory.
-fn volume(count: usize) -> (Vec<MemDisk>, Arc<Pipeline>) {
+fn volume(count: usize) -> (Vec<MemDisk>, Arc<Maintenance>) {
     let options = CreateOptions::new(Geometry::new(1, 1).unwrap());
     volume_of(count, &options, |stores| stores)
 }
@@ -50,7 +50,7 @@ fn volume_of(
     count: usize,
     options: &CreateOptions,
     wrap: impl FnOnce(Vec<StoreRef>) -> Vec<StoreRef>,
-) -> (Vec<MemDisk>, Arc<Pipeline>) {
+) -> (Vec<MemDisk>, Arc<Maintenance>) {
     let disks: Vec<MemDisk> = (0..count)
         .map(|index| MemDisk::new(&format!("disk{index}"), 32 << 20))
         .collect();
@@ -65,14 +65,14 @@ fn volume_of(
         threads: 0,
         ..OpenOptions::default()
     };
-    let pipeline = Pipeline::open(wrap(stores(&disks)), &options, executor).unwrap();
-    (disks, pipeline)
+    let maintenance = Maintenance::open(wrap(stores(&disks)), &options, executor).unwrap();
+    (disks, maintenance)
 }
 
 /// The same of two disks, closed again and opened for reading only.
-fn volume_to_read() -> (Vec<MemDisk>, Arc<Pipeline>) {
-    let (disks, pipeline) = volume(2);
-    pipeline.close().unwrap();
+fn volume_to_read() -> (Vec<MemDisk>, Arc<Maintenance>) {
+    let (disks, maintenance) = volume(2);
+    maintenance.close().unwrap();
     let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
     let stores = disks.iter().map(|disk| Arc::new(disk.open()) as StoreRef);
     let executor = Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(5)));
@@ -81,32 +81,32 @@ fn volume_to_read() -> (Vec<MemDisk>, Arc<Pipeline>) {
         threads: 0,
         ..OpenOptions::default()
     };
-    let pipeline = Pipeline::open(stores.collect(), &options, executor).unwrap();
-    (disks, pipeline)
+    let maintenance = Maintenance::open(stores.collect(), &options, executor).unwrap();
+    (disks, maintenance)
 }
 
 /// Makes a volume of 1+1 on four disks, the last of which has no copy of the index. It has a file in many segments, and
 /// another member that is empty. All calls are counted.
-fn to_be_balanced(plan: &FaultPlan) -> Arc<Pipeline> {
+fn to_be_balanced(plan: &FaultPlan) -> Arc<Maintenance> {
     let mut options = CreateOptions::new(Geometry::new(1, 1).unwrap());
     options.unit_bytes = 64 << 10;
     options.segment_bytes = 256 << 10;
     let wrap = |stores| FaultStore::wrap_all(stores, plan);
-    let (_, pipeline) = volume_of(4, &options, wrap);
-    write(&pipeline, &vec![7; 6 << 20]);
+    let (_, maintenance) = volume_of(4, &options, wrap);
+    write(&maintenance, &vec![7; 6 << 20]);
     let new: StoreRef = Arc::new(MemDisk::new("new", 32 << 20).open());
     let new: StoreRef = Arc::new(FaultStore::new(new, 4, plan));
-    pipeline.joining().join(Seat::New, &new).unwrap();
-    pipeline
+    maintenance.joining().join(Seat::New, &new).unwrap();
+    maintenance
 }
 
-fn is_balanced(pipeline: &Pipeline) -> bool {
+fn is_balanced(maintenance: &Maintenance) -> bool {
     let wait = |_| true;
     let pace = Pace {
         bytes_per_second: &AtomicU64::new(0),
         wait: &wait,
     };
-    pipeline
+    maintenance
         .rebuild()
         .balance(&pace, &|| false, &RebuildProgress::default())
         .unwrap()
@@ -123,11 +123,11 @@ struct Rebuilds {
 
 impl Rebuilds {
     /// Gives absent members so much time.
-    fn new(pipeline: &Arc<Pipeline>, rebuild_after: Option<Duration>) -> Self {
+    fn new(maintenance: &Arc<Maintenance>, rebuild_after: Option<Duration>) -> Self {
         let stop = Arc::new(StopSignal::default());
         let orders = Arc::new(RebuildOrders::new(None, Arc::clone(&stop)));
         let scheduler = RebuildScheduler::new(
-            &Maintenance::new(Arc::clone(pipeline)),
+            maintenance,
             Arc::new(NoLocks),
             rebuild_after,
             Arc::clone(&orders),
@@ -157,29 +157,31 @@ fn lose_one_while_moving(rebuilds: &Rebuilds, plan: &FaultPlan, now: Instant) {
 }
 
 /// Moves shards until one of the members that have them is lost, which is given so much time from now on.
-fn one_lost_while_moving(given: Duration, now: Instant) -> (Arc<Pipeline>, Rebuilds, OrderNumber) {
+fn one_lost_while_moving(
+    given: Duration,
+    now: Instant,
+) -> (Arc<Maintenance>, Rebuilds, OrderNumber) {
     let plan = FaultPlan::new();
-    let pipeline = to_be_balanced(&plan);
-    let rebuilds = Rebuilds::new(&pipeline, Some(given));
+    let maintenance = to_be_balanced(&plan);
+    let rebuilds = Rebuilds::new(&maintenance, Some(given));
     let order = rebuilds.orders.order(None, true);
     lose_one_while_moving(&rebuilds, &plan, now);
-    (pipeline, rebuilds, order)
+    (maintenance, rebuilds, order)
 }
 
 /// Returns how many losses the worst stripe bears.
-fn tolerated(pipeline: &Pipeline) -> Option<i16> {
-    let rows = pipeline
-        .redundancy_counter()
-        .redundancy()
-        .unwrap()
-        .rows
-        .clone();
+fn tolerated(maintenance: &Maintenance) -> Option<i16> {
+    let rows = maintenance.redundancy().redundancy().unwrap().rows.clone();
     rows.first().map(|row| row.losses_tolerated)
 }
 
 /// Returns the segments that have shards on a disk, by what the disk says.
-fn held_by(pipeline: &Pipeline, member: u16) -> BTreeSet<String> {
-    let store = pipeline.members().store(MemberIndex(member)).unwrap();
+fn held_by(maintenance: &Maintenance, member: u16) -> BTreeSet<String> {
+    let store = maintenance
+        .pipeline()
+        .members()
+        .store(MemberIndex(member))
+        .unwrap();
     let listed = store.list(files::SEGMENTS).unwrap();
     listed.into_iter().map(|(name, _)| name).collect()
 }
@@ -187,17 +189,17 @@ fn held_by(pipeline: &Pipeline, member: u16) -> BTreeSet<String> {
 #[test]
 fn shards_lost_during_balancing_are_rebuilt_before_more_shards_move() {
     let plan = FaultPlan::new();
-    let pipeline = to_be_balanced(&plan);
-    let lost = held_by(&pipeline, 3);
-    let rebuilds = Rebuilds::new(&pipeline, Some(Duration::ZERO));
+    let maintenance = to_be_balanced(&plan);
+    let lost = held_by(&maintenance, 3);
+    let rebuilds = Rebuilds::new(&maintenance, Some(Duration::ZERO));
     let order = rebuilds.orders.order(None, true);
     let now = Instant::now();
     lose_one_while_moving(&rebuilds, &plan, now);
-    let stopped = pipeline.rebuild().status().progress();
+    let stopped = maintenance.rebuild().status().progress();
     assert_eq!(stopped.state, RebuildState::Stopped, "{stopped:?}");
     assert!(stopped.bytes_left > 0, "{stopped:?}");
     assert!(rebuilds.outcome(order).is_none());
-    let moved = held_by(&pipeline, 4);
+    let moved = held_by(&maintenance, 4);
     plan.record();
     let later = now + Duration::from_secs(1);
     rebuilds.scheduler.run_by(&|| later).unwrap();
@@ -210,25 +212,20 @@ fn shards_lost_during_balancing_are_rebuilt_before_more_shards_move() {
     let count = lost.iter().filter(|name| is_lost(name)).count();
     assert!(count > 2 && made.len() > count, "{lost:?} {made:?}");
     assert!(made[..count].iter().all(is_lost), "{lost:?} {made:?}");
-    let rows = pipeline
-        .redundancy_counter()
-        .redundancy()
-        .unwrap()
-        .rows
-        .clone();
+    let rows = maintenance.redundancy().redundancy().unwrap().rows.clone();
     assert_eq!((rows.len(), rows[0].losses_tolerated), (1, 1));
     // The moves before, and the rebuild then, count with the moves after that.
-    let done = pipeline.rebuild().status().progress();
+    let done = maintenance.rebuild().status().progress();
     assert!(stopped.bytes_done > 0 && done.bytes_before > stopped.bytes_done);
-    assert!(is_balanced(&pipeline));
+    assert!(is_balanced(&maintenance));
 }
 
 /// All that was missing is rebuilt before shards are moved: there is nothing to look for meanwhile.
 #[test]
 fn balancing_is_not_interrupted_while_the_membership_stays_the_same() {
     let plan = FaultPlan::new();
-    let pipeline = to_be_balanced(&plan);
-    let rebuilds = Rebuilds::new(&pipeline, Some(Duration::from_secs(600)));
+    let maintenance = to_be_balanced(&plan);
+    let rebuilds = Rebuilds::new(&maintenance, Some(Duration::from_secs(600)));
     let order = rebuilds.orders.order(None, true);
     let (start, looks) = (Instant::now(), AtomicU64::new(0));
     let clock = || start + Duration::from_secs(looks.fetch_add(1, Ordering::Relaxed));
@@ -245,10 +242,10 @@ fn balancing_is_not_interrupted_while_the_membership_stays_the_same() {
 fn a_member_lost_during_balancing_has_all_the_time_to_return() {
     let given = Duration::from_secs(600);
     let start = Instant::now();
-    let (pipeline, rebuilds, order) = one_lost_while_moving(given, start);
+    let (maintenance, rebuilds, order) = one_lost_while_moving(given, start);
     let work_by = |clock: &dyn Fn() -> Instant| {
         rebuilds.scheduler.run_by(clock).unwrap();
-        tolerated(&pipeline)
+        tolerated(&maintenance)
     };
     let just_before = start + Duration::from_secs(599);
     assert_eq!(work_by(&|| just_before), Some(0));
@@ -262,8 +259,8 @@ fn a_member_lost_during_balancing_has_all_the_time_to_return() {
 fn balancing_gives_way_once_the_time_of_an_absent_member_is_over() {
     let given = Duration::from_secs(600);
     let start = Instant::now();
-    let (pipeline, rebuilds, order) = one_lost_while_moving(given, start);
-    let moved = held_by(&pipeline, 4);
+    let (maintenance, rebuilds, order) = one_lost_while_moving(given, start);
+    let moved = held_by(&maintenance, 4);
     let looks = AtomicU64::new(0);
     let clock = || match looks.fetch_add(1, Ordering::Relaxed) {
         0 => start + Duration::from_secs(1),
@@ -271,20 +268,20 @@ fn balancing_gives_way_once_the_time_of_an_absent_member_is_over() {
     };
     rebuilds.scheduler.run_by(&clock).unwrap();
     assert!(rebuilds.outcome(order).is_none());
-    assert_eq!(held_by(&pipeline, 4), moved);
-    assert_eq!(tolerated(&pipeline), Some(0));
+    assert_eq!(held_by(&maintenance, 4), moved);
+    assert_eq!(tolerated(&maintenance), Some(0));
     rebuilds.scheduler.run_by(&clock).unwrap();
     let outcome = rebuilds.outcome(order);
     assert!(matches!(outcome, Some(Ok(()))), "{outcome:?}");
-    assert_eq!(tolerated(&pipeline), Some(1));
-    assert!(is_balanced(&pipeline));
+    assert_eq!(tolerated(&maintenance), Some(1));
+    assert!(is_balanced(&maintenance));
 }
 
 #[test]
 fn an_order_to_rebuild_does_not_wait_for_the_end_of_balancing() {
     let plan = FaultPlan::new();
-    let pipeline = to_be_balanced(&plan);
-    let rebuilds = Rebuilds::new(&pipeline, None);
+    let maintenance = to_be_balanced(&plan);
+    let rebuilds = Rebuilds::new(&maintenance, None);
     let is_open = |order| rebuilds.outcome(order).is_none();
     let now = Instant::now();
     // Runs `meanwhile` while the second of the shards to move is read.
@@ -309,12 +306,12 @@ fn an_order_to_rebuild_does_not_wait_for_the_end_of_balancing() {
     assert!(is_open(balance) && is_open(rebuild));
     work_meanwhile(&|| assert!(is_open(balance) && !is_open(rebuild)));
     assert!(!is_open(balance) && !is_open(rebuild));
-    assert!(is_balanced(&pipeline));
+    assert!(is_balanced(&maintenance));
 }
 
 /// Writes a file that is there once.
-fn write(pipeline: &Pipeline, bytes: &[u8]) {
-    let written = pipeline.write(bytes).unwrap();
+fn write(maintenance: &Maintenance, bytes: &[u8]) {
+    let written = maintenance.pipeline().write(bytes).unwrap();
     let mut batch = Batch::default();
     let mut end = 0;
     for placed in &written.placed {
@@ -330,24 +327,24 @@ fn write(pipeline: &Pipeline, bytes: &[u8]) {
         batch.put(key::extent(Ino(1), end), extent.encode());
         batch.put(key::backref(stripe, Ino(1), end), backref.encode());
     }
-    pipeline.apply(batch).unwrap();
-    pipeline.sync().unwrap();
+    maintenance.pipeline().apply(batch).unwrap();
+    maintenance.pipeline().sync().unwrap();
 }
 
 #[test]
 fn no_shard_waits_once_the_absent_member_returns_with_all_its_shards() {
-    let (disks, pipeline) = volume(2);
-    write(&pipeline, &vec![7; 2 << 20]);
+    let (disks, maintenance) = volume(2);
+    write(&maintenance, &vec![7; 2 << 20]);
     let away = MemberIndex(1);
-    let store = pipeline.members().store(away).unwrap();
+    let store = maintenance.pipeline().members().store(away).unwrap();
     let error = store.open_len("nothing").unwrap_err();
-    pipeline.members().fail(away, &error);
-    let rebuilds = Rebuilds::new(&pipeline, None);
+    maintenance.pipeline().members().fail(away, &error);
+    let rebuilds = Rebuilds::new(&maintenance, None);
     rebuilds.orders.order(None, false);
     rebuilds.scheduler.run().unwrap();
-    let waiting = || pipeline.rebuild().status().progress().bytes_waiting;
+    let waiting = || maintenance.rebuild().status().progress().bytes_waiting;
     assert!(waiting() > 0);
-    pipeline.joining().join(Seat::Own, &store).unwrap();
+    maintenance.joining().join(Seat::Own, &store).unwrap();
     for disk in &disks {
         let space = disk.open().space().unwrap();
         disk.set_capacity(space.total_bytes - space.free_bytes);
@@ -362,8 +359,8 @@ fn no_shard_waits_once_the_absent_member_returns_with_all_its_shards() {
 
 #[test]
 fn shards_that_wait_for_room_are_rebuilt_soon_after_a_member_got_some() {
-    let (disks, pipeline) = volume(3);
-    write(&pipeline, &vec![7; 2 << 20]);
+    let (disks, maintenance) = volume(3);
+    write(&maintenance, &vec![7; 2 << 20]);
     let holds = |disk: &usize| {
         let segments = disks[*disk].open().list(files::SEGMENTS).unwrap();
         !segments.is_empty()
@@ -371,38 +368,37 @@ fn shards_that_wait_for_room_are_rebuilt_soon_after_a_member_got_some() {
     let lost = (0..3).find(holds).unwrap();
     let roomy = (0..3).find(|disk| !holds(disk)).unwrap();
     disks[lost].fail(Some(StoreErrorKind::Gone));
-    pipeline.members().probe();
+    maintenance.pipeline().members().probe();
     let space = disks[roomy].open().space().unwrap();
     disks[roomy].set_capacity(space.total_bytes - space.free_bytes);
-    let rebuilds = Rebuilds::new(&pipeline, None);
+    let rebuilds = Rebuilds::new(&maintenance, None);
     rebuilds.orders.order(None, false);
     rebuilds.scheduler.run().unwrap();
-    let waiting = pipeline.rebuild().status().progress();
+    let waiting = maintenance.rebuild().status().progress();
     assert!(waiting.bytes_waiting > 0, "{waiting:?}");
     let work_after = |seconds| {
         let now = Instant::now() + Duration::from_secs(seconds);
         rebuilds.scheduler.run_by(&|| now).unwrap();
-        tolerated(&pipeline)
+        tolerated(&maintenance)
     };
     assert_eq!(work_after(60), Some(0));
     disks[roomy].set_capacity(64 << 20);
     assert_eq!(work_after(120), Some(1));
     assert!(holds(&roomy));
-    assert_eq!(pipeline.rebuild().status().progress().bytes_waiting, 0);
+    assert_eq!(maintenance.rebuild().status().progress().bytes_waiting, 0);
 }
 
 /// The volume is idle, and no caller asks for its status.
 #[test]
 fn a_vanished_directory_is_marked_missing_without_a_request_even_on_a_read_only_volume() {
-    for (disks, pipeline) in [volume(2), volume_to_read()] {
-        let access = pipeline.members().access();
+    for (disks, maintenance) in [volume(2), volume_to_read()] {
+        let access = maintenance.pipeline().members().access();
         let locks: Arc<dyn InodeLocks> = Arc::new(NoLocks);
-        let maintenance = Maintenance::new(Arc::clone(&pipeline));
         let scheduler = Scheduler::start(&maintenance, &locks, Schedule::default(), Vec::new())
             .expect("the system gives threads");
         disks[1].delete();
         let start = Instant::now();
-        while pipeline.members().live() != [MemberIndex(0)] {
+        while maintenance.pipeline().members().live() != [MemberIndex(0)] {
             let waited = start.elapsed();
             assert!(
                 waited < 10 * PROMISED,
@@ -417,16 +413,19 @@ fn a_vanished_directory_is_marked_missing_without_a_request_even_on_a_read_only_
 #[test]
 fn an_order_to_rebuild_is_carried_out_before_the_next_check_is_due() {
     const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
-    let pipeline = pipeline();
+    let maintenance = two_members();
     let Rebuilds {
         orders,
         scheduler,
         stop,
-    } = Rebuilds::new(&pipeline, None);
+    } = Rebuilds::new(&maintenance, None);
     let ordered = Arc::clone(&orders);
     let job = BackgroundJob::new("rebuild", FOR_EVER, move || scheduler.run());
     let job = job.or_once(move || ordered.has_open());
-    let (commits, until) = (Arc::clone(pipeline.commits()), Arc::clone(&stop));
+    let (commits, until) = (
+        Arc::clone(maintenance.pipeline().commits()),
+        Arc::clone(&stop),
+    );
     std::thread::scope(|scope| {
         scope.spawn(move || job.repeat(&commits, &until));
         for _ in 0..3 {
@@ -444,33 +443,28 @@ fn an_order_to_rebuild_is_carried_out_before_the_next_check_is_due() {
 /// It would verify nothing of the member, again and again.
 #[test]
 fn a_scrub_without_an_order_begins_for_an_online_stale_copy() {
-    let pipeline = pipeline();
+    let maintenance = two_members();
     let back = MemberIndex(1);
-    let scheduler = ScrubScheduler::new(
-        &Maintenance::new(Arc::clone(&pipeline)),
-        Arc::new(NoLocks),
-        None,
-        None,
-        Arc::default(),
-    );
+    let scheduler =
+        ScrubScheduler::new(&maintenance, Arc::new(NoLocks), None, None, Arc::default());
     let scrub = || {
         scheduler.run_if_due().unwrap();
-        pipeline.scrubber().scrub_status().unwrap().state
+        maintenance.scrubber().scrub_status().unwrap().state
     };
     assert_eq!(scrub(), ScrubState::Never, "nobody waits for one");
-    pipeline.members().note_put_back(back);
-    let store = pipeline.members().store(back).unwrap();
+    maintenance.pipeline().members().note_put_back(back);
+    let store = maintenance.pipeline().members().store(back).unwrap();
     let error = store.open_len("nothing").unwrap_err();
-    pipeline.members().fail(back, &error);
+    maintenance.pipeline().members().fail(back, &error);
     assert_eq!(scrub(), ScrubState::Never, "it is away");
-    pipeline.joining().join(Seat::Own, &store).unwrap();
+    maintenance.joining().join(Seat::Own, &store).unwrap();
     assert_eq!(scrub(), ScrubState::Finished);
-    assert!(pipeline.members().put_back().is_empty());
+    assert!(maintenance.pipeline().members().put_back().is_empty());
 }
 
 #[test]
 fn a_step_that_panics_makes_the_volume_read_only_and_does_not_end_its_thread() {
-    let pipeline = pipeline();
+    let maintenance = two_members();
     let stop = Arc::new(StopSignal::default());
     let steps = Arc::new(AtomicU64::new(0));
     let (until, count) = (Arc::clone(&stop), Arc::clone(&steps));
@@ -480,9 +474,9 @@ fn a_step_that_panics_makes_the_volume_read_only_and_does_not_end_its_thread() {
         }
         panic!("as a bug would");
     });
-    job.repeat(pipeline.commits(), &stop);
+    job.repeat(maintenance.pipeline().commits(), &stop);
     assert_eq!(steps.load(Ordering::Relaxed), 3);
-    let refused = pipeline.sync();
+    let refused = maintenance.pipeline().sync();
     assert!(
         matches!(&refused, Err(CommitError::Poisoned { reason }) if reason.contains("panicked")),
         "{refused:?}"
@@ -492,18 +486,18 @@ fn a_step_that_panics_makes_the_volume_read_only_and_does_not_end_its_thread() {
 /// No work waits for an absent member, no matter what was ordered or done before.
 #[test]
 fn an_ordered_rebuild_goes_on_when_the_volume_is_opened_again() {
-    let (disks, pipeline) = volume(3);
-    write(&pipeline, &vec![7; 2 << 20]);
+    let (disks, maintenance) = volume(3);
+    write(&maintenance, &vec![7; 2 << 20]);
     let holds = |disk: &usize| {
         let segments = disks[*disk].open().list(files::SEGMENTS).unwrap();
         !segments.is_empty()
     };
     let lost = (0..3).find(holds).unwrap();
     disks[lost].fail(Some(StoreErrorKind::Gone));
-    pipeline.members().probe();
+    maintenance.pipeline().members().probe();
     for is_ordered in [false, true] {
         if is_ordered {
-            pipeline.members().give_up_absentees();
+            maintenance.pipeline().members().give_up_absentees();
         }
         let left: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
         let left = left.iter().enumerate().filter(|(disk, _)| *disk != lost);
@@ -513,11 +507,18 @@ fn an_ordered_rebuild_goes_on_when_the_volume_is_opened_again() {
             threads: 0,
             ..OpenOptions::default()
         };
-        let pipeline = Pipeline::open(stores.collect(), &options, executor).unwrap();
-        let rebuilds = Rebuilds::new(&pipeline, None);
+        let maintenance = Maintenance::open(stores.collect(), &options, executor).unwrap();
+        let rebuilds = Rebuilds::new(&maintenance, None);
         rebuilds.scheduler.run().unwrap();
         let whole = i16::from(is_ordered);
-        assert_eq!(tolerated(&pipeline), Some(whole), "ordered: {is_ordered}");
-        assert!(pipeline.members().given_up().is_empty(), "it is done");
+        assert_eq!(
+            tolerated(&maintenance),
+            Some(whole),
+            "ordered: {is_ordered}"
+        );
+        assert!(
+            maintenance.pipeline().members().given_up().is_empty(),
+            "it is done"
+        );
     }
 }

@@ -11,7 +11,7 @@ use std::process::Output;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cauchyfs::commit::{OpenOptions, Pipeline};
+use cauchyfs::commit::{Maintenance, OpenOptions};
 use cauchyfs::format::record::{Dirent, FileKind, Inode, Position};
 use cauchyfs::format::{Cookie, Ino, Record, key};
 use cauchyfs::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
@@ -56,8 +56,8 @@ impl Hostile {
         let open = |path: &PathBuf| Arc::new(directory::open(path).unwrap()) as StoreRef;
         let stores = members.iter().map(open).collect();
         let executor = Executor::new(ExecutorKind::Auto, Duration::from_secs(60));
-        let pipeline = Pipeline::open(stores, &OpenOptions::default(), Arc::new(executor));
-        let volume = Fs::open(pipeline.unwrap(), FsOptions::default()).unwrap();
+        let maintenance = Maintenance::open(stores, &OpenOptions::default(), Arc::new(executor));
+        let volume = Fs::open(maintenance.unwrap(), FsOptions::default()).unwrap();
         fill(&volume, &beside);
         volume.close().unwrap();
         Self {

@@ -42,7 +42,7 @@ fn named(owner: u16, mask: u16, other: u16) -> Vec<u8> {
 }
 
 fn fs() -> (Arc<Fs>, Ino) {
-    let fs = Fs::open(volume::pipeline(), FsOptions::default()).unwrap();
+    let fs = Fs::open(volume::maintenance(), FsOptions::default()).unwrap();
     let ino = fs
         .names()
         .mknod(ROOT, Ino::ROOT, b"file", 0o100_644, 0)
@@ -202,7 +202,7 @@ fn what_is_made_below_a_default_list_gets_it_and_no_umask() {
         .mknod(caller, Ino::ROOT, b"plain", 0o100_664, 0)
         .unwrap();
     assert_eq!(plain.permissions, 0o600, "without a list the umask counts");
-    assert_eq!(check::check(fs.pipeline(), false).unwrap().findings, []);
+    assert_eq!(check::check(fs.maintenance(), false).unwrap().findings, []);
 }
 
 #[test]

@@ -11,7 +11,7 @@ pub(crate) const ROOT: &Caller = &Caller::ROOT;
 pub(crate) const BLOCK: u64 = 4096;
 
 pub(crate) fn fs() -> Arc<Fs> {
-    Fs::open(volume::pipeline(), FsOptions::default()).unwrap()
+    Fs::open(volume::maintenance(), FsOptions::default()).unwrap()
 }
 
 pub(crate) fn exclusive() -> OpenFlags {
@@ -43,7 +43,7 @@ pub(crate) fn read(fs: &Fs, handle: Handle, offset: u64, len: usize) -> Vec<u8> 
 
 pub(crate) fn sound(fs: &Fs) -> check::Report {
     fs.wait_for_removal();
-    let report = check::check(fs.pipeline(), false).unwrap();
+    let report = check::check(fs.maintenance(), false).unwrap();
     assert_eq!((&report.findings, report.unclaimed), (&vec![], 0));
     report
 }

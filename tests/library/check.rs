@@ -5,7 +5,7 @@ mod names;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use cauchyfs::commit::{Pipeline, ScrubStatus};
+use cauchyfs::commit::{Maintenance, ScrubStatus};
 use cauchyfs::format::record::{Backref, Dirent, Extent, FileKind, Inode, Marker, Position, Xattr};
 use cauchyfs::format::{Cookie, Ino, Record, StripeId, key};
 use cauchyfs::fs::check::{FindingKind, Report, check, check_again};
@@ -19,15 +19,15 @@ const ROOT: &Caller = &Caller::ROOT;
 
 /// A volume with a directory `dir`, in it a file `file` of three extents.
 struct Volume {
-    pipeline: Arc<Pipeline>,
+    maintenance: Arc<Maintenance>,
     dir: Ino,
     file: Ino,
 }
 
 impl Volume {
     fn new() -> Self {
-        let pipeline = volume::pipeline();
-        let fs = Fs::open(Arc::clone(&pipeline), FsOptions::default()).unwrap();
+        let maintenance = volume::maintenance();
+        let fs = Fs::open(Arc::clone(&maintenance), FsOptions::default()).unwrap();
         let dir = fs
             .names()
             .mkdir(ROOT, Ino::ROOT, b"dir", 0o755)
@@ -43,14 +43,19 @@ impl Volume {
         }
         fs.open_files().release(handle).unwrap();
         Self {
-            pipeline,
+            maintenance,
             dir,
             file: attr.ino,
         }
     }
 
     fn inode(&self, ino: Ino) -> Inode {
-        let value = self.pipeline.get(&key::inode(ino)).unwrap().unwrap();
+        let value = self
+            .maintenance
+            .pipeline()
+            .get(&key::inode(ino))
+            .unwrap()
+            .unwrap();
         Inode::decode(&value).unwrap()
     }
 
@@ -63,18 +68,18 @@ impl Volume {
 
     fn last_extent(&self) -> Extent {
         let key = key::extent(self.file, 25_000);
-        Extent::decode(&self.pipeline.get(&key).unwrap().unwrap()).unwrap()
+        Extent::decode(&self.maintenance.pipeline().get(&key).unwrap().unwrap()).unwrap()
     }
 
     fn check(&self, repair: bool) -> Report {
-        check(&self.pipeline, repair).unwrap()
+        check(&self.maintenance, repair).unwrap()
     }
 }
 
 /// A volume of 2+1 on three disks with a file of four stripes, all of which lie on the disks.
 struct OnDisks {
     disks: Vec<MemDisk>,
-    pipeline: Arc<Pipeline>,
+    maintenance: Arc<Maintenance>,
     fs: Arc<Fs>,
     /// The file of the segment that they are in.
     segment: String,
@@ -83,8 +88,8 @@ struct OnDisks {
 impl OnDisks {
     fn new() -> Self {
         let disks = volume::disks(3, 2, 1);
-        let pipeline = volume::open(&disks, 0);
-        let fs = Fs::open(Arc::clone(&pipeline), FsOptions::default()).unwrap();
+        let maintenance = volume::open(&disks, 0);
+        let fs = Fs::open(Arc::clone(&maintenance), FsOptions::default()).unwrap();
         let flags = OpenFlags::read_write();
         let (_, handle) = fs
             .names()
@@ -95,12 +100,12 @@ impl OnDisks {
             .unwrap();
         fs.open_files().release(handle).unwrap();
         fs.syncfs().unwrap();
-        pipeline.checkpoint().unwrap();
-        assert_eq!(check(&pipeline, false).unwrap().findings, []);
+        maintenance.pipeline().checkpoint().unwrap();
+        assert_eq!(check(&maintenance, false).unwrap().findings, []);
         let (segment, _) = disks[1].open().list("segments").unwrap().remove(0);
         Self {
             disks,
-            pipeline,
+            maintenance,
             fs,
             segment,
         }
@@ -108,8 +113,8 @@ impl OnDisks {
 }
 
 /// Returns what a check finds, and whether it was repaired.
-fn findings(pipeline: &Arc<Pipeline>, repair: bool) -> Vec<(FindingKind, bool)> {
-    let report = check(pipeline, repair).unwrap();
+fn findings(maintenance: &Arc<Maintenance>, repair: bool) -> Vec<(FindingKind, bool)> {
+    let report = check(maintenance, repair).unwrap();
     let findings = report.findings.into_iter();
     findings.map(|it| (it.kind, it.repaired)).collect()
 }
@@ -127,7 +132,7 @@ fn found(
     assert_eq!(volume.check(false).findings, [], "{what}: sound before");
     let mut batch = Batch::default();
     damage(&volume, &mut batch);
-    volume.pipeline.apply(batch).unwrap();
+    volume.maintenance.pipeline().apply(batch).unwrap();
     let report = volume.check(false);
     let first = report.findings.first().expect(what);
     assert_eq!(first.kind, kind(&volume), "{what}");
@@ -393,16 +398,17 @@ fn a_file_whose_cutting_a_crash_interrupted_is_cut_at_the_next_mount() {
     let mut batch = Batch::default();
     batch.put(key::inode(volume.file), file.encode());
     batch.put(key::orphan(volume.file), Marker.encode());
-    volume.pipeline.apply(batch).unwrap();
+    volume.maintenance.pipeline().apply(batch).unwrap();
     assert_eq!(volume.check(false).findings, [], "a mark explains it");
-    let fs = Fs::open(Arc::clone(&volume.pipeline), FsOptions::default()).unwrap();
+    let fs = Fs::open(Arc::clone(&volume.maintenance), FsOptions::default()).unwrap();
     assert_eq!(fs.attributes().get(volume.file).unwrap().blocks_512, 4);
     fs.wait_for_removal();
     let report = volume.check(false);
     assert_eq!((report.findings, report.extents), (vec![], 1));
     assert!(
         volume
-            .pipeline
+            .maintenance
+            .pipeline()
             .get(&key::orphan(volume.file))
             .unwrap()
             .is_none()
@@ -412,7 +418,7 @@ fn a_file_whose_cutting_a_crash_interrupted_is_cut_at_the_next_mount() {
 #[test]
 fn an_inode_whose_removal_a_crash_interrupted_is_removed_at_the_next_mount() {
     let volume = Volume::new();
-    let fs = Fs::open(Arc::clone(&volume.pipeline), FsOptions::default()).unwrap();
+    let fs = Fs::open(Arc::clone(&volume.maintenance), FsOptions::default()).unwrap();
     let handle = fs
         .open_files()
         .open(ROOT, volume.file, OpenFlags::read_write())
@@ -422,7 +428,7 @@ fn an_inode_whose_removal_a_crash_interrupted_is_removed_at_the_next_mount() {
     // Not closed, and not unmounted.
     assert!(fs.open_files().flush(handle).is_ok());
     drop(fs);
-    let fs = Fs::open(Arc::clone(&volume.pipeline), FsOptions::default()).unwrap();
+    let fs = Fs::open(Arc::clone(&volume.maintenance), FsOptions::default()).unwrap();
     fs.wait_for_removal();
     let report = volume.check(false);
     assert_eq!(
@@ -434,20 +440,20 @@ fn an_inode_whose_removal_a_crash_interrupted_is_removed_at_the_next_mount() {
 #[test]
 fn a_stripe_that_a_crash_left_without_a_file_is_no_fault_and_freed_after_the_next_mount() {
     let disks = volume::disks(3, 2, 1);
-    let pipeline = volume::open(&disks, 0);
-    let written = pipeline.write(&vec![1; 300_000]).unwrap();
-    pipeline.sync().unwrap();
+    let maintenance = volume::open(&disks, 0);
+    let written = maintenance.pipeline().write(&vec![1; 300_000]).unwrap();
+    maintenance.pipeline().sync().unwrap();
     // The daemon is killed before the file learns of its bytes.
-    drop((written, pipeline));
+    drop((written, maintenance));
     let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
-    let pipeline = volume::open(&disks, 0);
-    let report = check(&pipeline, false).unwrap();
+    let maintenance = volume::open(&disks, 0);
+    let report = check(&maintenance, false).unwrap();
     assert_eq!((report.findings, report.unclaimed), (vec![], 3));
     for _ in 0..4 {
-        pipeline.reaper().reap().unwrap();
-        pipeline.sync().unwrap();
+        maintenance.reaper().reap().unwrap();
+        maintenance.pipeline().sync().unwrap();
     }
-    let report = check(&pipeline, false).unwrap();
+    let report = check(&maintenance, false).unwrap();
     assert_eq!((report.stripes, report.unclaimed), (0, 0));
 }
 
@@ -467,9 +473,12 @@ fn a_segment_file_that_is_gone_or_cut_short_is_named_with_the_shards_it_lacks() 
     };
     // Of each stripe it has one of two data shards of 64 KiB, or parity.
     store.truncate(name, 100_000).unwrap();
-    assert_eq!(findings(&volume.pipeline, true), missing(Some(100_000), 3));
+    assert_eq!(
+        findings(&volume.maintenance, true),
+        missing(Some(100_000), 3)
+    );
     store.remove(name).unwrap();
-    assert_eq!(findings(&volume.pipeline, true), missing(None, 4));
+    assert_eq!(findings(&volume.maintenance, true), missing(None, 4));
 }
 
 /// Only the first of the two checks finds it: the name is gone then, and so is the file.
@@ -483,10 +492,10 @@ fn lost_data_stays_lost_when_the_records_are_checked_again() {
         cookie: Cookie(9),
     };
     batch.put(key::dirent(Ino::ROOT, b"stray"), entry.encode());
-    volume.pipeline.apply(batch).unwrap();
+    volume.maintenance.pipeline().apply(batch).unwrap();
     let mut report = volume.check(true);
     assert_eq!(report.lost, 1);
-    check_again(&volume.pipeline, &mut report).unwrap();
+    check_again(&volume.maintenance, &mut report).unwrap();
     assert_eq!(volume.check(false).findings, []);
     assert_eq!((report.lost, report.repaired), (1, report.found));
 }
@@ -497,7 +506,7 @@ fn shards_are_repaired_only_once_none_is_missing() {
     for (is_readable, is_repaired) in [(true, true), (false, false)] {
         let OnDisks {
             disks,
-            pipeline,
+            maintenance,
             fs,
             segment,
         } = OnDisks::new();
@@ -505,21 +514,21 @@ fn shards_are_repaired_only_once_none_is_missing() {
         if !is_readable {
             assert!(disks[0].corrupt(&segment, 0, |bytes| bytes[0] ^= 1, 1));
         }
-        let mut report = check(&pipeline, true).unwrap();
+        let mut report = check(&maintenance, true).unwrap();
         assert_eq!((report.found, report.repaired), (1, 0));
         let locks = &*fs.inode_locks();
         let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-        pipeline
+        maintenance
             .scrubber()
             .scrub(locks, None, go_on)
             .unwrap()
             .unwrap();
-        let missing = pipeline
-            .redundancy_counter()
+        let missing = maintenance
+            .redundancy()
             .redundancy()
             .unwrap()
             .missing_shards();
-        check_again(&pipeline, &mut report).unwrap();
+        check_again(&maintenance, &mut report).unwrap();
         assert_eq!(missing == 0, is_repaired, "{missing}");
         assert_eq!(report.findings[0].repaired, is_repaired);
         assert_eq!(report.repaired, u64::from(is_repaired));
@@ -531,8 +540,8 @@ fn shards_are_repaired_only_once_none_is_missing() {
 fn a_file_that_was_restored_is_repaired_although_a_member_is_away() {
     for lost in [true, false] {
         let disks = volume::disks(4, 2, 2);
-        let pipeline = volume::open(&disks, 0);
-        let fs = Fs::open(Arc::clone(&pipeline), FsOptions::default()).unwrap();
+        let maintenance = volume::open(&disks, 0);
+        let fs = Fs::open(Arc::clone(&maintenance), FsOptions::default()).unwrap();
         let flags = OpenFlags::read_write();
         let (_, handle) = fs
             .names()
@@ -543,10 +552,10 @@ fn a_file_that_was_restored_is_repaired_although_a_member_is_away() {
             .unwrap();
         fs.open_files().release(handle).unwrap();
         fs.syncfs().unwrap();
-        pipeline.checkpoint().unwrap();
+        maintenance.pipeline().checkpoint().unwrap();
         disks[3].fail(Some(StoreErrorKind::Io));
-        pipeline.members().probe();
-        assert_eq!(pipeline.members().away().len(), 1);
+        maintenance.pipeline().members().probe();
+        assert_eq!(maintenance.pipeline().members().away().len(), 1);
         let store = disks[1].open();
         let (name, _) = store.list("segments").unwrap().remove(0);
         let content = |store: &dyn Store| {
@@ -560,22 +569,23 @@ fn a_file_that_was_restored_is_repaired_although_a_member_is_away() {
             // And what is left is too little.
             assert!(disks[0].corrupt(&name, 0, |bytes| bytes[0] ^= 1, 1));
         }
-        let mut report = check(&pipeline, true).unwrap();
+        let mut report = check(&maintenance, true).unwrap();
         assert_eq!((report.found, report.repaired), (1, 0));
         let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-        pipeline
-            .scrubber().scrub(&*fs.inode_locks(), None, go_on)
+        maintenance
+            .scrubber()
+            .scrub(&*fs.inode_locks(), None, go_on)
             .unwrap()
             .unwrap();
         assert!(
-            pipeline
-                .redundancy_counter()
+            maintenance
+                .redundancy()
                 .redundancy()
                 .unwrap()
                 .missing_shards()
                 > 0
         );
-        check_again(&pipeline, &mut report).unwrap();
+        check_again(&maintenance, &mut report).unwrap();
         assert_eq!(report.findings[0].repaired, !lost, "{report:?}");
         assert_eq!(report.repaired, u64::from(!lost));
         if !lost {
@@ -596,8 +606,8 @@ fn a_missing_copy_of_the_index_is_found_and_made_once_there_is_room() {
     holders[0].open().remove("index").unwrap();
     holders[0].set_capacity(0);
     others[0].set_capacity(0);
-    let pipeline = volume::open(&disks, 0);
-    let found = |repair| findings(&pipeline, repair);
+    let maintenance = volume::open(&disks, 0);
+    let found = |repair| findings(&maintenance, repair);
     let missing = FindingKind::CopiesMissing {
         found: 1,
         wanted: 2,
@@ -609,8 +619,8 @@ fn a_missing_copy_of_the_index_is_found_and_made_once_there_is_room() {
     }
     let mut batch = Batch::default();
     batch.put(key::perhaps_dead(StripeId(7)), Marker.encode());
-    pipeline.apply(batch).unwrap();
-    pipeline.checkpoint().unwrap();
+    maintenance.pipeline().apply(batch).unwrap();
+    maintenance.pipeline().checkpoint().unwrap();
     assert_eq!(found(true), [(missing, true)]);
     assert_eq!(found(false), []);
     let copies = disks.iter().filter(|disk| has_copy(disk)).count();
@@ -625,18 +635,18 @@ fn an_index_that_has_more_copies_than_before_and_still_too_few_is_not_repaired()
         disk.open().remove("index").unwrap();
         disk.set_capacity(0);
     }
-    let pipeline = volume::open(&disks, 0);
-    let mut report = check(&pipeline, true).unwrap();
+    let maintenance = volume::open(&disks, 0);
+    let mut report = check(&maintenance, true).unwrap();
     let missing = |found| FindingKind::CopiesMissing { found, wanted: 3 };
     assert_eq!(report.findings[0].kind, missing(1));
     assert_eq!((report.found, report.repaired), (1, 0));
     disks[1].set_capacity(1 << 30);
     let mut batch = Batch::default();
     batch.put(key::perhaps_dead(StripeId(7)), Marker.encode());
-    pipeline.apply(batch).unwrap();
-    pipeline.checkpoint().unwrap();
-    pipeline.commits().complete_index().unwrap();
-    check_again(&pipeline, &mut report).unwrap();
+    maintenance.pipeline().apply(batch).unwrap();
+    maintenance.pipeline().checkpoint().unwrap();
+    maintenance.pipeline().commits().complete_index().unwrap();
+    check_again(&maintenance, &mut report).unwrap();
     assert_eq!(report.findings[0].kind, missing(2), "as it is by now");
     assert!(!report.findings[0].repaired);
     assert_eq!(report.repaired, 0);
@@ -647,7 +657,7 @@ fn an_index_that_has_more_copies_than_before_and_still_too_few_is_not_repaired()
 #[test]
 fn all_paths_of_files_are_found_around_damaged_records() {
     let volume = Volume::new();
-    let fs = Fs::open(Arc::clone(&volume.pipeline), FsOptions::default()).unwrap();
+    let fs = Fs::open(Arc::clone(&volume.maintenance), FsOptions::default()).unwrap();
     let deep = fs
         .names()
         .mkdir(ROOT, volume.dir, b"deep", 0o755)
@@ -680,7 +690,7 @@ fn all_paths_of_files_are_found_around_damaged_records() {
     ] {
         batch.put(damaged, "no record");
     }
-    volume.pipeline.apply(batch).unwrap();
+    volume.maintenance.pipeline().apply(batch).unwrap();
     let paths = |inos: &[Ino], most| {
         let found = fs.paths_of(&inos.iter().copied().collect(), most).unwrap();
         let text = |path: Vec<u8>| String::from_utf8(path).unwrap();

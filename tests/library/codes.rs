@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cauchyfs::codec::{CodeId, Engine, Geometry, engines};
-use cauchyfs::commit::{CreateOptions, OpenOptions, Pipeline};
+use cauchyfs::commit::{CreateOptions, Maintenance, OpenOptions, Pipeline};
 use cauchyfs::format::files;
 use cauchyfs::fs::{Fs, FsOptions};
 use cauchyfs::store::{Executor, ExecutorKind, MemDisk, Store};
@@ -48,8 +48,8 @@ fn open(disks: &[MemDisk], engine: &str) -> Arc<Fs> {
         ..OpenOptions::default()
     };
     let executor = Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(30)));
-    let pipeline = Pipeline::open(volume::stores(disks), &options, executor).unwrap();
-    Fs::open(pipeline, FsOptions::default()).unwrap()
+    let maintenance = Maintenance::open(volume::stores(disks), &options, executor).unwrap();
+    Fs::open(maintenance, FsOptions::default()).unwrap()
 }
 
 /// Returns the first block of every segment file of a disk that stripes were written to.
@@ -82,7 +82,7 @@ fn every_code_brings_back_what_lost_and_damaged_members_held() {
             fs.fsync(ino, false).unwrap();
             sound(&fs);
             fs.close().unwrap();
-            fs.pipeline().close().unwrap();
+            fs.maintenance().close().unwrap();
             drop(fs);
 
             // One less than may be lost, and one more with a wrong block in each of its files.

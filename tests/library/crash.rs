@@ -13,10 +13,10 @@ use crate::volume::{self, TestClock};
 fn run_under(plan: &FaultPlan, disks: &[MemDisk]) -> Ran {
     let stores = FaultStore::wrap_all(volume::stores(disks), plan);
     let clock = TestClock::default();
-    let Ok(pipeline) = volume::try_open(stores, 0) else {
+    let Ok(maintenance) = volume::try_open(stores, 0) else {
         return Ran::default();
     };
-    match open(pipeline, &clock) {
+    match open(maintenance, &clock) {
         Ok(session) => run(&session, &clock, |_| {}),
         Err(_) => Ran::default(),
     }

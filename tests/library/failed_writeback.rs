@@ -75,7 +75,7 @@ impl Full {
     /// Unmounts and mounts again.
     fn again(&mut self) {
         self.fs.close().unwrap();
-        self.fs.pipeline().close().unwrap();
+        self.fs.maintenance().close().unwrap();
         self.disks = self.disks.iter().map(MemDisk::fork).collect();
         self.fs = Fs::open(volume::open(&self.disks, 0), FsOptions::default()).unwrap();
     }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cauchyfs::commit::{OpenOptions, Pipeline};
+use cauchyfs::commit::{Maintenance, OpenOptions};
 use cauchyfs::fs::Fs;
 use cauchyfs::store::{
     Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore, MemDisk, Scope,
@@ -56,7 +56,7 @@ impl Scene {
         timeout: Option<Duration>,
     ) -> (Session, TestClock) {
         let stores = FaultStore::wrap_all(volume::stores(disks), plan);
-        let pipeline = match timeout {
+        let maintenance = match timeout {
             None => volume::try_open(stores, 0),
             Some(timeout) => {
                 let options = OpenOptions {
@@ -64,11 +64,11 @@ impl Scene {
                     ..OpenOptions::default()
                 };
                 let executor = Executor::new(ExecutorKind::Threads, timeout);
-                Pipeline::open(stores, &options, Arc::new(executor))
+                Maintenance::open(stores, &options, Arc::new(executor))
             }
         };
         let clock = TestClock::default();
-        let session = open(pipeline.unwrap(), &clock);
+        let session = open(maintenance.unwrap(), &clock);
         (
             session.unwrap_or_else(|error| panic!("{}: {error}", self.what)),
             clock,

@@ -97,7 +97,7 @@ fn write_all(fs: &Fs) {
     fs.wait_for_removal();
     for _ in 0..4 {
         fs.syncfs().unwrap();
-        fs.pipeline().reaper().reap().unwrap();
+        fs.maintenance().reaper().reap().unwrap();
     }
     fs.pipeline().checkpoint().unwrap();
     put(fs, dir, "journaled", 0, &content(5, 5_000));
@@ -290,10 +290,10 @@ fn the_golden_volume_of_version_1_is_read_with_all_members_and_without_any_one()
         let fs = open(&disks);
         assert_all_there(&fs, &context);
         fs.wait_for_removal();
-        let report = check::check(fs.pipeline(), false).unwrap();
+        let report = check::check(fs.maintenance(), false).unwrap();
         assert_eq!(report.findings, [], "{context}");
         fs.close().unwrap();
-        fs.pipeline().close().unwrap();
+        fs.maintenance().close().unwrap();
         drop(fs);
         assert_all_there(&open(&disks), &format!("{context}, after it was used"));
     }

@@ -25,7 +25,7 @@ fn reading_changes_the_time_of_access_as_the_mount_asks() {
             clock: clock.clock(),
             ..FsOptions::default()
         };
-        let fs = Fs::open(volume::pipeline(), options).unwrap();
+        let fs = Fs::open(volume::maintenance(), options).unwrap();
         let (ino, handle) = create(&fs, "file");
         write(&fs, handle, 0, b"bytes").unwrap();
         let mut seen = [0; 4];
@@ -49,7 +49,7 @@ fn a_read_only_filesystem_refuses_every_change() {
         read_only: true,
         ..FsOptions::default()
     };
-    let fs = Fs::open(Arc::clone(fs.pipeline()), options).unwrap();
+    let fs = Fs::open(Arc::clone(fs.maintenance()), options).unwrap();
     let handle = fs
         .open_files()
         .open(ROOT, ino, OpenFlags::read_only())
@@ -138,12 +138,12 @@ fn a_volume_that_takes_no_more_changes_can_be_read() {
     let disks = volume::disks(3, 2, 1);
     let plan = FaultPlan::new();
     let stores = FaultStore::wrap_all(volume::stores(&disks), &plan);
-    let pipeline = volume::try_open(stores, 0).unwrap();
+    let maintenance = volume::try_open(stores, 0).unwrap();
     let options = FsOptions {
         atime: AtimePolicy::Strict,
         ..FsOptions::default()
     };
-    let fs = Fs::open(Arc::clone(&pipeline), options).unwrap();
+    let fs = Fs::open(Arc::clone(&maintenance), options).unwrap();
     let (ino, handle) = create(&fs, "file");
     write(&fs, handle, 0, &vec![7; 100_000]).unwrap();
     let link = fs

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use cauchyfs::commit::Pipeline;
+use cauchyfs::commit::Maintenance;
 use cauchyfs::format::Ino;
 use cauchyfs::format::record::FileKind;
 use cauchyfs::fs::{
@@ -32,7 +32,7 @@ struct Open {
 struct Run {
     rng: StdRng,
     clock: TestClock,
-    pipeline: Arc<Pipeline>,
+    maintenance: Arc<Maintenance>,
     fs: Arc<Fs>,
     view: Arc<Fs>,
     reference: Reference,
@@ -65,12 +65,12 @@ fn same<T: Debug, U>(got: Result<T, FsError>, expected: Result<U, Refused>) -> O
 impl Run {
     fn new(seed: u64) -> Self {
         let clock = TestClock::default();
-        let pipeline = volume::pipeline();
-        let (fs, view) = open(&pipeline, &clock);
+        let maintenance = volume::maintenance();
+        let (fs, view) = open(&maintenance, &clock);
         Self {
             rng: StdRng::seed_from_u64(seed),
             clock,
-            pipeline,
+            maintenance,
             fs,
             view,
             reference: Reference::new(),
@@ -542,7 +542,7 @@ impl Run {
             self.reference.at(id).held = 0;
             self.reference.reap(id);
         }
-        (self.fs, self.view) = open(&self.pipeline, &self.clock);
+        (self.fs, self.view) = open(&self.maintenance, &self.clock);
         self.fs.wait_for_removal();
     }
 
@@ -677,14 +677,14 @@ impl Run {
 
     fn check(&self) {
         self.fs.wait_for_removal();
-        let report = check::check(&self.pipeline, false).unwrap();
+        let report = check::check(&self.maintenance, false).unwrap();
         assert_eq!(report.findings, [], "check finds nothing");
         assert_eq!(report.unclaimed, 0, "nothing leaks");
         assert_eq!(report.inodes, self.reference.nodes.len() as u64);
     }
 }
 
-fn open(pipeline: &Arc<Pipeline>, clock: &TestClock) -> (Arc<Fs>, Arc<Fs>) {
+fn open(maintenance: &Arc<Maintenance>, clock: &TestClock) -> (Arc<Fs>, Arc<Fs>) {
     let options = FsOptions {
         clock: clock.clock(),
         ..FsOptions::default()
@@ -693,8 +693,8 @@ fn open(pipeline: &Arc<Pipeline>, clock: &TestClock) -> (Arc<Fs>, Arc<Fs>) {
         read_only: true,
         ..options.clone()
     };
-    let fs = Fs::open(Arc::clone(pipeline), options).unwrap();
-    (fs, Fs::open(Arc::clone(pipeline), view).unwrap())
+    let fs = Fs::open(Arc::clone(maintenance), options).unwrap();
+    (fs, Fs::open(Arc::clone(maintenance), view).unwrap())
 }
 
 trait SplitNul {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use cauchyfs::commit::Pipeline;
+use cauchyfs::commit::Maintenance;
 use cauchyfs::format::Ino;
 use cauchyfs::format::record::FileKind;
 use cauchyfs::fs::{
@@ -294,16 +294,16 @@ pub(crate) const SCRIPT: &[Step] = &[
     ("checkpoint", |fs| Ok(fs.pipeline().checkpoint()?)),
     ("unlink", |fs| fs.names().unlink(Ino::ROOT, b"linked")),
     ("rmdir", |fs| fs.names().rmdir(ino(fs, "a")?, b"big")),
-    ("reap", |fs| Ok(fs.pipeline().reaper().reap()?)),
+    ("reap", |fs| Ok(fs.maintenance().reaper().reap()?)),
     SYNC,
     ("write after reaping", |fs| {
         write(fs, "a/small", 40_000, 120_000, 9)
     }),
-    ("reap", |fs| Ok(fs.pipeline().reaper().reap()?)),
+    ("reap", |fs| Ok(fs.maintenance().reaper().reap()?)),
     SYNC,
     ("compact", |fs| {
         // More than there can be: everything that pays is moved.
-        fs.pipeline()
+        fs.maintenance()
             .room()
             .make_room(1 << 40, &*fs.inode_locks())
             .map(drop)?;
@@ -357,13 +357,13 @@ pub(crate) fn look(fs: &Fs) -> Tree {
 }
 
 /// Opens the filesystem on a volume.
-pub(crate) fn open(pipeline: Arc<Pipeline>, clock: &TestClock) -> Result<Session, FsError> {
+pub(crate) fn open(maintenance: Arc<Maintenance>, clock: &TestClock) -> Result<Session, FsError> {
     let options = FsOptions {
         clock: clock.clock(),
         ..FsOptions::default()
     };
     Ok(Session {
-        fs: Fs::open(pipeline, options)?,
+        fs: Fs::open(maintenance, options)?,
         kept: Cell::new(None),
     })
 }
@@ -415,14 +415,14 @@ pub(crate) fn trees(disks: &[MemDisk]) -> Vec<Tree> {
 /// Fails unless a volume opens with a tree that existed after what was durable, is sound, and can be
 /// changed and closed.
 pub(crate) fn recovered(disks: &[MemDisk], trees: &[Tree], ran: &Ran, what: &str) {
-    let pipeline = volume::try_open(volume::stores(disks), 0);
-    let pipeline = pipeline.unwrap_or_else(|error| panic!("{what}: {error}"));
-    let fs = open(pipeline, &TestClock::default());
+    let maintenance = volume::try_open(volume::stores(disks), 0);
+    let maintenance = maintenance.unwrap_or_else(|error| panic!("{what}: {error}"));
+    let fs = open(maintenance, &TestClock::default());
     let fs = fs.unwrap_or_else(|error| panic!("{what}: {error}"));
     fs.wait_for_removal();
     // A mount does that in the background.
     fs.pipeline().commits().complete_index().unwrap();
-    let report = check::check(fs.pipeline(), false).unwrap();
+    let report = check::check(fs.maintenance(), false).unwrap();
     assert_eq!(report.findings, [], "{what}");
     let found = look(&fs);
     let allowed = ran.durable..=(ran.done + 1).min(trees.len() - 1);
@@ -434,7 +434,7 @@ pub(crate) fn recovered(disks: &[MemDisk], trees: &[Tree], ran: &Ran, what: &str
     );
     mkdir(&fs, "", "afterwards").unwrap_or_else(|error| panic!("{what}: {error}"));
     fs.close().unwrap_or_else(|error| panic!("{what}: {error}"));
-    let closed = fs.pipeline().close();
+    let closed = fs.maintenance().close();
     closed.unwrap_or_else(|error| panic!("{what}: {error}"));
 }
 
@@ -445,7 +445,7 @@ pub(crate) fn fresh(count: usize, data: usize, parity: usize) -> Vec<MemDisk> {
     scatter(&session, "many").unwrap();
     scatter(&session, "more").unwrap();
     session.close().unwrap();
-    session.pipeline().close().unwrap();
+    session.maintenance().close().unwrap();
     drop(session);
     disks
 }

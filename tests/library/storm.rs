@@ -15,7 +15,7 @@ use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use cauchyfs::codec::Geometry;
-use cauchyfs::commit::{CommitError, CreateOptions, OpenOptions, Pipeline};
+use cauchyfs::commit::{CommitError, CreateOptions, Maintenance, OpenOptions, Pipeline};
 use cauchyfs::fs::{Fs, FsError, FsOptions, check};
 use cauchyfs::store::{
     CutPolicy, Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore, MemDisk, Scope,
@@ -95,8 +95,8 @@ impl Shape {
             ..OpenOptions::default()
         };
         let executor = Arc::new(Executor::new(self.executor, TIMEOUT));
-        let pipeline = Pipeline::open(stores, &options, executor)?;
-        Fs::open(pipeline, FsOptions::default())
+        let maintenance = Maintenance::open(stores, &options, executor)?;
+        Fs::open(maintenance, FsOptions::default())
     }
 }
 
@@ -221,21 +221,21 @@ fn storm(fs: &Arc<Fs>, plan: &FaultPlan, writers: Vec<Writer>, seed: u64) -> Vec
 
 /// A piece of what [`cauchyfs::maintain`] does, at once.
 fn maintain(fs: &Arc<Fs>, kind: u32) -> Result<(), CommitError> {
-    let pipeline = fs.pipeline();
+    let maintenance = fs.maintenance();
     match kind {
-        0 => pipeline.checkpoint(),
-        1 => pipeline.room().make_room_ahead(&*fs.inode_locks(), None),
+        0 => maintenance.pipeline().checkpoint(),
+        1 => maintenance.room().make_room_ahead(&*fs.inode_locks(), None),
         // More than there can be: everything that pays is compacted.
-        2 => pipeline
+        2 => maintenance
             .room()
             .make_room(1 << 40, &*fs.inode_locks())
             .map(drop),
         3 => {
-            pipeline.members().probe();
+            maintenance.pipeline().members().probe();
             Ok(())
         }
-        4 | 5 => pipeline.reaper().reap(),
-        _ => pipeline.clock().tick(),
+        4 | 5 => maintenance.reaper().reap(),
+        _ => maintenance.pipeline().clock().tick(),
     }
 }
 
@@ -271,13 +271,13 @@ fn survive(seed: u64) {
         fs.wait_for_removal();
         // A mount does that in the background.
         fs.pipeline().commits().complete_index().unwrap();
-        let report = check::check(fs.pipeline(), false).unwrap();
+        let report = check::check(fs.maintenance(), false).unwrap();
         assert_eq!(report.findings, [], "{what}");
         harmed |= !weather.away.is_empty();
-        assert_redundant(fs.pipeline(), shape.parity, harmed, &what);
+        assert_redundant(fs.maintenance(), shape.parity, harmed, &what);
         if generation == GENERATIONS {
             fs.close().unwrap_or_else(|error| panic!("{what}: {error}"));
-            let closed = fs.pipeline().close();
+            let closed = fs.maintenance().close();
             closed.unwrap_or_else(|error| panic!("{what}: {error}"));
             return;
         }
@@ -311,12 +311,12 @@ fn verify(shape: &Shape, disks: &[MemDisk], weather: &Weather, histories: &[Hist
         .map(|number| Writer::load(&fs, number))
         .collect();
     history::judge(histories, &found, what);
-    assert_redundant(fs.pipeline(), shape.parity, true, what);
+    assert_redundant(fs.maintenance(), shape.parity, true, what);
 }
 
 /// No stripe is lost, and each has all its shards where nothing ever went wrong with a member.
-fn assert_redundant(pipeline: &Pipeline, parity: usize, harmed: bool, what: &str) {
-    let counted = pipeline.redundancy_counter().redundancy().unwrap();
+fn assert_redundant(maintenance: &Maintenance, parity: usize, harmed: bool, what: &str) {
+    let counted = maintenance.redundancy().redundancy().unwrap();
     let rows = &counted.rows;
     let least = if harmed { 0 } else { parity };
     let rows: BTreeMap<_, _> = rows

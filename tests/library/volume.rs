@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use cauchyfs::codec::Geometry;
-use cauchyfs::commit::{CommitError, CreateOptions, OpenOptions, Pipeline};
+use cauchyfs::commit::{CommitError, CreateOptions, Maintenance, OpenOptions, Pipeline};
 use cauchyfs::format::record::Timestamp;
 use cauchyfs::fs::{Clock, Fs, FsOptions};
 use cauchyfs::store::{Executor, ExecutorKind, MemDisk, StoreRef};
@@ -30,7 +30,7 @@ pub(crate) fn at(seconds: i64) -> Timestamp {
 }
 
 /// Makes an empty 2+1 volume over three disks in memory and opens it.
-pub(crate) fn pipeline() -> Arc<Pipeline> {
+pub(crate) fn maintenance() -> Arc<Maintenance> {
     let disks = disks(3, 2, 1);
     open(&disks, 2)
 }
@@ -57,33 +57,33 @@ pub(crate) fn disks_of(
         ..CreateOptions::new(geometry)
     };
     Pipeline::create(&stores(&disks), &options, executor()).unwrap();
-    let pipeline = open(&disks, 0);
+    let maintenance = open(&disks, 0);
     let options = FsOptions {
         root_owner: (0, 0),
         clock: TestClock::default().clock(),
         ..FsOptions::default()
     };
-    Fs::open(Arc::clone(&pipeline), options).unwrap();
-    pipeline.close().unwrap();
+    Fs::open(Arc::clone(&maintenance), options).unwrap();
+    maintenance.close().unwrap();
     disks
 }
 
 /// Opens a volume.
-pub(crate) fn open(disks: &[MemDisk], threads: usize) -> Arc<Pipeline> {
+pub(crate) fn open(disks: &[MemDisk], threads: usize) -> Arc<Maintenance> {
     try_open(stores(disks), threads).unwrap()
 }
 
 pub(crate) fn try_open(
     stores: Vec<StoreRef>,
     threads: usize,
-) -> Result<Arc<Pipeline>, CommitError> {
+) -> Result<Arc<Maintenance>, CommitError> {
     let options = OpenOptions {
         threads,
         cache_bytes: 4 << 20,
         index_cache_bytes: 4 << 20,
         ..OpenOptions::default()
     };
-    Pipeline::open(stores, &options, executor())
+    Maintenance::open(stores, &options, executor())
 }
 
 pub(crate) fn stores(disks: &[MemDisk]) -> Vec<StoreRef> {

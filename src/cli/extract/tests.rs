@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::target::tests::snapshot;
 use super::*;
 use crate::codec::Geometry;
-use crate::commit::{CreateOptions, OpenOptions, Pipeline};
+use crate::commit::{CreateOptions, Maintenance, OpenOptions, Pipeline};
 use crate::format::record::{Dirent, Inode, Position, Xattr};
 use crate::format::{Cookie, Record, key};
 use crate::fs::{FsOptions, WriteFlags, XattrMode};
@@ -46,7 +46,7 @@ impl Hostile {
             threads: 0,
             ..OpenOptions::default()
         };
-        let pipeline = Pipeline::open(stores(), &options, executor()).unwrap();
+        let maintenance = Maintenance::open(stores(), &options, executor()).unwrap();
         let home = tempfile::tempdir().unwrap();
         let above = home.path().join("a/b/c");
         let out = above.join("out");
@@ -54,7 +54,7 @@ impl Hostile {
         fs::create_dir(above.join("beside")).unwrap();
         fs::write(above.join("beside/victim"), "untouched").unwrap();
         Self {
-            fs: Fs::open(pipeline, FsOptions::default()).unwrap(),
+            fs: Fs::open(maintenance, FsOptions::default()).unwrap(),
             home,
             out,
             cookie: 1000,

@@ -45,7 +45,7 @@ fn scrub(
     client: &UnixStream,
     bytes_per_second: Option<u64>,
 ) -> Result<Option<Scrubbed>, VolumeFailure> {
-    let pipeline = fs.pipeline();
+    let scrubber = maintenance.scrubber();
     let mut told: Option<Instant> = None;
     let mut is_gone = false;
     let mut tell = |status: &ScrubStatus| {
@@ -57,30 +57,22 @@ fn scrub(
         is_gone
     };
     loop {
-        let before = pipeline
-            .scrubber()
-            .scrub_status()
-            .map_err(VolumeFailure::from)?;
-        let scrubbed = pipeline
-            .scrubber()
-            .scrub(&*fs.inode_locks(), bytes_per_second, |status| {
-                // Followers would be told that it was stopped half way.
-                if tell(status) && !pipeline.scrubber().has_scrub_followers() {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
-            });
+        let before = scrubber.scrub_status().map_err(VolumeFailure::from)?;
+        let scrubbed = scrubber.scrub(&*fs.inode_locks(), bytes_per_second, |status| {
+            // Followers would be told that it was stopped half way.
+            if tell(status) && !scrubber.has_scrub_followers() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
         if let Some(status) = scrubbed.map_err(VolumeFailure::from)? {
             return result_of(fs, maintenance, &status, tell(&status));
         }
-        let _follower = pipeline.scrubber().follow_scrub();
+        let _follower = scrubber.follow_scrub();
         let status = loop {
             std::thread::sleep(TELL_INTERVAL);
-            let of_other = pipeline
-                .scrubber()
-                .scrub_status()
-                .map_err(VolumeFailure::from)?;
+            let of_other = scrubber.scrub_status().map_err(VolumeFailure::from)?;
             if tell(&of_other) || of_other.state != commit::ScrubState::Running {
                 break of_other;
             }
@@ -126,7 +118,7 @@ pub(in crate::cli) fn scrubbed_of(
     let lost_now = lost_now.map_err(VolumeFailure::from)?;
     let record = status.record;
     let members = fs.pipeline().members();
-    let defects = fs.pipeline().scrubber().found_by_scrub().into_iter();
+    let defects = maintenance.scrubber().found_by_scrub().into_iter();
     let defects = defects.map(|(member, pieces)| MemberDefects {
         index: member.0,
         path: Some(members.path(member)).filter(|path| !path.is_empty()),
@@ -141,7 +133,7 @@ pub(in crate::cli) fn scrubbed_of(
         // Others rebuild meanwhile.
         missing: counted.missing_shards(),
         missing_for_now: counted.missing_beside_too_many(),
-        unverified: fs.pipeline().scrubber().unverified_by_scrub(),
+        unverified: maintenance.scrubber().unverified_by_scrub(),
         unverified_members: unverified_members(members),
         defects: defects.collect(),
         // Of the files that are named as well, though it did not come to them.

@@ -1,4 +1,4 @@
-//! Opening the pipeline of a volume, and waiting for processes that have its directories.
+//! Opening a volume, and waiting for processes that have its directories.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use crate::cli::directories::Directories;
 use crate::cli::failure::{Failure, Fault};
 use crate::cli::mounts;
 use crate::cli::report::MemberReport;
-use crate::commit::{CommitError, OpenOptions, Pipeline};
+use crate::commit::{CommitError, Maintenance, OpenOptions};
 use crate::members::{AbsenceReason, MembersError, Unusable};
 use crate::meta::MetaError;
 use crate::store::{Executor, StoreRef};
@@ -24,7 +24,7 @@ const LEAVE_POLL: Duration = Duration::from_millis(100);
 /// daemon releases them one after the other, except for those on which something hangs.
 const LET_GO_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Opens the pipeline of the volume that the directories belong to, and says which directories could
+/// Opens the volume that the directories belong to, and says which directories could
 /// not be used.
 ///
 /// A daemon whose mount is gone may be flushing yet; that is waited for. It may keep a directory that hangs, perhaps
@@ -33,10 +33,10 @@ const LET_GO_TIMEOUT: Duration = Duration::from_secs(3);
 /// # Errors
 ///
 /// If they are not enough, or do not belong together, or stay in use.
-pub(super) fn open_pipeline(
+pub(super) fn open_volume(
     directories: &Directories,
     options: &VolumeOptions,
-) -> Result<(Arc<Pipeline>, Vec<Unusable>), Failure> {
+) -> Result<(Arc<Maintenance>, Vec<Unusable>), Failure> {
     let started = Instant::now();
     let mut stuck_since: Option<Instant> = None;
     let mut left_out = Vec::new();
@@ -45,7 +45,7 @@ pub(super) fn open_pipeline(
         stores.retain(|store| is_elsewhere(&store.label(), &left_out));
         notes.append(&mut left_out);
         let error = match try_to_open(stores, directories, options, &mut notes) {
-            Ok(pipeline) => return Ok((pipeline, notes)),
+            Ok(maintenance) => return Ok((maintenance, notes)),
             Err(error) => error,
         };
         let in_use = match &error {
@@ -101,7 +101,7 @@ fn try_to_open(
     directories: &Directories,
     options: &VolumeOptions,
     notes: &mut Vec<Unusable>,
-) -> Result<Arc<Pipeline>, CommitError> {
+) -> Result<Arc<Maintenance>, CommitError> {
     let executor = executor(options.member_timeout);
     let all = stores.clone();
     let open = OpenOptions {
@@ -115,16 +115,16 @@ fn try_to_open(
     let opened = if options.restores_superblocks {
         open_restoring(stores, &open, &executor, notes)
     } else {
-        Pipeline::open(stores, &open, Arc::clone(&executor))
+        Maintenance::open(stores, &open, Arc::clone(&executor))
     };
     note_silent(directories, &all, &executor);
-    let pipeline = opened?;
-    for unusable in pipeline.members().unusable() {
+    let maintenance = opened?;
+    for unusable in maintenance.pipeline().members().unusable() {
         if is_elsewhere(&unusable.path, notes) {
             notes.push(unusable.clone());
         }
     }
-    Ok(pipeline)
+    Ok(maintenance)
 }
 
 /// Opens a volume with the members that have lost their superblocks, which they have again then; notes which
@@ -134,7 +134,7 @@ fn open_restoring(
     options: &OpenOptions,
     executor: &Arc<Executor>,
     notes: &mut Vec<Unusable>,
-) -> Result<Arc<Pipeline>, CommitError> {
+) -> Result<Arc<Maintenance>, CommitError> {
     let (claims, others) = crate::commit::identify_members(&stores, options, executor)?;
     notes.extend(others);
     let (silent, stores): (Vec<_>, Vec<_>) = stores
@@ -144,7 +144,7 @@ fn open_restoring(
         path: store.label(),
         reason: AbsenceReason::Silent,
     }));
-    Pipeline::open_claiming(stores, &claims, options, Arc::clone(executor))
+    Maintenance::open_claiming(stores, &claims, options, Arc::clone(executor))
 }
 
 /// Puts into words why a volume could not be opened: absent members may have what is damaged here.

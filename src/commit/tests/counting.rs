@@ -10,7 +10,7 @@ use crate::store::{Effect, Fault, Scope};
 
 /// The bytes of all rows, and their stripes.
 fn totals(fs: &TestFs) -> (u64, u64) {
-    let counted = fs.pipeline.redundancy.redundancy().unwrap();
+    let counted = fs.maintenance.redundancy.redundancy().unwrap();
     let rows = counted.rows.iter();
     rows.fold((0, 0), |(bytes, stripes), row| {
         (bytes + row.bytes, stripes + row.stripes)
@@ -87,19 +87,19 @@ fn a_count_that_began_after_it_was_asked_for_is_good_whatever_happened_since() {
     };
     let asked = Instant::now();
     assert!(
-        counts(&|| drop(fs.pipeline.redundancy.redundancy())),
+        counts(&|| drop(fs.maintenance.redundancy.redundancy())),
         "the first"
     );
     assert!(
-        !counts(&|| drop(fs.pipeline.redundancy.redundancy())),
+        !counts(&|| drop(fs.maintenance.redundancy.redundancy())),
         "nothing changed"
     );
     fs.write(1, &pattern(1, 10 * UNIT)).unwrap();
     fs.sync().unwrap();
-    let wait = || drop(fs.pipeline.redundancy.redundancy_since(asked));
+    let wait = || drop(fs.maintenance.redundancy.redundancy_since(asked));
     assert!(!counts(&wait), "for one who waited for the first");
     assert!(
-        counts(&|| drop(fs.pipeline.redundancy.redundancy())),
+        counts(&|| drop(fs.maintenance.redundancy.redundancy())),
         "something changed"
     );
 }
@@ -111,7 +111,7 @@ fn what_is_written_while_it_is_counted_is_not_taken_for_lost() {
     fs.write(0, &pattern(0, 100_000)).unwrap();
     fs.sync().unwrap();
     let before = fs.pipeline.volume.segments().len();
-    let counted = fs.pipeline.redundancy.redundancy_with(|| {
+    let counted = fs.maintenance.redundancy.redundancy_with(|| {
         for file in 1..200 {
             fs.write(file, &pattern(file, 50_000)).unwrap();
         }
@@ -173,7 +173,7 @@ fn what_is_written_while_a_member_is_slow_to_answer_counts() {
             "round {round}: {counted:?}"
         );
         assert!(
-            !fs.pipeline.redundancy.may_lack_shards().unwrap(),
+            !fs.maintenance.redundancy.may_lack_shards().unwrap(),
             "round {round}"
         );
     }
@@ -195,7 +195,7 @@ fn disturb(fs: &TestFs, rig: &Rig, random: &mut StdRng, lost: &mut Option<usize>
         5..7 => {
             fs.remove(file).unwrap();
             fs.sync().unwrap();
-            fs.pipeline.reaper.reap().unwrap();
+            fs.maintenance.reaper.reap().unwrap();
             format!("remove {file}")
         }
         7 => {
@@ -248,8 +248,8 @@ fn what_is_counted_bit_by_bit_is_what_counting_anew_finds() {
             if random.random() {
                 fs.sync().unwrap();
             }
-            let now = fs.pipeline.redundancy.redundancy_now().unwrap();
-            let anew = fs.pipeline.redundancy.redundancy_with(|| ()).unwrap();
+            let now = fs.maintenance.redundancy.redundancy_now().unwrap();
+            let anew = fs.maintenance.redundancy.redundancy_with(|| ()).unwrap();
             assert_eq!(now, anew, "seed {seed}, step {step}: {what}");
         }
     }
@@ -264,24 +264,24 @@ fn only_what_changed_is_counted_again() {
     }
     fs.pipeline.checkpoint().unwrap();
     assert_eq!(
-        fs.pipeline.redundancy.outdated_stretches(),
+        fs.maintenance.redundancy.outdated_stretches(),
         None,
         "nothing is counted"
     );
-    fs.pipeline.redundancy.redundancy_now().unwrap();
+    fs.maintenance.redundancy.redundancy_now().unwrap();
     let all = fs.stripes().len();
     assert!(all > 40);
-    assert_eq!(fs.pipeline.redundancy.outdated_stretches(), Some(0));
+    assert_eq!(fs.maintenance.redundancy.outdated_stretches(), Some(0));
     fs.write(1, b"another").unwrap();
     fs.sync().unwrap();
-    let few = fs.pipeline.redundancy.outdated_stretches().unwrap();
+    let few = fs.maintenance.redundancy.outdated_stretches().unwrap();
     assert!((1..10).contains(&few), "{few}");
-    let unknown = fs.pipeline.redundancy.stripes_of_unknown_life();
+    let unknown = fs.maintenance.redundancy.stripes_of_unknown_life();
     assert!((1..20).contains(&unknown), "{unknown}");
-    fs.pipeline.redundancy.redundancy_now().unwrap();
+    fs.maintenance.redundancy.redundancy_now().unwrap();
     // Each segment has shards on three of the four.
     fs.lose(&rig, 3);
-    let many = fs.pipeline.redundancy.outdated_stretches().unwrap();
+    let many = fs.maintenance.redundancy.outdated_stretches().unwrap();
     assert!(many > all / 8, "{many} of {all}");
 }
 
@@ -293,17 +293,17 @@ fn what_lives_is_not_looked_up_again_because_files_come_and_go_on_members() {
         fs.write(file, &pattern(file, 50_000)).unwrap();
     }
     fs.pipeline.checkpoint().unwrap();
-    let whole = fs.pipeline.redundancy.redundancy_now().unwrap();
+    let whole = fs.maintenance.redundancy.redundancy_now().unwrap();
     let all = fs.stripes().len();
     fs.lose(&rig, 3);
-    let lost = fs.pipeline.redundancy.outdated_stretches().unwrap();
+    let lost = fs.maintenance.redundancy.outdated_stretches().unwrap();
     assert!(lost > all / 8, "{lost} of {all}");
-    assert_eq!(fs.pipeline.redundancy.stripes_of_unknown_life(), 0);
+    assert_eq!(fs.maintenance.redundancy.stripes_of_unknown_life(), 0);
     fs.rebuild().unwrap();
-    let moved = fs.pipeline.redundancy.outdated_stretches().unwrap();
+    let moved = fs.maintenance.redundancy.outdated_stretches().unwrap();
     assert!(moved > all / 8, "{moved} of {all}");
-    assert_eq!(fs.pipeline.redundancy.stripes_of_unknown_life(), 0);
-    let rebuilt = fs.pipeline.redundancy.redundancy_with(|| ()).unwrap();
+    assert_eq!(fs.maintenance.redundancy.stripes_of_unknown_life(), 0);
+    let rebuilt = fs.maintenance.redundancy.redundancy_with(|| ()).unwrap();
     assert_eq!(rebuilt, whole);
 }
 
@@ -317,22 +317,22 @@ fn what_lives_of_stripes_that_are_gone_is_forgotten() {
             fs.write(file, &pattern(file + round, 50_000)).unwrap();
         }
         fs.pipeline.checkpoint().unwrap();
-        fs.pipeline.redundancy.redundancy_now().unwrap();
-        let of_all = fs.pipeline.redundancy.stretches_of_known_life();
+        fs.maintenance.redundancy.redundancy_now().unwrap();
+        let of_all = fs.maintenance.redundancy.stretches_of_known_life();
         assert!(of_all > 20, "round {round}: {of_all}");
         for file in 0..20 {
             fs.remove(file).unwrap();
         }
         fs.sync().unwrap();
-        fs.pipeline.redundancy.redundancy_now().unwrap();
+        fs.maintenance.redundancy.redundancy_now().unwrap();
         assert!(!fs.stripes().is_empty(), "they are dead, and there");
         while !fs.stripes().is_empty() {
-            fs.pipeline.reaper.reap().unwrap();
+            fs.maintenance.reaper.reap().unwrap();
             fs.sync().unwrap();
         }
-        fs.pipeline.redundancy.redundancy_now().unwrap();
+        fs.maintenance.redundancy.redundancy_now().unwrap();
         assert_eq!(
-            fs.pipeline.redundancy.stretches_of_known_life(),
+            fs.maintenance.redundancy.stretches_of_known_life(),
             0,
             "round {round}"
         );

@@ -54,17 +54,17 @@ fn work(fs: &TestFs, promises: &mut Promises) -> Result<(), CommitError> {
         }
         promises.wrote(3, Vec::new());
         fs.remove(3)?;
-        fs.pipeline.reaper.reap()?;
+        fs.maintenance.reaper.reap()?;
         fs.sync()?;
         promises.synced();
-        fs.pipeline.reaper.reap()?;
+        fs.maintenance.reaper.reap()?;
         if round == 1 {
             fs.pipeline.checkpoint()?;
         }
         fs.sync()?;
-        fs.pipeline.reaper.reap()?;
+        fs.maintenance.reaper.reap()?;
     }
-    fs.pipeline.close()
+    fs.maintenance.close()
 }
 
 fn set_up(data: usize, parity: usize, count: usize) -> (Rig, Promises) {

@@ -72,7 +72,7 @@ fn a_healthy_volume_counts_full_redundancy_only() {
         let fs = Rig::new(data, parity, count).open(&[]);
         fill(&fs);
         fs.pipeline.checkpoint().unwrap();
-        let counted = fs.pipeline.redundancy.redundancy().unwrap();
+        let counted = fs.maintenance.redundancy.redundancy().unwrap();
         let rows = &counted.rows;
         assert_eq!(rows.len(), 1, "{rows:?}");
         assert_eq!(rows[0].losses_tolerated, parity as i16);
@@ -103,12 +103,12 @@ fn one_loss_too_many_is_an_error_and_never_wrong_bytes() {
         !lost.is_empty(),
         "two of five members held no two shards of any stripe"
     );
-    let counted = fs.pipeline.redundancy.redundancy().unwrap();
+    let counted = fs.maintenance.redundancy.redundancy().unwrap();
     assert_eq!(counted.rows[0].losses_tolerated, -1);
     assert_eq!(counted.rows[0].stripes, counted.unrecoverable.len() as u64);
     assert!(counted.lists_all_lost());
     let listed = fs
-        .pipeline
+        .maintenance
         .redundancy
         .inodes_in(&counted.unrecoverable, 1000)
         .unwrap();
@@ -128,12 +128,12 @@ fn it_is_known_if_more_is_lost_than_is_listed() {
     fs.pipeline.checkpoint().unwrap();
     fs.lose(&rig, 1);
     fs.lose(&rig, 2);
-    let counted = fs.pipeline.redundancy.redundancy().unwrap();
+    let counted = fs.maintenance.redundancy.redundancy().unwrap();
     let listed = counted.unrecoverable.len();
     assert!(counted.rows[0].stripes > listed as u64, "{listed}");
     assert!(!counted.lists_all_lost());
     let inodes = fs
-        .pipeline
+        .maintenance
         .redundancy
         .inodes_in(&counted.unrecoverable, 30)
         .unwrap();
@@ -155,12 +155,12 @@ fn a_stripe_that_could_not_be_read_counts_as_lost() {
     for shard in shards.iter().filter(|s| s.stripe == stripe).take(2) {
         assert!(rig.disks[shard.disk].corrupt(&shard.name, shard.offset, |b| b.fill(0xee), 64));
     }
-    let before = fs.pipeline.redundancy.redundancy().unwrap();
+    let before = fs.maintenance.redundancy.redundancy().unwrap();
     assert_eq!(before.rows.len(), 1, "nobody read it yet: {before:?}");
     assert_eq!(before.rows[0].losses_tolerated, 1);
     assert!(fs.read(2).is_err());
     assert!(fs.read(1).unwrap() == whole);
-    let after = fs.pipeline.redundancy.redundancy().unwrap();
+    let after = fs.maintenance.redundancy.redundancy().unwrap();
     assert_eq!(after.rows[0].losses_tolerated, -1);
     let lost: Vec<StripeId> = after.unrecoverable.iter().map(|lost| lost.stripe).collect();
     assert_eq!(lost, [stripe]);
@@ -178,7 +178,7 @@ fn a_member_that_goes_when_too_few_are_left_is_counted_as_gone() {
         rig.disks[gone].delete();
         // The epoch cannot rise any more with the second.
         fs.pipeline.members().probe();
-        let counted = fs.pipeline.redundancy.redundancy().unwrap();
+        let counted = fs.maintenance.redundancy.redundancy().unwrap();
         assert_eq!(counted.rows[0].losses_tolerated, tolerated);
     }
 }
@@ -235,7 +235,7 @@ fn a_member_that_was_away_comes_back_and_no_stale_byte_is_read() {
     model.insert(7, Vec::new());
     for _ in 0..4 {
         fs.sync().unwrap();
-        fs.pipeline.reaper.reap().unwrap();
+        fs.maintenance.reaper.reap().unwrap();
     }
     fs.close();
     let fs = rig.open(&[]);
@@ -372,7 +372,7 @@ fn compaction_moves_stripes_that_lack_shards_before_deader_ones() {
     fs.sync().unwrap();
     rig.disks[lost].delete();
     fs.pipeline.members().probe();
-    fs.pipeline.reaper.reap_now().unwrap();
+    fs.maintenance.reaper.reap_now().unwrap();
     let before: Vec<StripeId> = fs.stripes();
     let lacking: Vec<StripeId> = lacking.into_iter().filter(|s| before.contains(s)).collect();
     assert!(!lacking.is_empty() && lacking.len() < before.len());
@@ -380,8 +380,14 @@ fn compaction_moves_stripes_that_lack_shards_before_deader_ones() {
         max_live: 900,
         counts: usize::MAX,
     };
-    assert!(fs.pipeline.compaction.compact(&NoLocks, effort).unwrap());
-    fs.pipeline.reaper.reap_now().unwrap();
+    assert!(
+        fs.maintenance
+            .room
+            .compaction
+            .compact(&NoLocks, effort)
+            .unwrap()
+    );
+    fs.maintenance.reaper.reap_now().unwrap();
     let moved: Vec<StripeId> = before
         .iter()
         .copied()

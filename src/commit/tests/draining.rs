@@ -26,12 +26,12 @@ fn a_member_kept_while_draining_has_its_remaining_shards_and_takes_new_data() {
     fs.close();
     let fs = rig.open(&[]);
     let before = shards_of(&fs);
-    fs.pipeline.draining().drain(REMOVED).unwrap();
+    fs.maintenance.draining().drain(REMOVED).unwrap();
     let left = Cell::new(None);
     let wait = |_| {
         let now = shards_of(&fs);
         if left.get().is_none() && now < before {
-            fs.pipeline.draining().keep(REMOVED).unwrap();
+            fs.maintenance.draining().keep(REMOVED).unwrap();
             left.set(Some(now));
         }
         true
@@ -72,7 +72,7 @@ fn a_member_stays_if_its_removal_fails() {
         for call in nth..nth + 20 {
             plan.add(Fault::at(call, Effect::NoSpace).of(Scope::Changing));
         }
-        let removed = fs.pipeline.draining().drain(REMOVED);
+        let removed = fs.maintenance.draining().drain(REMOVED);
         let was_struck = plan.triggered() > 0;
         plan.clear();
         let is_leaving = |fs: &TestFs| fs.pipeline.members().membership().draining() == [REMOVED];
@@ -97,14 +97,14 @@ fn a_replacement_continues_after_another_member_failed_to_replace_it() {
     let rig = Rig::new(2, 1, 5);
     let fs = rig.open(&[]);
     let (old, new, late) = (MemberIndex(4), MemberIndex(3), MemberIndex(2));
-    fs.pipeline.draining().drain_to(old, new).unwrap();
-    fs.pipeline.draining().drain(MemberIndex(1)).unwrap();
+    fs.maintenance.draining().drain_to(old, new).unwrap();
+    fs.maintenance.draining().drain(MemberIndex(1)).unwrap();
     fs.lose(&rig, 0);
     // Two are left for three shards.
-    fs.pipeline.draining().drain_to(old, late).unwrap_err();
+    fs.maintenance.draining().drain_to(old, late).unwrap_err();
     assert!(
-        fs.pipeline.draining().is_replaced_by(old, new)
-            && !fs.pipeline.draining().is_replaced_by(old, late)
+        fs.maintenance.draining().is_replaced_by(old, new)
+            && !fs.maintenance.draining().is_replaced_by(old, late)
     );
 }
 
@@ -122,7 +122,7 @@ fn shards_of_a_replaced_member_go_to_its_heir_and_not_to_the_emptiest_member() {
     rig.disks.push(MemDisk::new("new", DISK));
     let store: StoreRef = Arc::new(rig.disks[5].open());
     let old = MemberIndex(4);
-    let new = fs.pipeline.joining().join(Seat::New, &store).unwrap();
+    let new = fs.maintenance.joining().join(Seat::New, &store).unwrap();
     let slots = |fs: &TestFs, member| {
         let segments = fs.pipeline.volume.segments().into_iter();
         let held = segments.filter(|(_, segment)| segment.slots.contains(&Some(member)));
@@ -131,12 +131,12 @@ fn shards_of_a_replaced_member_go_to_its_heir_and_not_to_the_emptiest_member() {
     let held = slots(&fs, old);
     assert!(held.len() > 2, "{held:?}");
     let had = slots(&fs, new);
-    fs.pipeline.draining().drain_to(old, new).unwrap();
+    fs.maintenance.draining().drain_to(old, new).unwrap();
     let pace = Pace {
         bytes_per_second: &AtomicU64::new(0),
         wait: &|_| true,
     };
-    fs.pipeline
+    fs.maintenance
         .rebuild()
         .run(RebuildScope::Everything, &NoLocks, &pace)
         .unwrap();

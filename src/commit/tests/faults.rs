@@ -15,7 +15,7 @@ fn work(fs: &TestFs, model: &mut Model) -> Result<(), CommitError> {
         fs.remove(3)?;
         model.insert(3, Vec::new());
         for _ in 0..3 {
-            fs.pipeline.reaper.reap()?;
+            fs.maintenance.reaper.reap()?;
             fs.sync()?;
         }
         // A checkpoint that finds no room loses nothing, and is made later.
@@ -45,7 +45,7 @@ fn every_single_failure_is_borne(data: usize, parity: usize, count: usize, effec
             fs.redundancy().iter().all(|row| row.0 + 1 >= parity as i16),
             "{context}"
         );
-        match fs.pipeline.close() {
+        match fs.maintenance.close() {
             Ok(()) | Err(CommitError::NoSpace) => {}
             Err(error) => panic!("{context}: {error}"),
         }
@@ -99,8 +99,8 @@ fn a_hang_at_any_call_is_borne() {
             ..OpenOptions::default()
         };
         let executor = Arc::new(Executor::new(ExecutorKind::Threads, TIMEOUT));
-        let pipeline = Pipeline::open(stores, &options, executor).unwrap();
-        let fs = TestFs { pipeline };
+        let volume = Maintenance::open(stores, &options, executor).unwrap();
+        let fs = TestFs::over(volume);
         plan.add(Fault::at(call, Effect::Hang));
         let mut model = Model::new();
         let context = format!("hang at call {call}");
@@ -108,7 +108,7 @@ fn a_hang_at_any_call_is_borne() {
         assert_holds(&fs, &model, &context);
         let struck = plan.triggered() > 0;
         plan.release();
-        fs.pipeline
+        fs.maintenance
             .close()
             .unwrap_or_else(|error| panic!("{context}: {error}"));
         if !struck {

@@ -36,7 +36,7 @@ fn a_full_volume_keeps_everything_and_takes_files_again_after_deleting() {
         fs.remove(file).unwrap();
         model.insert(file, Vec::new());
     }
-    assert!(fs.pipeline.room.make_room(60_000, &NoLocks).unwrap());
+    assert!(fs.maintenance.room.make_room(60_000, &NoLocks).unwrap());
     let again = fill_up(&fs, &mut model, 10_000, 60_000);
     assert!(
         again * 10 >= count / 2 * 8,
@@ -63,7 +63,7 @@ fn compaction_makes_room_where_every_stripe_is_half_dead() {
     let mut again = 0;
     for round in 0..200 {
         again += fill_up(&fs, &mut model, 100_000 + again, 4_096);
-        if !fs.pipeline.room.make_room(4_096, &NoLocks).unwrap() {
+        if !fs.maintenance.room.make_room(4_096, &NoLocks).unwrap() {
             assert!(round > 0);
             break;
         }
@@ -106,7 +106,10 @@ fn members_of_any_sizes_take_what_they_promise() {
             let taken = |count: u64, len: usize| count * len.next_multiple_of(BLOCK_SIZE) as u64;
             let mut stored = taken(fill_up(&fs, &mut model, 0, len), len);
             // There may be room left for less than one more of these, once what was placed of it is freed.
-            fs.pipeline.room.make_room(LITTLE as u64, &NoLocks).unwrap();
+            fs.maintenance
+                .room
+                .make_room(LITTLE as u64, &NoLocks)
+                .unwrap();
             stored += taken(fill_up(&fs, &mut model, 1 << 32, LITTLE), LITTLE);
             fs.sync().unwrap();
             assert!(
@@ -196,7 +199,10 @@ fn large_disks_take_what_the_formula_says_within_two_percent() {
                 matches!(refused, CommitError::NoSpace),
                 "{context}: {refused}"
             );
-            fs.pipeline.room.make_room(LITTLE as u64, &NoLocks).unwrap();
+            fs.maintenance
+                .room
+                .make_room(LITTLE as u64, &NoLocks)
+                .unwrap();
         }
         fs.sync().unwrap();
         let stored = lens.iter().sum::<usize>() as u64;
@@ -250,13 +256,13 @@ fn what_is_used_is_what_was_written_and_not_removed() {
     }
     for _ in 0..4 {
         fs.sync().unwrap();
-        fs.pipeline.reaper.reap().unwrap();
+        fs.maintenance.reaper.reap().unwrap();
     }
     assert_used(&fs, 20, "every other file removed");
     fs.close();
     let fs = rig.open(&[]);
     for _ in 0..10 {
-        fs.pipeline.reaper.reap().unwrap();
+        fs.maintenance.reaper.reap().unwrap();
     }
     assert_used(&fs, 20, "reopened");
 }
@@ -283,7 +289,7 @@ fn a_deleted_file_gives_its_room_back_to_the_disks() {
     fs.remove(2).unwrap();
     for _ in 0..4 {
         fs.sync().unwrap();
-        fs.pipeline.reaper.reap().unwrap();
+        fs.maintenance.reaper.reap().unwrap();
     }
     // The rest is a segment or two that are still being written.
     assert!(
@@ -307,7 +313,7 @@ fn stripes_whose_extents_a_crash_swallowed_are_found_and_freed() {
     rig.cut(CutPolicy::Keep);
     let fs = rig.open(&[]);
     for _ in 0..5 {
-        fs.pipeline.reaper.reap().unwrap();
+        fs.maintenance.reaper.reap().unwrap();
         fs.sync().unwrap();
     }
     assert_eq!(fs.stripes(), []);
@@ -324,13 +330,13 @@ fn a_stripe_lives_while_its_writer_has_not_applied_its_extents() {
     fs.pipeline.apply(batch).unwrap();
     for _ in 0..5 {
         fs.sync().unwrap();
-        fs.pipeline.reaper.reap().unwrap();
+        fs.maintenance.reaper.reap().unwrap();
     }
     assert!(fs.pipeline.stripe(stripe).unwrap().is_some());
     drop(written);
     for _ in 0..5 {
         fs.sync().unwrap();
-        fs.pipeline.reaper.reap().unwrap();
+        fs.maintenance.reaper.reap().unwrap();
     }
     assert!(fs.pipeline.stripe(stripe).unwrap().is_none());
 }
@@ -348,7 +354,7 @@ fn a_reader_with_a_pin_can_read_what_was_deleted_meanwhile() {
     let go_round = || {
         for _ in 0..5 {
             fs.sync().unwrap();
-            fs.pipeline.reaper.reap().unwrap();
+            fs.maintenance.reaper.reap().unwrap();
         }
     };
     go_round();
@@ -537,7 +543,7 @@ fn fill_index(fs: &TestFs, first: u64) -> u64 {
     for number in first.. {
         while let Err(error) = add(fs, number) {
             assert!(matches!(error, CommitError::NoSpace), "{number}: {error}");
-            if !fs.pipeline.room.make_room(0, &NoLocks).unwrap() {
+            if !fs.maintenance.room.make_room(0, &NoLocks).unwrap() {
                 fs.sync().unwrap();
                 return number;
             }
@@ -592,7 +598,7 @@ fn a_volume_full_of_records_alone_can_be_opened_emptied_and_filled_again() {
     );
     assert_records(&fs, left().chain(end..again));
     drop_records(&fs, 0..again);
-    fs.pipeline.room.make_room(3 << 20, &NoLocks).unwrap();
+    fs.maintenance.room.make_room(3 << 20, &NoLocks).unwrap();
     fs.write(1, &pattern(1, 3 << 20)).unwrap();
     fs.close();
     let fs = rig.open(&[1]);

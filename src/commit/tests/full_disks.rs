@@ -27,7 +27,7 @@ fn as_long_as_some_have_room_for_the_index_full_members_cost_nothing() {
         fill_disk(&rig.disks[before[0]]);
         fs.pipeline.growth.measure_growth();
         assert!(matches!(add(&fs, file), Err(CommitError::NoSpace)));
-        assert!(fs.pipeline.room.make_room(0, &NoLocks).unwrap());
+        assert!(fs.maintenance.room.make_room(0, &NoLocks).unwrap());
         add(&fs, file).unwrap();
         let after = rig.holders();
         assert!(!after.contains(&before[0]) && after.contains(&before[1]));
@@ -57,7 +57,7 @@ fn what_is_added_while_the_index_moves_off_a_full_member_does_not_wait_for_that(
     assert!(matches!(add(&fs, 0), Err(CommitError::NoSpace)));
     plan.add(Fault::at(1, Effect::Hang).of(Scope::Kind(CallKind::Create)));
     let added = std::thread::scope(|scope| {
-        let moving = scope.spawn(|| fs.pipeline.room.make_room(0, &NoLocks));
+        let moving = scope.spawn(|| fs.maintenance.room.make_room(0, &NoLocks));
         while plan.triggered() == 0 && !moving.is_finished() {
             std::thread::yield_now();
         }
@@ -113,7 +113,7 @@ fn the_index_stays_where_all_are_full_and_where_there_is_room_again() {
     rig.disks.iter().for_each(fill_disk);
     fs.pipeline.growth.measure_growth();
     assert!(matches!(add(&fs, 1), Err(CommitError::NoSpace)));
-    fs.pipeline.room.make_room(0, &NoLocks).unwrap();
+    fs.maintenance.room.make_room(0, &NoLocks).unwrap();
     assert_eq!(rig.holders(), before);
     for full in &before {
         rig.disks[*full].set_capacity(DISK);
@@ -147,7 +147,7 @@ fn a_power_cut_at_any_call_of_moving_the_index_loses_nothing() {
         fill_disk(&rig.disks[full]);
         fs.pipeline.growth.measure_growth();
         plan.add(power_cut_at(call));
-        let moved = fs.pipeline.room.make_room(0, &NoLocks);
+        let moved = fs.maintenance.room.make_room(0, &NoLocks);
         let moved = moved.and_then(|_| add(&fs, 3)).and_then(|()| fs.sync());
         let struck = plan.triggered() > 0;
         drop(fs);

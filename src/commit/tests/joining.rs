@@ -21,7 +21,7 @@ fn fill(fs: &TestFs, first: u64, model: &mut Model) {
 
 fn join(fs: &TestFs, seat: Seat, disk: &MemDisk) -> Result<MemberIndex, CommitError> {
     let store: StoreRef = Arc::new(disk.open());
-    fs.pipeline.joining().join(seat, &store)
+    fs.maintenance.joining().join(seat, &store)
 }
 
 fn new_disk() -> MemDisk {
@@ -146,7 +146,7 @@ fn a_power_cut_at_any_call_of_joining_loses_nothing() {
             let joining = stores.pop().unwrap();
             let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
             plan.add(power_cut_at(call));
-            let joined = fs.pipeline.joining().join(seat, &joining);
+            let joined = fs.maintenance.joining().join(seat, &joining);
             let struck = plan.triggered() > 0;
             drop(fs);
             match seat {
@@ -285,7 +285,7 @@ fn a_returned_directory_gets_the_shards_it_missed() {
     model.insert(0, Vec::new());
     for _ in 0..4 {
         fs.sync().unwrap();
-        fs.pipeline.reaper.reap().unwrap();
+        fs.maintenance.reaper.reap().unwrap();
     }
     rig.disks[1].fail(None);
     let back = join(&fs, Seat::Own, &rig.disks[1]).unwrap();
@@ -328,7 +328,10 @@ fn a_stale_copy_of_a_vanished_directory_gets_all_that_it_lacks() {
     join(&fs, Seat::Own, &rig.disks[1]).unwrap();
     assert!(!fs.pipeline.members().put_back().is_empty());
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-    fs.pipeline.scrubber.scrub(&NoLocks, None, go_on).unwrap();
+    fs.maintenance
+        .scrubber
+        .scrub(&NoLocks, None, go_on)
+        .unwrap();
     fs.rebuild().unwrap();
     assert_eq!(fs.redundancy()[0].0, 1);
     fs.assert_shards_lie_on(&rig, &[], "put back");
@@ -385,7 +388,7 @@ fn a_removed_member_is_drained_and_the_redundancy_stays_full_without_it() {
         let absent: &[usize] = if away { &[4] } else { &[] };
         let fs = rig.open(absent);
         fill(&fs, 1000, &mut model);
-        fs.pipeline.draining().drain(MemberIndex(4)).unwrap();
+        fs.maintenance.draining().drain(MemberIndex(4)).unwrap();
         fill(&fs, 2000, &mut model);
         let promised = fs.pipeline.space();
         fs.rebuild().unwrap();
@@ -436,7 +439,7 @@ fn dead_stripes_do_not_stop_the_removal_of_a_member() {
         fs.remove(file).unwrap();
         model.insert(file, Vec::new());
     }
-    fs.pipeline.draining().drain(MemberIndex(2)).unwrap();
+    fs.maintenance.draining().drain(MemberIndex(2)).unwrap();
     let progress = fs.rebuild().unwrap();
     assert_eq!(progress.bytes_waiting, 0, "{progress:?}");
     assert_eq!(fs.pipeline.members().count(), 2);
@@ -449,7 +452,7 @@ fn dead_stripes_do_not_stop_the_removal_of_a_member() {
 fn a_member_that_the_others_cannot_replace_is_not_removed() {
     let rig = Rig::new(2, 1, 4);
     let fs = rig.open(&[3]);
-    let refused = fs.pipeline.draining().drain(MemberIndex(0));
+    let refused = fs.maintenance.draining().drain(MemberIndex(0));
     let too_few = |error: &CommitError| matches!(error, CommitError::Members(error) if matches!(**error, MembersError::TooFewLeft { .. }));
     assert!(refused.as_ref().is_err_and(too_few), "{refused:?}");
     assert_eq!(fs.pipeline.members().leaving(), []);
@@ -467,7 +470,7 @@ fn a_power_cut_at_any_call_of_a_removal_loses_nothing_and_the_removal_goes_on() 
         let plan = FaultPlan::new();
         let fs = rig.open_with_faults(&plan).unwrap();
         plan.add(power_cut_at(call));
-        let removed = fs.pipeline.draining().drain(MemberIndex(3));
+        let removed = fs.maintenance.draining().drain(MemberIndex(3));
         let removed = removed.and_then(|()| fs.rebuild());
         let struck = plan.triggered() > 0;
         drop(fs);
@@ -514,7 +517,7 @@ fn the_index_keeps_its_redundancy_at_any_call_of_the_removal_of_a_member_with_a_
         let plan = FaultPlan::new();
         let fs = rig.open_with_faults(&plan).unwrap();
         plan.add(power_cut_at(call));
-        let done = fs.pipeline.draining().drain(MemberIndex(removed as u16));
+        let done = fs.maintenance.draining().drain(MemberIndex(removed as u16));
         let done = done.and_then(|()| fs.rebuild());
         let struck = plan.triggered() > 0;
         drop(fs);
@@ -545,8 +548,8 @@ fn a_member_is_removed_only_once_others_have_the_copies_of_the_index() {
         let others = others[1..].iter();
         others.for_each(|disk| rig.disks[*disk].set_capacity(bytes));
     };
-    fs.pipeline.draining().drain(index(others[0])).unwrap();
-    fs.pipeline.draining().drain(index(before[0])).unwrap();
+    fs.maintenance.draining().drain(index(others[0])).unwrap();
+    fs.maintenance.draining().drain(index(before[0])).unwrap();
     capacity(0);
     fs.rebuild().unwrap();
     assert_eq!(rig.holders(), before);
@@ -598,7 +601,7 @@ fn unrecoverable_ranges_count_again_once_their_member_returns() {
     let look = |stripes: usize| {
         let left = Cell::new(stripes);
         let goes_on = || left.replace(left.get().saturating_sub(1)) > 0;
-        fs.pipeline.recheck().run(&goes_on).unwrap();
+        fs.maintenance.recheck().run(&goes_on).unwrap();
         fs.pipeline.volume.undecodable().len()
     };
     assert_eq!(look(0), all);
@@ -624,7 +627,7 @@ fn balancing_fills_a_new_member_like_the_others_and_loses_nothing() {
     };
     let whole: u64 = taken(&rig).iter().sum();
     for _ in 0..3 {
-        fs.pipeline
+        fs.maintenance
             .rebuild()
             .balance(&at_once(), &|| false, &RebuildProgress::default())
             .unwrap();
@@ -637,7 +640,7 @@ fn balancing_fills_a_new_member_like_the_others_and_loses_nothing() {
         );
         for _ in 0..4 {
             fs.sync().unwrap();
-            fs.pipeline.reaper.reap().unwrap();
+            fs.maintenance.reaper.reap().unwrap();
         }
     }
     let after = taken(&rig);

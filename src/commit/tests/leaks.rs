@@ -19,7 +19,7 @@ fn make_holes(fs: &TestFs) -> Result<Model, CommitError> {
             model.insert(file, bytes);
         }
         fs.sync()?;
-        fs.pipeline.reaper.reap()?;
+        fs.maintenance.reaper.reap()?;
     }
     for file in [1, 2, 5, 6, 7, 10] {
         fs.remove(file)?;
@@ -27,7 +27,7 @@ fn make_holes(fs: &TestFs) -> Result<Model, CommitError> {
     }
     fs.sync()?;
     for _ in 0..4 {
-        fs.pipeline.reaper.reap()?;
+        fs.maintenance.reaper.reap()?;
         fs.sync()?;
     }
     Ok(model)
@@ -35,7 +35,7 @@ fn make_holes(fs: &TestFs) -> Result<Model, CommitError> {
 
 fn settle(fs: &TestFs) {
     for _ in 0..6 {
-        fs.pipeline.reaper.reap().unwrap();
+        fs.maintenance.reaper.reap().unwrap();
         fs.sync().unwrap();
     }
 }

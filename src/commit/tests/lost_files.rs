@@ -142,7 +142,7 @@ fn missing_shards_are_listed_by_the_file_that_should_hold_them() {
     let fs = rig.open(&[]);
     fs.write(1, &pattern(1, 100_000)).unwrap();
     fs.pipeline.checkpoint().unwrap();
-    assert_eq!(fs.pipeline.redundancy.missing_shards().unwrap(), []);
+    assert_eq!(fs.maintenance.redundancy.missing_shards().unwrap(), []);
     let shards = fs.written_shards();
     fs.close();
     let name = files::segment(SegmentId(1));
@@ -164,7 +164,7 @@ fn missing_shards_are_listed_by_the_file_that_should_hold_them() {
         shards,
     };
     assert_eq!(
-        fs.pipeline.redundancy.missing_shards().unwrap(),
+        fs.maintenance.redundancy.missing_shards().unwrap(),
         [
             expected(0, None, count(0)),
             expected(2, Some(first(2)), count(2) - 1)
@@ -192,7 +192,11 @@ fn unreadable_shards_wait_no_more_once_the_files_that_held_them_are_removed() {
         let rows = fs.redundancy();
         (
             rows.len(),
-            fs.pipeline.rebuild().status().progress().bytes_unreadable,
+            fs.maintenance
+                .rebuild()
+                .status()
+                .progress()
+                .bytes_unreadable,
         )
     };
     let (_, unreadable) = waits();

@@ -50,7 +50,7 @@ fn overlapping_stripes_neither_stop_a_rebuild_nor_free_bytes_of_others() {
         let fs = rig.open(lost);
         drop(fs.rebuild());
         for _ in 0..20 {
-            fs.pipeline.reaper.reap().unwrap();
+            fs.maintenance.reaper.reap().unwrap();
             fs.sync().unwrap();
         }
         for file in 0..8 {
@@ -154,7 +154,12 @@ fn compaction_demands_no_memory_for_a_backref_that_is_too_long() {
         batch.put(key::backref(stripe, Ino(77), 1 << 60), backref.encode());
         fs.pipeline.meta.apply(batch).unwrap();
         // An error or not: nothing is moved.
-        drop(fs.pipeline.compaction.move_stripes(vec![stripe], &NoLocks));
+        drop(
+            fs.maintenance
+                .room
+                .compaction
+                .move_stripes(vec![stripe], &NoLocks),
+        );
         for file in 0..8 {
             assert_eq!(fs.read(file).unwrap(), pattern(file, 2 * UNIT));
         }

@@ -40,11 +40,11 @@ pub(super) fn assert_whole(
     let worst = rows.iter().map(|row| row.0).min();
     assert_eq!(worst, Some(parity as i16), "{context}: {rows:?}");
     assert!(
-        !fs.pipeline.redundancy.may_lack_shards().unwrap(),
+        !fs.maintenance.redundancy.may_lack_shards().unwrap(),
         "{context}"
     );
     assert_eq!(
-        fs.pipeline.redundancy.missing_shards().unwrap(),
+        fs.maintenance.redundancy.missing_shards().unwrap(),
         [],
         "{context}"
     );
@@ -173,7 +173,7 @@ fn shards_without_a_free_member_wait_and_are_not_reported_as_rebuilt() {
     assert_eq!((progress.bytes_done, progress.bytes_left), (0, 0));
     // The online members lack nothing, which changes nothing for the others.
     let waiting = fs
-        .pipeline
+        .maintenance
         .rebuild()
         .run(RebuildScope::Online, &NoLocks, &at_once())
         .unwrap()
@@ -334,30 +334,30 @@ fn an_idle_rebuild_of_online_members_does_not_change_the_reported_progress() {
     fs.lose(&rig, 3);
     fill(&fs, 100, &mut model);
     let found = fs
-        .pipeline
+        .maintenance
         .rebuild()
         .run(RebuildScope::Online, &NoLocks, &at_once())
         .unwrap();
     assert_eq!((found.state, found.bytes_done), (RebuildState::Finished, 0));
     assert_eq!(
-        fs.pipeline.rebuild().status().progress().state,
+        fs.maintenance.rebuild().status().progress().state,
         RebuildState::Idle
     );
     let waiting = fs.rebuild().unwrap();
     assert!(waiting.bytes_waiting > 0, "{waiting:?}");
-    fs.pipeline
+    fs.maintenance
         .rebuild()
         .run(RebuildScope::Online, &NoLocks, &at_once())
         .unwrap();
-    assert_eq!(fs.pipeline.rebuild().status().progress(), waiting);
+    assert_eq!(fs.maintenance.rebuild().status().progress(), waiting);
     fs.take_back(&rig, 3);
     let found = fs
-        .pipeline
+        .maintenance
         .rebuild()
         .run(RebuildScope::Online, &NoLocks, &at_once())
         .unwrap();
     assert!(found.bytes_done > 0, "{found:?}");
-    assert_eq!(fs.pipeline.rebuild().status().progress(), found);
+    assert_eq!(fs.maintenance.rebuild().status().progress(), found);
     // Bytes that no file held at all are for all of them.
     fs.rebuild().unwrap();
     assert_whole(fs, &rig, &[], 2, &model, "it is back");
@@ -376,7 +376,7 @@ fn a_limit_is_kept_by_short_steps_and_a_new_one_applies_at_once() {
         let fs = TestFs::open(rig.fork().stores(&[4]), Access::ReadWrite).unwrap();
         let (done, pieces) = (Cell::new(0), RefCell::new(Vec::new()));
         let wait = |_| {
-            let now = fs.pipeline.rebuild().status().progress().bytes_done;
+            let now = fs.maintenance.rebuild().status().progress().bytes_done;
             let before = done.replace(now);
             if now > before {
                 pieces.borrow_mut().push(now - before);
@@ -390,7 +390,7 @@ fn a_limit_is_kept_by_short_steps_and_a_new_one_applies_at_once() {
             bytes_per_second: limit,
             wait: &wait,
         };
-        fs.pipeline
+        fs.maintenance
             .rebuild()
             .run(RebuildScope::Everything, &NoLocks, &pace)
             .unwrap();
@@ -594,7 +594,7 @@ fn files_written_and_removed_during_a_rebuild_are_right_afterwards() {
             model.insert(file + 1, bytes);
             for _ in 0..random % 4 {
                 fs.sync().unwrap();
-                fs.pipeline.reaper.reap().unwrap();
+                fs.maintenance.reaper.reap().unwrap();
             }
             if random.is_multiple_of(5) {
                 fs.pipeline.checkpoint().unwrap();
@@ -606,7 +606,7 @@ fn files_written_and_removed_during_a_rebuild_are_right_afterwards() {
         let context = format!("seed {seed}");
         for _ in 0..6 {
             fs.sync().unwrap();
-            fs.pipeline.reaper.reap().unwrap();
+            fs.maintenance.reaper.reap().unwrap();
         }
         assert!(turn.get() > seed + 4, "{context}");
         assert_gaps_are_free(&fs, &rig, &gone, &context);

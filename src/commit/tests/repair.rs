@@ -86,8 +86,8 @@ fn read_ahead_fills_the_cache_with_what_is_right_even_with_a_member_missing() {
             ..OpenOptions::default()
         };
         let executor = Arc::new(Executor::new(ExecutorKind::Threads, Duration::from_secs(5)));
-        let pipeline = Pipeline::open(rig.fork().stores(&lost), &options, executor).unwrap();
-        let fs = TestFs { pipeline };
+        let volume = Maintenance::open(rig.fork().stores(&lost), &options, executor).unwrap();
+        let fs = TestFs::over(volume);
         for stripe in fs.stripes() {
             fs.pipeline.prefetch(stripe);
         }

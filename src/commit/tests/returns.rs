@@ -100,7 +100,7 @@ fn a_returned_member_gets_its_missed_shards_and_those_of_absent_members_wait() {
     let (name, _) = store.list(files::SEGMENTS).unwrap().swap_remove(0);
     store.remove(&name).unwrap();
     let progress = fs
-        .pipeline
+        .maintenance
         .rebuild()
         .run(RebuildScope::Online, &NoLocks, &at_once())
         .unwrap();
@@ -135,7 +135,7 @@ fn a_member_lost_again_while_it_gets_its_shards_keeps_its_slots() {
         true
     };
     let progress = fs
-        .pipeline
+        .maintenance
         .rebuild()
         .run(RebuildScope::Online, &NoLocks, &unlimited(&goes))
         .unwrap();
@@ -157,7 +157,7 @@ fn a_member_lost_again_while_it_gets_its_shards_keeps_its_slots() {
 fn balance(fs: &TestFs) {
     let before = RebuildProgress::default();
     let moved = fs
-        .pipeline
+        .maintenance
         .rebuild()
         .balance(&at_once(), &|| false, &before)
         .unwrap();
@@ -168,7 +168,7 @@ fn balance(fs: &TestFs) {
 fn reap_all(fs: &TestFs) {
     for _ in 0..6 {
         fs.sync().unwrap();
-        fs.pipeline.reaper.reap().unwrap();
+        fs.maintenance.reaper.reap().unwrap();
     }
 }
 
@@ -251,7 +251,7 @@ fn a_draining_member_keeps_the_shards_that_only_it_can_provide() {
     let before = unreadable_blocks(&fs, &model);
     assert!(before > 0);
     let removed = crate::format::MemberIndex(REMOVED as u16);
-    fs.pipeline.draining().drain(removed).unwrap();
+    fs.maintenance.draining().drain(removed).unwrap();
     let progress = rebuild_while(&fs, &|| ());
     // It is not for want of room.
     assert!(progress.bytes_unreadable > 0, "{progress:?}");
@@ -283,7 +283,7 @@ fn a_segment_that_moves_back_before_its_old_file_was_removed_keeps_its_new_one()
     let (fs, _) = filled(&rig);
     rig.disks.push(MemDisk::new("new", DISK));
     let store: StoreRef = Arc::new(rig.disks[3].open());
-    fs.pipeline.joining().join(Seat::New, &store).unwrap();
+    fs.maintenance.joining().join(Seat::New, &store).unwrap();
     balance(&fs);
     fs.lose(&rig, 3);
     rebuild_while(&fs, &|| ());
@@ -326,7 +326,7 @@ fn a_stopped_scrub_leaves_no_file_that_counts_for_shards_it_lacks() {
             }
             std::ops::ControlFlow::Continue(())
         };
-        fs.pipeline.scrubber.scrub(&NoLocks, None, stop).unwrap();
+        fs.maintenance.scrubber.scrub(&NoLocks, None, stop).unwrap();
         rebuild_while(&fs, &|| ());
         fs.assert_shards_lie_on(&rig, &[], &format!("stopped after {steps} steps"));
         assert_eq!(fs.redundancy()[0].0, 1, "stopped after {steps} steps");
@@ -353,7 +353,7 @@ fn a_member_that_fails_to_return_does_not_stop_a_rebuild() {
     rebuild_while(&fs, &|| {
         tries.set(tries.get() + 1);
         assert!(tries.get() < 200, "the rebuild comes to no end");
-        fs.pipeline
+        fs.maintenance
             .joining()
             .join(Seat::Own, &returning)
             .unwrap_err();

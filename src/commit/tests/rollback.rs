@@ -109,7 +109,10 @@ fn all_that_a_member_lacks_which_was_put_back_is_found_and_made_up_for() {
                 let fs = rig.open(&[]);
                 assert!(!fs.pipeline.members().put_back().is_empty(), "{context}");
                 let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-                fs.pipeline.scrubber.scrub(&NoLocks, None, go_on).unwrap();
+                fs.maintenance
+                    .scrubber
+                    .scrub(&NoLocks, None, go_on)
+                    .unwrap();
                 assert!(fs.pipeline.members().put_back().is_empty(), "{context}");
                 fs.rebuild().unwrap();
                 fs.assert_shards_lie_on(&rig, &[], &context);
@@ -129,10 +132,10 @@ fn a_scrub_that_is_stopped_leaves_what_was_put_back_to_the_next_which_begins_ane
     let mut rig = base.fork();
     rig.disks[1] = backups[0].disks[1].fork();
     let fs = rig.open(&[]);
-    let tolerated = || fs.pipeline.redundancy.redundancy().unwrap().rows[0].losses_tolerated;
+    let tolerated = || fs.maintenance.redundancy.redundancy().unwrap().rows[0].losses_tolerated;
     assert_eq!(tolerated(), 0, "what it holds counts for nothing yet");
     let stop = |_: &ScrubStatus| ControlFlow::Break(());
-    fs.pipeline.scrubber.scrub(&NoLocks, None, stop).unwrap();
+    fs.maintenance.scrubber.scrub(&NoLocks, None, stop).unwrap();
     assert_eq!(tolerated(), 0);
     fs.close();
     // Only its record tells now that it is a stale copy.
@@ -140,7 +143,10 @@ fn a_scrub_that_is_stopped_leaves_what_was_put_back_to_the_next_which_begins_ane
     let known: Vec<_> = fs.pipeline.members().put_back().into_keys().collect();
     assert_eq!(known, [MemberIndex(1)]);
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-    fs.pipeline.scrubber.scrub(&NoLocks, None, go_on).unwrap();
+    fs.maintenance
+        .scrubber
+        .scrub(&NoLocks, None, go_on)
+        .unwrap();
     assert!(fs.pipeline.members().put_back().is_empty());
     fs.close();
     let fs = rig.open(&[]);
@@ -163,7 +169,10 @@ fn unverified(fs: &TestFs) -> Vec<MemberIndex> {
 
 fn scrub(fs: &TestFs) {
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-    fs.pipeline.scrubber.scrub(&NoLocks, None, go_on).unwrap();
+    fs.maintenance
+        .scrubber
+        .scrub(&NoLocks, None, go_on)
+        .unwrap();
 }
 
 /// Scrubs so many steps, then does something, and goes on if that says so.
@@ -178,7 +187,7 @@ fn scrub_with(fs: &TestFs, steps: usize, then: impl Fn() -> ControlFlow<()>) -> 
         }
     };
     let status = fs
-        .pipeline
+        .maintenance
         .scrubber
         .scrub(&NoLocks, None, report)
         .unwrap()
@@ -306,7 +315,7 @@ fn who_is_put_back_while_a_scrub_runs_is_known_after_a_crash() {
         pass_epochs(&fs, &rig, 2);
         fs.lose(&rig, 1);
         let store: StoreRef = Arc::new(old.open());
-        fs.pipeline.joining().join(Seat::Own, &store).unwrap();
+        fs.maintenance.joining().join(Seat::Own, &store).unwrap();
         assert!(fs.pipeline.members().stale().is_empty());
         crashes.borrow_mut().push(cut());
         ControlFlow::Continue(())
@@ -341,7 +350,7 @@ fn before_an_old_copy_takes_part_it_is_durable_that_it_is_one() {
         scrub(&fs);
         fs.lose(&rig, 1);
         plan.add(power_cut_at(call));
-        let joined = fs.pipeline.joining().join(Seat::Own, &joining);
+        let joined = fs.maintenance.joining().join(Seat::Own, &joining);
         // It is missing until then, and fails with all others.
         let takes_part = fs.pipeline.members().status()[1].state != MemberState::Missing;
         let struck = plan.triggered() > 0;
@@ -440,7 +449,10 @@ fn a_member_that_was_put_back_is_forgotten_with_its_place() {
     fs.lose(&rig, 1);
     rig.disks[1] = MemDisk::new("new", DISK);
     let store: StoreRef = Arc::new(rig.disks[1].open());
-    fs.pipeline.joining().join(Seat::Of(BACK), &store).unwrap();
+    fs.maintenance
+        .joining()
+        .join(Seat::Of(BACK), &store)
+        .unwrap();
     assert_eq!(unverified(&fs), []);
     fs.rebuild().unwrap();
     assert_eq!(fs.redundancy()[0].0, 1);

@@ -4,11 +4,11 @@ use super::full::fill_up;
 use super::*;
 
 fn counted(fs: &TestFs) -> u64 {
-    fs.pipeline.compaction.candidates_counted()
+    fs.maintenance.room.compaction.candidates_counted()
 }
 
 fn make_room(fs: &TestFs) -> bool {
-    fs.pipeline.room.make_room(40_000, &NoLocks).unwrap()
+    fs.maintenance.room.make_room(40_000, &NoLocks).unwrap()
 }
 
 fn assert_full(fs: &TestFs, context: &str) {
@@ -64,10 +64,10 @@ fn what_was_searched_in_vain_is_not_searched_again_before_something_dies() {
 #[test]
 fn what_alignment_wastes_is_not_moved_about() {
     let (_rig, fs, _) = full(8 << 20, 4_160);
-    fs.pipeline.room.make_room(40_000, &NoLocks).unwrap();
+    fs.maintenance.room.make_room(40_000, &NoLocks).unwrap();
     let stripes = fs.stripes();
     fs.remove(0).unwrap();
-    fs.pipeline.room.make_room(1 << 20, &NoLocks).unwrap();
+    fs.maintenance.room.make_room(1 << 20, &NoLocks).unwrap();
     let moved = fs.stripes();
     let moved = moved.iter().filter(|stripe| !stripes.contains(stripe));
     assert!(moved.count() <= 1);
@@ -89,7 +89,7 @@ fn room_is_made_in_pieces_before_it_is_needed() {
     let mut steps = Vec::new();
     loop {
         let before = fs.pipeline.space().usable_free;
-        fs.pipeline.room.make_room_ahead(&NoLocks, None).unwrap();
+        fs.maintenance.room.make_room_ahead(&NoLocks, None).unwrap();
         let gained = fs.pipeline.space().usable_free.saturating_sub(before);
         if gained == 0 {
             break;
@@ -103,7 +103,7 @@ fn room_is_made_in_pieces_before_it_is_needed() {
     );
     assert!(free < total / 4, "no need was near: {free} of {total} free");
     let before = counted(&fs);
-    fs.pipeline.room.make_room_ahead(&NoLocks, None).unwrap();
+    fs.maintenance.room.make_room_ahead(&NoLocks, None).unwrap();
     assert_eq!(counted(&fs), before, "there is no need");
 }
 
@@ -113,14 +113,14 @@ fn room_is_made_ahead_no_faster_than_it_may_be_unless_there_is_need() {
     let free = || fs.pipeline.space().usable_free;
     let ahead = |rate| {
         let before = (free(), fs.stripes());
-        fs.pipeline.room.make_room_ahead(&NoLocks, rate).unwrap();
+        fs.maintenance.room.make_room_ahead(&NoLocks, rate).unwrap();
         (free(), fs.stripes()) != before
     };
     // A piece is done in any case; at a byte a second it is the only one for a while.
     assert!(ahead(Some(1)));
     assert!(!ahead(Some(1)) && !ahead(None));
     let before = free();
-    fs.pipeline.room.make_room(1 << 20, &NoLocks).unwrap();
+    fs.maintenance.room.make_room(1 << 20, &NoLocks).unwrap();
     assert!(free() > before);
 
     let (_rig, fs) = half_dead();
@@ -128,7 +128,7 @@ fn room_is_made_ahead_no_faster_than_it_may_be_unless_there_is_need() {
     let steps = (0..).take_while(|_| {
         let before = free();
         let rate = Some(u64::MAX);
-        fs.pipeline.room.make_room_ahead(&NoLocks, rate).unwrap();
+        fs.maintenance.room.make_room_ahead(&NoLocks, rate).unwrap();
         free() > before
     });
     assert!(steps.count() > 1);
@@ -146,16 +146,16 @@ fn room_is_made_ahead_after_a_mount_and_given_up_where_all_lives() {
     let fs = rig.open(&[]);
     let before = fs.pipeline.space().usable_free;
     for _ in 0..4 {
-        fs.pipeline.room.make_room_ahead(&NoLocks, None).unwrap();
+        fs.maintenance.room.make_room_ahead(&NoLocks, None).unwrap();
     }
     assert!(fs.pipeline.space().usable_free > before + (100 << 10));
 
     let (_rig, fs, _) = full(8 << 20, 60_000);
     while make_room(&fs) {}
-    fs.pipeline.room.make_room_ahead(&NoLocks, None).unwrap();
+    fs.maintenance.room.make_room_ahead(&NoLocks, None).unwrap();
     let before = counted(&fs);
     for _ in 0..10 {
-        fs.pipeline.room.make_room_ahead(&NoLocks, None).unwrap();
+        fs.maintenance.room.make_room_ahead(&NoLocks, None).unwrap();
     }
     assert_eq!(counted(&fs), before);
 }
@@ -175,7 +175,7 @@ fn what_is_dead_takes_nothing_also_where_a_volume_is_only_looked_at() {
     let fs = TestFs::open(rig.stores(&[]), Access::ReadOnly).unwrap();
     let used = || fs.pipeline.space().usable_used;
     let before = used();
-    fs.pipeline.reaper.measure_segments().unwrap();
+    fs.maintenance.reaper.measure_segments().unwrap();
     let live = 20 * 60_000;
     assert!(
         before > live * 3 / 2 && (live..live * 5 / 4).contains(&used()),

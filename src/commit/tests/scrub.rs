@@ -96,7 +96,7 @@ impl Harm {
 /// Scrubs to the end.
 fn scrub(fs: &TestFs) -> ScrubStatus {
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-    fs.pipeline
+    fs.maintenance
         .scrubber
         .scrub(&NoLocks, None, go_on)
         .unwrap()
@@ -105,7 +105,7 @@ fn scrub(fs: &TestFs) -> ScrubStatus {
 
 /// Returns the members of the pieces that the last scrub found wrong, and how many.
 fn wrong_pieces(fs: &TestFs) -> Vec<(usize, u64)> {
-    let wrong = fs.pipeline.scrubber.found_by_scrub().into_iter();
+    let wrong = fs.maintenance.scrubber.found_by_scrub().into_iter();
     let number = |(member, pieces): (crate::format::MemberIndex, u64)| (member.0.into(), pieces);
     wrong.map(number).collect()
 }
@@ -135,7 +135,7 @@ fn a_volume_without_a_fault_is_left_as_it_is_and_found_clean() {
     let model = fill(&rig);
     let fs = rig.open(&[]);
     assert_eq!(
-        fs.pipeline.scrubber.scrub_status().unwrap().state,
+        fs.maintenance.scrubber.scrub_status().unwrap().state,
         ScrubState::Never
     );
     let before = shards_on(&rig, &fs);
@@ -150,7 +150,7 @@ fn a_volume_without_a_fault_is_left_as_it_is_and_found_clean() {
     fs.close();
     let fs = rig.open(&[]);
     assert_eq!(
-        fs.pipeline.scrubber.scrub_status().unwrap(),
+        fs.maintenance.scrubber.scrub_status().unwrap(),
         done,
         "remembered"
     );
@@ -188,7 +188,7 @@ fn whatever_happens_to_as_many_members_as_there_is_parity_is_repaired_on_their_d
             assert_holds(&fs, &model, &context);
             assert_eq!(fs.redundancy()[0].0, parity as i16, "{context}");
             assert!(
-                !fs.pipeline.redundancy.may_lack_shards().unwrap(),
+                !fs.maintenance.redundancy.may_lack_shards().unwrap(),
                 "{context}"
             );
             drop(fs);
@@ -241,11 +241,11 @@ fn what_parity_cannot_replace_is_named_and_only_that_cannot_be_read() {
     assert_eq!((done.record.wrong, done.record.missing), (3, 0));
     assert!(!done.is_clean());
     let check = |fs: &TestFs| {
-        let counted = fs.pipeline.redundancy.redundancy().unwrap();
+        let counted = fs.maintenance.redundancy.redundancy().unwrap();
         assert_eq!(counted.unrecoverable.len(), 1);
         assert_eq!(counted.unrecoverable[0].stripe, stripe);
         let inodes = fs
-            .pipeline
+            .maintenance
             .redundancy
             .inodes_in(&counted.unrecoverable, 1000)
             .unwrap();
@@ -280,12 +280,12 @@ fn what_parity_cannot_replace_is_named_and_only_that_cannot_be_read() {
     assert!(done.is_clean(), "nobody misses it: {done:?}");
     for _ in 0..4 {
         fs.sync().unwrap();
-        fs.pipeline.reaper.reap().unwrap();
+        fs.maintenance.reaper.reap().unwrap();
     }
     fs.close();
     let fs = rig.open(&[]);
     assert!(
-        fs.pipeline
+        fs.maintenance
             .redundancy
             .redundancy()
             .unwrap()
@@ -317,7 +317,7 @@ fn reading_every_shard_counts_what_is_right_and_writes_nothing() {
     plan.record();
     let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
     let fs = TestFs::open(stores, Access::ReadOnly).unwrap();
-    let read = fs.pipeline.scrubber.read_all_shards().unwrap();
+    let read = fs.maintenance.scrubber.read_all_shards().unwrap();
     let found: BTreeSet<(u16, String)> = read
         .wrong
         .iter()
@@ -331,7 +331,7 @@ fn reading_every_shard_counts_what_is_right_and_writes_nothing() {
         .map(|row| (row.losses_tolerated, row.stripes))
         .collect();
     assert_eq!(rows, [(0, 1), (2, whole - 1)]);
-    let counted = fs.pipeline.redundancy.redundancy().unwrap();
+    let counted = fs.maintenance.redundancy.redundancy().unwrap();
     let bytes = |rows: &[RedundancyRow]| rows.iter().map(|row| row.bytes).sum::<u64>();
     assert_eq!(bytes(&read.rows), bytes(&counted.rows));
     assert_eq!(read.inconsistent, []);
@@ -355,7 +355,7 @@ fn what_is_lost_only_while_a_member_is_away_is_whole_again_with_it() {
     fs.close();
     let fs = rig.open(&[]);
     assert!(
-        fs.pipeline
+        fs.maintenance
             .redundancy
             .redundancy()
             .unwrap()
@@ -377,7 +377,7 @@ fn scrub_until(fs: &TestFs, is_enough: impl Fn(&Scrub) -> bool) -> ScrubStatus {
         }
     };
     let stopped = fs
-        .pipeline
+        .maintenance
         .scrubber
         .scrub(&NoLocks, None, stop)
         .unwrap()
@@ -412,7 +412,7 @@ fn a_scrub_that_goes_on_reports_what_is_missing_and_wrong_at_its_end() {
         }
         ControlFlow::Continue(())
     };
-    let done = fs.pipeline.scrubber.scrub(&NoLocks, None, stop_late);
+    let done = fs.maintenance.scrubber.scrub(&NoLocks, None, stop_late);
     let done = done.unwrap().unwrap().record;
     let gone = fs.written_shards().iter().filter(|s| s.disk == 0).count();
     assert_eq!(done.missing, gone as u64, "{done:?}");
@@ -462,7 +462,7 @@ fn a_scrub_goes_on_where_it_stopped_also_after_a_crash() {
         }
     };
     let stopped = fs
-        .pipeline
+        .maintenance
         .scrubber
         .scrub(&NoLocks, None, stop_soon)
         .unwrap()
@@ -470,11 +470,11 @@ fn a_scrub_goes_on_where_it_stopped_also_after_a_crash() {
     assert_eq!(stopped.state, ScrubState::Stopped);
     assert!(stopped.progress > 0.0 && stopped.progress < 1.0);
     assert!(stopped.record.bytes > 0 && stopped.record.bytes < total);
-    assert_eq!(fs.pipeline.scrubber.scrub_status().unwrap(), stopped);
+    assert_eq!(fs.maintenance.scrubber.scrub_status().unwrap(), stopped);
     drop(fs);
     rig.cut(CutPolicy::Drop);
     let fs = rig.open(&[]);
-    assert_eq!(fs.pipeline.scrubber.scrub_status().unwrap(), stopped);
+    assert_eq!(fs.maintenance.scrubber.scrub_status().unwrap(), stopped);
     let done = scrub(&fs);
     assert!(done.is_clean());
     assert_eq!(done.record.bytes, total, "nothing was read twice");
@@ -499,7 +499,7 @@ fn a_power_cut_after_any_call_of_a_scrub_loses_nothing_and_the_next_one_repairs_
             let fs = rig.open_with_faults(&plan).unwrap();
             plan.add(power_cut_at(call));
             let outcome = fs
-                .pipeline
+                .maintenance
                 .scrubber
                 .scrub(&NoLocks, None, |_| ControlFlow::Continue(()));
             if plan.triggered() == 0 {
@@ -552,7 +552,7 @@ fn parity_that_does_not_belong_to_its_data_is_found_though_its_checksums_match()
         "its bytes were moved"
     );
     assert_holds(&fs, &model, "written anew");
-    fs.pipeline.reaper.reap_now().unwrap();
+    fs.maintenance.reaper.reap_now().unwrap();
     assert_eq!(scrub(&fs).record.repaired, 0);
 }
 
@@ -562,7 +562,11 @@ fn pages_that_are_damaged_on_one_copy_of_the_index_are_counted_by_reading_all() 
     fill(&rig);
     let read = || {
         let fs = TestFs::open(rig.stores(&[]), Access::ReadOnly).unwrap();
-        fs.pipeline.scrubber.read_all_shards().unwrap().index_pages
+        fs.maintenance
+            .scrubber
+            .read_all_shards()
+            .unwrap()
+            .index_pages
     };
     assert!(read().is_empty());
     let holder = rig.holders()[1];
@@ -680,12 +684,15 @@ fn files_are_written_deleted_and_moved_while_a_scrub_goes_on() {
             fs.remove(1).unwrap();
             model.insert(1, Vec::new());
         }
-        fs.pipeline.reaper.reap_now().unwrap();
-        fs.pipeline.room.make_room(u64::MAX / 2, &NoLocks).unwrap();
+        fs.maintenance.reaper.reap_now().unwrap();
+        fs.maintenance
+            .room
+            .make_room(u64::MAX / 2, &NoLocks)
+            .unwrap();
         ControlFlow::Continue(())
     };
     let done = fs
-        .pipeline
+        .maintenance
         .scrubber
         .scrub(&NoLocks, None, meanwhile)
         .unwrap()
@@ -695,7 +702,7 @@ fn files_are_written_deleted_and_moved_while_a_scrub_goes_on() {
     fs.sync().unwrap();
     fs.assert_shards_lie_on(&rig, &[], "scrubbed");
     assert_holds(&fs, &model, "scrubbed");
-    fs.pipeline.reaper.reap_now().unwrap();
+    fs.maintenance.reaper.reap_now().unwrap();
     fs.close();
     let fs = rig.open(&[]);
     assert_holds(&fs, &model, "opened again");

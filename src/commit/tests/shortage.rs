@@ -22,7 +22,7 @@ fn files_that_readers_or_counting_find_gone_or_cut_short_are_called_for() {
             }
         }
         assert!(
-            !fs.pipeline.redundancy.may_lack_shards().unwrap(),
+            !fs.maintenance.redundancy.may_lack_shards().unwrap(),
             "{context}"
         );
         if is_read {
@@ -31,7 +31,7 @@ fn files_that_readers_or_counting_find_gone_or_cut_short_are_called_for() {
             assert_eq!(fs.redundancy()[0].0, 0, "{context}");
         }
         assert!(
-            fs.pipeline.redundancy.may_lack_shards().unwrap(),
+            fs.maintenance.redundancy.may_lack_shards().unwrap(),
             "{context}"
         );
         fs.rebuild().unwrap();
@@ -55,23 +55,23 @@ fn files_that_hold_no_shard_are_made_anew_as_well() {
         }
         let fs = rig.open(&[]);
         assert!(
-            fs.pipeline.redundancy.may_lack_shards().unwrap(),
+            fs.maintenance.redundancy.may_lack_shards().unwrap(),
             "disk {disk}"
         );
         assert_eq!(
-            fs.pipeline.redundancy.lacks_shards().unwrap(),
+            fs.maintenance.redundancy.lacks_shards().unwrap(),
             holds_shard,
             "disk {disk}"
         );
         fs.rebuild().unwrap();
         assert!(
-            !fs.pipeline.redundancy.may_lack_shards().unwrap(),
+            !fs.maintenance.redundancy.may_lack_shards().unwrap(),
             "disk {disk}"
         );
         fs.close();
         let fs = rig.open(&[]);
         assert!(
-            !fs.pipeline.redundancy.may_lack_shards().unwrap(),
+            !fs.maintenance.redundancy.may_lack_shards().unwrap(),
             "disk {disk}, again"
         );
         assert_eq!(fs.redundancy(), [(1, 1)], "disk {disk}");
@@ -86,11 +86,11 @@ fn a_volume_whose_dead_stripes_alone_lack_shards_lacks_none() {
     fs.write(1, &pattern(1, 70_000)).unwrap();
     fs.close();
     let fs = rig.open(&[]);
-    assert!(fs.pipeline.redundancy.lacks_shards().unwrap());
+    assert!(fs.maintenance.redundancy.lacks_shards().unwrap());
     fs.remove(1).unwrap();
     fs.sync().unwrap();
-    assert!(fs.pipeline.redundancy.may_lack_shards().unwrap());
-    assert!(!fs.pipeline.redundancy.lacks_shards().unwrap());
+    assert!(fs.maintenance.redundancy.may_lack_shards().unwrap());
+    assert!(!fs.maintenance.redundancy.lacks_shards().unwrap());
     assert_eq!(fs.redundancy(), []);
 }
 
@@ -110,19 +110,19 @@ fn what_is_lost_by_what_was_not_written_and_who_is_away_together_is_worth_a_coun
     fs.write(2, &pattern(2, 2 * UNIT)).unwrap();
     fs.sync().unwrap();
     fs.pipeline.checkpoint().unwrap();
-    assert!(!fs.pipeline.redundancy.has_lost_segments());
-    assert!(!fs.pipeline.redundancy.may_have_lost_data().unwrap());
+    assert!(!fs.maintenance.redundancy.has_lost_segments());
+    assert!(!fs.maintenance.redundancy.may_have_lost_data().unwrap());
     assert_eq!(fs.redundancy()[0].0, 0);
     fs.close();
     let rig = rig.fork();
     for (away, is_lost) in [(1, true), (0, false)] {
         let fs = TestFs::open(rig.stores(&[away]), Access::ReadOnly).unwrap();
         assert!(
-            !fs.pipeline.redundancy.has_lost_segments(),
+            !fs.maintenance.redundancy.has_lost_segments(),
             "without {away}"
         );
         assert_eq!(
-            fs.pipeline.redundancy.may_have_lost_data().unwrap(),
+            fs.maintenance.redundancy.may_have_lost_data().unwrap(),
             is_lost
         );
         assert_eq!(fs.redundancy()[0].0 < 0, is_lost, "without {away}");
@@ -146,10 +146,10 @@ fn a_mount_that_lacks_what_much_was_written_without_counts_nothing() {
     let (from, end) = key::repairs();
     let notes = fs.pipeline.scan(&from, &end, usize::MAX).unwrap().len();
     assert!(notes > 16 * 8, "more than are looked at: {notes}");
-    assert!(!fs.pipeline.redundancy.may_have_lost_data().unwrap());
+    assert!(!fs.maintenance.redundancy.may_have_lost_data().unwrap());
     fs.close();
     // Of stripes that may not bear it, each is looked at, as long as there are not too many.
     let fs = rig.open(&[2, 3]);
-    assert!(fs.pipeline.redundancy.may_have_lost_data().unwrap());
+    assert!(fs.maintenance.redundancy.may_have_lost_data().unwrap());
     assert!(fs.redundancy().iter().all(|row| row.0 >= 0));
 }

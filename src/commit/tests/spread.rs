@@ -73,12 +73,12 @@ fn members_that_were_made_alike_are_left_alone_however_unequal_they_are() {
         }
         fs.sync().unwrap();
         let first = fs
-            .pipeline
+            .maintenance
             .rebuild()
             .balance(&at_once(), &|| false, &RebuildProgress::default())
             .unwrap();
         let second = fs
-            .pipeline
+            .maintenance
             .rebuild()
             .balance(&at_once(), &|| false, &RebuildProgress::default())
             .unwrap();
@@ -105,7 +105,7 @@ fn balancing_stops_for_more_urgent_work_and_goes_on_afterwards() {
         fs.sync().unwrap();
         rig.disks.push(MemDisk::new("new", DISK));
         let store: StoreRef = Arc::new(rig.disks[5].open());
-        fs.pipeline.joining().join(Seat::New, &store).unwrap();
+        fs.maintenance.joining().join(Seat::New, &store).unwrap();
         let lost: &[usize] = if is_lost { &[4] } else { &[] };
         let has_begun = Cell::new(false);
         let wait = |_| {
@@ -118,7 +118,7 @@ fn balancing_stops_for_more_urgent_work_and_goes_on_afterwards() {
         };
         let gives_way = || !is_lost && has_begun.get();
         let first = fs
-            .pipeline
+            .maintenance
             .rebuild()
             .balance(&unlimited(&wait), &gives_way, &RebuildProgress::default())
             .unwrap();
@@ -128,14 +128,14 @@ fn balancing_stops_for_more_urgent_work_and_goes_on_afterwards() {
         assert_eq!(rebuilt.bytes_done > 0, is_lost, "{rebuilt:?}");
         assert_eq!(fs.redundancy()[0].0, 1);
         let rest = fs
-            .pipeline
+            .maintenance
             .rebuild()
             .balance(&at_once(), &|| false, &RebuildProgress::default())
             .unwrap();
         assert_eq!(rest.state, RebuildState::Finished, "{rest:?}");
         assert!(rest.bytes_done > 0, "{rest:?}");
         let again = fs
-            .pipeline
+            .maintenance
             .rebuild()
             .balance(&at_once(), &|| false, &RebuildProgress::default())
             .unwrap();
@@ -211,7 +211,7 @@ fn full_members_give_shards_to_emptier_ones_if_that_makes_room_for_missing_shard
         wait: &|_| true,
     };
     let progress = fs
-        .pipeline
+        .maintenance
         .rebuild()
         .run(RebuildScope::Everything, &NoLocks, &pace)
         .unwrap();

@@ -56,7 +56,7 @@ fn a_volume_goes_on_with_stale_members_and_says_what_was_written_without_them_an
     }
     assert!(lost > 0, "no stripe was made without the stale members");
     assert!(fs.redundancy()[0].0 < 0, "{:?}", fs.redundancy());
-    let counted = fs.pipeline.redundancy.redundancy().unwrap();
+    let counted = fs.maintenance.redundancy.redundancy().unwrap();
     let mut lost = counted.unrecoverable.iter();
     assert!(lost.all(|lost| damaged.contains(&lost.stripe)));
 

@@ -40,7 +40,10 @@ fn replace_by(fs: &TestFs, rig: &mut Rig, disk: usize, copy: MemDisk) {
 /// Verifies and rebuilds everything: the shards of the copy are right then, and two further losses cost nothing.
 fn assert_recovers(fs: &TestFs, rig: &Rig, model: &Model, disk: usize, context: &str) {
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-    fs.pipeline.scrubber.scrub(&NoLocks, None, go_on).unwrap();
+    fs.maintenance
+        .scrubber
+        .scrub(&NoLocks, None, go_on)
+        .unwrap();
     assert_eq!(unverified(fs), [], "{context}");
     fs.rebuild().unwrap();
     fs.assert_shards_lie_on(rig, &[], context);
@@ -176,7 +179,7 @@ fn a_current_directory_is_verified_if_its_first_return_failed_after_its_journals
         let store: StoreRef = Arc::new(rig.disks[5].open());
         let failing: StoreRef = Arc::new(FaultStore::new(store, 5, &plan));
         plan.add(Fault::at(call, Effect::NoSpace).of(Scope::Changing));
-        let first = fs.pipeline.joining().join(Seat::Own, &failing);
+        let first = fs.maintenance.joining().join(Seat::Own, &failing);
         drop(failing);
         if first.is_ok() {
             assert_eq!(unverified(&fs), [], "{context}");
@@ -234,16 +237,16 @@ fn files_that_were_overwritten_by_those_of_a_copy_are_noticed_with_the_next_reco
         write_round(&fs, &mut model, 0);
         let copy = rig.disks[3].fork();
         write_round(&fs, &mut model, 1);
-        fs.pipeline.stale_copies.probe().unwrap();
+        fs.maintenance.stale_copies.probe().unwrap();
         write_round(&fs, &mut model, 2);
-        fs.pipeline.stale_copies.probe().unwrap();
+        fs.maintenance.stale_copies.probe().unwrap();
         assert_eq!(unverified(&fs), [], "{context}: nothing is wrong yet");
         overwrite(&rig.disks[3], &copy);
         if checkpoints {
             fs.pipeline.checkpoint().unwrap();
         }
         write_round(&fs, &mut model, 3);
-        fs.pipeline.stale_copies.probe().unwrap();
+        fs.maintenance.stale_copies.probe().unwrap();
         assert_eq!(unverified(&fs), [member(3)], "{context}");
         assert!(!fs.pipeline.members().live().contains(&member(3)));
         fs.take_back(&rig, 3);
@@ -266,11 +269,11 @@ fn no_epoch_without_a_doubtful_member_is_durable_before_the_doubt() {
         write_round(&fs, &mut model, 0);
         let copy = rig.disks[3].fork();
         write_round(&fs, &mut model, 1);
-        fs.pipeline.stale_copies.probe().unwrap();
+        fs.maintenance.stale_copies.probe().unwrap();
         overwrite(&rig.disks[3], &copy);
         write_round(&fs, &mut model, 2);
         plan.add(Fault::at(call, Effect::PowerCut).of(Scope::Changing));
-        let probed = fs.pipeline.stale_copies.probe();
+        let probed = fs.maintenance.stale_copies.probe();
         drop(fs);
         rig.cut(CutPolicy::Drop);
         let fs = rig.open(&[]);
@@ -290,7 +293,7 @@ fn no_epoch_without_a_doubtful_member_is_durable_before_the_doubt() {
 /// Reads back until a member is doubted. One answer more may be late on a busy machine.
 fn probe_until_doubted(fs: &TestFs, context: &str) {
     for _ in 0..1000 {
-        fs.pipeline.stale_copies.probe().unwrap();
+        fs.maintenance.stale_copies.probe().unwrap();
         if !unverified(fs).is_empty() {
             return;
         }
@@ -314,11 +317,11 @@ fn a_member_that_did_not_answer_is_asked_for_the_same_record_again() {
         write_round(&fs, &mut model, 0);
         let copy = rig.disks[3].fork();
         write_round(&fs, &mut model, 1);
-        fs.pipeline.stale_copies.probe().unwrap();
+        fs.maintenance.stale_copies.probe().unwrap();
         overwrite(&rig.disks[3], &copy);
         write_round(&fs, &mut model, 2);
         plan.add(Fault::at(1, effect).of(Scope::MemberKind(3, CallKind::Read)));
-        fs.pipeline.stale_copies.probe().unwrap();
+        fs.maintenance.stale_copies.probe().unwrap();
         assert_eq!(plan.triggered(), 1, "{context}");
         assert_eq!(unverified(&fs), [], "{context}: it has not answered");
         plan.clear();
@@ -345,13 +348,13 @@ fn a_member_that_answers_once_its_journal_was_used_again_is_not_doubted() {
             plan.add(mute.lasting());
         }
         write_round(&fs, &mut model, round);
-        fs.pipeline.stale_copies.probe().unwrap();
+        fs.maintenance.stale_copies.probe().unwrap();
         if round % 4 == 3 {
             plan.clear();
         } else {
             fs.pipeline.checkpoint().unwrap();
         }
-        fs.pipeline.stale_copies.probe().unwrap();
+        fs.maintenance.stale_copies.probe().unwrap();
         assert_eq!(unverified(&fs), [], "round {round}");
         assert_eq!(fs.pipeline.members().live().len(), 6, "round {round}");
     }
@@ -376,13 +379,13 @@ fn records_that_are_read_back_are_found_wherever_members_hold_them() {
             }
             _ => {}
         }
-        fs.pipeline.stale_copies.probe().unwrap();
+        fs.maintenance.stale_copies.probe().unwrap();
         assert_eq!(unverified(&fs), [], "round {round}");
         assert_eq!(fs.pipeline.members().live().len(), 6, "round {round}");
     }
     plan.record();
     for _ in 0..5 {
-        fs.pipeline.stale_copies.probe().unwrap();
+        fs.maintenance.stale_copies.probe().unwrap();
     }
     let calls = plan.take_log();
     let mut kinds = calls.iter().map(|call| call.kind);

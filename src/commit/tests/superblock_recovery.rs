@@ -52,8 +52,7 @@ fn identify(rig: &Rig) -> Result<(Claims, Vec<Unusable>), CommitError> {
 
 fn open_claiming(rig: &Rig, claims: &Claims) -> Result<TestFs, CommitError> {
     let options = options(Access::ReadWrite);
-    Pipeline::open_claiming(rig.stores(&[]), claims, &options, executor())
-        .map(|pipeline| TestFs { pipeline })
+    Maintenance::open_claiming(rig.stores(&[]), claims, &options, executor()).map(TestFs::over)
 }
 
 fn claim_of(disks: &[usize]) -> Claims {
@@ -176,7 +175,10 @@ fn a_stale_copy_without_a_superblock_counts_for_nothing_until_it_is_verified() {
         let fs = rig.open(&[]);
         assert_eq!(stale_copies(&fs), [back], "mounted again");
         let go_on = |_: &crate::commit::ScrubStatus| std::ops::ControlFlow::Continue(());
-        fs.pipeline.scrubber.scrub(&NoLocks, None, go_on).unwrap();
+        fs.maintenance
+            .scrubber
+            .scrub(&NoLocks, None, go_on)
+            .unwrap();
         assert_eq!(stale_copies(&fs), [0; 0], "scrubbed");
         assert_holds(&fs, &model, "scrubbed");
         assert_eq!(fs.redundancy(), [(2, fs.stripes().len() as u64)]);
@@ -197,7 +199,7 @@ fn a_stale_copy_is_recognised_wherever_its_superblock_recovery_is_interrupted() 
             plan.add(power_cut_at(call));
             let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
             let options = options(Access::ReadWrite);
-            let opened = Pipeline::open_claiming(stores, &found, &options, executor());
+            let opened = Maintenance::open_claiming(stores, &found, &options, executor());
             is_over &= plan.triggered() == 0;
             drop(opened);
             let rig = rig.fork();
@@ -483,7 +485,7 @@ fn directories_that_are_ahead_recover_their_superblocks_wherever_that_is_interru
             plan.add(power_cut_at(call));
             let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
             let options = options(Access::ReadWrite);
-            let opened = Pipeline::open_claiming(stores, &found, &options, executor());
+            let opened = Maintenance::open_claiming(stores, &found, &options, executor());
             is_over &= plan.triggered() == 0;
             drop(opened);
             let rig = rig.fork();

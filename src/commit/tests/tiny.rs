@@ -15,7 +15,7 @@ fn fill_with_blocks(fs: &TestFs, model: &mut Model, first: u64) -> u64 {
         };
         let mut written = write();
         if matches!(written, Err(CommitError::NoSpace))
-            && matches!(fs.pipeline.room.make_room(4096, &NoLocks), Ok(true))
+            && matches!(fs.maintenance.room.make_room(4096, &NoLocks), Ok(true))
         {
             written = write();
         }

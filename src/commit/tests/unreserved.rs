@@ -48,7 +48,7 @@ fn a_volume_takes_what_it_promises_and_keeps_it_where_nothing_is_reserved() {
             model.insert(file, Vec::new());
         }
         let mut again = 0;
-        while fs.pipeline.room.make_room(50_000, &NoLocks).unwrap() {
+        while fs.maintenance.room.make_room(50_000, &NoLocks).unwrap() {
             again += fill_up(&fs, &mut model, (1 << 32) + again, 50_000);
         }
         assert!(again * 10 >= gone * 8, "{context}: {again} of {gone}");

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::commit::Pipeline;
+use crate::commit::{Pipeline, RedundancyCounter};
 use crate::format::{FormatError, Ino};
 use crate::fs::edit::Edit;
 use crate::fs::error::FsError;
@@ -18,6 +18,7 @@ const FINDINGS_MAX: usize = 10_000;
 /// A check under way.
 pub(super) struct Checker<'a> {
     pub(super) pipeline: &'a Pipeline,
+    pub(super) redundancy: &'a RedundancyCounter,
     pub(super) repair: bool,
     pub(super) report: Report,
 }

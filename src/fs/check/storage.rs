@@ -262,7 +262,7 @@ pub(super) fn file_of(pipeline: &Pipeline, member: MemberIndex, segment: Segment
 
 /// Checks that the segment files on the online members reach as far as the shards written to them.
 pub(super) fn check_files(check: &mut Checker<'_>) -> Result<(), FsError> {
-    for missing in check.pipeline.redundancy_counter().missing_shards()? {
+    for missing in check.redundancy.missing_shards()? {
         let kind = FindingKind::ShardsMissing {
             file: file_of(check.pipeline, missing.member, missing.segment),
             found: missing.found,

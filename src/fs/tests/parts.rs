@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{ROOT, create, open_pipeline};
+use super::{ROOT, create, open_volume};
 use crate::commit::Pipeline;
 use crate::format::Ino;
 use crate::format::record::{FileKind, Inode};
@@ -38,8 +38,14 @@ struct FileData {
 
 impl FileData {
     fn new() -> Self {
-        let pipeline = open_pipeline(&create(MEMBER_BYTES, None));
-        let inodes = Arc::new(Inodes::new(&pipeline, FsOptions::default().clock, false));
+        let maintenance = open_volume(&create(MEMBER_BYTES, None));
+        let pipeline = Arc::clone(maintenance.pipeline());
+        let inodes = Arc::new(Inodes::new(
+            &pipeline,
+            maintenance.room(),
+            FsOptions::default().clock,
+            false,
+        ));
         let access_times = Arc::new(AccessTimes::new(&inodes, &pipeline, AtimePolicy::NoAtime));
         let removal = Arc::new(Removal::new(&pipeline, inodes.locks()));
         let references = Arc::new(References::new(&removal));

@@ -29,7 +29,7 @@ fn rot_on_a_member_that_was_away_when_it_was_passed_is_mended_before_a_scrub_is_
     fs.take_back(&rig, 3);
     // It can be stopped there as well, and then it is not through.
     let last_finished = fs
-        .pipeline
+        .maintenance
         .scrubber
         .scrub_status()
         .unwrap()
@@ -73,7 +73,7 @@ fn what_is_passed_once_more_can_be_stopped_between_segments_and_goes_on_there() 
     assert!(done.is_clean(), "{done:?}");
     assert_eq!(done.record.repaired, all);
     assert!(
-        fs.pipeline.scrubber.scrub_status().unwrap().is_clean(),
+        fs.maintenance.scrubber.scrub_status().unwrap().is_clean(),
         "noted"
     );
 }
@@ -92,9 +92,12 @@ fn a_scrub_that_goes_on_after_a_mount_says_that_it_did_not_verify_who_was_away_b
     assert_eq!(done.state, ScrubState::Finished);
     assert!(!done.is_clean(), "{done:?}");
     assert_eq!(done.record.missing, stopped.missing);
-    assert_eq!(fs.pipeline.scrubber.unverified_by_scrub(), stopped.missing);
+    assert_eq!(
+        fs.maintenance.scrubber.unverified_by_scrub(),
+        stopped.missing
+    );
     assert!(scrub(&fs).is_clean());
-    assert_eq!(fs.pipeline.scrubber.unverified_by_scrub(), 0);
+    assert_eq!(fs.maintenance.scrubber.unverified_by_scrub(), 0);
 }
 
 /// The shards missing now are others than those missing then: none of these were read.
@@ -115,18 +118,21 @@ fn a_scrub_that_goes_on_without_another_member_says_that_it_did_not_verify_who_w
     let done = scrub(&fs);
     assert_eq!(done.record.began, stopped.began, "it went on");
     let missing = fs
-        .pipeline
+        .maintenance
         .redundancy
         .redundancy()
         .unwrap()
         .missing_shards();
     assert!(missing >= stopped.missing, "as much as was not verified");
-    assert_eq!(fs.pipeline.scrubber.unverified_by_scrub(), stopped.missing);
+    assert_eq!(
+        fs.maintenance.scrubber.unverified_by_scrub(),
+        stopped.missing
+    );
     assert_eq!(done.record.missing, missing + stopped.missing);
     assert!(rig.bytes_of(passed) != whole, "the rot is there still");
     assert_eq!(scrub(&fs).record.repaired, 1, "the next one finds it");
     assert!(rig.bytes_of(passed) == whole, "mended on the disk");
-    assert_eq!(fs.pipeline.scrubber.unverified_by_scrub(), 0);
+    assert_eq!(fs.maintenance.scrubber.unverified_by_scrub(), 0);
 }
 
 #[test]
@@ -148,7 +154,7 @@ fn shards_at_hand_that_cannot_be_verified_are_not_called_so() {
         );
         assert!(!done.is_clean(), "{done:?}");
         assert_eq!((done.record.missing, done.record.wrong), (1, 0));
-        assert_eq!(fs.pipeline.scrubber.unverified_by_scrub(), 1);
+        assert_eq!(fs.maintenance.scrubber.unverified_by_scrub(), 1);
     }
 }
 
@@ -170,17 +176,17 @@ fn a_member_that_was_put_back_is_not_verified_by_a_scrub_that_could_not_read_all
     members.note_put_back(back);
     members.note_put_back(other);
     let put_back = || -> Vec<_> { members.put_back().into_keys().collect() };
-    assert!(fs.pipeline.stale_copies.is_verification_due().unwrap());
+    assert!(fs.maintenance.stale_copies.is_verification_due().unwrap());
     assert!(!scrub(&fs).is_clean());
     assert_eq!(put_back(), [back], "the other is verified");
-    let due = fs.pipeline.stale_copies.is_verification_due().unwrap();
+    let due = fs.maintenance.stale_copies.is_verification_due().unwrap();
     assert!(!due, "the next would come to the same");
     fs.lose(&rig, 5);
     fs.take_back(&rig, 5);
-    let due = fs.pipeline.stale_copies.is_verification_due().unwrap();
+    let due = fs.maintenance.stale_copies.is_verification_due().unwrap();
     assert!(due, "somebody is back who may have what it takes");
     assert!(!scrub(&fs).is_clean());
-    assert!(!fs.pipeline.stale_copies.is_verification_due().unwrap());
+    assert!(!fs.maintenance.stale_copies.is_verification_due().unwrap());
     let reason = members.status().remove(3).reason;
     assert_eq!(reason, Some(AbsenceReason::Unverified));
     let not_sure = fs.redundancy();
@@ -190,7 +196,7 @@ fn a_member_that_was_put_back_is_not_verified_by_a_scrub_that_could_not_read_all
     let fs = rig.fork().open(&[]);
     let members = fs.pipeline.members();
     assert_eq!(members.put_back().into_keys().collect::<Vec<_>>(), [back]);
-    let due = fs.pipeline.stale_copies.is_verification_due().unwrap();
+    let due = fs.maintenance.stale_copies.is_verification_due().unwrap();
     assert!(due, "it may come to something else");
     let mut batch = Batch::default();
     batch.put(sums, known);
@@ -215,7 +221,7 @@ fn a_member_that_was_put_back_is_not_verified_where_nobody_knows_whose_shards_we
     let done = scrub(&fs);
     assert_eq!(done.record.began, stopped.began, "it went on");
     assert!(members.put_back().contains_key(&back));
-    let due = fs.pipeline.stale_copies.is_verification_due().unwrap();
+    let due = fs.maintenance.stale_copies.is_verification_due().unwrap();
     assert!(due, "the next one will know");
     assert!(scrub(&fs).is_clean());
     assert!(members.put_back().is_empty());
@@ -277,12 +283,12 @@ fn what_is_lost_with_files_that_are_gone_counts_as_lost_bytes_too() {
         ControlFlow::Continue(())
     };
     let done = fs
-        .pipeline
+        .maintenance
         .scrubber
         .scrub(&NoLocks, None, spoil_late)
         .unwrap();
     let held: usize = model.values().map(Vec::len).sum();
-    let counted = fs.pipeline.redundancy.redundancy().unwrap();
+    let counted = fs.maintenance.redundancy.redundancy().unwrap();
     assert!(!counted.unrecoverable.is_empty());
     assert_eq!(done.unwrap().record.lost, held as u64);
 }
@@ -311,7 +317,7 @@ fn nothing_counts_twice_after_a_scrub_that_ended_with_an_error() {
     batch.put(place.clone(), bytes::Bytes::from_static(b"no record"));
     fs.pipeline.apply(batch).unwrap();
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-    fs.pipeline
+    fs.maintenance
         .scrubber
         .scrub(&NoLocks, None, go_on)
         .unwrap_err();

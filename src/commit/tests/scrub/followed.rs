@@ -8,15 +8,15 @@ fn what_an_earlier_scrub_came_to_is_not_what_one_comes_to_that_has_just_begun() 
     let rig = Rig::new(2, 1, 3);
     fill(&rig);
     let fs = rig.open(&[]);
-    let status = || fs.pipeline.scrubber.scrub_status().unwrap();
+    let status = || fs.maintenance.scrubber.scrub_status().unwrap();
     let never = status();
     assert!(!never.is_through_since(&never));
     let first = scrub(&fs);
     assert!(status().is_through_since(&never));
-    let other = fs.pipeline.scrubber.scrubs_soon();
+    let other = fs.maintenance.scrubber.scrubs_soon();
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
     assert!(
-        fs.pipeline
+        fs.maintenance
             .scrubber
             .scrub(&NoLocks, None, go_on)
             .unwrap()
@@ -30,7 +30,7 @@ fn what_an_earlier_scrub_came_to_is_not_what_one_comes_to_that_has_just_begun() 
         seen.push(*status);
         ControlFlow::Continue(())
     };
-    fs.pipeline
+    fs.maintenance
         .scrubber
         .scrub(&NoLocks, None, look)
         .unwrap()

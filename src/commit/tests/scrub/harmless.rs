@@ -36,8 +36,8 @@ fn where_no_file_holds_what_is_lost_nothing_is_and_a_scrub_writes_the_rest_anew(
         let (stripe, held) = half_dead(&rig, 2 * UNIT);
         befall(&rig, stripe, harm);
         let fs = TestFs::open(rig.stores(&[]), Access::ReadOnly).unwrap();
-        let read = fs.pipeline.scrubber.read_all_shards().unwrap();
-        let counted = fs.pipeline.redundancy.redundancy().unwrap();
+        let read = fs.maintenance.scrubber.read_all_shards().unwrap();
+        let counted = fs.maintenance.redundancy.redundancy().unwrap();
         for rows in [&read.rows, &counted.rows] {
             assert_eq!(rows.len(), 1, "{harm:?}");
             let RedundancyRow {
@@ -63,13 +63,13 @@ fn where_no_file_holds_what_is_lost_nothing_is_and_a_scrub_writes_the_rest_anew(
         assert_eq!(fs.redundancy(), [(2, 1)], "{harm:?}");
         let model = Model::from([(1, held)]);
         assert_holds(&fs, &model, "scrubbed");
-        fs.pipeline.reaper.reap_now().unwrap();
+        fs.maintenance.reaper.reap_now().unwrap();
         assert!(!fs.stripes().contains(&stripe), "{harm:?}");
         fs.assert_shards_lie_on(&rig, &[], "written anew");
         fs.close();
         let fs = rig.open(&[]);
         assert!(
-            !fs.pipeline.redundancy.may_have_lost_data().unwrap(),
+            !fs.maintenance.redundancy.may_have_lost_data().unwrap(),
             "{harm:?}"
         );
         assert_holds(&fs, &model, "opened again");
@@ -90,7 +90,7 @@ fn a_mount_does_not_take_what_no_file_holds_for_lost_data() {
     fs.close();
     let fs = rig.open(&[]);
     assert!(!fs.pipeline.volume.undecodable().is_empty());
-    assert!(!fs.pipeline.redundancy.may_have_lost_data().unwrap());
+    assert!(!fs.maintenance.redundancy.may_have_lost_data().unwrap());
     assert_eq!(fs.redundancy(), [(0, 1)]);
     assert_holds(&fs, &Model::from([(1, held)]), "opened again");
 }
@@ -104,19 +104,19 @@ fn of_what_is_lost_only_that_counts_which_files_hold() {
     let done = scrub(&fs).record;
     let block = BLOCK_SIZE as u64;
     assert_eq!((done.lost, done.wrong, done.missing), (block, 3, 0));
-    let counted = fs.pipeline.redundancy.redundancy().unwrap();
+    let counted = fs.maintenance.redundancy.redundancy().unwrap();
     assert_eq!(fs.redundancy(), [(-1, 1)]);
     assert_eq!(
-        fs.pipeline.redundancy.lost_bytes_in(&counted).unwrap(),
+        fs.maintenance.redundancy.lost_bytes_in(&counted).unwrap(),
         block
     );
     let inodes = fs
-        .pipeline
+        .maintenance
         .redundancy
         .inodes_in(&counted.unrecoverable, 9)
         .unwrap();
     assert_eq!(inodes, BTreeSet::from([Ino(1)]));
-    assert!(fs.pipeline.redundancy.may_have_lost_data().unwrap());
+    assert!(fs.maintenance.redundancy.may_have_lost_data().unwrap());
     let mut read = vec![0; 2 * UNIT];
     fs.pipeline.read(stripe, 0, &mut read).unwrap();
     assert!(read == held[..2 * UNIT], "all else can be had");

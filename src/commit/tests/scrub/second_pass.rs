@@ -37,7 +37,7 @@ impl Late {
         rig.disks[member].fail(None);
         let store = Arc::new(rig.disks[member].open());
         let store: StoreRef = Arc::new(FaultStore::new(store, member, &plan));
-        fs.pipeline.joining().join(Seat::Own, &store).unwrap();
+        fs.maintenance.joining().join(Seat::Own, &store).unwrap();
         Self {
             rig,
             model,
@@ -67,12 +67,15 @@ fn who_cannot_be_read_for_want_of_descriptors_is_not_called_verified_and_not_lef
     let done = scrub(&late.fs);
     assert_eq!(done.state, ScrubState::Finished);
     assert_eq!((done.record.missing, done.record.wrong), (late.shards, 0));
-    assert_eq!(late.fs.pipeline.scrubber.unverified_by_scrub(), late.shards);
+    assert_eq!(
+        late.fs.maintenance.scrubber.unverified_by_scrub(),
+        late.shards
+    );
     assert_eq!(late.fs.pipeline.members().live().len(), 6);
     late.plan.clear();
     let done = scrub(&late.fs);
     assert!(done.is_clean(), "{done:?}");
-    assert_eq!(late.fs.pipeline.scrubber.unverified_by_scrub(), 0);
+    assert_eq!(late.fs.maintenance.scrubber.unverified_by_scrub(), 0);
 }
 
 #[test]
@@ -81,7 +84,11 @@ fn what_is_passed_once_more_is_read_no_faster_than_was_asked_for() {
     let rate: u64 = 2 << 20;
     let start = Instant::now();
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
-    let done = late.fs.pipeline.scrubber.scrub(&NoLocks, Some(rate), go_on);
+    let done = late
+        .fs
+        .maintenance
+        .scrubber
+        .scrub(&NoLocks, Some(rate), go_on);
     let took = start.elapsed();
     let done = done.unwrap().unwrap();
     assert!(done.is_clean(), "{done:?}");
@@ -103,7 +110,7 @@ fn what_moves_meanwhile_is_looked_for_where_it_is_by_then() {
             std::thread::yield_now();
         }
         assert_eq!(plan.triggered(), 1, "nothing of it was read");
-        let left = fs.pipeline.draining().drain(late.index());
+        let left = fs.maintenance.draining().drain(late.index());
         let moved = left.and_then(|()| fs.rebuild());
         plan.release();
         assert_eq!(moved.unwrap().state, RebuildState::Finished);
@@ -111,7 +118,7 @@ fn what_moves_meanwhile_is_looked_for_where_it_is_by_then() {
     });
     assert!(done.is_clean(), "{done:?}");
     assert_eq!(wrong_pieces(fs), [], "nothing was wrong anywhere");
-    assert_eq!(fs.pipeline.scrubber.unverified_by_scrub(), 0);
+    assert_eq!(fs.maintenance.scrubber.unverified_by_scrub(), 0);
     let is_on_it = |shard: &WrittenShard| shard.disk == late.member;
     assert!(!fs.written_shards().iter().any(is_on_it));
     fs.assert_shards_lie_on(&late.rig, &[], "moved");

@@ -178,7 +178,10 @@ fn superblocks_are_recovered_after_a_power_cut_at_any_write_of_records() {
                 assert_holds(&fs, &model, &context);
                 assert_eq!(stale_copies(&fs), doubted, "{context}");
                 let go_on = |_: &crate::commit::ScrubStatus| std::ops::ControlFlow::Continue(());
-                fs.pipeline.scrubber.scrub(&NoLocks, None, go_on).unwrap();
+                fs.maintenance
+                    .scrubber
+                    .scrub(&NoLocks, None, go_on)
+                    .unwrap();
                 assert_eq!(stale_copies(&fs), [0; 0], "{context}");
                 fs.assert_shards_lie_on(&left, &[], &context);
                 fs.close();
@@ -269,7 +272,7 @@ fn a_directory_of_a_half_stays_as_it_is_if_nothing_in_it_names_the_volume() {
         "{reason}"
     );
     let options = options(Access::ReadWrite);
-    let opened = Pipeline::open_claiming(stores, &claim_of(&[3]), &options, executor());
+    let opened = Maintenance::open_claiming(stores, &claim_of(&[3]), &options, executor());
     let error = opened.err().unwrap();
     assert!(is_refused(&error), "{error}");
     let after = mixed.disks[3].open().list(files::SEGMENTS).unwrap();

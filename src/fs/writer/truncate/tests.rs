@@ -153,7 +153,7 @@ impl Cut {
     /// Checks that nothing remains behind the end, nor the mark.
     fn assert_nothing_left(&self, context: &str) {
         self.fs.wait_for_removal();
-        let found = check::check(self.fs.pipeline(), false).unwrap().findings;
+        let found = check::check(self.fs.maintenance(), false).unwrap().findings;
         assert_eq!(found, [], "{context}");
         let size = self.bytes.len() as u64;
         let behind = extents::page(&self.fs.pipeline, self.ino, &behind(size)).unwrap();
