@@ -86,7 +86,7 @@ fn after_a_crash_the_volume_is_mounted_again_without_another_command() {
 
 /// The log has this without a request for more than its usual messages.
 #[test]
-fn the_log_tells_who_went_and_came_back_and_what_was_done() {
+fn the_log_names_lost_and_returned_members_and_the_repairs() {
     if skip_mounts() {
         return;
     }
@@ -165,7 +165,7 @@ fn why_a_member_is_away_is_said_as_it_is_now() {
 }
 
 #[test]
-fn what_a_mount_to_read_only_advises_is_not_refused_there() {
+fn the_advice_of_a_read_only_mount_is_not_refused_there() {
     if skip_mounts() {
         return;
     }
@@ -344,7 +344,7 @@ fn directories_that_are_too_small_for_anything_make_no_volume_and_stay_empty() {
 
 /// A file of a directory's own is deleted while it is in use.
 #[test]
-fn who_loses_a_file_while_mounted_is_taken_back_or_gets_its_superblock_by_a_scrub() {
+fn a_mounted_member_that_loses_a_file_rejoins_or_gets_its_superblock_by_a_scrub() {
     if skip_mounts() {
         return;
     }

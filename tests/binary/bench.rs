@@ -25,7 +25,7 @@ fn quick(more: &[&str]) -> String {
 }
 
 #[test]
-fn the_json_document_has_what_the_contract_names_and_nothing_stands_beside_it() {
+fn the_json_document_has_the_fields_of_the_contract_and_nothing_else_is_printed() {
     let output = run(
         CAUCHYFS,
         &[&["bench", "codec", "--json"], &QUICK[..]].concat(),
@@ -99,7 +99,7 @@ fn the_table_has_a_line_per_row_and_marks_the_engine_of_auto() {
 }
 
 #[test]
-fn schedules_are_counted_and_what_a_search_finds_can_be_checked_in() {
+fn schedules_are_counted_and_the_result_of_a_search_can_be_checked_in() {
     let table = must(CAUCHYFS, &["bench", "schedule", "--code", "crs-w4"]);
     assert_eq!(table.matches("crs-w4").count(), 5, "{table}");
     let narrow = ["--code", "crs-w5", "--data", "2", "--parity", "2"];

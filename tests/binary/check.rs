@@ -150,7 +150,7 @@ fn two_with_the_index(volume: &TestVolume) -> [&Path; 2] {
 }
 
 #[test]
-fn check_says_what_happened_to_two_directories_and_mends_what_it_can() {
+fn check_reports_the_damage_to_two_directories_and_repairs_all_it_can() {
     if skip_mounts() {
         return;
     }
@@ -191,7 +191,7 @@ fn check_says_what_happened_to_two_directories_and_mends_what_it_can() {
 
 /// The one thing of which the journal is the only place: small files that were synced just now.
 #[test]
-fn what_two_damaged_journals_held_is_in_the_others() {
+fn records_of_two_damaged_journals_are_in_the_others() {
     if skip_mounts() {
         return;
     }
@@ -259,7 +259,7 @@ fn without_any_copy_of_the_index_everything_is_said_to_be_lost() {
 }
 
 #[test]
-fn what_a_deep_repair_repaired_is_not_reported_as_open() {
+fn damage_fixed_by_a_deep_repair_is_not_reported_as_open() {
     if skip_mounts() {
         return;
     }
@@ -282,7 +282,7 @@ fn what_a_deep_repair_repaired_is_not_reported_as_open() {
 
 /// Defects are in the report, or made up for; the log is for users who ask for it.
 #[test]
-fn commands_that_look_at_damaged_directories_do_not_mix_the_log_into_what_they_say() {
+fn commands_on_damaged_directories_do_not_mix_the_log_into_their_output() {
     if skip_mounts() {
         return;
     }

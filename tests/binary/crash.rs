@@ -238,7 +238,7 @@ fn files_unlinked_while_open_leave_no_space_behind_after_a_crash() {
 }
 
 #[test]
-fn a_full_volume_mounts_again_after_kill_9_and_keeps_what_was_synced() {
+fn a_full_volume_mounts_again_after_kill_9_and_keeps_synced_data() {
     if skip_mounts() {
         return;
     }

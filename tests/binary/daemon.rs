@@ -38,7 +38,7 @@ fn a_signal_takes_away_the_own_mount_and_nothing_that_took_its_place() {
 }
 
 #[test]
-fn a_lock_of_whoever_mounts_does_not_stay_with_the_daemon() {
+fn a_lock_of_the_mounting_process_does_not_stay_with_the_daemon() {
     if skip_mounts() {
         return;
     }
@@ -56,7 +56,7 @@ fn a_lock_of_whoever_mounts_does_not_stay_with_the_daemon() {
 
 /// The home may lie on the mounted volume itself, whose daemon must not wait for its own answers.
 #[test]
-fn the_driver_of_gpus_keeps_no_kernels_in_the_home_of_whoever_mounts() {
+fn the_driver_of_gpus_keeps_no_kernels_in_the_home_of_the_mounting_user() {
     if skip_mounts() {
         return;
     }
@@ -201,7 +201,7 @@ fn damage(member: &Path, offset: u64) {
 }
 
 #[test]
-fn extract_brings_out_everything_that_can_be_read_around_what_cannot() {
+fn extract_saves_every_readable_byte_around_unreadable_ones() {
     if skip_mounts() {
         return;
     }

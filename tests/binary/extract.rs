@@ -140,7 +140,7 @@ fn entry(fs: &Fs, parent: Ino, name: &[u8], ino: Ino, (cookie, by_name): (u64, b
 }
 
 #[test]
-fn a_volume_that_names_what_lies_above_it_gets_nothing_out_of_out() {
+fn a_volume_with_names_above_its_root_extracts_nothing_outside_the_target() {
     let volume = Hostile::new(|fs, _| {
         let evil = fs
             .names()

@@ -3,7 +3,7 @@
 use crate::support::{CAUCHYFS, Fio, Shape, TestVolume, eventually, must, skip_mounts, text};
 
 #[test]
-fn what_fio_writes_while_two_directories_are_deleted_is_right_before_and_after_a_rebuild() {
+fn bytes_that_fio_writes_while_two_directories_are_deleted_are_right_before_and_after_a_rebuild() {
     if skip_mounts() || !Fio::is_installed() {
         return;
     }

@@ -153,7 +153,7 @@ fn taken(path: &Path) -> u64 {
 
 /// Others fill the disk of a volume that can reserve nothing there.
 #[test]
-fn where_nothing_can_be_reserved_what_was_accepted_is_kept_and_deleting_works() {
+fn accepted_writes_are_kept_and_deleting_works_if_nothing_can_be_reserved() {
     if skip_mounts() {
         return;
     }
@@ -205,7 +205,7 @@ fn where_nothing_can_be_reserved_what_was_accepted_is_kept_and_deleting_works() 
 
 /// The kernel had taken bytes that find no room when it writes them back, and some behind them do.
 #[test]
-fn what_was_refused_is_never_read_as_zeros() {
+fn refused_writes_are_never_read_as_zeros() {
     if skip_mounts() {
         return;
     }

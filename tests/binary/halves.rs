@@ -160,7 +160,7 @@ fn halves_that_were_mounted_apart_are_left_as_they_are_and_the_way_out_is_named(
 }
 
 #[test]
-fn what_the_refusal_of_halves_advises_makes_one_whole_volume_of_them() {
+fn the_advice_for_two_halves_makes_one_whole_volume_of_them() {
     if skip_mounts() {
         return;
     }
@@ -297,7 +297,7 @@ fn a_second_half_is_not_mounted_to_be_written_either_once_the_first_is_unmounted
 
 /// They lie beside it, and were not named.
 #[test]
-fn who_was_mounted_apart_and_is_left_out_is_said_to_be_and_not_advised_to_be_taken_in_as_it_is() {
+fn a_directory_mounted_apart_and_left_out_is_reported_and_not_advised_to_rejoin_unchanged() {
     if skip_mounts() {
         return;
     }
@@ -409,7 +409,7 @@ fn status_of_one_half_says_whether_the_other_has_gone_on() {
 
 /// They come to a volume that is mounted without them: `status` says why they are not taken in, and what to do.
 #[test]
-fn who_was_mounted_apart_and_comes_to_the_others_is_refused_for_that_reason() {
+fn a_directory_mounted_apart_that_rejoins_is_refused_for_that_reason() {
     if skip_mounts() {
         return;
     }
@@ -468,7 +468,7 @@ fn said_by_status(volume: &TestVolume) -> (i32, String) {
 
 /// The members of the other half have their superblocks, and say that they went nowhere without the others.
 #[test]
-fn the_half_that_went_on_gets_its_superblocks_back_from_the_one_that_was_left_behind() {
+fn the_newer_half_recovers_its_superblocks_from_the_superseded_one() {
     if skip_mounts() {
         return;
     }

@@ -98,7 +98,7 @@ fn a_replacement_that_was_killed_half_way_goes_on() {
 }
 
 #[test]
-fn one_more_directory_takes_what_was_lost_and_new_data() {
+fn an_added_directory_takes_lost_shards_and_new_data() {
     if skip_mounts() {
         return;
     }
@@ -135,8 +135,7 @@ fn one_more_directory_takes_what_was_lost_and_new_data() {
 
 /// `status` looks itself; here no command asks, and no program uses the volume.
 #[test]
-fn a_directory_that_vanishes_is_left_behind_before_anybody_asks_also_where_nothing_may_be_written()
-{
+fn a_vanished_directory_is_marked_missing_without_a_request_even_on_a_read_only_mount() {
     if skip_mounts() {
         return;
     }
@@ -231,7 +230,7 @@ fn a_directory_that_comes_and_goes_is_left_alone_after_the_third_time() {
 }
 
 #[test]
-fn a_directory_that_was_not_named_stays_out_until_somebody_wants_it() {
+fn an_unnamed_directory_stays_out_until_a_command_adds_it() {
     if skip_mounts() {
         return;
     }
@@ -387,7 +386,7 @@ fn a_directory_that_is_being_removed_is_kept_when_it_is_added() {
 
 /// Wherever it is by then.
 #[test]
-fn who_went_away_while_it_was_being_removed_is_taken_in_and_kept_when_it_is_wanted() {
+fn a_member_lost_while_draining_rejoins_and_is_kept_on_request() {
     if skip_mounts() {
         return;
     }
@@ -416,7 +415,7 @@ fn who_went_away_while_it_was_being_removed_is_taken_in_and_kept_when_it_is_want
 }
 
 #[test]
-fn a_directory_that_is_still_there_is_replaced_by_copying_what_it_has() {
+fn an_online_directory_is_replaced_by_copying_its_shards() {
     if skip_mounts() {
         return;
     }
@@ -497,7 +496,7 @@ fn old_data_moves_to_a_new_directory_when_it_is_to_be_balanced() {
 
 /// The new directory has joined by the time that it turns out to be too small.
 #[test]
-fn who_is_replaced_by_a_directory_that_is_too_small_stays_and_both_are_named() {
+fn a_member_replaced_by_a_too_small_directory_stays_and_both_are_named() {
     if skip_mounts() {
         return;
     }

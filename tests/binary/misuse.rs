@@ -80,7 +80,7 @@ fn create_prints_an_id_and_refuses_the_same_directories_again() {
 }
 
 #[test]
-fn create_refuses_what_cannot_be_a_volume() {
+fn create_refuses_directories_and_options_that_cannot_be_a_volume() {
     let (_home, at) = home();
     fs::create_dir(at("full")).unwrap();
     fs::write(at("full/note"), "mine").unwrap();
@@ -252,7 +252,7 @@ fn mount_refuses_bad_options_places_and_members() {
 }
 
 #[test]
-fn bench_refuses_what_cannot_be_measured() {
+fn bench_refuses_impossible_measurements() {
     let cases: [(&[&str], &str); 14] = [
         (&["bench"], "no command given after `bench`"),
         (&["bench", "disk"], "disk"),
@@ -292,7 +292,7 @@ fn members_of_two_volumes_are_not_mixed() {
 }
 
 #[test]
-fn what_is_not_there_is_said_so() {
+fn missing_directories_and_mounts_are_reported() {
     let (_home, at) = home();
     fs::create_dir(at("blank")).unwrap();
     let blank = at("blank");

@@ -198,7 +198,7 @@ fn set_user_id_programs_and_device_nodes_count_only_where_they_were_asked_for() 
 }
 
 #[test]
-fn whatever_the_umask_members_are_for_their_user_alone() {
+fn members_are_for_their_user_alone_under_any_umask() {
     if skip_mounts() {
         return;
     }

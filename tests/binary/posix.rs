@@ -327,7 +327,7 @@ fn every_kind_of_file_and_every_byte_of_a_name_survives_a_new_mount() {
 }
 
 #[test]
-fn direct_appending_and_exclusive_opens_do_what_they_say() {
+fn direct_appending_and_exclusive_opens_work_as_specified() {
     if skip_mounts() {
         return;
     }
@@ -361,7 +361,7 @@ fn direct_appending_and_exclusive_opens_do_what_they_say() {
 
 /// Programs that copy or pack files skip what they are told is a hole.
 #[test]
-fn what_was_written_is_no_hole_while_the_kernel_alone_has_it() {
+fn bytes_in_the_page_cache_alone_are_no_hole() {
     if skip_mounts() {
         return;
     }
@@ -388,7 +388,7 @@ fn what_was_written_is_no_hole_while_the_kernel_alone_has_it() {
 }
 
 #[test]
-fn an_append_past_the_cache_goes_behind_what_the_cache_holds() {
+fn an_append_past_the_cache_goes_behind_the_cached_bytes() {
     if skip_mounts() {
         return;
     }
@@ -411,7 +411,7 @@ fn an_append_past_the_cache_goes_behind_what_the_cache_holds() {
 }
 
 #[test]
-fn what_is_made_later_is_never_older() {
+fn a_later_file_never_has_an_older_time() {
     if skip_mounts() {
         return;
     }
@@ -631,7 +631,7 @@ impl Drop for Helper {
 }
 
 #[test]
-fn mount_mounts_what_a_line_of_fstab_says() {
+fn mount_mounts_a_volume_named_in_fstab() {
     if skip_mounts() {
         return;
     }

@@ -42,7 +42,7 @@ fn document(output: &Output) -> Value {
 }
 
 #[test]
-fn what_a_lost_directory_held_is_rebuilt_onto_the_others_under_load() {
+fn shards_of_a_lost_directory_are_rebuilt_onto_the_others_under_load() {
     if skip_mounts() {
         return;
     }
@@ -82,7 +82,7 @@ fn what_a_lost_directory_held_is_rebuilt_onto_the_others_under_load() {
 }
 
 #[test]
-fn who_orders_a_rebuild_beside_another_is_told_what_that_did() {
+fn a_second_order_to_rebuild_reports_the_work_of_the_first() {
     if skip_mounts() {
         return;
     }
@@ -269,7 +269,7 @@ fn a_member_that_is_back_is_brought_up_to_date_by_itself() {
 }
 
 #[test]
-fn what_a_lost_directory_held_is_rebuilt_after_the_time_that_it_is_given() {
+fn shards_of_a_lost_directory_are_rebuilt_after_the_time_that_it_is_given() {
     if skip_mounts() {
         return;
     }
@@ -291,7 +291,7 @@ fn what_a_lost_directory_held_is_rebuilt_after_the_time_that_it_is_given() {
 
 /// At this rate neither would end in a day.
 #[test]
-fn what_begins_by_itself_is_slow_if_it_is_to_be_and_who_orders_it_need_not_wait() {
+fn a_rate_limit_slows_work_without_an_order_and_not_work_by_order() {
     if skip_mounts() {
         return;
     }

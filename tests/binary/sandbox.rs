@@ -262,7 +262,7 @@ fn a_command_says_that_its_memory_is_limited() {
 
 /// Fails on the commit that had no sandbox.
 #[test]
-fn a_daemon_drops_what_it_does_not_need_and_serves() {
+fn a_daemon_drops_unneeded_privileges_and_serves() {
     if skip_mounts() {
         return;
     }

@@ -76,7 +76,7 @@ fn filled() -> TestVolume {
 }
 
 #[test]
-fn what_happens_to_the_files_of_two_mounted_directories_is_repaired_to_the_byte() {
+fn damage_to_the_files_of_two_mounted_directories_is_repaired_to_the_byte() {
     if skip_mounts() {
         return;
     }
@@ -162,7 +162,7 @@ fn find(member: &Path, wanted: &[u8]) -> Option<(PathBuf, u64)> {
 }
 
 #[test]
-fn what_more_damage_than_parity_costs_is_named_and_all_else_can_be_read() {
+fn files_lost_to_more_damage_than_parity_are_named_and_all_others_are_readable() {
     if skip_mounts() {
         return;
     }
@@ -365,7 +365,7 @@ fn a_deep_check_reads_every_shard_of_a_volume_that_is_not_mounted() {
 
 /// The page is a hole, as a crash may leave it, which looks undamaged when seen alone.
 #[test]
-fn a_deep_check_finds_and_mends_what_one_copy_of_the_index_lacks() {
+fn a_deep_check_finds_and_repairs_damage_to_one_copy_of_the_index() {
     if skip_mounts() {
         return;
     }

@@ -172,7 +172,7 @@ fn only_directories_hand_lists_down() {
 }
 
 #[test]
-fn what_is_made_below_a_default_list_gets_it_and_no_umask() {
+fn files_below_a_default_acl_get_it_and_no_umask() {
     let (fs, _) = fs();
     let caller = &Caller {
         umask: 0o077,

@@ -67,7 +67,7 @@ fn first_blocks(disk: &MemDisk) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn every_code_brings_back_what_lost_and_damaged_members_held() {
+fn every_code_recovers_the_bytes_of_lost_and_damaged_members() {
     let names: Vec<&str> = engines().map(Engine::name).collect();
     let content = content();
     for (round, code) in CodeId::all().enumerate() {

@@ -188,7 +188,7 @@ fn a_hole_that_was_refused_behind_which_others_were_faster_stays_unreadable() {
 }
 
 #[test]
-fn a_file_returns_what_it_held_before_where_a_writeback_failed() {
+fn a_file_returns_its_earlier_bytes_where_a_writeback_failed() {
     let (full, (old, small)) = Full::new(|fs| {
         let (_, old) = create(fs, "old");
         write_back(fs, old, 0, &bytes(1, MIB)).unwrap();
@@ -288,7 +288,7 @@ fn map(fs: &Fs, handle: Handle) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn what_the_index_has_no_room_for_is_refused_to_copies_and_is_no_hole() {
+fn bytes_without_room_in_the_index_are_refused_to_copies_and_are_no_hole() {
     let (full, (hole, behind, small, scattered)) = Full::new(|fs| {
         let (_, hole) = create(fs, "hole");
         write_back(fs, hole, 2 * MIB, &bytes(1, MIB)).unwrap();

@@ -171,7 +171,7 @@ fn a_volume_that_takes_no_more_changes_can_be_read() {
 }
 
 #[test]
-fn what_a_volume_could_never_hold_is_refused_without_making_room() {
+fn an_allocation_larger_than_the_volume_is_refused_without_making_room() {
     let disks = volume::disks_of(48 << 20, 3, 2, 1);
     let plan = FaultPlan::new();
     let stores = FaultStore::wrap_all(volume::stores(&disks), &plan);

@@ -431,7 +431,7 @@ fn symbolic_links_hold_targets_of_up_to_4095_bytes() {
 }
 
 #[test]
-fn a_walk_passes_every_path_once_and_a_directory_before_what_it_holds() {
+fn a_walk_passes_every_path_once_and_a_directory_before_its_entries() {
     let fs = fs();
     let outer = fs
         .names()

@@ -329,7 +329,7 @@ fn assert_redundant(maintenance: &Maintenance, parity: usize, harmed: bool, what
 }
 
 #[test]
-fn what_was_acknowledged_before_a_cut_in_the_middle_of_everything_is_there() {
+fn acknowledged_writes_survive_a_power_cut_at_any_point() {
     let number = |name: &str| {
         let value = std::env::var(name).ok()?;
         Some(value.parse().expect("a number"))

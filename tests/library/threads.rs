@@ -159,7 +159,7 @@ fn threads_that_make_and_remove_files_in_shared_directories_leave_sound_counts()
 /// All stripe buffers are on their way to members that do not answer, and a file that little is written
 /// to is not locked meanwhile: nor are those whose locks it shares.
 #[test]
-fn a_file_can_be_used_while_what_is_written_to_it_waits_for_a_member() {
+fn a_file_can_be_used_while_writes_to_it_wait_for_a_member() {
     for len in [1_500, 5_000] {
         let disks = volume::disks(3, 2, 1);
         let plan = FaultPlan::new();

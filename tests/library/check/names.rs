@@ -363,7 +363,7 @@ fn directories_that_lie_in_each_other_come_back_below_the_root() {
 }
 
 #[test]
-fn what_follows_the_parents_of_a_directory_ends_in_a_loop() {
+fn following_the_parents_of_a_directory_ends_even_in_a_loop() {
     let (volume, outer, inner) = looping();
     let fs = open(&volume);
     let renamed = fs
