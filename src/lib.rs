@@ -28,5 +28,6 @@ pub mod fuse;
 pub mod maintain;
 pub mod members;
 pub mod meta;
+pub mod rate_limit;
 pub mod volume;
 pub mod workers;

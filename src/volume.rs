@@ -47,7 +47,7 @@ mod locator;
 mod pins;
 mod placement;
 mod prefetch;
-mod rate_limit;
+mod ranges;
 mod reader;
 mod rebuilder;
 mod records;
@@ -62,14 +62,13 @@ pub use census::{Census, SegmentCensus, SegmentFiles};
 pub use error::VolumeError;
 pub use inspector::{Inconsistent, Remedy, Verdict};
 pub use pins::Pin;
-pub use rate_limit::Said;
 pub use rebuilder::{Lacking, Rebuilt, Target, TargetFailed};
 pub use records::{FlushedStripe, LostShard, StripeRecords};
 pub use space::{Load, Space};
 
 pub(crate) use layout::{Tally, member_of};
 pub(crate) use pins::Moment;
-pub(crate) use unrecoverable::joined;
+pub(crate) use ranges::joined;
 
 use self::buffers::Buffers;
 use self::cache::ShardCache;
@@ -646,23 +645,23 @@ impl Volume {
     /// Says whether more stripes have such bytes than [`Volume::undecodable`] returns.
     #[must_use]
     pub fn undecodable_is_cut(&self) -> bool {
-        self.damage.unrecoverable().is_cut()
+        self.damage.unrecoverable().is_truncated()
     }
 
     /// Starts a pass over all stripes. The count of lost ranges beyond those that can be remembered begins again at
     /// zero.
     pub fn begin_to_look(&self) {
-        self.damage.unrecoverable().begin_to_look();
+        self.damage.unrecoverable().begin_pass();
     }
 
     /// Ends the pass over all stripes, if one was begun.
     pub fn end_looking(&self) {
-        self.damage.unrecoverable().end_looking();
+        self.damage.unrecoverable().end_pass();
     }
 
     /// Forgets the lost bytes of a stripe that is gone.
     pub fn forget_undecodable(&self, stripe: StripeId) {
-        self.damage.unrecoverable().set(stripe, &[]);
+        self.damage.unrecoverable().forget(stripe);
     }
 
     /// Takes note of bytes of a stripe's payload that are known to be lost.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Modules from the top down. A module uses those of lower tiers, and not those beside it.
-const TIERS: [&[&str]; 7] = [
+const TIERS: [&[&str]; 8] = [
     &["cli"],
     &["fuse"],
     &["fs", "maintain", "bench"],
@@ -13,6 +13,7 @@ const TIERS: [&[&str]; 7] = [
     &["volume"],
     &["meta"],
     &["members", "workers", "coding"],
+    &["rate_limit"],
 ];
 
 /// Crates of their own, under the names by which the library exports them. Every module may use them, and the compiler

@@ -20,7 +20,8 @@ use crate::format::record::{Backref, Extent, Marker, Stripe};
 use crate::format::{BLOCK_SIZE, Ino, Record, StripeId, key};
 use crate::members::Members;
 use crate::meta::{Batch, Meta};
-use crate::volume::{Said, StripeRecords, Tally, Volume, member_of};
+use crate::rate_limit::RateLimit;
+use crate::volume::{StripeRecords, Tally, Volume, member_of};
 
 /// Stripes moved in one go. New ones are filled with their live bytes; the room kept back is enough for that.
 const VICTIMS_AT_ONCE: usize = 64;
@@ -91,7 +92,7 @@ pub struct Compaction {
     catalog: Arc<Catalog>,
     candidates: Arc<Mutex<Candidates>>,
     /// Inodes that could not be read in full.
-    unreadable: Said<Ino>,
+    unreadable: RateLimit<Ino>,
     /// Bytes written to the members.
     moved: AtomicU64,
 }
@@ -112,7 +113,7 @@ impl Compaction {
             records,
             catalog,
             candidates,
-            unreadable: Said::once_in_a_while(),
+            unreadable: RateLimit::once_a_minute(),
             moved: AtomicU64::new(0),
         }
     }
@@ -335,7 +336,7 @@ impl Compaction {
         {
             // It is tried again and again.
             let now = Instant::now();
-            if let Some(left_out) = self.unreadable.is_to_be_said(run.ino, now) {
+            if let Some(left_out) = self.unreadable.admit(run.ino, now) {
                 if left_out > 0 {
                     log::warn!("compaction left {left_out} other inodes alone");
                 }

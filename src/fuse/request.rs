@@ -13,18 +13,18 @@ use fuser::{
 
 use super::errno::errno;
 use crate::fs::FsError;
-use crate::volume::Said;
+use crate::rate_limit::RateLimit;
 
 /// A failure: the operation, the inode, and the reason.
 type Failing = (&'static str, u64, String);
 
 /// The requests of one mount that are not answered yet, and the rate-limited log of those that failed.
 #[derive(Clone, Debug)]
-pub(super) struct InFlight(Arc<Said<Failing>>);
+pub(super) struct InFlight(Arc<RateLimit<Failing>>);
 
 impl Default for InFlight {
     fn default() -> Self {
-        Self(Arc::new(Said::once_in_a_while()))
+        Self(Arc::new(RateLimit::once_a_minute()))
     }
 }
 
@@ -141,8 +141,8 @@ impl Context {
             FsError::FailedWriteback { .. } => String::new(),
             error => one_line(error),
         };
-        let InFlight(said) = &self.in_flight;
-        said.is_to_be_said((self.operation, self.ino, why), now)
+        let InFlight(limit) = &self.in_flight;
+        limit.admit((self.operation, self.ino, why), now)
     }
 }
 
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_fails_block_by_block_is_named_once_in_a_while() {
+    fn a_file_that_fails_block_by_block_is_named_once_a_minute() {
         let in_flight = InFlight::default();
         let context = |operation, request, ino| Context {
             operation,

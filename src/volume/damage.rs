@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::rate_limit::Said;
-use super::unrecoverable::Undecodable;
+use super::unrecoverable::UnrecoverableRanges;
 use crate::format::{ShardIndex, StripeId};
+use crate::rate_limit::RateLimit;
 
 /// The damage of a shard, present or past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,19 +24,19 @@ pub(super) enum Finding {
 #[derive(Debug)]
 pub(crate) struct Damage {
     /// The rate limiter of the messages: each finding once for each shard, and not too many of them.
-    log: Said<(StripeId, ShardIndex, Finding)>,
+    log: RateLimit<(StripeId, ShardIndex, Finding)>,
     repaired_ranges: AtomicU64,
     lacks_files: AtomicBool,
-    unrecoverable: Undecodable,
+    unrecoverable: UnrecoverableRanges,
 }
 
 impl Default for Damage {
     fn default() -> Self {
         Self {
-            log: Said::once(),
+            log: RateLimit::once(),
             repaired_ranges: AtomicU64::new(0),
             lacks_files: AtomicBool::new(false),
-            unrecoverable: Undecodable::default(),
+            unrecoverable: UnrecoverableRanges::default(),
         }
     }
 }
@@ -50,7 +50,7 @@ impl Damage {
         text: impl FnOnce() -> String,
     ) {
         let found = (stripe, shard, finding);
-        let Some(left_out) = self.log.is_to_be_said(found, Instant::now()) else {
+        let Some(left_out) = self.log.admit(found, Instant::now()) else {
             return;
         };
         if left_out > 0 {
@@ -93,7 +93,7 @@ impl Damage {
     }
 
     /// Returns the bytes of stripes that could not be recovered when they were last read.
-    pub(crate) fn unrecoverable(&self) -> &Undecodable {
+    pub(crate) fn unrecoverable(&self) -> &UnrecoverableRanges {
         &self.unrecoverable
     }
 }

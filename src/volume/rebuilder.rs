@@ -27,6 +27,7 @@ use super::coding::Coding;
 use super::error::VolumeError;
 use super::layout;
 use super::locator::{Locator, Rows};
+use super::ranges::joined;
 use super::segments::{Need, Segments};
 use super::shard_reader::ShardReader;
 use crate::codec::{CodecError, Offer};
@@ -509,18 +510,6 @@ impl ShardRebuilder {
         }
         Ok(())
     }
-}
-
-/// Joins ranges, in order, that touch.
-fn joined(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
-    let mut joined: Vec<Range<usize>> = Vec::new();
-    for range in ranges {
-        match joined.last_mut() {
-            Some(last) if last.end == range.start => last.end = range.end,
-            _ => joined.push(range),
-        }
-    }
-    joined
 }
 
 /// Makes a file, or makes it as long as it is to be, and reserves the space of ranges of it.

@@ -117,7 +117,7 @@ impl ShardReader {
             return;
         }
         let of_payload = |rows: &Rows| located.payload_range(rows.shard, &rows.range);
-        let is_known = |range: &Range<u32>| self.damage.unrecoverable().knows(located.id, range);
+        let is_known = |range: &Range<u32>| self.damage.unrecoverable().overlaps(located.id, range);
         if wanted
             .iter()
             .filter_map(of_payload)

@@ -1,111 +1,107 @@
-//! Stripes that turned out to be lost when they were looked at, whatever their files look like.
+//! Ranges of stripes that cannot be recovered, whatever their files look like.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use parking_lot::Mutex;
+use rangemap::RangeSet;
 
 use crate::format::StripeId;
 
 /// The most stripes that are remembered: a few megabytes. Callers can tell if there were more.
-const MOST: usize = 1 << 15;
+const MAX_STRIPES: usize = 1 << 15;
 
-/// Stripes of which something could not be decoded, because too few of their shards were right: which
-/// bytes of the payload. They are remembered until the volume is closed, or the stripe is found right.
+/// The bytes of stripes' payloads that could not be recovered, because too few of their shards were right. They are
+/// remembered until the volume is closed, or the stripe is found right.
 #[derive(Debug, Default)]
-pub(crate) struct Undecodable(Mutex<State>);
-
-/// Bytes of the payloads of stripes.
-pub(crate) type LostBytes = BTreeMap<StripeId, Vec<Range<u32>>>;
+pub(crate) struct UnrecoverableRanges(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    lost: LostBytes,
+    ranges: BTreeMap<StripeId, RangeSet<u32>>,
     changes: u64,
-    /// True if there were more than can be remembered.
-    is_cut: bool,
-    /// The same, since it was begun to look at everything; `None` if that was not begun.
-    is_cut_since: Option<bool>,
+    /// True if there were more stripes than are remembered.
+    is_truncated: bool,
+    /// The same, since a pass over all stripes began; `None` if none began.
+    is_truncated_in_pass: Option<bool>,
 }
 
-impl Undecodable {
-    /// Takes note of bytes that are lost beside others.
-    pub(crate) fn add(&self, stripe: StripeId, lost: &[Range<u32>]) {
-        let known = self.0.lock().lost.get(&stripe).cloned();
-        let both = known
-            .unwrap_or_default()
-            .into_iter()
-            .chain(lost.iter().cloned());
-        self.set(stripe, &joined(both.collect()));
-    }
-
-    /// Takes note of all the bytes of a stripe that are lost, if any are.
-    pub(crate) fn set(&self, stripe: StripeId, lost: &[Range<u32>]) {
+impl UnrecoverableRanges {
+    /// Notes bytes of a stripe that are unrecoverable beside others.
+    pub(crate) fn add(&self, stripe: StripeId, ranges: &[Range<u32>]) {
         let mut state = self.0.lock();
-        let before = if lost.is_empty() {
-            state.lost.remove(&stripe)
-        } else if state.lost.len() < MOST || state.lost.contains_key(&stripe) {
-            state.lost.insert(stripe, lost.to_vec())
-        } else {
-            state.changes += u64::from(!state.is_cut);
-            state.is_cut = true;
-            state.is_cut_since = state.is_cut_since.map(|_| true);
-            return;
-        };
-        state.changes += u64::from(before.unwrap_or_default() != lost);
+        let mut all = state.ranges.get(&stripe).cloned().unwrap_or_default();
+        all.extend(ranges.iter().cloned());
+        state.set(stripe, all);
     }
 
-    /// Says whether some of these bytes are known to be lost.
-    pub(crate) fn knows(&self, stripe: StripeId, range: &Range<u32>) -> bool {
+    /// Notes all bytes of a stripe that are unrecoverable, if any are.
+    pub(crate) fn set(&self, stripe: StripeId, ranges: &[Range<u32>]) {
+        self.0.lock().set(stripe, ranges.iter().cloned().collect());
+    }
+
+    /// Forgets a stripe that is gone.
+    pub(crate) fn forget(&self, stripe: StripeId) {
+        self.set(stripe, &[]);
+    }
+
+    /// Returns whether some bytes of a range are known to be unrecoverable.
+    pub(crate) fn overlaps(&self, stripe: StripeId, range: &Range<u32>) -> bool {
         let state = self.0.lock();
-        let lost = state.lost.get(&stripe);
-        lost.is_some_and(|lost| {
-            lost.iter()
-                .any(|lost| lost.start < range.end && range.start < lost.end)
-        })
+        let ranges = state.ranges.get(&stripe);
+        ranges.is_some_and(|ranges| ranges.overlaps(range))
     }
 
-    /// Counts how often something of it changed.
+    /// Returns a number that rises with every change.
     pub(crate) fn changes(&self) -> u64 {
         self.0.lock().changes
     }
 
-    /// All stripes are going to be looked at.
-    pub(crate) fn begin_to_look(&self) {
-        self.0.lock().is_cut_since = Some(false);
+    /// Begins a pass that reads all stripes.
+    pub(crate) fn begin_pass(&self) {
+        self.0.lock().is_truncated_in_pass = Some(false);
     }
 
-    /// All were looked at since that was begun, if it was: what is not remembered now is not lost.
-    pub(crate) fn end_looking(&self) {
+    /// Ends the pass over all stripes, if one began. Afterwards a stripe that is not remembered is recoverable, unless
+    /// more were met during the pass than are remembered.
+    pub(crate) fn end_pass(&self) {
         let mut state = self.0.lock();
-        if let Some(is_cut) = state.is_cut_since.take() {
-            state.changes += u64::from(state.is_cut != is_cut);
-            state.is_cut = is_cut;
+        if let Some(is_truncated) = state.is_truncated_in_pass.take() {
+            state.changes += u64::from(state.is_truncated != is_truncated);
+            state.is_truncated = is_truncated;
         }
     }
 
-    /// Says whether there were stripes that are not remembered.
-    pub(crate) fn is_cut(&self) -> bool {
-        self.0.lock().is_cut
+    /// Returns whether there were stripes that are not remembered.
+    pub(crate) fn is_truncated(&self) -> bool {
+        self.0.lock().is_truncated
     }
 
-    /// Returns all that is lost.
-    pub(crate) fn all(&self) -> LostBytes {
-        self.0.lock().lost.clone()
+    /// Returns the ranges of all stripes, in order.
+    pub(crate) fn all(&self) -> BTreeMap<StripeId, Vec<Range<u32>>> {
+        let state = self.0.lock();
+        let ranges = state.ranges.iter();
+        ranges
+            .map(|(stripe, ranges)| (*stripe, ranges.iter().cloned().collect()))
+            .collect()
     }
 }
 
-/// Puts ranges in order, and joins those that touch or overlap.
-pub(crate) fn joined(mut ranges: Vec<Range<u32>>) -> Vec<Range<u32>> {
-    ranges.sort_unstable_by_key(|range| range.start);
-    ranges.dedup_by(|next, range| {
-        let touches = next.start <= range.end;
-        if touches {
-            range.end = range.end.max(next.end);
-        }
-        touches
-    });
-    ranges
+impl State {
+    fn set(&mut self, stripe: StripeId, ranges: RangeSet<u32>) {
+        let before = if ranges.is_empty() {
+            self.ranges.remove(&stripe).unwrap_or_default()
+        } else if self.ranges.len() < MAX_STRIPES || self.ranges.contains_key(&stripe) {
+            let before = self.ranges.insert(stripe, ranges.clone());
+            before.unwrap_or_default()
+        } else {
+            self.changes += u64::from(!self.is_truncated);
+            self.is_truncated = true;
+            self.is_truncated_in_pass = self.is_truncated_in_pass.map(|_| true);
+            return;
+        };
+        self.changes += u64::from(before != ranges);
+    }
 }
 
 #[cfg(test)]
@@ -113,51 +109,51 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_lost_adds_up_until_the_stripe_is_found_right() {
-        let undecodable = Undecodable::default();
+    fn unrecoverable_ranges_add_up_until_the_stripe_is_found_right() {
+        let ranges = UnrecoverableRanges::default();
         let stripe = StripeId(1);
         let (low, high) = (0..4096, 8192..12288);
-        undecodable.add(stripe, std::slice::from_ref(&high));
-        undecodable.add(stripe, std::slice::from_ref(&low));
-        assert_eq!(undecodable.changes(), 2);
-        undecodable.add(stripe, std::slice::from_ref(&low));
-        assert_eq!(undecodable.changes(), 2, "nothing new");
-        assert_eq!(undecodable.all()[&stripe], [low, high]);
-        assert!(undecodable.knows(stripe, &(4000..5000)));
-        assert!(!undecodable.knows(stripe, &(4096..8192)));
+        ranges.add(stripe, std::slice::from_ref(&high));
+        ranges.add(stripe, std::slice::from_ref(&low));
+        assert_eq!(ranges.changes(), 2);
+        ranges.add(stripe, std::slice::from_ref(&low));
+        assert_eq!(ranges.changes(), 2, "nothing new");
+        assert_eq!(ranges.all()[&stripe], [low, high]);
+        assert!(ranges.overlaps(stripe, &(4000..5000)));
+        assert!(!ranges.overlaps(stripe, &(4096..8192)));
         let between = 4096..8192;
-        undecodable.add(stripe, std::slice::from_ref(&between));
+        ranges.add(stripe, std::slice::from_ref(&between));
         let all = 0..12288;
-        assert_eq!(undecodable.all()[&stripe], std::slice::from_ref(&all));
-        undecodable.set(stripe, &[]);
-        assert!(undecodable.all().is_empty());
-        assert_eq!(undecodable.changes(), 4);
+        assert_eq!(ranges.all()[&stripe], std::slice::from_ref(&all));
+        ranges.set(stripe, &[]);
+        assert!(ranges.all().is_empty());
+        assert_eq!(ranges.changes(), 4);
     }
 
     #[test]
-    fn who_asks_is_told_that_not_all_is_remembered() {
-        let undecodable = Undecodable::default();
-        let most = MOST as u64;
-        let spoil = |stripe| undecodable.set(StripeId(stripe), std::slice::from_ref(&(0..1)));
+    fn more_stripes_than_are_remembered_are_reported_as_truncated() {
+        let ranges = UnrecoverableRanges::default();
+        let most = MAX_STRIPES as u64;
+        let spoil = |stripe| ranges.set(StripeId(stripe), std::slice::from_ref(&(0..1)));
         (0..most).for_each(spoil);
         spoil(0);
-        assert!(!undecodable.is_cut());
+        assert!(!ranges.is_truncated());
         spoil(most);
         spoil(most + 1);
-        assert!(undecodable.is_cut());
-        assert_eq!(undecodable.all().len(), MOST);
-        assert_eq!(undecodable.changes(), most + 1);
+        assert!(ranges.is_truncated());
+        assert_eq!(ranges.all().len(), MAX_STRIPES);
+        assert_eq!(ranges.changes(), most + 1);
         // A pass that did not see all of it knows nothing of the rest.
-        undecodable.end_looking();
-        assert!(undecodable.is_cut());
-        undecodable.begin_to_look();
+        ranges.end_pass();
+        assert!(ranges.is_truncated());
+        ranges.begin_pass();
         spoil(most);
-        undecodable.end_looking();
-        assert!(undecodable.is_cut());
-        undecodable.begin_to_look();
-        undecodable.set(StripeId(1), &[]);
-        assert!(undecodable.is_cut(), "it is not through");
-        undecodable.end_looking();
-        assert!(!undecodable.is_cut());
+        ranges.end_pass();
+        assert!(ranges.is_truncated());
+        ranges.begin_pass();
+        ranges.set(StripeId(1), &[]);
+        assert!(ranges.is_truncated(), "it is not through");
+        ranges.end_pass();
+        assert!(!ranges.is_truncated());
     }
 }

@@ -10,7 +10,7 @@ use crate::store::Buffer;
 use crate::volume::error::VolumeError;
 use crate::volume::layout;
 use crate::volume::locator::{Located, Rows};
-use crate::volume::unrecoverable::joined;
+use crate::volume::ranges::joined;
 
 /// The result of restoring one stripe.
 #[derive(Debug, Default)]
@@ -193,8 +193,7 @@ impl Inspector {
             inconsistent.push((whole.at, mismatches));
         }
         for (at, mismatches) in inconsistent {
-            let rows = mismatches.iter().map(rows_of).collect();
-            restored[at].inconsistent = joined(rows);
+            restored[at].inconsistent = joined(mismatches.iter().map(rows_of));
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use crate::store::{Buffer, Op};
 use crate::volume::error::VolumeError;
 use crate::volume::layout;
 use crate::volume::locator::{Located, Rows, mismatches};
+use crate::volume::ranges::joined;
 
 /// Rows of a shard of which something is lost.
 #[derive(Debug)]
@@ -92,7 +93,7 @@ impl ShardReader {
         have: &Have<'_>,
         lost: &mut [Lost<'_>],
     ) -> Result<(), VolumeError> {
-        for rows in union(lost.iter().flat_map(|lost| &lost.ranges)) {
+        for rows in joined(lost.iter().flat_map(|lost| lost.ranges.clone())) {
             let is_hit = |lost: &Lost<'_>| lost.ranges.iter().any(|range| overlaps(range, &rows));
             let mut hit: Vec<_> = lost.iter_mut().filter(|lost| is_hit(lost)).collect();
             let shards: Vec<ShardIndex> = hit.iter().map(|lost| lost.rows.shard).collect();
@@ -363,29 +364,4 @@ fn overlaps(a: &Range<usize>, b: &Range<usize>) -> bool {
 
 fn shift(range: &Range<usize>, by: usize) -> Range<usize> {
     range.start - by..range.end - by
-}
-
-/// Joins ranges that touch or overlap.
-fn union<'a>(ranges: impl Iterator<Item = &'a Range<usize>>) -> Vec<Range<usize>> {
-    let mut sorted: Vec<Range<usize>> = ranges.cloned().collect();
-    sorted.sort_unstable_by_key(|range| range.start);
-    let mut joined: Vec<Range<usize>> = Vec::new();
-    for range in sorted {
-        match joined.last_mut() {
-            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-            _ => joined.push(range),
-        }
-    }
-    joined
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn union_joins_neighbours_and_keeps_gaps() {
-        let ranges = [8..12, 0..4, 4..8, 20..24, 22..30, 40..41];
-        assert_eq!(union(ranges.iter()), [0..12, 20..30, 40..41]);
-    }
 }
