@@ -24,11 +24,11 @@ use std::io;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use crate::codec::{Accelerator, Codec, CodecError, Engine};
+use crate::codec::{Accelerator, CodecError, Engine};
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, StripeId};
 use crate::members::Members;
-use crate::store::{Pinner, Pool};
+use crate::store::Pinner;
 use crate::workers::{Threads, Workers};
 
 mod buffers;
@@ -51,8 +51,11 @@ mod ranges;
 mod reader;
 mod rebuilder;
 mod records;
+mod segment_handle;
+mod segment_io;
 mod segments;
 mod shard_reader;
+mod shared;
 mod space;
 mod unrecoverable;
 mod writer;
@@ -70,25 +73,17 @@ pub(crate) use layout::{Tally, member_of};
 pub(crate) use pins::Moment;
 pub(crate) use ranges::joined;
 
-use self::buffers::Buffers;
-use self::cache::ShardCache;
 use self::coding::Coding;
 use self::damage::Damage;
-use self::dirty::Dirty;
-use self::encoder::Encoder;
 use self::inspector::Inspector;
 use self::inventory::FileInventory;
-use self::locator::Locator;
 use self::pins::Pins;
 use self::reader::Reader;
 use self::rebuilder::{Limits, ShardRebuilder};
 use self::segments::Segments;
-use self::shard_reader::ShardReader;
+use self::shared::Shared;
 use self::space::SpaceMeter;
 use self::writer::Writer;
-
-/// The most stripes that are in memory at a time.
-const MAX_BUFFERS: usize = 16;
 
 /// The options with which a volume is run.
 #[derive(Clone, Debug)]
@@ -163,90 +158,22 @@ impl Volume {
         segments: Vec<(SegmentId, Segment)>,
         options: &VolumeOptions,
     ) -> Result<Self, CodecError> {
-        let geometry = members.geometry();
-        let codec = Codec::new(members.code(), geometry, options.engine)?;
-        let workers = Arc::clone(&options.workers);
-        let coding = Arc::new(Coding::new(codec, workers, options.accelerator.clone()));
-        let height = members.greatest_height() as usize;
-        let limit = options.buffer_bytes / (height * geometry.total_shards());
-        let limit = limit.clamp(2, MAX_BUFFERS);
-        let pool = Pool::pinned(options.buffer_bytes, options.pinner.clone());
+        let shared = Shared::new(&members, records, segments, options)?;
         let has_threads = options.threads > 0;
-        let segments = Arc::new(Segments::new(
-            Arc::clone(&members),
-            Arc::clone(&records),
-            (height as u64, limit as u64),
-            segments,
-        ));
-        let buffers = Buffers::new(
-            pool.clone(),
-            geometry.data_shards(),
-            height * geometry.data_shards(),
-            limit,
-        );
-        let dirty = Arc::new(Dirty::default());
-        let damage = Arc::new(Damage::default());
-        let cache = Arc::new(ShardCache::new(options.cache_bytes));
-        let locator = Arc::new(Locator::new(
-            Arc::clone(&records),
-            Arc::clone(&segments),
-            Arc::clone(&coding),
-        ));
-        let shards = Arc::new(ShardReader::new(
-            Arc::clone(&members),
-            Arc::clone(&locator),
-            Arc::clone(&coding),
-            pool.clone(),
-            Arc::clone(&cache),
-            Arc::clone(&dirty),
-            Arc::clone(&damage),
-        ));
-        let writer = Writer::new(
-            Arc::clone(&members),
-            records,
-            Arc::clone(&segments),
-            Arc::clone(&buffers),
-            dirty,
-            Encoder::new(Arc::clone(&coding), pool.clone()),
-            has_threads,
-        );
-        let reader = Reader::new(
-            Arc::clone(&members),
-            buffers,
-            Arc::clone(&locator),
-            Arc::clone(&shards),
-            cache,
-            has_threads,
-        );
-        let inspector = Inspector::new(
-            Arc::clone(&members),
-            Arc::clone(&locator),
-            Arc::clone(&coding),
-            pool.clone(),
-            Arc::clone(&damage),
-        );
-        let rebuilder = ShardRebuilder::new(
-            Arc::clone(&members),
-            Arc::clone(&segments),
-            locator,
-            shards,
-            Arc::clone(&coding),
-            pool,
-            Limits {
-                buffer_bytes: options.buffer_bytes,
-                reads_ahead: has_threads,
-            },
-        );
+        let limits = Limits {
+            buffer_bytes: options.buffer_bytes,
+            reads_ahead: has_threads,
+        };
         Ok(Self {
-            writer: Arc::new(writer),
-            reader: Arc::new(reader),
-            inspector,
-            rebuilder,
-            inventory: FileInventory::new(Arc::clone(&members), Arc::clone(&segments)),
-            space: SpaceMeter::new(members, Arc::clone(&segments)),
-            coding,
-            segments,
-            damage,
+            writer: Arc::new(shared.writer(has_threads)),
+            reader: Arc::new(shared.reader(has_threads)),
+            inspector: shared.inspector(),
+            rebuilder: shared.rebuilder(limits),
+            inventory: FileInventory::new(Arc::clone(&members), Arc::clone(&shared.segments)),
+            space: SpaceMeter::new(members, Arc::clone(&shared.segments)),
+            coding: shared.coding,
+            segments: shared.segments,
+            damage: shared.damage,
             pins: Pins::default(),
             threads: Threads::default(),
         })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::records::LostShard;
-use super::segments::SegmentHandle;
+use super::segment_handle::SegmentHandle;
 use crate::format::{MemberIndex, SegmentId};
 use crate::members::Members;
 use crate::store::Op;

@@ -30,7 +30,7 @@ mod repair;
 mod restore;
 mod verify;
 
-use repair::Mend;
+use repair::ShardRepair;
 use restore::Restored;
 
 /// The treatment of wrong shards.
@@ -180,16 +180,16 @@ impl Inspector {
         }
         self.hold_against_code(&located, &found, &mut restored)?;
         let mut verdicts = Vec::with_capacity(located.len());
-        let mut mends = Vec::new();
+        let mut repairs = Vec::new();
         let of_stripes = located.iter().zip(found).zip(restored);
         for (at, ((located, found), restored)) in of_stripes.enumerate() {
             verdicts.push(self.judge(located, &found, &restored));
             if remedy == Remedy::Mend {
-                mends.extend(mends_of(located, &found, restored).map(|mend| (at, mend)));
+                repairs.extend(repairs_of(located, &found, restored).map(|repair| (at, repair)));
             }
         }
         if self.members.access() == Access::ReadWrite {
-            for (at, shard) in self.mend_all(&located, &mends) {
+            for (at, shard) in self.repair_all(&located, &repairs) {
                 verdicts[at].repaired += 1;
                 verdicts[at].wrong.remove(shard);
             }
@@ -236,7 +236,11 @@ impl Inspector {
 }
 
 /// Returns what can be written over the shards of a stripe that are wrong.
-fn mends_of(located: &Located, found: &[Found], restored: Restored) -> impl Iterator<Item = Mend> {
+fn repairs_of(
+    located: &Located,
+    found: &[Found],
+    restored: Restored,
+) -> impl Iterator<Item = ShardRepair> {
     let segment = Arc::clone(&located.segment);
     let record = located.record;
     // A file that is made for some shards would count for all the others that it is long enough for.
@@ -247,7 +251,7 @@ fn mends_of(located: &Located, found: &[Found], restored: Restored) -> impl Iter
     fixed.filter_map(move |fixed| {
         let shard = layout::shard(fixed.shard);
         let member = segment.member_of(&record, shard)?;
-        (!is_absent.contains(&fixed.shard) && !fixed.ranges.is_empty()).then(|| Mend {
+        (!is_absent.contains(&fixed.shard) && !fixed.ranges.is_empty()).then(|| ShardRepair {
             shard,
             member,
             is_whole: fixed.is_whole,

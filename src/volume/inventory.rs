@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::census::{Census, SegmentFiles};
+use super::segment_io::SegmentIo;
 use super::segments::Segments;
 use crate::format::{MemberIndex, SegmentId, files};
 use crate::members::Members;
@@ -23,6 +24,7 @@ enum Listed {
 pub(crate) struct FileInventory {
     members: Arc<Members>,
     segments: Arc<Segments>,
+    io: SegmentIo,
     /// The segment files that there were when the members were asked last.
     last: Mutex<Census>,
 }
@@ -31,6 +33,7 @@ impl FileInventory {
     /// Creates the part; it asks no member yet.
     pub(super) fn new(members: Arc<Members>, segments: Arc<Segments>) -> Self {
         Self {
+            io: SegmentIo::new(Arc::clone(&members)),
             members,
             segments,
             last: Mutex::default(),
@@ -165,8 +168,7 @@ impl FileInventory {
                 && handle.record.slots.contains(&Some(member))
                 && census.len(member, segment) > Some(handle.record.len)
             {
-                self.segments
-                    .truncate_file(&handle, member, handle.record.len);
+                self.io.truncate(&handle, member, handle.record.len);
             }
         }
     }

@@ -106,7 +106,7 @@ impl Tally {
 
 /// A run of bytes within one data shard that a read wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct ShardRange {
     /// The shard.
     pub(crate) shard: ShardIndex,
     /// The bytes wanted, within the shard.
@@ -115,7 +115,7 @@ pub(crate) struct Piece {
     pub(crate) out: Range<usize>,
 }
 
-impl Piece {
+impl ShardRange {
     /// Returns the whole blocks of the shard that cover the bytes wanted.
     pub(crate) fn blocks(&self) -> Range<usize> {
         let start = self.within.start / BLOCK_SIZE * BLOCK_SIZE;
@@ -143,21 +143,21 @@ pub(crate) fn payload_range(
 /// Splits `len` bytes at `offset` of a stripe of shards of `height` bytes into runs, one for each
 /// data shard that is touched.
 #[must_use]
-pub(crate) fn pieces(height: usize, offset: usize, len: usize) -> Vec<Piece> {
-    let mut pieces = Vec::new();
+pub(crate) fn shard_ranges(height: usize, offset: usize, len: usize) -> Vec<ShardRange> {
+    let mut ranges = Vec::new();
     let mut done = 0;
     while done < len {
         let at = offset + done;
         let (index, start) = (at / height, at % height);
         let take = (height - start).min(len - done);
-        pieces.push(Piece {
+        ranges.push(ShardRange {
             shard: shard(index),
             within: start..start + take,
             out: done..done + take,
         });
         done += take;
     }
-    pieces
+    ranges
 }
 
 #[cfg(test)]
@@ -179,19 +179,19 @@ mod tests {
     }
 
     #[test]
-    fn pieces_cover_the_range_once_and_in_order() {
+    fn shard_ranges_cover_the_range_once_and_in_order() {
         let height = 3 * BLOCK_SIZE;
         for offset in (0..40_000).step_by(1_021) {
             for len in [0, 1, 4_095, 4_096, 12_288, 30_001] {
                 let mut at = offset;
                 let mut done = 0;
-                for piece in pieces(height, offset, len) {
-                    let start = usize::from(piece.shard.0) * height + piece.within.start;
-                    assert_eq!((start, piece.out.start), (at, done));
-                    assert!(piece.blocks().start <= piece.within.start);
-                    assert!(piece.blocks().end <= height);
-                    at += piece.within.len();
-                    done = piece.out.end;
+                for range in shard_ranges(height, offset, len) {
+                    let start = usize::from(range.shard.0) * height + range.within.start;
+                    assert_eq!((start, range.out.start), (at, done));
+                    assert!(range.blocks().start <= range.within.start);
+                    assert!(range.blocks().end <= height);
+                    at += range.within.len();
+                    done = range.out.end;
                 }
                 assert_eq!(done, len, "offset {offset}");
             }

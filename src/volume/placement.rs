@@ -15,7 +15,7 @@ pub(crate) struct Candidate {
 
 /// The place of a segment: a member for each slot, and the length of its files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Placement {
     /// The members; `None` where none was left to take a slot.
     pub(crate) slots: Vec<Option<MemberIndex>>,
     /// Bytes of each file.
@@ -43,7 +43,7 @@ pub(crate) struct Wanted {
 /// sizes as fully as segments of `k + m` different members allow. Members on one filesystem have the same room. Of
 /// these the ones with least data are taken, so that they all get some. Slots stay vacant only if there are fewer
 /// candidates than slots. A candidate without room does not make the segment poorer: the answer is then `None`.
-pub(crate) fn place(candidates: &[Candidate], wanted: &Wanted) -> Option<Place> {
+pub(crate) fn place(candidates: &[Candidate], wanted: &Wanted) -> Option<Placement> {
     let mut ranked = candidates.to_vec();
     ranked.sort_by_key(|candidate| {
         let room = std::cmp::Reverse(candidate.available);
@@ -64,7 +64,7 @@ pub(crate) fn place(candidates: &[Candidate], wanted: &Wanted) -> Option<Place> 
         .map(|candidate| Some(candidate.member))
         .collect();
     slots.resize(wanted.total_shards, None);
-    Some(Place { slots, len })
+    Some(Placement { slots, len })
 }
 
 /// Returns how many bytes each slot can hold in all if members have `rooms` bytes and every segment

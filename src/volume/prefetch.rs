@@ -47,11 +47,11 @@ impl Drop for Claim<'_> {
 #[derive(Debug)]
 pub(crate) enum Turn<'a> {
     /// Another thread has just read it.
-    Past,
+    Done,
     /// The caller's.
-    Yours(Claim<'a>),
+    Caller(Claim<'a>),
     /// No thread wants it whole.
-    Nobodys,
+    NotWanted,
 }
 
 /// The stripes to be read ahead, and those that are being read.
@@ -81,15 +81,15 @@ impl Prefetch {
             while state.running.contains(&stripe) {
                 self.finished.wait(&mut state);
             }
-            return Turn::Past;
+            return Turn::Done;
         }
         let waiting = state.queue.len();
         state.queue.retain(|queued| *queued != stripe);
         if waiting == state.queue.len() && !wanted {
-            return Turn::Nobodys;
+            return Turn::NotWanted;
         }
         state.running.insert(stripe);
-        Turn::Yours(Claim {
+        Turn::Caller(Claim {
             prefetch: self,
             stripe,
         })

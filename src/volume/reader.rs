@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::buffers::Buffers;
 use super::cache::ShardCache;
 use super::error::VolumeError;
-use super::layout::{self, Piece};
+use super::layout::{self, ShardRange};
 use super::locator::{Located, Locator, Rows};
 use super::prefetch::{Claim, Prefetch, Turn};
 use super::shard_reader::ShardReader;
@@ -107,47 +107,47 @@ impl Reader {
             let what = "an extent ends beyond the payload";
             return Err(VolumeError::BadRecord { stripe, what });
         }
-        let pieces = layout::pieces(located.height(), offset, out.len());
-        if self.fill_from_cache(stripe, &pieces, out) {
+        let ranges = layout::shard_ranges(located.height(), offset, out.len());
+        if self.fill_from_cache(stripe, &ranges, out) {
             return Ok(());
         }
-        let rows = |piece: &Piece| Rows {
-            shard: piece.shard,
-            range: piece.blocks(),
+        let rows = |range: &ShardRange| Rows {
+            shard: range.shard,
+            range: range.blocks(),
         };
-        let wanted: Vec<Rows> = pieces.iter().map(rows).collect();
+        let wanted: Vec<Rows> = ranges.iter().map(rows).collect();
         let whole = match self
             .prefetch
             .join(stripe, self.is_worth_decoding(&located, &wanted))
         {
-            Turn::Past => true,
-            Turn::Yours(claim) => {
+            Turn::Done => true,
+            Turn::Caller(claim) => {
                 self.read_ahead(&claim);
                 true
             }
-            Turn::Nobodys => false,
+            Turn::NotWanted => false,
         };
-        if whole && self.fill_from_cache(stripe, &pieces, out) {
+        if whole && self.fill_from_cache(stripe, &ranges, out) {
             return Ok(());
         }
         let fetched = self.shards.fetch_or_note(&located, &wanted)?;
-        for (piece, bytes) in pieces.iter().zip(fetched) {
-            let skip = piece.within.start - piece.blocks().start;
-            out[piece.out.clone()].copy_from_slice(&bytes[skip..skip + piece.within.len()]);
+        for (range, bytes) in ranges.iter().zip(fetched) {
+            let skip = range.within.start - range.blocks().start;
+            out[range.out.clone()].copy_from_slice(&bytes[skip..skip + range.within.len()]);
         }
         Ok(())
     }
 
-    fn fill_from_cache(&self, stripe: StripeId, pieces: &[Piece], out: &mut [u8]) -> bool {
-        let cached: Option<Vec<Bytes>> = pieces
+    fn fill_from_cache(&self, stripe: StripeId, ranges: &[ShardRange], out: &mut [u8]) -> bool {
+        let cached: Option<Vec<Bytes>> = ranges
             .iter()
-            .map(|piece| self.cache.get(stripe, piece.shard))
+            .map(|range| self.cache.get(stripe, range.shard))
             .collect();
         let Some(cached) = cached else {
             return false;
         };
-        for (piece, shard) in pieces.iter().zip(cached) {
-            out[piece.out.clone()].copy_from_slice(&shard[piece.within.clone()]);
+        for (range, shard) in ranges.iter().zip(cached) {
+            out[range.out.clone()].copy_from_slice(&shard[range.within.clone()]);
         }
         true
     }
@@ -155,8 +155,8 @@ impl Reader {
     /// Returns whether the whole of a stripe should be decoded for some rows of it: some of them are
     /// lost, or on a member that is slow, and the reader seems to be on its way through the stripe.
     ///
-    /// It is if it enters a lost shard at its start, takes much of it, or goes on where it was. Decoding for it piece
-    /// by piece would read each of the other shards as often as the lost one. For one that reads here and there, that
+    /// It is if it enters a lost shard at its start, takes much of it, or goes on where it was. Decoding for it range
+    /// by range would read each of the other shards as often as the lost one. For one that reads here and there, that
     /// is little beside the whole.
     fn is_worth_decoding(&self, located: &Located, wanted: &[Rows]) -> bool {
         let is_lost = |rows: &&Rows| {

@@ -28,6 +28,7 @@ use super::error::VolumeError;
 use super::layout;
 use super::locator::{Locator, Rows};
 use super::ranges::joined;
+use super::segment_handle::SegmentHandle;
 use super::segments::{Need, Segments};
 use super::shard_reader::ShardReader;
 use crate::codec::{CodecError, Offer};
@@ -228,7 +229,7 @@ impl ShardRebuilder {
         });
         made.map_err(|source| {
             if is_new {
-                self.segments.remove_files(&handle, std::iter::once(member));
+                self.segments.remove_file(segment, member);
             }
             TargetFailed { member, source }
         })
@@ -236,10 +237,10 @@ impl ShardRebuilder {
 
     /// Removes the file of a segment from a member that the segment does not name. The segment may be gone by now.
     pub(crate) fn drop_rebuild_file(&self, segment: SegmentId, member: MemberIndex) {
-        match self.segments.get(segment) {
-            Some(handle) if handle.record.slots.contains(&Some(member)) => {}
-            Some(handle) => self.segments.remove_files(&handle, std::iter::once(member)),
-            None => self.segments.remove_file(segment, member),
+        let handle = self.segments.get(segment);
+        let names = |handle: Arc<SegmentHandle>| handle.record.slots.contains(&Some(member));
+        if !handle.is_some_and(names) {
+            self.segments.remove_file(segment, member);
         }
     }
 
@@ -266,7 +267,7 @@ impl ShardRebuilder {
     }
 
     /// Writes lost shards of some stripes of a segment, in disk order, to the targets. It reads or reconstructs as many
-    /// at once as may be in memory. It takes no more than `most_bytes` at a time, unless one stripe has more. `heed`
+    /// at once as may be in memory. It takes no more than `most_bytes` at a time, unless one stripe has more. `on_batch`
     /// gets the result for each batch; once it breaks, nothing more is written.
     ///
     /// # Errors
@@ -278,14 +279,14 @@ impl ShardRebuilder {
         stripes: &[Lacking],
         targets: &[Target],
         most_bytes: &dyn Fn() -> u64,
-        heed: &mut dyn FnMut(Rebuilt) -> ControlFlow<()>,
+        on_batch: &mut dyn FnMut(Rebuilt) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, TargetFailed> {
         let Some(handle) = self.segments.get(segment) else {
             return Ok(ControlFlow::Continue(()));
         };
         let codec = match self.coding.codec_of(&handle.record) {
             Ok(codec) => codec,
-            Err(source) => return Ok(heed(Rebuilt::nothing(stripes, &source))),
+            Err(source) => return Ok(on_batch(Rebuilt::nothing(stripes, &source))),
         };
         let rows = usize::from(handle.record.data_shards) + targets.len();
         let in_memory = (self.batch_bytes / rows) as u64;
@@ -312,7 +313,7 @@ impl ShardRebuilder {
                 self.finish_batch(&batch, inputs)
             });
             next = follower.map(|batch| (batch, ahead.into_inner()));
-            if heed(rebuilt?).is_break() {
+            if on_batch(rebuilt?).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
@@ -321,8 +322,8 @@ impl ShardRebuilder {
 
     /// Gives back the space on targets of a stripe whose records were removed while it was rebuilt.
     pub(crate) fn free_rebuilt(&self, record: &Stripe, targets: &[Target]) {
-        let members = targets.iter().map(|target| target.member).collect();
-        self.segments.punch_on(members, record);
+        let members: Vec<MemberIndex> = targets.iter().map(|target| target.member).collect();
+        self.segments.free_on(&members, record);
     }
 
     /// Reconstructs and writes a batch of which everything was read.

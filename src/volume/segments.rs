@@ -19,11 +19,12 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use scopeguard::{ScopeGuard, guard_on_unwind};
 
 use super::error::VolumeError;
-use super::layout;
 use super::records::StripeRecords;
+use super::segment_handle::SegmentHandle;
+use super::segment_io::SegmentIo;
 use crate::codec::{CodeId, Geometry};
 use crate::format::record::{Segment, Stripe};
-use crate::format::{MemberIndex, SegmentId, ShardIndex, files as file_names};
+use crate::format::{MemberIndex, SegmentId};
 use crate::members::Members;
 
 mod ballast;
@@ -44,14 +45,6 @@ pub(crate) enum Need {
     Compaction,
     /// Bytes that were accepted already.
     Accepted,
-}
-
-/// A segment, and the name of its files.
-#[derive(Debug)]
-pub(crate) struct SegmentHandle {
-    pub(crate) id: SegmentId,
-    pub(crate) name: Arc<str>,
-    pub(crate) record: Segment,
 }
 
 /// Room for one stripe of the greatest height, in this segment.
@@ -129,6 +122,7 @@ struct Frontier {
 /// All segments of a volume.
 pub(crate) struct Segments {
     members: Arc<Members>,
+    io: SegmentIo,
     records: Arc<StripeRecords>,
     geometry: Geometry,
     code: CodeId,
@@ -162,6 +156,7 @@ impl Segments {
             max_len: (members.segment_bytes() / step).max(1) * step,
             step,
             in_memory_bytes: step * in_memory,
+            io: SegmentIo::new(Arc::clone(&members)),
             known: RwLock::new(known.into_iter().map(handle).collect()),
             members,
             records,
@@ -454,13 +449,26 @@ impl Segments {
             return;
         };
         self.taken.lock().remove(&segment);
-        self.remove_files(&handle, handle.record.slots.iter().flatten().copied());
+        self.io.remove(&handle, handle.members());
         self.forget_full();
     }
 
     /// Gives back the space of a stripe whose records are gone for good.
     pub(crate) fn free_stripe(&self, record: &Stripe) {
         self.punch(record.segment, record.offset, record.height);
+    }
+
+    /// Gives back the space that a stripe would take on some members.
+    pub(crate) fn free_on(&self, members: &[MemberIndex], record: &Stripe) {
+        if let Some(handle) = self.get(record.segment) {
+            let range = record.offset..record.offset + u64::from(record.height);
+            self.io.punch(&handle, members.iter().copied(), &range);
+        }
+    }
+
+    /// Removes the file of a segment from a member that it is not on any more.
+    pub(crate) fn remove_file(&self, segment: SegmentId, member: MemberIndex) {
+        self.io.remove_file(segment, member);
     }
 
     /// Gives back the space of a stripe's shards.
@@ -478,7 +486,7 @@ impl Segments {
         let Some(handle) = self.get(segment) else {
             return;
         };
-        self.punch_files(&handle, &range);
+        self.io.punch(&handle, handle.members(), &range);
         self.forget_full();
     }
 
@@ -516,7 +524,7 @@ impl Segments {
                 Stage::Retired | Stage::Finishing => writing.reserved,
             };
             let in_flight = writing.in_flight as u64 * self.step;
-            for &member in writing.handle.record.slots.iter().flatten() {
+            for member in writing.handle.members() {
                 *unwritten.entry(member).or_default() += behind + in_flight;
             }
         }
@@ -560,7 +568,7 @@ impl Segments {
         if !recorded {
             self.known.write().remove(&handle.id);
             self.taken.lock().remove(&handle.id);
-            self.remove_files(handle, handle.record.slots.iter().flatten().copied());
+            self.io.remove(handle, handle.members());
             return Ok(());
         }
         self.cut(handle, used)
@@ -582,7 +590,9 @@ impl Segments {
         if used == handle.record.len {
             return Ok(());
         }
-        self.truncate_files(handle, used);
+        for member in handle.members() {
+            self.io.truncate(handle, member, used);
+        }
         let shorter = Arc::new(SegmentHandle::new(handle.id, record));
         self.known.write().insert(handle.id, shorter);
         Ok(())
@@ -614,20 +624,5 @@ impl Segments {
             step: self.step,
             room_parts: ROOM_PARTS,
         }
-    }
-}
-
-impl SegmentHandle {
-    fn new(id: SegmentId, record: Segment) -> Self {
-        Self {
-            id,
-            name: file_names::segment(id).into(),
-            record,
-        }
-    }
-
-    /// Returns the member that holds a shard of a stripe.
-    pub(crate) fn member_of(&self, stripe: &Stripe, shard: ShardIndex) -> Option<MemberIndex> {
-        layout::member_of(&self.record, stripe, shard)
     }
 }

@@ -8,11 +8,11 @@ use super::Inspector;
 use crate::format::{MemberIndex, ShardIndex};
 use crate::store::{Buffer, Op};
 use crate::volume::locator::{Located, Rows, mismatches};
-use crate::volume::segments::SegmentHandle;
+use crate::volume::segment_handle::SegmentHandle;
 
 /// The bytes of one shard to be written.
 #[derive(Debug)]
-pub(super) struct Mend {
+pub(super) struct ShardRepair {
     pub(super) shard: ShardIndex,
     pub(super) member: MemberIndex,
     /// True if the shard is right afterwards, all of it.
@@ -26,62 +26,67 @@ pub(super) struct Mend {
 impl Inspector {
     /// Writes shards of stripes of one segment, each with its place among the stripes; syncs them and
     /// reads them back. Returns those that are right now.
-    pub(super) fn mend_all(
+    pub(super) fn repair_all(
         &self,
         stripes: &[Located],
-        mends: &[(usize, Mend)],
+        repairs: &[(usize, ShardRepair)],
     ) -> Vec<(usize, ShardIndex)> {
-        let Some(first) = stripes.first().filter(|_| !mends.is_empty()) else {
+        let Some(first) = stripes.first().filter(|_| !repairs.is_empty()) else {
             return Vec::new();
         };
         let segment = &first.segment;
-        let mut failed = self.write_mends(stripes, mends);
-        let files: BTreeSet<MemberIndex> = mends.iter().map(|(_, mend)| mend.member).collect();
+        let mut failed = self.write_repairs(stripes, repairs);
+        let files: BTreeSet<MemberIndex> =
+            repairs.iter().map(|(_, repair)| repair.member).collect();
         let unsynced = self.sync_files(segment, &files);
-        for (at, (_, mend)) in mends.iter().enumerate() {
-            if unsynced.contains(&mend.member) {
+        for (at, (_, repair)) in repairs.iter().enumerate() {
+            if unsynced.contains(&repair.member) {
                 failed.insert(at);
             }
         }
-        failed.extend(self.misread(stripes, mends, &failed));
-        let mut mended = Vec::new();
-        for (at, (stripe, mend)) in mends.iter().enumerate() {
+        failed.extend(self.misread(stripes, repairs, &failed));
+        let mut repaired = Vec::new();
+        for (at, (stripe, repair)) in repairs.iter().enumerate() {
             let is_done = !failed.contains(&at);
-            let id = (stripes[*stripe].id, mend.shard);
-            let ranges = if is_done { mend.ranges.len() } else { 0 };
+            let id = (stripes[*stripe].id, repair.shard);
+            let ranges = if is_done { repair.ranges.len() } else { 0 };
             self.damage.note_repaired(id, ranges, || {
                 let outcome = if is_done {
                     "repaired"
                 } else {
                     "cannot be repaired"
                 };
-                format!("{outcome} on member {}", mend.member)
+                format!("{outcome} on member {}", repair.member)
             });
-            if is_done && mend.is_whole {
-                mended.push((*stripe, mend.shard));
+            if is_done && repair.is_whole {
+                repaired.push((*stripe, repair.shard));
             }
         }
-        mended
+        repaired
     }
 
     /// Writes; returns the places of those that failed.
-    fn write_mends(&self, stripes: &[Located], mends: &[(usize, Mend)]) -> BTreeSet<usize> {
+    fn write_repairs(
+        &self,
+        stripes: &[Located],
+        repairs: &[(usize, ShardRepair)],
+    ) -> BTreeSet<usize> {
         let mut ops = Vec::new();
-        let mut seats = Vec::new();
-        for (at, (stripe, mend)) in mends.iter().enumerate() {
+        let mut owners = Vec::new();
+        for (at, (stripe, repair)) in repairs.iter().enumerate() {
             let located = &stripes[*stripe];
-            for range in &mend.ranges {
-                seats.push(at);
+            for range in &repair.ranges {
+                owners.push(at);
                 let op = Op::Write {
                     name: Arc::clone(&located.segment.name),
                     offset: located.record.offset + range.start as u64,
-                    data: self.pool.copy_of(&mend.bytes[range.clone()]).freeze(),
+                    data: self.pool.copy_of(&repair.bytes[range.clone()]).freeze(),
                 };
-                ops.push((mend.member, op));
+                ops.push((repair.member, op));
             }
         }
         let outcomes = self.members.run(ops);
-        let failed = seats.into_iter().zip(outcomes);
+        let failed = owners.into_iter().zip(outcomes);
         failed
             .filter(|(_, outcome)| outcome.is_err())
             .map(|(at, _)| at)
@@ -110,14 +115,14 @@ impl Inspector {
     fn misread(
         &self,
         stripes: &[Located],
-        mends: &[(usize, Mend)],
+        repairs: &[(usize, ShardRepair)],
         failed: &BTreeSet<usize>,
     ) -> BTreeSet<usize> {
         let mut reads: BTreeMap<(usize, usize), Range<usize>> = BTreeMap::new();
         let mut ops = Vec::new();
-        for (at, (stripe, mend)) in mends.iter().enumerate() {
+        for (at, (stripe, repair)) in repairs.iter().enumerate() {
             let located = &stripes[*stripe];
-            for (number, range) in mend.ranges.iter().enumerate() {
+            for (number, range) in repair.ranges.iter().enumerate() {
                 if failed.contains(&at) {
                     continue;
                 }
@@ -127,15 +132,15 @@ impl Inspector {
                     offset: located.record.offset + range.start as u64,
                     buf: self.pool.buffer(range.len()),
                 };
-                ops.push((mend.member, op));
+                ops.push((repair.member, op));
             }
         }
         let outcomes = self.members.run(ops);
         let mut wrong = BTreeSet::new();
         for (((at, _), range), outcome) in reads.into_iter().zip(outcomes) {
-            let (stripe, mend) = &mends[at];
+            let (stripe, repair) = &repairs[at];
             let rows = Rows {
-                shard: mend.shard,
+                shard: repair.shard,
                 range,
             };
             let is_right = match (outcome, self.locator.sums_of(&stripes[*stripe], &rows)) {

@@ -14,10 +14,10 @@ use crate::volume::layout;
 use crate::volume::locator::{Located, Rows, mismatches};
 
 /// Bytes that are worth handing to another thread.
-const PIECE_BYTES: usize = 1 << 20;
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// A shard that was read, and what is known of it.
-struct Job {
+struct ShardCheck {
     stripe: usize,
     shard: usize,
     bytes: Bytes,
@@ -37,7 +37,7 @@ impl Inspector {
         raw: Vec<Vec<Raw>>,
     ) -> Result<Vec<Vec<Found>>, VolumeError> {
         let mut found = Vec::with_capacity(stripes.len());
-        let mut jobs = Vec::new();
+        let mut checks = Vec::new();
         for (stripe, (located, raw)) in stripes.iter().zip(raw).enumerate() {
             let mut of_stripe = Vec::with_capacity(raw.len());
             for (shard, raw) in raw.into_iter().enumerate() {
@@ -47,7 +47,7 @@ impl Inspector {
                     }
                     Raw::Read(bytes) => {
                         let bad = OnceLock::new();
-                        jobs.push(Job {
+                        checks.push(ShardCheck {
                             stripe,
                             shard,
                             bytes,
@@ -61,39 +61,39 @@ impl Inspector {
             }
             found.push(of_stripe);
         }
-        self.run_jobs(stripes, &jobs);
-        for job in jobs {
-            let bad = job.bad.into_inner().expect("every job was done");
-            let located = &stripes[job.stripe];
+        self.run_checks(stripes, &checks);
+        for check in checks {
+            let bad = check.bad.into_inner().expect("every check was done");
+            let located = &stripes[check.stripe];
             if let Some(bad) = bad? {
-                found[job.stripe][job.shard] = if bad.is_empty() {
-                    Found::Right(job.bytes)
+                found[check.stripe][check.shard] = if bad.is_empty() {
+                    Found::Right(check.bytes)
                 } else {
-                    self.note_wrong(located, job.shard, &bad);
-                    Found::Wrong(job.bytes, bad)
+                    self.note_wrong(located, check.shard, &bad);
+                    Found::Wrong(check.bytes, bad)
                 };
             }
         }
         Ok(found)
     }
 
-    fn run_jobs(&self, stripes: &[Located], jobs: &[Job]) {
-        let mut pieces: Vec<Range<usize>> = Vec::new();
-        let mut bytes = PIECE_BYTES;
-        for (at, job) in jobs.iter().enumerate() {
-            match pieces.last_mut() {
-                Some(piece) if bytes < PIECE_BYTES => piece.end = at + 1,
+    fn run_checks(&self, stripes: &[Located], checks: &[ShardCheck]) {
+        let mut chunks: Vec<Range<usize>> = Vec::new();
+        let mut bytes = CHUNK_BYTES;
+        for (at, check) in checks.iter().enumerate() {
+            match chunks.last_mut() {
+                Some(chunk) if bytes < CHUNK_BYTES => chunk.end = at + 1,
                 _ => {
-                    pieces.push(at..at + 1);
+                    chunks.push(at..at + 1);
                     bytes = 0;
                 }
             }
-            bytes += job.bytes.len();
+            bytes += check.bytes.len();
         }
-        self.coding.run(pieces.len(), &|piece| {
-            for job in &jobs[pieces[piece].clone()] {
-                let done = self.bad_ranges(&stripes[job.stripe], job.shard, &job.bytes);
-                job.bad.get_or_init(|| done);
+        self.coding.run(chunks.len(), &|chunk| {
+            for check in &checks[chunks[chunk].clone()] {
+                let done = self.bad_ranges(&stripes[check.stripe], check.shard, &check.bytes);
+                check.bad.get_or_init(|| done);
             }
         });
     }

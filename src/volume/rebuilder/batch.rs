@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::super::layout::{self, slot_of};
-use super::super::segments::SegmentHandle;
+use super::super::segment_handle::SegmentHandle;
 use super::{Lacking, Target, shard_of};
 use crate::codec::Codec;
 use crate::format::{MemberIndex, ShardIndex};

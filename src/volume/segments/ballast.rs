@@ -8,9 +8,10 @@
 
 use std::sync::Arc;
 
-use super::{Frontier, SegmentHandle, Segments};
+use super::{Frontier, Segments};
 use crate::format::{MemberIndex, files};
 use crate::store::{Op, Space};
+use crate::volume::segment_handle::SegmentHandle;
 use crate::volume::segments::{Need, kept_back};
 
 /// At most this part of a member is kept back.

@@ -1,16 +1,16 @@
-//! The files of segments: made, cut, punched and removed on all their members at once.
+//! Making the files of a new segment on the members with the most room.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Need, SegmentHandle, Segments};
-use crate::format::record::{Segment, Stripe};
-use crate::format::{MemberIndex, SegmentId, files as file_names};
+use super::{Need, Segments};
+use crate::format::MemberIndex;
+use crate::format::record::Segment;
 use crate::store::{Op, Space, StoreErrorKind};
 use crate::volume::error::VolumeError;
 use crate::volume::layout;
-use crate::volume::placement::{Candidate, Place, place};
+use crate::volume::placement::{Candidate, Placement, place};
+use crate::volume::segment_handle::SegmentHandle;
 
 /// Tries at opening one segment, before members that keep failing or filling up are given in to.
 const MAX_TRIES: usize = 80;
@@ -96,7 +96,7 @@ impl Segments {
             if need != Need::New || !self.lacks_ballast(&handle) {
                 return Ok(Arc::new(handle));
             }
-            self.remove_files(&handle, handle.record.slots.iter().flatten().copied());
+            self.io.remove(&handle, handle.members());
         }
         Err(self.no_space())
     }
@@ -105,7 +105,7 @@ impl Segments {
         &self,
         need: Need,
         refused: &HashMap<MemberIndex, u64>,
-    ) -> Result<Place, VolumeError> {
+    ) -> Result<Placement, VolumeError> {
         let mut candidates = self.candidates(need);
         for candidate in &mut candidates {
             if let Some(&len) = refused.get(&candidate.member) {
@@ -128,7 +128,7 @@ impl Segments {
         handle: &SegmentHandle,
         refused: &mut HashMap<MemberIndex, u64>,
     ) -> bool {
-        let members: Vec<MemberIndex> = handle.record.slots.iter().flatten().copied().collect();
+        let members: Vec<MemberIndex> = handle.members().collect();
         let create = |&member| {
             (
                 member,
@@ -152,7 +152,7 @@ impl Segments {
         }
         let complete = made.len() == members.len();
         if !complete {
-            self.remove_files(handle, made.into_iter());
+            self.io.remove(handle, made.into_iter());
         }
         complete
     }
@@ -200,7 +200,7 @@ impl Segments {
     fn taken_by_member(&self) -> HashMap<MemberIndex, u64> {
         let mut taken = HashMap::new();
         for segment in self.all() {
-            for &member in segment.record.slots.iter().flatten() {
+            for member in segment.members() {
                 *taken.entry(member).or_default() += segment.record.len;
             }
         }
@@ -210,92 +210,6 @@ impl Segments {
     fn no_space(&self) -> VolumeError {
         VolumeError::NoSpace {
             needed: self.geometry.total_shards(),
-        }
-    }
-
-    pub(crate) fn remove_files(
-        &self,
-        handle: &SegmentHandle,
-        members: impl Iterator<Item = MemberIndex>,
-    ) {
-        let remove = |member| {
-            (
-                member,
-                Op::Remove {
-                    name: Arc::clone(&handle.name),
-                },
-            )
-        };
-        self.run_all(members.map(remove).collect());
-    }
-
-    /// Removes the file of a segment from a member that it is not on any more.
-    pub(crate) fn remove_file(&self, segment: SegmentId, member: MemberIndex) {
-        let name = file_names::segment(segment).into();
-        let outcomes = self.members.run(vec![(member, Op::Remove { name })]);
-        for error in outcomes.into_iter().filter_map(Result::err) {
-            log::debug!("{error}: it goes with the next mount");
-        }
-    }
-
-    pub(super) fn punch_files(&self, handle: &SegmentHandle, range: &Range<u64>) {
-        let members = handle.record.slots.iter().flatten();
-        let punch = |&member| {
-            (
-                member,
-                Op::Punch {
-                    name: Arc::clone(&handle.name),
-                    offset: range.start,
-                    len: range.end - range.start,
-                },
-            )
-        };
-        self.run_all(members.map(punch).collect());
-    }
-
-    /// Gives back the space that a stripe would take on some members.
-    pub(crate) fn punch_on(&self, members: Vec<MemberIndex>, record: &Stripe) {
-        let Some(handle) = self.get(record.segment) else {
-            return;
-        };
-        let punch = |member| {
-            (
-                member,
-                Op::Punch {
-                    name: Arc::clone(&handle.name),
-                    offset: record.offset,
-                    len: record.height.into(),
-                },
-            )
-        };
-        self.run_all(members.into_iter().map(punch).collect());
-    }
-
-    pub(super) fn truncate_files(&self, handle: &SegmentHandle, len: u64) {
-        for &member in handle.record.slots.iter().flatten() {
-            self.truncate_file(handle, member, len);
-        }
-    }
-
-    /// Cuts one file of a segment.
-    pub(crate) fn truncate_file(&self, handle: &SegmentHandle, member: MemberIndex, len: u64) {
-        let name = Arc::clone(&handle.name);
-        let cut = move |store: &dyn crate::store::Store| store.truncate(&name, len);
-        if let Err(error) = self.members.call(member, "truncate", cut) {
-            log::debug!("{error}: the unused end of the file stays");
-        }
-    }
-
-    /// Runs operations that only give space back: a member that fails one is out of the volume by
-    /// then, and what it keeps is found again when it returns.
-    fn run_all(&self, ops: Vec<(MemberIndex, Op)>) {
-        let live = self.members.live();
-        let ops = ops
-            .into_iter()
-            .filter(|(member, _)| live.contains(member))
-            .collect();
-        for error in self.members.run(ops).into_iter().filter_map(Result::err) {
-            log::debug!("{error}: its space comes back with the rest of the segment");
         }
     }
 }

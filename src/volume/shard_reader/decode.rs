@@ -210,7 +210,7 @@ impl ShardReader {
         let shards = layout::shards(&located.segment.record);
         let mut untried = Vec::new();
         for shard in shards.filter(|shard| !lost.contains(shard)) {
-            match self.at_hand(located, rows, shard, have) {
+            match self.already_read(located, rows, shard, have) {
                 Some(bytes) if gathered.present.len() < needed => {
                     gathered.present.push((shard, bytes));
                 }
@@ -268,7 +268,7 @@ impl ShardReader {
     }
 
     /// Returns rows of a shard that need not be read, because they just were, or are in the cache.
-    fn at_hand(
+    fn already_read(
         &self,
         located: &Located,
         rows: &Range<usize>,

@@ -24,7 +24,8 @@ use crate::volume::encoded::Encoded;
 use crate::volume::error::VolumeError;
 use crate::volume::layout;
 use crate::volume::records::{FlushedStripe, LostShard};
-use crate::volume::segments::{Allocated, Need, Reservation, SegmentHandle};
+use crate::volume::segment_handle::SegmentHandle;
+use crate::volume::segments::{Allocated, Need, Reservation};
 
 /// The result of one attempt to write a stripe.
 struct Attempt {
