@@ -34,7 +34,6 @@ use crate::workers::{Threads, Workers};
 mod buffers;
 mod cache;
 mod census;
-mod coding;
 mod damage;
 mod dirty;
 mod encoded;
@@ -57,6 +56,7 @@ mod segments;
 mod shard_reader;
 mod shared;
 mod space;
+mod stripe_coder;
 mod unrecoverable;
 mod writer;
 
@@ -73,7 +73,6 @@ pub(crate) use layout::{Tally, member_of};
 pub(crate) use pins::Moment;
 pub(crate) use ranges::joined;
 
-use self::coding::Coding;
 use self::damage::Damage;
 use self::inspector::Inspector;
 use self::inventory::FileInventory;
@@ -83,6 +82,7 @@ use self::rebuilder::{Limits, ShardRebuilder};
 use self::segments::Segments;
 use self::shared::Shared;
 use self::space::SpaceMeter;
+use self::stripe_coder::StripeCoder;
 use self::writer::Writer;
 
 /// The options with which a volume is run.
@@ -119,7 +119,7 @@ pub enum OpenError {
 
 /// The stripes of one volume: the parts that write, read, inspect and rebuild them.
 pub struct Volume {
-    coding: Arc<Coding>,
+    coder: Arc<StripeCoder>,
     segments: Arc<Segments>,
     writer: Arc<Writer>,
     reader: Arc<Reader>,
@@ -171,7 +171,7 @@ impl Volume {
             rebuilder: shared.rebuilder(limits),
             inventory: FileInventory::new(Arc::clone(&members), Arc::clone(&shared.segments)),
             space: SpaceMeter::new(members, Arc::clone(&shared.segments)),
-            coding: shared.coding,
+            coder: shared.coder,
             segments: shared.segments,
             damage: shared.damage,
             pins: Pins::default(),
@@ -605,7 +605,7 @@ impl Volume {
     /// Returns the name of the engine that codes on the CPU.
     #[must_use]
     pub fn engine_name(&self) -> &'static str {
-        self.coding.engine_name()
+        self.coder.engine_name()
     }
 
     /// Writes out what was accepted, and cuts the segments being written to what is used of them.

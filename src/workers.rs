@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::codec::Crew;
+use crate::codec::WorkerPool;
 
 mod threads;
 
@@ -27,7 +27,7 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Starts the threads: one fewer than `width`, since the caller of [`Crew::run`] works too. A width
+    /// Starts the threads: one fewer than `width`, since the caller of [`WorkerPool::run`] works too. A width
     /// of 0 counts as 1.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Workers {
     }
 }
 
-impl Crew for Workers {
+impl WorkerPool for Workers {
     fn width(&self) -> usize {
         self.width
     }

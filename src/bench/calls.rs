@@ -3,7 +3,7 @@
 use super::Operation;
 use super::lane::Lane;
 use super::row::{LANES_FIT, Plan};
-use crate::codec::{Accelerator, BLOCK_BYTES, Offer};
+use crate::codec::{Accelerator, BLOCK_BYTES, CodingTask};
 
 /// Data, parity and sums of a stripe.
 type Encoding<'s> = (Vec<&'s [u8]>, Vec<&'s mut [u8]>, Vec<&'s mut [u32]>);
@@ -36,11 +36,11 @@ impl Plan {
         });
         let mut parts: Vec<Encoding<'_>> = parts.collect();
         let pass = self.pass().accelerator(Some(accelerator));
-        let offers = parts.iter_mut().map(|(data, parity, sums)| {
-            let offer = pass.encoding(data, parity, sums);
-            offer.expect(LANES_FIT)
+        let tasks = parts.iter_mut().map(|(data, parity, sums)| {
+            let task = pass.encoding(data, parity, sums);
+            task.expect(LANES_FIT)
         });
-        Offer::compute_all(&mut offers.collect::<Vec<_>>());
+        CodingTask::compute_all(&mut tasks.collect::<Vec<_>>());
     }
 
     /// Computes as many lost shards as can be: the first ones.
@@ -56,20 +56,20 @@ impl Plan {
         });
         let mut parts: Vec<Erasure<'_>> = parts.collect();
         let pass = self.pass().accelerator(Some(accelerator));
-        let offers = parts.iter_mut().filter_map(|(present, lost)| {
-            let offer = pass.reconstruction(present, lost);
-            offer.expect(LANES_FIT)
+        let tasks = parts.iter_mut().filter_map(|(present, lost)| {
+            let task = pass.reconstruction(present, lost);
+            task.expect(LANES_FIT)
         });
-        Offer::compute_all(&mut offers.collect::<Vec<_>>());
+        CodingTask::compute_all(&mut tasks.collect::<Vec<_>>());
     }
 
     fn verify(&self, stripes: Vec<Vec<&mut [u8]>>, accelerator: &dyn Accelerator) {
         let pass = self.pass().accelerator(Some(accelerator));
-        let offers = stripes.into_iter().map(|shards| {
+        let tasks = stripes.into_iter().map(|shards| {
             let shards: Vec<&[u8]> = shards.into_iter().map(|shard| &*shard).collect();
             pass.comparison(&shards).expect(LANES_FIT)
         });
-        Offer::compute_all(&mut offers.collect::<Vec<_>>());
+        CodingTask::compute_all(&mut tasks.collect::<Vec<_>>());
     }
 }
 
@@ -89,11 +89,11 @@ mod tests {
     }
 
     impl Accelerator for Counting {
-        fn compute(&self, offers: &mut [Offer<'_, '_>]) {
-            for offer in &mut *offers {
-                offer.compute_on_cpu();
+        fn compute(&self, tasks: &mut [CodingTask<'_, '_>]) {
+            for task in &mut *tasks {
+                task.compute_on_cpu();
             }
-            self.calls.lock().push(offers.len());
+            self.calls.lock().push(tasks.len());
         }
 
         fn prefers_many(&self) -> bool {

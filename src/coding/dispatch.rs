@@ -4,7 +4,7 @@
 //! Before that, the CPU must have computed the first of these as well, with the same result. Otherwise a driver or a
 //! kernel that is wrong on some machine would be noticed too late: when its results are needed.
 //!
-//! Passes that are offered together are with devices at the same time. Their caller sleeps until the last of them is
+//! Passes that are submitted together are with devices at the same time. Their caller sleeps until the last of them is
 //! done, because being woken costs the CPU as much as a good part of a stripe. Meanwhile the caller computes those
 //! that the CPU gets.
 
@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use super::choice::{Choice, Class, Dealt, Side, Ticket};
 use super::meter::{Coded, Meter};
 use super::pipeline::{Ended, Order, PATIENCE, Pipeline, Ran};
-use crate::codec::{Accelerator, Item, Offer};
+use crate::codec::{Accelerator, CodingTask, Item};
 use crate::cuda::{Device, DeviceError};
 use crate::store::{Pinner, Unpinner};
 use trust::{Outcome, Trust, Way, sees_damage};
@@ -216,8 +216,8 @@ impl Drop for Dispatch {
 }
 
 impl Accelerator for Dispatch {
-    fn compute(&self, offers: &mut [Offer<'_, '_>]) {
-        self.shared.compute(offers);
+    fn compute(&self, tasks: &mut [CodingTask<'_, '_>]) {
+        self.shared.compute(tasks);
     }
 
     fn prefers_many(&self) -> bool {
@@ -306,11 +306,11 @@ impl Shared {
         (!self.trust.is_lost() && pipeline.is_working()).then_some(pipeline)
     }
 
-    fn compute(&self, offers: &mut [Offer<'_, '_>]) {
-        let is_any_long = offers.iter().any(|offer| self.is_worth_it(offer.item()));
+    fn compute(&self, tasks: &mut [CodingTask<'_, '_>]) {
+        let is_any_long = tasks.iter().any(|task| self.is_worth_it(task.item()));
         let Some(pipeline) = self.working_pipeline().filter(|_| is_any_long) else {
-            for offer in offers {
-                self.compute_on_cpu(offer);
+            for task in tasks {
+                self.compute_on_cpu(task);
             }
             return;
         };
@@ -318,12 +318,12 @@ impl Shared {
             mut cpu,
             mut devices,
             tickets,
-        } = self.deal(offers);
+        } = self.deal(tasks);
         let start = Instant::now();
         let mut cpu_took = Duration::ZERO;
         let devices_took = self.compute_on_devices(pipeline, &mut devices, || {
-            for offer in &mut cpu {
-                self.compute_on_cpu(offer);
+            for task in &mut cpu {
+                self.compute_on_cpu(task);
             }
             cpu_took = start.elapsed();
         });
@@ -345,10 +345,10 @@ impl Shared {
     }
 
     /// Shares passes out among the CPU and devices.
-    fn deal<'o, 'p, 't>(&self, offers: &'o mut [Offer<'p, 't>]) -> Shares<'o, 'p, 't> {
-        let (long, short): (Vec<_>, Vec<_>) = offers
+    fn deal<'o, 'p, 't>(&self, tasks: &'o mut [CodingTask<'p, 't>]) -> Shares<'o, 'p, 't> {
+        let (long, short): (Vec<_>, Vec<_>) = tasks
             .iter_mut()
-            .partition(|offer| self.is_worth_it(offer.item()));
+            .partition(|task| self.is_worth_it(task.item()));
         let Some(choice) = &self.choice else {
             return Shares {
                 cpu: short,
@@ -356,8 +356,8 @@ impl Shared {
                 tickets: Vec::new(),
             };
         };
-        let pass = |offer: &&mut Offer<'_, '_>| {
-            let item = offer.item();
+        let pass = |task: &&mut CodingTask<'_, '_>| {
+            let item = task.item();
             (Class::of(item), item.total_bytes())
         };
         let passes: Vec<(Class, usize)> = long.iter().map(pass).collect();
@@ -367,20 +367,20 @@ impl Shared {
             devices: Vec::new(),
             tickets,
         };
-        for (offer, side) in long.into_iter().zip(sides) {
+        for (task, side) in long.into_iter().zip(sides) {
             match side {
-                Side::Cpu => shares.cpu.push(offer),
-                Side::Device => shares.devices.push(offer),
+                Side::Cpu => shares.cpu.push(task),
+                Side::Device => shares.devices.push(task),
             }
         }
         shares
     }
 
-    fn compute_on_cpu(&self, offer: &mut Offer<'_, '_>) {
+    fn compute_on_cpu(&self, task: &mut CodingTask<'_, '_>) {
         self.cpu.begin(Instant::now());
-        offer.compute_on_cpu();
+        task.compute_on_cpu();
         self.cpu
-            .end(Instant::now(), Some(source_bytes(offer.item())));
+            .end(Instant::now(), Some(source_bytes(task.item())));
     }
 
     /// Has devices compute passes, all at once, and does something `meanwhile`. Returns how long the devices took for
@@ -388,24 +388,24 @@ impl Shared {
     fn compute_on_devices(
         &self,
         pipeline: &Pipeline,
-        offers: &mut [&mut Offer<'_, '_>],
+        tasks: &mut [&mut CodingTask<'_, '_>],
         meanwhile: impl FnOnce(),
     ) -> Option<Duration> {
         let start = Instant::now();
-        for _ in 0..offers.len() {
+        for _ in 0..tasks.len() {
             self.devices.begin(start);
         }
-        let mut orders: Vec<Order<'_, '_>> = offers.iter_mut().map(|o| o.parts()).collect();
+        let mut orders: Vec<Order<'_, '_>> = tasks.iter_mut().map(|o| o.parts()).collect();
         let Ran { ended, at } = pipeline.run_all(&mut orders, meanwhile);
-        for (offer, ended) in offers.iter().zip(&ended) {
-            let bytes = ended.is_ok().then(|| source_bytes(offer.item()));
+        for (task, ended) in tasks.iter().zip(&ended) {
+            let bytes = ended.is_ok().then(|| source_bytes(task.item()));
             self.devices.end(at, bytes);
         }
         let mut is_right = true;
         let mut untested = Vec::new();
-        for (offer, ended) in offers.iter_mut().zip(ended) {
-            match self.accept(pipeline, ended, offer) {
-                Accepted::Untested => untested.push(offer),
+        for (task, ended) in tasks.iter_mut().zip(ended) {
+            match self.accept(pipeline, ended, task) {
+                Accepted::Untested => untested.push(task),
                 Accepted::Tested => {}
                 Accepted::Not => is_right = false,
             }
@@ -413,23 +413,23 @@ impl Shared {
         if self.trust.is_lost() {
             // Those that came before the one that failed its test are as doubtful as those after it.
             is_right = false;
-            for offer in untested {
-                self.redo(offer);
+            for task in untested {
+                self.redo(task);
             }
         }
         is_right.then(|| at - start)
     }
 
     /// Takes what a device has made of a pass, or has the CPU compute it.
-    fn accept(&self, pipeline: &Pipeline, ended: Ended, offer: &mut Offer<'_, '_>) -> Accepted {
+    fn accept(&self, pipeline: &Pipeline, ended: Ended, task: &mut CodingTask<'_, '_>) -> Accepted {
         let trusted = ended.ok().filter(|_| !self.trust.is_lost());
-        let Some(way) = trusted.map(|done| Way::of(offer.item(), done)) else {
-            self.redo(offer);
+        let Some(way) = trusted.map(|done| Way::of(task.item(), done)) else {
+            self.redo(task);
             return Accepted::Not;
         };
         if self.trust.covers(&way) {
             Accepted::Untested
-        } else if self.put_to_the_test(pipeline, way, offer) {
+        } else if self.put_to_the_test(pipeline, way, task) {
             Accepted::Tested
         } else {
             Accepted::Not
@@ -437,19 +437,24 @@ impl Shared {
     }
 
     /// Has the CPU compute what a device was to.
-    fn redo(&self, offer: &mut Offer<'_, '_>) {
+    fn redo(&self, task: &mut CodingTask<'_, '_>) {
         self.redone.fetch_add(1, Ordering::Relaxed);
-        self.compute_on_cpu(offer);
+        self.compute_on_cpu(task);
     }
 
     /// Has the CPU compute it, too, and gives all devices up if that makes a difference; returns whether it
     /// does not. The remaining result is the CPU's.
-    fn put_to_the_test(&self, pipeline: &Pipeline, way: Way, offer: &mut Offer<'_, '_>) -> bool {
-        let by_device = Outcome::of(offer.item());
-        offer.compute_on_cpu();
-        let mut is_right = by_device == Outcome::of(offer.item());
+    fn put_to_the_test(
+        &self,
+        pipeline: &Pipeline,
+        way: Way,
+        task: &mut CodingTask<'_, '_>,
+    ) -> bool {
+        let by_device = Outcome::of(task.item());
+        task.compute_on_cpu();
+        let mut is_right = by_device == Outcome::of(task.item());
         if is_right {
-            match sees_damage(pipeline, offer.matrix(), offer.item()) {
+            match sees_damage(pipeline, task.matrix(), task.item()) {
                 Some(true) => self.trust.earn(way),
                 Some(false) => is_right = false,
                 // The next of its kind is put to the test instead.
@@ -474,10 +479,10 @@ enum Accepted {
     Not,
 }
 
-/// The sides that compute passes that were offered together.
+/// The sides that compute passes that were submitted together.
 struct Shares<'o, 'p, 't> {
-    cpu: Vec<&'o mut Offer<'p, 't>>,
-    devices: Vec<&'o mut Offer<'p, 't>>,
+    cpu: Vec<&'o mut CodingTask<'p, 't>>,
+    devices: Vec<&'o mut CodingTask<'p, 't>>,
     tickets: Vec<Ticket>,
 }
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::buffers::Sealed;
-use super::coding::Coding;
 use super::encoded::Encoded;
 use super::error::VolumeError;
 use super::layout;
-use crate::codec::Offer;
+use super::stripe_coder::StripeCoder;
+use crate::codec::CodingTask;
 use crate::format::BLOCK_SIZE;
 use crate::format::record::ShardSums;
 use crate::store::{Buffer, Pool};
@@ -27,20 +27,20 @@ type Parts<'d> = (Vec<&'d [u8]>, Vec<&'d mut [u8]>, Vec<&'d mut [u32]>);
 
 /// Encodes stripes that are to be written.
 pub(super) struct Encoder {
-    coding: Arc<Coding>,
+    coder: Arc<StripeCoder>,
     /// Memory for parity.
     pool: Pool,
 }
 
 impl Encoder {
     /// Creates the part; parity takes memory of `pool`.
-    pub(super) fn new(coding: Arc<Coding>, pool: Pool) -> Self {
-        Self { coding, pool }
+    pub(super) fn new(coder: Arc<StripeCoder>, pool: Pool) -> Self {
+        Self { coder, pool }
     }
 
     /// Returns whether several stripes are better encoded by one call than one by each thread.
     pub(super) fn prefers_batches(&self) -> bool {
-        self.coding.prefers_batches()
+        self.coder.prefers_batches()
     }
 
     /// Encodes a stripe.
@@ -51,8 +51,8 @@ impl Encoder {
     pub(super) fn encode(&self, sealed: &Sealed) -> Result<Encoded, VolumeError> {
         let mut draft = self.draft(sealed);
         let (data, mut rows, mut lists) = draft.parts();
-        self.coding
-            .pass(self.coding.codec())
+        self.coder
+            .pass(self.coder.codec())
             .encode_with_checksums(&data, &mut rows, &mut lists)
             .map_err(|source| VolumeError::Codec {
                 stripe: sealed.stripe,
@@ -66,13 +66,13 @@ impl Encoder {
     pub(super) fn encode_all<'s>(&self, stripes: impl Iterator<Item = &'s Arc<Sealed>>) {
         let mut drafts: Vec<Draft<'_>> = stripes.map(|sealed| self.draft(sealed)).collect();
         let mut parts: Vec<Parts<'_>> = drafts.iter_mut().map(Draft::parts).collect();
-        let pass = self.coding.pass(self.coding.codec());
-        let offers = parts.iter_mut().map(|(data, rows, lists)| {
-            let offer = pass.encoding(data, rows, lists);
-            offer.ok()
+        let pass = self.coder.pass(self.coder.codec());
+        let tasks = parts.iter_mut().map(|(data, rows, lists)| {
+            let task = pass.encoding(data, rows, lists);
+            task.ok()
         });
-        let offers: Option<Vec<Offer<'_, '_>>> = offers.collect();
-        let are_encoded = offers.map(|mut offers| Offer::compute_all(&mut offers));
+        let tasks: Option<Vec<CodingTask<'_, '_>>> = tasks.collect();
+        let are_encoded = tasks.map(|mut tasks| CodingTask::compute_all(&mut tasks));
         if are_encoded.is_some() {
             for draft in drafts {
                 let sealed = draft.sealed;
@@ -82,7 +82,7 @@ impl Encoder {
     }
 
     fn draft<'s>(&self, sealed: &'s Sealed) -> Draft<'s> {
-        let geometry = self.coding.codec().geometry();
+        let geometry = self.coder.codec().geometry();
         let height = layout::height(sealed.payload_len, geometry.data_shards());
         let blocks = height.div_ceil(BLOCK_SIZE);
         Draft {
@@ -95,7 +95,7 @@ impl Encoder {
 
     /// Makes a draft that was encoded ready to be written.
     fn finish(&self, draft: Draft<'_>) -> Encoded {
-        let geometry = self.coding.codec().geometry();
+        let geometry = self.coder.codec().geometry();
         let (k, m) = (geometry.data_shards(), geometry.parity_shards());
         let Draft {
             sealed,

@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::coding::Coding;
 use super::damage::Damage;
 use super::error::VolumeError;
 use super::layout;
 use super::locator::{Located, Locator};
+use super::stripe_coder::StripeCoder;
 use crate::format::record::ShardSet;
 use crate::format::{ShardIndex, StripeId};
 use crate::members::{Access, Members};
@@ -129,7 +129,7 @@ impl Found {
 pub(crate) struct Inspector {
     members: Arc<Members>,
     locator: Arc<Locator>,
-    coding: Arc<Coding>,
+    coder: Arc<StripeCoder>,
     pool: Pool,
     damage: Arc<Damage>,
 }
@@ -139,14 +139,14 @@ impl Inspector {
     pub(super) fn new(
         members: Arc<Members>,
         locator: Arc<Locator>,
-        coding: Arc<Coding>,
+        coder: Arc<StripeCoder>,
         pool: Pool,
         damage: Arc<Damage>,
     ) -> Self {
         Self {
             members,
             locator,
-            coding,
+            coder,
             pool,
             damage,
         }

@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::coding::Coding;
 use super::error::VolumeError;
 use super::layout;
 use super::records::StripeRecords;
 use super::segment_handle::SegmentHandle;
 use super::segments::Segments;
+use super::stripe_coder::StripeCoder;
 use crate::codec::Codec;
 use crate::format::record::{MAX_STRIPE_BYTES, ShardSums, Stripe};
 use crate::format::{BLOCK_SIZE, MemberIndex, ShardIndex, StripeId};
@@ -63,7 +63,7 @@ impl Located {
 pub(super) struct Locator {
     records: Arc<StripeRecords>,
     segments: Arc<Segments>,
-    coding: Arc<Coding>,
+    coder: Arc<StripeCoder>,
 }
 
 impl Locator {
@@ -71,12 +71,12 @@ impl Locator {
     pub(super) fn new(
         records: Arc<StripeRecords>,
         segments: Arc<Segments>,
-        coding: Arc<Coding>,
+        coder: Arc<StripeCoder>,
     ) -> Self {
         Self {
             records,
             segments,
-            coding,
+            coder,
         }
     }
 
@@ -110,7 +110,7 @@ impl Locator {
             return Err(bad("its segment has not one slot for each shard"));
         }
         let codec = self
-            .coding
+            .coder
             .codec_of(&segment.record)
             .map_err(|source| VolumeError::Codec { stripe, source })?;
         Ok(Located {

@@ -23,7 +23,6 @@ use std::thread;
 
 use parking_lot::Mutex;
 
-use super::coding::Coding;
 use super::error::VolumeError;
 use super::layout;
 use super::locator::{Locator, Rows};
@@ -31,7 +30,8 @@ use super::ranges::joined;
 use super::segment_handle::SegmentHandle;
 use super::segments::{Need, Segments};
 use super::shard_reader::ShardReader;
-use crate::codec::{CodecError, Offer};
+use super::stripe_coder::StripeCoder;
+use crate::codec::{CodecError, CodingTask};
 use crate::coding::SMALL_BYTES;
 use crate::format::record::{Segment, ShardSet, Stripe};
 use crate::format::{BLOCK_SIZE, MemberIndex, SegmentId, ShardIndex, StripeId};
@@ -158,7 +158,7 @@ pub(crate) struct ShardRebuilder {
     segments: Arc<Segments>,
     locator: Arc<Locator>,
     shards: Arc<ShardReader>,
-    coding: Arc<Coding>,
+    coder: Arc<StripeCoder>,
     pool: Pool,
     /// Memory for each batch of stripes.
     batch_bytes: usize,
@@ -172,7 +172,7 @@ impl ShardRebuilder {
         segments: Arc<Segments>,
         locator: Arc<Locator>,
         shards: Arc<ShardReader>,
-        coding: Arc<Coding>,
+        coder: Arc<StripeCoder>,
         pool: Pool,
         limits: Limits,
     ) -> Self {
@@ -181,7 +181,7 @@ impl ShardRebuilder {
             segments,
             locator,
             shards,
-            coding,
+            coder,
             pool,
             batch_bytes: limits.buffer_bytes / BATCH_PARTS,
             reads_ahead: limits.reads_ahead,
@@ -284,7 +284,7 @@ impl ShardRebuilder {
         let Some(handle) = self.segments.get(segment) else {
             return Ok(ControlFlow::Continue(()));
         };
-        let codec = match self.coding.codec_of(&handle.record) {
+        let codec = match self.coder.codec_of(&handle.record) {
             Ok(codec) => codec,
             Err(source) => return Ok(on_batch(Rebuilt::nothing(stripes, &source))),
         };
@@ -379,12 +379,12 @@ impl ShardRebuilder {
         outputs: &mut [Vec<Buffer>],
     ) -> Rebuilt {
         let mut works = batch.works(inputs, zeros, outputs);
-        if self.coding.prefers_batches() {
+        if self.coder.prefers_batches() {
             self.reconstruct_all(batch, &mut works);
         }
         let alone = works.len() == 1;
         let works: Vec<Mutex<Work<'_>>> = works.into_iter().map(Mutex::new).collect();
-        self.coding.run(works.len(), &|index| {
+        self.coder.run(works.len(), &|index| {
             // Each index is run once, so the lock is never waited for.
             let mut work = works[index].lock();
             work.is_right = self.work_out(batch, &mut work, alone);
@@ -410,22 +410,26 @@ impl ShardRebuilder {
     /// Reconstructs the shards of all stripes by one call. Stripes that lack too much for it, and those so short that
     /// they stay on the CPU, are shared among threads.
     fn reconstruct_all(&self, batch: &Batch<'_>, works: &mut [Work<'_>]) {
-        let pass = self.coding.pass(&batch.codec);
+        let pass = self.coder.pass(&batch.codec);
         let computed = works
             .iter_mut()
             .filter(|work| matches!(work.source, Source::Others(_)));
-        let offer = |work| {
+        let task = |work| {
             let Work {
                 present,
                 outputs,
                 is_computed,
                 ..
             }: &mut Work<'_> = work;
-            let offer = pass.reconstruction(present, outputs).ok()??;
-            *is_computed = offer.item().total_bytes() >= SMALL_BYTES;
-            is_computed.then_some(offer)
+            let task = pass.reconstruction(present, outputs).ok()??;
+            *is_computed = task.item().total_bytes() >= SMALL_BYTES;
+            is_computed.then_some(task)
         };
-        Offer::compute_all(&mut computed.filter_map(offer).collect::<Vec<Offer<'_, '_>>>());
+        CodingTask::compute_all(
+            &mut computed
+                .filter_map(task)
+                .collect::<Vec<CodingTask<'_, '_>>>(),
+        );
     }
 
     /// Computes the shards of one stripe, unless that was done; returns whether they are right.
@@ -443,10 +447,10 @@ impl ShardRebuilder {
             Source::Others(_) if work.is_computed => {}
             Source::Others(_) => {
                 let pass = if alone {
-                    self.coding.pass(&batch.codec)
+                    self.coder.pass(&batch.codec)
                 } else {
                     // The threads are at work on other stripes.
-                    self.coding.single_threaded_pass(&batch.codec)
+                    self.coder.single_threaded_pass(&batch.codec)
                 };
                 // Too few, if one could not be read.
                 if pass.reconstruct(&work.present, &mut work.outputs).is_err() {

@@ -12,11 +12,11 @@ use std::sync::atomic::AtomicU64;
 use bytes::Bytes;
 
 use super::cache::ShardCache;
-use super::coding::Coding;
 use super::damage::{Damage, Finding};
 use super::dirty::Dirty;
 use super::error::VolumeError;
 use super::locator::{Located, Locator, Rows, mismatches};
+use super::stripe_coder::StripeCoder;
 use crate::format::{BLOCK_SIZE, MemberIndex, ShardIndex};
 use crate::members::{ErrorClass, Members, Patience};
 use crate::store::{Buffer, Op, Pool, StoreError, StoreErrorKind};
@@ -40,7 +40,7 @@ enum Fetched {
 pub(super) struct ShardReader {
     members: Arc<Members>,
     locator: Arc<Locator>,
-    coding: Arc<Coding>,
+    coder: Arc<StripeCoder>,
     pool: Pool,
     cache: Arc<ShardCache>,
     dirty: Arc<Dirty>,
@@ -54,7 +54,7 @@ impl ShardReader {
     pub(super) fn new(
         members: Arc<Members>,
         locator: Arc<Locator>,
-        coding: Arc<Coding>,
+        coder: Arc<StripeCoder>,
         pool: Pool,
         cache: Arc<ShardCache>,
         dirty: Arc<Dirty>,
@@ -63,7 +63,7 @@ impl ShardReader {
         Self {
             members,
             locator,
-            coding,
+            coder,
             pool,
             cache,
             dirty,

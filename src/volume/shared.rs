@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::VolumeOptions;
 use super::buffers::Buffers;
 use super::cache::ShardCache;
-use super::coding::Coding;
 use super::damage::Damage;
 use super::dirty::Dirty;
 use super::encoder::Encoder;
@@ -16,6 +15,7 @@ use super::rebuilder::{Limits, ShardRebuilder};
 use super::records::StripeRecords;
 use super::segments::Segments;
 use super::shard_reader::ShardReader;
+use super::stripe_coder::StripeCoder;
 use super::writer::Writer;
 use crate::codec::{Codec, CodecError};
 use crate::format::SegmentId;
@@ -30,7 +30,7 @@ const MAX_BUFFERS: usize = 16;
 pub(super) struct Shared {
     members: Arc<Members>,
     records: Arc<StripeRecords>,
-    pub(super) coding: Arc<Coding>,
+    pub(super) coder: Arc<StripeCoder>,
     pool: Pool,
     pub(super) segments: Arc<Segments>,
     buffers: Arc<Buffers>,
@@ -57,7 +57,11 @@ impl Shared {
         let geometry = members.geometry();
         let codec = Codec::new(members.code(), geometry, options.engine)?;
         let workers = Arc::clone(&options.workers);
-        let coding = Arc::new(Coding::new(codec, workers, options.accelerator.clone()));
+        let coder = Arc::new(StripeCoder::new(
+            codec,
+            workers,
+            options.accelerator.clone(),
+        ));
         let height = members.greatest_height() as usize;
         let limit = options.buffer_bytes / (height * geometry.total_shards());
         let limit = limit.clamp(2, MAX_BUFFERS);
@@ -76,12 +80,12 @@ impl Shared {
         let locator = Arc::new(Locator::new(
             Arc::clone(&records),
             Arc::clone(&segments),
-            Arc::clone(&coding),
+            Arc::clone(&coder),
         ));
         let shards = Arc::new(ShardReader::new(
             Arc::clone(&members),
             Arc::clone(&locator),
-            Arc::clone(&coding),
+            Arc::clone(&coder),
             pool.clone(),
             Arc::clone(&cache),
             Arc::clone(&dirty),
@@ -90,7 +94,7 @@ impl Shared {
         Ok(Self {
             members,
             records,
-            coding,
+            coder,
             pool,
             segments,
             buffers,
@@ -110,7 +114,7 @@ impl Shared {
             Arc::clone(&self.segments),
             Arc::clone(&self.buffers),
             Arc::clone(&self.dirty),
-            Encoder::new(Arc::clone(&self.coding), self.pool.clone()),
+            Encoder::new(Arc::clone(&self.coder), self.pool.clone()),
             has_threads,
         )
     }
@@ -132,7 +136,7 @@ impl Shared {
         Inspector::new(
             Arc::clone(&self.members),
             Arc::clone(&self.locator),
-            Arc::clone(&self.coding),
+            Arc::clone(&self.coder),
             self.pool.clone(),
             Arc::clone(&self.damage),
         )
@@ -145,7 +149,7 @@ impl Shared {
             Arc::clone(&self.segments),
             Arc::clone(&self.locator),
             Arc::clone(&self.shards),
-            Arc::clone(&self.coding),
+            Arc::clone(&self.coder),
             self.pool.clone(),
             limits,
         )

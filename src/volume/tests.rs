@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::codec::{self, Geometry, Offer, Targets};
+use crate::codec::{self, CodingTask, Geometry, Targets};
 use crate::coding::Dispatch;
 use crate::cuda::Simulated;
 use crate::format::{BLOCK_SIZE, Record, ShardIndex, key};
@@ -305,10 +305,10 @@ fn what_a_device_decodes_wrongly_is_decoded_again_on_the_cpu() {
 struct WrongInBlock3;
 
 impl Accelerator for WrongInBlock3 {
-    fn compute(&self, offers: &mut [Offer<'_, '_>]) {
-        for offer in offers {
-            offer.compute_on_cpu();
-            let item = offer.item_mut();
+    fn compute(&self, tasks: &mut [CodingTask<'_, '_>]) {
+        for task in tasks {
+            task.compute_on_cpu();
+            let item = task.item_mut();
             let shards = item.sources.len();
             if let Targets::Written(parity) = &mut item.targets
                 && let Some(sums) = item.sums.get_mut(shards + 1)

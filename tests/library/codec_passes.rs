@@ -7,8 +7,8 @@ use std::{
 
 use cauchyfs::{
     codec::{
-        BLOCK_BYTES, CodeId, Codec, CodecError, Crew, Geometry, Mismatch, Pass, Stores, engines,
-        select,
+        BLOCK_BYTES, CodeId, Codec, CodecError, Geometry, Mismatch, Pass, Stores, WorkerPool,
+        engines, select,
     },
     workers::Workers,
 };
@@ -64,7 +64,7 @@ fn updated(pass: Pass<'_>, data: &[Vec<u8>], parity: &[Vec<u8>]) -> Vec<Vec<u8>>
 #[derive(Debug, Default)]
 struct Backwards(AtomicUsize);
 
-impl Crew for Backwards {
+impl WorkerPool for Backwards {
     fn width(&self) -> usize {
         7
     }
@@ -105,9 +105,9 @@ fn check_crews(codec: &Codec) {
         let data = random_shards(4, length);
         let expected = encoded(codec.pass().stores(Stores::Cached), &data, 2);
         assert!(encoded(codec.pass(), &data, 2) == expected, "{length}");
-        for crew in [&workers as &dyn Crew, &backwards] {
-            let what = || format!("{} {length} {crew:?}", codec.code());
-            let pass = codec.pass().crew(crew);
+        for pool in [&workers as &dyn WorkerPool, &backwards] {
+            let what = || format!("{} {length} {pool:?}", codec.code());
+            let pass = codec.pass().workers(pool);
             assert!(encoded(pass, &data, 2) == expected, "{}", what());
             assert!(
                 updated(pass, &data, &expected) == vec![vec![0; length]; 2],
@@ -129,7 +129,7 @@ fn small_passes_stay_on_the_callers_thread() {
     let codec = codec(4, 2);
     let backwards = Backwards::default();
     let data = random_shards(4, 16 << 10);
-    encoded(codec.pass().crew(&backwards), &data, 2);
+    encoded(codec.pass().workers(&backwards), &data, 2);
     assert_eq!(backwards.0.into_inner(), 0);
 }
 
@@ -140,7 +140,7 @@ fn crews_reconstruct_and_verify_as_one_thread_does() {
     let data = random_shards(3, 300_000);
     let mut shards = data.clone();
     shards.extend(encoded(codec.pass(), &data, 2));
-    let pass = codec.pass().crew(&backwards);
+    let pass = codec.pass().workers(&backwards);
 
     let mut lost = vec![vec![0; 300_000]; 2];
     let (first, second) = lost.split_at_mut(1);
@@ -188,7 +188,7 @@ fn check_checksums(codec: &Codec, length: usize) {
     let data = random_shards(5, length);
     let expected = encoded(codec.pass(), &data, 3);
     let what = || format!("{} {} {length}", codec.code(), codec.engine().name());
-    for pass in [codec.pass(), codec.pass().crew(&backwards)] {
+    for pass in [codec.pass(), codec.pass().workers(&backwards)] {
         let mut parity = vec![vec![0; length]; 3];
         let mut sums = vec![vec![0; length.div_ceil(BLOCK_BYTES)]; 8];
         let mut lists: Vec<&mut [u32]> = sums.iter_mut().map(|l| &mut l[..]).collect();

@@ -4,7 +4,7 @@ mod bitmatrix;
 mod bitset;
 mod code;
 mod coder;
-mod crew;
+mod coding_task;
 mod decode;
 mod engine;
 mod error;
@@ -12,30 +12,30 @@ pub mod field;
 mod geometry;
 mod horner;
 mod matrix;
-mod offer;
 mod packets;
 mod pass;
-mod piece;
 mod plan;
 mod points;
 mod random;
 mod schedule;
 mod search;
+mod shard_columns;
 mod study;
 mod syndromes;
+mod worker_pool;
 
 pub use self::{
     code::CodeId,
     coder::Codec,
-    crew::Crew,
+    coding_task::{Accelerator, CodingTask, Item, Targets},
     engine::{Candidate, Engine, candidates, engines, select},
     error::CodecError,
     geometry::Geometry,
     matrix::Matrix,
-    offer::{Accelerator, Item, Offer, Targets},
     pass::{Mismatch, Pass},
-    piece::BLOCK_BYTES,
     plan::{Job, Mode, Plan, Stores},
     search::{Found, Freedom, search},
+    shard_columns::BLOCK_BYTES,
     study::{Studied, study},
+    worker_pool::WorkerPool,
 };

@@ -5,10 +5,10 @@ use std::{borrow::Cow, sync::Arc};
 use parking_lot::Mutex;
 
 use crate::{
-    Accelerator, Codec, CodecError, Crew, Item, Job, Mode, Offer, Plan, Stores, Targets,
+    Accelerator, Codec, CodecError, CodingTask, Item, Job, Mode, Plan, Stores, Targets, WorkerPool,
     decode::ShardSet,
-    piece::{BLOCK_BYTES, Piece},
     plan::{check_count, common_length},
+    shard_columns::{BLOCK_BYTES, ShardColumns},
 };
 
 /// Bytes of each shard that [`Pass::verify`] works on at once, so that its parities stay in cache.
@@ -64,7 +64,7 @@ type Erased<'s, 't> = (Arc<Plan>, Vec<&'s [u8]>, Vec<&'t mut [u8]>);
 pub struct Pass<'p> {
     codec: &'p Codec,
     stores: Option<Stores>,
-    crew: Option<&'p dyn Crew>,
+    workers: Option<&'p dyn WorkerPool>,
     accelerator: Option<&'p dyn Accelerator>,
 }
 
@@ -73,7 +73,7 @@ impl<'p> Pass<'p> {
         Self {
             codec,
             stores: None,
-            crew: None,
+            workers: None,
             accelerator: None,
         }
     }
@@ -88,9 +88,9 @@ impl<'p> Pass<'p> {
     }
 
     /// Splits big passes over a pool of threads, by columns, without copying.
-    pub fn crew(self, crew: &'p dyn Crew) -> Self {
+    pub fn workers(self, workers: &'p dyn WorkerPool) -> Self {
         Self {
-            crew: Some(crew),
+            workers: Some(workers),
             ..self
         }
     }
@@ -139,12 +139,13 @@ impl<'p> Pass<'p> {
             self.encoding(data, parity, checksums)?.compute();
             return Ok(());
         }
-        let piece = Piece::new(plan, data, parity, Mode::Assign)?.with_checksums(checksums)?;
+        let piece =
+            ShardColumns::new(plan, data, parity, Mode::Assign)?.with_checksums(checksums)?;
         self.run_pieces(piece);
         Ok(())
     }
 
-    /// Offers what [`Self::encode_with_checksums`] does.
+    /// Returns the task of [`Self::encode_with_checksums`], to be computed later.
     ///
     /// # Errors
     ///
@@ -154,14 +155,14 @@ impl<'p> Pass<'p> {
         data: &[&'t [u8]],
         parity: &'t mut [&mut [u8]],
         checksums: &'t mut [&mut [u32]],
-    ) -> Result<Offer<'p, 't>, CodecError> {
+    ) -> Result<CodingTask<'p, 't>, CodecError> {
         self.check_encode(data, parity)?;
         self.check_checksums(checksums)?;
         let item = Item {
             sums: checksums.iter_mut().map(|list| &mut **list).collect(),
             ..Item::written(data, parity)
         };
-        Offer::new(self, &self.codec.encode, item)
+        CodingTask::new(self, &self.codec.encode, item)
     }
 
     /// Computes lost shards, data and parity alike, in one pass over k present ones.
@@ -185,7 +186,7 @@ impl<'p> Pass<'p> {
         self.assign(&plan, &sources, &mut targets)
     }
 
-    /// Offers what [`Self::reconstruct`] does; nothing if no shard is lost.
+    /// Returns the task of [`Self::reconstruct`], to be computed later; `None` if no shard is lost.
     ///
     /// # Errors
     ///
@@ -194,7 +195,7 @@ impl<'p> Pass<'p> {
         self,
         present: &[(usize, &'t [u8])],
         lost: &'t mut [(usize, &mut [u8])],
-    ) -> Result<Option<Offer<'p, 't>>, CodecError> {
+    ) -> Result<Option<CodingTask<'p, 't>>, CodecError> {
         let Some((plan, sources, targets)) = self.erased(present, lost)? else {
             return Ok(None);
         };
@@ -203,7 +204,7 @@ impl<'p> Pass<'p> {
             targets: Targets::Written(targets),
             sums: Vec::new(),
         };
-        Offer::new(self, &plan, item).map(Some)
+        CodingTask::new(self, &plan, item).map(Some)
     }
 
     /// Returns by which plan lost shards are computed, from what, and where to; nothing if none are lost.
@@ -278,15 +279,15 @@ impl<'p> Pass<'p> {
         Ok(Mismatch::all(&wrong, k, blocks))
     }
 
-    /// Offers what [`Self::mismatches`] does; [`Offer::into_mismatches`] says what came of it.
+    /// Returns the task of [`Self::mismatches`], to be computed later; [`CodingTask::into_mismatches`] has the result.
     ///
     /// # Errors
     ///
     /// Those of [`Self::verify`].
-    pub fn comparison<'t>(self, shards: &[&'t [u8]]) -> Result<Offer<'p, 't>, CodecError> {
+    pub fn comparison<'t>(self, shards: &[&'t [u8]]) -> Result<CodingTask<'p, 't>, CodecError> {
         check_count("total", shards.len(), self.codec.geometry().total_shards())?;
         let (data, parity) = shards.split_at(self.codec.geometry().data_shards());
-        Offer::new(self, &self.codec.encode, Item::compared(data, parity))
+        CodingTask::new(self, &self.codec.encode, Item::compared(data, parity))
     }
 
     /// Notes which blocks of the parities are other than the data calls for, parity after parity.
@@ -399,7 +400,7 @@ impl<'p> Pass<'p> {
         if self.accelerator_for(plan, shard_bytes).is_none() {
             return self.run(plan, sources, targets, Mode::Assign);
         }
-        Offer::new(self, plan, Item::written(sources, targets))?.compute();
+        CodingTask::new(self, plan, Item::written(sources, targets))?.compute();
         Ok(())
     }
 
@@ -414,7 +415,7 @@ impl<'p> Pass<'p> {
         let shard_count = sources.len() + targets.len();
         let shard_bytes = sources.first().map_or(0, |source| source.len());
         if self.piece_count(shard_count, shard_bytes) > 1 {
-            self.run_pieces(Piece::new(plan, sources, targets, mode)?);
+            self.run_pieces(ShardColumns::new(plan, sources, targets, mode)?);
             return Ok(());
         }
         let job = Job::new(plan, sources, targets, mode)?;
@@ -425,14 +426,14 @@ impl<'p> Pass<'p> {
 
     /// Computes all targets, and checksums if they were asked for, on this thread or the whole pool
     /// of threads.
-    pub(super) fn run_pieces(self, piece: Piece<'_, '_>) {
+    pub(super) fn run_pieces(self, piece: ShardColumns<'_, '_>) {
         let engine = self.codec.engine();
         let (shard_count, shard_bytes) = (piece.shard_count(), piece.shard_bytes());
         let stores = self.stores_for(shard_count, shard_bytes);
         let pieces = self.piece_count(shard_count, shard_bytes);
         let piece_bytes = shard_bytes.div_ceil(pieces).next_multiple_of(BLOCK_BYTES);
         let pieces = piece.split(piece_bytes.max(BLOCK_BYTES)).into_iter();
-        let pieces: Vec<Mutex<Option<Piece>>> =
+        let pieces: Vec<Mutex<Option<ShardColumns>>> =
             pieces.map(|piece| Mutex::new(Some(piece))).collect();
         self.side_by_side(pieces.len(), &|index| {
             // Each index is run once, so the lock is never waited for.
@@ -454,13 +455,13 @@ impl<'p> Pass<'p> {
 
     /// Returns how many pieces to split shards into, so that each is worth a thread.
     fn piece_count(self, shard_count: usize, shard_bytes: usize) -> usize {
-        let width = self.crew.map_or(1, Crew::width);
+        let width = self.workers.map_or(1, WorkerPool::width);
         width.min(shard_count * shard_bytes / PIECE_BYTES).max(1)
     }
 
     fn side_by_side(self, pieces: usize, work: &(dyn Fn(usize) + Sync)) {
-        match self.crew {
-            Some(crew) if pieces > 1 => crew.run(pieces, work),
+        match self.workers {
+            Some(workers) if pieces > 1 => workers.run(pieces, work),
             _ => (0..pieces).for_each(work),
         }
     }

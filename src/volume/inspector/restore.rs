@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::{Found, Inspector};
-use crate::codec::{BLOCK_BYTES, CodecError, Mismatch, Offer};
+use crate::codec::{BLOCK_BYTES, CodecError, CodingTask, Mismatch};
 use crate::format::BLOCK_SIZE;
 use crate::store::Buffer;
 use crate::volume::error::VolumeError;
@@ -114,7 +114,7 @@ impl Inspector {
             self.is_wrong(located, &checked, bytes)
         };
         let fixed = &mut restored.fixed;
-        self.coding.compute_verified(&located.codec, |pass| {
+        self.coder.compute_verified(&located.codec, |pass| {
             let mut outputs: Vec<(usize, &mut [u8])> = fixed
                 .iter_mut()
                 .filter(|fixed| !right(fixed.shard))
@@ -165,18 +165,18 @@ impl Inspector {
             .filter(|(_, (_, restored))| restored.fixed.iter().all(|fixed| fixed.is_whole))
             .map(|(at, ((located, found), restored))| Whole::new(at, located, found, restored))
             .collect();
-        let mut offers = Vec::with_capacity(whole.len());
+        let mut tasks = Vec::with_capacity(whole.len());
         for whole in &whole {
-            let pass = self.coding.pass(&whole.located.codec);
-            let offer = pass.comparison(&whole.shards);
-            offers.push(offer.map_err(|source| whole.refused(source))?);
+            let pass = self.coder.pass(&whole.located.codec);
+            let task = pass.comparison(&whole.shards);
+            tasks.push(task.map_err(|source| whole.refused(source))?);
         }
-        Offer::compute_all(&mut offers);
+        CodingTask::compute_all(&mut tasks);
         let mut inconsistent = Vec::new();
         let mut clean = Vec::new();
         let mut is_device_wrong = false;
-        for (whole, offer) in whole.iter().zip(offers) {
-            let mismatches = offer.into_mismatches();
+        for (whole, task) in whole.iter().zip(tasks) {
+            let mismatches = task.into_mismatches();
             if mismatches.is_empty() {
                 clean.push(whole);
             } else {
@@ -187,7 +187,7 @@ impl Inspector {
         }
         // A device that reports differences that do not exist may also miss real ones.
         for whole in clean.into_iter().filter(|_| is_device_wrong) {
-            let pass = self.coding.pass(&whole.located.codec).accelerator(None);
+            let pass = self.coder.pass(&whole.located.codec).accelerator(None);
             let compared = pass.mismatches(&whole.shards);
             let mismatches = compared.map_err(|source| whole.refused(source))?;
             inconsistent.push((whole.at, mismatches));
@@ -204,7 +204,7 @@ impl Inspector {
         whole: &Whole<'_>,
         mut mismatches: Vec<Mismatch>,
     ) -> Result<Vec<Mismatch>, VolumeError> {
-        self.coding.repeat_on_cpu(&whole.located.codec, |pass| {
+        self.coder.repeat_on_cpu(&whole.located.codec, |pass| {
             let compared = pass.mismatches(&whole.shards);
             mismatches = compared.map_err(|source| whole.refused(source))?;
             Ok(mismatches.is_empty())

@@ -90,7 +90,7 @@ impl Inspector {
             }
             bytes += check.bytes.len();
         }
-        self.coding.run(chunks.len(), &|chunk| {
+        self.coder.run(chunks.len(), &|chunk| {
             for check in &checks[chunks[chunk].clone()] {
                 let done = self.bad_ranges(&stripes[check.stripe], check.shard, &check.bytes);
                 check.bad.get_or_init(|| done);

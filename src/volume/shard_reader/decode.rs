@@ -165,7 +165,7 @@ impl ShardReader {
             .map(|(shard, bytes)| (usize::from(shard.0), &**bytes))
             .collect();
         self.decodes.fetch_add(1, Ordering::Relaxed);
-        let is_right = self.coding.compute_verified(&located.codec, |pass| {
+        let is_right = self.coder.compute_verified(&located.codec, |pass| {
             let mut outputs: Vec<(usize, &mut [u8])> = targets
                 .iter()
                 .zip(&mut decoded)

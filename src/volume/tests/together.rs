@@ -25,10 +25,10 @@ impl Counting {
 }
 
 impl Accelerator for Counting {
-    fn compute(&self, offers: &mut [Offer<'_, '_>]) {
-        self.calls.lock().push(offers.len());
-        for offer in offers {
-            offer.compute_on_cpu();
+    fn compute(&self, tasks: &mut [CodingTask<'_, '_>]) {
+        self.calls.lock().push(tasks.len());
+        for task in tasks {
+            task.compute_on_cpu();
         }
     }
 
@@ -196,9 +196,9 @@ fn buffers_stay_free_whoever_encodes_ahead_at_the_same_time() {
 struct Panicking;
 
 impl Accelerator for Panicking {
-    fn compute(&self, offers: &mut [Offer<'_, '_>]) {
-        assert_eq!(offers.len(), 1, "as a bug would");
-        offers[0].compute_on_cpu();
+    fn compute(&self, tasks: &mut [CodingTask<'_, '_>]) {
+        assert_eq!(tasks.len(), 1, "as a bug would");
+        tasks[0].compute_on_cpu();
     }
 
     fn prefers_many(&self) -> bool {
@@ -288,11 +288,11 @@ struct Slandering {
 }
 
 impl Accelerator for Slandering {
-    fn compute(&self, offers: &mut [Offer<'_, '_>]) {
+    fn compute(&self, tasks: &mut [CodingTask<'_, '_>]) {
         assert!(!self.is_distrusted.load(Ordering::Relaxed));
-        for (at, offer) in offers.iter_mut().enumerate() {
-            offer.compute_on_cpu();
-            let item = offer.item_mut();
+        for (at, task) in tasks.iter_mut().enumerate() {
+            task.compute_on_cpu();
+            let item = task.item_mut();
             match &mut item.targets {
                 Targets::Written(parity) => {
                     if self.written.fetch_add(1, Ordering::Relaxed) == 3 {

@@ -1,8 +1,8 @@
-//! Passes that are offered together.
+//! Passes that are submitted together.
 
 use super::*;
 
-/// Lengths of the shards of stripes that are offered by one call: those of one kind, others, and one so short
+/// Lengths of the shards of stripes that are submitted by one call: those of one kind, others, and one so short
 /// that it stays on the CPU.
 const LENGTHS: [usize; 9] = [
     BYTES, BYTES, BYTES, 4096, BYTES, 65_536, BYTES, 65_537, 65_536,
@@ -50,11 +50,11 @@ fn encode(codec: &Codec, accelerator: Option<&dyn Accelerator>, lengths: &[usize
     });
     let mut parts: Vec<_> = parts.collect();
     let pass = codec.pass().accelerator(accelerator);
-    let offers = parts.iter_mut().map(|(data, parity, sums)| {
-        let offer = pass.encoding(data, parity, sums);
-        offer.expect("fits")
+    let tasks = parts.iter_mut().map(|(data, parity, sums)| {
+        let task = pass.encoding(data, parity, sums);
+        task.expect("fits")
     });
-    Offer::compute_all(&mut offers.collect::<Vec<_>>());
+    CodingTask::compute_all(&mut tasks.collect::<Vec<_>>());
     stripes
 }
 
@@ -63,14 +63,14 @@ fn compare(codec: &Codec, accelerator: &dyn Accelerator, stripes: &[Stripe]) -> 
     let mut stripes = stripes.to_vec();
     stripes[LONG].parity[1][5000] ^= 1;
     let pass = codec.pass().accelerator(Some(accelerator));
-    let offers = stripes.iter().map(|stripe| {
+    let tasks = stripes.iter().map(|stripe| {
         let shards = stripe.data.iter().chain(&stripe.parity);
         let shards: Vec<&[u8]> = shards.map(Vec::as_slice).collect();
         pass.comparison(&shards).expect("fits")
     });
-    let mut offers: Vec<Offer<'_, '_>> = offers.collect();
-    Offer::compute_all(&mut offers);
-    offers.into_iter().map(Offer::into_mismatches).collect()
+    let mut tasks: Vec<CodingTask<'_, '_>> = tasks.collect();
+    CodingTask::compute_all(&mut tasks);
+    tasks.into_iter().map(CodingTask::into_mismatches).collect()
 }
 
 /// Encodes and compares all stripes, and holds what comes of it against what is right.

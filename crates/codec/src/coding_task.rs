@@ -4,19 +4,19 @@ use std::{fmt, ptr, slice, sync::Arc};
 
 use crate::{
     CodecError, Matrix, Mismatch, Pass, Plan,
-    piece::{BLOCK_BYTES, Piece},
     plan::{Mode, check_count, common_length},
+    shard_columns::{BLOCK_BYTES, ShardColumns},
 };
 
 /// Hardware that computes passes in the CPU's place, or decides for each pass what computes it.
 pub trait Accelerator: Send + Sync + fmt::Debug {
-    /// Computes all of the offers before it returns: on the hardware, or with
-    /// [`Offer::compute_on_cpu`]. The CPU computes an offer correctly even if failed hardware left
-    /// wrong results in it. The offers do not depend on each other, so the hardware may have all of
+    /// Computes all of the tasks before it returns: on the hardware, or with
+    /// [`CodingTask::compute_on_cpu`]. The CPU computes a task correctly even if failed hardware left
+    /// wrong results in it. The tasks do not depend on each other, so the hardware may have all of
     /// them at once.
-    fn compute(&self, offers: &mut [Offer<'_, '_>]);
+    fn compute(&self, tasks: &mut [CodingTask<'_, '_>]);
 
-    /// Returns whether several stripes are better offered by one thread at once than by many threads one each:
+    /// Returns whether several stripes are better submitted by one thread at once than by many threads one each:
     /// waiting for hardware costs about as much for many as for one.
     fn prefers_many(&self) -> bool;
 
@@ -30,27 +30,27 @@ pub trait Accelerator: Send + Sync + fmt::Debug {
 /// # Examples
 ///
 /// ```
-/// # use cauchyfs_codec::{self as codec, CodeId, Codec, CodecError, Geometry, Offer};
+/// # use cauchyfs_codec::{self as codec, CodeId, Codec, CodecError, Geometry, CodingTask};
 /// # let codec = Codec::new(CodeId::RS_CAUCHY, Geometry::new(1, 1)?, codec::select("auto")?)?;
 /// let (mut lost_data, mut lost_parity) = ([0; 3], [0; 3]);
 /// let (mut first, mut second) = ([(0, &mut lost_data[..])], [(1, &mut lost_parity[..])]);
-/// let offers = [
+/// let tasks = [
 ///     codec.pass().reconstruction(&[(1, b"abc")], &mut first)?,
 ///     codec.pass().reconstruction(&[(0, b"xyz")], &mut second)?,
 /// ];
-/// Offer::compute_all(&mut offers.into_iter().flatten().collect::<Vec<Offer>>());
+/// CodingTask::compute_all(&mut tasks.into_iter().flatten().collect::<Vec<CodingTask>>());
 /// assert_eq!((&lost_data, &lost_parity), (b"abc", b"xyz"));
 /// # Ok::<(), CodecError>(())
 /// ```
 #[derive(Debug)]
-pub struct Offer<'p, 't> {
+pub struct CodingTask<'p, 't> {
     pass: Pass<'p>,
     plan: Arc<Plan>,
     item: Item<'t>,
 }
 
-impl<'p, 't> Offer<'p, 't> {
-    /// Offers an item, which is to be gone over as `pass` says.
+impl<'p, 't> CodingTask<'p, 't> {
+    /// Creates the task to apply a plan to an item as `pass` says.
     ///
     /// # Errors
     ///
@@ -88,17 +88,17 @@ impl<'p, 't> Offer<'p, 't> {
     }
 
     /// Computes all of them, wherever is best: an accelerator gets those that it may have by one call.
-    pub fn compute_all(offers: &mut [Self]) {
-        let accelerator_of = |offer: &Self| offer.accelerator().map(ptr::from_ref);
+    pub fn compute_all(tasks: &mut [Self]) {
+        let accelerator_of = |task: &Self| task.accelerator().map(ptr::from_ref);
         let is_same = |one: &Self, other: &Self| match (accelerator_of(one), accelerator_of(other))
         {
             (Some(one), Some(other)) => ptr::addr_eq(one, other),
             (one, other) => one.is_none() && other.is_none(),
         };
-        for offers in offers.chunk_by_mut(is_same) {
-            match offers[0].accelerator() {
-                Some(accelerator) => accelerator.compute(offers),
-                None => offers.iter_mut().for_each(Self::compute_on_cpu),
+        for tasks in tasks.chunk_by_mut(is_same) {
+            match tasks[0].accelerator() {
+                Some(accelerator) => accelerator.compute(tasks),
+                None => tasks.iter_mut().for_each(Self::compute_on_cpu),
             }
         }
     }
@@ -108,7 +108,7 @@ impl<'p, 't> Offer<'p, 't> {
         Self::compute_all(slice::from_mut(self));
     }
 
-    /// Returns the accelerator that decides where the offer is computed, if there is a choice.
+    /// Returns the accelerator that decides where the task is computed, if there is a choice.
     fn accelerator(&self) -> Option<&'p dyn Accelerator> {
         self.pass
             .accelerator_for(&self.plan, self.item.shard_bytes())
@@ -127,13 +127,13 @@ impl<'p, 't> Offer<'p, 't> {
         } = &mut self.item;
         match targets {
             Targets::Written(targets) => {
-                let piece = Piece::new(&self.plan, sources, targets, Mode::Assign);
+                let piece = ShardColumns::new(&self.plan, sources, targets, Mode::Assign);
                 let piece = if sums.is_empty() {
                     piece
                 } else {
                     piece.and_then(|piece| piece.with_checksums(sums))
                 };
-                let piece = piece.expect("checked before it was offered");
+                let piece = piece.expect("checked before it was submitted");
                 self.pass.run_pieces(piece);
             }
             Targets::Compared { shards, wrong } => self.pass.compare(sources, shards, wrong),
@@ -294,15 +294,15 @@ mod tests {
     /// Leaves rubbish behind, as hardware may that fails, and has the CPU compute all of it.
     #[derive(Debug, Default)]
     struct Broken {
-        /// The offers of each call.
+        /// The tasks of each call.
         calls: Mutex<Vec<Vec<String>>>,
     }
 
     impl Accelerator for Broken {
-        fn compute(&self, offers: &mut [Offer<'_, '_>]) {
+        fn compute(&self, tasks: &mut [CodingTask<'_, '_>]) {
             let mut call = Vec::new();
-            for offer in offers {
-                let (matrix, item) = offer.parts();
+            for task in tasks {
+                let (matrix, item) = task.parts();
                 assert_eq!(matrix.columns(), item.sources.len());
                 assert_eq!(matrix.rows(), item.targets.count());
                 call.push(format!("{item:?}"));
@@ -315,7 +315,7 @@ mod tests {
                     Targets::Compared { wrong, .. } => wrong.fill(true),
                 }
                 item.sums.iter_mut().for_each(|list| list.fill(7));
-                offer.compute_on_cpu();
+                task.compute_on_cpu();
             }
             self.calls.lock().push(call);
         }
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_that_work_on_packets_and_shards_without_bytes_are_never_offered() {
+    fn codes_that_work_on_packets_and_shards_without_bytes_are_never_submitted() {
         let broken = Broken::default();
         let packets = codec(CodeId(8));
         let expected = everything(&packets, None);
@@ -441,11 +441,11 @@ mod tests {
     /// changed: each with one call for all stripes.
     fn all_at_once(pass: Pass<'_>, stripes: &mut [Stripe]) -> Vec<Vec<Mismatch>> {
         let mut parts: Vec<Encoding<'_>> = stripes.iter_mut().map(Stripe::encoding).collect();
-        let offers = parts.iter_mut().map(|(data, parity, sums)| {
-            let offer = pass.encoding(data, parity, sums);
-            offer.expect("fits")
+        let tasks = parts.iter_mut().map(|(data, parity, sums)| {
+            let task = pass.encoding(data, parity, sums);
+            task.expect("fits")
         });
-        Offer::compute_all(&mut offers.collect::<Vec<Offer>>());
+        CodingTask::compute_all(&mut tasks.collect::<Vec<CodingTask>>());
 
         let parts = stripes.iter_mut().enumerate().map(|(index, stripe)| {
             let gone = [index % 5, (index + 2) % 5];
@@ -455,26 +455,26 @@ mod tests {
             stripe.erasure(gone)
         });
         let mut parts: Vec<Erasure<'_>> = parts.collect();
-        let offers = parts.iter_mut().filter_map(|(present, lost)| {
-            let offer = pass.reconstruction(present, lost);
-            offer.expect("enough")
+        let tasks = parts.iter_mut().filter_map(|(present, lost)| {
+            let task = pass.reconstruction(present, lost);
+            task.expect("enough")
         });
-        Offer::compute_all(&mut offers.collect::<Vec<Offer>>());
+        CodingTask::compute_all(&mut tasks.collect::<Vec<CodingTask>>());
 
         let mut changed = stripes.to_vec();
         let last = changed.iter_mut().filter_map(|s| s.shards[4].last_mut());
         last.for_each(|byte| *byte ^= 1);
-        let offers = changed.iter().map(|stripe| {
+        let tasks = changed.iter().map(|stripe| {
             let shards: Vec<&[u8]> = stripe.shards.iter().map(|shard| &shard[..]).collect();
             pass.comparison(&shards).expect("fits")
         });
-        let mut offers: Vec<Offer<'_, '_>> = offers.collect();
-        Offer::compute_all(&mut offers);
-        offers.into_iter().map(Offer::into_mismatches).collect()
+        let mut tasks: Vec<CodingTask<'_, '_>> = tasks.collect();
+        CodingTask::compute_all(&mut tasks);
+        tasks.into_iter().map(CodingTask::into_mismatches).collect()
     }
 
     #[test]
-    fn stripes_of_one_call_are_offered_together_and_come_out_as_one_by_one() {
+    fn stripes_of_one_call_are_submitted_together_and_come_out_as_one_by_one() {
         let lengths = [5000, 4096, 5000, 0, 1, 12_289, 5000];
         for code in [CodeId::RS_CAUCHY, CodeId(8)] {
             let codec = codec(code);
@@ -495,7 +495,7 @@ mod tests {
             }
             let calls = broken.calls.into_inner();
             let sizes: Vec<usize> = calls.iter().map(Vec::len).collect();
-            // Codes that work on packets offer nothing. The empty stripe separates two calls.
+            // Codes that work on packets task nothing. The empty stripe separates two calls.
             let expected: &[usize] = match code {
                 CodeId::RS_CAUCHY => &[3; 6],
                 _ => &[],

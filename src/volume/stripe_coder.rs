@@ -6,12 +6,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::error::VolumeError;
-use crate::codec::{Accelerator, CodeId, Codec, CodecError, Crew as _, Geometry, Pass};
+use crate::codec::{Accelerator, CodeId, Codec, CodecError, Geometry, Pass, WorkerPool as _};
 use crate::format::record::Segment;
 use crate::workers::Workers;
 
 /// The codecs of a volume's stripes, and the threads and the accelerator that compute with them.
-pub(crate) struct Coding {
+pub(crate) struct StripeCoder {
     /// The codec of stripes that are written.
     codec: Arc<Codec>,
     /// Codecs of segments that were written with another geometry or code.
@@ -20,7 +20,7 @@ pub(crate) struct Coding {
     accelerator: Option<Arc<dyn Accelerator>>,
 }
 
-impl Coding {
+impl StripeCoder {
     /// Creates the part; `codec` codes the stripes that are written.
     pub(super) fn new(
         codec: Codec,
@@ -69,7 +69,7 @@ impl Coding {
 
     /// Returns a pass over a stripe, with all threads and the accelerator to compute it with.
     pub(super) fn pass<'a>(&'a self, codec: &'a Codec) -> Pass<'a> {
-        self.single_threaded_pass(codec).crew(&*self.workers)
+        self.single_threaded_pass(codec).workers(&*self.workers)
     }
 
     /// Returns a pass over a stripe for a caller that keeps all threads busy with other stripes.

@@ -13,7 +13,7 @@ pub const BLOCK_BYTES: usize = 4096;
 const CHECKED_BYTES: usize = 256 << 10;
 
 /// Shards, or the same columns of all of them, with a plan that they fit.
-pub(super) struct Piece<'a, 't> {
+pub(super) struct ShardColumns<'a, 't> {
     plan: &'a Plan,
     mode: Mode,
     sources: Vec<&'a [u8]>,
@@ -23,7 +23,7 @@ pub(super) struct Piece<'a, 't> {
     shard_bytes: usize,
 }
 
-impl<'a, 't> Piece<'a, 't> {
+impl<'a, 't> ShardColumns<'a, 't> {
     /// Returns whole shards as one piece.
     ///
     /// # Errors
