@@ -337,7 +337,7 @@ impl Pipeline {
         };
         let mut rest = data;
         while !rest.is_empty() {
-            match self.volume.append(rest) {
+            match self.volume.writer().append(rest) {
                 Ok((placed, hold)) => {
                     rest = &rest[placed.len as usize..];
                     written.placed.push(placed);
@@ -367,7 +367,7 @@ impl Pipeline {
         }
         let (mut placed, mut holds) = (Vec::new(), Vec::new());
         if !data.is_empty() {
-            let Some((place, hold)) = self.volume.append_at_once(data) else {
+            let Some((place, hold)) = self.volume.writer().append_at_once(data) else {
                 return Ok(None);
             };
             placed.push(place);
@@ -387,7 +387,7 @@ impl Pipeline {
         if self.growth.has_no_commits() || self.exhaustion.is_exhausted(BLOCK_SIZE as u64) {
             return Err(CommitError::NoSpace);
         }
-        Ok(self.volume.open_stripe()?)
+        Ok(self.volume.writer().open_stripe()?)
     }
 
     /// Gives back bytes that no extent will refer to.
@@ -412,17 +412,17 @@ impl Pipeline {
     /// [`CommitError::Volume`] if the bytes are unrecoverable for now; `out` is unspecified then.
     pub fn read(&self, stripe: StripeId, offset: u32, out: &mut [u8]) -> Result<(), CommitError> {
         self.foreground.note();
-        Ok(self.volume.read(stripe, offset, out)?)
+        Ok(self.volume.reader().read(stripe, offset, out)?)
     }
 
     /// Asks for a stripe to be read ahead. Never blocks, and may do nothing.
     pub fn prefetch(&self, stripe: StripeId) {
-        self.volume.prefetch(stripe);
+        self.volume.reader().prefetch(stripe);
     }
 
     /// Returns a pin: stripes that are looked up in the index while it is held stay readable.
     pub fn pin(&self) -> Pin {
-        self.volume.pin()
+        self.volume.pins().pin()
     }
 
     /// Returns a number that no inode had before.
@@ -447,7 +447,7 @@ impl Pipeline {
     /// Returns the payload bytes of a full stripe.
     #[must_use]
     pub fn stripe_capacity(&self) -> u32 {
-        u32::try_from(self.volume.stripe_capacity()).unwrap_or(u32::MAX)
+        u32::try_from(self.volume.writer().stripe_capacity()).unwrap_or(u32::MAX)
     }
 
     /// Returns whether anything may be written.
@@ -465,13 +465,13 @@ impl Pipeline {
     /// Measures how much the online members can hold; asks each of them.
     #[must_use]
     pub fn space(&self) -> Space {
-        self.volume.space()
+        self.volume.space().measure()
     }
 
     /// Measures how much more of segments each online member could take; asks each of them.
     #[must_use]
     pub fn room_by_member(&self) -> BTreeMap<MemberIndex, u64> {
-        let loads = self.volume.loads().into_iter();
+        let loads = self.volume.space().loads().into_iter();
         loads
             .map(|(member, load)| (member, load.available))
             .collect()
@@ -480,7 +480,7 @@ impl Pipeline {
     /// Returns how many wrong ranges of blocks were repaired since the volume was opened.
     #[must_use]
     pub fn mended(&self) -> u64 {
-        self.volume.mended()
+        self.volume.damage().repaired_ranges()
     }
 
     /// Returns the name of the coding engine: `cuda` while GPUs code, else that of the CPU.
@@ -489,7 +489,7 @@ impl Pipeline {
         if self.dispatch.is_on_devices() {
             "cuda"
         } else {
-            self.volume.engine_name()
+            self.volume.coder().engine_name()
         }
     }
 
@@ -506,7 +506,7 @@ impl Pipeline {
     /// As for [`Pipeline::sync`].
     pub(super) fn finish_stripes(&self) -> Result<(), CommitError> {
         self.sync()?;
-        Ok(self.volume.finish()?)
+        Ok(self.volume.writer().finish()?)
     }
 
     /// Moves everything into the index, and makes its copies complete.

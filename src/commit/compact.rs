@@ -170,15 +170,16 @@ impl Compaction {
         for victim in victims {
             // A live rest that does not move marks the stripe, and makes it a candidate again.
             self.candidates.lock().forget(victim);
-            let _pin = self.volume.pin();
+            let _pin = self.volume.pins().pin();
             for run in self.live_runs(victim)? {
-                if run.len() > self.volume.stripe_capacity() {
+                if run.len() > self.volume.writer().stripe_capacity() {
                     log::warn!(
                         "stripe {victim} is longer than any of this volume: it is not moved"
                     );
                     continue;
                 }
-                if run.start_after(packed.payload.len()) + run.len() > self.volume.stripe_capacity()
+                if run.start_after(packed.payload.len()) + run.len()
+                    > self.volume.writer().stripe_capacity()
                 {
                     moved |= self.move_out(&mut packed, locks)?;
                     written += 1;
@@ -212,7 +213,7 @@ impl Compaction {
         let stripes = self.candidates.lock().take_unranked(CANDIDATES_AT_ONCE);
         let mut counted = false;
         for (done, &stripe) in stripes.iter().enumerate() {
-            if self.volume.is_busy(stripe) {
+            if self.volume.writer().is_busy(stripe) {
                 self.candidates.lock().add(stripe);
                 continue;
             }
@@ -243,7 +244,7 @@ impl Compaction {
 
     /// Says whether all shards of a stripe were written, and their members are online.
     fn is_whole(&self, record: &Stripe) -> bool {
-        let Some(segment) = self.volume.segment(record.segment) else {
+        let Some(segment) = self.volume.segments().record(record.segment) else {
             return true;
         };
         let live = self.members.live();
@@ -330,9 +331,10 @@ impl Compaction {
         let filled = packed.payload.len();
         let at = run.start_after(filled);
         packed.payload.resize(at + run.len(), 0);
-        if let Err(error) = self
-            .volume
-            .read(stripe, stripe_offset, &mut packed.payload[at..])
+        if let Err(error) =
+            self.volume
+                .reader()
+                .read(stripe, stripe_offset, &mut packed.payload[at..])
         {
             // It is tried again and again.
             let now = Instant::now();
@@ -356,7 +358,7 @@ impl Compaction {
         if runs.is_empty() {
             return Ok(false);
         }
-        let (stripe, _hold) = self.volume.append_stripe(&payload)?;
+        let (stripe, _hold) = self.volume.writer().append_stripe(&payload)?;
         let geometry = self.members.geometry();
         let shard = payload.len().div_ceil(geometry.data_shards());
         let written = (shard * geometry.total_shards()) as u64;

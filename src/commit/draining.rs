@@ -71,7 +71,11 @@ impl Draining {
             Some(heir) => self.members.changes().set_draining_to(member, heir)?,
             None => self.members.changes().set_draining(member, true)?,
         }
-        let retired = self.volume.retire_segments().map_err(CommitError::from);
+        let retired = self
+            .volume
+            .writer()
+            .retire_segments()
+            .map_err(CommitError::from);
         let begun = retired.and_then(|()| self.commits.sync());
         if begun.is_err()
             && !was_draining
@@ -101,7 +105,7 @@ impl Draining {
 
     /// Returns whether the other members have room for the data of one.
     fn has_room_without(&self, member: MemberIndex) -> bool {
-        let loads = self.volume.loads();
+        let loads = self.volume.space().loads();
         let taken = loads.get(&member).map_or(0, |load| load.taken);
         let others = loads.iter().filter(|(other, _)| **other != member);
         let room: u64 = others.map(|(_, load)| load.available).sum();
@@ -113,7 +117,7 @@ impl Draining {
         for member in self.members.membership().draining() {
             let names_it =
                 |(_, segment): &(SegmentId, Segment)| segment.slots.contains(&Some(member));
-            if self.volume.segments().iter().any(names_it) {
+            if self.volume.segments().records().iter().any(names_it) {
                 continue;
             }
             // Its copy of the index is needed until another member has one in its place.

@@ -135,7 +135,7 @@ impl Growth {
         } else {
             self.meta.is_full()
         };
-        is_full || self.volume.is_stuck()
+        is_full || self.volume.writer().is_stuck()
     }
 
     fn waiting(&self) -> u64 {
@@ -187,7 +187,7 @@ impl Growth {
 
     /// Returns the bytes of a filesystem that the index may take; the room for compaction is kept.
     fn free_for_index(&self, space: Space) -> u64 {
-        let kept = self.volume.kept(space);
+        let kept = self.volume.space().kept_from_index(space);
         space.free_bytes.saturating_sub(kept)
     }
 

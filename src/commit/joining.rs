@@ -55,7 +55,7 @@ impl Joining {
         self.members.changes().check(seat, store)?;
         self.forget_gone_copies()?;
         let mut segments: BTreeMap<MemberIndex, BTreeMap<_, _>> = BTreeMap::new();
-        for (id, segment) in self.volume.segments() {
+        for (id, segment) in self.volume.segments().records() {
             for member in segment.slots.iter().flatten() {
                 segments.entry(*member).or_default().insert(id, segment.len);
             }

@@ -243,14 +243,14 @@ impl Rebuild {
         let mut waited = u64::MAX;
         loop {
             // A file found missing from here on may not be in this plan.
-            let lacked_files = self.volume.lacks_files();
-            self.volume.set_lacks_files(false);
+            let lacked_files = self.volume.damage().lacks_files();
+            self.volume.damage().set_lacks_files(false);
             round.online = self.members.membership().live();
             let plans = plan::missing(round.scope, &self.members, &self.volume, &self.catalog)?;
             self.close_segments(&plans)?;
             let outcome = self.carry_out(&plans, round)?;
             if lacked_files && !plans.is_empty() {
-                self.volume.set_lacks_files(true);
+                self.volume.damage().set_lacks_files(true);
             }
             match outcome {
                 PlanOutcome::Stopped => return Ok(false),
@@ -291,16 +291,19 @@ impl Rebuild {
     /// Moves shards from the fullest members to the emptiest.
     fn move_shards(&self, round: &mut Round<'_>) -> Result<PlanOutcome, CommitError> {
         // A segment that is being written to cannot move.
-        self.volume.retire_segments()?;
+        self.volume.writer().retire_segments()?;
         self.commits.sync()?;
         // Bytes that were moved away or removed count for no member.
         self.reaper.free_dead()?;
         round.online = self.members.membership().live();
-        let segments = self.volume.segments().into_iter();
+        let segments = self.volume.segments().records().into_iter();
         let segments = segments
-            .filter(|(segment, _)| !self.volume.is_writing(*segment))
+            .filter(|(segment, _)| !self.volume.segments().is_writing(*segment))
             .collect();
-        let (loads, draining) = (self.volume.loads(), self.members.membership().draining());
+        let (loads, draining) = (
+            self.volume.space().loads(),
+            self.members.membership().draining(),
+        );
         let plans = balance::moves(&segments, &loads, &draining);
         self.carry_out(&plans, round)
     }
@@ -353,7 +356,7 @@ impl Rebuild {
         let online = self.members.membership().live();
         let mut members = BTreeSet::new();
         for plan in plans {
-            let Some(record) = self.volume.segment(plan.segment) else {
+            let Some(record) = self.volume.segments().record(plan.segment) else {
                 continue;
             };
             let lacking = plan.slots.keys().filter(|slot| !plan.moves.contains(slot));
@@ -366,8 +369,8 @@ impl Rebuild {
     /// Ends the writing to segments that lack shards.
     fn close_segments(&self, plans: &[SegmentPlan]) -> Result<(), CommitError> {
         let mut plans = plans.iter();
-        if plans.any(|plan| self.volume.is_writing(plan.segment)) {
-            self.volume.retire_segments()?;
+        if plans.any(|plan| self.volume.segments().is_writing(plan.segment)) {
+            self.volume.writer().retire_segments()?;
             self.commits.sync()?;
         }
         Ok(())

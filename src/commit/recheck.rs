@@ -43,13 +43,20 @@ impl Recheck {
         let mut left = self.stripes.lock();
         while goes_on() {
             if self.is_due.swap(false, Ordering::SeqCst) {
-                *left = self.volume.undecodable().into_keys().rev().collect();
+                *left = self
+                    .volume
+                    .damage()
+                    .unrecoverable()
+                    .all()
+                    .into_keys()
+                    .rev()
+                    .collect();
             }
             let Some(stripe) = left.pop() else {
                 break;
             };
-            let _pin = self.volume.pin();
-            self.volume.inspect(&[stripe], Remedy::Report)?;
+            let _pin = self.volume.pins().pin();
+            self.volume.inspector().inspect(&[stripe], Remedy::Report)?;
         }
         Ok(())
     }

@@ -106,18 +106,18 @@ impl Pipeline {
             (volume, dispatch),
             (records, inodes),
         );
-        let census = pipeline.volume.census();
+        let census = pipeline.volume.inventory().census();
         if options.access == Access::ReadWrite {
-            pipeline.volume.remove_strays(&census); // step 3
+            pipeline.volume.inventory().remove_strays(&census); // step 3
             newest
                 .into_iter()
                 .try_for_each(|segment| pipeline.cut_unfinished(segment))?;
         }
         let lacks_files = census.lacks_files(
-            &pipeline.volume.segments(),
+            &pipeline.volume.segments().records(),
             &pipeline.members.membership().live(),
         );
-        pipeline.volume.set_lacks_files(lacks_files);
+        pipeline.volume.damage().set_lacks_files(lacks_files);
         pipeline.restore(opened.recovered.data)?; // step 4
         Ok(pipeline)
     }
@@ -141,13 +141,17 @@ impl Pipeline {
 
     fn cut_unfinished(&self, segment: SegmentId) -> Result<(), CommitError> {
         let used = self.filled(segment)?;
-        Ok(self.volume.cut_segment(segment, used)?)
+        Ok(self.volume.segments().cut_unfinished(segment, used)?)
     }
 
     /// Returns how far a segment is filled with stripes. It halves the range in which the last one
     /// begins, again and again: a segment of short stripes has hundreds of thousands.
     fn filled(&self, segment: SegmentId) -> Result<u64, CommitError> {
-        let len = self.volume.segment(segment).map_or(0, |record| record.len);
+        let len = self
+            .volume
+            .segments()
+            .record(segment)
+            .map_or(0, |record| record.len);
         let (_, end) = key::segment_stripes(segment);
         let (mut filled, mut beyond) = (0, len);
         while filled < beyond {
@@ -196,7 +200,7 @@ impl Pipeline {
         }
         self.check_restored(&stripes)?;
         for (stripe, payload) in stripes {
-            self.volume.restore(stripe, &payload)?;
+            self.volume.writer().restore(stripe, &payload)?;
         }
         Ok(())
     }
@@ -222,7 +226,10 @@ impl Pipeline {
 fn note_lost(meta: &Meta, volume: &Volume) -> Result<(), CommitError> {
     let (from, end) = key::all_lost();
     for (key, value) in meta.scan(&from, &end, usize::MAX)? {
-        volume.note_undecodable(key::parse_lost(&key)?, &LostBytes::decode(&value)?.0);
+        volume
+            .damage()
+            .unrecoverable()
+            .add(key::parse_lost(&key)?, &LostBytes::decode(&value)?.0);
     }
     Ok(())
 }

@@ -241,7 +241,7 @@ impl RedundancyCounter {
             epoch: self.members.membership().epoch(),
             live: self.members.membership().live(),
             commits: self.commits.group.count(),
-            undecodable: self.volume.undecodable_changes(),
+            undecodable: self.volume.damage().unrecoverable().changes(),
             unverified: self.members.stale_copies().unverified(),
         }
     }

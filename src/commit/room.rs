@@ -126,7 +126,7 @@ impl Room {
         }
         // Stripes that are still held or read may come free at any time.
         if !has_room(&self.volume, needed) && !self.reaper.is_under_way() {
-            let usable_free = self.volume.space().usable_free;
+            let usable_free = self.volume.space().measure().usable_free;
             self.exhaustion.note_exhausted(deaths, usable_free, needed);
         }
         Ok(made || self.reaper.freed() > freed_before)
@@ -134,9 +134,9 @@ impl Room {
 
     /// Returns whether there is more room than when none could be made, and forgets that then.
     fn look_for_room(&self) -> bool {
-        let capacity = self.volume.stripe_capacity() as u64;
+        let capacity = self.volume.writer().stripe_capacity() as u64;
         self.exhaustion
-            .has_ended(self.volume.space().usable_free, capacity)
+            .has_ended(self.volume.space().measure().usable_free, capacity)
     }
 
     /// Frees dead stripes and moves some live bytes out of mostly dead ones while little is free. So writers seldom
@@ -161,8 +161,8 @@ impl Room {
         if self.exhaustion.is_exhausted(u64::MAX) {
             self.look_for_room();
         }
-        let capacity = self.volume.stripe_capacity() as u64;
-        let space = self.volume.space();
+        let capacity = self.volume.writer().stripe_capacity() as u64;
+        let space = self.volume.space().measure();
         let little = little(space, capacity);
         let deaths = self.exhaustion.deaths();
         if space.usable_free > little || *self.done_ahead.lock() == Some(deaths) {
@@ -206,8 +206,8 @@ impl Room {
 
 /// Returns whether there is room for so many bytes, and for a stripe beside them.
 pub(super) fn has_room(volume: &Volume, needed: u64) -> bool {
-    let capacity = volume.stripe_capacity() as u64;
-    volume.space().usable_free >= needed.saturating_add(capacity)
+    let capacity = volume.writer().stripe_capacity() as u64;
+    volume.space().measure().usable_free >= needed.saturating_add(capacity)
 }
 
 /// Returns how much free space is little.

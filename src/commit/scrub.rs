@@ -219,7 +219,7 @@ impl Scrubber {
         };
         let cut_off = self.cut_off.lock().take();
         let mut scrub = self.stale_copies.scrub_to_continue(cut_off, || {
-            self.volume.begin_to_look();
+            self.volume.damage().unrecoverable().begin_pass();
             self.unsettled.forget();
             self.found.lock().clear();
         })?;
@@ -328,10 +328,11 @@ impl Scrubber {
 
     fn end_scrub(&self, scrub: &mut Scrub) -> Result<(), CommitError> {
         self.stale_copies.set_verified(&self.left_unread(scrub));
-        self.volume.end_looking();
-        let census = self.volume.census();
-        let lacks_files = census.lacks_files(&self.volume.segments(), &self.members.live());
-        self.volume.set_lacks_files(lacks_files);
+        self.volume.damage().unrecoverable().end_pass();
+        let census = self.volume.inventory().census();
+        let lacks_files =
+            census.lacks_files(&self.volume.segments().records(), &self.members.live());
+        self.volume.damage().set_lacks_files(lacks_files);
         self.count_what_is_left(scrub)?;
         scrub.is_finished = true;
         scrub.segment = scrub.end;
@@ -377,7 +378,7 @@ impl Scrubber {
     /// Returns the bytes of segment files that a scrub has passed, and all that it is to pass.
     fn scrub_bytes(&self, scrub: &Scrub) -> (u64, u64) {
         let (mut passed, mut total) = (0, 0);
-        for (segment, record) in self.volume.segments() {
+        for (segment, record) in self.volume.segments().records() {
             if segment >= scrub.end {
                 continue;
             }

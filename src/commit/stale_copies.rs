@@ -236,7 +236,13 @@ impl StaleCopies {
 
     /// Returns a scrub of all that there is now.
     fn new_scrub(&self, last: &Scrub) -> Scrub {
-        let newest = self.volume.segments().into_iter().map(|(id, _)| id.0).max();
+        let newest = self
+            .volume
+            .segments()
+            .records()
+            .into_iter()
+            .map(|(id, _)| id.0)
+            .max();
         Scrub {
             end: SegmentId(newest.map_or(0, |newest| newest.saturating_add(1))),
             began: now(),

@@ -112,7 +112,8 @@ impl EvidenceReader {
         let segments = names
             .iter()
             .filter_map(|(name, _)| files::parse_segment(name));
-        for segment in segments.filter(|segment| self.volume.segment(*segment).is_some()) {
+        for segment in segments.filter(|segment| self.volume.segments().record(*segment).is_some())
+        {
             evidence.has_segments = true;
             self.add_segment(store, segment, &mut evidence)?;
             if evidence.problem.is_some() {
@@ -182,7 +183,7 @@ impl EvidenceReader {
         id: StripeId,
         stripe: &Stripe,
     ) -> Result<BTreeSet<MemberIndex>, CommitError> {
-        let Some(segment) = self.volume.segment(stripe.segment) else {
+        let Some(segment) = self.volume.segments().record(stripe.segment) else {
             return Ok(BTreeSet::new());
         };
         // Space that was reserved and never written looks like any block of zeros.

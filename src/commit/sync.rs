@@ -141,7 +141,7 @@ impl Commits {
     /// Moves a copy of the index off a member without space for it, if another member can take it. Says
     /// whether one was moved.
     fn move_index(&self) -> Result<bool, CommitError> {
-        if self.volume.is_stuck() {
+        if self.volume.writer().is_stuck() {
             return Ok(false);
         }
         let holders = self.replicas.holders();
@@ -152,7 +152,11 @@ impl Commits {
     fn commit_to(&self, target: Target) -> Result<(), CommitError> {
         let mut parts = vec![self.meta.rotate()]; // step 1
         let data = self.take_data(target == Target::JournalWithData); // step 2
-        let flushed = self.volume.wait_flushed().map_err(CommitError::from); // step 3
+        let flushed = self
+            .volume
+            .writer()
+            .wait_flushed()
+            .map_err(CommitError::from); // step 3
         if matches!(flushed, Err(CommitError::NoSpace)) {
             // The bytes of the open stripe will be sealed: see `commit`.
             self.meta.restore(parts);
@@ -177,18 +181,18 @@ impl Commits {
 
     /// Lets stripes that found no space try again; those without references need none.
     fn retry_stuck(&self) -> Result<(), CommitError> {
-        if !self.volume.is_stuck() {
+        if !self.volume.writer().is_stuck() {
             return Ok(());
         }
         // Without a pin held, no reader is about to read a place that it found before its removal.
-        if self.volume.has_passed(self.volume.moment()) {
-            for stripe in self.volume.stuck() {
+        if self.volume.pins().has_passed(self.volume.pins().fence()) {
+            for stripe in self.volume.writer().stuck() {
                 if !self.catalog.has_backref(stripe)? {
-                    self.volume.discard(stripe);
+                    self.volume.writer().discard(stripe);
                 }
             }
         }
-        self.volume.retry();
+        self.volume.writer().retry();
         Ok(())
     }
 
@@ -196,7 +200,7 @@ impl Commits {
     /// stripe is sealed, also if all its bytes are in the journal already.
     fn take_data(&self, journal_data: bool) -> Vec<StripeData> {
         let fresh = if journal_data {
-            self.volume.unjournaled(JOURNALED_BYTES)
+            self.volume.writer().unjournaled(JOURNALED_BYTES)
         } else {
             Fresh::TooMany
         };
@@ -214,7 +218,7 @@ impl Commits {
                 }]
             }
             Fresh::TooMany => {
-                self.volume.seal();
+                self.volume.writer().seal();
                 Vec::new()
             }
         }
@@ -224,7 +228,7 @@ impl Commits {
     fn sync_stripes(&self, parts: &mut Vec<Pending>) -> Result<(), CommitError> {
         loop {
             parts.push(self.meta.take_stripes());
-            let lost = self.volume.sync()?;
+            let lost = self.volume.writer().sync()?;
             if lost.is_empty() {
                 return Ok(());
             }
@@ -232,7 +236,7 @@ impl Commits {
                 "{} shards did not reach members that failed: they count as missing until they are rebuilt",
                 lost.len()
             );
-            let segment_of = |segment| self.volume.segment(segment);
+            let segment_of = |segment| self.volume.segments().record(segment);
             if let Some(stripe) = self.records.forget_shards(&lost, segment_of)? {
                 let needed = self.members.geometry().data_shards();
                 return Err(VolumeError::TooFewShards {

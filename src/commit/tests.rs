@@ -381,7 +381,12 @@ impl TestFs {
         let mut found = Vec::new();
         for stripe in self.stripes() {
             let record = self.pipeline.stripe(stripe).unwrap().unwrap();
-            let segment = self.pipeline.volume.segment(record.segment).unwrap();
+            let segment = self
+                .pipeline
+                .volume
+                .segments()
+                .record(record.segment)
+                .unwrap();
             for shard in record.written.iter() {
                 let slot = usize::from(shard.0) + usize::from(record.rotation);
                 let member = segment.slots[slot % segment.slots.len()].unwrap();

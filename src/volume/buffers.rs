@@ -50,12 +50,12 @@ pub(crate) struct Sealed {
 
 impl Sealed {
     /// Keeps what is to be written until the stripe is flushed.
-    pub(crate) fn set_encoded(&self, encoded: Encoded) {
+    pub(super) fn set_encoded(&self, encoded: Encoded) {
         *self.encoded.lock() = Some(encoded);
     }
 
     /// Takes what is to be written, if it was encoded ahead.
-    pub(crate) fn take_encoded(&self) -> Option<Encoded> {
+    pub(super) fn take_encoded(&self) -> Option<Encoded> {
         self.encoded.lock().take()
     }
 

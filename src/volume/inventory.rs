@@ -55,7 +55,7 @@ impl FileInventory {
 
     /// Lists like [`Self::census`], but a member that does not answer in a moment counts with its last answer, and with
     /// the files made since.
-    pub(crate) fn census_at_once(&self) -> Census {
+    pub(crate) fn quick_census(&self) -> Census {
         let known = self.last.lock().clone();
         self.census_by(|member| {
             let of_member = |found: &(MemberIndex, SegmentId)| found.0 == member;
@@ -110,7 +110,7 @@ impl FileInventory {
 
     /// Asks the members of a segment how long their files of it are at this moment; `None` if one that is online does
     /// not answer.
-    pub(crate) fn look_at_files(&self, id: SegmentId) -> Option<SegmentFiles> {
+    pub(crate) fn files_of(&self, id: SegmentId) -> Option<SegmentFiles> {
         let handle = self.segments.get(id)?;
         let live = self.members.live();
         let mut lens = BTreeMap::new();

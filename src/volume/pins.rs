@@ -27,9 +27,9 @@ pub struct Pin {
     ticket: u64,
 }
 
-/// A moment that pins are older or newer than.
+/// A point in time that each pin is older or newer than.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment(u64);
+pub(crate) struct PinFence(u64);
 
 impl Pins {
     /// Takes a pin.
@@ -43,20 +43,20 @@ impl Pins {
         }
     }
 
-    /// Returns a moment between the pins taken so far and those to come.
-    pub(crate) fn moment(&self) -> Moment {
+    /// Returns a fence between the pins taken so far and those to come.
+    pub(crate) fn fence(&self) -> PinFence {
         let mut state = self.0.lock();
         state.next += 1;
-        Moment(state.next)
+        PinFence(state.next)
     }
 
-    /// Returns whether no pin from before `moment` is held.
-    pub(crate) fn passed(&self, moment: Moment) -> bool {
+    /// Returns whether no pin from before `fence` is held.
+    pub(crate) fn has_passed(&self, fence: PinFence) -> bool {
         let state = self.0.lock();
         state
             .held
             .first_key_value()
-            .is_none_or(|(&ticket, _)| ticket >= moment.0)
+            .is_none_or(|(&ticket, _)| ticket >= fence.0)
     }
 }
 
@@ -77,19 +77,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_passes_when_the_pins_from_before_it_are_gone_whatever_comes_after() {
+    fn a_fence_is_passed_when_the_pins_from_before_it_are_gone_whatever_comes_after() {
         let pins = Pins::default();
         let (first, second) = (pins.pin(), pins.pin());
-        let moment = pins.moment();
+        let fence = pins.fence();
         let later = pins.pin();
-        assert!(!pins.passed(moment));
+        assert!(!pins.has_passed(fence));
         drop(first);
-        assert!(!pins.passed(moment));
+        assert!(!pins.has_passed(fence));
         drop(second);
-        assert!(pins.passed(moment));
-        let next = pins.moment();
-        assert!(!pins.passed(next));
+        assert!(pins.has_passed(fence));
+        let next = pins.fence();
+        assert!(!pins.has_passed(next));
         drop(later);
-        assert!(pins.passed(next));
+        assert!(pins.has_passed(next));
     }
 }

@@ -212,7 +212,7 @@ impl ShardRebuilder {
     /// # Errors
     ///
     /// If the member does not do so; nothing is left of a new file then.
-    pub(crate) fn make_rebuild_file(
+    pub(crate) fn make_file(
         &self,
         segment: SegmentId,
         member: MemberIndex,
@@ -225,7 +225,7 @@ impl ShardRebuilder {
         let is_new = !handle.record.slots.contains(&Some(member));
         let ranges = ranges(stripes);
         let made = self.members.call(member, "create", move |store| {
-            make_file(store, &name, len, is_new, &ranges)
+            make_file_with_room(store, &name, len, is_new, &ranges)
         });
         made.map_err(|source| {
             if is_new {
@@ -236,7 +236,7 @@ impl ShardRebuilder {
     }
 
     /// Removes the file of a segment from a member that the segment does not name. The segment may be gone by now.
-    pub(crate) fn drop_rebuild_file(&self, segment: SegmentId, member: MemberIndex) {
+    pub(crate) fn drop_file(&self, segment: SegmentId, member: MemberIndex) {
         let handle = self.segments.get(segment);
         let names = |handle: Arc<SegmentHandle>| handle.record.slots.contains(&Some(member));
         if !handle.is_some_and(names) {
@@ -249,7 +249,7 @@ impl ShardRebuilder {
     /// # Errors
     ///
     /// If the member failed.
-    pub(crate) fn sync_rebuild_file(
+    pub(crate) fn sync_file(
         &self,
         segment: SegmentId,
         member: MemberIndex,
@@ -518,7 +518,7 @@ impl ShardRebuilder {
 }
 
 /// Makes a file, or makes it as long as it is to be, and reserves the space of ranges of it.
-fn make_file(
+fn make_file_with_room(
     store: &dyn Store,
     name: &str,
     len: u64,

@@ -1,5 +1,6 @@
 //! A volume over disks in memory, with a map of records that does on cue what another thread might.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{OnceLock, Weak};
 use std::time::Duration;
@@ -10,7 +11,8 @@ use super::*;
 use crate::codec::{self, CodingTask, Geometry, Targets};
 use crate::coding::Dispatch;
 use crate::cuda::Simulated;
-use crate::format::{BLOCK_SIZE, Record, ShardIndex, key};
+use crate::format::record::Stripe;
+use crate::format::{BLOCK_SIZE, Record, ShardIndex, StripeId, key};
 use crate::members::{Access, CreateOptions};
 use crate::meta::{Batch, Key, MetaError, RecordMap, Value};
 use crate::store::{
@@ -171,8 +173,8 @@ impl Rig {
 
     /// Writes a stripe of its own.
     fn write_stripe(&self, payload: &[u8]) -> StripeId {
-        let (stripe, _hold) = self.volume.append_stripe(payload).unwrap();
-        self.volume.wait_flushed().unwrap();
+        let (stripe, _hold) = self.volume.writer().append_stripe(payload).unwrap();
+        self.volume.writer().wait_flushed().unwrap();
         stripe
     }
 }
@@ -192,17 +194,21 @@ fn a_shard_that_a_sync_finds_lost_before_its_stripe_is_recorded_is_reported_afte
         let disk = rig.disks[lost].clone();
         let interlude = move |volume: &Volume| {
             disk.delete();
-            let lost = volume.sync().unwrap();
+            let lost = volume.writer().sync().unwrap();
             assert_eq!(lost, [], "nobody could take it out of a record");
         };
         *rig.map.before_flushed.lock() = Some(Box::new(interlude));
         let stripe = rig.write_stripe(&pattern(1, 2 * UNIT));
         let record = rig.records.stripe(stripe).unwrap().unwrap();
         assert_eq!(record.written.len(), 3, "all were written");
-        let lost = rig.volume.sync().unwrap();
+        let lost = rig.volume.writer().sync().unwrap();
         assert_eq!(lost.len(), 1, "one of them in vain");
         assert_eq!(lost[0].stripe, stripe);
-        assert_eq!(rig.volume.sync().unwrap(), [], "it is reported once");
+        assert_eq!(
+            rig.volume.writer().sync().unwrap(),
+            [],
+            "it is reported once"
+        );
     }
 }
 
@@ -266,10 +272,10 @@ fn a_volume_on_a_device_that_fails_writes_and_reads_what_one_without_does() {
             rig.disks[3].delete();
             for (stripe, payload) in stripes.iter().zip(&payloads) {
                 let mut read = vec![0; payload.len()];
-                rig.volume.read(*stripe, 0, &mut read).unwrap();
+                rig.volume.reader().read(*stripe, 0, &mut read).unwrap();
                 assert!(read == *payload, "operation {failing}, {lost}");
             }
-            assert!(rig.volume.reader.decodes() >= 3);
+            assert!(rig.volume.reader().decodes() >= 3);
             let coding = dispatch.coding();
             assert!(lost || coding.cuda.passes >= 5, "{failing}: {coding:?}");
             assert!(lost || coding.redone <= 1, "{failing}: {coding:?}");
@@ -293,7 +299,7 @@ fn what_a_device_decodes_wrongly_is_decoded_again_on_the_cpu() {
             drop(device.clone().lying_from(device.operations()));
         }
         let mut read = vec![0; payload.len()];
-        rig.volume.read(*stripe, 0, &mut read).unwrap();
+        rig.volume.reader().read(*stripe, 0, &mut read).unwrap();
         assert!(read == *payload, "stripe {at}");
     }
     assert!(!dispatch.is_on_devices());
@@ -332,7 +338,11 @@ fn of_a_stripe_whose_checksums_match_inspection_names_the_blocks_whose_parity_do
     let wrong = Arc::new(WrongInBlock3);
     let rig = Rig::with(4, 2, 6, 0, Some(wrong as _), None);
     let stripe = rig.write_stripe(&pattern(1, 4 * UNIT));
-    let verdicts = rig.volume.inspect(&[stripe], Remedy::Report).unwrap();
+    let verdicts = rig
+        .volume
+        .inspector()
+        .inspect(&[stripe], Remedy::Report)
+        .unwrap();
     let block = u32::try_from(BLOCK_SIZE).unwrap();
     let inconsistent = verdicts[0].inconsistent.clone().expect("parity is wrong");
     assert_eq!(inconsistent.rows, vec![3 * block..4 * block]);
@@ -356,7 +366,7 @@ struct Onlooker {
 impl Pinner for Onlooker {
     fn pin(&self, _: &mut [u8]) -> Option<Arc<dyn Unpinner>> {
         let volume = self.volume.get().and_then(Weak::upgrade);
-        let are_locked = volume.map(|volume| volume.writer.are_buffers_locked());
+        let are_locked = volume.map(|volume| volume.writer().are_buffers_locked());
         self.seen.lock().extend(are_locked);
         None
     }
@@ -368,7 +378,7 @@ fn nobody_waits_for_memory_that_is_pinned_for_another() {
     let rig = Rig::with(4, 2, 6, 0, None, Some(Arc::clone(&onlooker) as _));
     onlooker.volume.set(Arc::downgrade(&rig.volume)).unwrap();
     rig.write_stripe(&pattern(1, 4 * UNIT));
-    drop(rig.volume.append(&pattern(2, UNIT)).unwrap());
+    drop(rig.volume.writer().append(&pattern(2, UNIT)).unwrap());
     let seen = onlooker.seen.lock();
     assert!(seen.len() >= 2, "{seen:?}");
     assert!(!seen.contains(&true), "{seen:?}");
@@ -400,7 +410,7 @@ fn a_segment_is_finished_whether_or_not_its_last_stripe_fills_it() {
             let stripe = rig.write_stripe(&pattern(seed, height));
             segments.push(rig.records.stripe(stripe).unwrap().unwrap().segment);
         }
-        rig.volume.finish().unwrap();
+        rig.volume.writer().finish().unwrap();
         segments.dedup();
         let mut finished = rig.records.take_finished();
         finished.sort_unstable();
@@ -417,7 +427,7 @@ fn read_through(rig: &Rig, stripes: &[(StripeId, Vec<u8>)], piece: usize) -> u64
             let end = payload.len().min(start + piece);
             let mut out = vec![0; end - start];
             let offset = u32::try_from(start).unwrap();
-            rig.volume.read(*stripe, offset, &mut out).unwrap();
+            rig.volume.reader().read(*stripe, offset, &mut out).unwrap();
             assert!(out == payload[start..end], "{stripe}, {start}..{end}");
         }
     }
@@ -430,7 +440,7 @@ fn read_through(rig: &Rig, stripes: &[(StripeId, Vec<u8>)], piece: usize) -> u64
 fn stripes_to_decode(rig: &Rig, stripes: &[(StripeId, Vec<u8>)], lost: [u16; 2]) -> u64 {
     let has_lost_data = |stripe: StripeId| {
         let record = rig.records.stripe(stripe).unwrap().unwrap();
-        let segment = rig.volume.segment(record.segment).unwrap();
+        let segment = rig.volume.segments().record(record.segment).unwrap();
         let mut data = layout::shards(&segment).take(usize::from(segment.data_shards));
         data.any(|shard| {
             let member = layout::member_of(&segment, &record, shard).unwrap();
@@ -450,7 +460,7 @@ fn reading_ahead_of_many_readers_decodes_each_stripe_once() {
         (rig.write_stripe(&payload), payload)
     };
     let stripes: Vec<_> = (0..24).map(write).collect();
-    let _ = rig.volume.sync().unwrap();
+    let _ = rig.volume.writer().sync().unwrap();
     rig.disks[0].delete();
     rig.disks[3].delete();
     rig.members.probe();
@@ -459,10 +469,10 @@ fn reading_ahead_of_many_readers_decodes_each_stripe_once() {
             scope.spawn(|| {
                 for (at, (stripe, payload)) in stripes.iter().enumerate() {
                     for (ahead, _) in stripes[at + 1..].iter().take(2) {
-                        rig.volume.prefetch(*ahead);
+                        rig.volume.reader().prefetch(*ahead);
                     }
                     let mut out = vec![0; payload.len()];
-                    rig.volume.read(*stripe, 0, &mut out).unwrap();
+                    rig.volume.reader().read(*stripe, 0, &mut out).unwrap();
                     assert!(out == *payload, "{stripe}");
                 }
             });
@@ -470,7 +480,7 @@ fn reading_ahead_of_many_readers_decodes_each_stripe_once() {
     });
     let expected = stripes_to_decode(&rig, &stripes, [0, 3]);
     assert_eq!(
-        rig.volume.reader.decodes(),
+        rig.volume.reader().decodes(),
         expected,
         "of {} stripes",
         stripes.len()
@@ -486,15 +496,15 @@ fn reading_through_a_volume_that_lost_members_decodes_each_stripe_once() {
             (rig.write_stripe(&payload), payload)
         };
         let stripes: Vec<_> = (0..12).map(write).collect();
-        let _ = rig.volume.sync().unwrap();
+        let _ = rig.volume.writer().sync().unwrap();
         let data = 12 * 4 * UNIT as u64;
         assert_eq!(read_through(&rig, &stripes, piece), data, "healthy");
-        assert_eq!(rig.volume.reader.decodes(), 0);
+        assert_eq!(rig.volume.reader().decodes(), 0);
         rig.disks[1].delete();
         rig.disks[4].delete();
         rig.members.probe();
         let read = read_through(&rig, &stripes, piece);
-        let decodes = rig.volume.reader.decodes();
+        let decodes = rig.volume.reader().decodes();
         assert_eq!(decodes, stripes_to_decode(&rig, &stripes, [1, 4]));
         // Each needs four shards; those read before the first lost one was met are read again.
         assert!(
@@ -503,7 +513,7 @@ fn reading_through_a_volume_that_lost_members_decodes_each_stripe_once() {
         );
         // All that was decoded is in the cache.
         read_through(&rig, &stripes, piece);
-        assert_eq!(rig.volume.reader.decodes(), decodes);
+        assert_eq!(rig.volume.reader().decodes(), decodes);
     }
 }
 
@@ -513,7 +523,7 @@ fn a_block_read_here_and_there_is_decoded_without_the_rest_of_its_stripe() {
     let payload = pattern(5, 4 * UNIT);
     let stripe = rig.write_stripe(&payload);
     let record = rig.records.stripe(stripe).unwrap().unwrap();
-    let segment = rig.volume.segment(record.segment).unwrap();
+    let segment = rig.volume.segments().record(record.segment).unwrap();
     let lost = layout::member_of(&segment, &record, ShardIndex(2)).unwrap();
     rig.disks[usize::from(lost.0)].delete();
     rig.members.probe();
@@ -521,7 +531,7 @@ fn a_block_read_here_and_there_is_decoded_without_the_rest_of_its_stripe() {
     let read = |at: usize| {
         let mut out = [0; 100];
         let offset = u32::try_from(at).unwrap();
-        rig.volume.read(stripe, offset, &mut out).unwrap();
+        rig.volume.reader().read(stripe, offset, &mut out).unwrap();
         assert!(out == payload[at..at + 100]);
         let log = rig.plan.take_log();
         rig.plan.record();
@@ -547,21 +557,21 @@ fn a_panic_while_a_stripe_is_written_is_told_to_whoever_waits_for_it() {
         *rig.map.before_flushed.lock() = Some(Box::new(interlude));
         let payload = pattern(1, UNIT);
         let wait = || {
-            let (stripe, _hold) = rig.volume.append_stripe(&payload).unwrap();
-            (stripe, rig.volume.wait_flushed())
+            let (stripe, _hold) = rig.volume.writer().append_stripe(&payload).unwrap();
+            (stripe, rig.volume.writer().wait_flushed())
         };
         let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait));
         // Without threads it is the caller who panics.
         assert_eq!(waited.is_err(), threads == 0);
-        let told = rig.volume.wait_flushed();
+        let told = rig.volume.writer().wait_flushed();
         assert!(
             matches!(told, Err(VolumeError::Panicked { .. })),
             "{told:?}"
         );
-        assert!(rig.volume.append(&payload).is_err());
+        assert!(rig.volume.writer().append(&payload).is_err());
         if let Ok((stripe, _)) = waited {
             let mut out = vec![0; UNIT];
-            rig.volume.read(stripe, 0, &mut out).unwrap();
+            rig.volume.reader().read(stripe, 0, &mut out).unwrap();
             assert!(out == payload, "it can still be read");
         }
     }
@@ -574,14 +584,14 @@ fn a_panic_while_reading_ahead_costs_neither_readers_nor_the_thread() {
     let stripes: Vec<StripeId> = (0..3).map(|_| rig.write_stripe(&payload)).collect();
     for &stripe in &stripes {
         *rig.map.before_read.lock() = Some(Box::new(|_| panic!("as a bug would")));
-        rig.volume.prefetch(stripe);
+        rig.volume.reader().prefetch(stripe);
         while rig.map.before_read.lock().is_some() {
             std::thread::yield_now();
         }
     }
     for stripe in stripes {
         let mut out = vec![0; UNIT];
-        rig.volume.read(stripe, 0, &mut out).unwrap();
+        rig.volume.reader().read(stripe, 0, &mut out).unwrap();
         assert!(out == payload);
     }
 }
@@ -607,14 +617,14 @@ struct LostFile {
 impl LostFile {
     /// Retires the segments of a 2+1 volume, and removes the file of the one with most stripes from a disk.
     fn of(rig: &Rig, lost: usize) -> Self {
-        rig.volume.retire_segments().unwrap();
+        rig.volume.writer().retire_segments().unwrap();
         let mut stripes = rig.map.stripes();
         stripes.sort_by_key(|(_, record)| (record.segment, record.offset));
         let full = stripes.chunk_by(|a, b| a.1.segment == b.1.segment);
         let full = full.max_by_key(|stripes| stripes.len()).unwrap();
         let segment = full[0].1.segment;
         assert!(full.len() > 4, "{}", full.len());
-        let slots = rig.volume.segment(segment).unwrap().slots;
+        let slots = rig.volume.segments().record(segment).unwrap().slots;
         let member = MemberIndex(u16::try_from(lost).unwrap());
         let slot = slots.iter().position(|&s| s == Some(member)).unwrap();
         let name = crate::format::files::segment(segment);
@@ -641,9 +651,10 @@ impl LostFile {
     }
 
     fn make(&self, rig: &Rig) {
-        let made = rig
-            .volume
-            .make_rebuild_file(self.segment, self.target.member, &self.lacking);
+        let made =
+            rig.volume
+                .rebuilder()
+                .make_file(self.segment, self.target.member, &self.lacking);
         made.unwrap();
     }
 
@@ -656,9 +667,10 @@ impl LostFile {
             std::ops::ControlFlow::Continue(())
         };
         let (targets, most) = ([self.target], &|| u64::MAX);
-        let rebuilt = rig
-            .volume
-            .rebuild(self.segment, &self.lacking, &targets, most, &mut heed);
+        let rebuilt =
+            rig.volume
+                .rebuilder()
+                .rebuild(self.segment, &self.lacking, &targets, most, &mut heed);
         assert!(rebuilt.unwrap().is_continue());
         let disk = &rig.disks[usize::from(self.target.member.0)];
         assert!(segment_of(disk, &self.name) == self.before);

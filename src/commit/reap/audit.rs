@@ -4,7 +4,7 @@
 //! is finished. A crash in between leaves space that no record names. The absence of a member and a stripe that never
 //! got its record do the same. After a mount, a background pass looks once at every segment that existed then. It
 //! punches the gaps, cuts off the bytes behind the last stripe, and notes the space really taken for
-//! [`Volume::space`](crate::volume::Volume::space).
+//! `SpaceMeter::measure` of the stripes.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -22,7 +22,7 @@ impl Reaper {
     pub(super) fn audit_segments(&self, queues: &mut Queues) -> Result<(), CommitError> {
         // If one cannot be looked at, all are, again, by the next call.
         let mut left = queues.unaudited.take().unwrap_or_else(|| {
-            let segments = self.volume.segments().into_iter();
+            let segments = self.volume.segments().records().into_iter();
             segments.map(|(segment, _)| segment).collect()
         });
         for _ in 0..SEGMENTS_AT_ONCE {
@@ -41,13 +41,13 @@ impl Reaper {
     }
 
     /// Counts the space that stripes take of each segment of a read-only volume. No segment of it is audited, so
-    /// [`Volume::space`](crate::volume::Volume::space) would take all of them for full otherwise.
+    /// `SpaceMeter::measure` of the stripes would take all of them for full otherwise.
     ///
     /// # Errors
     ///
     /// If the index cannot be read.
     pub fn measure_segments(&self) -> Result<(), CommitError> {
-        let segments = self.volume.segments().into_iter();
+        let segments = self.volume.segments().records().into_iter();
         let mut taken: HashMap<SegmentId, u64> =
             segments.map(|(segment, _)| (segment, 0)).collect();
         self.catalog.for_each_stripe(|_, stripe| {
@@ -56,13 +56,15 @@ impl Reaper {
             }
         })?;
         for (segment, taken) in taken {
-            self.volume.set_taken(segment, taken);
+            self.volume.segments().set_taken(segment, taken);
         }
         Ok(())
     }
 
     fn audit_segment(&self, queues: &mut Queues, segment: SegmentId) -> Result<(), CommitError> {
-        if self.volume.segment(segment).is_none() || self.volume.is_writing(segment) {
+        if self.volume.segments().record(segment).is_none()
+            || self.volume.segments().is_writing(segment)
+        {
             return Ok(());
         }
         let Some(places) = self.places_in(segment)? else {
@@ -75,17 +77,19 @@ impl Reaper {
             queues.closed_segments.push(segment);
             return Ok(());
         };
-        self.volume.cut_segment(segment, last.end)?;
+        self.volume.segments().cut_unfinished(segment, last.end)?;
         let mut gap_start = 0;
         let mut taken = 0;
         for place in places {
             if place.start > gap_start {
-                self.volume.free_range(segment, gap_start..place.start);
+                self.volume
+                    .segments()
+                    .free_range(segment, gap_start..place.start);
             }
             taken += place.end - place.start;
             gap_start = gap_start.max(place.end);
         }
-        self.volume.set_taken(segment, taken);
+        self.volume.segments().set_taken(segment, taken);
         Ok(())
     }
 

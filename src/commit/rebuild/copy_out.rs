@@ -55,7 +55,7 @@ impl CopyOut {
         let Some(locks) = round.locks else {
             return nothing;
         };
-        let capacity = self.volume.stripe_capacity();
+        let capacity = self.volume.writer().stripe_capacity();
         let endangered = self.endangered_in(segment)?;
         let mut copied = false;
         for stripes in packs(&endangered, capacity) {
@@ -97,8 +97,8 @@ impl CopyOut {
     /// Returns the stripes of a segment that something refers to and that tolerate fewer losses than new ones would, the
     /// worst first.
     fn endangered_in(&self, segment: SegmentId) -> Result<Vec<Endangered>, CommitError> {
-        let found = self.volume.look_at_files(segment);
-        let (Some(record), Some(files)) = (self.volume.segment(segment), found) else {
+        let found = self.volume.inventory().files_of(segment);
+        let (Some(record), Some(files)) = (self.volume.segments().record(segment), found) else {
             return Ok(Vec::new());
         };
         let draining = self.members.membership().draining();
@@ -122,7 +122,7 @@ impl CopyOut {
                 tally(&|member| files.hold(member, &stripe) && !draining.contains(&member));
             let is_worth_it =
                 online.losses_tolerated() >= 0 && staying.losses_tolerated() < attainable;
-            if is_worth_it && !self.volume.is_busy(id) && self.catalog.has_backref(id)? {
+            if is_worth_it && !self.volume.writer().is_busy(id) && self.catalog.has_backref(id)? {
                 let lacking = staying.existing.saturating_sub(staying.present) as u64;
                 let height = u64::from(stripe.height);
                 let found = Endangered {

@@ -95,8 +95,8 @@ pub(super) fn missing(
     catalog: &Catalog,
 ) -> Result<Vec<SegmentPlan>, CommitError> {
     let online = members.membership().live();
-    let segments: HashMap<SegmentId, Segment> = volume.segments().into_iter().collect();
-    let census = volume.census();
+    let segments: HashMap<SegmentId, Segment> = volume.segments().records().into_iter().collect();
+    let census = volume.inventory().census();
     let draining = members.membership().draining();
     let mut plans = moves_of(&segments, &draining);
     catalog.for_each_stripe(|_, stripe| {
@@ -106,7 +106,7 @@ pub(super) fn missing(
         }
     })?;
     for (id, segment) in &segments {
-        if !volume.is_writing(*id) {
+        if !volume.segments().is_writing(*id) {
             add_files(&mut plans, *id, segment, &census, &online);
         }
     }

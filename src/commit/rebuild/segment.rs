@@ -58,7 +58,7 @@ impl SegmentRebuild {
             return Ok(SegmentOutcome::Needless);
         }
         if !job.missing.is_empty() {
-            let segment_of = |segment| self.volume.segment(segment);
+            let segment_of = |segment| self.volume.segments().record(segment);
             self.records.forget_shards(&job.missing, segment_of)?;
             self.commits.sync()?;
             job.forget_missing();
@@ -112,15 +112,15 @@ impl SegmentRebuild {
         round: &Round<'_>,
     ) -> Result<Result<SegmentJob, Obstacle>, CommitError> {
         let segment = plan.segment;
-        let Some(record) = self.volume.segment(segment) else {
+        let Some(record) = self.volume.segments().record(segment) else {
             return Ok(Err(Obstacle::Passing));
         };
-        if self.volume.is_writing(segment) {
+        if self.volume.segments().is_writing(segment) {
             return Ok(Err(Obstacle::Passing));
         }
         // Members may have come or gone since the plan was made. So the members themselves say which written shards they
         // lack.
-        let Some(files) = self.volume.look_at_files(segment) else {
+        let Some(files) = self.volume.inventory().files_of(segment) else {
             return Ok(Err(Obstacle::Passing));
         };
         let Some(all) = self.catalog.stripes_in(segment)? else {
@@ -170,7 +170,7 @@ impl SegmentRebuild {
                 // The member went away again, and its shards wait for it.
                 None if round.scope == RebuildScope::Online => None,
                 None => {
-                    let mut homes = self.volume.homes_for_slot(record, bytes);
+                    let mut homes = self.volume.rebuilder().homes_for_slot(record, bytes);
                     homes.retain(|member| !is_refusing(member) && !is_taken(member));
                     if let Some(goal) = plan.goals.get(&slot) {
                         homes.retain(|member| member == goal);
@@ -197,8 +197,11 @@ impl SegmentRebuild {
             if job.is_moved(target) {
                 self.reaper.lock().reclaim_file(job.segment, target.member);
             }
-            self.volume
-                .make_rebuild_file(job.segment, target.member, &job.stripes_for(target))?;
+            self.volume.rebuilder().make_file(
+                job.segment,
+                target.member,
+                &job.stripes_for(target),
+            )?;
         }
         let mut failed = Vec::new();
         let mut step = PacedStep::begin(&self.foreground);
@@ -217,7 +220,7 @@ impl SegmentRebuild {
             }
         };
         let most_bytes = || round.pace.step_bytes();
-        let written = self.volume.rebuild(
+        let written = self.volume.rebuilder().rebuild(
             job.segment,
             &job.stripes,
             &job.targets,
@@ -229,7 +232,9 @@ impl SegmentRebuild {
         }
         let step = PacedStep::begin(&self.foreground);
         for target in &job.targets {
-            self.volume.sync_rebuild_file(job.segment, target.member)?;
+            self.volume
+                .rebuilder()
+                .sync_file(job.segment, target.member)?;
         }
         if step.is_beside_callers() {
             // Durable shards are noted, even if the rebuild has to stop now.
@@ -253,7 +258,7 @@ impl SegmentRebuild {
         }
         let online = self.members.membership().live();
         let is_online = |target: &Target| online.contains(&target.member);
-        let Some(record) = self.volume.segment(job.segment) else {
+        let Some(record) = self.volume.segments().record(job.segment) else {
             return Ok(Some(Obstacle::Passing));
         };
         if !job.targets.iter().all(is_online) {
@@ -280,7 +285,7 @@ impl SegmentRebuild {
                 ..record
             };
             self.records.put_segment(job.segment, &moved)?;
-            self.volume.set_slots(job.segment, moved.slots);
+            self.volume.segments().set_slots(job.segment, moved.slots);
             let left = job.targets.iter().filter(|target| job.is_moved(target));
             for member in left.filter_map(|target| job.record.slots[target.slot]) {
                 if online.contains(&member) {
@@ -329,7 +334,7 @@ impl SegmentRebuild {
             .filter(|lacking| !failed.contains(&lacking.stripe))
             .map(|lacking| (lacking.stripe, lacking.shards))
             .collect();
-        let segment_of = |segment| self.volume.segment(segment);
+        let segment_of = |segment| self.volume.segments().record(segment);
         self.records.restore_shards(&rebuilt, segment_of)?;
         // The shards that a slot does not hold any more because it moved.
         let given_up = lacking
@@ -347,7 +352,7 @@ impl SegmentRebuild {
         let has_room = |stripe: &StripeId| is_new || written.contains(stripe);
         for (stripe, record) in job.all.iter().filter(|(stripe, _)| has_room(stripe)) {
             if self.records.stripe(*stripe)?.is_none() {
-                self.volume.free_rebuilt(record, &job.targets);
+                self.volume.rebuilder().free_rebuilt(record, &job.targets);
             }
         }
         Ok(())
@@ -356,7 +361,7 @@ impl SegmentRebuild {
     /// Leaves a segment as it was: removes the new files.
     fn abandon(&self, job: &SegmentJob) {
         for member in job.newcomers() {
-            self.volume.drop_rebuild_file(job.segment, member);
+            self.volume.rebuilder().drop_file(job.segment, member);
         }
     }
 }

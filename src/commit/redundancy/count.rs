@@ -25,7 +25,7 @@ impl RedundancyCounter {
     ) -> Result<Redundancy, CommitError> {
         // Before anything is read: later changes are counted again the next time.
         let touched = self.meta.take_dirty_groups();
-        let known = self.volume.segments();
+        let known = self.volume.segments().records();
         let (census, segments) = take_census(&self.volume);
         self.note_files(known, &census);
         let mut count = Count::new(self, segments);
@@ -149,7 +149,7 @@ impl<'c> Count<'c> {
     fn new(counter: &'c RedundancyCounter, segments: HashMap<SegmentId, SegmentCensus>) -> Self {
         Self {
             counter,
-            undecodable: counter.volume.undecodable(),
+            undecodable: counter.volume.damage().unrecoverable().all(),
             segments,
             stretches: BTreeMap::new(),
             lives: KnownLives::new(counter.limits),
@@ -179,7 +179,8 @@ impl<'c> Count<'c> {
         }
         let segment = self.segments.get(&record.segment);
         let is_whole = segment.is_some_and(|segment| segment.is_whole(record));
-        let is_fresh = segment.is_none() || self.counter.volume.is_writing(record.segment);
+        let is_fresh =
+            segment.is_none() || self.counter.volume.segments().is_writing(record.segment);
         if is_fresh && !is_whole {
             self.doubtful.push((stripe, *record, live));
             Ok(())
@@ -266,7 +267,7 @@ impl<'c> Count<'c> {
         Redundancy {
             rows: rows.into_values().collect(),
             unrecoverable,
-            is_cut: self.counter.volume.undecodable_is_cut(),
+            is_cut: self.counter.volume.damage().unrecoverable().is_truncated(),
         }
     }
 }
@@ -282,8 +283,8 @@ fn add_row(rows: &mut BTreeMap<i16, RedundancyRow>, row: &RedundancyRow) {
 
 /// Lists the segments, and then their files: a file is there before its segment is known.
 fn take_census(volume: &Volume) -> (Census, HashMap<SegmentId, SegmentCensus>) {
-    let segments = volume.segments().into_iter();
-    let census = volume.census_at_once();
+    let segments = volume.segments().records().into_iter();
+    let census = volume.inventory().quick_census();
     let of_segments = segments
         .map(|(id, record)| (id, census.of_segment(id, record)))
         .collect();

@@ -22,9 +22,10 @@ impl RedundancyCounter {
     ///
     /// If the index cannot be read.
     pub fn missing_shards(&self) -> Result<Vec<MissingShards>, CommitError> {
-        let census = self.volume.census();
+        let census = self.volume.inventory().census();
         let live = self.members.membership().live();
-        let segments: HashMap<SegmentId, Segment> = self.volume.segments().into_iter().collect();
+        let segments: HashMap<SegmentId, Segment> =
+            self.volume.segments().records().into_iter().collect();
         let mut missing: BTreeMap<(MemberIndex, SegmentId), u64> = BTreeMap::new();
         self.catalog.for_each_stripe(|_, record| {
             let Some(segment) = segments.get(&record.segment) else {
@@ -57,9 +58,10 @@ impl RedundancyCounter {
     ///
     /// If the index cannot be read.
     pub fn files_lacking_shards(&self) -> Result<BTreeSet<(MemberIndex, SegmentId)>, CommitError> {
-        let census = self.volume.census();
+        let census = self.volume.inventory().census();
         let live = self.members.membership().live();
-        let segments: HashMap<SegmentId, Segment> = self.volume.segments().into_iter().collect();
+        let segments: HashMap<SegmentId, Segment> =
+            self.volume.segments().records().into_iter().collect();
         let mut lacking = BTreeSet::new();
         let (from, end) = key::stripes();
         self.catalog.visit(&from, &end, |key, value| {
@@ -95,7 +97,7 @@ impl RedundancyCounter {
     pub fn may_lack_shards(&self) -> Result<bool, CommitError> {
         let (from, end) = key::repairs();
         let noted = !self.meta.scan(&from, &end, 1)?.is_empty();
-        Ok(noted || self.volume.lacks_files())
+        Ok(noted || self.volume.damage().lacks_files())
     }
 
     /// Says whether stripes that files refer to are known to lack shards. It counts only if segment files
@@ -108,7 +110,7 @@ impl RedundancyCounter {
         if self.notes_live_stripe()? {
             return Ok(true);
         }
-        if !self.volume.lacks_files() {
+        if !self.volume.damage().lacks_files() {
             return Ok(false);
         }
         let parity = self.members.shape().geometry().parity_shards();
@@ -125,10 +127,10 @@ impl RedundancyCounter {
     ///
     /// If the index cannot be read.
     pub fn may_have_lost_data(&self) -> Result<bool, CommitError> {
-        if self.volume.lacks_files() || self.has_lost_segments() {
+        if self.volume.damage().lacks_files() || self.has_lost_segments() {
             return Ok(true);
         }
-        for (stripe, lost) in self.volume.undecodable() {
+        for (stripe, lost) in self.volume.damage().unrecoverable().all() {
             if self.catalog.live_within(stripe, &lost)? > 0 {
                 return Ok(true);
             }
@@ -139,7 +141,7 @@ impl RedundancyCounter {
             let Some(record) = self.records.stripe(stripe)? else {
                 return Ok(false);
             };
-            let Some(segment) = self.volume.segment(record.segment) else {
+            let Some(segment) = self.volume.segments().record(record.segment) else {
                 return Ok(true);
             };
             let shards = record.written.iter();
@@ -188,24 +190,28 @@ impl RedundancyCounter {
     /// counted, or read.
     #[must_use]
     pub fn lacks_files(&self) -> bool {
-        self.volume.lacks_files()
+        self.volume.damage().lacks_files()
     }
 
     /// Looks whether segment files on online members are gone or too short: one call to each.
     pub fn look_for_files(&self) {
-        let segments = self.volume.segments();
-        self.note_files(segments, &self.volume.census());
+        let segments = self.volume.segments().records();
+        self.note_files(segments, &self.volume.inventory().census());
     }
 
     /// Notes it if segment files turned out to be gone or too short, by a census of which these segments were known
     /// before. Those that are being written are found when they are finished.
     pub(super) fn note_files(&self, mut segments: Vec<(SegmentId, Segment)>, census: &Census) {
         segments.retain(|(id, known)| {
-            let is_as_it_was = self.volume.segment(*id).is_some_and(|now| now == *known);
-            is_as_it_was && !self.volume.is_writing(*id)
+            let is_as_it_was = self
+                .volume
+                .segments()
+                .record(*id)
+                .is_some_and(|now| now == *known);
+            is_as_it_was && !self.volume.segments().is_writing(*id)
         });
         if census.lacks_files(&segments, &self.members.membership().live()) {
-            self.volume.set_lacks_files(true);
+            self.volume.damage().set_lacks_files(true);
         }
     }
 
@@ -214,7 +220,7 @@ impl RedundancyCounter {
     fn most_absent_of_a_segment(&self) -> u8 {
         let live = self.members.membership().live();
         let is_absent = |slot: &&Option<MemberIndex>| slot.is_none_or(|m| !live.contains(&m));
-        let segments = self.volume.segments();
+        let segments = self.volume.segments().records();
         let absent = segments.iter().map(|(_, segment)| {
             let absent = segment.slots.iter().filter(is_absent).count();
             u8::try_from(absent).unwrap_or(u8::MAX)
@@ -232,6 +238,6 @@ impl RedundancyCounter {
             let held = holders.filter(|member| live.contains(member)).count();
             held < usize::from(segment.data_shards)
         };
-        self.volume.segments().iter().any(is_lost)
+        self.volume.segments().records().iter().any(is_lost)
     }
 }

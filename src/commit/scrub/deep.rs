@@ -51,14 +51,24 @@ impl Scrubber {
         };
         let mut wrong: BTreeMap<(MemberIndex, SegmentId), u64> = BTreeMap::new();
         let mut rows: BTreeMap<i16, RedundancyRow> = BTreeMap::new();
-        let mut segments: Vec<SegmentId> = self.volume.segments().iter().map(|s| s.0).collect();
+        let mut segments: Vec<SegmentId> = self
+            .volume
+            .segments()
+            .records()
+            .iter()
+            .map(|s| s.0)
+            .collect();
         segments.sort_unstable();
         for segment in segments {
             let mut from = 0;
             loop {
-                let _pin = self.volume.pin();
+                let _pin = self.volume.pins().pin();
                 let stretch = self.stretch(segment, from, BATCH_BYTES)?;
-                for verdict in self.volume.inspect(&stretch.live, Remedy::Report)? {
+                for verdict in self
+                    .volume
+                    .inspector()
+                    .inspect(&stretch.live, Remedy::Report)?
+                {
                     read.bytes += verdict.bytes;
                     for member in self.holders_of(segment, verdict.stripe, &verdict.wrong)? {
                         *wrong.entry((member, segment)).or_default() += 1;
@@ -93,7 +103,7 @@ impl Scrubber {
             return Ok(Vec::new());
         }
         let record = self.records.stripe(stripe)?;
-        let (Some(record), Some(segment)) = (record, self.volume.segment(segment)) else {
+        let (Some(record), Some(segment)) = (record, self.volume.segments().record(segment)) else {
             return Ok(Vec::new());
         };
         Ok(shards
@@ -110,7 +120,8 @@ impl Scrubber {
     ) -> Result<(), CommitError> {
         let parity = self
             .volume
-            .segment(segment)
+            .segments()
+            .record(segment)
             .map_or(0, |segment| i16::from(segment.parity_shards));
         let gone = verdict.wrong.len() as u64 + verdict.missing;
         let mut losses_tolerated = parity - i16::try_from(gone).unwrap_or(i16::MAX);

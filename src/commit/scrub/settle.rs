@@ -184,7 +184,7 @@ impl Scrubber {
         if passed.unread.is_empty() {
             return Pieces::default();
         }
-        let (live, record) = (self.members.live(), self.volume.segment(segment));
+        let (live, record) = (self.members.live(), self.volume.segments().record(segment));
         let has = |member: &MemberIndex| {
             let slots = record.iter().flat_map(|record| record.slots.iter());
             live.contains(member) && slots.flatten().any(|holder| holder == member)

@@ -37,7 +37,12 @@ impl Scrubber {
         bytes_per_second: Option<u64>,
         locks: &dyn InodeLocks,
     ) -> Result<bool, CommitError> {
-        let segments = self.volume.segments().into_iter().map(|(id, _)| id);
+        let segments = self
+            .volume
+            .segments()
+            .records()
+            .into_iter()
+            .map(|(id, _)| id);
         let Some(segment) = segments
             .filter(|id| (scrub.segment..scrub.end).contains(id))
             .min()
@@ -77,11 +82,22 @@ impl Scrubber {
         passed.counted.repaired += restored.values().sum::<u64>();
         add_pieces(&mut passed.found, restored);
         // From before the look for references to them: none of them is freed meanwhile.
-        let pin = self.volume.pin();
+        let pin = self.volume.pins().pin();
         let stretch = self.stretch(segment, from, batch_bytes(bytes_per_second))?;
-        let before = self.volume.segment(segment).map(|record| record.slots);
-        let verdicts = self.volume.inspect(&stretch.live, Remedy::Mend)?;
-        let after = self.volume.segment(segment).map(|record| record.slots);
+        let before = self
+            .volume
+            .segments()
+            .record(segment)
+            .map(|record| record.slots);
+        let verdicts = self
+            .volume
+            .inspector()
+            .inspect(&stretch.live, Remedy::Mend)?;
+        let after = self
+            .volume
+            .segments()
+            .record(segment)
+            .map(|record| record.slots);
         if before != after {
             // It was moved to other members meanwhile: shards that were not found may be there.
             return Ok((passed, Some(from)));
@@ -156,7 +172,8 @@ impl Scrubber {
         let from = key::segment_stripe(segment, from);
         let total = self
             .volume
-            .segment(segment)
+            .segments()
+            .record(segment)
             .map_or(1, |record| record.slots.len() as u64);
         let found = self.meta.scan(&from, &end, STRIPES_AT_ONCE)?;
         let mut stretch = Stretch {

@@ -110,14 +110,14 @@ fn what_is_written_while_it_is_counted_is_not_taken_for_lost() {
     let fs = rig.open(&[]);
     fs.write(0, &pattern(0, 100_000)).unwrap();
     fs.sync().unwrap();
-    let before = fs.pipeline.volume.segments().len();
+    let before = fs.pipeline.volume.segments().records().len();
     let counted = fs.maintenance.redundancy.redundancy_with(|| {
         for file in 1..200 {
             fs.write(file, &pattern(file, 50_000)).unwrap();
         }
         fs.sync().unwrap();
     });
-    assert!(fs.pipeline.volume.segments().len() > before);
+    assert!(fs.pipeline.volume.segments().records().len() > before);
     let counted = counted.unwrap();
     assert_eq!(counted.rows.len(), 1, "{:?}", counted.rows);
     assert_eq!(counted.rows[0].losses_tolerated, 1);
@@ -163,7 +163,7 @@ fn what_is_written_while_a_member_is_slow_to_answer_counts() {
     assert_eq!(fs.redundancy().len(), 1);
     let hanging = Fault::at(1, Effect::Hang).of(Scope::MemberKind(1, CallKind::List));
     plan.add(hanging.lasting());
-    let known = fs.pipeline.volume.segments().len();
+    let known = fs.pipeline.volume.segments().records().len();
     for round in 0..2 {
         fs.write(2 + round, &pattern(round, 90_000)).unwrap();
         fs.pipeline.checkpoint().unwrap();
@@ -177,7 +177,7 @@ fn what_is_written_while_a_member_is_slow_to_answer_counts() {
             "round {round}"
         );
     }
-    assert!(fs.pipeline.volume.segments().len() > known);
+    assert!(fs.pipeline.volume.segments().records().len() > known);
     plan.clear();
     plan.release();
 }
@@ -230,7 +230,9 @@ fn disturb(fs: &TestFs, rig: &Rig, random: &mut StdRng, lost: &mut Option<usize>
             let bytes = 0..7;
             fs.pipeline
                 .volume
-                .note_undecodable(stripe, std::slice::from_ref(&bytes));
+                .damage()
+                .unrecoverable()
+                .add(stripe, std::slice::from_ref(&bytes));
             format!("{stripe} cannot be decoded")
         }
     }

@@ -92,7 +92,12 @@ fn an_added_directory_takes_new_data_at_once_and_lost_shards() {
     fill(&fs, 1000, &mut model);
     let newest = *fs.stripes().last().unwrap();
     let record = fs.pipeline.stripe(newest).unwrap().unwrap();
-    let segment = fs.pipeline.volume.segment(record.segment).unwrap();
+    let segment = fs
+        .pipeline
+        .volume
+        .segments()
+        .record(record.segment)
+        .unwrap();
     assert!(segment.slots.contains(&Some(MemberIndex(4))), "{segment:?}");
     let progress = fs.rebuild().unwrap();
     assert_eq!(progress.bytes_waiting, 0);
@@ -596,13 +601,13 @@ fn unrecoverable_ranges_count_again_once_their_member_returns() {
     lost[1].fail(None);
     join(&fs, Seat::Own, lost[1]).unwrap();
     // A joining member does not wait until all of it is read; and a search that has to stop looks at nothing.
-    let all = fs.pipeline.volume.undecodable().len();
+    let all = fs.pipeline.volume.damage().unrecoverable().all().len();
     assert!(all > 1);
     let look = |stripes: usize| {
         let left = Cell::new(stripes);
         let goes_on = || left.replace(left.get().saturating_sub(1)) > 0;
         fs.maintenance.recheck().run(&goes_on).unwrap();
-        fs.pipeline.volume.undecodable().len()
+        fs.pipeline.volume.damage().unrecoverable().all().len()
     };
     assert_eq!(look(0), all);
     assert_eq!(look(1), all - 1);
@@ -632,11 +637,11 @@ fn balancing_fills_a_new_member_like_the_others_and_loses_nothing() {
             .balance(&at_once(), &|| false, &RebuildProgress::default())
             .unwrap();
         let volume = &fs.pipeline.volume;
-        let segments = volume.segments();
+        let segments = volume.segments().records();
         assert!(
             segments
                 .iter()
-                .all(|(segment, _)| !volume.is_writing(*segment))
+                .all(|(segment, _)| !volume.segments().is_writing(*segment))
         );
         for _ in 0..4 {
             fs.sync().unwrap();

@@ -52,6 +52,7 @@ fn stripe_data_that_ends_with_the_longest_stripe_is_restored() {
     let restored = fs
         .pipeline
         .volume
+        .reader()
         .read(StripeId(FIRST), 2 * half - 1, &mut last);
     restored.unwrap();
     assert_eq!(last, [7]);

@@ -73,7 +73,12 @@ fn named_by_records(fs: &TestFs, count: usize) -> Vec<u64> {
     let mut named = vec![0; count];
     for stripe in fs.stripes() {
         let record = fs.pipeline.stripe(stripe).unwrap().unwrap();
-        let segment = fs.pipeline.volume.segment(record.segment).unwrap();
+        let segment = fs
+            .pipeline
+            .volume
+            .segments()
+            .record(record.segment)
+            .unwrap();
         for member in segment.slots.iter().flatten() {
             named[usize::from(member.0)] += u64::from(record.height);
         }
@@ -140,7 +145,7 @@ fn what_dies_while_it_is_rebuilt_takes_no_space() {
             fs.write(file, &pattern(file, 30_000)).unwrap();
         }
         fs.pipeline.checkpoint().unwrap();
-        fs.pipeline.volume.retire_segments().unwrap();
+        fs.pipeline.volume.writer().retire_segments().unwrap();
         fs.sync().unwrap();
         if is_moved {
             fs.lose(&rig, 0);

@@ -99,14 +99,14 @@ fn a_record_with_a_wrong_height_takes_no_redundancy_of_its_neighbours() {
     };
     let files: Vec<u64> = (0..8).filter(of_others).collect();
     assert!(files.len() > 4, "{files:?}");
-    let slots = fs.pipeline.volume.segment(segment).unwrap().slots;
+    let slots = fs.pipeline.volume.segments().record(segment).unwrap().slots;
     drop(fs);
     let away = usize::from(slots[0].unwrap().0);
     let rig = rig.fork();
     let fs = rig.open(&[away]);
     let progress = fs.rebuild().unwrap();
     assert!(progress.bytes_unreadable > 0, "{progress:?}");
-    let after = fs.pipeline.volume.segment(segment).unwrap().slots;
+    let after = fs.pipeline.volume.segments().record(segment).unwrap().slots;
     assert_eq!(after, slots, "nothing of it moves");
     fs.close();
     for lost in (0..4).filter(|lost| *lost != away) {

@@ -710,6 +710,7 @@ fn files_are_written_deleted_and_moved_while_a_scrub_goes_on() {
         .pipeline
         .volume
         .segments()
+        .records()
         .iter()
         .map(|(id, _)| files::segment(*id))
         .collect();

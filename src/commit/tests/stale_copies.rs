@@ -152,9 +152,9 @@ fn a_copy_from_before_a_commit_to_the_index_alone_is_known_for_one() {
     let bytes = pattern(77, 150_000);
     fs.write(50, &bytes).unwrap();
     model.insert(50, bytes);
-    fs.pipeline.volume.seal();
-    fs.pipeline.volume.wait_flushed().unwrap();
-    assert!(fs.pipeline.volume.sync().unwrap().is_empty());
+    fs.pipeline.volume.writer().seal();
+    fs.pipeline.volume.writer().wait_flushed().unwrap();
+    assert!(fs.pipeline.volume.writer().sync().unwrap().is_empty());
     let meta = &fs.pipeline.meta;
     meta.append_to_index(vec![meta.rotate(), meta.take_stripes()])
         .unwrap();

@@ -55,9 +55,9 @@ fn write(rig: &Rig) -> Vec<StripeId> {
 }
 
 fn write_one(rig: &Rig, seed: u64, len: usize) -> StripeId {
-    let (placed, _hold) = rig.volume.append(&pattern(seed, len)).unwrap();
-    rig.volume.seal();
-    rig.volume.wait_flushed().unwrap();
+    let (placed, _hold) = rig.volume.writer().append(&pattern(seed, len)).unwrap();
+    rig.volume.writer().seal();
+    rig.volume.writer().wait_flushed().unwrap();
     placed.stripe
 }
 
@@ -112,8 +112,8 @@ fn write_while_held_up(rig: &Rig) -> Vec<(StripeId, Vec<u8>)> {
     let stripe = |seed: u64| {
         let blocks = [2, 16, 16, 9, 16, 1, 16][usize::try_from(seed).unwrap()];
         let payload = pattern(seed, blocks * BLOCK_SIZE - 7);
-        let (placed, _hold) = rig.volume.append(&payload).unwrap();
-        rig.volume.seal();
+        let (placed, _hold) = rig.volume.writer().append(&payload).unwrap();
+        rig.volume.writer().seal();
         while seed == 0 && rig.map.before_flushed.lock().is_some() {
             std::thread::yield_now();
         }
@@ -127,14 +127,19 @@ fn write_while_held_up(rig: &Rig) -> Vec<(StripeId, Vec<u8>)> {
 /// Reads stripes with a disk less, and has them inspected with all.
 fn check(rig: &Rig, stripes: &[(StripeId, Vec<u8>)], context: &str) {
     let ids: Vec<StripeId> = stripes.iter().map(|(stripe, _)| *stripe).collect();
-    for verdict in rig.volume.inspect(&ids, Remedy::Report).unwrap() {
+    for verdict in rig
+        .volume
+        .inspector()
+        .inspect(&ids, Remedy::Report)
+        .unwrap()
+    {
         assert!(verdict.wrong.is_empty(), "{context}");
         assert!(verdict.inconsistent.is_none(), "{context}");
     }
     rig.disks[0].delete();
     for (stripe, payload) in stripes {
         let mut read = vec![0; payload.len()];
-        rig.volume.read(*stripe, 0, &mut read).unwrap();
+        rig.volume.reader().read(*stripe, 0, &mut read).unwrap();
         assert!(read == *payload, "{context}: stripe {stripe}");
     }
 }
@@ -145,7 +150,7 @@ fn stripes_that_wait_to_be_flushed_are_encoded_by_one_call_where_that_is_preferr
         let counting = Counting::new(prefers_many);
         let rig = Rig::with(2, 1, 3, 1, Some(Arc::clone(&counting) as _), None);
         let stripes = write_while_held_up(&rig);
-        rig.volume.wait_flushed().unwrap();
+        rig.volume.writer().wait_flushed().unwrap();
         assert_eq!(*counting.calls.lock(), expected);
         check(&rig, &stripes, "healthy");
     }
@@ -160,7 +165,7 @@ fn what_a_device_does_while_it_encodes_all_that_waits_changes_no_byte() {
             let rig = Rig::with_dispatch(2, 1, 3, 1, Some(dispatch));
             drop(fault(device.clone(), device.operations() + operation));
             let stripes = write_while_held_up(&rig);
-            rig.volume.wait_flushed().unwrap();
+            rig.volume.writer().wait_flushed().unwrap();
             check(
                 &rig,
                 &stripes,
@@ -212,7 +217,7 @@ impl Accelerator for Panicking {
 fn who_waits_for_any_of_the_stripes_whose_encoding_panicked_is_told() {
     let rig = Rig::with(2, 1, 3, 1, Some(Arc::new(Panicking) as _), None);
     write_while_held_up(&rig);
-    let told = rig.volume.wait_flushed();
+    let told = rig.volume.writer().wait_flushed();
     let is_told = matches!(told, Err(VolumeError::Panicked { .. }));
     assert!(is_told, "{told:?}");
 }
@@ -223,7 +228,11 @@ fn inspection_has_all_stripes_that_are_whole_compared_by_one_call() {
     let rig = Rig::with(2, 1, 3, 0, Some(Arc::clone(&counting) as _), None);
     let stripes = write(&rig);
     counting.calls.lock().clear();
-    let verdicts = rig.volume.inspect(&stripes, Remedy::Report).unwrap();
+    let verdicts = rig
+        .volume
+        .inspector()
+        .inspect(&stripes, Remedy::Report)
+        .unwrap();
     assert_eq!(verdicts.len(), stripes.len());
     assert!(verdicts.iter().all(|verdict| verdict.wrong.is_empty()));
     assert_eq!(*counting.calls.lock(), [stripes.len()]);
@@ -246,7 +255,11 @@ fn what_a_device_does_in_the_midst_of_a_rebuild_or_an_inspection_changes_no_byte
             let disk = rig.disks[1].open();
             disk.write_at(&lost.name, damaged.record.offset + 5000, &[1, 2, 3])
                 .unwrap();
-            let verdicts = rig.volume.inspect(&stripes, Remedy::Mend).unwrap();
+            let verdicts = rig
+                .volume
+                .inspector()
+                .inspect(&stripes, Remedy::Mend)
+                .unwrap();
             for verdict in verdicts {
                 let context = format!("operation {operation}, kind {kind}: {verdict:?}");
                 let repaired = u64::from(verdict.stripe == damaged.stripe);
@@ -270,7 +283,11 @@ fn what_a_trusted_device_alone_finds_inconsistent_is_no_verdict_and_costs_it_the
             assert!(dispatch.is_on_devices());
             drop(device.clone().lying_from(device.operations()));
         }
-        let verdicts = rig.volume.inspect(&stripes, Remedy::Mend).unwrap();
+        let verdicts = rig
+            .volume
+            .inspector()
+            .inspect(&stripes, Remedy::Mend)
+            .unwrap();
         assert_eq!(verdicts.len(), stripes.len());
         let inconsistent = |verdict: &Verdict| verdict.inconsistent.is_some();
         assert!(!verdicts.iter().any(inconsistent), "{is_lying}");
@@ -320,7 +337,11 @@ fn of_a_device_that_finds_what_is_not_there_it_is_not_believed_that_others_are_c
     let slandering = Arc::new(Slandering::default());
     let rig = Rig::with(2, 1, 3, 0, Some(Arc::clone(&slandering) as _), None);
     let stripes = write(&rig);
-    let verdicts = rig.volume.inspect(&stripes, Remedy::Report).unwrap();
+    let verdicts = rig
+        .volume
+        .inspector()
+        .inspect(&stripes, Remedy::Report)
+        .unwrap();
     assert!(slandering.is_distrusted.load(Ordering::Relaxed));
     for verdict in verdicts {
         let is_inconsistent = verdict.inconsistent.is_some();
@@ -346,7 +367,12 @@ fn work_of_all_kinds_gets_done_side_by_side_on_one_device() {
     lost.make(&rig);
     std::thread::scope(|scope| {
         scope.spawn(|| lost.rebuild(&rig));
-        scope.spawn(|| rig.volume.inspect(&others, Remedy::Report).unwrap());
+        scope.spawn(|| {
+            rig.volume
+                .inspector()
+                .inspect(&others, Remedy::Report)
+                .unwrap()
+        });
         scope.spawn(|| write(&rig));
     });
     let coding = dispatch.coding();

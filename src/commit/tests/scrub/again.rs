@@ -305,7 +305,14 @@ fn nothing_counts_twice_after_a_scrub_that_ended_with_an_error() {
         assert!(rig.disks[1].corrupt(&shard.name, shard.offset, |b| b[0] ^= 4, 1));
         of_disk_1 += 1;
     }
-    let segments: BTreeSet<SegmentId> = fs.pipeline.volume.segments().iter().map(|s| s.0).collect();
+    let segments: BTreeSet<SegmentId> = fs
+        .pipeline
+        .volume
+        .segments()
+        .records()
+        .iter()
+        .map(|s| s.0)
+        .collect();
     let (first, last) = (*segments.first().unwrap(), *segments.last().unwrap());
     assert!(segments.len() > 2, "one is passed between them");
     let stopped = scrub_until(&fs, |record| record.segment > first);

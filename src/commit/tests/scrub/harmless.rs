@@ -89,7 +89,7 @@ fn a_mount_does_not_take_what_no_file_holds_for_lost_data() {
     fs.pipeline.apply(batch).unwrap();
     fs.close();
     let fs = rig.open(&[]);
-    assert!(!fs.pipeline.volume.undecodable().is_empty());
+    assert!(!fs.pipeline.volume.damage().unrecoverable().all().is_empty());
     assert!(!fs.maintenance.redundancy.may_have_lost_data().unwrap());
     assert_eq!(fs.redundancy(), [(0, 1)]);
     assert_holds(&fs, &Model::from([(1, held)]), "opened again");
