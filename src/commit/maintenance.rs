@@ -8,13 +8,13 @@
 //! wants. A thread takes them in this order:
 //!
 //! 1. `scrubbing` of [`Scrubber`],
-//! 2. the lock of [`Rebuild`] for its work,
+//! 2. `working` of [`Rebuild`],
 //! 3. `making` of [`Room`],
 //! 4. `measuring` of [`Growth`](super::Growth), then `checkpointing` of [`Commits`](super::Commits),
 //! 5. `queues` of [`Reaper`].
 //!
-//! `counting` of [`RedundancyCounter`] is taken alone, or by the holder of `scrubbing` alone. The commit group is left
-//! while a commit runs. All other locks of the parts are leaves.
+//! `counting` of [`RedundancyCounter`] is taken alone, or by the holder of `scrubbing` alone. `stripes` of [`Recheck`] is
+//! a work lock that is taken alone. The commit group is left while a commit runs. All other locks of the parts are leaves.
 
 use std::sync::Arc;
 

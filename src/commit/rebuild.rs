@@ -33,7 +33,7 @@ use super::reap::Reaper;
 use super::redundancy::RedundancyCounter;
 use super::stale_copies::StaleCopies;
 use super::sync::Commits;
-use super::{CommitError, InodeLocks, MAX_MENDED_AT_CLOSE};
+use super::{CommitError, InodeLocks};
 use crate::members::Members;
 use crate::volume::{StripeRecords, Volume};
 
@@ -234,7 +234,7 @@ impl Rebuild {
                 done => done?,
             }
         }
-        self.commits.mend_index(MAX_MENDED_AT_CLOSE).map(drop)
+        self.commits.complete_index()
     }
 
     /// Makes and carries out plans until nothing more can be done. Returns false if it was stopped before.
