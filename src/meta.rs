@@ -37,11 +37,11 @@
 //!
 //! Locks, in order: `checkpointing`, `appending`, then the journal's tail, the index's, the overlay.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use crate::format::journal::{Change, Life};
 use crate::format::{Lsn, MemberIndex};
@@ -51,11 +51,13 @@ use churn::Churn;
 use dirty::DirtyGroups;
 use disk::Disk;
 use index::{Commit, Index, Position};
+use index_update::IndexUpdate;
 use journal::Journal;
 use mirror::Mirror;
-use overlay::{Entry, Frozen, Layer, Origin, Overlay};
-use pieces::Progress;
+use overlay::{Frozen, Layer, NumberedChange, Origin, Overlay};
 use redb_index::RedbIndex;
+use shared_overlay::SharedOverlay;
+use view::View;
 use writability::Writability;
 
 mod backpressure;
@@ -65,15 +67,16 @@ mod dirty;
 mod disk;
 mod error;
 mod index;
+mod index_update;
 mod journal;
 mod map;
 mod mirror;
 mod numbers;
 mod overlay;
-mod pieces;
 mod redb_index;
 mod replay;
 mod replicas;
+mod shared_overlay;
 mod view;
 mod writability;
 
@@ -89,9 +92,6 @@ pub use overlay::Pending;
 pub use redb_index::is_panic_contained;
 pub use replay::Recovered;
 pub use replicas::IndexReplicas;
-
-/// Changes that go from one layer to another under one hold of the overlay's lock.
-const CHUNK: usize = 1024;
 
 /// Memory for the index's first commit, in bytes.
 const FORMAT_CACHE_BYTES: usize = 1 << 20;
@@ -128,7 +128,7 @@ pub struct OpenedMeta {
 
 /// The metadata of a mounted volume.
 pub struct Meta {
-    overlay: RwLock<Overlay>,
+    overlay: SharedOverlay,
     index: Arc<dyn Index>,
     /// `None` if the volume is open for reading only.
     journal: Option<Journal>,
@@ -219,7 +219,13 @@ impl Meta {
                     lsn: replayed.last,
                     generation,
                 };
-                replay::adopt(&*index, &replayed.changes, position, &recovered, members)?;
+                replay::commit_recovered(
+                    &*index,
+                    &replayed.changes,
+                    position,
+                    &recovered,
+                    members,
+                )?;
                 let journal = Journal::start(disk, generation, replayed.last)?;
                 // Of whatever generation it is.
                 let current = members.current_at_open();
@@ -230,7 +236,7 @@ impl Meta {
             }
         };
         let meta = Self {
-            overlay: RwLock::new(overlay),
+            overlay: SharedOverlay::new(overlay),
             index,
             journal,
             appending: Mutex::default(),
@@ -251,7 +257,7 @@ impl Meta {
     ///
     /// [`MetaError::Poisoned`] if a page of the index is damaged on every copy.
     pub fn get(&self, key: &[u8]) -> Result<Option<Value>, MetaError> {
-        view::get(&self.overlay, &*self.index, key)
+        self.view().get(key)
     }
 
     /// Returns the first `limit` keys from `from` to before `end`, in order, with their newest
@@ -266,7 +272,7 @@ impl Meta {
         end: &[u8],
         limit: usize,
     ) -> Result<Vec<(Key, Value)>, MetaError> {
-        view::scan(&self.overlay, &*self.index, from, end, limit)
+        self.view().scan(from, end, limit)
     }
 
     /// Calls `visit` with each key from `from` to before `end` and its newest value, in order, until it
@@ -276,7 +282,14 @@ impl Meta {
     ///
     /// As [`Meta::get`].
     pub fn visit(&self, from: &[u8], end: &[u8], visit: &mut Visit<'_>) -> Result<(), MetaError> {
-        view::visit(&self.overlay, &*self.index, from, end, visit)
+        self.view().visit(from, end, visit)
+    }
+
+    fn view(&self) -> View<'_> {
+        View {
+            overlay: &self.overlay,
+            index: &*self.index,
+        }
     }
 
     /// Applies a batch: visible at once and as a whole, durable with the record that
@@ -309,7 +322,7 @@ impl Meta {
     fn put(&self, batch: Batch, origin: Origin) -> Result<(), MetaError> {
         self.journal()?;
         let groups = self.dirty.groups_in(&batch);
-        self.overlay.write().apply(batch, origin);
+        self.overlay.apply(batch, origin);
         self.dirty.note(&groups);
         Ok(())
     }
@@ -334,12 +347,12 @@ impl Meta {
 
     /// Takes all changes applied since the last time, in their final values, as one unit.
     pub fn rotate(&self) -> Pending {
-        self.overlay.write().take(Origin::Applied)
+        self.overlay.take(Origin::Applied)
     }
 
     /// Takes all changes given to [`Meta::apply_stripes`] since the last time, as one unit.
     pub fn take_stripes(&self) -> Pending {
-        self.overlay.write().take(Origin::Stripes)
+        self.overlay.take(Origin::Stripes)
     }
 
     /// Makes units and stripe data durable as one journal record, all of it or nothing. Units that
@@ -353,15 +366,18 @@ impl Meta {
     pub fn append(&self, parts: Vec<Pending>, data: &[StripeData]) -> Result<Lsn, MetaError> {
         let _appending = self.appending.lock();
         let journal = self.journal()?;
-        let changes = self.newest(&parts);
+        let changes = self.overlay.newest(&parts);
         let entries: Vec<Change> = changes
             .iter()
             .map(|(key, entry)| (key.clone(), entry.value.clone()))
             .collect();
         let appended = match journal.append(&entries, data) {
-            Ok(lsn) => Ok(self.log(&changes, lsn)),
+            Ok(lsn) => {
+                self.overlay.log(&changes);
+                Ok(lsn)
+            }
             Err(error @ (MetaError::NoSpace | MetaError::JournalFull)) => {
-                self.put_back(&parts);
+                self.overlay.restore(&parts);
                 Err(error)
             }
             Err(error) => return Err(self.writability.poison(error)),
@@ -372,7 +388,7 @@ impl Meta {
             // This failure does not tell whether the members have space.
             Err(_) => {}
         }
-        self.forget(parts);
+        self.overlay.forget(parts);
         appended
     }
 
@@ -390,87 +406,37 @@ impl Meta {
         let mut holds_unflushed = self.checkpointing.lock();
         let _appending = self.appending.lock();
         let journal = self.journal()?;
-        let changes = self.newest(&parts);
+        let changes = self.overlay.newest(&parts);
         let position = journal.position();
-        let journaled = self.overlay.read().in_journal();
+        let journaled = self.overlay.in_journal();
         let committed = self.commit_index(&journaled, &changes, position);
         match &committed {
             Ok(()) => {
                 // Readers find the changes there until all of the journal is forgotten at once.
-                self.log(&changes, position.lsn);
-                let forgotten = self.overlay.write().forget_journal();
-                drop(forgotten);
-                journal.covered(position.lsn);
+                self.overlay.log(&changes);
+                self.overlay.forget_journal();
+                journal.note_covered(position.lsn);
                 journal.note_commit_without_record();
                 self.journal_full.store(false, Ordering::Release);
                 *holds_unflushed = false;
             }
-            Err(MetaError::NoSpace) => self.put_back(&parts),
+            Err(MetaError::NoSpace) => self.overlay.restore(&parts),
             Err(_) => return committed,
         }
-        self.forget(parts);
+        self.overlay.forget(parts);
         committed
     }
 
-    /// Units are in other layers by now.
-    fn forget(&self, parts: Vec<Pending>) {
-        let mut overlay = self.overlay.write();
-        for part in parts {
-            overlay.forget(&part.layer);
-        }
-    }
-
-    /// Merges units into one, without what the journal has newer already.
-    fn newest(&self, parts: &[Pending]) -> Vec<(Key, Entry)> {
-        let mut merged: BTreeMap<&Key, &Entry> = BTreeMap::new();
-        for (key, entry) in parts.iter().flat_map(|part| part.layer.iter()) {
-            let newest = merged.entry(key).or_insert(entry);
-            if entry.number > newest.number {
-                *newest = entry;
-            }
-        }
-        let all: Vec<_> = merged.into_iter().collect();
-        let mut newest = Vec::with_capacity(all.len());
-        for chunk in all.chunks(CHUNK) {
-            let overlay = self.overlay.read();
-            let current = chunk
-                .iter()
-                .filter(|(key, entry)| !overlay.is_outdated(key, entry.number));
-            newest.extend(current.map(|(key, entry)| ((*key).clone(), (*entry).clone())));
-        }
-        newest
-    }
-
-    fn log(&self, changes: &[(Key, Entry)], lsn: Lsn) -> Lsn {
-        for chunk in changes.chunks(CHUNK) {
-            self.overlay.write().log(chunk);
-        }
-        lsn
-    }
-
-    /// Puts units back where they were taken from, for a later record. Nothing was taken since.
+    /// Returns units to where they were taken from, for a later record. Nothing was taken since.
     pub fn restore(&self, parts: Vec<Pending>) {
-        self.put_back(&parts);
-        self.forget(parts);
-    }
-
-    fn put_back(&self, parts: &[Pending]) {
-        for part in parts {
-            let changes: Vec<_> = part
-                .layer
-                .iter()
-                .map(|(key, entry)| (key.clone(), entry.clone()))
-                .collect();
-            for chunk in changes.chunks(CHUNK) {
-                self.overlay.write().put_back(part.origin, chunk);
-            }
-        }
+        self.overlay.restore(&parts);
+        self.overlay.forget(parts);
     }
 
     /// Returns about how many bytes of changes have been applied and not taken.
     #[must_use]
     pub fn pending_bytes(&self) -> usize {
-        self.overlay.read().pending_bytes()
+        self.overlay.pending_bytes()
     }
 
     /// Returns how long each journal file is to be on a member.
@@ -487,7 +453,7 @@ impl Meta {
     #[must_use]
     pub fn members_without_records(&self) -> Vec<MemberIndex> {
         let journal = self.journal.as_ref();
-        journal.map_or(Vec::new(), Journal::members_without_earlier)
+        journal.map_or(Vec::new(), Journal::members_without_records)
     }
 
     /// Returns how full the journal is; at 1.0 it takes no more until a checkpoint.
@@ -510,7 +476,7 @@ impl Meta {
         let mut holds_unflushed = self.checkpointing.lock();
         let journal = self.journal()?;
         // One for which there was no space has its turn first.
-        let unfinished = self.overlay.read().frozen();
+        let unfinished = self.overlay.frozen();
         if let Some(frozen) = unfinished {
             self.commit(journal, &frozen)?;
         }
@@ -520,8 +486,8 @@ impl Meta {
             if position == self.index.position() && !*holds_unflushed {
                 return Ok(());
             }
-            journal.turn();
-            self.overlay.write().freeze(position)
+            journal.switch_file();
+            self.overlay.freeze(position)
         };
         self.commit(journal, &frozen)?;
         *holds_unflushed = false;
@@ -532,10 +498,8 @@ impl Meta {
         self.backpressure.while_making_room(|| {
             let committed = self.commit_index(&frozen.layer, &[], frozen.position);
             if committed.is_ok() {
-                // Bound first: its memory is freed after the lock.
-                let thawed = self.overlay.write().thaw();
-                drop(thawed);
-                journal.covered(frozen.position.lsn);
+                self.overlay.thaw();
+                journal.note_covered(frozen.position.lsn);
             }
             committed
         })
@@ -544,17 +508,17 @@ impl Meta {
     fn commit_index(
         &self,
         journaled: &Layer,
-        units: &[(Key, Entry)],
+        units: &[(Key, NumberedChange)],
         position: Position,
     ) -> Result<(), MetaError> {
-        let progress = Progress {
+        let update = IndexUpdate {
             journaled,
             units,
             position,
             unflushed: &[],
         };
-        let committed = pieces::bring_in(&*self.index, &progress);
-        self.churn.add(progress.changes());
+        let committed = update.commit_to(&*self.index);
+        self.churn.add(update.changes());
         let full = matches!(committed, Err(MetaError::NoSpace));
         self.index_full.store(full, Ordering::Release);
         match committed {
@@ -566,7 +530,7 @@ impl Meta {
     /// Returns about how much memory the changes take that the index does not have yet.
     #[must_use]
     pub fn overlay_bytes(&self) -> usize {
-        self.overlay.read().bytes()
+        self.overlay.bytes()
     }
 
     /// Returns whether the members had no space for what was last brought into the journal, or into
@@ -615,6 +579,16 @@ impl Meta {
         };
         self.writability.close();
         last.and(self.index.close())
+    }
+}
+
+impl RecordMap for Meta {
+    fn get(&self, key: &[u8]) -> Result<Option<Value>, MetaError> {
+        Self::get(self, key)
+    }
+
+    fn apply_stripes(&self, batch: Batch) -> Result<(), MetaError> {
+        Self::apply_stripes(self, batch)
     }
 }
 

@@ -42,7 +42,7 @@ impl Batch {
         self.changes.extend(later.changes);
     }
 
-    /// Says whether it changes nothing.
+    /// Returns whether it changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()

@@ -52,11 +52,13 @@ pub enum MetaError {
     },
 
     /// Every copy of the index that is left is older than the journal: the newer ones are lost.
-    #[error("the newest index left is of life {index}, the journal is of life {journal}")]
+    #[error(
+        "the newest index left is of journal generation {index}, the journal is of generation {journal}"
+    )]
     OldIndex {
-        /// The index's life.
+        /// The journal generation that the index names.
         index: u64,
-        /// The journal's life.
+        /// The generation of the journal's records.
         journal: u64,
     },
 

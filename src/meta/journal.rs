@@ -58,7 +58,7 @@ pub(super) struct Journal {
     /// Bytes of each file; none takes more.
     size: u64,
     tail: Mutex<Tail>,
-    kept: Mutex<Kept>,
+    read_back: Mutex<ReadBack>,
     /// The bits of an `f32`, so that asking does not wait for an append.
     fill: AtomicU32,
 }
@@ -81,7 +81,7 @@ struct File {
 
 /// The place of a record.
 #[derive(Clone, Copy, Debug)]
-struct Spot {
+struct RecordLocation {
     file: usize,
     offset: u64,
     lsn: Lsn,
@@ -89,20 +89,20 @@ struct Spot {
 
 /// Records that are read back, to see whether the files still hold them.
 #[derive(Debug, Default)]
-struct Kept {
-    newest: Option<Spot>,
+struct ReadBack {
+    newest: Option<RecordLocation>,
     /// For each member the one that was the newest when it answered last, until it is written over. A member that does
     /// not answer is asked for it again.
-    earlier: BTreeMap<MemberIndex, Spot>,
+    earlier: BTreeMap<MemberIndex, RecordLocation>,
 }
 
-impl Kept {
+impl ReadBack {
     /// Forgets the records that a new one overwrites, before it is written.
-    fn make_way(&mut self, file: usize, offset: u64) {
+    fn forget_overwritten(&mut self, file: usize, offset: u64) {
         // Files are written from their beginning on.
-        let stays = |spot: &Spot| spot.file != file || spot.offset < offset;
+        let stays = |location: &RecordLocation| location.file != file || location.offset < offset;
         self.newest = self.newest.filter(stays);
-        self.earlier.retain(|_, spot| stays(spot));
+        self.earlier.retain(|_, location| stays(location));
     }
 }
 
@@ -137,7 +137,7 @@ impl Journal {
             generation,
             size,
             tail,
-            kept: Mutex::default(),
+            read_back: Mutex::default(),
             fill: AtomicU32::new(0),
         })
     }
@@ -219,13 +219,13 @@ impl Journal {
         let mut record = self.disk.buffer(len);
         journal::encode(&header, entries, data, &mut record);
         let current = tail.current;
-        self.kept.lock().make_way(current, offset);
+        self.read_back.lock().forget_overwritten(current, offset);
         let acknowledged = self.write(&self.names[current], offset, &record.freeze())?;
         self.disk
             .members()
             .acknowledged()
             .note(&acknowledged, self.generation, lsn);
-        self.kept.lock().newest = Some(Spot {
+        self.read_back.lock().newest = Some(RecordLocation {
             file: current,
             offset,
             lsn,
@@ -307,7 +307,7 @@ impl Journal {
         }
     }
 
-    /// Says whether members hold different records among those that the index may lack. A member that cannot be read is
+    /// Returns whether members hold different records among those that the index may lack. A member that cannot be read is
     /// marked missing, or has a file that was cut short.
     pub(super) fn differs(&self) -> bool {
         let tail = self.tail.lock();
@@ -352,50 +352,50 @@ impl Journal {
     }
 
     /// Reads back the record that was the newest when a member was asked before, unless no other followed: idle disks are
-    /// left alone. Returns the members that acknowledged it and do not hold it any more: someone else wrote to their
+    /// not woken. Returns the members that acknowledged it and do not hold it any more: someone else wrote to their
     /// files.
-    pub(super) fn members_without_earlier(&self) -> Vec<MemberIndex> {
+    pub(super) fn members_without_records(&self) -> Vec<MemberIndex> {
         let mut without = Vec::new();
-        for (spot, asked) in self.due_for_reading_back() {
+        for (location, asked) in self.due_for_reading_back() {
             let reads = asked.into_iter().map(|member| (member, BLOCK_SIZE));
-            let name = &self.names[spot.file];
+            let name = &self.names[location.file];
             let answers = self
                 .disk
-                .read_each(reads, name, spot.offset, Patience::Brief);
+                .read_each(reads, name, location.offset, Patience::Brief);
             let mut answered = 0;
             for (member, answer) in answers {
-                let Some(holds) = self.holds(&answer, spot.lsn) else {
+                let Some(holds) = self.holds(&answer, location.lsn) else {
                     continue;
                 };
                 answered += 1;
-                if self.note_answer(member, spot.lsn) && !holds {
+                if self.note_answer(member, location.lsn) && !holds {
                     without.push(member);
                 }
             }
             log::debug!(
                 "journal record {} was read back from {answered} members",
-                spot.lsn.0
+                location.lsn.0
             );
         }
         without
     }
 
     /// Returns the records that are to be read back, with the live members that acknowledged each.
-    fn due_for_reading_back(&self) -> Vec<(Spot, Vec<MemberIndex>)> {
+    fn due_for_reading_back(&self) -> Vec<(RecordLocation, Vec<MemberIndex>)> {
         let members = self.disk.members();
-        let mut kept = self.kept.lock();
-        let Some(newest) = kept.newest else {
+        let mut read_back = self.read_back.lock();
+        let Some(newest) = read_back.newest else {
             return Vec::new();
         };
-        let mut due: BTreeMap<Lsn, (Spot, Vec<MemberIndex>)> = BTreeMap::new();
+        let mut due: BTreeMap<Lsn, (RecordLocation, Vec<MemberIndex>)> = BTreeMap::new();
         for member in members.membership().live() {
-            let spot = kept.earlier.entry(member).or_insert(newest);
-            if !members.acknowledged().has(member, spot.lsn) {
+            let location = read_back.earlier.entry(member).or_insert(newest);
+            if !members.acknowledged().has(member, location.lsn) {
                 // It returned meanwhile, with a new journal.
-                *spot = newest;
+                *location = newest;
             }
-            if newest.lsn > spot.lsn {
-                let (_, asked) = due.entry(spot.lsn).or_insert((*spot, Vec::new()));
+            if newest.lsn > location.lsn {
+                let (_, asked) = due.entry(location.lsn).or_insert((*location, Vec::new()));
                 asked.push(member);
             }
         }
@@ -405,22 +405,22 @@ impl Journal {
     /// Notes that a member answered what it has in the place of a record. Returns false if the answer says nothing: a
     /// newer record was written over it meanwhile, or the journal was created again.
     fn note_answer(&self, member: MemberIndex, lsn: Lsn) -> bool {
-        let mut kept = self.kept.lock();
-        let is_kept = kept
+        let mut read_back = self.read_back.lock();
+        let is_kept = read_back
             .earlier
             .get(&member)
-            .is_some_and(|spot| spot.lsn == lsn);
+            .is_some_and(|location| location.lsn == lsn);
         if !is_kept {
             return false;
         }
-        match kept.newest {
-            Some(newest) => kept.earlier.insert(member, newest),
-            None => kept.earlier.remove(&member),
+        match read_back.newest {
+            Some(newest) => read_back.earlier.insert(member, newest),
+            None => read_back.earlier.remove(&member),
         };
         self.disk.members().acknowledged().has(member, lsn)
     }
 
-    /// Says whether the front of a record was read; none if nothing was.
+    /// Returns whether the front of a record was read, or `None` if nothing was.
     fn holds(&self, answer: &Result<Buffer, StoreError>, lsn: Lsn) -> Option<bool> {
         match answer {
             Ok(front) => {
@@ -433,7 +433,7 @@ impl Journal {
     }
 
     /// Lets the next record go to the other file, if the index has all of that one.
-    pub(super) fn turn(&self) {
+    pub(super) fn switch_file(&self) {
         let mut tail = self.tail.lock();
         let (current, other) = (tail.current, 1 - tail.current);
         if tail.files[current].used > 0 && tail.files[other].used == 0 {
@@ -442,7 +442,7 @@ impl Journal {
     }
 
     /// Notes that the index has every record up to `lsn`, so that files may be used again.
-    pub(super) fn covered(&self, lsn: Lsn) {
+    pub(super) fn note_covered(&self, lsn: Lsn) {
         let mut tail = self.tail.lock();
         for file in tail.files.iter_mut().filter(|file| file.last <= lsn) {
             file.used = 0;

@@ -2,36 +2,27 @@
 
 use std::sync::Arc;
 
-use super::{Batch, Meta, MetaError, Value};
+use super::batch::{Batch, Value};
+use super::error::MetaError;
 use crate::format::FormatError;
 
 /// Map of the newest values, without the journal and the checkpoints behind it.
 ///
-/// [`Meta`] is the map of a volume. Records are tested over a map in memory.
+/// [`Meta`](super::Meta) is the map of a volume. Records are tested over a map in memory.
 pub trait RecordMap: Send + Sync {
     /// Returns a key's newest value.
     ///
     /// # Errors
     ///
-    /// As [`Meta::get`].
+    /// As [`Meta::get`](super::Meta::get).
     fn get(&self, key: &[u8]) -> Result<Option<Value>, MetaError>;
 
     /// Applies a batch of records of stripes and segments. Never waits.
     ///
     /// # Errors
     ///
-    /// As [`Meta::apply_stripes`].
+    /// As [`Meta::apply_stripes`](super::Meta::apply_stripes).
     fn apply_stripes(&self, batch: Batch) -> Result<(), MetaError>;
-}
-
-impl RecordMap for Meta {
-    fn get(&self, key: &[u8]) -> Result<Option<Value>, MetaError> {
-        Self::get(self, key)
-    }
-
-    fn apply_stripes(&self, batch: Batch) -> Result<(), MetaError> {
-        Self::apply_stripes(self, batch)
-    }
 }
 
 /// The failure of an operation on a typed record. Cheap to clone.

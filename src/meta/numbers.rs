@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use parking_lot::Mutex;
 
-use super::{Batch, MetaError, RecordError, RecordMap};
+use super::batch::Batch;
+use super::error::MetaError;
+use super::map::{RecordError, RecordMap};
 use crate::format::record::Counter;
 use crate::format::{Record, key};
 

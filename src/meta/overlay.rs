@@ -9,7 +9,7 @@
 //! layer it is, and the one that reaches the index last.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry as BTreeEntry;
+use std::collections::btree_map::Entry;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ const ENTRY_OVERHEAD_BYTES: usize = 128;
 
 /// A change of one key.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct NumberedChange {
     /// Numbers changes; the newest of a key counts.
     pub(super) number: u64,
     /// The value, or `None` if the key is deleted.
@@ -31,17 +31,17 @@ pub(super) struct Entry {
 /// Changes of many keys, one of each.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Layer {
-    entries: BTreeMap<Key, Entry>,
+    entries: BTreeMap<Key, NumberedChange>,
     bytes: usize,
 }
 
-fn cost(key: &Key, entry: &Entry) -> usize {
+fn cost(key: &Key, entry: &NumberedChange) -> usize {
     key.len() + entry.value.as_ref().map_or(0, Value::len) + ENTRY_OVERHEAD_BYTES
 }
 
 impl Layer {
     /// Adds a change unless the layer holds a newer one of its key.
-    pub(super) fn insert(&mut self, key: Key, entry: Entry) {
+    pub(super) fn insert(&mut self, key: Key, entry: NumberedChange) {
         if self
             .entries
             .get(&key)
@@ -51,10 +51,10 @@ impl Layer {
         }
         self.bytes += cost(&key, &entry);
         match self.entries.entry(key) {
-            BTreeEntry::Vacant(vacant) => {
+            Entry::Vacant(vacant) => {
                 vacant.insert(entry);
             }
-            BTreeEntry::Occupied(mut occupied) => {
+            Entry::Occupied(mut occupied) => {
                 self.bytes -= cost(occupied.key(), occupied.get());
                 occupied.insert(entry);
             }
@@ -70,11 +70,11 @@ impl Layer {
         }
     }
 
-    pub(super) fn get(&self, key: &[u8]) -> Option<&Entry> {
+    pub(super) fn get(&self, key: &[u8]) -> Option<&NumberedChange> {
         self.entries.get(key)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &Entry)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &NumberedChange)> {
         self.entries.iter()
     }
 
@@ -110,7 +110,7 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Says whether there are no changes in it.
+    /// Returns whether there are no changes in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.layer.is_empty()
@@ -156,7 +156,7 @@ impl Overlay {
     pub(super) fn apply(&mut self, batch: Batch, origin: Origin) {
         for (key, value) in batch {
             self.last_number += 1;
-            let entry = Entry {
+            let entry = NumberedChange {
                 number: self.last_number,
                 value,
             };
@@ -180,14 +180,14 @@ impl Overlay {
         Pending { layer, origin }
     }
 
-    /// Puts changes back into the set they were taken from, below what came since.
-    pub(super) fn put_back(&mut self, origin: Origin, changes: &[(Key, Entry)]) {
+    /// Returns changes to the set they were taken from, below what came since.
+    pub(super) fn restore(&mut self, origin: Origin, changes: &[(Key, NumberedChange)]) {
         for (key, entry) in changes {
             self.open_set(origin).insert(key.clone(), entry.clone());
         }
     }
 
-    /// Says whether a change newer than `number` of this key is in the journal already.
+    /// Returns whether a change newer than `number` of this key is in the journal already.
     pub(super) fn is_outdated(&self, key: &[u8], number: u64) -> bool {
         let newer = |layer: &Layer| layer.get(key).is_some_and(|entry| entry.number > number);
         newer(&self.logged)
@@ -199,7 +199,7 @@ impl Overlay {
 
     /// Notes changes that the journal now holds. Older ones that still wait are dropped: written
     /// later, they would undo these.
-    pub(super) fn log(&mut self, changes: &[(Key, Entry)]) {
+    pub(super) fn log(&mut self, changes: &[(Key, NumberedChange)]) {
         for (key, entry) in changes {
             self.pending.remove_older(key, entry.number);
             self.stripes.remove_older(key, entry.number);
@@ -264,7 +264,7 @@ impl Overlay {
     }
 
     /// Returns a key's newest change, if it has any here.
-    pub(super) fn get(&self, key: &[u8]) -> Option<&Entry> {
+    pub(super) fn get(&self, key: &[u8]) -> Option<&NumberedChange> {
         self.layers()
             .filter_map(|layer| layer.get(key))
             .max_by_key(|entry| entry.number)
@@ -278,7 +278,7 @@ impl Overlay {
         from: Bound<&[u8]>,
         end: &[u8],
         limit: usize,
-    ) -> (BTreeMap<Key, Entry>, Option<Key>) {
+    ) -> (BTreeMap<Key, NumberedChange>, Option<Key>) {
         let range = || (from, Bound::Excluded(end));
         let upto = self
             .layers()

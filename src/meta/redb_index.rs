@@ -1,6 +1,6 @@
 //! The index in a redb database on mirrored copies.
 //!
-//! All copies are one database. If that cannot be read although every checksum is right, each copy is tried alone, and the
+//! All copies are one database. If that cannot be read although every checksum is right, each copy is tried by itself, and the
 //! index continues with those that are sound: [`RedbIndex::fall_back`].
 
 use std::collections::BTreeMap;
@@ -94,7 +94,7 @@ impl RedbIndex {
         position_in(self.db.read().as_ref()).map_err(|failure| self.failed(failure))
     }
 
-    /// Takes note of a failure of the database, and returns it as the index's.
+    /// Notes a failure of the database, and returns it as the index's.
     fn failed(&self, failure: IndexFailure) -> MetaError {
         let is_content = match &failure {
             IndexFailure::Content(_) => true,
@@ -140,8 +140,7 @@ impl RedbIndex {
         self.work_on_copies(work)
     }
 
-    /// Does a piece of work on the copies, while no commit is made. It comes to nothing if one of them has
-    /// no space.
+    /// Does a piece of work on the copies, while no commit is made. If one of them has no space, the work is undone.
     fn work_on_copies<T: Default>(
         &self,
         work: impl FnOnce(&Mirror) -> io::Result<T>,
@@ -285,7 +284,7 @@ impl RedbIndex {
         }
     }
 
-    /// Tries each copy alone, and continues with those that are sound.
+    /// Tries each copy by itself, and continues with those that are sound.
     fn fall_back(&self) -> Result<(), MetaError> {
         let mut db = self.db.write();
         self.latest.replace(None);
@@ -305,7 +304,7 @@ impl RedbIndex {
             return Err(MetaError::DamagedIndex { reason });
         }
         if trial.damaged.is_empty() {
-            // Each is sound alone, and they are not the same. The first has the newest head.
+            // Each is sound by itself, and they are not the same. The first has the newest head.
             for member in sound.split_off(1) {
                 let path = self.mirror.path(member);
                 log::warn!("{path}: this copy of the index is not used: it differs from another");

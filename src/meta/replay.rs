@@ -12,9 +12,9 @@ use super::batch::Key;
 use super::disk::Disk;
 use super::error::MetaError;
 use super::index::{Index, Position};
+use super::index_update::IndexUpdate;
 use super::journal;
-use super::overlay::{Entry, Layer};
-use super::pieces::{self, Progress};
+use super::overlay::{Layer, NumberedChange};
 use crate::format::journal::{JournalRecord, Preview, StripeData, decode_within};
 use crate::format::record::Scrub;
 use crate::format::{BLOCK_SIZE, Epoch, FormatError, Lsn, MemberIndex, Record, SegmentId, key};
@@ -46,7 +46,7 @@ pub(super) struct Replayed {
 }
 
 /// Makes what recovery found durable in the index, with the position that it has reached then.
-pub(super) fn adopt(
+pub(super) fn commit_recovered(
     index: &dyn Index,
     changes: &Layer,
     position: Position,
@@ -60,26 +60,26 @@ pub(super) fn adopt(
             position.lsn
         );
     }
-    let doubts = doubts(index, changes, position.lsn, members)?;
-    let progress = Progress {
+    let note = note_of_stale_copies(index, changes, position.lsn, members)?;
+    let update = IndexUpdate {
         journaled: changes,
-        units: doubts.as_slice(),
+        units: note.as_slice(),
         position,
         unflushed: &recovered.data,
     };
-    pieces::bring_in(index, &progress)
+    update.commit_to(index)
 }
 
-/// Returns the change that names the members which were found to be stale, if there are any. Once the journal is
-/// rewritten, nothing else tells that of those that lack its newest records.
-fn doubts(
+/// Returns the change that names the members with stale copies, if there are any. Once the journal is
+/// rewritten, nothing else tells that they lack its newest records.
+fn note_of_stale_copies(
     index: &dyn Index,
     changes: &Layer,
     lsn: Lsn,
     members: &Members,
-) -> Result<Option<(Key, Entry)>, MetaError> {
-    let put_back = members.put_back();
-    if put_back.is_empty() {
+) -> Result<Option<(Key, NumberedChange)>, MetaError> {
+    let stale = members.stale_copies().unverified();
+    if stale.is_empty() {
         return Ok(None);
     }
     let key = key::scrub();
@@ -92,14 +92,14 @@ fn doubts(
     };
     let last = found.map(|value| Scrub::decode(&value)).transpose();
     let last = last.map_err(MetaError::poisoned)?.unwrap_or_default();
-    let named = last.named().chain(put_back.into_keys());
+    let named = last.named().chain(stale.into_keys());
     // The scrub's progress does not cover these members.
     let anew = Scrub {
         segment: SegmentId(0),
         offset: 0,
         ..last
     };
-    let entry = Entry {
+    let entry = NumberedChange {
         number: lsn.0,
         value: Some(anew.naming(named).encode()),
     };
@@ -112,19 +112,22 @@ fn doubts(
 ///
 /// [`MetaError::OldIndex`], [`MetaError::RefusedRecord`], or [`MetaError::TooLarge`].
 pub(super) fn replay(disk: &Arc<Disk>, position: Position) -> Result<Replayed, MetaError> {
-    let live = disk.members().live();
+    let live = disk.members().membership().live();
     let mut sources = disk.members().current_at_open();
     sources.retain(|member| live.contains(member));
     let mut runs = Vec::new();
-    let mut refusals = Vec::new();
+    let mut refused_records = Vec::new();
     for name in journal::names() {
-        let tape = Tape::open(disk, name, &sources, position);
-        if let Some(first) = tape.first_record(&mut refusals)? {
-            runs.push((first, tape));
+        let file = JournalFile::open(disk, name, &sources, position);
+        if let Some(first) = file.first_record(&mut refused_records)? {
+            runs.push((first, file));
         }
     }
-    let check_refusals = |last: Lsn| match refusals.iter().find(|refusal| refusal.lsn > last) {
-        Some(refusal) => Err(MetaError::from(*refusal)),
+    let check_refused = |last: Lsn| match refused_records
+        .iter()
+        .find(|refused_record| refused_record.lsn > last)
+    {
+        Some(refused_record) => Err(MetaError::from(*refused_record)),
         None => Ok(()),
     };
     runs.sort_by_key(|(first, _)| first.record.header.lsn);
@@ -132,59 +135,61 @@ pub(super) fn replay(disk: &Arc<Disk>, position: Position) -> Result<Replayed, M
         last: position.lsn,
         ..Replayed::default()
     };
-    let (firsts, tapes): (Vec<Placed>, Vec<Tape>) = runs.into_iter().unzip();
-    let mut newest: Vec<Mark<'_>> = Vec::new();
-    for (first, tape) in firsts.into_iter().zip(&tapes) {
+    let (firsts, files): (Vec<FoundRecord>, Vec<JournalFile>) = runs.into_iter().unzip();
+    let mut newest: Vec<RecordPlace<'_>> = Vec::new();
+    for (first, file) in firsts.into_iter().zip(&files) {
         let (mut offset, mut next) = (0, Some(first));
-        while let Some(placed) = next {
-            let lsn = placed.record.header.lsn;
+        while let Some(found) = next {
+            let lsn = found.record.header.lsn;
             if lsn.0 > replayed.last.0 + 1 {
-                check_refusals(replayed.last)?;
+                check_refused(replayed.last)?;
                 replayed.lost = Some((Lsn(replayed.last.0 + 1), lsn));
                 return Ok(replayed);
             }
-            let epoch = placed.record.header.epoch;
-            newest.push(Mark {
-                tape,
+            let epoch = found.record.header.epoch;
+            newest.push(RecordPlace {
+                file,
                 offset,
                 lsn,
                 epoch,
             });
             let surplus = newest.len().saturating_sub(RECORDS_IN_FLIGHT + 1);
             newest.drain(..surplus);
-            offset = placed.offset + placed.bytes;
-            next = tape.record(offset, Lsn(lsn.0 + 1))?;
+            offset = found.offset + found.bytes;
+            next = file.record(offset, Lsn(lsn.0 + 1))?;
             if lsn > replayed.last {
-                replayed.take(placed, &|| tape.bytes_on_disk())?;
+                replayed.take(found, &|| file.bytes_on_disk())?;
             }
         }
     }
-    check_refusals(replayed.last)?;
+    check_refused(replayed.last)?;
     if newest.len() > RECORDS_IN_FLIGHT {
-        let is_behind = |member: &MemberIndex| is_behind(*member, &tapes, &newest);
+        let is_behind = |member: &MemberIndex| is_behind(*member, &files, &newest);
         for member in sources.into_iter().filter(is_behind) {
-            disk.members().note_put_back(member);
+            disk.members().stale_copies().note(member);
         }
     }
     Ok(replayed)
 }
 
-/// Says whether a member has none of the newest records, although it should: it is a stale copy. One that came or
+/// Returns whether a member has none of the newest records, although it should: it is a stale copy. One that came or
 /// returned after them has no records at all, and is up to date only in an epoch after theirs.
-fn is_behind(member: MemberIndex, tapes: &[Tape], newest: &[Mark<'_>]) -> bool {
-    let has_newest = |mark: &Mark<'_>| {
-        let placed = mark.tape.read_from(member, mark.offset);
-        placed.is_some_and(|placed| {
-            let header = placed.record.header;
-            (header.life, header.lsn) == (mark.tape.position.generation, mark.lsn)
+fn is_behind(member: MemberIndex, files: &[JournalFile], newest: &[RecordPlace<'_>]) -> bool {
+    let has_newest = |place: &RecordPlace<'_>| {
+        let found = place.file.read_from(member, place.offset);
+        found.is_some_and(|found| {
+            let header = found.record.header;
+            (header.life, header.lsn) == (place.file.position.generation, place.lsn)
         })
     };
-    let has_any = |tape: &Tape| tape.read_from(member, 0).is_some();
-    let of_epoch = newest.iter().filter(|mark| mark.epoch == mark.tape.epoch);
+    let has_any = |file: &JournalFile| file.read_from(member, 0).is_some();
+    let of_epoch = newest
+        .iter()
+        .filter(|place| place.epoch == place.file.epoch);
     // Files that are gone or damaged are that and no more.
     let is_from_before_all =
-        || of_epoch.count() > RECORDS_IN_FLIGHT && tapes.iter().all(|tape| tape.is_blank(member));
-    let has_older = || tapes.iter().any(has_any);
+        || of_epoch.count() > RECORDS_IN_FLIGHT && files.iter().all(|file| file.is_blank(member));
+    let has_older = || files.iter().any(has_any);
     !newest.iter().any(has_newest) && (has_older() || is_from_before_all())
 }
 
@@ -215,19 +220,23 @@ impl Replayed {
     }
 
     /// Adds a record. Files with holes do not demand memory for more than they take on disk.
-    fn take(&mut self, placed: Placed, bytes_on_disk: &dyn Fn() -> u64) -> Result<(), MetaError> {
-        self.bytes = self.bytes.saturating_add(placed.bytes);
+    fn take(
+        &mut self,
+        found: FoundRecord,
+        bytes_on_disk: &dyn Fn() -> u64,
+    ) -> Result<(), MetaError> {
+        self.bytes = self.bytes.saturating_add(found.bytes);
         let bytes = self.bytes;
         if bytes > MAX_UNPROVEN_BYTES && bytes > bytes_on_disk() {
             return Err(MetaError::TooLarge { bytes });
         }
-        let record = placed.record;
+        let record = found.record;
         self.last = record.header.lsn;
         self.records += 1;
         for (key, value) in record.entries {
             self.changes.insert(
                 key,
-                Entry {
+                NumberedChange {
                     number: record.header.lsn.0,
                     value,
                 },
@@ -245,41 +254,41 @@ const MAX_UNPROVEN_BYTES: u64 = 1 << 30;
 /// Records that a crash may leave on some members only.
 const RECORDS_IN_FLIGHT: usize = 1;
 
-/// The place of a record.
-struct Mark<'a> {
-    tape: &'a Tape,
+/// The place of a record in the journal.
+struct RecordPlace<'a> {
+    file: &'a JournalFile,
     offset: u64,
     lsn: Lsn,
     epoch: Epoch,
 }
 
 /// A record, where it begins, and how many bytes it takes there.
-struct Placed {
+struct FoundRecord {
     record: JournalRecord,
     offset: u64,
     bytes: u64,
 }
 
-/// A record of this life under a right checksum that does not decode.
+/// A record of this journal generation under a right checksum that does not decode.
 #[derive(Clone, Copy, Debug)]
-struct Refusal {
+struct RefusedRecord {
     member: MemberIndex,
     lsn: Lsn,
     reason: FormatError,
 }
 
-impl From<Refusal> for MetaError {
-    fn from(refusal: Refusal) -> Self {
+impl From<RefusedRecord> for MetaError {
+    fn from(refused_record: RefusedRecord) -> Self {
         Self::RefusedRecord {
-            member: refusal.member,
-            lsn: refusal.lsn,
-            reason: refusal.reason,
+            member: refused_record.member,
+            lsn: refused_record.lsn,
+            reason: refused_record.reason,
         }
     }
 }
 
 /// One journal file, on all members that may be trusted.
-struct Tape {
+struct JournalFile {
     disk: Arc<Disk>,
     name: Arc<str>,
     copies: Vec<(MemberIndex, u64)>,
@@ -287,7 +296,7 @@ struct Tape {
     epoch: Epoch,
 }
 
-impl Tape {
+impl JournalFile {
     fn open(disk: &Arc<Disk>, name: Arc<str>, sources: &[MemberIndex], position: Position) -> Self {
         let with_len = |member: &MemberIndex| Some((*member, disk.len(*member, &name).ok()??));
         let copies = sources.iter().filter_map(with_len).collect();
@@ -296,40 +305,43 @@ impl Tape {
             name,
             copies,
             position,
-            epoch: disk.members().epoch(),
+            epoch: disk.members().membership().epoch(),
         }
     }
 
     /// Returns the record at the file's start. Where members differ, the newest was being written
-    /// when the crash came, over one that the index has. Adds what is newer and does not decode to `refusals`.
-    fn first_record(&self, refusals: &mut Vec<Refusal>) -> Result<Option<Placed>, MetaError> {
-        let mut newest: Option<Placed> = None;
+    /// when the crash came, over one that the index has. Adds what is newer and does not decode to `refused_records`.
+    fn first_record(
+        &self,
+        refused_records: &mut Vec<RefusedRecord>,
+    ) -> Result<Option<FoundRecord>, MetaError> {
+        let mut newest: Option<FoundRecord> = None;
         let mut refused = Vec::new();
         for (member, len) in &self.copies {
-            let placed = match self.read(*member, *len, 0) {
-                Ok(Some(placed)) => placed,
+            let found = match self.read(*member, *len, 0) {
+                Ok(Some(found)) => found,
                 Ok(None) => continue,
-                Err(refusal) => {
-                    refused.push(refusal);
+                Err(refused_record) => {
+                    refused.push(refused_record);
                     continue;
                 }
             };
-            let header = placed.record.header;
+            let header = found.record.header;
             if header.life.number > self.position.generation.number {
                 let (index, journal) = (self.position.generation.number, header.life.number);
                 return Err(MetaError::OldIndex { index, journal });
             }
-            let is_newer = |old: &Placed| header.lsn > old.record.header.lsn;
+            let is_newer = |old: &FoundRecord| header.lsn > old.record.header.lsn;
             if header.life == self.position.generation && newest.as_ref().is_none_or(is_newer) {
-                newest = Some(placed);
+                newest = Some(found);
             }
         }
-        let last = newest.as_ref().map(|placed| placed.record.header.lsn);
-        for refusal in refused {
-            if Some(refusal.lsn) > last {
-                refusals.push(refusal);
+        let last = newest.as_ref().map(|found| found.record.header.lsn);
+        for refused_record in refused {
+            if Some(refused_record.lsn) > last {
+                refused_records.push(refused_record);
             } else {
-                self.note_damage(&refusal);
+                self.note_damage(&refused_record);
             }
         }
         Ok(newest)
@@ -340,41 +352,41 @@ impl Tape {
     /// # Errors
     ///
     /// [`MetaError::RefusedRecord`] if members have it, and none has a copy that decodes.
-    fn record(&self, offset: u64, lsn: Lsn) -> Result<Option<Placed>, MetaError> {
-        let is_next = |placed: &Placed| {
-            let header = placed.record.header;
+    fn record(&self, offset: u64, lsn: Lsn) -> Result<Option<FoundRecord>, MetaError> {
+        let is_next = |found: &FoundRecord| {
+            let header = found.record.header;
             header.life == self.position.generation && header.lsn == lsn
         };
         let mut refused = Vec::new();
         for (member, len) in &self.copies {
             match self.read(*member, *len, offset) {
                 Ok(found) => {
-                    if let Some(placed) = found.filter(is_next) {
-                        for refusal in &refused {
-                            self.note_damage(refusal);
+                    if let Some(found) = found.filter(is_next) {
+                        for refused_record in &refused {
+                            self.note_damage(refused_record);
                         }
-                        return Ok(Some(placed));
+                        return Ok(Some(found));
                     }
                 }
-                Err(refusal) if refusal.lsn == lsn => refused.push(refusal),
+                Err(refused_record) if refused_record.lsn == lsn => refused.push(refused_record),
                 // A left-over of what was there before.
                 Err(_) => {}
             }
         }
         refused
             .first()
-            .map_or(Ok(None), |refusal| Err((*refusal).into()))
+            .map_or(Ok(None), |refused_record| Err((*refused_record).into()))
     }
 
     /// Counts a copy that does not decode as damage of its member: another member serves.
-    fn note_damage(&self, refusal: &Refusal) {
-        let Refusal {
+    fn note_damage(&self, refused_record: &RefusedRecord) {
+        let RefusedRecord {
             member,
             lsn,
             reason,
-        } = refusal;
+        } = refused_record;
         log::warn!("member {member}: record {lsn} in {}: {reason}", self.name);
-        self.disk.members().count_wrong(*member, 1);
+        self.disk.members().io().count_wrong(*member, 1);
     }
 
     /// Returns the bytes that the files beside this one take on the member where they take most.
@@ -384,26 +396,31 @@ impl Tape {
         taken.max().unwrap_or(0)
     }
 
-    /// Says whether a member's file is as it was made.
+    /// Returns whether a member's file is as it was made.
     fn is_blank(&self, member: MemberIndex) -> bool {
         let has_file = self.copies.iter().any(|(holder, _)| *holder == member);
         let front = self.disk.read(member, &self.name, 0, BLOCK_SIZE);
         has_file && front.is_ok_and(|front| front.iter().all(|byte| *byte == 0))
     }
 
-    /// Reads a record of this volume from a member, of whatever life and number.
-    fn read_from(&self, member: MemberIndex, offset: u64) -> Option<Placed> {
+    /// Reads a record of this volume from a member, of whatever generation and number.
+    fn read_from(&self, member: MemberIndex, offset: u64) -> Option<FoundRecord> {
         let (_, len) = self.copies.iter().find(|(holder, _)| *holder == member)?;
         self.read(member, *len, offset).ok().flatten()
     }
 
-    /// Reads a record of this volume from one member, of whatever life and number.
+    /// Reads a record of this volume from one member, of whatever generation and number.
     ///
     /// # Errors
     ///
-    /// [`Refusal`] if one of this life has a right checksum and does not decode: to leave it out would lose
+    /// [`RefusedRecord`] if one of this generation has a right checksum and does not decode: to leave it out would lose
     /// what it acknowledged.
-    fn read(&self, member: MemberIndex, len: u64, offset: u64) -> Result<Option<Placed>, Refusal> {
+    fn read(
+        &self,
+        member: MemberIndex,
+        len: u64,
+        offset: u64,
+    ) -> Result<Option<FoundRecord>, RefusedRecord> {
         let Some(room) = len.checked_sub(offset) else {
             return Ok(None);
         };
@@ -413,8 +430,8 @@ impl Tape {
         let Some(whole) = self.whole(member, offset, &preview, front) else {
             return Ok(None);
         };
-        match decode_within(&whole, self.disk.members().stripe_bytes()) {
-            Ok(record) => Ok(Some(Placed {
+        match decode_within(&whole, self.disk.members().shape().stripe_bytes()) {
+            Ok(record) => Ok(Some(FoundRecord {
                 record,
                 offset,
                 bytes: preview.padded_bytes as u64,
@@ -422,7 +439,7 @@ impl Tape {
             // As a crash leaves it.
             Err(FormatError::Checksum { .. }) => Ok(None),
             // The checksum is checked before all else.
-            Err(reason) if preview.header.life == self.position.generation => Err(Refusal {
+            Err(reason) if preview.header.life == self.position.generation => Err(RefusedRecord {
                 member,
                 lsn: preview.header.lsn,
                 reason,
@@ -440,7 +457,8 @@ impl Tape {
         let front = front.ok()?;
         let preview = Preview::decode(&front).ok()?;
         let header = preview.header;
-        let ours = header.volume == self.disk.members().volume_id() && header.epoch <= self.epoch;
+        let ours =
+            header.volume == self.disk.members().shape().volume_id() && header.epoch <= self.epoch;
         let fits = preview.padded_bytes as u64 <= room;
         (ours && fits).then_some((preview, front))
     }
@@ -493,12 +511,12 @@ mod tests {
                 entries: Vec::new(),
                 data: Vec::new(),
             };
-            let placed = Placed {
+            let found = FoundRecord {
                 record,
                 offset: 0,
                 bytes,
             };
-            match Replayed::default().take(placed, &|| on_disk) {
+            match Replayed::default().take(found, &|| on_disk) {
                 Ok(()) => assert!(is_taken, "{bytes} bytes, {on_disk} on disk"),
                 Err(error @ MetaError::TooLarge { .. }) => {
                     assert!(!is_taken, "{bytes} bytes, {on_disk} on disk");

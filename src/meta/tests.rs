@@ -11,7 +11,7 @@ mod memory;
 mod model;
 mod refill;
 mod refused_records;
-mod rig;
+pub(super) mod rig;
 mod rollback;
 mod survey;
 mod trust;

@@ -4,127 +4,166 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-use parking_lot::RwLock;
-
 use super::batch::{Key, Value};
 use super::error::MetaError;
 use super::index::{Index, KeyRange, Snapshot, Visit};
-use super::overlay::{Entry, Overlay};
+use super::overlay::NumberedChange;
+use super::shared_overlay::SharedOverlay;
 
 /// Fewest and most changes of a layer that are looked at in one go.
 const WINDOW: std::ops::RangeInclusive<usize> = 16..=4096;
 
 /// Records of the index that are visited through one snapshot of it: an index is compacted only while
 /// no snapshot is held.
-const STRETCH: usize = 4096;
+const VISITED_AT_ONCE: usize = 4096;
 
-/// Returns a key's newest value.
-pub(super) fn get(
-    overlay: &RwLock<Overlay>,
-    index: &dyn Index,
-    key: &[u8],
-) -> Result<Option<Value>, MetaError> {
-    let look = || loop {
-        let snapshot = {
-            let overlay = overlay.read();
-            if let Some(entry) = overlay.get(key) {
-                return Ok(entry.value.clone());
+/// The newest state: what the overlay holds, and what the index holds where the overlay has nothing newer.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) overlay: &'a SharedOverlay,
+    pub(super) index: &'a dyn Index,
+}
+
+impl View<'_> {
+    /// Returns a key's newest value.
+    pub(super) fn get(self, key: &[u8]) -> Result<Option<Value>, MetaError> {
+        self.read_again(|| {
+            loop {
+                let snapshot = {
+                    let overlay = self.overlay.layers.read();
+                    if let Some(change) = overlay.get(key) {
+                        return Ok(change.value.clone());
+                    }
+                    // While the overlay is locked, no member is waited for, because all changes wait for that
+                    // lock.
+                    self.index.snapshot()
+                };
+                match snapshot {
+                    Some(snapshot) => return snapshot.get(key),
+                    None => self.index.take_snapshot()?,
+                }
             }
-            // While the overlay is locked, no member is waited for, because all changes wait for that
-            // lock.
-            index.snapshot()
-        };
-        match snapshot {
-            Some(snapshot) => return snapshot.get(key),
-            None => index.take_snapshot()?,
-        }
-    };
-    again(index, look)
-}
+        })
+    }
 
-/// Reads a second time if the first failed: the index may have been on its way back from a commit
-/// for which there was no space.
-fn again<T>(index: &dyn Index, read: impl Fn() -> Result<T, MetaError>) -> Result<T, MetaError> {
-    read().or_else(|_| {
-        index.prepare_retry();
-        read()
-    })
-}
+    /// Reads a second time if the first failed: the index may have been on its way back from a commit
+    /// for which there was no space.
+    fn read_again<T>(self, read: impl Fn() -> Result<T, MetaError>) -> Result<T, MetaError> {
+        read().or_else(|_| {
+            self.index.prepare_retry();
+            read()
+        })
+    }
 
-/// Returns the first `limit` keys from `from` to before `end` with their newest values.
-///
-/// The range is gone through in windows that are bounded in memory; each is a consistent view of
-/// its part of the range.
-pub(super) fn scan(
-    overlay: &RwLock<Overlay>,
-    index: &dyn Index,
-    from: &[u8],
-    end: &[u8],
-    limit: usize,
-) -> Result<Vec<(Key, Value)>, MetaError> {
-    let mut found = Vec::new();
-    let mut from = Bound::Included(Key::copy_from_slice(from));
-    let mut window_len = limit.clamp(*WINDOW.start(), *WINDOW.end());
-    loop {
-        let start = from.as_ref().map(|key| &**key);
-        if found.len() == limit
-            || (KeyRange {
-                from: start,
+    /// Returns the first `limit` keys from `from` to before `end` with their newest values.
+    ///
+    /// The range is gone through in windows that are bounded in memory; each is a consistent view of
+    /// its part of the range.
+    pub(super) fn scan(
+        self,
+        from: &[u8],
+        end: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(Key, Value)>, MetaError> {
+        let mut found = Vec::new();
+        let mut from = Bound::Included(Key::copy_from_slice(from));
+        let mut window_len = limit.clamp(*WINDOW.start(), *WINDOW.end());
+        loop {
+            let whole = KeyRange {
+                from: from.as_ref().map(|key| &**key),
                 end: Bound::Excluded(end),
-            })
-            .is_empty()
-        {
-            return Ok(found);
-        }
-        let wanted = limit - found.len();
-        let look = || {
-            let (window, upto, snapshot) = overlaid(overlay, index, start, end, window_len)?;
-            let bound = upto
-                .as_deref()
-                .map_or(Bound::Excluded(end), Bound::Included);
-            let range = KeyRange {
-                from: start,
-                end: bound,
             };
-            Ok((merge(window, &*snapshot, range, wanted)?, upto))
-        };
-        let (entries, upto) = again(index, look)?;
-        found.extend(entries);
-        match upto {
-            Some(upto) => from = Bound::Excluded(upto),
-            None => return Ok(found),
+            if found.len() == limit || whole.is_empty() {
+                return Ok(found);
+            }
+            let wanted = limit - found.len();
+            let (entries, upto) = self.read_again(|| {
+                let (window, upto, snapshot) = self.window(whole.from, end, window_len)?;
+                let range = KeyRange {
+                    end: upto.as_deref().map_or(whole.end, Bound::Included),
+                    ..whole
+                };
+                Ok((merge(window, &*snapshot, range, wanted)?, upto))
+            })?;
+            found.extend(entries);
+            match upto {
+                Some(upto) => from = Bound::Excluded(upto),
+                None => return Ok(found),
+            }
+            // Many deleted keys in a row would otherwise take many rounds.
+            window_len = (window_len * 4).min(*WINDOW.end());
         }
-        // Many deleted keys in a row would otherwise take many rounds.
-        window_len = (window_len * 4).min(*WINDOW.end());
     }
-}
 
-type Window = (BTreeMap<Key, Entry>, Option<Key>, Arc<dyn Snapshot>);
+    /// Returns a window of the overlay and a snapshot of the index. The snapshot is taken while the overlay cannot give
+    /// anything up to the index, so no key falls between the two.
+    fn window(
+        self,
+        start: Bound<&[u8]>,
+        end: &[u8],
+        window_len: usize,
+    ) -> Result<Window, MetaError> {
+        loop {
+            {
+                let overlay = self.overlay.layers.read();
+                if let Some(snapshot) = self.index.snapshot() {
+                    let (window, upto) = overlay.window(start, end, window_len);
+                    return Ok((window, upto, snapshot));
+                }
+            }
+            self.index.take_snapshot()?;
+        }
+    }
 
-/// Returns a window of the overlay and a snapshot of the index. The snapshot is taken while the overlay cannot give anything
-/// up to the index, so no key falls between the two.
-fn overlaid(
-    overlay: &RwLock<Overlay>,
-    index: &dyn Index,
-    start: Bound<&[u8]>,
-    end: &[u8],
-    window_len: usize,
-) -> Result<Window, MetaError> {
-    loop {
-        {
-            let overlay = overlay.read();
-            if let Some(snapshot) = index.snapshot() {
-                let (window, upto) = overlay.window(start, end, window_len);
-                return Ok((window, upto, snapshot));
+    /// Calls `visit` with each key from `from` to before `end` and its newest value, in order, until it
+    /// breaks. Nothing is copied on the way.
+    ///
+    /// The range is gone through in parts that are bounded; each is a consistent view of its part of
+    /// the range.
+    pub(super) fn visit(
+        self,
+        from: &[u8],
+        end: &[u8],
+        visit: &mut Visit<'_>,
+    ) -> Result<(), MetaError> {
+        let mut from = Bound::Included(Key::copy_from_slice(from));
+        let mut failed = false;
+        loop {
+            let mut part = PartialVisit {
+                last: Vec::new(),
+                visited: 0,
+                visit: &mut *visit,
+            };
+            let start = from.as_ref().map(|key| &**key);
+            match part.run(self, start, end) {
+                Ok(Resume::After(key)) => {
+                    from = Bound::Excluded(key);
+                    failed = false;
+                }
+                Ok(Resume::Never) => return Ok(()),
+                // As with `read_again`, after what was visited already.
+                Err(_) if !failed => {
+                    failed = true;
+                    if part.visited > 0 {
+                        from = Bound::Excluded(part.last.into());
+                    }
+                    self.index.prepare_retry();
+                }
+                Err(error) => return Err(error),
             }
         }
-        index.take_snapshot()?;
     }
 }
+
+type Window = (
+    BTreeMap<Key, NumberedChange>,
+    Option<Key>,
+    Arc<dyn Snapshot>,
+);
 
 /// Returns the first `limit` of the newest entries of `range`.
 fn merge(
-    window: BTreeMap<Key, Entry>,
+    window: BTreeMap<Key, NumberedChange>,
     snapshot: &dyn Snapshot,
     range: KeyRange<'_>,
     limit: usize,
@@ -154,7 +193,7 @@ fn merge(
             found.extend(indexed.next());
         } else if let Some((
             key,
-            Entry {
+            NumberedChange {
                 value: Some(value), ..
             },
         )) = changed.next()
@@ -165,86 +204,44 @@ fn merge(
     Ok(found)
 }
 
-/// Calls `visit` with each key from `from` to before `end` and its newest value, in order, until it
-/// breaks. Nothing is copied on the way.
-///
-/// The range is gone through in stretches that are bounded; each is a consistent view of its part of
-/// the range.
-pub(super) fn visit(
-    overlay: &RwLock<Overlay>,
-    index: &dyn Index,
-    from: &[u8],
-    end: &[u8],
-    visit: &mut Visit<'_>,
-) -> Result<(), MetaError> {
-    let mut from = Bound::Included(Key::copy_from_slice(from));
-    let mut failed = false;
-    loop {
-        let mut stretch = Stretch {
-            last: Vec::new(),
-            visited: 0,
-            visit: &mut *visit,
-        };
-        let start = from.as_ref().map(|key| &**key);
-        let next = stretch.walk(overlay, index, start, end);
-        match next {
-            Ok(Next::From(key)) => {
-                from = Bound::Excluded(key);
-                failed = false;
-            }
-            Ok(Next::Nothing) => return Ok(()),
-            // As with `again`, after what was visited already.
-            Err(_) if !failed => {
-                failed = true;
-                if stretch.visited > 0 {
-                    from = Bound::Excluded(stretch.last.into());
-                }
-                index.prepare_retry();
-            }
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// The point at which to go on after a stretch.
-enum Next {
-    /// Behind this key.
-    From(Key),
+/// The point at which a visit resumes after a part of it.
+enum Resume {
+    /// After this key.
+    After(Key),
     /// Nowhere: that was all, or all that was asked for.
-    Nothing,
+    Never,
 }
 
 /// A part of a range that is visited through one snapshot.
-struct Stretch<'a, 'v> {
+struct PartialVisit<'a, 'v> {
     /// The last key that was visited, or passed over since it is deleted.
     last: Vec<u8>,
     visited: usize,
     visit: &'a mut Visit<'v>,
 }
 
-impl Stretch<'_, '_> {
-    fn walk(
+impl PartialVisit<'_, '_> {
+    fn run(
         &mut self,
-        overlay: &RwLock<Overlay>,
-        index: &dyn Index,
+        view: View<'_>,
         start: Bound<&[u8]>,
         end: &[u8],
-    ) -> Result<Next, MetaError> {
+    ) -> Result<Resume, MetaError> {
         let whole = KeyRange {
             from: start,
             end: Bound::Excluded(end),
         };
         if whole.is_empty() {
-            return Ok(Next::Nothing);
+            return Ok(Resume::Never);
         }
-        let (window, upto, snapshot) = overlaid(overlay, index, start, end, *WINDOW.end())?;
+        let (window, upto, snapshot) = view.window(start, end, *WINDOW.end())?;
         let bound = upto.as_deref().map_or(whole.end, Bound::Included);
         let range = KeyRange {
             from: start,
             end: bound,
         };
         let mut changed = window.into_iter().peekable();
-        let mut left = STRETCH;
+        let mut left = VISITED_AT_ONCE;
         let mut flow = ControlFlow::Continue(());
         snapshot.visit(range, &mut |key, value| {
             while let Some((new, entry)) = changed.next_if(|(new, _)| **new < *key) {
@@ -266,17 +263,17 @@ impl Stretch<'_, '_> {
             }
         })?;
         if flow.is_break() {
-            return Ok(Next::Nothing);
+            return Ok(Resume::Never);
         }
         if left == 0 {
-            return Ok(Next::From(Key::copy_from_slice(&self.last)));
+            return Ok(Resume::After(Key::copy_from_slice(&self.last)));
         }
         for (key, entry) in changed {
             if self.note(&key, entry.value.as_deref()).is_break() {
-                return Ok(Next::Nothing);
+                return Ok(Resume::Never);
             }
         }
-        Ok(upto.map_or(Next::Nothing, Next::From))
+        Ok(upto.map_or(Resume::Never, Resume::After))
     }
 
     fn note(&mut self, key: &[u8], value: Option<&[u8]>) -> ControlFlow<()> {

@@ -126,12 +126,12 @@ impl Containment {
 }
 
 /// A value of the database: dropped inside the boundary, or leaked after a panic.
-struct Held<T, C: Deref<Target = Containment>> {
+struct ContainedValue<T, C: Deref<Target = Containment>> {
     value: Option<T>,
     boundary: C,
 }
 
-impl<T, C: Deref<Target = Containment>> Held<T, C> {
+impl<T, C: Deref<Target = Containment>> ContainedValue<T, C> {
     fn new(value: T, boundary: C) -> Self {
         Self {
             value: Some(value),
@@ -159,7 +159,7 @@ impl<T, C: Deref<Target = Containment>> Held<T, C> {
     }
 }
 
-impl<T, C: Deref<Target = Containment>> Drop for Held<T, C> {
+impl<T, C: Deref<Target = Containment>> Drop for ContainedValue<T, C> {
     fn drop(&mut self) {
         let value = self.value.take();
         if self.boundary.is_intact() {
@@ -175,7 +175,7 @@ impl<T, C: Deref<Target = Containment>> Drop for Held<T, C> {
 
 /// An open database.
 pub(super) struct Contained {
-    database: Held<Database, Arc<Containment>>,
+    database: ContainedValue<Database, Arc<Containment>>,
 }
 
 impl Contained {
@@ -192,7 +192,7 @@ impl Contained {
         };
         let database = boundary.call(open)?.map_err(failure)?;
         Ok(Self {
-            database: Held::new(database, boundary),
+            database: ContainedValue::new(database, boundary),
         })
     }
 
@@ -223,7 +223,7 @@ impl Contained {
         };
         let table = self.database.call(open)??;
         let boundary = &self.database.boundary;
-        Ok(table.map(|table| ContainedTable(Held::new(table, Arc::clone(boundary)))))
+        Ok(table.map(|table| ContainedTable(ContainedValue::new(table, Arc::clone(boundary)))))
     }
 
     /// Makes everything that `work` changes durable in one commit.
@@ -241,7 +241,8 @@ impl Contained {
         };
         // Outside the call below, so that a panic of the work leaks the transaction, where its drop would take
         // locks that are poisoned.
-        let transaction = Held::new(self.database.call(begin)??, &*self.database.boundary);
+        let transaction =
+            ContainedValue::new(self.database.call(begin)??, &*self.database.boundary);
         transaction.call(work)??;
         transaction
             .finish(WriteTransaction::commit)?
@@ -279,7 +280,7 @@ pub(super) fn open_table<'t, K: Key + 'static, V: Value + 'static>(
 
 /// A table of one commit.
 pub(super) struct ContainedTable<K: Key + 'static, V: Value + 'static>(
-    Held<ReadOnlyTable<K, V>, Arc<Containment>>,
+    ContainedValue<ReadOnlyTable<K, V>, Arc<Containment>>,
 );
 
 impl<K: Key + 'static, V: Value + 'static> ContainedTable<K, V> {
@@ -307,7 +308,8 @@ impl<K: Key + 'static, V: Value + 'static> ContainedTable<K, V> {
     ) -> Result<(), DatabaseFailure> {
         let open = |table: &ReadOnlyTable<K, V>| table.range::<K::SelfType<'k>>(bounds);
         // Outside the call below, so that a panic leaks it.
-        let mut range = Held::new(self.0.call(open)?.map_err(failure)?, &*self.0.boundary);
+        let mut range =
+            ContainedValue::new(self.0.call(open)?.map_err(failure)?, &*self.0.boundary);
         let visitor = Visitor::default();
         // One boundary around all entries: one around each would cost more than the entry.
         let mut walk = |range: &mut Range<'_, K, V>| {

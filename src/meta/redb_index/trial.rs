@@ -2,7 +2,7 @@
 //!
 //! The copies are equal as long as no one changes them from outside. Checksums do not tell which of two different
 //! copies is right. A higher sequence does not either, because all of that can be forged. The database's own checksums
-//! reach from its header to every page. So a copy counts as sound if all of it can be read alone and these are right.
+//! reach from its header to every page. So a copy counts as sound if all of it can be read by itself and these are right.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    /// Tries every copy of a mirror alone.
+    /// Tries every copy of a mirror by itself.
     pub(super) fn of_all(mirror: &Mirror) -> Self {
         let mut trial = Self::default();
         for member in mirror.members() {
@@ -111,7 +111,7 @@ fn try_single(mirror: &Arc<Mirror>) -> Result<Position, MetaError> {
     if position == Position::default() {
         return Err(MetaError::poisoned("it was never committed to"));
     }
-    unflushed_in(Some(&db), mirror.disk().members().stripe_bytes())?;
+    unflushed_in(Some(&db), mirror.disk().members().shape().stripe_bytes())?;
     read_records(&db)?;
     db.close().map_err(MetaError::poisoned)?;
     Ok(position)

@@ -14,7 +14,7 @@ use crate::meta::redb_index::RedbIndex;
 use crate::meta::{Batch, Key, MetaError, StripeData, Value};
 use crate::store::Store;
 
-fn with_carried(rig: &Rig, data: &[StripeData]) {
+fn with_unflushed(rig: &Rig, data: &[StripeData]) {
     let members = Members::open(rig.stores(&[], None), Access::ReadWrite, inline());
     let members = members.expect("members");
     members.epochs().begin().expect("begin");
@@ -33,7 +33,7 @@ fn with_carried(rig: &Rig, data: &[StripeData]) {
 }
 
 #[test]
-fn carried_data_is_refused_behind_the_longest_stripe() {
+fn unflushed_data_beyond_the_longest_stripe_is_refused() {
     // One data shard, and a stripe unit of 1 MiB.
     let stripe_bytes: u32 = 1 << 20;
     for (offset, is_possible) in [
@@ -47,7 +47,7 @@ fn carried_data_is_refused_behind_the_longest_stripe() {
             offset,
             bytes: Bytes::from(vec![7; 16]),
         };
-        with_carried(&rig, std::slice::from_ref(&data));
+        with_unflushed(&rig, std::slice::from_ref(&data));
         match rig.fork().open(&[], None, Access::ReadOnly) {
             Ok((_, recovered, _)) => {
                 assert!(is_possible, "offset {offset}");

@@ -1,6 +1,6 @@
 //! Copies of the index with wrong content under right checksums.
 
-use super::rig::{Mounted, Refused, Rig, Script, State, content, inline, play};
+use super::rig::{Mounted, Records, Refused, Rig, Script, content, inline, play};
 use crate::format::{MemberIndex, key};
 use crate::members::Access;
 use crate::meta::{Batch, IndexReplicas, Key, Meta, MetaError, Value};
@@ -35,7 +35,7 @@ fn craft(disk: &MemDisk, seed: u64) -> String {
 }
 
 /// Returns a closed volume of two copies, and what it holds.
-fn sound() -> (Rig, State) {
+fn sound() -> (Rig, Records) {
     let rig = Rig::new(1, 1, 2);
     let script = Script::new(SEED, 40);
     let (_, outcome) = play(&rig, None, &script, 4, &inline());
@@ -57,7 +57,7 @@ fn sound() -> (Rig, State) {
 }
 
 /// Uses all that the index offers, in order.
-fn use_all(meta: &Meta, replicas: &IndexReplicas, access: Access) -> Result<State, MetaError> {
+fn use_all(meta: &Meta, replicas: &IndexReplicas, access: Access) -> Result<Records, MetaError> {
     let mut state = content(meta)?;
     for key in state.keys().step_by(40) {
         meta.get(key)?;
@@ -84,7 +84,7 @@ fn use_all(meta: &Meta, replicas: &IndexReplicas, access: Access) -> Result<Stat
     Ok(state)
 }
 
-fn open_and_use(rig: &Rig, access: Access) -> Result<State, Refused> {
+fn open_and_use(rig: &Rig, access: Access) -> Result<Records, Refused> {
     let mounted = rig.mount(&[], None, access, inline())?;
     let used = use_all(&mounted.meta, &mounted.replicas, access);
     let closed = mounted.meta.close();
@@ -95,7 +95,7 @@ fn open_and_use(rig: &Rig, access: Access) -> Result<State, Refused> {
 }
 
 #[test]
-fn sealing_a_sound_index_changes_nothing() {
+fn a_sound_index_stays_the_same_when_it_is_sealed() {
     let (rig, _) = sound();
     let bytes = index_of(&rig.disks[0]).expect("a copy");
     let mut crafted = CraftedIndex::new(bytes.clone());
@@ -174,7 +174,7 @@ fn one_crafted_copy_of_two_costs_nothing_that_was_acknowledged() {
 
 /// Each copy is damaged in turn, in a way that keeps the index from opening where both are.
 #[test]
-fn a_crafted_copy_is_named_and_made_again_from_the_other() {
+fn a_crafted_copy_is_named_and_remade_from_the_other() {
     let (origin, expected) = sound();
     let breaks = |seed: &u64| {
         let rig = origin.fork();

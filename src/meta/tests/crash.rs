@@ -31,7 +31,7 @@ fn after_cut(rig: &Rig, policy: CutPolicy) -> Rig {
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_cut_after_any_call_and_the_loss_of_any_m_members() {
+fn acknowledged_units_survive_a_cut_after_any_call_and_the_loss_of_any_m_members() {
     let (k, m, members) = (1, 1, 3);
     let rig = Rig::new(k, m, members);
     let script = Script::new(SEED, 8);

@@ -90,7 +90,7 @@ fn damage_on_all_members_never_panics_and_never_shows_a_state_that_did_not_exist
 }
 
 #[test]
-fn a_damaged_page_is_served_by_another_copy_and_mended() {
+fn a_damaged_page_is_served_by_another_copy_and_repaired() {
     let rig = Rig::new(1, 1, 2);
     let script = Script::new(SEED + 2, 10);
     let (progress, outcome) = play(&rig, None, &script, 1, &inline());
@@ -181,15 +181,15 @@ fn a_page_newer_than_every_head_is_not_taken_for_the_one_that_was_committed() {
     } = rig.mounted(None, Access::ReadWrite);
     assert!(content(&meta).expect("copy 1 has all") == *expected);
     while replicas.compare().expect("compare") {}
-    let mended = replicas.repaired_pages();
+    let repaired = replicas.repaired_pages();
     assert!(
-        (1..=rewritten as u64).contains(&mended),
-        "{mended} of {rewritten}"
+        (1..=rewritten as u64).contains(&repaired),
+        "{repaired} of {rewritten}"
     );
     meta.close().expect("close");
     drop((meta, replicas, members));
     let (meta, ..) = rig.open(&[1], None, Access::ReadOnly).expect("copy 0");
-    assert!(content(&meta).expect("copy 0 was mended") == *expected);
+    assert!(content(&meta).expect("copy 0 was repaired") == *expected);
     drop(meta);
     let head = newest_head(&rig.disks[0]).expect("a head").sequence;
     let reused = |bytes: &mut [u8], sequence: &mut u64| {

@@ -32,7 +32,7 @@ fn the_nth_call_failing_costs_at_most_a_member_whatever_n_is() {
 }
 
 #[test]
-fn a_member_that_fails_every_call_from_the_nth_on_is_left_behind() {
+fn a_member_that_fails_every_call_from_the_nth_on_is_marked_faulted() {
     let origin = Rig::new(1, 1, 3);
     let script = Script::new(SEED, 8);
     for member in 0..3 {
@@ -59,7 +59,7 @@ fn a_member_that_fails_every_call_from_the_nth_on_is_left_behind() {
 }
 
 #[test]
-fn a_member_that_hangs_is_left_behind_after_the_timeout() {
+fn a_member_that_hangs_is_marked_faulted_after_the_timeout() {
     let origin = Rig::new(1, 1, 3);
     let script = Script::new(SEED, 4);
     for nth in [1, 2, 5, 20] {

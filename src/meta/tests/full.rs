@@ -107,11 +107,11 @@ fn one_full_member_does_not_keep_the_others_from_a_checkpoint() {
         plan.add(Fault::at(nth, Effect::NoSpace).of(calls).lasting());
         let mut rounds = 0;
         while !checkpoint(&meta) {
-            while replicas.refill().expect("mend") {}
+            while replicas.refill().expect("refill") {}
             rounds += 1;
             assert!(rounds < 5, "write {nth}: still no space");
         }
-        while replicas.refill().expect("mend") {}
+        while replicas.refill().expect("refill") {}
         let struck = plan.triggered() > 0;
         assert!(
             !struck || !has_copy(&rig, full),

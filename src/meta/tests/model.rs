@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::memory::MemIndex;
-use super::rig::{Rig, State, content, first, inline, options};
+use super::rig::{Records, Rig, content, first, inline, options};
 use crate::members::{Access, Members};
 use crate::meta::disk::Disk;
 use crate::meta::{self, Batch, IndexReplicas, Key, Meta, Pending};
@@ -15,15 +15,15 @@ use crate::meta::{self, Batch, IndexReplicas, Key, Meta, Pending};
 /// The state that the metadata must hold: now, and after a crash.
 #[derive(Default)]
 struct Model {
-    visible: State,
-    durable: State,
+    visible: Records,
+    durable: Records,
     /// Batches since the last append, in order; whether each is of a stripe flush.
     waiting: Vec<(Batch, bool)>,
     /// Those of them that were taken.
     taken: Vec<(Batch, bool)>,
 }
 
-fn change(state: &mut State, batch: &Batch) {
+fn change(state: &mut Records, batch: &Batch) {
     for (key, value) in batch.iter() {
         match value {
             Some(value) => state.insert(key.clone(), value.clone()),
@@ -224,7 +224,7 @@ fn any_ordered_store_with_snapshots_and_commits_can_be_the_index() {
 }
 
 #[test]
-fn others_read_whole_batches_while_changes_move_through_all_layers() {
+fn readers_see_whole_batches_while_changes_move_through_all_layers() {
     let rig = Rig::new(1, 1, 2);
     let (meta, _, _members) = rig.open(&[], None, Access::ReadWrite).expect("open");
     let put = |round: u32| {

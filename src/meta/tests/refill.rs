@@ -1,6 +1,6 @@
 //! Copies of the index that are made again on other members.
 
-use super::rig::{Mounted, Rig, State, content};
+use super::rig::{Mounted, Records, Rig, content};
 use crate::members::Access;
 use crate::meta::mirror::placement::VAIN_ROUNDS;
 use crate::meta::{Batch, Meta};
@@ -12,7 +12,7 @@ fn has_copy(rig: &Rig, disk: usize) -> bool {
     rig.disks[disk].open().open_len("index").is_ok()
 }
 
-fn write(meta: &Meta, state: &mut State, keys: impl Iterator<Item = u32>, fill: u8) {
+fn write(meta: &Meta, state: &mut Records, keys: impl Iterator<Item = u32>, fill: u8) {
     let mut batch = Batch::default();
     for key in keys {
         let (key, value) = (format!("key {key:06}"), vec![fill; 400]);
@@ -49,7 +49,7 @@ fn a_lost_copy_is_replaced_piece_by_piece_while_commits_go_on() {
     );
     write(&meta, &mut state, 0..10, 2);
     let mut pieces = 0;
-    while replicas.refill().expect("mend") {
+    while replicas.refill().expect("refill") {
         write(
             &meta,
             &mut state,
@@ -106,7 +106,7 @@ fn a_copy_without_space_moves_to_another_member() {
                 Ok(()) | Err(crate::meta::MetaError::NoSpace) => {}
                 Err(error) => panic!("{error}"),
             }
-            while replicas.refill().expect("mend") {}
+            while replicas.refill().expect("refill") {}
         }
     }
     meta.append(vec![meta.rotate()], &[]).expect("append");
@@ -144,21 +144,21 @@ fn a_member_that_could_not_take_a_copy_keeps_nothing_of_it_and_is_asked_again() 
                 .lasting(),
         );
         write(&meta, &mut state, 0..10, 2);
-        assert_eq!(members.live().len(), 2);
+        assert_eq!(members.membership().live().len(), 2);
         let full =
             Fault::at(nth, Effect::NoSpace).of(Scope::MemberKind(without[0], CallKind::Write));
         plan.add(full.lasting());
-        while replicas.refill().expect("mend") {}
+        while replicas.refill().expect("refill") {}
         assert!(!has_copy(&rig, without[0]), "write {nth}");
         plan.clear();
-        assert!(!replicas.refill().expect("mend"), "asked again at once");
+        assert!(!replicas.refill().expect("refill"), "asked again at once");
         if nth % 2 == 0 {
             write(&meta, &mut state, 10..20, 3);
         } else {
-            let vain = (0..VAIN_ROUNDS).take_while(|_| !replicas.refill().expect("mend"));
+            let vain = (0..VAIN_ROUNDS).take_while(|_| !replicas.refill().expect("refill"));
             assert!(vain.count() < 32, "never asked again without a commit");
         }
-        while replicas.refill().expect("mend") {}
+        while replicas.refill().expect("refill") {}
         drop((meta, replicas, members));
         let (meta, _, _members) = rig
             .open(&with, None, Access::ReadOnly)
@@ -184,7 +184,7 @@ fn copies_move_off_members_while_commits_go_on_and_there_are_as_many_as_before()
         assert_eq!(before.len(), 2);
         replicas.move_off(&before);
         let mut pieces = 0;
-        while replicas.refill_pieces(1).expect("mend") {
+        while replicas.refill_pieces(1).expect("refill") {
             write(&meta, &mut state, (pieces..KEYS).step_by(501), 3);
             pieces += 1;
             assert!(pieces < 100, "it comes to an end");

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::rig::{Refused, Rig, State, content};
+use super::rig::{Records, Refused, Rig, content};
 use super::untouched::image;
 use crate::format::journal::{self, Change, RecordHeader, StripeData};
 use crate::format::{BLOCK_SIZE, Lsn, MemberIndex, StripeId, files};
@@ -49,7 +49,7 @@ fn encoded(header: &RecordHeader, harm: Option<Harm>) -> Vec<u8> {
 
 /// Returns a volume on three disks whose journal has three records, of which one does not decode on some disks.
 /// Returns also its content with all records, and the number of that one.
-fn crafted(harm: Harm, place: u64, disks: &[usize]) -> (Rig, State, Lsn) {
+fn crafted(harm: Harm, place: u64, disks: &[usize]) -> (Rig, Records, Lsn) {
     let rig = Rig::new(1, 1, 3);
     let plan = FaultPlan::new();
     let (meta, _, members) = rig.open(&[], Some(&plan), Access::ReadWrite).expect("open");

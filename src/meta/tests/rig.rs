@@ -1,4 +1,4 @@
-//! A volume's metadata on disks in memory, and a scripted life of it.
+//! A volume's metadata on disks in memory, and a script of changes to it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::meta::{
 };
 use crate::store::{Executor, ExecutorKind, FaultPlan, FaultStore, MemDisk, Store, StoreRef};
 
-pub(super) type State = BTreeMap<Key, Value>;
+pub(super) type Records = BTreeMap<Key, Value>;
 
 /// Disks that hold a volume.
-pub(super) struct Rig {
-    pub(super) disks: Vec<MemDisk>,
+pub(in crate::meta) struct Rig {
+    pub(in crate::meta) disks: Vec<MemDisk>,
 }
 
 /// The reason why a volume did not open.
@@ -32,13 +32,13 @@ pub(super) enum Refused {
     Meta(MetaError),
 }
 
-pub(super) fn inline() -> Arc<Executor> {
+pub(in crate::meta) fn inline() -> Arc<Executor> {
     Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(1)))
 }
 
 impl Rig {
     /// Makes a volume of `k + m` shards on `members` disks, with one key in it.
-    pub(super) fn new(k: usize, m: usize, members: usize) -> Self {
+    pub(in crate::meta) fn new(k: usize, m: usize, members: usize) -> Self {
         let disks: Vec<_> = (0..members)
             .map(|index| MemDisk::new(&format!("disk {index}"), 96 << 20))
             .collect();
@@ -58,7 +58,11 @@ impl Rig {
         }
     }
 
-    pub(super) fn stores(&self, without: &[usize], plan: Option<&FaultPlan>) -> Vec<StoreRef> {
+    pub(in crate::meta) fn stores(
+        &self,
+        without: &[usize],
+        plan: Option<&FaultPlan>,
+    ) -> Vec<StoreRef> {
         let stores: Vec<StoreRef> = self
             .disks
             .iter()
@@ -142,7 +146,7 @@ pub(super) fn first() -> Batch {
 }
 
 /// Returns everything that the metadata holds.
-pub(super) fn content(meta: &Meta) -> Result<State, MetaError> {
+pub(super) fn content(meta: &Meta) -> Result<Records, MetaError> {
     Ok(meta
         .scan(b"", &[0xff; 4], usize::MAX)?
         .into_iter()
@@ -150,7 +154,7 @@ pub(super) fn content(meta: &Meta) -> Result<State, MetaError> {
 }
 
 /// Says what is different, shortly.
-pub(super) fn difference(left: &State, right: &State) -> String {
+pub(super) fn difference(left: &Records, right: &Records) -> String {
     let keys = left
         .keys()
         .chain(right.keys())
@@ -172,13 +176,13 @@ pub(super) struct Unit {
 /// The units that are written to a volume, and the state that it must hold after each.
 pub(super) struct Script {
     pub(super) units: Vec<Unit>,
-    pub(super) states: Vec<State>,
+    pub(super) states: Vec<Records>,
 }
 
 impl Script {
     pub(super) fn new(seed: u64, units: usize) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
-        let mut state: State = first()
+        let mut state: Records = first()
             .into_iter()
             .filter_map(|(key, value)| Some((key, value?)))
             .collect();

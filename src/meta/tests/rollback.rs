@@ -50,7 +50,7 @@ fn assert_copies_agree(rig: &Rig, without: &[usize], copies: usize, case: &str) 
 /// The stale copy counts as one of the m lost members. The data of the others counts, and the stale copy of the index
 /// is made again, regardless of the copy's age.
 #[test]
-fn a_member_put_back_to_any_earlier_state_costs_nothing() {
+fn a_stale_copy_of_any_earlier_state_costs_nothing() {
     for (k, m, count) in [(2, 1, 3), (2, 2, 4), (4, 2, 6)] {
         let script = Script::new(SEED, UNITS);
         let rig = Rig::new(k, m, count);

@@ -152,7 +152,7 @@ fn interrupted(rig: &Rig, nth: u64, effect: Effect) -> bool {
 }
 
 #[test]
-fn what_a_cut_after_any_write_leaves_is_no_damage_at_once_or_later() {
+fn pages_left_by_a_cut_after_any_write_are_no_damage_at_once_or_later() {
     let origin = Rig::new(1, 1, 3);
     for nth in 1.. {
         let rig = origin.fork();
@@ -173,7 +173,7 @@ fn what_a_cut_after_any_write_leaves_is_no_damage_at_once_or_later() {
 }
 
 #[test]
-fn what_a_write_that_found_no_space_leaves_is_no_damage() {
+fn pages_left_by_a_write_without_space_are_no_damage() {
     let origin = Rig::new(1, 1, 2);
     for nth in 1.. {
         let rig = origin.fork();

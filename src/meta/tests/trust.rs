@@ -1,6 +1,6 @@
 //! Data that recovery must not believe, however valid it looks.
 
-use super::rig::{Refused, Rig, State, content};
+use super::rig::{Records, Refused, Rig, content};
 use crate::format::journal::{self, RecordHeader};
 use crate::format::{Lsn, files};
 use crate::members::Access;
@@ -14,7 +14,7 @@ fn append(meta: &Meta, key: &'static str) -> Result<(), MetaError> {
     meta.append(vec![meta.rotate()], &[]).map(|_| ())
 }
 
-fn opened(rig: &Rig, without: &[usize]) -> State {
+fn opened(rig: &Rig, without: &[usize]) -> Records {
     let (meta, _, _members) = rig.open(without, None, Access::ReadWrite).expect("open");
     content(&meta).expect("content")
 }
@@ -26,9 +26,9 @@ fn cut(rig: &Rig, policies: [CutPolicy; 3]) {
 }
 
 /// Only member 2 has the newest record, and is away when the others decide that there is none. Its
-/// LSN is the one that comes next in the life after.
+/// LSN is the one that comes next in the generation after.
 #[test]
-fn a_record_that_an_earlier_life_left_behind_is_not_replayed() {
+fn a_record_of_an_earlier_generation_is_not_replayed() {
     let rig = Rig::new(1, 1, 3);
     let plan = FaultPlan::new();
     let (meta, _, members) = rig.open(&[], Some(&plan), Access::ReadWrite).expect("open");
@@ -85,7 +85,7 @@ fn a_record_missing_on_all_members_is_reported_and_what_was_before_it_can_be_rea
     append(&meta, "before").expect("append");
     append(&meta, "damaged").expect("append");
     // Without a checkpoint, so that the gap is found between the files.
-    meta.journal.as_ref().expect("a journal").turn();
+    meta.journal.as_ref().expect("a journal").switch_file();
     append(&meta, "after").expect("append");
     plan.add(Fault::at(1, Effect::PowerCut));
     drop((meta, members));
@@ -105,7 +105,7 @@ fn a_record_missing_on_all_members_is_reported_and_what_was_before_it_can_be_rea
 
 /// Copies of the index from before a mount, under a journal from after it.
 #[test]
-fn an_index_older_than_the_journals_life_is_refused() {
+fn an_index_older_than_the_journals_generation_is_refused() {
     let rig = Rig::new(1, 1, 3);
     let old = rig.fork();
     opened(&rig, &[]);

@@ -4,15 +4,20 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 
-use parking_lot::RwLock;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::memory::MemIndex;
-use super::rig::State;
+use super::rig::Records;
 use crate::meta::index::{Commit, Index, Position, Snapshot};
 use crate::meta::overlay::{Origin, Overlay};
-use crate::meta::{Batch, Key, MetaError, StripeData, view};
+use crate::meta::shared_overlay::SharedOverlay;
+use crate::meta::view::View;
+use crate::meta::{Batch, Key, MetaError, StripeData};
+
+fn view<'a>(overlay: &'a SharedOverlay, index: &'a dyn Index) -> View<'a> {
+    View { overlay, index }
+}
 
 fn key(random: &mut StdRng) -> Key {
     Key::from(random.random_range(0..9000u32).to_be_bytes().to_vec())
@@ -23,9 +28,9 @@ fn scans_agree_with_an_ordered_map_whatever_layer_each_change_is_in() {
     for seed in 0..20 {
         let mut random = StdRng::seed_from_u64(seed);
         let (overlay, index, mut model) = (
-            RwLock::new(Overlay::default()),
+            SharedOverlay::default(),
             MemIndex::default(),
-            State::new(),
+            Records::new(),
         );
         for round in 0..12 {
             let mut batch = Batch::default();
@@ -45,23 +50,19 @@ fn scans_agree_with_an_ordered_map_whatever_layer_each_change_is_in() {
             } else {
                 Origin::Stripes
             };
-            overlay.write().apply(batch, origin);
+            overlay.apply(batch, origin);
             if random.random_bool(0.5) {
-                let taken = overlay.write().take(origin);
-                let changes: Vec<_> = taken
-                    .layer
-                    .iter()
-                    .map(|(key, entry)| (key.clone(), entry.clone()))
-                    .collect();
+                let taken = overlay.take(origin);
+                let parts = vec![taken];
                 if random.random_bool(0.7) {
-                    overlay.write().log(&changes);
+                    overlay.log(&overlay.newest(&parts));
                 } else {
-                    overlay.write().put_back(origin, &changes);
+                    overlay.restore(&parts);
                 }
-                overlay.write().forget(&taken.layer);
+                overlay.forget(parts);
             }
             if random.random_bool(0.4) {
-                if let Some(frozen) = overlay.read().frozen() {
+                if let Some(frozen) = overlay.frozen() {
                     let changes = frozen
                         .layer
                         .iter()
@@ -75,12 +76,14 @@ fn scans_agree_with_an_ordered_map_whatever_layer_each_change_is_in() {
                         })
                         .expect("commit");
                 }
-                overlay.write().thaw();
-                overlay.write().freeze(Position::default());
+                overlay.thaw();
+                overlay.freeze(Position::default());
             }
             for limit in [0, 1, 10, 5000, usize::MAX] {
                 let (from, end) = (key(&mut random), key(&mut random));
-                let found = view::scan(&overlay, &index, &from, &end, limit).expect("scan");
+                let found = view(&overlay, &index)
+                    .scan(&from, &end, limit)
+                    .expect("scan");
                 let within = model.iter().filter(|(key, _)| **key >= from && **key < end);
                 let expected: Vec<_> = within
                     .take(limit)
@@ -99,14 +102,16 @@ fn scans_agree_with_an_ordered_map_whatever_layer_each_change_is_in() {
                         ControlFlow::Break(())
                     }
                 };
-                view::visit(&overlay, &index, &from, &end, visit).expect("visit");
+                view(&overlay, &index)
+                    .visit(&from, &end, visit)
+                    .expect("visit");
                 visited.truncate(limit);
                 assert!(
                     visited == expected,
                     "visit, seed {seed}, round {round}, limit {limit}"
                 );
                 assert_eq!(
-                    view::get(&overlay, &index, &from).expect("get"),
+                    view(&overlay, &index).get(&from).expect("get"),
                     model.get(&from).cloned(),
                     "seed {seed}, round {round}"
                 );
@@ -160,7 +165,7 @@ impl Index for Hanging {
 #[test]
 fn changes_go_on_while_a_reader_waits_for_the_index() {
     for scans in [false, true] {
-        let overlay = RwLock::new(Overlay::default());
+        let overlay = SharedOverlay::default();
         let index = Hanging {
             index: MemIndex::default(),
             is_taken: AtomicBool::new(false),
@@ -174,16 +179,16 @@ fn changes_go_on_while_a_reader_waits_for_the_index() {
         };
         let read = || {
             if scans {
-                let found = view::scan(&overlay, &index, b"a", b"z", 10).expect("scan");
+                let found = view(&overlay, &index).scan(b"a", b"z", 10).expect("scan");
                 found.first().map(|(_, value)| value.clone())
             } else {
-                view::get(&overlay, &index, b"key").expect("get")
+                view(&overlay, &index).get(b"key").expect("get")
             }
         };
         std::thread::scope(|scope| {
             let reader = scope.spawn(read);
             index.asked.wait();
-            let free = overlay.try_write();
+            let free = overlay.layers.try_write();
             let changed = free.map(|mut overlay| overlay.apply(put("new"), Origin::Applied));
             index.answered.wait();
             let found = reader.join().expect("reader");
