@@ -12,7 +12,7 @@ use crate::store::{Buffer, Op, Pool, Store, StoreError};
 const POOL_BYTES: usize = 4 << 20;
 
 /// The answer of one member.
-pub(super) type Answer = (MemberIndex, Result<(), StoreError>);
+pub(super) type MemberAnswer = (MemberIndex, Result<(), StoreError>);
 
 /// Operations on members. A member that fails one has been failed by the time it returns.
 #[derive(Debug)]
@@ -38,8 +38,8 @@ impl Disk {
         self.pool.buffer(len)
     }
 
-    /// Runs operations in parallel and says what became of each.
-    pub(super) fn run(&self, ops: Vec<(MemberIndex, Op)>) -> Vec<Answer> {
+    /// Runs operations in parallel, and returns the answer of each member.
+    pub(super) fn run(&self, ops: Vec<(MemberIndex, Op)>) -> Vec<MemberAnswer> {
         let asked: Vec<MemberIndex> = ops.iter().map(|(member, _)| *member).collect();
         let outcomes = self
             .members
@@ -50,7 +50,7 @@ impl Disk {
         asked.into_iter().zip(outcomes).collect()
     }
 
-    fn each(&self, members: &[MemberIndex], op: impl Fn() -> Op) -> Vec<Answer> {
+    fn each(&self, members: &[MemberIndex], op: impl Fn() -> Op) -> Vec<MemberAnswer> {
         self.run(members.iter().map(|member| (*member, op())).collect())
     }
 
@@ -61,12 +61,12 @@ impl Disk {
         name: &Arc<str>,
         offset: u64,
         data: &Bytes,
-    ) -> Vec<Answer> {
+    ) -> Vec<MemberAnswer> {
         self.each(members, || write_op(name, offset, data))
     }
 
     /// Makes a file durable on many members.
-    pub(super) fn sync(&self, members: &[MemberIndex], name: &Arc<str>) -> Vec<Answer> {
+    pub(super) fn sync(&self, members: &[MemberIndex], name: &Arc<str>) -> Vec<MemberAnswer> {
         self.each(members, || Op::Sync {
             name: Arc::clone(name),
         })
@@ -95,7 +95,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Removes a file, some time.
+    /// Removes a file. That need not be durable.
     pub(super) fn remove(&self, member: MemberIndex, name: &Arc<str>) -> Result<(), StoreError> {
         self.one(
             member,

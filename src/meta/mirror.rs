@@ -4,10 +4,15 @@
 //! read is served by any copy, and by another if a frame is damaged. A copy that fails is given up,
 //! and [`refill`] makes another in the background.
 //!
-//! Each part owns its state: [`PageBuffer`](page_buffer::PageBuffer) has what the database wrote and the copies lack,
-//! [`CopySet`] the members with copies, [`PageReader`](page_reader::PageReader) reads and compares frames,
-//! [`Writer`](writer::Writer) writes them, [`StructureCheck`](structure::StructureCheck) keeps crafted pages from the
-//! database, and [`WriteMode`] says whether anything may be written.
+//! Each part owns its state:
+//!
+//! - [`PageBuffer`]: the pages and the header that the database wrote and the copies lack.
+//! - [`CopySet`]: the members that have copies, over their files ([`CopyFiles`]).
+//! - [`PageReader`]: reads frames, compares those of all copies, and names the wrong ones.
+//! - [`CopyWriter`]: writes frames and heads, and repairs, refills and verifies copies.
+//! - [`StructureCheck`]: keeps crafted pages from the database.
+//! - [`WriteMode`]: whether anything may be written.
+//! - [`RepairLog`]: the account of repaired pages.
 //!
 //! # Invariants
 //!
@@ -35,7 +40,7 @@ use crate::format::MemberIndex;
 use crate::format::frame::{self, Head, PAGE_BYTES};
 use crate::members::Access;
 use copy_set::CopySet;
-use files::{CopyFiles, FIRST_PAGES, Found, IndexCopy, PAGE, file_bytes};
+use files::{CopyFiles, FIRST_PAGES, FoundCopy, IndexCopy, PAGE, file_bytes};
 use page_buffer::{Front, PageBuffer};
 use page_reader::{PageReader, WrongFrame, page_mut};
 use repair_log::RepairLog;
@@ -43,7 +48,7 @@ use structure::StructureCheck;
 use survey::Survey;
 use unfinished::was_never_used;
 use write_mode::WriteMode;
-use writer::{Heads, Writer, WriterParts};
+use writer::{CopyWriter, Heads, WriterParts};
 
 mod btree_page;
 mod copy_set;
@@ -74,14 +79,14 @@ pub(super) struct Mirror {
     repairs: Arc<RepairLog>,
     structure: StructureCheck,
     /// Held while anything is written.
-    writer: Mutex<Writer>,
+    writer: Mutex<CopyWriter>,
 }
 
 impl Mirror {
     /// Makes empty copies on the members with most room.
     pub(super) fn create(disk: &Arc<Disk>) -> Result<Arc<Self>, MetaError> {
         let mut members = Vec::new();
-        for member in disk.members().live() {
+        for member in disk.members().membership().live() {
             members.push((Reverse(disk.free_bytes(member)?), member));
         }
         members.sort_unstable();
@@ -109,12 +114,12 @@ impl Mirror {
     /// Opens the newest copies among the members that may be trusted. To be written to, it waits for
     /// [`Mirror::begin`].
     pub(super) fn open(disk: &Arc<Disk>) -> Result<Arc<Self>, MetaError> {
-        let live = disk.members().live();
+        let live = disk.members().membership().live();
         let mut sources = disk.members().current_at_open();
         sources.retain(|member| live.contains(member));
         let files = CopyFiles::new(disk);
         let found = sources.iter().filter_map(|member| files.find(*member));
-        let mut found: Vec<Found> = found.collect();
+        let mut found: Vec<FoundCopy> = found.collect();
         found.sort_by_key(|found| Reverse(found.head.sequence));
         let Some(newest) = found.first().map(|found| found.head.clone()) else {
             return Err(if was_never_used(disk) {
@@ -141,7 +146,7 @@ impl Mirror {
     /// Opens one copy by itself. Nothing is ever written to it.
     pub(super) fn open_single(&self, member: MemberIndex) -> Option<Arc<Self>> {
         let files = self.copies.files();
-        let Found { copy, head } = files.find(member)?;
+        let FoundCopy { copy, head } = files.find(member)?;
         let copies = Arc::new(CopySet::new(Arc::clone(files), vec![copy]));
         let reader = PageReader::of_found(&copies, head.sequence, false);
         let heads = Heads::found(&head, head.durable);
@@ -154,7 +159,7 @@ impl Mirror {
         let buffer = Arc::new(PageBuffer::new(heads.durable.clone()));
         let (reader, mode) = (Arc::new(reader), Arc::new(mode));
         let repairs: Arc<RepairLog> = Arc::default();
-        let structure = StructureCheck::new(&buffer, &mode, disk.members().stripe_bytes());
+        let structure = StructureCheck::new(&buffer, &mode, disk.members().shape().stripe_bytes());
         let parts = WriterParts {
             copies: Arc::clone(&copies),
             buffer: Arc::clone(&buffer),
@@ -162,7 +167,7 @@ impl Mirror {
             mode: Arc::clone(&mode),
             repairs: Arc::clone(&repairs),
         };
-        let writer = Mutex::new(Writer::new(parts, heads, wanted_copies(&disk)));
+        let writer = Mutex::new(CopyWriter::new(parts, heads, wanted_copies(&disk)));
         Arc::new(Self {
             copies,
             buffer,
@@ -378,7 +383,7 @@ impl Mirror {
             return;
         }
         self.repairs.log_once(member, page);
-        self.disk().members().count_wrong(member, 1);
+        self.disk().members().io().count_wrong(member, 1);
         match writer.repair(wrong, bytes) {
             Ok(()) => self.repairs.count(1),
             Err(error) => log::warn!("cannot repair page {page} of the index: {error}"),
@@ -419,8 +424,8 @@ impl Mirror {
 
 /// Returns whether a copy is as good as the one with the newest head: named by that head, and no older
 /// than what was durable on all copies that it names. An older one is stale.
-fn is_current(found: &Found, newest: &Head) -> bool {
-    let Found { copy, head } = found;
+fn is_current(found: &FoundCopy, newest: &Head) -> bool {
+    let FoundCopy { copy, head } = found;
     if !newest.copies.contains(&copy.member) {
         return false;
     }
@@ -438,7 +443,7 @@ fn is_current(found: &Found, newest: &Head) -> bool {
 }
 
 fn wanted_copies(disk: &Disk) -> usize {
-    disk.members().geometry().parity_shards() + 1
+    disk.members().shape().geometry().parity_shards() + 1
 }
 
 /// Tells a want of space, which passes, from failures that do not.
@@ -531,3 +536,6 @@ impl StorageBackend for Backend {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

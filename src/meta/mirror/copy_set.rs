@@ -51,7 +51,7 @@ impl CopySet {
     /// Looks for every copy on its member, and returns the members on which it is, in order.
     pub(super) fn find_all(&self) -> Vec<MemberIndex> {
         let mut members = self.members();
-        let live = self.files.members().live();
+        let live = self.files.members().membership().live();
         members.retain(|member| live.contains(member) && self.files.find(*member).is_some());
         members.sort_unstable();
         members
@@ -75,7 +75,7 @@ impl CopySet {
     ///
     /// If no copy is left.
     pub(super) fn remove_offline(&self) -> io::Result<()> {
-        let live = self.files.members().live();
+        let live = self.files.members().membership().live();
         if self.retain(|member| live.contains(&member)) {
             Ok(())
         } else {

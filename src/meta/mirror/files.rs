@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use crate::format::frame::{self, FRAME_BYTES, Frame, HEAD_BYTES, Head, PAGE_BYTES, Place};
 use crate::format::{MemberIndex, VolumeId, files};
 use crate::members::{Members, Patience};
-use crate::meta::disk::{Answer, Disk, write_op};
+use crate::meta::disk::{Disk, MemberAnswer, write_op};
 use crate::store::{Buffer, Op, StoreError};
 
 /// Bytes of a page of the database.
@@ -30,7 +30,7 @@ pub(super) struct IndexCopy {
 }
 
 /// A copy that was found, with its newest head.
-pub(super) struct Found {
+pub(super) struct FoundCopy {
     pub(super) copy: IndexCopy,
     pub(super) head: Head,
 }
@@ -46,7 +46,7 @@ pub(super) struct CopyFiles {
 
 impl CopyFiles {
     pub(super) fn new(disk: &Arc<Disk>) -> Self {
-        let volume = disk.members().volume_id();
+        let volume = disk.members().shape().volume_id();
         Self {
             disk: Arc::clone(disk),
             name: files::INDEX.into(),
@@ -69,7 +69,7 @@ impl CopyFiles {
 
     /// Returns the path of a member's file.
     pub(super) fn path(&self, member: MemberIndex) -> String {
-        format!("{}/{}", self.members().path(member), self.name)
+        format!("{}/{}", self.members().membership().path(member), self.name)
     }
 
     /// Returns where the frame of a page belongs.
@@ -98,12 +98,12 @@ impl CopyFiles {
     }
 
     /// Runs operations in parallel.
-    pub(super) fn run(&self, ops: Vec<(MemberIndex, Op)>) -> Vec<Answer> {
+    pub(super) fn run(&self, ops: Vec<(MemberIndex, Op)>) -> Vec<MemberAnswer> {
         self.disk.run(ops)
     }
 
     /// Makes the files of members durable.
-    pub(super) fn sync(&self, members: &[MemberIndex]) -> Vec<Answer> {
+    pub(super) fn sync(&self, members: &[MemberIndex]) -> Vec<MemberAnswer> {
         self.disk.sync(members, &self.name)
     }
 
@@ -148,7 +148,7 @@ impl CopyFiles {
     }
 
     /// Looks for a copy on a member.
-    pub(super) fn find(&self, member: MemberIndex) -> Option<Found> {
+    pub(super) fn find(&self, member: MemberIndex) -> Option<FoundCopy> {
         let file_bytes = self.len(member).ok()??;
         if file_bytes < frame::FRAMES_START {
             return None;
@@ -159,7 +159,7 @@ impl CopyFiles {
             let head = Head::decode(slot)
                 .ok()
                 .filter(|head| head.volume == self.volume)?;
-            Some(Found {
+            Some(FoundCopy {
                 copy: IndexCopy {
                     member,
                     file_bytes,

@@ -7,7 +7,7 @@ pub(in crate::meta) const VAIN_ROUNDS: u32 = 32;
 
 /// A member that may get a copy.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Candidate {
+pub(super) struct CopyCandidate {
     pub(super) member: MemberIndex,
     pub(super) free_bytes: u64,
     pub(super) is_draining: bool,
@@ -95,7 +95,7 @@ impl Placement {
     /// Chooses the candidate with most room among those with at least `needed` bytes. One that is drained is the
     /// last resort.
     pub(super) fn choose(
-        candidates: impl Iterator<Item = Candidate>,
+        candidates: impl Iterator<Item = CopyCandidate>,
         needed: u64,
     ) -> Option<MemberIndex> {
         candidates
@@ -109,9 +109,9 @@ impl Placement {
 mod tests {
     use super::*;
 
-    fn candidates(sizes: &[(u64, bool)]) -> impl Iterator<Item = Candidate> {
+    fn candidates(sizes: &[(u64, bool)]) -> impl Iterator<Item = CopyCandidate> {
         let numbered = (0..).zip(sizes);
-        numbered.map(|(member, (free_bytes, is_draining))| Candidate {
+        numbered.map(|(member, (free_bytes, is_draining))| CopyCandidate {
             member: MemberIndex(member),
             free_bytes: *free_bytes,
             is_draining: *is_draining,

@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 
 use super::files::{IndexCopy, PAGE, Page, file_bytes};
-use super::placement::{Candidate, Placement};
+use super::placement::{CopyCandidate, Placement};
 use super::reserve;
-use super::writer::{IncomingCopy, Writer};
+use super::writer::{CopyWriter, IncomingCopy};
 use crate::format::MemberIndex;
 use crate::format::frame::{self, PAGE_BYTES};
 use crate::members::Patience;
@@ -15,7 +15,7 @@ use crate::store::StoreError;
 /// Pages copied in one go: 2 MiB.
 const PIECE_PAGES: u64 = (2 << 20) / PAGE_BYTES as u64;
 
-impl Writer {
+impl CopyWriter {
     /// Copies a piece of the index to a member that is to get a copy, if one is to. Returns whether
     /// there may be more to do.
     pub(super) fn refill(&mut self) -> io::Result<bool> {
@@ -70,8 +70,8 @@ impl Writer {
             return None;
         }
         let files = self.copies.files();
-        let draining = files.members().leaving();
-        let mut without = files.members().live();
+        let draining = files.members().membership().draining();
+        let mut without = files.members().membership().live();
         without.retain(|member| {
             !holders.contains(member)
                 && !self.placement.is_refused(*member)
@@ -84,7 +84,7 @@ impl Writer {
             file_bytes(self.buffer.db_bytes()) + 2 * reserve::least_bytes(files.disk(), holders)
         };
         let candidates = without.into_iter().filter_map(|member| {
-            Some(Candidate {
+            Some(CopyCandidate {
                 member,
                 free_bytes: files.disk().free_bytes(member).ok()?,
                 is_draining: draining.contains(&member),
@@ -97,7 +97,13 @@ impl Writer {
     fn is_to_move(&self, member: MemberIndex) -> bool {
         self.placement.is_to_move(member)
             || !self.reserve.is_complete_on(member)
-            || self.copies.files().members().leaving().contains(&member)
+            || self
+                .copies
+                .files()
+                .members()
+                .membership()
+                .draining()
+                .contains(&member)
     }
 
     /// Makes an empty file, without a head, on a member.

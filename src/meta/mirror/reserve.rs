@@ -65,7 +65,7 @@ impl Reserve {
         if self.disk.free_bytes(member).unwrap_or(0) < size {
             return false;
         }
-        match self.disk.members().fill(member, &name(), size) {
+        match self.disk.members().io().fill(member, &name(), size) {
             Ok(()) => true,
             Err(error) => {
                 if error.kind() != StoreErrorKind::NoSpace {

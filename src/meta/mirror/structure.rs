@@ -377,3 +377,87 @@ impl StructureCheck {
 fn bad_type(found: u8) -> io::Error {
     malformed(&format!("a page of type {found}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the front of a database of a hundred pages.
+    fn sound_front() -> Front {
+        let mut front = Front::empty();
+        front.db_bytes = 100 * PAGE;
+        let page_bytes = u32::try_from(PAGE_BYTES).expect("small");
+        for (at, value) in [
+            (at::PAGE_SIZE, page_bytes),
+            (at::REGION_PAGES, REGION_PAGES),
+        ] {
+            front.db_header[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        front
+    }
+
+    fn check_of(front: Front) -> (StructureCheck, Arc<WriteMode>) {
+        let buffer = Arc::new(PageBuffer::new(front));
+        let mode = Arc::new(WriteMode::suspended(true));
+        (StructureCheck::new(&buffer, &mode, 1 << 20), mode)
+    }
+
+    /// Returns a branch page whose children are the pages behind these numbers.
+    fn branch(children: [u64; 2]) -> Vec<u8> {
+        let mut page = vec![BRANCH, 0, 1, 0, 0, 0, 0, 0];
+        page.extend([0; 32]);
+        page.extend(children.map(u64::to_le_bytes).concat());
+        page.extend(61u32.to_le_bytes());
+        page.push(b'a');
+        page.resize(PAGE_BYTES, 0);
+        page
+    }
+
+    #[test]
+    fn a_header_that_no_database_writes_is_refused_before_a_page_is_read() {
+        let never = |page, _: &mut [u8]| panic!("page {page} is read");
+        let longest = Some(u64::MAX);
+        let (check, _) = check_of(sound_front());
+        assert!(check.check(longest, &never).is_ok() && !check.is_malformed());
+        for at in [at::PAGE_SIZE, at::REGION_PAGES, at::REGION_HEADER_PAGES + 2] {
+            let mut front = sound_front();
+            front.db_header[at] ^= 0xff;
+            let (check, _) = check_of(front);
+            assert!(check.check(longest, &never).is_err(), "{at}");
+            assert!(check.is_malformed(), "{at}");
+        }
+        let (check, _) = check_of(sound_front());
+        assert!(
+            check.check(Some(50 * PAGE), &never).is_err(),
+            "the files are too short"
+        );
+    }
+
+    #[test]
+    fn a_page_with_two_parents_is_refused_until_pages_may_move() {
+        let (check, mode) = check_of(sound_front());
+        assert!(check.check_page(10, &branch([20, 21])).is_ok());
+        assert!(
+            check.check_page(10, &branch([20, 21])).is_ok(),
+            "it was read before"
+        );
+        assert!(check.check_page(11, &branch([22, 20])).is_err());
+        assert!(check.is_malformed());
+        mode.begin();
+        check.reset();
+        assert!(check.check_page(12, &branch([22, 20])).is_ok());
+        assert!(
+            check.check_page(13, &branch([22, 99])).is_err(),
+            "beyond the end"
+        );
+    }
+
+    #[test]
+    fn pages_that_the_database_wrote_itself_are_not_checked() {
+        let (check, _) = check_of(sound_front());
+        let nonsense = vec![0xee; PAGE_BYTES];
+        assert!(check.check_page(30, &nonsense).is_err());
+        check.note_written(30);
+        assert!(check.check_page(30, &nonsense).is_ok());
+    }
+}

@@ -8,9 +8,11 @@ use crate::meta::disk::Disk;
 /// otherwise.
 pub(super) fn was_never_used(disk: &Disk) -> bool {
     let members = disk.members();
-    members.epoch() == Epoch(1)
-        && members.live().into_iter().all(|member| {
-            let segments = members.call(member, "list", |store| store.list(files::SEGMENTS));
+    members.membership().epoch() == Epoch(1)
+        && members.membership().live().into_iter().all(|member| {
+            let segments = members
+                .io()
+                .call(member, "list", |store| store.list(files::SEGMENTS));
             let is_blank = |name: &&str| {
                 let name = (*name).into();
                 match disk.len(member, &name) {

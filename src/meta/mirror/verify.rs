@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use super::files::{IndexCopy, PAGE};
-use super::writer::Writer;
+use super::writer::CopyWriter;
 use crate::format::MemberIndex;
 use crate::format::frame::{HEAD_BYTES, Head, PAGE_BYTES};
 use crate::members::Patience;
@@ -32,7 +32,7 @@ impl VerifiedIndex {
     }
 }
 
-impl Writer {
+impl CopyWriter {
     /// Compares the copies of some more pages, and writes the newest frame over all others. Returns whether
     /// there is more to do. All pages are compared once a mount.
     pub(super) fn compare(&mut self) -> io::Result<bool> {
@@ -91,7 +91,11 @@ impl Writer {
 
     /// Notes pieces of a member's copy that were wrong, and are repaired.
     fn note_wrong(&self, verified: &mut VerifiedIndex, member: MemberIndex, pieces: u64) {
-        self.copies.files().members().count_wrong(member, pieces);
+        self.copies
+            .files()
+            .members()
+            .io()
+            .count_wrong(member, pieces);
         verified.add(member, pieces);
     }
 

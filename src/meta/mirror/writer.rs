@@ -15,7 +15,7 @@ use super::reserve::Reserve;
 use super::write_mode::WriteMode;
 use crate::format::MemberIndex;
 use crate::format::frame::{self, Head, PAGE_BYTES};
-use crate::meta::disk::Answer;
+use crate::meta::disk::MemberAnswer;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Frames written in one operation.
@@ -27,7 +27,7 @@ const MAX_RUN_FRAMES: usize = 256;
 const MAX_RESERVED_GROWTH: u64 = 256 << 20;
 const MAX_RESERVED_PART: u64 = 8;
 
-/// What the heads of the copies say.
+/// State of the heads of the copies.
 #[derive(Debug)]
 pub(super) struct Heads {
     /// The sequence of what was written last, a head or pages.
@@ -76,7 +76,7 @@ pub(super) struct IncomingCopy {
     pub(super) next_page: u64,
 }
 
-/// The parts that a [`Writer`] works with.
+/// The parts that a [`CopyWriter`] works with.
 #[derive(Clone, Debug)]
 pub(super) struct WriterParts {
     pub(super) copies: Arc<CopySet>,
@@ -86,9 +86,9 @@ pub(super) struct WriterParts {
     pub(super) repairs: Arc<RepairLog>,
 }
 
-/// Writer to the copies: the only one that changes them.
+/// CopyWriter to the copies: the only one that changes them.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct CopyWriter {
     pub(super) copies: Arc<CopySet>,
     pub(super) buffer: Arc<PageBuffer>,
     pub(super) reader: Arc<PageReader>,
@@ -102,7 +102,7 @@ pub(super) struct Writer {
     unsynced: bool,
 }
 
-impl Writer {
+impl CopyWriter {
     pub(super) fn new(parts: WriterParts, heads: Heads, wanted_copies: usize) -> Self {
         let reserve = Reserve::new(parts.copies.files().disk());
         Self {
@@ -127,7 +127,7 @@ impl Writer {
     pub(super) fn wipe_others(&mut self) -> io::Result<()> {
         self.remove_offline()?;
         let files = Arc::clone(self.copies.files());
-        for member in files.members().live() {
+        for member in files.members().membership().live() {
             if self.copies.contains(member) {
                 continue;
             }
@@ -243,7 +243,7 @@ impl Writer {
     ///
     /// If no copy is left.
     pub(super) fn remove_offline(&mut self) -> io::Result<()> {
-        let live = self.copies.files().members().live();
+        let live = self.copies.files().members().membership().live();
         self.incoming = self
             .incoming
             .filter(|incoming| live.contains(&incoming.member));
@@ -256,8 +256,8 @@ impl Writer {
     ///
     /// If no copy would be left; or if a copy had no space, with
     /// [`StorageFull`](io::ErrorKind::StorageFull): the copy is good, but the database must go back
-    /// to what is durable ([`Writer::reset`]).
-    pub(super) fn check_answers(&mut self, answers: Vec<Answer>) -> io::Result<()> {
+    /// to what is durable ([`CopyWriter::reset`]).
+    pub(super) fn check_answers(&mut self, answers: Vec<MemberAnswer>) -> io::Result<()> {
         let mut full = false;
         for (member, answer) in answers {
             let Err(error) = answer else { continue };
@@ -426,7 +426,7 @@ impl Writer {
         let mut damaged = self.copies.members();
         damaged.retain(|member| !sound.contains(member));
         for member in &damaged {
-            self.copies.files().members().count_wrong(*member, 1);
+            self.copies.files().members().io().count_wrong(*member, 1);
         }
         if self.mode.has_begun() {
             for member in &damaged {
