@@ -41,7 +41,7 @@ pub(super) struct Arguments {
     pub(super) command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     Create(CreateArguments),
@@ -90,8 +90,8 @@ pub(super) struct CreateArguments {
 }
 
 /// Mount a volume: any order of its directories, any subset that suffices. Returns when the mount is
-/// usable and leaves a daemon behind; exits with 3 if directories are missing. One that is named and
-/// missing is taken in as soon as it is there; one that is not named stays out, until
+/// usable and leaves a daemon behind; exits with 3 if directories are missing. A directory that is named
+/// and missing is taken in as soon as it is there. One that is not named stays out, until
 /// `cauchyfs member replace MOUNTPOINT DIR DIR` takes it in.
 #[expect(
     clippy::struct_excessive_bools,
@@ -130,7 +130,7 @@ pub(super) struct MountArguments {
     /// 1d or never.
     #[arg(long, default_value = "10m", value_name = "TIME", value_parser = parse_wait)]
     pub(super) rebuild_after: Wait,
-    /// How long a directory may take for one operation before it counts as hung, and is left behind: from
+    /// How long a directory may take for one operation before it counts as hung, and is marked faulted: from
     /// 1s to 10m.
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_timeout)]
     pub(super) member_timeout: Duration,
@@ -140,9 +140,8 @@ pub(super) struct MountArguments {
     /// Scrub again when so much time has passed since the last scrub: 30d, 12h. Off unless given.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(super) scrub_interval: Option<Duration>,
-    /// Bytes that a rebuild or a compaction may write in a second, and a scrub read, that begins by itself; as
-    /// much as they can unless given. Compaction without which there is no room for what is written does
-    /// not wait. Commands have `--rate`.
+    /// Bytes in a second that background work may write in a rebuild or a compaction, and read in a scrub; no limit
+    /// unless given. A compaction that a write waits for has no limit. Commands have `--rate`.
     #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
     pub(super) background_rate: Option<u64>,
     /// Stay in the foreground.
@@ -202,7 +201,10 @@ pub(super) struct UnmountArguments {
 
 With --json, `redundancy` says how many bytes of files survive how many more losses, counted on the
 directories, and `index` does so for the records: `copies_wanted`, and which `members` have a copy. One
-copy is enough; `index` is null where too few directories are there to look into it.")]
+copy is enough; `index` is null where too few directories are there to look into it. For a member that is
+not in full use, `reason` is a sentence, and `cause` the same for programs: its `kind` is one stable word,
+such as no_directory, failed, flapping, mounted_apart, superblock_damaged or unverified, beside the fields
+that belong to it.")]
 pub(super) struct StatusArguments {
     /// Print one JSON document.
     #[arg(long)]
@@ -263,7 +265,7 @@ pub(super) struct MemberArguments {
     pub(super) change: MemberChange,
 }
 
-/// What is to become of them.
+/// The changes of the members.
 #[derive(Debug, Subcommand)]
 pub(super) enum MemberChange {
     /// Add an empty directory, made if absent. New data uses it at once, and so does what was lost. Or keep one
@@ -274,13 +276,13 @@ pub(super) enum MemberChange {
   cauchyfs member add /mnt/photos /srv/d3              # it was to be removed: it stays")]
     Add(AddArguments),
     /// Put an empty directory, made if absent, in the place of another, and rebuild or copy what was
-    /// there; or take back one that was away. One that is still there is emptied, and then let go.
+    /// there; or take back one that was away. One that is still there is drained, and then removed.
     #[command(after_help = "Examples:
   cauchyfs member replace /mnt/photos /srv/d2 /srv/e2
   cauchyfs member replace /mnt/photos 2 /srv/e2
   cauchyfs member replace /mnt/photos /srv/d2 /srv/d2    # it was away, and is back")]
     Replace(ReplaceArguments),
-    /// Move everything off a directory, then let it go. Refused if the others would be too few. It goes on if this is
+    /// Drain a directory: move everything off it, then remove it. Refused if the others would be too few. It goes on if this is
     /// interrupted; `status` shows how far it is, and `member add` keeps the directory after all.
     #[command(after_help = "Examples:
   cauchyfs member remove /mnt/photos /srv/d3
@@ -331,7 +333,7 @@ pub(super) struct ReplaceArguments {
     pub(super) new: PathBuf,
 }
 
-/// How to rebuild.
+/// The options of a rebuild.
 #[derive(Debug, Args)]
 pub(super) struct RebuildOptions {
     /// Print one JSON document.

@@ -146,7 +146,7 @@ fn say_restored(volume: &Volume) {
         let rest = if *is_current {
             ""
         } else {
-            "; nobody can tell whether it is up to date, so a scrub verifies what it holds before that counts"
+            "; it is unknown whether it is up to date, so a scrub verifies what it holds before that counts"
         };
         if live.contains(member) {
             terminal::line(format_args!(
@@ -184,7 +184,7 @@ fn foreign_files(volume: &Volume) -> Vec<String> {
 fn away_from(volume: &Volume) -> Away {
     let members = volume.pipeline.members();
     if members.away().is_empty() {
-        Away::Nobody
+        Away::None
     } else if members.live().len() < members.geometry().total_shards() {
         let step = "bring back what is away, or mount the volume and put others in the place with \
                     `cauchyfs member replace`";
@@ -204,7 +204,9 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
             .scrubber()
             .scrub(&*volume.fs.inode_locks(), None, go_on);
         let Some(status) = scrubbed.map_err(VolumeFailure::from)? else {
-            return Err(Failure::environment("somebody else scrubs the volume"));
+            return Err(Failure::environment(
+                "another scrub of the volume is under way",
+            ));
         };
         let scrubbed = scrubbed_of(&volume.fs, &volume.maintenance, &status)?;
         terminal::report(&scrubbed.for_people(&away_from(volume), None));

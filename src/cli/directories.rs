@@ -258,7 +258,7 @@ fn refuse_member_above(path: &Path) -> Result<(), Failure> {
             "{shown} lies inside {}, a member of a volume",
             member.display()
         ))
-        .advise("nobody but CauchyFS may write into a member: name a directory outside")),
+        .advise("only CauchyFS may write into a member: name a directory outside")),
         None => Ok(()),
     }
 }

@@ -172,7 +172,7 @@ fn open(paths: impl Iterator<Item = PathBuf>, patience: Duration) -> Vec<StoreRe
         let opened = opening.recv_timeout(left);
         if matches!(opened, Err(RecvTimeoutError::Timeout)) {
             warn(format_args!(
-                "{} does not answer: nobody knows whether the member that was there was written to without these",
+                "{} does not answer: the member that was there may have been written to without these",
                 path.display()
             ));
         }
@@ -204,7 +204,7 @@ fn look_at(path: &Path, look: impl FnOnce(&Path) -> Result<(), MembersError> + S
         }
     };
     if let Err(error) = thread::Builder::new().name("find".to_owned()).spawn(work) {
-        log::warn!("nobody looks for a member at {shown}: {error}");
+        log::warn!("no thread looks for a member at {shown}: {error}");
     }
 }
 

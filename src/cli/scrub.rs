@@ -103,7 +103,7 @@ impl fmt::Display for MemberDefects {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Away {
     /// No member.
-    Nobody,
+    None,
     /// Some, and their data can be restored on the others.
     Few,
     /// So many that no other has a place for what they held: this is to be done.
@@ -116,7 +116,7 @@ impl Away {
         let wanted = report.geometry.width();
         let away = report.absentees().count();
         if away == 0 {
-            Self::Nobody
+            Self::None
         } else if report.members.len() - away < wanted {
             Self::TooMany(report.next_step(Some(mountpoint)))
         } else {
@@ -163,10 +163,10 @@ impl Scrubbed {
                 1 => "1 shard is".to_owned(),
                 missing => format!("{missing} shards are"),
             };
-            (missing > 0).then(|| format!("{shards} on no directory at hand{rest}"))
+            (missing > 0).then(|| format!("{shards} on no online member{rest}"))
         };
         let remedy = match away {
-            Away::Nobody | Away::Few => format!("; `cauchyfs rebuild {place}` restores them"),
+            Away::None | Away::Few => format!("; `cauchyfs rebuild {place}` restores them"),
             Away::TooMany(step) => format!(": {step}"),
         };
         lines.extend(are_missing(
@@ -176,7 +176,7 @@ impl Scrubbed {
         lines.extend(are_missing(
             self.missing_for_now,
             match away {
-                Away::Nobody => " whose stripes have too few left to restore them",
+                Away::None => " whose stripes have too few left to restore them",
                 Away::Few | Away::TooMany(_) => {
                     " whose stripes have too few left to restore them: bring back what is away"
                 }
@@ -291,7 +291,7 @@ mod tests {
         let clean = scrubbed();
         assert_eq!(clean.outcome(), Outcome::Done);
         assert_eq!(
-            clean.for_people(&Away::Nobody, None),
+            clean.for_people(&Away::None, None),
             "finished: 3.0 MiB read, 1 piece repaired"
         );
         let missing = Scrubbed {
@@ -302,17 +302,17 @@ mod tests {
         assert!(
             missing
                 .for_people(&Away::Few, None)
-                .contains("2 shards are on no directory at hand; `cauchyfs rebuild MOUNTPOINT`")
+                .contains("2 shards are on no online member; `cauchyfs rebuild MOUNTPOINT`")
         );
         let for_now = Scrubbed {
             missing_for_now: 2,
             ..missing
         };
-        for away in [Away::Nobody, Away::Few, Away::TooMany("wait".to_owned())] {
+        for away in [Away::None, Away::Few, Away::TooMany("wait".to_owned())] {
             let said = for_now.for_people(&away, None);
             assert!(!said.contains("cauchyfs rebuild"), "{said}");
             assert!(said.contains("2 shards are on no"), "{said}");
-            assert_eq!(said.contains("bring back"), away != Away::Nobody, "{said}");
+            assert_eq!(said.contains("bring back"), away != Away::None, "{said}");
         }
         let unverified = Scrubbed {
             unverified: 1,
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(unverified.outcome(), Outcome::Degraded);
         assert!(
             unverified
-                .for_people(&Away::Nobody, None)
+                .for_people(&Away::None, None)
                 .contains("1 shard was not verified")
         );
         let member = UnverifiedMember {
@@ -334,7 +334,7 @@ mod tests {
         };
         assert_eq!(unverified.outcome(), Outcome::Degraded);
         let said = "member 3 (/srv/d3) is from an earlier time, and not verified";
-        assert!(unverified.for_people(&Away::Nobody, None).contains(said));
+        assert!(unverified.for_people(&Away::None, None).contains(said));
         let defects = |index, pieces| MemberDefects {
             index,
             path: Some(format!("/srv/d{index}")),
@@ -346,7 +346,7 @@ mod tests {
         };
         assert_eq!(
             defects
-                .for_people(&Away::Nobody, None)
+                .for_people(&Away::None, None)
                 .lines()
                 .skip(1)
                 .collect::<Vec<_>>(),
@@ -370,7 +370,7 @@ mod tests {
         };
         assert_eq!(lost.outcome(), Outcome::Lost);
         assert!(
-            lost.for_people(&Away::Nobody, None)
+            lost.for_people(&Away::None, None)
                 .contains("cannot be read in full: /a")
         );
     }
@@ -387,7 +387,7 @@ mod tests {
         let said = missing.for_people(&Away::of(&report, mountpoint), Some(mountpoint));
         assert!(!said.contains("cauchyfs rebuild"), "{said}");
         let as_status_says = format!(
-            "2 shards are on no directory at hand: {}",
+            "2 shards are on no online member: {}",
             report.next_step(Some(mountpoint))
         );
         assert!(said.contains(&as_status_says), "{said}");
@@ -400,6 +400,6 @@ mod tests {
             "{said}"
         );
         let whole = report_without(&[], &[(2, 9)], &[0, 1, 2]);
-        assert_eq!(Away::of(&whole, mountpoint), Away::Nobody);
+        assert_eq!(Away::of(&whole, mountpoint), Away::None);
     }
 }

@@ -285,7 +285,7 @@ pub enum MembersError {
 
     /// A directory has lost its superblock, and it cannot be told whether it went on without those that have theirs.
     #[error(
-        "{path} has lost its superblock, and nobody can tell whether it went on without the others: {reason}"
+        "{path} has lost its superblock, and it is unknown whether it went on without the others: {reason}"
     )]
     MayBeAhead {
         /// The directory.

@@ -214,7 +214,7 @@ impl fmt::Display for RecoveryObstacle {
             Self::Unreadable { detail } => f.write_str(detail),
             Self::MayHaveGoneOn => write!(
                 f,
-                "nobody can tell whether the volume went on there without the others; {leave_it}"
+                "it is unknown whether the volume went on there without the others; {leave_it}"
             ),
             Self::WentOn => write!(
                 f,

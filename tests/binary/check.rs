@@ -351,7 +351,7 @@ fn superblocks_that_are_lost_are_named_and_come_back_by_a_repair() {
     let (said, code) = volume.check(&["--repair"]);
     // The volume was mounted without the last one: it is to be verified.
     assert_eq!(code, 3, "{said}");
-    assert!(said.contains("it is member 5; nobody can tell"), "{said}");
+    assert!(said.contains("it is member 5; it is unknown"), "{said}");
     for member in &volume.members[1..] {
         let restored = format!("{}: its superblock was missing", member.display());
         assert!(

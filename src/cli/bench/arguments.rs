@@ -16,7 +16,7 @@ pub(in crate::cli) struct BenchArguments {
     pub(super) what: What,
 }
 
-/// What to measure.
+/// The measurements.
 #[derive(Debug, Subcommand)]
 pub(super) enum What {
     Codec(CodecArguments),
@@ -24,10 +24,10 @@ pub(super) enum What {
 }
 
 /// Measure engines and codes: GB/s of data, next to what plain XOR of the same shards reaches in
-/// the same seconds, and next to ISA-L where libisal.so.2 can be loaded. The engine that `auto` picks is
-/// marked, and measured in every way; the others, and the other codes, encode shards of 64 KiB in the
-/// cache on one thread unless they are named. Lists are separated by commas; what is not given is
-/// measured in the usual ways.
+/// the same seconds. ISA-L is measured as well where libisal.so.2 can be loaded. The engine that `auto`
+/// picks is marked, and measured in every way. The others, and the other codes, encode shards of 64 KiB in
+/// the cache on one thread unless they are named. Lists are separated by commas. An option that is not
+/// given takes the usual values.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs bench codec
@@ -62,7 +62,7 @@ pub(super) struct CodecArguments {
     /// Codes.
     #[arg(long = "code", value_name = "CODE", value_delimiter = ',')]
     pub(super) codes: Vec<String>,
-    /// What to do to stripes; decode loses as many data shards as there are parities.
+    /// Operations on stripes; decode loses as many data shards as there are parities.
     #[arg(long = "op", value_name = "OP", value_delimiter = ',')]
     pub(super) operations: Vec<OperationName>,
     /// Where stripes lie: one stripe in the cache, or 256 MiB of them in turn; for GPUs, these in memory
@@ -75,8 +75,8 @@ pub(super) struct CodecArguments {
 }
 
 /// Count the XORs and copies of packets that the codes crs-w4 to crs-w8 take, next to the counts of
-/// table 3 of the FAST '19 study; with --search, look for shorter schedules, and print what to check
-/// in as crates/codec/src/points.rs.
+/// table 3 of the FAST '19 study. With --search, look for shorter schedules, and print them in the
+/// form of crates/codec/src/points.rs.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs bench schedule

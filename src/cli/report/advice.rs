@@ -146,8 +146,8 @@ impl NextStep<'_> {
                 format!("wait: everything is being verified; {names} gave wrong bytes")
             }
             Some(names) => format!(
-                "{names} gave wrong bytes: `cauchyfs scrub {place}` finds what there is more of it, and mends what \
-                 can be mended; where that happens again, `cauchyfs member replace {place} {} DIR`",
+                "{names} gave wrong bytes: `cauchyfs scrub {place}` finds what there is more of it, and repairs \
+                 what it can; where that happens again, `cauchyfs member replace {place} {} DIR`",
                 self.report
                     .members
                     .iter()

@@ -94,16 +94,15 @@ impl Report {
                 "what is at {paths} was written to without these, and these without it: they were mounted apart"
             )),
             Some(true) => Some(format!(
-                "these were left behind: what is at {paths} was written to since, without them"
+                "these are stale: what is at {paths} was written to since, without them"
             )),
             Some(false) => None,
             None if paths.is_empty() => Some(
-                "nobody can tell whether members that are not here were written to since without these, nor where they \
-                 are"
+                "it is unknown whether members that are not here were written to since without these, and where they are"
                     .to_owned(),
             ),
             None => Some(format!(
-                "nobody can tell whether what was at {paths} was written to since without these: not all of it is there"
+                "it is unknown whether what was at {paths} was written to since without these: not all of it is there"
             )),
         }
     }

@@ -593,7 +593,7 @@ fn a_half_is_not_left_out_while_it_may_be_ahead() {
     };
     let cannot_be_told = |opened: &Result<TestFs, CommitError>| {
         let error = opened.as_ref().err().map(ToString::to_string);
-        error.is_some_and(|error| error.contains("nobody can tell whether it went on"))
+        error.is_some_and(|error| error.contains("it is unknown whether it went on"))
     };
     // The reads of superblocks come first.
     for member in [0, 1] {
