@@ -1,8 +1,8 @@
 //! Background work: commits and checkpoints, watching the members, freeing dead stripes, making room, rebuilding,
 //! scrubbing, and taking back members that were absent.
 //!
-//! Every job has a thread of its own. So a job that waits for a hanging member does not delay the others. `Schedule` and
-//! the table in `schedule` list all jobs.
+//! Every job has a thread of its own. So a job that waits for a hanging member does not delay the others. `Schedule`
+//! and the table in `schedule` list all jobs.
 
 use std::io;
 use std::sync::Arc;

@@ -31,8 +31,8 @@ pub struct Joining {
 }
 
 impl Joining {
-    /// Takes a directory into the volume. It has no shards yet, or lacks some, which a rebuild brings. Succeeds also for
-    /// the directory of a member that came back by itself meanwhile.
+    /// Takes a directory into the volume. It has no shards yet, or lacks some, which a rebuild brings. Succeeds also
+    /// for the directory of a member that came back by itself meanwhile.
     ///
     /// # Errors
     ///

@@ -13,8 +13,9 @@
 //! 4. `measuring` of [`Growth`](super::Growth), then `checkpointing` of [`Commits`](super::Commits),
 //! 5. `queues` of [`Reaper`].
 //!
-//! `counting` of [`RedundancyCounter`] is taken alone, or by the holder of `scrubbing` alone. `stripes` of [`Recheck`] is
-//! a work lock that is taken alone. The commit group is left while a commit runs. All other locks of the parts are leaves.
+//! `counting` of [`RedundancyCounter`] is taken alone, or by the holder of `scrubbing` alone. `stripes` of [`Recheck`]
+//! is a work lock that is taken alone. The commit group is left while a commit runs. All other locks of the parts are
+//! leaves.
 
 use std::sync::Arc;
 

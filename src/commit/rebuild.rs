@@ -7,15 +7,16 @@
 //!    Otherwise choose a member that has no other slot of the segment. If there is none, the slot waits.
 //! 2. Find the shards that a record calls written although the member now reports their file as gone or too short.
 //!    Take them out of their records and **commit** this. From then on the file may be created again without counting.
-//! 3. Create the files, write the shards, decoded from those of other members ([`crate::volume`]), and **sync** the files.
+//! 3. Create the files, write the shards, decoded from those of other members ([`crate::volume`]), and **sync** the
+//!    files.
 //! 4. While no other thread frees or cuts anything, note that the segment lies on its new members and that its stripes
 //!    have their shards. Free the space of stripes that died meanwhile. **Commit**.
 //!
 //! A segment keeps its slots while some of its stripes cannot be read, because a returned member may complete them. The
 //! readable stripes of such a segment are copied into new ones instead.
 //!
-//! Up to the commit of step 4 the old state counts, and after it the new one. A crash costs the work on one segment. The
-//! next mount removes a file that no record names.
+//! Up to the commit of step 4 the old state counts, and after it the new one. A crash costs the work on one segment.
+//! The next mount removes a file that no record names.
 //!
 //! `status` reports a rebuild as complete only after the shards were counted on the members.
 
@@ -136,8 +137,8 @@ impl Rebuild {
 
     /// Restores the redundancy of every stripe and of the index, as far as there are members for it; with
     /// [`RebuildScope::Online`], only brings online members the shards that they lack. Returns the work that is left.
-    /// Only a count of the redundancy proves the volume whole. `locks` are those of the inodes whose extents may have to
-    /// move.
+    /// Only a count of the redundancy proves the volume whole. `locks` are those of the inodes whose extents may have
+    /// to move.
     ///
     /// # Errors
     ///
@@ -185,9 +186,9 @@ impl Rebuild {
         outcome.map(|_| found)
     }
 
-    /// Moves shards from the fullest members to the emptiest. Stops once a member is lost or arrives, which may lack more
-    /// urgent shards, and once `gives_way` returns true; the caller can call it again then. `before` is the rebuild of
-    /// the same order, which counts with it.
+    /// Moves shards from the fullest members to the emptiest. Stops once a member is lost or arrives, which may lack
+    /// more urgent shards, and once `gives_way` returns true; the caller can call it again then. `before` is the
+    /// rebuild of the same order, which counts with it.
     ///
     /// # Errors
     ///

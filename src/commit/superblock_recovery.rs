@@ -48,8 +48,8 @@ impl Evidence {
     }
 }
 
-/// Identifies the members whose directories have lost their superblocks, for [`Maintenance::open_claiming`]. Returns also
-/// the directories that are left out, with reasons. Nothing is written.
+/// Identifies the members whose directories have lost their superblocks, for [`Maintenance::open_claiming`]. Returns
+/// also the directories that are left out, with reasons. Nothing is written.
 ///
 /// # Errors
 ///

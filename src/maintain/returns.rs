@@ -4,8 +4,8 @@
 //! After some returns it is left alone for so long that its owner will have looked at it. A refused directory is tried
 //! less and less often.
 //!
-//! The directory of an absent member may hang at the first access. So a separate thread opens it, and no other one waits
-//! for it. There is at most one such thread for each member and each path that it had.
+//! The directory of an absent member may hang at the first access. So a separate thread opens it, and no other one
+//! waits for it. There is at most one such thread for each member and each path that it had.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -98,8 +98,8 @@ impl AbsentMember {
         self.refused_at = Some(now);
     }
 
-    /// Notes what is there instead of it. An empty directory may change at any time. A directory with files is listed at
-    /// each attempt, even if there are many.
+    /// Notes what is there instead of it. An empty directory may change at any time. A directory with files is listed
+    /// at each attempt, even if there are many.
     fn note_other(&mut self, error: &MembersError, now: Instant) {
         match error {
             MembersError::NotAMember {

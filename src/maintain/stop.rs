@@ -22,8 +22,8 @@ impl StopSignal {
         self.sleep_until(time, || false)
     }
 
-    /// Waits for `time`, but no longer than until `is_so` holds; returns whether to go on. The thread that makes `is_so`
-    /// hold calls [`Self::wake`].
+    /// Waits for `time`, but no longer than until `is_so` holds; returns whether to go on. The thread that makes
+    /// `is_so` hold calls [`Self::wake`].
     pub(super) fn sleep_until(&self, time: Duration, is_so: impl Fn() -> bool) -> bool {
         let mut is_set = self.is_set.lock();
         let goes_on = |is_set: &mut bool| !*is_set && !is_so();

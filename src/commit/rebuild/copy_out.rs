@@ -94,8 +94,8 @@ impl CopyOut {
         Ok(SegmentOutcome::Improved)
     }
 
-    /// Returns the stripes of a segment that something refers to and that tolerate fewer losses than new ones would, the
-    /// worst first.
+    /// Returns the stripes of a segment that something refers to and that tolerate fewer losses than new ones would,
+    /// the worst first.
     fn endangered_in(&self, segment: SegmentId) -> Result<Vec<Endangered>, CommitError> {
         let found = self.volume.inventory().files_of(segment);
         let (Some(record), Some(files)) = (self.volume.segments().record(segment), found) else {

@@ -86,8 +86,8 @@ pub(super) fn shard_in(segment: &Segment, stripe: &Stripe, slot: usize) -> Optio
     (!stripe.is_implied(shard, data_shards)).then_some(shard)
 }
 
-/// Counts the shards that each segment lacks; the most urgent segments come first. A member that arrives during the count
-/// may seem to lack more than it does.
+/// Counts the shards that each segment lacks; the most urgent segments come first. A member that arrives during the
+/// count may seem to lack more than it does.
 pub(super) fn missing(
     scope: RebuildScope,
     members: &Members,
@@ -167,8 +167,8 @@ fn add_moving(plans: &mut HashMap<SegmentId, SegmentPlan>, segment: &Segment, st
     }
 }
 
-/// Adds the slots of a segment whose files are gone or too short. No shard may be missing in them, because implied shards
-/// lie nowhere.
+/// Adds the slots of a segment whose files are gone or too short. No shard may be missing in them, because implied
+/// shards lie nowhere.
 fn add_files(
     plans: &mut HashMap<SegmentId, SegmentPlan>,
     id: SegmentId,

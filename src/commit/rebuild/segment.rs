@@ -118,8 +118,8 @@ impl SegmentRebuild {
         if self.volume.segments().is_writing(segment) {
             return Ok(Err(Obstacle::Passing));
         }
-        // Members may have come or gone since the plan was made. So the members themselves say which written shards they
-        // lack.
+        // Members may have come or gone since the plan was made. So the members themselves say which written shards
+        // they lack.
         let Some(files) = self.volume.inventory().files_of(segment) else {
             return Ok(Err(Obstacle::Passing));
         };
@@ -243,8 +243,8 @@ impl SegmentRebuild {
         Ok(Some(failed))
     }
 
-    /// Notes in the records which shards are durable on the members now. Returns the obstacle if the members changed, or
-    /// if the note would give up shards that may come back.
+    /// Notes in the records which shards are durable on the members now. Returns the obstacle if the members changed,
+    /// or if the note would give up shards that may come back.
     fn finish(
         &self,
         job: &SegmentJob,

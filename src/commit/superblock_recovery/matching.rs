@@ -106,7 +106,8 @@ impl Matching {
         only.or_else(own).or_else(any)
     }
 
-    /// Assigns a directory to a member. Leaves it out if another directory can be that member only, and so can this one.
+    /// Assigns a directory to a member. Leaves it out if another directory can be that member only, and so can this
+    /// one.
     fn assign(&mut self, path: String, member: MemberIndex) {
         let rivals: Vec<String> = self
             .candidates

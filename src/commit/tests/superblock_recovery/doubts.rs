@@ -127,7 +127,8 @@ fn a_member_absent_during_writes_is_mounted_once_it_returns() {
     fs.close();
 }
 
-/// Wherever the power goes while records are written, half of the members are enough to make the superblocks of the others.
+/// Wherever the power goes while records are written, half of the members are enough to make the superblocks of the
+/// others.
 #[test]
 fn superblocks_are_recovered_after_a_power_cut_at_any_write_of_records() {
     for (data, parity) in [(4, 2), (1, 1)] {
