@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use cauchyfs_testkit::{pattern, subsets};
+
 use super::{
     CommitError, CountLimits, CreateOptions, InodeLocks, Maintenance, MissingShards, OpenOptions,
     Pace, Pipeline, RebuildProgress, RebuildScope,
@@ -69,31 +71,6 @@ const LIMITS: CountLimits = CountLimits {
 /// Room on each disk, unless a test says otherwise.
 const DISK: u64 = 32 << 20;
 
-/// Makes bytes that differ at every offset and for every seed.
-fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    };
-    (0..len).map(|_| next()).collect()
-}
-
-/// Returns all sets of at most `most` of the numbers below `count`.
-fn subsets(count: usize, most: usize) -> Vec<Vec<usize>> {
-    let members = |bits: u32| {
-        (0..count)
-            .filter(|i| bits >> i & 1 == 1)
-            .collect::<Vec<_>>()
-    };
-    (0..1 << count)
-        .map(members)
-        .filter(|set| set.len() <= most)
-        .collect()
-}
-
 static UNLIMITED: AtomicU64 = AtomicU64::new(0);
 
 /// Work goes on as fast as it can, with `wait` for its rests.
@@ -111,9 +88,7 @@ fn at_once() -> Pace<'static> {
 
 /// The power of all disks goes at a call that changes something, and stays away.
 fn power_cut_at(call: u64) -> Fault {
-    Fault::at(call, Effect::PowerCut)
-        .of(Scope::Changing)
-        .lasting()
+    cauchyfs_testkit::power_cut_at(call).lasting()
 }
 
 /// The fates that a power cut may give to bytes that were not synced.
@@ -221,7 +196,7 @@ impl Rig {
 }
 
 fn executor() -> Arc<Executor> {
-    Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(5)))
+    cauchyfs_testkit::executor(Duration::from_secs(5))
 }
 
 /// A filesystem over a pipeline, in its barest form: numbered files, written whole.

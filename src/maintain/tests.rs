@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use cauchyfs_testkit::{disks, executor, stores};
 use parking_lot::Mutex;
 
 use super::job::BackgroundJob;
@@ -20,8 +21,7 @@ use crate::format::{Ino, Record, files, key};
 use crate::members::{Access, Seat};
 use crate::meta::Batch;
 use crate::store::{
-    CallKind, Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore, MemDisk, Scope, Store,
-    StoreErrorKind, StoreRef,
+    CallKind, Effect, Fault, FaultPlan, FaultStore, MemDisk, Scope, Store, StoreErrorKind, StoreRef,
 };
 
 /// The time within which a vanished directory has to be marked missing.
@@ -51,14 +51,8 @@ fn volume_of(
     options: &CreateOptions,
     wrap: impl FnOnce(Vec<StoreRef>) -> Vec<StoreRef>,
 ) -> (Vec<MemDisk>, Arc<Maintenance>) {
-    let disks: Vec<MemDisk> = (0..count)
-        .map(|index| MemDisk::new(&format!("disk{index}"), 32 << 20))
-        .collect();
-    let stores = |disks: &[MemDisk]| -> Vec<StoreRef> {
-        let open = |disk: &MemDisk| Arc::new(disk.open()) as StoreRef;
-        disks.iter().map(open).collect()
-    };
-    let executor = Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(5)));
+    let disks = disks(count, 32 << 20);
+    let executor = executor(Duration::from_secs(5));
     Pipeline::create(&stores(&disks), options, Arc::clone(&executor)).unwrap();
     let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
     let options = OpenOptions {
@@ -74,14 +68,13 @@ fn volume_to_read() -> (Vec<MemDisk>, Arc<Maintenance>) {
     let (disks, maintenance) = volume(2);
     maintenance.close().unwrap();
     let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
-    let stores = disks.iter().map(|disk| Arc::new(disk.open()) as StoreRef);
-    let executor = Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(5)));
+    let executor = executor(Duration::from_secs(5));
     let options = OpenOptions {
         access: Access::ReadOnly,
         threads: 0,
         ..OpenOptions::default()
     };
-    let maintenance = Maintenance::open(stores.collect(), &options, executor).unwrap();
+    let maintenance = Maintenance::open(stores(&disks), &options, executor).unwrap();
     (disks, maintenance)
 }
 
@@ -501,13 +494,13 @@ fn an_ordered_rebuild_goes_on_when_the_volume_is_opened_again() {
         }
         let left: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
         let left = left.iter().enumerate().filter(|(disk, _)| *disk != lost);
-        let stores = left.map(|(_, disk)| Arc::new(disk.open()) as StoreRef);
-        let executor = Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(5)));
+        let stores = stores(left.map(|(_, disk)| disk));
+        let executor = executor(Duration::from_secs(5));
         let options = OpenOptions {
             threads: 0,
             ..OpenOptions::default()
         };
-        let maintenance = Maintenance::open(stores.collect(), &options, executor).unwrap();
+        let maintenance = Maintenance::open(stores, &options, executor).unwrap();
         let rebuilds = Rebuilds::new(&maintenance, None);
         rebuilds.scheduler.run().unwrap();
         let whole = i16::from(is_ordered);

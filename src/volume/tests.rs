@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{OnceLock, Weak};
 use std::time::Duration;
 
+use cauchyfs_testkit::pattern;
 use parking_lot::Mutex;
 
 use super::*;
@@ -15,10 +16,7 @@ use crate::format::record::Stripe;
 use crate::format::{BLOCK_SIZE, Record, ShardIndex, StripeId, key};
 use crate::members::{Access, CreateOptions};
 use crate::meta::{Batch, Key, MetaError, RecordMap, Value};
-use crate::store::{
-    CallKind, Executor, ExecutorKind, FaultPlan, FaultStore, MemDisk, Pinner, Store, StoreRef,
-    Unpinner,
-};
+use crate::store::{CallKind, FaultPlan, FaultStore, MemDisk, Pinner, Store, Unpinner};
 
 mod together;
 
@@ -125,19 +123,15 @@ impl Rig {
         accelerator: Option<Arc<dyn Accelerator>>,
         pinner: Option<Arc<dyn Pinner>>,
     ) -> Self {
-        let disk = |index| MemDisk::new(&format!("disk{index}"), 1 << 30);
-        let disks: Vec<MemDisk> = (0..count).map(disk).collect();
-        let stores = || -> Vec<StoreRef> {
-            let open = |disk: &MemDisk| Arc::new(disk.open()) as StoreRef;
-            disks.iter().map(open).collect()
-        };
+        let disks = cauchyfs_testkit::disks(count, 1 << 30);
+        let stores = || cauchyfs_testkit::stores(&disks);
         let options = CreateOptions {
             unit_bytes: u32::try_from(UNIT).unwrap(),
             segment_bytes: 8 * UNIT as u64,
             ..CreateOptions::new(Geometry::new(data, parity).unwrap())
         };
         Members::create(&stores(), &options).unwrap();
-        let executor = Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(5)));
+        let executor = cauchyfs_testkit::executor(Duration::from_secs(5));
         let plan = FaultPlan::new();
         let stores = FaultStore::wrap_all(stores(), &plan);
         let members = Members::open(stores, Access::ReadWrite, executor).unwrap();
@@ -177,14 +171,6 @@ impl Rig {
         self.volume.writer().wait_flushed().unwrap();
         stripe
     }
-}
-
-/// Bytes that differ from place to place and from seed to seed.
-fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let byte = |at: u64| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).wrapping_add(seed * 77);
-    (0..len as u64)
-        .map(|at| byte(at).to_le_bytes()[0])
-        .collect()
 }
 
 #[test]

@@ -14,6 +14,8 @@ mod run;
 mod tree;
 mod writer;
 
+use cauchyfs_testkit::number;
+
 use crate::support::skip_mounts;
 
 /// Set to a number, to replay what it stands for.
@@ -24,15 +26,6 @@ const STEPS: &str = "CAUCHYFS_CHAOS_STEPS";
 
 /// Steps of each run, unless the environment sets another number.
 const FEW_STEPS: u64 = 12;
-
-fn number(variable: &str) -> Option<u64> {
-    let value = std::env::var(variable).ok()?;
-    Some(
-        value
-            .parse()
-            .unwrap_or_else(|error| panic!("{variable}={value}: {error}")),
-    )
-}
 
 #[test]
 fn random_faults_cost_no_byte_and_no_operation() {

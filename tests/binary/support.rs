@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -88,12 +88,8 @@ pub(crate) fn text(path: &Path) -> &str {
 
 /// Polls until `is_true`, or fails after [`PATIENCE`].
 #[track_caller]
-pub(crate) fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_true() {
-        assert!(start.elapsed() < PATIENCE, "still not so: {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+pub(crate) fn eventually(what: &str, is_true: impl FnMut() -> bool) {
+    cauchyfs_testkit::eventually(what, PATIENCE, is_true);
 }
 
 /// Empties the kernel's caches, so that reads reach the daemon.

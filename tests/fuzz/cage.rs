@@ -119,16 +119,6 @@ fn own_peak_kib() -> u64 {
     number.unwrap_or(0)
 }
 
-/// Returns a number that an environment variable holds.
-pub(crate) fn variable(name: &str) -> Option<u64> {
-    let value = std::env::var(name).ok()?;
-    Some(
-        value
-            .parse()
-            .unwrap_or_else(|error| panic!("{name}={value}: {error}")),
-    )
-}
-
 /// A process that was started, and the files that take its output.
 pub(crate) struct Running {
     /// Name of its work, for messages.

@@ -23,10 +23,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cage::variable;
 use mutate::{Case, victims_in};
 use run::Arena;
 use volumes::{Base, KINDS};
+
+use cauchyfs_testkit::number;
 
 /// Cases of the short run, beside those of [`FOUND`].
 const FEW_CASES: u64 = 20;
@@ -90,7 +91,7 @@ impl Findings {
 
 /// Returns the seed of a run: the one that is given, or else one that the caller has.
 fn seed(otherwise: impl FnOnce() -> u64) -> u64 {
-    let seed = variable("CAUCHYFS_SEED").unwrap_or_else(otherwise);
+    let seed = number("CAUCHYFS_SEED").unwrap_or_else(otherwise);
     println!("CAUCHYFS_SEED={seed}");
     seed
 }
@@ -147,11 +148,11 @@ fn no_hostile_volume_makes_a_command_crash_hang_or_write_elsewhere() {
         cage::enter("no_hostile_volume_makes_a_command_crash_hang_or_write_elsewhere")
     {
         let seed = seed(|| SEED_OF_THE_TESTS);
-        if let Some(number) = variable("CAUCHYFS_FUZZ_CASE") {
+        if let Some(number) = number("CAUCHYFS_FUZZ_CASE") {
             fuzz(&home, std::iter::once((seed, number)), None);
             return;
         }
-        let count = variable("CAUCHYFS_FUZZ_CASES").unwrap_or(FEW_CASES);
+        let count = number("CAUCHYFS_FUZZ_CASES").unwrap_or(FEW_CASES);
         let cases = (0..count).map(|number| (seed, number));
         fuzz(&home, FOUND.into_iter().chain(cases), None);
     }
@@ -187,14 +188,14 @@ fn fuzz_control(home: &Path, rounds: u64, time: Option<Duration>) {
 #[test]
 fn no_lie_over_the_control_socket_harms_a_command_or_a_daemon() {
     if let Some(home) = cage::enter("no_lie_over_the_control_socket_harms_a_command_or_a_daemon") {
-        let rounds = variable("CAUCHYFS_FUZZ_ROUNDS").unwrap_or(ROUNDS_OF_A_DAEMON);
+        let rounds = number("CAUCHYFS_FUZZ_ROUNDS").unwrap_or(ROUNDS_OF_A_DAEMON);
         fuzz_control(&home, rounds, None);
     }
 }
 
 /// Returns for how long those tests run that do so for long.
 fn long() -> Duration {
-    Duration::from_secs(variable("CAUCHYFS_FUZZ_SECONDS").unwrap_or(3600))
+    Duration::from_secs(number("CAUCHYFS_FUZZ_SECONDS").unwrap_or(3600))
 }
 
 #[test]

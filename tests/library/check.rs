@@ -463,7 +463,7 @@ fn a_segment_file_that_is_gone_or_cut_short_is_named_with_the_shards_it_lacks() 
     volume.fs.close().unwrap();
     let (store, name) = (volume.disks[1].open(), &volume.segment);
     let missing = |found, shards| {
-        let file = format!("d1/{name}");
+        let file = format!("disk1/{name}");
         let kind = FindingKind::ShardsMissing {
             file,
             found,

@@ -7,37 +7,28 @@ use cauchyfs::codec::{CodeId, Engine, Geometry, engines};
 use cauchyfs::commit::{CreateOptions, Maintenance, OpenOptions, Pipeline};
 use cauchyfs::format::files;
 use cauchyfs::fs::{Fs, FsOptions};
-use cauchyfs::store::{Executor, ExecutorKind, MemDisk, Store};
+use cauchyfs::store::{MemDisk, Store};
 
 use crate::calls::{self, create, read, sound, write};
 use cauchyfs::format::Ino;
-
-use crate::volume;
+use cauchyfs_testkit::{disks, executor, pattern, stores};
 
 const DATA: usize = 5;
 const PARITY: usize = 3;
 
-/// Bytes that are alike nowhere, and end in the middle of a block.
-fn content() -> Vec<u8> {
-    let mut state = 0x9e37_79b9_u32;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 24) as u8
-    };
-    (0..3_333_333).map(|_| next()).collect()
-}
+/// Bytes of a file, which end in the middle of a block.
+const LEN: usize = 3_333_333;
 
 fn volume_of(code: CodeId) -> Vec<MemDisk> {
-    let disk = |index| MemDisk::new(&format!("d{index}"), 1 << 30);
-    let disks: Vec<MemDisk> = (0..DATA + PARITY).map(disk).collect();
+    let disks = disks(DATA + PARITY, 1 << 30);
     let options = CreateOptions {
         code,
         unit_bytes: 64 << 10,
         segment_bytes: 2 << 20,
         ..CreateOptions::new(Geometry::new(DATA, PARITY).unwrap())
     };
-    let executor = Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(30)));
-    Pipeline::create(&volume::stores(&disks), &options, executor).unwrap();
+    let executor = executor(Duration::from_secs(30));
+    Pipeline::create(&stores(&disks), &options, executor).unwrap();
     disks
 }
 
@@ -47,8 +38,8 @@ fn open(disks: &[MemDisk], engine: &str) -> Arc<Fs> {
         threads: 0,
         ..OpenOptions::default()
     };
-    let executor = Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(30)));
-    let maintenance = Maintenance::open(volume::stores(disks), &options, executor).unwrap();
+    let executor = executor(Duration::from_secs(30));
+    let maintenance = Maintenance::open(stores(disks), &options, executor).unwrap();
     Fs::open(maintenance, FsOptions::default()).unwrap()
 }
 
@@ -69,7 +60,7 @@ fn first_blocks(disk: &MemDisk) -> Vec<(String, Vec<u8>)> {
 #[test]
 fn every_code_recovers_the_bytes_of_lost_and_damaged_members() {
     let names: Vec<&str> = engines().map(Engine::name).collect();
-    let content = content();
+    let content = pattern(1, LEN);
     for (round, code) in CodeId::all().enumerate() {
         let mut repaired = 0;
         for (turn, written_by) in names.iter().enumerate() {

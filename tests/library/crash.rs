@@ -4,7 +4,8 @@
 //! A volume of 1+1 is tried with every cut, every policy and every set of lost disks. For larger ones
 //! policies and sets take turns; `CAUCHYFS_EVERY=1` tries them all.
 
-use cauchyfs::store::{CutPolicy, Effect, Fault, FaultPlan, FaultStore, MemDisk, Scope};
+use cauchyfs::store::{CutPolicy, FaultPlan, FaultStore, MemDisk};
+use cauchyfs_testkit::{changing_calls, power_cut_at, subsets};
 
 use crate::script::{Ran, fresh, open, recovered, run, trees};
 use crate::volume::{self, TestClock};
@@ -22,13 +23,6 @@ fn run_under(plan: &FaultPlan, disks: &[MemDisk]) -> Ran {
     }
 }
 
-/// Returns all sets of at most `most` of the numbers below `count`.
-fn subsets(count: usize, most: usize) -> Vec<Vec<usize>> {
-    let picked = |bits: u32| (0..count).filter(|i| bits >> i & 1 == 1).collect();
-    let sets: Vec<Vec<usize>> = (0..1 << count).map(picked).collect();
-    sets.into_iter().filter(|set| set.len() <= most).collect()
-}
-
 /// Cuts the power at every `stride`-th call of a volume over many disks of all sizes. The first, the last or
 /// scattered ones of them are lost.
 fn cut_over_many(count: usize, data: usize, parity: usize, stride: usize) {
@@ -41,13 +35,12 @@ fn cut_over_many(count: usize, data: usize, parity: usize, stride: usize) {
     let plan = FaultPlan::new();
     plan.record();
     run_under(&plan, &forked());
-    let log = plan.take_log();
-    let calls = log.iter().filter(|call| call.kind.changes()).count() as u64;
+    let calls = changing_calls(&plan);
     println!("{data}+{parity} of {count}: {calls} calls that change a disk");
     for (turn, call) in (1..=calls).step_by(stride).enumerate() {
         let disks = forked();
         let plan = FaultPlan::new();
-        plan.add(Fault::at(call, Effect::PowerCut).of(Scope::Changing));
+        plan.add(power_cut_at(call));
         let ran = run_under(&plan, &disks);
         let policies = [CutPolicy::Reorder(call), CutPolicy::Drop, CutPolicy::Keep];
         let policy = policies[turn % 3];
@@ -78,15 +71,14 @@ fn cut_everywhere(count: usize, data: usize, parity: usize, in_turn: bool) {
     let plan = FaultPlan::new();
     plan.record();
     run_under(&plan, &forked());
-    let log = plan.take_log();
-    let calls = log.iter().filter(|call| call.kind.changes()).count() as u64;
+    let calls = changing_calls(&plan);
     println!("{data}+{parity}: {calls} calls that change a disk");
     assert!(calls > 100);
     let in_turn = in_turn && std::env::var_os("CAUCHYFS_EVERY").is_none();
     for call in 1..=calls {
         let disks = forked();
         let plan = FaultPlan::new();
-        plan.add(Fault::at(call, Effect::PowerCut).of(Scope::Changing));
+        plan.add(power_cut_at(call));
         let ran = run_under(&plan, &disks);
         let mut choices = Vec::new();
         for policy in [CutPolicy::Keep, CutPolicy::Drop, CutPolicy::Reorder(call)] {

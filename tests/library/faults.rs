@@ -12,7 +12,6 @@ use cauchyfs::fs::Fs;
 use cauchyfs::store::{
     Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore, MemDisk, Scope,
 };
-use rand::RngExt;
 
 use crate::script::{Ran, Session, Tree, fresh, open, peek, recovered, run, trees};
 use crate::volume::{self, TestClock};
@@ -79,12 +78,7 @@ impl Scene {
     fn struck_calls(&self, stride: usize) -> impl Iterator<Item = u64> {
         let every = std::env::var_os("CAUCHYFS_EVERY").is_some();
         let stride = if every { 1 } else { stride };
-        let seed = std::env::var("CAUCHYFS_SEED");
-        let seed = seed.map_or_else(
-            |_| rand::rng().random_range(0..1 << 30),
-            |seed| seed.parse().unwrap(),
-        );
-        println!("CAUCHYFS_SEED={seed}");
+        let seed = cauchyfs_testkit::seed();
         let first = 1 + seed % stride as u64;
         (first..=self.calls).step_by(stride)
     }

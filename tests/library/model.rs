@@ -14,6 +14,7 @@ use cauchyfs::fs::{
     Allocation, Attr, Caller, Changes, Fs, FsError, FsOptions, Handle, OpenFlags, RenameMode,
     TimeOrNow, Whence, WriteFlags, XattrMode, check,
 };
+use cauchyfs_testkit::number;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -707,12 +708,6 @@ impl SplitNul for Vec<u8> {
         assert_eq!(names.pop(), Some(&b""[..]), "every name ends with a NUL");
         names
     }
-}
-
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable)
-        .ok()
-        .map(|value| value.parse().unwrap())
 }
 
 #[test]

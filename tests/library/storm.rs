@@ -21,6 +21,7 @@ use cauchyfs::store::{
     CutPolicy, Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore, MemDisk, Scope,
     StoreRef,
 };
+use cauchyfs_testkit::{disks, executor, number, power_cut_at, seed, stores};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -73,16 +74,14 @@ impl Shape {
     }
 
     fn create(&self) -> Vec<MemDisk> {
-        let disk = |index| MemDisk::new(&format!("disk{index}"), self.capacity_bytes);
-        let disks: Vec<MemDisk> = (0..self.members).map(disk).collect();
+        let disks = disks(self.members, self.capacity_bytes);
         let geometry = Geometry::new(self.data, self.parity).unwrap();
         let options = CreateOptions {
             unit_bytes: UNIT,
             segment_bytes: 8 * u64::from(UNIT),
             ..CreateOptions::new(geometry)
         };
-        let executor = Arc::new(Executor::new(ExecutorKind::Inline, TIMEOUT));
-        Pipeline::create(&stores(&disks), &options, executor).unwrap();
+        Pipeline::create(&stores(&disks), &options, executor(TIMEOUT)).unwrap();
         // Making a volume ends with a process that exits: its locks go.
         disks.iter().map(MemDisk::fork).collect()
     }
@@ -98,11 +97,6 @@ impl Shape {
         let maintenance = Maintenance::open(stores, &options, executor)?;
         Fs::open(maintenance, FsOptions::default())
     }
-}
-
-fn stores(disks: &[MemDisk]) -> Vec<StoreRef> {
-    let open = |disk: &MemDisk| Arc::new(disk.open()) as StoreRef;
-    disks.iter().map(open).collect()
 }
 
 /// The faults of one storm.
@@ -281,7 +275,7 @@ fn survive(seed: u64) {
             closed.unwrap_or_else(|error| panic!("{what}: {error}"));
             return;
         }
-        plan.add(Fault::at(weather.cut_at, Effect::PowerCut).of(Scope::Changing));
+        plan.add(power_cut_at(weather.cut_at));
         if let Some((_, fault)) = weather.fault {
             plan.add(fault);
             harmed = true;
@@ -330,11 +324,7 @@ fn assert_redundant(maintenance: &Maintenance, parity: usize, harmed: bool, what
 
 #[test]
 fn acknowledged_writes_survive_a_power_cut_at_any_point() {
-    let number = |name: &str| {
-        let value = std::env::var(name).ok()?;
-        Some(value.parse().expect("a number"))
-    };
-    let first = number("CAUCHYFS_SEED").unwrap_or_else(|| rand::rng().random_range(0..1 << 40));
+    let first = seed();
     let count: u64 = number("CAUCHYFS_STORMS").unwrap_or(STORMS);
     for seed in first..first + count {
         survive(seed);

@@ -8,7 +8,12 @@ use cauchyfs::codec::Geometry;
 use cauchyfs::commit::{CommitError, CreateOptions, Maintenance, OpenOptions, Pipeline};
 use cauchyfs::format::record::Timestamp;
 use cauchyfs::fs::{Clock, Fs, FsOptions};
-use cauchyfs::store::{Executor, ExecutorKind, MemDisk, StoreRef};
+use cauchyfs::store::{MemDisk, StoreRef};
+use cauchyfs_testkit::executor;
+pub(crate) use cauchyfs_testkit::stores;
+
+/// The time after which an operation counts as hung.
+const HANG: Duration = Duration::from_secs(30);
 
 /// A clock that stands still until it is set.
 #[derive(Clone, Default)]
@@ -47,16 +52,14 @@ pub(crate) fn disks_of(
     data_shards: usize,
     parity_shards: usize,
 ) -> Vec<MemDisk> {
-    let disks: Vec<MemDisk> = (0..count)
-        .map(|index| MemDisk::new(&format!("d{index}"), capacity_bytes))
-        .collect();
+    let disks = cauchyfs_testkit::disks(count, capacity_bytes);
     let geometry = Geometry::new(data_shards, parity_shards).unwrap();
     let options = CreateOptions {
         unit_bytes: 64 << 10,
         segment_bytes: 2 << 20,
         ..CreateOptions::new(geometry)
     };
-    Pipeline::create(&stores(&disks), &options, executor()).unwrap();
+    Pipeline::create(&stores(&disks), &options, executor(HANG)).unwrap();
     let maintenance = open(&disks, 0);
     let options = FsOptions {
         root_owner: (0, 0),
@@ -83,16 +86,5 @@ pub(crate) fn try_open(
         index_cache_bytes: 4 << 20,
         ..OpenOptions::default()
     };
-    Maintenance::open(stores, &options, executor())
-}
-
-pub(crate) fn stores(disks: &[MemDisk]) -> Vec<StoreRef> {
-    disks
-        .iter()
-        .map(|disk| Arc::new(disk.open()) as StoreRef)
-        .collect()
-}
-
-fn executor() -> Arc<Executor> {
-    Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(30)))
+    Maintenance::open(stores, &options, executor(HANG))
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cauchyfs_testkit::{disks, executor, stores};
 use tempfile::TempDir;
 
 use super::target::tests::snapshot;
@@ -18,7 +19,6 @@ use crate::format::record::{Dirent, Inode, Position, Xattr};
 use crate::format::{Cookie, Record, key};
 use crate::fs::{FsOptions, WriteFlags, XattrMode};
 use crate::meta::Batch;
-use crate::store::{Executor, ExecutorKind, MemDisk, StoreRef};
 
 const ROOT: &Caller = &Caller::ROOT;
 
@@ -32,21 +32,16 @@ struct Hostile {
 
 impl Hostile {
     fn new() -> Self {
-        let disk = |number: usize| MemDisk::new(&format!("disk{number}"), 1 << 30);
-        let disks: Vec<MemDisk> = (0..2).map(disk).collect();
-        let stores = || {
-            let open = |disk: &MemDisk| Arc::new(disk.open()) as StoreRef;
-            disks.iter().map(open).collect::<Vec<_>>()
-        };
-        let executor = || Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(30)));
+        let disks = disks(2, 1 << 30);
+        let executor = || executor(Duration::from_secs(30));
         let mut options = CreateOptions::new(Geometry::new(1, 1).unwrap());
         options.segment_bytes = 16 << 20;
-        Pipeline::create(&stores(), &options, executor()).unwrap();
+        Pipeline::create(&stores(&disks), &options, executor()).unwrap();
         let options = OpenOptions {
             threads: 0,
             ..OpenOptions::default()
         };
-        let maintenance = Maintenance::open(stores(), &options, executor()).unwrap();
+        let maintenance = Maintenance::open(stores(&disks), &options, executor()).unwrap();
         let home = tempfile::tempdir().unwrap();
         let above = home.path().join("a/b/c");
         let out = above.join("out");

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::members::{DirectoryChoice, DirectoryStep, Remedy, VolumeStep};
-use crate::store::{Effect, Fault, Scope};
 
 fn options() -> CreateOptions {
     CreateOptions::new(Geometry::new(2, 1).unwrap())
@@ -52,7 +51,7 @@ fn what_is_left_of_a_volume_that_was_not_finished_can_be_used_or_says_what_to_do
             disks: (0..3).map(blank).collect(),
         };
         let plan = FaultPlan::new();
-        plan.add(Fault::at(call, Effect::PowerCut).of(Scope::Changing));
+        plan.add(cauchyfs_testkit::power_cut_at(call));
         let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
         if Pipeline::create(&stores, &options(), executor()).is_ok() {
             assert!(call > 20, "only {call} calls were made");

@@ -375,7 +375,7 @@ fn a_power_cut_while_a_volume_with_an_old_copy_is_opened_leaves_it_known() {
         for call in 1.. {
             let rig = base.fork();
             let plan = FaultPlan::new();
-            let cut = Fault::at(call, Effect::PowerCut).of(Scope::Changing);
+            let cut = cauchyfs_testkit::power_cut_at(call);
             plan.add(cut.lasting());
             let opened = rig.open_with_faults(&plan);
             let struck = plan.triggered() > 0;

@@ -272,7 +272,7 @@ fn no_epoch_without_a_doubtful_member_is_durable_before_the_doubt() {
         fs.maintenance.stale_copies.probe().unwrap();
         overwrite(&rig.disks[3], &copy);
         write_round(&fs, &mut model, 2);
-        plan.add(Fault::at(call, Effect::PowerCut).of(Scope::Changing));
+        plan.add(cauchyfs_testkit::power_cut_at(call));
         let probed = fs.maintenance.stale_copies.probe();
         drop(fs);
         rig.cut(CutPolicy::Drop);

@@ -1,8 +1,10 @@
 //! Power cuts after every single store call, with members lost at the same time.
 
-use super::rig::{Progress, Rig, Script, inline, losses, play, verify};
+use cauchyfs_testkit::subsets;
+
+use super::rig::{Progress, Rig, Script, inline, play, verify};
 use crate::members::Access;
-use crate::store::{CutPolicy, Effect, Fault, FaultPlan, Scope};
+use crate::store::{CutPolicy, FaultPlan};
 
 const SEED: u64 = 11;
 
@@ -15,7 +17,7 @@ fn policies(seed: u64) -> [CutPolicy; 3] {
 fn cut_at(rig: &Rig, script: &Script, nth: u64) -> Option<(Rig, Progress)> {
     let rig = rig.fork();
     let plan = FaultPlan::new();
-    plan.add(Fault::at(nth, Effect::PowerCut).of(Scope::Changing));
+    plan.add(cauchyfs_testkit::power_cut_at(nth));
     let (progress, outcome) = play(&rig, Some(&plan), script, 3, &inline());
     if plan.triggered() == 0 {
         outcome.expect("without a fault the script goes through");
@@ -44,7 +46,7 @@ fn acknowledged_units_survive_a_cut_after_any_call_and_the_loss_of_any_m_members
             break;
         };
         for policy in policies(nth) {
-            for lost in losses(members, m) {
+            for lost in subsets(members, m) {
                 let rig = after_cut(&rig, policy);
                 verify(
                     &rig,
@@ -66,7 +68,7 @@ fn any_two_lost_members_of_a_2_plus_2_volume_take_nothing_with_them() {
         let Some((rig, progress)) = cut_at(&rig, &script, nth) else {
             break;
         };
-        for lost in losses(5, 2) {
+        for lost in subsets(5, 2) {
             let rig = after_cut(&rig, CutPolicy::Reorder(nth));
             verify(
                 &rig,
@@ -87,12 +89,12 @@ fn a_second_cut_inside_recovery_changes_nothing() {
         let Some((rig, progress)) = cut_at(&rig, &script, nth) else {
             break;
         };
-        for lost in losses(3, 1) {
+        for lost in subsets(3, 1) {
             let first = after_cut(&rig, CutPolicy::Reorder(nth));
             for second in (1 + nth % 3..).step_by(3) {
                 let rig = first.fork();
                 let plan = FaultPlan::new();
-                plan.add(Fault::at(second, Effect::PowerCut).of(Scope::Changing));
+                plan.add(cauchyfs_testkit::power_cut_at(second));
                 let opened = rig.open(&lost, Some(&plan), Access::ReadWrite);
                 let finished = plan.triggered() == 0;
                 assert_eq!(
@@ -150,7 +152,7 @@ fn a_cut_while_the_index_is_compacted_leaves_one_that_can_be_read() {
         let rig = base.fork();
         let plan = FaultPlan::new();
         let mounted = rig.mounted(Some(&plan), Access::ReadWrite);
-        plan.add(Fault::at(nth, Effect::PowerCut).of(Scope::Changing));
+        plan.add(cauchyfs_testkit::power_cut_at(nth));
         let compacted = mounted.replicas.compact();
         drop(mounted);
         if plan.triggered() == 0 {
@@ -159,7 +161,7 @@ fn a_cut_while_the_index_is_compacted_leaves_one_that_can_be_read() {
         }
         cuts += 1;
         for policy in policies(nth) {
-            for lost in losses(3, 1) {
+            for lost in subsets(3, 1) {
                 let rig = after_cut(&rig, policy);
                 let case = format!("call {nth}, {policy:?}, lost {lost:?}");
                 verify(&rig, &lost, &script, progress, &case);

@@ -15,7 +15,7 @@ use crate::members::{Access, CreateOptions, Members};
 use crate::meta::{
     Batch, IndexReplicas, Key, Meta, MetaError, MetaOptions, Recovered, StripeData, Value,
 };
-use crate::store::{Executor, ExecutorKind, FaultPlan, FaultStore, MemDisk, Store, StoreRef};
+use crate::store::{Executor, FaultPlan, FaultStore, MemDisk, Store, StoreRef};
 
 pub(super) type Records = BTreeMap<Key, Value>;
 
@@ -33,7 +33,7 @@ pub(super) enum Refused {
 }
 
 pub(in crate::meta) fn inline() -> Arc<Executor> {
-    Arc::new(Executor::new(ExecutorKind::Inline, Duration::from_secs(1)))
+    cauchyfs_testkit::executor(Duration::from_secs(1))
 }
 
 impl Rig {
@@ -384,12 +384,6 @@ pub(super) fn verify(
         difference(&expected, &found)
     );
     reached
-}
-
-/// Returns all sets of at most `most` of `count` members.
-pub(super) fn losses(count: usize, most: usize) -> Vec<Vec<usize>> {
-    let sets = (0..1usize << count).map(|bits| (0..count).filter(|i| bits >> i & 1 == 1).collect());
-    sets.filter(|set: &Vec<usize>| set.len() <= most).collect()
 }
 
 /// Returns the newest head of a disk's copy of the index, if it has one.

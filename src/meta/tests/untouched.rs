@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::rig::{
-    Progress, Refused, Rig, Script, content, difference, inline, losses, play, verify,
-};
+use cauchyfs_testkit::subsets;
+
+use super::rig::{Progress, Refused, Rig, Script, content, difference, inline, play, verify};
 use crate::format::files;
 use crate::format::frame::{FRAMES_START, HEAD_BYTES};
 use crate::members::Access;
@@ -93,7 +93,7 @@ fn members_that_could_not_be_opened_alone_open_once_the_others_are_back() {
             (0..count).filter(|disk| origin.disks[*disk].open().open_len("index").is_ok());
         let holders: Vec<_> = holders.collect();
         for (how, harm) in HARMS {
-            for hurt in losses(count, m) {
+            for hurt in subsets(count, m) {
                 if !hurt.iter().all(|disk| holders.contains(disk)) {
                     continue;
                 }
@@ -101,7 +101,7 @@ fn members_that_could_not_be_opened_alone_open_once_the_others_are_back() {
                 for disk in &hurt {
                     harm(&origin.disks[*disk]);
                 }
-                for lost in losses(count, count - 1) {
+                for lost in subsets(count, count - 1) {
                     let case = format!("{k}+{m}: {hurt:?} {how}, {lost:?} lost, seed {SEED}");
                     let rig = origin.fork();
                     let refused = refused_and_untouched(&rig, &lost, &script, progress, &case);

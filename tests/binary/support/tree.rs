@@ -6,28 +6,10 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use cauchyfs_testkit::fill_pattern;
+pub(crate) use cauchyfs_testkit::pattern;
+
 use super::{must, text};
-
-/// Returns `len` bytes that depend on `seed` in every place.
-pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    fill(seed, 0, &mut bytes);
-    bytes
-}
-
-/// Fills `out` with what [`pattern`] has from `offset` on; `offset` is a multiple of 8.
-fn fill(seed: u64, offset: u64, out: &mut [u8]) {
-    for (index, chunk) in out.chunks_mut(8).enumerate() {
-        // splitmix64 of the position.
-        let mut word = seed
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .wrapping_add(offset / 8 + index as u64)
-            .wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 29)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^= word >> 32;
-        chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
-    }
-}
 
 /// Returns what is below `root`, by path: kind, permissions, and the bytes or the target.
 fn tree_digest(root: &Path) -> BTreeMap<String, String> {
@@ -94,7 +76,7 @@ pub(crate) fn write_large(path: &Path, seed: u64, len: u64) -> std::io::Result<(
     let mut offset = 0;
     while offset < len {
         let now = usize::try_from(len - offset).map_or(piece.len(), |left| left.min(piece.len()));
-        fill(seed, offset, &mut piece[..now]);
+        fill_pattern(seed, offset, &mut piece[..now]);
         file.write_all(&piece[..now])?;
         offset += now as u64;
     }
@@ -111,7 +93,7 @@ pub(crate) fn check_large(path: &Path, seed: u64, len: u64) {
         let now = usize::try_from(len - offset).map_or(found.len(), |left| left.min(found.len()));
         file.read_exact(&mut found[..now])
             .unwrap_or_else(|error| panic!("{} at {offset}: {error}", path.display()));
-        fill(seed, offset, &mut expected[..now]);
+        fill_pattern(seed, offset, &mut expected[..now]);
         assert!(
             found[..now] == expected[..now],
             "{} differs in the MiB at {offset}",

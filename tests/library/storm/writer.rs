@@ -10,6 +10,7 @@ use cauchyfs::fs::{
     Allocation, Caller, Changes, Fs, FsError, Handle, OpenFlags, RenameMode, WriteFlags, tree,
 };
 use cauchyfs::store::FaultPlan;
+use cauchyfs_testkit::pattern;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -58,18 +59,6 @@ pub(crate) struct Writer {
     log_file: Ino,
     model: Model,
     history: Arc<Log>,
-}
-
-/// Bytes that differ for every seed.
-fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32).to_le_bytes()[0]
-    };
-    (0..len).map(|_| next()).collect()
 }
 
 fn record(writer: usize, number: u64) -> Vec<u8> {
